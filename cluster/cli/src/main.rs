@@ -1,0 +1,2 @@
+//! The `coppice` command.
+fn main() {}

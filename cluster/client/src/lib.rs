@@ -1,0 +1,1 @@
+//! Rust client of a ledger: retries by error kind, verifies what it is told

@@ -1,0 +1,1 @@
+//! The seams to the outside: clock, randomness, storage, network; real and simulated

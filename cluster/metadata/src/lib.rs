@@ -1,0 +1,1 @@
+//! Candidate election, registry and discovery: the trait and its embedded durable store

@@ -1,0 +1,1 @@
+//! Shared newtypes, limits, codec and error kinds

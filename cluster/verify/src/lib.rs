@@ -1,0 +1,1 @@
+//! Hashing, encodings and offline verification of everything a ledger signs

@@ -1,0 +1,1 @@
+//! Routes keys, forms versions, runs the commit protocol, signs checkpoints

@@ -1,0 +1,1 @@
+//! A synchronous raft group and its durable log

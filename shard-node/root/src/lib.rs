@@ -1,0 +1,1 @@
+//! The root group's state machine: root log, terms, sessions, shard map, state leaves

@@ -1,0 +1,1 @@
+//! Hosts replicas: joins consensus with the engine and the root state machine, behind gRPC
