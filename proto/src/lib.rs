@@ -1,1 +1,12 @@
-//! Generated messages and services of the coppice.v1 API
+//! Generated messages and services of the `coppice.v1` API, without logic.
+//!
+//! `v1::ledger_*` is what clients use; `v1::{peer,shard,root,node}_*` is what coordinators and shard-nodes say to each other.
+
+/// Version 1 of the API.
+#[expect(missing_docs, clippy::all, reason = "generated code; the .proto files carry the comments")]
+pub mod v1 {
+    tonic::include_proto!("coppice.v1");
+}
+
+/// The encoded descriptor set, for gRPC reflection.
+pub const DESCRIPTOR: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptor.bin"));

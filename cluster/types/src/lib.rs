@@ -1,1 +1,17 @@
-//! Shared newtypes, limits, codec and error kinds
+//! Shared newtypes, limits, codec and error kinds.
+//!
+//! Everything here is `no_std` with `alloc`; nothing here does I/O, hashing or serialisation by derive.
+#![no_std]
+
+extern crate alloc;
+
+mod batch;
+pub mod codec;
+mod error;
+mod ids;
+mod params;
+
+pub use batch::{Batch, Change, Condition, Operation, Precondition};
+pub use error::{ErrorKind, Reason};
+pub use ids::{ClusterId, Digest, Epoch, GroupId, Sequence, SessionId, ShardId, Stamp, Term, Version};
+pub use params::{InvalidParams, Params};

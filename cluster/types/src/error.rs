@@ -1,0 +1,110 @@
+//! What every error answers: what now?
+
+use core::fmt;
+
+/// What the caller can do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The request is wrong and stays wrong.
+    Invalid,
+    /// What was asked for does not exist.
+    NotFound,
+    /// The request does not fit the present state.
+    Conflict,
+    /// A bounded resource is exhausted.
+    Exhausted,
+    /// Try again.
+    Unavailable,
+    /// The sender is no longer the leader.
+    Fenced,
+    /// Stored or received bytes are not what was written.
+    Corrupted,
+    /// A bug or a broken environment.
+    Internal,
+}
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal, $kind:ident;)*) => {
+        /// Machine-readable cause of a refusal, the reason of a `google.rpc.ErrorInfo`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Reason {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Reason {
+            /// Every reason, for tables in tests and documents.
+            pub const ALL: &'static [Reason] = &[$(Reason::$variant,)*];
+
+            /// The name on the wire.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The reason of a name on the wire.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($name => Some(Self::$variant),)* _ => None }
+            }
+
+            /// What the caller can do.
+            #[must_use]
+            pub fn kind(self) -> ErrorKind {
+                match self { $(Self::$variant => ErrorKind::$kind,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// A field has a value that it may not have.
+    InvalidArgument = "INVALID_ARGUMENT", Invalid;
+    /// A key, value, batch or message is over its limit.
+    LimitExceeded = "LIMIT_EXCEEDED", Invalid;
+    /// The request names another cluster.
+    WrongCluster = "WRONG_CLUSTER", Invalid;
+    /// No such header, stage or session.
+    NotFound = "NOT_FOUND", NotFound;
+    /// A precondition or the expected head does not hold.
+    PreconditionFailed = "PRECONDITION_FAILED", Conflict;
+    /// The version is above head.
+    NotYet = "NOT_YET", Conflict;
+    /// The version is below the pruned boundary.
+    Pruned = "PRUNED", Conflict;
+    /// The version was rolled back.
+    RolledBack = "ROLLED_BACK", Conflict;
+    /// The stage is gone.
+    StageLost = "STAGE_LOST", Conflict;
+    /// The number is below the session's window.
+    RequestExpired = "REQUEST_EXPIRED", Conflict;
+    /// The session number was used for another batch.
+    SessionMismatch = "SESSION_MISMATCH", Conflict;
+    /// The session was never opened, or has ended.
+    UnknownSession = "UNKNOWN_SESSION", Conflict;
+    /// A queue, disk or tree limit is full.
+    ResourceExhausted = "RESOURCE_EXHAUSTED", Exhausted;
+    /// This replica or coordinator does not lead; another does.
+    NotLeader = "NOT_LEADER", Unavailable;
+    /// A group has no leader or quorum now, or a deadline passed.
+    Unavailable = "UNAVAILABLE", Unavailable;
+    /// The replica has not got, or has not yet got, the state that was named.
+    StateMissing = "STATE_MISSING", Unavailable;
+    /// The shard is fenced for a rollback.
+    FencedForRollback = "FENCED_FOR_ROLLBACK", Unavailable;
+    /// The shard has not executed an operation of the root log yet.
+    MissedAdmin = "MISSED_ADMIN", Unavailable;
+    /// The sender's term is over.
+    StaleTerm = "STALE_TERM", Fenced;
+    /// The message does not follow on the shard's state.
+    BaseMismatch = "BASE_MISMATCH", Fenced;
+    /// Stored bytes are damaged.
+    Corrupted = "CORRUPTED", Corrupted;
+    /// A bug.
+    Internal = "INTERNAL", Internal;
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,160 @@
+//! Newtypes for every number and name that has a meaning of its own.
+
+use core::fmt;
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $inner);
+
+        impl $name {
+            /// The number after this one.
+            ///
+            /// # Panics
+            /// On overflow, which no counter of a ledger reaches.
+            #[must_use]
+            pub fn next(self) -> Self {
+                Self(self.0.checked_add(1).expect("counters never reach their maximum"))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+number!(
+    /// Cluster-wide, gap-free number of a committed state; block height for blockchains.
+    Version(u64)
+);
+number!(
+    /// Raised by every rollback; (epoch, version) never names two states.
+    Epoch(u64)
+);
+number!(
+    /// Index of a header in the root log.
+    Sequence(u64)
+);
+number!(
+    /// Number of a leadership, allotted by the root group.
+    Term(u64)
+);
+number!(
+    /// Name of a shard; never used again.
+    ShardId(u32)
+);
+
+/// (epoch, version): the name of a state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stamp {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The version.
+    pub version: Version,
+}
+
+impl Stamp {
+    /// A stamp of bare numbers, epoch first.
+    #[must_use]
+    pub const fn new(epoch: u64, version: u64) -> Self {
+        Self { epoch: Epoch(epoch), version: Version(version) }
+    }
+}
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "({}, {})", self.epoch, self.version)
+    }
+}
+
+/// A raft group: the root group or one shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum GroupId {
+    /// The root group, number 0 on the wire.
+    Root,
+    /// A shard's group, number shard id + 1 on the wire.
+    Shard(ShardId),
+}
+
+impl GroupId {
+    /// The number of the group on the wire and in directory names.
+    ///
+    /// # Panics
+    /// For shard id `u32::MAX`, which is never allotted.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        match self {
+            Self::Root => 0,
+            Self::Shard(shard) => shard.next().0,
+        }
+    }
+
+    /// The group of a number.
+    #[must_use]
+    pub fn from_number(number: u32) -> Self {
+        match number.checked_sub(1) {
+            None => Self::Root,
+            Some(shard) => Self::Shard(ShardId(shard)),
+        }
+    }
+}
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => f.write_str("root"),
+            Self::Shard(shard) => write!(f, "shard-{shard}"),
+        }
+    }
+}
+
+macro_rules! bytes {
+    ($(#[$doc:meta])* $name:ident($len:literal)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub [u8; $len]);
+
+        impl $name {
+            /// Reads exactly the right number of bytes.
+            #[must_use]
+            pub fn from_slice(bytes: &[u8]) -> Option<Self> {
+                bytes.try_into().ok().map(Self)
+            }
+
+            /// The bytes.
+            #[must_use]
+            pub fn as_bytes(&self) -> &[u8] {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
+
+bytes!(
+    /// A SHA-256 hash.
+    Digest(32)
+);
+bytes!(
+    /// The name of a cluster: 16 random bytes.
+    ClusterId(16)
+);
+bytes!(
+    /// The name of a client's session: 16 bytes that the client chooses.
+    SessionId(16)
+);
