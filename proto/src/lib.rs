@@ -3,7 +3,7 @@
 //! `v1::ledger_*` is what clients use; `v1::{peer,shard,root,node}_*` is what coordinators and shard-nodes say to each other.
 
 /// Version 1 of the API.
-#[expect(missing_docs, clippy::all, reason = "generated code; the .proto files carry the comments")]
+#[expect(missing_docs, clippy::allow_attributes_without_reason, reason = "generated code; the .proto files carry the comments")]
 pub mod v1 {
     tonic::include_proto!("coppice.v1");
 }
