@@ -1,9 +1,15 @@
-//! Generated messages and services of the `coppice.v1` API, without logic.
+//! Generated messages and services of the `coppice.v1` API, without logic but the mapping of errors in [`status`].
 //!
 //! `v1::ledger_*` is what clients use; `v1::{peer,shard,root,node}_*` is what coordinators and shard-nodes say to each other.
 
+pub mod status;
+
 /// Version 1 of the API.
-#[expect(missing_docs, clippy::allow_attributes_without_reason, reason = "generated code; the .proto files carry the comments")]
+#[expect(
+    missing_docs,
+    clippy::allow_attributes_without_reason,
+    reason = "generated code; the .proto files carry the comments"
+)]
 pub mod v1 {
     tonic::include_proto!("coppice.v1");
 }
