@@ -1,1 +1,12 @@
-//! Hashing, encodings and offline verification of everything a ledger signs
+//! Hashing, encodings and offline verification of everything a ledger signs.
+//!
+//! `docs/verification.md` specifies every byte; this is its first implementation. Nothing here does I/O, reads a clock,
+//! or panics on bytes from outside; it needs `alloc` but not `std`. Prover and verifier share the hash functions
+//! ([`hash`], [`merkle`]) and the encodings ([`header`], [`proof`]), but walking a proof is the verifier's alone.
+#![no_std]
+
+extern crate alloc;
+
+pub mod hash;
+pub mod merkle;
+pub mod rules;

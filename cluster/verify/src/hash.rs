@@ -1,0 +1,312 @@
+//! One function for each kind of hash (`docs/verification.md` sections 1 to 11).
+//!
+//! Every input begins with a tag of its own, and everything of variable length carries its length or its count, so that no
+//! value of one kind is a value of another. Lengths are those of decoded or limit-checked values: a key or separator fits
+//! a `u16`, everything else a `u32`.
+
+use coppice_types::{Batch, Change, Digest, Epoch, ShardId, Stamp, Version, codec::Writer};
+use sha2::{Digest as _, Sha256};
+
+use crate::merkle;
+
+/// What a record or an operation says of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordBody {
+    /// The key has a value of this length and SHA-256.
+    Put {
+        /// Length of the value in bytes.
+        value_len: u32,
+        /// SHA-256 of the value.
+        value_hash: Digest,
+    },
+    /// The key has no value; in a tree, the record hides older ones.
+    Tombstone,
+}
+
+impl RecordBody {
+    /// The body that a put of this value leaves.
+    ///
+    /// # Panics
+    /// If the value has 4 GiB or more.
+    #[must_use]
+    pub fn put(value: &[u8]) -> Self {
+        Self::Put { value_len: len32(value), value_hash: sha256(value) }
+    }
+
+    /// The body that a change leaves.
+    ///
+    /// # Panics
+    /// If a value has 4 GiB or more.
+    #[must_use]
+    pub fn of(change: &Change) -> Self {
+        match change {
+            Change::Put(value) => Self::put(value),
+            Change::Delete => Self::Tombstone,
+        }
+    }
+
+    /// The length of the value, if there is one.
+    #[must_use]
+    pub fn value_len(&self) -> Option<u32> {
+        match self {
+            Self::Put { value_len, .. } => Some(*value_len),
+            Self::Tombstone => None,
+        }
+    }
+}
+
+/// SHA-256 of the bytes, without a tag.
+#[must_use]
+pub fn sha256(bytes: &[u8]) -> Digest {
+    Digest(Sha256::digest(bytes).into())
+}
+
+/// Entry of the root log: an RFC 6962 leaf.
+#[must_use]
+pub fn log_entry_hash(entry: &[u8]) -> Digest {
+    Hasher::tagged(0x00).raw(entry).finish()
+}
+
+/// Inner node of a Merkle list.
+#[must_use]
+pub fn list_node_hash(left: &Digest, right: &Digest) -> Digest {
+    Hasher::tagged(0x01).digest(left).digest(right).finish()
+}
+
+/// Record of a leaf node.
+#[must_use]
+pub fn record_hash(key: &[u8], stamp: Stamp, body: &RecordBody) -> Digest {
+    match body {
+        RecordBody::Put { value_len, value_hash } => {
+            Hasher::tagged(0x10).u8(0).stamp(stamp).str16(key).u32(*value_len).digest(value_hash).finish()
+        }
+        RecordBody::Tombstone => Hasher::tagged(0x10).u8(1).stamp(stamp).str16(key).finish(),
+    }
+}
+
+/// Leaf node over the hashes of its records.
+#[must_use]
+pub fn leaf_node_hash(records: &[Digest]) -> Digest {
+    leaf_node_hash_of(len16(records.len()), &merkle::mth(records))
+}
+
+/// Leaf node of `count` records whose list has the root `list`.
+#[must_use]
+pub fn leaf_node_hash_of(count: u16, list: &Digest) -> Digest {
+    Hasher::tagged(0x11).u16(count).digest(list).finish()
+}
+
+/// Entry of an inner node: the separator is the lowest key in the child.
+#[must_use]
+pub fn entry_hash(separator: &[u8], child: &Digest) -> Digest {
+    Hasher::tagged(0x12).str16(separator).digest(child).finish()
+}
+
+/// Inner node at `level` over the hashes of its entries.
+#[must_use]
+pub fn inner_node_hash(level: u8, entries: &[Digest]) -> Digest {
+    inner_node_hash_of(level, len16(entries.len()), &merkle::mth(entries))
+}
+
+/// Inner node at `level` of `count` entries whose list has the root `list`.
+#[must_use]
+pub fn inner_node_hash_of(level: u8, count: u16, list: &Digest) -> Digest {
+    Hasher::tagged(0x1c).u8(level).u16(count).digest(list).finish()
+}
+
+/// Tree: level of its root, records in it, hash of its root node.
+#[must_use]
+pub fn tree_digest(level: u8, entries: u64, root: &Digest) -> Digest {
+    Hasher::tagged(0x13).u8(level).u64(entries).digest(root).finish()
+}
+
+/// The root node of a tree without records.
+#[must_use]
+pub fn empty_root_hash() -> Digest {
+    leaf_node_hash(&[])
+}
+
+/// The tree without records.
+#[must_use]
+pub fn empty_tree_digest() -> Digest {
+    tree_digest(0, 0, &empty_root_hash())
+}
+
+/// Forest of a shard, youngest tree first.
+///
+/// # Panics
+/// If there are more than 255 trees.
+#[must_use]
+pub fn shard_digest(trees: &[Digest]) -> Digest {
+    let count = u8::try_from(trees.len()).expect("a shard has at most 16 trees");
+    trees.iter().fold(Hasher::tagged(0x14).u8(1).u8(count), Hasher::digest).finish()
+}
+
+/// The forest of a new shard: one empty tree.
+#[must_use]
+pub fn empty_shard_digest() -> Digest {
+    shard_digest(&[empty_tree_digest()])
+}
+
+/// The two numbers that choose a key's bits in a filter.
+#[must_use]
+pub fn filter_hash(key: &[u8]) -> (u64, u64) {
+    let hash = Hasher::tagged(0x15).raw(key).finish();
+    let word = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&hash.0[at..at + 8]);
+        u64::from_le_bytes(bytes)
+    };
+    (word(0), word(8))
+}
+
+/// State of one shard at a version: its range, its newest version at or below, its forest.
+#[must_use]
+pub fn state_leaf_hash(shard: ShardId, low: &[u8], high: Option<&[u8]>, version: Version, digest: &Digest) -> Digest {
+    Hasher::tagged(0x16).u32(shard.0).str16(low).opt_str16(high).u64(version.0).digest(digest).finish()
+}
+
+/// Encoded shard map.
+#[must_use]
+pub fn shard_map_hash(encoded: &[u8]) -> Digest {
+    Hasher::tagged(0x17).raw(encoded).finish()
+}
+
+/// Epoch and the version from which it started.
+#[must_use]
+pub fn epoch_leaf_hash(epoch: Epoch, base: Version) -> Digest {
+    Hasher::tagged(0x18).u64(epoch.0).u64(base.0).finish()
+}
+
+/// Encoded journal entry.
+#[must_use]
+pub fn journal_leaf_hash(entry: &[u8]) -> Digest {
+    Hasher::tagged(0x19).raw(entry).finish()
+}
+
+/// Operations of one batch on one shard, as sent.
+///
+/// # Panics
+/// If there are 2^32 operations or more.
+#[must_use]
+pub fn operation_list_hash<'a, I>(operations: I) -> Digest
+where
+    I: IntoIterator<Item = (&'a [u8], RecordBody)>,
+    I::IntoIter: ExactSizeIterator,
+{
+    Hasher::tagged(0x1a).operations(operations.into_iter()).finish()
+}
+
+/// Metadata of a batch.
+///
+/// # Panics
+/// If it has 4 GiB or more.
+#[must_use]
+pub fn metadata_hash(metadata: &[u8]) -> Digest {
+    Hasher::tagged(0x1b).u32(len32(metadata)).raw(metadata).finish()
+}
+
+/// Identity of a request in its session: operations, preconditions and metadata.
+///
+/// # Panics
+/// If one of them has 2^32 items or more.
+#[must_use]
+pub fn batch_hash(batch: &Batch) -> Digest {
+    let operations =
+        batch.operations.iter().map(|operation| (operation.key.as_slice(), RecordBody::of(&operation.change)));
+    let mut preconditions = Writer::new();
+    batch.preconditions.iter().for_each(|precondition| precondition.encode(&mut preconditions));
+    let count = u32::try_from(batch.preconditions.len()).expect("batches are limited");
+    Hasher::tagged(0x1d)
+        .operations(operations)
+        .u32(count)
+        .raw(&preconditions.into_bytes())
+        .u32(len32(&batch.metadata))
+        .raw(&batch.metadata)
+        .finish()
+}
+
+/// Checksum that ends a proof file, over all before it: it finds damage, not lies.
+#[must_use]
+pub fn file_checksum(bytes: &[u8]) -> u64 {
+    let hash = Hasher::tagged(0x1e).raw(bytes).finish();
+    let mut first = [0; 8];
+    first.copy_from_slice(&hash.0[..8]);
+    u64::from_le_bytes(first)
+}
+
+/// Id of an Ed25519 key in signature lines and vkeys.
+#[must_use]
+pub fn key_id(name: &str, key: &[u8; 32]) -> [u8; 4] {
+    let hash = Hasher(Sha256::new()).raw(name.as_bytes()).raw(b"\n\x01").raw(key).finish();
+    [hash.0[0], hash.0[1], hash.0[2], hash.0[3]]
+}
+
+fn len16(len: usize) -> u16 {
+    u16::try_from(len).expect("nodes and keys are small")
+}
+
+fn len32(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).expect("values and metadata are limited")
+}
+
+/// SHA-256 fed with codec values.
+struct Hasher(Sha256);
+
+impl Hasher {
+    fn tagged(tag: u8) -> Self {
+        Self(Sha256::new()).u8(tag)
+    }
+
+    fn raw(mut self, bytes: &[u8]) -> Self {
+        self.0.update(bytes);
+        self
+    }
+
+    fn u8(self, value: u8) -> Self {
+        self.raw(&[value])
+    }
+
+    fn u16(self, value: u16) -> Self {
+        self.raw(&value.to_le_bytes())
+    }
+
+    fn u32(self, value: u32) -> Self {
+        self.raw(&value.to_le_bytes())
+    }
+
+    fn u64(self, value: u64) -> Self {
+        self.raw(&value.to_le_bytes())
+    }
+
+    fn stamp(self, stamp: Stamp) -> Self {
+        self.u64(stamp.epoch.0).u64(stamp.version.0)
+    }
+
+    fn str16(self, bytes: &[u8]) -> Self {
+        self.u16(len16(bytes.len())).raw(bytes)
+    }
+
+    fn opt_str16(self, bytes: Option<&[u8]>) -> Self {
+        match bytes {
+            None => self.u8(0),
+            Some(bytes) => self.u8(1).str16(bytes),
+        }
+    }
+
+    fn digest(self, digest: &Digest) -> Self {
+        self.raw(&digest.0)
+    }
+
+    fn operations<'a>(self, operations: impl ExactSizeIterator<Item = (&'a [u8], RecordBody)>) -> Self {
+        let count = u32::try_from(operations.len()).expect("batches are limited");
+        operations.fold(self.u32(count), |hasher, (key, body)| match body {
+            RecordBody::Put { value_len, value_hash } => hasher.u8(0).str16(key).u32(value_len).digest(&value_hash),
+            RecordBody::Tombstone => hasher.u8(1).str16(key),
+        })
+    }
+
+    fn finish(self) -> Digest {
+        Digest(self.0.finalize().into())
+    }
+}

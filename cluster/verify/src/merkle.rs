@@ -1,0 +1,464 @@
+//! Merkle lists as RFC 6962 hashes them, their list proofs, and the log proofs of RFC 9162.
+//!
+//! All functions take leaf *hashes*: what a leaf is, the caller knows. Indices and sizes are `u64` here; sizes that come from
+//! outside never make a loop longer than 64 steps or the number of hashes at hand.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use coppice_types::Digest;
+
+use crate::hash::{list_node_hash, sha256};
+
+/// Why a Merkle proof proves nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The index, or the smaller size, is beyond the size.
+    OutOfRange,
+    /// Revealed indices are missing or do not ascend.
+    Order,
+    /// Fewer hashes than the shape needs.
+    Short,
+    /// More hashes than the shape needs.
+    Long,
+    /// The hashes do not lead to the root.
+    Mismatch,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OutOfRange => "index out of range",
+            Self::Order => "revealed indices do not ascend",
+            Self::Short => "proof hashes are missing",
+            Self::Long => "proof hashes are left over",
+            Self::Mismatch => "the proof leads to another root",
+        })
+    }
+}
+
+impl core::error::Error for Error {}
+
+/// Root of no leaves.
+#[must_use]
+pub fn empty_root() -> Digest {
+    sha256(b"")
+}
+
+/// Root of a list of leaf hashes.
+#[must_use]
+pub fn mth(leaves: &[Digest]) -> Digest {
+    match leaves {
+        [] => empty_root(),
+        [leaf] => *leaf,
+        _ => {
+            let (left, right) = leaves.split_at(split_point(leaves.len() as u64) as usize);
+            list_node_hash(&mth(left), &mth(right))
+        }
+    }
+}
+
+/// The hashes that show the leaves `indices` (ascending, each once) of the list.
+///
+/// # Panics
+/// If an index is beyond the list, or they do not ascend.
+#[must_use]
+pub fn list_proof(leaves: &[Digest], indices: &[u64]) -> Vec<Digest> {
+    assert!(indices.is_sorted_by(|a, b| a < b), "indices ascend");
+    assert!(indices.last().is_none_or(|last| *last < leaves.len() as u64), "indices are in the list");
+    let mut out = Vec::new();
+    if !leaves.is_empty() {
+        prove_list(leaves, 0, indices, &mut out);
+    }
+    out
+}
+
+fn prove_list(leaves: &[Digest], start: u64, indices: &[u64], out: &mut Vec<Digest>) {
+    if indices.is_empty() {
+        out.push(mth(leaves));
+    } else if leaves.len() > 1 {
+        let half = split_point(leaves.len() as u64);
+        let (left, right) = leaves.split_at(half as usize);
+        let (before, after) = indices.split_at(indices.partition_point(|index| *index < start + half));
+        prove_list(left, start, before, out);
+        prove_list(right, start + half, after, out);
+    }
+}
+
+/// The root of a list of `size` leaves, of which some are revealed, from their list proof.
+///
+/// # Errors
+/// If the indices are not ascending and below `size`, or if the hashes are too few or too many. An empty list reveals nothing.
+pub fn list_root(size: u64, revealed: &[(u64, Digest)], hashes: &[Digest]) -> Result<Digest, Error> {
+    if size == 0 {
+        return match (revealed, hashes) {
+            ([], []) => Ok(empty_root()),
+            ([], _) => Err(Error::Long),
+            _ => Err(Error::OutOfRange),
+        };
+    }
+    let (last, _) = revealed.last().ok_or(Error::Order)?;
+    if *last >= size {
+        return Err(Error::OutOfRange);
+    }
+    if !revealed.is_sorted_by(|a, b| a.0 < b.0) {
+        return Err(Error::Order);
+    }
+    let mut hashes = hashes.iter();
+    let root = check_list(0, size, revealed, &mut hashes)?;
+    if hashes.len() == 0 { Ok(root) } else { Err(Error::Long) }
+}
+
+fn check_list(
+    start: u64,
+    size: u64,
+    revealed: &[(u64, Digest)],
+    hashes: &mut core::slice::Iter<'_, Digest>,
+) -> Result<Digest, Error> {
+    match revealed {
+        [] => hashes.next().copied().ok_or(Error::Short),
+        [(_, leaf)] if size == 1 => Ok(*leaf),
+        _ => {
+            let half = split_point(size);
+            let middle = start + half;
+            let (before, after) = revealed.split_at(revealed.partition_point(|(index, _)| *index < middle));
+            let left = check_list(start, half, before, hashes)?;
+            let right = check_list(middle, size - half, after, hashes)?;
+            Ok(list_node_hash(&left, &right))
+        }
+    }
+}
+
+/// The path of RFC 9162 from leaf `index` to the root of the list.
+///
+/// # Panics
+/// If the index is beyond the list.
+#[must_use]
+pub fn inclusion_path(leaves: &[Digest], index: u64) -> Vec<Digest> {
+    let subtree = |start: u64, size: u64| Ok::<_, core::convert::Infallible>(of_slice(leaves, start, size));
+    match inclusion_path_with(leaves.len() as u64, index, subtree) {
+        Ok(path) => path,
+        Err(never) => match never {},
+    }
+}
+
+/// The path of RFC 9162 that shows that the first `old` leaves are a prefix of the list.
+///
+/// # Panics
+/// If `old` is more than the list has.
+#[must_use]
+pub fn consistency_path(leaves: &[Digest], old: u64) -> Vec<Digest> {
+    let subtree = |start: u64, size: u64| Ok::<_, core::convert::Infallible>(of_slice(leaves, start, size));
+    match consistency_path_with(leaves.len() as u64, old, subtree) {
+        Ok(path) => path,
+        Err(never) => match never {},
+    }
+}
+
+fn of_slice(leaves: &[Digest], start: u64, size: u64) -> Digest {
+    mth(&leaves[start as usize..(start + size) as usize])
+}
+
+/// [`inclusion_path`] for a list that is not in memory: `subtree(start, size)` gives the root of that part of the list.
+///
+/// # Errors
+/// Those of `subtree`.
+///
+/// # Panics
+/// If `index` is not below `size`.
+pub fn inclusion_path_with<E>(
+    size: u64,
+    index: u64,
+    mut subtree: impl FnMut(u64, u64) -> Result<Digest, E>,
+) -> Result<Vec<Digest>, E> {
+    assert!(index < size, "the entry is in the log");
+    let (mut start, mut size) = (0, size);
+    let mut path = Vec::new();
+    while size > 1 {
+        let half = split_point(size);
+        if index < start + half {
+            path.push(subtree(start + half, size - half)?);
+            size = half;
+        } else {
+            path.push(subtree(start, half)?);
+            start += half;
+            size -= half;
+        }
+    }
+    path.reverse();
+    Ok(path)
+}
+
+/// [`consistency_path`] for a list that is not in memory: `subtree(start, size)` gives the root of that part of the list.
+///
+/// # Errors
+/// Those of `subtree`.
+///
+/// # Panics
+/// If `old` is more than `size`.
+pub fn consistency_path_with<E>(
+    size: u64,
+    old: u64,
+    mut subtree: impl FnMut(u64, u64) -> Result<Digest, E>,
+) -> Result<Vec<Digest>, E> {
+    assert!(old <= size, "the old log is a prefix of the new one");
+    if old == 0 || old == size {
+        return Ok(Vec::new());
+    }
+    let (mut start, mut size) = (0, size);
+    let mut path = Vec::new();
+    // The part [start, start + size) always holds the end of the old log.
+    while start + size != old {
+        let half = split_point(size);
+        if old <= start + half {
+            path.push(subtree(start + half, size - half)?);
+            size = half;
+        } else {
+            path.push(subtree(start, half)?);
+            start += half;
+            size -= half;
+        }
+    }
+    if start != 0 {
+        path.push(subtree(start, size)?);
+    }
+    path.reverse();
+    Ok(path)
+}
+
+/// The root of the part [`start`, `start + size`) of a list, where `start` is a multiple of the least power of two >= `size`
+/// (so for each part that the provers above ask for), from the roots of its complete subtrees: `complete(level, index)` is the root of the leaves
+/// [`index << level`, `(index + 1) << level`). Logs in tiles have these at hand.
+///
+/// # Errors
+/// Those of `complete`.
+///
+/// # Panics
+/// If the part is empty.
+pub fn subtree_root_with<E>(
+    start: u64,
+    size: u64,
+    complete: &mut impl FnMut(u32, u64) -> Result<Digest, E>,
+) -> Result<Digest, E> {
+    assert!(size > 0, "a part has leaves");
+    if size.is_power_of_two() {
+        let level = size.trailing_zeros();
+        assert!(start.is_multiple_of(size), "a complete subtree starts at a multiple of its size");
+        return complete(level, start >> level);
+    }
+    let half = split_point(size);
+    let left = subtree_root_with(start, half, complete)?;
+    let right = subtree_root_with(start + half, size - half, complete)?;
+    Ok(list_node_hash(&left, &right))
+}
+
+/// The root to which an inclusion path leads (RFC 9162, 2.1.3.2).
+///
+/// # Errors
+/// If `index` is not below `size`, or the path is too short or too long.
+pub fn root_from_inclusion(index: u64, size: u64, leaf: &Digest, path: &[Digest]) -> Result<Digest, Error> {
+    if index >= size {
+        return Err(Error::OutOfRange);
+    }
+    let (mut first, mut last) = (index, size - 1);
+    let mut root = *leaf;
+    for hash in path {
+        if last == 0 {
+            return Err(Error::Long);
+        }
+        if first & 1 == 1 || first == last {
+            root = list_node_hash(hash, &root);
+            while first & 1 == 0 && first != 0 {
+                first >>= 1;
+                last >>= 1;
+            }
+        } else {
+            root = list_node_hash(&root, hash);
+        }
+        first >>= 1;
+        last >>= 1;
+    }
+    if last == 0 { Ok(root) } else { Err(Error::Short) }
+}
+
+/// Checks that the leaf is number `index` of the list of `size` leaves with this root.
+///
+/// # Errors
+/// If the path does not show it.
+pub fn verify_inclusion(index: u64, size: u64, leaf: &Digest, path: &[Digest], root: &Digest) -> Result<(), Error> {
+    if root_from_inclusion(index, size, leaf, path)? == *root { Ok(()) } else { Err(Error::Mismatch) }
+}
+
+/// Checks that the list of `old` leaves is a prefix of that of `new` leaves (RFC 9162, 2.1.4.2).
+///
+/// # Errors
+/// If the path does not show it. Equal sizes and size 0 need an empty path.
+pub fn verify_consistency(
+    old: u64,
+    new: u64,
+    old_root: &Digest,
+    new_root: &Digest,
+    path: &[Digest],
+) -> Result<(), Error> {
+    if old > new {
+        return Err(Error::OutOfRange);
+    }
+    if old == new || old == 0 {
+        let known = if old == 0 { &empty_root() } else { new_root };
+        let new_holds = new != 0 || *new_root == empty_root();
+        return match path {
+            [] if old_root == known && new_holds => Ok(()),
+            [] => Err(Error::Mismatch),
+            _ => Err(Error::Long),
+        };
+    }
+    let (mut first, mut last) = (old - 1, new - 1);
+    while first & 1 == 1 {
+        first >>= 1;
+        last >>= 1;
+    }
+    // A complete old log is itself the first hash.
+    let (seed, rest) = match path.split_first() {
+        None => return Err(Error::Short),
+        Some(_) if old.is_power_of_two() => (old_root, path),
+        Some((seed, rest)) => (seed, rest),
+    };
+    let (mut from_old, mut from_new) = (*seed, *seed);
+    for hash in rest {
+        if last == 0 {
+            return Err(Error::Long);
+        }
+        if first & 1 == 1 || first == last {
+            from_old = list_node_hash(hash, &from_old);
+            from_new = list_node_hash(hash, &from_new);
+            while first & 1 == 0 && first != 0 {
+                first >>= 1;
+                last >>= 1;
+            }
+        } else {
+            from_new = list_node_hash(&from_new, hash);
+        }
+        first >>= 1;
+        last >>= 1;
+    }
+    match (last, from_old == *old_root && from_new == *new_root) {
+        (0, true) => Ok(()),
+        (0, false) => Err(Error::Mismatch),
+        _ => Err(Error::Short),
+    }
+}
+
+/// The largest power of two below `size`, which is at least 2.
+fn split_point(size: u64) -> u64 {
+    1 << (size - 1).ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaves(count: u64) -> Vec<Digest> {
+        (0..count).map(|index| sha256(&index.to_le_bytes())).collect()
+    }
+
+    #[test]
+    fn inclusion_paths_of_every_small_list_lead_to_the_root_and_nothing_else_does() {
+        for size in 1..=40 {
+            let leaves = leaves(size);
+            let root = mth(&leaves);
+            for index in 0..size {
+                let leaf = &leaves[index as usize];
+                let path = inclusion_path(&leaves, index);
+                assert_eq!(verify_inclusion(index, size, leaf, &path, &root), Ok(()));
+                for other in (0..size + 2).filter(|other| *other != index) {
+                    assert!(verify_inclusion(other, size, leaf, &path, &root).is_err());
+                }
+                let mut longer = path.clone();
+                longer.push(root);
+                assert!(verify_inclusion(index, size, leaf, &longer, &root).is_err());
+                if let Some((_, shorter)) = path.split_last() {
+                    assert!(verify_inclusion(index, size, leaf, shorter, &root).is_err());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn consistency_paths_of_every_pair_of_small_lists_join_their_roots_only() {
+        for new in 0..=40 {
+            let leaves = leaves(new);
+            let root = mth(&leaves);
+            for old in 0..=new {
+                let old_root = mth(&leaves[..old as usize]);
+                let path = consistency_path(&leaves, old);
+                assert_eq!(verify_consistency(old, new, &old_root, &root, &path), Ok(()), "{old} {new}");
+                assert!(verify_consistency(old, new, &sha256(b"x"), &root, &path).is_err());
+                assert!(old == 0 || verify_consistency(old, new, &old_root, &sha256(b"x"), &path).is_err());
+                let mut longer = path.clone();
+                longer.push(root);
+                assert!(verify_consistency(old, new, &old_root, &root, &longer).is_err());
+                if let Some((_, shorter)) = path.split_last() {
+                    assert!(verify_consistency(old, new, &old_root, &root, shorter).is_err());
+                }
+                assert!(old == new || verify_consistency(new, old, &root, &old_root, &path).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn list_proofs_of_every_subset_of_small_lists_lead_to_the_root_only() {
+        for size in 1_u64..=9 {
+            let leaves = leaves(size);
+            let root = mth(&leaves);
+            for subset in 1_u64..1 << size {
+                let indices: Vec<u64> = (0..size).filter(|index| subset >> index & 1 == 1).collect();
+                let revealed: Vec<_> = indices.iter().map(|index| (*index, leaves[*index as usize])).collect();
+                let hashes = list_proof(&leaves, &indices);
+                assert_eq!(list_root(size, &revealed, &hashes), Ok(root));
+                let mut longer = hashes.clone();
+                longer.push(root);
+                assert_eq!(list_root(size, &revealed, &longer), Err(Error::Long));
+                if let Some((_, shorter)) = hashes.split_last() {
+                    assert_eq!(list_root(size, &revealed, shorter), Err(Error::Short));
+                }
+                let mut swapped = revealed.clone();
+                swapped.reverse();
+                assert!(revealed.len() < 2 || list_root(size, &swapped, &hashes) == Err(Error::Order));
+            }
+            assert_eq!(list_root(size, &[], &[root]), Err(Error::Order));
+            assert_eq!(list_root(size, &[(size, root)], &[root]), Err(Error::OutOfRange));
+        }
+        assert_eq!(list_root(0, &[], &[]), Ok(empty_root()));
+        assert_eq!(list_root(0, &[], &[empty_root()]), Err(Error::Long));
+        assert_eq!(list_root(0, &[(0, empty_root())], &[]), Err(Error::OutOfRange));
+    }
+
+    #[test]
+    fn huge_sizes_from_outside_end_at_once() {
+        let leaf = sha256(b"leaf");
+        assert_eq!(list_root(u64::MAX, &[(u64::MAX - 1, leaf)], &[leaf; 3]), Err(Error::Short));
+        assert!(list_root(u64::MAX, &[(0, leaf)], &[leaf; 64]).is_ok());
+        assert_eq!(root_from_inclusion(u64::MAX - 1, u64::MAX, &leaf, &[leaf; 3]), Err(Error::Short));
+        assert_eq!(verify_consistency(u64::MAX - 1, u64::MAX, &leaf, &leaf, &[leaf; 65]), Err(Error::Long));
+    }
+
+    #[test]
+    fn parts_from_complete_subtrees_equal_parts_from_leaves() {
+        let leaves = leaves(300);
+        let mut complete =
+            |level: u32, index: u64| Ok::<_, core::convert::Infallible>(of_slice(&leaves, index << level, 1 << level));
+        for size in [1, 2, 3, 255, 256, 257, 300] {
+            let subtree = |start, size| subtree_root_with(start, size, &mut complete);
+            assert_eq!(
+                inclusion_path_with(size, size - 1, subtree),
+                Ok(inclusion_path(&leaves[..size as usize], size - 1))
+            );
+            let subtree = |start, size| subtree_root_with(start, size, &mut complete);
+            assert_eq!(
+                consistency_path_with(size, size / 2, subtree),
+                Ok(consistency_path(&leaves[..size as usize], size / 2))
+            );
+            assert_eq!(subtree_root_with(0, size, &mut complete), Ok(mth(&leaves[..size as usize])));
+        }
+    }
+}
