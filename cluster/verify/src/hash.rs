@@ -4,7 +4,7 @@
 //! value of one kind is a value of another. Lengths are those of decoded or limit-checked values: a key or separator fits
 //! a `u16`, everything else a `u32`.
 
-use coppice_types::{Batch, Change, Digest, Epoch, ShardId, Stamp, Version, codec::Writer};
+use coppice_types::{Batch, Change, Digest, Epoch, Precondition, ShardId, Stamp, Version, codec::Writer};
 use sha2::{Digest as _, Sha256};
 
 use crate::merkle;
@@ -214,15 +214,28 @@ pub fn metadata_hash(metadata: &[u8]) -> Digest {
 pub fn batch_hash(batch: &Batch) -> Digest {
     let operations =
         batch.operations.iter().map(|operation| (operation.key.as_slice(), RecordBody::of(&operation.change)));
-    let mut preconditions = Writer::new();
-    batch.preconditions.iter().for_each(|precondition| precondition.encode(&mut preconditions));
-    let count = u32::try_from(batch.preconditions.len()).expect("batches are limited");
+    batch_hash_of(operations, &batch.preconditions, &batch.metadata)
+}
+
+/// The same of its parts, for a caller that has hashed the values already.
+///
+/// # Panics
+/// If one of them has 2^32 items or more.
+#[must_use]
+pub fn batch_hash_of<'a, I>(operations: I, preconditions: &[Precondition], metadata: &[u8]) -> Digest
+where
+    I: IntoIterator<Item = (&'a [u8], RecordBody)>,
+    I::IntoIter: ExactSizeIterator,
+{
+    let mut encoded = Writer::new();
+    preconditions.iter().for_each(|precondition| precondition.encode(&mut encoded));
+    let count = u32::try_from(preconditions.len()).expect("batches are limited");
     Hasher::tagged(0x1d)
-        .operations(operations)
+        .operations(operations.into_iter())
         .u32(count)
-        .raw(&preconditions.into_bytes())
-        .u32(len32(&batch.metadata))
-        .raw(&batch.metadata)
+        .raw(&encoded.into_bytes())
+        .u32(len32(metadata))
+        .raw(metadata)
         .finish()
 }
 
