@@ -1,0 +1,147 @@
+//! One call: attempts with a deadline each, repeated by kind of error while patience lasts.
+
+use std::{future::Future, time::Duration};
+
+use coppice_proto::status;
+use coppice_types::{ErrorKind, Reason};
+use tokio::time::{Instant, sleep, timeout_at};
+use tonic::{Response, Status};
+
+use crate::error::{Error, describe};
+
+/// The first pause before a repetition; each is twice the one before.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// What a repetition would do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// The same again: reads, and writes that are numbered.
+    Safe,
+    /// Maybe twice what was asked for: only after a refusal that had no effect.
+    Unsafe,
+}
+
+/// How long a call waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// For the answer to one attempt.
+    pub attempt: Duration,
+    /// From the start of the call to the last repetition.
+    pub total: Duration,
+}
+
+/// Calls `attempt` until it answers, is refused for good, or patience ends.
+pub(crate) async fn call<T, F>(
+    endpoint: &str,
+    patience: Patience,
+    repeat: Repeat,
+    mut attempt: impl FnMut() -> F,
+) -> Result<T, Error>
+where
+    F: Future<Output = Result<Response<T>, Status>>,
+{
+    let until = Instant::now() + patience.total;
+    let mut pause = PAUSE_MIN;
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let answer = timeout_at(Instant::now() + patience.attempt, attempt()).await;
+        let status = match answer {
+            Ok(Ok(response)) => return Ok(response.into_inner()),
+            Ok(Err(status)) => status,
+            Err(_) => Status::deadline_exceeded(format!("no answer within {} ms", patience.attempt.as_millis())),
+        };
+        match status::kind(&status) {
+            ErrorKind::Unavailable | ErrorKind::Fenced | ErrorKind::Exhausted => {}
+            _ => return Err(status.into()),
+        }
+        let over = Instant::now() + pause >= until;
+        if over || (repeat == Repeat::Unsafe && !had_no_effect(&status)) {
+            return Err(give_up(endpoint, attempts, &status));
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+fn give_up(endpoint: &str, attempts: u32, status: &Status) -> Error {
+    if status::kind(status) == ErrorKind::Exhausted {
+        return status.clone().into();
+    }
+    Error::Unavailable {
+        endpoint: endpoint.to_owned(),
+        attempts,
+        message: describe(status),
+        reason: status::reason(status),
+        outcome_unknown: !had_no_effect(status),
+    }
+}
+
+/// The server said that it did nothing, or was never reached.
+fn had_no_effect(status: &Status) -> bool {
+    match status::reason(status) {
+        Some(Reason::NotLeader | Reason::ResourceExhausted) => true,
+        Some(_) => false,
+        None => describe(status).contains("Connection refused"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    const PATIENCE: Patience = Patience { attempt: Duration::from_secs(1), total: Duration::from_secs(3) };
+
+    async fn run(repeat: Repeat, answers: &[Result<u8, Status>]) -> (Result<u8, Error>, usize) {
+        let asked = Cell::new(0);
+        let result = call("http://test", PATIENCE, repeat, || {
+            let answer = answers.get(asked.get()).or(answers.last()).cloned();
+            asked.set(asked.get() + 1);
+            async move { answer.expect("a script has at least one answer").map(Response::new) }
+        })
+        .await;
+        (result, asked.get())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_unavailable_for_a_moment_is_asked_again() {
+        let lost = Status::unavailable("broken pipe");
+        let (result, asked) = run(Repeat::Safe, &[Err(lost.clone()), Err(lost), Ok(7)]).await;
+        assert_eq!((result.ok(), asked), (Some(7), 3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn patience_has_an_end() {
+        let (result, asked) = run(Repeat::Safe, &[Err(Status::unavailable("gone"))]).await;
+        assert!(
+            matches!(result, Err(Error::Unavailable { attempts, outcome_unknown: true, .. }) if attempts as usize == asked)
+        );
+        assert!((5..20).contains(&asked), "{asked} attempts");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_final() {
+        for reason in [Reason::Pruned, Reason::PreconditionFailed, Reason::InvalidArgument, Reason::NotFound] {
+            let (result, asked) = run(Repeat::Safe, &[Err(status::refuse(reason, "no")), Ok(1)]).await;
+            assert_eq!((result.err().and_then(|error| error.reason()), asked), (Some(reason), 1));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_without_a_number_is_repeated_only_if_it_did_nothing() {
+        let lost = Status::unavailable("connection reset");
+        let (result, asked) = run(Repeat::Unsafe, &[Err(lost), Ok(1)]).await;
+        assert!(matches!(result, Err(Error::Unavailable { outcome_unknown: true, .. })) && asked == 1);
+        let (result, asked) = run(Repeat::Unsafe, &[Err(status::refuse(Reason::NotLeader, "")), Ok(1)]).await;
+        assert_eq!((result.ok(), asked), (Some(1), 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_without_answer_ends() {
+        let result: Result<(), Error> = call("http://test", PATIENCE, Repeat::Unsafe, std::future::pending).await;
+        assert!(matches!(result, Err(Error::Unavailable { attempts: 1, .. })));
+    }
+}

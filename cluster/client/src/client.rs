@@ -1,0 +1,268 @@
+//! The calls of `coppice.v1.Ledger`, with deadlines and repetitions.
+
+use std::time::Duration;
+
+use coppice_proto::v1::{self, ledger_client::LedgerClient};
+use coppice_types::SessionId;
+use tonic::{
+    Streaming,
+    transport::{Channel, Endpoint},
+};
+
+use crate::{
+    Error, Session,
+    call::{Patience, Repeat, call},
+};
+
+/// Largest answer that is taken, in bytes: a proof file may have 64 MiB, and a message has a little more.
+const ANSWER_BYTES_MAX: usize = 96 << 20;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How a client behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where a coordinator listens: `http://host:port`, or `host:port`.
+    pub endpoint: String,
+    /// How long one attempt waits for its answer.
+    pub attempt_timeout: Duration,
+    /// How long a call is repeated while the cluster is unavailable.
+    pub patience: Duration,
+}
+
+impl Options {
+    /// The defaults, for an endpoint.
+    #[must_use]
+    pub fn new(endpoint: impl Into<String>) -> Self {
+        Self { endpoint: endpoint.into(), attempt_timeout: Duration::from_secs(30), patience: Duration::from_secs(5) }
+    }
+}
+
+/// A stream of answers.
+#[derive(Debug)]
+pub struct Stream<T> {
+    inner: Streaming<T>,
+}
+
+impl<T> Stream<T> {
+    /// The next message; `None` at the end.
+    ///
+    /// # Errors
+    /// If the server ends the stream with a refusal, or the connection breaks.
+    pub async fn next(&mut self) -> Result<Option<T>, Error> {
+        Ok(self.inner.message().await?)
+    }
+}
+
+/// A connection to a ledger; clones share it.
+#[derive(Clone, Debug)]
+pub struct Client {
+    ledger: LedgerClient<Channel>,
+    endpoint: String,
+    patience: Patience,
+}
+
+/// Calls a method of the generated client, by kind of repetition.
+macro_rules! ask {
+    ($client:expr, $repeat:expr, $method:ident, $request:expr) => {{
+        let (client, request) = (&$client, $request);
+        call(&client.endpoint, client.patience, $repeat, || {
+            let (mut ledger, request) = (client.ledger.clone(), request.clone());
+            async move { ledger.$method(request).await }
+        })
+        .await
+    }};
+}
+
+impl Client {
+    /// A client that connects with its first call.
+    ///
+    /// # Errors
+    /// If the endpoint is not one.
+    pub fn new(options: Options) -> Result<Self, Error> {
+        let refuse =
+            |message: &str| Error::Endpoint { endpoint: options.endpoint.clone(), message: message.to_owned() };
+        let address = match options.endpoint.split_once("://") {
+            None => format!("http://{}", options.endpoint),
+            Some(("http", _)) => options.endpoint.clone(),
+            Some(_) => return Err(refuse("only http:// is spoken; use http://HOST:PORT")),
+        };
+        let endpoint = Endpoint::from_shared(address.clone()).map_err(|error| refuse(&error.to_string()))?;
+        if endpoint.uri().port_u16().is_none() {
+            return Err(refuse("it has no port; use http://HOST:PORT"));
+        }
+        let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true).connect_lazy();
+        Ok(Self::over(channel, address, &options))
+    }
+
+    /// A client over a channel that exists, for instance one inside of a process.
+    #[must_use]
+    pub fn over(channel: Channel, endpoint: String, options: &Options) -> Self {
+        let ledger = LedgerClient::new(channel)
+            .max_decoding_message_size(ANSWER_BYTES_MAX)
+            .max_encoding_message_size(ANSWER_BYTES_MAX);
+        Self { ledger, endpoint, patience: Patience { attempt: options.attempt_timeout, total: options.patience } }
+    }
+
+    /// Writes one batch, as it comes. It is sent again only after a refusal that had no effect; use a [`Session`] for more.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn commit(&self, batch: v1::Batch, want_receipt: bool) -> Result<v1::CommitResponse, Error> {
+        let request = v1::CommitRequest { batch: Some(batch), want_receipt, ..v1::CommitRequest::default() };
+        ask!(self, Repeat::Unsafe, commit, request)
+    }
+
+    pub(crate) async fn commit_numbered(&self, request: v1::CommitRequest) -> Result<v1::CommitResponse, Error> {
+        ask!(self, Repeat::Safe, commit, request)
+    }
+
+    pub(crate) async fn open(&self, request: v1::OpenSessionRequest) -> Result<v1::OpenSessionResponse, Error> {
+        ask!(self, Repeat::Safe, open_session, request)
+    }
+
+    /// Opens a session, or finds it again.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn open_session(&self, id: SessionId) -> Result<Session, Error> {
+        Session::open(self.clone(), id).await
+    }
+
+    /// Computes the state that a batch would give on a stage, or on head.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn stage(&self, request: v1::StageRequest) -> Result<v1::StageResponse, Error> {
+        ask!(self, Repeat::Unsafe, stage, request)
+    }
+
+    /// Commits a stage whose parent is head.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn finalize(&self, request: v1::FinalizeRequest) -> Result<v1::CommitResponse, Error> {
+        ask!(self, Repeat::Unsafe, finalize, request)
+    }
+
+    /// Drops a stage, and the stages on top of it.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn discard(&self, request: v1::DiscardRequest) -> Result<v1::DiscardResponse, Error> {
+        ask!(self, Repeat::Safe, discard, request)
+    }
+
+    /// Reads a key.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn get(&self, request: v1::GetRequest) -> Result<v1::GetResponse, Error> {
+        ask!(self, Repeat::Safe, get, request)
+    }
+
+    /// Reads several keys of one version.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn batch_get(&self, request: v1::BatchGetRequest) -> Result<v1::BatchGetResponse, Error> {
+        ask!(self, Repeat::Safe, batch_get, request)
+    }
+
+    /// The records of a range, in key order.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn range(&self, request: v1::RangeRequest) -> Result<Stream<v1::RangeResponse>, Error> {
+        Ok(Stream { inner: ask!(self, Repeat::Safe, range, request)? })
+    }
+
+    /// The changes of a key, newest first.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn history(&self, request: v1::HistoryRequest) -> Result<Stream<v1::HistoryResponse>, Error> {
+        Ok(Stream { inner: ask!(self, Repeat::Safe, history, request)? })
+    }
+
+    /// The keys whose record differs between two versions, in key order.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn diff(&self, request: v1::DiffRequest) -> Result<Stream<v1::DiffResponse>, Error> {
+        Ok(Stream { inner: ask!(self, Repeat::Safe, diff, request)? })
+    }
+
+    /// The newest state.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn head(&self) -> Result<v1::HeadResponse, Error> {
+        ask!(self, Repeat::Safe, head, v1::HeadRequest::default())
+    }
+
+    /// The header of a version that stands, or of a sequence number: canonical bytes.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn header(&self, which: v1::get_header_request::Which) -> Result<Vec<u8>, Error> {
+        let request = v1::GetHeaderRequest { which: Some(which) };
+        Ok(ask!(self, Repeat::Safe, get_header, request)?.header.to_vec())
+    }
+
+    /// The headers of the root log, in order.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn watch(&self, request: v1::WatchHeadsRequest) -> Result<Stream<v1::WatchHeadsResponse>, Error> {
+        Ok(Stream { inner: ask!(self, Repeat::Safe, watch_heads, request)? })
+    }
+
+    /// The newest signed checkpoint; with an `old_size` that is not 0, also the standing proof from there.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn checkpoint(&self, old_size: u64) -> Result<v1::GetCheckpointResponse, Error> {
+        ask!(self, Repeat::Safe, get_checkpoint, v1::GetCheckpointRequest { old_size })
+    }
+
+    /// Drops the versions before one; the root log keeps who and why.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn prune(&self, request: v1::PruneRequest) -> Result<v1::AdminResponse, Error> {
+        ask!(self, Repeat::Unsafe, prune, request)
+    }
+
+    /// Makes an older version head again, in a new epoch; the root log keeps who and why.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn rollback(&self, request: v1::RollbackRequest) -> Result<v1::AdminResponse, Error> {
+        ask!(self, Repeat::Unsafe, rollback, request)
+    }
+
+    /// The groups and replicas of the cluster.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn status(&self) -> Result<v1::StatusResponse, Error> {
+        ask!(self, Repeat::Safe, status, v1::StatusRequest::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn endpoints_are_checked_before_the_first_call() {
+        for good in ["http://127.0.0.1:4100", "127.0.0.1:4100", "localhost:1"] {
+            assert!(Client::new(Options::new(good)).is_ok(), "{good}");
+        }
+        for bad in ["", "http://", "https://localhost:1", "localhost", "http://a b:1", "ftp://localhost:1"] {
+            let error = Client::new(Options::new(bad)).err();
+            assert!(matches!(error, Some(Error::Endpoint { .. })), "{bad}: {error:?}");
+        }
+    }
+}

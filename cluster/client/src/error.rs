@@ -1,0 +1,87 @@
+//! What can go wrong between a client and its ledger.
+
+use coppice_proto::status;
+use coppice_types::{ErrorKind, Reason};
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The endpoint is not one.
+    #[error("`{endpoint}` is no endpoint: {message}")]
+    Endpoint {
+        /// As it was given.
+        endpoint: String,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// The cluster refused, and said why.
+    #[error("{message}")]
+    Refused {
+        /// The machine-readable cause; `None` from a server that gives none.
+        reason: Option<Reason>,
+        /// What the caller can do.
+        kind: ErrorKind,
+        /// The cluster's words.
+        message: String,
+    },
+    /// Nothing answered within the patience of the client.
+    #[error("no answer from {endpoint} after {attempts} attempts: {message}")]
+    Unavailable {
+        /// Who was asked.
+        endpoint: String,
+        /// How often.
+        attempts: u32,
+        /// What the last attempt ended with.
+        message: String,
+        /// The machine-readable cause of the last attempt, if the cluster gave one.
+        reason: Option<Reason>,
+        /// The request may have had its effect.
+        outcome_unknown: bool,
+    },
+    /// The answer is not one that a ledger gives.
+    #[error("the server's answer makes no sense: {0}")]
+    Malformed(&'static str),
+}
+
+impl Error {
+    /// What the caller can do.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Endpoint { .. } => ErrorKind::Invalid,
+            Self::Refused { kind, .. } => *kind,
+            Self::Unavailable { .. } => ErrorKind::Unavailable,
+            Self::Malformed(_) => ErrorKind::Corrupted,
+        }
+    }
+
+    /// The machine-readable cause, if there is one.
+    #[must_use]
+    pub fn reason(&self) -> Option<Reason> {
+        match self {
+            Self::Refused { reason, .. } | Self::Unavailable { reason, .. } => *reason,
+            Self::Endpoint { .. } | Self::Malformed(_) => None,
+        }
+    }
+}
+
+impl From<tonic::Status> for Error {
+    fn from(status: tonic::Status) -> Self {
+        Self::Refused { reason: status::reason(&status), kind: status::kind(&status), message: describe(&status) }
+    }
+}
+
+/// The status' own words, with those of its sources, which say what the transport met.
+pub(crate) fn describe(status: &tonic::Status) -> String {
+    let mut words =
+        if status.message().is_empty() { status.code().description().to_owned() } else { status.message().to_owned() };
+    let mut source = std::error::Error::source(status);
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !words.contains(&more) {
+            words = format!("{words}: {more}");
+        }
+        source = error.source();
+    }
+    words
+}

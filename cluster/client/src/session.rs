@@ -1,0 +1,70 @@
+//! A client's numbered stream of batches, for at-most-once.
+
+use coppice_proto::v1;
+use coppice_types::SessionId;
+
+use crate::{Client, Error};
+
+/// A session: batch number n is applied once, however often it is sent.
+///
+/// A refused batch uses no number up. After an error whose outcome is unknown, send the same batch again: its number is
+/// still the next one. A different batch under a number that was committed after all is refused (`SESSION_MISMATCH`).
+#[derive(Clone, Debug)]
+pub struct Session {
+    client: Client,
+    id: SessionId,
+    highest: u64,
+    batch_hash: Vec<u8>,
+}
+
+impl Session {
+    pub(crate) async fn open(client: Client, id: SessionId) -> Result<Self, Error> {
+        let request = v1::OpenSessionRequest { session_id: id.0.to_vec().into() };
+        let opened = client.open(request).await?;
+        Ok(Self { client, id, highest: opened.highest_number, batch_hash: opened.batch_hash.to_vec() })
+    }
+
+    /// The name of the session.
+    #[must_use]
+    pub fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// The highest number that is known to be committed, 0 for none.
+    #[must_use]
+    pub fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    /// The batch hash of the highest number, as it was when the session was opened.
+    #[must_use]
+    pub fn batch_hash(&self) -> &[u8] {
+        &self.batch_hash
+    }
+
+    /// Commits the next batch.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn commit(&mut self, batch: v1::Batch, want_receipt: bool) -> Result<v1::CommitResponse, Error> {
+        let number = self.highest + 1;
+        let response = self.commit_as(number, batch, want_receipt).await?;
+        self.highest = number;
+        Ok(response)
+    }
+
+    /// Sends a batch under a number of its own, for instance one that was committed before.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn commit_as(
+        &self,
+        number: u64,
+        batch: v1::Batch,
+        want_receipt: bool,
+    ) -> Result<v1::CommitResponse, Error> {
+        let request =
+            v1::CommitRequest { batch: Some(batch), session_id: self.id.0.to_vec().into(), number, want_receipt };
+        self.client.commit_numbered(request).await
+    }
+}
