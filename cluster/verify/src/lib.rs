@@ -7,6 +7,10 @@
 
 extern crate alloc;
 
+pub mod epochs;
 pub mod hash;
+pub mod header;
+pub mod journal;
 pub mod merkle;
 pub mod rules;
+pub mod shard_map;

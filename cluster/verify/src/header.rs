@@ -1,0 +1,369 @@
+//! Headers, the entries of the root log (`docs/verification.md` section 9).
+//!
+//! A header's bytes are its log entry. The part before the body is the same for every kind, so that headers of kinds to come can be
+//! read and linked by this code. Invariant of what [`Header::decode`] gives: encoding it gives the same bytes again, and the rules that
+//! concern one header alone hold; those that concern its predecessor are in [`Header::check_follows`].
+
+use alloc::{string::String, vec::Vec};
+use core::fmt;
+
+use coppice_types::{
+    ClusterId, Digest, Params, Sequence, Stamp, Version,
+    codec::{Error, Reader, Writer},
+};
+
+use crate::{hash::log_entry_hash, merkle::empty_root, shard_map::ShardMap};
+
+/// Entries of the root log are shorter than this.
+pub const HEADER_BYTES_MAX: usize = 65_534;
+/// Longest name of who asked for a rollback or prune, in bytes.
+pub const PRINCIPAL_BYTES_MAX: usize = 256;
+/// Longest reason for a rollback or prune, in bytes.
+pub const REASON_BYTES_MAX: usize = 4096;
+/// Longest origin prefix, in bytes.
+pub const PREFIX_BYTES_MAX: usize = 256;
+
+/// One event of the ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The ledger.
+    pub cluster: ClusterId,
+    /// Index in the root log.
+    pub sequence: Sequence,
+    /// The state after the event.
+    pub stamp: Stamp,
+    /// Milliseconds since 1970, by the leader's clock.
+    pub timestamp_ms: u64,
+    /// Root of the state leaves.
+    pub state_root: Digest,
+    /// Number of state leaves.
+    pub state_leaves: u32,
+    /// Hash of the shard map.
+    pub shard_map: Digest,
+    /// Root of the version's journal.
+    pub journal_root: Digest,
+    /// Number of journal entries.
+    pub journal_leaves: u32,
+    /// Root of the epochs after the event.
+    pub epochs_root: Digest,
+    /// Number of epoch pairs.
+    pub epoch_pairs: u32,
+    /// Rollbacks and prunes so far, this one included.
+    pub admin_sequence: u64,
+    /// Hash of the log entry before.
+    pub previous: Digest,
+    /// What happened.
+    pub body: Body,
+}
+
+/// What a header records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// The ledger begins.
+    Genesis(Genesis),
+    /// A version was committed.
+    Commit,
+    /// Versions were rolled back.
+    Rollback(Rollback),
+    /// Versions were pruned.
+    Prune(Prune),
+    /// A kind that this code does not know, with its bytes.
+    Other {
+        /// Number of the kind, 4 or more.
+        kind: u8,
+        /// Its body.
+        bytes: Vec<u8>,
+    },
+}
+
+/// What a ledger is founded on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Genesis {
+    /// Origin of the checkpoints before the `/` and the cluster id.
+    pub prefix: String,
+    /// Ed25519 key that signs the checkpoints.
+    pub public_key: [u8; 32],
+    /// Limits and digest parameters.
+    pub params: Params,
+    /// The first shards.
+    pub shard_map: ShardMap,
+}
+
+/// Newer versions than the target no longer stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rollback {
+    /// The newest version that still stands.
+    pub target: Stamp,
+    /// The head before.
+    pub head_before: Stamp,
+    /// Who asked for it.
+    pub principal: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Versions below the boundary can no longer be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prune {
+    /// The oldest version kept.
+    pub boundary: Version,
+    /// Who asked for it.
+    pub principal: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Which rule of the log a header breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrokenRule(pub &'static str);
+
+impl fmt::Display for BrokenRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "header breaks a rule of the log: {}", self.0)
+    }
+}
+
+impl core::error::Error for BrokenRule {}
+
+impl Header {
+    /// Number of the kind.
+    #[must_use]
+    pub fn kind(&self) -> u8 {
+        match &self.body {
+            Body::Genesis(_) => 0,
+            Body::Commit => 1,
+            Body::Rollback(_) => 2,
+            Body::Prune(_) => 3,
+            Body::Other { kind, .. } => *kind,
+        }
+    }
+
+    /// Name of the kind.
+    #[must_use]
+    pub fn kind_name(&self) -> &'static str {
+        match self.kind() {
+            0 => "genesis",
+            1 => "commit",
+            2 => "rollback",
+            3 => "prune",
+            4 => "reshard",
+            5 => "config",
+            6 => "key",
+            7 => "anchor",
+            _ => "unknown",
+        }
+    }
+
+    /// The canonical bytes.
+    ///
+    /// # Panics
+    /// If they are over [`HEADER_BYTES_MAX`]: whoever makes a header checks the limits of its body.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.u8(1);
+        out.u8(self.kind());
+        out.raw(self.cluster.as_bytes());
+        out.u64(self.sequence.0);
+        out.stamp(self.stamp);
+        out.u64(self.timestamp_ms);
+        out.digest(&self.state_root);
+        out.u32(self.state_leaves);
+        out.digest(&self.shard_map);
+        out.digest(&self.journal_root);
+        out.u32(self.journal_leaves);
+        out.digest(&self.epochs_root);
+        out.u32(self.epoch_pairs);
+        out.u64(self.admin_sequence);
+        out.digest(&self.previous);
+        out.str16(&self.body.encode());
+        assert!(out.len() <= HEADER_BYTES_MAX, "a header fits an entry of the log");
+        out.into_bytes()
+    }
+
+    /// Reads what `encode` wrote.
+    ///
+    /// # Errors
+    /// If the bytes are no header, or it breaks a rule that concerns it alone.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        if bytes.len() > HEADER_BYTES_MAX {
+            return Err(Error::Malformed("header length"));
+        }
+        let mut input = Reader::new(bytes);
+        if input.u8()? != 1 {
+            return Err(Error::Malformed("header format"));
+        }
+        let kind = input.u8()?;
+        let mut header = Self {
+            cluster: ClusterId(input.bytes16()?),
+            sequence: Sequence(input.u64()?),
+            stamp: input.stamp()?,
+            timestamp_ms: input.u64()?,
+            state_root: input.digest()?,
+            state_leaves: input.u32()?,
+            shard_map: input.digest()?,
+            journal_root: input.digest()?,
+            journal_leaves: input.u32()?,
+            epochs_root: input.digest()?,
+            epoch_pairs: input.u32()?,
+            admin_sequence: input.u64()?,
+            previous: input.digest()?,
+            body: Body::Commit,
+        };
+        header.body = Body::decode(kind, input.str16()?)?;
+        input.finish()?;
+        header.check_alone().map_err(|rule| Error::Malformed(rule.0))?;
+        Ok(header)
+    }
+
+    /// Hash of the header's entry in the root log.
+    ///
+    /// # Panics
+    /// As [`Header::encode`].
+    #[must_use]
+    pub fn hash(&self) -> Digest {
+        log_entry_hash(&self.encode())
+    }
+
+    /// Checks the rules that concern this header alone.
+    ///
+    /// # Errors
+    /// Names the first rule that does not hold.
+    pub fn check_alone(&self) -> Result<(), BrokenRule> {
+        let eventless = self.journal_root == empty_root() && self.journal_leaves == 0;
+        let first = self.sequence == Sequence(0);
+        let zero = self.stamp == Stamp::default() && self.previous == Digest::default() && self.admin_sequence == 0;
+        let rules = [
+            ("state leaves", self.state_leaves > 0),
+            ("epoch pairs", self.epoch_pairs > 0),
+            (
+                "journal of a header that is no commit",
+                eventless || matches!(self.body, Body::Commit | Body::Other { .. }),
+            ),
+            ("genesis comes first", matches!(self.body, Body::Genesis(_)) == first),
+            ("numbers of genesis", !first || zero),
+        ];
+        check(&rules)?;
+        match &self.body {
+            Body::Genesis(genesis) => check(&[
+                ("shard map of genesis", self.shard_map == genesis.shard_map.hash()),
+                ("state leaves of genesis", self.state_leaves as usize == genesis.shard_map.shards().len()),
+            ]),
+            Body::Commit => check(&[("version of a commit", self.stamp.version > Version(0))]),
+            Body::Rollback(rollback) => check(&[
+                ("target of a rollback", rollback.target.version == self.stamp.version),
+                ("epoch of a rollback", rollback.head_before.epoch.0.checked_add(1) == Some(self.stamp.epoch.0)),
+                ("target above head", rollback.target <= rollback.head_before),
+            ]),
+            Body::Prune(prune) => check(&[("boundary above head", prune.boundary <= self.stamp.version)]),
+            Body::Other { .. } => Ok(()),
+        }
+    }
+
+    /// Checks the rules that tie this header to the one before it.
+    ///
+    /// # Errors
+    /// Names the first rule that does not hold.
+    ///
+    /// # Panics
+    /// As [`Header::encode`], of the header before.
+    pub fn check_follows(&self, before: &Self) -> Result<(), BrokenRule> {
+        let admin = matches!(self.body, Body::Rollback(_) | Body::Prune(_));
+        check(&[
+            ("cluster", self.cluster == before.cluster),
+            ("sequence", before.sequence.0.checked_add(1) == Some(self.sequence.0)),
+            ("previous entry", self.previous == before.hash()),
+            ("timestamps never decrease", self.timestamp_ms >= before.timestamp_ms),
+            ("admin sequence", before.admin_sequence.checked_add(u64::from(admin)) == Some(self.admin_sequence)),
+        ])?;
+        let same_epochs = (self.epochs_root, self.epoch_pairs) == (before.epochs_root, before.epoch_pairs);
+        let same_shards = (self.shard_map, self.state_leaves) == (before.shard_map, before.state_leaves);
+        match &self.body {
+            Body::Genesis(_) => Err(BrokenRule("genesis comes first")),
+            Body::Commit => check(&[
+                ("epoch of a commit", self.stamp.epoch == before.stamp.epoch && same_epochs),
+                ("version of a commit", before.stamp.version.0.checked_add(1) == Some(self.stamp.version.0)),
+                ("shards of a commit", same_shards),
+            ]),
+            Body::Rollback(rollback) => check(&[("head before a rollback", rollback.head_before == before.stamp)]),
+            Body::Prune(_) => check(&[
+                ("state of a prune", self.stamp == before.stamp && self.state_root == before.state_root),
+                ("shards and epochs of a prune", same_shards && same_epochs),
+            ]),
+            Body::Other { .. } => Ok(()),
+        }
+    }
+}
+
+fn check(rules: &[(&'static str, bool)]) -> Result<(), BrokenRule> {
+    match rules.iter().find(|(_, holds)| !holds) {
+        Some((rule, _)) => Err(BrokenRule(rule)),
+        None => Ok(()),
+    }
+}
+
+impl Body {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        match self {
+            Self::Genesis(genesis) => {
+                out.str16(genesis.prefix.as_bytes());
+                out.str16(&genesis.public_key);
+                genesis.params.encode(&mut out);
+                out.str16(&genesis.shard_map.encode());
+            }
+            Self::Commit => {}
+            Self::Rollback(rollback) => {
+                out.stamp(rollback.target);
+                out.stamp(rollback.head_before);
+                out.str16(rollback.principal.as_bytes());
+                out.str16(rollback.reason.as_bytes());
+            }
+            Self::Prune(prune) => {
+                out.u64(prune.boundary.0);
+                out.str16(prune.principal.as_bytes());
+                out.str16(prune.reason.as_bytes());
+            }
+            Self::Other { bytes, .. } => out.raw(bytes),
+        }
+        out.into_bytes()
+    }
+
+    fn decode(kind: u8, bytes: &[u8]) -> Result<Self, Error> {
+        let mut input = Reader::new(bytes);
+        let body = match kind {
+            0 => Self::Genesis(Genesis {
+                prefix: read_text(&mut input, PREFIX_BYTES_MAX, "origin prefix")?,
+                public_key: input.str16()?.try_into().map_err(|_| Error::Malformed("public key length"))?,
+                params: Params::decode(&mut input)?,
+                shard_map: ShardMap::decode(input.str16()?)?,
+            }),
+            1 => Self::Commit,
+            2 => Self::Rollback(Rollback {
+                target: input.stamp()?,
+                head_before: input.stamp()?,
+                principal: read_text(&mut input, PRINCIPAL_BYTES_MAX, "principal")?,
+                reason: read_text(&mut input, REASON_BYTES_MAX, "reason")?,
+            }),
+            3 => Self::Prune(Prune {
+                boundary: Version(input.u64()?),
+                principal: read_text(&mut input, PRINCIPAL_BYTES_MAX, "principal")?,
+                reason: read_text(&mut input, REASON_BYTES_MAX, "reason")?,
+            }),
+            _ => return Ok(Self::Other { kind, bytes: bytes.to_vec() }),
+        };
+        input.finish()?;
+        Ok(body)
+    }
+}
+
+fn read_text(input: &mut Reader<'_>, bytes_max: usize, field: &'static str) -> Result<String, Error> {
+    let bytes = input.str16()?;
+    if bytes.len() > bytes_max {
+        return Err(Error::Malformed(field));
+    }
+    core::str::from_utf8(bytes).map(String::from).map_err(|_| Error::Malformed(field))
+}
+
+#[cfg(test)]
+mod tests;

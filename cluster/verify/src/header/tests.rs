@@ -1,0 +1,164 @@
+use alloc::{vec, vec::Vec};
+
+use coppice_types::Epoch;
+
+use super::*;
+use crate::{
+    epochs::Epochs,
+    hash::sha256,
+    shard_map::{ShardMap, state_root},
+};
+
+fn genesis() -> Header {
+    let shard_map = ShardMap::from_splits(&[b"m".to_vec()]).expect("one split");
+    let epochs = Epochs::new();
+    Header {
+        cluster: ClusterId([9; 16]),
+        sequence: Sequence(0),
+        stamp: Stamp::new(0, 0),
+        timestamp_ms: 1000,
+        state_root: state_root(&shard_map.genesis_leaves()),
+        state_leaves: 2,
+        shard_map: shard_map.hash(),
+        journal_root: empty_root(),
+        journal_leaves: 0,
+        epochs_root: epochs.root(),
+        epoch_pairs: 1,
+        admin_sequence: 0,
+        previous: Digest::default(),
+        body: Body::Genesis(Genesis {
+            prefix: "ledger.example".into(),
+            public_key: [3; 32],
+            params: Params::default(),
+            shard_map,
+        }),
+    }
+}
+
+fn after(before: &Header, body: Body) -> Header {
+    let admin = matches!(body, Body::Rollback(_) | Body::Prune(_));
+    Header {
+        sequence: before.sequence.next(),
+        timestamp_ms: before.timestamp_ms + 5,
+        admin_sequence: before.admin_sequence + u64::from(admin),
+        previous: before.hash(),
+        body,
+        ..before.clone()
+    }
+}
+
+/// Genesis, two commits, a prune, a rollback to version 1, a header of the future.
+fn log() -> Vec<Header> {
+    let genesis = genesis();
+    let mut one = after(&genesis, Body::Commit);
+    one.stamp = Stamp::new(0, 1);
+    one.state_root = sha256(b"one");
+    (one.journal_root, one.journal_leaves) = (sha256(b"journal"), 3);
+    let mut two = after(&one, Body::Commit);
+    two.stamp = Stamp::new(0, 2);
+    let who = || ("admin".into(), "tidy up".into());
+    let (principal, reason) = who();
+    let mut prune = after(&two, Body::Prune(Prune { boundary: Version(1), principal, reason }));
+    (prune.journal_root, prune.journal_leaves) = (empty_root(), 0);
+    let (principal, reason) = who();
+    let rollback = Rollback { target: Stamp::new(0, 1), head_before: Stamp::new(0, 2), principal, reason };
+    let mut rollback = after(&prune, Body::Rollback(rollback));
+    rollback.stamp = Stamp::new(1, 1);
+    let mut epochs = Epochs::new();
+    epochs.roll_back(Epoch(1), Version(1));
+    (rollback.epochs_root, rollback.epoch_pairs) = (epochs.root(), 2);
+    let future = after(&rollback, Body::Other { kind: 9, bytes: b"opaque".to_vec() });
+    vec![genesis, one, two, prune, rollback, future]
+}
+
+#[test]
+fn headers_of_every_kind_survive_encoding() {
+    for header in log() {
+        let bytes = header.encode();
+        assert_eq!(Header::decode(&bytes), Ok(header.clone()));
+        for len in 0..bytes.len() {
+            assert!(Header::decode(&bytes[..len]).is_err());
+        }
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert_eq!(Header::decode(&longer), Err(Error::Trailing));
+    }
+}
+
+#[test]
+fn a_header_has_one_encoding() {
+    for header in log() {
+        let bytes = header.encode();
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(other) = Header::decode(&flipped) {
+                assert_ne!(other, header);
+                assert_eq!(other.encode(), flipped);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_log_follows_its_rules() {
+    let log = log();
+    for pair in log.windows(2) {
+        assert_eq!(pair[1].check_follows(&pair[0]), Ok(()));
+        assert!(pair[0].check_follows(&pair[1]).is_err());
+    }
+    assert_eq!(log[0].check_follows(&log[5]), Err(BrokenRule("sequence")));
+}
+
+#[test]
+fn each_rule_of_the_log_is_checked() {
+    let log = log();
+    let broken = |index: usize, change: &dyn Fn(&mut Header)| {
+        let mut header = log[index].clone();
+        change(&mut header);
+        header.check_alone().and_then(|()| header.check_follows(&log[index - 1])).expect_err("a rule is broken").0
+    };
+    assert_eq!(broken(1, &|header| header.cluster.0[0] = 0), "cluster");
+    assert_eq!(broken(1, &|header| header.sequence.0 = 2), "sequence");
+    assert_eq!(broken(1, &|header| header.sequence.0 = 0), "genesis comes first");
+    assert_eq!(broken(1, &|header| header.previous.0[0] ^= 1), "previous entry");
+    assert_eq!(broken(1, &|header| header.timestamp_ms = 999), "timestamps never decrease");
+    assert_eq!(broken(1, &|header| header.admin_sequence = 1), "admin sequence");
+    assert_eq!(broken(1, &|header| header.stamp.version.0 = 2), "version of a commit");
+    assert_eq!(broken(1, &|header| header.stamp.version.0 = 0), "version of a commit");
+    assert_eq!(broken(1, &|header| header.stamp.epoch.0 = 1), "epoch of a commit");
+    assert_eq!(broken(1, &|header| header.epoch_pairs = 2), "epoch of a commit");
+    assert_eq!(broken(1, &|header| header.epoch_pairs = 0), "epoch pairs");
+    assert_eq!(broken(1, &|header| header.state_leaves = 3), "shards of a commit");
+    assert_eq!(broken(3, &|header| header.state_root.0[0] ^= 1), "state of a prune");
+    assert_eq!(broken(3, &|header| header.journal_leaves = 1), "journal of a header that is no commit");
+    assert_eq!(broken(3, &|header| header.admin_sequence = 0), "admin sequence");
+    assert_eq!(broken(4, &|header| header.stamp.version.0 = 2), "target of a rollback");
+    assert_eq!(broken(4, &|header| header.stamp.epoch.0 = 2), "epoch of a rollback");
+}
+
+#[test]
+fn genesis_binds_its_shard_map_and_its_numbers() {
+    let broken = |change: &dyn Fn(&mut Header)| {
+        let mut header = genesis();
+        change(&mut header);
+        Header::decode(&header.encode()).expect_err("a rule is broken")
+    };
+    assert_eq!(broken(&|header| header.shard_map.0[0] ^= 1), Error::Malformed("shard map of genesis"));
+    assert_eq!(broken(&|header| header.state_leaves = 3), Error::Malformed("state leaves of genesis"));
+    assert_eq!(broken(&|header| header.stamp.version.0 = 1), Error::Malformed("numbers of genesis"));
+    assert_eq!(broken(&|header| header.previous.0[0] = 1), Error::Malformed("numbers of genesis"));
+}
+
+#[test]
+fn texts_are_utf8_and_limited() {
+    let long = Prune { boundary: Version(0), principal: "p".into(), reason: "r".repeat(REASON_BYTES_MAX + 1) };
+    let header = after(&genesis(), Body::Prune(long));
+    assert_eq!(Header::decode(&header.encode()), Err(Error::Malformed("reason")));
+    let short = Prune { boundary: Version(0), principal: "zz".into(), reason: "r".into() };
+    let mut bytes = after(&genesis(), Body::Prune(short)).encode();
+    let at = bytes.len() - 5;
+    assert_eq!(&bytes[at..at + 2], b"zz");
+    bytes[at] = 0xff;
+    assert_eq!(Header::decode(&bytes), Err(Error::Malformed("principal")));
+}

@@ -1,0 +1,187 @@
+//! Entries of a version's journal (`docs/verification.md` section 8): its batches in order, then its events.
+
+use alloc::vec::Vec;
+
+use coppice_types::{
+    Digest, SessionId, ShardId,
+    codec::{Error, Reader, Writer},
+};
+
+use crate::{hash::journal_leaf_hash, merkle};
+
+/// What a journal records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A batch that was applied.
+    Batch(BatchEntry),
+    /// An event that was applied before the batches.
+    Merge(MergeEntry),
+}
+
+/// A client's batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchEntry {
+    /// The session and number under which it was sent.
+    pub session: Option<(SessionId, u64)>,
+    /// Hash of its metadata.
+    pub metadata: Digest,
+    /// Each shard that it touches, ascending, and the hash of its operations there.
+    pub shards: Vec<(ShardId, Digest)>,
+}
+
+/// `InstallMerge` on one shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MergeEntry {
+    /// The shard.
+    pub shard: ShardId,
+    /// Digests of the trees that are replaced, youngest first.
+    pub inputs: Vec<Digest>,
+    /// Digest of the tree that replaces them.
+    pub output: Digest,
+}
+
+impl Entry {
+    /// The canonical bytes.
+    ///
+    /// # Panics
+    /// If a merge has 2^16 inputs or more; a shard has at most 16 trees.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        match self {
+            Self::Batch(batch) => {
+                out.u8(0);
+                out.flag(batch.session.is_some());
+                if let Some((session, number)) = &batch.session {
+                    out.raw(session.as_bytes());
+                    out.u64(*number);
+                }
+                out.digest(&batch.metadata);
+                // Room for a client's signature and clues.
+                out.u8(0);
+                out.u8(0);
+                out.u32(u32::try_from(batch.shards.len()).expect("there are fewer than 2^32 shards"));
+                for (shard, operations) in &batch.shards {
+                    out.u32(shard.0);
+                    out.digest(operations);
+                }
+            }
+            Self::Merge(merge) => {
+                out.u8(1);
+                out.u32(merge.shard.0);
+                out.u16(u16::try_from(merge.inputs.len()).expect("a shard has at most 16 trees"));
+                merge.inputs.iter().for_each(|input| out.digest(input));
+                out.digest(&merge.output);
+            }
+        }
+        out.into_bytes()
+    }
+
+    /// Reads what `encode` wrote.
+    ///
+    /// # Errors
+    /// If the bytes are no journal entry.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        let mut input = Reader::new(bytes);
+        let entry = match input.u8()? {
+            0 => Self::Batch(read_batch(&mut input)?),
+            1 => Self::Merge(read_merge(&mut input)?),
+            _ => return Err(Error::Malformed("journal entry kind")),
+        };
+        input.finish()?;
+        Ok(entry)
+    }
+
+    /// The hash in the journal's list.
+    #[must_use]
+    pub fn hash(&self) -> Digest {
+        journal_leaf_hash(&self.encode())
+    }
+}
+
+fn read_batch(input: &mut Reader<'_>) -> Result<BatchEntry, Error> {
+    let session = if input.flag("session flag")? { Some((SessionId(input.bytes16()?), input.u64()?)) } else { None };
+    let metadata = input.digest()?;
+    if input.u8()? != 0 || input.u8()? != 0 {
+        return Err(Error::Malformed("client signature or clues"));
+    }
+    let count = input.u32()?;
+    let mut shards: Vec<(ShardId, Digest)> = Vec::new();
+    for _ in 0..count {
+        let shard = ShardId(input.u32()?);
+        if shards.last().is_some_and(|(last, _)| *last >= shard) {
+            return Err(Error::Malformed("order of touched shards"));
+        }
+        shards.push((shard, input.digest()?));
+    }
+    Ok(BatchEntry { session, metadata, shards })
+}
+
+fn read_merge(input: &mut Reader<'_>) -> Result<MergeEntry, Error> {
+    let shard = ShardId(input.u32()?);
+    let count = input.u16()?;
+    if count < 2 {
+        return Err(Error::Malformed("number of merged trees"));
+    }
+    let mut inputs = Vec::new();
+    for _ in 0..count {
+        inputs.push(input.digest()?);
+    }
+    Ok(MergeEntry { shard, inputs, output: input.digest()? })
+}
+
+/// The root that the header of a version carries.
+#[must_use]
+pub fn journal_root(entries: &[Entry]) -> Digest {
+    merkle::mth(&entries.iter().map(Entry::hash).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+    use crate::hash::sha256;
+
+    fn entries() -> Vec<Entry> {
+        let shards = vec![(ShardId(1), sha256(b"1")), (ShardId(4), sha256(b"4"))];
+        let batch = BatchEntry { session: None, metadata: sha256(b"m"), shards };
+        let named = BatchEntry { session: Some((SessionId([7; 16]), 9)), ..batch.clone() };
+        let merge = MergeEntry { shard: ShardId(3), inputs: vec![sha256(b"a"), sha256(b"b")], output: sha256(b"c") };
+        vec![Entry::Batch(batch), Entry::Batch(named), Entry::Merge(merge)]
+    }
+
+    #[test]
+    fn entries_survive_encoding_and_nothing_else_does() {
+        for entry in entries() {
+            let bytes = entry.encode();
+            assert_eq!(Entry::decode(&bytes), Ok(entry.clone()));
+            for len in 0..bytes.len() {
+                assert!(Entry::decode(&bytes[..len]).is_err());
+            }
+            let mut longer = bytes.clone();
+            longer.push(0);
+            assert_eq!(Entry::decode(&longer), Err(Error::Trailing));
+            for bit in 0..bytes.len() * 8 {
+                let mut flipped = bytes.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                // Whatever still is an entry is another one, with these bytes as its only encoding.
+                if let Ok(other) = Entry::decode(&flipped) {
+                    assert_eq!(other.encode(), flipped);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn touched_shards_ascend_and_merges_have_two_inputs() {
+        let unordered = BatchEntry {
+            session: None,
+            metadata: sha256(b"m"),
+            shards: vec![(ShardId(4), sha256(b"4")), (ShardId(4), sha256(b"1"))],
+        };
+        assert_eq!(Entry::decode(&Entry::Batch(unordered).encode()), Err(Error::Malformed("order of touched shards")));
+        let alone = MergeEntry { shard: ShardId(3), inputs: vec![sha256(b"a")], output: sha256(b"c") };
+        assert_eq!(Entry::decode(&Entry::Merge(alone).encode()), Err(Error::Malformed("number of merged trees")));
+    }
+}
