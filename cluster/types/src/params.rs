@@ -90,7 +90,7 @@ impl Params {
             ("session_window", (1..=65_536).contains(&self.session_window)),
             ("capacity", (8..=1 << 28).contains(&self.capacity)),
             ("fanout", (4..=1024).contains(&self.fanout)),
-            ("node_bytes", (self.key_bytes_max.saturating_add(72).saturating_mul(2)..=8192).contains(&self.node_bytes)),
+            ("node_bytes", (self.key_bytes_max.saturating_add(72).saturating_mul(4)..=8192).contains(&self.node_bytes)),
             ("inline_bytes", self.inline_bytes <= 1024),
             ("filter_bits", (4..=32).contains(&self.filter_bits)),
             ("tree_limit", (3..=16).contains(&self.tree_limit)),

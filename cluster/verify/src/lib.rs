@@ -12,5 +12,6 @@ pub mod hash;
 pub mod header;
 pub mod journal;
 pub mod merkle;
+pub mod proof;
 pub mod rules;
 pub mod shard_map;

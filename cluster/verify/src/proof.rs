@@ -1,0 +1,511 @@
+//! Proof files (`docs/verification.md` section 12): their parts, encoded and decoded.
+//!
+//! Decoding checks the shape and nothing else; what a file proves, [`crate::verify`] says. Decoded parts borrow from the file. What a file
+//! takes in memory is at most a small multiple of its length, whatever its counts claim.
+
+mod tree;
+
+use alloc::{borrow::Cow, vec::Vec};
+use core::fmt;
+
+use coppice_types::{
+    ClusterId, Digest, Epoch, ShardId, Stamp, Version,
+    codec::{Error, Reader, Writer},
+};
+
+pub use self::tree::{Entry, LEVEL_MAX, NodePart, Subtree, Tree, TreeList};
+use crate::{
+    epochs::{Epochs, Pair},
+    hash::file_checksum,
+    merkle,
+    shard_map::{KEY_BYTES_MAX, read_bound, write_bound},
+};
+
+/// First bytes of a proof file.
+pub const MAGIC: &[u8] = b"coppice-proof";
+/// Largest proof file, in bytes.
+pub const FILE_BYTES_MAX: usize = 64 << 20;
+/// Longest bound of a range: the successor of a longest key is one.
+pub const BOUND_BYTES_MAX: usize = KEY_BYTES_MAX + 1;
+
+const FORMAT: u8 = 1;
+const CHECKSUM_BYTES: usize = 8;
+
+/// A proof file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProofFile<'a> {
+    /// The ledger.
+    pub cluster: ClusterId,
+    /// What it proves.
+    pub proof: Proof<'a>,
+}
+
+/// What a proof file proves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proof<'a> {
+    /// What keys or a range held at a version.
+    Query(QueryProof<'a>),
+    /// That a batch was committed.
+    Receipt(ReceiptProof<'a>),
+    /// That a checkpoint extends an older one, and which versions stand at it.
+    Standing(StandingProof<'a>),
+}
+
+/// A signed checkpoint and the newest header in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogPart<'a> {
+    /// The signed note.
+    pub checkpoint: Cow<'a, [u8]>,
+    /// The header at the checkpoint's size less one.
+    pub newest_header: Cow<'a, [u8]>,
+    /// Its inclusion path.
+    pub path: Vec<Digest>,
+}
+
+/// A header in the log of the checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderPart<'a> {
+    /// The header.
+    pub header: Cow<'a, [u8]>,
+    /// Its inclusion path.
+    pub path: Vec<Digest>,
+}
+
+/// That a version stands by the newest header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochPart {
+    /// Index of the pair of the version's epoch.
+    pub index: u32,
+    /// That pair.
+    pub pair: Pair,
+    /// The pair after it, unless it is the last.
+    pub next: Option<Pair>,
+    /// List proof of both.
+    pub hashes: Vec<Digest>,
+}
+
+impl EpochPart {
+    /// The part for a version; `None` if it does not stand.
+    #[must_use]
+    pub fn new(epochs: &Epochs, stamp: Stamp) -> Option<Self> {
+        let index = epochs.find(stamp)?;
+        let next = epochs.pairs().get(index + 1).copied();
+        let mut indices = Vec::from([index as u64]);
+        indices.extend(next.map(|_| index as u64 + 1));
+        let hashes = merkle::list_proof(&epochs.leaves(), &indices);
+        Some(Self { index: u32::try_from(index).ok()?, pair: epochs.pairs()[index], next, hashes })
+    }
+}
+
+/// What was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Query<'a> {
+    /// These keys, ascending, at least one.
+    Keys(Vec<Cow<'a, [u8]>>),
+    /// All records with `low <= key < high`; without high to the end.
+    Range {
+        /// The lowest key.
+        low: Cow<'a, [u8]>,
+        /// The key above the highest.
+        high: Option<Cow<'a, [u8]>>,
+    },
+}
+
+/// The trees of one shard, tied to its state leaf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardPart<'a> {
+    /// Index of the state leaf.
+    pub index: u32,
+    /// The shard.
+    pub shard: ShardId,
+    /// Lowest key of the shard.
+    pub low: Cow<'a, [u8]>,
+    /// The key above its highest.
+    pub high: Option<Cow<'a, [u8]>>,
+    /// Shard version.
+    pub version: Version,
+    /// Its trees, youngest first.
+    pub trees: TreeList<'a>,
+}
+
+/// Payload of a query proof.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueryProof<'a> {
+    /// Checkpoint.
+    pub log: LogPart<'a>,
+    /// Header of the version.
+    pub header: HeaderPart<'a>,
+    /// The version stands.
+    pub epoch: EpochPart,
+    /// The question.
+    pub query: Query<'a>,
+    /// The shards asked, in order of their state leaves.
+    pub shards: Vec<ShardPart<'a>>,
+    /// List proof of their state leaves.
+    pub state_hashes: Vec<Digest>,
+    /// Values of the found records in order of their keys, if they were wanted.
+    pub values: Option<Vec<Cow<'a, [u8]>>>,
+}
+
+/// Payload of a receipt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceiptProof<'a> {
+    /// Checkpoint.
+    pub log: LogPart<'a>,
+    /// Header of the version.
+    pub header: HeaderPart<'a>,
+    /// The version stands.
+    pub epoch: EpochPart,
+    /// Index of the batch in the journal.
+    pub index: u32,
+    /// Its journal entry.
+    pub entry: Cow<'a, [u8]>,
+    /// List proof of the entry.
+    pub hashes: Vec<Digest>,
+}
+
+/// Payload of a standing proof.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StandingProof<'a> {
+    /// The newer checkpoint.
+    pub log: LogPart<'a>,
+    /// Size of the older one.
+    pub old_size: u64,
+    /// Root of the older one.
+    pub old_root: Digest,
+    /// Consistency path between them.
+    pub path: Vec<Digest>,
+    /// All epoch pairs of the newest header.
+    pub pairs: Vec<Pair>,
+}
+
+/// A proof that does not fit a proof file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLarge;
+
+impl fmt::Display for TooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the proof does not fit a proof file")
+    }
+}
+
+impl core::error::Error for TooLarge {}
+
+impl<'a> ProofFile<'a> {
+    /// The file.
+    ///
+    /// # Errors
+    /// If it would be over [`FILE_BYTES_MAX`], or has more than 65,535 keys, shards or epochs.
+    ///
+    /// # Panics
+    /// If a header, key or bound is longer than 65,535 bytes, or a node's level and its entries don't agree: the ledger has none such.
+    pub fn encode(&self) -> Result<Vec<u8>, TooLarge> {
+        let mut out = Writer::new();
+        out.raw(MAGIC);
+        out.u8(FORMAT);
+        out.u8(self.proof.kind());
+        out.raw(self.cluster.as_bytes());
+        match &self.proof {
+            Proof::Query(proof) => proof.encode(&mut out)?,
+            Proof::Receipt(proof) => proof.encode(&mut out),
+            Proof::Standing(proof) => proof.encode(&mut out)?,
+        }
+        let mut bytes = out.into_bytes();
+        bytes.extend(file_checksum(&bytes).to_le_bytes());
+        if bytes.len() <= FILE_BYTES_MAX { Ok(bytes) } else { Err(TooLarge) }
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it is damaged, or no proof file that this code knows.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, Error> {
+        if bytes.len() > FILE_BYTES_MAX {
+            return Err(Error::Malformed("proof file length"));
+        }
+        let at = bytes.len().checked_sub(CHECKSUM_BYTES).ok_or(Error::Truncated)?;
+        let (content, checksum) = bytes.split_at(at);
+        let mut input = Reader::new(content);
+        if input.take(MAGIC.len())? != MAGIC {
+            return Err(Error::Malformed("proof file: first bytes"));
+        }
+        if input.u8()? != FORMAT {
+            return Err(Error::Malformed("proof file format"));
+        }
+        if file_checksum(content).to_le_bytes() != checksum {
+            return Err(Error::Malformed("proof file checksum"));
+        }
+        let kind = input.u8()?;
+        let cluster = ClusterId(input.bytes16()?);
+        let proof = match kind {
+            0 => Proof::Query(QueryProof::decode(&mut input)?),
+            1 => Proof::Receipt(ReceiptProof::decode(&mut input)?),
+            2 => Proof::Standing(StandingProof::decode(&mut input)?),
+            _ => return Err(Error::Malformed("proof file kind")),
+        };
+        input.finish()?;
+        Ok(Self { cluster, proof })
+    }
+}
+
+impl<'a> Proof<'a> {
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Query(_) => 0,
+            Self::Receipt(_) => 1,
+            Self::Standing(_) => 2,
+        }
+    }
+
+    /// The part that every kind has.
+    #[must_use]
+    pub fn log(&self) -> &LogPart<'a> {
+        match self {
+            Self::Query(proof) => &proof.log,
+            Self::Receipt(proof) => &proof.log,
+            Self::Standing(proof) => &proof.log,
+        }
+    }
+}
+
+impl<'a> LogPart<'a> {
+    fn encode(&self, out: &mut Writer) {
+        out.str32(&self.checkpoint);
+        out.str16(&self.newest_header);
+        write_digests(out, &self.path);
+        // Key changes: none in this format.
+        out.u16(0);
+    }
+
+    fn decode(input: &mut Reader<'a>) -> Result<Self, Error> {
+        let part = Self {
+            checkpoint: Cow::Borrowed(input.str32()?),
+            newest_header: Cow::Borrowed(input.str16()?),
+            path: read_digests(input)?,
+        };
+        match input.u16()? {
+            0 => Ok(part),
+            _ => Err(Error::Malformed("key headers")),
+        }
+    }
+}
+
+impl<'a> HeaderPart<'a> {
+    fn encode(&self, out: &mut Writer) {
+        out.str16(&self.header);
+        write_digests(out, &self.path);
+    }
+
+    fn decode(input: &mut Reader<'a>) -> Result<Self, Error> {
+        Ok(Self { header: Cow::Borrowed(input.str16()?), path: read_digests(input)? })
+    }
+}
+
+impl EpochPart {
+    fn encode(&self, out: &mut Writer) {
+        out.u32(self.index);
+        write_pair(out, &self.pair);
+        out.flag(self.next.is_some());
+        if let Some(next) = &self.next {
+            write_pair(out, next);
+        }
+        write_digests(out, &self.hashes);
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            index: input.u32()?,
+            pair: read_pair(input)?,
+            next: if input.flag("next pair flag")? { Some(read_pair(input)?) } else { None },
+            hashes: read_digests(input)?,
+        })
+    }
+}
+
+impl<'a> Query<'a> {
+    fn encode(&self, out: &mut Writer) -> Result<(), TooLarge> {
+        match self {
+            Self::Keys(keys) => {
+                out.u8(0);
+                write_count(out, keys.len())?;
+                keys.iter().for_each(|key| out.str16(key));
+            }
+            Self::Range { low, high } => {
+                out.u8(1);
+                out.str16(low);
+                write_bound(out, high.as_deref());
+            }
+        }
+        Ok(())
+    }
+
+    fn decode(input: &mut Reader<'a>) -> Result<Self, Error> {
+        match input.u8()? {
+            0 => {
+                let count = input.u16()?;
+                let mut keys: Vec<Cow<'a, [u8]>> = Vec::new();
+                for _ in 0..count {
+                    let key = input.str16()?;
+                    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+                        return Err(Error::Malformed("length of a queried key"));
+                    }
+                    if keys.last().is_some_and(|last| **last >= *key) {
+                        return Err(Error::Malformed("order of queried keys"));
+                    }
+                    keys.push(Cow::Borrowed(key));
+                }
+                if keys.is_empty() { Err(Error::Malformed("number of queried keys")) } else { Ok(Self::Keys(keys)) }
+            }
+            1 => {
+                let low = input.str16()?;
+                let high = read_bound(input)?;
+                if low.len().max(high.map_or(0, <[u8]>::len)) > BOUND_BYTES_MAX {
+                    return Err(Error::Malformed("length of a range's bound"));
+                }
+                if high.is_some_and(|high| low >= high) {
+                    return Err(Error::Malformed("order of a range's bounds"));
+                }
+                Ok(Self::Range { low: Cow::Borrowed(low), high: high.map(Cow::Borrowed) })
+            }
+            _ => Err(Error::Malformed("query kind")),
+        }
+    }
+}
+
+impl<'a> ShardPart<'a> {
+    fn encode(&self, out: &mut Writer) {
+        out.u32(self.index);
+        out.u32(self.shard.0);
+        out.str16(&self.low);
+        write_bound(out, self.high.as_deref());
+        out.u64(self.version.0);
+        self.trees.write(out);
+    }
+
+    fn decode(input: &mut Reader<'a>) -> Result<Self, Error> {
+        Ok(Self {
+            index: input.u32()?,
+            shard: ShardId(input.u32()?),
+            low: Cow::Borrowed(input.str16()?),
+            high: read_bound(input)?.map(Cow::Borrowed),
+            version: Version(input.u64()?),
+            trees: TreeList::read(input)?,
+        })
+    }
+}
+
+impl<'a> QueryProof<'a> {
+    fn encode(&self, out: &mut Writer) -> Result<(), TooLarge> {
+        self.log.encode(out);
+        self.header.encode(out);
+        self.epoch.encode(out);
+        self.query.encode(out)?;
+        write_count(out, self.shards.len())?;
+        self.shards.iter().for_each(|shard| shard.encode(out));
+        write_digests(out, &self.state_hashes);
+        out.flag(self.values.is_some());
+        if let Some(values) = &self.values {
+            if values.iter().map(|value| value.len()).sum::<usize>() > FILE_BYTES_MAX {
+                return Err(TooLarge);
+            }
+            out.u32(u32::try_from(values.len()).map_err(|_| TooLarge)?);
+            values.iter().for_each(|value| out.str32(value));
+        }
+        Ok(())
+    }
+
+    fn decode(input: &mut Reader<'a>) -> Result<Self, Error> {
+        let (log, header) = (LogPart::decode(input)?, HeaderPart::decode(input)?);
+        let (epoch, query) = (EpochPart::decode(input)?, Query::decode(input)?);
+        let count = input.u16()?;
+        let mut shards = Vec::new();
+        for _ in 0..count {
+            shards.push(ShardPart::decode(input)?);
+        }
+        let state_hashes = read_digests(input)?;
+        let values = if input.flag("values flag")? {
+            let count = input.u32()?;
+            let mut values = Vec::new();
+            for _ in 0..count {
+                values.push(Cow::Borrowed(input.str32()?));
+            }
+            Some(values)
+        } else {
+            None
+        };
+        Ok(Self { log, header, epoch, query, shards, state_hashes, values })
+    }
+}
+
+impl<'a> ReceiptProof<'a> {
+    fn encode(&self, out: &mut Writer) {
+        self.log.encode(out);
+        self.header.encode(out);
+        self.epoch.encode(out);
+        out.u32(self.index);
+        out.str16(&self.entry);
+        write_digests(out, &self.hashes);
+    }
+
+    fn decode(input: &mut Reader<'a>) -> Result<Self, Error> {
+        Ok(Self {
+            log: LogPart::decode(input)?,
+            header: HeaderPart::decode(input)?,
+            epoch: EpochPart::decode(input)?,
+            index: input.u32()?,
+            entry: Cow::Borrowed(input.str16()?),
+            hashes: read_digests(input)?,
+        })
+    }
+}
+
+impl<'a> StandingProof<'a> {
+    fn encode(&self, out: &mut Writer) -> Result<(), TooLarge> {
+        self.log.encode(out);
+        out.u64(self.old_size);
+        out.digest(&self.old_root);
+        write_digests(out, &self.path);
+        write_count(out, self.pairs.len())?;
+        self.pairs.iter().for_each(|pair| write_pair(out, pair));
+        Ok(())
+    }
+
+    fn decode(input: &mut Reader<'a>) -> Result<Self, Error> {
+        let log = LogPart::decode(input)?;
+        let (old_size, old_root, path) = (input.u64()?, input.digest()?, read_digests(input)?);
+        let count = input.u16()?;
+        let mut pairs = Vec::new();
+        for _ in 0..count {
+            pairs.push(read_pair(input)?);
+        }
+        Ok(Self { log, old_size, old_root, path, pairs })
+    }
+}
+
+fn write_pair(out: &mut Writer, pair: &Pair) {
+    out.u64(pair.epoch.0);
+    out.u64(pair.base.0);
+}
+
+fn read_pair(input: &mut Reader<'_>) -> Result<Pair, Error> {
+    Ok(Pair { epoch: Epoch(input.u64()?), base: Version(input.u64()?) })
+}
+
+fn write_count(out: &mut Writer, count: usize) -> Result<(), TooLarge> {
+    out.u16(u16::try_from(count).map_err(|_| TooLarge)?);
+    Ok(())
+}
+
+fn write_digests(out: &mut Writer, digests: &[Digest]) {
+    out.u16(u16::try_from(digests.len()).expect("a list proof has a few hashes for each revealed element"));
+    digests.iter().for_each(|digest| out.digest(digest));
+}
+
+fn read_digests(input: &mut Reader<'_>) -> Result<Vec<Digest>, Error> {
+    let count = input.u16()?;
+    let mut digests = Vec::new();
+    for _ in 0..count {
+        digests.push(input.digest()?);
+    }
+    Ok(digests)
+}
