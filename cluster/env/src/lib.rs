@@ -1,1 +1,20 @@
-//! The seams to the outside: clock, randomness, storage, network; real and simulated
+//! The seams to the outside: clock, randomness, storage and network, each a small trait with a real and a simulated
+//! implementation. Everything that must be repeatable from a seed takes them from here, and no other crate may use
+//! `std::fs`, `SystemTime` or `Instant`.
+//!
+//! The simulated storage is the adversary of all crash tests: see [`SimStorage`] for what it may do to writes that
+//! were not synced.
+
+mod clock;
+mod disk;
+mod network;
+mod rng;
+mod sim;
+mod storage;
+
+pub use clock::{Clock, SimClock, SystemClock};
+pub use disk::DiskStorage;
+pub use network::{Faults, Network, SimNetwork};
+pub use rng::{Rng, SimRng, SystemRng};
+pub use sim::{Fault, Operation, SimStorage};
+pub use storage::{File, OpenMode, Storage};

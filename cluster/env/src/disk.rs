@@ -1,0 +1,155 @@
+//! The real file system below one directory.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::storage::{File, OpenMode, Storage, parts};
+
+/// A directory of the real file system.
+#[derive(Clone, Debug)]
+pub struct DiskStorage {
+    root: PathBuf,
+}
+
+impl DiskStorage {
+    /// The storage below `root`, which is made when something is created in it.
+    #[must_use]
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn resolve(&self, path: &str) -> io::Result<PathBuf> {
+        parts(path)?;
+        Ok(if path.is_empty() { self.root.clone() } else { self.root.join(path) })
+    }
+}
+
+/// Says which file an error is about; the kind stays.
+fn name<T>(result: io::Result<T>, path: &Path) -> io::Result<T> {
+    result.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    name(fs::File::open(path).and_then(|dir| dir.sync_all()), path)
+}
+
+/// Makes a directory whose parents may be missing too, syncing the parent of each that is new.
+fn create_durably(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    create_durably(parent)?;
+    match fs::create_dir(path) {
+        Err(_) if path.is_dir() => {}
+        result => name(result, path)?,
+    }
+    sync_directory(parent)
+}
+
+impl Storage for DiskStorage {
+    fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let path = self.resolve(path)?;
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true);
+        match mode {
+            OpenMode::Existing => {}
+            OpenMode::OpenOrCreate => {
+                options.create(true).truncate(false);
+            }
+            OpenMode::CreateNew => {
+                options.create_new(true);
+            }
+        }
+        let file = name(options.open(&path), &path)?;
+        Ok(Arc::new(DiskFile { file, path }))
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        let path = self.resolve(path)?;
+        name(fs::remove_file(&path), &path)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let from = self.resolve(from)?;
+        name(fs::rename(&from, self.resolve(to)?), &from)
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let dir = self.resolve(dir)?;
+        let mut names = Vec::new();
+        for entry in name(fs::read_dir(&dir), &dir)? {
+            let found = entry?.file_name().into_string();
+            names.push(found.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a file name is not UTF-8"))?);
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn create_dir_all(&self, dir: &str) -> io::Result<()> {
+        create_durably(&self.resolve(dir)?)
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        sync_directory(&self.resolve(dir)?)
+    }
+
+    fn remove_dir_all(&self, dir: &str) -> io::Result<()> {
+        let dir = self.resolve(dir)?;
+        match fs::remove_dir_all(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => name(result, &dir),
+        }
+    }
+
+    fn lock(&self, path: &str) -> io::Result<Box<dyn Send + Sync>> {
+        let path = self.resolve(path)?;
+        let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = name(file, &path)?;
+        name(flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(io::Error::from), &path)?;
+        Ok(Box::new(file))
+    }
+
+    fn subdir(&self, dir: &str) -> io::Result<Arc<dyn Storage>> {
+        Ok(Arc::new(Self { root: self.resolve(dir)? }))
+    }
+}
+
+#[derive(Debug)]
+struct DiskFile {
+    file: fs::File,
+    path: PathBuf,
+}
+
+impl File for DiskFile {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        name(self.file.read_exact_at(buf, offset), &self.path)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        name(self.file.write_all_at(bytes, offset), &self.path)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(name(self.file.metadata(), &self.path)?.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        name(self.file.set_len(len), &self.path)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        name(self.file.sync_data(), &self.path)
+    }
+}

@@ -1,0 +1,209 @@
+//! Messages between nodes: datagrams that may be lost, late, doubled or out of order. Whoever sends them must cope.
+//!
+//! The real network is a stream over connections, which the node crate owns and offers as this trait; here lives the
+//! simulated one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::{Clock, Rng, SimClock, SimRng};
+
+/// One node's access to the others.
+pub trait Network: Send + Sync + Debug {
+    /// Sends bytes to a node by its name. Nothing is promised.
+    fn send(&self, to: &str, bytes: Bytes);
+
+    /// The next message that has arrived, with its sender's name.
+    fn receive(&self) -> Option<(String, Bytes)>;
+}
+
+/// What a simulated network does to messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Faults {
+    /// How many of a thousand messages vanish.
+    pub drop_per_mille: u64,
+    /// How many of a thousand arrive twice.
+    pub duplicate_per_mille: u64,
+    /// Shortest time on the way.
+    pub delay_min: Duration,
+    /// Longest time on the way; what differs is reordered.
+    pub delay_max: Duration,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self { drop_per_mille: 0, duplicate_per_mille: 0, delay_min: Duration::ZERO, delay_max: Duration::ZERO }
+    }
+}
+
+#[derive(Debug)]
+struct Hub {
+    rng: SimRng,
+    faults: Faults,
+    /// Links that carry nothing, by (from, to).
+    cut: BTreeSet<(String, String)>,
+    /// Messages on the way, by (to, due, number): the order in which they are received.
+    flying: BTreeMap<(String, Duration, u64), (String, Bytes)>,
+    sent: u64,
+}
+
+/// A simulated network whose behaviour follows from its seed, its clock and the calls made.
+#[derive(Clone, Debug)]
+pub struct SimNetwork {
+    hub: Arc<Mutex<Hub>>,
+    clock: SimClock,
+}
+
+impl SimNetwork {
+    /// A network without faults.
+    #[must_use]
+    pub fn new(seed: u64, clock: SimClock) -> Self {
+        let hub = Hub {
+            rng: SimRng::new(seed),
+            faults: Faults::default(),
+            cut: BTreeSet::new(),
+            flying: BTreeMap::new(),
+            sent: 0,
+        };
+        Self { hub: Arc::new(Mutex::new(hub)), clock }
+    }
+
+    fn hub(&self) -> MutexGuard<'_, Hub> {
+        self.hub.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes what happens to messages sent from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        assert!(faults.delay_min <= faults.delay_max, "the shortest delay is not above the longest");
+        self.hub().faults = faults;
+    }
+
+    /// Cuts one direction of a link, or mends it. What is on the way still arrives.
+    pub fn set_cut(&self, from: &str, to: &str, cut: bool) {
+        let link = (from.to_owned(), to.to_owned());
+        let mut hub = self.hub();
+        if cut {
+            hub.cut.insert(link)
+        } else {
+            hub.cut.remove(&link)
+        };
+    }
+
+    /// Cuts both directions between every node of `left` and every node of `right`.
+    pub fn partition(&self, left: &[&str], right: &[&str]) {
+        for a in left {
+            for b in right {
+                self.set_cut(a, b, true);
+                self.set_cut(b, a, true);
+            }
+        }
+    }
+
+    /// Mends all links.
+    pub fn heal(&self) {
+        self.hub().cut.clear();
+    }
+
+    /// Forgets what is on the way to a node, as when it restarts.
+    pub fn clear_inbox(&self, node: &str) {
+        self.hub().flying.retain(|(to, _, _), _| to != node);
+    }
+
+    /// The access of one node.
+    #[must_use]
+    pub fn endpoint(&self, name: &str) -> Arc<dyn Network> {
+        Arc::new(Endpoint { network: self.clone(), name: name.to_owned() })
+    }
+
+    fn send(&self, from: &str, to: &str, bytes: &Bytes) {
+        let now = self.clock.now();
+        let mut hub = self.hub();
+        let faults = hub.faults;
+        if hub.cut.contains(&(from.to_owned(), to.to_owned())) || hub.rng.chance(faults.drop_per_mille) {
+            return;
+        }
+        let copies = if hub.rng.chance(faults.duplicate_per_mille) { 2 } else { 1 };
+        for _ in 0..copies {
+            let spread = u64::try_from((faults.delay_max - faults.delay_min).as_nanos()).unwrap_or(u64::MAX - 1);
+            let delay = faults.delay_min + Duration::from_nanos(hub.rng.below(spread.saturating_add(1)));
+            hub.sent += 1;
+            let key = (to.to_owned(), now + delay, hub.sent);
+            hub.flying.insert(key, (from.to_owned(), bytes.clone()));
+        }
+    }
+
+    fn receive(&self, node: &str) -> Option<(String, Bytes)> {
+        let now = self.clock.now();
+        let mut hub = self.hub();
+        let from = (node.to_owned(), Duration::ZERO, 0);
+        let until = (node.to_owned(), now, u64::MAX);
+        let key = hub.flying.range(from..=until).next()?.0.clone();
+        hub.flying.remove(&key)
+    }
+}
+
+#[derive(Debug)]
+struct Endpoint {
+    network: SimNetwork,
+    name: String,
+}
+
+impl Network for Endpoint {
+    fn send(&self, to: &str, bytes: Bytes) {
+        self.network.send(&self.name, to, &bytes);
+    }
+
+    fn receive(&self) -> Option<(String, Bytes)> {
+        self.network.receive(&self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(seed: u64) -> Vec<(String, Bytes)> {
+        let clock = SimClock::new(0);
+        let network = SimNetwork::new(seed, clock.clone());
+        let (a, b) = (network.endpoint("a"), network.endpoint("b"));
+        network.set_faults(Faults {
+            drop_per_mille: 200,
+            duplicate_per_mille: 200,
+            delay_min: Duration::from_millis(1),
+            delay_max: Duration::from_millis(30),
+        });
+        let mut seen = Vec::new();
+        for byte in 0..100 {
+            a.send("b", Bytes::copy_from_slice(&[byte]));
+            clock.advance(Duration::from_millis(2));
+            seen.extend(std::iter::from_fn(|| b.receive()));
+        }
+        seen
+    }
+
+    #[test]
+    fn same_seed_gives_the_same_losses_and_order() {
+        let first = run(7);
+        assert_eq!(first, run(7));
+        assert_ne!(first, run(8));
+        assert!(first.windows(2).any(|pair| pair[0].1 > pair[1].1), "some messages overtake others");
+        assert!(first.windows(2).any(|pair| pair[0].1 == pair[1].1) || first.len() < 100);
+    }
+
+    #[test]
+    fn a_partition_cuts_both_ways_until_healed() {
+        let network = SimNetwork::new(1, SimClock::new(0));
+        let (a, b) = (network.endpoint("a"), network.endpoint("b"));
+        network.partition(&["a"], &["b"]);
+        a.send("b", Bytes::from_static(b"x"));
+        b.send("a", Bytes::from_static(b"x"));
+        assert!(b.receive().is_none() && a.receive().is_none());
+        network.heal();
+        a.send("b", Bytes::from_static(b"y"));
+        assert_eq!(b.receive(), Some(("a".to_owned(), Bytes::from_static(b"y"))));
+    }
+}

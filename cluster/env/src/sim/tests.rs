@@ -1,0 +1,181 @@
+//! The simulated file system against the real one, and what its power failures may and may not do.
+
+use super::*;
+use crate::{DiskStorage, Rng, SimRng};
+
+fn write(storage: &dyn Storage, path: &str, bytes: &[u8]) -> Arc<dyn File> {
+    let file = storage.open(path, OpenMode::OpenOrCreate).expect("opens");
+    file.write_all_at(bytes, 0).expect("writes");
+    file
+}
+
+fn read(storage: &dyn Storage, path: &str) -> Option<Vec<u8>> {
+    let file = storage.open(path, OpenMode::Existing).ok()?;
+    let mut bytes = vec![0; usize::try_from(file.len().expect("has a length")).expect("is small")];
+    file.read_exact_at(&mut bytes, 0).expect("reads");
+    Some(bytes)
+}
+
+/// One random call, and what it answered as text that both implementations must agree on.
+fn step(storage: &dyn Storage, rng: &mut SimRng) -> String {
+    const PATHS: [&str; 8] = ["a", "b", "d/a", "d/b", "d/e/a", "d/e", "d", "../x"];
+    let path = PATHS[usize::try_from(rng.below(8)).expect("small")];
+    let other = PATHS[usize::try_from(rng.below(8)).expect("small")];
+    let offset = rng.below(2000);
+    let mut bytes = vec![0; usize::try_from(rng.below(1500)).expect("small")];
+    rng.fill(&mut bytes);
+    let kind = |error: io::Error| error.kind();
+    match rng.below(9) {
+        0 => format!("{:?}", storage.open(path, OpenMode::CreateNew).map(|_| ()).map_err(kind)),
+        1 => format!("remove {path} {:?}", storage.remove(path).is_ok()),
+        2 if !other.starts_with(path) && !path.starts_with(other) => {
+            format!("rename {path} {other} {:?}", storage.rename(path, other).is_ok())
+        }
+        3 => format!("{:?}", storage.list(path).map_err(kind)),
+        4 => format!("create {path} {:?}", storage.create_dir_all(path).is_ok()),
+        5 => format!("clear {:?}", storage.remove_dir_all("d/e").is_ok()),
+        6 => match storage.open(path, OpenMode::OpenOrCreate) {
+            Ok(file) => format!("{:?}", file.write_all_at(&bytes, offset).map_err(kind)),
+            Err(error) => format!("{:?}", error.kind()),
+        },
+        7 => match storage.open(path, OpenMode::Existing) {
+            Ok(file) => format!("{:?} {:?}", file.set_len(offset).map_err(kind), file.sync_data().map_err(kind)),
+            Err(error) => format!("{:?}", error.kind()),
+        },
+        _ => match storage.open(path, OpenMode::Existing) {
+            Ok(file) => {
+                let answer = file.read_exact_at(&mut bytes, offset).map_err(kind);
+                format!("{answer:?} {:?} {:?}", file.len().map_err(kind), answer.is_ok().then_some(bytes))
+            }
+            Err(error) => format!("{:?}", error.kind()),
+        },
+    }
+}
+
+#[test]
+fn simulated_and_real_storage_answer_alike() {
+    for seed in 0..20 {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let (disk, sim) = (DiskStorage::new(root.path()), SimStorage::new());
+        let (mut left, mut right) = (SimRng::new(seed), SimRng::new(seed));
+        for at in 0..200 {
+            assert_eq!(step(&disk, &mut left), step(&sim, &mut right), "seed {seed}, step {at}");
+        }
+    }
+}
+
+#[test]
+fn both_locks_are_exclusive_until_dropped() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let storages: [Arc<dyn Storage>; 2] = [Arc::new(DiskStorage::new(root.path())), SimStorage::new().storage()];
+    for storage in storages {
+        let guard = storage.lock("LOCK").expect("nobody holds it");
+        let refused = storage.lock("LOCK").map(|_| ()).expect_err("it is held");
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        drop(guard);
+        storage.lock("LOCK").expect("it was dropped");
+    }
+}
+
+#[test]
+fn what_was_synced_survives_every_power_failure() {
+    let sim = SimStorage::new();
+    sim.create_dir_all("d").expect("makes");
+    write(&sim, "d/a", &[7; 3000]).sync_data().expect("syncs");
+    sim.sync_dir("d").expect("syncs");
+    let file = write(&sim, "d/a", &[8; 1000]);
+    file.sync_data().expect("syncs");
+    for seed in 0..50 {
+        let bytes = read(&sim.power_loss(seed), "d/a").expect("is there");
+        assert!(bytes[..1000] == [8; 1000] && bytes[1000..] == [7; 2000]);
+    }
+}
+
+#[test]
+fn what_was_not_synced_is_torn_lost_or_kept() {
+    let sim = SimStorage::new();
+    write(&sim, "a", &[1; 2048]).sync_data().expect("syncs");
+    sim.sync_dir("").expect("syncs");
+    write(&sim, "a", &[2; 2048]);
+    write(&sim, "b", &[3; 10]).sync_data().expect("syncs");
+    let (mut kept, mut lost, mut torn, mut unlinked) = (0, 0, 0, 0);
+    for seed in 0..200 {
+        let after = sim.power_loss(seed);
+        let bytes = read(&after, "a").expect("is there");
+        for sector in bytes.chunks(512) {
+            assert!(sector == [1; 512] || sector == [2; 512], "a sector is never torn");
+        }
+        match bytes.iter().filter(|byte| **byte == 2).count() {
+            0 => lost += 1,
+            2048 => kept += 1,
+            _ => torn += 1,
+        }
+        unlinked += u32::from(read(&after, "b").is_none());
+    }
+    assert!(kept > 0 && lost > 0 && torn > 0 && unlinked > 20 && unlinked < 180);
+    assert_eq!(read(&sim.power_loss(5), "a"), read(&sim.power_loss(5), "a"));
+}
+
+#[test]
+fn a_rename_is_lost_or_kept_as_a_whole() {
+    let sim = SimStorage::new();
+    write(&sim, "new", b"new").sync_data().expect("syncs");
+    write(&sim, "cur", b"old").sync_data().expect("syncs");
+    sim.sync_dir("").expect("syncs");
+    sim.rename("new", "cur").expect("renames");
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..50 {
+        let after = sim.power_loss(seed);
+        seen.insert((read(&after, "cur"), read(&after, "new")));
+    }
+    let outcomes = [(Some(b"new".to_vec()), None), (Some(b"old".to_vec()), Some(b"new".to_vec()))];
+    assert_eq!(seen, outcomes.into());
+}
+
+#[test]
+fn a_crash_fails_everything_after_it() {
+    let sim = SimStorage::new();
+    let file = write(&sim, "a", b"x");
+    sim.crash_after(1);
+    file.write_all_at(b"y", 0).expect("one more goes well");
+    file.write_all_at(b"z", 0).expect_err("the machine crashes here");
+    assert!(sim.crashed());
+    file.read_exact_at(&mut [0], 0).expect_err("nothing works");
+    sim.list("").expect_err("nothing works");
+    assert_eq!(read(&sim.process_loss(), "a"), Some(b"z".to_vec()), "the last write may have happened");
+}
+
+#[test]
+fn a_failed_sync_loses_writes_for_good() {
+    let sim = SimStorage::new();
+    let file = write(&sim, "a", &[1; 100]);
+    sim.sync_dir("").expect("syncs");
+    sim.inject(Fault { operation: Operation::Sync, path_part: "a".into(), skip: 0, kind: io::ErrorKind::Other });
+    file.sync_data().expect_err("was injected");
+    file.sync_data().expect("answers well, as Linux does");
+    let lost = (0..50).filter(|seed| read(&sim.power_loss(*seed), "a") != Some(vec![1; 100])).count();
+    assert!(lost > 0);
+}
+
+#[test]
+fn a_full_disk_refuses_growth_and_allows_the_rest() {
+    let sim = SimStorage::new();
+    let file = write(&sim, "a", &[1; 100]);
+    sim.set_capacity(Some(150));
+    let error = file.write_all_at(&[2; 100], 100).expect_err("does not fit");
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    assert_eq!(sim.used_bytes(), 150, "a part was written");
+    file.write_all_at(&[3; 150], 0).expect("does not grow");
+    file.set_len(151).expect_err("does not fit");
+    file.set_len(10).expect("shrinks");
+}
+
+#[test]
+fn flipped_bits_are_read_and_stay() {
+    let sim = SimStorage::new();
+    write(&sim, "a", b"abc").sync_data().expect("syncs");
+    sim.sync_dir("").expect("syncs");
+    sim.flip_bit("a", 1, 0);
+    assert_eq!(read(&sim, "a"), Some(b"acc".to_vec()));
+    assert_eq!(read(&sim.power_loss(1), "a"), Some(b"acc".to_vec()));
+}

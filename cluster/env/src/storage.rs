@@ -1,0 +1,144 @@
+//! Files as the state machines need them: positioned reads and writes, explicit durability.
+//!
+//! Rules that both implementations keep:
+//! - a write is durable only after `sync_data` on that file, and a new, renamed or removed name only after `sync_dir`
+//!   on the directory that holds it; until then either may be lost, in part and in any order;
+//! - a failed `sync_data` may have lost the writes that it should have covered for good: callers must not go on as if
+//!   a later one made up for it;
+//! - reads see all writes that were made before, synced or not.
+
+use std::fmt::Debug;
+use std::io;
+use std::sync::Arc;
+
+/// What [`Storage::open`] does about a file that exists, or does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// The file must exist: `NotFound` otherwise.
+    Existing,
+    /// An empty file is made if there is none.
+    OpenOrCreate,
+    /// The file must not exist: `AlreadyExists` otherwise.
+    CreateNew,
+}
+
+/// A tree of directories and files. Paths are relative to its root and separated by `/`; the root itself is `""`.
+pub trait Storage: Send + Sync + Debug {
+    /// Opens a file for reading and writing.
+    ///
+    /// # Errors
+    /// As [`OpenMode`] says; `NotFound` if the directory is missing.
+    fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn File>>;
+
+    /// Removes a file. Open handles stay usable.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    fn remove(&self, path: &str) -> io::Result<()>;
+
+    /// Renames a file or directory within this storage, replacing a file in one atomic step.
+    ///
+    /// # Errors
+    /// `NotFound` if `from` does not exist.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Names of the files and directories in a directory, sorted.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such directory.
+    fn list(&self, dir: &str) -> io::Result<Vec<String>>;
+
+    /// Makes a directory and its missing parents. They are durable when this returns.
+    ///
+    /// # Errors
+    /// If one can't be made.
+    fn create_dir_all(&self, dir: &str) -> io::Result<()>;
+
+    /// Makes the names in a directory durable: those made, renamed to and removed.
+    ///
+    /// # Errors
+    /// If it can't be synced.
+    fn sync_dir(&self, dir: &str) -> io::Result<()>;
+
+    /// Removes a directory with all that it holds; one that is missing is no error.
+    ///
+    /// # Errors
+    /// If something in it can't be removed.
+    fn remove_dir_all(&self, dir: &str) -> io::Result<()>;
+
+    /// Takes an exclusive lock by the name of a file (made if needed) until the guard is dropped or the process ends.
+    ///
+    /// # Errors
+    /// `WouldBlock` if it is held.
+    fn lock(&self, path: &str) -> io::Result<Box<dyn Send + Sync>>;
+
+    /// The same storage seen from a directory, which need not exist yet.
+    ///
+    /// # Errors
+    /// If the path is not a legal one.
+    fn subdir(&self, dir: &str) -> io::Result<Arc<dyn Storage>>;
+}
+
+/// An open file. Calls may come from several threads.
+pub trait File: Send + Sync + Debug {
+    /// Fills `buf` with the bytes at `offset`.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the file ends before.
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Writes all of `bytes` at `offset`, with zeroes between the present end and there.
+    ///
+    /// # Errors
+    /// `StorageFull` on a full disk; a part may have been written.
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Length in bytes.
+    ///
+    /// # Errors
+    /// If it can't be asked.
+    fn len(&self) -> io::Result<u64>;
+
+    /// The file has no bytes.
+    ///
+    /// # Errors
+    /// If it can't be asked.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Cuts the file, or extends it with zeroes.
+    ///
+    /// # Errors
+    /// `StorageFull` on a full disk.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Makes all earlier writes to this file, and its length, durable.
+    ///
+    /// # Errors
+    /// If that is not certain.
+    fn sync_data(&self) -> io::Result<()>;
+}
+
+/// Checks a path and splits it: no empty parts, no `.` or `..`, nothing absolute. The root gives no parts.
+pub(crate) fn parts(path: &str) -> io::Result<Vec<&str>> {
+    if path.is_empty() {
+        return Ok(Vec::new());
+    }
+    let parts: Vec<&str> = path.split('/').collect();
+    let legal = |part: &&str| !part.is_empty() && *part != "." && *part != ".." && !part.contains(['\\', '\0']);
+    if parts.iter().all(legal) {
+        Ok(parts)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, format!("illegal path {path:?}")))
+    }
+}
+
+/// Joins two checked paths, either of which may be the root.
+pub(crate) fn join(dir: &str, path: &str) -> String {
+    match (dir.is_empty(), path.is_empty()) {
+        (true, _) => path.to_owned(),
+        (_, true) => dir.to_owned(),
+        _ => format!("{dir}/{path}"),
+    }
+}
