@@ -1,1 +1,3 @@
-//! Routes keys, forms versions, runs the commit protocol, signs checkpoints
+//! Routes keys, forms versions, runs the commit protocol, signs checkpoints.
+
+pub mod plan;

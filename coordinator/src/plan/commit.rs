@@ -1,0 +1,263 @@
+//! From the batches of a version to its prepares, and from the shards' answers to its header.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use coppice_types::{Digest, SessionId, ShardId, Stamp, Version, codec::Writer};
+use coppice_verify::{
+    epochs::Epochs,
+    hash::{self, RecordBody},
+    header::{Body, Header, Prune, Rollback},
+    journal::{BatchEntry, Entry, MergeEntry},
+    merkle,
+    shard_map::StateLeaf,
+};
+
+use super::{Leaves, Request, ShardState, Write, form::fold};
+
+/// A merge that a majority of a shard's replicas has built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BuiltMerge {
+    /// Digests of the trees that it replaces, youngest first.
+    pub inputs: Vec<Digest>,
+    /// Digest of the tree that replaces them.
+    pub output: Digest,
+}
+
+/// What one shard is told in its prepare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardPlan {
+    /// The state that the version builds on.
+    pub base: ShardState,
+    /// A merge to install first.
+    pub merge: Option<BuiltMerge>,
+    /// The folded writes, in key order.
+    pub writes: Vec<Write>,
+    /// Encoded operation lists of the batches, if they are kept.
+    pub journal: Vec<Vec<u8>>,
+}
+
+/// A version that was formed: its batches, and a prepare for each shard that it touches.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The version.
+    pub stamp: Stamp,
+    /// Its batches, in the order in which they are applied.
+    pub batches: Vec<Arc<Request>>,
+    /// The touched shards.
+    pub shards: BTreeMap<ShardId, ShardPlan>,
+}
+
+/// The end of the root log, decided or about to be: what the next header follows on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogTail {
+    /// The newest header.
+    pub header: Header,
+    /// The hash of its entry.
+    pub hash: Digest,
+    /// The epochs that its root is over.
+    pub epochs: Epochs,
+    /// The state leaves of its state root.
+    pub leaves: Leaves,
+}
+
+/// A header that is ready to be decided: what the root group is asked to append.
+#[derive(Clone, Debug)]
+pub struct Commit {
+    /// Canonical header bytes.
+    pub header: Vec<u8>,
+    /// The log's end once it is appended.
+    pub tail: LogTail,
+    /// The leaves that differ from the head before.
+    pub changed: Vec<StateLeaf>,
+    /// Encoded journal entries.
+    pub journal: Vec<Vec<u8>>,
+    /// Session, number, batch hash and journal index of each batch that has a session.
+    pub sessions: Vec<(SessionId, u64, Digest, u32)>,
+}
+
+/// A rollback or prune.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admin {
+    /// Head becomes the target's state under a new epoch.
+    Rollback {
+        /// The target, by its original name.
+        target: Stamp,
+        /// The target's state leaves.
+        leaves: Leaves,
+    },
+    /// Versions below the boundary can no longer be read.
+    Prune {
+        /// The oldest version kept.
+        boundary: Version,
+    },
+}
+
+impl Plan {
+    /// Plans the prepares of a version.
+    ///
+    /// # Panics
+    /// If a batch was routed by other leaves.
+    #[must_use]
+    pub fn new(
+        stamp: Stamp,
+        batches: Vec<Arc<Request>>,
+        leaves: &Leaves,
+        merges: &BTreeMap<ShardId, BuiltMerge>,
+        journals_kept: bool,
+    ) -> Self {
+        let mut shards = BTreeMap::new();
+        for leaf in leaves.all() {
+            let lists: Vec<&Vec<Write>> = batches.iter().filter_map(|batch| batch.writes.get(&leaf.shard)).collect();
+            if lists.is_empty() {
+                continue;
+            }
+            let journal = if journals_kept { lists.iter().map(|list| encode_list(list)).collect() } else { Vec::new() };
+            let writes = fold(lists.into_iter());
+            let merge = merges.get(&leaf.shard).cloned();
+            shards.insert(leaf.shard, ShardPlan { base: leaf.into(), merge, writes, journal });
+        }
+        let routed = batches.iter().flat_map(|batch| batch.writes.keys()).all(|shard| shards.contains_key(shard));
+        assert!(routed, "batches are routed by the leaves in force");
+        Self { stamp, batches, shards }
+    }
+
+    /// Makes the header of the version from the digests that the shards answered.
+    ///
+    /// # Panics
+    /// If a touched shard's digest is missing, or the version does not follow on the tail.
+    #[must_use]
+    pub fn commit(&self, digests: &BTreeMap<ShardId, Digest>, tail: &LogTail, now_ms: u64) -> Commit {
+        assert_eq!(self.stamp, tail.next_stamp(), "versions have no gaps");
+        assert!(self.shards.keys().eq(digests.keys()), "every touched shard answered, and no other");
+        let state = |shard| digests.get(&shard).map(|&digest| ShardState { version: self.stamp.version, digest });
+        let (leaves, changed) = tail.leaves.with(state);
+        let journal = self.journal();
+        let journal_hashes: Vec<Digest> = journal.iter().map(Entry::hash).collect();
+        let header = Header {
+            stamp: self.stamp,
+            state_root: leaves.root(),
+            journal_root: merkle::mth(&journal_hashes),
+            journal_leaves: count(journal.len()),
+            ..tail.next(Body::Commit, now_ms)
+        };
+        Commit {
+            changed,
+            journal: journal.iter().map(Entry::encode).collect(),
+            sessions: self.sessions(),
+            ..Commit::of(header, tail.epochs.clone(), leaves)
+        }
+    }
+
+    fn journal(&self) -> Vec<Entry> {
+        let batch = |batch: &Arc<Request>| {
+            Entry::Batch(BatchEntry {
+                session: batch.session,
+                metadata: batch.metadata_hash,
+                shards: batch.list_hashes.iter().map(|(&shard, &hash)| (shard, hash)).collect(),
+            })
+        };
+        let merge = |(&shard, plan): (&ShardId, &ShardPlan)| {
+            let merge = plan.merge.as_ref()?;
+            Some(Entry::Merge(MergeEntry { shard, inputs: merge.inputs.clone(), output: merge.output }))
+        };
+        self.batches.iter().map(batch).chain(self.shards.iter().filter_map(merge)).collect()
+    }
+
+    fn sessions(&self) -> Vec<(SessionId, u64, Digest, u32)> {
+        let entry = |(index, batch): (usize, &Arc<Request>)| {
+            batch.session.map(|(id, number)| (id, number, batch.batch_hash, count(index)))
+        };
+        self.batches.iter().enumerate().filter_map(entry).collect()
+    }
+}
+
+impl LogTail {
+    /// The stamp of the next version.
+    #[must_use]
+    pub fn next_stamp(&self) -> Stamp {
+        Stamp { epoch: self.header.stamp.epoch, version: self.header.stamp.version.next() }
+    }
+
+    /// The next header, as if it changed nothing.
+    fn next(&self, body: Body, now_ms: u64) -> Header {
+        Header {
+            sequence: self.header.sequence.next(),
+            timestamp_ms: now_ms.max(self.header.timestamp_ms),
+            journal_root: merkle::empty_root(),
+            journal_leaves: 0,
+            previous: self.hash,
+            body,
+            ..self.header.clone()
+        }
+    }
+
+    /// Makes the header of a rollback or prune.
+    #[must_use]
+    pub fn admin(&self, admin: &Admin, principal: &str, reason: &str, now_ms: u64) -> Commit {
+        let (principal, reason) = (principal.to_owned(), reason.to_owned());
+        let admin_sequence = self.header.admin_sequence + 1;
+        match admin {
+            Admin::Rollback { target, leaves } => {
+                let head_before = self.header.stamp;
+                let stamp = Stamp { epoch: head_before.epoch.next(), version: target.version };
+                let mut epochs = self.epochs.clone();
+                epochs.roll_back(stamp.epoch, target.version);
+                let body = Body::Rollback(Rollback { target: *target, head_before, principal, reason });
+                let header = Header {
+                    stamp,
+                    state_root: leaves.root(),
+                    epochs_root: epochs.root(),
+                    epoch_pairs: count(epochs.pairs().len()),
+                    admin_sequence,
+                    ..self.next(body, now_ms)
+                };
+                let (_, changed) = self.leaves.with(|shard| leaves.state(shard));
+                Commit { changed, ..Commit::of(header, epochs, leaves.clone()) }
+            }
+            Admin::Prune { boundary } => {
+                let body = Body::Prune(Prune { boundary: *boundary, principal, reason });
+                let header = Header { admin_sequence, ..self.next(body, now_ms) };
+                Commit::of(header, self.epochs.clone(), self.leaves.clone())
+            }
+        }
+    }
+}
+
+impl Commit {
+    fn of(header: Header, epochs: Epochs, leaves: Leaves) -> Self {
+        let bytes = header.encode();
+        let hash = hash::log_entry_hash(&bytes);
+        Self {
+            header: bytes,
+            tail: LogTail { header, hash, epochs, leaves },
+            changed: Vec::new(),
+            journal: Vec::new(),
+            sessions: Vec::new(),
+        }
+    }
+}
+
+fn count(len: usize) -> u32 {
+    u32::try_from(len).expect("versions, shards and epochs are few")
+}
+
+/// The operations of one batch on one shard, as an operation list hash covers them.
+fn encode_list(list: &[Write]) -> Vec<u8> {
+    let mut out = Writer::new();
+    out.u32(count(list.len()));
+    for write in list {
+        match write.body() {
+            RecordBody::Put { value_len, value_hash } => {
+                out.u8(0);
+                out.str16(&write.key);
+                out.u32(value_len);
+                out.digest(&value_hash);
+            }
+            RecordBody::Tombstone => {
+                out.u8(1);
+                out.str16(&write.key);
+            }
+        }
+    }
+    out.into_bytes()
+}

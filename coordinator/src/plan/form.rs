@@ -1,0 +1,300 @@
+//! Forming a version: which of the waiting batches it takes, which are refused, which wait on.
+//!
+//! Batches are looked at in the order in which they came. Each is judged as if all that were taken before it had been
+//! applied: against the writes of the draft, else the undecided writes below it, else the state that was read at the
+//! newest staged version. After an abort the same function judges what is left again, in the same order; nothing of an
+//! earlier verdict is kept.
+
+use std::{
+    borrow::Borrow,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use bytes::Bytes;
+use coppice_types::{Condition, Digest, Reason, SessionId, ShardId, Stamp};
+
+use super::{
+    Refusal, Request, SessionStanding, Sessions,
+    request::{Check, Write},
+    session::Done,
+};
+
+/// What a precondition sees of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyState {
+    /// It has no live value.
+    Absent,
+    /// It has one.
+    Live {
+        /// The commit that changed it last.
+        last_changed: Stamp,
+        /// SHA-256 of the value.
+        value_hash: Digest,
+    },
+}
+
+/// Writes that are not decided yet, by key: the newest of each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overlay {
+    writes: BTreeMap<Bytes, KeyState>,
+}
+
+impl Overlay {
+    /// Adds what a batch writes at a version.
+    pub fn apply(&mut self, request: &Request, stamp: Stamp) {
+        for write in request.writes.values().flatten() {
+            let state = match &write.put {
+                Some(put) => KeyState::Live { last_changed: stamp, value_hash: put.value_hash },
+                None => KeyState::Absent,
+            };
+            self.writes.insert(write.key.clone(), state);
+        }
+    }
+
+    /// What the writes make of a key; `None` if they do not touch it.
+    #[must_use]
+    pub fn get(&self, key: &[u8]) -> Option<KeyState> {
+        self.writes.get(key).copied()
+    }
+}
+
+/// How large a version may become.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Most batches.
+    pub batches_max: usize,
+    /// Most bytes of operations as they travel; one batch alone may have more, up to its own limit.
+    pub bytes_max: u64,
+}
+
+/// What a version is formed on.
+#[derive(Debug)]
+pub struct Ground<'a> {
+    /// The version to form.
+    pub stamp: Stamp,
+    /// The newest sequenced version: the one below, decided or not.
+    pub below: Stamp,
+    /// Undecided writes of the versions below.
+    pub overlay: &'a Overlay,
+    /// Keys as they were read at the newest staged version.
+    pub reads: &'a BTreeMap<Bytes, KeyState>,
+    /// What sessions have committed.
+    pub sessions: &'a Sessions,
+    /// Session numbers that are being decided.
+    pub in_flight: &'a BTreeSet<(SessionId, u64)>,
+    /// Shards that take no writes until a merge is installed.
+    pub full: &'a BTreeSet<ShardId>,
+    /// Shards that do not answer.
+    pub down: &'a BTreeSet<ShardId>,
+    /// How large it may become.
+    pub bounds: Bounds,
+}
+
+/// What becomes of one waiting batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is part of the version.
+    Taken,
+    /// It waits for a later version.
+    Waits,
+    /// It was committed before.
+    Known(Done),
+    /// It is refused, if the version that it was judged against comes to stand.
+    Refused(Refusal),
+}
+
+/// What becomes of each waiting batch, in order; what is missing at the end waits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Draft {
+    /// The verdicts.
+    pub verdicts: Vec<Verdict>,
+    /// The writes of the batches that were taken.
+    pub overlay: Overlay,
+}
+
+impl Draft {
+    /// How many batches were taken.
+    #[must_use]
+    pub fn taken(&self) -> usize {
+        self.verdicts.iter().filter(|verdict| **verdict == Verdict::Taken).count()
+    }
+}
+
+/// The keys that must be read before these batches can be judged.
+#[must_use]
+pub fn keys_to_read<R: Borrow<Request>>(waiting: &[R], overlay: &Overlay, bounds: Bounds) -> BTreeSet<Bytes> {
+    waiting
+        .iter()
+        .take(bounds.batches_max)
+        .flat_map(|request| &request.borrow().checks)
+        .filter(|check| overlay.get(&check.key).is_none())
+        .map(|check| check.key.clone())
+        .collect()
+}
+
+/// The session numbers that the root group must be asked for before these batches can be judged.
+#[must_use]
+pub fn numbers_to_ask<R: Borrow<Request>>(
+    waiting: &[R],
+    sessions: &Sessions,
+    bounds: Bounds,
+) -> BTreeSet<(SessionId, u64)> {
+    let numbers = waiting.iter().take(bounds.batches_max).filter_map(|request| request.borrow().session);
+    numbers.filter(|(id, number)| sessions.standing(id, *number) == SessionStanding::Unknown).collect()
+}
+
+/// Forms a version of waiting batches.
+///
+/// # Panics
+/// If a key of [`keys_to_read`] was not read and its shard is not said to be down.
+#[must_use]
+pub fn form<R: Borrow<Request>>(waiting: &[R], ground: &Ground<'_>) -> Draft {
+    let mut former = Former {
+        ground,
+        draft: Draft::default(),
+        seen: BTreeSet::new(),
+        held: BTreeSet::new(),
+        bytes: 0,
+        closed: false,
+    };
+    for request in waiting.iter().take(ground.bounds.batches_max) {
+        let request = request.borrow();
+        let verdict = former.judge(request);
+        if verdict == Verdict::Waits {
+            former.held.extend(request.session.map(|(id, _)| id));
+        }
+        former.draft.verdicts.push(verdict);
+        if former.closed {
+            break;
+        }
+    }
+    former.draft
+}
+
+struct Former<'a> {
+    ground: &'a Ground<'a>,
+    draft: Draft,
+    /// Session numbers that were looked at in this draft.
+    seen: BTreeSet<(SessionId, u64)>,
+    /// Sessions of which a batch waits: what follows it waits too, so that a stream keeps its order.
+    held: BTreeSet<SessionId>,
+    bytes: u64,
+    closed: bool,
+}
+
+impl Former<'_> {
+    fn judge(&mut self, request: &Request) -> Verdict {
+        if let Some(verdict) = self.judge_session(request) {
+            return verdict;
+        }
+        if request.involved.iter().any(|shard| self.ground.down.contains(shard)) {
+            return Verdict::Refused(Refusal::new(Reason::Unavailable, "a shard of the batch does not answer"));
+        }
+        if request.writes.keys().any(|shard| self.ground.full.contains(shard)) {
+            return Verdict::Waits;
+        }
+        let opened = self.bytes > 0;
+        let opens = request.exclusive || request.expected_head.is_some();
+        if opened && (opens || self.bytes + weight(request) > self.ground.bounds.bytes_max) {
+            self.closed = true;
+            return Verdict::Waits;
+        }
+        if let Err(refusal) = self.judge_content(request) {
+            return Verdict::Refused(refusal);
+        }
+        self.bytes += weight(request);
+        self.draft.overlay.apply(request, self.ground.stamp);
+        self.closed = request.exclusive;
+        Verdict::Taken
+    }
+
+    /// Says what the session makes of the batch; `None` if it may be applied.
+    fn judge_session(&mut self, request: &Request) -> Option<Verdict> {
+        let (id, number) = request.session?;
+        let seen = !self.seen.insert((id, number));
+        if seen || self.held.contains(&id) || self.ground.in_flight.contains(&(id, number)) {
+            return Some(Verdict::Waits);
+        }
+        match self.ground.sessions.standing(&id, number) {
+            SessionStanding::New => None,
+            SessionStanding::Done(done) if done.batch_hash != request.batch_hash => Some(Verdict::Refused(
+                Refusal::new(Reason::SessionMismatch, format!("number {number} was used for another batch")),
+            )),
+            SessionStanding::Done(done) if done.rolled_back => Some(Verdict::Refused(Refusal::new(
+                Reason::RolledBack,
+                format!("number {number} was committed and rolled back"),
+            ))),
+            SessionStanding::Done(done) => Some(Verdict::Known(done)),
+            SessionStanding::Expired => Some(Verdict::Refused(Refusal::new(
+                Reason::RequestExpired,
+                format!("number {number} is below the session's window"),
+            ))),
+            SessionStanding::Unknown => Some(Verdict::Waits),
+            SessionStanding::Ended => Some(Verdict::Refused(Refusal::new(
+                Reason::UnknownSession,
+                "the session was never opened, or has ended",
+            ))),
+        }
+    }
+
+    fn judge_content(&self, request: &Request) -> Result<(), Refusal> {
+        if let Some(expected) = request.expected_head
+            && expected != self.ground.below
+        {
+            let message = format!("expected head {expected}, it is {}", self.ground.below);
+            return Err(Refusal::new(Reason::PreconditionFailed, message));
+        }
+        request.checks.iter().try_for_each(|check| {
+            let state = self.state(&check.key);
+            if holds(check, state) { Ok(()) } else { Err(failed(check, state)) }
+        })
+    }
+
+    fn state(&self, key: &[u8]) -> KeyState {
+        self.draft
+            .overlay
+            .get(key)
+            .or_else(|| self.ground.overlay.get(key))
+            .or_else(|| self.ground.reads.get(key).copied())
+            .expect("every key of a precondition was read, or its shard is down")
+    }
+}
+
+fn weight(request: &Request) -> u64 {
+    request.bytes.max(1)
+}
+
+fn holds(check: &Check, state: KeyState) -> bool {
+    match (&check.condition, state) {
+        (Condition::Absent, KeyState::Absent) => true,
+        (Condition::LastChanged(expected), KeyState::Live { last_changed, .. }) => *expected == last_changed,
+        (Condition::ValueHash(expected), KeyState::Live { value_hash, .. }) => *expected == value_hash,
+        _ => false,
+    }
+}
+
+fn failed(check: &Check, state: KeyState) -> Refusal {
+    let wanted = match &check.condition {
+        Condition::Absent => "absent".to_owned(),
+        Condition::LastChanged(stamp) => format!("last changed at {stamp}"),
+        Condition::ValueHash(hash) => format!("a value with SHA-256 {hash}"),
+    };
+    let found = match state {
+        KeyState::Absent => "it is absent".to_owned(),
+        KeyState::Live { last_changed, value_hash } => {
+            format!("it was changed last at {last_changed} and its value has SHA-256 {value_hash}")
+        }
+    };
+    let key = String::from_utf8_lossy(&check.key).escape_debug().to_string();
+    Refusal::new(Reason::PreconditionFailed, format!("key \"{key}\" is expected {wanted}, but {found}"))
+}
+
+/// Folds the writes of a version's batches on one shard: the last one of a key wins, in key order.
+#[must_use]
+pub(super) fn fold<'a>(lists: impl Iterator<Item = &'a Vec<Write>>) -> Vec<Write> {
+    let mut folded: BTreeMap<Bytes, Write> = BTreeMap::new();
+    for write in lists.flatten() {
+        folded.insert(write.key.clone(), write.clone());
+    }
+    folded.into_values().collect()
+}

@@ -1,0 +1,97 @@
+//! The state of every shard at one version, and which of them holds a key.
+
+use coppice_types::{Digest, ShardId, Version};
+use coppice_verify::shard_map::{StateLeaf, state_root};
+
+use super::Refusal;
+
+/// Names one state of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardState {
+    /// The newest version that touched the shard.
+    pub version: Version,
+    /// What the forest of that version hashes to.
+    pub digest: Digest,
+}
+
+impl From<&StateLeaf> for ShardState {
+    fn from(leaf: &StateLeaf) -> Self {
+        Self { version: leaf.version, digest: leaf.digest }
+    }
+}
+
+/// The state leaves of one version: ascending ranges that cover the key space once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaves(Vec<StateLeaf>);
+
+impl Leaves {
+    /// Checks that the ranges cover the key space.
+    ///
+    /// # Errors
+    /// If they do not: then a peer is broken.
+    pub fn new(leaves: Vec<StateLeaf>) -> Result<Self, Refusal> {
+        let starts = leaves.first().is_some_and(|first| first.low.is_empty());
+        let ends = leaves.last().is_some_and(|last| last.high.is_none());
+        let joined = leaves.windows(2).all(|pair| pair[0].high.as_ref() == Some(&pair[1].low));
+        let ascends = leaves.windows(2).all(|pair| pair[0].low < pair[1].low);
+        if starts && ends && joined && ascends {
+            Ok(Self(leaves))
+        } else {
+            Err(Refusal::new(coppice_types::Reason::Internal, "state leaves do not cover the key space once"))
+        }
+    }
+
+    /// The leaves in key order.
+    #[must_use]
+    pub fn all(&self) -> &[StateLeaf] {
+        &self.0
+    }
+
+    /// The place of the shard that holds a key.
+    #[must_use]
+    pub fn index_of(&self, key: &[u8]) -> usize {
+        self.0.partition_point(|leaf| leaf.low.as_slice() <= key).saturating_sub(1)
+    }
+
+    /// The shard that holds a key.
+    #[must_use]
+    pub fn route(&self, key: &[u8]) -> ShardId {
+        self.0[self.index_of(key)].shard
+    }
+
+    /// A shard's state.
+    #[must_use]
+    pub fn state(&self, shard: ShardId) -> Option<ShardState> {
+        self.0.iter().find(|leaf| leaf.shard == shard).map(ShardState::from)
+    }
+
+    /// The places of the shards that hold keys of a range.
+    #[must_use]
+    pub fn overlapping(&self, low: &[u8], high: Option<&[u8]>) -> std::ops::Range<usize> {
+        let end = high.map_or(self.0.len(), |high| self.0.partition_point(|leaf| leaf.low.as_slice() < high));
+        self.index_of(low)..end
+    }
+
+    /// The same shards with some states replaced; gives the leaves that changed, too.
+    #[must_use]
+    pub fn with(&self, states: impl Fn(ShardId) -> Option<ShardState>) -> (Self, Vec<StateLeaf>) {
+        let mut leaves = self.0.clone();
+        let mut changed = Vec::new();
+        for leaf in &mut leaves {
+            if let Some(state) = states(leaf.shard)
+                && state != ShardState::from(&*leaf)
+            {
+                leaf.version = state.version;
+                leaf.digest = state.digest;
+                changed.push(leaf.clone());
+            }
+        }
+        (Self(leaves), changed)
+    }
+
+    /// The state root.
+    #[must_use]
+    pub fn root(&self) -> Digest {
+        state_root(&self.0)
+    }
+}

@@ -1,0 +1,193 @@
+//! A client's batch after its limits were checked, with all that is derived from it once: routes, hashes, sizes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use coppice_proto::v1;
+use coppice_types::{Condition, Digest, Params, Precondition, SessionId, ShardId, Stamp};
+use coppice_verify::hash::{self, RecordBody};
+
+use super::{Leaves, Refusal};
+
+/// Bytes that an operation or precondition costs in a message beside its key and value.
+const OVERHEAD_BYTES: u64 = 24;
+/// Bytes of one operation in a kept journal beside its key.
+const JOURNAL_BYTES: u64 = 40;
+/// Bytes of a message that no operation accounts for.
+const MESSAGE_SLACK_BYTES: u64 = 64 << 10;
+
+/// The value of a put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Put {
+    /// The value.
+    pub value: Bytes,
+    /// Its SHA-256.
+    pub value_hash: Digest,
+}
+
+/// A change of one key: a put, or a delete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// The key.
+    pub key: Bytes,
+    /// The value, or `None` for a delete.
+    pub put: Option<Put>,
+}
+
+/// A condition on one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// The key.
+    pub key: Bytes,
+    /// What must hold.
+    pub condition: Condition,
+}
+
+/// A checked and routed batch.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Its operations by shard, each list in the order in which they were sent.
+    pub writes: BTreeMap<ShardId, Vec<Write>>,
+    /// What must hold.
+    pub checks: Vec<Check>,
+    /// The newest sequenced stamp before the batch.
+    pub expected_head: Option<Stamp>,
+    /// The batch is alone in its version.
+    pub exclusive: bool,
+    /// Its place in a session.
+    pub session: Option<(SessionId, u64)>,
+    /// Names the batch in its session.
+    pub batch_hash: Digest,
+    /// What the journal says of its metadata.
+    pub metadata_hash: Digest,
+    /// The hash of each shard's operation list.
+    pub list_hashes: BTreeMap<ShardId, Digest>,
+    /// Every shard that it writes to or asks something of.
+    pub involved: BTreeSet<ShardId>,
+    /// An upper bound of what it adds to a prepare.
+    pub bytes: u64,
+}
+
+impl Request {
+    /// Checks a batch against the limits of the genesis header and routes it.
+    ///
+    /// # Errors
+    /// Names the limit that it exceeds, or the field that is wrong.
+    pub fn admit(
+        batch: v1::Batch,
+        session: Option<(SessionId, u64)>,
+        map: &Leaves,
+        params: &Params,
+    ) -> Result<Self, Refusal> {
+        let mut content = batch.metadata.len() as u64;
+        let mut bytes = 0;
+        let mut writes: BTreeMap<ShardId, Vec<Write>> = BTreeMap::new();
+        let mut involved = BTreeSet::new();
+        let mut flat = Vec::with_capacity(batch.operations.len());
+        for operation in batch.operations {
+            let write = admit_write(operation, params)?;
+            let size = write.key.len() as u64 + write.put.as_ref().map_or(0, |put| put.value.len() as u64);
+            content += size;
+            bytes += size + OVERHEAD_BYTES;
+            if params.journals_kept {
+                bytes += write.key.len() as u64 + JOURNAL_BYTES;
+            }
+            let shard = map.route(&write.key);
+            involved.insert(shard);
+            flat.push(write.clone());
+            writes.entry(shard).or_default().push(write);
+        }
+        limit("batch_bytes_max", params.batch_bytes_max, content)?;
+        limit("message_bytes_max", params.message_bytes_max, bytes + MESSAGE_SLACK_BYTES)?;
+        let checks =
+            batch.preconditions.into_iter().map(|check| admit_check(check, params)).collect::<Result<Vec<_>, _>>()?;
+        involved.extend(checks.iter().map(|check| map.route(&check.key)));
+        let list_hashes = writes.iter().map(|(&shard, list)| (shard, list_hash(list))).collect();
+        Ok(Self {
+            batch_hash: batch_hash(&flat, &checks, &batch.metadata),
+            metadata_hash: hash::metadata_hash(&batch.metadata),
+            list_hashes,
+            writes,
+            checks,
+            expected_head: batch.expected_head.map(stamp),
+            exclusive: batch.exclusive,
+            session,
+            involved,
+            bytes,
+        })
+    }
+}
+
+fn stamp(stamp: v1::Stamp) -> Stamp {
+    Stamp::new(stamp.epoch, stamp.version)
+}
+
+fn limit(name: &str, allowed: u32, found: u64) -> Result<(), Refusal> {
+    if found > u64::from(allowed) { Err(Refusal::over_limit(name, u64::from(allowed), found)) } else { Ok(()) }
+}
+
+/// Checks a key of a request.
+///
+/// # Errors
+/// If it is empty or too long.
+pub fn check_key(key: &[u8], params: &Params) -> Result<(), Refusal> {
+    if key.is_empty() {
+        return Err(Refusal::invalid("a key has at least 1 byte"));
+    }
+    limit("key_bytes_max", params.key_bytes_max, key.len() as u64)
+}
+
+fn admit_write(operation: v1::Operation, params: &Params) -> Result<Write, Refusal> {
+    check_key(&operation.key, params)?;
+    let put = match operation.change {
+        Some(v1::operation::Change::Put(value)) => {
+            limit("value_bytes_max", params.value_bytes_max, value.len() as u64)?;
+            Some(Put { value_hash: hash::sha256(&value), value })
+        }
+        Some(v1::operation::Change::Delete(true)) => None,
+        Some(v1::operation::Change::Delete(false)) => return Err(Refusal::invalid("delete must be true")),
+        None => return Err(Refusal::invalid("an operation puts or deletes")),
+    };
+    Ok(Write { key: operation.key, put })
+}
+
+fn admit_check(precondition: v1::Precondition, params: &Params) -> Result<Check, Refusal> {
+    use v1::precondition::Condition as Wire;
+    check_key(&precondition.key, params)?;
+    let condition = match precondition.condition {
+        Some(Wire::LastChanged(last)) => Condition::LastChanged(stamp(last)),
+        Some(Wire::Absent(true)) => Condition::Absent,
+        Some(Wire::Absent(false)) => return Err(Refusal::invalid("absent must be true")),
+        Some(Wire::ValueSha256(hash)) => Condition::ValueHash(
+            Digest::from_slice(&hash).ok_or_else(|| Refusal::invalid("value_sha256 has 32 bytes"))?,
+        ),
+        None => return Err(Refusal::invalid("a precondition has a condition")),
+    };
+    Ok(Check { key: precondition.key, condition })
+}
+
+impl Write {
+    /// What hashes say of the write.
+    #[must_use]
+    pub fn body(&self) -> RecordBody {
+        match &self.put {
+            Some(put) => RecordBody::Put {
+                value_len: u32::try_from(put.value.len()).expect("values are limited on admission"),
+                value_hash: put.value_hash,
+            },
+            None => RecordBody::Tombstone,
+        }
+    }
+}
+
+fn list_hash(list: &[Write]) -> Digest {
+    hash::operation_list_hash(list.iter().map(|write| (write.key.as_ref(), write.body())))
+}
+
+fn batch_hash(writes: &[Write], checks: &[Check], metadata: &[u8]) -> Digest {
+    let preconditions: Vec<Precondition> = checks
+        .iter()
+        .map(|check| Precondition { key: check.key.to_vec(), condition: check.condition.clone() })
+        .collect();
+    hash::batch_hash_of(writes.iter().map(|write| (write.key.as_ref(), write.body())), &preconditions, metadata)
+}
