@@ -7,11 +7,14 @@
 
 extern crate alloc;
 
+mod base64;
+pub mod checkpoint;
 pub mod epochs;
 pub mod hash;
 pub mod header;
 pub mod journal;
 pub mod merkle;
+pub mod note;
 pub mod proof;
 pub mod rules;
 pub mod shard_map;

@@ -1,0 +1,321 @@
+//! C2SP signed notes and their Ed25519 keys (`docs/verification.md` section 10).
+//!
+//! Stricter than the specification where it leaves room: base64 is canonical, hex is lower-case, every line of the trusted key must verify,
+//! and Ed25519 refuses small-order keys and points. Nothing depends on a signature's bytes being unique.
+
+use alloc::{borrow::ToOwned, string::String, vec::Vec};
+use core::fmt;
+
+use ed25519_dalek::{Signature, VerifyingKey};
+#[cfg(feature = "sign")]
+use ed25519_dalek::{Signer as _, SigningKey};
+
+use crate::{base64, hash::key_id};
+
+/// Longest note, in bytes.
+pub const NOTE_BYTES_MAX: usize = 64 << 10;
+/// Most signature lines of a note.
+pub const SIGNATURE_LINES_MAX: usize = 100;
+/// Type of an Ed25519 key.
+const TYPE_ED25519: u8 = 1;
+/// Begins a signature line.
+const DASH: &str = "\u{2014} ";
+
+/// Why a note is not believed, or a key not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// Not a note, a key or a checkpoint; names the part.
+    Malformed(&'static str),
+    /// No signature line is of the trusted key.
+    Unsigned,
+    /// A signature line of the trusted key does not verify.
+    BadSignature,
+    /// The key is of small order: it would verify anything.
+    WeakKey,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(part) => write!(f, "malformed {part}"),
+            Self::Unsigned => f.write_str("no signature of the trusted key"),
+            Self::BadSignature => f.write_str("a signature of the trusted key does not verify"),
+            Self::WeakKey => f.write_str("the key is of small order"),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+/// A public key that is trusted under a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerifierKey {
+    name: String,
+    id: [u8; 4],
+    key: VerifyingKey,
+}
+
+impl VerifierKey {
+    /// A key of this name.
+    ///
+    /// # Errors
+    /// If the name or the key can't be one.
+    pub fn new(name: &str, public_key: &[u8; 32]) -> Result<Self, Error> {
+        check_name(name)?;
+        let key = VerifyingKey::from_bytes(public_key).map_err(|_| Error::Malformed("public key"))?;
+        if key.is_weak() {
+            return Err(Error::WeakKey);
+        }
+        Ok(Self { name: name.to_owned(), id: key_id(name, public_key), key })
+    }
+
+    /// Reads a vkey, `name+hex(key id)+base64(type || public key)`.
+    ///
+    /// # Errors
+    /// If it is none, or not of an Ed25519 key.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let (name, id, key) = split_key(text)?;
+        let key = Self::new(name, &key)?;
+        if key.id == id { Ok(key) } else { Err(Error::Malformed("key id")) }
+    }
+
+    /// The name under which the key signs: the origin of the ledger.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The raw key.
+    #[must_use]
+    pub fn public_key(&self) -> [u8; 32] {
+        self.key.to_bytes()
+    }
+
+    /// The signature over the message is this key's.
+    #[must_use]
+    pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
+        let Ok(signature) = Signature::from_slice(signature) else { return false };
+        self.key.verify_strict(message, &signature).is_ok()
+    }
+}
+
+/// The vkey.
+impl fmt::Display for VerifierKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_key(f, &self.name, self.id, &self.public_key())
+    }
+}
+
+/// A private key. It is neither shown nor compared, and erased when dropped.
+#[cfg(feature = "sign")]
+pub struct SignerKey {
+    key: SigningKey,
+    verifier: VerifierKey,
+}
+
+#[cfg(feature = "sign")]
+impl SignerKey {
+    /// The key of a seed: 32 bytes that the caller took from a good source of randomness.
+    ///
+    /// # Errors
+    /// If the name can't be one.
+    pub fn from_seed(name: &str, seed: &[u8; 32]) -> Result<Self, Error> {
+        let key = SigningKey::from_bytes(seed);
+        let verifier = VerifierKey::new(name, &key.verifying_key().to_bytes())?;
+        Ok(Self { key, verifier })
+    }
+
+    /// Reads the private key text, `PRIVATE+KEY+name+hex(key id)+base64(type || seed)`.
+    ///
+    /// # Errors
+    /// If it is none, or not of an Ed25519 key.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let text = text.strip_prefix("PRIVATE+KEY+").ok_or(Error::Malformed("private key"))?;
+        let (name, id, seed) = split_key(text)?;
+        let key = Self::from_seed(name, &seed)?;
+        if key.verifier.id == id { Ok(key) } else { Err(Error::Malformed("key id")) }
+    }
+
+    /// The private key text. Keep it secret.
+    #[must_use]
+    pub fn to_private_text(&self) -> String {
+        let mut out = String::from("PRIVATE+KEY+");
+        write_key(&mut out, &self.verifier.name, self.verifier.id, self.key.as_bytes())
+            .expect("writing to a string does not fail");
+        out
+    }
+
+    /// The public key.
+    #[must_use]
+    pub fn verifier(&self) -> &VerifierKey {
+        &self.verifier
+    }
+
+    /// The name under which the key signs.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.verifier.name
+    }
+
+    /// The note of this text, with this key's signature line only.
+    ///
+    /// # Errors
+    /// If the text can't be one of a note: it ends in a line feed and has no other control characters.
+    pub fn sign_note(&self, text: &str) -> Result<String, Error> {
+        let signature = self.key.sign(text.as_bytes()).to_bytes();
+        let mut payload = Vec::from(self.verifier.id);
+        payload.extend_from_slice(&signature);
+        let note = alloc::format!("{text}\n{DASH}{} {}\n", self.verifier.name, base64::encode(&payload));
+        match open(note.as_bytes(), &self.verifier) {
+            Ok(read) if read == text => Ok(note),
+            _ => Err(Error::Malformed("text of a note")),
+        }
+    }
+}
+
+#[cfg(feature = "sign")]
+impl fmt::Debug for SignerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SignerKey").field(&self.verifier.name).finish()
+    }
+}
+
+/// The text of a note that `key` signed.
+///
+/// # Errors
+/// If it is no note, or not signed by the key, or any line of the key does not verify. Lines of other keys are skipped.
+pub fn open<'a>(note: &'a [u8], key: &VerifierKey) -> Result<&'a str, Error> {
+    let (text, lines) = split_note(note)?;
+    let mut signed = false;
+    for line in lines.lines() {
+        let (name, id, signature) = split_line(line)?;
+        if name == key.name && id == key.id {
+            if !key.verifies(text.as_bytes(), &signature) {
+                return Err(Error::BadSignature);
+            }
+            signed = true;
+        }
+    }
+    if signed { Ok(text) } else { Err(Error::Unsigned) }
+}
+
+/// Text and signature lines of a note: they part at the last empty line.
+fn split_note(note: &[u8]) -> Result<(&str, &str), Error> {
+    if note.len() > NOTE_BYTES_MAX {
+        return Err(Error::Malformed("note: too long"));
+    }
+    if note.iter().any(|byte| *byte < 0x20 && *byte != b'\n') {
+        return Err(Error::Malformed("note: control character"));
+    }
+    let note = core::str::from_utf8(note).map_err(|_| Error::Malformed("note: not UTF-8"))?;
+    let at = note.rfind("\n\n").ok_or(Error::Malformed("note: no empty line"))?;
+    let (text, lines) = (&note[..=at], &note[at + 2..]);
+    if !lines.ends_with('\n') || lines.lines().count() > SIGNATURE_LINES_MAX {
+        return Err(Error::Malformed("note: number or end of signature lines"));
+    }
+    Ok((text, lines))
+}
+
+/// Key name, key id and signature of a line.
+fn split_line(line: &str) -> Result<(&str, [u8; 4], Vec<u8>), Error> {
+    let malformed = Error::Malformed("signature line");
+    let (name, payload) = line.strip_prefix(DASH).and_then(|rest| rest.split_once(' ')).ok_or(malformed)?;
+    check_name(name).map_err(|_| malformed)?;
+    let payload = base64::decode(payload).ok_or(malformed)?;
+    let (id, signature) = payload.split_first_chunk().ok_or(malformed)?;
+    if signature.is_empty() { Err(malformed) } else { Ok((name, *id, signature.to_vec())) }
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    let bad = |symbol: char| symbol == '+' || symbol.is_whitespace() || u32::from(symbol) < 0x20;
+    if name.is_empty() || name.contains(bad) { Err(Error::Malformed("key name")) } else { Ok(()) }
+}
+
+/// Name, key id and the 32 bytes of a key text.
+fn split_key(text: &str) -> Result<(&str, [u8; 4], [u8; 32]), Error> {
+    let malformed = Error::Malformed("key");
+    // Base64 has pluses of its own, so only the first two part the fields.
+    let mut fields = text.splitn(3, '+');
+    let (Some(name), Some(hex), Some(key)) = (fields.next(), fields.next(), fields.next()) else {
+        return Err(malformed);
+    };
+    let lower = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    if hex.len() != 8 || !hex.as_bytes().iter().all(lower) {
+        return Err(Error::Malformed("key id"));
+    }
+    let id = u32::from_str_radix(hex, 16).map_err(|_| malformed)?.to_be_bytes();
+    let key = base64::decode(key).ok_or(malformed)?;
+    match key.split_first() {
+        Some((&TYPE_ED25519, key)) => Ok((name, id, key.try_into().map_err(|_| malformed)?)),
+        _ => Err(Error::Malformed("key type")),
+    }
+}
+
+fn write_key(out: &mut impl fmt::Write, name: &str, id: [u8; 4], key: &[u8; 32]) -> fmt::Result {
+    let mut payload = Vec::from([TYPE_ED25519]);
+    payload.extend_from_slice(key);
+    write!(out, "{name}+{:08x}+{}", u32::from_be_bytes(id), base64::encode(&payload))
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::{format, string::ToString};
+
+    use super::*;
+
+    fn key(seed: u8) -> SignerKey {
+        SignerKey::from_seed("ledger.example/x", &[seed; 32]).expect("the name is fine")
+    }
+
+    #[test]
+    fn a_signed_note_opens_with_its_key_only() {
+        let note = key(1).sign_note("one\n\ntwo\n").expect("a text");
+        assert_eq!(open(note.as_bytes(), key(1).verifier()), Ok("one\n\ntwo\n"));
+        assert_eq!(open(note.as_bytes(), key(2).verifier()), Err(Error::Unsigned));
+        for bit in 0..note.len() * 8 {
+            let mut flipped = note.clone().into_bytes();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(open(&flipped, key(1).verifier()).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn lines_of_strangers_are_skipped_and_lines_of_the_key_condemn() {
+        let note = key(1).sign_note("text\n").expect("a text");
+        let stranger = key(2).sign_note("text\n").expect("a text");
+        let liar = key(1).sign_note("other\n").expect("a text");
+        let line = |note: &str| note.split_once("\n\n").expect("a note").1.to_string();
+        assert!(open(format!("{note}{}", line(&stranger)).as_bytes(), key(1).verifier()).is_ok());
+        assert!(open(format!("{note}{}", line(&note)).as_bytes(), key(1).verifier()).is_ok());
+        let both = format!("{note}{}", line(&liar));
+        assert_eq!(open(both.as_bytes(), key(1).verifier()), Err(Error::BadSignature));
+        let many = format!("{note}{}", line(&stranger).repeat(SIGNATURE_LINES_MAX));
+        assert!(matches!(open(many.as_bytes(), key(1).verifier()), Err(Error::Malformed(_))));
+    }
+
+    #[test]
+    fn texts_that_no_note_can_hold_are_not_signed() {
+        for text in ["", "no line feed", "tab\t\n", "return\r\n"] {
+            assert_eq!(key(1).sign_note(text), Err(Error::Malformed("text of a note")), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn keys_survive_their_text() {
+        let key = key(3);
+        assert_eq!(VerifierKey::parse(&key.verifier().to_string()).as_ref(), Ok(key.verifier()));
+        let again = SignerKey::parse(&key.to_private_text()).expect("a private key");
+        assert_eq!(again.verifier(), key.verifier());
+        assert_eq!(format!("{key:?}"), "SignerKey(\"ledger.example/x\")");
+        assert!(SignerKey::parse(&key.verifier().to_string()).is_err());
+        assert!(VerifierKey::parse(&key.to_private_text()).is_err());
+        assert!(SignerKey::from_seed("a b", &[1; 32]).is_err());
+    }
+
+    #[test]
+    fn small_order_keys_are_refused() {
+        let mut identity = [0; 32];
+        identity[0] = 1;
+        assert_eq!(VerifierKey::new("x", &identity), Err(Error::WeakKey));
+    }
+}

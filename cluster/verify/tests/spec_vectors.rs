@@ -1,0 +1,198 @@
+//! The shared vectors of the specifications that we build on: notes, keys, checkpoints, Merkle proofs, Ed25519.
+//!
+//! They lie outside of the repository, in `shared/data` of some folder above. Where they are missing, the tests say so and pass: our own vectors in
+//! `vectors/` cover the same ground.
+
+use std::{fs, path::Path};
+
+use coppice_types::Digest;
+use coppice_verify::{
+    checkpoint::Checkpoint,
+    hash, merkle,
+    note::{self, Error, SignerKey, VerifierKey},
+};
+use serde_json::Value;
+
+fn vectors() -> Option<Value> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let found = here.ancestors().map(|dir| dir.join("shared/data/spec-vectors.json")).find(|file| file.is_file());
+    let Some(file) = found else {
+        eprintln!("NOT CHECKED: shared/data/spec-vectors.json is in no folder above {}", here.display());
+        return None;
+    };
+    let text = fs::read_to_string(&file).expect("the vectors can be read");
+    Some(serde_json::from_str(&text).expect("the vectors are JSON"))
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap_or_else(|| panic!("{field} is a text"))
+}
+
+fn number(value: &Value, field: &str) -> u64 {
+    value[field].as_u64().unwrap_or_else(|| panic!("{field} is a number"))
+}
+
+fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
+    value[field].as_array().unwrap_or_else(|| panic!("{field} is a list"))
+}
+
+fn bytes(value: &Value, field: &str) -> Vec<u8> {
+    hex::decode(text(value, field)).expect("hex")
+}
+
+fn digest(hex_text: &Value) -> Digest {
+    let bytes = hex::decode(hex_text.as_str().expect("a text")).expect("hex");
+    Digest::from_slice(&bytes).expect("32 bytes")
+}
+
+fn digests(value: &Value, field: &str) -> Vec<Digest> {
+    list(value, field).iter().map(digest).collect()
+}
+
+fn log_key(vectors: &Value) -> VerifierKey {
+    VerifierKey::parse(text(&vectors["keys"]["log"], "vkey_01")).expect("a vkey")
+}
+
+fn verdict(note: &[u8], key: &VerifierKey) -> &'static str {
+    match note::open(note, key) {
+        Ok(_) => "ok",
+        Err(Error::Unsigned) => "unverified",
+        Err(Error::BadSignature) => "invalid_signature",
+        Err(_) => "malformed",
+    }
+}
+
+#[test]
+fn keys_and_signatures_are_those_of_the_specification() {
+    let Some(vectors) = vectors() else { return };
+    for key in vectors["keys"].as_object().expect("an object").values() {
+        let seed: [u8; 32] = bytes(key, "seed_hex").try_into().expect("32 bytes");
+        let signer = SignerKey::from_seed(text(key, "name"), &seed).expect("a name");
+        assert_eq!(signer.to_private_text(), text(key, "skey"));
+        assert_eq!(signer.verifier().to_string(), text(key, "vkey_01"));
+        assert_eq!(signer.verifier().public_key().to_vec(), bytes(key, "public_hex"));
+        assert!(SignerKey::parse(text(key, "skey")).is_ok());
+        assert!(VerifierKey::parse(text(key, "vkey_04")).is_err(), "cosigner keys sign other messages");
+    }
+    let signer = SignerKey::parse(text(&vectors["keys"]["log"], "skey")).expect("a key");
+    let notes = &vectors["notes"];
+    assert_eq!(signer.sign_note(text(notes, "text")).expect("a text"), text(notes, "signed_note"));
+}
+
+#[test]
+fn vkeys_are_taken_or_refused_as_specified() {
+    let Some(vectors) = vectors() else { return };
+    for case in vectors["vkeys"].as_array().expect("a list") {
+        let taken = VerifierKey::parse(text(case, "vkey")).is_ok();
+        // What only Go takes is not canonical, and refused here.
+        assert_eq!(taken, text(case, "expect") == "ok", "{case}");
+    }
+}
+
+#[test]
+fn notes_are_taken_or_refused_as_specified() {
+    let Some(vectors) = vectors() else { return };
+    let key = log_key(&vectors);
+    let notes = &vectors["notes"];
+    for case in list(notes, "cases") {
+        let verdict = verdict(text(case, "note").as_bytes(), &key);
+        match text(case, "expect") {
+            "ok_in_go" => assert_ne!(verdict, "ok", "{case}: a reader may refuse, and this one does"),
+            expected => assert_eq!(verdict, expected, "{case}"),
+        }
+    }
+    for case in list(notes, "limits") {
+        let times = usize::try_from(number(case, "times")).expect("a count");
+        let note = format!("{}{}{}", text(case, "before"), text(case, "repeat").repeat(times), text(case, "after"));
+        let taken = verdict(note.as_bytes(), &key) == "ok";
+        assert_eq!(taken, text(case, "expect") == "ok", "{}", text(case, "name"));
+    }
+    for case in list(notes, "cases_bytes") {
+        assert_eq!(verdict(&bytes(case, "note_hex"), &key), text(case, "expect"));
+    }
+}
+
+#[test]
+fn checkpoints_are_taken_or_refused_as_specified() {
+    let Some(vectors) = vectors() else { return };
+    let key = log_key(&vectors);
+    let signer = SignerKey::parse(text(&vectors["keys"]["log"], "skey")).expect("a key");
+    let checkpoints = &vectors["checkpoints"];
+    for (name, size) in [("size_0", 0), ("size_7", 7), ("size_8", 8), ("size_600", 600)] {
+        let signed = text(&checkpoints[name], "signed");
+        let checkpoint = Checkpoint::open(signed.as_bytes(), &key).expect("a checkpoint");
+        assert_eq!((checkpoint.size, checkpoint.text().as_str()), (size, text(&checkpoints[name], "body")));
+        assert_eq!(checkpoint.sign(&signer).as_deref(), Ok(signed));
+    }
+    let extended = &checkpoints["size_8_with_extension"];
+    assert!(note::open(text(extended, "signed").as_bytes(), &key).is_ok());
+    assert!(Checkpoint::open(text(extended, "signed").as_bytes(), &key).is_err(), "the ledger signs no extensions");
+    for body in list(checkpoints, "malformed_bodies") {
+        assert!(Checkpoint::parse(body.as_str().expect("a text")).is_err(), "{body}");
+    }
+    let cosigned = vectors["cosigned_checkpoint"].as_str().expect("a text");
+    assert_eq!(Checkpoint::open(cosigned.as_bytes(), &key).expect("cosignatures are skipped").size, 8);
+}
+
+#[test]
+fn merkle_proofs_of_small_logs_are_those_of_the_specification() {
+    let Some(vectors) = vectors() else { return };
+    let small = &vectors["merkle_small"];
+    let leaves: Vec<Digest> = list(small, "leaves")
+        .iter()
+        .map(|leaf| {
+            let hash = hash::log_entry_hash(&bytes(leaf, "data_hex"));
+            assert_eq!(hash, digest(&leaf["leaf_hash_hex"]));
+            hash
+        })
+        .collect();
+    let roots = digests(small, "roots_hex");
+    for (size, root) in roots.iter().enumerate() {
+        assert_eq!(merkle::mth(&leaves[..size]), *root);
+    }
+    for case in list(small, "inclusion") {
+        let (size, index, proof) = (number(case, "size"), number(case, "index"), digests(case, "proof_hex"));
+        let (leaf, root) = (&leaves[index as usize], &roots[size as usize]);
+        assert_eq!(merkle::inclusion_path(&leaves[..size as usize], index), proof);
+        assert_eq!(merkle::verify_inclusion(index, size, leaf, &proof, root), Ok(()));
+    }
+    for case in list(small, "consistency") {
+        let (old, new, proof) = (number(case, "old"), number(case, "new"), digests(case, "proof_hex"));
+        let (old_root, new_root) = (&roots[old as usize], &roots[new as usize]);
+        assert_eq!(merkle::consistency_path(&leaves[..new as usize], old), proof);
+        assert_eq!(merkle::verify_consistency(old, new, old_root, new_root, &proof), Ok(()));
+    }
+}
+
+#[test]
+fn merkle_proofs_of_large_logs_are_those_of_the_specification() {
+    let Some(vectors) = vectors() else { return };
+    let large = &vectors["merkle_entries"];
+    let leaves: Vec<Digest> =
+        (0..70_000).map(|index| hash::log_entry_hash(format!("entry {index}").as_bytes())).collect();
+    let root = |size: u64| merkle::mth(&leaves[..size as usize]);
+    for case in list(large, "roots") {
+        assert_eq!(root(number(case, "size")), digest(&case["root_hex"]));
+    }
+    for case in list(large, "inclusion") {
+        let (size, index, proof) = (number(case, "size"), number(case, "index"), digests(case, "proof_hex"));
+        assert_eq!(merkle::inclusion_path(&leaves[..size as usize], index), proof);
+        assert_eq!(merkle::verify_inclusion(index, size, &leaves[index as usize], &proof, &root(size)), Ok(()));
+    }
+    for case in list(large, "consistency") {
+        let (old, new, proof) = (number(case, "old"), number(case, "new"), digests(case, "proof_hex"));
+        assert_eq!(merkle::consistency_path(&leaves[..new as usize], old), proof);
+        assert_eq!(merkle::verify_consistency(old, new, &root(old), &root(new), &proof), Ok(()));
+    }
+}
+
+#[test]
+fn ed25519_is_strict() {
+    let Some(vectors) = vectors() else { return };
+    for case in vectors["ed25519_edge"].as_array().expect("a list") {
+        let public: [u8; 32] = bytes(case, "public_hex").try_into().expect("32 bytes");
+        let taken = VerifierKey::new("x", &public)
+            .is_ok_and(|key| key.verifies(&bytes(case, "message_hex"), &bytes(case, "signature_hex")));
+        assert_eq!(taken, case["verify_strict"].as_bool().expect("a flag"), "{}", text(case, "name"));
+    }
+}
