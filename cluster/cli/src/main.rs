@@ -1,2 +1,35 @@
 //! The `coppice` command.
-fn main() {}
+
+use std::process::ExitCode;
+
+use clap::{Parser, error::ErrorKind};
+use coppice::{args::Arguments, commands, failure::Failure};
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
+    };
+    let json = arguments.common.json;
+    let runtime = tokio::runtime::Runtime::new().expect("the system gives threads and a poller");
+    match runtime.block_on(commands::run(arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.print(json);
+            ExitCode::from(failure.code as u8)
+        }
+    }
+}
+
+/// Prints help and versions as they are, and wrong usage as every other failure.
+fn usage(error: &clap::Error) -> ExitCode {
+    let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let json = std::env::args_os().any(|argument| argument == "--json");
+    if asked || !json {
+        // Nothing is left to tell if the terminal is gone.
+        let _ = error.print();
+    } else {
+        Failure::usage(error.render().to_string().trim_end()).print(true);
+    }
+    ExitCode::from(if asked { 0 } else { 2 })
+}

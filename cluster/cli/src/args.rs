@@ -1,0 +1,340 @@
+//! The command line as clap sees it: names, flags, help texts.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const FORMS: &str = "Keys and values are text, or hex with `0x` in front, or the content of a file with `@`; \
+                     `text:` in front takes the rest as it is.";
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 not found or verification failed, 2 wrong usage, \
+                          3 refused (conflict, limit, pruned, rolled back), 4 unavailable.";
+
+/// A sharded, verifiable ledger database.
+#[derive(Debug, Parser)]
+#[command(name = "coppice", version, about, after_help = EXIT_CODES, propagate_version = true, disable_help_subcommand = true)]
+pub struct Arguments {
+    /// What every command takes.
+    #[command(flatten)]
+    pub common: Common,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What every command takes.
+#[derive(Clone, Debug, Args)]
+pub struct Common {
+    /// Where the ledger listens, as `coppice dev` prints it.
+    #[arg(long, global = true, env = "COPPICE_ENDPOINT", value_name = "URL")]
+    pub endpoint: Option<String>,
+    /// Print one JSON object a result; errors too, to standard error.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// How bytes are printed; by default as text where they are valid UTF-8, else as hex.
+    #[arg(long, global = true, value_name = "ENCODING")]
+    pub encoding: Option<Encoding>,
+}
+
+/// How bytes are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Encoding {
+    /// As text; bytes that are none are an error.
+    Utf8,
+    /// As hex with `0x` in front.
+    Hex,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a whole cluster in this process.
+    Dev(Dev),
+    /// Load batches: JSON lines, or the history of a git repository.
+    Load(Load),
+    /// Write one batch as one version.
+    Commit(Box<Commit>),
+    /// Read a key. Exit code 1 if it is not there.
+    #[command(after_help = FORMS)]
+    Get(Get),
+    /// Read the records of a key range: LOW included, HIGH not.
+    #[command(after_help = FORMS)]
+    Range(Range),
+    /// List the changes of a key, newest first.
+    #[command(after_help = FORMS)]
+    History(History),
+    /// List the keys that differ between two versions.
+    Diff(Diff),
+    /// Show the newest state.
+    Head,
+    /// Show the header of a version, or of an entry of the root log.
+    Header(Header),
+    /// Print the newest signed checkpoint.
+    Checkpoint(Checkpoint),
+    /// List the headers of the root log.
+    Log(Log),
+    /// Check a proof file, offline. Exit code 1 if it does not hold.
+    Verify(Verify),
+    /// Drop old versions. The root log keeps who and why.
+    Prune(Prune),
+    /// Make an older version head again, in a new epoch. The root log keeps who and why.
+    Rollback(Rollback),
+    /// Show groups, replicas and leaders.
+    Status,
+    /// Make a signing key and its public key.
+    Keygen(Keygen),
+    /// Check every replica of a stopped data directory, offline. Exit code 1 if anything is wrong.
+    Fsck(Fsck),
+    /// Print a completion script for a shell.
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// `coppice dev`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Prints `ready ENDPOINT` on one line when it serves. Ctrl-C stops it.\n\
+                  The shape (--shards, --split, --replicas, --partition-capacity) is chosen at the first start of a data directory.")]
+pub struct Dev {
+    /// Where the state is kept; by default in a temporary directory that is removed at the end.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Number of shards [default: one more than --split keys, else 2].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub shards: Option<u32>,
+    /// A key at which a shard begins; repeatable [default: even byte splits].
+    #[arg(long, value_name = "KEY")]
+    pub split: Vec<String>,
+    /// Replicas of each group: 1, 3 or 5 [default: 3].
+    #[arg(long, value_name = "N", value_parser = parse_replicas)]
+    pub replicas: Option<u32>,
+    /// Records at which a partition is frozen [default: 65536].
+    #[arg(long, value_name = "RECORDS", value_parser = clap::value_parser!(u32).range(8..))]
+    pub partition_capacity: Option<u32>,
+    /// Where to listen; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    pub listen: SocketAddr,
+}
+
+fn parse_replicas(text: &str) -> Result<u32, String> {
+    match text {
+        "1" => Ok(1),
+        "3" => Ok(3),
+        "5" => Ok(5),
+        _ => Err("a group has 1, 3 or 5 replicas".to_owned()),
+    }
+}
+
+/// `coppice load`.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "A line is {\"time_ms\": N, \"note\": TEXT, \"encoding\": \"utf8\" or \"hex\", \"put\": [[KEY, VALUE], ...], \"delete\": [KEY, ...]};\n\
+                  one line is one version. After an interruption, load the same input again: no line is applied twice."
+)]
+pub struct Load {
+    /// JSON lines, gzipped or not; `-` for standard input.
+    #[arg(value_name = "FILE", required_unless_present = "git", conflicts_with = "git")]
+    pub file: Option<PathBuf>,
+    /// A git repository: one commit of the first-parent history is one version, key = path, value = file.
+    #[arg(long, value_name = "DIR")]
+    pub git: Option<PathBuf>,
+    /// The session to load in: 32 hex digits, or any text [default: made from the cluster and the first line].
+    #[arg(long, value_name = "NAME")]
+    pub session: Option<String>,
+}
+
+/// `coppice commit`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = FORMS)]
+pub struct Commit {
+    /// Sets a key; repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub put: Vec<String>,
+    /// Deletes a key; repeatable.
+    #[arg(long, value_name = "KEY")]
+    pub delete: Vec<String>,
+    /// Only if the key has no value; repeatable.
+    #[arg(long, value_name = "KEY")]
+    pub if_absent: Vec<String>,
+    /// Only if the key has this value; repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub if_value: Vec<String>,
+    /// Only if SHA-256 of the key's value is this; repeatable.
+    #[arg(long, value_name = "KEY=HEX")]
+    pub if_value_sha256: Vec<String>,
+    /// Only if the key was changed last at this version; repeatable.
+    #[arg(long, value_name = "KEY=EPOCH.VERSION")]
+    pub if_changed: Vec<String>,
+    /// Only if this is the newest version before the batch.
+    #[arg(long, value_name = "VERSION")]
+    pub expect_version: Option<u64>,
+    /// The epoch of --expect-version [default: that of head].
+    #[arg(long, value_name = "EPOCH", requires = "expect_version")]
+    pub expect_epoch: Option<u64>,
+    /// Bytes that the ledger commits to by hash, with the batch.
+    #[arg(long, value_name = "VALUE")]
+    pub metadata: Option<String>,
+    /// Writes a receipt, a proof that the batch was committed.
+    #[arg(long, value_name = "FILE")]
+    pub receipt: Option<PathBuf>,
+}
+
+/// Which version is read.
+#[derive(Clone, Debug, Args)]
+pub struct At {
+    /// The version to read [default: head].
+    #[arg(long, value_name = "VERSION")]
+    pub version: Option<u64>,
+    /// The epoch of --version [default: the one in which it stands].
+    #[arg(long, value_name = "EPOCH", requires = "version")]
+    pub epoch: Option<u64>,
+}
+
+/// `coppice get`.
+#[derive(Clone, Debug, Args)]
+pub struct Get {
+    /// The key.
+    pub key: String,
+    /// Which version.
+    #[command(flatten)]
+    pub at: At,
+    /// Writes a proof of the answer, also of absence.
+    #[arg(long, value_name = "FILE")]
+    pub proof: Option<PathBuf>,
+}
+
+/// `coppice range`.
+#[derive(Clone, Debug, Args)]
+pub struct Range {
+    /// The lowest key; an empty one means from the first.
+    pub low: String,
+    /// The first key that is not in the range any more; an empty one means to the last.
+    pub high: String,
+    /// At most so many records.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
+    /// Which version.
+    #[command(flatten)]
+    pub at: At,
+    /// Writes a proof that these are the range's records, all of them.
+    #[arg(long, value_name = "FILE")]
+    pub proof: Option<PathBuf>,
+}
+
+/// `coppice history`.
+#[derive(Clone, Debug, Args)]
+pub struct History {
+    /// The key.
+    pub key: String,
+    /// At most so many changes.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
+    /// The version to begin with.
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// `coppice diff`.
+#[derive(Clone, Debug, Args)]
+pub struct Diff {
+    /// The version before.
+    pub from: u64,
+    /// The version after.
+    pub to: u64,
+}
+
+/// `coppice header`.
+#[derive(Clone, Debug, Args)]
+pub struct Header {
+    /// The version whose commit (or genesis) header is meant.
+    #[arg(required_unless_present = "sequence", conflicts_with = "sequence")]
+    pub version: Option<u64>,
+    /// The entry of the root log, counted from 0.
+    #[arg(long, value_name = "N")]
+    pub sequence: Option<u64>,
+}
+
+/// `coppice checkpoint`.
+#[derive(Clone, Debug, Args)]
+pub struct Checkpoint {
+    /// Writes a proof that this checkpoint extends the older one of --since and says which versions stand; `coppice verify --checkpoint` takes it.
+    #[arg(long, value_name = "FILE", requires = "since")]
+    pub proof: Option<PathBuf>,
+    /// The older checkpoint: a note, or the proof file that is to be verified.
+    #[arg(long, value_name = "FILE", requires = "proof")]
+    pub since: Option<PathBuf>,
+}
+
+/// `coppice log`.
+#[derive(Clone, Debug, Args)]
+pub struct Log {
+    /// The first entry.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub from: u64,
+    /// At most so many entries.
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// Goes on with what is appended, until interrupted.
+    #[arg(long)]
+    pub follow: bool,
+}
+
+/// `coppice verify`.
+#[derive(Clone, Debug, Args)]
+pub struct Verify {
+    /// The proof file.
+    pub file: PathBuf,
+    /// The ledger's public key as text (`ledger.vkey`), or `@` and a file that holds it.
+    #[arg(long, value_name = "PUBKEY")]
+    pub key: String,
+    /// A newer checkpoint, made by `coppice checkpoint --proof`, that shows whether the version still stands.
+    #[arg(long, value_name = "FILE")]
+    pub checkpoint: Option<PathBuf>,
+}
+
+/// `coppice prune`.
+#[derive(Clone, Debug, Args)]
+pub struct Prune {
+    /// The oldest version to keep.
+    #[arg(long, value_name = "VERSION")]
+    pub before: u64,
+    /// Why; stands in the root log.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub reason: String,
+    /// Who; stands in the root log [default: the user's name].
+    #[arg(long, value_name = "NAME")]
+    pub principal: Option<String>,
+}
+
+/// `coppice rollback`.
+#[derive(Clone, Debug, Args)]
+pub struct Rollback {
+    /// The version that becomes head again.
+    #[arg(long, value_name = "VERSION")]
+    pub to: u64,
+    /// Why; stands in the root log.
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+    /// Who; stands in the root log [default: the user's name].
+    #[arg(long, value_name = "NAME")]
+    pub principal: Option<String>,
+}
+
+/// `coppice keygen`.
+#[derive(Clone, Debug, Args)]
+pub struct Keygen {
+    /// The name of the key; a ledger's ends in `/` and its cluster id [default: `coppice/` and a new cluster id].
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Where the private key goes, readable by its owner alone; the public key goes beside it, with `.vkey`.
+    #[arg(long, value_name = "FILE", default_value = "ledger.key")]
+    pub out: PathBuf,
+}
+
+/// `coppice fsck`.
+#[derive(Clone, Debug, Args)]
+pub struct Fsck {
+    /// A data directory of `coppice dev`, not in use.
+    pub dir: PathBuf,
+}

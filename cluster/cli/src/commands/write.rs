@@ -1,0 +1,164 @@
+//! Writes: `commit`, `prune`, `rollback`.
+
+use coppice_client::{Client, Error};
+use coppice_env::{Rng, SystemRng};
+use coppice_proto::v1;
+use coppice_types::{Batch, Change, Condition, Digest, Operation, Precondition, SessionId, Stamp};
+use coppice_verify::header::{Body, Header};
+use serde_json::{Value, json};
+
+use crate::{
+    args::{Commit, Prune, Rollback},
+    failure::Failure,
+    output::Output,
+    text,
+};
+
+/// `coppice commit`. The batch has a session of its own, so that it may be sent again when an answer is lost.
+///
+/// # Errors
+/// If the batch is refused, or there is no answer.
+pub async fn commit(client: &Client, args: &Commit, output: Output) -> Result<(), Failure> {
+    let mut batch = parse_batch(args)?;
+    if let Some(version) = args.expect_version {
+        let epoch = match args.expect_epoch {
+            Some(epoch) => epoch,
+            None => client.head().await?.stamp.ok_or(Error::Malformed("no head"))?.epoch,
+        };
+        batch.expected_head = Some(Stamp::new(epoch, version));
+    }
+    let mut name = [0; 16];
+    SystemRng.fill(&mut name);
+    let mut session = client.open_session(SessionId(name)).await?;
+    let done = session.commit(coppice_client::batch(batch), args.receipt.is_some()).await?;
+    super::read::save(args.receipt.as_deref(), &done.receipt)?;
+    let stamp = done.stamp.ok_or(Error::Malformed("no version"))?;
+    let header = Header::decode(&done.header).map_err(|_| Error::Malformed("header"))?;
+    let object = json!({
+        "epoch": stamp.epoch,
+        "version": stamp.version,
+        "sequence": header.sequence.0,
+        "state_root": header.state_root.to_string(),
+        "journal_index": done.journal_index,
+    });
+    output.result(&object, || {
+        format!("version {} of epoch {}, state root {}", stamp.version, stamp.epoch, header.state_root)
+    })
+}
+
+fn parse_batch(args: &Commit) -> Result<Batch, Failure> {
+    let mut operations = Vec::new();
+    for pair in &args.put {
+        let (key, value) = text::parse_pair(pair)?;
+        operations.push(Operation { key, change: Change::Put(value) });
+    }
+    for key in &args.delete {
+        operations.push(Operation { key: text::parse_key(key)?, change: Change::Delete });
+    }
+    let preconditions = parse_preconditions(args)?;
+    if operations.is_empty() && preconditions.is_empty() && args.metadata.is_none() && args.expect_version.is_none() {
+        return Err(Failure::usage("there is nothing to commit").hint("Use --put KEY=VALUE or --delete KEY."));
+    }
+    if let Some(key) = repeated_key(&operations) {
+        let key = text::print(key, None)?.text;
+        return Err(Failure::usage(format!("`{key}` is written more than once in one batch")));
+    }
+    let metadata = args.metadata.as_deref().map(text::parse).transpose()?.unwrap_or_default();
+    Ok(Batch { operations, preconditions, metadata, exclusive: false, expected_head: None })
+}
+
+fn repeated_key(operations: &[Operation]) -> Option<&[u8]> {
+    let mut keys: Vec<&[u8]> = operations.iter().map(|operation| operation.key.as_slice()).collect();
+    keys.sort_unstable();
+    keys.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+}
+
+fn parse_preconditions(args: &Commit) -> Result<Vec<Precondition>, Failure> {
+    let mut preconditions = Vec::new();
+    for key in &args.if_absent {
+        preconditions.push(Precondition { key: text::parse_key(key)?, condition: Condition::Absent });
+    }
+    for pair in &args.if_value {
+        let (key, value) = text::parse_pair(pair)?;
+        let hash = coppice_verify::hash::sha256(&value);
+        preconditions.push(Precondition { key, condition: Condition::ValueHash(hash) });
+    }
+    for pair in &args.if_value_sha256 {
+        let (key, hash) = text::split_pair(pair)?;
+        let hash = Digest::from_slice(&text::parse_hex(hash)?)
+            .ok_or_else(|| Failure::usage(format!("`{hash}` is no SHA-256: it has 64 hex digits")))?;
+        preconditions.push(Precondition { key: text::parse_key(key)?, condition: Condition::ValueHash(hash) });
+    }
+    for pair in &args.if_changed {
+        let (key, stamp) = text::split_pair(pair)?;
+        let condition = Condition::LastChanged(parse_stamp(stamp)?);
+        preconditions.push(Precondition { key: text::parse_key(key)?, condition });
+    }
+    Ok(preconditions)
+}
+
+fn parse_stamp(text: &str) -> Result<Stamp, Failure> {
+    let numbers = text.split_once('.').map(|(epoch, version)| (epoch.parse(), version.parse()));
+    match numbers {
+        Some((Ok(epoch), Ok(version))) => Ok(Stamp::new(epoch, version)),
+        _ => Err(Failure::usage(format!("`{text}` is not EPOCH.VERSION, as in 0.17"))),
+    }
+}
+
+/// `coppice prune`.
+///
+/// # Errors
+/// If the prune is refused, or there is no answer.
+pub async fn prune(client: &Client, args: &Prune, output: Output) -> Result<(), Failure> {
+    let request = v1::PruneRequest {
+        before: args.before,
+        reason: args.reason.clone(),
+        principal: principal(args.principal.as_deref()),
+        expected_head: None,
+    };
+    let (object, header) = describe(&client.prune(request).await?)?;
+    output.result(&object, || match header.body {
+        Body::Prune(prune) => {
+            format!("versions before {} are dropped (entry {} of the root log)", prune.boundary, header.sequence)
+        }
+        _ => format!("entry {} of the root log", header.sequence),
+    })
+}
+
+/// `coppice rollback`.
+///
+/// # Errors
+/// If the rollback is refused, or there is no answer.
+pub async fn rollback(client: &Client, args: &Rollback, output: Output) -> Result<(), Failure> {
+    let request = v1::RollbackRequest {
+        to: args.to,
+        reason: args.reason.clone(),
+        principal: principal(args.principal.as_deref()),
+        expected_head: None,
+    };
+    let (object, header) = describe(&client.rollback(request).await?)?;
+    let stamp = header.stamp;
+    output.result(&object, || {
+        format!(
+            "head is version {} again, in epoch {} (entry {} of the root log)",
+            stamp.version, stamp.epoch, header.sequence
+        )
+    })
+}
+
+fn principal(given: Option<&str>) -> String {
+    given.map(str::to_owned).or_else(|| std::env::var("USER").ok()).unwrap_or_default()
+}
+
+fn describe(response: &v1::AdminResponse) -> Result<(Value, Header), Failure> {
+    let header = Header::decode(&response.header).map_err(|_| Error::Malformed("header"))?;
+    let head = response.head.ok_or(Error::Malformed("no head"))?;
+    let object = json!({
+        "kind": header.kind_name(),
+        "sequence": header.sequence.0,
+        "epoch": head.epoch,
+        "version": head.version,
+        "pruned_boundary": response.pruned_boundary,
+    });
+    Ok((object, header))
+}

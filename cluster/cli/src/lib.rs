@@ -1,0 +1,11 @@
+//! The `coppice` command as a library: arguments, commands, and [`dev`], a whole cluster in one process.
+//!
+//! Invariants: results go to standard output, everything else to standard error; every end has one of the five exit codes
+//! of [`failure::Code`]; the offline commands (`verify`, `keygen`, `fsck`, `completions`) open no connection.
+
+pub mod args;
+pub mod commands;
+pub mod failure;
+mod load;
+pub mod output;
+pub mod text;
