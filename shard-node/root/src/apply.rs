@@ -1,0 +1,317 @@
+//! What each command does. First everything is checked, then everything is changed: a refused command changes nothing.
+//!
+//! The rules are those of `docs/verification.md` section 9 and PROTOCOL sections 3, 5 and 8. They look at the state and the command
+//! alone, so every replica accepts the same commands.
+
+use std::collections::BTreeSet;
+
+use coppice_types::{Digest, Sequence, ShardId, Term};
+use coppice_verify::{
+    epochs::Epochs,
+    hash,
+    header::{Body, Header, Prune, Rollback},
+    journal::Entry,
+    merkle,
+};
+
+use crate::{
+    Error, Outcome, Refusal, Root,
+    chunk::States,
+    command::{AppendHeader, Command, OpenSession, TakeOver},
+    sessions::{SESSIONS_MAX, Unfit},
+    state::{Ledger, state_of, state_root},
+    timeline::Unreadable,
+    types::SessionCommit,
+};
+
+/// Why a command is not executed.
+pub(crate) enum Stop {
+    /// On every replica.
+    Refuse(Refusal),
+    /// On this one, which stops.
+    Fail(Error),
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refuse(refusal)
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Fail(error)
+    }
+}
+
+/// A header that passed every check, with the states of shards that it changes.
+struct Checked {
+    header: Header,
+    changed: States,
+}
+
+impl Root {
+    /// Executes a command of the raft entry `index`; `bytes` is its encoding.
+    pub(crate) fn execute(&mut self, index: u64, command: &Command, bytes: &[u8]) -> Result<Outcome, Error> {
+        let outcome = match command {
+            Command::TakeOver(command) => self.take_over(index, command, bytes),
+            Command::AppendHeader(command) => self.append_header(index, command, bytes),
+            Command::OpenSession(command) => self.open_session(index, *command, bytes),
+        };
+        match outcome {
+            Ok(outcome) => Ok(outcome),
+            Err(Stop::Refuse(refusal)) => Ok(Outcome::Refused(refusal)),
+            Err(Stop::Fail(error)) => Err(error),
+        }
+    }
+
+    fn take_over(&mut self, index: u64, command: &TakeOver, bytes: &[u8]) -> Result<Outcome, Stop> {
+        let founding = match (&self.state.ledger, &command.genesis) {
+            (Some(_), _) => None,
+            (None, None) => return Err(Refusal::NoGenesis.into()),
+            (None, Some(genesis)) => Some((check_genesis(genesis)?, genesis)),
+        };
+        let place = self.journal.append(index, bytes);
+        if let Some((header, genesis)) = founding {
+            self.state.ledger = Some(Ledger::found(header, genesis, place, &mut self.store));
+        }
+        self.state.term = self.state.term.next();
+        self.state.leader.clone_from(&command.candidate);
+        self.state.leader_clock_ms = command.clock_ms;
+        Ok(Outcome::TookOver { term: self.state.term })
+    }
+
+    fn open_session(&mut self, index: u64, command: OpenSession, bytes: &[u8]) -> Result<Outcome, Stop> {
+        let ledger = self.state.ledger.as_mut().ok_or(Refusal::NoGenesis)?;
+        let now_ms = command.clock_ms.max(ledger.newest.timestamp_ms);
+        let window = ledger.params().session_window;
+        let session =
+            ledger.sessions.open(command.session, now_ms, window).ok_or(Refusal::SessionsFull(SESSIONS_MAX))?;
+        let highest_number = session.highest_number();
+        let batch_hash = session.batch(highest_number).map(|batch| batch.batch_hash);
+        self.journal.append(index, bytes);
+        Ok(Outcome::SessionOpened { highest_number, batch_hash, window })
+    }
+
+    fn append_header(&mut self, index: u64, command: &AppendHeader, bytes: &[u8]) -> Result<Outcome, Stop> {
+        let Checked { header, changed } = self.check_append(command)?;
+        let place = self.journal.append(index, bytes);
+        let sequence = header.sequence;
+        let ledger = self.state.ledger.as_mut().expect("checked before");
+        match &header.body {
+            Body::Commit => {
+                ledger.sessions.commit(&command.sessions, sequence, header.timestamp_ms);
+                ledger.timeline.commit(sequence);
+            }
+            Body::Rollback(rollback) => {
+                let target = ledger.timeline.find(rollback.target.version, None).expect("checked before").sequence;
+                ledger.sessions.end_idle(header.timestamp_ms);
+                ledger.sessions.roll_back(target);
+                ledger.timeline.roll_back(rollback.target.version, sequence);
+            }
+            Body::Prune(prune) => {
+                ledger.sessions.end_idle(header.timestamp_ms);
+                ledger.timeline.prune(prune.boundary, sequence);
+            }
+            Body::Genesis(_) | Body::Other { .. } => unreachable!("other kinds were refused"),
+        }
+        ledger.append(header, &command.header, place, changed, &mut self.store, &mut self.state.sealed);
+        if ledger.chunk_is_full() {
+            let full = self.journal.roll();
+            ledger.seal_chunk(&full, &mut self.store, &mut self.state.sealed);
+        }
+        assert_eq!(ledger.newest.stamp, ledger.timeline.head(), "the newest header names the head");
+        Ok(Outcome::Appended { sequence, log_size: ledger.log.size(), log_root: ledger.log.root() })
+    }
+
+    fn check_append(&self, command: &AppendHeader) -> Result<Checked, Stop> {
+        let ledger = self.state.ledger.as_ref().ok_or(Refusal::NoGenesis)?;
+        check_term(command.term, self.state.term)?;
+        let header = Header::decode(&command.header).map_err(Refusal::Header)?;
+        if header.cluster != ledger.cluster {
+            return Err(Refusal::Cluster.into());
+        }
+        header.check_follows(&ledger.newest).map_err(|rule| Refusal::Follows(rule.0))?;
+        if header.shard_map != ledger.newest.shard_map {
+            return Err(Refusal::Content("shard map").into());
+        }
+        let mut epochs = ledger.timeline.epochs().clone();
+        let changed = match &header.body {
+            Body::Commit => check_commit(ledger, &header, command)?,
+            Body::Rollback(rollback) => {
+                let changed = self.check_rollback(ledger, rollback, command)?;
+                epochs.roll_back(header.stamp.epoch, rollback.target.version);
+                changed
+            }
+            Body::Prune(prune) => check_prune(ledger, prune, command)?,
+            Body::Genesis(_) | Body::Other { .. } => return Err(Refusal::Follows("kind").into()),
+        };
+        check_state(ledger, &header, &changed)?;
+        check_epochs(&header, &epochs)?;
+        check_journal_root(&header, &command.journal)?;
+        Ok(Checked { header, changed })
+    }
+
+    /// The states that the rollback changes: from those of the head to those of the target.
+    fn check_rollback(&self, ledger: &Ledger, rollback: &Rollback, command: &AppendHeader) -> Result<States, Stop> {
+        check_no_journal(command)?;
+        let (version, head) = (rollback.target.version, ledger.timeline.head());
+        let found = ledger.timeline.find(version, Some(rollback.target.epoch)).map_err(|why| match why {
+            Unreadable::NotYet => Refusal::AboveHead { version, head },
+            Unreadable::Pruned => Refusal::Pruned { version, boundary: ledger.timeline.boundary() },
+            Unreadable::RolledBack => Refusal::RolledBack(rollback.target),
+        })?;
+        let target = self.states_after(ledger, found.sequence)?;
+        for leaf in &command.changed_leaves {
+            if target.get(&leaf.shard) != Some(&state_of(leaf)) {
+                return Err(Refusal::Leaf { shard: leaf.shard, what: "not that of the target" }.into());
+            }
+        }
+        Ok(target.into_iter().filter(|(shard, state)| ledger.states.get(shard) != Some(state)).collect())
+    }
+}
+
+fn check_term(given: Term, current: Term) -> Result<(), Refusal> {
+    if given == current { Ok(()) } else { Err(Refusal::StaleTerm { given, current }) }
+}
+
+/// Checks the header that founds a ledger.
+fn check_genesis(bytes: &[u8]) -> Result<Header, Refusal> {
+    let header = Header::decode(bytes).map_err(Refusal::Header)?;
+    let Body::Genesis(genesis) = &header.body else { return Err(Refusal::Genesis("another kind")) };
+    if header.state_root != state_root(&genesis.shard_map.genesis_leaves()) {
+        return Err(Refusal::Genesis("the state root is not that of empty shards"));
+    }
+    check_epochs(&header, &Epochs::new())?;
+    Ok(header)
+}
+
+fn check_commit(ledger: &Ledger, header: &Header, command: &AppendHeader) -> Result<States, Refusal> {
+    let changed = check_leaves(ledger, header, command)?;
+    let touched = check_journal(command)?;
+    if !touched.iter().eq(changed.keys()) {
+        return Err(Refusal::Content("shards that the journal touches"));
+    }
+    check_sessions(ledger, header, &command.sessions)?;
+    Ok(changed)
+}
+
+fn check_prune(ledger: &Ledger, prune: &Prune, command: &AppendHeader) -> Result<States, Refusal> {
+    check_no_journal(command)?;
+    if let Some(leaf) = command.changed_leaves.first() {
+        return Err(Refusal::Leaf { shard: leaf.shard, what: "a prune changes no state" });
+    }
+    let (version, boundary, head) = (prune.boundary, ledger.timeline.boundary(), ledger.timeline.head());
+    if version > head.version {
+        return Err(Refusal::AboveHead { version, head });
+    }
+    if version < boundary {
+        return Err(Refusal::Pruned { version, boundary });
+    }
+    Ok(States::new())
+}
+
+/// The changed leaves name shards of the map with their ranges, each once, at the header's version.
+fn check_leaves(ledger: &Ledger, header: &Header, command: &AppendHeader) -> Result<States, Refusal> {
+    let mut changed = States::new();
+    for leaf in &command.changed_leaves {
+        let refuse = |what| Refusal::Leaf { shard: leaf.shard, what };
+        let shard = ledger.genesis.shard_map.shards().iter().find(|shard| shard.id == leaf.shard);
+        let shard = shard.ok_or_else(|| refuse("no such shard"))?;
+        if (&leaf.low, &leaf.high) != (&shard.low, &shard.high) {
+            return Err(refuse("another range"));
+        }
+        if leaf.version != header.stamp.version {
+            return Err(refuse("another version than the header's"));
+        }
+        if changed.insert(leaf.shard, state_of(leaf)).is_some() {
+            return Err(refuse("given twice"));
+        }
+    }
+    Ok(changed)
+}
+
+/// The shards that journal entries touch. Batches come first, then events; the batches with a session are those of the session commits.
+fn check_journal(command: &AppendHeader) -> Result<BTreeSet<ShardId>, Refusal> {
+    let mut touched = BTreeSet::new();
+    let mut named = BTreeSet::new();
+    let mut events = false;
+    for (at, bytes) in command.journal.iter().enumerate() {
+        let refuse = |what| Refusal::Journal { entry: at, what };
+        match Entry::decode(bytes).map_err(|_| refuse("malformed"))? {
+            Entry::Batch(_) if events => return Err(refuse("a batch after an event")),
+            Entry::Batch(batch) => {
+                touched.extend(batch.shards.iter().map(|(shard, _)| *shard));
+                named.extend(batch.session.map(|(session, number)| (at, session, number)));
+            }
+            Entry::Merge(merge) => {
+                events = true;
+                touched.insert(merge.shard);
+            }
+        }
+    }
+    for commit in &command.sessions {
+        let at = usize::try_from(commit.journal_index).unwrap_or(usize::MAX);
+        if !named.remove(&(at, commit.session, commit.number)) {
+            return Err(Refusal::Journal { entry: at, what: "not the batch of its session commit" });
+        }
+    }
+    match named.first() {
+        Some((at, ..)) => Err(Refusal::Journal { entry: *at, what: "a session's batch without session commit" }),
+        None => Ok(touched),
+    }
+}
+
+fn check_no_journal(command: &AppendHeader) -> Result<(), Refusal> {
+    if !command.journal.is_empty() {
+        return Err(Refusal::Content("journal"));
+    }
+    match command.sessions.first() {
+        Some(commit) => Err(Refusal::UnknownSession(commit.session)),
+        None => Ok(()),
+    }
+}
+
+fn check_sessions(ledger: &Ledger, header: &Header, commits: &[SessionCommit]) -> Result<(), Refusal> {
+    ledger.sessions.check(commits, header.timestamp_ms).map_err(|(at, unfit)| {
+        let SessionCommit { session, number, .. } = commits[at];
+        match unfit {
+            Unfit::Unknown => Refusal::UnknownSession(session),
+            Unfit::Zero => Refusal::Content("session number 0"),
+            Unfit::Expired => Refusal::Expired { session, number },
+            Unfit::Repeated => Refusal::Repeated { session, number, sequence: committed_by(ledger, &commits[at]) },
+        }
+    })
+}
+
+fn committed_by(ledger: &Ledger, commit: &SessionCommit) -> Option<Sequence> {
+    Some(ledger.sessions.get(commit.session)?.batch(commit.number)?.sequence)
+}
+
+fn check_state(ledger: &Ledger, header: &Header, changed: &States) -> Result<(), Refusal> {
+    let mut states = ledger.states.clone();
+    states.extend(changed);
+    let leaves = ledger.leaves(&states);
+    if usize::try_from(header.state_leaves) != Ok(leaves.len()) {
+        return Err(Refusal::Content("number of state leaves"));
+    }
+    if header.state_root != state_root(&leaves) {
+        return Err(Refusal::Content("state root"));
+    }
+    Ok(())
+}
+
+fn check_epochs(header: &Header, epochs: &Epochs) -> Result<(), Refusal> {
+    if usize::try_from(header.epoch_pairs) != Ok(epochs.pairs().len()) || header.epochs_root != epochs.root() {
+        return Err(Refusal::Content("epochs root"));
+    }
+    Ok(())
+}
+
+fn check_journal_root(header: &Header, journal: &[Vec<u8>]) -> Result<(), Refusal> {
+    let leaves: Vec<Digest> = journal.iter().map(|entry| hash::journal_leaf_hash(entry)).collect();
+    if usize::try_from(header.journal_leaves) != Ok(leaves.len()) || header.journal_root != merkle::mth(&leaves) {
+        return Err(Refusal::Content("journal root"));
+    }
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! A few recently read things, shared behind `&self`.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Keeps the last `max` values that were put in or found.
+#[derive(Debug)]
+pub(crate) struct Cache<K, V> {
+    recent: Mutex<VecDeque<(K, Arc<V>)>>,
+    max: usize,
+}
+
+impl<K: Copy + PartialEq, V> Cache<K, V> {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { recent: Mutex::new(VecDeque::with_capacity(max)), max }
+    }
+
+    /// The value of a key, made if it is not here.
+    pub(crate) fn get_or<E>(&self, key: K, make: impl FnOnce() -> Result<V, E>) -> Result<Arc<V>, E> {
+        if let Some(value) = self.find(key) {
+            return Ok(value);
+        }
+        let value = Arc::new(make()?);
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.truncate(self.max - 1);
+        recent.push_front((key, Arc::clone(&value)));
+        Ok(value)
+    }
+
+    fn find(&self, key: K) -> Option<Arc<V>> {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = recent.iter().position(|(other, _)| *other == key)?;
+        let found = recent.remove(at)?;
+        let value = Arc::clone(&found.1);
+        recent.push_front(found);
+        Some(value)
+    }
+}

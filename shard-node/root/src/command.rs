@@ -1,0 +1,265 @@
+//! What raft replicates in the root group, and its encoding.
+//!
+//! An encoded command begins with a version byte and a kind. A replica that meets one that it does not know stops, since it
+//! can no longer tell what the others do (PROTOCOL 1.5). Decoding never panics and never allocates by a count that it has
+//! not compared with the bytes at hand.
+
+use coppice_types::{
+    SessionId, Term,
+    codec::{self, Reader, Writer},
+};
+use coppice_verify::header::HEADER_BYTES_MAX;
+
+use crate::types::{SessionCommit, StateLeaf, decode_leaf, encode_leaf};
+
+/// The encoding that this code writes and reads.
+pub const COMMAND_VERSION: u8 = 1;
+/// The header format that this code applies.
+const HEADER_FORMAT: u8 = 1;
+/// The highest header kind that this code applies: genesis, commit, rollback, prune.
+const HEADER_KIND_MAX: u8 = 3;
+/// Longest name of a candidate, in bytes.
+pub const CANDIDATE_BYTES_MAX: usize = 256;
+/// Most shards that one header changes.
+pub const CHANGED_LEAVES_MAX: usize = 65_536;
+/// Largest encoded command, in bytes.
+pub const COMMAND_BYTES_MAX: usize = 64 << 20;
+
+/// What raft replicates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Makes the candidate leader and allots its term.
+    TakeOver(TakeOver),
+    /// Decides one event of the ledger.
+    AppendHeader(AppendHeader),
+    /// Opens a session, or finds it again.
+    OpenSession(OpenSession),
+}
+
+/// Makes the candidate leader and allots its term.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakeOver {
+    /// Name of the coordinator.
+    pub candidate: String,
+    /// Wall clock of the replica that proposed it, in ms since 1970.
+    pub clock_ms: u64,
+    /// The genesis header, for a log without one; else ignored.
+    pub genesis: Option<Vec<u8>>,
+}
+
+/// Appends a header to the root log, and with it decides what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppendHeader {
+    /// The leader's term.
+    pub term: Term,
+    /// Canonical bytes of the header.
+    pub header: Vec<u8>,
+    /// Leaves that differ from those of the head before; none for a rollback, whose leaves are those of its target.
+    pub changed_leaves: Vec<StateLeaf>,
+    /// Encoded journal entries, in order.
+    pub journal: Vec<Vec<u8>>,
+    /// The session batches among them, in any order.
+    pub sessions: Vec<SessionCommit>,
+}
+
+/// Opens a session, or finds it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenSession {
+    /// Name that the client chose.
+    pub session: SessionId,
+    /// Wall clock of the replica that proposed it, in ms since 1970.
+    pub clock_ms: u64,
+}
+
+/// Why bytes are not a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// A newer replica wrote it.
+    #[error("root command version {0} is not known")]
+    UnknownVersion(u8),
+    /// A newer replica wrote it.
+    #[error("root command kind {0} is not known")]
+    UnknownKind(u8),
+    /// It appends a header that a newer replica understands.
+    #[error("header of format {format} and kind {kind} is not known")]
+    UnknownHeader {
+        /// Its first byte.
+        format: u8,
+        /// Its second byte.
+        kind: u8,
+    },
+    /// It is larger than any command may be.
+    #[error("root command of {0} bytes is over the limit of {COMMAND_BYTES_MAX}")]
+    TooLarge(usize),
+    /// It is damaged.
+    #[error("malformed root command")]
+    Malformed(#[source] codec::Error),
+}
+
+impl From<codec::Error> for CommandError {
+    fn from(error: codec::Error) -> Self {
+        Self::Malformed(error)
+    }
+}
+
+impl Command {
+    /// The bytes to propose.
+    ///
+    /// # Errors
+    /// If a part is over its limit; then it must not be proposed.
+    pub fn encode(&self) -> Result<Vec<u8>, CommandError> {
+        let mut out = Writer::new();
+        out.u8(COMMAND_VERSION);
+        match self {
+            Self::TakeOver(command) => {
+                out.u8(0);
+                command.encode(&mut out)?;
+            }
+            Self::AppendHeader(command) => {
+                out.u8(1);
+                command.encode(&mut out)?;
+            }
+            Self::OpenSession(command) => {
+                out.u8(2);
+                out.raw(command.session.as_bytes());
+                out.u64(command.clock_ms);
+            }
+        }
+        if let Self::AppendHeader(command) = self {
+            known(&command.header)?;
+        }
+        let bytes = out.into_bytes();
+        if bytes.len() > COMMAND_BYTES_MAX { Err(CommandError::TooLarge(bytes.len())) } else { Ok(bytes) }
+    }
+
+    /// Reads what `encode` wrote.
+    ///
+    /// # Errors
+    /// If the bytes are not a command that this code knows; the replica must stop.
+    pub fn decode(bytes: &[u8]) -> Result<Self, CommandError> {
+        if bytes.len() > COMMAND_BYTES_MAX {
+            return Err(CommandError::TooLarge(bytes.len()));
+        }
+        let mut input = Reader::new(bytes);
+        match input.u8()? {
+            COMMAND_VERSION => {}
+            version => return Err(CommandError::UnknownVersion(version)),
+        }
+        let command = match input.u8()? {
+            0 => Self::TakeOver(TakeOver::decode(&mut input)?),
+            1 => Self::AppendHeader(AppendHeader::decode(&mut input)?),
+            2 => Self::OpenSession(OpenSession { session: SessionId(input.bytes16()?), clock_ms: input.u64()? }),
+            kind => return Err(CommandError::UnknownKind(kind)),
+        };
+        input.finish()?;
+        if let Self::AppendHeader(command) = &command {
+            known(&command.header)?;
+        }
+        Ok(command)
+    }
+}
+
+impl TakeOver {
+    fn encode(&self, out: &mut Writer) -> Result<(), CommandError> {
+        limit("candidate", self.candidate.len(), CANDIDATE_BYTES_MAX)?;
+        out.str16(self.candidate.as_bytes());
+        out.u64(self.clock_ms);
+        out.flag(self.genesis.is_some());
+        if let Some(genesis) = &self.genesis {
+            limit("genesis header", genesis.len(), HEADER_BYTES_MAX)?;
+            out.str16(genesis);
+        }
+        Ok(())
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, codec::Error> {
+        let candidate = input.str16()?;
+        if candidate.len() > CANDIDATE_BYTES_MAX {
+            return Err(codec::Error::Malformed("candidate"));
+        }
+        Ok(Self {
+            candidate: String::from_utf8(candidate.to_vec()).map_err(|_| codec::Error::Malformed("candidate"))?,
+            clock_ms: input.u64()?,
+            genesis: if input.flag("genesis")? { Some(header_bytes(input)?) } else { None },
+        })
+    }
+}
+
+impl AppendHeader {
+    fn encode(&self, out: &mut Writer) -> Result<(), CommandError> {
+        limit("header", self.header.len(), HEADER_BYTES_MAX)?;
+        limit("changed leaves", self.changed_leaves.len(), CHANGED_LEAVES_MAX)?;
+        limit("journal", self.journal.len(), u32::MAX as usize)?;
+        limit("sessions", self.sessions.len(), self.journal.len())?;
+        out.u64(self.term.0);
+        out.str16(&self.header);
+        out.u32(len32(self.changed_leaves.len()));
+        for leaf in &self.changed_leaves {
+            limit("key", leaf.low.len().max(leaf.high.as_ref().map_or(0, Vec::len)), usize::from(u16::MAX))?;
+            encode_leaf(leaf, out);
+        }
+        out.u32(len32(self.journal.len()));
+        for entry in &self.journal {
+            limit("journal entry", entry.len(), COMMAND_BYTES_MAX)?;
+            out.str32(entry);
+        }
+        out.u32(len32(self.sessions.len()));
+        for commit in &self.sessions {
+            out.raw(commit.session.as_bytes());
+            out.u64(commit.number);
+            out.digest(&commit.batch_hash);
+            out.u32(commit.journal_index);
+        }
+        Ok(())
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, codec::Error> {
+        Ok(Self {
+            term: Term(input.u64()?),
+            header: header_bytes(input)?,
+            changed_leaves: list(input, decode_leaf)?,
+            journal: list(input, |input| Ok(input.str32()?.to_vec()))?,
+            sessions: list(input, |input| {
+                Ok(SessionCommit {
+                    session: SessionId(input.bytes16()?),
+                    number: input.u64()?,
+                    batch_hash: input.digest()?,
+                    journal_index: input.u32()?,
+                })
+            })?,
+        })
+    }
+}
+
+/// Refuses headers whose kind begins with a later protocol version: only replicas that know it can apply it.
+fn known(header: &[u8]) -> Result<(), CommandError> {
+    match header {
+        [HEADER_FORMAT, kind, ..] if *kind <= HEADER_KIND_MAX => Ok(()),
+        [format, kind, ..] => Err(CommandError::UnknownHeader { format: *format, kind: *kind }),
+        _ => Err(CommandError::Malformed(codec::Error::Malformed("header"))),
+    }
+}
+
+fn header_bytes(input: &mut Reader<'_>) -> Result<Vec<u8>, codec::Error> {
+    match input.str16()? {
+        bytes if bytes.len() > HEADER_BYTES_MAX => Err(codec::Error::Malformed("header length")),
+        bytes => Ok(bytes.to_vec()),
+    }
+}
+
+/// Reads a counted list. Grows with the bytes that are there, whatever the count says.
+pub(crate) fn list<T>(
+    input: &mut Reader<'_>,
+    mut item: impl FnMut(&mut Reader<'_>) -> Result<T, codec::Error>,
+) -> Result<Vec<T>, codec::Error> {
+    let count = input.u32()?;
+    (0..count).map(|_| item(input)).collect()
+}
+
+fn limit(part: &'static str, len: usize, max: usize) -> Result<(), CommandError> {
+    if len > max { Err(CommandError::Malformed(codec::Error::Malformed(part))) } else { Ok(()) }
+}
+
+pub(crate) fn len32(len: usize) -> u32 {
+    u32::try_from(len).expect("counts were compared with their limits")
+}

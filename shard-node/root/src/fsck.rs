@@ -1,0 +1,136 @@
+//! Checks a replica's directory offline, and changes nothing.
+//!
+//! Every record of the journal is applied again from the very first on. That recomputes each tile from the entries, checks the chain
+//! of headers, every state root against its leaves and every journal root against its entries; what it gives must be, byte for byte, the
+//! files that are there and the state that was saved.
+
+use std::sync::Arc;
+
+use coppice_env::Storage;
+
+use crate::{
+    Error, Options, Root,
+    durable::{Superblock, is_ours},
+    journal::End,
+    state::State,
+    store,
+};
+
+/// Something that is wrong, or worth knowing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Where.
+    pub file: String,
+    /// What.
+    pub what: String,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What is wrong: empty for a sound directory.
+    pub findings: Vec<Finding>,
+    /// What a crash left and the next opening removes.
+    pub notes: Vec<Finding>,
+    /// Entries of the root log that were checked.
+    pub headers: u64,
+    /// Sealed files that were compared.
+    pub files: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+}
+
+/// Checks the directory of a replica that is not running.
+///
+/// # Errors
+/// If the storage fails, or the directory is in use; damage is no error but a finding.
+pub fn fsck(storage: &Arc<dyn Storage>) -> Result<Report, Error> {
+    let _lock = crate::durable::lock(&**storage)?;
+    match Superblock::read(&**storage) {
+        Ok(superblock) => check(storage, &superblock),
+        Err(error) => {
+            let mut report = Report::default();
+            report.found(error)?;
+            Ok(report)
+        }
+    }
+}
+
+/// Checks the files that a superblock names.
+pub(crate) fn check(storage: &Arc<dyn Storage>, superblock: &Superblock) -> Result<Report, Error> {
+    let mut report = Report::default();
+    let replayed = report.replay(storage, superblock);
+    let replayed = report.keep(replayed)?;
+    let loaded = Root::load(Arc::clone(storage), superblock.clone(), Options::default());
+    let loaded = report.keep(loaded)?;
+    if let Some(loaded) = &loaded {
+        report.compare_names(storage, loaded)?;
+    }
+    if let (Some(replayed), Some(loaded)) = (replayed, loaded) {
+        let end = loaded.journal.end();
+        if replayed.state.file(&end) != loaded.state.file(&end) {
+            report.add(&crate::durable::state_path(superblock.saved), "not the state that the journal leads to");
+        }
+    }
+    Ok(report)
+}
+
+impl Report {
+    /// The directory is sound.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+
+    fn replay(&mut self, storage: &Arc<dyn Storage>, superblock: &Superblock) -> Result<Root, Error> {
+        let mut root = Root::from_parts(Arc::clone(storage), State::new(), End::of_chunk(0), Options::default());
+        root.durable.superblock = superblock.clone();
+        root.replay(|root| {
+            root.journal.forget_unwritten();
+            for (name, bytes) in root.store.take_pending() {
+                self.files += 1;
+                self.bytes += bytes.len() as u64;
+                match store::read_file(storage.as_ref(), &name) {
+                    Ok(found) if found == *bytes => {}
+                    Ok(_) => self.add(&name, "not what its entries and the files below it lead to"),
+                    Err(error) => self.found(error)?,
+                }
+            }
+            Ok(())
+        })?;
+        self.headers = root.log_size();
+        Ok(root)
+    }
+
+    fn compare_names(&mut self, storage: &Arc<dyn Storage>, root: &Root) -> Result<(), Error> {
+        let named = root.named_files();
+        let found = store::walk(storage.as_ref(), "")?;
+        for name in named.iter().filter(|name| found.binary_search(name).is_err()) {
+            self.add(name, "missing");
+        }
+        for name in found.iter().filter(|name| is_ours(name) && !named.contains(*name)) {
+            self.notes.push(Finding { file: name.clone(), what: "left by a crash".to_owned() });
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, file: &str, what: &str) {
+        self.findings.push(Finding { file: file.to_owned(), what: what.to_owned() });
+    }
+
+    /// Damage is a finding; other errors are errors.
+    fn found(&mut self, error: Error) -> Result<(), Error> {
+        match error {
+            Error::Corrupted { file, what } => self.findings.push(Finding { file, what }),
+            other => return Err(other),
+        }
+        Ok(())
+    }
+
+    fn keep<T>(&mut self, result: Result<T, Error>) -> Result<Option<T>, Error> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => self.found(error).map(|()| None),
+        }
+    }
+}

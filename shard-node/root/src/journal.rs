@@ -1,0 +1,186 @@
+//! The accepted commands, in files that only grow: one for each 256 headers.
+//!
+//! A record is the raft index and the bytes of a command that changed the state. Recovery applies the records after the newest saved
+//! state again; later, they answer what the journal of a header was. Records wait in memory until a flush appends and syncs
+//! them; what a crash leaves beyond the length that the superblock names is cut off.
+
+use coppice_types::Digest;
+use coppice_verify::hash;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::{
+    Error,
+    store::{self, Store},
+    tiles::number_path,
+};
+
+/// Length and checksum in front of each record.
+pub(crate) const RECORD_HEAD_BYTES: usize = 12;
+/// The raft index in front of the command.
+const INDEX_BYTES: usize = 8;
+
+/// Where a record lies in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+}
+
+/// The end of the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    /// Number of the file: that of the bundle to which the next header goes.
+    pub(crate) chunk: u64,
+    /// Bytes in it.
+    pub(crate) len: u64,
+    /// Hash chain over its records.
+    pub(crate) chain: Digest,
+}
+
+impl End {
+    /// The start of a file.
+    pub(crate) fn of_chunk(chunk: u64) -> Self {
+        Self { chunk, len: 0, chain: Digest::default() }
+    }
+}
+
+/// A record as it lies in a file.
+#[derive(Debug)]
+pub(crate) struct Record<'a> {
+    pub(crate) place: Place,
+    pub(crate) index: u64,
+    pub(crate) command: &'a [u8],
+}
+
+/// The growing journal.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    end: End,
+    unwritten: Vec<Unwritten>,
+}
+
+/// The end of a file that is in memory only.
+#[derive(Debug)]
+struct Unwritten {
+    chunk: u64,
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+/// File of a chunk's journal.
+pub(crate) fn journal_path(chunk: u64) -> String {
+    format!("journal/{}", number_path(chunk))
+}
+
+/// One more link of the hash chain over a file's records, which names the file's content to a receiver.
+pub(crate) fn chain(before: &Digest, record: &[u8]) -> Digest {
+    hash::sha256(&[&before.0, record].concat())
+}
+
+impl Journal {
+    pub(crate) fn new(end: End) -> Self {
+        Self { end, unwritten: Vec::new() }
+    }
+
+    pub(crate) fn end(&self) -> End {
+        self.end
+    }
+
+    pub(crate) fn unwritten_bytes(&self) -> u64 {
+        self.unwritten.iter().map(|part| part.bytes.len() as u64).sum()
+    }
+
+    /// Appends a record to the growing file.
+    pub(crate) fn append(&mut self, index: u64, command: &[u8]) -> Place {
+        let payload = [&index.to_le_bytes(), command].concat();
+        let len = u32::try_from(payload.len()).expect("commands are limited");
+        let checksum = xxh3_64_with_seed(&payload, seed(self.end.chunk, self.end.len));
+        let record = [&len.to_le_bytes()[..], &checksum.to_le_bytes(), &payload].concat();
+        let place = Place { offset: self.end.len, len: u32::try_from(record.len()).expect("commands are limited") };
+        match self.unwritten.last_mut() {
+            Some(part) if part.chunk == self.end.chunk => part.bytes.extend_from_slice(&record),
+            _ => self.unwritten.push(Unwritten { chunk: self.end.chunk, offset: self.end.len, bytes: record.clone() }),
+        }
+        self.end.len += u64::from(place.len);
+        self.end.chain = chain(&self.end.chain, &record);
+        place
+    }
+
+    /// Ends the growing file and starts the next; gives the end of the full one.
+    pub(crate) fn roll(&mut self) -> End {
+        let next = End::of_chunk(self.end.chunk + 1);
+        std::mem::replace(&mut self.end, next)
+    }
+
+    /// The command at a place.
+    pub(crate) fn read(&self, store: &Store, chunk: u64, place: Place) -> Result<Vec<u8>, Error> {
+        let len = usize::try_from(place.len).expect("lengths of records are lengths in memory");
+        let in_memory = self.unwritten.iter().find(|part| part.chunk == chunk && part.offset <= place.offset);
+        let bytes = match in_memory {
+            Some(part) => {
+                let from = usize::try_from(place.offset - part.offset).expect("the part is in memory");
+                part.bytes[from..from + len].to_vec()
+            }
+            None => store::read_part(store.storage(), &journal_path(chunk), place.offset, len)?,
+        };
+        let record = parse(chunk, place.offset, &bytes)?;
+        if record.place != place {
+            return Err(Error::corrupted(&journal_path(chunk), "a record has another length than its index says"));
+        }
+        Ok(record.command.to_vec())
+    }
+
+    /// Makes every record durable.
+    pub(crate) fn persist(&mut self, store: &Store) -> Result<(), Error> {
+        let storage = store.storage();
+        let mut created = Vec::new();
+        for part in &self.unwritten {
+            let name = journal_path(part.chunk);
+            let file = store::open_or_create(storage, &name)?;
+            file.write_all_at(&part.bytes, part.offset).map_err(Error::io(&name, "write"))?;
+            file.sync_data().map_err(Error::io(&name, "sync"))?;
+            if part.offset == 0 {
+                created.push(name);
+            }
+        }
+        if !created.is_empty() {
+            store::sync_parents(storage, created.iter().map(String::as_str))?;
+        }
+        self.unwritten.clear();
+        Ok(())
+    }
+
+    /// Forgets what recovery appended again and is on disk already.
+    pub(crate) fn forget_unwritten(&mut self) {
+        self.unwritten.clear();
+    }
+}
+
+/// Bytes of the record at the start of `bytes`, by its own word.
+pub(crate) fn record_len(bytes: &[u8]) -> Option<usize> {
+    let len = u32::from_le_bytes(*bytes.first_chunk::<4>()?);
+    usize::try_from(len).ok()?.checked_add(RECORD_HEAD_BYTES)
+}
+
+/// The first record in `bytes`, which lie at `offset` of the chunk's file.
+pub(crate) fn parse(chunk: u64, offset: u64, bytes: &[u8]) -> Result<Record<'_>, Error> {
+    let damaged = |what| Error::corrupted(&journal_path(chunk), what);
+    let (head, rest) = bytes.split_first_chunk::<RECORD_HEAD_BYTES>().ok_or_else(|| damaged("a record ends early"))?;
+    let (len, checksum) = head.split_first_chunk::<4>().expect("the head has 12 bytes");
+    let len = u32::from_le_bytes(*len);
+    let checksum = u64::from_le_bytes(checksum.try_into().expect("the head has 12 bytes"));
+    let payload = usize::try_from(len).ok().and_then(|len| rest.get(..len));
+    let payload = payload.ok_or_else(|| damaged("a record ends early"))?;
+    if xxh3_64_with_seed(payload, seed(chunk, offset)) != checksum {
+        return Err(damaged("a record has another checksum"));
+    }
+    let (index, command) =
+        payload.split_first_chunk::<INDEX_BYTES>().ok_or_else(|| damaged("a record has no index"))?;
+    let whole = len.checked_add(RECORD_HEAD_BYTES as u32).ok_or_else(|| damaged("a record is too long"))?;
+    Ok(Record { place: Place { offset, len: whole }, index: u64::from_le_bytes(*index), command })
+}
+
+/// Binds a checksum to the place of its record, so that a record in a wrong place is seen.
+fn seed(chunk: u64, offset: u64) -> u64 {
+    chunk.rotate_left(40) ^ offset
+}

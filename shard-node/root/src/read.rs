@@ -1,0 +1,268 @@
+//! What the root group answers, all as of the newest command applied.
+
+use std::sync::Arc;
+
+use coppice_types::{ClusterId, Digest, Epoch, Params, Sequence, SessionId, ShardId, Stamp, Term, Version};
+use coppice_verify::header::{Body, Header};
+
+use crate::{
+    Error, Root,
+    chunk::{Chunk, States, index_path},
+    command::Command,
+    sessions::Session,
+    state::{Ledger, state_root},
+    timeline::Unreadable,
+    types::{AdminOperation, EpochPair, Operation, ShardBoundary, ShardMap, StateLeaf, VersionState},
+};
+
+/// Most headers of one read; they lie in one bundle, so a read may give fewer.
+pub const HEADERS_PER_READ_MAX: usize = 256;
+/// Bytes of headers after which a read ends.
+const HEADERS_BYTES_SOFT_MAX: usize = 1 << 20;
+
+/// What every reader needs to know, of one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Canonical bytes of the genesis header.
+    pub genesis: Arc<[u8]>,
+    /// Canonical bytes of the log's newest header.
+    pub newest: Arc<[u8]>,
+    /// Entries in the root log.
+    pub log_size: u64,
+    /// Root of the root log.
+    pub log_root: Digest,
+    /// The head.
+    pub head: Stamp,
+    /// The oldest version kept.
+    pub pruned_boundary: Version,
+    /// All epoch pairs, oldest first.
+    pub epochs: Vec<EpochPair>,
+    /// State leaves of the head, in key order.
+    pub leaves: Vec<StateLeaf>,
+    /// Term of the newest leader.
+    pub term: Term,
+    /// Name of the newest leader.
+    pub leader: String,
+}
+
+impl Root {
+    fn ledger(&self) -> Result<&Ledger, Error> {
+        self.state.ledger.as_ref().ok_or(Error::NoGenesis)
+    }
+
+    /// What every reader needs to know.
+    ///
+    /// # Errors
+    /// Before genesis.
+    pub fn view(&self) -> Result<View, Error> {
+        let ledger = self.ledger()?;
+        Ok(View {
+            genesis: Arc::clone(&ledger.genesis_bytes),
+            newest: Arc::clone(&ledger.newest_bytes),
+            log_size: ledger.log.size(),
+            log_root: ledger.log.root(),
+            head: ledger.timeline.head(),
+            pruned_boundary: ledger.timeline.boundary(),
+            epochs: ledger.timeline.epochs().pairs().to_vec(),
+            leaves: ledger.leaves(&ledger.states),
+            term: self.state.term,
+            leader: self.state.leader.clone(),
+        })
+    }
+
+    /// Term of the newest leader; 0 before the first.
+    #[must_use]
+    pub fn term(&self) -> Term {
+        self.state.term
+    }
+
+    /// Entries in the root log.
+    #[must_use]
+    pub fn log_size(&self) -> u64 {
+        self.state.ledger.as_ref().map_or(0, |ledger| ledger.log.size())
+    }
+
+    /// Root of the root log; replicas at one applied index must agree on it.
+    #[must_use]
+    pub fn log_root(&self) -> Digest {
+        self.state.ledger.as_ref().map_or_else(coppice_verify::merkle::empty_root, |ledger| ledger.log.root())
+    }
+
+    /// The newest header, if there is a ledger.
+    #[must_use]
+    pub fn newest_header(&self) -> Option<&Header> {
+        self.state.ledger.as_ref().map(|ledger| &ledger.newest)
+    }
+
+    /// The ledger's name, if there is one.
+    #[must_use]
+    pub fn cluster_id(&self) -> Option<ClusterId> {
+        self.state.ledger.as_ref().map(|ledger| ledger.cluster)
+    }
+
+    /// The ledger's parameters, if there is one.
+    #[must_use]
+    pub fn params(&self) -> Option<&Params> {
+        self.state.ledger.as_ref().map(Ledger::params)
+    }
+
+    /// The ledger's shards, if there is one.
+    #[must_use]
+    pub fn shard_map(&self) -> Option<&ShardMap> {
+        self.state.ledger.as_ref().map(|ledger| &ledger.genesis.shard_map)
+    }
+
+    /// A version that stands; with an epoch, only if that epoch saw it. Head's name after a rollback is another name of the
+    /// target, which is answered with its original one.
+    ///
+    /// # Errors
+    /// [`Error::RolledBack`], [`Error::NotYet`], [`Error::Pruned`], in this order; and if a file is damaged.
+    pub fn version(&self, version: Version, epoch: Option<Epoch>) -> Result<VersionState, Error> {
+        let ledger = self.ledger()?;
+        let found = ledger.timeline.find(version, epoch).map_err(|why| match (why, epoch) {
+            (Unreadable::RolledBack, Some(epoch)) => Error::RolledBack { epoch, version },
+            (Unreadable::Pruned, _) => Error::Pruned { version, boundary: ledger.timeline.boundary() },
+            (Unreadable::NotYet | Unreadable::RolledBack, _) => Error::NotYet { version, head: ledger.timeline.head() },
+        })?;
+        let header = ledger.log.entry(found.sequence.0, &self.store)?;
+        let decoded = decode(&header, found.sequence)?;
+        let leaves = ledger.leaves(&self.states_after(ledger, found.sequence)?);
+        if decoded.stamp != found.stamp || state_root(&leaves) != decoded.state_root {
+            return Err(Error::corrupted("index", format!("leaves of version {version} are not its header's")));
+        }
+        Ok(VersionState { header, sequence: found.sequence, stamp: found.stamp, leaves })
+    }
+
+    /// Canonical bytes of one header.
+    ///
+    /// # Errors
+    /// [`Error::NoEntry`]; and if a file is damaged.
+    pub fn header(&self, sequence: Sequence) -> Result<Vec<u8>, Error> {
+        self.ledger()?.log.entry(sequence.0, &self.store)
+    }
+
+    /// Canonical bytes of headers from one on: at least one unless the log ends there, at most `limit`, possibly fewer.
+    ///
+    /// # Errors
+    /// If a file is damaged.
+    pub fn headers(&self, from: Sequence, limit: u32) -> Result<Vec<Vec<u8>>, Error> {
+        let limit = usize::try_from(limit).map_or(HEADERS_PER_READ_MAX, |limit| limit.min(HEADERS_PER_READ_MAX));
+        let mut headers = self.ledger()?.log.entries(from.0, limit, &self.store)?;
+        let mut bytes = 0;
+        let fitting = headers.iter().take_while(|header| {
+            let fits = bytes < HEADERS_BYTES_SOFT_MAX;
+            bytes += header.len();
+            fits
+        });
+        let fitting = fitting.count();
+        headers.truncate(fitting);
+        Ok(headers)
+    }
+
+    /// Path of entry `index` in the first `size` entries of the log (RFC 9162).
+    ///
+    /// # Errors
+    /// [`Error::NoEntry`]; and if a file is damaged.
+    pub fn inclusion(&self, index: Sequence, size: u64) -> Result<Vec<Digest>, Error> {
+        self.ledger()?.log.inclusion(index.0, size, &self.store)
+    }
+
+    /// Path that shows that the first `old_size` entries are a prefix of the first `size` (RFC 9162).
+    ///
+    /// # Errors
+    /// [`Error::NoEntry`]; and if a file is damaged.
+    pub fn consistency(&self, old_size: u64, size: u64) -> Result<Vec<Digest>, Error> {
+        self.ledger()?.log.consistency(old_size, size, &self.store)
+    }
+
+    /// Root of the first `size` entries.
+    ///
+    /// # Errors
+    /// [`Error::NoEntry`]; and if a file is damaged.
+    pub fn root_at(&self, size: u64) -> Result<Digest, Error> {
+        self.ledger()?.log.root_at(size, &self.store)
+    }
+
+    /// Encoded journal entries of one header; none for headers other than commits.
+    ///
+    /// # Errors
+    /// [`Error::NoEntry`]; and if a file is damaged.
+    pub fn journal(&self, sequence: Sequence) -> Result<Vec<Vec<u8>>, Error> {
+        let ledger = self.ledger()?;
+        let missing = Error::NoEntry { asked: sequence.0, size: ledger.log.size() };
+        let (number, at) = ledger.chunk_of(sequence).ok_or(missing)?;
+        let damaged = |what: &str| Error::corrupted(&crate::journal::journal_path(number), what);
+        let place = self.in_chunk(ledger, number, |chunk| chunk.place(at))?;
+        let place = place.ok_or_else(|| damaged("the index has no such header"))?;
+        let command = self.journal.read(&self.store, number, place)?;
+        match Command::decode(&command) {
+            Ok(Command::AppendHeader(append)) if append.header == self.header(sequence)? => Ok(append.journal),
+            Ok(Command::TakeOver(_)) if sequence == Sequence(0) => Ok(Vec::new()),
+            _ => Err(damaged("not the record of the header")),
+        }
+    }
+
+    /// An open session.
+    #[must_use]
+    pub fn session(&self, id: SessionId) -> Option<&Session> {
+        self.state.ledger.as_ref()?.sessions.get(id)
+    }
+
+    /// All open sessions, most recently used first.
+    pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.state.ledger.iter().flat_map(|ledger| ledger.sessions.iter())
+    }
+
+    /// Up to `limit` admin operations after a number, in order, with what every shard needs to execute them.
+    ///
+    /// # Errors
+    /// If a file is damaged.
+    pub fn admin_after(&self, number: u64, limit: usize) -> Result<Vec<AdminOperation>, Error> {
+        let ledger = self.ledger()?;
+        let newest = ledger.timeline.admin_count();
+        (number..newest).take(limit).map(|before| self.admin(ledger, before + 1)).collect()
+    }
+
+    fn admin(&self, ledger: &Ledger, number: u64) -> Result<AdminOperation, Error> {
+        let admin = ledger.timeline.admin(number).expect("the number was counted");
+        let header = decode(&ledger.log.entry(admin.sequence.0, &self.store)?, admin.sequence)?;
+        let operation = match header.body {
+            Body::Rollback(rollback) => {
+                let target = decode(&ledger.log.entry(admin.target.0, &self.store)?, admin.target)?;
+                assert_eq!(target.stamp.version, rollback.target.version, "the target was located when it was applied");
+                Operation::Rollback { to: target.stamp, epoch: header.stamp.epoch }
+            }
+            Body::Prune(prune) => Operation::Prune { before: prune.boundary },
+            _ => return Err(Error::corrupted("log", format!("header {} is no admin operation", admin.sequence))),
+        };
+        let before = Sequence(admin.sequence.0.checked_sub(1).expect("genesis is no admin operation"));
+        let newest = self.states_after(ledger, before)?;
+        let boundary = self.states_after(ledger, admin.target)?;
+        let shards =
+            ledger.genesis.shard_map.shards().iter().filter_map(|shard| boundary_of(shard.id, &boundary, &newest));
+        Ok(AdminOperation { admin_sequence: number, sequence: admin.sequence, operation, shards: shards.collect() })
+    }
+
+    /// The states of all shards after a header that the log has.
+    pub(crate) fn states_after(&self, ledger: &Ledger, sequence: Sequence) -> Result<States, Error> {
+        let (number, at) = ledger.chunk_of(sequence).expect("the header is in the log");
+        self.in_chunk(ledger, number, |chunk| chunk.states_after(at))
+    }
+
+    /// Reads from the index of a chunk: the growing one is in memory, full ones are files.
+    fn in_chunk<T>(&self, ledger: &Ledger, number: u64, read: impl FnOnce(&Chunk) -> T) -> Result<T, Error> {
+        if number == self.journal.end().chunk {
+            return Ok(read(&ledger.chunk));
+        }
+        let load = || Chunk::from_file(number, &self.store.read(&index_path(number))?).map(|(chunk, _)| chunk);
+        Ok(read(&*self.chunks.get_or(number, load)?))
+    }
+}
+
+fn boundary_of(shard: ShardId, boundary: &States, newest: &States) -> Option<ShardBoundary> {
+    Some(ShardBoundary { shard, boundary: *boundary.get(&shard)?, newest: *newest.get(&shard)? })
+}
+
+fn decode(header: &[u8], sequence: Sequence) -> Result<Header, Error> {
+    Header::decode(header).map_err(|error| Error::corrupted("log", format!("header {sequence}: {error}")))
+}

@@ -1,0 +1,255 @@
+//! Sessions: which numbered batches of which clients were committed, so that none is applied twice.
+//!
+//! A session remembers the batches whose numbers lie in the window below its highest number. Sessions end by count and by
+//! the time of headers, inside apply and in an order that depends on commands alone, so all replicas end the same ones. A
+//! session in use is never ended to make room: opening another is refused instead.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use coppice_types::{
+    Digest, Sequence, SessionId,
+    codec::{Error, Reader, Writer},
+};
+
+use crate::{
+    command::len32,
+    types::{SessionBatch, SessionCommit},
+};
+
+/// Most sessions that are open at once.
+pub const SESSIONS_MAX: usize = 4096;
+/// A session that no header used for this long has ended.
+pub const SESSION_IDLE_MS_MAX: u64 = 7 * 24 * 3600 * 1000;
+/// A session used within this time is not ended to make room for another.
+pub const SESSION_IDLE_MS_MIN: u64 = 60 * 1000;
+
+/// One client's stream of numbered batches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Session {
+    batches: BTreeMap<u64, Remembered>,
+    highest_number: u64,
+    window: u32,
+    /// The later of the last header's time and the opening replica's clock.
+    used_ms: u64,
+    /// Orders sessions by last use.
+    used_tick: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Remembered {
+    batch_hash: Digest,
+    sequence: Sequence,
+    journal_index: u32,
+    rolled_back: bool,
+}
+
+/// Why a session's batch may not be committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unfit {
+    Unknown,
+    Expired,
+    Repeated,
+    Zero,
+}
+
+impl Session {
+    /// The highest number committed, 0 for none.
+    #[must_use]
+    pub fn highest_number(&self) -> u64 {
+        self.highest_number
+    }
+
+    /// Whether a number is below the window: what became of it is not known any more.
+    #[must_use]
+    pub fn is_expired(&self, number: u64) -> bool {
+        self.highest_number.saturating_sub(number) >= u64::from(self.window)
+    }
+
+    /// The batch of a number, if it was committed and is in the window.
+    #[must_use]
+    pub fn batch(&self, number: u64) -> Option<SessionBatch> {
+        self.batches.get(&number).map(|batch| batch.named(number))
+    }
+
+    /// All batches in the window, by number.
+    pub fn batches(&self) -> impl DoubleEndedIterator<Item = SessionBatch> + '_ {
+        self.batches.iter().map(|(number, batch)| batch.named(*number))
+    }
+
+    fn commit(&mut self, commit: &SessionCommit, sequence: Sequence) {
+        let batch = Remembered {
+            batch_hash: commit.batch_hash,
+            sequence,
+            journal_index: commit.journal_index,
+            rolled_back: false,
+        };
+        assert!(self.batches.insert(commit.number, batch).is_none(), "a number is committed once");
+        self.highest_number = self.highest_number.max(commit.number);
+        let oldest = self.highest_number.saturating_sub(u64::from(self.window)) + 1;
+        self.batches = self.batches.split_off(&oldest);
+    }
+}
+
+impl Remembered {
+    fn named(&self, number: u64) -> SessionBatch {
+        SessionBatch {
+            number,
+            batch_hash: self.batch_hash,
+            sequence: self.sequence,
+            journal_index: self.journal_index,
+            rolled_back: self.rolled_back,
+        }
+    }
+}
+
+/// All open sessions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sessions {
+    by_id: BTreeMap<SessionId, Session>,
+    by_use: BTreeSet<(u64, SessionId)>,
+    tick: u64,
+}
+
+impl Sessions {
+    pub(crate) fn get(&self, id: SessionId) -> Option<&Session> {
+        self.by_id.get(&id)
+    }
+
+    /// Most recently used first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.by_use.iter().rev().map(|(_, id)| (*id, &self.by_id[id]))
+    }
+
+    /// Opens a session or finds it again; `None` if there is no room.
+    pub(crate) fn open(&mut self, id: SessionId, now_ms: u64, window: u32) -> Option<&Session> {
+        if !self.by_id.contains_key(&id) {
+            if self.by_id.len() >= SESSIONS_MAX {
+                let (_, oldest) = *self.by_use.first().expect("there are sessions");
+                if now_ms.saturating_sub(self.by_id[&oldest].used_ms) < SESSION_IDLE_MS_MIN {
+                    return None;
+                }
+                self.end(oldest);
+            }
+            self.by_id.insert(id, Session { window, ..Session::default() });
+        }
+        self.touch(id, now_ms);
+        self.by_id.get(&id)
+    }
+
+    /// Checks the batches of one header, in order, against each other too. Sessions that the header's time ends count as ended.
+    pub(crate) fn check(&self, commits: &[SessionCommit], now_ms: u64) -> Result<(), (usize, Unfit)> {
+        let mut seen = BTreeSet::new();
+        for (at, commit) in commits.iter().enumerate() {
+            let unfit = match self.by_id.get(&commit.session) {
+                None => Some(Unfit::Unknown),
+                Some(session) if session.has_ended(now_ms) => Some(Unfit::Unknown),
+                Some(_) if commit.number == 0 => Some(Unfit::Zero),
+                Some(session) if session.is_expired(commit.number) => Some(Unfit::Expired),
+                Some(session) if session.batches.contains_key(&commit.number) => Some(Unfit::Repeated),
+                Some(_) if !seen.insert((commit.session, commit.number)) => Some(Unfit::Repeated),
+                Some(_) => None,
+            };
+            if let Some(unfit) = unfit {
+                return Err((at, unfit));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends what the header's time ends, then remembers its batches, which `check` found fit.
+    pub(crate) fn commit(&mut self, commits: &[SessionCommit], sequence: Sequence, now_ms: u64) {
+        self.end_idle(now_ms);
+        for commit in commits {
+            self.by_id.get_mut(&commit.session).expect("checked before").commit(commit, sequence);
+            self.touch(commit.session, now_ms);
+        }
+    }
+
+    /// Ends the sessions that were idle for too long at this time.
+    pub(crate) fn end_idle(&mut self, now_ms: u64) {
+        let ended: Vec<_> =
+            self.by_id.iter().filter(|(_, session)| session.has_ended(now_ms)).map(|(id, _)| *id).collect();
+        ended.into_iter().for_each(|id| self.end(id));
+    }
+
+    /// Marks the batches of every header after `target` as rolled back.
+    pub(crate) fn roll_back(&mut self, target: Sequence) {
+        for batch in self.by_id.values_mut().flat_map(|session| session.batches.values_mut()) {
+            batch.rolled_back |= batch.sequence > target;
+        }
+    }
+
+    fn touch(&mut self, id: SessionId, now_ms: u64) {
+        self.tick += 1;
+        let session = self.by_id.get_mut(&id).expect("only open sessions are used");
+        self.by_use.remove(&(session.used_tick, id));
+        session.used_ms = session.used_ms.max(now_ms);
+        session.used_tick = self.tick;
+        self.by_use.insert((self.tick, id));
+    }
+
+    fn end(&mut self, id: SessionId) {
+        let session = self.by_id.remove(&id).expect("only open sessions end");
+        self.by_use.remove(&(session.used_tick, id));
+        assert_eq!(self.by_id.len(), self.by_use.len(), "every session has one place in the order of use");
+    }
+
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        out.u64(self.tick);
+        out.u32(len32(self.by_id.len()));
+        for (id, session) in &self.by_id {
+            out.raw(id.as_bytes());
+            out.u64(session.highest_number);
+            out.u32(session.window);
+            out.u64(session.used_ms);
+            out.u64(session.used_tick);
+            out.u32(len32(session.batches.len()));
+            for (number, batch) in &session.batches {
+                out.u64(*number);
+                out.digest(&batch.batch_hash);
+                out.u64(batch.sequence.0);
+                out.u32(batch.journal_index);
+                out.flag(batch.rolled_back);
+            }
+        }
+    }
+
+    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
+        let mut sessions = Self { tick: input.u64()?, ..Self::default() };
+        for _ in 0..input.u32()? {
+            let id = SessionId(input.bytes16()?);
+            let session = Session::decode(input)?;
+            if !sessions.by_use.insert((session.used_tick, id)) || sessions.by_id.insert(id, session).is_some() {
+                return Err(Error::Malformed("sessions"));
+            }
+        }
+        Ok(sessions)
+    }
+}
+
+impl Session {
+    fn has_ended(&self, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.used_ms) > SESSION_IDLE_MS_MAX
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
+        let mut session = Self {
+            batches: BTreeMap::new(),
+            highest_number: input.u64()?,
+            window: input.u32()?,
+            used_ms: input.u64()?,
+            used_tick: input.u64()?,
+        };
+        for _ in 0..input.u32()? {
+            let number = input.u64()?;
+            let batch = Remembered {
+                batch_hash: input.digest()?,
+                sequence: Sequence(input.u64()?),
+                journal_index: input.u32()?,
+                rolled_back: input.flag("rolled back")?,
+            };
+            session.batches.insert(number, batch);
+        }
+        Ok(session)
+    }
+}

@@ -1,0 +1,230 @@
+//! All that the root group knows, apart from what lies in sealed files and the journal; and how it is saved.
+//!
+//! Its size grows with shards, sessions and admin operations, and by some 50 bytes for each sealed file, but not with versions.
+
+use std::sync::Arc;
+
+use coppice_types::{
+    ClusterId, Digest, Params, Sequence, Term,
+    codec::{self, Reader, Writer},
+};
+use coppice_verify::header::{Body, Genesis, Header};
+
+use crate::{
+    Error,
+    chunk::{Chunk, Kind, Sealed, States, checked, decode_states, encode_states},
+    command::{len32, list},
+    journal::{End, Place},
+    log::{self, Log},
+    sessions::Sessions,
+    store::Store,
+    tiles::{TILE_WIDTH, split_index},
+    timeline::Timeline,
+    types::{ShardState, StateLeaf},
+};
+
+/// First bytes of a saved state.
+const MAGIC: &[u8; 8] = b"copstt01";
+
+/// All that commands change.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// Term of the newest leader; 0 before the first.
+    pub(crate) term: Term,
+    /// Name of the newest leader.
+    pub(crate) leader: String,
+    /// Clock of the replica that proposed its take-over.
+    pub(crate) leader_clock_ms: u64,
+    /// The ledger, once founded.
+    pub(crate) ledger: Option<Ledger>,
+    /// Every file that never changes again.
+    pub(crate) sealed: Vec<Sealed>,
+}
+
+/// A founded ledger.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pub(crate) cluster: ClusterId,
+    pub(crate) genesis_bytes: Arc<[u8]>,
+    pub(crate) genesis: Arc<Genesis>,
+    pub(crate) newest_bytes: Arc<[u8]>,
+    pub(crate) newest: Header,
+    pub(crate) log: Log,
+    /// Leaves of the head.
+    pub(crate) states: States,
+    pub(crate) timeline: Timeline,
+    pub(crate) sessions: Sessions,
+    /// Index of the growing chunk.
+    pub(crate) chunk: Chunk,
+}
+
+impl State {
+    /// Before the first command.
+    pub(crate) fn new() -> Self {
+        Self { term: Term(0), leader: String::new(), leader_clock_ms: 0, ledger: None, sealed: Vec::new() }
+    }
+
+    /// The bytes of the file that saves this state, as of the journal's end.
+    pub(crate) fn file(&self, journal: &End) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.raw(MAGIC);
+        out.u64(journal.chunk);
+        out.u64(journal.len);
+        out.digest(&journal.chain);
+        out.u64(self.term.0);
+        out.str16(self.leader.as_bytes());
+        out.u64(self.leader_clock_ms);
+        out.u32(len32(self.sealed.len()));
+        self.sealed.iter().for_each(|sealed| sealed.encode(&mut out));
+        out.flag(self.ledger.is_some());
+        if let Some(ledger) = &self.ledger {
+            ledger.encode(&mut out);
+        }
+        let mut bytes = out.into_bytes();
+        let checksum = xxhash_rust::xxh3::xxh3_64(&bytes);
+        bytes.extend_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a saved state, and the end of the journal as of which it is.
+    pub(crate) fn from_file(name: &str, bytes: &[u8]) -> Result<(Self, End), Error> {
+        let body = checked(bytes).ok_or_else(|| Error::corrupted(name, "the checksum differs"))?;
+        Self::decode(body).map_err(|error| Error::corrupted(name, error.to_string()))
+    }
+
+    fn decode(bytes: &[u8]) -> Result<(Self, End), codec::Error> {
+        let mut input = Reader::new(bytes);
+        if input.take(MAGIC.len())? != MAGIC {
+            return Err(codec::Error::Malformed("magic"));
+        }
+        let journal = End { chunk: input.u64()?, len: input.u64()?, chain: input.digest()? };
+        let state = Self {
+            term: Term(input.u64()?),
+            leader: String::from_utf8(input.str16()?.to_vec()).map_err(|_| codec::Error::Malformed("leader"))?,
+            leader_clock_ms: input.u64()?,
+            sealed: list(&mut input, Sealed::decode)?,
+            ledger: if input.flag("ledger")? { Some(Ledger::decode(&mut input)?) } else { None },
+        };
+        input.finish()?;
+        Ok((state, journal))
+    }
+}
+
+impl Ledger {
+    /// Right after its genesis header, whose record lies at `place`.
+    pub(crate) fn found(header: Header, bytes: &[u8], place: Place, store: &mut Store) -> Self {
+        let Body::Genesis(genesis) = &header.body else { panic!("only a genesis header founds a ledger") };
+        let leaves = genesis.shard_map.genesis_leaves();
+        let states: States = leaves.iter().map(|leaf| (leaf.shard, state_of(leaf))).collect();
+        let mut ledger = Self {
+            cluster: header.cluster,
+            genesis_bytes: bytes.into(),
+            genesis: Arc::new(genesis.clone()),
+            newest_bytes: bytes.into(),
+            newest: header.clone(),
+            log: Log::new(),
+            states: States::new(),
+            timeline: Timeline::new(),
+            sessions: Sessions::default(),
+            chunk: Chunk::default(),
+        };
+        // A log of one entry fills no tile.
+        let mut sealed = Vec::new();
+        ledger.append(header, bytes, place, states, store, &mut sealed);
+        assert!(sealed.is_empty(), "genesis seals nothing");
+        ledger
+    }
+
+    /// Appends a header to log and index. Whether the chunk is full now, `seal_chunk` must follow.
+    pub(crate) fn append(
+        &mut self,
+        header: Header,
+        bytes: &[u8],
+        place: Place,
+        changed: States,
+        store: &mut Store,
+        sealed: &mut Vec<Sealed>,
+    ) {
+        assert_eq!(header.sequence.0, self.log.size(), "the header is the log's next entry");
+        self.states.extend(&changed);
+        self.chunk.push(place, changed);
+        self.log.push(bytes, store, sealed);
+        self.newest = header;
+        self.newest_bytes = bytes.into();
+    }
+
+    /// The growing chunk has all its headers.
+    pub(crate) fn chunk_is_full(&self) -> bool {
+        self.chunk.len() == TILE_WIDTH
+    }
+
+    /// Seals the index of the full chunk, whose journal ended there, and starts the next.
+    pub(crate) fn seal_chunk(&mut self, journal: &End, store: &mut Store, sealed: &mut Vec<Sealed>) {
+        let full = std::mem::replace(&mut self.chunk, Chunk::new(self.states.clone()));
+        log::seal(store, sealed, Kind::Index, journal.chunk, full.file(journal));
+        sealed.push(Sealed { kind: Kind::Journal, number: journal.chunk, len: journal.len, hash: journal.chain });
+    }
+
+    pub(crate) fn params(&self) -> &Params {
+        &self.genesis.params
+    }
+
+    /// These states as leaves in key order.
+    pub(crate) fn leaves(&self, states: &States) -> Vec<StateLeaf> {
+        let shards = self.genesis.shard_map.shards().iter();
+        shards
+            .filter_map(|shard| {
+                let state = states.get(&shard.id)?;
+                let (low, high) = (shard.low.clone(), shard.high.clone());
+                Some(StateLeaf { shard: shard.id, low, high, version: state.version, digest: state.digest })
+            })
+            .collect()
+    }
+
+    /// The chunk of a header and its place in it; `None` beyond the log's end.
+    pub(crate) fn chunk_of(&self, sequence: Sequence) -> Option<(u64, usize)> {
+        (sequence.0 < self.log.size()).then(|| split_index(sequence.0))
+    }
+
+    fn encode(&self, out: &mut Writer) {
+        out.str16(&self.genesis_bytes);
+        out.str16(&self.newest_bytes);
+        self.log.encode(out);
+        encode_states(&self.states, out);
+        self.timeline.encode(out);
+        self.sessions.encode(out);
+        self.chunk.encode(out);
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, codec::Error> {
+        let genesis_bytes: Arc<[u8]> = input.str16()?.into();
+        let newest_bytes: Arc<[u8]> = input.str16()?.into();
+        let founding = Header::decode(&genesis_bytes)?;
+        let Body::Genesis(genesis) = founding.body else { return Err(codec::Error::Malformed("genesis")) };
+        let ledger = Self {
+            cluster: founding.cluster,
+            genesis: Arc::new(genesis),
+            newest: Header::decode(&newest_bytes)?,
+            genesis_bytes,
+            newest_bytes,
+            log: Log::decode(input)?,
+            states: decode_states(input)?,
+            timeline: Timeline::decode(input)?,
+            sessions: Sessions::decode(input)?,
+            chunk: Chunk::decode(input)?,
+        };
+        let consistent = ledger.newest.sequence.0.checked_add(1) == Some(ledger.log.size())
+            && ledger.newest.stamp == ledger.timeline.head()
+            && split_index(ledger.log.size()).1 == ledger.chunk.len();
+        if consistent { Ok(ledger) } else { Err(codec::Error::Malformed("parts that belong together")) }
+    }
+}
+
+pub(crate) fn state_of(leaf: &StateLeaf) -> ShardState {
+    ShardState { version: leaf.version, digest: leaf.digest }
+}
+
+/// Root over leaves.
+pub(crate) fn state_root(leaves: &[StateLeaf]) -> Digest {
+    coppice_verify::shard_map::state_root(leaves)
+}

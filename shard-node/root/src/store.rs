@@ -1,0 +1,144 @@
+//! The files of the root group's directory that are written once: full tiles, bundles and indexes.
+//!
+//! They stay in memory until a flush writes each under a temporary name, syncs it, and renames it into place, so a
+//! reader of the directory never sees a part of one. A crash leaves some of them, each whole, and possibly the temporary file.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    sync::Arc,
+};
+
+use coppice_env::{File, OpenMode, Storage};
+
+use crate::Error;
+
+/// Where a file grows before it has its name.
+pub(crate) const TEMPORARY: &str = "incoming";
+
+/// The directory, and what is not written to it yet.
+#[derive(Debug)]
+pub(crate) struct Store {
+    storage: Arc<dyn Storage>,
+    pending: BTreeMap<String, Arc<[u8]>>,
+}
+
+impl Store {
+    pub(crate) fn new(storage: Arc<dyn Storage>) -> Self {
+        Self { storage, pending: BTreeMap::new() }
+    }
+
+    pub(crate) fn storage(&self) -> &dyn Storage {
+        &*self.storage
+    }
+
+    /// Bytes that the next flush writes.
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        self.pending.values().map(|bytes| bytes.len() as u64).sum()
+    }
+
+    /// Adds a file that is complete.
+    pub(crate) fn add(&mut self, name: String, bytes: Vec<u8>) {
+        self.pending.insert(name, bytes.into());
+    }
+
+    /// Takes what a flush would write.
+    pub(crate) fn take_pending(&mut self) -> BTreeMap<String, Arc<[u8]>> {
+        std::mem::take(&mut self.pending)
+    }
+
+    /// All bytes of a file.
+    pub(crate) fn read(&self, name: &str) -> Result<Arc<[u8]>, Error> {
+        match self.pending.get(name) {
+            Some(bytes) => Ok(Arc::clone(bytes)),
+            None => read_file(self.storage(), name).map(Arc::from),
+        }
+    }
+
+    /// Makes every added file durable under its name.
+    pub(crate) fn persist(&mut self) -> Result<(), Error> {
+        for (name, bytes) in &self.pending {
+            write_file(self.storage(), name, bytes)?;
+        }
+        sync_parents(self.storage(), self.pending.keys().map(String::as_str))?;
+        self.pending.clear();
+        Ok(())
+    }
+}
+
+/// Opens a file for writing, with the directories that it lies in.
+pub(crate) fn open_or_create(storage: &dyn Storage, name: &str) -> Result<Arc<dyn File>, Error> {
+    if let Some((parent, _)) = name.rsplit_once('/') {
+        storage.create_dir_all(parent).map_err(Error::io(parent, "create"))?;
+    }
+    storage.open(name, OpenMode::OpenOrCreate).map_err(Error::io(name, "open"))
+}
+
+/// Writes a file under the temporary name, syncs it and renames it; [`sync_parents`] makes the name durable.
+pub(crate) fn write_file(storage: &dyn Storage, name: &str, bytes: &[u8]) -> Result<(), Error> {
+    if let Some((parent, _)) = name.rsplit_once('/') {
+        storage.create_dir_all(parent).map_err(Error::io(parent, "create"))?;
+    }
+    let file = storage.open(TEMPORARY, OpenMode::OpenOrCreate).map_err(Error::io(TEMPORARY, "open"))?;
+    file.set_len(0).map_err(Error::io(TEMPORARY, "truncate"))?;
+    file.write_all_at(bytes, 0).map_err(Error::io(TEMPORARY, "write"))?;
+    file.sync_data().map_err(Error::io(TEMPORARY, "sync"))?;
+    drop(file);
+    storage.rename(TEMPORARY, name).map_err(Error::io(name, "rename"))
+}
+
+/// Makes the names of these files durable.
+pub(crate) fn sync_parents<'a>(storage: &dyn Storage, names: impl Iterator<Item = &'a str>) -> Result<(), Error> {
+    let parents: BTreeSet<&str> = names.map(|name| name.rsplit_once('/').map_or("", |(parent, _)| parent)).collect();
+    parents.iter().try_for_each(|parent| storage.sync_dir(parent).map_err(Error::io(parent, "sync")))
+}
+
+/// All bytes of a file on disk.
+pub(crate) fn read_file(storage: &dyn Storage, name: &str) -> Result<Vec<u8>, Error> {
+    let file = open_existing(storage, name)?;
+    let len = file.len().map_err(Error::io(name, "measure"))?;
+    let len = usize::try_from(len).map_err(|_| Error::corrupted(name, "too long for memory"))?;
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, 0).map_err(Error::io(name, "read"))?;
+    Ok(bytes)
+}
+
+/// Opens a file that must be there.
+pub(crate) fn open_existing(storage: &dyn Storage, name: &str) -> Result<Arc<dyn File>, Error> {
+    storage.open(name, OpenMode::Existing).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::corrupted(name, "missing"),
+        _ => Error::io(name, "open")(error),
+    })
+}
+
+/// Part of a file on disk; an end before the part's is corruption.
+pub(crate) fn read_part(storage: &dyn Storage, name: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+    let file = open_existing(storage, name)?;
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, offset).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => Error::corrupted(name, "ends early"),
+        _ => Error::io(name, "read")(error),
+    })?;
+    Ok(bytes)
+}
+
+/// Every file below a directory, by its whole name, ascending.
+pub(crate) fn walk(storage: &dyn Storage, directory: &str) -> Result<Vec<String>, Error> {
+    let mut files = Vec::new();
+    for name in list(storage, directory)? {
+        let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
+        match storage.open(&path, OpenMode::Existing) {
+            Ok(_) => files.push(path),
+            Err(_) => files.extend(walk(storage, &path)?),
+        }
+    }
+    Ok(files)
+}
+
+/// The names in a directory; none if it does not exist.
+fn list(storage: &dyn Storage, directory: &str) -> Result<Vec<String>, Error> {
+    match storage.list(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        other => other.map_err(Error::io(directory, "list")),
+    }
+}

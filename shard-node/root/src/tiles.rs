@@ -1,0 +1,160 @@
+//! The root log as C2SP tiles: what is still growing, kept in memory, and the names of what is full.
+//!
+//! Tile *n* of level *l* holds the roots of 256 neighbouring subtrees of 256^l entries each. A tile is a file once it is
+//! full, and never changes then; the growing end of each level is in memory, so the root of the log needs no file.
+
+use coppice_types::{
+    Digest,
+    codec::{Error, Reader, Writer},
+};
+use coppice_verify::merkle;
+
+/// Entries of a full tile or bundle.
+pub(crate) const TILE_WIDTH: usize = 256;
+/// Bytes of a full tile.
+pub(crate) const TILE_BYTES: usize = TILE_WIDTH * 32;
+/// Levels that 2^64 entries fill.
+const LEVELS_MAX: usize = 8;
+
+/// The number of the tile, bundle or chunk that holds entry `index`, and the place in it.
+pub(crate) fn split_index(index: u64) -> (u64, usize) {
+    (index / TILE_WIDTH as u64, (index % TILE_WIDTH as u64) as usize)
+}
+
+/// `x001/x234/067` for 1234067: the C2SP spelling of a number in a path.
+pub(crate) fn number_path(number: u64) -> String {
+    let mut path = format!("{:03}", number % 1000);
+    let mut rest = number / 1000;
+    while rest > 0 {
+        path = format!("x{:03}/{path}", rest % 1000);
+        rest /= 1000;
+    }
+    path
+}
+
+/// File of a full tile.
+pub(crate) fn tile_path(level: usize, number: u64) -> String {
+    format!("tile/{level}/{}", number_path(number))
+}
+
+/// File of a full entry bundle.
+pub(crate) fn bundle_path(number: u64) -> String {
+    format!("tile/entries/{}", number_path(number))
+}
+
+/// A tile that has just become full.
+#[derive(Debug)]
+pub(crate) struct FullTile {
+    pub(crate) level: usize,
+    pub(crate) number: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The growing end of every level.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Frontier {
+    size: u64,
+    levels: Vec<Vec<Digest>>,
+}
+
+impl Frontier {
+    /// Entries in the log.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Full tiles of a level.
+    pub(crate) fn full_tiles(&self, level: usize) -> u64 {
+        let bits = 8 * (level + 1);
+        if bits >= 64 { 0 } else { self.size >> bits }
+    }
+
+    /// The growing tile of a level, possibly empty.
+    pub(crate) fn growing(&self, level: usize) -> &[Digest] {
+        self.levels.get(level).map_or(&[], Vec::as_slice)
+    }
+
+    /// Appends the hash of an entry, and gives the tiles that it fills, lowest level first.
+    pub(crate) fn push(&mut self, hash: Digest) -> Vec<FullTile> {
+        let mut full = Vec::new();
+        let mut carry = hash;
+        self.size = self.size.checked_add(1).expect("a log never has 2^64 entries");
+        for level in 0.. {
+            if self.levels.len() == level {
+                self.levels.push(Vec::new());
+            }
+            let growing = &mut self.levels[level];
+            growing.push(carry);
+            if growing.len() < TILE_WIDTH {
+                break;
+            }
+            carry = merkle::mth(growing);
+            let bytes = growing.drain(..).flat_map(|hash| hash.0).collect();
+            full.push(FullTile { level, number: self.full_tiles(level) - 1, bytes });
+        }
+        full
+    }
+
+    /// Root of the whole log, from what is growing alone.
+    pub(crate) fn root(&self) -> Digest {
+        // The roots of a level's subtrees followed by the root of the shorter rest are a list whose Merkle root is that of
+        // all their entries: RFC 6962 splits both at the same places.
+        let mut rest = None;
+        for growing in &self.levels {
+            let mut hashes = growing.clone();
+            hashes.extend(rest);
+            rest = if hashes.is_empty() { None } else { Some(merkle::mth(&hashes)) };
+        }
+        rest.unwrap_or_else(merkle::empty_root)
+    }
+
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        out.u64(self.size);
+        out.u8(u8::try_from(self.levels.len()).expect("a log has at most 8 levels"));
+        for growing in &self.levels {
+            growing.iter().for_each(|hash| out.digest(hash));
+        }
+    }
+
+    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
+        let size = input.u64()?;
+        let count = usize::from(input.u8()?);
+        if count > LEVELS_MAX {
+            return Err(Error::Malformed("tile levels"));
+        }
+        let mut levels = Vec::new();
+        for level in 0..count {
+            let growing = (size >> (8 * level)) % TILE_WIDTH as u64;
+            levels.push((0..growing).map(|_| input.digest()).collect::<Result<_, _>>()?);
+        }
+        Ok(Self { size, levels })
+    }
+}
+
+/// The hashes of a full tile.
+pub(crate) fn tile_hashes(bytes: &[u8]) -> Option<Vec<Digest>> {
+    if bytes.len() == TILE_BYTES { bytes.chunks_exact(32).map(Digest::from_slice).collect() } else { None }
+}
+
+/// A full entry bundle: each entry behind its length as `u16`, big-endian.
+pub(crate) fn bundle_bytes(entries: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for entry in entries {
+        let len = u16::try_from(entry.len()).expect("entries are below 65,535 bytes");
+        bytes.extend_from_slice(&len.to_be_bytes());
+        bytes.extend_from_slice(entry);
+    }
+    bytes
+}
+
+/// The entries of a bundle.
+pub(crate) fn bundle_entries(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut entries = Vec::new();
+    while !bytes.is_empty() {
+        let (len, rest) = bytes.split_first_chunk::<2>()?;
+        let (entry, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
+        entries.push(entry);
+        bytes = rest;
+    }
+    Some(entries)
+}

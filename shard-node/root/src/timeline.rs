@@ -1,0 +1,241 @@
+//! Which versions stand, under which names, and where their headers are.
+//!
+//! Commits follow each other in the log except where a rollback or prune lies between them, so the standing versions are
+//! kept as runs: memory grows with admin operations, not with versions. A rollback cuts the runs above its target.
+
+use coppice_types::{
+    Epoch, Sequence, Stamp, Version,
+    codec::{Error, Reader, Writer},
+};
+use coppice_verify::epochs::{Epochs, Pair};
+
+use crate::command::{len32, list};
+
+/// Versions `first..` whose headers follow each other from `sequence` on, up to the next run or the head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    first: Version,
+    sequence: Sequence,
+    epoch: Epoch,
+}
+
+/// A logged rollback or prune.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Admin {
+    /// Its own header.
+    pub(crate) sequence: Sequence,
+    /// The header of its target or boundary version.
+    pub(crate) target: Sequence,
+}
+
+/// Why a version cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unreadable {
+    NotYet,
+    Pruned,
+    RolledBack,
+}
+
+/// A standing version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) sequence: Sequence,
+    pub(crate) stamp: Stamp,
+}
+
+/// The versions from genesis to head, the epochs, and the admin operations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Timeline {
+    head: Stamp,
+    boundary: Version,
+    runs: Vec<Run>,
+    epochs: Epochs,
+    admins: Vec<Admin>,
+}
+
+impl Timeline {
+    /// Right after genesis.
+    pub(crate) fn new() -> Self {
+        Self {
+            head: Stamp::default(),
+            boundary: Version(0),
+            runs: vec![Run { first: Version(0), sequence: Sequence(0), epoch: Epoch(0) }],
+            epochs: Epochs::new(),
+            admins: Vec::new(),
+        }
+    }
+
+    pub(crate) fn head(&self) -> Stamp {
+        self.head
+    }
+
+    pub(crate) fn boundary(&self) -> Version {
+        self.boundary
+    }
+
+    pub(crate) fn epochs(&self) -> &Epochs {
+        &self.epochs
+    }
+
+    /// How many admin operations there were.
+    pub(crate) fn admin_count(&self) -> u64 {
+        self.admins.len() as u64
+    }
+
+    /// Admin operation number `number`, counted from 1.
+    pub(crate) fn admin(&self, number: u64) -> Option<Admin> {
+        let at = usize::try_from(number.checked_sub(1)?).ok()?;
+        self.admins.get(at).copied()
+    }
+
+    /// The standing version of a number; with an epoch, only if that epoch saw it (PROTOCOL 7.2).
+    pub(crate) fn find(&self, version: Version, epoch: Option<Epoch>) -> Result<Found, Unreadable> {
+        if let Some(epoch) = epoch {
+            // Of all later epochs, the next one that was kept started from the lowest version.
+            let later = self.epochs.pairs().iter().find(|pair| pair.epoch > epoch);
+            if later.is_some_and(|pair| version > pair.base) {
+                return Err(Unreadable::RolledBack);
+            }
+            if epoch > self.head.epoch {
+                return Err(Unreadable::NotYet);
+            }
+        }
+        if version > self.head.version {
+            return Err(Unreadable::NotYet);
+        }
+        if version < self.boundary {
+            return Err(Unreadable::Pruned);
+        }
+        Ok(self.locate(version))
+    }
+
+    fn locate(&self, version: Version) -> Found {
+        assert!(version <= self.head.version, "only standing versions are located");
+        let at = self.runs.partition_point(|run| run.first <= version);
+        let run = self.runs[at.checked_sub(1).expect("the first run starts at version 0")];
+        let sequence = Sequence(run.sequence.0 + (version.0 - run.first.0));
+        Found { sequence, stamp: Stamp { epoch: run.epoch, version } }
+    }
+
+    pub(crate) fn commit(&mut self, sequence: Sequence) {
+        let version = self.head.version.next();
+        let run = self.runs.last().expect("the first run stays");
+        let follows = run.epoch == self.head.epoch && run.sequence.0 + (version.0 - run.first.0) == sequence.0;
+        if !follows {
+            self.runs.push(Run { first: version, sequence, epoch: self.head.epoch });
+        }
+        self.head.version = version;
+    }
+
+    pub(crate) fn roll_back(&mut self, target: Version, sequence: Sequence) {
+        self.admins.push(Admin { sequence, target: self.locate(target).sequence });
+        self.epochs.roll_back(self.head.epoch.next(), target);
+        self.runs.retain(|run| run.first <= target);
+        self.head = Stamp { epoch: self.head.epoch.next(), version: target };
+    }
+
+    pub(crate) fn prune(&mut self, before: Version, sequence: Sequence) {
+        assert!(before >= self.boundary, "the boundary never falls");
+        self.admins.push(Admin { sequence, target: self.locate(before).sequence });
+        self.boundary = before;
+    }
+
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        out.stamp(self.head);
+        out.u64(self.boundary.0);
+        out.u32(len32(self.runs.len()));
+        for run in &self.runs {
+            out.u64(run.first.0);
+            out.u64(run.sequence.0);
+            out.u64(run.epoch.0);
+        }
+        out.u32(len32(self.epochs.pairs().len()));
+        for pair in self.epochs.pairs() {
+            out.u64(pair.epoch.0);
+            out.u64(pair.base.0);
+        }
+        out.u32(len32(self.admins.len()));
+        for admin in &self.admins {
+            out.u64(admin.sequence.0);
+            out.u64(admin.target.0);
+        }
+    }
+
+    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
+        let timeline = Self {
+            head: input.stamp()?,
+            boundary: Version(input.u64()?),
+            runs: list(input, |input| {
+                let (first, sequence) = (Version(input.u64()?), Sequence(input.u64()?));
+                Ok(Run { first, sequence, epoch: Epoch(input.u64()?) })
+            })?,
+            epochs: Epochs::from_pairs(list(input, |input| {
+                Ok(Pair { epoch: Epoch(input.u64()?), base: Version(input.u64()?) })
+            })?)
+            .ok_or(Error::Malformed("epochs"))?,
+            admins: list(input, |input| {
+                Ok(Admin { sequence: Sequence(input.u64()?), target: Sequence(input.u64()?) })
+            })?,
+        };
+        if timeline.runs.first().is_none_or(|run| run.first != Version(0)) {
+            return Err(Error::Malformed("timeline"));
+        }
+        Ok(timeline)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(timeline: &Timeline) -> Vec<(u64, u64)> {
+        timeline.epochs.pairs().iter().map(|pair| (pair.epoch.0, pair.base.0)).collect()
+    }
+
+    fn commit_until(timeline: &mut Timeline, version: u64, sequence: &mut u64) {
+        while timeline.head().version.0 < version {
+            timeline.commit(Sequence(*sequence));
+            *sequence += 1;
+        }
+    }
+
+    /// PROTOCOL 2.4: were all pairs kept, (0,0) (1,50) (2,20), dead version (0,30) would pass.
+    #[test]
+    fn a_dead_version_of_epoch_0_does_not_stand_after_a_deeper_rollback() {
+        let (mut timeline, mut sequence) = (Timeline::new(), 1);
+        commit_until(&mut timeline, 60, &mut sequence);
+        timeline.roll_back(Version(50), Sequence(sequence));
+        sequence += 1;
+        assert_eq!(pairs(&timeline), [(0, 0), (1, 50)]);
+        commit_until(&mut timeline, 55, &mut sequence);
+        timeline.roll_back(Version(20), Sequence(sequence));
+        sequence += 1;
+        assert_eq!(pairs(&timeline), [(0, 0), (2, 20)]);
+        commit_until(&mut timeline, 40, &mut sequence);
+        assert_eq!(timeline.find(Version(30), Some(Epoch(0))), Err(Unreadable::RolledBack));
+        assert_eq!(timeline.find(Version(52), Some(Epoch(1))), Err(Unreadable::RolledBack));
+        assert_eq!(timeline.find(Version(30), Some(Epoch(2))).map(|found| found.stamp), Ok(Stamp::new(2, 30)));
+        assert_eq!(timeline.find(Version(30), None).map(|found| found.stamp), Ok(Stamp::new(2, 30)));
+        assert_eq!(timeline.find(Version(20), Some(Epoch(0))).map(|found| found.stamp), Ok(Stamp::new(0, 20)));
+    }
+
+    #[test]
+    fn another_name_of_a_version_is_answered_with_its_original_name() {
+        let (mut timeline, mut sequence) = (Timeline::new(), 1);
+        commit_until(&mut timeline, 5, &mut sequence);
+        timeline.roll_back(Version(5), Sequence(sequence));
+        assert_eq!(timeline.head(), Stamp::new(1, 5));
+        assert_eq!(timeline.find(Version(5), Some(Epoch(1))).map(|found| found.stamp), Ok(Stamp::new(0, 5)));
+        assert_eq!(timeline.find(Version(6), Some(Epoch(1))), Err(Unreadable::NotYet));
+        assert_eq!(timeline.find(Version(5), Some(Epoch(2))), Err(Unreadable::NotYet));
+    }
+
+    #[test]
+    fn two_rollbacks_to_genesis_leave_epoch_0_and_the_last() {
+        let mut timeline = Timeline::new();
+        timeline.roll_back(Version(0), Sequence(1));
+        timeline.roll_back(Version(0), Sequence(2));
+        assert_eq!(pairs(&timeline), [(0, 0), (2, 0)]);
+        assert_eq!(timeline.find(Version(0), Some(Epoch(0))).map(|found| found.sequence), Ok(Sequence(0)));
+    }
+}

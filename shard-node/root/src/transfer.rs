@@ -1,0 +1,275 @@
+//! Raft snapshots: pinned files of one flush, sent as they are and checked before anything is believed.
+//!
+//! A snapshot is the sealed files, the growing journal up to a length, the state saved at the snapshot's position, and a superblock that
+//! names them, which travels in the manifest. Sealed files never change and the journal only grows, so a pin costs
+//! no copy: it keeps one saved state from being removed. A receiver that crashed begins again where it was; the superblock is written
+//! last, so until then its directory is that of a new replica.
+
+use std::{collections::BTreeSet, io, sync::Arc};
+
+use coppice_env::{OpenMode, Storage};
+use coppice_types::{
+    Digest,
+    codec::{self, Reader, Writer},
+};
+use coppice_verify::hash;
+
+use crate::{
+    Error, RaftPosition, Root,
+    chunk::Sealed,
+    command::{len32, list},
+    durable::{SUPERBLOCK, Superblock, is_ours, state_path},
+    fsck,
+    journal::{self, journal_path},
+    store,
+};
+
+/// Most snapshots that are pinned at once.
+pub const PINS_MAX: usize = 4;
+/// Most bytes of one read of a snapshot.
+const READ_BYTES_MAX: usize = 4 << 20;
+/// First byte of an encoded manifest.
+const MANIFEST_VERSION: u8 = 1;
+
+/// A file of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotFile {
+    /// Name in the directory.
+    pub name: String,
+    /// Bytes of it that belong to the snapshot.
+    pub len: u64,
+    /// SHA-256 of them; for a journal, the hash chain over its records.
+    pub hash: Digest,
+}
+
+/// What a snapshot consists of: the data of a raft snapshot message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// Names the pin at its sender.
+    pub id: u64,
+    /// The raft entry as of which it is.
+    pub position: RaftPosition,
+    /// Its files, in the order in which they are sent.
+    pub files: Vec<SnapshotFile>,
+    /// The file that makes the others a replica.
+    superblock: Vec<u8>,
+}
+
+impl Manifest {
+    /// The bytes to send.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.u8(MANIFEST_VERSION);
+        out.u64(self.id);
+        out.str16(&self.superblock);
+        out.u32(len32(self.files.len()));
+        for file in &self.files {
+            out.str16(file.name.as_bytes());
+            out.u64(file.len);
+            out.digest(&file.hash);
+        }
+        out.into_bytes()
+    }
+
+    /// Reads what `encode` wrote.
+    ///
+    /// # Errors
+    /// If the bytes are no manifest.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        let damaged = |what: String| Error::corrupted("snapshot manifest", what);
+        let mut input = Reader::new(bytes);
+        let mut decode = || -> Result<(u64, Vec<u8>, Vec<SnapshotFile>), codec::Error> {
+            if input.u8()? != MANIFEST_VERSION {
+                return Err(codec::Error::Malformed("version"));
+            }
+            let (id, superblock) = (input.u64()?, input.str16()?.to_vec());
+            let files = list(&mut input, decode_file)?;
+            input.clone().finish()?;
+            Ok((id, superblock, files))
+        };
+        let (id, superblock, files) = decode().map_err(|error| damaged(error.to_string()))?;
+        let names: BTreeSet<&str> = files.iter().map(|file| file.name.as_str()).collect();
+        if names.len() != files.len() || !names.iter().all(|name| is_ours(name) && name.contains('/')) {
+            return Err(damaged("names of files".to_owned()));
+        }
+        let position = Superblock::from_file(&superblock)?.position;
+        Ok(Self { id, position, files, superblock })
+    }
+}
+
+fn decode_file(input: &mut Reader<'_>) -> Result<SnapshotFile, codec::Error> {
+    let name = String::from_utf8(input.str16()?.to_vec()).map_err(|_| codec::Error::Malformed("name"))?;
+    Ok(SnapshotFile { name, len: input.u64()?, hash: input.digest()? })
+}
+
+impl Root {
+    /// Flushes as of `position`, and keeps what is durable then readable until it is unpinned.
+    ///
+    /// # Errors
+    /// As [`Root::flush`]; and if too many are pinned.
+    pub fn pin_snapshot(&mut self, position: RaftPosition) -> Result<Manifest, Error> {
+        if self.durable.pins.len() >= PINS_MAX {
+            return Err(Error::Snapshot { id: 0, what: "too many are pinned" });
+        }
+        self.flush_and_save(position, true)?;
+        let superblock = &self.durable.superblock;
+        let state = self.store.read(&state_path(superblock.saved))?;
+        let mut files: Vec<_> = self.state.sealed.iter().map(sealed_file).collect();
+        let journal = superblock.journal;
+        if journal.len > 0 {
+            files.push(SnapshotFile { name: journal_path(journal.chunk), len: journal.len, hash: journal.chain });
+        }
+        files.push(SnapshotFile {
+            name: state_path(superblock.saved),
+            len: state.len() as u64,
+            hash: hash::sha256(&state),
+        });
+        let manifest = Manifest { id: superblock.saved, position, files, superblock: superblock.file() };
+        self.durable.pins.insert(manifest.id, manifest.clone());
+        Ok(manifest)
+    }
+
+    /// Bytes of a pinned snapshot's file from `offset` on: at most `len`, at least one except at its end.
+    ///
+    /// # Errors
+    /// If the snapshot is not pinned, or has no such file.
+    pub fn read_snapshot(&self, id: u64, file: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        let manifest = self.durable.pins.get(&id).ok_or(Error::Snapshot { id, what: "not pinned" })?;
+        let file = manifest.files.iter().find(|other| other.name == file);
+        let file = file.ok_or(Error::Snapshot { id, what: "no such file" })?;
+        let rest = file.len.checked_sub(offset).ok_or(Error::Snapshot { id, what: "offset beyond the file" })?;
+        let len = usize::try_from(rest).unwrap_or(usize::MAX).min(len).min(READ_BYTES_MAX);
+        store::read_part(self.store.storage(), &file.name, offset, len)
+    }
+
+    /// The snapshot is not read any more.
+    pub fn unpin_snapshot(&mut self, id: u64) {
+        if self.durable.pins.remove(&id).is_some() {
+            self.remove_saved(id);
+        }
+    }
+}
+
+fn sealed_file(sealed: &Sealed) -> SnapshotFile {
+    SnapshotFile { name: sealed.name(), len: sealed.len, hash: sealed.hash }
+}
+
+/// Takes a snapshot into an empty directory. Made again with the same manifest after a crash, it goes on where it was.
+#[derive(Debug)]
+pub struct SnapshotReceiver {
+    storage: Arc<dyn Storage>,
+    manifest: Manifest,
+    /// Which file comes next, and how much of it is there.
+    at: usize,
+    offset: u64,
+}
+
+impl SnapshotReceiver {
+    /// Begins, or goes on.
+    ///
+    /// # Errors
+    /// If the directory holds a replica, or the storage fails.
+    pub fn new(storage: Arc<dyn Storage>, manifest: Manifest) -> Result<Self, Error> {
+        let id = manifest.id;
+        storage.create_dir_all("").map_err(Error::io("", "create"))?;
+        let mut receiver = Self { storage, manifest, at: 0, offset: 0 };
+        if receiver.len_of(SUPERBLOCK)?.is_some() {
+            return Err(Error::Snapshot { id, what: "the directory holds a replica" });
+        }
+        while let Some(file) = receiver.manifest.files.get(receiver.at) {
+            let there = receiver.len_of(&file.name)?.unwrap_or(0);
+            let whole = there == file.len && receiver.check(file).is_ok();
+            if !whole {
+                receiver.offset = if there < file.len { there } else { 0 };
+                break;
+            }
+            receiver.at += 1;
+        }
+        Ok(receiver)
+    }
+
+    /// The file to ask for, and from which offset on; `None` once everything is there.
+    #[must_use]
+    pub fn next(&self) -> Option<(&str, u64)> {
+        self.manifest.files.get(self.at).map(|file| (file.name.as_str(), self.offset))
+    }
+
+    /// Takes bytes of the file that [`SnapshotReceiver::next`] names, at its offset.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] for any other bytes; [`Error::Corrupted`] if the file is complete and not what the manifest says: it
+    /// begins again then.
+    pub fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let refuse = |what| Error::Snapshot { id: self.manifest.id, what };
+        let file = self.manifest.files.get(self.at).ok_or_else(|| refuse("nothing is missing"))?.clone();
+        let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= file.len);
+        let (true, Some(end)) = (file.name == name && self.offset == offset, end) else {
+            return Err(refuse("not the bytes that come next"));
+        };
+        let handle = store::open_or_create(&*self.storage, name)?;
+        handle.set_len(offset).map_err(Error::io(name, "cut"))?;
+        handle.write_all_at(bytes, offset).map_err(Error::io(name, "write"))?;
+        self.offset = end;
+        if end < file.len {
+            return Ok(());
+        }
+        handle.sync_data().map_err(Error::io(name, "sync"))?;
+        self.offset = 0;
+        self.check(&file)?;
+        self.at += 1;
+        Ok(())
+    }
+
+    /// Makes the directory a replica's, after a check of everything in it; then [`Root::open`] opens it.
+    ///
+    /// # Errors
+    /// If files are missing, or do not belong together.
+    pub fn finish(self) -> Result<RaftPosition, Error> {
+        if self.next().is_some() {
+            return Err(Error::Snapshot { id: self.manifest.id, what: "files are missing" });
+        }
+        let storage = &*self.storage;
+        let superblock = Superblock::from_file(&self.manifest.superblock)?;
+        let report = fsck::check(&self.storage, &superblock)?;
+        if let Some(finding) = report.findings.into_iter().next() {
+            return Err(Error::Corrupted { file: finding.file, what: finding.what });
+        }
+        store::sync_parents(storage, self.manifest.files.iter().map(|file| file.name.as_str()))?;
+        store::write_file(storage, SUPERBLOCK, &self.manifest.superblock)?;
+        store::sync_parents(storage, [SUPERBLOCK].into_iter())?;
+        Ok(self.manifest.position)
+    }
+
+    fn len_of(&self, name: &str) -> Result<Option<u64>, Error> {
+        match self.storage.open(name, OpenMode::Existing) {
+            Ok(file) => file.len().map(Some).map_err(Error::io(name, "measure")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io(name, "open")(error)),
+        }
+    }
+
+    fn check(&self, file: &SnapshotFile) -> Result<(), Error> {
+        let bytes = store::read_file(&*self.storage, &file.name)?;
+        let hash = match file.name.starts_with("journal/") {
+            true => journal_chain(&bytes),
+            false => Some(hash::sha256(&bytes)),
+        };
+        if hash == Some(file.hash) {
+            Ok(())
+        } else {
+            Err(Error::corrupted(&file.name, "another hash than the manifest's"))
+        }
+    }
+}
+
+/// The hash chain over the records of a journal file; `None` if they are not whole. Their checksums are left to `fsck`.
+fn journal_chain(mut bytes: &[u8]) -> Option<Digest> {
+    let mut chain = Digest::default();
+    while !bytes.is_empty() {
+        let (record, rest) = bytes.split_at_checked(journal::record_len(bytes)?)?;
+        chain = journal::chain(&chain, record);
+        bytes = rest;
+    }
+    Some(chain)
+}
