@@ -8,6 +8,7 @@
 extern crate alloc;
 
 mod base64;
+pub mod check;
 pub mod checkpoint;
 pub mod epochs;
 pub mod hash;
@@ -16,5 +17,9 @@ pub mod journal;
 pub mod merkle;
 pub mod note;
 pub mod proof;
+#[cfg(feature = "replay")]
+pub mod replay;
 pub mod rules;
 pub mod shard_map;
+
+pub use check::{Failure, Step, Verified, verify};

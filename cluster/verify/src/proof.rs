@@ -13,7 +13,7 @@ use coppice_types::{
     codec::{Error, Reader, Writer},
 };
 
-pub use self::tree::{Entry, LEVEL_MAX, NodePart, Subtree, Tree, TreeList};
+pub use self::tree::{Entry, LEVEL_MAX, NodePart, Subtree, TREES_MAX, Tree, TreeList};
 use crate::{
     epochs::{Epochs, Pair},
     hash::file_checksum,

@@ -12,11 +12,13 @@ use crate::hash::RecordBody;
 
 /// Highest level of a tree's root. It bounds every recursion over a tree part.
 pub const LEVEL_MAX: u8 = 32;
+/// Most trees of a shard: no `tree_limit` is above.
+pub const TREES_MAX: usize = 16;
 
 /// All trees of a shard, youngest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeList<'a> {
-    /// At most 255.
+    /// At most [`TREES_MAX`].
     pub trees: Vec<Tree<'a>>,
 }
 
@@ -87,7 +89,7 @@ impl<'a> TreeList<'a> {
     /// The bytes that stand in a shard part.
     ///
     /// # Panics
-    /// If there are more than 255 trees, a key is longer than 65,535 bytes, or an entry is not of its node's level.
+    /// If there are more than [`TREES_MAX`] trees, a key is longer than 65,535 bytes, or an entry is not of its node's level.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
@@ -107,7 +109,8 @@ impl<'a> TreeList<'a> {
     }
 
     pub(super) fn write(&self, out: &mut Writer) {
-        out.u8(u8::try_from(self.trees.len()).expect("a shard has at most 16 trees"));
+        assert!(self.trees.len() <= TREES_MAX, "no shard has more trees");
+        out.u8(self.trees.len() as u8);
         for tree in &self.trees {
             assert!(tree.level <= LEVEL_MAX, "no tree is higher");
             out.u8(tree.level);
@@ -118,6 +121,9 @@ impl<'a> TreeList<'a> {
 
     pub(super) fn read(input: &mut Reader<'a>) -> Result<Self, Error> {
         let count = input.u8()?;
+        if usize::from(count) > TREES_MAX {
+            return Err(Error::Malformed("number of trees"));
+        }
         let mut trees = Vec::new();
         for _ in 0..count {
             let level = input.u8()?;

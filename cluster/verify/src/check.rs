@@ -1,0 +1,222 @@
+//! Verification of proof files, offline (`docs/verification.md` section 13).
+//!
+//! The verifier trusts one public key and nothing else. Each step has a name that failures carry. Recursion is bounded by the level of a tree
+//! (at most 32) and by 64 halvings of a list; time and memory by the length of the file.
+
+mod failure;
+mod log;
+mod query;
+mod tree;
+
+use alloc::{borrow::Cow, vec::Vec};
+
+use coppice_types::{ClusterId, Digest, Stamp};
+
+pub use self::failure::{Cause, Failure, Step};
+use self::{
+    failure::{ensure, fail},
+    log::Log,
+};
+use crate::{
+    checkpoint::Checkpoint,
+    epochs::Epochs,
+    header::{Body, Header},
+    journal::{BatchEntry, Entry},
+    merkle,
+    note::VerifierKey,
+    proof::{MAGIC, Proof, ProofFile, QueryProof, ReceiptProof, StandingProof},
+};
+
+/// What a proof file proves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified<'a> {
+    /// The ledger.
+    pub cluster: ClusterId,
+    /// The checkpoint in the file.
+    pub checkpoint: Checkpoint,
+    /// The newest header at that checkpoint.
+    pub newest: Header,
+    /// What holds at that checkpoint.
+    pub claim: Claim<'a>,
+    /// The newer checkpoint, if one was given, by which the version still stands.
+    pub newer: Option<Checkpoint>,
+}
+
+/// What holds at the checkpoint of a proof file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim<'a> {
+    /// What keys or a range held at a version that stood.
+    Query(QueryClaim<'a>),
+    /// A batch was committed in a version that stood.
+    Receipt(ReceiptClaim),
+    /// The checkpoint extends an older one.
+    Standing(StandingClaim),
+}
+
+/// The answer to a query at a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueryClaim<'a> {
+    /// Header of the version.
+    pub header: Header,
+    /// What was asked and found.
+    pub answer: Answer<'a>,
+}
+
+/// What was asked and found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer<'a> {
+    /// For each key in ascending order its record, or that it has none.
+    Keys(Vec<(Cow<'a, [u8]>, Option<Record<'a>>)>),
+    /// All records with `low <= key < high`, without high to the end, in ascending order.
+    Range {
+        /// The lowest key.
+        low: Cow<'a, [u8]>,
+        /// The key above the highest.
+        high: Option<Cow<'a, [u8]>>,
+        /// These and no others.
+        records: Vec<Record<'a>>,
+    },
+}
+
+/// A live record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Its key.
+    pub key: Cow<'a, [u8]>,
+    /// The commit that wrote it.
+    pub stamp: Stamp,
+    /// Length of the value.
+    pub value_len: u32,
+    /// SHA-256 of the value.
+    pub value_hash: Digest,
+    /// The value, if the file has it.
+    pub value: Option<Cow<'a, [u8]>>,
+}
+
+/// A batch that was committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceiptClaim {
+    /// Header of the version.
+    pub header: Header,
+    /// Index of the batch in the journal of the version.
+    pub index: u32,
+    /// The batch.
+    pub batch: BatchEntry,
+}
+
+/// A checkpoint that extends an older one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StandingClaim {
+    /// Size of the older one.
+    pub old_size: u64,
+    /// Root of the older one.
+    pub old_root: Digest,
+    /// What stands at the newer one.
+    pub epochs: Epochs,
+}
+
+impl Verified<'_> {
+    /// The version that the claim is about; none for a standing proof.
+    #[must_use]
+    pub fn header(&self) -> Option<&Header> {
+        match &self.claim {
+            Claim::Query(claim) => Some(&claim.header),
+            Claim::Receipt(claim) => Some(&claim.header),
+            Claim::Standing(_) => None,
+        }
+    }
+}
+
+/// Verifies a proof file under the ledger's key; with `newer`, a standing proof file from this file's checkpoint (or a note of the same
+/// size), also that the version still stands there.
+///
+/// # Errors
+/// Names the step that failed. Nothing of the file is to be believed then.
+pub fn verify<'a>(file: &'a [u8], key: &VerifierKey, newer: Option<&[u8]>) -> Result<Verified<'a>, Failure> {
+    let file = ProofFile::decode(file).map_err(fail(Step::Format))?;
+    verify_file(&file, key, newer)
+}
+
+/// [`verify`] for a decoded file.
+///
+/// # Errors
+/// Names the step that failed.
+pub fn verify_file<'a>(file: &ProofFile<'a>, key: &VerifierKey, newer: Option<&[u8]>) -> Result<Verified<'a>, Failure> {
+    let log = Log::check(file.cluster, file.proof.log(), key)?;
+    let claim = match &file.proof {
+        Proof::Query(proof) => Claim::Query(check_query(&log, proof)?),
+        Proof::Receipt(proof) => Claim::Receipt(check_receipt(&log, proof)?),
+        Proof::Standing(proof) => Claim::Standing(check_standing(&log, proof)?),
+    };
+    let Log { cluster, checkpoint, newest } = log;
+    let mut verified = Verified { cluster, checkpoint, newest, claim, newer: None };
+    if let Some(newer) = newer {
+        verified.newer = Some(check_newer(&verified, newer, key).map_err(Failure::in_newer)?);
+    }
+    Ok(verified)
+}
+
+fn check_query<'a>(log: &Log, proof: &QueryProof<'a>) -> Result<QueryClaim<'a>, Failure> {
+    let header = log.header(&proof.header)?;
+    let kind_fits = matches!(header.body, Body::Commit | Body::Genesis(_));
+    ensure(kind_fits, Step::Header, "neither a commit nor genesis")?;
+    log.stands(&proof.epoch, header.stamp)?;
+    let answer = query::check(&header, proof)?;
+    Ok(QueryClaim { header, answer })
+}
+
+fn check_receipt(log: &Log, proof: &ReceiptProof<'_>) -> Result<ReceiptClaim, Failure> {
+    let header = log.header(&proof.header)?;
+    ensure(matches!(header.body, Body::Commit), Step::Header, "not a commit")?;
+    log.stands(&proof.epoch, header.stamp)?;
+    let entry = Entry::decode(&proof.entry).map_err(fail(Step::Journal))?;
+    let revealed = [(u64::from(proof.index), entry.hash())];
+    let root = merkle::list_root(u64::from(header.journal_leaves), &revealed, &proof.hashes);
+    ensure(root.map_err(fail(Step::Journal))? == header.journal_root, Step::Journal, "another journal root")?;
+    match entry {
+        Entry::Batch(batch) => Ok(ReceiptClaim { header, index: proof.index, batch }),
+        Entry::Merge(_) => Err(Failure::rule(Step::Journal, "not a batch")),
+    }
+}
+
+fn check_standing(log: &Log, proof: &StandingProof<'_>) -> Result<StandingClaim, Failure> {
+    let (old_size, new_size) = (proof.old_size, log.checkpoint.size);
+    merkle::verify_consistency(old_size, new_size, &proof.old_root, &log.checkpoint.root, &proof.path)
+        .map_err(fail(Step::Standing))?;
+    let epochs = Epochs::from_pairs(proof.pairs.clone());
+    let epochs = epochs.ok_or(Failure::rule(Step::Standing, "epoch pairs that no rollbacks leave"))?;
+    let counted = epochs.pairs().len() as u64 == u64::from(log.newest.epoch_pairs);
+    ensure(counted && epochs.root() == log.newest.epochs_root, Step::Standing, "other epoch pairs")?;
+    Ok(StandingClaim { old_size, old_root: proof.old_root, epochs })
+}
+
+/// The newer checkpoint in `newer`, if it extends the verified one and the version stands by it.
+fn check_newer(old: &Verified<'_>, newer: &[u8], key: &VerifierKey) -> Result<Checkpoint, Failure> {
+    let same_log = |size: u64, root: &Digest| (size, root) == (old.checkpoint.size, &old.checkpoint.root);
+    if !newer.starts_with(MAGIC) {
+        let note = Checkpoint::open(newer, key).map_err(fail(Step::Standing))?;
+        let joined = same_log(note.size, &note.root);
+        ensure(
+            joined,
+            Step::Standing,
+            "a note shows only its own size and root; ask for a standing proof from this size",
+        )?;
+        return Ok(note);
+    }
+    let file = ProofFile::decode(newer).map_err(fail(Step::Standing))?;
+    ensure(file.cluster == old.cluster, Step::Standing, "of another cluster")?;
+    let Proof::Standing(proof) = &file.proof else {
+        return Err(Failure::rule(Step::Standing, "not a standing proof"));
+    };
+    let log = Log::check(file.cluster, &proof.log, key)?;
+    let claim = check_standing(&log, proof)?;
+    ensure(
+        same_log(claim.old_size, &claim.old_root),
+        Step::Standing,
+        "it extends another checkpoint than the proof's",
+    )?;
+    if let Some(header) = old.header() {
+        ensure(claim.epochs.stands(header.stamp), Step::Standing, "the version was rolled back")?;
+    }
+    Ok(log.checkpoint)
+}

@@ -1,0 +1,150 @@
+//! Which step of a verification failed, and why.
+
+use core::fmt;
+
+use coppice_types::codec;
+
+use crate::{merkle, note};
+
+/// The steps of a verification, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Step {
+    /// The file parses.
+    Format,
+    /// The checkpoint is signed by the key, for the file's cluster.
+    Checkpoint,
+    /// The newest header is the last entry of the checkpoint's log.
+    NewestHeader,
+    /// The version's header is in the log.
+    Header,
+    /// The version stands by the newest header.
+    Epoch,
+    /// The shards' states lead to the header's state root.
+    State,
+    /// The revealed nodes have the shape of trees.
+    Tree,
+    /// The trees answer the query.
+    Query,
+    /// The values are those of the records.
+    Value,
+    /// The batch is in the version's journal.
+    Journal,
+    /// The version stands at the newer checkpoint.
+    Standing,
+}
+
+impl Step {
+    /// All steps, for tables in tests and documents.
+    pub const ALL: &'static [Step] = &[
+        Self::Format,
+        Self::Checkpoint,
+        Self::NewestHeader,
+        Self::Header,
+        Self::Epoch,
+        Self::State,
+        Self::Tree,
+        Self::Query,
+        Self::Value,
+        Self::Journal,
+        Self::Standing,
+    ];
+
+    /// The name in messages and documents.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Format => "format",
+            Self::Checkpoint => "checkpoint",
+            Self::NewestHeader => "newest_header",
+            Self::Header => "header",
+            Self::Epoch => "epoch",
+            Self::State => "state",
+            Self::Tree => "tree",
+            Self::Query => "query",
+            Self::Value => "value",
+            Self::Journal => "journal",
+            Self::Standing => "standing",
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A verification that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Where.
+    pub step: Step,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// Why a step failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Bytes that are not what should stand there.
+    Codec(codec::Error),
+    /// A note or its signature.
+    Note(note::Error),
+    /// A Merkle proof.
+    Merkle(merkle::Error),
+    /// A rule that does not hold.
+    Rule(&'static str),
+}
+
+impl Failure {
+    pub(super) fn rule(step: Step, rule: &'static str) -> Self {
+        Self { step, cause: Cause::Rule(rule) }
+    }
+
+    /// A failure in the newer checkpoint's file is one of the last step.
+    pub(super) fn in_newer(self) -> Self {
+        Self { step: Step::Standing, cause: self.cause }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.step)?;
+        match &self.cause {
+            Cause::Codec(error) => error.fmt(f),
+            Cause::Note(error) => error.fmt(f),
+            Cause::Merkle(error) => error.fmt(f),
+            Cause::Rule(rule) => f.write_str(rule),
+        }
+    }
+}
+
+impl core::error::Error for Failure {}
+
+impl From<codec::Error> for Cause {
+    fn from(error: codec::Error) -> Self {
+        Self::Codec(error)
+    }
+}
+
+impl From<note::Error> for Cause {
+    fn from(error: note::Error) -> Self {
+        Self::Note(error)
+    }
+}
+
+impl From<merkle::Error> for Cause {
+    fn from(error: merkle::Error) -> Self {
+        Self::Merkle(error)
+    }
+}
+
+/// Makes a failure of a step from its cause.
+pub(super) fn fail<C: Into<Cause>>(step: Step) -> impl Fn(C) -> Failure {
+    move |cause| Failure { step, cause: cause.into() }
+}
+
+/// Fails unless the rule holds.
+pub(super) fn ensure(holds: bool, step: Step, rule: &'static str) -> Result<(), Failure> {
+    if holds { Ok(()) } else { Err(Failure::rule(step, rule)) }
+}

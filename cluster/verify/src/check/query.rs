@@ -1,0 +1,151 @@
+//! Steps `state`, `query` and `value`: from a version's state root to an answer.
+
+use alloc::{borrow::Cow, collections::BTreeMap, vec::Vec};
+
+use super::{
+    Answer, Record,
+    failure::{Failure, Step, ensure, fail},
+    tree::{self, Revealed},
+};
+use crate::{
+    hash::{self, RecordBody},
+    header::Header,
+    merkle,
+    proof::{Query, QueryProof, ShardPart},
+};
+
+/// The answer that the shard parts give, tied to the header's state root.
+pub(super) fn check<'a>(header: &Header, proof: &QueryProof<'a>) -> Result<Answer<'a>, Failure> {
+    check_state(header, proof)?;
+    let mut answer = match &proof.query {
+        Query::Keys(keys) => Answer::Keys(answer_keys(keys, &proof.shards)?),
+        Query::Range { low, high } => {
+            let records = answer_range(low, high.as_deref(), &proof.shards)?;
+            Answer::Range { low: low.clone(), high: high.clone(), records }
+        }
+    };
+    if let Some(values) = &proof.values {
+        attach(&mut answer, values)?;
+    }
+    Ok(answer)
+}
+
+fn check_state(header: &Header, proof: &QueryProof<'_>) -> Result<(), Failure> {
+    let mut leaves = Vec::new();
+    for part in &proof.shards {
+        ensure(part.version <= header.stamp.version, Step::State, "a shard version above the version")?;
+        let trees = part.trees.trees.iter().map(|tree| tree::digest(tree, header.stamp));
+        let digest = hash::shard_digest(&trees.collect::<Result<Vec<_>, _>>()?);
+        let leaf = hash::state_leaf_hash(part.shard, &part.low, part.high.as_deref(), part.version, &digest);
+        leaves.push((u64::from(part.index), leaf));
+    }
+    let root = merkle::list_root(u64::from(header.state_leaves), &leaves, &proof.state_hashes);
+    ensure(root.map_err(fail(Step::State))? == header.state_root, Step::State, "another state root")
+}
+
+type KeyAnswer<'a> = (Cow<'a, [u8]>, Option<Record<'a>>);
+
+fn answer_keys<'a>(keys: &[Cow<'a, [u8]>], shards: &[ShardPart<'a>]) -> Result<Vec<KeyAnswer<'a>>, Failure> {
+    let mut answers = Vec::new();
+    let mut rest = keys;
+    for part in shards {
+        let below = rest.partition_point(|key| part.high.as_ref().is_none_or(|high| key < high));
+        let (own, others) = rest.split_at(below);
+        rest = others;
+        ensure(!own.is_empty(), Step::Query, "a shard that holds none of the keys")?;
+        for key in own {
+            ensure(part.low <= *key, Step::Query, "the shard that holds a key is not shown")?;
+            answers.push((key.clone(), find(part, key)?));
+        }
+    }
+    ensure(rest.is_empty(), Step::Query, "the shard that holds a key is not shown")?;
+    Ok(answers)
+}
+
+/// The record of the youngest tree that has one of the key, unless it is a tombstone.
+fn find<'a>(part: &ShardPart<'a>, key: &[u8]) -> Result<Option<Record<'a>>, Failure> {
+    for tree in &part.trees.trees {
+        if let Some(revealed) = tree::find(tree, key)? {
+            return Ok(record(&revealed));
+        }
+    }
+    Ok(None)
+}
+
+fn answer_range<'a>(low: &[u8], high: Option<&[u8]>, shards: &[ShardPart<'a>]) -> Result<Vec<Record<'a>>, Failure> {
+    let (Some(first), Some(last)) = (shards.first(), shards.last()) else {
+        return Err(Failure::rule(Step::Query, "no shard is shown"));
+    };
+    let begins = *first.low <= *low && first.high.as_ref().is_none_or(|end| *low < **end);
+    let joined = shards.windows(2).all(|pair| {
+        let (before, after) = (&pair[0], &pair[1]);
+        before.index.checked_add(1) == Some(after.index) && before.high.as_ref() == Some(&after.low)
+    });
+    let ends = match (&last.high, high) {
+        (None, _) => true,
+        (Some(end), Some(high)) => **end >= *high,
+        (Some(_), None) => false,
+    };
+    ensure(begins && joined && ends, Step::Query, "the shards do not cover the range")?;
+    let needed = shards.len() == 1 || high.is_none_or(|high| *last.low < *high);
+    ensure(needed, Step::Query, "a shard that holds nothing of the range")?;
+    let mut records = Vec::new();
+    for part in shards {
+        scan(part, low, high, &mut records)?;
+    }
+    Ok(records)
+}
+
+/// The live records of a shard in the range: of each key the youngest tree's.
+fn scan<'a>(
+    part: &ShardPart<'a>,
+    low: &[u8],
+    high: Option<&[u8]>,
+    records: &mut Vec<Record<'a>>,
+) -> Result<(), Failure> {
+    // Within its own bounds a shard's trees are complete; after a split they may hold keys of its sibling, too.
+    let low = low.max(&part.low);
+    let high = match (&part.high, high) {
+        (Some(end), Some(high)) => Some(high.min(end)),
+        (Some(end), None) => Some(&**end),
+        (None, high) => high,
+    };
+    let mut youngest: BTreeMap<&[u8], Revealed<'_, 'a>> = BTreeMap::new();
+    let mut found = Vec::new();
+    for tree in &part.trees.trees {
+        tree::scan(tree, low, high, &mut found)?;
+        for revealed in found.drain(..) {
+            youngest.entry(revealed.key).or_insert(revealed);
+        }
+    }
+    records.extend(youngest.values().filter_map(record));
+    Ok(())
+}
+
+fn record<'a>(revealed: &Revealed<'_, 'a>) -> Option<Record<'a>> {
+    match revealed.body {
+        RecordBody::Tombstone => None,
+        RecordBody::Put { value_len, value_hash } => Some(Record {
+            key: revealed.key.clone(),
+            stamp: revealed.stamp,
+            value_len: *value_len,
+            value_hash: *value_hash,
+            value: None,
+        }),
+    }
+}
+
+/// Gives each found record its value.
+fn attach<'a>(answer: &mut Answer<'a>, values: &[Cow<'a, [u8]>]) -> Result<(), Failure> {
+    let records: Vec<&mut Record<'a>> = match answer {
+        Answer::Keys(keys) => keys.iter_mut().filter_map(|(_, record)| record.as_mut()).collect(),
+        Answer::Range { records, .. } => records.iter_mut().collect(),
+    };
+    ensure(records.len() == values.len(), Step::Value, "another number of values than of records")?;
+    for (record, value) in records.into_iter().zip(values) {
+        ensure(value.len() as u64 == u64::from(record.value_len), Step::Value, "a value of another length")?;
+        ensure(hash::sha256(value) == record.value_hash, Step::Value, "another value")?;
+        record.value = Some(value.clone());
+    }
+    Ok(())
+}

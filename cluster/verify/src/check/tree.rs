@@ -1,0 +1,162 @@
+//! Step `tree`, and walking the parts of one tree.
+//!
+//! [`digest`] recomputes a tree's digest from what is revealed of it; once the digest has led to the state root, everything revealed
+//! is what the ledger committed to. Only then do [`find`] and [`scan`] read it.
+
+use alloc::{borrow::Cow, vec::Vec};
+
+use coppice_types::{Digest, Stamp};
+
+use super::failure::{Failure, Step, ensure, fail};
+use crate::{
+    hash::{self, RecordBody},
+    merkle,
+    proof::{Entry, NodePart, Subtree, Tree},
+};
+
+/// A record, as revealed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Revealed<'p, 'a> {
+    pub(super) key: &'p Cow<'a, [u8]>,
+    pub(super) stamp: Stamp,
+    pub(super) body: &'p RecordBody,
+}
+
+/// The digest of a tree of which a part is revealed. No stamp in it may be above `stamp`.
+pub(super) fn digest(tree: &Tree<'_>, stamp: Stamp) -> Result<Digest, Failure> {
+    let root = subtree_hash(&tree.root, tree.level, Bounds { low: None, high: None }, stamp)?;
+    Ok(hash::tree_digest(tree.level, tree.entries, &root))
+}
+
+/// Where the keys of a node lie: `low` is its lowest key exactly, `high` is above all of them.
+#[derive(Clone, Copy)]
+struct Bounds<'p> {
+    low: Option<&'p [u8]>,
+    high: Option<&'p [u8]>,
+}
+
+fn subtree_hash(subtree: &Subtree<'_>, level: u8, bounds: Bounds<'_>, stamp: Stamp) -> Result<Digest, Failure> {
+    match subtree {
+        Subtree::Hash(hash) => Ok(*hash),
+        Subtree::Expanded(node) => node_hash(node, level, bounds, stamp),
+    }
+}
+
+fn node_hash(node: &NodePart<'_>, level: u8, bounds: Bounds<'_>, stamp: Stamp) -> Result<Digest, Failure> {
+    ensure(node.count > 0 || level == 0 && bounds.low.is_none(), Step::Tree, "a node without entries")?;
+    check_order(node, bounds)?;
+    let mut revealed = Vec::new();
+    for (position, (index, entry)) in node.entries.iter().enumerate() {
+        let hash = match (level.checked_sub(1), entry) {
+            (None, Entry::Record { key, stamp: written, body }) => {
+                let past = written.epoch <= stamp.epoch && written.version <= stamp.version;
+                ensure(past, Step::Tree, "a record from after the version")?;
+                hash::record_hash(key, *written, body)
+            }
+            (Some(below), Entry::Child { separator, child }) => {
+                let next = node.entries.get(position + 1).map(|(_, next)| next.key());
+                let bounds = Bounds { low: Some(separator), high: next.or(bounds.high) };
+                hash::entry_hash(separator, &subtree_hash(child, below, bounds, stamp)?)
+            }
+            _ => return Err(Failure::rule(Step::Tree, "an entry of another level")),
+        };
+        revealed.push((u64::from(*index), hash));
+    }
+    let list = merkle::list_root(u64::from(node.count), &revealed, &node.hashes).map_err(fail(Step::Tree))?;
+    Ok(match level {
+        0 => hash::leaf_node_hash_of(node.count, &list),
+        _ => hash::inner_node_hash_of(level, node.count, &list),
+    })
+}
+
+fn check_order(node: &NodePart<'_>, bounds: Bounds<'_>) -> Result<(), Failure> {
+    let keys = || node.entries.iter().map(|(_, entry)| entry.key());
+    ensure(keys().is_sorted_by(|a, b| a < b), Step::Tree, "keys do not ascend")?;
+    let first_fits = match (bounds.low, node.entries.first()) {
+        (Some(low), Some((0, entry))) => entry.key() == low,
+        (Some(low), Some((_, entry))) => entry.key() > low,
+        _ => true,
+    };
+    ensure(first_fits, Step::Tree, "a separator that is not the lowest key of its child")?;
+    let last_fits = keys().next_back().is_none_or(|last| bounds.high.is_none_or(|high| last < high));
+    ensure(last_fits, Step::Tree, "a key above its child's neighbour")
+}
+
+/// The record of a key, or none if the tree is shown to have none.
+pub(super) fn find<'p, 'a>(tree: &'p Tree<'a>, key: &[u8]) -> Result<Option<Revealed<'p, 'a>>, Failure> {
+    let unproven = Err(Failure::rule(Step::Query, "it is not shown whether a tree has the key"));
+    let mut subtree = &tree.root;
+    // All nodes on the way show that the walk took the only child that could hold the key.
+    let mut bounded = true;
+    loop {
+        let Subtree::Expanded(node) = subtree else {
+            return if is_empty(tree) { Ok(None) } else { unproven };
+        };
+        let after = node.entries.partition_point(|(_, entry)| entry.key() <= key);
+        let Some((index, entry)) = after.checked_sub(1).map(|at| &node.entries[at]) else {
+            // The first entry, if revealed, is above the key.
+            let first = node.entries.first().is_none_or(|(index, _)| *index == 0);
+            return if bounded && first { Ok(None) } else { unproven };
+        };
+        bounded &= match node.entries.get(after) {
+            Some((next, _)) => *next == *index + 1,
+            None => *index == node.count - 1,
+        };
+        match entry {
+            Entry::Child { child, .. } => subtree = child,
+            Entry::Record { key: found, stamp, body } if **found == *key => {
+                return Ok(Some(Revealed { key: found, stamp: *stamp, body }));
+            }
+            Entry::Record { .. } => return if bounded { Ok(None) } else { unproven },
+        }
+    }
+}
+
+/// All records of a tree with `low <= key < high`, in order, if they are shown to be all.
+pub(super) fn scan<'p, 'a>(
+    tree: &'p Tree<'a>,
+    low: &[u8],
+    high: Option<&[u8]>,
+    out: &mut Vec<Revealed<'p, 'a>>,
+) -> Result<(), Failure> {
+    match &tree.root {
+        Subtree::Hash(_) if is_empty(tree) => Ok(()),
+        root => scan_subtree(root, low, high, out),
+    }
+}
+
+fn scan_subtree<'p, 'a>(
+    subtree: &'p Subtree<'a>,
+    low: &[u8],
+    high: Option<&[u8]>,
+    out: &mut Vec<Revealed<'p, 'a>>,
+) -> Result<(), Failure> {
+    let Subtree::Expanded(node) = subtree else {
+        return Err(Failure::rule(Step::Query, "a node that may have records of the range is not shown"));
+    };
+    let entries = &node.entries;
+    // The last entry at or below low, the entries of the range, and the first entry beyond it must be neighbours.
+    let start = entries.partition_point(|(_, entry)| entry.key() <= low).saturating_sub(1);
+    let end = entries.partition_point(|(_, entry)| high.is_none_or(|high| entry.key() < high));
+    let shown = &entries[start..entries.len().min(end + 1)];
+    let begins = shown.first().is_none_or(|(index, entry)| *index == 0 || entry.key() <= low);
+    let joined = shown.windows(2).all(|pair| pair[1].0 == pair[0].0 + 1);
+    let ends = end < entries.len() || shown.last().is_none_or(|(index, _)| *index == node.count - 1);
+    ensure(begins && joined && ends, Step::Query, "it is not shown that a range is complete")?;
+    for (_, entry) in entries.get(start..end).unwrap_or_default() {
+        match entry {
+            Entry::Child { child, .. } => scan_subtree(child, low, high, out)?,
+            Entry::Record { key, stamp, body } if **key >= *low => {
+                out.push(Revealed { key, stamp: *stamp, body });
+            }
+            Entry::Record { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+/// A tree without records proves by its digest alone that it has none.
+fn is_empty(tree: &Tree<'_>) -> bool {
+    let Subtree::Hash(root) = &tree.root else { return false };
+    tree.level == 0 && tree.entries == 0 && *root == hash::empty_root_hash()
+}

@@ -1,0 +1,395 @@
+//! A whole ledger in memory: its log, its states by version, and the proof files that a coordinator would make.
+
+use alloc::{borrow::Cow, collections::BTreeMap, string::String, vec::Vec};
+
+use coppice_types::{
+    Change, ClusterId, Digest, Epoch, Operation, Params, Sequence, SessionId, ShardId, Stamp, Version as Number,
+};
+
+use super::{Error, Forest};
+use crate::{
+    checkpoint::{self, Checkpoint},
+    epochs::Epochs,
+    hash::{self, RecordBody},
+    header::{Body, Genesis, Header, Prune, Rollback},
+    journal::{self, BatchEntry, Entry, MergeEntry},
+    merkle,
+    note::SignerKey,
+    proof::{
+        EpochPart, HeaderPart, LogPart, Proof, ProofFile, Query, QueryProof, ReceiptProof, ShardPart, StandingProof,
+    },
+    shard_map::{ShardMap, StateLeaf, state_root},
+};
+
+/// A batch of a version.
+#[derive(Clone, Debug, Default)]
+pub struct Commit {
+    /// The session and number under which it was sent.
+    pub session: Option<(SessionId, u64)>,
+    /// Its operations.
+    pub operations: Vec<Operation>,
+    /// Its metadata.
+    pub metadata: Vec<u8>,
+}
+
+/// What is kept of a version.
+#[derive(Clone, Debug)]
+pub struct Version {
+    /// Its header.
+    pub header: Header,
+    /// The shards, in order of their lows.
+    pub forests: Vec<Forest>,
+    /// Their state leaves.
+    pub leaves: Vec<StateLeaf>,
+    /// Its journal.
+    pub journal: Vec<Entry>,
+}
+
+/// A ledger with all its versions.
+#[derive(Debug)]
+pub struct Ledger {
+    /// Its key; the name is the origin.
+    pub key: SignerKey,
+    /// Its name.
+    pub cluster: ClusterId,
+    /// Its shards.
+    pub shard_map: ShardMap,
+    /// Its log.
+    pub headers: Vec<Header>,
+    /// Its epochs.
+    pub epochs: Epochs,
+    /// The epochs after each entry of the log.
+    pub epochs_at: Vec<Epochs>,
+    /// Every version ever committed, by its stamp.
+    pub versions: BTreeMap<Stamp, Version>,
+    /// Every value ever put, by its hash.
+    pub values: BTreeMap<Digest, Vec<u8>>,
+}
+
+impl Ledger {
+    /// A new ledger.
+    ///
+    /// # Panics
+    /// If the prefix can't begin an origin.
+    #[must_use]
+    pub fn new(prefix: &str, cluster: ClusterId, seed: &[u8; 32], params: &Params, shard_map: ShardMap) -> Self {
+        let key = SignerKey::from_seed(&checkpoint::origin(prefix, &cluster), seed).expect("the prefix is a name");
+        let leaves = shard_map.genesis_leaves();
+        let epochs = Epochs::new();
+        let genesis = Genesis {
+            prefix: String::from(prefix),
+            public_key: key.verifier().public_key(),
+            params: params.clone(),
+            shard_map: shard_map.clone(),
+        };
+        let header = Header {
+            cluster,
+            sequence: Sequence(0),
+            stamp: Stamp::default(),
+            timestamp_ms: 1_700_000_000_000,
+            state_root: state_root(&leaves),
+            state_leaves: leaves.len() as u32,
+            shard_map: shard_map.hash(),
+            journal_root: merkle::empty_root(),
+            journal_leaves: 0,
+            epochs_root: epochs.root(),
+            epoch_pairs: 1,
+            admin_sequence: 0,
+            previous: Digest::default(),
+            body: Body::Genesis(genesis),
+        };
+        let forests = leaves.iter().map(|_| Forest::new(params)).collect();
+        let version = Version { header: header.clone(), forests, leaves, journal: Vec::new() };
+        Self {
+            key,
+            cluster,
+            shard_map,
+            headers: Vec::from([header]),
+            epochs_at: Vec::from([epochs.clone()]),
+            epochs,
+            versions: BTreeMap::from([(Stamp::default(), version)]),
+            values: BTreeMap::new(),
+        }
+    }
+
+    /// The newest header.
+    ///
+    /// # Panics
+    /// Never: there is a genesis header.
+    #[must_use]
+    pub fn newest(&self) -> &Header {
+        self.headers.last().expect("a log begins with genesis")
+    }
+
+    /// The newest state.
+    #[must_use]
+    pub fn head(&self) -> Stamp {
+        self.newest().stamp
+    }
+
+    /// The state of the head; head is always named by the stamp under which it stands.
+    #[must_use]
+    pub fn head_version(&self) -> &Version {
+        &self.versions[&self.epochs.stamp_of(self.head().version)]
+    }
+
+    /// Commits a version of these batches, with every merge that the tier rule wants.
+    ///
+    /// # Errors
+    /// If a merge does not follow, which would be a bug of the model.
+    pub fn commit(&mut self, batches: &[Commit]) -> Result<Stamp, Error> {
+        let before = self.head_version();
+        let stamp = Stamp { epoch: self.head().epoch, version: self.head().version.next() };
+        let (mut forests, mut leaves) = (before.forests.clone(), before.leaves.clone());
+        let mut journal: Vec<Entry> = batches.iter().map(|batch| self.journal_entry(batch)).collect();
+        for (index, forest) in forests.iter_mut().enumerate() {
+            let merges: Vec<_> = forest.planned_merge().into_iter().collect();
+            let all = batches.iter().flat_map(|batch| &batch.operations);
+            let own: Vec<_> = all.filter(|operation| self.shard_map.index_of(&operation.key) == index).collect();
+            if merges.is_empty() && own.is_empty() {
+                continue;
+            }
+            let operations = own.iter().map(|own| (own.key.as_slice(), RecordBody::of(&own.change)));
+            forest.prepare(stamp, &merges, operations)?;
+            (leaves[index].version, leaves[index].digest) = (stamp.version, forest.digest());
+            let shard = leaves[index].shard;
+            let events = merges.into_iter().map(|(inputs, output)| Entry::Merge(MergeEntry { shard, inputs, output }));
+            journal.extend(events);
+        }
+        for operation in batches.iter().flat_map(|batch| &batch.operations) {
+            if let Change::Put(value) = &operation.change {
+                self.values.insert(hash::sha256(value), value.clone());
+            }
+        }
+        let header = self.next_header(stamp, state_root(&leaves), &journal, Body::Commit);
+        self.versions.insert(stamp, Version { header: header.clone(), forests, leaves, journal });
+        self.append(header);
+        Ok(stamp)
+    }
+
+    /// Rolls back to a version that stands.
+    ///
+    /// # Panics
+    /// If it is above head.
+    pub fn roll_back(&mut self, target: Number) {
+        let head_before = self.head();
+        assert!(target <= head_before.version, "a rollback goes back");
+        let target = self.epochs.stamp_of(target);
+        let stamp = Stamp { epoch: head_before.epoch.next(), version: target.version };
+        let root = self.versions[&target].header.state_root;
+        self.epochs.roll_back(stamp.epoch, target.version);
+        let (principal, reason) = (String::from("model"), String::from("rollback"));
+        let body = Body::Rollback(Rollback { target, head_before, principal, reason });
+        let header = self.next_header(stamp, root, &[], body);
+        self.append(header);
+    }
+
+    /// Logs a prune; the model itself forgets nothing.
+    pub fn prune(&mut self, boundary: Number) {
+        let (principal, reason) = (String::from("model"), String::from("prune"));
+        let body = Body::Prune(Prune { boundary, principal, reason });
+        let header = self.next_header(self.head(), self.newest().state_root, &[], body);
+        self.append(header);
+    }
+
+    /// Appends a header of a kind to come.
+    pub fn append_unknown(&mut self, kind: u8, bytes: Vec<u8>) {
+        let header = self.next_header(self.head(), self.newest().state_root, &[], Body::Other { kind, bytes });
+        self.append(header);
+    }
+
+    /// Appends any header, so that tests can make logs that no ledger makes.
+    pub fn append(&mut self, header: Header) {
+        self.headers.push(header);
+        self.epochs_at.push(self.epochs.clone());
+    }
+
+    /// The header that would follow.
+    #[must_use]
+    pub fn next_header(&self, stamp: Stamp, state_root: Digest, journal: &[Entry], body: Body) -> Header {
+        let before = self.newest();
+        let admin = matches!(body, Body::Rollback(_) | Body::Prune(_));
+        Header {
+            sequence: before.sequence.next(),
+            stamp,
+            timestamp_ms: before.timestamp_ms + 1000,
+            state_root,
+            journal_root: journal::journal_root(journal),
+            journal_leaves: journal.len() as u32,
+            epochs_root: self.epochs.root(),
+            epoch_pairs: self.epochs.pairs().len() as u32,
+            admin_sequence: before.admin_sequence + u64::from(admin),
+            previous: before.hash(),
+            body,
+            ..before.clone()
+        }
+    }
+
+    fn journal_entry(&self, batch: &Commit) -> Entry {
+        let mut shards: BTreeMap<ShardId, Vec<(&[u8], RecordBody)>> = BTreeMap::new();
+        for operation in &batch.operations {
+            let own = shards.entry(self.shard_map.shard_of(&operation.key).id).or_default();
+            own.push((&operation.key, RecordBody::of(&operation.change)));
+        }
+        let shards = shards.into_iter().map(|(shard, own)| (shard, hash::operation_list_hash(own))).collect();
+        Entry::Batch(BatchEntry { session: batch.session, metadata: hash::metadata_hash(&batch.metadata), shards })
+    }
+
+    fn entries(&self, size: u64) -> Vec<Digest> {
+        self.headers[..size as usize].iter().map(Header::hash).collect()
+    }
+
+    /// The checkpoint of the first `size` entries.
+    #[must_use]
+    pub fn checkpoint(&self, size: u64) -> Checkpoint {
+        Checkpoint { origin: String::from(self.key.name()), size, root: merkle::mth(&self.entries(size)) }
+    }
+
+    /// The log part for the first `size` entries.
+    ///
+    /// # Panics
+    /// If the log is shorter, or `size` is 0.
+    #[must_use]
+    pub fn log_part(&self, size: u64) -> LogPart<'static> {
+        let note = self.checkpoint(size).sign(&self.key).expect("the key is named after the log");
+        LogPart {
+            checkpoint: Cow::Owned(note.into_bytes()),
+            newest_header: Cow::Owned(self.headers[size as usize - 1].encode()),
+            path: merkle::inclusion_path(&self.entries(size), size - 1),
+        }
+    }
+
+    /// The header part for the version of a stamp.
+    #[must_use]
+    pub fn header_part(&self, stamp: Stamp, size: u64) -> HeaderPart<'static> {
+        let header = &self.versions[&stamp].header;
+        let path = merkle::inclusion_path(&self.entries(size), header.sequence.0);
+        HeaderPart { header: Cow::Owned(header.encode()), path }
+    }
+
+    /// The epoch part for a version that stands at the first `size` entries.
+    ///
+    /// # Panics
+    /// If it does not stand.
+    #[must_use]
+    pub fn epoch_part(&self, stamp: Stamp, size: u64) -> EpochPart {
+        EpochPart::new(&self.epochs_at[size as usize - 1], stamp).expect("the version stands")
+    }
+
+    /// A proof of keys at a version, at the newest checkpoint.
+    #[must_use]
+    pub fn prove_keys(&self, stamp: Stamp, keys: &[&[u8]], want_values: bool) -> ProofFile<'static> {
+        let mut keys: Vec<&[u8]> = keys.to_vec();
+        keys.sort_unstable();
+        keys.dedup();
+        let version = &self.versions[&stamp];
+        let mut parts = Vec::new();
+        for (index, shard) in self.shard_map.shards().iter().enumerate() {
+            let own: Vec<&[u8]> = keys.iter().filter(|key| shard.holds(key)).copied().collect();
+            if !own.is_empty() {
+                parts.push((index, version.forests[index].prove_keys(&own)));
+            }
+        }
+        let found = keys.iter().filter_map(|key| version.forests[self.shard_map.index_of(key)].get(key));
+        let values = want_values.then(|| self.values_of(found.map(|record| record.body)));
+        let keys = keys.iter().map(|key| Cow::Owned(key.to_vec())).collect();
+        self.query_proof(stamp, Query::Keys(keys), parts, values)
+    }
+
+    /// A proof of a range at a version, at the newest checkpoint.
+    #[must_use]
+    pub fn prove_range(&self, stamp: Stamp, low: &[u8], high: Option<&[u8]>, want_values: bool) -> ProofFile<'static> {
+        let version = &self.versions[&stamp];
+        let mut parts = Vec::new();
+        let mut found = Vec::new();
+        for (index, shard) in self.shard_map.shards().iter().enumerate() {
+            let begins = high.is_none_or(|high| shard.low.as_slice() < high);
+            if begins && shard.high.as_ref().is_none_or(|end| low < end.as_slice()) {
+                let from = low.max(&shard.low);
+                let to = [high, shard.high.as_deref()].into_iter().flatten().min();
+                parts.push((index, version.forests[index].prove_range(from, to)));
+                let live = version.forests[index].live();
+                let inside = |key: &[u8]| from <= key && to.is_none_or(|to| key < to);
+                found.extend(live.into_iter().filter(|record| inside(&record.key)).map(|record| record.body));
+            }
+        }
+        let values = want_values.then(|| self.values_of(found));
+        let query = Query::Range { low: Cow::Owned(low.to_vec()), high: high.map(|high| Cow::Owned(high.to_vec())) };
+        self.query_proof(stamp, query, parts, values)
+    }
+
+    fn values_of(&self, bodies: impl IntoIterator<Item = RecordBody>) -> Vec<Cow<'static, [u8]>> {
+        let value = |body| match body {
+            RecordBody::Put { value_hash, .. } => Some(Cow::Owned(self.values[&value_hash].clone())),
+            RecordBody::Tombstone => None,
+        };
+        bodies.into_iter().filter_map(value).collect()
+    }
+
+    fn query_proof(
+        &self,
+        stamp: Stamp,
+        query: Query<'static>,
+        parts: Vec<(usize, crate::proof::TreeList<'static>)>,
+        values: Option<Vec<Cow<'static, [u8]>>>,
+    ) -> ProofFile<'static> {
+        let size = self.headers.len() as u64;
+        let leaves = &self.versions[&stamp].leaves;
+        let hashes: Vec<Digest> = leaves.iter().map(StateLeaf::hash).collect();
+        let indices: Vec<u64> = parts.iter().map(|(index, _)| *index as u64).collect();
+        let shards = parts.into_iter().map(|(index, trees)| ShardPart {
+            index: index as u32,
+            shard: leaves[index].shard,
+            low: Cow::Owned(leaves[index].low.clone()),
+            high: leaves[index].high.clone().map(Cow::Owned),
+            version: leaves[index].version,
+            trees,
+        });
+        let proof = QueryProof {
+            log: self.log_part(size),
+            header: self.header_part(stamp, size),
+            epoch: self.epoch_part(stamp, size),
+            query,
+            shards: shards.collect(),
+            state_hashes: merkle::list_proof(&hashes, &indices),
+            values,
+        };
+        ProofFile { cluster: self.cluster, proof: Proof::Query(proof) }
+    }
+
+    /// A receipt for entry `index` of a version's journal, at the newest checkpoint.
+    #[must_use]
+    pub fn receipt(&self, stamp: Stamp, index: u32) -> ProofFile<'static> {
+        let size = self.headers.len() as u64;
+        let journal = &self.versions[&stamp].journal;
+        let hashes: Vec<Digest> = journal.iter().map(Entry::hash).collect();
+        let proof = ReceiptProof {
+            log: self.log_part(size),
+            header: self.header_part(stamp, size),
+            epoch: self.epoch_part(stamp, size),
+            index,
+            entry: Cow::Owned(journal[index as usize].encode()),
+            hashes: merkle::list_proof(&hashes, &[u64::from(index)]),
+        };
+        ProofFile { cluster: self.cluster, proof: Proof::Receipt(proof) }
+    }
+
+    /// A standing proof from the first `old` entries to the first `size`.
+    #[must_use]
+    pub fn standing(&self, old: u64, size: u64) -> ProofFile<'static> {
+        let proof = StandingProof {
+            log: self.log_part(size),
+            old_size: old,
+            old_root: self.checkpoint(old).root,
+            path: merkle::consistency_path(&self.entries(size), old),
+            pairs: self.epochs_at[size as usize - 1].pairs().to_vec(),
+        };
+        ProofFile { cluster: self.cluster, proof: Proof::Standing(proof) }
+    }
+
+    /// The newest epoch.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epochs.current()
+    }
+}

@@ -1,0 +1,203 @@
+//! One tree, as section 4 of the page has it.
+
+use alloc::{vec, vec::Vec};
+
+use coppice_types::{Digest, Params, Stamp};
+
+use crate::{
+    hash::{self, RecordBody},
+    rules,
+};
+
+/// The newest change of one key in one tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The commit that made it.
+    pub stamp: Stamp,
+    /// What it says.
+    pub body: RecordBody,
+}
+
+/// What happens to one key of the active tree.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A put or tombstone replaces or joins the records.
+    Set(Record),
+    /// The record goes.
+    Remove,
+}
+
+/// A node with all that is below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// Level 0.
+    Leaf(Vec<Record>),
+    /// Level 1 and above: children under their separators.
+    Inner {
+        /// The level.
+        level: u8,
+        /// Separator and child.
+        entries: Vec<(Vec<u8>, Node)>,
+    },
+}
+
+/// A Merkle B+-tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tree {
+    /// Its root.
+    pub root: Node,
+}
+
+impl Node {
+    /// The level.
+    #[must_use]
+    pub fn level(&self) -> u8 {
+        match self {
+            Self::Leaf(_) => 0,
+            Self::Inner { level, .. } => *level,
+        }
+    }
+
+    /// The hashes of its entries.
+    #[must_use]
+    pub fn entry_hashes(&self) -> Vec<Digest> {
+        match self {
+            Self::Leaf(records) => {
+                records.iter().map(|record| hash::record_hash(&record.key, record.stamp, &record.body)).collect()
+            }
+            Self::Inner { entries, .. } => {
+                entries.iter().map(|(separator, child)| hash::entry_hash(separator, &child.hash())).collect()
+            }
+        }
+    }
+
+    /// The node hash.
+    #[must_use]
+    pub fn hash(&self) -> Digest {
+        match self {
+            Self::Leaf(_) => hash::leaf_node_hash(&self.entry_hashes()),
+            Self::Inner { level, .. } => hash::inner_node_hash(*level, &self.entry_hashes()),
+        }
+    }
+
+    /// The lowest key; nodes other than an empty root have one.
+    fn lowest(&self) -> Vec<u8> {
+        match self {
+            Self::Leaf(records) => records[0].key.clone(),
+            Self::Inner { entries, .. } => entries[0].0.clone(),
+        }
+    }
+
+    fn collect<'a>(&'a self, out: &mut Vec<&'a Record>) {
+        match self {
+            Self::Leaf(records) => out.extend(records),
+            Self::Inner { entries, .. } => entries.iter().for_each(|(_, child)| child.collect(out)),
+        }
+    }
+
+    fn apply(&self, params: &Params, changes: &[(Vec<u8>, Change)]) -> Vec<Node> {
+        match self {
+            Self::Leaf(records) => {
+                let mut records = records.clone();
+                for (key, change) in changes {
+                    records.retain(|record| record.key != *key);
+                    if let Change::Set(record) = change {
+                        records.push(record.clone());
+                    }
+                }
+                records.sort_by(|a, b| a.key.cmp(&b.key));
+                let weights = record_weights(params, &records);
+                rules::split(params, &weights).into_iter().map(|piece| Node::Leaf(records[piece].to_vec())).collect()
+            }
+            Self::Inner { level, entries } => {
+                let mut next = Vec::new();
+                for (index, (separator, child)) in entries.iter().enumerate() {
+                    // A change goes to the last child whose separator is not above its key, or to the first child.
+                    let goes_here = |key: &Vec<u8>| {
+                        let after = entries.get(index + 1).is_none_or(|(next, _)| key < next);
+                        (index == 0 || separator <= key) && after
+                    };
+                    let own: Vec<_> = changes.iter().filter(|(key, _)| goes_here(key)).cloned().collect();
+                    if own.is_empty() {
+                        next.push((separator.clone(), child.clone()));
+                    } else {
+                        next.extend(child.apply(params, &own).into_iter().map(|node| (node.lowest(), node)));
+                    }
+                }
+                let weights = entry_weights(params, &next);
+                let pieces = rules::split(params, &weights);
+                pieces.into_iter().map(|piece| Node::Inner { level: *level, entries: next[piece].to_vec() }).collect()
+            }
+        }
+    }
+}
+
+impl Tree {
+    /// The tree without records.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self { root: Node::Leaf(Vec::new()) }
+    }
+
+    /// All records in key order, tombstones included.
+    #[must_use]
+    pub fn records(&self) -> Vec<&Record> {
+        let mut out = Vec::new();
+        self.root.collect(&mut out);
+        out
+    }
+
+    /// The tree digest.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        hash::tree_digest(self.root.level(), self.records().len() as u64, &self.root.hash())
+    }
+
+    /// The tree after these changes, which are in ascending key order, one per key.
+    #[must_use]
+    pub fn apply(&self, params: &Params, changes: &[(Vec<u8>, Change)]) -> Self {
+        let mut nodes = self.root.apply(params, changes);
+        while nodes.len() > 1 {
+            nodes = level_above(params, nodes, rules::split);
+        }
+        let mut root = nodes.pop().unwrap_or(Node::Leaf(Vec::new()));
+        while let Node::Inner { entries, .. } = &mut root {
+            if entries.len() > 1 {
+                break;
+            }
+            root = entries.remove(0).1;
+        }
+        Self { root }
+    }
+
+    /// The packing of records in key order.
+    #[must_use]
+    pub fn pack(params: &Params, records: Vec<Record>) -> Self {
+        let weights = record_weights(params, &records);
+        let leaves = rules::pack(params, &weights).into_iter().map(|piece| Node::Leaf(records[piece].to_vec()));
+        let mut nodes: Vec<Node> = leaves.collect();
+        while nodes.len() > 1 {
+            nodes = level_above(params, nodes, rules::pack);
+        }
+        Self { root: nodes.pop().unwrap_or(Node::Leaf(vec![])) }
+    }
+}
+
+type Cut = fn(&Params, &[u32]) -> Vec<core::ops::Range<usize>>;
+
+fn level_above(params: &Params, nodes: Vec<Node>, cut: Cut) -> Vec<Node> {
+    let level = nodes[0].level() + 1;
+    let entries: Vec<(Vec<u8>, Node)> = nodes.into_iter().map(|node| (node.lowest(), node)).collect();
+    let weights = entry_weights(params, &entries);
+    cut(params, &weights).into_iter().map(|piece| Node::Inner { level, entries: entries[piece].to_vec() }).collect()
+}
+
+fn record_weights(params: &Params, records: &[Record]) -> Vec<u32> {
+    records.iter().map(|record| rules::record_weight(params, record.key.len(), record.body.value_len())).collect()
+}
+
+fn entry_weights(params: &Params, entries: &[(Vec<u8>, Node)]) -> Vec<u32> {
+    entries.iter().map(|(separator, _)| rules::entry_weight(params, separator.len())).collect()
+}
