@@ -48,6 +48,8 @@ pub(crate) struct Found {
 pub(crate) struct Timeline {
     head: Stamp,
     boundary: Version,
+    /// The highest version that was ever committed, standing or not.
+    highest: Version,
     runs: Vec<Run>,
     epochs: Epochs,
     admins: Vec<Admin>,
@@ -59,6 +61,7 @@ impl Timeline {
         Self {
             head: Stamp::default(),
             boundary: Version(0),
+            highest: Version(0),
             runs: vec![Run { first: Version(0), sequence: Sequence(0), epoch: Epoch(0) }],
             epochs: Epochs::new(),
             admins: Vec::new(),
@@ -101,7 +104,9 @@ impl Timeline {
             }
         }
         if version > self.head.version {
-            return Err(Unreadable::NotYet);
+            // Without an epoch, a number that was there and is gone was rolled back; with one, it is that epoch's future.
+            let gone = epoch.is_none() && version <= self.highest;
+            return Err(if gone { Unreadable::RolledBack } else { Unreadable::NotYet });
         }
         if version < self.boundary {
             return Err(Unreadable::Pruned);
@@ -125,6 +130,7 @@ impl Timeline {
             self.runs.push(Run { first: version, sequence, epoch: self.head.epoch });
         }
         self.head.version = version;
+        self.highest = self.highest.max(version);
     }
 
     pub(crate) fn roll_back(&mut self, target: Version, sequence: Sequence) {
@@ -143,6 +149,7 @@ impl Timeline {
     pub(crate) fn encode(&self, out: &mut Writer) {
         out.stamp(self.head);
         out.u64(self.boundary.0);
+        out.u64(self.highest.0);
         out.u32(len32(self.runs.len()));
         for run in &self.runs {
             out.u64(run.first.0);
@@ -165,6 +172,7 @@ impl Timeline {
         let timeline = Self {
             head: input.stamp()?,
             boundary: Version(input.u64()?),
+            highest: Version(input.u64()?),
             runs: list(input, |input| {
                 let (first, sequence) = (Version(input.u64()?), Sequence(input.u64()?));
                 Ok(Run { first, sequence, epoch: Epoch(input.u64()?) })
@@ -177,6 +185,9 @@ impl Timeline {
                 Ok(Admin { sequence: Sequence(input.u64()?), target: Sequence(input.u64()?) })
             })?,
         };
+        if timeline.highest < timeline.head.version {
+            return Err(Error::Malformed("highest version"));
+        }
         if timeline.runs.first().is_none_or(|run| run.first != Version(0)) {
             return Err(Error::Malformed("timeline"));
         }
@@ -227,6 +238,14 @@ mod tests {
         assert_eq!(timeline.head(), Stamp::new(1, 5));
         assert_eq!(timeline.find(Version(5), Some(Epoch(1))).map(|found| found.stamp), Ok(Stamp::new(0, 5)));
         assert_eq!(timeline.find(Version(6), Some(Epoch(1))), Err(Unreadable::NotYet));
+        assert_eq!(timeline.find(Version(6), None), Err(Unreadable::NotYet), "it never was");
+        timeline.roll_back(Version(2), Sequence(sequence + 1));
+        assert_eq!(timeline.find(Version(4), None), Err(Unreadable::RolledBack), "it was, and is not again yet");
+        assert_eq!(timeline.find(Version(6), None), Err(Unreadable::NotYet));
+        let mut out = Writer::new();
+        timeline.encode(&mut out);
+        let bytes = out.into_bytes();
+        assert_eq!(Timeline::decode(&mut Reader::new(&bytes)).expect("its own bytes"), timeline);
         assert_eq!(timeline.find(Version(5), Some(Epoch(2))), Err(Unreadable::NotYet));
     }
 
