@@ -1,7 +1,9 @@
 //! What each command does.
 
+pub mod keygen;
 pub mod log;
 pub mod read;
+pub mod verify;
 pub mod write;
 
 use clap::CommandFactory;
@@ -35,6 +37,8 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Prune(args) => write::prune(&client()?, args, output).await,
         Command::Rollback(args) => write::rollback(&client()?, args, output).await,
         Command::Status => log::status(&client()?, output).await,
+        Command::Verify(args) => verify::verify(args, output),
+        Command::Keygen(args) => keygen::keygen(args, output),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Arguments::command(), "coppice", &mut std::io::stdout());
             Ok(())

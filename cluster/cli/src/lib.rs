@@ -5,6 +5,7 @@
 
 pub mod args;
 pub mod commands;
+pub mod dev;
 pub mod failure;
 mod load;
 pub mod output;

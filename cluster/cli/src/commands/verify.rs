@@ -1,0 +1,201 @@
+//! `coppice verify`: what a proof file proves, offline.
+
+use std::{fs, path::Path};
+
+use coppice_verify::{
+    check::{self, Answer, Claim, Record, Verified},
+    note::VerifierKey,
+};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    args,
+    failure::{Code, Failure},
+    output::{Output, line},
+    text,
+};
+
+/// `coppice verify`.
+///
+/// # Errors
+/// If the proof does not hold, or a file cannot be read.
+pub fn verify(args: &args::Verify, output: Output) -> Result<(), Failure> {
+    let key = parse_vkey(&args.key)?;
+    let file = read(&args.file)?;
+    let newer = args.checkpoint.as_deref().map(read).transpose()?;
+    match check::verify(&file, &key, newer.as_deref()) {
+        Ok(verified) => {
+            let object = proven(&verified, output)?;
+            output.result(&Value::Object(object.clone()), || describe(&object, &verified))
+        }
+        Err(failure) => {
+            let object = json!({ "valid": false, "failed_step": failure.step.name(), "error": failure.to_string() });
+            if output.json {
+                line(&object.to_string())?;
+            } else {
+                eprintln!("coppice: {}: does not hold, at step {failure}", args.file.display());
+            }
+            Err(Failure::new(Code::NotFound, "").silent())
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    fs::read(path).map_err(|error| Failure::file(path, &error))
+}
+
+/// Reads a public key: the text itself, or `@` and a file with it.
+///
+/// # Errors
+/// If it is none.
+pub fn parse_vkey(argument: &str) -> Result<VerifierKey, Failure> {
+    let text = match argument.strip_prefix('@') {
+        Some(path) => String::from_utf8_lossy(&read(Path::new(path))?).into_owned(),
+        None => argument.to_owned(),
+    };
+    VerifierKey::parse(text.trim()).map_err(|error| {
+        Failure::usage(format!("`{}` is no public key: {error}", text::shorten(text.trim(), 80)))
+            .hint("A ledger's public key is in its `ledger.vkey`: --key @FILE takes it from there.")
+    })
+}
+
+/// What was proven, as an object.
+fn proven(verified: &Verified<'_>, output: Output) -> Result<Map<String, Value>, Failure> {
+    let mut object = Map::new();
+    object.insert("valid".to_owned(), json!(true));
+    object.insert("failed_step".to_owned(), Value::Null);
+    match &verified.claim {
+        Claim::Query(claim) => put_answer(&mut object, &claim.answer, output)?,
+        Claim::Receipt(claim) => {
+            object.insert("kind".to_owned(), json!("receipt"));
+            object.insert("journal_index".to_owned(), json!(claim.index));
+            let session = claim.batch.session.map(|(id, number)| json!({ "id": id.to_string(), "number": number }));
+            object.insert("session".to_owned(), session.unwrap_or(Value::Null));
+            object.insert("metadata_hash".to_owned(), json!(claim.batch.metadata.to_string()));
+            let shards = claim.batch.shards.iter();
+            let shards: Vec<Value> =
+                shards.map(|(shard, hash)| json!({ "shard": shard.0, "operations_hash": hash.to_string() })).collect();
+            object.insert("shards".to_owned(), Value::Array(shards));
+        }
+        Claim::Standing(claim) => {
+            object.insert("kind".to_owned(), json!("standing"));
+            object.insert("old_size".to_owned(), json!(claim.old_size));
+            let pairs = claim.epochs.pairs().iter();
+            let pairs: Vec<Value> = pairs.map(|pair| json!({ "epoch": pair.epoch.0, "base": pair.base.0 })).collect();
+            object.insert("epochs".to_owned(), Value::Array(pairs));
+        }
+    }
+    let header = verified.header().unwrap_or(&verified.newest);
+    object.insert("epoch".to_owned(), json!(header.stamp.epoch.0));
+    object.insert("version".to_owned(), json!(header.stamp.version.0));
+    object.insert("state_root".to_owned(), json!(header.state_root.to_string()));
+    object.insert("cluster_id".to_owned(), json!(verified.cluster.to_string()));
+    let checkpoint = |checkpoint: &coppice_verify::checkpoint::Checkpoint| json!({ "origin": checkpoint.origin, "size": checkpoint.size, "root": checkpoint.root.to_string() });
+    object.insert("checkpoint".to_owned(), checkpoint(&verified.checkpoint));
+    object.insert("newer_checkpoint".to_owned(), verified.newer.as_ref().map_or(Value::Null, checkpoint));
+    Ok(object)
+}
+
+fn put_answer(object: &mut Map<String, Value>, answer: &Answer<'_>, output: Output) -> Result<(), Failure> {
+    match answer {
+        Answer::Keys(keys) => {
+            if let [(key, record)] = keys.as_slice() {
+                object.insert("kind".to_owned(), json!(if record.is_some() { "membership" } else { "absence" }));
+                return put_key(object, key, record.as_ref(), output);
+            }
+            let mut answers = Vec::with_capacity(keys.len());
+            for (key, record) in keys {
+                let mut answer = Map::new();
+                put_key(&mut answer, key, record.as_ref(), output)?;
+                answers.push(Value::Object(answer));
+            }
+            object.insert("kind".to_owned(), json!("keys"));
+            object.insert("found".to_owned(), json!(keys.iter().any(|(_, record)| record.is_some())));
+            object.insert("keys".to_owned(), Value::Array(answers));
+        }
+        Answer::Range { low, high, records } => {
+            object.insert("kind".to_owned(), json!("range"));
+            object.insert("found".to_owned(), json!(!records.is_empty()));
+            output.bytes(object, "low", low)?;
+            object.insert("high".to_owned(), Value::Null);
+            if let Some(high) = high {
+                output.bytes(object, "high", high)?;
+            }
+            let mut list = Vec::with_capacity(records.len());
+            for record in records {
+                let mut inner = Map::new();
+                put_key(&mut inner, &record.key, Some(record), output)?;
+                list.push(Value::Object(inner));
+            }
+            object.insert("records".to_owned(), Value::Array(list));
+        }
+    }
+    Ok(())
+}
+
+fn put_key(
+    object: &mut Map<String, Value>,
+    key: &[u8],
+    record: Option<&Record<'_>>,
+    output: Output,
+) -> Result<(), Failure> {
+    object.insert("found".to_owned(), json!(record.is_some()));
+    let encoding = output.bytes(object, "key", key)?;
+    object.insert("encoding".to_owned(), json!(encoding));
+    object.insert("value_sha256".to_owned(), record.map_or(Value::Null, |record| json!(record.value_hash.to_string())));
+    let Some(record) = record else { return Ok(()) };
+    object.insert("value_bytes".to_owned(), json!(record.value_len));
+    if let Some(value) = &record.value {
+        let encoding = output.bytes(object, "value", value)?;
+        object.insert("encoding".to_owned(), json!(encoding));
+    }
+    let changed = json!({ "epoch": record.stamp.epoch.0, "version": record.stamp.version.0 });
+    object.insert("last_changed".to_owned(), changed);
+    Ok(())
+}
+
+/// What was proven, in a few lines.
+fn describe(object: &Map<String, Value>, verified: &Verified<'_>) -> String {
+    let field = |name: &str| match object.get(name) {
+        Some(Value::String(text)) => text::shorten(text, 100),
+        Some(value) => value.to_string(),
+        None => String::new(),
+    };
+    let what = match &verified.claim {
+        Claim::Query(claim) => match &claim.answer {
+            Answer::Keys(keys) if keys.len() > 1 => format!("{} keys", keys.len()),
+            Answer::Keys(_) if object["found"] == json!(true) => {
+                format!(
+                    "`{}` has a value of {} bytes with SHA-256 {}",
+                    field("key"),
+                    field("value_bytes"),
+                    field("value_sha256")
+                )
+            }
+            Answer::Keys(_) => format!("`{}` is not there", field("key")),
+            Answer::Range { records, .. } => {
+                format!(
+                    "from `{}` to before `{}` there are these {} records and no others",
+                    field("low"),
+                    field("high"),
+                    records.len()
+                )
+            }
+        },
+        Claim::Receipt(claim) => format!("the batch of metadata hash {} was committed", claim.batch.metadata),
+        Claim::Standing(claim) => {
+            format!("the log of {} entries goes on from that of {}", verified.checkpoint.size, claim.old_size)
+        }
+    };
+    let stands = verified
+        .newer
+        .as_ref()
+        .map_or_else(String::new, |newer| format!("\n  it still stands at {} entries", newer.size));
+    format!(
+        "valid: {what}\n  at version {} of epoch {}, signed by {} at {} entries of its root log{stands}",
+        field("version"),
+        field("epoch"),
+        verified.checkpoint.origin,
+        verified.checkpoint.size
+    )
+}

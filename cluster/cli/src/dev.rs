@@ -1,0 +1,4 @@
+//! `coppice dev`: a whole cluster in one process.
+
+pub mod home;
+pub mod shape;
