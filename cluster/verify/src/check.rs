@@ -24,7 +24,7 @@ use crate::{
     journal::{BatchEntry, Entry},
     merkle,
     note::VerifierKey,
-    proof::{MAGIC, Proof, ProofFile, QueryProof, ReceiptProof, StandingProof},
+    proof::{MAGIC, Proof, ProofFile, Query, QueryProof, ReceiptProof, StandingProof, TreeList},
 };
 
 /// What a proof file proves.
@@ -154,6 +154,20 @@ pub fn verify_file<'a>(file: &ProofFile<'a>, key: &VerifierKey, newer: Option<&[
         verified.newer = Some(check_newer(&verified, newer, key).map_err(Failure::in_newer)?);
     }
     Ok(verified)
+}
+
+/// What the trees of one shard answer to a query, given the shard digest of a version: the part of a verification for those who have the
+/// digest from elsewhere.
+///
+/// # Errors
+/// Names the step that failed.
+pub fn verify_trees<'a>(
+    trees: TreeList<'a>,
+    digest: &Digest,
+    stamp: Stamp,
+    query: &Query<'a>,
+) -> Result<Answer<'a>, Failure> {
+    query::check_trees(trees, digest, stamp, query)
 }
 
 fn check_query<'a>(log: &Log, proof: &QueryProof<'a>) -> Result<QueryClaim<'a>, Failure> {

@@ -2,6 +2,8 @@
 
 use alloc::{borrow::Cow, collections::BTreeMap, vec::Vec};
 
+use coppice_types::{Digest, ShardId, Stamp};
+
 use super::{
     Answer, Record,
     failure::{Failure, Step, ensure, fail},
@@ -11,31 +13,52 @@ use crate::{
     hash::{self, RecordBody},
     header::Header,
     merkle,
-    proof::{Query, QueryProof, ShardPart},
+    proof::{Query, QueryProof, ShardPart, TreeList},
 };
 
 /// The answer that the shard parts give, tied to the header's state root.
 pub(super) fn check<'a>(header: &Header, proof: &QueryProof<'a>) -> Result<Answer<'a>, Failure> {
     check_state(header, proof)?;
-    let mut answer = match &proof.query {
-        Query::Keys(keys) => Answer::Keys(answer_keys(keys, &proof.shards)?),
-        Query::Range { low, high } => {
-            let records = answer_range(low, high.as_deref(), &proof.shards)?;
-            Answer::Range { low: low.clone(), high: high.clone(), records }
-        }
-    };
+    let mut answer = answer(&proof.query, &proof.shards)?;
     if let Some(values) = &proof.values {
         attach(&mut answer, values)?;
     }
     Ok(answer)
 }
 
+/// The answer of one shard that holds all keys, tied to its digest.
+pub(super) fn check_trees<'a>(
+    trees: TreeList<'a>,
+    digest: &Digest,
+    stamp: Stamp,
+    query: &Query<'a>,
+) -> Result<Answer<'a>, Failure> {
+    ensure(shard_digest(&trees, stamp)? == *digest, Step::Tree, "another shard digest")?;
+    let (low, version) = (Cow::Borrowed([].as_slice()), stamp.version);
+    let part = ShardPart { index: 0, shard: ShardId(0), low, high: None, version, trees };
+    answer(query, &[part])
+}
+
+fn answer<'a>(query: &Query<'a>, shards: &[ShardPart<'a>]) -> Result<Answer<'a>, Failure> {
+    Ok(match query {
+        Query::Keys(keys) => Answer::Keys(answer_keys(keys, shards)?),
+        Query::Range { low, high } => {
+            let records = answer_range(low, high.as_deref(), shards)?;
+            Answer::Range { low: low.clone(), high: high.clone(), records }
+        }
+    })
+}
+
+fn shard_digest(trees: &TreeList<'_>, stamp: Stamp) -> Result<Digest, Failure> {
+    let digests = trees.trees.iter().map(|tree| tree::digest(tree, stamp));
+    Ok(hash::shard_digest(&digests.collect::<Result<Vec<_>, _>>()?))
+}
+
 fn check_state(header: &Header, proof: &QueryProof<'_>) -> Result<(), Failure> {
     let mut leaves = Vec::new();
     for part in &proof.shards {
         ensure(part.version <= header.stamp.version, Step::State, "a shard version above the version")?;
-        let trees = part.trees.trees.iter().map(|tree| tree::digest(tree, header.stamp));
-        let digest = hash::shard_digest(&trees.collect::<Result<Vec<_>, _>>()?);
+        let digest = shard_digest(&part.trees, header.stamp)?;
         let leaf = hash::state_leaf_hash(part.shard, &part.low, part.high.as_deref(), part.version, &digest);
         leaves.push((u64::from(part.index), leaf));
     }
