@@ -14,6 +14,7 @@ use coppice_types::{Digest, Params, Stamp};
 
 pub use self::{
     ledger::{Commit, Ledger, Version},
+    prove::part,
     tree::{Change, Node, Record, Tree},
 };
 use crate::{

@@ -91,7 +91,8 @@ fn keys_of(node: &Node) -> Vec<&[u8]> {
     }
 }
 
-fn part(
+/// A node part that reveals these entries, of which `show` shows the children. With it, tests make provers that lie.
+pub fn part(
     node: &Node,
     revealed: &BTreeSet<usize>,
     mut show: impl FnMut(usize, &Node) -> Subtree<'static>,

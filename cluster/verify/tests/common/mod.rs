@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod attacks;
+
 use std::collections::BTreeMap;
 
 use coppice_types::{Change, ClusterId, Operation, Params, SessionId, Stamp, Version};
