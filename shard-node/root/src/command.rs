@@ -190,7 +190,7 @@ impl AppendHeader {
         limit("header", self.header.len(), HEADER_BYTES_MAX)?;
         limit("changed leaves", self.changed_leaves.len(), CHANGED_LEAVES_MAX)?;
         limit("journal", self.journal.len(), u32::MAX as usize)?;
-        limit("sessions", self.sessions.len(), self.journal.len())?;
+        limit("sessions", self.sessions.len(), u32::MAX as usize)?;
         out.u64(self.term.0);
         out.str16(&self.header);
         out.u32(len32(self.changed_leaves.len()));

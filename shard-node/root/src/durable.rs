@@ -377,13 +377,10 @@ impl Root {
         })
     }
 
-    /// The files that the superblock names, directly or not.
+    /// The files that the superblock names, directly or not; without itself.
     pub(crate) fn named_files(&self) -> BTreeSet<String> {
         let superblock = &self.durable.superblock;
         let mut names: BTreeSet<String> = self.state.sealed.iter().map(crate::chunk::Sealed::name).collect();
-        if superblock.generation > 0 {
-            names.insert(SUPERBLOCK.to_owned());
-        }
         if superblock.saved > 0 {
             names.insert(state_path(superblock.saved));
         }

@@ -189,3 +189,106 @@ pub(crate) fn seal(store: &mut Store, sealed: &mut Vec<Sealed>, kind: Kind, numb
     store.add(file.name(), bytes);
     sealed.push(file);
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::{Rng, SimRng, SimStorage};
+
+    use super::*;
+
+    fn hex(digest: &Digest) -> String {
+        digest.to_string()
+    }
+
+    fn entry(index: u64) -> Vec<u8> {
+        format!("entry {index}").into_bytes()
+    }
+
+    /// A log of `size` entries in memory, and the hash of each file that it filled.
+    fn log(size: u64) -> (Log, Store, Vec<(String, String)>) {
+        let (mut log, mut store, mut sealed) = (Log::new(), Store::new(SimStorage::new().storage()), Vec::new());
+        (0..size).for_each(|index| log.push(&entry(index), &mut store, &mut sealed));
+        let files = sealed.iter().map(|file| (file.name(), hex(&file.hash))).collect();
+        (log, store, files)
+    }
+
+    fn growing(log: &Log, level: usize) -> String {
+        let bytes: Vec<u8> = log.frontier.growing(level).iter().flat_map(|hash| hash.0).collect();
+        hex(&hash::sha256(&bytes))
+    }
+
+    /// The tiles of the log of `entry 0`, `entry 1`, ... as the C2SP packages for Go make them.
+    #[test]
+    fn tiles_and_bundles_are_those_of_c2sp() {
+        let (log, _, files) = log(70_000);
+        let full = |name: &str| files.iter().find(|(other, _)| other == name).map(|(_, hash)| hash.as_str());
+        for (name, hash) in [
+            ("tile/0/000", "b0f6ca2ff42508faf8c6bb4ea8bb9c74243b19d4174fdc4fd17bdad9099e605e"),
+            ("tile/0/001", "5b4af7f8c276af63acf25814d12ef3d04d3ed33d10431e9f8535876604e53acf"),
+            ("tile/1/000", "44f879be76da41edaf37c0d67303fbd25f2ea44be93285b320561fbaaaaabbfa"),
+            ("tile/entries/000", "c378282cb2167eb29f7e0c483ef2ce284728c12286469737cf8c3dc71e412ff1"),
+            ("tile/entries/001", "763577dddb4ea347cde84a890db17d3f534baf4de625a511bba7985b3c4217bc"),
+        ] {
+            assert_eq!(full(name), Some(hash), "{name}");
+        }
+        assert_eq!(files.len(), 273 + 273 + 1);
+        assert_eq!(growing(&log, 0), "e31da4e768fc0d0f1f1f0046a1c4b68d71326b04a07951a7d3dcefef0de9b8cd");
+        assert_eq!(growing(&log, 1), "5a8eb2fe63c90ddf7fd813d165c04fa79d6eca48534b61bd312fcd2d1cf0aef3");
+        assert_eq!(growing(&log, 2), "7e27fb89709243536fe26030f273fc9f7a73443f5e7ec296b3053aa520623e76");
+        assert_eq!(
+            hash::sha256(&bundle_bytes(&log.tail)).to_string(),
+            "2ae1ce51fa31c2573335899beb5220aff9cd57b708ff07f4a04327914567f883"
+        );
+        assert_eq!(hex(&log.root()), "a3920fba7f239a071a9bd10721f1341addefbaededb41c7e24437a9d16bdf00a");
+    }
+
+    #[test]
+    fn paths_are_spelt_as_c2sp_says() {
+        assert_eq!(tile_path(0, 999), "tile/0/999");
+        assert_eq!(tile_path(0, 1000), "tile/0/x001/000");
+        assert_eq!(tile_path(5, 1_000_000), "tile/5/x001/x000/000");
+        assert_eq!(tile_path(3, 123_456_789), "tile/3/x123/x456/789");
+        assert_eq!(bundle_path(0), "tile/entries/000");
+        assert_eq!(bundle_path(1_234_067), "tile/entries/x001/x234/067");
+    }
+
+    #[test]
+    fn a_log_of_three_levels_proves_any_entry_at_any_size() {
+        let (log, store, _) = log(70_000);
+        let hashes: Vec<_> = (0..log.size()).map(|index| hash::log_entry_hash(&entry(index))).collect();
+        let mut rng = SimRng::new(1);
+        let edges = [1, 2, 255, 256, 257, 511, 512, 65_535, 65_536, 65_537, 69_999, 70_000];
+        let random = (0..15).map(|_| 1 + rng.below(log.size()));
+        let sizes: Vec<u64> = edges.into_iter().chain(random).collect();
+        for size in &sizes {
+            let root = log.root_at(*size, &store).expect("in memory");
+            assert_eq!(root, merkle::mth(&hashes[..*size as usize]));
+            for index in [0, *size / 2, *size - 1] {
+                let path = log.inclusion(index, *size, &store).expect("in memory");
+                let leaf = &hashes[index as usize];
+                assert_eq!(merkle::verify_inclusion(index, *size, leaf, &path, &root), Ok(()));
+            }
+            for old in sizes.iter().filter(|old| *old <= size) {
+                let old_root = log.root_at(*old, &store).expect("in memory");
+                let path = log.consistency(*old, *size, &store).expect("in memory");
+                assert_eq!(merkle::verify_consistency(*old, *size, &old_root, &root, &path), Ok(()));
+            }
+        }
+        for index in [0, 255, 256, 65_535, 65_536, 69_999] {
+            assert_eq!(log.entry(index, &store).expect("in memory"), entry(index));
+        }
+    }
+
+    #[test]
+    fn checkpoints_of_any_two_sizes_are_consistent() {
+        let (log, store, _) = log(300);
+        let roots: Vec<_> = (0..=300).map(|size| log.root_at(size, &store).expect("in memory")).collect();
+        for new in 0..=300 {
+            for old in 0..=new {
+                let path = log.consistency(old, new, &store).expect("in memory");
+                let (old_root, new_root) = (&roots[old as usize], &roots[new as usize]);
+                assert_eq!(merkle::verify_consistency(old, new, old_root, new_root, &path), Ok(()), "{old} to {new}");
+            }
+        }
+    }
+}
