@@ -28,6 +28,9 @@ pub struct Common {
     /// Where the ledger listens, as `coppice dev` prints it.
     #[arg(long, global = true, env = "COPPICE_ENDPOINT", value_name = "URL")]
     pub endpoint: Option<String>,
+    /// The ledger's public key, or `@` and a file that holds it: commits, `get` and `range` are then believed only with a proof.
+    #[arg(long, global = true, env = "COPPICE_TRUST", value_name = "PUBKEY")]
+    pub trust: Option<String>,
     /// Print one JSON object a result; errors too, to standard error.
     #[arg(long, global = true)]
     pub json: bool,

@@ -27,7 +27,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Load(args) => load::load(&client()?, args, output).await,
         Command::Commit(args) => write::commit(&client()?, args, output).await,
         Command::Get(args) => read::get(&client()?, args, output).await,
-        Command::Range(args) => read::range(&client()?, args, output).await,
+        Command::Range(args) => read::range(&client()?, args, arguments.common.trust.is_some(), output).await,
         Command::History(args) => read::history(&client()?, args, output).await,
         Command::Diff(args) => read::diff(&client()?, args, output).await,
         Command::Head => log::head(&client()?, output).await,
@@ -54,5 +54,6 @@ fn connect(common: &Common) -> Result<Client, Failure> {
             "Start one with `coppice dev`, and set COPPICE_ENDPOINT to the endpoint that it prints after `ready`.",
         ));
     };
-    Ok(Client::new(Options::new(endpoint))?)
+    let trust = common.trust.as_deref().map(verify::parse_vkey).transpose()?;
+    Ok(Client::new(Options { trust, ..Options::new(endpoint) })?)
 }

@@ -1,9 +1,10 @@
 //! The calls of `coppice.v1.Ledger`, with deadlines and repetitions.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use coppice_proto::v1::{self, ledger_client::LedgerClient};
 use coppice_types::SessionId;
+use coppice_verify::note::VerifierKey;
 use tonic::{
     Streaming,
     transport::{Channel, Endpoint},
@@ -12,6 +13,7 @@ use tonic::{
 use crate::{
     Error, Session,
     call::{Patience, Repeat, call},
+    trust::{Question, check_read, check_receipt},
 };
 
 /// Largest answer that is taken, in bytes: a proof file may have 64 MiB, and a message has a little more.
@@ -28,13 +30,20 @@ pub struct Options {
     pub attempt_timeout: Duration,
     /// How long a call is repeated while the cluster is unavailable.
     pub patience: Duration,
+    /// The ledger's public key: with it, no commit and no read of keys or ranges is believed without a proof.
+    pub trust: Option<VerifierKey>,
 }
 
 impl Options {
     /// The defaults, for an endpoint.
     #[must_use]
     pub fn new(endpoint: impl Into<String>) -> Self {
-        Self { endpoint: endpoint.into(), attempt_timeout: Duration::from_secs(30), patience: Duration::from_secs(5) }
+        Self {
+            endpoint: endpoint.into(),
+            attempt_timeout: Duration::from_secs(30),
+            patience: Duration::from_secs(5),
+            trust: None,
+        }
     }
 }
 
@@ -60,6 +69,7 @@ pub struct Client {
     ledger: LedgerClient<Channel>,
     endpoint: String,
     patience: Patience,
+    trust: Option<Arc<VerifierKey>>,
 }
 
 /// Calls a method of the generated client, by kind of repetition.
@@ -101,7 +111,12 @@ impl Client {
         let ledger = LedgerClient::new(channel)
             .max_decoding_message_size(ANSWER_BYTES_MAX)
             .max_encoding_message_size(ANSWER_BYTES_MAX);
-        Self { ledger, endpoint, patience: Patience { attempt: options.attempt_timeout, total: options.patience } }
+        Self {
+            ledger,
+            endpoint,
+            patience: Patience { attempt: options.attempt_timeout, total: options.patience },
+            trust: options.trust.clone().map(Arc::new),
+        }
     }
 
     /// Writes one batch, as it comes. It is sent again only after a refusal that had no effect; use a [`Session`] for more.
@@ -110,11 +125,20 @@ impl Client {
     /// What the cluster refuses, and what it did not answer in time.
     pub async fn commit(&self, batch: v1::Batch, want_receipt: bool) -> Result<v1::CommitResponse, Error> {
         let request = v1::CommitRequest { batch: Some(batch), want_receipt, ..v1::CommitRequest::default() };
-        ask!(self, Repeat::Unsafe, commit, request)
+        self.send_batch(request, Repeat::Unsafe).await
     }
 
     pub(crate) async fn commit_numbered(&self, request: v1::CommitRequest) -> Result<v1::CommitResponse, Error> {
-        ask!(self, Repeat::Safe, commit, request)
+        self.send_batch(request, Repeat::Safe).await
+    }
+
+    async fn send_batch(&self, mut request: v1::CommitRequest, repeat: Repeat) -> Result<v1::CommitResponse, Error> {
+        request.want_receipt |= self.trust.is_some();
+        let response = ask!(self, repeat, commit, request)?;
+        if let Some(key) = &self.trust {
+            check_receipt(key, &response)?;
+        }
+        Ok(response)
     }
 
     pub(crate) async fn open(&self, request: v1::OpenSessionRequest) -> Result<v1::OpenSessionResponse, Error> {
@@ -156,25 +180,70 @@ impl Client {
     /// Reads a key.
     ///
     /// # Errors
-    /// What the cluster refuses, and what it did not answer in time.
-    pub async fn get(&self, request: v1::GetRequest) -> Result<v1::GetResponse, Error> {
-        ask!(self, Repeat::Safe, get, request)
+    /// What the cluster refuses, what it did not answer in time, and an answer that is not proven to a client that trusts a key.
+    pub async fn get(&self, mut request: v1::GetRequest) -> Result<v1::GetResponse, Error> {
+        self.want_proof(&mut request.read);
+        let asked = request.clone();
+        let response = ask!(self, Repeat::Safe, get, request)?;
+        if let Some(key) = &self.trust {
+            let at = asked.read.as_ref().and_then(|read| read.at.as_ref());
+            let record = response.record.as_slice();
+            let question = Question::Keys(std::slice::from_ref(&asked.key));
+            check_read(key, &question, at, record, response.read_at.as_ref(), &response.proof)?;
+        }
+        Ok(response)
     }
 
     /// Reads several keys of one version.
     ///
     /// # Errors
-    /// What the cluster refuses, and what it did not answer in time.
-    pub async fn batch_get(&self, request: v1::BatchGetRequest) -> Result<v1::BatchGetResponse, Error> {
-        ask!(self, Repeat::Safe, batch_get, request)
+    /// As [`Client::get`].
+    pub async fn batch_get(&self, mut request: v1::BatchGetRequest) -> Result<v1::BatchGetResponse, Error> {
+        self.want_proof(&mut request.read);
+        let asked = request.clone();
+        let response = ask!(self, Repeat::Safe, batch_get, request)?;
+        if let Some(key) = &self.trust {
+            let at = asked.read.as_ref().and_then(|read| read.at.as_ref());
+            let question = Question::Keys(&asked.keys);
+            check_read(key, &question, at, &response.records, response.read_at.as_ref(), &response.proof)?;
+        }
+        Ok(response)
     }
 
-    /// The records of a range, in key order.
+    fn want_proof(&self, read: &mut Option<v1::ReadOptions>) {
+        if self.trust.is_some() {
+            read.get_or_insert_default().want_proof = true;
+        }
+    }
+
+    /// The records of a range, in key order, as they come: nothing of it is checked before the end.
     ///
     /// # Errors
     /// What the cluster refuses, and what it did not answer in time.
     pub async fn range(&self, request: v1::RangeRequest) -> Result<Stream<v1::RangeResponse>, Error> {
         Ok(Stream { inner: ask!(self, Repeat::Safe, range, request)? })
+    }
+
+    /// All records of a range, in key order, and how it ends.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; also if the stream breaks off.
+    pub async fn range_all(&self, mut request: v1::RangeRequest) -> Result<(Vec<v1::Record>, v1::RangeEnd), Error> {
+        self.want_proof(&mut request.read);
+        let mut stream = self.range(request.clone()).await?;
+        let mut records = Vec::new();
+        while let Some(message) = stream.next().await? {
+            records.extend(message.records);
+            let Some(end) = message.end else { continue };
+            if let Some(key) = &self.trust {
+                let at = request.read.as_ref().and_then(|read| read.at.as_ref());
+                let question =
+                    Question::Range { low: &request.low, high: request.high.as_deref(), limit: request.limit };
+                check_read(key, &question, at, &records, end.read_at.as_ref(), &end.proof)?;
+            }
+            return Ok((records, end));
+        }
+        Err(Error::Malformed("the range breaks off"))
     }
 
     /// The changes of a key, newest first.

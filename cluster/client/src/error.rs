@@ -38,6 +38,12 @@ pub enum Error {
         /// The request may have had its effect.
         outcome_unknown: bool,
     },
+    /// The proof that came with the answer does not hold.
+    #[error("the proof that came with the answer does not hold, at step {0}")]
+    Unproven(coppice_verify::check::Failure),
+    /// The proof holds, but it does not prove the answer.
+    #[error("the answer is not to be believed: {0}")]
+    Untrusted(&'static str),
     /// The answer is not one that a ledger gives.
     #[error("the server's answer makes no sense: {0}")]
     Malformed(&'static str),
@@ -51,7 +57,7 @@ impl Error {
             Self::Endpoint { .. } => ErrorKind::Invalid,
             Self::Refused { kind, .. } => *kind,
             Self::Unavailable { .. } => ErrorKind::Unavailable,
-            Self::Malformed(_) => ErrorKind::Corrupted,
+            Self::Malformed(_) | Self::Unproven(_) | Self::Untrusted(_) => ErrorKind::Corrupted,
         }
     }
 
@@ -60,8 +66,14 @@ impl Error {
     pub fn reason(&self) -> Option<Reason> {
         match self {
             Self::Refused { reason, .. } | Self::Unavailable { reason, .. } => *reason,
-            Self::Endpoint { .. } | Self::Malformed(_) => None,
+            Self::Endpoint { .. } | Self::Malformed(_) | Self::Unproven(_) | Self::Untrusted(_) => None,
         }
+    }
+}
+
+impl From<coppice_verify::check::Failure> for Error {
+    fn from(failure: coppice_verify::check::Failure) -> Self {
+        Self::Unproven(failure)
     }
 }
 

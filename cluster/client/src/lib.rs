@@ -12,6 +12,7 @@ mod client;
 mod convert;
 mod error;
 mod session;
+mod trust;
 
 pub use client::{Client, Options, Stream};
 pub use convert::batch;

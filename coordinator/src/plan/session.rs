@@ -66,12 +66,6 @@ impl Sessions {
         Self { window: u64::from(window), sessions: BTreeMap::new(), ended: BTreeSet::new() }
     }
 
-    /// How many numbers a session remembers.
-    #[must_use]
-    pub fn window(&self) -> u64 {
-        self.window
-    }
-
     /// A session whose batches will all be told by `record`.
     pub fn open_whole(&mut self, id: SessionId, highest: u64) {
         let session = self.entry(id);

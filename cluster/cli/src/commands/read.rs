@@ -50,7 +50,7 @@ pub async fn get(client: &Client, args: &Get, output: Output) -> Result<(), Fail
 ///
 /// # Errors
 /// If the read is refused or breaks off.
-pub async fn range(client: &Client, args: &Range, output: Output) -> Result<(), Failure> {
+pub async fn range(client: &Client, args: &Range, trusting: bool, output: Output) -> Result<(), Failure> {
     let low = text::parse(&args.low)?;
     let high = text::parse(&args.high)?;
     if !high.is_empty() && low >= high {
@@ -62,6 +62,13 @@ pub async fn range(client: &Client, args: &Range, output: Output) -> Result<(), 
         limit: args.limit.unwrap_or(0),
         read: Some(read_options(&args.at, args.proof.is_some())),
     };
+    if trusting {
+        // Nothing is shown before all of it is proven.
+        let (records, end) = client.range_all(request).await?;
+        records.iter().try_for_each(|record| print_record(record, output))?;
+        let last_key = records.last().map(|record| record.key.to_vec()).unwrap_or_default();
+        return range_end(&end, records.len() as u64, last_key, args, output);
+    }
     let mut stream = client.range(request).await?;
     let mut records = 0_u64;
     let mut last_key = Vec::new();
@@ -71,18 +78,25 @@ pub async fn range(client: &Client, args: &Range, output: Output) -> Result<(), 
             last_key = record.key.to_vec();
             print_record(record, output)?;
         }
-        let Some(end) = message.end else { continue };
-        save(args.proof.as_deref(), &end.proof)?;
-        let at = end.read_at.ok_or(Error::Malformed("no version"))?;
-        return range_end(records, end.more.then_some(last_key), at, output);
+        if let Some(end) = message.end {
+            return range_end(&end, records, last_key, args, output);
+        }
     }
     Err(Error::Malformed("the range breaks off").into())
 }
 
-fn range_end(records: u64, continue_after: Option<Vec<u8>>, at: v1::Stamp, output: Output) -> Result<(), Failure> {
-    let next = continue_after.map(|mut key| {
-        key.push(0);
-        format!("0x{}", hex::encode(key))
+fn range_end(
+    end: &v1::RangeEnd,
+    records: u64,
+    mut last_key: Vec<u8>,
+    args: &Range,
+    output: Output,
+) -> Result<(), Failure> {
+    save(args.proof.as_deref(), &end.proof)?;
+    let at = end.read_at.ok_or(Error::Malformed("no version"))?;
+    let next = end.more.then(|| {
+        last_key.push(0);
+        format!("0x{}", hex::encode(&last_key))
     });
     let object = json!({ "records": records, "more": next.is_some(), "next_low": next, "epoch": at.epoch, "version": at.version });
     output.note(&object, || {
