@@ -5,7 +5,7 @@
 
 mod failure;
 mod log;
-mod query;
+pub(crate) mod query;
 mod tree;
 
 use alloc::{borrow::Cow, vec::Vec};

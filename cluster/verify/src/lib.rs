@@ -11,6 +11,8 @@ mod base64;
 pub mod check;
 pub mod checkpoint;
 pub mod epochs;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod hash;
 pub mod header;
 pub mod journal;

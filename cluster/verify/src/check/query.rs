@@ -18,7 +18,12 @@ use crate::{
 
 /// The answer that the shard parts give, tied to the header's state root.
 pub(super) fn check<'a>(header: &Header, proof: &QueryProof<'a>) -> Result<Answer<'a>, Failure> {
-    check_state(header, proof)?;
+    ensure(state_root(header, proof)? == header.state_root, Step::State, "another state root")?;
+    answer_with_values(proof)
+}
+
+/// The answer of shard parts that have led to the state root.
+pub(crate) fn answer_with_values<'a>(proof: &QueryProof<'a>) -> Result<Answer<'a>, Failure> {
     let mut answer = answer(&proof.query, &proof.shards)?;
     if let Some(values) = &proof.values {
         attach(&mut answer, values)?;
@@ -54,7 +59,8 @@ fn shard_digest(trees: &TreeList<'_>, stamp: Stamp) -> Result<Digest, Failure> {
     Ok(hash::shard_digest(&digests.collect::<Result<Vec<_>, _>>()?))
 }
 
-fn check_state(header: &Header, proof: &QueryProof<'_>) -> Result<(), Failure> {
+/// The state root to which the shard parts lead.
+pub(crate) fn state_root(header: &Header, proof: &QueryProof<'_>) -> Result<Digest, Failure> {
     let mut leaves = Vec::new();
     for part in &proof.shards {
         ensure(part.version <= header.stamp.version, Step::State, "a shard version above the version")?;
@@ -62,8 +68,7 @@ fn check_state(header: &Header, proof: &QueryProof<'_>) -> Result<(), Failure> {
         let leaf = hash::state_leaf_hash(part.shard, &part.low, part.high.as_deref(), part.version, &digest);
         leaves.push((u64::from(part.index), leaf));
     }
-    let root = merkle::list_root(u64::from(header.state_leaves), &leaves, &proof.state_hashes);
-    ensure(root.map_err(fail(Step::State))? == header.state_root, Step::State, "another state root")
+    merkle::list_root(u64::from(header.state_leaves), &leaves, &proof.state_hashes).map_err(fail(Step::State))
 }
 
 type KeyAnswer<'a> = (Cow<'a, [u8]>, Option<Record<'a>>);

@@ -1,0 +1,141 @@
+//! One function for each decoder, to be fed with anything: it may refuse, but not panic, and what it takes has one encoding only.
+//!
+//! They run as an ordinary test (`tests/fuzz.rs`), and under libFuzzer (`fuzz/`).
+
+use alloc::{string::ToString, vec::Vec};
+
+use coppice_types::{
+    Operation, Params,
+    codec::{Reader, Writer},
+};
+
+use crate::{
+    check,
+    checkpoint::Checkpoint,
+    hash::file_checksum,
+    header::Header,
+    journal::Entry,
+    note::{self, VerifierKey},
+    proof::{Proof, ProofFile, TreeList},
+    shard_map::ShardMap,
+};
+
+/// Feeds bytes to one decoder.
+pub type Body = fn(&[u8]);
+
+/// Every body under the name of what it decodes.
+pub const BODIES: &[(&str, Body)] = &[
+    ("proof file", proof_file),
+    ("answer", answer),
+    ("list of trees", tree_list),
+    ("header", header),
+    ("journal entry", journal_entry),
+    ("shard map", shard_map),
+    ("parameters", parameters),
+    ("operation", operation),
+    ("note", note),
+    ("key", key),
+];
+
+/// The public key of the sample ledger in the tests, whose seed is 32 times 7.
+const SAMPLE_KEY: &str = include_str!("../vectors/ledger.vkey");
+
+/// Decodes and verifies a proof file, of which the checksum is repaired first.
+pub fn proof_file(bytes: &[u8]) {
+    let Some((content, _)) = bytes.split_last_chunk::<8>() else { return };
+    let mut sealed = content.to_vec();
+    sealed.extend(file_checksum(content).to_le_bytes());
+    let Ok(file) = ProofFile::decode(&sealed) else { return };
+    assert_eq!(file.encode().as_deref(), Ok(sealed.as_slice()), "a proof file has one encoding");
+    let key = VerifierKey::parse(SAMPLE_KEY.trim()).expect("the sample's key");
+    if let Ok(verified) = check::verify_file(&file, &key, None) {
+        let again = check::verify_file(&file, &key, Some(&file.proof.log().checkpoint));
+        assert_eq!(again.map(|again| again.claim), Ok(verified.claim), "a checkpoint joins itself");
+    }
+    assert!(check::verify_file(&file, &key, Some(&sealed)).is_err() || matches!(file.proof, Proof::Standing(_)));
+}
+
+/// Answers a query from trees as if they had led to the state root, so that mutated trees get so far.
+pub fn answer(bytes: &[u8]) {
+    let Some((content, _)) = bytes.split_last_chunk::<8>() else { return };
+    let mut sealed = content.to_vec();
+    sealed.extend(file_checksum(content).to_le_bytes());
+    let Ok(ProofFile { proof: Proof::Query(proof), .. }) = ProofFile::decode(&sealed) else { return };
+    let Ok(header) = Header::decode(&proof.header.header) else { return };
+    if check::query::state_root(&header, &proof).is_ok() {
+        let _: Result<_, _> = check::query::answer_with_values(&proof);
+    }
+}
+
+/// Decodes a list of trees.
+pub fn tree_list(bytes: &[u8]) {
+    if let Ok(list) = TreeList::decode(bytes) {
+        assert_eq!(list.encode(), bytes, "a list of trees has one encoding");
+    }
+}
+
+/// Decodes a header.
+pub fn header(bytes: &[u8]) {
+    if let Ok(header) = Header::decode(bytes) {
+        assert_eq!(header.encode(), bytes, "a header has one encoding");
+        let _: Result<_, _> = header.check_follows(&header);
+    }
+}
+
+/// Decodes a journal entry.
+pub fn journal_entry(bytes: &[u8]) {
+    if let Ok(entry) = Entry::decode(bytes) {
+        assert_eq!(entry.encode(), bytes, "a journal entry has one encoding");
+    }
+}
+
+/// Decodes a shard map.
+pub fn shard_map(bytes: &[u8]) {
+    if let Ok(map) = ShardMap::decode(bytes) {
+        assert_eq!(map.encode(), bytes, "a shard map has one encoding");
+    }
+}
+
+/// Decodes parameters.
+pub fn parameters(bytes: &[u8]) {
+    let mut input = Reader::new(bytes);
+    if let Ok(params) = Params::decode(&mut input) {
+        let mut out = Writer::new();
+        params.encode(&mut out);
+        let used = bytes.len() - input.remaining();
+        assert_eq!(out.into_bytes(), bytes[..used], "parameters have one encoding");
+    }
+}
+
+/// Decodes an operation.
+pub fn operation(bytes: &[u8]) {
+    let mut input = Reader::new(bytes);
+    if let Ok(operation) = Operation::decode(&mut input) {
+        let mut out = Writer::new();
+        operation.encode(&mut out);
+        let used = bytes.len() - input.remaining();
+        assert_eq!(out.into_bytes(), bytes[..used], "an operation has one encoding");
+    }
+}
+
+/// Opens a note and reads its text as a checkpoint.
+pub fn note(bytes: &[u8]) {
+    let key = VerifierKey::parse(SAMPLE_KEY.trim()).expect("the sample's key");
+    let _: Result<_, _> = note::open(bytes, &key);
+    if let Ok(text) = core::str::from_utf8(bytes) {
+        let texts: Vec<&str> = text.split("\n\n").collect();
+        for text in texts {
+            if let Ok(checkpoint) = Checkpoint::parse(text) {
+                assert_eq!(checkpoint.text(), text, "a checkpoint has one text");
+            }
+        }
+    }
+}
+
+/// Reads a public key.
+pub fn key(bytes: &[u8]) {
+    let Ok(text) = core::str::from_utf8(bytes) else { return };
+    if let Ok(key) = VerifierKey::parse(text) {
+        assert_eq!(key.to_string(), text, "a key has one text");
+    }
+}
