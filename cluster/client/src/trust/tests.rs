@@ -88,7 +88,8 @@ fn honest_answers_are_believed() {
 fn lies_about_keys_are_not_believed() {
     let scene = Scene::new();
     let honest = present(b"a", 2, 3);
-    let lies: [(u64, (u64, &[&[u8]]), v1::Record); 7] = [
+    type Lie<'a> = (u64, (u64, &'a [&'a [u8]]), v1::Record);
+    let lies: [Lie<'_>; 7] = [
         (3, (2, &[b"a"]), present(b"a", 1, 2)),
         (2, (3, &[b"a"]), honest.clone()),
         (3, (3, &[b"b"]), honest.clone()),
