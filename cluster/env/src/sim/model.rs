@@ -87,6 +87,16 @@ fn apply(data: &mut Vec<u8>, change: &Change) {
     }
 }
 
+/// What is left of a change outside of `start..end`.
+fn without(change: Change, start: u64, end: u64) -> Vec<Change> {
+    let Change::Write { offset, bytes } = change else { return vec![change] };
+    let cut = |at: u64| index(at.saturating_sub(offset)).min(bytes.len());
+    let (head, tail) = (cut(start), cut(end));
+    let piece = |offset, bytes: &[u8]| Change::Write { offset, bytes: bytes.to_vec() };
+    let pieces = [piece(offset, &bytes[..head]), piece(offset + tail as u64, &bytes[tail..])];
+    pieces.into_iter().filter(|piece| matches!(piece, Change::Write { bytes, .. } if !bytes.is_empty())).collect()
+}
+
 impl FileInode {
     fn change(&mut self, change: Change) {
         apply(&mut self.data, &change);
@@ -96,6 +106,11 @@ impl FileInode {
     fn sync(&mut self) {
         for change in self.pending.drain(..) {
             apply(&mut self.durable, &change);
+            if let Change::Write { offset, bytes } = &change {
+                let end = offset + bytes.len() as u64;
+                // What was given up before can't come back over what is durable now.
+                self.doomed = self.doomed.drain(..).flat_map(|old| without(old, *offset, end)).collect();
+            }
         }
     }
 

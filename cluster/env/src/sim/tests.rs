@@ -158,6 +158,22 @@ fn a_failed_sync_loses_writes_for_good() {
 }
 
 #[test]
+fn a_repeated_write_that_was_synced_is_not_undone_by_the_failed_one() {
+    let sim = SimStorage::new();
+    let file = write(&sim, "a", &[1; 3000]);
+    sim.sync_dir("").expect("syncs");
+    sim.inject(Fault { operation: Operation::Sync, path_part: "a".into(), skip: 0, kind: io::ErrorKind::Other });
+    file.sync_data().expect_err("was injected");
+    file.write_all_at(&[2; 2000], 600).expect("writes");
+    file.sync_data().expect("syncs");
+    for seed in 0..50 {
+        let bytes = read(&sim.power_loss(seed), "a").expect("is there");
+        assert_eq!(bytes[600..2600], [2; 2000]);
+        assert!(bytes[..600].iter().all(|byte| [0, 1].contains(byte)));
+    }
+}
+
+#[test]
 fn a_full_disk_refuses_growth_and_allows_the_rest() {
     let sim = SimStorage::new();
     let file = write(&sim, "a", &[1; 100]);
