@@ -84,6 +84,8 @@ pub struct Ground<'a> {
     pub in_flight: &'a BTreeSet<(SessionId, u64)>,
     /// Shards that take no writes until a merge is installed.
     pub full: &'a BTreeSet<ShardId>,
+    /// Shards that were not adopted yet.
+    pub starting: &'a BTreeSet<ShardId>,
     /// Shards that do not answer.
     pub down: &'a BTreeSet<ShardId>,
     /// How large it may become.
@@ -154,6 +156,7 @@ pub fn form<R: Borrow<Request>>(waiting: &[R], ground: &Ground<'_>) -> Draft {
         draft: Draft::default(),
         seen: BTreeSet::new(),
         held: BTreeSet::new(),
+        spans: BTreeMap::new(),
         bytes: 0,
         closed: false,
     };
@@ -178,6 +181,8 @@ struct Former<'a> {
     seen: BTreeSet<(SessionId, u64)>,
     /// Sessions of which a batch waits: what follows it waits too, so that a stream keeps its order.
     held: BTreeSet<SessionId>,
+    /// Lowest and highest number taken of each session: those of one version lie within one window.
+    spans: BTreeMap<SessionId, (u64, u64)>,
     bytes: u64,
     closed: bool,
 }
@@ -190,7 +195,8 @@ impl Former<'_> {
         if request.involved.iter().any(|shard| self.ground.down.contains(shard)) {
             return Verdict::Refused(Refusal::new(Reason::Unavailable, "a shard of the batch does not answer"));
         }
-        if request.writes.keys().any(|shard| self.ground.full.contains(shard)) {
+        let full = request.writes.keys().any(|shard| self.ground.full.contains(shard));
+        if full || request.involved.iter().any(|shard| self.ground.starting.contains(shard)) {
             return Verdict::Waits;
         }
         let opened = self.bytes > 0;
@@ -203,6 +209,10 @@ impl Former<'_> {
             return Verdict::Refused(refusal);
         }
         self.bytes += weight(request);
+        if let Some((id, number)) = request.session {
+            let (low, high) = self.spans.entry(id).or_insert((number, number));
+            (*low, *high) = ((*low).min(number), (*high).max(number));
+        }
         self.draft.overlay.apply(request, self.ground.stamp);
         self.closed = request.exclusive;
         Verdict::Taken
@@ -211,8 +221,11 @@ impl Former<'_> {
     /// Says what the session makes of the batch; `None` if it may be applied.
     fn judge_session(&mut self, request: &Request) -> Option<Verdict> {
         let (id, number) = request.session?;
+        let apart = self.spans.get(&id).is_some_and(|(low, high)| {
+            number.saturating_sub(*low).max(high.saturating_sub(number)) >= self.ground.sessions.window()
+        });
         let seen = !self.seen.insert((id, number));
-        if seen || self.held.contains(&id) || self.ground.in_flight.contains(&(id, number)) {
+        if seen || apart || self.held.contains(&id) || self.ground.in_flight.contains(&(id, number)) {
             return Some(Verdict::Waits);
         }
         match self.ground.sessions.standing(&id, number) {

@@ -44,6 +44,8 @@ struct Session {
     highest: u64,
     /// Numbers up to this one are known only if they are in `batches` or `clear`.
     unsure: u64,
+    /// Numbers up to this one are below the window, whatever the highest is.
+    expired: u64,
     /// Numbers up to `unsure` that were asked for and not committed.
     clear: BTreeSet<u64>,
     batches: BTreeMap<u64, Done>,
@@ -64,6 +66,12 @@ impl Sessions {
     pub fn new(window: u32) -> Self {
         assert!(window > 0, "the genesis header is checked");
         Self { window: u64::from(window), sessions: BTreeMap::new(), ended: BTreeSet::new() }
+    }
+
+    /// How many numbers a session remembers.
+    #[must_use]
+    pub fn window(&self) -> u64 {
+        self.window
     }
 
     /// A session whose batches will all be told by `record`.
@@ -92,6 +100,18 @@ impl Sessions {
                 session.clear.insert(number);
             }
         }
+    }
+
+    /// The root group says that a number is below the window.
+    pub fn expire(&mut self, id: SessionId, number: u64) {
+        let session = self.entry(id);
+        session.expired = session.expired.max(number);
+    }
+
+    /// Whether anything is known of a session.
+    #[must_use]
+    pub fn knows(&self, id: &SessionId) -> bool {
+        self.sessions.contains_key(id)
     }
 
     /// The root group does not know the session; holds until `forget_ended`.
@@ -132,7 +152,7 @@ impl Sessions {
         let Some(session) = self.sessions.get(id) else { return Standing::Unknown };
         if let Some(done) = session.batches.get(&number) {
             Standing::Done(*done)
-        } else if session.highest >= self.window && number <= session.highest - self.window {
+        } else if number <= session.expired.max(session.highest.saturating_sub(self.window)) {
             Standing::Expired
         } else if number <= session.unsure && !session.clear.contains(&number) {
             Standing::Unknown

@@ -91,6 +91,7 @@ struct World {
     sessions: Sessions,
     in_flight: BTreeSet<(SessionId, u64)>,
     full: BTreeSet<ShardId>,
+    starting: BTreeSet<ShardId>,
     down: BTreeSet<ShardId>,
     below: Stamp,
     bounds: Bounds,
@@ -104,6 +105,7 @@ impl World {
             sessions: Sessions::new(4),
             in_flight: BTreeSet::new(),
             full: BTreeSet::new(),
+            starting: BTreeSet::new(),
             down: BTreeSet::new(),
             below: Stamp::new(0, 0),
             bounds: BOUNDS,
@@ -124,6 +126,7 @@ impl World {
                 sessions: &self.sessions,
                 in_flight: &self.in_flight,
                 full: &self.full,
+                starting: &self.starting,
                 down: &self.down,
                 bounds: self.bounds,
             },
@@ -284,6 +287,23 @@ fn writes_to_a_shard_whose_trees_are_full_wait_and_others_pass() {
     let both = admit(batch([put("a", "1"), put("z", "1")], []));
     let other = admit(batch([put("z", "2")], [absent("a")]));
     assert_eq!(world.form(&[both, other]).verdicts, [Verdict::Waits, Verdict::Taken]);
+}
+
+#[test]
+fn whatever_asks_something_of_a_shard_that_is_not_adopted_waits() {
+    let mut world = World::new();
+    world.starting.insert(ShardId(0));
+    let asks = admit(batch([put("z", "1")], [absent("a")]));
+    let other = admit(batch([put("z", "2")], []));
+    assert_eq!(world.form(&[asks, other]).verdicts, [Verdict::Waits, Verdict::Taken]);
+}
+
+#[test]
+fn numbers_that_are_a_window_apart_do_not_share_a_version() {
+    let mut world = World::new();
+    world.sessions.open(SESSION, 0);
+    let batches: Vec<_> = [1, 4, 5].into_iter().map(|number| in_session(batch([], []), number)).collect();
+    assert_eq!(world.form(&batches).verdicts, [Verdict::Taken, Verdict::Taken, Verdict::Waits]);
 }
 
 #[test]

@@ -1,0 +1,28 @@
+//! What can go wrong with a coordinator as a whole; a request's refusal is a status.
+
+use coppice_types::{ErrorKind, InvalidParams};
+
+/// Why a coordinator could not be made, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The options contradict each other or lack something.
+    #[error("coordinator options: {0}")]
+    Options(String),
+    /// The parameters can't found a ledger.
+    #[error("coordinator options: genesis parameters")]
+    Params(#[source] InvalidParams),
+    /// The listener failed.
+    #[error("the transport failed")]
+    Transport(#[source] tonic::transport::Error),
+}
+
+impl Error {
+    /// What the caller can do.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Options(_) | Self::Params(_) => ErrorKind::Invalid,
+            Self::Transport(_) => ErrorKind::Unavailable,
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! What every part of a coordinator shares.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use coppice_env::{Clock, Rng};
+use coppice_types::{Digest, Reason, Version};
+use coppice_verify::{
+    checkpoint::{Checkpoint, origin},
+    note::SignerKey,
+};
+use tokio::sync::watch;
+
+use super::{links::Links, root::Root, shards::Shards, wire::View};
+use crate::plan::{Leaves, Refusal};
+
+/// Most versions whose leaves and headers are remembered for reads.
+const VERSIONS_MAX: usize = 256;
+/// Most checkpoints that are remembered.
+const CHECKPOINTS_MAX: usize = 16;
+
+/// Bounds and deadlines; the defaults suit a cluster in one place.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Most batches that wait for a version.
+    pub queue_max: usize,
+    /// Most bytes of batches that wait or are being decided.
+    pub queue_bytes_max: u32,
+    /// Most batches of one version.
+    pub batches_per_version_max: usize,
+    /// How long a batch may wait before it is refused.
+    pub commit_timeout: Duration,
+    /// How long a shard may take for a prepare before the version goes on without it.
+    pub prepare_timeout: Duration,
+    /// How long the root group may take for one call.
+    pub root_timeout: Duration,
+    /// How long one node may take before another is asked.
+    pub attempt_timeout: Duration,
+    /// How long a read may look for a replica that has its state.
+    pub read_timeout: Duration,
+    /// How long a rollback or prune may take.
+    pub admin_timeout: Duration,
+    /// After how much idleness shards are told what was decided.
+    pub finalize_after: Duration,
+    /// Most stages at once.
+    pub stages_max: usize,
+    /// How long a stage lives.
+    pub stage_age_max: Duration,
+    /// How far the leader's clock may be from the median of the root replicas'.
+    pub clock_skew_max: Duration,
+    /// How long a leadership lease lasts without being kept alive.
+    pub lease: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            queue_max: 4096,
+            queue_bytes_max: 64 << 20,
+            batches_per_version_max: 1024,
+            commit_timeout: Duration::from_secs(20),
+            prepare_timeout: Duration::from_secs(5),
+            root_timeout: Duration::from_secs(5),
+            attempt_timeout: Duration::from_secs(2),
+            read_timeout: Duration::from_secs(5),
+            admin_timeout: Duration::from_secs(20),
+            finalize_after: Duration::from_millis(100),
+            stages_max: 8,
+            stage_age_max: Duration::from_secs(60),
+            clock_skew_max: Duration::from_secs(1),
+            lease: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Who leads, as far as this coordinator knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leadership {
+    /// Name of the leading coordinator; empty if none is known.
+    pub leader: String,
+    /// The term, if this coordinator leads.
+    pub term: Option<u64>,
+}
+
+/// A version's place in the log and its state leaves: they never change while it stands.
+#[derive(Clone, Debug)]
+pub struct KnownVersion {
+    /// Canonical bytes of its header.
+    pub header: Bytes,
+    /// The header's place in the root log.
+    pub sequence: u64,
+    /// Its state leaves.
+    pub leaves: Leaves,
+}
+
+/// What every part of a coordinator shares.
+#[derive(Debug)]
+pub struct Context {
+    /// This coordinator's name.
+    pub name: String,
+    /// Channels to the nodes.
+    pub links: Arc<Links>,
+    /// The root group.
+    pub root: Root,
+    /// The shards.
+    pub shards: Shards,
+    /// Signs checkpoints.
+    pub key: SignerKey,
+    /// Bounds and deadlines.
+    pub limits: Limits,
+    /// Wall and monotonic time.
+    pub clock: Arc<dyn Clock>,
+    /// Names of stages.
+    pub rng: Mutex<Box<dyn Rng>>,
+    /// Size of the root log, as far as this coordinator knows.
+    pub log_size: watch::Sender<u64>,
+    /// Who leads.
+    pub leadership: watch::Sender<Leadership>,
+    /// The newest state of the root group that was seen, for `stale_ok`.
+    pub last_view: Mutex<Option<Arc<View>>>,
+    /// (epoch, version) to what stands there.
+    versions: Mutex<BTreeMap<(u64, u64), Arc<KnownVersion>>>,
+    /// Log size to signed note.
+    checkpoints: Mutex<BTreeMap<u64, (Digest, Bytes)>>,
+}
+
+impl Context {
+    /// Joins the parts.
+    pub fn new(
+        name: String,
+        links: Arc<Links>,
+        root: Root,
+        key: SignerKey,
+        limits: Limits,
+        clock: Arc<dyn Clock>,
+        rng: Box<dyn Rng>,
+    ) -> Self {
+        Self {
+            name,
+            shards: Shards::new(links.clone(), root.clone()),
+            links,
+            root,
+            key,
+            limits,
+            clock,
+            rng: Mutex::new(rng),
+            log_size: watch::Sender::new(0),
+            leadership: watch::Sender::new(Leadership::default()),
+            last_view: Mutex::default(),
+            versions: Mutex::default(),
+            checkpoints: Mutex::default(),
+        }
+    }
+
+    /// Signs the head of a *committed* prefix of the root log: whoever signs it produces the same bytes.
+    ///
+    /// # Panics
+    /// If two roots are given for one size: then the root log was rewritten, and nothing may be signed any more.
+    pub fn checkpoint(&self, size: u64, root: Digest) -> Bytes {
+        let mut known = self.checkpoints.lock().expect("no holder of the lock panics");
+        if let Some((signed, note)) = known.get(&size) {
+            assert_eq!(*signed, root, "a log of one size has one root");
+            return note.clone();
+        }
+        let checkpoint = Checkpoint { origin: self.key.name().to_owned(), size, root };
+        let note = checkpoint.sign(&self.key).expect("the origin is the key's name");
+        let note = Bytes::from(note.into_bytes());
+        if known.len() >= CHECKPOINTS_MAX {
+            known.pop_first();
+        }
+        known.insert(size, (root, note.clone()));
+        note
+    }
+
+    /// The key's name ends in the id of its cluster.
+    ///
+    /// # Errors
+    /// If the nodes belong to another one.
+    pub fn check_cluster(&self, view: &View) -> Result<(), Refusal> {
+        let cluster = view.tail.header.cluster;
+        if self.key.name() == origin(&view.genesis.prefix, &cluster) {
+            return Ok(());
+        }
+        let message = format!("the nodes belong to cluster {cluster}, the key to {}", self.key.name());
+        Err(Refusal::new(Reason::WrongCluster, message))
+    }
+
+    /// A linearizable view of the root group, which is remembered for `stale_ok`.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE` without a quorum.
+    pub async fn view(&self) -> Result<Arc<View>, tonic::Status> {
+        let view = self.root.view().await?;
+        self.check_cluster(&view)?;
+        *self.last_view.lock().expect("no holder of the lock panics") = Some(view.clone());
+        self.log_size.send_if_modified(|size| {
+            let grown = view.log_size > *size;
+            *size = view.log_size.max(*size);
+            grown
+        });
+        Ok(view)
+    }
+
+    /// The remembered state of a version that stands.
+    pub fn known_version(&self, epoch: u64, version: Version) -> Option<Arc<KnownVersion>> {
+        self.versions.lock().expect("no holder of the lock panics").get(&(epoch, version.0)).cloned()
+    }
+
+    /// Remembers a version.
+    pub fn remember_version(&self, epoch: u64, version: Version, known: Arc<KnownVersion>) {
+        let mut versions = self.versions.lock().expect("no holder of the lock panics");
+        if versions.len() >= VERSIONS_MAX {
+            versions.pop_first();
+        }
+        versions.insert((epoch, version.0), known);
+    }
+
+    /// 16 random bytes.
+    pub fn random_id(&self) -> [u8; 16] {
+        let mut id = [0; 16];
+        self.rng.lock().expect("no holder of the lock panics").fill(&mut id);
+        id
+    }
+}

@@ -1,0 +1,168 @@
+//! Calls to shard-nodes: to the leader of a group, or to any of its replicas.
+//!
+//! All requests are idempotent (a prepare has a name, an append a place in the log), so a call whose outcome is unknown is
+//! simply made again, to whoever leads by then, until its deadline.
+
+use std::{collections::BTreeMap, fmt, future::Future, sync::Mutex, time::Duration};
+
+use coppice_proto::{
+    status,
+    v1::{node_client::NodeClient, root_client::RootClient, shard_client::ShardClient},
+};
+use coppice_types::{ErrorKind, GroupId, Reason};
+use tokio::time::{Instant, sleep, timeout_at};
+use tonic::{Response, Status, transport::Channel};
+
+use crate::Connect;
+
+/// Pause before a group is asked again, at first and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+
+/// Channels to all nodes, and who led which group last.
+pub struct Links {
+    nodes: Vec<(String, Channel)>,
+    /// Group number to node index: a hint, corrected by answers.
+    leaders: Mutex<BTreeMap<u32, usize>>,
+    message_bytes: usize,
+    /// How long one attempt may take before another node is asked.
+    attempt_max: Duration,
+}
+
+impl fmt::Debug for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Links").field("nodes", &self.node_names().collect::<Vec<_>>()).finish_non_exhaustive()
+    }
+}
+
+impl Links {
+    /// Channels to these nodes; none is opened yet.
+    pub fn new(nodes: &[String], connect: &Connect, message_bytes: usize, attempt_max: Duration) -> Self {
+        assert!(!nodes.is_empty(), "a cluster has at least one node");
+        Self {
+            nodes: nodes.iter().map(|name| (name.clone(), connect(name))).collect(),
+            leaders: Mutex::default(),
+            message_bytes,
+            attempt_max,
+        }
+    }
+
+    /// Names of all nodes.
+    pub fn node_names(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// A client of the root group's replicas.
+    pub fn root(&self, channel: Channel) -> RootClient<Channel> {
+        RootClient::new(channel)
+            .max_decoding_message_size(self.message_bytes)
+            .max_encoding_message_size(self.message_bytes)
+    }
+
+    /// A client of shard replicas.
+    pub fn shard(&self, channel: Channel) -> ShardClient<Channel> {
+        ShardClient::new(channel)
+            .max_decoding_message_size(self.message_bytes)
+            .max_encoding_message_size(self.message_bytes)
+    }
+
+    /// Clients of every node's own service.
+    pub fn all_nodes(&self) -> impl Iterator<Item = (&str, NodeClient<Channel>)> {
+        self.nodes.iter().map(|(name, channel)| (name.as_str(), NodeClient::new(channel.clone())))
+    }
+
+    /// Calls the leader of a group until it answers or the deadline passes.
+    ///
+    /// # Errors
+    /// The leader's refusal; `UNAVAILABLE` after the deadline, and then the outcome is unknown.
+    pub async fn to_leader<T, F, Fut>(&self, group: GroupId, deadline: Instant, call: F) -> Result<T, Status>
+    where
+        F: Fn(Channel) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
+        let mut at = self.hint(group);
+        let mut pause = PAUSE_MIN;
+        loop {
+            let until = deadline.min(Instant::now() + self.attempt_max);
+            let error = match timeout_at(until, call(self.nodes[at].1.clone())).await {
+                Ok(Ok(answer)) => {
+                    self.set_hint(group, at);
+                    return Ok(answer.into_inner());
+                }
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    status::refuse(Reason::Unavailable, format!("{group} on {} did not answer", self.nodes[at].0))
+                }
+            };
+            if !moves_on(&error) {
+                self.set_hint(group, at);
+                return Err(error);
+            }
+            let named = status::metadata(&error, status::LEADER).and_then(|name| self.index(&name));
+            let told = named.is_some_and(|index| index != at);
+            at = named.filter(|_| told).unwrap_or((at + 1) % self.nodes.len());
+            if !told || pause > PAUSE_MIN {
+                if Instant::now() + pause >= deadline {
+                    return Err(overdue(group, &error));
+                }
+                sleep(pause).await;
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Asks the replicas of a group in turn, each once, beginning with its last known leader: it never lags.
+    ///
+    /// # Errors
+    /// The last replica's, if none answers; at once what another replica would answer too.
+    pub async fn to_any<T, F, Fut>(&self, group: GroupId, deadline: Instant, call: F) -> Result<T, Status>
+    where
+        F: Fn(Channel) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
+        let first = self.hint(group);
+        let mut last = None;
+        for offset in 0..self.nodes.len() {
+            let at = (first + offset) % self.nodes.len();
+            let until = deadline.min(Instant::now() + self.attempt_max);
+            match timeout_at(until, call(self.nodes[at].1.clone())).await {
+                Ok(Ok(answer)) => return Ok(answer.into_inner()),
+                Ok(Err(error)) if is_final(&error) => return Err(error),
+                Ok(Err(error)) => last = Some(error),
+                Err(_) => last = Some(status::refuse(Reason::Unavailable, format!("{group} did not answer in time"))),
+            }
+        }
+        Err(last.expect("there is at least one node"))
+    }
+
+    fn hint(&self, group: GroupId) -> usize {
+        let spread = group.number() as usize % self.nodes.len();
+        self.leaders.lock().expect("no holder of the lock panics").get(&group.number()).copied().unwrap_or(spread)
+    }
+
+    fn set_hint(&self, group: GroupId, at: usize) {
+        self.leaders.lock().expect("no holder of the lock panics").insert(group.number(), at);
+    }
+
+    fn index(&self, name: &str) -> Option<usize> {
+        self.nodes.iter().position(|(node, _)| node == name)
+    }
+}
+
+/// Another node, or the same one later, may answer differently.
+pub fn moves_on(error: &Status) -> bool {
+    match status::reason(error) {
+        Some(Reason::MissedAdmin | Reason::FencedForRollback) => false,
+        Some(Reason::Corrupted) => true,
+        _ => matches!(status::kind(error), ErrorKind::Unavailable | ErrorKind::Internal),
+    }
+}
+
+/// Every replica would answer this.
+fn is_final(error: &Status) -> bool {
+    matches!(status::kind(error), ErrorKind::Invalid | ErrorKind::Conflict | ErrorKind::Exhausted)
+}
+
+fn overdue(group: GroupId, error: &Status) -> Status {
+    status::refuse(Reason::Unavailable, format!("{group} does not answer: {}", error.message()))
+}

@@ -1,0 +1,22 @@
+//! Carrying out what the planner decides: leadership, prepares, appends, answers.
+//!
+//! Durability is the groups': a coordinator keeps nothing that it could not learn again. Stopped at any point, it leaves
+//! staged versions that the next leader's adoption drops or keeps, and a header that is in the log or is not.
+
+pub mod context;
+pub mod links;
+pub mod root;
+pub mod shards;
+pub mod wire;
+
+mod admin;
+mod answer;
+mod leader;
+mod round;
+mod sequencer;
+mod stages;
+
+pub use admin::{AdminRequest, Wanted};
+pub use leader::lead;
+pub use sequencer::{Command, Entry};
+pub use stages::{StageCommand, stage_id};

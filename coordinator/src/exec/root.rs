@@ -1,0 +1,225 @@
+//! The root group as a coordinator sees it: the log that decides, and the one place where head is learnt.
+//!
+//! One ReadIndex serves all reads that queued before it was sent (PROTOCOL 7.1): `Root::view` hands its question to a
+//! task that asks once for all that wait.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use coppice_proto::{status, v1};
+use coppice_types::{Digest, GroupId, Reason, SessionId};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
+use tonic::{Code, Status};
+
+use super::{
+    links::Links,
+    wire::{self, View},
+};
+use crate::plan::{Commit, Done};
+
+/// Most readers that wait for one ReadIndex.
+const READERS_MAX: usize = 4096;
+
+type Answer = oneshot::Sender<Result<Arc<View>, Status>>;
+
+/// Calls to the root group.
+#[derive(Clone, Debug)]
+pub struct Root {
+    links: Arc<Links>,
+    readers: mpsc::Sender<Answer>,
+    timeout: Duration,
+}
+
+/// What the root group knows of one number of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionAnswer {
+    /// There is no such session.
+    Ended,
+    /// The number is below the window.
+    Expired,
+    /// It was committed, or not.
+    Known(Option<Done>),
+}
+
+/// How an append ended.
+#[derive(Debug)]
+pub enum Decision {
+    /// The header is in the log; `size` and `root` are of a prefix that holds it.
+    Committed {
+        /// Entries.
+        size: u64,
+        /// Their root.
+        root: Digest,
+    },
+    /// It is not, and never will be: another leader's term began.
+    Deposed,
+    /// The root group refused it, for good.
+    Refused(Status),
+}
+
+impl Root {
+    /// Calls over these links, and the task that batches reads; it ends with the last `Root`.
+    pub fn new(links: Arc<Links>, timeout: Duration) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let (readers, queue) = mpsc::channel(READERS_MAX);
+        let task = serve_views(links.clone(), queue, timeout);
+        (Self { links, readers, timeout }, task)
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.timeout
+    }
+
+    /// The state of the root group at some moment after the call.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE` without a quorum.
+    pub async fn view(&self) -> Result<Arc<View>, Status> {
+        let (answer, receive) = oneshot::channel();
+        let full = |_| status::refuse(Reason::ResourceExhausted, format!("{READERS_MAX} readers wait already"));
+        self.readers.try_send(answer).map_err(full)?;
+        receive.await.map_err(|_| status::refuse(Reason::Unavailable, "the coordinator stops"))?
+    }
+
+    /// Makes a candidate the leader.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE` without a quorum; then the term may have begun all the same.
+    pub async fn take_over(&self, candidate: &str, genesis: Vec<u8>) -> Result<v1::TakeOverResponse, Status> {
+        let genesis = Bytes::from(genesis);
+        let request = || v1::TakeOverRequest { candidate: candidate.to_owned(), genesis: genesis.clone() };
+        let call = |channel| {
+            let (mut client, request) = (self.links.root(channel), request());
+            async move { client.take_over(request).await }
+        };
+        self.links.to_leader(GroupId::Root, self.deadline(), call).await
+    }
+
+    /// Opens a session, or finds it again.
+    ///
+    /// # Errors
+    /// The root group's refusal.
+    pub async fn open_session(&self, id: SessionId) -> Result<v1::OpenSessionResponse, Status> {
+        let call = |channel| {
+            let mut client = self.links.root(channel);
+            let request = v1::OpenSessionRequest { session_id: Bytes::copy_from_slice(&id.0) };
+            async move { client.open_root_session(request).await }
+        };
+        self.links.to_leader(GroupId::Root, self.deadline(), call).await
+    }
+
+    /// Appends a header and finds out what became of it, however long that takes.
+    ///
+    /// An append of unknown outcome is never assumed lost: the log is read until it tells. The same header can only stand
+    /// in its own place, so appending it again is harmless.
+    pub async fn append(&self, commit: &Commit, term: u64) -> Decision {
+        let request = wire::append_out(commit, term);
+        let sequence = commit.tail.header.sequence.0;
+        loop {
+            let call = |channel| {
+                let (mut client, request) = (self.links.root(channel), request.clone());
+                async move { client.append_header(request).await }
+            };
+            match self.links.to_leader(GroupId::Root, self.deadline(), call).await {
+                Ok(answer) => match Digest::from_slice(&answer.log_root) {
+                    Some(root) => return Decision::Committed { size: answer.log_size, root },
+                    None => tracing::error!("the root group sent a malformed log root"),
+                },
+                Err(error) if is_refusal(&error) => return Decision::Refused(error),
+                Err(error) => tracing::debug!(%error, sequence, "an append has an unknown outcome"),
+            }
+            if let Some(decision) = self.look_for(commit, term).await {
+                return decision;
+            }
+        }
+    }
+
+    /// Reads what became of an append; `None` if nothing yet, or if nobody knows.
+    async fn look_for(&self, commit: &Commit, term: u64) -> Option<Decision> {
+        let sequence = commit.tail.header.sequence.0;
+        let read = v1::read_root_request::Read::Headers(v1::HeadersRead { from_sequence: sequence, limit: 1 });
+        let answer = self.read(read).await.ok();
+        let Some(answer) = answer else {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            return None;
+        };
+        let view = answer.view.as_ref()?;
+        let root = Digest::from_slice(&view.log_root)?;
+        match answer.headers.first() {
+            Some(header) if *header == commit.header => Some(Decision::Committed { size: view.log_size, root }),
+            Some(_) => Some(Decision::Deposed),
+            None if view.term != term => Some(Decision::Deposed),
+            None => None,
+        }
+    }
+
+    /// A linearizable read of the root group.
+    ///
+    /// # Errors
+    /// The root group's refusal; `UNAVAILABLE` after the time-out.
+    pub async fn read(&self, read: v1::read_root_request::Read) -> Result<v1::ReadRootResponse, Status> {
+        read_root(&self.links, v1::ReadRootRequest { stale_ok: false, read: Some(read) }, self.deadline()).await
+    }
+
+    /// What one number of a session is.
+    ///
+    /// # Errors
+    /// As [`Root::read`].
+    pub async fn session(&self, id: SessionId, number: u64) -> Result<SessionAnswer, Status> {
+        let session_id = Bytes::copy_from_slice(&id.0);
+        let read = v1::read_root_request::Read::Session(v1::SessionRead { session_id, number });
+        match self.read(read).await {
+            Ok(answer) if !answer.session_known => Ok(SessionAnswer::Ended),
+            Ok(answer) => Ok(SessionAnswer::Known(answer.batch.as_ref().map(wire::done_in).transpose()?)),
+            Err(error) if status::reason(&error) == Some(Reason::RequestExpired) => Ok(SessionAnswer::Expired),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Refusals that stay what they are, however often they are asked; a stale term or a foreign base may hide a success.
+fn is_refusal(error: &Status) -> bool {
+    use coppice_types::ErrorKind;
+    match status::reason(error) {
+        Some(Reason::UnknownSession | Reason::RequestExpired | Reason::SessionMismatch) => true,
+        Some(_) => matches!(status::kind(error), ErrorKind::Invalid | ErrorKind::Conflict),
+        None => matches!(error.code(), Code::OutOfRange | Code::Unimplemented),
+    }
+}
+
+async fn read_root(
+    links: &Links,
+    request: v1::ReadRootRequest,
+    deadline: Instant,
+) -> Result<v1::ReadRootResponse, Status> {
+    let mut pause = Duration::from_millis(5);
+    loop {
+        let call = |channel| {
+            let (mut client, request) = (links.root(channel), request.clone());
+            async move { client.read_root(request).await }
+        };
+        match links.to_any(GroupId::Root, deadline, call).await {
+            Err(error) if super::links::moves_on(&error) && Instant::now() + pause < deadline => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_millis(100));
+            }
+            answer => return answer,
+        }
+    }
+}
+
+async fn serve_views(links: Arc<Links>, mut queue: mpsc::Receiver<Answer>, timeout: Duration) {
+    let mut waiting = Vec::new();
+    while queue.recv_many(&mut waiting, READERS_MAX).await > 0 {
+        let read = Some(v1::read_root_request::Read::View(true));
+        let request = v1::ReadRootRequest { stale_ok: false, read };
+        let answer = read_root(&links, request, Instant::now() + timeout).await;
+        let view = answer.and_then(|answer| wire::view_in(answer.view)).map(Arc::new);
+        for reader in waiting.drain(..) {
+            // A reader that has gone needs no answer.
+            let _ = reader.send(view.clone());
+        }
+    }
+}

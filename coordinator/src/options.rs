@@ -1,0 +1,171 @@
+//! What a coordinator is made of.
+
+use std::{fmt, sync::Arc};
+
+use coppice_env::{Clock, Rng};
+use coppice_types::{ClusterId, Digest, Params, Sequence, Stamp};
+use coppice_verify::{
+    epochs::Epochs,
+    header::{self, Body, Header},
+    merkle,
+    note::SignerKey,
+    shard_map::{ShardMap, state_root},
+};
+use tokio::sync::watch;
+use tonic::transport::Channel;
+
+use crate::{Error, Limits};
+
+/// Gives a channel to a node by its name. It connects lazily and again by itself; it is asked for once for each node.
+pub type Connect = Arc<dyn Fn(&str) -> Channel + Send + Sync>;
+
+/// How a new ledger is founded; ignored where there is one.
+#[derive(Clone, Debug)]
+pub struct Genesis {
+    /// Limits and digest parameters.
+    pub params: Params,
+    /// The first shards.
+    pub shard_map: ShardMap,
+}
+
+/// What a coordinator is made of.
+pub struct Options {
+    /// The candidate's name, unique among the coordinators of a cluster.
+    pub name: String,
+    /// Names of the shard-nodes.
+    pub nodes: Vec<String>,
+    /// Connects to them.
+    pub connect: Connect,
+    /// Picks who leads.
+    pub election: Arc<dyn Election>,
+    /// Signs checkpoints. Its name is the log's origin, `<prefix>/<cluster id>`: it says which cluster this is.
+    pub signing_key: SignerKey,
+    /// How a new ledger is founded.
+    pub genesis: Genesis,
+    /// Bounds and deadlines.
+    pub limits: Limits,
+    /// Wall and monotonic time.
+    pub clock: Arc<dyn Clock>,
+    /// Names of stages.
+    pub rng: Box<dyn Rng>,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("name", &self.name)
+            .field("nodes", &self.nodes)
+            .field("key", &self.signing_key)
+            .field("genesis", &self.genesis)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Options {
+    /// The header that founds the ledger if the root log is empty.
+    pub(crate) fn genesis_header(&self) -> Result<Vec<u8>, Error> {
+        let Genesis { params, shard_map } = &self.genesis;
+        params.check().map_err(Error::Params)?;
+        let (prefix, cluster) = cluster_of(self.signing_key.name())
+            .ok_or_else(|| Error::Options("the key's name is not <prefix>/<cluster id in hex>".to_owned()))?;
+        if prefix.len() > header::PREFIX_BYTES_MAX {
+            return Err(Error::Options(format!("the origin prefix is over {} bytes", header::PREFIX_BYTES_MAX)));
+        }
+        let leaves = shard_map.genesis_leaves();
+        let epochs = Epochs::new();
+        let header = Header {
+            cluster,
+            sequence: Sequence(0),
+            stamp: Stamp::default(),
+            timestamp_ms: self.clock.wall_ms(),
+            state_root: state_root(&leaves),
+            state_leaves: u32::try_from(leaves.len()).map_err(|_| Error::Options("too many shards".to_owned()))?,
+            shard_map: shard_map.hash(),
+            journal_root: merkle::empty_root(),
+            journal_leaves: 0,
+            epochs_root: epochs.root(),
+            epoch_pairs: 1,
+            admin_sequence: 0,
+            previous: Digest::default(),
+            body: Body::Genesis(header::Genesis {
+                prefix: prefix.to_owned(),
+                public_key: self.signing_key.verifier().public_key(),
+                params: params.clone(),
+                shard_map: shard_map.clone(),
+            }),
+        };
+        Ok(header.encode())
+    }
+}
+
+/// Prefix and cluster id of an origin.
+fn cluster_of(origin: &str) -> Option<(&str, ClusterId)> {
+    let (prefix, hex) = origin.rsplit_once('/')?;
+    let mut id = [0; 16];
+    if prefix.is_empty() || hex.len() != 32 || !hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+        return None;
+    }
+    for (byte, digits) in id.iter_mut().zip(hex.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some((prefix, ClusterId(id)))
+}
+
+/// Picks a candidate; the root group has the last word.
+#[tonic::async_trait]
+pub trait Election: Send + Sync + fmt::Debug {
+    /// Waits until this candidate is picked; the receiver turns true when it no longer is.
+    async fn campaign(&self, name: &str) -> Result<watch::Receiver<bool>, Error>;
+    /// Gives the candidacy up, so that another can be picked at once.
+    async fn resign(&self, name: &str);
+    /// Who was picked last.
+    async fn leader(&self) -> Option<String>;
+}
+
+/// The election of a cluster that has one coordinator: it is always picked.
+#[derive(Debug)]
+pub struct Alone {
+    never: watch::Sender<bool>,
+}
+
+impl Default for Alone {
+    fn default() -> Self {
+        Self { never: watch::Sender::new(false) }
+    }
+}
+
+#[tonic::async_trait]
+impl Election for Alone {
+    async fn campaign(&self, _name: &str) -> Result<watch::Receiver<bool>, Error> {
+        Ok(self.never.subscribe())
+    }
+
+    async fn resign(&self, _name: &str) {}
+
+    async fn leader(&self) -> Option<String> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_origin_names_the_cluster() {
+        let found = cluster_of("ledger.example/a/000102030405060708090a0b0c0d0eff").expect("it is an origin");
+        assert_eq!(found.0, "ledger.example/a");
+        assert_eq!(found.1.0[..3], [0, 1, 2]);
+        assert_eq!(found.1.0[15], 0xff);
+        for bad in [
+            "no-id",
+            "/000102030405060708090a0b0c0d0eff",
+            "p/000102030405060708090a0b0c0d0ef",
+            "p/000102030405060708090A0b0c0d0eff",
+            "p/+00102030405060708090a0b0c0d0eff",
+            "p/00010203040506070809\u{e9}0b0c0d0ef",
+        ] {
+            assert!(cluster_of(bad).is_none(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The public API: checks a request, hands it to the sequencer or the readers, and answers.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use coppice_proto::{
+    status,
+    v1::{self, ledger_server::Ledger},
+};
+use coppice_types::{GroupId, Params, Reason, SessionId};
+use coppice_verify::header::Genesis;
+use tokio::{
+    sync::{Semaphore, mpsc, oneshot},
+    time::{Instant, timeout},
+};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status};
+
+use crate::{
+    exec::{
+        AdminRequest, Command, Entry, StageCommand, Wanted,
+        context::{Context, Leadership},
+        stage_id, wire,
+    },
+    plan::{self, Leaves, Refusal},
+    proofs,
+    reads::{Reads, Sink},
+};
+
+/// Messages of a stream that are made ahead of the client.
+const STREAM_AHEAD: usize = 4;
+/// How long one node may take to tell its status.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Serves `coppice.v1.Ledger`.
+#[derive(Clone, Debug)]
+pub struct Api {
+    context: Arc<Context>,
+    reads: Reads,
+    commands: mpsc::Sender<Command>,
+    /// Bytes of batches that may wait or be under way.
+    room: Arc<Semaphore>,
+}
+
+type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type Answer<T> = Result<Response<T>, Status>;
+
+impl Api {
+    /// The API of one coordinator.
+    pub fn new(context: Arc<Context>, commands: mpsc::Sender<Command>) -> Self {
+        let room = Arc::new(Semaphore::new(context.limits.queue_bytes_max as usize));
+        Self { reads: Reads::new(context.clone()), context, commands, room }
+    }
+
+    /// The genesis of the ledger: from any view, since it never changes.
+    async fn genesis(&self) -> Result<(Params, Leaves), Status> {
+        let view = self.reads.view(true).await?;
+        let Genesis { params, shard_map, .. } = &view.genesis;
+        Ok((params.clone(), Leaves::new(shard_map.genesis_leaves())?))
+    }
+
+    /// Refuses writes while another coordinator leads.
+    fn check_leading(&self) -> Result<(), Status> {
+        let Leadership { leader, term } = self.context.leadership.borrow().clone();
+        if term.is_some() || leader.is_empty() {
+            // Without a known leader this coordinator may be about to lead: the command waits for that.
+            return Ok(());
+        }
+        let message = format!("{leader} leads");
+        Err(status::with_metadata(Reason::NotLeader, message, [(status::LEADER, leader)]))
+    }
+
+    fn send(&self, command: Command) -> Result<(), Status> {
+        self.commands.try_send(command).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => {
+                let message = format!("queue_max is {}: too many batches wait", self.context.limits.queue_max);
+                status::refuse(Reason::ResourceExhausted, message)
+            }
+            mpsc::error::TrySendError::Closed(_) => stopping(),
+        })
+    }
+
+    async fn admit(
+        &self,
+        batch: Option<v1::Batch>,
+        session: Option<(SessionId, u64)>,
+    ) -> Result<Arc<plan::Request>, Status> {
+        let batch = batch.ok_or_else(|| Refusal::invalid("a batch is missing"))?;
+        let (params, map) = self.genesis().await?;
+        Ok(Arc::new(plan::Request::admit(batch, session, &map, &params)?))
+    }
+
+    /// An entry for the sequencer, and where its answer will come.
+    fn entry(
+        &self,
+        request: Arc<plan::Request>,
+        want_receipt: bool,
+    ) -> Result<(Entry, oneshot::Receiver<Result<v1::CommitResponse, Status>>), Status> {
+        let bytes = u32::try_from(request.bytes.max(1)).unwrap_or(u32::MAX);
+        let permit = self.room.clone().try_acquire_many_owned(bytes).map_err(|_| {
+            let message = format!("queue_bytes_max is {}: too much waits", self.context.limits.queue_bytes_max);
+            status::refuse(Reason::ResourceExhausted, message)
+        })?;
+        let (reply, receive) = oneshot::channel();
+        let deadline = Instant::now() + self.context.limits.commit_timeout;
+        Ok((Entry { request, reply, deadline, want_receipt, _permit: permit }, receive))
+    }
+
+    /// Waits for the sequencer's answer. Without one the outcome is unknown: a session tells later.
+    async fn answer<T>(&self, receive: oneshot::Receiver<Result<T, Status>>, limit: Duration) -> Result<T, Status> {
+        match timeout(limit, receive).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(stopping()),
+            Err(_) => Err(status::refuse(Reason::Unavailable, "not decided in time; the outcome is unknown")),
+        }
+    }
+
+    /// How long a caller waits for the outcome of a write.
+    fn patience(&self) -> Duration {
+        self.context.limits.commit_timeout + self.context.limits.root_timeout
+    }
+
+    async fn administer(
+        &self,
+        wanted: Wanted,
+        principal: String,
+        reason: String,
+        expected_head: Option<v1::Stamp>,
+    ) -> Answer<v1::AdminResponse> {
+        self.check_leading()?;
+        let (reply, receive) = oneshot::channel();
+        self.send(Command::Admin(AdminRequest { wanted, principal, reason, expected_head, reply }))?;
+        let limit = self.patience() + self.context.limits.admin_timeout;
+        Ok(Response::new(self.answer(receive, limit).await?))
+    }
+}
+
+fn stopping() -> Status {
+    status::refuse(Reason::Unavailable, "the coordinator stopped; the outcome is unknown")
+}
+
+fn session_of(id: &Bytes, number: u64) -> Result<Option<(SessionId, u64)>, Refusal> {
+    if id.is_empty() {
+        return if number == 0 { Ok(None) } else { Err(Refusal::invalid("a number needs a session_id")) };
+    }
+    let id = SessionId::from_slice(id).ok_or_else(|| Refusal::invalid("a session_id has 16 bytes"))?;
+    if number == 0 {
+        return Err(Refusal::invalid("numbers of a session count from 1"));
+    }
+    Ok(Some((id, number)))
+}
+
+/// Runs a stream's work as a task; what it sends is bounded by what the client takes.
+fn stream<T, F, Fut>(work: F) -> Answer<Messages<T>>
+where
+    T: Send + 'static,
+    F: FnOnce(Sink<T>) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<(), Status>> + Send + 'static,
+{
+    let (sink, messages) = mpsc::channel(STREAM_AHEAD);
+    tokio::spawn(async move {
+        let errors = sink.clone();
+        if let Err(error) = work(sink).await {
+            // A client that has gone does not hear of it.
+            let _ = errors.send(Err(error)).await;
+        }
+    });
+    Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
+}
+
+#[tonic::async_trait]
+impl Ledger for Api {
+    type RangeStream = Messages<v1::RangeResponse>;
+    type HistoryStream = Messages<v1::HistoryResponse>;
+    type DiffStream = Messages<v1::DiffResponse>;
+    type WatchHeadsStream = Messages<v1::WatchHeadsResponse>;
+
+    async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitResponse> {
+        self.check_leading()?;
+        let request = request.into_inner();
+        let session = session_of(&request.session_id, request.number)?;
+        let batch = self.admit(request.batch, session).await?;
+        let (entry, receive) = self.entry(batch, request.want_receipt)?;
+        self.send(Command::Commit(entry))?;
+        Ok(Response::new(self.answer(receive, self.patience()).await?))
+    }
+
+    async fn stage(&self, request: Request<v1::StageRequest>) -> Answer<v1::StageResponse> {
+        self.check_leading()?;
+        let request = request.into_inner();
+        let parent = request.parent_stage_id;
+        let parent = if parent.is_empty() { None } else { Some(stage_id(&parent)?) };
+        let request = self.admit(request.batch, None).await?;
+        let (reply, receive) = oneshot::channel();
+        self.send(Command::Stage(StageCommand::Stage { request, parent, reply }))?;
+        Ok(Response::new(self.answer(receive, self.patience()).await?))
+    }
+
+    async fn finalize(&self, request: Request<v1::FinalizeRequest>) -> Answer<v1::CommitResponse> {
+        self.check_leading()?;
+        let request = request.into_inner();
+        let id = stage_id(&request.stage_id)?;
+        let nothing = self.admit(Some(v1::Batch::default()), None).await?;
+        let (entry, receive) = self.entry(nothing, request.want_receipt)?;
+        self.send(Command::Stage(StageCommand::Finalize { id, entry }))?;
+        Ok(Response::new(self.answer(receive, self.patience()).await?))
+    }
+
+    async fn discard(&self, request: Request<v1::DiscardRequest>) -> Answer<v1::DiscardResponse> {
+        self.check_leading()?;
+        let id = stage_id(&request.into_inner().stage_id)?;
+        let (reply, receive) = oneshot::channel();
+        self.send(Command::Stage(StageCommand::Discard { id, reply }))?;
+        Ok(Response::new(self.answer(receive, self.patience()).await?))
+    }
+
+    async fn open_session(&self, request: Request<v1::OpenSessionRequest>) -> Answer<v1::OpenSessionResponse> {
+        let id = request.into_inner().session_id;
+        let id = SessionId::from_slice(&id).ok_or_else(|| Refusal::invalid("a session_id has 16 bytes"))?;
+        let answer = self.context.root.open_session(id).await?;
+        // If the queue is full, the leader asks the root group when it meets the session.
+        let _ = self.commands.try_send(Command::SessionOpened(id, answer.highest_number));
+        Ok(Response::new(answer))
+    }
+
+    async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
+        let request = request.into_inner();
+        let answer = self.reads.batch_get(&[request.key], &request.read.unwrap_or_default()).await?;
+        let v1::BatchGetResponse { records, read_at, proof } = answer;
+        Ok(Response::new(v1::GetResponse { record: records.into_iter().next(), read_at, proof }))
+    }
+
+    async fn batch_get(&self, request: Request<v1::BatchGetRequest>) -> Answer<v1::BatchGetResponse> {
+        let request = request.into_inner();
+        Ok(Response::new(self.reads.batch_get(&request.keys, &request.read.unwrap_or_default()).await?))
+    }
+
+    async fn range(&self, request: Request<v1::RangeRequest>) -> Answer<Self::RangeStream> {
+        let (reads, request) = (self.reads.clone(), request.into_inner());
+        stream(move |sink| async move { reads.range(&request, &sink).await })
+    }
+
+    async fn history(&self, request: Request<v1::HistoryRequest>) -> Answer<Self::HistoryStream> {
+        let (reads, request) = (self.reads.clone(), request.into_inner());
+        stream(move |sink| async move { reads.history(&request, &sink).await })
+    }
+
+    async fn diff(&self, request: Request<v1::DiffRequest>) -> Answer<Self::DiffStream> {
+        let (reads, request) = (self.reads.clone(), request.into_inner());
+        stream(move |sink| async move { reads.diff(&request, &sink).await })
+    }
+
+    async fn head(&self, request: Request<v1::HeadRequest>) -> Answer<v1::HeadResponse> {
+        let view = self.reads.view(request.into_inner().stale_ok).await?;
+        let header = &view.tail.header;
+        Ok(Response::new(v1::HeadResponse {
+            cluster_id: Bytes::copy_from_slice(&header.cluster.0),
+            stamp: Some(wire::stamp_out(header.stamp)),
+            state_root: wire::bytes_of(&header.state_root),
+            log_size: view.log_size,
+            timestamp_ms: header.timestamp_ms,
+            pruned_boundary: view.boundary.0,
+            checkpoint: self.context.checkpoint(view.log_size, view.log_root),
+        }))
+    }
+
+    async fn get_header(&self, request: Request<v1::GetHeaderRequest>) -> Answer<v1::GetHeaderResponse> {
+        use v1::{get_header_request::Which, read_root_request::Read};
+        let missing = |what: String| status::refuse(Reason::NotFound, what);
+        let header = match request.into_inner().which {
+            Some(Which::Version(version)) => {
+                let answer = self.context.root.read(Read::Version(v1::VersionRead { version, epoch: None })).await?;
+                answer.header
+            }
+            Some(Which::Sequence(from_sequence)) => {
+                let answer = self.context.root.read(Read::Headers(v1::HeadersRead { from_sequence, limit: 1 })).await?;
+                let header = answer.headers.into_iter().next();
+                header.ok_or_else(|| missing(format!("the root log has no entry {from_sequence} yet")))?
+            }
+            None => return Err(Refusal::invalid("version or sequence is missing").into()),
+        };
+        Ok(Response::new(v1::GetHeaderResponse { header }))
+    }
+
+    async fn watch_heads(&self, request: Request<v1::WatchHeadsRequest>) -> Answer<Self::WatchHeadsStream> {
+        let (reads, request) = (self.reads.clone(), request.into_inner());
+        stream(move |sink| async move { reads.watch(&request, &sink).await })
+    }
+
+    async fn get_checkpoint(&self, request: Request<v1::GetCheckpointRequest>) -> Answer<v1::GetCheckpointResponse> {
+        let old_size = request.into_inner().old_size;
+        let view = self.context.view().await?;
+        let standing =
+            if old_size == 0 { Bytes::new() } else { proofs::standing_file(&self.context, &view, old_size).await? };
+        let checkpoint = self.context.checkpoint(view.log_size, view.log_root);
+        Ok(Response::new(v1::GetCheckpointResponse { checkpoint, standing }))
+    }
+
+    async fn prune(&self, request: Request<v1::PruneRequest>) -> Answer<v1::AdminResponse> {
+        let v1::PruneRequest { before, reason, principal, expected_head } = request.into_inner();
+        self.administer(Wanted::Prune(coppice_types::Version(before)), principal, reason, expected_head).await
+    }
+
+    async fn rollback(&self, request: Request<v1::RollbackRequest>) -> Answer<v1::AdminResponse> {
+        let v1::RollbackRequest { to, reason, principal, expected_head } = request.into_inner();
+        self.administer(Wanted::Rollback(coppice_types::Version(to)), principal, reason, expected_head).await
+    }
+
+    async fn status(&self, _request: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
+        let view = self.context.view().await?;
+        let mut groups = vec![v1::GroupStatus { group: GroupId::Root.to_string(), ..v1::GroupStatus::default() }];
+        groups.extend(view.tail.leaves.all().iter().map(|leaf| v1::GroupStatus {
+            group: GroupId::Shard(leaf.shard).to_string(),
+            low: Bytes::copy_from_slice(&leaf.low),
+            high: leaf.high.as_deref().map(Bytes::copy_from_slice),
+            shard_version: leaf.version.0,
+            digest: wire::bytes_of(&leaf.digest),
+            ..v1::GroupStatus::default()
+        }));
+        let calls = self.context.links.all_nodes().map(|(name, mut client)| async move {
+            let answer = timeout(STATUS_TIMEOUT, client.node_status(v1::NodeStatusRequest {})).await;
+            (name, answer.ok().and_then(Result::ok).map(Response::into_inner))
+        });
+        for (_, answer) in futures::future::join_all(calls).await {
+            for report in answer.map(|answer| answer.replicas).unwrap_or_default() {
+                add_report(&mut groups, report);
+            }
+        }
+        let leadership = self.context.leadership.borrow().clone();
+        Ok(Response::new(v1::StatusResponse {
+            cluster_id: Bytes::copy_from_slice(&view.tail.header.cluster.0),
+            origin: self.context.key.name().to_owned(),
+            vkey: self.context.key.verifier().to_string(),
+            head: Some(wire::stamp_out(view.head())),
+            pruned_boundary: view.boundary.0,
+            term: view.term,
+            leader: leadership.leader,
+            groups,
+        }))
+    }
+}
+
+/// Adds a replica's report to its group.
+fn add_report(groups: &mut [v1::GroupStatus], report: v1::ReplicaReport) {
+    let name = GroupId::from_number(report.group).to_string();
+    let Some(group) = groups.iter_mut().find(|group| group.group == name) else { return };
+    if let Some(shape) = &report.shape {
+        let entries = shape.entries.iter().sum();
+        let trees = u32::try_from(shape.entries.len()).unwrap_or(u32::MAX);
+        if report.decided.as_ref().is_some_and(|state| state.version == group.shard_version) || group.trees == 0 {
+            (group.entries, group.trees) = (entries, trees);
+        }
+    }
+    group.replicas.extend(report.status);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_needs_both_its_parts() {
+        let id = Bytes::from_static(&[7; 16]);
+        assert_eq!(session_of(&Bytes::new(), 0), Ok(None));
+        assert_eq!(session_of(&id, 1), Ok(Some((SessionId([7; 16]), 1))));
+        for (id, number) in [(Bytes::new(), 1), (id, 0), (Bytes::from_static(&[7; 15]), 1)] {
+            let refusal = session_of(&id, number).expect_err("the session is not whole");
+            assert_eq!(refusal.reason, Reason::InvalidArgument);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! A cluster of real nodes in one process, and coordinators in front of it.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use coppice_coordinator::{Connect, Election, Error, Genesis, Handle, Limits, Options, Service};
+use coppice_env::{SimRng, SimStorage, SystemClock};
+use coppice_proto::v1::{self, ledger_client::LedgerClient};
+use coppice_shard_node::{Bootstrap, DuplexNet, Node, ReplicaOptions, Tuning, raft_id};
+use coppice_types::{ClusterId, GroupId, Params, ShardId};
+use coppice_verify::{checkpoint::origin, note::SignerKey, shard_map::ShardMap};
+use tokio::{sync::watch, task::JoinHandle, time::timeout};
+use tonic::transport::Channel;
+
+pub mod proxy;
+
+pub use proxy::{Fate, Faults};
+
+pub const CLUSTER: ClusterId = ClusterId([0xc0; 16]);
+/// No test waits longer for anything.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// Picks whom the test says.
+#[derive(Debug)]
+pub struct Picked {
+    name: watch::Sender<String>,
+}
+
+impl Picked {
+    pub fn pick(&self, name: &str) {
+        self.name.send_replace(name.to_owned());
+    }
+}
+
+/// One coordinator's view of the test's pick.
+#[derive(Debug)]
+struct Candidacy(Arc<Picked>);
+
+#[tonic::async_trait]
+impl Election for Candidacy {
+    async fn campaign(&self, name: &str) -> Result<watch::Receiver<bool>, Error> {
+        let mut picked = self.0.name.subscribe();
+        let mine = name.to_owned();
+        picked.wait_for(|picked| *picked == mine).await.expect("the world outlives its coordinators");
+        let (lost, receiver) = watch::channel(false);
+        tokio::spawn(async move {
+            // The world has ended otherwise.
+            let _ = picked.wait_for(|picked| *picked != mine).await;
+            lost.send_replace(true);
+        });
+        Ok(receiver)
+    }
+
+    async fn resign(&self, _name: &str) {}
+
+    async fn leader(&self) -> Option<String> {
+        Some(self.0.name.borrow().clone())
+    }
+}
+
+/// Nodes, their disks, and the network between them.
+pub struct World {
+    pub net: DuplexNet,
+    pub nodes: Vec<coppice_shard_node::Handle>,
+    pub faults: Faults,
+    pub picked: Arc<Picked>,
+    pub params: Params,
+    pub map: ShardMap,
+    pub limits: Limits,
+}
+
+/// A running coordinator and a client of it.
+pub struct Running {
+    pub handle: Handle,
+    pub client: LedgerClient<Channel>,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    /// Ends it as if its process had died.
+    pub fn kill(self) {
+        self.task.abort();
+    }
+}
+
+fn name_of(ordinal: u32) -> String {
+    format!("node-{ordinal}")
+}
+
+impl World {
+    /// Three nodes, two shards parted at "m", the parameters given.
+    pub async fn new(params: Params) -> Self {
+        Self::of(3, &[b"m".to_vec()], params).await
+    }
+
+    /// So many nodes, each with a replica of every group.
+    pub async fn of(count: u32, splits: &[Vec<u8>], params: Params) -> Self {
+        let map = ShardMap::from_splits(splits).expect("the splits ascend");
+        let net = DuplexNet::new();
+        let faults = Faults::default();
+        let names: BTreeMap<u32, String> = (1..=count).map(|ordinal| (ordinal, name_of(ordinal))).collect();
+        let groups: Vec<GroupId> = std::iter::once(GroupId::Root)
+            .chain(map.shards().iter().map(|shard| GroupId::Shard(ShardId(shard.id.0))))
+            .collect();
+        let voters: Vec<u64> = names.keys().map(|ordinal| raft_id(*ordinal, 1)).collect();
+        let mut nodes = Vec::new();
+        for (&ordinal, name) in &names {
+            let replica = |&group: &GroupId| ReplicaOptions {
+                group,
+                raft_id: raft_id(ordinal, 1),
+                bootstrap: Bootstrap::New { voters: voters.clone() },
+            };
+            let options = coppice_shard_node::Options {
+                node: name.clone(),
+                cluster_id: CLUSTER,
+                params: params.clone(),
+                nodes: names.clone(),
+                storage: SimStorage::new().storage(),
+                connector: net.connector(name),
+                clock: Arc::new(SystemClock::new()),
+                seed: u64::from(ordinal),
+                replicas: groups.iter().map(replica).collect(),
+                tuning: Tuning { tick: Duration::from_millis(20), ..Tuning::default() },
+            };
+            let incoming = net.listen(name);
+            nodes.push(Node::start(options, incoming).await.expect("the node starts"));
+            proxy::start(&net, name, faults.clone());
+        }
+        let picked = Arc::new(Picked { name: watch::Sender::new("a".to_owned()) });
+        let limits = Limits {
+            prepare_timeout: Duration::from_secs(2),
+            attempt_timeout: Duration::from_millis(700),
+            root_timeout: Duration::from_secs(3),
+            ..Limits::default()
+        };
+        Self { net, nodes, faults, picked, params, map, limits }
+    }
+
+    pub fn key(&self) -> SignerKey {
+        SignerKey::from_seed(&origin("coppice.test", &CLUSTER), &[9; 32]).expect("it is a name")
+    }
+
+    /// Starts a coordinator; it leads when it is picked.
+    pub fn coordinator(&self, name: &str) -> Running {
+        let connector = self.net.connector(name);
+        let connect: Connect = Arc::new(move |node| connector.channel(&proxy::proxy_of(node)));
+        let options = Options {
+            name: name.to_owned(),
+            nodes: (1..=u32::try_from(self.nodes.len()).expect("nodes are few")).map(name_of).collect(),
+            connect,
+            election: Arc::new(Candidacy(self.picked.clone())),
+            signing_key: self.key(),
+            genesis: Genesis { params: self.params.clone(), shard_map: self.map.clone() },
+            limits: self.limits.clone(),
+            clock: Arc::new(SystemClock::new()),
+            rng: Box::new(SimRng::new(7)),
+        };
+        let (service, handle) = Service::new(options).expect("the options are sound");
+        let incoming = self.net.listen(name);
+        let task = tokio::spawn(async move {
+            service.run(incoming, std::future::pending()).await.expect("the pipes don't fail");
+        });
+        let client = LedgerClient::new(self.net.connector("client").channel(name))
+            .max_decoding_message_size(16 << 20)
+            .max_encoding_message_size(16 << 20);
+        Running { handle, client, task }
+    }
+
+    /// The coordinator "a", leading.
+    pub async fn leader(&self) -> Running {
+        let running = self.coordinator("a");
+        timeout(LIMIT, running.handle.leading()).await.expect("it leads in time");
+        running
+    }
+}
+
+pub fn bytes(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+pub fn put(key: &str, value: &str) -> v1::Operation {
+    v1::Operation { key: bytes(key), change: Some(v1::operation::Change::Put(bytes(value))) }
+}
+
+pub fn delete(key: &str) -> v1::Operation {
+    v1::Operation { key: bytes(key), change: Some(v1::operation::Change::Delete(true)) }
+}
+
+pub fn absent(key: &str) -> v1::Precondition {
+    v1::Precondition { key: bytes(key), condition: Some(v1::precondition::Condition::Absent(true)) }
+}
+
+pub fn value_is(key: &str, value: &str) -> v1::Precondition {
+    let hash = coppice_verify::hash::sha256(value.as_bytes());
+    let condition = v1::precondition::Condition::ValueSha256(Bytes::copy_from_slice(&hash.0));
+    v1::Precondition { key: bytes(key), condition: Some(condition) }
+}
+
+pub fn commit(operations: Vec<v1::Operation>, preconditions: Vec<v1::Precondition>) -> v1::CommitRequest {
+    let batch = v1::Batch { operations, preconditions, ..v1::Batch::default() };
+    v1::CommitRequest { batch: Some(batch), ..v1::CommitRequest::default() }
+}
+
+pub fn at(epoch: u64, version: u64) -> v1::Stamp {
+    v1::Stamp { epoch, version }
+}
+
+pub fn get(key: &str, at: Option<v1::Stamp>) -> v1::GetRequest {
+    let read = v1::ReadOptions { at, want_proof: true, ..v1::ReadOptions::default() };
+    v1::GetRequest { key: bytes(key), read: Some(read) }
+}
+
+pub fn reason(status: &tonic::Status) -> coppice_types::Reason {
+    coppice_proto::status::reason(status).unwrap_or_else(|| panic!("{status:?} carries a reason"))
+}

@@ -1,0 +1,208 @@
+//! Stands between a coordinator and a node, and loses or delays what a test says.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+};
+
+use coppice_proto::v1::{
+    self,
+    node_client::NodeClient,
+    node_server::{Node, NodeServer},
+    root_client::RootClient,
+    root_server::{Root, RootServer},
+    shard_client::ShardClient,
+    shard_server::{Shard, ShardServer},
+};
+use coppice_shard_node::DuplexNet;
+use tonic::{
+    Request, Response, Status, Streaming,
+    transport::{Channel, Server},
+};
+
+/// A call that passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Its name: "prepare", "adopt", "append_header" and so on.
+    pub name: &'static str,
+    /// The group that it is for.
+    pub group: u32,
+}
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It passes.
+    Pass,
+    /// It never arrives, and nobody says so.
+    Lost,
+    /// It arrives; its answer does not.
+    AnswerLost,
+}
+
+type Rule = Box<dyn FnMut(Call) -> Fate + Send>;
+
+/// The rule in force, for all nodes.
+#[derive(Clone, Default)]
+pub struct Faults(Arc<Mutex<Option<Rule>>>);
+
+impl fmt::Debug for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Faults")
+    }
+}
+
+impl Faults {
+    /// From now on this rule holds.
+    pub fn set(&self, rule: impl FnMut(Call) -> Fate + Send + 'static) {
+        *self.0.lock().expect("no rule panics") = Some(Box::new(rule));
+    }
+
+    /// Everything passes again.
+    pub fn clear(&self) {
+        *self.0.lock().expect("no rule panics") = None;
+    }
+
+    fn fate(&self, name: &'static str, group: u32) -> Fate {
+        match self.0.lock().expect("no rule panics").as_mut() {
+            Some(rule) => rule(Call { name, group }),
+            None => Fate::Pass,
+        }
+    }
+
+    async fn pass<T>(
+        &self,
+        name: &'static str,
+        group: u32,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<Response<T>, Status> {
+        match self.fate(name, group) {
+            Fate::Pass => call.await,
+            Fate::Lost => std::future::pending().await,
+            Fate::AnswerLost => {
+                // Whatever it says, nobody hears it.
+                let _ = call.await;
+                std::future::pending().await
+            }
+        }
+    }
+}
+
+/// The name under which a node's proxy listens.
+pub fn proxy_of(node: &str) -> String {
+    format!("proxy-{node}")
+}
+
+#[derive(Clone, Debug)]
+struct Proxy {
+    channel: Channel,
+    faults: Faults,
+}
+
+const BYTES: usize = 16 << 20;
+
+impl Proxy {
+    fn shard(&self) -> ShardClient<Channel> {
+        ShardClient::new(self.channel.clone()).max_decoding_message_size(BYTES)
+    }
+
+    fn root(&self) -> RootClient<Channel> {
+        RootClient::new(self.channel.clone()).max_decoding_message_size(BYTES)
+    }
+}
+
+/// Starts the proxy of a node.
+pub fn start(net: &DuplexNet, node: &str, faults: Faults) {
+    let proxy = Proxy { channel: net.connector(&proxy_of(node)).channel(node), faults };
+    let incoming = net.listen(&proxy_of(node));
+    let server = Server::builder()
+        .add_service(ShardServer::new(proxy.clone()).max_decoding_message_size(BYTES))
+        .add_service(RootServer::new(proxy.clone()).max_decoding_message_size(BYTES))
+        .add_service(NodeServer::new(proxy))
+        .serve_with_incoming(incoming);
+    tokio::spawn(server);
+}
+
+#[tonic::async_trait]
+impl Shard for Proxy {
+    type ScanStream = Streaming<v1::ShardScanResponse>;
+
+    async fn prepare(&self, request: Request<v1::PrepareRequest>) -> Result<Response<v1::PrepareResponse>, Status> {
+        let request = request.into_inner();
+        let group = request.group;
+        self.faults.pass("prepare", group, self.shard().prepare(request)).await
+    }
+
+    async fn command(
+        &self,
+        request: Request<v1::ShardCommandRequest>,
+    ) -> Result<Response<v1::ShardCommandResponse>, Status> {
+        use v1::shard_command_request::Command;
+        let request = request.into_inner();
+        let name = match &request.command {
+            Some(Command::Adopt(_)) => "adopt",
+            Some(Command::Finalize(_)) => "finalize",
+            Some(Command::Abort(_)) => "abort",
+            Some(Command::Fence(_)) => "fence",
+            Some(Command::Unfence(_)) => "unfence",
+            Some(Command::Execute(_)) => "execute",
+            None => "nothing",
+        };
+        let group = request.group;
+        self.faults.pass(name, group, self.shard().command(request)).await
+    }
+
+    async fn read(&self, request: Request<v1::ShardReadRequest>) -> Result<Response<v1::ShardReadResponse>, Status> {
+        let request = request.into_inner();
+        let group = request.group;
+        self.faults.pass("read", group, self.shard().read(request)).await
+    }
+
+    async fn scan(&self, request: Request<v1::ShardScanRequest>) -> Result<Response<Self::ScanStream>, Status> {
+        let request = request.into_inner();
+        let group = request.group;
+        self.faults.pass("scan", group, self.shard().scan(request)).await
+    }
+}
+
+#[tonic::async_trait]
+impl Root for Proxy {
+    async fn take_over(&self, request: Request<v1::TakeOverRequest>) -> Result<Response<v1::TakeOverResponse>, Status> {
+        self.faults.pass("take_over", 0, self.root().take_over(request.into_inner())).await
+    }
+
+    async fn append_header(
+        &self,
+        request: Request<v1::AppendHeaderRequest>,
+    ) -> Result<Response<v1::AppendHeaderResponse>, Status> {
+        self.faults.pass("append_header", 0, self.root().append_header(request.into_inner())).await
+    }
+
+    async fn open_root_session(
+        &self,
+        request: Request<v1::OpenSessionRequest>,
+    ) -> Result<Response<v1::OpenSessionResponse>, Status> {
+        self.faults.pass("open_session", 0, self.root().open_root_session(request.into_inner())).await
+    }
+
+    async fn read_root(&self, request: Request<v1::ReadRootRequest>) -> Result<Response<v1::ReadRootResponse>, Status> {
+        self.faults.pass("read_root", 0, self.root().read_root(request.into_inner())).await
+    }
+}
+
+#[tonic::async_trait]
+impl Node for Proxy {
+    async fn node_status(
+        &self,
+        request: Request<v1::NodeStatusRequest>,
+    ) -> Result<Response<v1::NodeStatusResponse>, Status> {
+        NodeClient::new(self.channel.clone()).node_status(request.into_inner()).await
+    }
+
+    async fn change_member(
+        &self,
+        request: Request<v1::ChangeMemberRequest>,
+    ) -> Result<Response<v1::ChangeMemberResponse>, Status> {
+        NodeClient::new(self.channel.clone()).change_member(request.into_inner()).await
+    }
+}
