@@ -153,7 +153,12 @@ impl Filter {
 
     /// Adds a key.
     pub fn insert(&mut self, key: &[u8]) {
-        let (block, bits) = filter_position(filter_hash(key), self.blocks.len() as u64);
+        self.insert_hash(filter_hash(key));
+    }
+
+    /// [`Filter::insert`] for a key of this [`filter_hash`].
+    pub fn insert_hash(&mut self, hash: (u64, u64)) {
+        let (block, bits) = filter_position(hash, self.blocks.len() as u64);
         let block = &mut self.blocks[block as usize];
         for bit in bits {
             block[usize::from(bit / 64)] |= 1 << (bit % 64);

@@ -1,1 +1,177 @@
-//! The shard engine: a forest of Merkle B+-trees on location-addressed versioned pages
+//! The shard engine: a forest of copy-on-write Merkle B+-trees on location-addressed, versioned pages.
+//!
+//! One [`Engine`] owns one shard's data directory. A *Prepare* is staged, and later settled or aborted; prune drops old versions,
+//! rollback new ones, both in memory; a flush makes all of it durable. [`View`]s read one version and prove what they read. `docs/FORMAT.md` describes the files,
+//! `docs/verification.md` the rules that digests follow.
+//!
+//! Modules, from the bottom: `page` and `node` (bytes), `space` (free pages), `meta` with `meta_log` and `superblock` (what is where),
+//! `values`, `cache` and `store` (nodes and values by reference), `tree` (one tree), `stage` and `merge` (how forests change), `engine`; on top `view`,
+//! `proof`, `history`, `snapshot`, and [`fsck`], which trusts nothing.
+
+mod cache;
+mod counters;
+mod engine;
+mod error;
+mod fsck;
+mod history;
+mod merge;
+mod meta;
+mod meta_log;
+mod node;
+mod page;
+mod proof;
+mod snapshot;
+mod space;
+mod stage;
+mod store;
+mod superblock;
+mod tree;
+mod values;
+mod view;
+
+use coppice_types::{Digest, Operation, Stamp, Version};
+
+pub use counters::Counters;
+pub use engine::Engine;
+pub use error::{Error, Result};
+pub use fsck::{Finding, Report, fsck};
+pub use history::{HistoryPage, KeyChange};
+pub use snapshot::{Manifest, SnapshotReceiver};
+pub use superblock::MACHINE_STATE_BYTES_MAX;
+pub use view::{RangePage, Record, View};
+
+/// How an engine uses memory and disk. Digests do not depend on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of cached nodes of active trees.
+    pub young_cache_bytes: usize,
+    /// Bytes of cached nodes of frozen trees.
+    pub old_cache_bytes: usize,
+    /// A segment of the value log is closed before it grows beyond this, unless it is one record.
+    pub segment_bytes_max: u32,
+    /// A meta log is never rewritten before its operations have this many bytes.
+    pub meta_compaction_bytes_min: u64,
+    /// Filters of trees that no version has are forgotten when more than this many are in memory.
+    pub filters_cached_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            young_cache_bytes: 64 << 20,
+            old_cache_bytes: 64 << 20,
+            segment_bytes_max: 64 << 20,
+            meta_compaction_bytes_min: 4 << 20,
+            filters_cached_max: 64,
+        }
+    }
+}
+
+/// Names one state of a shard exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardState {
+    /// The shard version.
+    pub version: Version,
+    /// The shard digest.
+    pub digest: Digest,
+}
+
+/// Names one attempt to prepare a version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PrepareId {
+    /// Term of the leader.
+    pub term: u64,
+    /// Its attempt.
+    pub attempt: u64,
+}
+
+/// An entry of the raft log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RaftPosition {
+    /// Its index.
+    pub index: u64,
+    /// Its term.
+    pub term: u64,
+}
+
+/// Names a merge by what it merges and what it gives.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MergeName {
+    /// Digests of neighbouring frozen trees, youngest first.
+    pub inputs: Vec<Digest>,
+    /// Digest of the output.
+    pub output: Digest,
+}
+
+/// What a leader plans by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForestShape {
+    /// Entries of the trees, the active one first, then the frozen ones from youngest to oldest.
+    pub entries: Vec<u64>,
+    /// Merges that are built here and can be installed on this state.
+    pub ready: Vec<MergeName>,
+}
+
+/// A Prepare.
+#[derive(Clone, Copy, Debug)]
+pub struct StageRequest<'a> {
+    /// Epoch and version of the new state.
+    pub stamp: Stamp,
+    /// Names the attempt.
+    pub prepare_id: PrepareId,
+    /// The state to build on: the decided one or a staged one.
+    pub base: ShardState,
+    /// Merges to install first, in order.
+    pub merges: &'a [MergeName],
+    /// The writes, folded: ascending keys, each once.
+    pub operations: &'a [Operation],
+}
+
+/// A version that was staged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Staged {
+    /// Its name.
+    pub state: ShardState,
+    /// Its forest.
+    pub shape: ForestShape,
+}
+
+/// A staged version among others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StagedInfo {
+    /// Its stamp.
+    pub stamp: Stamp,
+    /// Its attempt.
+    pub prepare_id: PrepareId,
+    /// What it builds on.
+    pub base: ShardState,
+    /// Its name.
+    pub state: ShardState,
+}
+
+/// What a step of merging came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MergeProgress {
+    /// The tier rule asks for nothing, or what it asks for is built.
+    Idle,
+    /// There is more to do.
+    Working,
+    /// An output is complete.
+    Built(MergeName),
+}
+
+/// Bytes by file kind, and how much of them is free or cached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct DiskUsage {
+    pub index_bytes: u64,
+    pub index_free_bytes: u64,
+    pub data_bytes: u64,
+    pub data_free_bytes: u64,
+    pub value_bytes: u64,
+    pub value_live_bytes: u64,
+    pub meta_bytes: u64,
+    pub young_cache_bytes: u64,
+    pub old_cache_bytes: u64,
+    pub versions: u64,
+}

@@ -1,0 +1,379 @@
+//! Checks a data directory offline, and trusts nothing in it.
+//!
+//! From each valid superblock: the meta log replays; every node that a version or merge reaches is read from its file, with its checksum and its
+//! hash; keys ascend across nodes; entries and digests add up; values and filters are what their records say; a page is reachable
+//! if and only if it is neither free nor waiting to be; live bytes of segments are those that are reachable.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, btree_map::Entry},
+    fmt,
+    sync::Arc,
+};
+
+use coppice_env::{OpenMode, Storage};
+use coppice_types::Digest;
+use coppice_verify::{hash, rules::Filter};
+
+use crate::{
+    Error, Options, Result,
+    engine::{is_ours, lock},
+    meta::{BlobRef, Meta, Tree},
+    meta_log::{self, MetaLog},
+    node::{Body, Child, Node, ValueRef},
+    page::{PageFile, Pid},
+    store::{Store, decode_filter},
+    superblock::{self, Slot, Superblock},
+    values::{self, RecordKind},
+};
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Name of the file in the data directory.
+    pub file: String,
+    /// First page of a span, in a file of pages; else an offset, where there is one.
+    pub page: Option<u64>,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.page {
+            Some(page) => write!(f, "{} at {page}: {}", self.file, self.what),
+            None => write!(f, "{}: {}", self.file, self.what),
+        }
+    }
+}
+
+/// What a check found. The counts are of the newest superblock's state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Damage. Empty: the directory is sound.
+    pub findings: Vec<Finding>,
+    /// What a crash may leave and recovery copes with.
+    pub notes: Vec<String>,
+    /// Versions, decided and staged.
+    pub versions: u64,
+    /// Nodes that they reach.
+    pub nodes: u64,
+    /// Records in the leaves among them.
+    pub records: u64,
+    /// Values read from the value log.
+    pub values: u64,
+    /// Pages in use.
+    pub pages_used: u64,
+    /// Pages that are free, or will be after the next superblocks.
+    pub pages_free: u64,
+}
+
+impl Report {
+    /// Nothing is damaged.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+
+    fn finding(&mut self, file: impl Into<String>, page: Option<u64>, what: impl Into<String>) {
+        self.findings.push(Finding { file: file.into(), page, what: what.into() });
+    }
+
+    fn error(&mut self, error: Error) {
+        match error {
+            Error::Corrupted { file, page, what } => self.finding(file, page, what),
+            Error::Io { file, ref source, .. } => {
+                let what = source.to_string();
+                self.finding(file, None, what);
+            }
+            other => self.finding("", None, other.to_string()),
+        }
+    }
+}
+
+/// Checks the data directory, from both superblocks.
+///
+/// # Errors
+/// `Missing` or `Locked`, or if the directory can't be listed; everything else is in the report.
+pub fn fsck(storage: Arc<dyn Storage>) -> Result<Report> {
+    if !superblock::exists(&*storage)? {
+        return Err(Error::Missing);
+    }
+    let _guard = lock(&*storage)?;
+    let slots = storage
+        .open(superblock::FILE, OpenMode::Existing)
+        .map_err(Error::io("open", superblock::FILE))
+        .and_then(|file| superblock::read_slots(&*file));
+    let slots = match slots {
+        Ok(slots) => slots,
+        Err(error) => {
+            let mut report = Report::default();
+            report.error(error);
+            return Ok(report);
+        }
+    };
+    let mut notes = Vec::new();
+    for (number, slot) in slots.iter().enumerate() {
+        if *slot == Slot::Broken {
+            notes.push(format!("{}: slot {number} is torn or damaged", superblock::FILE));
+        }
+    }
+    let (newest, older) = match superblock::newest(slots) {
+        Ok(pair) => pair,
+        Err(error) => {
+            let mut report = Report { notes, ..Report::default() };
+            report.error(error);
+            return Ok(report);
+        }
+    };
+    let mut report = check_superblock(&storage, &newest);
+    report.notes.extend(notes);
+    if let Some(older) = &older {
+        let other = check_superblock(&storage, older);
+        for finding in other.findings {
+            if !report.findings.contains(&finding) {
+                report.findings.push(Finding { what: format!("{} (older superblock)", finding.what), ..finding });
+            }
+        }
+    }
+    note_strangers(&*storage, &newest, older.as_ref(), &mut report)?;
+    Ok(report)
+}
+
+fn note_strangers(
+    storage: &dyn Storage,
+    newest: &Superblock,
+    older: Option<&Superblock>,
+    report: &mut Report,
+) -> Result<()> {
+    for name in storage.list("").map_err(Error::io("list", "the directory"))? {
+        let number = meta_log::file_number(&name);
+        let named = number
+            .is_none_or(|number| number == newest.meta_file || older.is_some_and(|older| number == older.meta_file));
+        let known = is_ours(&name) || ["superblock", "superblock.new", "lock"].contains(&name.as_str());
+        if !named || !known {
+            report.notes.push(format!("{name}: no superblock names this file"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the state that one superblock leads to.
+pub(crate) fn check_superblock(storage: &Arc<dyn Storage>, superblock: &Superblock) -> Report {
+    let mut report = Report::default();
+    let meta = match MetaLog::open(&**storage, superblock) {
+        Ok((_, meta)) => meta,
+        Err(error) => {
+            report.error(error);
+            return report;
+        }
+    };
+    match Store::open(storage, &Options::default(), &meta, OpenMode::Existing) {
+        Ok(store) => Checker::new(&meta, &store, &mut report).check(),
+        Err(error) => report.error(error),
+    }
+    report
+}
+
+/// What is known of a node that was checked.
+#[derive(Clone, Debug)]
+struct Known {
+    checksum: u64,
+    hash: Digest,
+    level: u8,
+    entries: u64,
+    first: Vec<u8>,
+    last: Vec<u8>,
+}
+
+struct Checker<'c> {
+    meta: &'c Meta,
+    store: &'c Store,
+    report: &'c mut Report,
+    nodes: HashMap<Pid, Option<Known>>,
+    blobs: BTreeMap<ValueRef, u32>,
+    filters: HashSet<ValueRef>,
+}
+
+impl<'c> Checker<'c> {
+    fn new(meta: &'c Meta, store: &'c Store, report: &'c mut Report) -> Self {
+        Self { meta, store, report, nodes: HashMap::new(), blobs: BTreeMap::new(), filters: HashSet::new() }
+    }
+
+    fn check(mut self) {
+        for version in self.meta.versions.values() {
+            self.report.versions += 1;
+            for (at, tree) in version.trees.iter().enumerate() {
+                self.check_tree(tree, at > 0);
+            }
+            let digests: Vec<Digest> = version.trees.iter().map(|tree| tree.digest).collect();
+            if hash::shard_digest(&digests) != version.digest {
+                self.report.finding("meta", None, format!("digest of version {}", version.stamp));
+            }
+        }
+        for merge in self.meta.merges.values() {
+            self.check_tree(&merge.output, true);
+        }
+        self.check_pages();
+        self.check_segments();
+    }
+
+    fn check_tree(&mut self, tree: &Tree, frozen: bool) {
+        let expected = match tree.root {
+            None => Some((hash::empty_root_hash(), 0)),
+            Some(root) => self.check_node(&root, tree.level).map(|known| (known.hash, known.entries)),
+        };
+        let Some((root_hash, entries)) = expected else { return };
+        let sound = entries == tree.entries && hash::tree_digest(tree.level, entries, &root_hash) == tree.digest;
+        if !sound || frozen != tree.filter.is_some() {
+            self.report.finding("meta", None, format!("tree of {} entries and digest {}", tree.entries, tree.digest));
+        }
+        if let Some(blob) = tree.filter {
+            self.blobs.insert(blob.at, blob.len);
+            if self.filters.insert(blob.at)
+                && let Err(error) = self.check_filter(tree, blob)
+            {
+                self.report.error(error);
+            }
+        }
+    }
+
+    /// Checks a node and all below it once; a parent that knows something else of it is wrong.
+    fn check_node(&mut self, child: &Child, level: u8) -> Option<Known> {
+        if !self.nodes.contains_key(&child.pid) {
+            let known = self.read_node(child, level);
+            self.nodes.insert(child.pid, known);
+        }
+        let known = self.nodes.get(&child.pid)?.clone()?;
+        if (known.checksum, known.hash, known.level) != (child.checksum, child.hash, level) {
+            let file = child.pid.file().name();
+            self.report.finding(file, Some(child.pid.first()), "its parents disagree about it");
+            return None;
+        }
+        Some(known)
+    }
+
+    fn read_node(&mut self, child: &Child, level: u8) -> Option<Known> {
+        let node = match self.store.read_node(child, level) {
+            Ok(node) => node,
+            Err(error) => {
+                self.report.error(error);
+                return None;
+            }
+        };
+        let (file, page) = (child.pid.file().name(), Some(child.pid.first()));
+        let hash = node.hash();
+        if hash != child.hash {
+            self.report.finding(file, page, "its hash is not what its parent says");
+            return None;
+        }
+        self.report.nodes += 1;
+        let (first, mut last) = (node.key(0).to_vec(), node.key(node.len() - 1).to_vec());
+        let mut entries = node.len() as u64;
+        if level == 0 {
+            self.report.records += entries;
+            self.check_records(&node, child.pid);
+        } else {
+            entries = 0;
+            for index in 0..node.len() {
+                let below = self.check_node(&node.child(index), level - 1)?;
+                let next = (index + 1 < node.len()).then(|| node.key(index + 1));
+                if below.first != node.key(index) || next.is_some_and(|next| *below.last >= *next) {
+                    self.report.finding(file, page, "separators do not bound the children");
+                }
+                entries += below.entries;
+                last = below.last;
+            }
+        }
+        Some(Known { checksum: child.checksum, hash, level, entries, first, last })
+    }
+
+    fn check_records(&mut self, leaf: &Node, pid: Pid) {
+        for index in 0..leaf.len() {
+            let value = match leaf.record(index).body {
+                Body::Tombstone => continue,
+                Body::Inline { hash, value } => (hash, Ok(value.to_vec())),
+                Body::Stored { hash, len, at } => {
+                    if let Entry::Vacant(entry) = self.blobs.entry(at) {
+                        entry.insert(len);
+                        self.report.values += 1;
+                    }
+                    (hash, self.store.values.read(RecordKind::Value, BlobRef { at, len }))
+                }
+            };
+            match value {
+                (hash, Ok(value)) if hash::sha256(&value) == hash => {}
+                (_, Ok(_)) => {
+                    let what = format!("record {index} has another value than its hash says");
+                    self.report.finding(pid.file().name(), Some(pid.first()), what);
+                }
+                (_, Err(error)) => self.report.error(error),
+            }
+        }
+    }
+
+    fn check_filter(&mut self, tree: &Tree, blob: BlobRef) -> Result<()> {
+        let bytes = self.store.values.read(RecordKind::Filter, blob)?;
+        let mut expected = Filter::new(&self.meta.params, tree.entries);
+        let mut open: Vec<(Child, u8)> = tree.root.map(|root| (root, tree.level)).into_iter().collect();
+        while let Some((child, level)) = open.pop() {
+            let node = self.store.read_node(&child, level)?;
+            for index in 0..node.len() {
+                match level.checked_sub(1) {
+                    None => expected.insert(node.key(index)),
+                    Some(below) => open.push((node.child(index), below)),
+                }
+            }
+        }
+        if decode_filter(&bytes).as_ref() != Some(&expected) {
+            let file = values::file_name(blob.at.segment);
+            self.report.finding(file, Some(u64::from(blob.at.offset)), "the filter is not that of its tree");
+        }
+        Ok(())
+    }
+
+    /// A page is reachable if and only if it is used.
+    fn check_pages(&mut self) {
+        for file in PageFile::ALL {
+            let space = self.meta.space(file);
+            // Start and length of everything that must tile the file, and whether it is reachable.
+            let mut spans: Vec<(u64, u64, bool)> = space.free.iter().map(|(start, len)| (start, len, false)).collect();
+            spans.extend(space.limbo.iter().map(|limbo| (limbo.start, limbo.len, false)));
+            let free: u64 = spans.iter().map(|(_, len, _)| len).sum();
+            let reachable = self.nodes.keys().filter(|pid| pid.file() == file);
+            spans.extend(reachable.map(|pid| (pid.first(), pid.pages(), true)));
+            spans.sort_unstable();
+            let mut end = 0;
+            for (start, len, _) in spans {
+                if start > end {
+                    self.report.finding(file.name(), Some(end), format!("{} pages are leaked", start - end));
+                }
+                if start < end {
+                    self.report.finding(file.name(), Some(start), "a page is used twice, or used and free");
+                }
+                end = end.max(start + len);
+            }
+            if end != space.high {
+                self.report.finding(file.name(), Some(end), "pages up to the maximum are leaked or beyond it");
+            }
+            self.report.pages_free += free;
+            self.report.pages_used += space.high.saturating_sub(free);
+        }
+    }
+
+    fn check_segments(&mut self) {
+        let mut live: BTreeMap<u32, u64> = BTreeMap::new();
+        for (at, len) in &self.blobs {
+            *live.entry(at.segment).or_default() += values::record_bytes(*len);
+        }
+        for (id, segment) in &self.meta.segments {
+            let found = live.remove(id).unwrap_or(0);
+            if found != segment.live {
+                let what = format!("{} bytes are live, not {}", found, segment.live);
+                self.report.finding(values::file_name(*id), None, what);
+            }
+        }
+        for id in live.keys() {
+            self.report.finding(values::file_name(*id), None, "the segment is not in the Meta table");
+        }
+    }
+}

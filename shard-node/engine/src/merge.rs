@@ -1,0 +1,138 @@
+//! Merging frozen trees, a few records at a time.
+//!
+//! Frozen trees never change, so the output is a function of the inputs and of the filters of the trees older than they
+//! (`docs/verification.md` section 6). A task reserves pages as it goes; nothing durable names them before the output is complete, so a crash or
+//! a cancelled task leaves nothing behind. The complete output is kept aside until a version installs it.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use coppice_types::{Params, Version};
+use coppice_verify::{hash, rules::Filter};
+
+use crate::{
+    Result,
+    meta::{Delta, MergeRecord, Meta, Tree, TreeId},
+    store::Store,
+    tree::{Found, FoundBody, build::Builder, cursor::ForestCursor},
+    values::{self, RecordKind},
+};
+
+/// A merge at work.
+#[derive(Debug)]
+pub(crate) struct MergeTask {
+    inputs: Vec<Tree>,
+    older: Vec<TreeId>,
+    older_filters: Vec<Arc<Filter>>,
+    cursor: ForestCursor,
+    builder: Builder,
+    /// Filter hashes of the output's keys; the filter's size is known at the end.
+    keys: Vec<(u64, u64)>,
+    /// Segments that live values are moved out of.
+    sparse: BTreeSet<u32>,
+    pub(crate) delta: Delta,
+}
+
+impl MergeTask {
+    /// Begins to merge `count` trees of a forest from `at` on.
+    pub(crate) fn new(
+        store: &Store,
+        meta: &Meta,
+        params: &Params,
+        trees: &[Tree],
+        at: usize,
+        count: usize,
+    ) -> Result<Self> {
+        let (inputs, older) = trees[at..].split_at(count);
+        assert!(inputs.len() >= 2);
+        let newest = meta.segments.last_key_value().map(|(id, _)| *id);
+        let sparse =
+            meta.segments.iter().filter(|(id, segment)| Some(**id) != newest && segment.live * 2 < segment.end);
+        Ok(Self {
+            inputs: inputs.to_vec(),
+            older: older.iter().map(Tree::id).collect(),
+            older_filters: older.iter().map(|tree| store.filter(tree)).collect::<Result<_>>()?,
+            cursor: ForestCursor::seek(store, inputs, b"")?,
+            builder: Builder::new(params, Version(0)),
+            keys: Vec::new(),
+            sparse: sparse.map(|(id, _)| *id).collect(),
+            delta: Delta::default(),
+        })
+    }
+
+    /// The trees that it reads, youngest first, and all older ones.
+    pub(crate) fn ids(&self) -> (Vec<TreeId>, &[TreeId]) {
+        (self.inputs.iter().map(Tree::id).collect(), &self.older)
+    }
+
+    /// Whether its inputs stand in this forest.
+    pub(crate) fn stands_in(&self, trees: &[Tree]) -> bool {
+        let (mut ids, older) = self.ids();
+        ids.extend_from_slice(older);
+        trees.len() > ids.len() && trees[trees.len() - ids.len()..].iter().map(Tree::id).eq(ids)
+    }
+
+    /// Merges about `budget` records. True when none is left.
+    pub(crate) fn step(&mut self, store: &mut Store, meta: &mut Meta, budget: usize) -> Result<bool> {
+        let mut read = 0;
+        while read < budget {
+            let records = self.cursor.next(store)?;
+            for cursor in &mut self.cursor.cursors {
+                self.delta.pended.extend(cursor.take_entered());
+            }
+            read += records.len();
+            store.counters.merge_records.add(records.len() as u64);
+            let mut records = records.into_iter();
+            let Some(newest) = records.next() else { return Ok(true) };
+            records.for_each(|record| self.pend_value(&record));
+            self.take(store, meta, newest)?;
+        }
+        Ok(false)
+    }
+
+    fn take(&mut self, store: &mut Store, meta: &mut Meta, mut record: Found) -> Result<()> {
+        let filter_hash = hash::filter_hash(&record.key);
+        if record.is_tombstone() && !self.older_filters.iter().any(|filter| filter.admits_hash(filter_hash)) {
+            return Ok(());
+        }
+        if let FoundBody::Stored { len, at, .. } = record.body
+            && self.sparse.contains(&at.segment)
+        {
+            let value = store.value(at, len)?;
+            self.pend_value(&record);
+            let moved = store.add_blob(meta, &mut self.delta, RecordKind::Value, &value);
+            if let FoundBody::Stored { at, .. } = &mut record.body {
+                *at = moved.at;
+            }
+        }
+        self.keys.push(filter_hash);
+        self.builder.push(store, meta, &mut self.delta, record);
+        Ok(())
+    }
+
+    fn pend_value(&mut self, record: &Found) {
+        if let FoundBody::Stored { len, at, .. } = record.body {
+            self.delta.pend_value(at.segment, values::record_bytes(len));
+        }
+    }
+
+    /// The output, once all records are read.
+    pub(crate) fn finish(mut self, store: &mut Store, meta: &mut Meta, params: &Params) -> MergeRecord {
+        assert!(self.cursor.key().is_none(), "a merge ends when its inputs are read");
+        let mut output = self.builder.finish(store, meta, &mut self.delta);
+        let mut filter = Filter::new(params, output.entries);
+        self.keys.iter().for_each(|key| filter.insert_hash(*key));
+        output.filter = Some(store.add_filter(meta, &mut self.delta, filter));
+        for filter in self.inputs.iter().filter_map(|tree| tree.filter) {
+            self.delta.pend_value(filter.at.segment, values::record_bytes(filter.len));
+        }
+        store.counters.merges_built.one();
+        MergeRecord {
+            id: meta.next_id(),
+            inputs: self.inputs.iter().map(Tree::id).collect(),
+            older: self.older,
+            output,
+            delta: self.delta,
+            installed_by: 0,
+        }
+    }
+}

@@ -1,0 +1,534 @@
+//! The Meta table: versions, merges, free pages and value segments, all in memory.
+//!
+//! Prune and rollback work on this table alone; no page is read. Every change is a [`MetaOp`], which [`Meta::apply`] applies live and in recovery alike; the operations since the
+//! last superblock are appended to the meta log by the next flush. A crash between leaves the table of the superblock.
+//!
+//! Invariants: decided versions form one line, staged ones hang on its tip. A page of a retained version or merge is used; a
+//! used page belongs to one. The pages that a version's pending list names are used by its parents and not by it.
+
+mod record;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    mem,
+};
+
+use coppice_types::{
+    Epoch, Params, ShardId, Version,
+    codec::{Error as CodecError, Reader, Writer},
+};
+
+pub(crate) use record::{BlobRef, Delta, MergeId, MergeRecord, MetaOp, Tree, TreeId, VersionId, VersionRecord};
+use record::{decode_list, encode_list, encode_shard};
+
+use crate::{
+    ShardState,
+    page::{PageFile, Pid},
+    space::{Limbo, Space},
+};
+
+/// A segment of the value log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Segment {
+    /// Its bytes as of the last superblock.
+    pub(crate) end: u64,
+    /// Bytes that versions and merges refer to, record headers included.
+    pub(crate) live: u64,
+    /// First superblock that needs nothing of it.
+    pub(crate) dead_at: Option<u64>,
+}
+
+/// A segment file that no superblock on disk needs; pins may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeadSegment {
+    pub(crate) segment: u32,
+    pub(crate) dead_at: u64,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct Meta {
+    pub(crate) shard: ShardId,
+    pub(crate) params: Params,
+    /// Of the last checkpoint.
+    pub(crate) generation: u64,
+    pub(crate) epoch: Epoch,
+    /// Oldest cluster version that can be read or rolled back to.
+    pub(crate) boundary: Version,
+    pub(crate) versions: BTreeMap<VersionId, VersionRecord>,
+    /// The decided line.
+    pub(crate) decided: BTreeMap<Version, VersionId>,
+    pub(crate) staged: BTreeSet<VersionId>,
+    pub(crate) merges: BTreeMap<MergeId, MergeRecord>,
+    pub(crate) segments: BTreeMap<u32, Segment>,
+    spaces: [Space; 2],
+    next_id: u64,
+    /// Pages allocated since the last checkpoint: no superblock refers to them.
+    fresh: HashSet<Pid>,
+    /// Allocated pages that no operation names yet: those of a stage or merge at work.
+    reserved: HashSet<Pid>,
+    reserved_values: BTreeMap<u32, u64>,
+    /// What was freed since it was last taken: caches forget it.
+    freed: Vec<Pid>,
+    dead_segments: Vec<DeadSegment>,
+    /// Generations that snapshots pin, with their numbers.
+    pins: BTreeSet<(u64, u64)>,
+}
+
+/// An operation does not fit the table: the log is damaged, or a bug.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Inconsistent(pub(crate) &'static str);
+
+impl Meta {
+    /// The table of a new shard: version 0 with one empty tree.
+    pub(crate) fn new(shard: ShardId, params: Params, genesis: VersionRecord) -> Self {
+        assert!(genesis.decided);
+        let mut meta = Self::empty(shard, params);
+        meta.next_id = genesis.id + 1;
+        meta.decided.insert(genesis.stamp.version, genesis.id);
+        meta.versions.insert(genesis.id, genesis);
+        meta
+    }
+
+    fn empty(shard: ShardId, params: Params) -> Self {
+        Self {
+            shard,
+            params,
+            generation: 0,
+            epoch: Epoch(0),
+            boundary: Version(0),
+            versions: BTreeMap::new(),
+            decided: BTreeMap::new(),
+            staged: BTreeSet::new(),
+            merges: BTreeMap::new(),
+            segments: BTreeMap::new(),
+            spaces: Default::default(),
+            next_id: 0,
+            fresh: HashSet::new(),
+            reserved: HashSet::new(),
+            reserved_values: BTreeMap::new(),
+            freed: Vec::new(),
+            dead_segments: Vec::new(),
+            pins: BTreeSet::new(),
+        }
+    }
+
+    /// The newest decided version.
+    pub(crate) fn tip(&self) -> &VersionRecord {
+        let id = self.decided.last_key_value().expect("a shard always has a decided version").1;
+        &self.versions[id]
+    }
+
+    /// The newest decided version at or below `version`.
+    pub(crate) fn decided_at(&self, version: Version) -> Option<&VersionRecord> {
+        self.decided.range(..=version).next_back().map(|(_, id)| &self.versions[id])
+    }
+
+    /// The version of this name: decided, or the staged one that came last.
+    pub(crate) fn find(&self, state: &ShardState) -> Option<&VersionRecord> {
+        let decided = self.decided.get(&state.version).map(|id| &self.versions[id]);
+        decided
+            .filter(|record| record.digest == state.digest)
+            .or_else(|| self.staged.iter().rev().map(|id| &self.versions[id]).find(|record| record.state() == *state))
+    }
+
+    /// A staged version and everything staged on it, parents first.
+    pub(crate) fn with_descendants(&self, id: VersionId) -> Vec<VersionId> {
+        let mut family = vec![id];
+        // Ids ascend, so a child is met after its parent.
+        for candidate in self.staged.range(id + 1..) {
+            if family.contains(&self.versions[candidate].parent) {
+                family.push(*candidate);
+            }
+        }
+        family
+    }
+
+    /// A number that nothing else has.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    /// The merge of these neighbours in this forest, if its output is here, and where the inputs begin.
+    pub(crate) fn find_merge(&self, trees: &[Tree], at: usize, inputs: usize) -> Option<&MergeRecord> {
+        let ids: Vec<TreeId> = trees[at..].iter().map(Tree::id).collect();
+        self.merges.values().find(|merge| merge.inputs == ids[..inputs] && merge.older == ids[inputs..])
+    }
+
+    /// All merges whose inputs stand in this forest.
+    pub(crate) fn ready_merges<'a>(&'a self, trees: &'a [Tree]) -> impl Iterator<Item = &'a MergeRecord> + 'a {
+        self.merges.values().filter(|merge| stands_in(merge, trees))
+    }
+
+    /// Merges whose inputs stand nowhere and that no version has installed.
+    pub(crate) fn needless_merges(&self) -> Vec<MergeId> {
+        let tips: Vec<&VersionRecord> = self.staged.iter().map(|id| &self.versions[id]).chain([self.tip()]).collect();
+        let needless =
+            |merge: &&MergeRecord| merge.installed_by == 0 && !tips.iter().any(|tip| stands_in(merge, &tip.trees));
+        self.merges.values().filter(needless).map(|merge| merge.id).collect()
+    }
+
+    // Allocation. What is reserved belongs to work that no operation names yet.
+
+    pub(crate) fn allocate(&mut self, file: PageFile, pages: usize) -> Pid {
+        let first = self.spaces[file as usize].allocate(pages as u64);
+        let pid = Pid::new(file, first, pages);
+        let new = self.reserved.insert(pid);
+        assert!(new, "{pid:?} is allocated twice");
+        pid
+    }
+
+    pub(crate) fn reserve_value(&mut self, segment: u32, bytes: u64) {
+        *self.reserved_values.entry(segment).or_default() += bytes;
+    }
+
+    /// Gives back a page that was allocated and never named.
+    pub(crate) fn discard(&mut self, pid: Pid) {
+        let known = self.reserved.remove(&pid);
+        assert!(known, "{pid:?} was not reserved");
+        self.spaces[pid.file() as usize].release(pid.first(), pid.pages());
+        self.freed.push(pid);
+    }
+
+    /// Gives back everything that failed or cancelled work has taken.
+    pub(crate) fn discard_all(&mut self, delta: &Delta) {
+        delta.allocated.iter().for_each(|pid| self.discard(*pid));
+        delta.values_allocated.iter().for_each(|(segment, bytes)| self.unreserve_value(*segment, *bytes));
+    }
+
+    fn unreserve_value(&mut self, segment: u32, bytes: u64) {
+        let reserved = self.reserved_values.entry(segment).or_default();
+        *reserved = reserved.saturating_sub(bytes);
+    }
+
+    /// Pages freed since the last call.
+    pub(crate) fn take_freed(&mut self) -> Vec<Pid> {
+        mem::take(&mut self.freed)
+    }
+
+    // Pins.
+
+    pub(crate) fn pin(&mut self, generation: u64, id: u64) {
+        self.pins.insert((generation, id));
+    }
+
+    pub(crate) fn unpin(&mut self, id: u64) {
+        self.pins.retain(|pin| pin.1 != id);
+        self.settle_limbo();
+    }
+
+    /// Segments whose files may go now.
+    pub(crate) fn take_dead_segments(&mut self) -> Vec<DeadSegment> {
+        let oldest = self.pins.first().map_or(u64::MAX, |pin| pin.0);
+        let (gone, kept) = mem::take(&mut self.dead_segments).into_iter().partition(|dead| dead.dead_at <= oldest);
+        self.dead_segments = kept;
+        gone
+    }
+
+    /// Frees what neither superblock on disk nor a pinned one refers to. The superblocks are `generation` and the one before.
+    fn settle_limbo(&mut self) {
+        let oldest = self.pins.first().map_or(u64::MAX, |pin| pin.0).min(self.generation.saturating_sub(1));
+        self.spaces.iter_mut().for_each(|space| space.settle_limbo(oldest));
+    }
+
+    /// Applies one change.
+    ///
+    /// # Errors
+    /// If the operation does not fit; live, that is a bug, in recovery a damaged log.
+    pub(crate) fn apply(&mut self, operation: MetaOp) -> Result<(), Inconsistent> {
+        match operation {
+            MetaOp::AddVersion(record) => self.add_version(record),
+            MetaOp::DropVersion(id) => self.drop_version(id),
+            MetaOp::Settle(id) => self.settle(id),
+            MetaOp::Prune(before) => self.prune(before),
+            MetaOp::SetEpoch(epoch) => {
+                self.epoch = epoch;
+                Ok(())
+            }
+            MetaOp::AddMerge(record) => self.add_merge(record),
+            MetaOp::DropMerge(id) => self.drop_merge(id),
+            MetaOp::Checkpoint { generation, segment_ends, dead_segments } => {
+                self.checkpoint(generation, &segment_ends, &dead_segments)
+            }
+        }
+    }
+
+    fn add_version(&mut self, record: VersionRecord) -> Result<(), Inconsistent> {
+        if record.decided || record.id < self.next_id || !self.versions.contains_key(&record.parent) {
+            return Err(Inconsistent("a version that does not follow"));
+        }
+        self.claim(&record.delta)?;
+        for id in &record.installs {
+            let merge = self.merges.get_mut(id).ok_or(Inconsistent("an unknown merge is installed"))?;
+            merge.installed_by += 1;
+        }
+        self.next_id = record.id + 1;
+        self.staged.insert(record.id);
+        self.versions.insert(record.id, record);
+        Ok(())
+    }
+
+    /// Drops a version, decided or not; the caller drops its descendants too.
+    fn drop_version(&mut self, id: VersionId) -> Result<(), Inconsistent> {
+        let record = self.versions.remove(&id).ok_or(Inconsistent("an unknown version is dropped"))?;
+        if record.decided {
+            self.decided.remove(&record.stamp.version);
+        } else {
+            self.staged.remove(&id);
+        }
+        if self.decided.is_empty() {
+            return Err(Inconsistent("the last decided version is dropped"));
+        }
+        for id in &record.installs {
+            let merge = self.merges.get_mut(id).ok_or(Inconsistent("an unknown merge was installed"))?;
+            merge.installed_by -= 1;
+        }
+        self.free_pages(&record.delta.allocated);
+        self.free_values(&record.delta.values_allocated)
+    }
+
+    fn settle(&mut self, id: VersionId) -> Result<(), Inconsistent> {
+        let tip = self.tip().id;
+        if !self.staged.remove(&id) {
+            return Err(Inconsistent("a version is settled that is not staged"));
+        }
+        let record = self.versions.get_mut(&id).ok_or(Inconsistent("an unknown version is settled"))?;
+        if record.parent != tip {
+            return Err(Inconsistent("a version is settled before its base"));
+        }
+        record.decided = true;
+        self.decided.insert(record.stamp.version, id);
+        Ok(())
+    }
+
+    fn prune(&mut self, before: Version) -> Result<(), Inconsistent> {
+        self.boundary = self.boundary.max(before);
+        let Some(kept) = self.decided_at(before).map(|record| record.stamp.version) else { return Ok(()) };
+        let pruned: Vec<VersionId> = self.decided.range(..=kept).map(|(_, id)| *id).collect();
+        for id in pruned {
+            let record = self.versions.get_mut(&id).ok_or(Inconsistent("an unknown version is pruned"))?;
+            let delta = mem::take(&mut record.delta);
+            let installs = mem::take(&mut record.installs);
+            if record.stamp.version < kept {
+                self.decided.remove(&record.stamp.version);
+                self.versions.remove(&id);
+            }
+            self.free_pages(&delta.pended);
+            self.free_values(&delta.values_pended)?;
+            for merge in installs {
+                let merge = self.merges.remove(&merge).ok_or(Inconsistent("an unknown merge was installed"))?;
+                self.free_pages(&merge.delta.pended);
+                self.free_values(&merge.delta.values_pended)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_merge(&mut self, record: MergeRecord) -> Result<(), Inconsistent> {
+        if record.id < self.next_id {
+            return Err(Inconsistent("a merge that does not follow"));
+        }
+        self.claim(&record.delta)?;
+        self.next_id = record.id + 1;
+        self.merges.insert(record.id, record);
+        Ok(())
+    }
+
+    fn drop_merge(&mut self, id: MergeId) -> Result<(), Inconsistent> {
+        let merge = self.merges.remove(&id).ok_or(Inconsistent("an unknown merge is dropped"))?;
+        if merge.installed_by > 0 {
+            return Err(Inconsistent("an installed merge is dropped"));
+        }
+        self.free_pages(&merge.delta.allocated);
+        self.free_values(&merge.delta.values_allocated)
+    }
+
+    fn checkpoint(
+        &mut self,
+        generation: u64,
+        segment_ends: &[(u32, u64)],
+        dead_segments: &[u32],
+    ) -> Result<(), Inconsistent> {
+        if generation <= self.generation {
+            return Err(Inconsistent("generations do not ascend"));
+        }
+        self.generation = generation;
+        self.fresh.clear();
+        for (segment, end) in segment_ends {
+            self.segments.entry(*segment).or_default().end = *end;
+        }
+        self.settle_limbo();
+        for (segment, known) in &self.segments {
+            if let Some(dead_at) = known.dead_at {
+                self.reserved_values.remove(segment);
+                self.dead_segments.push(DeadSegment { segment: *segment, dead_at });
+            }
+        }
+        self.segments.retain(|_, segment| segment.dead_at.is_none());
+        for id in dead_segments {
+            let segment = self.segments.get_mut(id).ok_or(Inconsistent("an unknown segment is dead"))?;
+            if segment.live > 0 {
+                return Err(Inconsistent("a segment is dead that has live bytes"));
+            }
+            segment.dead_at = Some(generation);
+        }
+        Ok(())
+    }
+
+    /// Segments that nothing needs, neither a version nor a merge at work. The newest one takes what comes.
+    pub(crate) fn dying_segments(&self, segment_ends: &[(u32, u64)]) -> Vec<u32> {
+        let newest = self.segments.keys().chain(segment_ends.iter().map(|(id, _)| id)).max();
+        let known = self.segments.iter().filter(|(id, segment)| {
+            let reserved = self.reserved_values.get(id).copied().unwrap_or(0);
+            segment.live == 0 && reserved == 0 && segment.dead_at.is_none() && Some(*id) != newest
+        });
+        // A segment of this flush may be dead from the start.
+        let unknown = segment_ends.iter().map(|(id, _)| id).filter(|id| {
+            let reserved = self.reserved_values.get(id).copied().unwrap_or(0);
+            !self.segments.contains_key(id) && reserved == 0 && Some(*id) != newest
+        });
+        known.map(|(id, _)| id).chain(unknown).copied().collect()
+    }
+
+    /// Takes what an operation names: from the reserve live, from the free pages in recovery.
+    fn claim(&mut self, delta: &Delta) -> Result<(), Inconsistent> {
+        for pid in &delta.allocated {
+            let space = &mut self.spaces[pid.file() as usize];
+            if !self.reserved.remove(pid) && !space.claim(pid.first(), pid.pages()) {
+                return Err(Inconsistent("a page is allocated twice"));
+            }
+            self.fresh.insert(*pid);
+        }
+        for (segment, bytes) in &delta.values_allocated {
+            self.unreserve_value(*segment, *bytes);
+            let segment = self.segments.entry(*segment).or_default();
+            if segment.dead_at.is_some() {
+                return Err(Inconsistent("a dead segment takes a value"));
+            }
+            segment.live += bytes;
+        }
+        Ok(())
+    }
+
+    fn free_pages(&mut self, pids: &[Pid]) {
+        for pid in pids {
+            let space = &mut self.spaces[pid.file() as usize];
+            if self.fresh.remove(pid) {
+                space.release(pid.first(), pid.pages());
+            } else {
+                space.retire(pid.first(), pid.pages(), self.generation + 1);
+            }
+            self.freed.push(*pid);
+        }
+    }
+
+    fn free_values(&mut self, values: &BTreeMap<u32, u64>) -> Result<(), Inconsistent> {
+        for (id, bytes) in values {
+            let segment = self.segments.get_mut(id).ok_or(Inconsistent("a value of no segment is freed"))?;
+            segment.live = segment.live.checked_sub(*bytes).ok_or(Inconsistent("a value is freed twice"))?;
+        }
+        Ok(())
+    }
+
+    // For reports.
+
+    pub(crate) fn space(&self, file: PageFile) -> &Space {
+        &self.spaces[file as usize]
+    }
+
+    /// The whole table, as the first block of a meta log. Reserved pages are free in it, since nothing durable names them.
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        encode_shard(self.shard, out);
+        self.params.encode(out);
+        out.u64(self.generation);
+        out.u64(self.epoch.0);
+        out.u64(self.boundary.0);
+        out.u64(self.next_id);
+        for file in PageFile::ALL {
+            let mut space = self.spaces[file as usize].clone();
+            for pid in self.reserved.iter().filter(|pid| pid.file() == file) {
+                space.release(pid.first(), pid.pages());
+            }
+            out.u64(space.high);
+            encode_list(&space.free.iter().collect::<Vec<_>>(), out, |(start, len), out| {
+                out.u64(*start);
+                out.u64(*len);
+            });
+            encode_list(&space.limbo.iter().collect::<Vec<_>>(), out, |limbo, out| {
+                out.u64(limbo.generation);
+                out.u64(limbo.start);
+                out.u64(limbo.len);
+            });
+        }
+        encode_list(&self.segments.iter().collect::<Vec<_>>(), out, |(id, segment), out| {
+            out.u32(**id);
+            out.u64(segment.end);
+            out.u64(segment.live);
+            out.u64(segment.dead_at.unwrap_or(0));
+        });
+        encode_list(&self.merges.values().collect::<Vec<_>>(), out, |merge, out| merge.encode(out));
+        encode_list(&self.versions.values().collect::<Vec<_>>(), out, |version, out| version.encode(out));
+    }
+
+    /// Reads what `encode` wrote.
+    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, CodecError> {
+        let shard = ShardId(input.u32()?);
+        let mut meta = Self::empty(shard, Params::decode(input)?);
+        meta.generation = input.u64()?;
+        meta.epoch = Epoch(input.u64()?);
+        meta.boundary = Version(input.u64()?);
+        meta.next_id = input.u64()?;
+        for space in &mut meta.spaces {
+            *space = decode_space(input)?;
+        }
+        for (id, segment) in decode_list(input, |input| {
+            let id = input.u32()?;
+            let (end, live) = (input.u64()?, input.u64()?);
+            let dead_at = Some(input.u64()?).filter(|generation| *generation > 0);
+            Ok((id, Segment { end, live, dead_at }))
+        })? {
+            meta.segments.insert(id, segment);
+        }
+        for merge in decode_list(input, MergeRecord::decode)? {
+            meta.merges.insert(merge.id, merge);
+        }
+        for version in decode_list(input, VersionRecord::decode)? {
+            for merge in &version.installs {
+                meta.merges.get_mut(merge).ok_or(CodecError::Malformed("installed merge"))?.installed_by += 1;
+            }
+            if version.decided {
+                meta.decided.insert(version.stamp.version, version.id);
+            } else {
+                meta.staged.insert(version.id);
+            }
+            meta.versions.insert(version.id, version);
+        }
+        if meta.decided.is_empty() {
+            return Err(CodecError::Malformed("no decided version"));
+        }
+        Ok(meta)
+    }
+}
+
+fn decode_space(input: &mut Reader<'_>) -> Result<Space, CodecError> {
+    let mut space = Space { high: input.u64()?, ..Space::default() };
+    let mut end = 0;
+    for (start, len) in decode_list(input, |input| Ok((input.u64()?, input.u64()?)))? {
+        let range_end = start.checked_add(len).ok_or(CodecError::Malformed("free range"))?;
+        if len == 0 || start < end || range_end > space.high {
+            return Err(CodecError::Malformed("free range"));
+        }
+        end = range_end;
+        space.free.insert(start, len);
+    }
+    let limbo =
+        decode_list(input, |input| Ok(Limbo { generation: input.u64()?, start: input.u64()?, len: input.u64()? }))?;
+    space.limbo = limbo.into();
+    Ok(space)
+}
+
+fn stands_in(merge: &MergeRecord, trees: &[Tree]) -> bool {
+    let ids = merge.inputs.iter().chain(&merge.older);
+    let count = merge.inputs.len() + merge.older.len();
+    trees.len() > count && trees[trees.len() - count..].iter().map(Tree::id).eq(ids.copied())
+}

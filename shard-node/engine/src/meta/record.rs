@@ -1,0 +1,440 @@
+//! What the Meta table holds, and its encoding in the meta log (`docs/FORMAT.md` section "Meta log").
+
+use std::collections::BTreeMap;
+
+use coppice_types::{
+    Digest, Epoch, ShardId, Stamp, Version,
+    codec::{Error, Reader, Writer},
+};
+
+use crate::{
+    PrepareId, ShardState,
+    node::{Child, ValueRef},
+    page::Pid,
+};
+
+/// A blob of the value log that is no value: a filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct BlobRef {
+    pub(crate) at: ValueRef,
+    pub(crate) len: u32,
+}
+
+/// One tree of a forest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tree {
+    /// None: the empty tree, which has no page.
+    pub(crate) root: Option<Child>,
+    pub(crate) level: u8,
+    pub(crate) entries: u64,
+    pub(crate) digest: Digest,
+    /// Set if and only if the tree is frozen.
+    pub(crate) filter: Option<BlobRef>,
+}
+
+/// Names a tree by content and by place: staged siblings may have trees of equal digests on other pages, or freeze the same
+/// pages with a filter each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TreeId {
+    pub(crate) digest: Digest,
+    pub(crate) root: Option<Pid>,
+    pub(crate) filter: Option<BlobRef>,
+}
+
+impl Tree {
+    pub(crate) fn id(&self) -> TreeId {
+        TreeId { digest: self.digest, root: self.root.map(|root| root.pid), filter: self.filter }
+    }
+}
+
+/// Pages and value bytes that a version or a merge took, and those that it replaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Delta {
+    /// The allocating list: freed if the version is dropped.
+    pub(crate) allocated: Vec<Pid>,
+    /// The pending list: freed when every version before this one is pruned.
+    pub(crate) pended: Vec<Pid>,
+    /// Bytes by segment, record headers included.
+    pub(crate) values_allocated: BTreeMap<u32, u64>,
+    pub(crate) values_pended: BTreeMap<u32, u64>,
+}
+
+impl Delta {
+    pub(crate) fn allocate_value(&mut self, segment: u32, bytes: u64) {
+        *self.values_allocated.entry(segment).or_default() += bytes;
+    }
+
+    pub(crate) fn pend_value(&mut self, segment: u32, bytes: u64) {
+        *self.values_pended.entry(segment).or_default() += bytes;
+    }
+}
+
+/// Number of a version in the Meta table; never used again.
+pub(crate) type VersionId = u64;
+/// Number of a merge in the Meta table; never used again.
+pub(crate) type MergeId = u64;
+
+/// A row of the Meta table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct VersionRecord {
+    pub(crate) id: VersionId,
+    /// The version that it was staged on; pruned ones keep their number.
+    pub(crate) parent: VersionId,
+    pub(crate) decided: bool,
+    pub(crate) stamp: Stamp,
+    pub(crate) prepare_id: PrepareId,
+    pub(crate) digest: Digest,
+    /// Youngest first, the active one at the front.
+    pub(crate) trees: Vec<Tree>,
+    /// How many active trees were frozen before, so that versions of one active tree are known.
+    pub(crate) freezes: u64,
+    /// Merges that this version installed.
+    pub(crate) installs: Vec<MergeId>,
+    pub(crate) delta: Delta,
+}
+
+impl VersionRecord {
+    pub(crate) fn state(&self) -> ShardState {
+        ShardState { version: self.stamp.version, digest: self.digest }
+    }
+}
+
+/// A merge's output, kept aside until a version installs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MergeRecord {
+    pub(crate) id: MergeId,
+    pub(crate) inputs: Vec<TreeId>,
+    /// All trees older than the inputs: their filters decided which tombstones were needless.
+    pub(crate) older: Vec<TreeId>,
+    pub(crate) output: Tree,
+    pub(crate) delta: Delta,
+    /// How many versions have installed it. Not stored.
+    pub(crate) installed_by: u32,
+}
+
+/// One change of the Meta table; live and in recovery the same function applies it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MetaOp {
+    AddVersion(VersionRecord),
+    DropVersion(VersionId),
+    Settle(VersionId),
+    Prune(Version),
+    SetEpoch(Epoch),
+    AddMerge(MergeRecord),
+    DropMerge(MergeId),
+    /// The last operation before a superblock.
+    Checkpoint {
+        generation: u64,
+        /// Where each segment that grew ends now.
+        segment_ends: Vec<(u32, u64)>,
+        /// Segments that nothing needs from this superblock on. It is said and not derived, since a merge at work may need one that no operation names yet.
+        dead_segments: Vec<u32>,
+    },
+}
+
+/// The head of a meta log: whose it is.
+pub(crate) fn encode_shard(shard: ShardId, out: &mut Writer) {
+    out.u32(shard.0);
+}
+
+pub(crate) fn encode_list<T>(items: &[T], out: &mut Writer, mut encode: impl FnMut(&T, &mut Writer)) {
+    out.u32(u32::try_from(items.len()).expect("lists in memory are shorter"));
+    items.iter().for_each(|item| encode(item, out));
+}
+
+pub(crate) fn decode_list<T>(
+    input: &mut Reader<'_>,
+    mut decode: impl FnMut(&mut Reader<'_>) -> Result<T, Error>,
+) -> Result<Vec<T>, Error> {
+    let count = input.u32()?;
+    let mut items = Vec::new();
+    for _ in 0..count {
+        items.push(decode(input)?);
+    }
+    Ok(items)
+}
+
+pub(crate) fn decode_pid(input: &mut Reader<'_>) -> Result<Pid, Error> {
+    Pid::from_u64(input.u64()?).ok_or(Error::Malformed("page id"))
+}
+
+fn encode_option<T>(item: Option<&T>, out: &mut Writer, encode: impl FnOnce(&T, &mut Writer)) {
+    out.flag(item.is_some());
+    if let Some(item) = item {
+        encode(item, out);
+    }
+}
+
+fn decode_option<T>(
+    input: &mut Reader<'_>,
+    decode: impl FnOnce(&mut Reader<'_>) -> Result<T, Error>,
+) -> Result<Option<T>, Error> {
+    if input.flag("option")? { decode(input).map(Some) } else { Ok(None) }
+}
+
+impl Tree {
+    fn encode(&self, out: &mut Writer) {
+        encode_option(self.root.as_ref(), out, |root, out| {
+            out.u64(root.pid.to_u64());
+            out.u64(root.checksum);
+            out.digest(&root.hash);
+        });
+        out.u8(self.level);
+        out.u64(self.entries);
+        out.digest(&self.digest);
+        encode_option(self.filter.as_ref(), out, BlobRef::encode);
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            root: decode_option(input, |input| {
+                Ok(Child { pid: decode_pid(input)?, checksum: input.u64()?, hash: input.digest()? })
+            })?,
+            level: input.u8()?,
+            entries: input.u64()?,
+            digest: input.digest()?,
+            filter: decode_option(input, BlobRef::decode)?,
+        })
+    }
+}
+
+impl BlobRef {
+    fn encode(&self, out: &mut Writer) {
+        out.u32(self.at.segment);
+        out.u32(self.at.offset);
+        out.u32(self.len);
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
+        let at = ValueRef { segment: input.u32()?, offset: input.u32()? };
+        Ok(Self { at, len: input.u32()? })
+    }
+}
+
+impl TreeId {
+    fn encode(&self, out: &mut Writer) {
+        out.digest(&self.digest);
+        encode_option(self.root.as_ref(), out, |root, out| out.u64(root.to_u64()));
+        encode_option(self.filter.as_ref(), out, BlobRef::encode);
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            digest: input.digest()?,
+            root: decode_option(input, decode_pid)?,
+            filter: decode_option(input, BlobRef::decode)?,
+        })
+    }
+}
+
+fn encode_values(values: &BTreeMap<u32, u64>, out: &mut Writer) {
+    let values: Vec<_> = values.iter().collect();
+    encode_list(&values, out, |(segment, bytes), out| {
+        out.u32(**segment);
+        out.u64(**bytes);
+    });
+}
+
+fn decode_values(input: &mut Reader<'_>) -> Result<BTreeMap<u32, u64>, Error> {
+    Ok(decode_list(input, |input| Ok((input.u32()?, input.u64()?)))?.into_iter().collect())
+}
+
+impl Delta {
+    fn encode(&self, out: &mut Writer) {
+        encode_list(&self.allocated, out, |pid, out| out.u64(pid.to_u64()));
+        encode_list(&self.pended, out, |pid, out| out.u64(pid.to_u64()));
+        encode_values(&self.values_allocated, out);
+        encode_values(&self.values_pended, out);
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            allocated: decode_list(input, decode_pid)?,
+            pended: decode_list(input, decode_pid)?,
+            values_allocated: decode_values(input)?,
+            values_pended: decode_values(input)?,
+        })
+    }
+}
+
+impl VersionRecord {
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        out.u64(self.id);
+        out.u64(self.parent);
+        out.flag(self.decided);
+        out.stamp(self.stamp);
+        out.u64(self.prepare_id.term);
+        out.u64(self.prepare_id.attempt);
+        out.digest(&self.digest);
+        encode_list(&self.trees, out, Tree::encode);
+        out.u64(self.freezes);
+        encode_list(&self.installs, out, |id, out| out.u64(*id));
+        self.delta.encode(out);
+    }
+
+    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
+        let record = Self {
+            id: input.u64()?,
+            parent: input.u64()?,
+            decided: input.flag("decided")?,
+            stamp: input.stamp()?,
+            prepare_id: PrepareId { term: input.u64()?, attempt: input.u64()? },
+            digest: input.digest()?,
+            trees: decode_list(input, Tree::decode)?,
+            freezes: input.u64()?,
+            installs: decode_list(input, |input| input.u64())?,
+            delta: Delta::decode(input)?,
+        };
+        if record.trees.is_empty() {
+            return Err(Error::Malformed("forest"));
+        }
+        Ok(record)
+    }
+}
+
+impl MergeRecord {
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        out.u64(self.id);
+        encode_list(&self.inputs, out, TreeId::encode);
+        encode_list(&self.older, out, TreeId::encode);
+        self.output.encode(out);
+        self.delta.encode(out);
+    }
+
+    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            id: input.u64()?,
+            inputs: decode_list(input, TreeId::decode)?,
+            older: decode_list(input, TreeId::decode)?,
+            output: Tree::decode(input)?,
+            delta: Delta::decode(input)?,
+            installed_by: 0,
+        })
+    }
+}
+
+impl MetaOp {
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        match self {
+            Self::AddVersion(record) => {
+                out.u8(1);
+                record.encode(out);
+            }
+            Self::DropVersion(id) => {
+                out.u8(2);
+                out.u64(*id);
+            }
+            Self::Settle(id) => {
+                out.u8(3);
+                out.u64(*id);
+            }
+            Self::Prune(before) => {
+                out.u8(4);
+                out.u64(before.0);
+            }
+            Self::SetEpoch(epoch) => {
+                out.u8(5);
+                out.u64(epoch.0);
+            }
+            Self::AddMerge(record) => {
+                out.u8(6);
+                record.encode(out);
+            }
+            Self::DropMerge(id) => {
+                out.u8(7);
+                out.u64(*id);
+            }
+            Self::Checkpoint { generation, segment_ends, dead_segments } => {
+                out.u8(8);
+                out.u64(*generation);
+                encode_list(segment_ends, out, |(segment, end), out| {
+                    out.u32(*segment);
+                    out.u64(*end);
+                });
+                encode_list(dead_segments, out, |segment, out| out.u32(*segment));
+            }
+        }
+    }
+
+    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(match input.u8()? {
+            1 => Self::AddVersion(VersionRecord::decode(input)?),
+            2 => Self::DropVersion(input.u64()?),
+            3 => Self::Settle(input.u64()?),
+            4 => Self::Prune(Version(input.u64()?)),
+            5 => Self::SetEpoch(Epoch(input.u64()?)),
+            6 => Self::AddMerge(MergeRecord::decode(input)?),
+            7 => Self::DropMerge(input.u64()?),
+            8 => Self::Checkpoint {
+                generation: input.u64()?,
+                segment_ends: decode_list(input, |input| Ok((input.u32()?, input.u64()?)))?,
+                dead_segments: decode_list(input, |input| input.u32())?,
+            },
+            _ => return Err(Error::Malformed("meta operation")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::PageFile;
+
+    pub(crate) fn version() -> VersionRecord {
+        let pid = Pid::new(PageFile::Data, 9, 2);
+        let root = Child { pid, checksum: 5, hash: Digest([7; 32]) };
+        let filter = BlobRef { at: ValueRef { segment: 1, offset: 2 }, len: 64 };
+        let tree = Tree { root: Some(root), level: 2, entries: 10, digest: Digest([1; 32]), filter: Some(filter) };
+        VersionRecord {
+            id: 3,
+            parent: 2,
+            decided: true,
+            stamp: Stamp::new(1, 8),
+            prepare_id: PrepareId { term: 4, attempt: 5 },
+            digest: Digest([2; 32]),
+            trees: vec![Tree { root: None, level: 0, entries: 0, digest: Digest([3; 32]), filter: None }, tree],
+            freezes: 6,
+            installs: vec![1],
+            delta: Delta {
+                allocated: vec![pid],
+                pended: vec![pid, pid],
+                values_allocated: [(1, 100)].into(),
+                values_pended: [(0, 7), (1, 9)].into(),
+            },
+        }
+    }
+
+    #[test]
+    fn operations_are_read_back_as_written_and_never_panic_when_cut() {
+        let version = version();
+        let merge = MergeRecord {
+            id: 8,
+            inputs: version.trees.iter().map(Tree::id).collect(),
+            older: vec![],
+            output: version.trees[1].clone(),
+            delta: version.delta.clone(),
+            installed_by: 0,
+        };
+        let operations = [
+            MetaOp::AddVersion(version),
+            MetaOp::DropVersion(1),
+            MetaOp::Settle(2),
+            MetaOp::Prune(Version(3)),
+            MetaOp::SetEpoch(Epoch(4)),
+            MetaOp::AddMerge(merge),
+            MetaOp::DropMerge(5),
+            MetaOp::Checkpoint { generation: 6, segment_ends: vec![(0, 100)], dead_segments: vec![3] },
+        ];
+        for operation in operations {
+            let mut out = Writer::new();
+            operation.encode(&mut out);
+            let bytes = out.into_bytes();
+            let mut input = Reader::new(&bytes);
+            assert_eq!(MetaOp::decode(&mut input), Ok(operation));
+            assert_eq!(input.finish(), Ok(()));
+            for cut in 0..bytes.len() {
+                assert!(MetaOp::decode(&mut Reader::new(&bytes[..cut])).is_err());
+            }
+        }
+    }
+}

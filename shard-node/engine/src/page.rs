@@ -1,0 +1,117 @@
+//! Pages, spans and their names.
+//!
+//! A node lies in a span of 1 to 4 pages of 4 KiB. Its [`Pid`] is its place: file, first page and length in one number, so
+//! that reading it needs no table. A span is written once and never changed while anything refers to it.
+
+use std::fmt;
+
+/// Bytes of a page.
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// Most pages of one span.
+pub(crate) const SPAN_PAGES_MAX: usize = 4;
+
+/// A file of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum PageFile {
+    /// Inner nodes.
+    Index,
+    /// Leaf nodes.
+    Data,
+}
+
+impl PageFile {
+    pub(crate) const ALL: [Self; 2] = [Self::Index, Self::Data];
+
+    /// Name in the data directory.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Index => "index",
+            Self::Data => "data",
+        }
+    }
+
+    /// Inner nodes and leaves lie in separate files, since they are read at different rates.
+    pub(crate) fn of_level(level: u8) -> Self {
+        if level == 0 { Self::Data } else { Self::Index }
+    }
+
+    fn number(self) -> u64 {
+        match self {
+            Self::Index => 1,
+            Self::Data => 2,
+        }
+    }
+}
+
+/// Name and place of a span: `file (8 bits) | pages (8) | first page (48)`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Pid(u64);
+
+impl Pid {
+    /// # Panics
+    /// If the length is not 1 to 4 pages, or the page beyond 2^48.
+    pub(crate) fn new(file: PageFile, first: u64, pages: usize) -> Self {
+        assert!((1..=SPAN_PAGES_MAX).contains(&pages));
+        assert!(first < 1 << 48);
+        Self(file.number() << 56 | (pages as u64) << 48 | first)
+    }
+
+    /// Reads a stored number.
+    pub(crate) fn from_u64(number: u64) -> Option<Self> {
+        let pages = number >> 48 & 0xff;
+        let valid = matches!(number >> 56, 1 | 2) && (1..=SPAN_PAGES_MAX as u64).contains(&pages);
+        valid.then_some(Self(number))
+    }
+
+    pub(crate) fn to_u64(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn file(self) -> PageFile {
+        if self.0 >> 56 == 1 { PageFile::Index } else { PageFile::Data }
+    }
+
+    /// First page.
+    pub(crate) fn first(self) -> u64 {
+        self.0 & ((1 << 48) - 1)
+    }
+
+    /// Length in pages.
+    pub(crate) fn pages(self) -> u64 {
+        self.0 >> 48 & 0xff
+    }
+
+    pub(crate) fn len_bytes(self) -> usize {
+        self.pages() as usize * PAGE_BYTES
+    }
+
+    pub(crate) fn offset_bytes(self) -> u64 {
+        self.first() * PAGE_BYTES as u64
+    }
+}
+
+impl fmt::Debug for Pid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}+{}", self.file().name(), self.first(), self.pages())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pid_is_its_place() {
+        let pid = Pid::new(PageFile::Data, 77, 3);
+        assert_eq!((pid.file(), pid.first(), pid.pages()), (PageFile::Data, 77, 3));
+        assert_eq!(Pid::from_u64(pid.to_u64()), Some(pid));
+        assert_eq!((pid.len_bytes(), pid.offset_bytes()), (12_288, 77 * 4096));
+    }
+
+    #[test]
+    fn numbers_that_are_no_place_are_refused() {
+        for number in [0, 1 << 56, 1 << 56 | 5 << 48, 3 << 56 | 1 << 48] {
+            assert_eq!(Pid::from_u64(number), None);
+        }
+    }
+}

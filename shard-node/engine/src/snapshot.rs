@@ -1,0 +1,297 @@
+//! Physical snapshots: the files of a flushed state, pinned on one side and adopted on the other.
+//!
+//! A pin holds the superblock of one generation and keeps its pages and files from reuse. Other pages change under the transfer, so files are not
+//! compared as a whole: the receiver checks every hash that the superblock leads to before it publishes the directory. A crash of the receiver leaves an unpublished
+//! directory, in which it goes on with the same manifest or begins anew with another.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use coppice_env::{File, OpenMode, Storage};
+use coppice_types::codec::{Error as CodecError, Reader, Writer};
+
+use crate::{
+    Engine, Error, RaftPosition, Result,
+    engine::lock,
+    fsck::check_superblock,
+    meta::Segment,
+    meta_log,
+    page::PageFile,
+    superblock::{self, MACHINE_STATE_BYTES_MAX, Superblock},
+    values,
+};
+
+const FORMAT: u8 = 1;
+const MANIFEST_FILE: &str = "snapshot";
+/// Most files of a snapshot, so that a manifest from a peer is bounded.
+const FILES_MAX: usize = 1 << 20;
+
+/// What a snapshot is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// Number of the pin, at the sender.
+    pub id: u64,
+    /// Raft entries up to here are in it.
+    pub position: RaftPosition,
+    /// Names and lengths in bytes.
+    pub files: Vec<(String, u64)>,
+    superblock: Superblock,
+}
+
+/// A pinned snapshot.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    id: u64,
+    pub(crate) superblock: Superblock,
+    files: BTreeMap<String, u64>,
+}
+
+impl Manifest {
+    /// Bytes in all files.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.files.iter().map(|(_, len)| len).fold(0, |sum, len| sum.saturating_add(*len))
+    }
+
+    /// The caller's bytes that were flushed with the state.
+    #[must_use]
+    pub fn machine_state(&self) -> &[u8] {
+        &self.superblock.machine_state
+    }
+
+    /// As it goes to a peer.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.u8(FORMAT);
+        out.u64(self.id);
+        out.u64(self.superblock.generation);
+        out.u64(self.position.index);
+        out.u64(self.position.term);
+        out.u64(self.superblock.meta_file);
+        out.u64(self.superblock.meta_len);
+        out.u64(self.superblock.meta_chain);
+        out.str32(&self.superblock.machine_state);
+        out.u32(u32::try_from(self.files.len()).expect("a shard has fewer files"));
+        for (name, len) in &self.files {
+            out.str16(name.as_bytes());
+            out.u64(*len);
+        }
+        out.into_bytes()
+    }
+
+    /// Reads what `encode` wrote.
+    ///
+    /// # Errors
+    /// If the bytes are no manifest, or name files that no snapshot has.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        decode(bytes).map_err(|error| Error::SnapshotRefused(format!("manifest: {error}")))
+    }
+}
+
+fn decode(bytes: &[u8]) -> std::result::Result<Manifest, CodecError> {
+    let mut input = Reader::new(bytes);
+    if input.u8()? != FORMAT {
+        return Err(CodecError::Malformed("format"));
+    }
+    let id = input.u64()?;
+    let generation = input.u64()?;
+    let position = RaftPosition { index: input.u64()?, term: input.u64()? };
+    let superblock = Superblock {
+        generation,
+        position,
+        meta_file: input.u64()?,
+        meta_len: input.u64()?,
+        meta_chain: input.u64()?,
+        machine_state: input.str32()?.into(),
+    };
+    if superblock.machine_state.len() > MACHINE_STATE_BYTES_MAX || generation == 0 || generation == u64::MAX {
+        return Err(CodecError::Malformed("superblock"));
+    }
+    let mut files = Vec::new();
+    for _ in 0..input.u32()? {
+        let name = std::str::from_utf8(input.str16()?).map_err(|_| CodecError::Malformed("file name"))?;
+        let paged = PageFile::ALL.iter().any(|file| file.name() == name);
+        let canonical = |expected: Option<String>| expected.is_some_and(|expected| expected == name);
+        let meta = canonical(meta_log::file_number(name).map(meta_log::file_name));
+        let segment = canonical(values::file_number(name).map(values::file_name));
+        if files.len() == FILES_MAX || !(paged || meta || segment) {
+            return Err(CodecError::Malformed("file name"));
+        }
+        files.push((name.to_owned(), input.u64()?));
+    }
+    input.finish()?;
+    if !files.is_sorted_by(|a, b| a.0 < b.0) {
+        return Err(CodecError::Malformed("file order"));
+    }
+    Ok(Manifest { id, position, files, superblock })
+}
+
+impl Engine {
+    /// Pins the state of the newest superblock until [`Engine::unpin_snapshot`].
+    ///
+    /// # Errors
+    /// If the storage fails.
+    pub fn pin_snapshot(&mut self) -> Result<Manifest> {
+        let mut files = BTreeMap::new();
+        for file in PageFile::ALL {
+            files.insert(file.name().to_owned(), self.store.page_file_bytes(file)?);
+        }
+        files.insert(meta_log::file_name(self.superblock.meta_file), self.superblock.meta_len);
+        // A dead segment is still in the table, but its file may go any time.
+        let needed = |segment: &Segment| segment.end > 0 && segment.dead_at.is_none();
+        for (id, segment) in self.meta.segments.iter().filter(|(_, segment)| needed(segment)) {
+            files.insert(values::file_name(*id), segment.end);
+        }
+        let id = self.next_pin();
+        let superblock = self.superblock.clone();
+        self.meta.pin(superblock.generation, id);
+        let manifest = Manifest {
+            id,
+            position: superblock.position,
+            files: files.iter().map(|(name, len)| (name.clone(), *len)).collect(),
+            superblock: superblock.clone(),
+        };
+        self.pins.push(Pin { id, superblock, files });
+        Ok(manifest)
+    }
+
+    /// Up to `len` bytes of a pinned file from an offset on; none at its end.
+    ///
+    /// # Errors
+    /// `SnapshotMissing`, or a failure of the storage.
+    pub fn read_snapshot(&self, id: u64, file: &str, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let missing = || Error::SnapshotMissing { id, file: file.to_owned() };
+        let pin = self.pins.iter().find(|pin| pin.id == id).ok_or_else(missing)?;
+        let end = *pin.files.get(file).ok_or_else(missing)?;
+        let len = end.saturating_sub(offset).min(len as u64) as usize;
+        let mut bytes = vec![0; len];
+        if len > 0 {
+            let handle = self.storage.open(file, OpenMode::Existing).map_err(Error::io("open", file))?;
+            handle.read_exact_at(&mut bytes, offset).map_err(Error::io("read", file))?;
+        }
+        Ok(bytes)
+    }
+
+    /// Lets the pages and files of a snapshot go.
+    pub fn unpin_snapshot(&mut self, id: u64) {
+        self.pins.retain(|pin| pin.id != id);
+        self.meta.unpin(id);
+        self.clean_up();
+    }
+}
+
+/// Receives a snapshot into a directory that holds no engine.
+pub struct SnapshotReceiver {
+    storage: Arc<dyn Storage>,
+    manifest: Manifest,
+    /// Each with what it has so far.
+    files: Vec<(Arc<dyn File>, u64)>,
+    _lock: Box<dyn Send + Sync>,
+}
+
+impl std::fmt::Debug for SnapshotReceiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SnapshotReceiver").field("id", &self.manifest.id).finish_non_exhaustive()
+    }
+}
+
+impl SnapshotReceiver {
+    /// Begins, or goes on if the directory holds a part of the same snapshot; a part of another one is deleted.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, `Locked`, or a failure of the storage.
+    pub fn new(storage: Arc<dyn Storage>, manifest: Manifest) -> Result<Self> {
+        storage.create_dir_all("").map_err(Error::io("create", "the directory"))?;
+        let guard = lock(&*storage)?;
+        if superblock::exists(&*storage)? {
+            return Err(Error::AlreadyExists);
+        }
+        let encoded = manifest.encode();
+        if !holds(&*storage, &encoded)? {
+            wipe(&*storage)?;
+            let file = storage.open(MANIFEST_FILE, OpenMode::CreateNew).map_err(Error::io("create", MANIFEST_FILE))?;
+            file.write_all_at(&encoded, 0).map_err(Error::io("write", MANIFEST_FILE))?;
+            file.sync_data().map_err(Error::io("sync", MANIFEST_FILE))?;
+            storage.sync_dir("").map_err(Error::io("sync", "the directory"))?;
+        }
+        let mut files = Vec::new();
+        for (name, len) in &manifest.files {
+            let file = storage.open(name, OpenMode::OpenOrCreate).map_err(Error::io("create", name))?;
+            let have = file.len().map_err(Error::io("read", name))?.min(*len);
+            files.push((file, have));
+        }
+        Ok(Self { storage, manifest, files, _lock: guard })
+    }
+
+    /// The next file that is not complete, and from where on. None if all are.
+    #[must_use]
+    pub fn next(&self) -> Option<(&str, u64)> {
+        let pairs = self.manifest.files.iter().zip(&self.files);
+        pairs.into_iter().find(|((_, len), (_, have))| have < len).map(|((name, _), (_, have))| (name.as_str(), *have))
+    }
+
+    /// Takes bytes of the file and offset that [`Self::next`] asked for.
+    ///
+    /// # Errors
+    /// `SnapshotRefused` for other bytes than were asked for, or a failure of the storage.
+    pub fn write(&mut self, file: &str, offset: u64, bytes: &[u8]) -> Result<()> {
+        let refused = |what: &str| Error::SnapshotRefused(format!("{file}: {what}"));
+        let at = self.manifest.files.iter().position(|(name, _)| name == file).ok_or(refused("not in the manifest"))?;
+        let (handle, have) = &mut self.files[at];
+        let left = self.manifest.files[at].1 - *have;
+        if offset != *have || bytes.len() as u64 > left {
+            return Err(refused("not the next bytes"));
+        }
+        handle.write_all_at(bytes, offset).map_err(Error::io("write", file))?;
+        *have += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Checks every hash, then publishes the directory: [`Engine::open`] opens it in the state of the manifest.
+    ///
+    /// # Errors
+    /// `SnapshotRefused` if it is not complete or anything in it is not what its hashes say (it is deleted then), or a failure of the
+    /// storage.
+    pub fn finish(self) -> Result<()> {
+        if let Some((name, _)) = self.next() {
+            return Err(Error::SnapshotRefused(format!("{name} is not complete")));
+        }
+        for ((name, _), (file, _)) in self.manifest.files.iter().zip(&self.files) {
+            file.sync_data().map_err(Error::io("sync", name))?;
+        }
+        let report = check_superblock(&self.storage, &self.manifest.superblock);
+        if let Some(finding) = report.findings.first() {
+            wipe(&*self.storage)?;
+            return Err(Error::SnapshotRefused(finding.to_string()));
+        }
+        self.storage.remove(MANIFEST_FILE).map_err(Error::io("remove", MANIFEST_FILE))?;
+        self.storage.sync_dir("").map_err(Error::io("sync", "the directory"))?;
+        superblock::publish(&*self.storage, &self.manifest.superblock)
+    }
+}
+
+fn holds(storage: &dyn Storage, encoded: &[u8]) -> Result<bool> {
+    let file = match storage.open(MANIFEST_FILE, OpenMode::Existing) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(Error::io("open", MANIFEST_FILE)(error)),
+    };
+    if file.len().map_err(Error::io("read", MANIFEST_FILE))? != encoded.len() as u64 {
+        return Ok(false);
+    }
+    let mut bytes = vec![0; encoded.len()];
+    file.read_exact_at(&mut bytes, 0).map_err(Error::io("read", MANIFEST_FILE))?;
+    Ok(bytes == encoded)
+}
+
+/// Deletes what an unpublished directory holds, the manifest last.
+fn wipe(storage: &dyn Storage) -> Result<()> {
+    let mut names = storage.list("").map_err(Error::io("list", "the directory"))?;
+    names.sort_by_key(|name| name == MANIFEST_FILE);
+    for name in names {
+        if name == MANIFEST_FILE || crate::engine::is_ours(&name) {
+            storage.remove(&name).map_err(Error::io("remove", &name))?;
+        }
+    }
+    storage.sync_dir("").map_err(Error::io("sync", "the directory"))
+}

@@ -1,0 +1,196 @@
+//! The FreeMap of one page file: which pages are free, and which will be.
+//!
+//! Invariants: a page is in exactly one of *used*, *free*, *limbo*. A page that a durable superblock refers to goes to limbo
+//! when it is freed, with the generation of the first superblock that no longer refers to it, and becomes free when the superblock
+//! after that one is durable too: so both superblocks on disk can always be opened. Pages that no superblock ever referred to are free at once.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Free pages as maximal ranges, found by place and by length.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FreeRanges {
+    by_start: BTreeMap<u64, u64>,
+    by_len: BTreeSet<(u64, u64)>,
+}
+
+impl FreeRanges {
+    /// Adds a range and joins it with its neighbours.
+    ///
+    /// # Panics
+    /// If a page of it is free already: a double free is a bug.
+    pub(crate) fn insert(&mut self, start: u64, len: u64) {
+        assert!(len > 0);
+        let (mut start, mut end) = (start, start + len);
+        if let Some((&before, &before_len)) = self.by_start.range(..end).next_back() {
+            assert!(before + before_len <= start, "page {start} is freed twice");
+            if before + before_len == start {
+                self.remove_range(before, before_len);
+                start = before;
+            }
+        }
+        if let Some(&after_len) = self.by_start.get(&end) {
+            self.remove_range(end, after_len);
+            end += after_len;
+        }
+        self.add_range(start, end - start);
+    }
+
+    /// Takes out a given range. False if not all of it is free.
+    pub(crate) fn take_at(&mut self, start: u64, len: u64) -> bool {
+        let Some((&before, &before_len)) = self.by_start.range(..=start).next_back() else { return false };
+        let (end, before_end) = (start + len, before + before_len);
+        if before_end < end {
+            return false;
+        }
+        self.remove_range(before, before_len);
+        if before < start {
+            self.add_range(before, start - before);
+        }
+        if end < before_end {
+            self.add_range(end, before_end - end);
+        }
+        true
+    }
+
+    /// Takes the lowest of the shortest ranges that hold `len` pages.
+    pub(crate) fn take(&mut self, len: u64) -> Option<u64> {
+        let &(found, start) = self.by_len.range((len, 0)..).next()?;
+        self.remove_range(start, found);
+        if found > len {
+            self.add_range(start + len, found - len);
+        }
+        Some(start)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.by_start.iter().map(|(start, len)| (*start, *len))
+    }
+
+    pub(crate) fn pages(&self) -> u64 {
+        self.by_start.values().sum()
+    }
+
+    fn add_range(&mut self, start: u64, len: u64) {
+        self.by_start.insert(start, len);
+        self.by_len.insert((len, start));
+    }
+
+    fn remove_range(&mut self, start: u64, len: u64) {
+        self.by_start.remove(&start);
+        self.by_len.remove(&(len, start));
+    }
+}
+
+/// Pages that wait for the superblock after `generation`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limbo {
+    /// First superblock that does not refer to them.
+    pub(crate) generation: u64,
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+}
+
+/// The pages of one file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Space {
+    /// Pages below this were allocated at some time: the file's maximum PID.
+    pub(crate) high: u64,
+    pub(crate) free: FreeRanges,
+    pub(crate) limbo: VecDeque<Limbo>,
+}
+
+impl Space {
+    /// Takes `len` pages in a row, at the end if no hole fits.
+    pub(crate) fn allocate(&mut self, len: u64) -> u64 {
+        self.free.take(len).unwrap_or_else(|| {
+            let start = self.high;
+            self.high += len;
+            start
+        })
+    }
+
+    /// Takes the given pages, as a replay does. False if they are in use.
+    pub(crate) fn claim(&mut self, start: u64, len: u64) -> bool {
+        let Some(end) = start.checked_add(len) else { return false };
+        if end > self.high {
+            let from = self.high;
+            self.high = end;
+            self.free.insert(from, end - from);
+        }
+        self.free.take_at(start, len)
+    }
+
+    /// Frees pages that no superblock refers to.
+    pub(crate) fn release(&mut self, start: u64, len: u64) {
+        self.free.insert(start, len);
+    }
+
+    /// Frees pages that superblocks below `generation` refer to.
+    pub(crate) fn retire(&mut self, start: u64, len: u64, generation: u64) {
+        debug_assert!(self.limbo.back().is_none_or(|last| last.generation <= generation));
+        self.limbo.push_back(Limbo { generation, start, len });
+    }
+
+    /// Frees what superblock `generation - 1` and all pinned ones do not refer to any more; `oldest` is the oldest of them.
+    pub(crate) fn settle_limbo(&mut self, oldest: u64) {
+        while let Some(first) = self.limbo.front().copied().filter(|first| first.generation <= oldest) {
+            self.limbo.pop_front();
+            self.free.insert(first.start, first.len);
+        }
+    }
+
+    pub(crate) fn limbo_pages(&self) -> u64 {
+        self.limbo.iter().map(|limbo| limbo.len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_join_and_the_best_fit_is_taken() {
+        let mut free = FreeRanges::default();
+        free.insert(0, 4);
+        free.insert(10, 2);
+        free.insert(6, 4);
+        assert_eq!(free.iter().collect::<Vec<_>>(), [(0, 4), (6, 6)]);
+        assert_eq!(free.take(3), Some(0));
+        assert_eq!(free.take(3), Some(6));
+        assert_eq!(free.take(4), None);
+        assert_eq!(free.iter().collect::<Vec<_>>(), [(3, 1), (9, 3)]);
+        assert!(free.take_at(10, 1));
+        assert!(!free.take_at(10, 1));
+        assert!(!free.take_at(9, 2));
+        assert_eq!(free.iter().collect::<Vec<_>>(), [(3, 1), (9, 1), (11, 1)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "freed twice")]
+    fn a_double_free_is_a_bug() {
+        let mut free = FreeRanges::default();
+        free.insert(0, 4);
+        free.insert(2, 1);
+    }
+
+    #[test]
+    fn retired_pages_wait_for_the_superblock_after() {
+        let mut space = Space::default();
+        assert_eq!((space.allocate(2), space.allocate(1)), (0, 2));
+        space.retire(0, 2, 5);
+        space.settle_limbo(4);
+        assert_eq!(space.allocate(1), 3);
+        space.settle_limbo(5);
+        assert_eq!(space.allocate(1), 0);
+    }
+
+    #[test]
+    fn claims_repeat_what_allocations_did() {
+        let mut space = Space::default();
+        assert!(space.claim(5, 2));
+        assert_eq!(space.high, 7);
+        assert!(!space.claim(6, 1));
+        assert!(space.claim(0, 5));
+        assert!(space.claim(7, 1));
+    }
+}

@@ -1,0 +1,234 @@
+//! Staging a version: what a Prepare does to the forest (`docs/verification.md` section 6), in its order: events, freeze, writes.
+
+use coppice_types::{Change, Digest, Operation};
+use coppice_verify::{hash, rules::Filter};
+
+use crate::{
+    Engine, Error, MergeName, Result, StageRequest, Staged,
+    merge::MergeTask,
+    meta::{Delta, MergeId, MetaOp, Tree, VersionRecord},
+    node::{Body, LeafRecord},
+    tree::{
+        self,
+        apply::{Applier, TreeChange},
+        cursor::Cursor,
+    },
+    values::RecordKind,
+};
+
+/// A forest on its way from a base to a staged version.
+struct Draft {
+    trees: Vec<Tree>,
+    freezes: u64,
+    installs: Vec<MergeId>,
+    delta: Delta,
+}
+
+impl Engine {
+    /// Makes the next state of a base: the decided tip or any staged state.
+    ///
+    /// # Errors
+    /// `BaseMismatch`, `StampMismatch`, `AlreadyStaged`, `Invalid`, `TreeLimit`, or what reading pages gives. Nothing is staged then.
+    pub fn stage(&mut self, request: &StageRequest<'_>) -> Result<Staged> {
+        self.check_usable()?;
+        self.check_operations(request.operations)?;
+        let base = self.check_names(request)?;
+        let mut draft =
+            Draft { trees: base.trees.clone(), freezes: base.freezes, installs: Vec::new(), delta: Delta::default() };
+        let parent = base.id;
+        if let Err(error) = self.build(request, &mut draft) {
+            self.meta.discard_all(&draft.delta);
+            self.forget_freed();
+            return Err(error);
+        }
+        let digests: Vec<Digest> = draft.trees.iter().map(|tree| tree.digest).collect();
+        let record = VersionRecord {
+            id: self.meta.next_id(),
+            parent,
+            decided: false,
+            stamp: request.stamp,
+            prepare_id: request.prepare_id,
+            digest: hash::shard_digest(&digests),
+            trees: draft.trees,
+            freezes: draft.freezes,
+            installs: draft.installs,
+            delta: draft.delta,
+        };
+        let staged = Staged { state: record.state(), shape: self.shape_of(&record.trees) };
+        self.apply(MetaOp::AddVersion(record));
+        self.store.counters.stages.one();
+        Ok(staged)
+    }
+
+    fn check_names(&self, request: &StageRequest<'_>) -> Result<&VersionRecord> {
+        let base = self.meta.find(&request.base).filter(|base| !base.decided || base.id == self.meta.tip().id);
+        let mismatch = Error::BaseMismatch { base: request.base, decided: self.decided() };
+        let base = base.ok_or(mismatch)?;
+        let stamp = request.stamp;
+        if stamp.version <= base.stamp.version.max(self.meta.boundary)
+            || stamp.epoch < base.stamp.epoch
+            || stamp.epoch < self.meta.epoch
+        {
+            return Err(Error::StampMismatch { epoch: self.meta.epoch });
+        }
+        let named =
+            |record: &VersionRecord| record.stamp.version == stamp.version && record.prepare_id == request.prepare_id;
+        if self.meta.staged.iter().any(|id| named(&self.meta.versions[id])) {
+            return Err(Error::AlreadyStaged { version: stamp.version });
+        }
+        Ok(base)
+    }
+
+    fn check_operations(&self, operations: &[Operation]) -> Result<()> {
+        let params = &self.meta.params;
+        for operation in operations {
+            if operation.key.is_empty() || operation.key.len() > params.key_bytes_max as usize {
+                return Err(Error::Invalid("key length"));
+            }
+            if matches!(&operation.change, Change::Put(value) if value.len() > params.value_bytes_max as usize) {
+                return Err(Error::Invalid("value length"));
+            }
+        }
+        if !operations.is_sorted_by(|a, b| a.key < b.key) {
+            return Err(Error::Invalid("operations are not folded"));
+        }
+        Ok(())
+    }
+
+    fn build(&mut self, request: &StageRequest<'_>, draft: &mut Draft) -> Result<()> {
+        for merge in request.merges {
+            self.install(merge, draft)?;
+        }
+        if request.operations.is_empty() {
+            return Ok(());
+        }
+        if draft.trees[0].entries >= u64::from(self.meta.params.capacity) {
+            self.freeze(draft)?;
+        }
+        self.write(request, draft)
+    }
+
+    fn install(&mut self, name: &MergeName, draft: &mut Draft) -> Result<()> {
+        let count = name.inputs.len();
+        let frozen = draft.trees.len() - 1;
+        if count < 2 || count > frozen {
+            return Err(Error::MergeInputs);
+        }
+        let digests: Vec<Digest> = draft.trees.iter().map(|tree| tree.digest).collect();
+        let at = (1..=draft.trees.len() - count)
+            .find(|at| digests[*at..*at + count] == name.inputs)
+            .ok_or(Error::MergeInputs)?;
+        if self.meta.find_merge(&draft.trees, at, count).is_none() {
+            self.build_merge_now(&draft.trees, at, count)?;
+        }
+        let merge = self.meta.find_merge(&draft.trees, at, count).expect("it was found or built");
+        if merge.output.digest != name.output {
+            return Err(Error::MergeOutput { expected: name.output, found: merge.output.digest });
+        }
+        draft.installs.push(merge.id);
+        let output = merge.output.clone();
+        draft.trees.splice(at..at + count, [output]);
+        Ok(())
+    }
+
+    /// A replica without the output builds it before it stages.
+    fn build_merge_now(&mut self, trees: &[Tree], at: usize, count: usize) -> Result<()> {
+        let running = self.merge.take_if(|task| {
+            let (inputs, older) = task.ids();
+            inputs.iter().chain(older).copied().eq(trees[at..].iter().map(Tree::id)) && inputs.len() == count
+        });
+        let params = self.meta.params.clone();
+        let mut task = match running {
+            Some(task) => task,
+            None => MergeTask::new(&self.store, &self.meta, &params, trees, at, count)?,
+        };
+        loop {
+            match task.step(&mut self.store, &mut self.meta, usize::MAX) {
+                Ok(false) => {}
+                Ok(true) => break,
+                Err(error) => {
+                    self.meta.discard_all(&task.delta);
+                    self.forget_freed();
+                    return Err(error);
+                }
+            }
+        }
+        let record = task.finish(&mut self.store, &mut self.meta, &params);
+        self.apply(MetaOp::AddMerge(record));
+        Ok(())
+    }
+
+    fn freeze(&mut self, draft: &mut Draft) -> Result<()> {
+        let limit = self.meta.params.tree_limit;
+        if draft.trees.len() >= usize::from(limit) {
+            return Err(Error::TreeLimit { limit });
+        }
+        let mut filter = Filter::new(&self.meta.params, draft.trees[0].entries);
+        let mut cursor = Cursor::seek(&self.store, &draft.trees[0], b"")?;
+        while let Some(key) = cursor.key() {
+            filter.insert(key);
+            cursor.skip(&self.store)?;
+        }
+        let blob = self.store.add_filter(&mut self.meta, &mut draft.delta, filter);
+        draft.trees[0].filter = Some(blob);
+        draft.trees.insert(0, Tree::empty());
+        draft.freezes += 1;
+        Ok(())
+    }
+
+    fn write(&mut self, request: &StageRequest<'_>, draft: &mut Draft) -> Result<()> {
+        let mut changes: Vec<TreeChange<'_>> = Vec::with_capacity(request.operations.len());
+        let mut user_bytes = 0;
+        for Operation { key, change } in request.operations {
+            user_bytes += key.len();
+            let body = match change {
+                Change::Put(value) => {
+                    user_bytes += value.len();
+                    Some(self.place_value(value, &mut draft.delta))
+                }
+                Change::Delete if !tree::get(&self.store, &draft.trees, key)?.is_some_and(|found| found.is_put()) => {
+                    continue;
+                }
+                Change::Delete if self.leaves_nothing(&draft.trees, key)? => None,
+                Change::Delete => Some(Body::Tombstone),
+            };
+            changes.push(match body {
+                Some(body) => TreeChange::Upsert(LeafRecord { key, stamp: request.stamp, body }),
+                None => TreeChange::Remove(key),
+            });
+        }
+        self.store.counters.user_bytes.add(user_bytes as u64);
+        let params = self.meta.params.clone();
+        let active = draft.trees[0].clone();
+        let mut applier = Applier {
+            store: &mut self.store,
+            meta: &mut self.meta,
+            params: &params,
+            version: request.stamp.version,
+            delta: &mut draft.delta,
+        };
+        draft.trees[0] = applier.apply(&active, &changes)?;
+        Ok(())
+    }
+
+    fn place_value<'v>(&mut self, value: &'v [u8], delta: &mut Delta) -> Body<'v> {
+        let hash = hash::sha256(value);
+        if value.len() <= self.meta.params.inline_bytes as usize {
+            return Body::Inline { hash, value };
+        }
+        let blob = self.store.add_blob(&mut self.meta, delta, RecordKind::Value, value);
+        Body::Stored { hash, len: blob.len, at: blob.at }
+    }
+
+    /// Whether the delete of a live key is a removal: the active tree has its record, and no frozen tree's filter admits it.
+    fn leaves_nothing(&self, trees: &[Tree], key: &[u8]) -> Result<bool> {
+        let (active, frozen) = trees.split_first().expect("a forest has an active tree");
+        let filter_hash = hash::filter_hash(key);
+        for tree in frozen {
+            if self.store.admits(tree, filter_hash)? {
+                return Ok(false);
+            }
+        }
+        Ok(active.get(&self.store, key)?.is_some())
+    }
+}

@@ -1,0 +1,253 @@
+//! Nodes, values and filters by reference: what trees are built on.
+//!
+//! A node is looked for among the dirty ones, then in the caches, then in its file, where it is checked against its parent's checksum before
+//! anyone sees it. New nodes stay dirty until a flush; those that die before are never written.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use coppice_env::{File, OpenMode, Storage};
+use coppice_types::Digest;
+use coppice_verify::{hash, rules::Filter};
+
+use crate::{
+    Error, Options, Result,
+    cache::{Class, DualCache},
+    counters::Live,
+    meta::{BlobRef, Delta, Meta, Tree},
+    node::{Child, Draft, Node, ValueRef},
+    page::{PageFile, Pid},
+    values::{self, RecordKind, ValueLog},
+};
+
+/// Most bytes of one write of neighbouring spans.
+const WRITE_BYTES_MAX: usize = 1 << 20;
+
+/// Everything that lies in files but the meta log and the superblocks.
+#[derive(Debug)]
+pub(crate) struct Store {
+    files: [Arc<dyn File>; 2],
+    dirty: BTreeMap<Pid, (Node, Class)>,
+    dirty_bytes: u64,
+    cache: Mutex<DualCache>,
+    pub(crate) values: ValueLog,
+    filters: Mutex<HashMap<ValueRef, Arc<Filter>>>,
+    pub(crate) counters: Live,
+}
+
+impl Store {
+    pub(crate) fn open(storage: &Arc<dyn Storage>, options: &Options, meta: &Meta, mode: OpenMode) -> Result<Self> {
+        let open = |file: PageFile| storage.open(file.name(), mode).map_err(Error::io("open", file.name()));
+        Ok(Self {
+            files: [open(PageFile::Index)?, open(PageFile::Data)?],
+            dirty: BTreeMap::new(),
+            dirty_bytes: 0,
+            cache: Mutex::new(DualCache::new(options.young_cache_bytes, options.old_cache_bytes)),
+            values: ValueLog::new(Arc::clone(storage), options.segment_bytes_max, &meta.segments),
+            filters: Mutex::default(),
+            counters: Live::default(),
+        })
+    }
+
+    /// The node, checked.
+    pub(crate) fn node(&self, child: &Child, level: u8, class: Class) -> Result<Node> {
+        if let Some((node, _)) = self.dirty.get(&child.pid) {
+            assert_eq!(node.checksum(), child.checksum, "{:?} has two owners", child.pid);
+            self.counters.node_dirty_hits.one();
+            return Ok(node.clone());
+        }
+        let cached = self.cache().get(child.pid, child.checksum, class);
+        if let Some((node, found)) = cached {
+            match found {
+                Class::Young => self.counters.node_young_hits.one(),
+                Class::Old => self.counters.node_old_hits.one(),
+            }
+            return Ok(node);
+        }
+        let node = self.read_node(child, level)?;
+        self.cache().insert(child.pid, node.clone(), class);
+        Ok(node)
+    }
+
+    /// The node from its file, past dirty ones and caches.
+    pub(crate) fn read_node(&self, child: &Child, level: u8) -> Result<Node> {
+        let name = child.pid.file().name();
+        let corrupted = |what: &str| Error::corrupted(name, Some(child.pid.first()), what);
+        if PageFile::of_level(level) != child.pid.file() {
+            return Err(corrupted("a node of this level lies in the other file"));
+        }
+        let file = &self.files[child.pid.file() as usize];
+        let len = file.len().map_err(Error::io("read", name))?;
+        if len < child.pid.offset_bytes() + child.pid.len_bytes() as u64 {
+            return Err(corrupted("the file ends before the span"));
+        }
+        let mut bytes = vec![0; child.pid.len_bytes()];
+        file.read_exact_at(&mut bytes, child.pid.offset_bytes()).map_err(Error::io("read", name))?;
+        self.counters.span_reads.one();
+        self.counters.span_read_bytes.add(bytes.len() as u64);
+        Node::check(bytes.into(), child, level).map_err(corrupted)
+    }
+
+    /// Gives a node its place.
+    pub(crate) fn add_node(&mut self, meta: &mut Meta, delta: &mut Delta, draft: Draft, class: Class) -> Child {
+        let pid = meta.allocate(PageFile::of_level(draft.level), draft.pages());
+        delta.allocated.push(pid);
+        let (node, child) = draft.place(pid);
+        self.counters.nodes_made.one();
+        self.dirty_bytes += node.bytes().len() as u64;
+        let before = self.dirty.insert(pid, (node, class));
+        assert!(before.is_none(), "{pid:?} has two owners");
+        child
+    }
+
+    /// Appends a value or filter.
+    pub(crate) fn add_blob(&mut self, meta: &mut Meta, delta: &mut Delta, kind: RecordKind, bytes: &[u8]) -> BlobRef {
+        let blob = self.values.append(kind, bytes);
+        meta.reserve_value(blob.at.segment, values::record_bytes(blob.len));
+        delta.allocate_value(blob.at.segment, values::record_bytes(blob.len));
+        blob
+    }
+
+    /// Reads a value.
+    pub(crate) fn value(&self, at: ValueRef, len: u32) -> Result<Vec<u8>> {
+        self.counters.value_reads.one();
+        self.values.read(RecordKind::Value, BlobRef { at, len })
+    }
+
+    /// Stores the filter of a tree that is being frozen or was made by a merge.
+    pub(crate) fn add_filter(&mut self, meta: &mut Meta, delta: &mut Delta, filter: Filter) -> BlobRef {
+        let bytes: Vec<u8> = filter.blocks().iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
+        let blob = self.add_blob(meta, delta, RecordKind::Filter, &bytes);
+        self.filters().insert(blob.at, Arc::new(filter));
+        blob
+    }
+
+    /// The filter of a frozen tree.
+    pub(crate) fn filter(&self, tree: &Tree) -> Result<Arc<Filter>> {
+        let blob = tree.filter.expect("a frozen tree has a filter");
+        if let Some(filter) = self.filters().get(&blob.at) {
+            return Ok(Arc::clone(filter));
+        }
+        let bytes = self.values.read(RecordKind::Filter, blob)?;
+        let filter = decode_filter(&bytes).ok_or_else(|| {
+            Error::corrupted(values::file_name(blob.at.segment), Some(u64::from(blob.at.offset)), "no filter")
+        })?;
+        let filter = Arc::new(filter);
+        self.filters().insert(blob.at, Arc::clone(&filter));
+        Ok(filter)
+    }
+
+    /// False only if the frozen tree holds no record of a key with this filter hash.
+    pub(crate) fn admits(&self, tree: &Tree, filter_hash: (u64, u64)) -> Result<bool> {
+        Ok(self.filter(tree)?.admits_hash(filter_hash))
+    }
+
+    /// Forgets freed pages, everywhere. Filters of dead trees are forgotten when none of the given trees has them.
+    pub(crate) fn forget(&mut self, pids: &[Pid]) {
+        let cache = self.cache.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for pid in pids {
+            if let Some((node, _)) = self.dirty.remove(pid) {
+                self.dirty_bytes -= node.bytes().len() as u64;
+            }
+            cache.remove(*pid);
+        }
+    }
+
+    /// Keeps only the filters that these places name.
+    pub(crate) fn retain_filters(&mut self, keep: impl Fn(&ValueRef) -> bool) {
+        self.filters.get_mut().unwrap_or_else(PoisonError::into_inner).retain(|at, _| keep(at));
+    }
+
+    pub(crate) fn filters_cached(&self) -> usize {
+        self.filters().len()
+    }
+
+    /// Bytes that the next flush will write to pages and values.
+    pub(crate) fn unflushed_bytes(&self) -> u64 {
+        self.dirty_bytes + self.values.unflushed_bytes()
+    }
+
+    /// Writes and syncs every dirty node and value. They stay dirty until [`Self::flushed`], so that a failed flush can be repeated in full: what a
+    /// failed sync has lost, no later sync would save. True if names changed.
+    pub(crate) fn write(&mut self) -> Result<bool> {
+        for file in PageFile::ALL {
+            self.write_pages(file)?;
+        }
+        self.counters.value_write_bytes.add(self.values.unflushed_bytes());
+        self.values.write()
+    }
+
+    fn write_pages(&self, file: PageFile) -> Result<()> {
+        let handle = &self.files[file as usize];
+        let mut run: Vec<u8> = Vec::new();
+        let mut run_at = 0;
+        let write = |run: &[u8], at: u64| handle.write_all_at(run, at).map_err(Error::io("write", file.name()));
+        // In order of place, neighbours in one write.
+        let mut pids: Vec<&Pid> = self.dirty.keys().filter(|pid| pid.file() == file).collect();
+        pids.sort_by_key(|pid| pid.first());
+        for pid in &pids {
+            let bytes = self.dirty[*pid].0.bytes();
+            let follows = run_at + run.len() as u64 == pid.offset_bytes();
+            if !run.is_empty() && (!follows || run.len() + bytes.len() > WRITE_BYTES_MAX) {
+                write(&run, run_at)?;
+                run.clear();
+            }
+            if run.is_empty() {
+                run_at = pid.offset_bytes();
+            }
+            run.extend_from_slice(bytes);
+            self.counters.span_writes.one();
+            self.counters.span_write_bytes.add(bytes.len() as u64);
+        }
+        if pids.is_empty() {
+            return Ok(());
+        }
+        write(&run, run_at)?;
+        handle.sync_data().map_err(Error::io("sync", file.name()))
+    }
+
+    /// A superblock covers what was written.
+    pub(crate) fn flushed(&mut self) {
+        let cache = self.cache.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (pid, (node, class)) in std::mem::take(&mut self.dirty) {
+            cache.insert(pid, node, class);
+        }
+        self.dirty_bytes = 0;
+        self.values.flushed();
+    }
+
+    /// Lengths of the page files.
+    pub(crate) fn page_file_bytes(&self, file: PageFile) -> Result<u64> {
+        self.files[file as usize].len().map_err(Error::io("read", file.name()))
+    }
+
+    fn cache(&self) -> std::sync::MutexGuard<'_, DualCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn filters(&self) -> std::sync::MutexGuard<'_, HashMap<ValueRef, Arc<Filter>>> {
+        self.filters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn cache_bytes(&self) -> (usize, usize) {
+        self.cache().bytes()
+    }
+}
+
+/// Hash of a tree's root node.
+pub(crate) fn root_hash(tree: &Tree) -> Digest {
+    tree.root.map_or_else(hash::empty_root_hash, |root| root.hash)
+}
+
+pub(crate) fn decode_filter(bytes: &[u8]) -> Option<Filter> {
+    let (blocks, rest) = bytes.as_chunks::<64>();
+    let block = |bytes: &[u8; 64]| {
+        let (words, _) = bytes.as_chunks::<8>();
+        let mut block = [0; 8];
+        block.iter_mut().zip(words).for_each(|(word, bytes)| *word = u64::from_le_bytes(*bytes));
+        block
+    };
+    if rest.is_empty() { Filter::from_blocks(blocks.iter().map(block).collect()) } else { None }
+}

@@ -1,0 +1,191 @@
+//! The two superblocks: where recovery begins.
+//!
+//! Generation g lies in slot g mod 2, so writing one never touches the other. A torn write leaves a slot whose checksum
+//! does not fit, next to the valid one of the generation before; recovery takes the newest valid one. The file is made whole under
+//! another name and renamed, so its presence says that the directory was completed.
+
+use std::sync::Arc;
+
+use coppice_env::{File, OpenMode, Storage};
+use coppice_types::codec::{Reader, Writer};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{Error, RaftPosition, Result};
+
+pub(crate) const FILE: &str = "superblock";
+const NEW_FILE: &str = "superblock.new";
+/// Bytes of one slot.
+pub(crate) const SLOT_BYTES: usize = 72 << 10;
+/// Most bytes of the caller's state.
+pub const MACHINE_STATE_BYTES_MAX: usize = 64 << 10;
+const MAGIC: &[u8; 8] = b"coppiceS";
+const FORMAT: u32 = 1;
+const FIXED_BYTES: usize = 8 + 8 + 4 + 6 * 8 + 4;
+const _: () = assert!(FIXED_BYTES + MACHINE_STATE_BYTES_MAX <= SLOT_BYTES);
+
+/// What a superblock says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) generation: u64,
+    pub(crate) position: RaftPosition,
+    /// Number of the meta log file, how much of it holds, and the checksum of its last block.
+    pub(crate) meta_file: u64,
+    pub(crate) meta_len: u64,
+    pub(crate) meta_chain: u64,
+    pub(crate) machine_state: Arc<[u8]>,
+}
+
+impl Superblock {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        assert!(self.machine_state.len() <= MACHINE_STATE_BYTES_MAX);
+        let mut out = Writer::new();
+        out.u32(FORMAT);
+        out.u64(self.generation);
+        out.u64(self.position.index);
+        out.u64(self.position.term);
+        out.u64(self.meta_file);
+        out.u64(self.meta_len);
+        out.u64(self.meta_chain);
+        out.str32(&self.machine_state);
+        let mut body = out.into_bytes();
+        body.resize(SLOT_BYTES - 16, 0);
+        let mut slot = MAGIC.to_vec();
+        slot.extend_from_slice(&xxh3_64(&body).to_le_bytes());
+        slot.extend_from_slice(&body);
+        slot
+    }
+
+    /// The superblock in a slot's bytes, if it is whole.
+    pub(crate) fn decode(slot: &[u8]) -> Option<Self> {
+        if slot.len() != SLOT_BYTES {
+            return None;
+        }
+        let (magic, rest) = slot.split_first_chunk::<8>()?;
+        let (checksum, body) = rest.split_first_chunk::<8>()?;
+        if magic != MAGIC || u64::from_le_bytes(*checksum) != xxh3_64(body) {
+            return None;
+        }
+        let mut input = Reader::new(body);
+        if input.u32().ok()? != FORMAT {
+            return None;
+        }
+        let superblock = Self {
+            generation: input.u64().ok()?,
+            position: RaftPosition { index: input.u64().ok()?, term: input.u64().ok()? },
+            meta_file: input.u64().ok()?,
+            meta_len: input.u64().ok()?,
+            meta_chain: input.u64().ok()?,
+            machine_state: input.str32().ok()?.into(),
+        };
+        (superblock.machine_state.len() <= MACHINE_STATE_BYTES_MAX).then_some(superblock)
+    }
+}
+
+/// A slot as found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Slot {
+    /// Never written.
+    Blank,
+    /// Torn or damaged.
+    Broken,
+    Valid(Superblock),
+}
+
+/// A directory is completed once this file has its name.
+pub(crate) fn exists(storage: &dyn Storage) -> Result<bool> {
+    let names = storage.list("").map_err(Error::io("list", "the directory"));
+    match names {
+        Ok(names) => Ok(names.iter().any(|name| name == FILE)),
+        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes the file with its first superblock; everything that it names is durable before.
+pub(crate) fn publish(storage: &dyn Storage, first: &Superblock) -> Result<()> {
+    let file = storage.open(NEW_FILE, OpenMode::OpenOrCreate).map_err(Error::io("create", NEW_FILE))?;
+    file.set_len(0).map_err(Error::io("truncate", NEW_FILE))?;
+    file.write_all_at(&vec![0; 2 * SLOT_BYTES], 0).map_err(Error::io("write", NEW_FILE))?;
+    write_slot(&*file, first).map_err(Error::io("write", NEW_FILE))?;
+    file.sync_data().map_err(Error::io("sync", NEW_FILE))?;
+    storage.rename(NEW_FILE, FILE).map_err(Error::io("rename", NEW_FILE))?;
+    storage.sync_dir("").map_err(Error::io("sync", "the directory"))
+}
+
+/// Writes a superblock to its slot; durable only after a sync.
+pub(crate) fn write_slot(file: &dyn File, superblock: &Superblock) -> std::io::Result<()> {
+    file.write_all_at(&superblock.encode(), (superblock.generation % 2) * SLOT_BYTES as u64)
+}
+
+/// Reads both slots.
+pub(crate) fn read_slots(file: &dyn File) -> Result<[Slot; 2]> {
+    let len = file.len().map_err(Error::io("read", FILE))?;
+    if len != 2 * SLOT_BYTES as u64 {
+        return Err(Error::corrupted(FILE, None, format!("it has {len} bytes")));
+    }
+    let read = |number: u64| {
+        let mut bytes = vec![0; SLOT_BYTES];
+        file.read_exact_at(&mut bytes, number * SLOT_BYTES as u64).map_err(Error::io("read", FILE))?;
+        Ok(match Superblock::decode(&bytes) {
+            Some(superblock) if superblock.generation % 2 == number => Slot::Valid(superblock),
+            _ if bytes.iter().all(|byte| *byte == 0) => Slot::Blank,
+            _ => Slot::Broken,
+        })
+    };
+    Ok([read(0)?, read(1)?])
+}
+
+/// The newest valid superblock and the one before it.
+pub(crate) fn newest(slots: [Slot; 2]) -> Result<(Superblock, Option<Superblock>)> {
+    match slots {
+        [Slot::Valid(a), Slot::Valid(b)] => {
+            let (newer, older) = if a.generation > b.generation { (a, b) } else { (b, a) };
+            Ok((newer, Some(older)))
+        }
+        [Slot::Valid(one), _] | [_, Slot::Valid(one)] => Ok((one, None)),
+        _ => Err(Error::corrupted(FILE, None, "neither slot is valid")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn superblock(generation: u64) -> Superblock {
+        Superblock {
+            generation,
+            position: RaftPosition { index: 5, term: 6 },
+            meta_file: 1,
+            meta_len: 2,
+            meta_chain: 3,
+            machine_state: b"state".as_slice().into(),
+        }
+    }
+
+    #[test]
+    fn a_slot_is_read_back_and_every_flipped_byte_found() {
+        let slot = superblock(7).encode();
+        assert_eq!(slot.len(), SLOT_BYTES);
+        assert_eq!(Superblock::decode(&slot), Some(superblock(7)));
+        for at in (0..200).chain((200..SLOT_BYTES).step_by(991)) {
+            let mut broken = slot.clone();
+            broken[at] ^= 1;
+            assert_eq!(Superblock::decode(&broken), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn the_newest_valid_slot_wins() {
+        let valid = |generation| Slot::Valid(superblock(generation));
+        assert_eq!(newest([valid(8), valid(7)]), Ok((superblock(8), Some(superblock(7)))));
+        assert_eq!(newest([valid(8), valid(9)]), Ok((superblock(9), Some(superblock(8)))));
+        assert_eq!(newest([Slot::Broken, valid(7)]), Ok((superblock(7), None)));
+        assert!(newest([Slot::Broken, Slot::Blank]).is_err());
+    }
+
+    impl PartialEq for Error {
+        fn eq(&self, other: &Self) -> bool {
+            self.to_string() == other.to_string()
+        }
+    }
+}

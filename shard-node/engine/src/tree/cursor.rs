@@ -1,0 +1,120 @@
+//! Walks over one tree and over a forest in key order.
+
+use crate::{
+    Result,
+    meta::Tree,
+    node::{Child, Node},
+    page::Pid,
+    store::Store,
+    tree::Found,
+};
+
+/// A place in one tree. It holds the nodes of its path, so it stays valid while the tree's pages do.
+#[derive(Debug)]
+pub(crate) struct Cursor {
+    tree: Tree,
+    /// From the root down; each with the index of the child or record it is at.
+    path: Vec<(Node, usize)>,
+    /// Nodes entered since it was last taken.
+    entered: Vec<Pid>,
+}
+
+impl Cursor {
+    /// At the first record whose key is not below `low`.
+    pub(crate) fn seek(store: &Store, tree: &Tree, low: &[u8]) -> Result<Self> {
+        let mut cursor = Self { tree: tree.clone(), path: Vec::new(), entered: Vec::new() };
+        let Some(root) = tree.root else { return Ok(cursor) };
+        cursor.enter(store, root, tree.level, |node| match node.level() {
+            0 => node.search(low).unwrap_or_else(|above| above),
+            _ => node.child_of(low),
+        })?;
+        cursor.settle(store)?;
+        Ok(cursor)
+    }
+
+    fn enter(&mut self, store: &Store, mut child: Child, level: u8, choose: impl Fn(&Node) -> usize) -> Result<()> {
+        for level in (0..=level).rev() {
+            let node = store.node(&child, level, self.tree.class())?;
+            self.entered.push(child.pid);
+            let index = choose(&node);
+            if level > 0 {
+                child = node.child(index);
+            }
+            self.path.push((node, index));
+        }
+        Ok(())
+    }
+
+    /// Goes on to the next leaf if this one has no record left.
+    fn settle(&mut self, store: &Store) -> Result<()> {
+        while self.path.last().is_some_and(|(node, index)| *index >= node.len()) {
+            self.path.pop();
+            while let Some((node, index)) = self.path.last_mut() {
+                *index += 1;
+                if *index < node.len() {
+                    let (child, level) = (node.child(*index), node.level() - 1);
+                    self.enter(store, child, level, |_| 0)?;
+                    break;
+                }
+                self.path.pop();
+            }
+        }
+        Ok(())
+    }
+
+    /// Key of the record that the cursor is at.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        self.path.last().map(|(leaf, index)| leaf.key(*index))
+    }
+
+    /// The record, and on to the next one.
+    pub(crate) fn next(&mut self, store: &Store) -> Result<Option<Found>> {
+        let Some((leaf, index)) = self.path.last() else { return Ok(None) };
+        let found = Found::of(&leaf.record(*index));
+        self.skip(store)?;
+        Ok(Some(found))
+    }
+
+    /// On to the next record.
+    pub(crate) fn skip(&mut self, store: &Store) -> Result<()> {
+        if let Some((_, index)) = self.path.last_mut() {
+            *index += 1;
+        }
+        self.settle(store)
+    }
+
+    /// Nodes entered since the last call: a merge that walks a whole tree learns all its pages.
+    pub(crate) fn take_entered(&mut self) -> Vec<Pid> {
+        std::mem::take(&mut self.entered)
+    }
+}
+
+/// All trees of a forest at once, youngest first.
+#[derive(Debug)]
+pub(crate) struct ForestCursor {
+    pub(crate) cursors: Vec<Cursor>,
+}
+
+impl ForestCursor {
+    /// At the first keys not below `low`.
+    pub(crate) fn seek(store: &Store, trees: &[Tree], low: &[u8]) -> Result<Self> {
+        Ok(Self { cursors: trees.iter().map(|tree| Cursor::seek(store, tree, low)).collect::<Result<_>>()? })
+    }
+
+    /// The smallest key left.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        self.cursors.iter().filter_map(Cursor::key).min()
+    }
+
+    /// The records of the smallest key left, youngest first, and on to the next key. Empty at the end.
+    pub(crate) fn next(&mut self, store: &Store) -> Result<Vec<Found>> {
+        let Some(key) = self.key().map(<[u8]>::to_vec) else { return Ok(Vec::new()) };
+        let mut records = Vec::new();
+        for cursor in &mut self.cursors {
+            if cursor.key() == Some(&key) {
+                records.extend(cursor.next(store)?);
+            }
+        }
+        Ok(records)
+    }
+}

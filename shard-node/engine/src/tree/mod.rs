@@ -1,0 +1,115 @@
+//! One copy-on-write Merkle B+-tree: lookups here, walks in [`cursor`], changes in [`apply`], bulk building in [`build`].
+
+pub(crate) mod apply;
+pub(crate) mod build;
+pub(crate) mod cursor;
+
+use coppice_types::{Digest, Stamp};
+use coppice_verify::hash;
+
+use crate::{
+    Result,
+    cache::Class,
+    meta::{BlobRef, Tree},
+    node::{Body, Child, LeafRecord, Node, ValueRef},
+    store::Store,
+};
+
+/// A record that was read, apart from its value if that lies elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) key: Vec<u8>,
+    pub(crate) stamp: Stamp,
+    pub(crate) body: FoundBody,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FoundBody {
+    Inline { hash: Digest, value: Vec<u8> },
+    Stored { hash: Digest, len: u32, at: ValueRef },
+    Tombstone,
+}
+
+impl Found {
+    pub(crate) fn of(record: &LeafRecord<'_>) -> Self {
+        let body = match record.body {
+            Body::Inline { hash, value } => FoundBody::Inline { hash, value: value.to_vec() },
+            Body::Stored { hash, len, at } => FoundBody::Stored { hash, len, at },
+            Body::Tombstone => FoundBody::Tombstone,
+        };
+        Self { key: record.key.to_vec(), stamp: record.stamp, body }
+    }
+
+    pub(crate) fn is_tombstone(&self) -> bool {
+        matches!(self.body, FoundBody::Tombstone)
+    }
+
+    pub(crate) fn is_put(&self) -> bool {
+        !self.is_tombstone()
+    }
+
+    pub(crate) fn record(&self) -> LeafRecord<'_> {
+        let body = match &self.body {
+            FoundBody::Inline { hash, value } => Body::Inline { hash: *hash, value },
+            FoundBody::Stored { hash, len, at } => Body::Stored { hash: *hash, len: *len, at: *at },
+            FoundBody::Tombstone => Body::Tombstone,
+        };
+        LeafRecord { key: &self.key, stamp: self.stamp, body }
+    }
+}
+
+impl Tree {
+    /// The empty tree, active.
+    pub(crate) fn empty() -> Self {
+        Self { root: None, level: 0, entries: 0, digest: hash::empty_tree_digest(), filter: None }
+    }
+
+    /// A tree of this root; `level` 0 and no root is the empty one.
+    pub(crate) fn new(root: Option<Child>, level: u8, entries: u64, filter: Option<BlobRef>) -> Self {
+        assert_eq!(root.is_none(), entries == 0);
+        let hash = root.map_or_else(hash::empty_root_hash, |root| root.hash);
+        Self { root, level, entries, digest: hash::tree_digest(level, entries, &hash), filter }
+    }
+
+    /// The cache that its nodes belong to.
+    pub(crate) fn class(&self) -> Class {
+        if self.filter.is_some() { Class::Old } else { Class::Young }
+    }
+
+    /// The nodes from the root to the leaf where the key belongs.
+    pub(crate) fn path(&self, store: &Store, key: &[u8]) -> Result<Vec<Node>> {
+        let Some(mut child) = self.root else { return Ok(Vec::new()) };
+        let mut path = Vec::with_capacity(usize::from(self.level) + 1);
+        for level in (0..=self.level).rev() {
+            let node = store.node(&child, level, self.class())?;
+            if level > 0 {
+                child = node.child(node.child_of(key));
+            }
+            path.push(node);
+        }
+        Ok(path)
+    }
+
+    /// The tree's record of the key.
+    pub(crate) fn get(&self, store: &Store, key: &[u8]) -> Result<Option<Found>> {
+        let path = self.path(store, key)?;
+        let Some(leaf) = path.last() else { return Ok(None) };
+        Ok(leaf.search(key).ok().map(|index| Found::of(&leaf.record(index))))
+    }
+}
+
+/// The newest record of the key in a forest, tombstones included.
+pub(crate) fn get(store: &Store, trees: &[Tree], key: &[u8]) -> Result<Option<Found>> {
+    store.counters.gets.one();
+    let filter_hash = if trees.len() > 1 { hash::filter_hash(key) } else { (0, 0) };
+    for tree in trees {
+        if tree.filter.is_some() && !store.admits(tree, filter_hash)? {
+            store.counters.filter_skips.one();
+            continue;
+        }
+        if let Some(found) = tree.get(store, key)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}

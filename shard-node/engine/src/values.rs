@@ -1,0 +1,223 @@
+//! The value log: values too long for their leaf, and filters, in append-only segments.
+//!
+//! A record is written once and never moved; a merge may write a live one anew and pend the old. The Meta table counts the live bytes of each segment; one
+//! without any is deleted when no superblock on disk needs it. What was appended since the last flush is in memory and gets its
+//! place in the file with the flush; a crash loses it together with everything that refers to it.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use coppice_env::{File, OpenMode, Storage};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::{
+    Error, Result,
+    meta::{BlobRef, Segment},
+    node::ValueRef,
+};
+
+/// Checksum, length, kind, zeroes.
+pub(crate) const RECORD_HEADER_BYTES: usize = 16;
+
+/// What a record holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecordKind {
+    Value = 1,
+    Filter = 2,
+}
+
+/// Bytes that a record of this many takes.
+pub(crate) fn record_bytes(len: u32) -> u64 {
+    RECORD_HEADER_BYTES as u64 + u64::from(len)
+}
+
+/// Name of a segment file.
+pub(crate) fn file_name(segment: u32) -> String {
+    format!("values-{segment}")
+}
+
+/// Number in the name of a segment file.
+pub(crate) fn file_number(name: &str) -> Option<u32> {
+    name.strip_prefix("values-")?.parse().ok()
+}
+
+/// What a segment has in memory.
+#[derive(Debug)]
+struct Tail {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+/// The log of one shard.
+#[derive(Debug)]
+pub(crate) struct ValueLog {
+    storage: Arc<dyn Storage>,
+    segment_bytes_max: u32,
+    active: u32,
+    active_end: u64,
+    tails: BTreeMap<u32, Tail>,
+    files: Mutex<HashMap<u32, Arc<dyn File>>>,
+    names_changed: bool,
+}
+
+impl ValueLog {
+    pub(crate) fn new(storage: Arc<dyn Storage>, segment_bytes_max: u32, segments: &BTreeMap<u32, Segment>) -> Self {
+        let (active, active_end) = segments.last_key_value().map_or((0, 0), |(id, segment)| (*id, segment.end));
+        Self {
+            storage,
+            segment_bytes_max,
+            active,
+            active_end,
+            tails: BTreeMap::new(),
+            files: Mutex::default(),
+            names_changed: false,
+        }
+    }
+
+    /// Appends in memory.
+    pub(crate) fn append(&mut self, kind: RecordKind, bytes: &[u8]) -> BlobRef {
+        let len = u32::try_from(bytes.len()).expect("values and filters have less than 4 GiB");
+        if self.active_end > 0 && self.active_end + record_bytes(len) > u64::from(self.segment_bytes_max) {
+            self.active += 1;
+            self.active_end = 0;
+        }
+        let offset = u32::try_from(self.active_end).expect("a segment ends below its maximum");
+        let at = ValueRef { segment: self.active, offset };
+        let tail = self.tails.entry(self.active).or_insert_with(|| Tail { start: self.active_end, bytes: Vec::new() });
+        let mut rest = [0; 8];
+        rest[..4].copy_from_slice(&len.to_le_bytes());
+        rest[4] = kind as u8;
+        let record_at = tail.bytes.len();
+        tail.bytes.extend_from_slice(&[0; 8]);
+        tail.bytes.extend_from_slice(&rest);
+        tail.bytes.extend_from_slice(bytes);
+        let checksum = checksum(at, &tail.bytes[record_at + 8..]);
+        tail.bytes[record_at..record_at + 8].copy_from_slice(&checksum.to_le_bytes());
+        self.active_end += record_bytes(len);
+        BlobRef { at, len }
+    }
+
+    /// Reads a record and checks it.
+    pub(crate) fn read(&self, kind: RecordKind, blob: BlobRef) -> Result<Vec<u8>> {
+        let size = RECORD_HEADER_BYTES + blob.len as usize;
+        let offset = u64::from(blob.at.offset);
+        let tail = self.tails.get(&blob.at.segment).filter(|tail| tail.start <= offset);
+        let name = file_name(blob.at.segment);
+        let mut record = match tail {
+            Some(tail) => {
+                let start = (offset - tail.start) as usize;
+                let bytes = start.checked_add(size).and_then(|end| tail.bytes.get(start..end));
+                bytes.ok_or_else(|| Error::corrupted(&name, Some(offset), "no record"))?.to_vec()
+            }
+            None => {
+                let file = self.file(blob.at.segment)?;
+                let end = file.len().map_err(Error::io("read", &name))?;
+                if end < offset + size as u64 {
+                    return Err(Error::corrupted(name, Some(offset), "the segment ends before the record"));
+                }
+                let mut record = vec![0; size];
+                file.read_exact_at(&mut record, offset).map_err(Error::io("read", &name))?;
+                record
+            }
+        };
+        check(kind, blob, &record).map_err(|what| Error::corrupted(name, Some(offset), what))?;
+        record.drain(..RECORD_HEADER_BYTES);
+        Ok(record)
+    }
+
+    fn file(&self, segment: u32) -> Result<Arc<dyn File>> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = files.get(&segment) {
+            return Ok(Arc::clone(file));
+        }
+        let name = file_name(segment);
+        let file = self.storage.open(&name, OpenMode::Existing).map_err(Error::io("open", &name))?;
+        files.insert(segment, Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// Bytes in memory.
+    pub(crate) fn unflushed_bytes(&self) -> u64 {
+        self.tails.values().map(|tail| tail.bytes.len() as u64).sum()
+    }
+
+    /// Where the segments end that have something in memory.
+    pub(crate) fn unflushed_ends(&self) -> Vec<(u32, u64)> {
+        self.tails.iter().map(|(segment, tail)| (*segment, tail.start + tail.bytes.len() as u64)).collect()
+    }
+
+    /// Writes and syncs what is in memory, and keeps it there until [`Self::flushed`]. True if names changed.
+    pub(crate) fn write(&mut self) -> Result<bool> {
+        for (segment, tail) in &self.tails {
+            let name = file_name(*segment);
+            let file = if tail.start == 0 {
+                self.names_changed = true;
+                let file = self.storage.open(&name, OpenMode::OpenOrCreate).map_err(Error::io("create", &name))?;
+                self.files.lock().unwrap_or_else(PoisonError::into_inner).insert(*segment, Arc::clone(&file));
+                file
+            } else {
+                self.file(*segment)?
+            };
+            file.write_all_at(&tail.bytes, tail.start).map_err(Error::io("write", &name))?;
+            file.sync_data().map_err(Error::io("sync", &name))?;
+        }
+        Ok(self.names_changed)
+    }
+
+    /// What was written is covered by a superblock.
+    pub(crate) fn flushed(&mut self) {
+        self.tails.clear();
+        self.names_changed = false;
+    }
+
+    /// Deletes a segment's file.
+    pub(crate) fn delete(&mut self, segment: u32) -> Result<()> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner).remove(&segment);
+        let name = file_name(segment);
+        match self.storage.remove(&name) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", &name)(error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn checksum(at: ValueRef, rest: &[u8]) -> u64 {
+    xxh3_64_with_seed(rest, u64::from(at.segment) << 32 | u64::from(at.offset))
+}
+
+fn check(kind: RecordKind, blob: BlobRef, record: &[u8]) -> std::result::Result<(), &'static str> {
+    let mut rest = [0; 8];
+    rest[..4].copy_from_slice(&blob.len.to_le_bytes());
+    rest[4] = kind as u8;
+    if record[..8] != checksum(blob.at, &record[8..]).to_le_bytes() {
+        return Err("checksum");
+    }
+    if record[8..16] != rest { Err("record header") } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+
+    use super::*;
+
+    #[test]
+    fn records_are_read_from_memory_and_from_the_file() {
+        let sim = SimStorage::new();
+        let mut log = ValueLog::new(sim.storage(), 100, &BTreeMap::new());
+        let blobs: Vec<BlobRef> = (0..5_u8).map(|n| log.append(RecordKind::Value, &[n; 40])).collect();
+        assert_eq!(blobs.iter().map(|blob| blob.at.segment).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+        let read =
+            |log: &ValueLog| blobs.iter().map(|blob| log.read(RecordKind::Value, *blob)).collect::<Result<Vec<_>>>();
+        let expected: Vec<Vec<u8>> = (0..5_u8).map(|n| vec![n; 40]).collect();
+        assert_eq!(read(&log).expect("in memory"), expected);
+        assert!(log.write().expect("written"));
+        log.flushed();
+        assert_eq!(read(&log).expect("in files"), expected);
+        assert!(log.read(RecordKind::Filter, blobs[0]).is_err());
+        sim.flip_bit("values-3", 30, 2);
+        assert!(log.read(RecordKind::Value, blobs[3]).is_err());
+    }
+}
