@@ -1,0 +1,144 @@
+//! Changes of a group's membership, as they stand in the log.
+
+use coppice_types::codec::{Error as DecodeError, Reader, Writer};
+use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2};
+
+use crate::error::{Error, Result};
+use crate::{Membership, RaftId};
+
+const FORMAT: u8 = 1;
+/// Most changes in one entry.
+const CHANGES_MAX: usize = 16;
+
+/// One change of who is in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A new replica gets the log, without a vote.
+    AddLearner(RaftId),
+    /// A learner that has caught up gets a vote.
+    Promote(RaftId),
+    /// A replica leaves for good.
+    Remove(RaftId),
+}
+
+impl Change {
+    /// Whom it is about.
+    #[must_use]
+    pub fn id(self) -> RaftId {
+        match self {
+            Self::AddLearner(id) | Self::Promote(id) | Self::Remove(id) => id,
+        }
+    }
+
+    fn raft_type(self) -> ConfChangeType {
+        match self {
+            Self::AddLearner(_) => ConfChangeType::AddLearnerNode,
+            Self::Promote(_) => ConfChangeType::AddNode,
+            Self::Remove(_) => ConfChangeType::RemoveNode,
+        }
+    }
+}
+
+/// The bytes of changes; none leave a joint membership.
+pub(crate) fn encode(changes: &[Change]) -> Vec<u8> {
+    if changes.is_empty() {
+        return Vec::new();
+    }
+    let mut writer = Writer::new();
+    writer.u8(FORMAT);
+    writer.u8(u8::try_from(changes.len()).expect("at most 16 changes"));
+    for change in changes {
+        let kind = match change {
+            Change::AddLearner(_) => 1,
+            Change::Promote(_) => 2,
+            Change::Remove(_) => 3,
+        };
+        writer.u8(kind);
+        writer.u64(change.id().0);
+    }
+    writer.into_bytes()
+}
+
+pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Vec<Change>, DecodeError> {
+    let mut changes = Vec::new();
+    if bytes.is_empty() {
+        return Ok(changes);
+    }
+    let mut reader = Reader::new(bytes);
+    if reader.u8()? != FORMAT {
+        return Err(DecodeError::Malformed("change format"));
+    }
+    for _ in 0..reader.u8()? {
+        let kind = reader.u8()?;
+        let id = RaftId(reader.u64()?);
+        changes.push(match kind {
+            1 => Change::AddLearner(id),
+            2 => Change::Promote(id),
+            3 => Change::Remove(id),
+            _ => return Err(DecodeError::Malformed("change kind")),
+        });
+    }
+    reader.finish()?;
+    if changes.is_empty() || changes.len() > CHANGES_MAX || changes.iter().any(|change| !change.id().legal()) {
+        return Err(DecodeError::Malformed("changes"));
+    }
+    Ok(changes)
+}
+
+/// Raft's form of changes: one is simple, several go through a joint membership that is left by itself.
+pub(crate) fn to_raft(changes: &[Change]) -> ConfChangeV2 {
+    let mut raft = ConfChangeV2::default();
+    for change in changes {
+        let mut single = ConfChangeSingle { node_id: change.id().0, ..Default::default() };
+        single.set_change_type(change.raft_type());
+        raft.mut_changes().push(single);
+    }
+    raft
+}
+
+/// Whether changes make sense for a membership.
+pub(crate) fn check(changes: &[Change], membership: &Membership, leader: RaftId) -> Result<()> {
+    if changes.is_empty() || changes.len() > CHANGES_MAX {
+        return Err(Error::Invalid("a change of membership has 1 to 16 parts"));
+    }
+    for (at, change) in changes.iter().enumerate() {
+        let id = change.id();
+        if !id.legal() || changes[..at].iter().any(|before| before.id() == id) {
+            return Err(Error::Invalid("each replica may be changed once"));
+        }
+        match change {
+            Change::AddLearner(_) if membership.contains(id) => {
+                return Err(Error::Invalid("the replica is in the group already"));
+            }
+            Change::Promote(_) if !membership.learners.contains(&id) => {
+                return Err(Error::Invalid("only a learner can be promoted"));
+            }
+            Change::Remove(_) if !membership.contains(id) => {
+                return Err(Error::Invalid("the replica is not in the group"));
+            }
+            Change::Remove(_) if id == leader => {
+                return Err(Error::Invalid("the leader can't remove itself: transfer the leadership first"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_survive_encoding_and_nothing_else_decodes() {
+        let changes = [Change::AddLearner(RaftId::new(1, 2)), Change::Promote(RaftId(9)), Change::Remove(RaftId(3))];
+        let bytes = encode(&changes);
+        assert_eq!(decode(&bytes), Ok(changes.to_vec()));
+        assert_eq!(decode(&encode(&[])), Ok(vec![]));
+        for len in 1..bytes.len() {
+            assert!(decode(&bytes[..len]).is_err());
+        }
+        assert!(decode(&[1, 0]).is_err(), "no changes are said by no bytes");
+        assert!(decode(&[1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0]).is_err(), "nobody has the id zero");
+    }
+}

@@ -1,0 +1,114 @@
+//! What can go wrong in a group.
+
+use std::io;
+
+use bytes::Bytes;
+use coppice_types::ErrorKind;
+
+use crate::{Position, RaftId};
+
+/// Why a group did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The storage failed. After an error of [`crate::Group::advance`] the group can't be used again.
+    #[error("the raft log can't {action}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// Stored bytes are not what was written.
+    #[error("{file}, block {block}: {detail}")]
+    Corrupted {
+        /// The file in the log's directory.
+        file: String,
+        /// The 512-byte block in it.
+        block: u64,
+        /// What is wrong.
+        detail: &'static str,
+    },
+    /// The directory holds another replica's log.
+    #[error("the raft log belongs to {found}, not to {expected}")]
+    WrongOwner {
+        /// Who opens it.
+        expected: String,
+        /// Whose it is.
+        found: String,
+    },
+    /// The directory holds a log already, or holds none.
+    #[error("{0}")]
+    Existence(&'static str),
+    /// The state machine and the log contradict each other.
+    #[error("the state machine is at {machine}, the raft log goes from {first} to {last}: {detail}")]
+    StateMismatch {
+        /// The machine's durable position.
+        machine: Position,
+        /// What the log starts after.
+        first: Position,
+        /// Where it ends.
+        last: Position,
+        /// What is wrong.
+        detail: &'static str,
+    },
+    /// A snapshot was accepted and its installation cut off: finish it, then open again.
+    #[error("the snapshot at {position} is not installed yet")]
+    InstallPending {
+        /// The snapshot's position.
+        position: Position,
+        /// What its leader said about it.
+        manifest: Bytes,
+    },
+    /// Only the leader can do this.
+    #[error("not the leader")]
+    NotLeader {
+        /// Who is, as far as known.
+        leader: Option<RaftId>,
+    },
+    /// Not possible now; try again.
+    #[error("{0}")]
+    Unavailable(&'static str),
+    /// A bounded resource is used up.
+    #[error("{0}")]
+    Exhausted(&'static str),
+    /// The entry is larger than any may be.
+    #[error("an entry of {bytes} bytes is over the limit of {bytes_max}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// A message was dropped; the group is unharmed.
+    #[error("message refused: {0}")]
+    Refused(&'static str),
+    /// The request is wrong.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// Raft itself reported something that it never should.
+    #[error("raft failed: {0}")]
+    Raft(String),
+}
+
+impl Error {
+    /// What the caller can do.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => ErrorKind::Exhausted,
+            Self::Io { .. } | Self::Raft(_) => ErrorKind::Internal,
+            Self::Corrupted { .. } | Self::StateMismatch { .. } => ErrorKind::Corrupted,
+            Self::WrongOwner { .. } | Self::TooLarge { .. } | Self::Invalid(_) | Self::Refused(_) => ErrorKind::Invalid,
+            Self::Existence(_) | Self::InstallPending { .. } => ErrorKind::Conflict,
+            Self::NotLeader { .. } | Self::Unavailable(_) => ErrorKind::Unavailable,
+            Self::Exhausted(_) => ErrorKind::Exhausted,
+        }
+    }
+
+    pub(crate) fn io(action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { action, source }
+    }
+}
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;

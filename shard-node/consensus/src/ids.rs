@@ -1,0 +1,213 @@
+//! Names of replicas, positions in the log, and who votes.
+
+use std::fmt;
+
+use coppice_types::codec::{Error as DecodeError, Reader, Writer};
+use raft::eraftpb::ConfState;
+
+/// No number in a message or on disk is larger, so that sums of a few of them never overflow.
+pub(crate) const NUMBER_MAX: u64 = u64::MAX >> 2;
+
+/// Most replicas that one list of a membership may name.
+const REPLICAS_MAX: usize = 64;
+
+/// The name of one replica of a group: the node's ordinal and how often it has come back without its disk. Never used
+/// again once its directory is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RaftId(pub u64);
+
+impl RaftId {
+    /// The id of an ordinal and an incarnation, which starts at 1.
+    #[must_use]
+    pub const fn new(ordinal: u32, incarnation: u32) -> Self {
+        Self((ordinal as u64) << 32 | incarnation as u64)
+    }
+
+    /// The node's ordinal.
+    #[must_use]
+    pub const fn ordinal(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Which of the node's incarnations.
+    #[must_use]
+    pub const fn incarnation(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Raft has no use for zero, and sums must not overflow.
+    pub(crate) fn legal(self) -> bool {
+        self.0 != 0
+    }
+
+    /// An id of raft's, where zero means nobody.
+    pub(crate) fn of(raw: u64) -> Option<Self> {
+        (raw != 0).then_some(Self(raw))
+    }
+}
+
+impl fmt::Display for RaftId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.ordinal(), self.incarnation())
+    }
+}
+
+/// A place in a group's log. An entry is the same on two replicas if and only if its position is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// The entry's index; the first entry of a new group has 2.
+    pub index: u64,
+    /// The raft term in which it was proposed.
+    pub term: u64,
+}
+
+impl Position {
+    /// Where the state machine of a new group starts, before any entry.
+    pub const START: Self = Self { index: 1, term: 1 };
+
+    pub(crate) fn encode(self, writer: &mut Writer) {
+        writer.u64(self.index);
+        writer.u64(self.term);
+    }
+
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { index: number(reader)?, term: number(reader)? })
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.index, self.term)
+    }
+}
+
+/// A number that is small enough to be added to others.
+pub(crate) fn number(reader: &mut Reader<'_>) -> Result<u64, DecodeError> {
+    let value = reader.u64()?;
+    if value > NUMBER_MAX { Err(DecodeError::Malformed("number")) } else { Ok(value) }
+}
+
+/// Who votes and who listens in a group. All lists are sorted and without repetition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// Those who vote (in a joint membership, the new ones).
+    pub voters: Vec<RaftId>,
+    /// Those who get the log but do not vote.
+    pub learners: Vec<RaftId>,
+    /// In a joint membership, the voters before: decisions need a majority of both. Else empty.
+    pub voters_outgoing: Vec<RaftId>,
+    /// In a joint membership, the outgoing voters that become learners.
+    pub learners_next: Vec<RaftId>,
+    /// The joint membership ends by itself.
+    pub auto_leave: bool,
+}
+
+impl Membership {
+    /// A membership of voters only.
+    #[must_use]
+    pub fn of_voters(voters: &[RaftId]) -> Self {
+        let mut voters = voters.to_vec();
+        voters.sort();
+        Self { voters, ..Self::default() }
+    }
+
+    /// Two sets of voters hold at once.
+    #[must_use]
+    pub fn is_joint(&self) -> bool {
+        !self.voters_outgoing.is_empty()
+    }
+
+    /// The replica has a vote, in one of the sets at least.
+    #[must_use]
+    pub fn is_voter(&self, id: RaftId) -> bool {
+        self.voters.contains(&id) || self.voters_outgoing.contains(&id)
+    }
+
+    /// The replica gets the log.
+    #[must_use]
+    pub fn contains(&self, id: RaftId) -> bool {
+        self.is_voter(id) || self.learners.contains(&id)
+    }
+
+    /// Nobody is in it: the replica has not joined its group yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// True if replicas other than those of a majority can't decide anything: `ids` hold a majority of each set.
+    #[must_use]
+    pub fn is_quorum(&self, ids: &[RaftId]) -> bool {
+        let majority = |voters: &[RaftId]| {
+            let have = voters.iter().filter(|id| ids.contains(id)).count();
+            voters.is_empty() || have > voters.len() / 2
+        };
+        !self.voters.is_empty() && majority(&self.voters) && majority(&self.voters_outgoing)
+    }
+
+    /// Raft accepts it: it could have come from legal changes.
+    pub(crate) fn check(&self) -> Result<(), DecodeError> {
+        let disjoint = |a: &[RaftId], b: &[RaftId]| a.iter().all(|id| !b.contains(id));
+        let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
+        let sorted = lists.iter().all(|list| list.windows(2).all(|pair| pair[0] < pair[1]));
+        let legal = lists.iter().all(|list| list.len() <= REPLICAS_MAX && list.iter().all(|id| id.legal()));
+        let ok = sorted
+            && legal
+            && !self.voters.is_empty()
+            && disjoint(&self.learners, &self.voters)
+            && disjoint(&self.learners, &self.voters_outgoing)
+            && disjoint(&self.learners_next, &self.voters)
+            && self.learners_next.iter().all(|id| self.voters_outgoing.contains(id))
+            && (self.is_joint() || !self.auto_leave);
+        if ok || self.is_empty() { Ok(()) } else { Err(DecodeError::Malformed("membership")) }
+    }
+
+    pub(crate) fn encode(&self, writer: &mut Writer) {
+        for list in [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next] {
+            writer.u8(u8::try_from(list.len()).expect("a membership names at most 64 replicas"));
+            list.iter().for_each(|id| writer.u64(id.0));
+        }
+        writer.flag(self.auto_leave);
+    }
+
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let mut lists: [Vec<RaftId>; 4] = Default::default();
+        for list in &mut lists {
+            let count = reader.u8()?;
+            for _ in 0..count {
+                list.push(RaftId(reader.u64()?));
+            }
+        }
+        let [voters, learners, voters_outgoing, learners_next] = lists;
+        let auto_leave = reader.flag("auto leave")?;
+        let membership = Self { voters, learners, voters_outgoing, learners_next, auto_leave };
+        membership.check()?;
+        Ok(membership)
+    }
+
+    pub(crate) fn from_raft(state: &ConfState) -> Self {
+        let sorted = |ids: &[u64]| {
+            let mut ids: Vec<RaftId> = ids.iter().map(|id| RaftId(*id)).collect();
+            ids.sort();
+            ids
+        };
+        Self {
+            voters: sorted(&state.voters),
+            learners: sorted(&state.learners),
+            voters_outgoing: sorted(&state.voters_outgoing),
+            learners_next: sorted(&state.learners_next),
+            auto_leave: state.auto_leave,
+        }
+    }
+
+    pub(crate) fn to_raft(&self) -> ConfState {
+        let raw = |ids: &[RaftId]| ids.iter().map(|id| id.0).collect::<Vec<u64>>();
+        let mut state = ConfState::default();
+        state.set_voters(raw(&self.voters));
+        state.set_learners(raw(&self.learners));
+        state.set_voters_outgoing(raw(&self.voters_outgoing));
+        state.set_learners_next(raw(&self.learners_next));
+        state.set_auto_leave(self.auto_leave);
+        state
+    }
+}

@@ -1,0 +1,138 @@
+//! What a batch holds: the items that one fsync makes durable together.
+
+use bytes::Bytes;
+use coppice_types::codec::{Error as DecodeError, Reader, Writer};
+use raft::eraftpb::{Entry, EntryType};
+
+use crate::ids::number;
+use crate::{Membership, Position, RaftId};
+
+/// Batch number and length of what follows.
+pub(crate) const BATCH_HEADER_BYTES: usize = 12;
+/// Tag, kind, position and length before an entry's data.
+pub(crate) const ENTRY_HEADER_BYTES: usize = 22;
+
+const TAG_START: u8 = 1;
+const TAG_HARD_STATE: u8 = 2;
+const TAG_MEMBERSHIP: u8 = 3;
+const TAG_ENTRY: u8 = 4;
+
+const KIND_NORMAL: u8 = 0;
+const KIND_MEMBERSHIP: u8 = 1;
+
+/// Raft's own durable state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HardState {
+    pub term: u64,
+    pub vote: u64,
+    pub commit: u64,
+}
+
+/// One item of a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Item<'a> {
+    /// First in a segment: where the log ended when it was begun.
+    Start(Position),
+    HardState(HardState),
+    /// Who is in the group from an applied entry on.
+    Membership(u64, Membership),
+    Entry {
+        kind: EntryType,
+        position: Position,
+        data: &'a [u8],
+    },
+}
+
+impl HardState {
+    pub(crate) fn encode(self, writer: &mut Writer) {
+        writer.u64(self.term);
+        writer.u64(self.vote);
+        writer.u64(self.commit);
+    }
+
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { term: number(reader)?, vote: RaftId(reader.u64()?).0, commit: number(reader)? })
+    }
+}
+
+/// The bytes of an entry that are kept and sent. What a change of membership says stands in the context; its data is
+/// only for raft's eyes when it is proposed.
+pub(crate) fn entry_data(entry: &Entry) -> &[u8] {
+    match entry.get_entry_type() {
+        EntryType::EntryNormal => &entry.data,
+        EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => &entry.context,
+    }
+}
+
+/// The reverse of [`entry_data`].
+pub(crate) fn make_entry(kind: EntryType, position: Position, data: Bytes) -> Entry {
+    let mut entry = Entry::default();
+    entry.set_entry_type(kind);
+    entry.index = position.index;
+    entry.term = position.term;
+    match kind {
+        EntryType::EntryNormal => entry.data = data,
+        EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => entry.context = data,
+    }
+    entry
+}
+
+/// The byte of an entry's type.
+pub(crate) fn kind_byte(kind: EntryType) -> u8 {
+    match kind {
+        EntryType::EntryNormal => KIND_NORMAL,
+        EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => KIND_MEMBERSHIP,
+    }
+}
+
+/// The entry type of a byte.
+pub(crate) fn kind_of(byte: u8) -> Result<EntryType, DecodeError> {
+    match byte {
+        KIND_NORMAL => Ok(EntryType::EntryNormal),
+        KIND_MEMBERSHIP => Ok(EntryType::EntryConfChangeV2),
+        _ => Err(DecodeError::Malformed("entry kind")),
+    }
+}
+
+impl<'a> Item<'a> {
+    pub(crate) fn encode(&self, writer: &mut Writer) {
+        match self {
+            Item::Start(position) => {
+                writer.u8(TAG_START);
+                position.encode(writer);
+            }
+            Item::HardState(state) => {
+                writer.u8(TAG_HARD_STATE);
+                state.encode(writer);
+            }
+            Item::Membership(index, membership) => {
+                writer.u8(TAG_MEMBERSHIP);
+                writer.u64(*index);
+                membership.encode(writer);
+            }
+            Item::Entry { kind, position, data } => {
+                let start = writer.len();
+                writer.u8(TAG_ENTRY);
+                writer.u8(kind_byte(*kind));
+                position.encode(writer);
+                writer.u32(u32::try_from(data.len()).expect("entries are limited to far less"));
+                assert_eq!(writer.len() - start, ENTRY_HEADER_BYTES);
+                writer.raw(data);
+            }
+        }
+    }
+
+    pub(crate) fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        match reader.u8()? {
+            TAG_START => Ok(Item::Start(Position::decode(reader)?)),
+            TAG_HARD_STATE => Ok(Item::HardState(HardState::decode(reader)?)),
+            TAG_MEMBERSHIP => Ok(Item::Membership(number(reader)?, Membership::decode(reader)?)),
+            TAG_ENTRY => {
+                let kind = kind_of(reader.u8()?)?;
+                let position = Position::decode(reader)?;
+                Ok(Item::Entry { kind, position, data: reader.str32()? })
+            }
+            _ => Err(DecodeError::Malformed("item tag")),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The file `meta`: whose log this is, what it starts after, and what must not be forgotten besides.
+//!
+//! It is replaced as a whole (written aside, synced, renamed, directory synced), so a crash leaves the old or the new one.
+
+use coppice_env::{OpenMode, Storage};
+use coppice_types::codec::{Error as DecodeError, Reader, Writer};
+use coppice_types::{ClusterId, GroupId};
+
+use super::batch::HardState;
+use crate::error::{Error, Result};
+use crate::ids::number;
+use crate::{Membership, Position, RaftId};
+
+pub(crate) const META_FILE: &str = "meta";
+const META_NEW_FILE: &str = "meta.new";
+const MAGIC: &[u8; 8] = b"CPRAFT\0\x01";
+/// Far more than a manifest and evidence take.
+const META_BYTES_MAX: u64 = 16 << 20;
+
+/// Whose log a directory holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub cluster: ClusterId,
+    pub group: GroupId,
+    pub id: RaftId,
+}
+
+impl Owner {
+    pub(crate) fn describe(&self) -> String {
+        format!("replica {} of {} of cluster {}", self.id, self.group, self.cluster)
+    }
+
+    /// What the checksums of a segment start from, so that no other file's blocks are ever believed.
+    pub(crate) fn salt(&self, segment: u64) -> u32 {
+        let crc = crc32c::crc32c(&self.cluster.0);
+        let crc = crc32c::crc32c_append(crc, &self.group.number().to_le_bytes());
+        let crc = crc32c::crc32c_append(crc, &self.id.0.to_le_bytes());
+        crc32c::crc32c_append(crc, &segment.to_le_bytes())
+    }
+}
+
+/// The content of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Meta {
+    pub owner: Owner,
+    /// The log holds entries after this position only; the state machine has the rest.
+    pub base: Position,
+    /// Who was in the group at `base`.
+    pub membership: Membership,
+    /// Raft's state when this was written; what the segments say is newer.
+    pub hard_state: HardState,
+    /// Older segments are garbage.
+    pub first_segment: u64,
+    /// The manifest of the snapshot at `base`, if the log was reset to one.
+    pub manifest: Option<Vec<u8>>,
+    /// Why this replica does not trust itself.
+    pub quarantine: Option<Vec<u8>>,
+}
+
+fn encode_option(writer: &mut Writer, bytes: Option<&Vec<u8>>) {
+    writer.flag(bytes.is_some());
+    if let Some(bytes) = bytes {
+        writer.str32(bytes);
+    }
+}
+
+fn decode_option(reader: &mut Reader<'_>) -> std::result::Result<Option<Vec<u8>>, DecodeError> {
+    Ok(if reader.flag("presence")? { Some(reader.str32()?.to_vec()) } else { None })
+}
+
+impl Meta {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        writer.raw(MAGIC);
+        writer.raw(&self.owner.cluster.0);
+        writer.u32(self.owner.group.number());
+        writer.u64(self.owner.id.0);
+        self.base.encode(&mut writer);
+        self.membership.encode(&mut writer);
+        self.hard_state.encode(&mut writer);
+        writer.u64(self.first_segment);
+        encode_option(&mut writer, self.manifest.as_ref());
+        encode_option(&mut writer, self.quarantine.as_ref());
+        let mut bytes = writer.into_bytes();
+        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, DecodeError> {
+        let (bytes, crc) = bytes.split_last_chunk::<4>().ok_or(DecodeError::Truncated)?;
+        if crc32c::crc32c(bytes) != u32::from_le_bytes(*crc) {
+            return Err(DecodeError::Malformed("checksum"));
+        }
+        let mut reader = Reader::new(bytes);
+        if reader.take(MAGIC.len())? != MAGIC {
+            return Err(DecodeError::Malformed("magic"));
+        }
+        let owner = Owner {
+            cluster: ClusterId(reader.bytes16()?),
+            group: GroupId::from_number(reader.u32()?),
+            id: RaftId(reader.u64()?),
+        };
+        let meta = Self {
+            owner,
+            base: Position::decode(&mut reader)?,
+            membership: Membership::decode(&mut reader)?,
+            hard_state: HardState::decode(&mut reader)?,
+            first_segment: number(&mut reader)?,
+            manifest: decode_option(&mut reader)?,
+            quarantine: decode_option(&mut reader)?,
+        };
+        reader.finish()?;
+        Ok(meta)
+    }
+
+    /// Reads the file; `None` if there is none.
+    pub(crate) fn load(storage: &dyn Storage) -> Result<Option<Self>> {
+        let file = match storage.open(META_FILE, OpenMode::Existing) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(Error::io("open its meta file"))?,
+        };
+        let len = file.len().map_err(Error::io("measure its meta file"))?;
+        let corrupted = |detail| Error::Corrupted { file: META_FILE.to_owned(), block: 0, detail };
+        if len > META_BYTES_MAX {
+            return Err(corrupted("too long"));
+        }
+        let mut bytes = vec![0; usize::try_from(len).map_err(|_| corrupted("too long"))?];
+        file.read_exact_at(&mut bytes, 0).map_err(Error::io("read its meta file"))?;
+        Self::decode(&bytes).map(Some).map_err(|_| corrupted("the checksum or a field is wrong"))
+    }
+
+    /// Replaces the file, durably.
+    pub(crate) fn store(&self, storage: &dyn Storage) -> Result<()> {
+        let bytes = self.encode();
+        let write = || {
+            let file = storage.open(META_NEW_FILE, OpenMode::OpenOrCreate)?;
+            file.set_len(0)?;
+            file.write_all_at(&bytes, 0)?;
+            file.sync_data()?;
+            drop(file);
+            storage.rename(META_NEW_FILE, META_FILE)?;
+            storage.sync_dir("")
+        };
+        write().map_err(Error::io("replace its meta file"))
+    }
+}

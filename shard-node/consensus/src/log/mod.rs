@@ -1,0 +1,466 @@
+//! The durable log of one replica: entries, raft's hard state and the memberships, in segment files beside `meta`.
+//!
+//! Invariants:
+//! - what [`Log::flush`] returned from is durable, all of it or none: one batch, one fsync;
+//! - a segment is begun only when all earlier batches are durable, so a batch may be cut off in the newest one alone;
+//! - the first batch of every segment repeats hard state and memberships, so that older segments can be dropped;
+//! - entries are readable as soon as they are appended, durable or not.
+//!
+//! A crash leaves: during a flush, a batch that is complete or is cut away; while a segment is made, an empty file; during
+//! `compact` and `reset`, the old or the new `meta`, and files that `meta` no longer counts, which are removed.
+
+pub(crate) mod batch;
+pub(crate) mod block;
+pub(crate) mod meta;
+mod recover;
+pub(crate) mod segment;
+
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coppice_env::{OpenMode, Storage};
+use coppice_types::codec::{Reader, Writer};
+use raft::eraftpb::{Entry, EntryType};
+
+use crate::error::{Error, Result};
+use crate::{Membership, Position};
+use batch::{ENTRY_HEADER_BYTES, HardState, Item, entry_data, make_entry};
+use meta::{Meta, Owner};
+use segment::{Place, Segment, file_name};
+
+/// What is kept free for votes and commit indexes when data is refused for want of space.
+const RESERVE_BYTES: usize = 64 << 10;
+
+/// Sizes of the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// A new segment is begun where a batch would not fit in this.
+    pub segment_bytes: u64,
+    /// Segments are filled with zeroes in steps of this.
+    pub fill_bytes: u64,
+    /// Entries kept in memory besides those not yet durable.
+    pub cache_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    term: u64,
+    kind: EntryType,
+    bytes: u32,
+    /// `None` until the entry is durable.
+    place: Option<Place>,
+    /// `None` when it was dropped from memory; never dropped before it is durable.
+    data: Option<Bytes>,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    items: Writer,
+    /// (index, where its item begins in `items`).
+    entries: Vec<(u64, u64)>,
+    /// Raft's state has changed.
+    hard_state: bool,
+    /// Something in it must be durable before messages may speak of it.
+    sync: bool,
+    /// Bytes that room was made for and that may not be here yet.
+    reserved: usize,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Log {
+    storage: Arc<dyn Storage>,
+    sizes: Sizes,
+    meta: Meta,
+    hard_state: HardState,
+    /// The memberships from the one at the base on, by the index from which they hold.
+    memberships: Vec<(u64, Membership)>,
+    /// The entries after the base.
+    slots: VecDeque<Slot>,
+    /// Oldest first; the last one is written.
+    segments: VecDeque<Segment>,
+    /// A filled segment that is begun when the last one is full.
+    spare: Option<Segment>,
+    sequence_next: u64,
+    pending: Pending,
+    /// Where the log ended, and raft's state, when the last batch was written: what a new segment begins with.
+    written: (Position, HardState),
+    cached_bytes: usize,
+    /// Entries below have no data in memory.
+    cached_from: u64,
+}
+
+impl Log {
+    /// Makes a log that starts after `base`, durably.
+    pub(crate) fn create(
+        storage: Arc<dyn Storage>,
+        sizes: Sizes,
+        owner: Owner,
+        base: Position,
+        membership: Membership,
+    ) -> Result<Self> {
+        if Meta::load(&*storage)?.is_some() {
+            return Err(Error::Existence("there is a raft log in this directory already"));
+        }
+        let hard_state = HardState { term: base.term, vote: 0, commit: base.index };
+        let meta = Meta { owner, base, membership, hard_state, first_segment: 1, manifest: None, quarantine: None };
+        meta.store(&*storage)?;
+        Ok(Self::empty(storage, sizes, meta))
+    }
+
+    /// A log without segments, as its meta file says.
+    fn empty(storage: Arc<dyn Storage>, sizes: Sizes, meta: Meta) -> Self {
+        Self {
+            storage,
+            sizes,
+            hard_state: meta.hard_state,
+            memberships: vec![(meta.base.index, meta.membership.clone())],
+            slots: VecDeque::new(),
+            segments: VecDeque::new(),
+            spare: None,
+            sequence_next: 1,
+            pending: Pending::default(),
+            written: (meta.base, meta.hard_state),
+            cached_bytes: 0,
+            cached_from: meta.base.index + 1,
+            meta,
+        }
+    }
+
+    pub(crate) fn base(&self) -> Position {
+        self.meta.base
+    }
+
+    pub(crate) fn last(&self) -> Position {
+        let index = self.meta.base.index + self.slots.len() as u64;
+        Position { index, term: self.slots.back().map_or(self.meta.base.term, |slot| slot.term) }
+    }
+
+    pub(crate) fn hard_state(&self) -> HardState {
+        self.hard_state
+    }
+
+    pub(crate) fn manifest(&self) -> Option<&[u8]> {
+        self.meta.manifest.as_deref()
+    }
+
+    pub(crate) fn quarantine(&self) -> Option<&[u8]> {
+        self.meta.quarantine.as_deref()
+    }
+
+    /// Remembers durably why this replica does not trust itself, or that it does again.
+    pub(crate) fn set_quarantine(&mut self, evidence: Option<&[u8]>) -> Result<()> {
+        let mut meta = self.meta.clone();
+        meta.quarantine = evidence.map(<[u8]>::to_vec);
+        meta.store(&*self.storage)?;
+        self.meta = meta;
+        Ok(())
+    }
+
+    fn slot(&self, index: u64) -> Option<&Slot> {
+        let at = index.checked_sub(self.meta.base.index + 1)?;
+        self.slots.get(usize::try_from(at).ok()?)
+    }
+
+    /// The term at an index that the log holds or starts after.
+    pub(crate) fn term(&self, index: u64) -> Option<u64> {
+        if index == self.meta.base.index {
+            return Some(self.meta.base.term);
+        }
+        self.slot(index).map(|slot| slot.term)
+    }
+
+    /// The membership that holds once the entry at `index` is applied.
+    pub(crate) fn membership_at(&self, index: u64) -> &Membership {
+        assert!(index >= self.meta.base.index, "memberships before the base are forgotten");
+        let at = self.memberships.partition_point(|(from, _)| *from <= index);
+        &self.memberships[at - 1].1
+    }
+
+    /// Appends entries in memory, replacing those from the first one's index on.
+    pub(crate) fn append(&mut self, entries: &[Entry]) {
+        let Some(first) = entries.first() else { return };
+        assert!(first.index > self.meta.base.index, "entries before the base are applied");
+        assert!(first.index <= self.last().index + 1, "entries leave no gap");
+        self.truncate(first.index);
+        for entry in entries {
+            let position = Position { index: entry.index, term: entry.term };
+            assert_eq!(position.index, self.last().index + 1);
+            assert!(position.term >= self.last().term, "terms never fall");
+            let data = entry_data(entry);
+            let kind = entry.get_entry_type();
+            self.pending.entries.push((position.index, self.pending.items.len() as u64));
+            Item::Entry { kind, position, data }.encode(&mut self.pending.items);
+            let data = match kind {
+                EntryType::EntryNormal => entry.data.clone(),
+                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => entry.context.clone(),
+            };
+            let bytes = u32::try_from(data.len()).expect("entries are limited to far less");
+            self.cached_bytes += data.len();
+            self.slots.push_back(Slot { term: position.term, kind, bytes, place: None, data: Some(data) });
+        }
+        self.pending.sync = true;
+    }
+
+    fn truncate(&mut self, from: u64) {
+        while self.last().index >= from {
+            let slot = self.slots.pop_back().expect("an entry after the base");
+            self.cached_bytes -= slot.data.map_or(0, |data| data.len());
+        }
+        self.pending.entries.retain(|(index, _)| *index < from);
+        self.cached_from = self.cached_from.min(from);
+    }
+
+    /// Notes raft's state. A change of the commit index alone need not be durable.
+    pub(crate) fn set_hard_state(&mut self, state: HardState) {
+        assert!(state.term >= self.hard_state.term, "terms never fall");
+        self.pending.sync |= (state.term, state.vote) != (self.hard_state.term, self.hard_state.vote);
+        self.pending.hard_state = true;
+        self.hard_state = state;
+    }
+
+    /// Notes who is in the group once the entry at `index` is applied.
+    pub(crate) fn set_membership(&mut self, index: u64, membership: Membership) {
+        Item::Membership(index, membership.clone()).encode(&mut self.pending.items);
+        self.memberships.retain(|(from, _)| *from < index);
+        self.memberships.push((index, membership));
+        self.pending.sync = true;
+    }
+
+    /// Something waits for [`Log::flush`] before it may be spoken of.
+    pub(crate) fn needs_sync(&self) -> bool {
+        self.pending.sync
+    }
+
+    fn fill_blocks(&self) -> u64 {
+        (self.sizes.fill_bytes / block::BLOCK_BYTES as u64).max(1)
+    }
+
+    fn segment_blocks(&self) -> u64 {
+        self.sizes.segment_bytes / block::BLOCK_BYTES as u64
+    }
+
+    /// Upper bound of the blocks that a batch with `bytes` of items takes at the start of a segment.
+    fn blocks_needed(&self, bytes: usize) -> u64 {
+        block::count(bytes + self.carry_over().len() + batch::BATCH_HEADER_BYTES)
+    }
+
+    /// Whether `blocks` more go into the segment that is written now.
+    fn fits(&self, blocks: u64) -> bool {
+        self.segments.back().is_some_and(|last| last.end_block + blocks <= self.segment_blocks())
+    }
+
+    /// Whether the next batch begins a new segment: the written one is full, or is not filled far enough while another
+    /// has been made ready.
+    fn begins_segment(&self, blocks: u64) -> bool {
+        let filled = |last: &Segment| last.end_block + blocks <= last.filled_blocks;
+        !self.fits(blocks) || (self.spare.is_some() && !self.segments.back().is_some_and(filled))
+    }
+
+    /// Makes sure that entries of `bytes` more can be written on a disk that is full from now on.
+    ///
+    /// On an error nothing has changed but unused space, and the log stays usable.
+    pub(crate) fn ensure_room(&mut self, bytes: usize) -> Result<()> {
+        let reserved = self.pending.reserved + bytes;
+        let blocks = self.blocks_needed(reserved + RESERVE_BYTES);
+        self.make_room(blocks)?;
+        self.pending.reserved = reserved;
+        Ok(())
+    }
+
+    fn make_room(&mut self, blocks: u64) -> Result<()> {
+        if self.fits(blocks) {
+            let step = self.fill_blocks();
+            let last = self.segments.back_mut().expect("it fits in the last one");
+            let needed = last.end_block + blocks;
+            return if needed <= last.filled_blocks { Ok(()) } else { last.fill(needed.next_multiple_of(step)) };
+        }
+        let mut spare = match self.spare.take() {
+            Some(spare) => spare,
+            None => self.make_segment()?,
+        };
+        let missing = spare.filled_blocks < blocks;
+        let filled = spare.fill(blocks.next_multiple_of(self.fill_blocks()));
+        let synced = filled.and_then(|()| if missing { spare.sync() } else { Ok(()) });
+        self.spare = Some(spare);
+        synced
+    }
+
+    fn make_segment(&self) -> Result<Segment> {
+        let id = self.segments.back().map_or(self.meta.first_segment, |last| last.id + 1);
+        let segment = Segment::open(&*self.storage, &self.meta.owner, id, OpenMode::OpenOrCreate)?;
+        self.storage.sync_dir("").map_err(Error::io("sync its directory"))?;
+        Ok(segment)
+    }
+
+    /// What the first batch of a segment repeats: the state before it.
+    fn carry_over(&self) -> Vec<u8> {
+        let (end, hard_state) = self.written;
+        let mut writer = Writer::new();
+        Item::Start(end).encode(&mut writer);
+        Item::HardState(hard_state).encode(&mut writer);
+        for (index, membership) in &self.memberships {
+            Item::Membership(*index, membership.clone()).encode(&mut writer);
+        }
+        writer.into_bytes()
+    }
+
+    /// Makes everything that was appended and set durable: one write, one fsync.
+    ///
+    /// After an error nobody knows what is durable, and the log must not be used again.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.pending.hard_state) {
+            Item::HardState(self.hard_state).encode(&mut self.pending.items);
+        }
+        if self.pending.items.is_empty() {
+            return Ok(());
+        }
+        let mut items = Vec::new();
+        if self.begins_segment(self.blocks_needed(self.pending.items.len())) {
+            items = self.carry_over();
+            let next = match self.spare.take() {
+                Some(spare) => spare,
+                None => self.make_segment()?,
+            };
+            self.segments.push_back(next);
+        }
+        let carried = items.len() as u64;
+        let Pending { items: new, entries, .. } = std::mem::take(&mut self.pending);
+        items.extend_from_slice(&new.into_bytes());
+        let fill_blocks = self.fill_blocks();
+        let last = self.segments.back_mut().expect("there is one to write to");
+        let start = last.append(self.sequence_next, &items, fill_blocks)? + carried;
+        let segment = last.id;
+        self.sequence_next += 1;
+        self.written = (self.last(), self.hard_state);
+        for (index, offset) in entries {
+            let at = usize::try_from(index - self.meta.base.index - 1).expect("an index into the log");
+            self.slots[at].place = Some(Place { segment, offset: start + offset });
+        }
+        self.evict();
+        Ok(())
+    }
+
+    /// Drops the oldest durable entries from memory until the cache is small enough.
+    fn evict(&mut self) {
+        while self.cached_bytes > self.sizes.cache_bytes && self.cached_from <= self.last().index {
+            let at = usize::try_from(self.cached_from - self.meta.base.index - 1).expect("an index into the log");
+            let slot = &mut self.slots[at];
+            if slot.place.is_none() {
+                return;
+            }
+            self.cached_bytes -= slot.data.take().map_or(0, |data| data.len());
+            self.cached_from += 1;
+        }
+    }
+
+    /// The entries of a range that the log holds, as many as fit in `bytes_max`, but at least one.
+    pub(crate) fn entries(&self, range: RangeInclusive<u64>, bytes_max: u64) -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        let mut bytes = 0_u64;
+        for index in range {
+            let slot = self.slot(index).expect("the caller knows which entries there are");
+            bytes += u64::from(slot.bytes) + ENTRY_HEADER_BYTES as u64;
+            if bytes > bytes_max && !entries.is_empty() {
+                break;
+            }
+            entries.push(self.entry(index, slot)?);
+        }
+        Ok(entries)
+    }
+
+    fn entry(&self, index: u64, slot: &Slot) -> Result<Entry> {
+        let position = Position { index, term: slot.term };
+        if let Some(data) = &slot.data {
+            return Ok(make_entry(slot.kind, position, data.clone()));
+        }
+        let place = slot.place.expect("an entry is in memory until it is durable");
+        let at = self.segments.partition_point(|segment| segment.id < place.segment);
+        let segment = &self.segments[at];
+        let len = ENTRY_HEADER_BYTES + usize::try_from(slot.bytes).expect("32 bits fit");
+        let bytes = segment.read(place.offset, len)?;
+        match Item::decode(&mut Reader::new(&bytes)) {
+            Ok(Item::Entry { kind, position: found, data }) if found == position && kind == slot.kind => {
+                Ok(make_entry(kind, position, Bytes::copy_from_slice(data)))
+            }
+            _ => Err(Error::Corrupted {
+                file: file_name(place.segment),
+                block: place.offset / block::PAYLOAD_BYTES as u64,
+                detail: "another entry stands here",
+            }),
+        }
+    }
+
+    /// Forgets what stands at or before `to`, as far as whole segments can be dropped.
+    pub(crate) fn compact(&mut self, to: u64) -> Result<()> {
+        let to = to.min(self.last().index);
+        if to <= self.meta.base.index {
+            return Ok(());
+        }
+        let skip = usize::try_from(to - self.meta.base.index).expect("an index into the log");
+        let live = self.slots.iter().skip(skip).filter_map(|slot| slot.place).map(|place| place.segment).min();
+        let Some(active) = self.segments.back().map(|last| last.id) else { return Ok(()) };
+        let first_segment = live.unwrap_or(active).min(active);
+        if first_segment <= self.segments[0].id || self.slots.iter().take(skip).any(|slot| slot.place.is_none()) {
+            return Ok(());
+        }
+        let base = Position { index: to, term: self.term(to).expect("the log holds it") };
+        let membership = self.membership_at(to).clone();
+        let meta = Meta {
+            base,
+            membership: membership.clone(),
+            hard_state: self.hard_state,
+            first_segment,
+            manifest: None,
+            ..self.meta.clone()
+        };
+        meta.store(&*self.storage)?;
+        self.meta = meta;
+        for slot in self.slots.drain(..skip) {
+            self.cached_bytes -= slot.data.map_or(0, |data| data.len());
+        }
+        self.cached_from = self.cached_from.max(to + 1);
+        self.memberships.retain(|(from, _)| *from > to);
+        self.memberships.insert(0, (to, membership));
+        while self.segments[0].id < first_segment {
+            let dropped = self.segments.pop_front().expect("the newest one stays");
+            self.storage.remove(&file_name(dropped.id)).map_err(Error::io("remove a segment"))?;
+        }
+        Ok(())
+    }
+
+    /// Forgets all entries: the log starts after the snapshot at `base`, whose manifest is kept until the state machine
+    /// has it. Durable when this returns, with `hard_state`.
+    pub(crate) fn reset(
+        &mut self,
+        base: Position,
+        membership: Membership,
+        manifest: Vec<u8>,
+        hard_state: HardState,
+    ) -> Result<()> {
+        assert!(hard_state.commit >= base.index, "a snapshot is committed");
+        let newest = self.spare.as_ref().or(self.segments.back()).map(|segment| segment.id);
+        let meta = Meta {
+            base,
+            membership,
+            hard_state,
+            first_segment: newest.map_or(self.meta.first_segment, |id| id + 1),
+            manifest: Some(manifest),
+            ..self.meta.clone()
+        };
+        meta.store(&*self.storage)?;
+        let old: Vec<u64> = self.segments.iter().chain(&self.spare).map(|segment| segment.id).collect();
+        let sequence_next = self.sequence_next;
+        *self = Self::empty(Arc::clone(&self.storage), self.sizes, meta);
+        self.sequence_next = sequence_next;
+        for id in old {
+            self.storage.remove(&file_name(id)).map_err(Error::io("remove a segment"))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! Opening a log: which files count, what they say, and where a batch was cut off.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use coppice_env::{OpenMode, Storage};
+use coppice_types::codec::Reader;
+
+use super::batch::{ENTRY_HEADER_BYTES, HardState, Item};
+use super::meta::{META_FILE, Meta, Owner};
+use super::segment::{FoundBatch, Place, Scan, Segment, file_id, file_name};
+use super::{Log, Sizes, Slot};
+use crate::error::{Error, Result};
+use crate::{Membership, Position};
+
+/// What the batches read so far add up to.
+struct Replay<'a> {
+    meta: &'a Meta,
+    hard_state: HardState,
+    memberships: Vec<(u64, Membership)>,
+    /// The entries known, of which the first has index `known_from`.
+    slots: VecDeque<Slot>,
+    known_from: u64,
+    end: Option<Position>,
+    sequence: Option<u64>,
+}
+
+fn corrupted(segment: u64, detail: &'static str) -> Error {
+    Error::Corrupted { file: file_name(segment), block: 0, detail }
+}
+
+impl Replay<'_> {
+    fn batch(&mut self, segment: u64, first: bool, batch: &FoundBatch) -> Result<()> {
+        if self.sequence.is_some_and(|sequence| sequence + 1 != batch.sequence) {
+            return Err(corrupted(segment, "a batch is missing"));
+        }
+        self.sequence = Some(batch.sequence);
+        let mut reader = Reader::new(&batch.items);
+        let mut expect_start = first;
+        while reader.remaining() > 0 {
+            let offset = batch.offset + (batch.items.len() - reader.remaining()) as u64;
+            let item = Item::decode(&mut reader).map_err(|_| corrupted(segment, "a batch can't be read"))?;
+            if expect_start != matches!(item, Item::Start(_)) {
+                return Err(corrupted(segment, "a segment does not begin as it should"));
+            }
+            expect_start = false;
+            self.item(item, Place { segment, offset }).map_err(|detail| corrupted(segment, detail))?;
+        }
+        Ok(())
+    }
+
+    fn item(&mut self, item: Item<'_>, place: Place) -> std::result::Result<(), &'static str> {
+        match item {
+            Item::Start(position) => {
+                if self.end.is_some_and(|end| end != position) {
+                    return Err("the log before this segment ends elsewhere");
+                }
+                if self.end.is_none() {
+                    self.known_from = position.index + 1;
+                }
+                self.end = Some(position);
+            }
+            Item::HardState(state) => {
+                if state.term < self.hard_state.term {
+                    return Err("the term falls");
+                }
+                self.hard_state = state;
+            }
+            Item::Membership(index, membership) => {
+                self.memberships.retain(|(from, _)| *from < index);
+                self.memberships.push((index, membership));
+            }
+            Item::Entry { kind, position, data } => {
+                let bytes = u32::try_from(data.len()).map_err(|_| "an entry is too long")?;
+                let slot = Slot { term: position.term, kind, bytes, place: Some(place), data: None };
+                self.entry(position, slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, position: Position, slot: Slot) -> std::result::Result<(), &'static str> {
+        let end = self.end.expect("a segment begins with its start");
+        if position.index > end.index + 1 || position.index == 0 {
+            return Err("an entry is missing");
+        }
+        if position.index <= self.hard_state.commit && position.index > self.meta.base.index {
+            return Err("an entry replaces a committed one");
+        }
+        while self.known_from + self.slots.len() as u64 > position.index && !self.slots.is_empty() {
+            self.slots.pop_back();
+        }
+        if self.slots.is_empty() {
+            self.known_from = position.index;
+        }
+        if self.slots.back().is_some_and(|before| before.term > position.term) {
+            return Err("the term of an entry falls");
+        }
+        self.slots.push_back(slot);
+        self.end = Some(position);
+        Ok(())
+    }
+
+    /// Drops what the base covers and checks that nothing is missing after it.
+    fn finish(&mut self) -> std::result::Result<(), &'static str> {
+        let base = self.meta.base;
+        let end = self.end.unwrap_or(base);
+        if end.index < base.index {
+            return Err("the log ends before its base");
+        }
+        if end.index > base.index && self.known_from > base.index + 1 {
+            return Err("the entries after the base are missing");
+        }
+        while self.known_from <= base.index && !self.slots.is_empty() {
+            let slot = self.slots.pop_front().expect("there is one");
+            if self.known_from == base.index && slot.term != base.term {
+                return Err("the base has another term");
+            }
+            self.known_from += 1;
+        }
+        if base.index + self.slots.len() as u64 != end.index {
+            return Err("the entries after the base are missing");
+        }
+        self.hard_state.commit = self.hard_state.commit.max(base.index);
+        if self.hard_state.commit > end.index {
+            return Err("the log ends before what is committed");
+        }
+        self.memberships.retain(|(from, _)| *from > base.index);
+        self.memberships.insert(0, (base.index, self.meta.membership.clone()));
+        Ok(())
+    }
+}
+
+/// The segments that count, oldest first, and what each holds. Files that don't are removed: those older than the base,
+/// a half-written meta file, and a segment that was filled ahead but never begun.
+fn find_segments(storage: &dyn Storage, owner: &Owner, meta: &Meta) -> Result<Vec<(Segment, Scan)>> {
+    let mut ids = Vec::new();
+    for name in storage.list("").map_err(Error::io("list its directory"))? {
+        match file_id(&name) {
+            Some(id) if id < meta.first_segment => storage.remove(&name).map_err(Error::io("remove a segment"))?,
+            Some(id) => ids.push(id),
+            None => {}
+        }
+    }
+    ids.sort_unstable();
+    let mut found = Vec::new();
+    for (expected, id) in (meta.first_segment..).zip(ids) {
+        if id != expected {
+            return Err(corrupted(expected, "the file is missing"));
+        }
+        let segment = Segment::open(storage, owner, id, OpenMode::Existing)?;
+        let scan = segment.scan()?;
+        found.push((segment, scan));
+    }
+    while found.last().is_some_and(|(_, scan)| scan.written_blocks == 0) {
+        let (segment, _) = found.pop().expect("there is one");
+        storage.remove(&file_name(segment.id)).map_err(Error::io("remove an empty segment"))?;
+    }
+    let sealed = found.len().saturating_sub(1);
+    for (segment, scan) in &found[..sealed] {
+        if scan.written_blocks != scan.end_block || scan.batches.is_empty() {
+            return Err(corrupted(segment.id, "a batch is cut off, and this is not the newest segment"));
+        }
+    }
+    Ok(found)
+}
+
+impl Log {
+    /// Opens the log of a directory; `None` if there is none.
+    pub(crate) fn open(storage: Arc<dyn Storage>, sizes: Sizes, owner: Owner) -> Result<Option<Self>> {
+        let Some(meta) = Meta::load(&*storage)? else { return Ok(None) };
+        if meta.owner != owner {
+            return Err(Error::WrongOwner { expected: owner.describe(), found: meta.owner.describe() });
+        }
+        let mut found = find_segments(&*storage, &owner, &meta)?;
+        let mut replay = Replay {
+            meta: &meta,
+            hard_state: meta.hard_state,
+            memberships: Vec::new(),
+            slots: VecDeque::new(),
+            known_from: meta.base.index + 1,
+            end: None,
+            sequence: None,
+        };
+        if found.len() > 1 || found.first().is_some_and(|(_, scan)| !scan.batches.is_empty()) {
+            // The first kept segment repeats the state that this meta file may be newer than.
+            replay.hard_state = HardState::default();
+        }
+        for (segment, scan) in &found {
+            for (at, batch) in scan.batches.iter().enumerate() {
+                replay.batch(segment.id, at == 0, batch)?;
+            }
+        }
+        let corrupted = |detail| Error::Corrupted { file: META_FILE.to_owned(), block: 0, detail };
+        replay.finish().map_err(corrupted)?;
+        let Replay { hard_state, memberships, slots, sequence, .. } = replay;
+        if let Some((newest, scan)) = found.last_mut() {
+            newest.cut(scan)?;
+        }
+        if found.last().is_some_and(|(_, scan)| scan.batches.is_empty()) {
+            let (segment, _) = found.pop().expect("there is one");
+            storage.remove(&file_name(segment.id)).map_err(Error::io("remove an empty segment"))?;
+        }
+        let mut log = Self::empty(storage, sizes, meta);
+        log.hard_state = hard_state;
+        log.memberships = memberships;
+        log.slots = slots;
+        log.sequence_next = sequence.map_or(1, |sequence| sequence + 1);
+        log.written = (log.last(), hard_state);
+        log.cached_from = log.last().index + 1;
+        log.segments = found
+            .into_iter()
+            .map(|(mut segment, scan)| {
+                segment.end_block = scan.end_block;
+                segment
+            })
+            .collect();
+        assert!(log.slots.iter().all(|slot| slot.bytes as usize <= usize::MAX - ENTRY_HEADER_BYTES));
+        Ok(Some(log))
+    }
+}

@@ -1,0 +1,229 @@
+//! One segment file: batches one after the other, zeroes behind them.
+
+use std::sync::Arc;
+
+use coppice_env::{File, OpenMode, Storage};
+use coppice_types::codec::Reader;
+
+use super::batch::BATCH_HEADER_BYTES;
+use super::block::{self, BLOCK_BYTES, Block, PAYLOAD_BYTES};
+use super::meta::Owner;
+use crate::error::{Error, Result};
+
+const SUFFIX: &str = ".log";
+
+/// Where an entry's item stands: the bytes of a segment's stream, from its first block on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub segment: u64,
+    pub offset: u64,
+}
+
+/// A complete batch as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FoundBatch {
+    pub sequence: u64,
+    /// Where in the segment's stream `items` begin.
+    pub offset: u64,
+    pub items: Vec<u8>,
+}
+
+/// What a segment was found to hold.
+#[derive(Debug)]
+pub(crate) struct Scan {
+    pub batches: Vec<FoundBatch>,
+    /// The block after the last complete batch.
+    pub end_block: u64,
+    /// The block after the last one that isn't zero: larger if the last batch was cut off.
+    pub written_blocks: u64,
+}
+
+/// An open segment.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub id: u64,
+    salt: u32,
+    name: String,
+    file: Arc<dyn File>,
+    /// Where the next batch goes.
+    pub end_block: u64,
+    /// The file is filled up to here; beyond it, zeroes are implied.
+    pub filled_blocks: u64,
+}
+
+/// The name of a segment's file.
+pub(crate) fn file_name(id: u64) -> String {
+    format!("{id:016x}{SUFFIX}")
+}
+
+/// The segment of a file name.
+pub(crate) fn file_id(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(SUFFIX)?;
+    let id = u64::from_str_radix(digits, 16).ok()?;
+    (file_name(id) == name).then_some(id)
+}
+
+fn bytes_of(blocks: u64) -> u64 {
+    blocks * BLOCK_BYTES as u64
+}
+
+impl Segment {
+    /// Opens or makes the file of a segment; nothing is read or synced.
+    pub(crate) fn open(storage: &dyn Storage, owner: &Owner, id: u64, mode: OpenMode) -> Result<Self> {
+        let name = file_name(id);
+        let file = storage.open(&name, mode).map_err(Error::io("open a segment"))?;
+        let len = file.len().map_err(Error::io("measure a segment"))?;
+        Ok(Self { id, salt: owner.salt(id), name, file, end_block: 0, filled_blocks: len / BLOCK_BYTES as u64 })
+    }
+
+    fn corrupted(&self, block: u64, detail: &'static str) -> Error {
+        Error::Corrupted { file: self.name.clone(), block, detail }
+    }
+
+    /// Extends the file with zeroes so that it has `blocks` blocks.
+    pub(crate) fn fill(&mut self, blocks: u64) -> Result<()> {
+        if blocks <= self.filled_blocks {
+            return Ok(());
+        }
+        let missing = usize::try_from(bytes_of(blocks - self.filled_blocks)).expect("segments fit in memory");
+        let zeroes = vec![0; missing];
+        let at = bytes_of(self.filled_blocks);
+        self.file.write_all_at(&zeroes, at).map_err(Error::io("fill a segment"))?;
+        self.filled_blocks = blocks;
+        Ok(())
+    }
+
+    /// Writes one batch behind the last and makes it durable. Returns where its items begin.
+    pub(crate) fn append(&mut self, sequence: u64, items: &[u8], fill_blocks: u64) -> Result<u64> {
+        let mut stream = Vec::with_capacity(BATCH_HEADER_BYTES + items.len());
+        stream.extend_from_slice(&sequence.to_le_bytes());
+        let len = u32::try_from(items.len()).expect("a batch is smaller than 4 GiB");
+        stream.extend_from_slice(&len.to_le_bytes());
+        stream.extend_from_slice(items);
+        let first = self.end_block;
+        let mut bytes = block::frame(self.salt, first, &stream);
+        let end = first + block::count(stream.len());
+        if end > self.filled_blocks {
+            // One write for the batch and the zeroes behind it.
+            let filled = end.div_ceil(fill_blocks) * fill_blocks;
+            bytes.resize(usize::try_from(bytes_of(filled - first)).expect("segments fit in memory"), 0);
+            self.filled_blocks = filled;
+        }
+        self.file.write_all_at(&bytes, bytes_of(first)).map_err(Error::io("write a batch"))?;
+        self.file.sync_data().map_err(Error::io("sync a batch"))?;
+        self.end_block = end;
+        Ok(first * PAYLOAD_BYTES as u64 + BATCH_HEADER_BYTES as u64)
+    }
+
+    /// Makes the file itself durable, as it is.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(Error::io("sync a segment"))
+    }
+
+    /// Reads `len` bytes of the stream, each block checked.
+    pub(crate) fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let payload = PAYLOAD_BYTES as u64;
+        let first = offset / payload;
+        let blocks = (offset + len as u64).div_ceil(payload) - first;
+        let bytes = self.read_blocks(first, blocks)?;
+        let mut stream = Vec::with_capacity(bytes.len());
+        for (number, block) in (first..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+            match block::inspect(self.salt, number, block) {
+                Block::Valid { payload, .. } => stream.extend_from_slice(payload),
+                Block::Zero => return Err(self.corrupted(number, "a written block is empty")),
+                Block::Damaged => return Err(self.corrupted(number, "the checksum is wrong")),
+            }
+        }
+        let skip = usize::try_from(offset % payload).expect("less than a block");
+        stream.drain(..skip);
+        stream.truncate(len);
+        Ok(stream)
+    }
+
+    fn read_blocks(&self, first: u64, blocks: u64) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(bytes_of(blocks)).expect("segments fit in memory")];
+        let outcome = self.file.read_exact_at(&mut bytes, bytes_of(first));
+        match outcome {
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                Err(self.corrupted(first, "the file ends early"))
+            }
+            other => other.map(|()| bytes).map_err(Error::io("read a segment")),
+        }
+    }
+
+    /// Reads everything. Damage is an error; a batch that was cut off at the end is not yet.
+    pub(crate) fn scan(&self) -> Result<Scan> {
+        let len = self.file.len().map_err(Error::io("measure a segment"))?;
+        let mut bytes = vec![0; usize::try_from(len).map_err(|_| self.corrupted(0, "the file is too long"))?];
+        self.file.read_exact_at(&mut bytes, 0).map_err(Error::io("read a segment"))?;
+        bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
+        let mut scan = Scan { batches: Vec::new(), end_block: 0, written_blocks: 0 };
+        let mut blocks = Vec::with_capacity(bytes.len() / BLOCK_BYTES);
+        for (number, block) in (0..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+            let found = block::inspect(self.salt, number, block);
+            match found {
+                Block::Damaged => return Err(self.corrupted(number, "the checksum is wrong")),
+                Block::Valid { .. } => scan.written_blocks = number + 1,
+                Block::Zero => {}
+            }
+            blocks.push(found);
+        }
+        while let Some((batch, count)) = self.batch_at(&blocks, scan.end_block)? {
+            scan.batches.push(batch);
+            scan.end_block += count;
+        }
+        self.check_tail(&blocks, scan.end_block)?;
+        Ok(scan)
+    }
+
+    /// The batch that begins at a block, and its number of blocks; `None` if it isn't complete.
+    fn batch_at(&self, blocks: &[Block<'_>], first: u64) -> Result<Option<(FoundBatch, u64)>> {
+        let start = usize::try_from(first).expect("an index into a slice");
+        let Some(Block::Valid { position: 0, payload }) = blocks.get(start) else { return Ok(None) };
+        let mut reader = Reader::new(payload);
+        let header = (reader.u64(), reader.u32());
+        let (Ok(sequence), Ok(len)) = header else { return Err(self.corrupted(first, "no batch header")) };
+        let stream_len = BATCH_HEADER_BYTES + usize::try_from(len).expect("32 bits fit");
+        let count = block::count(stream_len);
+        let mut stream = Vec::new();
+        for position in 0..count {
+            let at = start + usize::try_from(position).expect("an index into a slice");
+            match blocks.get(at) {
+                Some(Block::Valid { position: found, payload }) if u64::from(*found) == position => {
+                    stream.extend_from_slice(payload);
+                }
+                _ => return Ok(None),
+            }
+        }
+        stream.truncate(stream_len);
+        let items = stream.split_off(BATCH_HEADER_BYTES);
+        let offset = first * PAYLOAD_BYTES as u64 + BATCH_HEADER_BYTES as u64;
+        Ok(Some((FoundBatch { sequence, offset, items }, count)))
+    }
+
+    /// What stands behind the last complete batch must be the rest of one batch that was cut off: a later batch would
+    /// have been written only after this one was durable.
+    fn check_tail(&self, blocks: &[Block<'_>], end: u64) -> Result<()> {
+        let tail = (0..).zip(blocks).skip(usize::try_from(end).expect("an index into a slice"));
+        for (number, found) in tail {
+            match found {
+                Block::Valid { position, .. } if u64::from(*position) != number - end => {
+                    return Err(self.corrupted(number, "a batch before this block is missing"));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Overwrites what is left of a batch that was cut off, so that it can never be mistaken for a part of another.
+    pub(crate) fn cut(&mut self, scan: &Scan) -> Result<()> {
+        self.end_block = scan.end_block;
+        if scan.written_blocks <= scan.end_block {
+            return Ok(());
+        }
+        let count = usize::try_from(bytes_of(scan.written_blocks - scan.end_block)).expect("segments fit in memory");
+        self.file.write_all_at(&vec![0; count], bytes_of(scan.end_block)).map_err(Error::io("cut a torn batch"))?;
+        self.sync()
+    }
+}

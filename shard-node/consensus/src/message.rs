@@ -1,0 +1,251 @@
+//! What replicas of a group say to each other: our own bounded encoding of raft's messages.
+//!
+//! A peer's bytes meet only this decoder. It refuses every message that raft sends to itself alone, every number that
+//! could overflow, entries that do not follow on each other, and what does not belong to the kind of message, so that
+//! raft is never given something that no replica could have sent.
+
+use bytes::Bytes;
+use coppice_types::GroupId;
+use coppice_types::codec::{Error as DecodeError, Reader, Writer};
+use raft::eraftpb::{Entry, Message as RaftMessage, MessageType, Snapshot};
+
+use crate::ids::number;
+use crate::log::batch::{entry_data, kind_byte, kind_of, make_entry};
+use crate::{Membership, Position, RaftId};
+
+const FORMAT: u8 = 1;
+/// Longest context of a read or a vote.
+const CONTEXT_BYTES_MAX: usize = 64;
+/// Most entries in one message.
+const ENTRIES_MAX: u32 = 1 << 20;
+/// Longest manifest of a snapshot.
+pub(crate) const MANIFEST_BYTES_MAX: usize = 1 << 20;
+
+const KINDS: [(u8, MessageType); 12] = [
+    (1, MessageType::MsgAppend),
+    (2, MessageType::MsgAppendResponse),
+    (3, MessageType::MsgRequestVote),
+    (4, MessageType::MsgRequestVoteResponse),
+    (5, MessageType::MsgSnapshot),
+    (6, MessageType::MsgHeartbeat),
+    (7, MessageType::MsgHeartbeatResponse),
+    (8, MessageType::MsgTimeoutNow),
+    (9, MessageType::MsgReadIndex),
+    (10, MessageType::MsgReadIndexResp),
+    (11, MessageType::MsgRequestPreVote),
+    (12, MessageType::MsgRequestPreVoteResponse),
+];
+
+/// A message from one replica of a group to another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    pub(crate) group: GroupId,
+    pub(crate) raft: RaftMessage,
+}
+
+impl Message {
+    /// The group whose replicas talk.
+    #[must_use]
+    pub fn group(&self) -> GroupId {
+        self.group
+    }
+
+    /// Who sent it.
+    #[must_use]
+    pub fn from(&self) -> RaftId {
+        RaftId(self.raft.from)
+    }
+
+    /// Whom it is for.
+    #[must_use]
+    pub fn to(&self) -> RaftId {
+        RaftId(self.raft.to)
+    }
+
+    /// It offers a snapshot: the sender must hear what became of it ([`crate::Group::report_snapshot`]).
+    #[must_use]
+    pub fn is_snapshot(&self) -> bool {
+        self.raft.get_msg_type() == MessageType::MsgSnapshot
+    }
+
+    /// A short name of its kind, for logs and traces.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self.raft.get_msg_type() {
+            MessageType::MsgAppend => "append",
+            MessageType::MsgAppendResponse => "append_response",
+            MessageType::MsgRequestVote => "vote",
+            MessageType::MsgRequestVoteResponse => "vote_response",
+            MessageType::MsgSnapshot => "snapshot",
+            MessageType::MsgHeartbeat => "heartbeat",
+            MessageType::MsgHeartbeatResponse => "heartbeat_response",
+            MessageType::MsgTimeoutNow => "timeout_now",
+            MessageType::MsgReadIndex => "read_index",
+            MessageType::MsgReadIndexResp => "read_index_response",
+            MessageType::MsgRequestPreVote => "pre_vote",
+            MessageType::MsgRequestPreVoteResponse => "pre_vote_response",
+            _ => "local",
+        }
+    }
+
+    /// Its bytes on the wire.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let raft = &self.raft;
+        let kind = KINDS.iter().find(|(_, kind)| *kind == raft.get_msg_type());
+        let (kind, _) = kind.expect("raft sends only these kinds to others");
+        let mut writer = Writer::new();
+        writer.u8(FORMAT);
+        writer.u8(*kind);
+        writer.u32(self.group.number());
+        for value in [raft.from, raft.to, raft.term, raft.log_term, raft.index] {
+            writer.u64(value);
+        }
+        for value in [raft.commit, raft.commit_term, raft.request_snapshot, raft.reject_hint] {
+            writer.u64(value);
+        }
+        writer.flag(raft.reject);
+        writer.str16(&raft.context);
+        writer.u32(u32::try_from(raft.entries.len()).expect("entries of one message are limited"));
+        for entry in &raft.entries {
+            writer.u8(kind_byte(entry.get_entry_type()));
+            Position { index: entry.index, term: entry.term }.encode(&mut writer);
+            writer.str32(entry_data(entry));
+        }
+        writer.flag(self.is_snapshot());
+        if self.is_snapshot() {
+            let snapshot = raft.get_snapshot();
+            let metadata = snapshot.get_metadata();
+            Position { index: metadata.index, term: metadata.term }.encode(&mut writer);
+            Membership::from_raft(metadata.get_conf_state()).encode(&mut writer);
+            writer.str32(&snapshot.data);
+        }
+        writer.into_bytes()
+    }
+
+    /// Reads the bytes of a peer.
+    ///
+    /// # Errors
+    /// If no replica could have sent them.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        if reader.u8()? != FORMAT {
+            return Err(DecodeError::Malformed("message format"));
+        }
+        let kind = reader.u8()?;
+        let kind = KINDS.iter().find(|(byte, _)| *byte == kind).ok_or(DecodeError::Malformed("message kind"))?;
+        let group = GroupId::from_number(reader.u32()?);
+        let mut raft = RaftMessage::default();
+        raft.set_msg_type(kind.1);
+        raft.from = reader.u64()?;
+        raft.to = reader.u64()?;
+        raft.term = number(&mut reader)?;
+        raft.log_term = number(&mut reader)?;
+        raft.index = number(&mut reader)?;
+        raft.commit = number(&mut reader)?;
+        raft.commit_term = number(&mut reader)?;
+        raft.request_snapshot = number(&mut reader)?;
+        raft.reject_hint = number(&mut reader)?;
+        raft.reject = reader.flag("reject")?;
+        raft.context = Bytes::copy_from_slice(reader.str16()?);
+        raft.set_entries(decode_entries(&mut reader)?.into());
+        if reader.flag("snapshot")? {
+            raft.set_snapshot(decode_snapshot(&mut reader)?);
+        }
+        reader.finish()?;
+        check(&raft)?;
+        Ok(Self { group, raft })
+    }
+}
+
+fn decode_entries(reader: &mut Reader<'_>) -> Result<Vec<Entry>, DecodeError> {
+    let count = reader.u32()?;
+    if count > ENTRIES_MAX {
+        return Err(DecodeError::Malformed("entry count"));
+    }
+    let mut entries = Vec::new();
+    for _ in 0..count {
+        let kind = kind_of(reader.u8()?)?;
+        let position = Position::decode(reader)?;
+        entries.push(make_entry(kind, position, Bytes::copy_from_slice(reader.str32()?)));
+    }
+    Ok(entries)
+}
+
+fn decode_snapshot(reader: &mut Reader<'_>) -> Result<Snapshot, DecodeError> {
+    let position = Position::decode(reader)?;
+    let membership = Membership::decode(reader)?;
+    let manifest = reader.str32()?;
+    if position.index == 0 || position.term == 0 || membership.is_empty() || manifest.len() > MANIFEST_BYTES_MAX {
+        return Err(DecodeError::Malformed("snapshot"));
+    }
+    Ok(make_snapshot(position, &membership, Bytes::copy_from_slice(manifest)))
+}
+
+/// Raft's form of a snapshot, whose data is only a manifest.
+pub(crate) fn make_snapshot(position: Position, membership: &Membership, manifest: Bytes) -> Snapshot {
+    let mut snapshot = Snapshot { data: manifest, ..Default::default() };
+    let metadata = snapshot.mut_metadata();
+    metadata.index = position.index;
+    metadata.term = position.term;
+    metadata.set_conf_state(membership.to_raft());
+    snapshot
+}
+
+/// What is true of every message that a replica sends, whatever its state.
+fn check(raft: &RaftMessage) -> Result<(), DecodeError> {
+    let ensure = |holds: bool, field: &'static str| if holds { Ok(()) } else { Err(DecodeError::Malformed(field)) };
+    let kind = raft.get_msg_type();
+    let reads = matches!(kind, MessageType::MsgReadIndex | MessageType::MsgReadIndexResp);
+    ensure(RaftId(raft.from).legal() && RaftId(raft.to).legal() && raft.from != raft.to, "sender or receiver")?;
+    // Raft takes a message of term zero for one of its own, and a read's request is the only one that has no term.
+    ensure((raft.term == 0) == (kind == MessageType::MsgReadIndex), "term")?;
+    ensure(raft.context.len() <= CONTEXT_BYTES_MAX, "context")?;
+    ensure(raft.log_term <= raft.term, "log term")?;
+    ensure(raft.has_snapshot() == (kind == MessageType::MsgSnapshot), "snapshot")?;
+    if reads {
+        let entry = raft.entries.first().ok_or(DecodeError::Malformed("read"))?;
+        let bare = entry.index == 0 && entry.term == 0 && entry.context.is_empty();
+        ensure(raft.entries.len() == 1 && bare && entry.data.len() <= CONTEXT_BYTES_MAX, "read")?;
+        return Ok(());
+    }
+    ensure(raft.entries.is_empty() || kind == MessageType::MsgAppend, "entries")?;
+    let mut before = Position { index: raft.index, term: raft.log_term };
+    for entry in &raft.entries {
+        ensure(entry.index == before.index + 1 && entry.term >= before.term, "entry order")?;
+        before = Position { index: entry.index, term: entry.term };
+    }
+    ensure(raft.entries.is_empty() || (before.term <= raft.term && before.term > 0), "entry term")?;
+    let snapshot_term = raft.get_snapshot().get_metadata().term;
+    ensure(snapshot_term <= raft.term, "snapshot term")
+}
+
+/// Splits an append whose entries are over `bytes_max` in several that say the same. An entry is never split.
+pub(crate) fn split_append(mut message: RaftMessage, bytes_max: usize) -> Vec<RaftMessage> {
+    let size = |entry: &Entry| entry_data(entry).len() + 32;
+    let total: usize = message.entries.iter().map(size).sum();
+    if message.get_msg_type() != MessageType::MsgAppend || total <= bytes_max {
+        return vec![message];
+    }
+    let entries: Vec<Entry> = message.take_entries().into();
+    let mut parts = Vec::new();
+    let mut part = message.clone();
+    let mut bytes = 0;
+    for entry in entries {
+        bytes += size(&entry);
+        if bytes > bytes_max && !part.entries.is_empty() {
+            let last = part.entries.last().expect("it is not empty");
+            let (index, log_term) = (last.index, last.term);
+            parts.push(std::mem::replace(&mut part, message.clone()));
+            part.index = index;
+            part.log_term = log_term;
+            bytes = size(&entry);
+        }
+        part.entries.push(entry);
+    }
+    parts.push(part);
+    parts
+}
+
+#[cfg(test)]
+mod tests;

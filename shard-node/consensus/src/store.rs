@@ -1,0 +1,97 @@
+//! The log as raft reads it.
+//!
+//! Raft takes an unexpected storage error for a bug and stops the process. So damage that is found while reading is kept
+//! here, raft gets an answer that does no harm, and [`crate::Group::advance`] fails with it before anything leaves.
+
+use std::cell::{Cell, RefCell};
+
+use bytes::Bytes;
+use raft::eraftpb::{Entry, HardState as RaftHardState, Snapshot};
+use raft::{Error as RaftError, GetEntriesContext, RaftState, Result as RaftResult, Storage, StorageError};
+
+use crate::error::Error;
+use crate::log::Log;
+use crate::message::make_snapshot;
+use crate::{Membership, Position};
+
+/// A log, the membership that raft starts with, and the snapshot that can be served.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub log: Log,
+    /// The membership at the state machine's position when the group was opened.
+    pub membership: Membership,
+    /// A pinned snapshot that followers may fetch.
+    pub snapshot: Option<(Position, Membership, Bytes)>,
+    /// A follower needs a snapshot at this index or later, and there is none.
+    pub snapshot_wanted: Cell<Option<u64>>,
+    /// The first error of reading.
+    failure: RefCell<Option<Error>>,
+}
+
+impl Store {
+    pub(crate) fn new(log: Log, membership: Membership) -> Self {
+        Self { log, membership, snapshot: None, snapshot_wanted: Cell::new(None), failure: RefCell::new(None) }
+    }
+
+    /// The error that raft was not told of.
+    pub(crate) fn take_failure(&self) -> Option<Error> {
+        self.failure.borrow_mut().take()
+    }
+}
+
+impl Storage for Store {
+    fn initial_state(&self) -> RaftResult<RaftState> {
+        let state = self.log.hard_state();
+        let hard_state =
+            RaftHardState { term: state.term, vote: state.vote, commit: state.commit, ..Default::default() };
+        Ok(RaftState::new(hard_state, self.membership.to_raft()))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        context: GetEntriesContext,
+    ) -> RaftResult<Vec<Entry>> {
+        if low <= self.log.base().index {
+            return Err(RaftError::Store(StorageError::Compacted));
+        }
+        assert!(high <= self.log.last().index + 1, "raft asks for entries that it appended");
+        let bytes_max = max_size.into().unwrap_or(u64::MAX);
+        self.log.entries(low..=high - 1, bytes_max).or_else(|error| {
+            self.failure.borrow_mut().get_or_insert(error);
+            if context.can_async() {
+                return Err(RaftError::Store(StorageError::LogTemporarilyUnavailable));
+            }
+            Ok(Vec::new())
+        })
+    }
+
+    fn term(&self, index: u64) -> RaftResult<u64> {
+        let missing = if index < self.log.base().index { StorageError::Compacted } else { StorageError::Unavailable };
+        self.log.term(index).ok_or(RaftError::Store(missing))
+    }
+
+    fn first_index(&self) -> RaftResult<u64> {
+        Ok(self.log.base().index + 1)
+    }
+
+    fn last_index(&self) -> RaftResult<u64> {
+        Ok(self.log.last().index)
+    }
+
+    fn snapshot(&self, request_index: u64, _to: u64) -> RaftResult<Snapshot> {
+        let least = request_index.max(self.log.base().index);
+        match &self.snapshot {
+            Some((position, membership, manifest)) if position.index >= least => {
+                Ok(make_snapshot(*position, membership, manifest.clone()))
+            }
+            _ => {
+                let wanted = self.snapshot_wanted.get().unwrap_or(0).max(least);
+                self.snapshot_wanted.set(Some(wanted));
+                Err(RaftError::Store(StorageError::SnapshotTemporarilyUnavailable))
+            }
+        }
+    }
+}
