@@ -94,13 +94,27 @@ impl Reads {
 
     async fn locate_in(&self, view: Arc<View>, at: Option<Stamp>, any_epoch: bool) -> Result<Located, Status> {
         let head = view.head();
-        let stamp = resolve(at, any_epoch, &view.tail.epochs, head, view.boundary)?;
+        let stamp = match resolve(at, any_epoch, &view.tail.epochs, head, view.boundary) {
+            Ok(stamp) => stamp,
+            Err(refusal) => return Err(self.explain(refusal, at.filter(|_| any_epoch)).await),
+        };
         let leaves = if stamp.version == head.version {
             view.tail.leaves.clone()
         } else {
             self.version(&view, stamp).await?.leaves.clone()
         };
         Ok(Located { view, stamp, leaves })
+    }
+
+    /// A number above head may be one that was rolled back: only the root group remembers that.
+    async fn explain(&self, refusal: Refusal, number: Option<Stamp>) -> Status {
+        let (Some(number), Reason::NotYet) = (number, refusal.reason) else { return refusal.into() };
+        let read = v1::VersionRead { version: number.version.0, epoch: None };
+        let answer = self.context.root.read(v1::read_root_request::Read::Version(read)).await;
+        match answer {
+            Err(exact) if status::reason(&exact) == Some(Reason::RolledBack) => exact,
+            _ => refusal.into(),
+        }
     }
 
     /// Header, place and leaves of a version that stands.
