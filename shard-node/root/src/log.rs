@@ -221,6 +221,10 @@ mod tests {
     #[test]
     fn tiles_and_bundles_are_those_of_c2sp() {
         let (log, _, files) = log(70_000);
+        let mut out = Writer::new();
+        log.encode(&mut out);
+        let decoded = Log::decode(&mut Reader::new(&out.into_bytes())).expect("decodes");
+        assert_eq!((&decoded.frontier, decoded.root()), (&log.frontier, log.root()));
         let full = |name: &str| files.iter().find(|(other, _)| other == name).map(|(_, hash)| hash.as_str());
         for (name, hash) in [
             ("tile/0/000", "b0f6ca2ff42508faf8c6bb4ea8bb9c74243b19d4174fdc4fd17bdad9099e605e"),

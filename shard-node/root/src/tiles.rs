@@ -7,7 +7,7 @@ use coppice_types::{
     Digest,
     codec::{Error, Reader, Writer},
 };
-use coppice_verify::merkle;
+use coppice_verify::{hash, merkle};
 
 /// Entries of a full tile or bundle.
 pub(crate) const TILE_WIDTH: usize = 256;
@@ -55,6 +55,8 @@ pub(crate) struct FullTile {
 pub(crate) struct Frontier {
     size: u64,
     levels: Vec<Vec<Digest>>,
+    /// Roots of the complete subtrees that the log consists of, largest first: one for each bit of its size.
+    peaks: Vec<Digest>,
 }
 
 impl Frontier {
@@ -78,6 +80,7 @@ impl Frontier {
     pub(crate) fn push(&mut self, hash: Digest) -> Vec<FullTile> {
         let mut full = Vec::new();
         let mut carry = hash;
+        self.push_peak(hash);
         self.size = self.size.checked_add(1).expect("a log never has 2^64 entries");
         for level in 0.. {
             if self.levels.len() == level {
@@ -95,17 +98,19 @@ impl Frontier {
         full
     }
 
+    fn push_peak(&mut self, hash: Digest) {
+        let mut peak = hash;
+        for _ in 0..self.size.trailing_ones() {
+            let left = self.peaks.pop().expect("every bit of the size has a peak");
+            peak = hash::list_node_hash(&left, &peak);
+        }
+        self.peaks.push(peak);
+    }
+
     /// Root of the whole log, from what is growing alone.
     pub(crate) fn root(&self) -> Digest {
-        // The roots of a level's subtrees followed by the root of the shorter rest are a list whose Merkle root is that of
-        // all their entries: RFC 6962 splits both at the same places.
-        let mut rest = None;
-        for growing in &self.levels {
-            let mut hashes = growing.clone();
-            hashes.extend(rest);
-            rest = if hashes.is_empty() { None } else { Some(merkle::mth(&hashes)) };
-        }
-        rest.unwrap_or_else(merkle::empty_root)
+        let root = self.peaks.iter().copied().rev().reduce(|right, left| hash::list_node_hash(&left, &right));
+        root.unwrap_or_else(merkle::empty_root)
     }
 
     pub(crate) fn encode(&self, out: &mut Writer) {
@@ -122,13 +127,25 @@ impl Frontier {
         if count > LEVELS_MAX {
             return Err(Error::Malformed("tile levels"));
         }
-        let mut levels = Vec::new();
+        let mut levels: Vec<Vec<Digest>> = Vec::new();
         for level in 0..count {
             let growing = (size >> (8 * level)) % TILE_WIDTH as u64;
             levels.push((0..growing).map(|_| input.digest()).collect::<Result<_, _>>()?);
         }
-        Ok(Self { size, levels })
+        let peaks = levels.iter().rev().flat_map(|growing| peaks_of(growing)).collect();
+        Ok(Self { size, levels, peaks })
     }
+}
+
+/// Roots of the complete subtrees that neighbouring subtrees of equal size make up, largest first.
+fn peaks_of(mut subtrees: &[Digest]) -> Vec<Digest> {
+    let mut peaks = Vec::new();
+    while !subtrees.is_empty() {
+        let (largest, rest) = subtrees.split_at(1 << subtrees.len().ilog2());
+        peaks.push(merkle::mth(largest));
+        subtrees = rest;
+    }
+    peaks
 }
 
 /// The hashes of a full tile.
