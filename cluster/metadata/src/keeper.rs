@@ -1,0 +1,184 @@
+//! Holding what the store gives: leases that are kept alive in the background, and given up when that fails.
+//!
+//! Whoever leads must stop before the store lets another lead. So a holder counts from when it *sent* its last successful keep-alive, by
+//! its own monotonic clock, and gives up a fifth of the lease's time early, whether the store answers or not.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use coppice_env::Clock;
+use tokio::sync::{oneshot, watch};
+
+use crate::{Error, Leader, LeaseId, Member, Metadata, Revision};
+
+/// A lease is kept alive this many times within its time.
+const KEEP_ALIVES_PER_TTL: u32 = 3;
+/// The holder gives up this part of the lease's time early.
+const MARGIN_PART: u32 = 5;
+
+/// Campaigns under leases that it keeps alive.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    store: Arc<dyn Metadata>,
+    clock: Arc<dyn Clock>,
+    ttl: Duration,
+}
+
+/// The time for which a candidate is picked. Dropping it lets the next one be picked soon.
+#[derive(Debug)]
+pub struct Tenure {
+    leader: Leader,
+    keeper: Keeper,
+}
+
+/// A registration that is kept for as long as this lives, and made again if it was lost.
+#[derive(Debug)]
+pub struct Presence {
+    _stop: oneshot::Sender<()>,
+}
+
+impl Candidate {
+    /// Campaigns will be under leases of `ttl`: a leader that dies is replaced after that time.
+    #[must_use]
+    pub fn new(store: Arc<dyn Metadata>, clock: Arc<dyn Clock>, ttl: Duration) -> Self {
+        Self { store, clock, ttl }
+    }
+
+    /// Waits until the candidate is picked. Dropping the call gives the candidacy up.
+    ///
+    /// # Errors
+    /// If the store does not answer, or the candidacy was lost while it waited.
+    pub async fn campaign(&self, name: &str) -> Result<Tenure, Error> {
+        let sent = self.clock.now();
+        let lease = self.store.grant(self.ttl).await?;
+        let keeper = Keeper::start(self.clone(), lease, sent);
+        let mut lost = keeper.lost.clone();
+        let leader = tokio::select! {
+            leader = self.store.campaign(lease, name) => leader?,
+            _ = lost.wait_for(|lost| *lost) => return Err(Error::LeaseLost(lease)),
+        };
+        keeper.token.store(leader.token.0, Ordering::Relaxed);
+        Ok(Tenure { leader, keeper })
+    }
+}
+
+impl Tenure {
+    /// Who leads, with the fencing token.
+    #[must_use]
+    pub fn leader(&self) -> &Leader {
+        &self.leader
+    }
+
+    /// Turns true when the tenure is over, and stays so.
+    #[must_use]
+    pub fn lost(&self) -> watch::Receiver<bool> {
+        self.keeper.lost.clone()
+    }
+
+    /// Ends the tenure, so that the next candidate is picked at once.
+    ///
+    /// # Errors
+    /// If the store does not answer; then the lease ends by itself.
+    pub async fn resign(self) -> Result<(), Error> {
+        self.keeper.candidate.store.revoke(self.keeper.lease).await
+    }
+}
+
+impl Presence {
+    /// Registers a process, and keeps it registered. While the store does not answer, this goes on trying.
+    #[must_use]
+    pub fn keep(store: Arc<dyn Metadata>, clock: Arc<dyn Clock>, ttl: Duration, member: Member) -> Self {
+        let (stop, mut stopped) = oneshot::channel();
+        let candidate = Candidate::new(store, clock, ttl);
+        tokio::spawn(async move {
+            loop {
+                let registered = tokio::select! {
+                    registered = candidate.register(&member) => registered,
+                    _ = &mut stopped => return,
+                };
+                if let Ok(keeper) = registered {
+                    let mut lost = keeper.lost.clone();
+                    tokio::select! {
+                        _ = lost.wait_for(|lost| *lost) => {}
+                        _ = &mut stopped => return,
+                    }
+                } else {
+                    tokio::time::sleep(ttl / KEEP_ALIVES_PER_TTL).await;
+                }
+            }
+        });
+        Self { _stop: stop }
+    }
+}
+
+impl Candidate {
+    async fn register(&self, member: &Member) -> Result<Keeper, Error> {
+        let sent = self.clock.now();
+        let lease = self.store.grant(self.ttl).await?;
+        let keeper = Keeper::start(self.clone(), lease, sent);
+        self.store.register(lease, member.clone()).await?;
+        Ok(keeper)
+    }
+}
+
+/// A task that keeps one lease alive until it fails, or this is dropped: then it revokes the lease.
+#[derive(Debug)]
+struct Keeper {
+    candidate: Candidate,
+    lease: LeaseId,
+    lost: watch::Receiver<bool>,
+    /// The token by which the holder leads; 0 if it does not.
+    token: Arc<AtomicU64>,
+    _stop: oneshot::Sender<()>,
+}
+
+impl Keeper {
+    fn start(candidate: Candidate, lease: LeaseId, granted: Duration) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let (lose, lost) = watch::channel(false);
+        let token = Arc::new(AtomicU64::new(0));
+        let (kept, held) = (candidate.clone(), Arc::clone(&token));
+        tokio::spawn(async move {
+            tokio::select! {
+                () = kept.keep(lease, granted, &held) => {
+                    lose.send_replace(true);
+                }
+                _ = stopped => {}
+            }
+            // Whatever was bound to the lease is given up now, if the store answers, and else when its time is over.
+            drop(tokio::time::timeout(kept.ttl, kept.store.revoke(lease)).await);
+        });
+        Self { candidate, lease, lost, token, _stop: stop }
+    }
+}
+
+impl Candidate {
+    /// Ends when the lease, or the leadership under it, may be over.
+    async fn keep(&self, lease: LeaseId, granted: Duration, token: &AtomicU64) {
+        let pause = self.ttl / KEEP_ALIVES_PER_TTL;
+        let safe = self.ttl - self.ttl / MARGIN_PART;
+        let mut good_until = granted.saturating_add(safe);
+        while self.clock.now() < good_until {
+            tokio::time::sleep(pause.min(good_until.saturating_sub(self.clock.now()))).await;
+            let sent = self.clock.now();
+            match tokio::time::timeout(pause, self.keep_once(lease, token)).await {
+                Ok(Ok(true)) => good_until = sent.saturating_add(safe),
+                Ok(Ok(false) | Err(Error::LeaseLost(_))) => return,
+                Ok(Err(_)) | Err(_) => {}
+            }
+        }
+    }
+
+    /// Keeps the lease alive; false if another leads in spite of it.
+    async fn keep_once(&self, lease: LeaseId, token: &AtomicU64) -> Result<bool, Error> {
+        self.store.keep_alive(lease).await?;
+        let token = Revision(token.load(Ordering::Relaxed));
+        let leader = if token == Revision(0) { None } else { Some(self.store.snapshot().await?.leader) };
+        Ok(leader.is_none_or(|leader| leader.is_some_and(|leader| leader.token == token)))
+    }
+}
