@@ -44,6 +44,11 @@ const MAGIC: &[u8; 8] = b"copsup01";
 /// Length of the superblock.
 const SUPERBLOCK_BYTES: usize = 8 + 8 + 16 + 8 + 48 + 40 + 8;
 
+// As docs/FORMAT.md says.
+const _: () = assert!(SUPERBLOCK_BYTES == 136);
+const _: () = assert!(journal::RECORD_HEAD_BYTES == 12);
+const _: () = assert!(crate::tiles::TILE_BYTES == 8192);
+
 /// What may be chosen at each start.
 #[derive(Clone, Debug)]
 pub struct Options {
