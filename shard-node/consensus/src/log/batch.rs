@@ -7,8 +7,8 @@ use raft::eraftpb::{Entry, EntryType};
 use crate::ids::number;
 use crate::{Membership, Position, RaftId};
 
-/// Batch number and length of what follows.
-pub(crate) const BATCH_HEADER_BYTES: usize = 12;
+/// Batch number, length of what follows, and how long the file was known to be.
+pub(crate) const BATCH_HEADER_BYTES: usize = 16;
 /// Tag, kind, position and length before an entry's data.
 pub(crate) const ENTRY_HEADER_BYTES: usize = 22;
 

@@ -249,7 +249,8 @@ impl Log {
 
     /// Whether `blocks` more go into the segment that is written now.
     fn fits(&self, blocks: u64) -> bool {
-        self.segments.back().is_some_and(|last| last.end_block + blocks <= self.segment_blocks())
+        let fits = |last: &Segment| last.end_block + blocks <= self.segment_blocks().max(last.filled_blocks);
+        self.segments.back().is_some_and(fits)
     }
 
     /// Whether the next batch begins a new segment: the written one is full, or is not filled far enough while another

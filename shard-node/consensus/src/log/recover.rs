@@ -169,6 +169,8 @@ impl Log {
     /// Opens the log of a directory; `None` if there is none.
     pub(crate) fn open(storage: Arc<dyn Storage>, sizes: Sizes, owner: Owner) -> Result<Option<Self>> {
         let Some(meta) = Meta::load(&*storage)? else { return Ok(None) };
+        // A process that was killed may have renamed it and not synced.
+        storage.sync_dir("").map_err(Error::io("sync its directory"))?;
         if meta.owner != owner {
             return Err(Error::WrongOwner { expected: owner.describe(), found: meta.owner.describe() });
         }

@@ -23,6 +23,8 @@ pub(crate) struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FoundBatch {
     pub sequence: u64,
+    /// How long the file was known to be when it was written.
+    pub synced_blocks: u64,
     /// Where in the segment's stream `items` begin.
     pub offset: u64,
     pub items: Vec<u8>,
@@ -36,6 +38,8 @@ pub(crate) struct Scan {
     pub end_block: u64,
     /// The block after the last one that isn't zero: larger if the last batch was cut off.
     pub written_blocks: u64,
+    /// The first block of the last complete batch, and its bytes as they stand in the file.
+    last_batch: (u64, Vec<u8>),
 }
 
 /// An open segment.
@@ -49,6 +53,8 @@ pub(crate) struct Segment {
     pub end_block: u64,
     /// The file is filled up to here; beyond it, zeroes are implied.
     pub filled_blocks: u64,
+    /// As much of that is durable. Every batch says so, and a file that is shorter was cut by no power failure.
+    synced_blocks: u64,
 }
 
 /// The name of a segment's file.
@@ -73,7 +79,15 @@ impl Segment {
         let name = file_name(id);
         let file = storage.open(&name, mode).map_err(Error::io("open a segment"))?;
         let len = file.len().map_err(Error::io("measure a segment"))?;
-        Ok(Self { id, salt: owner.salt(id), name, file, end_block: 0, filled_blocks: len / BLOCK_BYTES as u64 })
+        Ok(Self {
+            id,
+            salt: owner.salt(id),
+            name,
+            file,
+            end_block: 0,
+            filled_blocks: len / BLOCK_BYTES as u64,
+            synced_blocks: 0,
+        })
     }
 
     fn corrupted(&self, block: u64, detail: &'static str) -> Error {
@@ -99,6 +113,8 @@ impl Segment {
         stream.extend_from_slice(&sequence.to_le_bytes());
         let len = u32::try_from(items.len()).expect("a batch is smaller than 4 GiB");
         stream.extend_from_slice(&len.to_le_bytes());
+        let synced = u32::try_from(self.synced_blocks).expect("a segment is smaller than 2 TiB");
+        stream.extend_from_slice(&synced.to_le_bytes());
         stream.extend_from_slice(items);
         let first = self.end_block;
         let mut bytes = block::frame(self.salt, first, &stream);
@@ -110,14 +126,16 @@ impl Segment {
             self.filled_blocks = filled;
         }
         self.file.write_all_at(&bytes, bytes_of(first)).map_err(Error::io("write a batch"))?;
-        self.file.sync_data().map_err(Error::io("sync a batch"))?;
+        self.sync()?;
         self.end_block = end;
         Ok(first * PAYLOAD_BYTES as u64 + BATCH_HEADER_BYTES as u64)
     }
 
-    /// Makes the file itself durable, as it is.
-    pub(crate) fn sync(&self) -> Result<()> {
-        self.file.sync_data().map_err(Error::io("sync a segment"))
+    /// Makes what was written durable.
+    pub(crate) fn sync(&mut self) -> Result<()> {
+        self.file.sync_data().map_err(Error::io("sync a segment"))?;
+        self.synced_blocks = self.filled_blocks;
+        Ok(())
     }
 
     /// Reads `len` bytes of the stream, each block checked.
@@ -157,7 +175,8 @@ impl Segment {
         let mut bytes = vec![0; usize::try_from(len).map_err(|_| self.corrupted(0, "the file is too long"))?];
         self.file.read_exact_at(&mut bytes, 0).map_err(Error::io("read a segment"))?;
         bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
-        let mut scan = Scan { batches: Vec::new(), end_block: 0, written_blocks: 0 };
+        let whole_blocks = len / BLOCK_BYTES as u64;
+        let mut scan = Scan { batches: Vec::new(), end_block: 0, written_blocks: 0, last_batch: (0, Vec::new()) };
         let mut blocks = Vec::with_capacity(bytes.len() / BLOCK_BYTES);
         for (number, block) in (0..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
             let found = block::inspect(self.salt, number, block);
@@ -169,9 +188,18 @@ impl Segment {
             blocks.push(found);
         }
         while let Some((batch, count)) = self.batch_at(&blocks, scan.end_block)? {
+            if batch.synced_blocks > whole_blocks {
+                return Err(self.corrupted(whole_blocks, "the file was cut"));
+            }
             scan.batches.push(batch);
+            scan.last_batch.0 = scan.end_block;
             scan.end_block += count;
         }
+        let [first, end] = [scan.last_batch.0, scan.end_block].map(|block| usize::try_from(bytes_of(block)));
+        scan.last_batch.1 = match (first, end) {
+            (Ok(first), Ok(end)) => bytes[first..end].to_vec(),
+            _ => return Err(self.corrupted(0, "the file is too long")),
+        };
         self.check_tail(&blocks, scan.end_block)?;
         Ok(scan)
     }
@@ -181,8 +209,8 @@ impl Segment {
         let start = usize::try_from(first).expect("an index into a slice");
         let Some(Block::Valid { position: 0, payload }) = blocks.get(start) else { return Ok(None) };
         let mut reader = Reader::new(payload);
-        let header = (reader.u64(), reader.u32());
-        let (Ok(sequence), Ok(len)) = header else { return Err(self.corrupted(first, "no batch header")) };
+        let header = (reader.u64(), reader.u32(), reader.u32());
+        let (Ok(sequence), Ok(len), Ok(synced)) = header else { return Err(self.corrupted(first, "no batch header")) };
         let stream_len = BATCH_HEADER_BYTES + usize::try_from(len).expect("32 bits fit");
         let count = block::count(stream_len);
         let mut stream = Vec::new();
@@ -198,7 +226,8 @@ impl Segment {
         stream.truncate(stream_len);
         let items = stream.split_off(BATCH_HEADER_BYTES);
         let offset = first * PAYLOAD_BYTES as u64 + BATCH_HEADER_BYTES as u64;
-        Ok(Some((FoundBatch { sequence, offset, items }, count)))
+        let synced_blocks = u64::from(synced);
+        Ok(Some((FoundBatch { sequence, synced_blocks, offset, items }, count)))
     }
 
     /// What stands behind the last complete batch must be the rest of one batch that was cut off: a later batch would
@@ -217,13 +246,19 @@ impl Segment {
     }
 
     /// Overwrites what is left of a batch that was cut off, so that it can never be mistaken for a part of another.
+    ///
+    /// What was found is durable when this returns. A process that was killed may have written the last batch and not
+    /// synced it; after a sync that failed, the operating system may take it for written though it isn't. So it is
+    /// written again, byte for byte.
     pub(crate) fn cut(&mut self, scan: &Scan) -> Result<()> {
         self.end_block = scan.end_block;
-        if scan.written_blocks <= scan.end_block {
-            return Ok(());
+        let (first, bytes) = &scan.last_batch;
+        self.file.write_all_at(bytes, bytes_of(*first)).map_err(Error::io("write a batch again"))?;
+        if scan.written_blocks > scan.end_block {
+            let torn = bytes_of(scan.written_blocks - scan.end_block);
+            let zeroes = vec![0; usize::try_from(torn).expect("segments fit in memory")];
+            self.file.write_all_at(&zeroes, bytes_of(scan.end_block)).map_err(Error::io("cut a torn batch"))?;
         }
-        let count = usize::try_from(bytes_of(scan.written_blocks - scan.end_block)).expect("segments fit in memory");
-        self.file.write_all_at(&vec![0; count], bytes_of(scan.end_block)).map_err(Error::io("cut a torn batch"))?;
         self.sync()
     }
 }

@@ -1,1 +1,369 @@
+//! The log against a model: random use, a crash at every I/O, every byte damaged.
 
+use coppice_env::{Fault, Operation, Rng, SimRng, SimStorage};
+use coppice_types::{ClusterId, GroupId};
+
+use super::*;
+use crate::RaftId;
+
+const SIZES: Sizes = Sizes { segment_bytes: 6 << 10, fill_bytes: 2 << 10, cache_bytes: 512 };
+
+fn owner() -> Owner {
+    Owner { cluster: ClusterId([1; 16]), group: GroupId::Root, id: RaftId::new(1, 1) }
+}
+
+fn voters() -> Membership {
+    Membership::of_voters(&[RaftId::new(1, 1), RaftId::new(2, 1)])
+}
+
+fn create(disk: &SimStorage) -> Result<Log> {
+    Log::create(disk.storage(), SIZES, owner(), Position::START, voters())
+}
+
+fn open(disk: &SimStorage) -> Result<Log> {
+    Ok(Log::open(disk.storage(), SIZES, owner())?.expect("there is a log"))
+}
+
+/// All that a log knows.
+#[derive(Clone, Debug, PartialEq)]
+struct View {
+    base: Position,
+    hard_state: HardState,
+    entries: Vec<(Position, Bytes)>,
+    memberships: Vec<(u64, Membership)>,
+    quarantine: Option<Vec<u8>>,
+}
+
+fn try_view(log: &Log) -> Result<View> {
+    let entries = if log.last().index > log.base().index {
+        log.entries(log.base().index + 1..=log.last().index, u64::MAX)?
+    } else {
+        Vec::new()
+    };
+    let entry = |entry: Entry| {
+        let data = if entry.get_entry_type() == EntryType::EntryNormal { entry.data } else { entry.context };
+        (Position { index: entry.index, term: entry.term }, data)
+    };
+    Ok(View {
+        base: log.base(),
+        hard_state: log.hard_state(),
+        entries: entries.into_iter().map(entry).collect(),
+        memberships: log.memberships.clone(),
+        quarantine: log.quarantine().map(<[u8]>::to_vec),
+    })
+}
+
+fn view(log: &Log) -> View {
+    try_view(log).expect("the log is sound")
+}
+
+fn entry(position: Position, rng: &mut SimRng) -> Entry {
+    let mut data = vec![0; usize::try_from(rng.below(400)).expect("small")];
+    rng.fill(&mut data);
+    let kind = if rng.chance(50) { EntryType::EntryConfChangeV2 } else { EntryType::EntryNormal };
+    make_entry(kind, position, Bytes::from(data))
+}
+
+/// Entries after `after`, with terms that rise at times.
+fn entries(after: Position, rng: &mut SimRng) -> Vec<Entry> {
+    let mut position = after;
+    let mut entries = Vec::new();
+    for _ in 0..rng.below(5) {
+        position = Position { index: position.index + 1, term: position.term + rng.below(20) / 18 };
+        entries.push(entry(position, rng));
+    }
+    entries
+}
+
+/// One step of use, which is durable as a whole when it returns well.
+fn step(log: &mut Log, rng: &mut SimRng) -> Result<()> {
+    let hard_state = log.hard_state();
+    match rng.below(100) {
+        0..70 => {
+            for _ in 0..=rng.below(3) {
+                // From the end, or in place of entries that aren't committed.
+                let first = hard_state.commit + rng.below(log.last().index - hard_state.commit + 1);
+                let first = if rng.chance(800) { log.last().index } else { first };
+                let term = log.term(first).expect("the log holds it");
+                let mut new = entries(Position { index: first, term: term.max(log.last().term) }, rng);
+                if log.last().index > first {
+                    // What replaces entries has a higher term.
+                    new.iter_mut().for_each(|entry| entry.term += 1);
+                }
+                log.append(&new);
+            }
+            let term = hard_state.term.max(log.last().term) + rng.below(10) / 9;
+            let commit = hard_state.commit + rng.below(log.last().index - hard_state.commit + 1);
+            log.set_hard_state(HardState { term, vote: rng.below(3), commit });
+            if rng.chance(100) && commit > log.base().index {
+                log.set_membership(commit, Membership::of_voters(&[RaftId(commit), RaftId(1)]));
+            }
+            log.flush()
+        }
+        70..80 => log.ensure_room(usize::try_from(rng.below(9000)).expect("small")),
+        80..92 => log.compact(hard_state.commit.saturating_sub(rng.below(10))),
+        92..96 => {
+            let commit = hard_state.commit + rng.below(20);
+            let base = Position { index: commit, term: hard_state.term };
+            let state = HardState { commit, ..hard_state };
+            log.reset(base, voters(), vec![1, 2, 3], state)
+        }
+        _ => log.set_quarantine(rng.chance(500).then_some(b"evidence")),
+    }
+}
+
+#[test]
+fn random_use_survives_reopening() {
+    for seed in 0..40 {
+        let mut rng = SimRng::new(seed);
+        let mut disk = SimStorage::new();
+        let mut log = create(&disk).expect("creates");
+        for _ in 0..80 {
+            step(&mut log, &mut rng).expect("steps");
+            if rng.chance(200) {
+                let before = view(&log);
+                disk = disk.power_loss(rng.next_u64());
+                log = open(&disk).expect("opens");
+                assert_eq!(view(&log), before, "seed {seed}");
+            }
+        }
+        assert!(disk.files().len() <= 40, "old segments go");
+    }
+}
+
+#[test]
+fn a_crash_at_any_io_leaves_the_step_done_or_not_done() {
+    let mut outcomes = [0, 0];
+    for seed in 0..6 {
+        // What each step leads to, without a crash.
+        let disk = SimStorage::new();
+        let mut rng = SimRng::new(seed);
+        let mut log = create(&disk).expect("creates");
+        let mut views = vec![(disk.io_count(), view(&log))];
+        for _ in 0..40 {
+            step(&mut log, &mut rng).expect("steps");
+            views.push((disk.io_count(), view(&log)));
+        }
+        for crash in views[0].0..disk.io_count() {
+            let disk = SimStorage::new();
+            disk.crash_after(crash);
+            let mut rng = SimRng::new(seed);
+            let mut log = create(&disk).expect("creates");
+            let done = (1..).take_while(|_| step(&mut log, &mut rng).is_ok()).last().unwrap_or(0);
+            let (before, after) = (&views[done].1, &views[done + 1].1);
+            for loss in 0..4 {
+                let after_loss = if loss == 0 { disk.process_loss() } else { disk.power_loss(seed * 1000 + loss) };
+                let mut log = open(&after_loss).unwrap_or_else(|error| panic!("seed {seed}, crash {crash}: {error}"));
+                let found = view(&log);
+                assert!(found == *before || found == *after, "seed {seed}, crash {crash}, loss {loss}");
+                outcomes[usize::from(found == *before)] += 1;
+                // Life goes on, and is durable.
+                for _ in 0..3 {
+                    step(&mut log, &mut rng).expect("steps");
+                }
+                let before = view(&log);
+                assert_eq!(view(&open(&after_loss.power_loss(loss)).expect("opens")), before);
+            }
+        }
+    }
+    assert!(outcomes.iter().all(|count| *count > 100), "both outcomes occur: {outcomes:?}");
+}
+
+#[test]
+fn a_crash_while_a_log_is_created_leaves_none_or_a_whole_one() {
+    let disk = SimStorage::new();
+    create(&disk).expect("creates");
+    for crash in 0..disk.io_count() {
+        let disk = SimStorage::new();
+        disk.crash_after(crash);
+        create(&disk).expect_err("crashes");
+        for seed in 0..10 {
+            let disk = disk.power_loss(seed);
+            match Log::open(disk.storage(), SIZES, owner()).expect("sound") {
+                Some(log) => assert_eq!(log.last(), Position::START),
+                None => drop(create(&disk).expect("creates")),
+            }
+        }
+    }
+}
+
+/// A log of a few segments, durable, with a torn end if asked for.
+fn sample() -> (SimStorage, View) {
+    let disk = SimStorage::new();
+    let mut rng = SimRng::new(77);
+    let mut log = create(&disk).expect("creates");
+    while log.segments.len() < 3 {
+        let last = log.last();
+        log.append(&entries(last, &mut rng));
+        let last = log.last();
+        let commit = last.index.saturating_sub(4).max(1);
+        log.set_hard_state(HardState { term: last.term, vote: 1, commit });
+        log.flush().expect("flushes");
+    }
+    log.compact(6).expect("compacts");
+    (disk, view(&log))
+}
+
+#[test]
+fn every_flipped_bit_is_found_or_harmless() {
+    let (disk, before) = sample();
+    let mut rng = SimRng::new(1);
+    let (mut found, mut harmless) = (0, 0);
+    for file in disk.files() {
+        let len = disk.storage().open(&file, OpenMode::Existing).expect("opens").len().expect("has a length");
+        for offset in 0..len {
+            let disk = disk.process_loss();
+            disk.flip_bit(&file, offset, u8::try_from(rng.below(8)).expect("small"));
+            match open(&disk) {
+                Err(error) => {
+                    assert_eq!(error.kind(), coppice_types::ErrorKind::Corrupted, "{error}");
+                    found += 1;
+                }
+                Ok(log) => {
+                    assert_eq!(view(&log), before, "{file} at {offset}");
+                    harmless += 1;
+                }
+            }
+        }
+    }
+    assert!(found > 10_000, "{found} were found");
+    assert_eq!(harmless, 0, "no byte of these files is without a checksum");
+}
+
+#[test]
+fn a_bit_that_flips_while_the_log_is_open_is_found_when_it_is_read() {
+    let (disk, before) = sample();
+    let mut found = 0;
+    for file in disk.files().into_iter().filter(|file| file != meta::META_FILE) {
+        for block in 0..4 {
+            let disk = disk.process_loss();
+            let log = open(&disk).expect("opens");
+            disk.flip_bit(&file, block * 512 + 100, 3);
+            match try_view(&log) {
+                Err(error) => {
+                    assert_eq!(error.kind(), coppice_types::ErrorKind::Corrupted, "{error}");
+                    found += 1;
+                }
+                Ok(view) => assert_eq!(view, before),
+            }
+        }
+    }
+    assert!(found > 5, "{found} were found");
+}
+
+#[test]
+fn files_that_were_cut_or_lost_are_corruption() {
+    let (disk, before) = sample();
+    let segments: Vec<String> = disk.files().into_iter().filter(|file| file != meta::META_FILE).collect();
+    for (at, file) in segments.iter().enumerate() {
+        let newest = at + 1 == segments.len();
+        let len = disk.storage().open(file, OpenMode::Existing).expect("opens").len().expect("has a length");
+        for blocks in 1..len / 512 {
+            let disk = disk.process_loss();
+            disk.storage().open(file, OpenMode::Existing).expect("opens").set_len(blocks * 512).expect("cuts");
+            match open(&disk) {
+                Err(error) => assert_eq!(error.kind(), coppice_types::ErrorKind::Corrupted, "{error}"),
+                // The first batch of a file is all there is to know how long it was.
+                Ok(log) => assert!(newest && view(&log).entries.len() <= before.entries.len(), "{file} at {blocks}"),
+            }
+        }
+        if !newest {
+            let disk = disk.process_loss();
+            disk.storage().remove(file).expect("removes");
+            assert_eq!(open(&disk).expect_err("is missing").kind(), coppice_types::ErrorKind::Corrupted);
+        }
+    }
+}
+
+#[test]
+fn another_replicas_log_is_refused() {
+    let (disk, _) = sample();
+    let mut other = owner();
+    other.id = RaftId::new(1, 2);
+    let error = Log::open(disk.storage(), SIZES, other).expect_err("is another's");
+    assert!(matches!(error, Error::WrongOwner { .. }), "{error}");
+    create(&disk).expect_err("there is one already");
+}
+
+#[test]
+fn a_full_disk_refuses_room_and_keeps_what_was_reserved() {
+    let disk = SimStorage::new();
+    let mut rng = SimRng::new(5);
+    let mut log = create(&disk).expect("creates");
+    disk.set_capacity(Some(200 << 10));
+    let mut accepted = 0;
+    for _ in 0..2000 {
+        if let Err(error) = log.ensure_room(500) {
+            assert_eq!(error.kind(), coppice_types::ErrorKind::Exhausted);
+            break;
+        }
+        let last = log.last();
+        log.append(&[entry(Position { index: last.index + 1, term: last.term }, &mut rng)]);
+        log.flush().expect("there is room for what was promised it");
+        accepted += 1;
+    }
+    assert!(accepted > 20 && accepted < 2000, "{accepted} entries fitted");
+    for vote in 0..100 {
+        log.set_hard_state(HardState { term: 10 + vote, vote, commit: 1 });
+        log.flush().expect("votes go on");
+    }
+    let before = view(&log);
+    assert_eq!(view(&open(&disk.power_loss(1)).expect("opens")), before);
+    disk.set_capacity(None);
+    log.ensure_room(500).expect("there is room again");
+}
+
+#[test]
+fn a_failed_sync_is_an_error_and_opening_makes_up_for_it() {
+    let disk = SimStorage::new();
+    let mut log = create(&disk).expect("creates");
+    let position = Position { index: 2, term: 1 };
+    log.append(&[make_entry(EntryType::EntryNormal, position, Bytes::from_static(b"x"))]);
+    disk.inject(Fault {
+        operation: Operation::Sync,
+        path_part: ".log".into(),
+        skip: 0,
+        kind: std::io::ErrorKind::Other,
+    });
+    log.flush().expect_err("the disk says so");
+    let before = view(&log);
+    // The disk has lost the batch for good, and reads it all the same until the power goes.
+    let disk = disk.process_loss();
+    assert_eq!(view(&open(&disk).expect("opens")), before, "the batch is there");
+    for seed in 0..20 {
+        assert_eq!(view(&open(&disk.power_loss(seed)).expect("opens")), before, "and was made durable by opening");
+    }
+}
+
+#[test]
+fn meta_file_has_a_golden_form() {
+    let meta = Meta {
+        owner: owner(),
+        base: Position { index: 5, term: 2 },
+        membership: voters(),
+        hard_state: HardState { term: 3, vote: 4, commit: 5 },
+        first_segment: 6,
+        manifest: Some(vec![0xAA]),
+        quarantine: None,
+    };
+    let bytes = meta.encode();
+    assert_eq!(Meta::decode(&bytes), Ok(meta));
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, include_str!("../../testdata/meta.hex").trim());
+}
+
+#[test]
+fn segment_file_has_a_golden_form() {
+    let disk = SimStorage::new();
+    let mut log = create(&disk).expect("creates");
+    let position = Position { index: 2, term: 1 };
+    log.append(&[make_entry(EntryType::EntryNormal, position, Bytes::from_static(b"golden"))]);
+    log.set_hard_state(HardState { term: 1, vote: 2, commit: 1 });
+    log.flush().expect("flushes");
+    let mut block = [0; 512];
+    let file = disk.storage().open(&file_name(1), OpenMode::Existing).expect("opens");
+    file.read_exact_at(&mut block, 0).expect("reads");
+    let used = block.iter().rposition(|byte| *byte != 0).expect("something is written") + 1;
+    let hex: String = block[..used].iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, include_str!("../../testdata/segment.hex").trim());
+}

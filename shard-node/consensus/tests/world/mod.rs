@@ -350,7 +350,7 @@ impl World {
         node.machine.position = position;
         node.machine.entries.push((position, data.clone()));
         node.group.as_mut().expect("it is up").applied(position.index);
-        if self.proposed.get(&position).is_some() && self.leaders.get(&position.term) == Some(&id) {
+        if self.proposed.contains_key(&position) && self.leaders.get(&position.term) == Some(&id) {
             let data = self.proposed.remove(&position).expect("it is there");
             self.acknowledged.insert(position.index, data);
         }

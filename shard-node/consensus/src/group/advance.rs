@@ -1,0 +1,210 @@
+//! The order of durability: what is sent, written, synced, sent and handed out, and when.
+
+use bytes::Bytes;
+use raft::Ready;
+use raft::eraftpb::{Entry, EntryType, Message as RaftMessage, MessageType};
+
+use super::{ENTRY_OVERHEAD_BYTES, Group};
+use crate::change;
+use crate::error::Result;
+use crate::log::batch::HardState;
+use crate::message::split_append;
+use crate::output::{Appended, Committed, Install, Output, Payload, ReadReady};
+use crate::snapshot::Offer;
+use crate::{Membership, Message, Position, RaftId};
+
+impl Group {
+    /// Whether [`Group::advance`] has something to do.
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        self.failed
+            || self.raw.has_ready()
+            || self.offer.as_ref().is_some_and(Offer::is_news)
+            || self.raw.store().snapshot_wanted.get().is_some()
+    }
+
+    /// Does what is due, in the order that makes it safe:
+    /// 1. a leader's messages go out at once, so that followers write while it does;
+    /// 2. snapshot, entries and hard state are written, those of several steps in one batch, and synced once;
+    /// 3. the other messages go out, which speak of what is durable now;
+    /// 4. committed entries are handed out; changes of membership are made known to raft, and synced, before.
+    ///
+    /// To be called while [`Group::has_ready`]; one call hands out a bounded amount.
+    ///
+    /// # Errors
+    /// Any error is final: the storage failed or holds damaged bytes, and this group must be dropped.
+    pub fn advance(&mut self, send: &mut dyn FnMut(Message)) -> Result<Output> {
+        self.usable()?;
+        let mut output = Output::default();
+        let outcome = self.advance_into(&mut output, send);
+        self.failed = outcome.is_err();
+        outcome?;
+        self.report_discarded(&mut output);
+        output.snapshot_offer = self.offer.as_mut().and_then(Offer::news);
+        output.snapshot_wanted = self.raw.store().snapshot_wanted.take();
+        Ok(output)
+    }
+
+    fn advance_into(&mut self, output: &mut Output, send: &mut dyn FnMut(Message)) -> Result<()> {
+        let mut handed_out = 0;
+        loop {
+            let mut number = None;
+            let mut later = Vec::new();
+            while handed_out < self.options.committed_bytes_max && self.raw.has_ready() {
+                // What was said about entries before a snapshot replaces them must be durable first.
+                if number.is_some() && self.raw.snap().is_some() {
+                    break;
+                }
+                let ready = self.raw.ready();
+                if let Some(failure) = self.raw.store().take_failure() {
+                    return Err(failure);
+                }
+                number = Some(ready.number());
+                handed_out += self.handle(ready, output, &mut later, send)?;
+            }
+            let Some(number) = number else { return Ok(()) };
+            if self.log().needs_sync() {
+                self.raw.mut_store().log.flush()?;
+            }
+            self.raw.on_persist_ready(number);
+            if let Some(install) = output.install.as_ref().filter(|install| install.position.index > self.delivered()) {
+                let index = install.position.index;
+                self.raw.advance_apply_to(index);
+            }
+            later.into_iter().for_each(|message| self.send(message, send));
+        }
+    }
+
+    /// Up to where raft knows that entries were handed out.
+    fn delivered(&self) -> u64 {
+        self.raw.raft.raft_log.applied
+    }
+
+    /// Handles one `Ready` short of the fsync. Returns the bytes of the committed entries in it.
+    fn handle(
+        &mut self,
+        mut ready: Ready,
+        output: &mut Output,
+        later: &mut Vec<RaftMessage>,
+        send: &mut dyn FnMut(Message),
+    ) -> Result<u64> {
+        for message in ready.take_messages() {
+            self.send(message, send);
+        }
+        if ready.ss().is_some() {
+            output.role = Some(self.role_change());
+        }
+        for read in ready.take_read_states() {
+            // A message that came twice is answered twice.
+            let id = self.read_id(&read.request_ctx);
+            if let Some(id) = id {
+                self.reads.remove(&id);
+            }
+            output.reads.extend(id.map(|id| ReadReady { id, index: read.index }));
+        }
+        self.write(&ready, output)?;
+        later.append(&mut ready.take_persisted_messages());
+        let committed = ready.take_committed_entries();
+        self.raw.advance_append_async(ready);
+        self.deliver(committed, output)
+    }
+
+    fn write(&mut self, ready: &Ready, output: &mut Output) -> Result<()> {
+        let hard_state = ready.hs().map(|state| HardState { term: state.term, vote: state.vote, commit: state.commit });
+        if !ready.snapshot().is_empty() {
+            let install = Install {
+                position: Position {
+                    index: ready.snapshot().get_metadata().index,
+                    term: ready.snapshot().get_metadata().term,
+                },
+                manifest: ready.snapshot().data.clone(),
+                membership: Membership::from_raft(ready.snapshot().get_metadata().get_conf_state()),
+            };
+            let raft = self.raw.raft.hard_state();
+            let state = HardState { term: raft.term, vote: raft.vote, commit: raft.commit };
+            let log = &mut self.raw.mut_store().log;
+            log.reset(install.position, install.membership.clone(), install.manifest.to_vec(), state)?;
+            self.membership = install.membership.clone();
+            self.snapshot_requested = false;
+            self.raw.mut_store().snapshot = None;
+            output.appended.clear();
+            output.committed.clear();
+            output.install = Some(install);
+        }
+        let log = &mut self.raw.mut_store().log;
+        log.append(ready.entries());
+        let appended = ready.entries().iter().map(|entry| Appended {
+            position: Position { index: entry.index, term: entry.term },
+            data: if entry.get_entry_type() == EntryType::EntryNormal { entry.data.clone() } else { Bytes::new() },
+        });
+        output.appended.extend(appended);
+        if let Some(state) = hard_state {
+            log.set_hard_state(state);
+        }
+        Ok(())
+    }
+
+    /// Hands out committed entries. Changes of membership take effect here, and are noted in the log in the batch that
+    /// is synced before this output is seen, so that a restart finds the membership that belongs to any position.
+    fn deliver(&mut self, entries: Vec<Entry>, output: &mut Output) -> Result<u64> {
+        let Some(last) = entries.last().map(|entry| entry.index) else { return Ok(0) };
+        let mut bytes = 0;
+        for entry in entries {
+            let position = Position { index: entry.index, term: entry.term };
+            bytes += (entry.data.len() + ENTRY_OVERHEAD_BYTES) as u64;
+            let payload = match entry.get_entry_type() {
+                EntryType::EntryNormal if entry.data.is_empty() => Payload::Empty,
+                EntryType::EntryNormal => Payload::Data(entry.data),
+                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => {
+                    self.apply_change(position, &entry.context, output)
+                }
+            };
+            output.committed.push(Committed { position, payload });
+        }
+        self.raw.advance_apply_to(last);
+        Ok(bytes)
+    }
+
+    fn apply_change(&mut self, position: Position, bytes: &[u8], output: &mut Output) -> Payload {
+        // Bytes that can't be read, and changes that raft refuses, are so on every replica: nothing changes.
+        let Ok(changes) = change::decode(bytes) else { return Payload::Empty };
+        let Ok(state) = self.raw.apply_conf_change(&change::to_raft(&changes)) else { return Payload::Empty };
+        let membership = Membership::from_raft(&state);
+        let id = self.options.id;
+        output.removed = self.membership.contains(id) && !membership.contains(id);
+        self.raw.mut_store().log.set_membership(position.index, membership.clone());
+        self.membership = membership.clone();
+        Payload::Membership(membership)
+    }
+
+    /// Raft batches entries into an append that waits, and takes one without entries for a match though it may speak of
+    /// a later index: then its index and term are not those before the first entry. Returns false if it can't be mended,
+    /// which raft takes for a lost message.
+    fn mend_append(&self, message: &mut RaftMessage) -> bool {
+        let Some(first) = message.entries.first() else { return true };
+        if message.get_msg_type() != MessageType::MsgAppend || first.index == message.index + 1 {
+            return true;
+        }
+        let before = first.index - 1;
+        match self.raw.raft.raft_log.term(before) {
+            Ok(term) if term > 0 || before == 0 => {
+                message.index = before;
+                message.log_term = term;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn send(&mut self, mut message: RaftMessage, send: &mut dyn FnMut(Message)) {
+        if message.get_msg_type() == MessageType::MsgSnapshot {
+            self.snapshotting.insert(RaftId(message.to), self.ticks);
+        }
+        if !self.mend_append(&mut message) {
+            return;
+        }
+        for raft in split_append(message, self.options.message_bytes_max) {
+            send(Message { group: self.options.group, raft });
+        }
+    }
+}

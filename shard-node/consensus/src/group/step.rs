@@ -1,0 +1,82 @@
+//! Messages from other replicas, and what is kept from raft.
+
+use coppice_types::ErrorKind;
+use raft::eraftpb::{Message as RaftMessage, MessageType};
+
+use super::{ENTRY_OVERHEAD_BYTES, Group};
+use crate::Message;
+use crate::error::{Error, Result};
+
+impl Group {
+    /// Takes a message of another replica.
+    ///
+    /// # Errors
+    /// If it was dropped: it can't be meant for this replica, no replica in its right mind sends it, or there is no room
+    /// on disk for its entries. The group goes on.
+    pub fn step(&mut self, message: Message) -> Result<()> {
+        self.usable()?;
+        self.check_message(&message)?;
+        if message.is_snapshot() {
+            return self.step_snapshot(message);
+        }
+        let bytes = message.raft.entries.iter().map(|entry| entry.data.len() + ENTRY_OVERHEAD_BYTES).sum();
+        if message.raft.get_msg_type() == MessageType::MsgAppend && bytes > 0 {
+            self.ensure_room(bytes)?;
+        }
+        self.step_raft(message.raft)
+    }
+
+    /// Makes room on disk for entries before raft knows of them. A full disk refuses them; any other failure is final.
+    pub(super) fn ensure_room(&mut self, bytes: usize) -> Result<()> {
+        let outcome = self.raw.mut_store().log.ensure_room(bytes);
+        self.failed = outcome.as_ref().is_err_and(|error| error.kind() != ErrorKind::Exhausted);
+        outcome
+    }
+
+    pub(crate) fn step_raft(&mut self, message: RaftMessage) -> Result<()> {
+        let outcome = self.raw.step(message);
+        self.draw_timeout();
+        outcome.map_err(|error| match error {
+            raft::Error::StepPeerNotFound => Error::Refused("an answer of a replica that is not in the group"),
+            raft::Error::ProposalDropped => Error::Unavailable("the proposal was dropped"),
+            error => Error::Raft(error.to_string()),
+        })
+    }
+
+    /// Keeps from raft what would make it panic or what it is not meant to see.
+    pub(super) fn check_message(&self, message: &Message) -> Result<()> {
+        let refuse = |why| Err(Error::Refused(why));
+        let raft = &self.raw.raft;
+        let last = raft.raft_log.last_index();
+        let said = &message.raft;
+        if message.group != self.options.group || message.to() != self.options.id {
+            return refuse("it is for another replica");
+        }
+        match said.get_msg_type() {
+            MessageType::MsgRequestVote | MessageType::MsgRequestPreVote if self.has_never_joined() => {
+                refuse("a replica without a log never votes")
+            }
+            MessageType::MsgTimeoutNow if self.quarantined().is_some() => {
+                refuse("a quarantined replica never campaigns")
+            }
+            MessageType::MsgHeartbeat if said.commit > last => refuse("it commits what this replica never got"),
+            MessageType::MsgAppendResponse if self.is_leader() && said.term == raft.term => {
+                let claims = said.index.max(said.reject_hint).max(said.request_snapshot);
+                if claims > last { refuse("it has what was never sent") } else { Ok(()) }
+            }
+            MessageType::MsgReadIndex if !self.is_leader() => refuse("only a leader serves reads of others"),
+            MessageType::MsgReadIndex if raft.pending_read_count() >= self.options.reads_max => {
+                refuse("too many reads wait")
+            }
+            MessageType::MsgReadIndexResp if self.read_id(&said.entries[0].data).is_none() => {
+                refuse("the answer to a read that nobody asked for")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The replica was made without a log and has heard nothing since.
+    pub(super) fn has_never_joined(&self) -> bool {
+        self.membership.is_empty() && self.raw.raft.raft_log.last_index() == 0
+    }
+}
