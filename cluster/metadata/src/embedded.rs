@@ -212,8 +212,14 @@ fn save(storage: &dyn Storage, state: &State) -> io::Result<()> {
     let mut bytes = [MAGIC, state.encode().as_slice()].concat();
     let checksum = xxh3_64(&bytes);
     bytes.extend_from_slice(&checksum.to_le_bytes());
-    let file = storage.open(TEMPORARY, OpenMode::OpenOrCreate)?;
-    file.set_len(0)?;
+    let file = match storage.open(TEMPORARY, OpenMode::CreateNew) {
+        // One whose sync failed before can't be trusted to keep what is written to it now.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            storage.remove(TEMPORARY)?;
+            storage.open(TEMPORARY, OpenMode::CreateNew)?
+        }
+        other => other?,
+    };
     file.write_all_at(&bytes, 0)?;
     file.sync_data()?;
     storage.rename(TEMPORARY, STORE)?;

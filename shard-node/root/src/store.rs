@@ -79,12 +79,22 @@ pub(crate) fn write_file(storage: &dyn Storage, name: &str, bytes: &[u8]) -> Res
     if let Some((parent, _)) = name.rsplit_once('/') {
         storage.create_dir_all(parent).map_err(Error::io(parent, "create"))?;
     }
-    let file = storage.open(TEMPORARY, OpenMode::OpenOrCreate).map_err(Error::io(TEMPORARY, "open"))?;
-    file.set_len(0).map_err(Error::io(TEMPORARY, "truncate"))?;
+    let file = create_temporary(storage).map_err(Error::io(TEMPORARY, "create"))?;
     file.write_all_at(bytes, 0).map_err(Error::io(TEMPORARY, "write"))?;
     file.sync_data().map_err(Error::io(TEMPORARY, "sync"))?;
     drop(file);
     storage.rename(TEMPORARY, name).map_err(Error::io(name, "rename"))
+}
+
+/// Always a new file: one whose sync failed before can't be trusted to keep what is written to it now.
+fn create_temporary(storage: &dyn Storage) -> io::Result<Arc<dyn File>> {
+    match storage.open(TEMPORARY, OpenMode::CreateNew) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            storage.remove(TEMPORARY)?;
+            storage.open(TEMPORARY, OpenMode::CreateNew)
+        }
+        other => other,
+    }
 }
 
 /// Makes the names of these files durable.
