@@ -1,0 +1,249 @@
+//! Everything that an engine answers, compared with the model.
+
+use std::{borrow::Cow, collections::BTreeSet};
+
+use coppice_engine::{Engine, Error, KeyChange, Record, StagedInfo, View};
+use coppice_env::{Rng, SimRng};
+use coppice_types::{Digest, Reason};
+use coppice_verify::{
+    check::{Answer, verify_trees},
+    hash,
+    proof::{Query, TreeList},
+};
+
+use super::{
+    model::{Entry, Live, Model},
+    pick,
+    workload::Generator,
+};
+
+/// Which versions there are, and their digests.
+pub fn check_names(engine: &Engine, model: &Model) {
+    assert_eq!(engine.decided(), model.tip().state);
+    assert_eq!(engine.boundary(), model.boundary);
+    assert_eq!(engine.epoch(), model.epoch);
+    for (version, id) in &model.decided {
+        let expected = if *version < model.boundary { None } else { Some(model.entries[id].state) };
+        assert_eq!(engine.decided_at(*version).ok(), expected);
+    }
+    let info = |entry: &Entry| StagedInfo {
+        stamp: entry.stamp,
+        prepare_id: entry.prepare_id,
+        base: model.entries[&entry.base.expect("a stage has a base")].state,
+        state: entry.state,
+    };
+    assert_eq!(engine.staged(), model.staged().map(|entry| info(entry)).collect::<Vec<_>>());
+    for entry in model.entries.values() {
+        assert!(engine.has(&entry.state));
+        let shape = engine.shape(&entry.state).expect("it is here");
+        assert_eq!(shape.entries, entry.forest.entries());
+        for merge in shape.ready {
+            let at = entry.forest.find(&merge.inputs).expect("what is ready stands in the forest");
+            assert_eq!(entry.forest.merge(at, merge.inputs.len()).frozen()[at], merge.output);
+        }
+    }
+}
+
+/// What is not there is said to be not there.
+pub fn check_refusals(engine: &Engine, model: &Model) {
+    let mut nowhere = model.tip().state;
+    nowhere.digest = Digest([9; 32]);
+    assert!(!engine.has(&nowhere));
+    assert_eq!(engine.view(&nowhere).map(|_| ()).map_err(|error| error.reason()), Err(Reason::StateMissing));
+    if let Some(below) = model.boundary.0.checked_sub(1) {
+        let refused = engine.view_at(coppice_types::Version(below)).map(|_| ());
+        assert!(matches!(refused, Err(Error::Pruned { boundary }) if boundary == model.boundary));
+    }
+}
+
+/// All records of all versions.
+pub fn check_all(engine: &Engine, model: &Model) {
+    check_names(engine, model);
+    check_refusals(engine, model);
+    for entry in model.entries.values() {
+        let view = engine.view(&entry.state).expect("it is here");
+        let page = view.range(&[], None, usize::MAX, true).expect("reads");
+        assert!(!page.more);
+        assert_records(&page.records, entry.live.iter());
+    }
+}
+
+/// A few reads and proofs of a few versions.
+pub fn check_some(engine: &Engine, model: &Model, generator: &mut Generator) {
+    let entry = generator.any_entry(model);
+    let view = engine.view(&entry.state).expect("it is here");
+    assert_eq!((view.state(), view.stamp()), (entry.state, entry.stamp));
+    let low = generator.any_key();
+    let high = Some(generator.any_key()).filter(|high| generator.rng.chance(800) && *high > low);
+    check_gets(&view, &entry, generator);
+    check_range(&view, &entry, generator, &low, high.as_deref());
+    check_key_proof(&view, &entry, generator);
+    check_range_proof(&view, &entry, &low, high.as_deref());
+    check_history(&view, model, &entry, generator);
+    check_diff(engine, model, &entry, generator, &low, high.as_deref());
+}
+
+fn assert_record(record: &Record, key: &[u8], live: &Live, valued: bool) {
+    assert_eq!((record.key.as_slice(), record.stamp), (key, live.stamp));
+    assert_eq!(record.value_len as usize, live.value.len());
+    assert_eq!(record.value_hash, hash::sha256(&live.value));
+    assert_eq!(record.value.as_deref(), valued.then_some(&*live.value));
+}
+
+fn assert_records<'m>(records: &[Record], live: impl Iterator<Item = (&'m Vec<u8>, &'m Live)>) {
+    let live: Vec<_> = live.collect();
+    let keys: Vec<&Vec<u8>> = records.iter().map(|record| &record.key).collect();
+    assert_eq!(keys, live.iter().map(|(key, _)| *key).collect::<Vec<_>>());
+    records.iter().zip(live).for_each(|(record, (key, live))| assert_record(record, key, live, true));
+}
+
+fn check_gets(view: &View<'_>, entry: &Entry, generator: &mut Generator) {
+    for _ in 0..4 {
+        let key = generator.any_key();
+        let valued = generator.rng.chance(500);
+        let found = view.get(&key, valued).expect("reads");
+        assert_eq!(found.is_some(), entry.live.contains_key(&key), "key {key:?}");
+        if let Some(record) = found {
+            assert_record(&record, &key, &entry.live[&key], valued);
+        }
+    }
+}
+
+/// Live records of a range.
+fn live_in<'m>(
+    entry: &'m Entry,
+    low: &[u8],
+    high: Option<&[u8]>,
+) -> impl Iterator<Item = (&'m Vec<u8>, &'m Live)> + 'm {
+    let high = high.map(<[u8]>::to_vec);
+    entry.live.range(low.to_vec()..).take_while(move |(key, _)| high.as_ref().is_none_or(|high| *key < high))
+}
+
+fn check_range(view: &View<'_>, entry: &Entry, generator: &mut Generator, low: &[u8], high: Option<&[u8]>) {
+    let limit = [0, 1, 3, 1000][pick(&mut generator.rng, 4)];
+    let page = view.range(low, high, limit, true).expect("reads");
+    let expected: Vec<_> = live_in(entry, low, high).collect();
+    assert_eq!(page.more, expected.len() > limit);
+    assert_records(&page.records, expected.into_iter().take(limit));
+    let inverted = view.range(low, Some(low), 10, true).expect("an empty range is read as empty");
+    assert!(inverted.records.is_empty() && !inverted.more);
+}
+
+fn check_key_proof(view: &View<'_>, entry: &Entry, generator: &mut Generator) {
+    let count = [1, 1, 2, 5, 20][pick(&mut generator.rng, 5)];
+    let keys: BTreeSet<Vec<u8>> = (0..count).map(|_| generator.any_key()).collect();
+    let asked: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    let bytes = view.prove_keys(&asked).expect("proves");
+    assert_eq!(bytes, entry.forest.prove_keys(&asked));
+    let query = Query::Keys(asked.iter().map(|key| Cow::Borrowed(*key)).collect());
+    let list = TreeList::decode(&bytes).expect("decodes");
+    let answer = verify_trees(list, &entry.state.digest, entry.stamp, &query).expect("verifies");
+    let Answer::Keys(answers) = answer else { panic!("keys were asked") };
+    assert_eq!(answers.len(), keys.len());
+    for ((key, found), asked) in answers.iter().zip(&keys) {
+        assert_eq!(**key, **asked);
+        let found = found.as_ref().map(|record| (record.stamp, record.value_hash));
+        let live = entry.live.get(asked).map(|live| (live.stamp, hash::sha256(&live.value)));
+        assert_eq!(found, live, "proof of {asked:?}");
+    }
+}
+
+fn check_range_proof(view: &View<'_>, entry: &Entry, low: &[u8], high: Option<&[u8]>) {
+    let bytes = view.prove_range(low, high).expect("proves");
+    assert_eq!(bytes, entry.forest.prove_range(low, high));
+    let query = Query::Range { low: Cow::Borrowed(low), high: high.map(Cow::Borrowed) };
+    let list = TreeList::decode(&bytes).expect("decodes");
+    let answer = verify_trees(list, &entry.state.digest, entry.stamp, &query).expect("verifies");
+    let Answer::Range { records, .. } = answer else { panic!("a range was asked") };
+    let found: Vec<_> = records.iter().map(|record| (record.key.to_vec(), record.stamp, record.value_hash)).collect();
+    let live = live_in(entry, low, high).map(|(key, live)| (key.clone(), live.stamp, hash::sha256(&live.value)));
+    assert_eq!(found, live.collect::<Vec<_>>());
+}
+
+/// Changes of a key on the line of a version: what each version changed, and what the oldest kept one shows.
+fn history_of(model: &Model, entry: &Entry, key: &[u8]) -> Vec<(coppice_types::Stamp, Option<Live>)> {
+    let line = model.line(entry);
+    let mut changes = Vec::new();
+    for pair in line.windows(2) {
+        let (after, before) = (pair[0].live.get(key), pair[1].live.get(key));
+        if after != before {
+            changes.push((pair[0].stamp, after.cloned()));
+        }
+    }
+    let oldest = line.last().and_then(|oldest| oldest.live.get(key));
+    changes.extend(oldest.map(|live| (live.stamp, Some(live.clone()))));
+    changes
+}
+
+fn check_history(view: &View<'_>, model: &Model, entry: &Entry, generator: &mut Generator) {
+    let key = generator.any_key();
+    let mut expected = history_of(model, entry, &key);
+    let page = view.history(&key, usize::MAX).expect("reads");
+    assert!(!page.more);
+    let mut found = page.changes;
+    // A tombstone from before the oldest version may still be there.
+    if found.len() == expected.len() + 1 && found.last().is_some_and(|oldest| oldest.record.is_none()) {
+        let oldest = found.pop().expect("it was counted");
+        assert!(oldest.stamp <= model.line(entry).last().expect("at least itself").stamp);
+    }
+    assert_changes(&found, &expected, &key);
+    let limit = pick(&mut generator.rng, expected.len() + 1);
+    let page = view.history(&key, limit).expect("reads");
+    expected.truncate(limit);
+    assert_changes(&page.changes, &expected, &key);
+}
+
+fn assert_changes(found: &[KeyChange], expected: &[(coppice_types::Stamp, Option<Live>)], key: &[u8]) {
+    let stamps = |changes: &[KeyChange]| -> Vec<_> {
+        changes.iter().map(|change| (change.stamp, change.record.is_some())).collect()
+    };
+    let wanted: Vec<_> = expected.iter().map(|(stamp, live)| (*stamp, live.is_some())).collect();
+    assert_eq!(stamps(found), wanted, "history of {key:?}");
+    for (change, (_, live)) in found.iter().zip(expected) {
+        if let (Some(record), Some(live)) = (&change.record, live) {
+            assert_record(record, key, live, true);
+        }
+    }
+}
+
+fn check_diff(
+    engine: &Engine,
+    model: &Model,
+    entry: &Entry,
+    generator: &mut Generator,
+    low: &[u8],
+    high: Option<&[u8]>,
+) {
+    let after = engine.view(&entry.state).expect("it is here");
+    let other = generator.any_entry(model);
+    let before = engine.view(&other.state).expect("it is here");
+    let diff = after.diff(&before, low, high);
+    if model.line(entry).iter().all(|ancestor| ancestor.state != other.state) {
+        assert!(matches!(diff, Err(Error::NotAncestor { .. })), "{:?} is no ancestor", other.stamp);
+        return;
+    }
+    let diff = diff.expect("reads");
+    let (old, new): (Vec<_>, Vec<_>) = (live_in(&other, low, high).collect(), live_in(entry, low, high).collect());
+    let keys: BTreeSet<&Vec<u8>> = old.iter().chain(&new).map(|(key, _)| *key).collect();
+    let changed =
+        |key: &&&Vec<u8>| other.live.get(**key).map(|live| live.stamp) != entry.live.get(**key).map(|live| live.stamp);
+    let changed: Vec<&&Vec<u8>> = keys.iter().filter(changed).collect();
+    assert_eq!(diff.len(), changed.len(), "diff of {:?} and {:?}", other.stamp, entry.stamp);
+    for ((before, after), key) in diff.iter().zip(changed) {
+        assert_side(before.as_ref(), key, other.live.get(*key));
+        assert_side(after.as_ref(), key, entry.live.get(*key));
+    }
+}
+
+fn assert_side(record: Option<&Record>, key: &[u8], live: Option<&Live>) {
+    match (record, live) {
+        (None, None) => {}
+        (Some(record), Some(live)) => assert_record(record, key, live, true),
+        _ => panic!("diff of {key:?}: {record:?}, not {live:?}"),
+    }
+}
+
+/// A generator of other random numbers for reads, so that commands do not depend on them.
+pub fn reader(rng: &mut SimRng, generator: &Generator) -> Generator {
+    generator.with_rng(SimRng::new(rng.next_u64()))
+}

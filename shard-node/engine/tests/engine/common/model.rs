@@ -1,0 +1,251 @@
+//! What an engine must answer: a map for each version, and the digests of `coppice_verify::replay`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use coppice_engine::{MergeName, PrepareId, ShardState};
+use coppice_types::{Change, Epoch, Operation, Params, Reason, Stamp, Version};
+
+use super::{
+    forest::Forest,
+    workload::{Command, Stage},
+};
+
+/// A live record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Live {
+    pub stamp: Stamp,
+    pub value: Arc<[u8]>,
+}
+
+pub type EntryId = u64;
+
+/// A version, decided or staged.
+#[derive(Debug)]
+pub struct Entry {
+    pub id: EntryId,
+    pub base: Option<EntryId>,
+    pub stamp: Stamp,
+    pub prepare_id: PrepareId,
+    pub state: ShardState,
+    pub forest: Forest,
+    pub live: BTreeMap<Vec<u8>, Live>,
+}
+
+/// What a command gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    State(ShardState),
+    Dropped(usize),
+    Done,
+    Refused(Reason),
+}
+
+/// All versions of one shard. Clones are cheap.
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub params: Params,
+    pub epoch: Epoch,
+    pub boundary: Version,
+    pub entries: BTreeMap<EntryId, Arc<Entry>>,
+    pub decided: BTreeMap<Version, EntryId>,
+    pub staged: BTreeSet<EntryId>,
+    next_id: EntryId,
+}
+
+impl Model {
+    pub fn new(params: &Params) -> Self {
+        let forest = Forest::new(params);
+        let genesis = Entry {
+            id: 0,
+            base: None,
+            stamp: Stamp::default(),
+            prepare_id: PrepareId::default(),
+            state: ShardState { version: Version(0), digest: forest.digest() },
+            forest,
+            live: BTreeMap::new(),
+        };
+        Self {
+            params: params.clone(),
+            epoch: Epoch(0),
+            boundary: Version(0),
+            entries: [(0, Arc::new(genesis))].into(),
+            decided: [(Version(0), 0)].into(),
+            staged: BTreeSet::new(),
+            next_id: 1,
+        }
+    }
+
+    pub fn tip(&self) -> &Arc<Entry> {
+        &self.entries[self.decided.last_key_value().expect("genesis at least").1]
+    }
+
+    pub fn staged(&self) -> impl DoubleEndedIterator<Item = &Arc<Entry>> {
+        self.staged.iter().map(|id| &self.entries[id])
+    }
+
+    fn find_staged(&self, state: &ShardState) -> Option<&Arc<Entry>> {
+        self.staged.iter().rev().map(|id| &self.entries[id]).find(|entry| entry.state == *state)
+    }
+
+    fn is_decided(&self, state: &ShardState) -> bool {
+        self.decided.get(&state.version).is_some_and(|id| self.entries[id].state == *state)
+    }
+
+    /// What a stage may stand on: the tip or a staged version.
+    pub fn base(&self, state: &ShardState) -> Option<&Arc<Entry>> {
+        if self.tip().state == *state { Some(self.tip()) } else { self.find_staged(state) }
+    }
+
+    /// An entry and those it stands on, newest first, as far as they are kept.
+    pub fn line(&self, entry: &Entry) -> Vec<&Arc<Entry>> {
+        let mut line = Vec::new();
+        let mut next = Some(entry.id);
+        while let Some(entry) = next.and_then(|id| self.entries.get(&id)) {
+            line.push(entry);
+            next = entry.base;
+        }
+        line
+    }
+
+    /// What the command gives, here and in every engine.
+    pub fn apply(&mut self, command: &Command) -> Outcome {
+        let outcome = match command {
+            Command::Stage(stage) => self.stage(stage).map(Outcome::State),
+            Command::Settle(state) => self.settle(state).map(|()| Outcome::Done),
+            Command::Abort { version, prepare_id } => Ok(Outcome::Dropped(self.abort(*version, *prepare_id))),
+            Command::AbortAll => Ok(Outcome::Dropped(self.abort_all())),
+            Command::Adopt(state) => self.settle(state).map(|()| {
+                self.abort_all();
+                Outcome::Done
+            }),
+            Command::Rollback { to, epoch } => self.rollback(*to, *epoch).map(Outcome::State),
+            Command::Prune { before } => {
+                self.prune(*before);
+                Ok(Outcome::Done)
+            }
+        };
+        outcome.unwrap_or_else(Outcome::Refused)
+    }
+
+    fn stage(&mut self, stage: &Stage) -> Result<ShardState, Reason> {
+        let base = Arc::clone(self.base(&stage.base).ok_or(Reason::BaseMismatch)?);
+        if !self.is_sound(&stage.operations) {
+            return Err(Reason::InvalidArgument);
+        }
+        let follows = stage.stamp.version > base.stamp.version && stage.stamp.epoch >= base.stamp.epoch;
+        if !follows || stage.stamp.epoch < self.epoch {
+            return Err(Reason::BaseMismatch);
+        }
+        let name = (stage.stamp.version, stage.prepare_id);
+        if self.staged().any(|entry| (entry.stamp.version, entry.prepare_id) == name) {
+            return Err(Reason::PreconditionFailed);
+        }
+        let mut forest = base.forest.clone();
+        for MergeName { inputs, output } in &stage.merges {
+            let at = forest.find(inputs).ok_or(Reason::Internal)?;
+            forest = forest.merge(at, inputs.len());
+            if forest.frozen()[at] != *output {
+                return Err(Reason::Corrupted);
+            }
+        }
+        let freezes = !stage.operations.is_empty() && forest.entries()[0] >= u64::from(self.params.capacity);
+        if forest.entries().len() + usize::from(freezes) > usize::from(self.params.tree_limit) {
+            return Err(Reason::ResourceExhausted);
+        }
+        let forest = forest.write(stage.stamp, &stage.operations);
+        let mut live = base.live.clone();
+        for Operation { key, change } in &stage.operations {
+            match change {
+                Change::Put(value) => {
+                    let value = Live { stamp: stage.stamp, value: value.as_slice().into() };
+                    live.insert(key.clone(), value);
+                }
+                Change::Delete => {
+                    live.remove(key);
+                }
+            }
+        }
+        let state = ShardState { version: stage.stamp.version, digest: forest.digest() };
+        let (id, prepare_id) = (self.next_id, stage.prepare_id);
+        let entry = Entry { id, base: Some(base.id), stamp: stage.stamp, prepare_id, state, forest, live };
+        self.next_id += 1;
+        self.entries.insert(id, Arc::new(entry));
+        self.staged.insert(id);
+        Ok(state)
+    }
+
+    fn is_sound(&self, operations: &[Operation]) -> bool {
+        let lengths = 1..=self.params.key_bytes_max as usize;
+        let ascends = operations.windows(2).all(|pair| pair[0].key < pair[1].key);
+        ascends && operations.iter().all(|operation| lengths.contains(&operation.key.len()))
+    }
+
+    fn settle(&mut self, state: &ShardState) -> Result<(), Reason> {
+        if self.is_decided(state) {
+            return Ok(());
+        }
+        let entry = Arc::clone(self.find_staged(state).ok_or(Reason::StateMissing)?);
+        let line: Vec<Arc<Entry>> =
+            self.line(&entry).into_iter().filter(|entry| self.staged.contains(&entry.id)).cloned().collect();
+        for winner in line.into_iter().rev() {
+            self.staged.remove(&winner.id);
+            self.decided.insert(winner.stamp.version, winner.id);
+            let siblings: Vec<EntryId> =
+                self.staged().filter(|entry| entry.base == winner.base).map(|entry| entry.id).collect();
+            siblings.into_iter().for_each(|id| {
+                self.drop_family(id);
+            });
+        }
+        Ok(())
+    }
+
+    fn drop_family(&mut self, id: EntryId) -> usize {
+        let children: Vec<EntryId> =
+            self.staged().filter(|entry| entry.base == Some(id)).map(|entry| entry.id).collect();
+        let dropped: usize = children.into_iter().map(|child| self.drop_family(child)).sum();
+        self.staged.remove(&id);
+        self.entries.remove(&id);
+        dropped + 1
+    }
+
+    fn abort(&mut self, version: Version, prepare_id: PrepareId) -> usize {
+        let named = |entry: &&Arc<Entry>| (entry.stamp.version, entry.prepare_id) == (version, prepare_id);
+        let id = self.staged().find(named).map(|entry| entry.id);
+        id.map_or(0, |id| self.drop_family(id))
+    }
+
+    fn abort_all(&mut self) -> usize {
+        let all = std::mem::take(&mut self.staged);
+        all.iter().for_each(|id| {
+            self.entries.remove(id);
+        });
+        all.len()
+    }
+
+    fn rollback(&mut self, to: Version, epoch: Epoch) -> Result<ShardState, Reason> {
+        if to < self.boundary {
+            return Err(Reason::Pruned);
+        }
+        self.abort_all();
+        for id in self.decided.split_off(&to.next()).into_values() {
+            self.entries.remove(&id);
+        }
+        self.epoch = self.epoch.max(epoch);
+        Ok(self.tip().state)
+    }
+
+    fn prune(&mut self, before: Version) {
+        if before <= self.boundary {
+            return;
+        }
+        self.boundary = before;
+        let kept = *self.decided.range(..=before).next_back().expect("the oldest is at or below the boundary").0;
+        let later = self.decided.split_off(&kept);
+        for id in std::mem::replace(&mut self.decided, later).into_values() {
+            self.entries.remove(&id);
+        }
+    }
+}

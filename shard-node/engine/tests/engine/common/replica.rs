@@ -1,0 +1,206 @@
+//! One engine with the raft log that feeds it: it applies commands, flushes, and comes back after failures.
+
+use std::sync::Arc;
+
+use coppice_engine::{
+    Engine, Error, Manifest, MergeProgress, Options, RaftPosition, Report, SnapshotReceiver, StageRequest, fsck,
+};
+use coppice_env::{Rng, SimRng, SimStorage, Storage};
+use coppice_types::{Params, ShardId};
+
+use super::{model::Outcome, pick, workload::Command};
+
+pub const SHARD: ShardId = ShardId(3);
+const DIR: &str = "shards/3";
+
+/// What a restart does to writes that were not synced.
+#[derive(Clone, Copy, Debug)]
+pub enum Loss {
+    /// They stay: the process was killed.
+    Process,
+    /// Some of them are lost: power failed.
+    Power(u64),
+}
+
+/// An engine and its log.
+#[derive(Debug)]
+pub struct Replica {
+    pub sim: SimStorage,
+    pub options: Options,
+    pub log: Vec<(Command, Outcome)>,
+    engine: Option<Engine>,
+}
+
+/// The shard's directory in a file system.
+pub fn dir(sim: &SimStorage) -> Arc<dyn Storage> {
+    sim.storage().subdir(DIR).expect("a legal path")
+}
+
+/// Does to the engine what the command says.
+pub fn execute(engine: &mut Engine, command: &Command) -> Result<Outcome, Error> {
+    Ok(match command {
+        Command::Stage(stage) => {
+            let request = StageRequest {
+                stamp: stage.stamp,
+                prepare_id: stage.prepare_id,
+                base: stage.base,
+                merges: &stage.merges,
+                operations: &stage.operations,
+            };
+            Outcome::State(engine.stage(&request)?.state)
+        }
+        Command::Settle(state) => engine.settle(state).map(|()| Outcome::Done)?,
+        Command::Abort { version, prepare_id } => Outcome::Dropped(engine.abort(*version, *prepare_id)),
+        Command::AbortAll => Outcome::Dropped(engine.abort_all_staged()),
+        Command::Adopt(state) => engine.adopt(state).map(|()| Outcome::Done)?,
+        Command::Rollback { to, epoch } => Outcome::State(engine.rollback(*to, *epoch)?),
+        Command::Prune { before } => engine.prune(*before).map(|()| Outcome::Done)?,
+    })
+}
+
+/// The raft entry at an index, and the caller's state there.
+pub fn position(index: usize) -> RaftPosition {
+    RaftPosition { index: index as u64, term: 1 + index as u64 / 10 }
+}
+
+pub fn machine_state(index: usize) -> Vec<u8> {
+    index.to_le_bytes().repeat(index % 40)
+}
+
+impl Replica {
+    pub fn new(params: &Params, options: Options) -> Self {
+        let sim = SimStorage::new();
+        let engine = Engine::create(dir(&sim), SHARD, params.clone(), options.clone()).expect("an empty directory");
+        Self { sim, options, log: Vec::new(), engine: Some(engine) }
+    }
+
+    /// Opens the directory and replays the log from where the directory ends.
+    ///
+    /// # Errors
+    /// What `open` gives.
+    pub fn reopen(sim: SimStorage, options: Options, log: Vec<(Command, Outcome)>) -> Result<Self, Error> {
+        let engine = Engine::open(dir(&sim), options.clone())?;
+        let mut replica = Self { sim, options, log: Vec::new(), engine: Some(engine) };
+        replica.replay(log);
+        Ok(replica)
+    }
+
+    fn replay(&mut self, log: Vec<(Command, Outcome)>) {
+        let engine = self.engine();
+        let durable = usize::try_from(engine.durable_position().index).expect("an index");
+        assert!(durable <= log.len(), "the directory is ahead of the log");
+        assert_eq!(engine.durable_position(), if durable == 0 { RaftPosition::default() } else { position(durable) });
+        assert_eq!(engine.machine_state(), machine_state(durable));
+        assert!(engine.fallback_position() <= engine.durable_position());
+        for (command, expected) in &log[durable..] {
+            assert_eq!(self.try_execute(command), *expected, "replay of {command:?}");
+        }
+        self.log = log;
+    }
+
+    pub fn engine(&self) -> &Engine {
+        self.engine.as_ref().expect("open, but for within a restart")
+    }
+
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        self.engine.as_mut().expect("open, but for within a restart")
+    }
+
+    pub fn into_engine(self) -> Engine {
+        self.engine.expect("open, but for within a restart")
+    }
+
+    fn try_execute(&mut self, command: &Command) -> Outcome {
+        execute(self.engine_mut(), command).unwrap_or_else(|error| Outcome::Refused(error.reason()))
+    }
+
+    pub fn apply(&mut self, command: &Command) -> Outcome {
+        let outcome = self.try_execute(command);
+        self.log.push((command.clone(), outcome.clone()));
+        outcome
+    }
+
+    /// # Errors
+    /// What the engine's flush gives.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        let index = self.log.len();
+        self.engine_mut().flush(position(index), &machine_state(index))
+    }
+
+    /// Loses the process or the power, and comes back.
+    pub fn restart(&mut self, loss: Loss) {
+        let durable = self.engine().durable_position();
+        self.engine = None;
+        self.sim = match loss {
+            Loss::Process => self.sim.process_loss(),
+            Loss::Power(seed) => self.sim.power_loss(seed),
+        };
+        let engine = Engine::open(dir(&self.sim), self.options.clone()).expect("opens after a loss");
+        assert_eq!(engine.durable_position(), durable, "what a flush made durable stays");
+        self.engine = Some(engine);
+        let log = std::mem::take(&mut self.log);
+        self.replay(log);
+    }
+
+    /// Sends a snapshot to an empty directory and goes on from there, after what `meanwhile` does to the sender.
+    pub fn move_by_snapshot(&mut self, rng: &mut SimRng, meanwhile: impl FnOnce(&mut Self, &mut SimRng)) {
+        self.flush().expect("flushes");
+        let manifest = self.engine_mut().pin_snapshot().expect("pins");
+        assert_eq!(Manifest::decode(&manifest.encode()).expect("decodes").encode(), manifest.encode());
+        meanwhile(self, rng);
+        let target = SimStorage::new();
+        send(self.engine(), &manifest, &target, 1 + pick(rng, 20_000)).expect("receives");
+        let id = manifest.id;
+        self.engine_mut().unpin_snapshot(id);
+        let log = std::mem::take(&mut self.log);
+        *self = Self::reopen(target, self.options.clone(), log).expect("opens");
+    }
+
+    /// A local action that no digest may depend on.
+    pub fn act(&mut self, rng: &mut SimRng) {
+        match rng.below(100) {
+            0..40 => {
+                let budget = [1, 5, 1000][pick(rng, 3)];
+                for _ in 0..=rng.below(3) {
+                    if self.engine_mut().merge_step(budget).expect("merges") == MergeProgress::Idle {
+                        break;
+                    }
+                }
+            }
+            40..80 => self.flush().expect("flushes"),
+            80..88 => self.restart(Loss::Process),
+            88..97 => self.restart(Loss::Power(rng.next_u64())),
+            _ => self.move_by_snapshot(rng, |own, rng| {
+                for _ in 0..rng.below(3) {
+                    own.flush().expect("flushes");
+                }
+            }),
+        }
+    }
+
+    /// What an offline check finds after the process was killed now.
+    pub fn check_directory(&self) -> Report {
+        check_directory(&self.sim.process_loss())
+    }
+}
+
+/// Fails with what fsck finds.
+pub fn check_directory(sim: &SimStorage) -> Report {
+    let report = fsck(dir(sim)).expect("fsck runs");
+    assert!(report.is_clean(), "fsck: {:#?}", report.findings);
+    report
+}
+
+/// Sends a pinned snapshot in pieces.
+///
+/// # Errors
+/// What the receiver gives.
+pub fn send(engine: &Engine, manifest: &Manifest, target: &SimStorage, piece: usize) -> Result<(), Error> {
+    let mut receiver = SnapshotReceiver::new(dir(target), manifest.clone())?;
+    while let Some((file, offset)) = receiver.next() {
+        let file = file.to_owned();
+        let bytes = engine.read_snapshot(manifest.id, &file, offset, piece)?;
+        receiver.write(&file, offset, &bytes)?;
+    }
+    receiver.finish()
+}

@@ -1,0 +1,259 @@
+//! A crash at every I/O of a workload: what was not synced is torn, lost or reordered, then the directory is opened and the log replayed.
+
+use std::cell::Cell;
+
+use coppice_engine::{Engine, Error, MergeProgress};
+use coppice_env::{Fault, Operation as Call, Rng, SimRng, SimStorage};
+use coppice_types::Params;
+
+use crate::common::{
+    checks::check_all,
+    for_each_seed,
+    model::{Model, Outcome},
+    pick,
+    replica::{self, Replica, SHARD, check_directory, dir, execute, machine_state, position},
+    tiny_options, tiny_params,
+    workload::{Command, Generator},
+};
+
+/// What one replica does.
+enum Step {
+    Apply(Command),
+    Flush,
+    Merge(usize),
+}
+
+/// A recorded workload.
+struct Workload {
+    params: Params,
+    options: coppice_engine::Options,
+    steps: Vec<Step>,
+    log: Vec<(Command, Outcome)>,
+    /// The model after each prefix of the log.
+    models: Vec<Model>,
+}
+
+impl Workload {
+    fn record(seed: u64, commands: usize) -> Self {
+        let mut rng = SimRng::new(seed);
+        let params = tiny_params(&mut rng);
+        let options = tiny_options(&mut rng);
+        let mut generator = Generator::new(SimRng::new(rng.next_u64()), &params, 40);
+        let mut model = Model::new(&params);
+        let (mut steps, mut log, mut models) = (Vec::new(), Vec::new(), vec![model.clone()]);
+        for _ in 0..commands {
+            let command = generator.next(&model);
+            log.push((command.clone(), model.apply(&command)));
+            models.push(model.clone());
+            steps.push(Step::Apply(command));
+            match rng.below(10) {
+                0..3 => steps.push(Step::Flush),
+                3..6 => steps.push(Step::Merge(1 + pick(&mut rng, 20))),
+                _ => {}
+            }
+        }
+        steps.push(Step::Flush);
+        Self { params, options, steps, log, models }
+    }
+
+    /// Runs until the end or the crash. Gives the log index that is durable for sure, and the one that may be.
+    fn run(&self, sim: &SimStorage, from: Option<Engine>) -> (usize, usize) {
+        let (mut sure, mut maybe, mut at) = (0, 0, 0);
+        let create = || Engine::create(dir(sim), SHARD, self.params.clone(), self.options.clone());
+        let Ok(mut engine) = from.map_or_else(create, Ok) else {
+            assert!(sim.crashed(), "an empty directory is made");
+            return (sure, maybe);
+        };
+        for step in &self.steps {
+            match step {
+                Step::Apply(command) => {
+                    // Commands change memory alone.
+                    let outcome =
+                        execute(&mut engine, command).unwrap_or_else(|error| Outcome::Refused(error.reason()));
+                    assert_eq!(outcome, self.log[at].1, "{command:?}");
+                    at += 1;
+                }
+                Step::Flush => {
+                    maybe = at;
+                    let flushed = engine.flush(position(at), &machine_state(at));
+                    if sim.crashed() {
+                        if flushed.is_ok() {
+                            sure = at;
+                        }
+                        return (sure, maybe);
+                    }
+                    flushed.expect("flushes");
+                    sure = at;
+                }
+                Step::Merge(budget) => {
+                    let _: MergeProgress = engine.merge_step(*budget).expect("merges");
+                }
+            }
+        }
+        (sure, maybe)
+    }
+
+    /// Opens what a crash left and compares it with the model, there and after the rest of the log.
+    fn recover(&self, sim: &SimStorage, (sure, maybe): (usize, usize)) {
+        if !Engine::exists(&*dir(sim)).expect("asks") {
+            assert_eq!(sure, 0, "a flushed directory exists");
+            drop(Engine::create(dir(sim), SHARD, self.params.clone(), self.options.clone()).expect("is made anew"));
+        } else {
+            check_directory(sim);
+        }
+        let engine = Engine::open(dir(sim), self.options.clone()).expect("opens after a crash");
+        let durable = usize::try_from(engine.durable_position().index).expect("an index");
+        assert!(durable == maybe || durable == sure, "durable is {durable}, not {sure} or {maybe}");
+        check_all(&engine, &self.models[durable]);
+        drop(engine);
+        let mut replica =
+            Replica::reopen(sim.clone(), self.options.clone(), self.log.clone()).expect("opens and replays");
+        check_all(replica.engine(), self.models.last().expect("at least the empty one"));
+        replica.flush().expect("flushes");
+        replica.check_directory();
+    }
+}
+
+#[test]
+fn a_crash_at_any_write_loses_nothing_that_was_flushed() {
+    for_each_seed("a_crash_at_any_write_loses_nothing_that_was_flushed", 4, |seed| {
+        let workload = Workload::record(seed, 40);
+        let sim = SimStorage::new();
+        workload.run(&sim, None);
+        for at in 0..sim.io_count() {
+            let sim = SimStorage::new();
+            sim.crash_after(at);
+            let flushed = workload.run(&sim, None);
+            assert!(sim.crashed(), "write {at} happens");
+            for loss in 0..3 {
+                workload.recover(&sim.power_loss(at * 10 + loss), flushed);
+            }
+            workload.recover(&sim.process_loss(), flushed);
+        }
+    });
+}
+
+#[test]
+fn a_crash_in_recovery_loses_nothing_either() {
+    let interrupted = Cell::new(0);
+    for_each_seed("a_crash_in_recovery_loses_nothing_either", 6, |seed| {
+        let workload = Workload::record(seed + 100, 40);
+        let sim = SimStorage::new();
+        workload.run(&sim, None);
+        let mut rng = SimRng::new(seed);
+        for round in 0..30 {
+            let sim = SimStorage::new();
+            sim.crash_after(rng.below(600));
+            let flushed = workload.run(&sim, None);
+            let wreck = sim.power_loss(round);
+            if !Engine::exists(&*dir(&wreck)).expect("asks") {
+                continue;
+            }
+            // How many writes does recovery make?
+            let probe = wreck.process_loss();
+            drop(Engine::open(dir(&probe), workload.options.clone()).expect("opens"));
+            for at in 0..probe.io_count() {
+                let second = wreck.process_loss();
+                second.crash_after(at);
+                let opened = Engine::open(dir(&second), workload.options.clone());
+                assert!(second.crashed());
+                drop(opened);
+                interrupted.set(interrupted.get() + 1);
+                workload.recover(&second.power_loss(at), flushed);
+                workload.recover(&second.process_loss(), flushed);
+            }
+        }
+    });
+    assert!(interrupted.get() > 0, "recovery never had anything to write");
+}
+
+#[test]
+fn a_failed_call_leaves_the_state_intact() {
+    const CALLS: [Call; 5] = [Call::Write, Call::Sync, Call::SyncDir, Call::Open, Call::Name];
+    for_each_seed("a_failed_call_leaves_the_state_intact", 10, |seed| {
+        let workload = Workload::record(seed + 200, 50);
+        let mut rng = SimRng::new(seed);
+        let sim = SimStorage::new();
+        let mut engine = Engine::create(dir(&sim), SHARD, workload.params.clone(), workload.options.clone())
+            .expect("an empty directory");
+        let mut at = 0;
+        for step in &workload.steps {
+            match step {
+                Step::Apply(command) => {
+                    let outcome = execute(&mut engine, command);
+                    assert_eq!(outcome.unwrap_or_else(|error| Outcome::Refused(error.reason())), workload.log[at].1);
+                    at += 1;
+                }
+                Step::Merge(budget) => drop(engine.merge_step(*budget).expect("merges")),
+                Step::Flush => {
+                    let operation = CALLS[pick(&mut rng, CALLS.len())];
+                    let skip = rng.below(5);
+                    let kind = std::io::ErrorKind::Other;
+                    sim.inject(Fault { operation, path_part: String::new(), skip, kind });
+                    let failed = engine.flush(position(at), &machine_state(at));
+                    sim.clear_faults();
+                    check_all(&engine, &workload.models[at]);
+                    // What failed once is repeated, unless the engine says that it must be opened anew.
+                    let again = match failed {
+                        Ok(()) => Ok(()),
+                        Err(_) => engine.flush(position(at), &machine_state(at)),
+                    };
+                    if let Err(error) = again {
+                        assert!(matches!(error, Error::Poisoned), "{error}");
+                        drop(engine);
+                        let log = workload.log[..at].to_vec();
+                        let mut reopened = Replica::reopen(sim.clone(), workload.options.clone(), log).expect("opens");
+                        reopened.flush().expect("flushes");
+                        engine = reopened.into_engine();
+                    }
+                    let loss = sim.power_loss(rng.next_u64());
+                    check_directory(&loss);
+                    let survivor = Engine::open(dir(&loss), workload.options.clone()).expect("opens");
+                    assert_eq!(survivor.durable_position(), if at == 0 { Default::default() } else { position(at) });
+                    check_all(&survivor, &workload.models[at]);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_crash_while_a_snapshot_is_received_leaves_nothing_half() {
+    for_each_seed("a_crash_while_a_snapshot_is_received_leaves_nothing_half", 3, |seed| {
+        let workload = Workload::record(seed + 300, 60);
+        let sim = SimStorage::new();
+        let mut engine = Engine::create(dir(&sim), SHARD, workload.params.clone(), workload.options.clone())
+            .expect("an empty directory");
+        for (at, (command, _)) in workload.log.iter().enumerate() {
+            let _: Result<Outcome, Error> = execute(&mut engine, command);
+            if at % 7 == 0 {
+                engine.flush(position(at + 1), &machine_state(at + 1)).expect("flushes");
+            }
+        }
+        let end = workload.log.len();
+        engine.flush(position(end), &machine_state(end)).expect("flushes");
+        let manifest = engine.pin_snapshot().expect("pins");
+        let whole = SimStorage::new();
+        replica::send(&engine, &manifest, &whole, 1000).expect("receives");
+        for at in 0..whole.io_count() {
+            let target = SimStorage::new();
+            target.crash_after(at);
+            let sent = replica::send(&engine, &manifest, &target, 1000);
+            assert!(target.crashed() && sent.is_err(), "write {at} happens");
+            for loss in 0..2 {
+                let target = target.power_loss(at * 10 + loss);
+                // It goes on, or begins anew if what came is damaged.
+                if !Engine::exists(&*dir(&target)).expect("asks") {
+                    let resumed = replica::send(&engine, &manifest, &target, 1000);
+                    if matches!(resumed, Err(Error::SnapshotRefused(_))) {
+                        replica::send(&engine, &manifest, &target, 1000).expect("receives from the start");
+                    } else {
+                        resumed.expect("goes on");
+                    }
+                }
+                check_directory(&target);
+                workload.recover(&target, (end, end));
+            }
+        }
+    });
+}

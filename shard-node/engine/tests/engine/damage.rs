@@ -1,0 +1,200 @@
+//! A flipped bit anywhere, a truncated or missing file: found, or harmless; never a wrong answer, never a panic.
+
+use coppice_engine::{Engine, Error, Options, fsck};
+use coppice_env::{OpenMode, Rng, SimRng, SimStorage, Storage};
+use coppice_types::{ErrorKind, Params};
+
+use crate::common::{
+    checks::check_names,
+    for_each_seed,
+    model::Model,
+    replica::{Replica, SHARD, dir},
+    workload::{Command, Generator},
+};
+
+/// A small directory with a bit of everything: several trees, versions, staged ones, a merge, values in and out of line.
+struct Small {
+    sim: SimStorage,
+    options: Options,
+    /// The model at each flush.
+    flushed: Vec<(u64, Model)>,
+    keys: Vec<Vec<u8>>,
+}
+
+fn small(seed: u64) -> Small {
+    let params = Params {
+        capacity: 8,
+        key_bytes_max: 16,
+        node_bytes: 352,
+        fanout: 4,
+        inline_bytes: 8,
+        filter_bits: 4,
+        tier_ratio: 2,
+        ..Params::default()
+    };
+    let options = Options { meta_compaction_bytes_min: 1 << 20, segment_bytes_max: 1500, ..Options::default() };
+    let mut rng = SimRng::new(seed);
+    let mut generator = Generator::new(SimRng::new(rng.next_u64()), &params, 12);
+    let mut model = Model::new(&params);
+    let mut replica = Replica::new(&params, options.clone());
+    let mut flushed = vec![(0, model.clone())];
+    // Until there is enough of everything; the same seed gives the same directory.
+    while replica.log.len() < 16 || model.tip().forest.frozen().is_empty() || model.staged.is_empty() {
+        let command = generator.next(&model);
+        if matches!(command, Command::Rollback { .. } | Command::AbortAll) || is_large(&command) {
+            continue;
+        }
+        let expected = model.apply(&command);
+        assert_eq!(replica.apply(&command), expected);
+        if rng.chance(300) {
+            replica.engine_mut().merge_step(1000).expect("merges");
+            replica.flush().expect("flushes");
+            flushed.push((replica.log.len() as u64, model.clone()));
+        }
+    }
+    replica.flush().expect("flushes");
+    flushed.push((replica.log.len() as u64, model));
+    let sim = replica.sim.process_loss();
+    Small { sim, options, flushed, keys: generator.keys }
+}
+
+fn is_large(command: &Command) -> bool {
+    matches!(command, Command::Stage(stage) if stage.operations.len() > 12)
+}
+
+/// What damage came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Refused,
+    FoundByRead,
+    Harmless,
+}
+
+fn is_damage(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupted | ErrorKind::Internal)
+}
+
+impl Small {
+    /// Opens and reads everything; each answer is right or an error.
+    fn read(&self, sim: &SimStorage) -> Outcome {
+        let engine = match Engine::open(dir(sim), self.options.clone()) {
+            Ok(engine) => engine,
+            Err(error) => {
+                assert!(is_damage(&error) || matches!(error, Error::Missing), "{error:?}");
+                return Outcome::Refused;
+            }
+        };
+        // With the newer superblock gone, the older one is a state that the log can be replayed from.
+        let index = engine.durable_position().index;
+        let model = &self.flushed.iter().rev().find(|(flushed, _)| *flushed == index).expect("a flushed state").1;
+        check_names(&engine, model);
+        assert_eq!(engine.shard(), SHARD);
+        let mut errors = 0;
+        for entry in model.entries.values() {
+            let view = engine.view(&entry.state).expect("it is here");
+            for key in &self.keys {
+                match view.get(key, true) {
+                    Ok(found) => {
+                        let found = found.map(|record| (record.stamp, record.value.expect("was asked for")));
+                        let live = entry.live.get(key).map(|live| (live.stamp, live.value.to_vec()));
+                        assert_eq!(found, live, "key {key:?}");
+                    }
+                    Err(error) => {
+                        assert!(is_damage(&error), "{error:?}");
+                        errors += 1;
+                    }
+                }
+            }
+        }
+        if errors > 0 { Outcome::FoundByRead } else { Outcome::Harmless }
+    }
+
+    /// Fsck runs, and finds something if reads did.
+    fn check(&self, sim: &SimStorage, outcome: Outcome) -> bool {
+        let clean = match fsck(dir(sim)) {
+            Ok(report) => report.is_clean(),
+            Err(error) => {
+                assert!(is_damage(&error) || matches!(error, Error::Missing), "{error:?}");
+                false
+            }
+        };
+        assert!(outcome == Outcome::Harmless || !clean, "reads found what fsck does not");
+        clean
+    }
+}
+
+fn len_of(sim: &SimStorage, path: &str) -> u64 {
+    sim.open(path, OpenMode::Existing).expect("opens").len().expect("has a length")
+}
+
+fn bytes_of(sim: &SimStorage, path: &str) -> Vec<u8> {
+    let file = sim.open(path, OpenMode::Existing).expect("opens");
+    let mut bytes = vec![0; usize::try_from(file.len().expect("has a length")).expect("small")];
+    file.read_exact_at(&mut bytes, 0).expect("reads");
+    bytes
+}
+
+/// The bytes to flip in a file: all that say something, and some of the zeroes that fill pages and superblocks. All if seeds are asked for.
+fn offsets(bytes: &[u8]) -> Vec<u64> {
+    let stride = if std::env::var_os("COPPICE_SEEDS").is_some() { 1 } else { 251 };
+    let chosen = bytes.iter().enumerate().filter(|(at, byte)| **byte != 0 || at % stride == 0);
+    chosen.map(|(at, _)| at as u64).collect()
+}
+
+#[test]
+fn a_flipped_bit_never_becomes_an_answer() {
+    for_each_seed("a_flipped_bit_never_becomes_an_answer", 1, |seed| {
+        let small = small(seed);
+        let pristine = small.sim.process_loss();
+        assert_eq!(small.read(&pristine), Outcome::Harmless);
+        assert!(small.check(&pristine, Outcome::Harmless));
+        let (mut refused, mut found_by_read, mut found_by_fsck, mut harmless) = (0, 0, 0, 0);
+        for path in pristine.files() {
+            for at in offsets(&bytes_of(&pristine, &path)) {
+                let bit = u8::try_from(at % 8).expect("below 8");
+                let sim = pristine.process_loss();
+                sim.flip_bit(&path, at, bit);
+                let outcome = small.read(&sim);
+                // Fsck is slow: it runs on one in some, and on all that reads overlooked.
+                match outcome {
+                    Outcome::Refused => refused += 1,
+                    Outcome::FoundByRead => found_by_read += 1,
+                    Outcome::Harmless if small.check(&sim, outcome) => harmless += 1,
+                    Outcome::Harmless => found_by_fsck += 1,
+                }
+                if at % 64 == 0 {
+                    small.check(&sim, outcome);
+                }
+            }
+        }
+        let counts = [refused, found_by_read, found_by_fsck, harmless];
+        assert!(counts[..3].iter().all(|count| *count > 500), "{counts:?}");
+        println!("refused, found by a read, found by fsck, harmless: {counts:?}");
+    });
+}
+
+#[test]
+fn a_truncated_or_missing_file_never_becomes_an_answer() {
+    for_each_seed("a_truncated_or_missing_file_never_becomes_an_answer", 3, |seed| {
+        let small = small(seed + 10);
+        for path in small.sim.files() {
+            let len = len_of(&small.sim, &path);
+            let mut lengths: Vec<u64> = (0..len).step_by(usize::try_from(len / 50 + 1).expect("small")).collect();
+            lengths.extend([len.saturating_sub(1), len + 1, len + 5000]);
+            for new_len in lengths {
+                let sim = small.sim.process_loss();
+                sim.open(&path, OpenMode::Existing).expect("opens").set_len(new_len).expect("cuts");
+                let outcome = small.read(&sim);
+                small.check(&sim, outcome);
+            }
+            let sim = small.sim.process_loss();
+            sim.remove(&path).expect("removes");
+            let outcome = small.read(&sim);
+            small.check(&sim, outcome);
+            // A value segment may be dead already.
+            if len > 0 && !path.contains("values-") {
+                assert_ne!(outcome, Outcome::Harmless, "{path} is not needed");
+            }
+        }
+    });
+}
