@@ -46,6 +46,12 @@ pub struct Engine {
     _lock: Box<dyn Send + Sync>,
 }
 
+// Reads go on from several threads behind a lock that writes take alone.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<Engine>();
+};
+
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine")

@@ -1,0 +1,140 @@
+//! The bytes of `docs/FORMAT.md`, held by golden files: `testdata/v1` was written by the first version of the formats.
+//!
+//! A test that fails here means that directories of users can't be opened any more. If a format must change, it gets a new version
+//! number, and `v1` stays as it is. `COPPICE_BLESS=1` writes the files of a new version.
+
+use std::sync::Arc;
+
+use coppice_engine::{Engine, MergeProgress, Options, PrepareId, RaftPosition, ShardState, StageRequest, fsck};
+use coppice_env::{DiskStorage, OpenMode, SimStorage, Storage};
+use coppice_types::{Change, Operation, Params, ShardId, Stamp, Version};
+
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v1");
+
+fn read(storage: &dyn Storage, name: &str) -> Vec<u8> {
+    let file = storage.open(name, OpenMode::Existing).expect("the file exists");
+    let mut bytes = vec![0; usize::try_from(file.len().expect("a length")).expect("small")];
+    file.read_exact_at(&mut bytes, 0).expect("readable");
+    bytes
+}
+
+/// Names of the files that are not empty.
+fn names(storage: &dyn Storage) -> Vec<String> {
+    let mut names = storage.list("").expect("a directory");
+    names.retain(|name| name != "lock");
+    names
+}
+
+fn copy(from: &dyn Storage, to: &dyn Storage) {
+    to.create_dir_all("").expect("a directory");
+    for name in names(from) {
+        let file = to.open(&name, OpenMode::CreateNew).expect("a new file");
+        file.write_all_at(&read(from, &name), 0).expect("room");
+    }
+}
+
+fn params() -> Params {
+    Params { key_bytes_max: 8, node_bytes: 320, fanout: 4, capacity: 8, inline_bytes: 16, ..Params::default() }
+}
+
+fn commit(engine: &mut Engine, version: u64, operations: &[Operation]) -> ShardState {
+    let merges = engine.built_merges();
+    let request = StageRequest {
+        stamp: Stamp::new(0, version),
+        prepare_id: PrepareId { term: 1, attempt: version },
+        base: engine.decided(),
+        merges: &merges,
+        operations,
+    };
+    let state = engine.stage(&request).expect("it follows on the decided state").state;
+    engine.settle(&state).expect("it is staged");
+    state
+}
+
+fn put(key: &str, value: &[u8]) -> Operation {
+    Operation { key: key.into(), change: Change::Put(value.to_vec()) }
+}
+
+fn delete(key: &str) -> Operation {
+    Operation { key: key.into(), change: Change::Delete }
+}
+
+/// A directory with all that the formats have: inline and stored values, tombstones, frozen and merged trees, dropped and staged
+/// versions, dead pages.
+fn build(sim: &SimStorage) -> (Engine, Vec<ShardState>) {
+    let options = Options { segment_bytes_max: 1000, ..Options::default() };
+    let mut engine = Engine::create(sim.storage(), ShardId(2), params(), options).expect("an empty directory");
+    let mut states = Vec::new();
+    for version in 1..=6 {
+        let key = |at: u64| format!("k{}", (version * 5 + at) % 17);
+        let mut operations: Vec<Operation> =
+            (0..5).map(|at| put(&key(at), &vec![version as u8; 3 + 15 * at as usize])).collect();
+        operations.push(delete(&key(7)));
+        operations.sort_by(|a, b| a.key.cmp(&b.key));
+        states.push(commit(&mut engine, version, &operations));
+        while engine.merge_step(5).expect("sound pages") == MergeProgress::Working {}
+        engine.flush(RaftPosition { index: version, term: 1 }, b"machine state").expect("room");
+    }
+    engine.prune(Version(3)).expect("usable");
+    let base = engine.decided();
+    for attempt in 1..=2 {
+        let request = StageRequest {
+            stamp: Stamp::new(0, 7),
+            prepare_id: PrepareId { term: 2, attempt },
+            base,
+            merges: &[],
+            operations: &[put("staged", &[attempt as u8; 20])],
+        };
+        engine.stage(&request).expect("it follows on the decided state");
+    }
+    engine.abort(Version(7), PrepareId { term: 2, attempt: 1 });
+    engine.flush(RaftPosition { index: 10, term: 2 }, b"machine state").expect("room");
+    (engine, states)
+}
+
+#[test]
+fn the_same_commands_write_the_golden_files() {
+    let sim = SimStorage::new();
+    let (engine, _) = build(&sim);
+    drop(engine);
+    let golden = DiskStorage::new(GOLDEN);
+    if std::env::var_os("COPPICE_BLESS").is_some() {
+        copy(&sim, &golden);
+    }
+    assert_eq!(names(&sim), names(&golden));
+    for name in names(&sim) {
+        assert!(read(&sim, &name) == read(&golden, &name), "{name} has other bytes than version 1 of the format");
+    }
+}
+
+#[test]
+fn the_golden_files_are_opened_and_answer() {
+    let sim = SimStorage::new();
+    copy(&DiskStorage::new(GOLDEN), &sim);
+    let report = fsck(Arc::new(sim.clone())).expect("a directory");
+    assert_eq!((report.findings, report.versions), (vec![], 5));
+    let mut engine = Engine::open(sim.storage(), Options::default()).expect("a sound directory");
+    assert_eq!((engine.shard(), engine.params()), (ShardId(2), &params()));
+    assert_eq!(engine.durable_position(), RaftPosition { index: 10, term: 2 });
+    assert_eq!(engine.fallback_position(), RaftPosition { index: 6, term: 1 });
+    assert_eq!((engine.machine_state(), engine.boundary()), (b"machine state".as_slice(), Version(3)));
+    let (_, states) = build(&SimStorage::new());
+    for state in &states[2..] {
+        assert!(engine.has(state), "version {}", state.version);
+    }
+    let staged = engine.staged();
+    assert_eq!(staged.len(), 1);
+    let view = engine.view(&staged[0].state).expect("staged");
+    let record = view.get(b"staged", true).expect("sound pages").expect("it was put");
+    assert_eq!(record.value, Some(vec![2; 20]));
+    assert_eq!(view.range(b"", None, 100, true).expect("sound pages").records.len(), 17);
+    commit_again(&mut engine);
+}
+
+/// The directory takes new versions.
+fn commit_again(engine: &mut Engine) {
+    let staged = engine.staged()[0].state;
+    engine.settle(&staged).expect("staged");
+    commit(engine, 8, &[put("k1", b"new")]);
+    engine.flush(RaftPosition { index: 11, term: 2 }, b"").expect("room");
+}
