@@ -1,0 +1,392 @@
+//! Single stories: what the protocol promises about votes, disks, snapshots, membership and reads.
+
+mod world;
+
+use bytes::Bytes;
+use coppice_consensus::{Change, Error, Group, Membership, Message, Position, RaftId, Role};
+use coppice_env::{SimRng, SimStorage};
+use coppice_types::ErrorKind;
+use world::{World, options};
+
+const A: RaftId = RaftId::new(1, 1);
+const B: RaftId = RaftId::new(2, 1);
+const C: RaftId = RaftId::new(3, 1);
+
+fn rng() -> Box<SimRng> {
+    Box::new(SimRng::new(1))
+}
+
+fn cut(world: &World, id: RaftId) {
+    let others: Vec<String> = world.ids().into_iter().filter(|other| *other != id).map(|id| id.to_string()).collect();
+    let others: Vec<&str> = others.iter().map(String::as_str).collect();
+    world.network.partition(&[&id.to_string()], &others);
+}
+
+/// A world of three in which `leader` leads.
+fn led_by(leader: RaftId) -> World {
+    let mut world = World::new(5, 3);
+    world.group(leader).campaign().expect("it has a vote");
+    world.run_until("the leader is elected", |world| world.leader() == Some(leader));
+    world.run(10);
+    world
+}
+
+fn commit(world: &mut World) -> Position {
+    let leader = world.leader().expect("there is a leader");
+    let position = world.propose(leader).expect("it proposes");
+    world.run_until("the entry is acknowledged", |world| world.acknowledged.contains_key(&position.index));
+    position
+}
+
+fn fill(world: &mut World, entries: u32) {
+    for _ in 0..entries {
+        commit(world);
+    }
+}
+
+#[test]
+fn an_empty_directory_never_votes() {
+    // A and B commit e, C lags; B comes back empty; A goes down; C must not win with B's help.
+    let mut world = led_by(A);
+    cut(&world, C);
+    let e = commit(&mut world);
+    assert!(world.nodes[&C].machine.position.index < e.index);
+    world.crash(B);
+    world.nodes.remove(&B);
+    let empty = RaftId::new(2, 2);
+    world.add_empty(empty);
+    world.crash(A);
+    world.network.heal();
+    world.run(300);
+    assert_eq!(world.leader(), None, "one vote of three leads nobody");
+    // Not even if it is asked under its own name.
+    let bytes = {
+        let mut forged = None;
+        let mut pair = World::new(9, 2);
+        pair.network.partition(&["1.1"], &["2.1"]);
+        for _ in 0..100 {
+            pair.tick();
+            pair.group(A).tick();
+            while pair.group(A).has_ready() {
+                let send = &mut |message: Message| forged = Some(message.encode());
+                pair.group(A).advance(send).expect("advances");
+            }
+        }
+        let mut bytes = forged.expect("it asks for votes");
+        bytes[14..22].copy_from_slice(&empty.0.to_le_bytes());
+        bytes
+    };
+    let message = Message::decode(&bytes).expect("it is well formed");
+    assert_eq!((message.kind(), message.to()), ("pre_vote", empty));
+    let refused = world.group(empty).step(message).expect_err("it has no vote");
+    assert!(matches!(refused, Error::Refused(_)), "{refused}");
+    assert!(!world.group(empty).has_ready(), "it says nothing");
+    world.group(empty).campaign().expect_err("it can't lead");
+    // A comes back: e is still there, and B's successor gets it.
+    world.restart(A);
+    world.run_until("a leader", |world| world.leader().is_some());
+    world.run_until("the learner is added", |world| world.change(&[Change::AddLearner(empty)]).is_some());
+    world.run_until("it is promoted", |world| {
+        world.change(&[Change::Promote(empty), Change::Remove(B)]);
+        world.nodes[&empty].machine.entries.iter().any(|(position, _)| *position == e)
+            && world.group(empty).status().membership.voters == [A, empty, C]
+    });
+    world.converge();
+}
+
+#[test]
+fn a_log_is_made_once_and_opened_only_where_it_is() {
+    let disk = SimStorage::new();
+    assert!(!Group::exists(&disk).expect("reads"));
+    Group::open(disk.storage(), options(A), rng(), Position::START).expect_err("there is none");
+    Group::create(disk.storage(), options(A), rng(), &[B, C]).expect_err("it is not one of them");
+    Group::create(disk.storage(), options(A), rng(), &[A, A]).expect_err("one of them is there twice");
+    drop(Group::create(disk.storage(), options(A), rng(), &[A, B, C]).expect("makes"));
+    assert!(Group::exists(&disk).expect("reads"));
+    let again = Group::create(disk.storage(), options(A), rng(), &[A, B, C]).expect_err("there is one");
+    assert_eq!(again.kind(), ErrorKind::Conflict);
+    Group::create_empty(disk.storage(), options(A), rng()).expect_err("there is one");
+    let other = Group::open(disk.storage(), options(B), rng(), Position::START).expect_err("it is A's");
+    assert!(matches!(other, Error::WrongOwner { .. }), "{other}");
+    Group::open(disk.storage(), options(A), rng(), Position::START).expect("it is there");
+}
+
+#[test]
+fn a_machine_that_does_not_fit_the_log_is_refused() {
+    let mut world = led_by(A);
+    fill(&mut world, 5);
+    world.crash(B);
+    let disk = world.nodes[&B].disk.clone();
+    let last = world.nodes[&A].machine.position;
+    let open = |position| Group::open(disk.storage(), options(B), rng(), position).map(|_| ());
+    let ahead = Position { index: last.index + 100, term: last.term };
+    for wrong in [ahead, Position { index: 2, term: 99 }, Position { index: 0, term: 0 }] {
+        let error = open(wrong).expect_err("it does not fit");
+        assert!(matches!(error, Error::StateMismatch { .. }) && error.kind() == ErrorKind::Corrupted, "{error}");
+    }
+    open(Position::START).expect("it fits");
+}
+
+#[test]
+fn a_group_of_one_works() {
+    let mut world = World::new(3, 1);
+    world.run_until("it leads", |world| world.leader() == Some(A));
+    fill(&mut world, 20);
+    world.read(A);
+    world.settle(A);
+    assert_eq!(world.reads_done, 1);
+    world.persist(A);
+    world.crash(A);
+    world.restart(A);
+    world.group(A).campaign().expect("it has a vote");
+    world.settle(A);
+    assert_eq!(world.leader(), Some(A), "at once");
+    fill(&mut world, 5);
+    world.converge();
+}
+
+#[test]
+fn reads_need_a_majority_and_see_what_was_acknowledged() {
+    let mut world = led_by(A);
+    fill(&mut world, 3);
+    world.read(A);
+    world.read(B);
+    world.run_until("both are answered", |world| world.reads_done == 2);
+    cut(&world, A);
+    world.group(A).read_index().expect("it still thinks that it leads");
+    world.run_until("another leads", |world| world.leader().is_some_and(|id| id != A));
+    fill(&mut world, 1);
+    assert_eq!(world.reads_done, 2, "a leader without followers answers nothing");
+    world.run(30);
+    assert_eq!(world.group(A).status().role, Role::Candidate, "and steps down");
+    assert_eq!(world.group(A).read_index().expect_err("no leader").kind(), ErrorKind::Unavailable);
+}
+
+#[test]
+fn only_the_leader_takes_proposals_and_names_itself() {
+    let mut world = led_by(A);
+    let refused = world.group(B).propose(Bytes::from_static(b"x")).expect_err("it follows");
+    assert!(matches!(refused, Error::NotLeader { leader: Some(leader) } if leader == A), "{refused}");
+    let empty = world.group(A).propose(Bytes::new()).expect_err("it says nothing");
+    assert_eq!(empty.kind(), ErrorKind::Invalid);
+    let large = Bytes::from(vec![0; options(A).entry_bytes_max + 1]);
+    assert!(matches!(world.group(A).propose(large).expect_err("too large"), Error::TooLarge { .. }));
+}
+
+#[test]
+fn leadership_goes_where_it_is_sent() {
+    let mut world = led_by(A);
+    world.group(A).transfer_leader(RaftId(77)).expect_err("nobody");
+    world.group(A).transfer_leader(A).expect_err("itself");
+    world.group(A).transfer_leader(C).expect("a voter");
+    assert!(world.propose(A).is_none(), "no proposals meanwhile");
+    world.run_until("C leads", |world| world.leader() == Some(C));
+    world.group(C).step_down();
+    assert_eq!(world.group(C).status().role, Role::Follower);
+    world.converge();
+}
+
+#[test]
+fn a_quarantined_replica_votes_but_never_leads_until_it_has_a_snapshot() {
+    let mut world = led_by(A);
+    fill(&mut world, 20);
+    cut(&world, B);
+    world.run(5);
+    world.group(B).quarantine(b"a digest differs").expect("the disk works");
+    world.crash(B);
+    world.restart(B);
+    assert_eq!(world.group(B).quarantined(), Some(&b"a digest differs"[..]), "it is not forgotten");
+    let term = world.group(B).status().term;
+    world.run(200);
+    assert_eq!(world.group(B).status().term, term, "it does not campaign");
+    assert_eq!(world.group(B).status().role, Role::Follower);
+    world.group(B).campaign().expect_err("not even when told");
+    let installed = world.snapshots_installed;
+    // With A gone, C needs its vote.
+    world.crash(A);
+    world.network.heal();
+    world.run_until("C leads by its vote", |world| world.leader() == Some(C));
+    fill(&mut world, 1);
+    world.run_until("it gets a snapshot though its log matches", |world| world.snapshots_installed > installed);
+    assert!(world.group(B).quarantined().is_none());
+    world.converge();
+}
+
+#[test]
+fn a_leader_that_is_quarantined_steps_down() {
+    let mut world = led_by(A);
+    fill(&mut world, 10);
+    world.group(A).quarantine(b"mine differs").expect("the disk works");
+    assert_eq!(world.group(A).status().role, Role::Follower);
+    world.run_until("another leads", |world| world.leader().is_some_and(|id| id != A));
+    let installed = world.snapshots_installed;
+    world.run_until("it gets a snapshot", |world| world.snapshots_installed > installed);
+    world.converge();
+}
+
+#[test]
+fn changes_that_make_no_sense_are_refused() {
+    let mut world = led_by(A);
+    let new = RaftId::new(4, 1);
+    let cases: [&[Change]; 8] = [
+        &[],
+        &[Change::AddLearner(B)],
+        &[Change::Promote(B)],
+        &[Change::Promote(new)],
+        &[Change::Remove(new)],
+        &[Change::Remove(A)],
+        &[Change::AddLearner(new), Change::Remove(new)],
+        &[Change::AddLearner(RaftId(0))],
+    ];
+    for changes in cases {
+        let refused = world.group(A).change_membership(changes).expect_err("it makes no sense");
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{changes:?}");
+    }
+    let refused = world.group(B).change_membership(&[Change::AddLearner(new)]).expect_err("it follows");
+    assert!(matches!(refused, Error::NotLeader { .. }));
+    world.group(A).change_membership(&[Change::AddLearner(new)]).expect("it makes sense");
+    let second = world.group(A).change_membership(&[Change::Remove(B)]).expect_err("one at a time");
+    assert_eq!(second.kind(), ErrorKind::Unavailable);
+}
+
+#[test]
+fn a_learner_is_promoted_once_it_has_caught_up() {
+    let mut world = led_by(A);
+    fill(&mut world, 40);
+    let new = RaftId::new(4, 1);
+    world.change(&[Change::AddLearner(new)]).expect("proposes");
+    world.run_until("it is a learner", |world| world.group(A).status().membership.learners == [new]);
+    let early = world.group(A).change_membership(&[Change::Promote(new)]).expect_err("it has nothing");
+    assert_eq!(early.kind(), ErrorKind::Unavailable);
+    world.add_empty(new);
+    world.run_until("it has caught up", |world| {
+        let peers = world.group(A).status().peers;
+        let commit = world.group(A).status().commit;
+        peers.iter().any(|peer| peer.id == new && peer.learner && peer.matched == commit)
+    });
+    assert!(world.snapshots_installed > 0);
+    world.group(new).campaign().expect_err("a learner does not lead");
+    world.change(&[Change::Promote(new)]).expect("proposes");
+    world.run_until("it votes", |world| world.group(new).status().membership.is_voter(new));
+    world.change(&[Change::Remove(B)]).expect("proposes");
+    world.run_until("B is gone", |world| !world.group(A).status().membership.contains(B));
+    world.node(B).removed = true;
+    world.converge();
+}
+
+#[test]
+fn a_new_leader_ends_a_joint_membership_that_the_old_one_began() {
+    let mut ended = 0;
+    for delay in 0..6 {
+        let mut world = led_by(A);
+        let new = RaftId::new(4, 1);
+        world.add_empty(new);
+        world.change(&[Change::AddLearner(new)]).expect("proposes");
+        world.run_until("it has caught up", |world| {
+            let commit = world.group(A).status().commit;
+            world.group(A).status().peers.iter().any(|peer| peer.id == new && peer.matched == commit)
+        });
+        world.change(&[Change::Promote(new), Change::Remove(B)]).expect("proposes");
+        world.settle(A);
+        world.run(delay);
+        let old = Membership::of_voters(&[A, B, C]);
+        let untouched = |world: &World, id: &RaftId| {
+            let membership = world.nodes[id].group.as_ref().expect("up").status().membership;
+            membership.voters == old.voters
+        };
+        let before = world.ids().iter().filter(|id| untouched(&world, id)).count();
+        world.crash(A);
+        world.run_until("another leads", |world| world.leader().is_some());
+        world.run(60);
+        let leader = world.leader().expect("there is one");
+        let membership = world.group(leader).status().membership;
+        assert!(!membership.is_joint(), "after {delay} ticks, {before} not touched: {membership:?}");
+        ended += u32::from(membership.voters == [A, C, new]);
+    }
+    assert!(ended > 0, "the change survived the leader at times");
+}
+
+#[test]
+fn a_full_disk_refuses_entries_and_harms_nothing() {
+    let mut world = led_by(A);
+    fill(&mut world, 5);
+    let disk = world.nodes[&A].disk.clone();
+    disk.set_capacity(Some(disk.used_bytes()));
+    let mut refused = None;
+    for _ in 0..200 {
+        if let Err(error) = world.group(A).propose(Bytes::from(vec![1; 2000])) {
+            refused = Some(error);
+            break;
+        }
+        world.run(3);
+    }
+    let refused = refused.expect("the disk is full");
+    assert_eq!(refused.kind(), ErrorKind::Exhausted, "{refused}");
+    world.read(A);
+    world.run_until("reads go on", |world| world.reads_done == 1);
+    assert_eq!(world.leader(), Some(A));
+    disk.set_capacity(None);
+    fill(&mut world, 5);
+    // A follower's full disk stops that follower only.
+    let disk = world.nodes[&C].disk.clone();
+    disk.set_capacity(Some(disk.used_bytes()));
+    fill(&mut world, 150);
+    assert!(world.nodes[&C].machine.position < world.nodes[&B].machine.position);
+    disk.set_capacity(None);
+    world.converge();
+}
+
+#[test]
+fn an_installation_that_was_cut_off_is_finished_after_the_restart() {
+    let mut cut_off = 0;
+    for crash_after in 0..30 {
+        let mut world = led_by(A);
+        cut(&world, C);
+        fill(&mut world, 60);
+        world.persist(A);
+        world.persist(B);
+        let base = world.group(A).status().base.index;
+        assert!(base > world.nodes[&C].machine.position.index, "C needs a snapshot");
+        world.node(C).disk.crash_after(crash_after);
+        world.network.heal();
+        world.run(60);
+        if world.nodes[&C].group.is_some() {
+            continue;
+        }
+        let disk = world.nodes[&C].disk.clone();
+        let position = world.nodes[&C].durable.position;
+        let opened = Group::open(disk.storage(), options(C), rng(), position);
+        cut_off += u32::from(matches!(opened, Err(Error::InstallPending { .. })));
+        world.converge();
+    }
+    assert!(cut_off > 0, "a crash hit between the log's reset and the machine's");
+}
+
+#[test]
+fn entries_after_the_machines_durable_state_are_handed_out_again() {
+    let mut world = led_by(A);
+    fill(&mut world, 30);
+    world.persist(B);
+    let durable = world.nodes[&B].durable.position;
+    fill(&mut world, 30);
+    world.crash(B);
+    world.restart(B);
+    assert_eq!(world.nodes[&B].machine.position, durable);
+    // Its own log is enough where it knew that they were committed; a leader tells it of the rest.
+    cut(&world, B);
+    world.settle(B);
+    assert!(world.nodes[&B].machine.position.index > durable.index);
+    world.converge();
+}
+
+#[test]
+fn a_replica_that_was_removed_is_told_and_harms_nobody() {
+    let mut world = led_by(A);
+    world.change(&[Change::Remove(C)]).expect("proposes");
+    world.run_until("C knows", |world| world.nodes[&C].removed);
+    let term = world.group(A).status().term;
+    world.run(200);
+    assert_eq!(world.group(A).status().term, term, "it does not disturb the others");
+    world.converge();
+    assert_eq!(world.group(A).status().membership.voters, [A, B]);
+}
