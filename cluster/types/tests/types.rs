@@ -1,0 +1,158 @@
+//! The codec refuses what nothing wrote; parameters and names keep their limits.
+
+use std::collections::BTreeSet;
+
+use coppice_types::{
+    Change, ClusterId, Condition, Digest, ErrorKind, GroupId, Operation, Params, Precondition, Reason, SessionId,
+    ShardId, Stamp, Version,
+    codec::{Error, Reader, Writer},
+};
+
+#[test]
+fn values_are_read_as_they_were_written() {
+    let mut out = Writer::new();
+    out.u8(1);
+    out.u16(0x0203);
+    out.u32(0x0405_0607);
+    out.u64(0x0809_0a0b_0c0d_0e0f);
+    out.flag(true);
+    out.str16(b"short");
+    out.str32(b"long");
+    out.digest(&Digest([7; 32]));
+    out.stamp(Stamp::new(1, 2));
+    out.raw(&[9; 16]);
+    assert!(!out.is_empty());
+    let (len, bytes) = (out.len(), out.into_bytes());
+    assert_eq!(len, bytes.len());
+    assert_eq!(bytes[..7], [1, 3, 2, 7, 6, 5, 4], "little-endian");
+    let mut input = Reader::new(&bytes);
+    assert_eq!(input.u8(), Ok(1));
+    assert_eq!(input.u16(), Ok(0x0203));
+    assert_eq!(input.u32(), Ok(0x0405_0607));
+    assert_eq!(input.u64(), Ok(0x0809_0a0b_0c0d_0e0f));
+    assert_eq!(input.flag("flag"), Ok(true));
+    assert_eq!(input.str16(), Ok(&b"short"[..]));
+    assert_eq!(input.str32(), Ok(&b"long"[..]));
+    assert_eq!(input.digest(), Ok(Digest([7; 32])));
+    assert_eq!(input.stamp(), Ok(Stamp::new(1, 2)));
+    assert_eq!(input.remaining(), 16);
+    assert_eq!(input.clone().finish(), Err(Error::Trailing));
+    assert_eq!(input.bytes16(), Ok([9; 16]));
+    assert_eq!(input.finish(), Ok(()));
+}
+
+#[test]
+fn lengths_beyond_the_bytes_at_hand_are_refused() {
+    assert_eq!(Reader::new(&[0xff, 0xff, 1]).str16(), Err(Error::Truncated));
+    assert_eq!(Reader::new(&[0xff, 0xff, 0xff, 0xff, 1]).str32(), Err(Error::Truncated));
+    assert_eq!(Reader::new(&[1]).u16(), Err(Error::Truncated));
+    assert_eq!(Reader::new(&[0; 31]).digest(), Err(Error::Truncated));
+    assert_eq!(Reader::new(&[0; 15]).stamp(), Err(Error::Truncated));
+    assert_eq!(Reader::new(&[2]).flag("flag"), Err(Error::Malformed("flag")));
+    assert_eq!(Reader::new(&[]).u8(), Err(Error::Truncated));
+}
+
+#[test]
+fn operations_survive_encoding() {
+    for change in [Change::Put(b"value".to_vec()), Change::Put(Vec::new()), Change::Delete] {
+        let operation = Operation { key: b"key".to_vec(), change };
+        let mut out = Writer::new();
+        operation.encode(&mut out);
+        let bytes = out.into_bytes();
+        assert_eq!(Operation::decode(&mut Reader::new(&bytes)), Ok(operation));
+        for len in 0..bytes.len() {
+            assert!(Operation::decode(&mut Reader::new(&bytes[..len])).is_err());
+        }
+    }
+    assert_eq!(Operation::decode(&mut Reader::new(&[2, 0, 0])), Err(Error::Malformed("operation kind")));
+}
+
+#[test]
+fn preconditions_have_different_bytes() {
+    let conditions =
+        [Condition::Absent, Condition::LastChanged(Stamp::new(1, 2)), Condition::ValueHash(Digest([1; 32]))];
+    let encodings: BTreeSet<Vec<u8>> = conditions
+        .into_iter()
+        .map(|condition| {
+            let mut out = Writer::new();
+            Precondition { key: b"key".to_vec(), condition }.encode(&mut out);
+            out.into_bytes()
+        })
+        .collect();
+    assert_eq!(encodings.iter().map(Vec::len).collect::<Vec<_>>(), [22, 6, 38]);
+}
+
+#[test]
+fn parameters_survive_encoding() {
+    let params = Params { capacity: 99, journals_kept: true, ..Params::default() };
+    assert_eq!(params.check(), Ok(()));
+    let mut out = Writer::new();
+    params.encode(&mut out);
+    let bytes = out.into_bytes();
+    assert_eq!(Params::decode(&mut Reader::new(&bytes)), Ok(params));
+    for len in 0..bytes.len() {
+        assert_eq!(Params::decode(&mut Reader::new(&bytes[..len])), Err(Error::Truncated));
+    }
+    let mut other = bytes.clone();
+    other[0] = 2;
+    assert_eq!(Params::decode(&mut Reader::new(&other)), Err(Error::Malformed("parameter format")));
+    let mut other = bytes;
+    other[1] = 2;
+    assert_eq!(Params::decode(&mut Reader::new(&other)), Err(Error::Malformed("protocol version")));
+}
+
+#[test]
+fn parameters_out_of_range_are_refused_by_name() {
+    let refused = |params: Params| params.check().expect_err("out of range").0;
+    let good = Params::default;
+    assert_eq!(refused(Params { key_bytes_max: 0, ..good() }), "key_bytes_max");
+    assert_eq!(refused(Params { key_bytes_max: u32::MAX, ..good() }), "key_bytes_max");
+    assert_eq!(refused(Params { value_bytes_max: 0, ..good() }), "value_bytes_max");
+    assert_eq!(refused(Params { batch_bytes_max: 1, ..good() }), "batch_bytes_max");
+    assert_eq!(refused(Params { message_bytes_max: 1, ..good() }), "message_bytes_max");
+    assert_eq!(refused(Params { session_window: 0, ..good() }), "session_window");
+    assert_eq!(refused(Params { capacity: 7, ..good() }), "capacity");
+    assert_eq!(refused(Params { fanout: 3, ..good() }), "fanout");
+    assert_eq!(refused(Params { node_bytes: 2335, ..good() }), "node_bytes");
+    assert_eq!(refused(Params { node_bytes: 8193, ..good() }), "node_bytes");
+    assert_eq!(refused(Params { inline_bytes: 1025, ..good() }), "inline_bytes");
+    assert_eq!(refused(Params { filter_bits: 3, ..good() }), "filter_bits");
+    assert_eq!(refused(Params { tree_limit: 2, ..good() }), "tree_limit");
+    assert_eq!(refused(Params { tier_ratio: 1, ..good() }), "tier_ratio");
+    assert_eq!(Params { node_bytes: 2336, ..good() }.check(), Ok(()));
+    assert_eq!(Params { node_bytes: 4033, ..good() }.entry_weight_min(), 64);
+}
+
+#[test]
+fn groups_have_numbers() {
+    assert_eq!(GroupId::Root.number(), 0);
+    assert_eq!(GroupId::Shard(ShardId(0)).number(), 1);
+    for number in [0, 1, 77, u32::MAX] {
+        assert_eq!(GroupId::from_number(number).number(), number);
+    }
+    assert_eq!(GroupId::Shard(ShardId(4)).to_string(), "shard-4");
+    assert_eq!(GroupId::Root.to_string(), "root");
+}
+
+#[test]
+fn names_are_shown_in_hex_and_stamps_as_pairs() {
+    assert_eq!(ClusterId([0xab; 16]).to_string(), "ab".repeat(16));
+    assert_eq!(format!("{:?}", SessionId([1; 16])), "01".repeat(16));
+    assert_eq!(Digest::from_slice(&[0; 31]), None);
+    assert_eq!(Digest::from_slice(&[3; 32]), Some(Digest([3; 32])));
+    assert_eq!(Stamp::new(1, 22).to_string(), "(1, 22)");
+    assert_eq!(Version(4).next(), Version(5));
+    assert!(Stamp::new(1, 3) > Stamp::new(0, 9), "a later epoch is newer");
+}
+
+#[test]
+fn reasons_have_names_of_their_own() {
+    let names: BTreeSet<&str> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+    assert_eq!(names.len(), Reason::ALL.len());
+    for reason in Reason::ALL {
+        assert_eq!(Reason::from_name(reason.name()), Some(*reason));
+        assert_eq!(reason.to_string(), reason.name());
+    }
+    assert_eq!(Reason::from_name("NO_SUCH_REASON"), None);
+    assert_eq!(Reason::Pruned.kind(), ErrorKind::Conflict);
+}
