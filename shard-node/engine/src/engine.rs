@@ -17,7 +17,7 @@ use crate::{
     meta::{Delta, Meta, MetaOp, Tree, VersionId, VersionRecord},
     meta_log::{self, MetaLog, Operations},
     page::PageFile,
-    snapshot::Pin,
+    snapshot::{self, Pin},
     store::Store,
     superblock::{self, MACHINE_STATE_BYTES_MAX, Superblock},
     values,
@@ -96,7 +96,7 @@ impl Engine {
             return Err(Error::AlreadyExists);
         }
         for name in storage.list("").map_err(Error::io("list", "the directory"))? {
-            if is_ours(&name) {
+            if is_ours(&name) || name == snapshot::MANIFEST_FILE {
                 storage.remove(&name).map_err(Error::io("remove", &name))?;
             }
         }

@@ -21,7 +21,8 @@ use crate::{
 };
 
 const FORMAT: u8 = 1;
-const MANIFEST_FILE: &str = "snapshot";
+/// The manifest of a snapshot that is being received.
+pub(crate) const MANIFEST_FILE: &str = "snapshot";
 /// Most files of a snapshot, so that a manifest from a peer is bounded.
 const FILES_MAX: usize = 1 << 20;
 

@@ -1,0 +1,198 @@
+//! What operations cost: nodes read and written, as the counters say. These are promises of the design, not tunings.
+
+use coppice_engine::{Counters, Engine, MergeProgress, Options, PrepareId, RaftPosition, StageRequest};
+use coppice_env::SimStorage;
+use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp, Version};
+
+const RECORDS: u64 = 8000;
+
+struct Shard {
+    engine: Engine,
+    version: u64,
+    index: u64,
+}
+
+impl Shard {
+    fn new(params: Params, options: Options) -> Self {
+        let storage = SimStorage::new().storage();
+        let engine = Engine::create(storage, ShardId(0), params, options).expect("an empty directory");
+        Self { engine, version: 0, index: 0 }
+    }
+
+    /// One version with `RECORDS` records.
+    fn loaded() -> Self {
+        let mut shard = Self::new(Params::default(), Options::default());
+        shard.commit((0..RECORDS).map(|number| put(number, b"first")).collect());
+        shard.flush();
+        shard
+    }
+
+    fn stage(&mut self, operations: &[Operation]) -> coppice_engine::ShardState {
+        self.version += 1;
+        let merges = self.engine.built_merges();
+        let request = StageRequest {
+            stamp: Stamp { epoch: self.engine.epoch(), version: Version(self.version) },
+            prepare_id: PrepareId { term: 1, attempt: self.version },
+            base: self.engine.decided(),
+            merges: &merges,
+            operations,
+        };
+        self.engine.stage(&request).expect("it follows on the decided state").state
+    }
+
+    fn commit(&mut self, operations: Vec<Operation>) {
+        let state = self.stage(&operations);
+        self.engine.settle(&state).expect("staged");
+    }
+
+    fn flush(&mut self) {
+        self.index += 1;
+        self.engine.flush(RaftPosition { index: self.index, term: 1 }, b"").expect("room");
+    }
+
+    /// What the counters gained, and what came out.
+    fn cost<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> (Counters, T) {
+        let before = self.engine.counters();
+        let out = run(self);
+        let after = self.engine.counters();
+        let gained = Counters {
+            nodes_made: after.nodes_made - before.nodes_made,
+            span_reads: after.span_reads - before.span_reads,
+            span_writes: after.span_writes - before.span_writes,
+            node_dirty_hits: after.node_dirty_hits - before.node_dirty_hits,
+            node_young_hits: after.node_young_hits - before.node_young_hits,
+            node_old_hits: after.node_old_hits - before.node_old_hits,
+            ..Counters::default()
+        };
+        (gained, out)
+    }
+}
+
+fn nodes_read(counters: &Counters) -> u64 {
+    counters.span_reads + counters.node_dirty_hits + counters.node_young_hits + counters.node_old_hits
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key/{number:08}").into_bytes()
+}
+
+fn put(number: u64, value: &[u8]) -> Operation {
+    Operation { key: key(number), change: Change::Put(value.to_vec()) }
+}
+
+#[test]
+fn prune_rollback_and_abort_read_and_write_no_page() {
+    let mut shard = Shard::loaded();
+    for round in 1..=30 {
+        shard.commit(vec![put(round, b"next"), put(round * 100, b"next")]);
+        if round % 7 == 0 {
+            shard.flush();
+        }
+    }
+    shard.stage(&[put(1, b"staged")]);
+    let (cost, ()) = shard.cost(|shard| {
+        shard.engine.prune(Version(10)).expect("usable");
+        shard.engine.abort_all_staged();
+        shard.engine.rollback(Version(20), Epoch(1)).expect("not pruned");
+    });
+    assert_eq!(cost, Counters::default());
+}
+
+#[test]
+fn nodes_that_die_before_a_flush_are_never_written() {
+    let mut shard = Shard::loaded();
+    let (staging, ()) = shard.cost(|shard| {
+        for _ in 0..5 {
+            shard.stage(&(0..RECORDS).map(|number| put(number, b"lost")).collect::<Vec<_>>());
+            shard.engine.abort_all_staged();
+        }
+    });
+    assert!(staging.nodes_made > 500);
+    let (cost, ()) = shard.cost(Shard::flush);
+    assert_eq!(cost.span_writes, 0);
+}
+
+#[test]
+fn a_commit_touches_every_node_once() {
+    let mut shard = Shard::loaded();
+    let (cost, ()) = shard.cost(|shard| shard.commit((0..RECORDS).map(|number| put(number, b"again")).collect()));
+    let (all, _) = shard.cost(|shard| {
+        let state = shard.engine.decided();
+        shard.engine.view(&state).expect("decided").range(b"", None, usize::MAX, false).expect("sound pages").records
+    });
+    let nodes = nodes_read(&all);
+    assert!(nodes > 100);
+    assert!(nodes_read(&cost) <= nodes && cost.nodes_made <= nodes, "{cost:?} for {nodes} nodes");
+}
+
+#[test]
+fn a_diff_reads_what_has_changed_and_not_what_is_there() {
+    let mut shard = Shard::loaded();
+    let from = shard.engine.decided();
+    for round in 0..200 {
+        shard.commit(vec![put(7, &[round]), put(3000, &[round])]);
+    }
+    shard.commit(vec![Operation { key: key(1234), change: Change::Delete }]);
+    let (cost, changed) = shard.cost(|shard| {
+        let older = shard.engine.view(&from).expect("decided");
+        let newer = shard.engine.view(&shard.engine.decided()).expect("decided");
+        newer.diff(&older, b"", None).expect("an ancestor")
+    });
+    let keys: Vec<Vec<u8>> = changed
+        .iter()
+        .map(|(before, after)| before.as_ref().or(after.as_ref()).expect("one of them").key.clone())
+        .collect();
+    assert_eq!(keys, [key(7), key(1234), key(3000)]);
+    assert!(changed[1].1.is_none());
+    assert!(nodes_read(&cost) < 60, "{cost:?}");
+}
+
+#[test]
+fn history_jumps_over_versions_that_did_not_touch_the_key() {
+    let mut shard = Shard::loaded();
+    for round in 0..300 {
+        let mut operations = vec![put(3500, &[round as u8])];
+        match round {
+            100 => operations.insert(0, Operation { key: key(50), change: Change::Delete }),
+            200 => operations.insert(0, put(50, b"again")),
+            250 => operations.insert(0, Operation { key: key(50), change: Change::Delete }),
+            _ => {}
+        }
+        shard.commit(operations);
+    }
+    let (cost, page) = shard.cost(|shard| {
+        let view = shard.engine.view(&shard.engine.decided()).expect("decided");
+        view.history(&key(50), usize::MAX).expect("sound pages")
+    });
+    let versions: Vec<(u64, bool)> =
+        page.changes.iter().map(|change| (change.stamp.version.0, change.record.is_some())).collect();
+    assert_eq!(versions, [(252, false), (202, true), (102, false), (1, true)]);
+    assert!(nodes_read(&cost) < 60, "{cost:?}");
+}
+
+#[test]
+fn a_scan_of_frozen_trees_leaves_the_young_cache_alone() {
+    let params = Params { capacity: 1000, ..Params::default() };
+    let options = Options { young_cache_bytes: 1 << 20, old_cache_bytes: 64 << 10, ..Options::default() };
+    let mut shard = Shard::new(params, options);
+    for round in 0..4 {
+        shard.commit((round * 1000..(round + 1) * 1000).map(|number| put(number, b"value")).collect());
+        while shard.engine.merge_step(1000).expect("sound pages") == MergeProgress::Working {}
+    }
+    shard.commit(vec![put(1, b"young"), put(2, b"young")]);
+    shard.flush();
+    let read_young = |shard: &mut Shard| {
+        let view = shard.engine.view(&shard.engine.decided()).expect("decided");
+        view.get(&key(1), true).expect("sound pages").expect("it was put").value
+    };
+    read_young(&mut shard);
+    let (scan, records) = shard.cost(|shard| {
+        let view = shard.engine.view(&shard.engine.decided()).expect("decided");
+        view.range(b"", None, usize::MAX, false).expect("sound pages").records.len()
+    });
+    assert_eq!(records, 4000);
+    assert!(scan.span_reads > 50, "the old cache is too small for the scan: {scan:?}");
+    let (cost, value) = shard.cost(read_young);
+    assert_eq!(value, Some(b"young".to_vec()));
+    assert_eq!((cost.span_reads, cost.node_old_hits), (0, 0), "{cost:?}");
+}
