@@ -9,11 +9,14 @@ use coppice_types::GroupId;
 use coppice_types::codec::{Error as DecodeError, Reader, Writer};
 use raft::eraftpb::{Entry, Message as RaftMessage, MessageType, Snapshot};
 
-use crate::ids::number;
+use crate::ids::{NUMBER_MAX, number};
 use crate::log::batch::{entry_data, kind_byte, kind_of, make_entry};
 use crate::{Membership, Position, RaftId};
 
 const FORMAT: u8 = 1;
+/// No number in a message is larger: less than what the log can hold, so that a term that a peer made up can still be
+/// followed by others.
+const WIRE_NUMBER_MAX: u64 = NUMBER_MAX >> 1;
 /// Longest context of a read or a vote.
 const CONTEXT_BYTES_MAX: usize = 64;
 /// Most entries in one message.
@@ -200,6 +203,10 @@ fn check(raft: &RaftMessage) -> Result<(), DecodeError> {
     ensure(RaftId(raft.from).legal() && RaftId(raft.to).legal() && raft.from != raft.to, "sender or receiver")?;
     // Raft takes a message of term zero for one of its own, and a read's request is the only one that has no term.
     ensure((raft.term == 0) == (kind == MessageType::MsgReadIndex), "term")?;
+    let metadata = raft.get_snapshot().get_metadata();
+    let newest = raft.entries.last().map_or(0, |last| last.index);
+    let numbers = [raft.term, raft.index, raft.commit, raft.reject_hint, newest, metadata.index];
+    ensure(numbers.iter().all(|number| *number <= WIRE_NUMBER_MAX), "number")?;
     ensure(raft.context.len() <= CONTEXT_BYTES_MAX, "context")?;
     ensure(raft.log_term <= raft.term, "log term")?;
     ensure(raft.has_snapshot() == (kind == MessageType::MsgSnapshot), "snapshot")?;
@@ -210,14 +217,15 @@ fn check(raft: &RaftMessage) -> Result<(), DecodeError> {
         return Ok(());
     }
     ensure(raft.entries.is_empty() || kind == MessageType::MsgAppend, "entries")?;
+    // Raft takes term zero for a match with what it does not have.
+    ensure(kind != MessageType::MsgAppend || (raft.index == 0) == (raft.log_term == 0), "log term")?;
     let mut before = Position { index: raft.index, term: raft.log_term };
     for entry in &raft.entries {
         ensure(entry.index == before.index + 1 && entry.term >= before.term, "entry order")?;
         before = Position { index: entry.index, term: entry.term };
     }
     ensure(raft.entries.is_empty() || (before.term <= raft.term && before.term > 0), "entry term")?;
-    let snapshot_term = raft.get_snapshot().get_metadata().term;
-    ensure(snapshot_term <= raft.term, "snapshot term")
+    ensure(metadata.term <= raft.term, "snapshot term")
 }
 
 /// Splits an append whose entries are over `bytes_max` in several that say the same. An entry is never split.

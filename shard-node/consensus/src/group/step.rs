@@ -56,6 +56,9 @@ impl Group {
             MessageType::MsgRequestVote | MessageType::MsgRequestPreVote if self.has_never_joined() => {
                 refuse("a replica without a log never votes")
             }
+            MessageType::MsgRequestVoteResponse if raft.raft_log.persisted < last => {
+                refuse("nobody was asked for a vote before the log was durable")
+            }
             MessageType::MsgTimeoutNow if self.quarantined().is_some() => {
                 refuse("a quarantined replica never campaigns")
             }

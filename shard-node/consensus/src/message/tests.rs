@@ -30,7 +30,7 @@ fn membership() -> impl Strategy<Value = Membership> {
 
 fn append() -> impl Strategy<Value = RaftMessage> {
     let entry = (any::<bool>(), prop::collection::vec(any::<u8>(), 0..50));
-    (0_u64..100, 1_u64..5, prop::collection::vec(entry, 0..8)).prop_map(|(index, term, entries)| {
+    (1_u64..100, 1_u64..5, prop::collection::vec(entry, 0..8)).prop_map(|(index, term, entries)| {
         let mut raft = RaftMessage::default();
         raft.set_msg_type(MessageType::MsgAppend);
         raft.index = index;
@@ -72,7 +72,10 @@ fn plain() -> impl Strategy<Value = RaftMessage> {
     let kinds = KINDS.iter().map(|(_, kind)| *kind).collect::<Vec<_>>();
     let needs_more = [MessageType::MsgSnapshot, MessageType::MsgReadIndex, MessageType::MsgReadIndexResp];
     let kinds = kinds.into_iter().filter(|kind| !needs_more.contains(kind)).collect::<Vec<_>>();
-    (prop::sample::select(kinds), numbers, any::<bool>()).prop_map(|(kind, numbers, reject)| {
+    (prop::sample::select(kinds), numbers, any::<bool>()).prop_map(|(kind, mut numbers, reject)| {
+        // An append with terms has an index.
+        numbers.0 += 1;
+        numbers.1 += 1;
         let mut raft = RaftMessage::default();
         raft.set_msg_type(kind);
         (raft.term, raft.index, raft.commit, raft.commit_term, raft.request_snapshot, raft.reject_hint) = numbers;
@@ -177,7 +180,8 @@ fn good() -> RaftMessage {
 #[test]
 fn what_no_replica_says_is_refused() {
     type Spoil = fn(&mut RaftMessage);
-    let cases: [(&str, Spoil); 14] = [
+    let cases: [(&str, Spoil); 15] = [
+        ("what came before has no term", |raft| raft.log_term = 0),
         ("nobody sent it", |raft| raft.from = 0),
         ("it is for nobody", |raft| raft.to = 0),
         ("it is from its receiver", |raft| raft.from = raft.to),
