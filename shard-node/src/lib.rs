@@ -1,1 +1,35 @@
-//! Hosts replicas: joins consensus with the engine and the root state machine, behind gRPC
+//! A node of the cluster: hosts replicas, each a raft group joined with a state machine, behind gRPC.
+//!
+//! A node serves `Peer`, `Shard`, `Root` and `Node` of `proto/coppice/v1/node.proto` for all its replicas over any connections, see
+//! [`Connector`] and [`Node::start`]. Each replica is one thread ([`replica`]); a shard's state machine is the engine with the protocol's
+//! state ([`shard`]), the root group's is `coppice_root` ([`root`]). Reads run beside the thread, on the same state machine.
+//!
+//! **Invariants.** State machines and raft are synchronous and know nothing of tokio. Every queue is bounded, see [`limits`]. Nothing
+//! is answered before a majority of voters has it on disk and agrees on its outcome. An error stops or quarantines one replica; a
+//! broken invariant stops the process.
+
+pub mod agreement;
+mod convert;
+mod error;
+pub mod home;
+pub mod limits;
+pub mod machine;
+pub mod mailbox;
+pub mod membership;
+mod net;
+mod node;
+mod peers;
+mod refusal;
+pub mod replica;
+pub mod root;
+mod service;
+pub mod shard;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::Error;
+pub use net::{Connector, DuplexNet, Incoming, Pipe, endpoint};
+pub use node::{Handle, Hosted, Node, Options, Replica, ReplicaOptions, ordinal, raft_id};
+pub use refusal::Refusal;
+pub use replica::{Bootstrap, Tuning};

@@ -1,0 +1,198 @@
+//! Replicas compare what they made of each entry (PROTOCOL.md 5.2, 5.3).
+//!
+//! Every replica tells all others the digest of each entry's outcome, after the fsync that covers the entry. An answer leaves only when
+//! a majority of the voters, of both configurations while they change, report the same digest. Whoever finds a majority for
+//! another digest than its own has diverged.
+//!
+//! Invariants: own digests are noted in ascending order of index; at most [`AGREEMENTS_MAX`] entries are compared at a time, the
+//! oldest are forgotten. Reports may be lost, repeated or late: [`Agreements::overdue`] tells what to send again.
+
+use std::collections::BTreeMap;
+
+use coppice_types::Digest;
+
+use crate::limits::AGREEMENTS_MAX;
+
+/// How often a digest without a majority is sent again.
+const REPEATS_MAX: u8 = 100;
+
+/// The voters of a group; the second list is empty unless the configuration is joint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Voters {
+    /// Of the configuration that is, or is to be.
+    pub incoming: Vec<u64>,
+    /// Of the one that is being left.
+    pub outgoing: Vec<u64>,
+}
+
+impl Voters {
+    /// Whether a majority of every configuration is among those that `holds` accepts.
+    pub fn majority(&self, holds: impl Fn(u64) -> bool) -> bool {
+        let of = |voters: &[u64]| voters.iter().filter(|&&id| holds(id)).count() * 2 > voters.len();
+        !self.incoming.is_empty() && of(&self.incoming) && (self.outgoing.is_empty() || of(&self.outgoing))
+    }
+}
+
+/// How the comparison of one entry stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// No majority is known yet.
+    Open,
+    /// A majority has the same digest as this replica.
+    Agreed,
+    /// A majority has this other digest.
+    Diverged(Digest),
+}
+
+#[derive(Debug, Default)]
+struct Votes {
+    own: Option<Digest>,
+    reports: BTreeMap<u64, Digest>,
+    agreed: bool,
+    repeats: u8,
+}
+
+/// The comparisons in progress of one replica.
+#[derive(Debug)]
+pub struct Agreements {
+    own_id: u64,
+    entries: BTreeMap<u64, Votes>,
+}
+
+impl Agreements {
+    /// No comparison yet.
+    #[must_use]
+    pub fn new(own_id: u64) -> Self {
+        Self { own_id, entries: BTreeMap::new() }
+    }
+
+    fn votes(&mut self, index: u64) -> &mut Votes {
+        while self.entries.len() >= AGREEMENTS_MAX && !self.entries.contains_key(&index) {
+            self.entries.pop_first();
+        }
+        self.entries.entry(index).or_default()
+    }
+
+    /// Notes what this replica made of an entry.
+    pub fn note_own(&mut self, index: u64, digest: Digest) {
+        let own_id = self.own_id;
+        let votes = self.votes(index);
+        votes.own = Some(digest);
+        votes.reports.insert(own_id, digest);
+    }
+
+    /// Notes what another replica made of an entry. Reports for entries far from those that are compared are dropped.
+    pub fn note_report(&mut self, from: u64, index: u64, digest: Digest) {
+        let full = self.entries.len() >= AGREEMENTS_MAX;
+        let newest_own =
+            self.entries.iter().rev().find(|(_, votes)| votes.own.is_some()).map_or(0, |(&index, _)| index);
+        let too_old = self.entries.first_key_value().is_some_and(|(&oldest, _)| full && index < oldest);
+        let too_new = index > newest_own.saturating_add(AGREEMENTS_MAX as u64) && newest_own > 0;
+        if from == self.own_id || too_old || too_new {
+            return;
+        }
+        self.votes(index).reports.insert(from, digest);
+    }
+
+    /// How the comparison of an entry stands.
+    pub fn verdict(&mut self, index: u64, voters: &Voters) -> Verdict {
+        let Some(votes) = self.entries.get_mut(&index) else { return Verdict::Open };
+        let Some(own) = votes.own else { return Verdict::Open };
+        let has = |digest: Digest, id: u64| votes.reports.get(&id) == Some(&digest);
+        if voters.majority(|id| has(own, id)) {
+            votes.agreed = true;
+            return Verdict::Agreed;
+        }
+        let other = votes.reports.values().find(|&&digest| digest != own && voters.majority(|id| has(digest, id)));
+        other.map_or(Verdict::Open, |&digest| Verdict::Diverged(digest))
+    }
+
+    /// The newest own digests that no majority is known to share, at most `max`: to be sent again, and answers asked for. Each is given
+    /// [`REPEATS_MAX`] times: others may have forgotten the entry, or be gone.
+    pub fn overdue(&mut self, max: usize) -> Vec<(u64, Digest)> {
+        let open = self.entries.iter_mut().rev().filter(|(_, votes)| !votes.agreed && votes.repeats < REPEATS_MAX);
+        let with_own = open.filter_map(|(&index, votes)| votes.own.map(|own| (index, own, votes)));
+        with_own
+            .take(max)
+            .map(|(index, own, votes)| {
+                votes.repeats += 1;
+                (index, own)
+            })
+            .collect()
+    }
+
+    /// This replica's digest of an entry, if it is still compared.
+    #[must_use]
+    pub fn own(&self, index: u64) -> Option<Digest> {
+        self.entries.get(&index).and_then(|votes| votes.own)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Digest = Digest([1; 32]);
+    const B: Digest = Digest([2; 32]);
+
+    fn three() -> Voters {
+        Voters { incoming: vec![1, 2, 3], outgoing: vec![] }
+    }
+
+    #[test]
+    fn an_answer_needs_a_majority_that_includes_this_replicas_digest() {
+        let mut agreements = Agreements::new(1);
+        agreements.note_report(2, 5, A);
+        agreements.note_report(3, 5, A);
+        assert_eq!(agreements.verdict(5, &three()), Verdict::Open);
+        agreements.note_own(5, A);
+        assert_eq!(agreements.verdict(5, &three()), Verdict::Agreed);
+        agreements.note_own(6, A);
+        assert_eq!(agreements.verdict(6, &three()), Verdict::Open);
+        agreements.note_report(2, 6, B);
+        assert_eq!(agreements.verdict(6, &three()), Verdict::Open);
+        agreements.note_report(3, 6, B);
+        assert_eq!(agreements.verdict(6, &three()), Verdict::Diverged(B));
+        assert_eq!(agreements.overdue(9), vec![(6, A)]);
+    }
+
+    #[test]
+    fn learners_do_not_count() {
+        let mut agreements = Agreements::new(1);
+        agreements.note_own(5, A);
+        agreements.note_report(4, 5, A);
+        agreements.note_report(5, 5, A);
+        assert_eq!(agreements.verdict(5, &three()), Verdict::Open);
+        agreements.note_report(2, 5, A);
+        assert_eq!(agreements.verdict(5, &three()), Verdict::Agreed);
+    }
+
+    #[test]
+    fn a_joint_configuration_needs_both_majorities() {
+        let voters = Voters { incoming: vec![1, 2, 4], outgoing: vec![1, 2, 3] };
+        let mut agreements = Agreements::new(1);
+        agreements.note_own(5, A);
+        agreements.note_report(4, 5, A);
+        assert_eq!(agreements.verdict(5, &voters), Verdict::Open);
+        agreements.note_report(3, 5, A);
+        assert_eq!(agreements.verdict(5, &voters), Verdict::Agreed);
+    }
+
+    #[test]
+    fn a_single_voter_agrees_with_itself_and_an_empty_group_with_nobody() {
+        let mut agreements = Agreements::new(1);
+        agreements.note_own(5, A);
+        assert_eq!(agreements.verdict(5, &Voters { incoming: vec![1], outgoing: vec![] }), Verdict::Agreed);
+        assert_eq!(agreements.verdict(5, &Voters::default()), Verdict::Open);
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_is_reported() {
+        let mut agreements = Agreements::new(1);
+        (1..=5000).for_each(|index| agreements.note_own(index, A));
+        (0..10_000).for_each(|index| agreements.note_report(2, index * 7, B));
+        assert!(agreements.entries.len() <= AGREEMENTS_MAX);
+        agreements.note_report(2, u64::MAX, B);
+        assert_eq!(agreements.own(5000), Some(A));
+    }
+}

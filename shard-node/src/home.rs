@@ -1,0 +1,433 @@
+//! A replica's directory: whose it is, which state is current, and what must survive a crash between two steps.
+//!
+//! ```text
+//! group-<number>/LOCK            held while the replica runs
+//!                identity        cluster, group and raft id; written before anything else
+//!                current         the number of the state directory in use
+//!                incoming        while a snapshot is taken in: its state directory and manifest
+//!                floor           an entry from which the raft log is kept
+//!                raft/           the raft log
+//!                state-<n>/      the state machine
+//!                evidence/       the state machine that was last quarantined
+//! ```
+//!
+//! The small files are replaced by write, sync, rename, sync; each ends in the SHA-256 of what stands before. A crash leaves the old
+//! or the new one. A snapshot is first taken in, checked and noted as complete, then raft resets its log to it, then `current` changes: raft
+//! tells at the next start if a crash came between the last two.
+
+use std::{fmt, io, sync::Arc};
+
+use coppice_env::{OpenMode, Storage};
+use coppice_types::{
+    ClusterId, Digest, GroupId,
+    codec::{Reader, Writer},
+};
+use coppice_verify::hash::sha256;
+
+use crate::{Error, error::storage as failed, machine::Position};
+
+const FILE_VERSION: u8 = 1;
+/// No small file is longer.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// Whose directory it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The group.
+    pub group: GroupId,
+    /// The replica.
+    pub raft_id: u64,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cluster {}, {}, raft id {:#x}", self.cluster, self.group, self.raft_id)
+    }
+}
+
+/// A snapshot that is being taken in, or was and is not yet current.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IncomingCopy {
+    /// The number of its state directory.
+    pub generation: u64,
+    /// The entry after which it stands.
+    pub position: Position,
+    /// It is complete, checked and durable.
+    pub complete: bool,
+    /// As it came.
+    pub manifest: Vec<u8>,
+}
+
+/// An opened and locked replica directory.
+pub struct Home {
+    storage: Arc<dyn Storage>,
+    _lock: Box<dyn Send + Sync>,
+    generation: u64,
+    started: bool,
+}
+
+impl fmt::Debug for Home {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Home").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}
+
+/// The name of a group's directory in a node's.
+#[must_use]
+pub fn directory(group: GroupId) -> String {
+    format!("group-{}", group.number())
+}
+
+/// Whose directory a group's is in a node's, if there is one.
+///
+/// # Errors
+/// If it cannot be read or is damaged.
+pub fn stored(node: &dyn Storage, group: GroupId) -> Result<Option<Identity>, Error> {
+    let storage = node.subdir(&directory(group)).map_err(failed("open the replica's directory"))?;
+    let Some(bytes) = read(storage.as_ref(), "identity")? else { return Ok(None) };
+    parse_identity(&bytes).map(|(identity, _)| Some(identity))
+}
+
+impl Home {
+    /// Opens and locks the directory of a replica, or makes it.
+    ///
+    /// # Errors
+    /// If another process holds it, or it is another replica's.
+    pub fn open(node: &dyn Storage, identity: Identity) -> Result<Self, Error> {
+        let directory = directory(identity.group);
+        node.create_dir_all(&directory).map_err(failed("make the replica's directory"))?;
+        let storage = node.subdir(&directory).map_err(failed("open the replica's directory"))?;
+        let lock = storage.lock("LOCK").map_err(failed("lock the replica's directory"))?;
+        let mut home = Self { storage, _lock: lock, generation: 1, started: false };
+        match home.read("identity")? {
+            Some(bytes) => home.started = check_identity(&bytes, identity)?,
+            None => home.write("identity", &identity_bytes(identity, false))?,
+        }
+        if let Some(bytes) = home.read("current")? {
+            home.generation = Reader::new(&bytes).u64().map_err(|error| damaged("current", error))?;
+        }
+        Ok(home)
+    }
+
+    /// The raft log was made here before: an empty one now would have lost votes.
+    #[must_use]
+    pub fn started(&self) -> bool {
+        self.started
+    }
+
+    /// Removes what a start that was cut off has left. Nothing was promised from it.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub fn clear(&self) -> Result<(), Error> {
+        self.storage.remove_dir_all("raft").map_err(failed("remove an unfinished raft log"))?;
+        self.remove_state(self.generation)
+    }
+
+    /// Notes that the raft log exists from now on.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn set_started(&mut self, identity: Identity) -> Result<(), Error> {
+        self.write("identity", &identity_bytes(identity, true))?;
+        self.started = true;
+        Ok(())
+    }
+
+    /// Where the raft log lies.
+    ///
+    /// # Errors
+    /// If the directory cannot be made.
+    pub fn raft(&self) -> Result<Arc<dyn Storage>, Error> {
+        self.made("raft")
+    }
+
+    /// Where the current state lies.
+    ///
+    /// # Errors
+    /// If the directory cannot be made.
+    pub fn state(&self) -> Result<Arc<dyn Storage>, Error> {
+        self.made(&state_name(self.generation))
+    }
+
+    /// Where a state that is being taken in lies.
+    ///
+    /// # Errors
+    /// If the directory cannot be made.
+    pub fn state_of(&self, incoming: &IncomingCopy) -> Result<Arc<dyn Storage>, Error> {
+        self.made(&state_name(incoming.generation))
+    }
+
+    fn made(&self, name: &str) -> Result<Arc<dyn Storage>, Error> {
+        self.storage.create_dir_all(name).map_err(failed("make a directory"))?;
+        self.storage.subdir(name).map_err(failed("open a directory"))
+    }
+
+    /// The snapshot that is being taken in.
+    ///
+    /// # Errors
+    /// If the note of it is damaged.
+    pub fn incoming(&self) -> Result<Option<IncomingCopy>, Error> {
+        let Some(bytes) = self.read("incoming")? else { return Ok(None) };
+        let mut input = Reader::new(&bytes);
+        let mut parse = || {
+            Ok(IncomingCopy {
+                generation: input.u64()?,
+                position: Position { index: input.u64()?, term: input.u64()? },
+                complete: input.flag("complete")?,
+                manifest: input.str32()?.to_vec(),
+            })
+        };
+        parse().map(Some).map_err(|error| damaged("incoming", error))
+    }
+
+    /// Notes a snapshot that is being taken in; resumes the one that is, if it is the same, else drops that one first.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn begin_incoming(&self, position: Position, manifest: &[u8]) -> Result<IncomingCopy, Error> {
+        let old = self.incoming()?;
+        if let Some(old) = &old {
+            if old.position == position && old.manifest == manifest && !old.complete {
+                return Ok(old.clone());
+            }
+            self.drop_incoming()?;
+        }
+        let newest = old.map_or(self.generation, |old| old.generation.max(self.generation));
+        let generation = newest.checked_add(1).expect("counters never reach their maximum");
+        let incoming = IncomingCopy { generation, position, complete: false, manifest: manifest.to_vec() };
+        self.remove_state(generation)?;
+        self.write_incoming(&incoming)?;
+        Ok(incoming)
+    }
+
+    /// Notes that the snapshot is complete. From here on raft may be told.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn complete_incoming(&self, incoming: &IncomingCopy) -> Result<(), Error> {
+        self.write_incoming(&IncomingCopy { complete: true, ..incoming.clone() })
+    }
+
+    fn write_incoming(&self, incoming: &IncomingCopy) -> Result<(), Error> {
+        let mut out = Writer::new();
+        out.u64(incoming.generation);
+        out.u64(incoming.position.index);
+        out.u64(incoming.position.term);
+        out.flag(incoming.complete);
+        out.str32(&incoming.manifest);
+        self.write("incoming", &out.into_bytes())
+    }
+
+    /// Forgets a snapshot that came to nothing.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub fn drop_incoming(&self) -> Result<(), Error> {
+        if let Some(incoming) = self.incoming()? {
+            self.remove_state(incoming.generation)?;
+        }
+        self.remove("incoming")
+    }
+
+    /// Makes a complete snapshot the current state; raft's log says the same already. The state before is kept on demand.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn install_incoming(&mut self, incoming: &IncomingCopy, keep_old: bool) -> Result<(), Error> {
+        let mut out = Writer::new();
+        out.u64(incoming.generation);
+        self.write("current", &out.into_bytes())?;
+        let old = std::mem::replace(&mut self.generation, incoming.generation);
+        self.set_floor(incoming.position)?;
+        if keep_old {
+            self.storage.remove_dir_all("evidence").map_err(failed("remove older evidence"))?;
+            match self.storage.rename(&state_name(old), "evidence") {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("keep evidence")(error)),
+                _ => {}
+            }
+        }
+        self.remove_state(old)?;
+        self.remove("incoming")
+    }
+
+    fn remove_state(&self, generation: u64) -> Result<(), Error> {
+        self.storage.remove_dir_all(&state_name(generation)).map_err(failed("remove an old state"))
+    }
+
+    /// An entry from which on the raft log is kept, whatever state the state machine is in.
+    ///
+    /// # Errors
+    /// If the note of it is damaged.
+    pub fn floor(&self) -> Result<Position, Error> {
+        let Some(bytes) = self.read("floor")? else { return Ok(Position { index: 0, term: 0 }) };
+        let mut input = Reader::new(&bytes);
+        let mut parse = || Ok(Position { index: input.u64()?, term: input.u64()? });
+        parse().map_err(|error| damaged("floor", error))
+    }
+
+    /// Notes an entry before the raft log is cut there.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn set_floor(&self, position: Position) -> Result<(), Error> {
+        let mut out = Writer::new();
+        out.u64(position.index);
+        out.u64(position.term);
+        self.write("floor", &out.into_bytes())
+    }
+
+    fn read(&self, name: &'static str) -> Result<Option<Vec<u8>>, Error> {
+        read(self.storage.as_ref(), name)
+    }
+
+    fn write(&self, name: &'static str, body: &[u8]) -> Result<(), Error> {
+        let mut bytes = vec![FILE_VERSION];
+        bytes.extend_from_slice(body);
+        let hash = sha256(&bytes);
+        bytes.extend_from_slice(hash.as_bytes());
+        let temporary = format!("{name}.new");
+        let write = || {
+            let file = self.storage.open(&temporary, OpenMode::OpenOrCreate)?;
+            file.set_len(0)?;
+            file.write_all_at(&bytes, 0)?;
+            file.sync_data()?;
+            self.storage.rename(&temporary, name)?;
+            self.storage.sync_dir("")
+        };
+        write().map_err(failed("write a file of the replica"))
+    }
+
+    fn remove(&self, name: &'static str) -> Result<(), Error> {
+        match self.storage.remove(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(failed("remove a file of the replica")(error)),
+            Ok(()) => self.storage.sync_dir("").map_err(failed("sync the replica's directory")),
+        }
+    }
+}
+
+/// The body of a small file, if there is one.
+fn read(storage: &dyn Storage, name: &'static str) -> Result<Option<Vec<u8>>, Error> {
+    let file = match storage.open(name, OpenMode::Existing) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("open a file of the replica")(error)),
+    };
+    let len = file.len().map_err(failed("measure a file of the replica"))?;
+    if !(33..=FILE_BYTES_MAX).contains(&len) {
+        return Err(Error::Damaged { file: name, what: format!("it has {len} bytes") });
+    }
+    let mut bytes = vec![0; usize::try_from(len).expect("bounded above")];
+    file.read_exact_at(&mut bytes, 0).map_err(failed("read a file of the replica"))?;
+    let hash = Digest::from_slice(&bytes.split_off(bytes.len() - 32)).expect("32 bytes were split off");
+    if sha256(&bytes) != hash {
+        return Err(Error::Damaged { file: name, what: "its checksum is wrong".to_owned() });
+    }
+    if bytes.remove(0) != FILE_VERSION {
+        return Err(Error::Damaged { file: name, what: "its format version is unknown".to_owned() });
+    }
+    Ok(Some(bytes))
+}
+
+fn state_name(generation: u64) -> String {
+    format!("state-{generation}")
+}
+
+fn damaged(file: &'static str, error: coppice_types::codec::Error) -> Error {
+    Error::Damaged { file, what: error.to_string() }
+}
+
+fn identity_bytes(identity: Identity, started: bool) -> Vec<u8> {
+    let mut out = Writer::new();
+    out.raw(identity.cluster.as_bytes());
+    out.u32(identity.group.number());
+    out.u64(identity.raft_id);
+    out.flag(started);
+    out.into_bytes()
+}
+
+fn parse_identity(bytes: &[u8]) -> Result<(Identity, bool), Error> {
+    let mut input = Reader::new(bytes);
+    let mut parse = || {
+        let cluster = ClusterId(input.bytes16()?);
+        let group = GroupId::from_number(input.u32()?);
+        Ok((Identity { cluster, group, raft_id: input.u64()? }, input.flag("started")?))
+    };
+    parse().map_err(|error| damaged("identity", error))
+}
+
+/// Whether the raft log was made, if the directory is the expected replica's.
+fn check_identity(bytes: &[u8], expected: Identity) -> Result<bool, Error> {
+    let (found, started) = parse_identity(bytes)?;
+    if found != expected {
+        return Err(Error::Identity(format!("it holds {found}, expected is {expected}")));
+    }
+    Ok(started)
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+
+    use super::*;
+
+    const IDENTITY: Identity = Identity { cluster: ClusterId([7; 16]), group: GroupId::Root, raft_id: 5 };
+
+    fn node() -> Arc<dyn Storage> {
+        SimStorage::new().storage()
+    }
+
+    #[test]
+    fn a_directory_is_bound_to_cluster_group_and_replica_and_held_by_one() {
+        let node = node();
+        assert_eq!(stored(node.as_ref(), GroupId::Root).expect("read"), None);
+        let home = Home::open(node.as_ref(), IDENTITY).expect("made");
+        assert!(matches!(Home::open(node.as_ref(), IDENTITY), Err(Error::InUse)));
+        drop(home);
+        let others = [Identity { raft_id: 6, ..IDENTITY }, Identity { cluster: ClusterId([8; 16]), ..IDENTITY }];
+        for other in others {
+            assert!(matches!(Home::open(node.as_ref(), other), Err(Error::Identity(_))));
+        }
+        assert_eq!(stored(node.as_ref(), GroupId::Root).expect("read"), Some(IDENTITY));
+        assert!(Home::open(node.as_ref(), IDENTITY).is_ok());
+    }
+
+    #[test]
+    fn a_snapshot_is_resumed_by_its_manifest_and_becomes_current_once() {
+        let node = node();
+        let mut home = Home::open(node.as_ref(), IDENTITY).expect("made");
+        let position = Position { index: 9, term: 2 };
+        let first = home.begin_incoming(position, b"manifest").expect("noted");
+        assert_eq!(home.begin_incoming(position, b"manifest").expect("resumed"), first);
+        let second = home.begin_incoming(position, b"another").expect("replaced");
+        assert_ne!(second.generation, first.generation);
+        home.complete_incoming(&second).expect("noted");
+        home.install_incoming(&second, false).expect("installed");
+        assert_eq!(home.incoming().expect("read"), None);
+        drop(home);
+        assert_eq!(Home::open(node.as_ref(), IDENTITY).expect("opened").generation, second.generation);
+    }
+
+    #[test]
+    fn a_quarantined_state_is_kept_as_evidence() {
+        let node = node();
+        let mut home = Home::open(node.as_ref(), IDENTITY).expect("made");
+        home.state().expect("made").open("page", OpenMode::CreateNew).expect("made");
+        let incoming = home.begin_incoming(Position { index: 3, term: 1 }, b"manifest").expect("noted");
+        home.install_incoming(&incoming, true).expect("installed");
+        assert_eq!(home.storage.list("evidence").expect("kept"), vec!["page".to_owned()]);
+        assert_eq!(home.floor().expect("read"), Position { index: 3, term: 1 });
+    }
+
+    #[test]
+    fn a_flipped_bit_in_a_small_file_is_noticed() {
+        let disk = SimStorage::new();
+        let storage = disk.storage();
+        drop(Home::open(storage.as_ref(), IDENTITY).expect("made"));
+        disk.flip_bit("group-0/identity", 9, 3);
+        assert!(matches!(Home::open(storage.as_ref(), IDENTITY), Err(Error::Damaged { file: "identity", .. })));
+    }
+}

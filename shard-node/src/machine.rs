@@ -1,0 +1,147 @@
+//! What a replica drives: a synchronous, deterministic state machine with durable state of its own.
+
+use std::{fmt::Debug, sync::Arc};
+
+use coppice_env::Storage;
+use coppice_proto::v1;
+use coppice_types::Digest;
+
+pub use coppice_consensus::Position;
+
+use crate::{Error, agreement::Voters};
+
+/// What applying one entry gave.
+#[derive(Debug)]
+pub struct Applied<R> {
+    /// What the replicas compare.
+    pub digest: Digest,
+    /// What the proposer is told.
+    pub reply: R,
+}
+
+/// A pinned physical copy of the durable state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pinned {
+    /// Names the pin.
+    pub id: u64,
+    /// The state is that after this entry.
+    pub position: Position,
+    /// What a receiver needs to know, opaque here.
+    pub manifest: Vec<u8>,
+}
+
+/// The state machine of one group.
+///
+/// Its state is a function of the entries applied. What is durable is the state after the entry at `durable`; it can fall back
+/// to the state after `log_floor`, so the raft log is kept from there.
+pub trait StateMachine: Send + Sync + Debug + Sized + 'static {
+    /// What a proposer is told.
+    type Reply: Send + Debug + 'static;
+    /// What opening needs beside the directory.
+    type Config: Clone + Debug + Send + Sync + 'static;
+    /// Takes in a copy of another replica's state.
+    type Receiver: Receiver;
+
+    /// Opens the state in `storage`, or makes a new one there.
+    ///
+    /// # Errors
+    /// If the state is damaged, or of another group.
+    fn open(storage: Arc<dyn Storage>, config: &Self::Config) -> Result<Self, Error>;
+
+    /// Applies a committed entry.
+    ///
+    /// # Errors
+    /// If this replica cannot do what the others do: it stops.
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Applied<Self::Reply>, Error>;
+
+    /// The entry up to which the state is durable.
+    fn durable(&self) -> Position;
+
+    /// The entry after which the raft log must be kept.
+    fn log_floor(&self) -> Position;
+
+    /// How much would be written by a flush, in bytes.
+    fn unflushed_bytes(&self) -> u64;
+
+    /// Makes the state after the entry at `position`, the last applied one, durable.
+    ///
+    /// # Errors
+    /// If it may not be durable. On a full disk the state is intact and a later flush may succeed.
+    fn flush(&mut self, position: Position) -> Result<(), Error>;
+
+    /// Does a bounded piece of background work; `true` if there is more.
+    ///
+    /// # Errors
+    /// If the state cannot be read or written.
+    fn work(&mut self) -> Result<bool, Error>;
+
+    /// Pins a copy of the state at `position`, the last applied entry, which is made durable first.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    fn pin_snapshot(&mut self, position: Position) -> Result<Pinned, Error>;
+
+    /// Bytes of a pinned copy's file; none at its end.
+    ///
+    /// # Errors
+    /// If there is no such pin or file, or it cannot be read.
+    fn read_snapshot(&self, id: u64, file: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error>;
+
+    /// Ends a pin.
+    fn unpin_snapshot(&mut self, id: u64);
+
+    /// Starts or resumes taking in the copy that a manifest describes.
+    ///
+    /// # Errors
+    /// If the manifest cannot be read, or the directory holds something else.
+    fn receive(storage: Arc<dyn Storage>, manifest: &[u8]) -> Result<Self::Receiver, Error>;
+
+    /// The id of the pin and the position that a manifest names.
+    ///
+    /// # Errors
+    /// If the manifest cannot be read.
+    fn manifest_position(manifest: &[u8]) -> Result<(u64, Position), Error>;
+
+    /// Bytes on disk.
+    fn disk_bytes(&self) -> u64;
+
+    /// Whether a command adds to the state: refused while the disk is full.
+    #[must_use]
+    fn grows(command: &[u8]) -> bool {
+        let _ = command;
+        true
+    }
+
+    /// What this replica tells the others about the merges that it has built; nothing if it builds none.
+    fn built(&self) -> Vec<v1::Merge> {
+        Vec::new()
+    }
+
+    /// Notes which merges another replica has built.
+    fn note_built(&mut self, from: u64, built: &[v1::Merge]) {
+        let _ = (from, built);
+    }
+
+    /// Completes a reply with what depends on the other replicas and not on the entries applied.
+    fn complete(&self, reply: &mut Self::Reply, own_id: u64, voters: &Voters) {
+        let _ = (reply, own_id, voters);
+    }
+}
+
+/// Takes in the files of a copy.
+pub trait Receiver: Send + 'static {
+    /// The file and offset to fetch next; `None` when all is here.
+    fn next(&self) -> Option<(String, u64)>;
+
+    /// Takes the bytes at that place.
+    ///
+    /// # Errors
+    /// If they cannot be written, or are not what the manifest says.
+    fn write(&mut self, file: &str, offset: u64, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Makes the copy durable and checks every hash of it. Only then may it be opened.
+    ///
+    /// # Errors
+    /// If a hash is wrong, or something is missing.
+    fn finish(self) -> Result<(), Error>;
+}

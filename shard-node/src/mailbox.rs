@@ -1,0 +1,141 @@
+//! The way into a replica's thread: two bounded lanes, so that clients cannot crowd out raft.
+//!
+//! Putting something in never waits: a full lane refuses. The replica takes all that lies there at once, which is what batches
+//! proposals and fsyncs under load.
+
+use std::{
+    collections::VecDeque,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// Which lane something takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Messages of other replicas.
+    Peers,
+    /// Requests of clients and of the node itself.
+    Requests,
+}
+
+/// The lane is full, or the replica has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// Two bounded queues with one reader.
+#[derive(Debug)]
+pub struct Mailbox<T> {
+    lanes: Mutex<Lanes<T>>,
+    arrived: Condvar,
+    peers_max: usize,
+    requests_max: usize,
+}
+
+#[derive(Debug)]
+struct Lanes<T> {
+    peers: VecDeque<T>,
+    requests: VecDeque<T>,
+    woken: bool,
+    closed: bool,
+}
+
+impl<T> Mailbox<T> {
+    /// An empty mailbox with room for so much.
+    #[must_use]
+    pub fn new(peers_max: usize, requests_max: usize) -> Self {
+        let lanes = Lanes { peers: VecDeque::new(), requests: VecDeque::new(), woken: false, closed: false };
+        Self { lanes: Mutex::new(lanes), arrived: Condvar::new(), peers_max, requests_max }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lanes<T>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts something in.
+    ///
+    /// # Errors
+    /// [`Full`] if the lane has no room, or nobody will read it.
+    pub fn put(&self, lane: Lane, item: T) -> Result<(), Full> {
+        let mut lanes = self.lock();
+        if lanes.closed {
+            return Err(Full);
+        }
+        let (queue, max) = match lane {
+            Lane::Peers => (&mut lanes.peers, self.peers_max),
+            Lane::Requests => (&mut lanes.requests, self.requests_max),
+        };
+        if queue.len() >= max {
+            return Err(Full);
+        }
+        queue.push_back(item);
+        drop(lanes);
+        self.arrived.notify_one();
+        Ok(())
+    }
+
+    /// Takes all that lies there, peers' messages first; waits at most `limit` for something to arrive.
+    pub fn take(&self, limit: Duration) -> Vec<T> {
+        let lanes = self.lock();
+        let empty =
+            |lanes: &mut Lanes<T>| lanes.peers.is_empty() && lanes.requests.is_empty() && !lanes.woken && !lanes.closed;
+        let mut lanes = self.arrived.wait_timeout_while(lanes, limit, empty).unwrap_or_else(PoisonError::into_inner).0;
+        lanes.woken = false;
+        let mut all: Vec<T> = lanes.peers.drain(..).collect();
+        all.extend(lanes.requests.drain(..));
+        all
+    }
+
+    /// Makes the reader return from [`take`](Self::take) even if nothing arrives.
+    pub fn wake(&self) {
+        self.lock().woken = true;
+        self.arrived.notify_one();
+    }
+
+    /// Refuses everything from now on and drops what lies there.
+    pub fn close(&self) {
+        let mut lanes = self.lock();
+        lanes.closed = true;
+        let left = (std::mem::take(&mut lanes.peers), std::mem::take(&mut lanes.requests));
+        drop(lanes);
+        // Dropped outside of the lock: what is dropped may answer someone who puts something in again.
+        drop(left);
+        self.arrived.notify_one();
+    }
+
+    /// Whether nobody reads any more.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_are_bounded_apart_and_peers_come_first() {
+        let mailbox = Mailbox::new(2, 1);
+        assert_eq!(mailbox.put(Lane::Requests, 10), Ok(()));
+        assert_eq!(mailbox.put(Lane::Requests, 11), Err(Full));
+        assert_eq!(mailbox.put(Lane::Peers, 1), Ok(()));
+        assert_eq!(mailbox.put(Lane::Peers, 2), Ok(()));
+        assert_eq!(mailbox.put(Lane::Peers, 3), Err(Full));
+        assert_eq!(mailbox.take(Duration::MAX), vec![1, 2, 10]);
+        assert_eq!(mailbox.take(Duration::ZERO), Vec::<i32>::new());
+    }
+
+    #[test]
+    fn a_waiting_reader_is_woken_and_a_closed_mailbox_refuses() {
+        let mailbox = Mailbox::<i32>::new(1, 1);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| mailbox.take(Duration::MAX));
+            mailbox.wake();
+            assert!(reader.join().expect("the reader ends").is_empty());
+        });
+        mailbox.close();
+        assert_eq!(mailbox.put(Lane::Peers, 1), Err(Full));
+        assert!(mailbox.take(Duration::MAX).is_empty());
+        assert!(mailbox.is_closed());
+    }
+}

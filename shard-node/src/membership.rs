@@ -1,0 +1,140 @@
+//! Bringing a replica that lost its disk back under a new raft id (PROTOCOL.md 1.4): an empty directory never votes, so it joins as a
+//! learner, gets its vote when it has caught up, and its old ids leave the group.
+//!
+//! Every step asks the group's leader and can be repeated; a driver that is cut off is started again and goes on from the members
+//! that it finds.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use coppice_proto::{
+    status,
+    v1::{ChangeMemberRequest, NodeStatusRequest, ReplicaReport, node_client::NodeClient},
+};
+use coppice_types::{ErrorKind, GroupId};
+use tonic::Status;
+
+use crate::{
+    Error,
+    node::{Handle, Hosted, ReplicaOptions, ordinal, raft_id},
+    replica::Bootstrap,
+};
+
+/// How long the whole may take.
+const REPLACE_TIMEOUT: Duration = Duration::from_secs(120);
+/// Pause between two attempts at a step.
+const STEP_DELAY: Duration = Duration::from_millis(50);
+/// How long another node may take to answer.
+const CALL_TIMEOUT: Duration = Duration::from_secs(12);
+
+/// The leader's report of a group, and the leader's node.
+async fn leader(hosted: &Hosted, group: GroupId) -> Option<(String, ReplicaReport)> {
+    for node in hosted.nodes() {
+        let mut client = NodeClient::new(hosted.connector.channel(node));
+        let call = tokio::time::timeout(CALL_TIMEOUT, client.node_status(NodeStatusRequest {})).await;
+        let Ok(Ok(answer)) = call else { continue };
+        let reports = answer.into_inner().replicas;
+        let leads = |report: &ReplicaReport| {
+            report.group == group.number() && report.status.as_ref().is_some_and(|status| status.role == "leader")
+        };
+        if let Some(report) = reports.into_iter().find(leads) {
+            return Some((node.to_owned(), report));
+        }
+    }
+    None
+}
+
+async fn change(hosted: &Hosted, node: &str, group: GroupId, raft_id: u64, change: &str) -> Result<(), Status> {
+    let mut client = NodeClient::new(hosted.connector.channel(node));
+    let request =
+        ChangeMemberRequest { group: group.number(), raft_id, node: hosted.node.clone(), change: change.to_owned() };
+    match tokio::time::timeout(CALL_TIMEOUT, client.change_member(request)).await {
+        Ok(result) => result.map(|_| ()),
+        Err(_) => Err(Status::deadline_exceeded("the change of members took too long")),
+    }
+}
+
+/// What the members call for next, if anything.
+fn next_step(report: &ReplicaReport, new_id: u64) -> Option<(u64, &'static str)> {
+    let members: BTreeSet<u64> = report.voters.iter().chain(&report.learners).copied().collect();
+    if !members.contains(&new_id) {
+        return Some((new_id, "add_learner"));
+    }
+    if report.learners.contains(&new_id) {
+        return Some((new_id, "promote"));
+    }
+    let old = members.into_iter().find(|id| ordinal(*id) == ordinal(new_id) && *id != new_id);
+    old.map(|id| (id, "remove"))
+}
+
+impl Handle {
+    /// Brings the group's replica of this node back with an empty disk, under a new raft id, and waits until it votes. Gives the id.
+    ///
+    /// # Errors
+    /// If a replica of the group runs or has a directory here, the group has no leader, or it does not catch up in time.
+    pub async fn replace_replica(&self, group: GroupId) -> Result<u64, Error> {
+        let replaced = tokio::time::timeout(REPLACE_TIMEOUT, self.replace(group)).await;
+        replaced.unwrap_or(Err(Error::Overdue("the replacement of a replica")))
+    }
+
+    async fn replace(&self, group: GroupId) -> Result<u64, Error> {
+        let hosted = self.hosted();
+        if hosted.replica(group).is_some() || crate::home::stored(hosted.storage.as_ref(), group)?.is_some() {
+            return Err(Error::ReplicaRuns(group));
+        }
+        let own = hosted.ordinal().ok_or_else(|| Error::Identity("this node has no ordinal".to_owned()))?;
+        let report = loop {
+            match leader(hosted, group).await {
+                Some((_, report)) => break report,
+                None => tokio::time::sleep(STEP_DELAY).await,
+            }
+        };
+        let taken = report.voters.iter().chain(&report.learners).filter(|id| ordinal(**id) == own);
+        let newest = taken.map(|id| id & u64::from(u32::MAX)).max().unwrap_or(0);
+        let incarnation = u32::try_from(newest).ok().and_then(|newest| newest.checked_add(1));
+        let new_id = raft_id(own, incarnation.ok_or_else(|| Error::Identity("no incarnation is left".to_owned()))?);
+        self.start_replica(ReplicaOptions { group, raft_id: new_id, bootstrap: Bootstrap::Join }).await?;
+        self.admit(group, new_id).await?;
+        Ok(new_id)
+    }
+
+    /// Adds a replica that runs here to its group, until it is the only one of this node and votes.
+    ///
+    /// # Errors
+    /// If the leader refuses for good.
+    pub async fn admit(&self, group: GroupId, new_id: u64) -> Result<(), Error> {
+        let hosted = self.hosted();
+        loop {
+            if let Some((node, report)) = leader(hosted, group).await {
+                let Some((id, step)) = next_step(&report, new_id) else { return Ok(()) };
+                match change(hosted, &node, group, id, step).await {
+                    Ok(()) => continue,
+                    Err(refused) if matches!(status::kind(&refused), ErrorKind::Unavailable | ErrorKind::NotFound) => {
+                        tracing::debug!(%group, step, %refused, "a change of members is tried again");
+                    }
+                    Err(refused) => return Err(refused.into()),
+                }
+            }
+            tokio::time::sleep(STEP_DELAY).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_replica_learns_votes_and_only_then_the_old_one_leaves() {
+        let (old, new) = (raft_id(2, 1), raft_id(2, 2));
+        let others = [raft_id(1, 1), raft_id(3, 1)];
+        let report = |voters: &[u64], learners: &[u64]| ReplicaReport {
+            voters: others.iter().chain(voters).copied().collect(),
+            learners: learners.to_vec(),
+            ..ReplicaReport::default()
+        };
+        assert_eq!(next_step(&report(&[old], &[]), new), Some((new, "add_learner")));
+        assert_eq!(next_step(&report(&[old], &[new]), new), Some((new, "promote")));
+        assert_eq!(next_step(&report(&[old, new], &[]), new), Some((old, "remove")));
+        assert_eq!(next_step(&report(&[new], &[]), new), None);
+    }
+}

@@ -1,0 +1,52 @@
+//! A refusal: an answer that says no, why, and changed nothing more than it says.
+
+use coppice_proto::status;
+use coppice_types::Reason;
+use tonic::Status;
+
+/// Why a command or read was refused. Refusals of `apply` are functions of the replicated state, so all replicas give the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// For programs.
+    pub reason: Reason,
+    /// For people.
+    pub message: String,
+    /// One further fact by name.
+    pub fact: Option<(&'static str, String)>,
+}
+
+impl Refusal {
+    /// A refusal without further facts.
+    #[must_use]
+    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into(), fact: None }
+    }
+
+    /// Adds a fact that callers need.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.fact = Some((name, value.to_string()));
+        self
+    }
+
+    /// This replica does not lead; `leader` is the node that does, or empty.
+    #[must_use]
+    pub fn not_leader(leader: &str) -> Self {
+        Self::new(Reason::NotLeader, "another replica leads this group").with(status::LEADER, leader)
+    }
+
+    /// Waiting helps: the replica may just be behind.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self.reason, Reason::StateMissing | Reason::MissedAdmin)
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        match refusal.fact {
+            Some(fact) => status::with_metadata(refusal.reason, refusal.message, [fact]),
+            None => status::refuse(refusal.reason, refusal.message),
+        }
+    }
+}

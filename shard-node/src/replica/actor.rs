@@ -1,0 +1,517 @@
+//! The loop of a replica's thread: take what arrived, tick, let raft advance, apply, compare, answer, flush.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, PoisonError, RwLockWriteGuard, atomic::Ordering},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use coppice_consensus::{
+    Change as RaftChange, Error as ConsensusError, Group, Message, Output, Position, RaftId, Role,
+};
+use coppice_proto::v1::{DigestReport, MergeReport, PeerMessage, peer_message::Body};
+use coppice_types::{Digest, ErrorKind, Reason};
+
+use super::{
+    handle::{Answer, Change, Input, Member, Shared, Status},
+    start::Config,
+    transfer,
+    waiters::{Reads, Waiters},
+};
+use crate::{
+    Error,
+    agreement::{Agreements, Verdict, Voters},
+    convert,
+    home::{Home, IncomingCopy},
+    machine::StateMachine,
+    refusal::Refusal,
+};
+
+/// Ticks after which a lost ReadIndex is sent again.
+const READ_RETRY_TICKS: u32 = 4;
+/// Ticks between two rounds of what is repeated: open digests, merges, care of snapshots.
+const CARE_TICKS: u64 = 10;
+/// Digests that are repeated in one round.
+const REPEATED_MAX: usize = 64;
+/// Ticks that a retiring leader waits for another one.
+const RETIRE_TICKS_MAX: u64 = 40;
+/// Ticks to make up for at once after a pause; a longer one is not made up for.
+const LATE_TICKS_MAX: u32 = 4;
+
+/// Everything that one replica's thread owns.
+pub(super) struct Actor<M: StateMachine> {
+    pub(super) config: Config<M>,
+    pub(super) shared: Arc<Shared<M>>,
+    pub(super) home: Home,
+    pub(super) group: Group,
+    pub(super) applied: Position,
+    pub(super) agreements: Agreements,
+    pub(super) touched: BTreeSet<u64>,
+    pub(super) voters: Voters,
+    pub(super) members: Vec<RaftId>,
+    pub(super) waiters: Waiters<M::Reply>,
+    pub(super) reads: Reads,
+    pub(super) leading: bool,
+    /// The pin of the snapshot that raft hands out.
+    pub(super) pinned: Option<u64>,
+    /// A follower wants a snapshot at this entry or later, and none is pinned yet.
+    pub(super) wanted: Option<u64>,
+    /// When raft last sent a snapshot, or one was pinned.
+    pub(super) snapshot_used_at: Duration,
+    /// The snapshot that is being fetched.
+    pub(super) fetching: Option<(IncomingCopy, JoinHandle<()>)>,
+    /// The snapshot that is complete, and that raft was told to take.
+    pub(super) incoming: Option<IncomingCopy>,
+    pub(super) flushed_at: Duration,
+    pub(super) unflushed_entries: u64,
+    /// The last flush failed for want of space: no new versions are taken until one succeeds.
+    pub(super) full: bool,
+    pub(super) ended: bool,
+    next_tick: Duration,
+    ticks: u64,
+    retiring: Option<(u64, Answer<()>)>,
+}
+
+impl<M: StateMachine> Actor<M> {
+    pub(super) fn new(config: Config<M>, shared: Arc<Shared<M>>, home: Home, group: Group, applied: Position) -> Self {
+        let now = config.hosted.clock.now();
+        let mut actor = Self {
+            agreements: Agreements::new(config.identity.raft_id),
+            config,
+            shared,
+            home,
+            group,
+            applied,
+            touched: BTreeSet::new(),
+            voters: Voters::default(),
+            members: Vec::new(),
+            waiters: Waiters::new(),
+            reads: Reads::default(),
+            leading: false,
+            pinned: None,
+            wanted: None,
+            snapshot_used_at: now,
+            fetching: None,
+            incoming: None,
+            flushed_at: now,
+            unflushed_entries: 0,
+            full: false,
+            ended: false,
+            next_tick: now,
+            ticks: 0,
+            retiring: None,
+        };
+        actor.note_members();
+        actor
+    }
+
+    pub(super) fn machine(&self) -> RwLockWriteGuard<'_, Option<M>> {
+        self.shared.machine.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.config.hosted.clock.now()
+    }
+
+    /// Runs until the mailbox is closed, the replica is removed, or something fails that it cannot go on from.
+    pub(super) fn run(mut self) -> Result<(), Error> {
+        let result = self.serve();
+        self.shared.mailbox.close();
+        transfer::join(self.fetching.take());
+        result
+    }
+
+    fn serve(&mut self) -> Result<(), Error> {
+        let mut busy = false;
+        while !self.shared.mailbox.is_closed() && !self.ended {
+            let wait = if busy { Duration::ZERO } else { self.next_tick.saturating_sub(self.now()) };
+            let inputs = self.shared.mailbox.take(wait);
+            let idle = inputs.is_empty();
+            for input in inputs {
+                self.input(input)?;
+            }
+            self.tick()?;
+            self.send_read_index();
+            self.advance()?;
+            self.compare()?;
+            self.flush_if_due()?;
+            self.publish();
+            busy = idle && self.work()?;
+        }
+        Ok(())
+    }
+
+    fn input(&mut self, input: Input<M>) -> Result<(), Error> {
+        match input {
+            Input::Peer(message, node) => self.peer(message, &node),
+            Input::Unreachable(node) => {
+                let there = self.members.iter().filter(|id| self.config.hosted.node_of(id.0).as_deref() == Some(&node));
+                for id in there.copied().collect::<Vec<_>>() {
+                    self.group.report_unreachable(id);
+                }
+            }
+            Input::Command(command, answer) => self.propose(command, answer),
+            Input::ReadIndex(answer) => self.reads.queue(answer),
+            Input::Change(change, answer) => self.change(change, answer),
+            Input::Fetched(position, result) => self.fetched(position, result)?,
+            Input::Damaged(note) => self.quarantine(0, Digest::default(), Digest::default(), &note)?,
+            Input::Retire(answer) => self.retire(answer),
+        }
+        Ok(())
+    }
+
+    fn peer(&mut self, message: PeerMessage, node: &str) {
+        let from = message.from_raft_id;
+        self.config.hosted.learn_node(from, node);
+        match message.body {
+            Some(Body::Raft(bytes)) => match Message::decode(&bytes) {
+                Ok(message) if message.from().0 == from && message.to().0 == self.config.identity.raft_id => {
+                    if let Err(error) = self.group.step(message) {
+                        tracing::debug!(group = %self.config.identity.group, from, %error, "a message was refused");
+                    }
+                }
+                Ok(_) => tracing::warn!(from, node, "a message between other replicas than its envelope says"),
+                Err(error) => tracing::warn!(from, node, %error, "a message that cannot be read"),
+            },
+            Some(Body::Digest(report)) => {
+                let Some(digest) = Digest::from_slice(&report.digest) else { return };
+                self.agreements.note_report(from, report.raft_index, digest);
+                self.touched.insert(report.raft_index);
+                if let (true, Some(own)) = (report.want_answer, self.agreements.own(report.raft_index)) {
+                    self.send_to(from, Body::Digest(to_report(report.raft_index, own, false)));
+                }
+            }
+            Some(Body::Merge(report)) => {
+                if let Some(machine) = self.machine().as_mut() {
+                    machine.note_built(from, &report.built);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn not_leader(&self) -> Refusal {
+        let leader = self.group.status().leader.filter(|leader| leader.0 != self.config.identity.raft_id);
+        Refusal::not_leader(&leader.and_then(|leader| self.config.hosted.node_of(leader.0)).unwrap_or_default())
+    }
+
+    fn propose(&mut self, command: Vec<u8>, answer: Answer<M::Reply>) {
+        let refusal = if !self.leading || self.retiring.is_some() {
+            self.not_leader()
+        } else if self.machine().is_none() {
+            Refusal::new(Reason::Unavailable, "the leading replica does not serve")
+        } else if self.full && M::grows(&command) {
+            Refusal::new(Reason::ResourceExhausted, "the disk is full: reads, prune and rollback go on")
+        } else if !self.waiters.has_room() {
+            Refusal::new(Reason::ResourceExhausted, "too many commands wait for their outcome")
+        } else {
+            match self.group.propose(Bytes::from(command)) {
+                Ok(position) => return self.waiters.command(position, answer),
+                Err(error) => self.refusal(&error),
+            }
+        };
+        // A caller that has gone needs no answer.
+        drop(answer.send(Err(refusal)));
+    }
+
+    fn refusal(&self, error: &ConsensusError) -> Refusal {
+        match (error, error.kind()) {
+            (ConsensusError::NotLeader { .. }, _) => self.not_leader(),
+            (_, ErrorKind::Exhausted) => Refusal::new(Reason::ResourceExhausted, error.to_string()),
+            (_, ErrorKind::Invalid | ErrorKind::Conflict) => Refusal::new(Reason::InvalidArgument, error.to_string()),
+            _ => Refusal::new(Reason::Unavailable, error.to_string()),
+        }
+    }
+
+    fn change(&mut self, change: Change, answer: Answer<()>) {
+        if !self.leading {
+            drop(answer.send(Err(self.not_leader())));
+            return;
+        }
+        let membership = self.group.status().membership;
+        let done = match &change {
+            Change::AddLearner(member) => membership.contains(RaftId(member.raft_id)),
+            Change::Promote(id) => membership.is_voter(RaftId(*id)),
+            Change::Remove(id) => !membership.contains(RaftId(*id)),
+        };
+        if done && !membership.is_joint() {
+            return drop(answer.send(Ok(())));
+        }
+        let change = match change {
+            Change::AddLearner(Member { raft_id, node }) => {
+                self.config.hosted.learn_node(raft_id, &node);
+                RaftChange::AddLearner(RaftId(raft_id))
+            }
+            Change::Promote(id) => match self.has_state(RaftId(id)) {
+                Ok(()) => RaftChange::Promote(RaftId(id)),
+                Err(refusal) => return drop(answer.send(Err(refusal))),
+            },
+            Change::Remove(id) => RaftChange::Remove(RaftId(id)),
+        };
+        match self.group.change_membership(&[change]) {
+            Ok(position) => self.waiters.change(position, answer),
+            Err(error) => drop(answer.send(Err(self.refusal(&error)))),
+        }
+    }
+
+    /// A learner without a state would only add to the majority that is needed. Raft itself checks how far it is behind.
+    fn has_state(&self, id: RaftId) -> Result<(), Refusal> {
+        let status = self.group.status();
+        match status.peers.iter().find(|peer| peer.id == id) {
+            Some(peer) if peer.learner && (peer.matched == 0 || peer.snapshotting) => {
+                Err(Refusal::new(Reason::Unavailable, "the learner has not taken in a snapshot yet"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn retire(&mut self, answer: Answer<()>) {
+        self.retiring = Some((self.ticks, answer));
+        if !self.leading {
+            return;
+        }
+        let status = self.group.status();
+        let heirs = status.peers.iter().filter(|peer| !peer.learner && peer.active && peer.id != status.id);
+        if let Some(heir) = heirs.max_by_key(|peer| peer.matched)
+            && let Err(error) = self.group.transfer_leader(heir.id)
+        {
+            tracing::debug!(%error, "leadership could not be handed over");
+        }
+    }
+
+    fn tick(&mut self) -> Result<(), Error> {
+        let now = self.now();
+        let tick = self.config.hosted.tuning.tick;
+        if now > self.next_tick + tick * LATE_TICKS_MAX {
+            self.next_tick = now;
+        }
+        while now >= self.next_tick {
+            self.group.tick();
+            self.next_tick += tick;
+            self.ticks += 1;
+            if self.ticks.is_multiple_of(CARE_TICKS) {
+                self.care()?;
+            }
+        }
+        self.reads.retry(now.saturating_sub(tick * READ_RETRY_TICKS));
+        if self.retiring.as_ref().is_some_and(|(since, _)| !self.leading || self.ticks - since > RETIRE_TICKS_MAX)
+            && let Some((_, answer)) = self.retiring.take()
+        {
+            self.ended = true;
+            self.flush()?;
+            drop(answer.send(Ok(())));
+        }
+        Ok(())
+    }
+
+    /// What is repeated because messages may be lost.
+    fn care(&mut self) -> Result<(), Error> {
+        for (index, own) in self.agreements.overdue(REPEATED_MAX) {
+            self.broadcast(&Body::Digest(to_report(index, own, true)));
+        }
+        let built = self.machine().as_ref().map(StateMachine::built).unwrap_or_default();
+        if !built.is_empty() {
+            self.broadcast(&Body::Merge(MergeReport { built }));
+        }
+        self.waiters.sweep();
+        self.care_for_snapshots()
+    }
+
+    fn send_read_index(&mut self) {
+        if self.reads.wants_index() && self.machine().is_some() {
+            match self.group.read_index() {
+                Ok(id) => self.reads.sent(id, self.now()),
+                Err(error) => tracing::trace!(%error, "no read index now"),
+            }
+        }
+    }
+
+    /// Lets raft do what is due: send, sync, commit; and applies what it gives.
+    pub(super) fn advance(&mut self) -> Result<(), Error> {
+        while self.group.has_ready() {
+            let mut unsent = Vec::new();
+            let config = &self.config;
+            let output = self.group.advance(&mut |message: Message| {
+                let to = message.to();
+                if !send(config, to.0, Body::Raft(message.encode().into())) {
+                    unsent.push((to, message.is_snapshot()));
+                }
+            })?;
+            for (to, snapshot) in unsent {
+                self.group.report_unreachable(to);
+                if snapshot {
+                    self.group.report_snapshot(to, false);
+                }
+            }
+            self.output(output)?;
+        }
+        Ok(())
+    }
+
+    fn output(&mut self, output: Output) -> Result<(), Error> {
+        if let Some(change) = output.role {
+            self.leading = change.role == Role::Leader;
+        }
+        if let Some(install) = output.install {
+            self.install(install.position)?;
+        }
+        self.apply(output.committed)?;
+        for read in output.reads {
+            self.reads.ready(read.id, read.index);
+        }
+        if let Some(offer) = output.snapshot_offer {
+            self.take_in(offer)?;
+        }
+        if let Some(position) = output.snapshot_discarded {
+            self.discarded(position)?;
+        }
+        if let Some(index) = output.snapshot_wanted {
+            self.want_pin(index)?;
+        }
+        if output.removed {
+            self.ended = true;
+            self.shared.status.write().unwrap_or_else(PoisonError::into_inner).note =
+                "removed from the group".to_owned();
+        }
+        Ok(())
+    }
+
+    /// Compares outcomes, answers those that a majority shares, and quarantines this replica if a majority has another one.
+    fn compare(&mut self) -> Result<(), Error> {
+        for index in std::mem::take(&mut self.touched) {
+            if let Verdict::Diverged(majority) = self.agreements.verdict(index, &self.voters) {
+                let own = self.agreements.own(index).unwrap_or_default();
+                self.quarantine(index, own, majority, "another digest than the majority's")?;
+            }
+        }
+        let machine = self.shared.machine.read().unwrap_or_else(PoisonError::into_inner);
+        let (own_id, voters) = (self.config.identity.raft_id, &self.voters);
+        self.waiters.settle(&mut self.agreements, voters, |reply| {
+            if let Some(machine) = machine.as_ref() {
+                machine.complete(reply, own_id, voters);
+            }
+        });
+        Ok(())
+    }
+
+    /// Closes the state machine for good; raft notes it, and asks for a snapshot until one is installed.
+    pub(super) fn quarantine(&mut self, index: u64, own: Digest, majority: Digest, note: &str) -> Result<(), Error> {
+        if self.group.quarantined().is_some() {
+            return Ok(());
+        }
+        let evidence = format!("entry {index}: own {own}, majority {majority}: {note}");
+        tracing::error!(group = %self.config.identity.group, evidence, "this replica is quarantined");
+        if self.leading {
+            self.group.step_down();
+            self.leading = false;
+        }
+        self.group.quarantine(evidence.as_bytes())?;
+        self.unpin();
+        *self.machine() = None;
+        self.agreements = Agreements::new(self.config.identity.raft_id);
+        self.waiters.fail_all(&Refusal::new(Reason::Unavailable, "the replica is quarantined: ask another one"));
+        self.shared.status.write().unwrap_or_else(PoisonError::into_inner).note = evidence;
+        Ok(())
+    }
+
+    /// The state machine is that of a snapshot now.
+    pub(super) fn installed(&mut self, position: Position) {
+        self.applied = position;
+        self.unflushed_entries = 0;
+        self.agreements = Agreements::new(self.config.identity.raft_id);
+        self.shared.status.write().unwrap_or_else(PoisonError::into_inner).note.clear();
+        self.group.applied(position.index);
+        self.shared.applied.send_replace(position.index);
+        self.note_members();
+        tracing::info!(group = %self.config.identity.group, index = position.index, "a snapshot was installed");
+    }
+
+    pub(super) fn note_members(&mut self) {
+        let membership = self.group.status().membership;
+        let ids = |list: &[RaftId]| list.iter().map(|id| id.0).collect();
+        self.voters = Voters { incoming: ids(&membership.voters), outgoing: ids(&membership.voters_outgoing) };
+        let all = [&membership.voters, &membership.voters_outgoing, &membership.learners, &membership.learners_next];
+        self.members = all.into_iter().flatten().copied().collect();
+        self.members.sort_unstable();
+        self.members.dedup();
+    }
+
+    pub(super) fn broadcast(&self, body: &Body) {
+        for id in self.members.iter().filter(|id| id.0 != self.config.identity.raft_id) {
+            send(&self.config, id.0, body.clone());
+        }
+    }
+
+    fn send_to(&self, id: u64, body: Body) {
+        send(&self.config, id, body);
+    }
+
+    /// Shows how the replica does.
+    fn publish(&self) {
+        let raft = self.group.status();
+        let member = |id: &RaftId| Member { raft_id: id.0, node: self.config.hosted.node_of(id.0).unwrap_or_default() };
+        let leader = raft.leader.map_or(0, |id| id.0);
+        let role = match raft.role {
+            _ if raft.quarantined => "quarantined",
+            Role::Leader => "leader",
+            Role::Candidate => "candidate",
+            Role::Follower if raft.membership.is_voter(raft.id) => "follower",
+            Role::Follower => "learner",
+        };
+        let mut status = self.shared.status.write().unwrap_or_else(PoisonError::into_inner);
+        *status = Status {
+            role,
+            leader,
+            leader_node: self.config.hosted.node_of(leader).unwrap_or_default(),
+            applied: self.applied.index,
+            committed: raft.commit,
+            voters: raft.membership.voters.iter().map(member).collect(),
+            learners: raft.membership.learners.iter().map(member).collect(),
+            note: std::mem::take(&mut status.note),
+        };
+    }
+
+    /// Background work of the state machine, when nothing else is to be done.
+    fn work(&mut self) -> Result<bool, Error> {
+        let worked = match self.machine().as_mut() {
+            Some(machine) => machine.work(),
+            None => return Ok(false),
+        };
+        match worked {
+            Err(error) if error.kind() == ErrorKind::Exhausted => Ok(false),
+            Err(error) => self.failed(error).map(|()| false),
+            Ok(more) => Ok(more),
+        }
+    }
+
+    /// Damage quarantines this replica; anything else that fails stops it.
+    pub(super) fn failed(&mut self, error: Error) -> Result<(), Error> {
+        if error.kind() != ErrorKind::Corrupted {
+            return Err(error);
+        }
+        self.quarantine(self.applied.index, Digest::default(), Digest::default(), &error.chain())
+    }
+
+    pub(super) fn handed_out_at(&self) -> Duration {
+        Duration::from_millis(self.shared.fetched_ms.load(Ordering::Relaxed))
+    }
+}
+
+pub(super) fn to_report(raft_index: u64, digest: Digest, want_answer: bool) -> DigestReport {
+    DigestReport { raft_index, digest: convert::to_bytes(&digest), want_answer }
+}
+
+/// Queues a message to a replica; `false` if it is lost here already.
+fn send<M: StateMachine>(config: &Config<M>, to: u64, body: Body) -> bool {
+    let Some(node) = config.hosted.node_of(to) else { return false };
+    let message = PeerMessage {
+        cluster_id: Bytes::copy_from_slice(config.identity.cluster.as_bytes()),
+        group: config.identity.group.number(),
+        from_raft_id: config.identity.raft_id,
+        to_raft_id: to,
+        body: Some(body),
+    };
+    config.hosted.peers.send(&node, message)
+}

@@ -1,0 +1,225 @@
+//! Starting a replica: directory, raft group, state machine, thread.
+
+use std::{
+    sync::{Arc, PoisonError, RwLock, atomic::AtomicU64},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use coppice_consensus::{Error as ConsensusError, Group, Position, RaftId};
+use coppice_env::{Rng, SimRng};
+use coppice_types::{ErrorKind, GroupId};
+
+use super::{
+    actor::Actor,
+    handle::{ReplicaHandle, Shared, Status},
+};
+use crate::{
+    Error,
+    home::{Home, Identity},
+    limits::{PEER_QUEUE_MAX, REQUEST_QUEUE_MAX},
+    machine::StateMachine,
+    mailbox::Mailbox,
+    node::Hosted,
+};
+
+/// How a replica without a directory begins. One that has a directory goes on from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bootstrap {
+    /// The group is new: no genesis header knows it yet. All its first voters are given the same list.
+    New {
+        /// Raft ids of the first voters.
+        voters: Vec<u64>,
+    },
+    /// The group exists: the replica has no vote, and waits to be added and for a snapshot.
+    Join,
+}
+
+/// How a node's replicas pace themselves.
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// Raft's unit of time: heartbeats every 2, elections after 10 to 20.
+    pub tick: Duration,
+    /// The state machine is flushed when something was applied so long ago,
+    pub flush_interval: Duration,
+    /// or after so many entries,
+    pub flush_entries_max: u64,
+    /// or when it has so much to write.
+    pub flush_bytes_max: u64,
+    /// The engine of each shard.
+    pub engine: coppice_engine::Options,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            tick: Duration::from_millis(50),
+            flush_interval: Duration::from_secs(5),
+            flush_entries_max: 2048,
+            flush_bytes_max: 32 << 20,
+            engine: coppice_engine::Options::default(),
+        }
+    }
+}
+
+/// What a replica is and what it works with.
+#[derive(Debug)]
+pub struct Config<M: StateMachine> {
+    /// Whose directory.
+    pub identity: Identity,
+    /// If the directory is new.
+    pub bootstrap: Bootstrap,
+    /// For the state machine.
+    pub machine: M::Config,
+    /// The node that hosts it.
+    pub hosted: Arc<Hosted>,
+}
+
+impl<M: StateMachine> Clone for Config<M> {
+    fn clone(&self) -> Self {
+        Self {
+            identity: self.identity,
+            bootstrap: self.bootstrap.clone(),
+            machine: self.machine.clone(),
+            hosted: Arc::clone(&self.hosted),
+        }
+    }
+}
+
+/// The random numbers of one replica, from the node's seed.
+fn rng(config: &Config<impl StateMachine>) -> Box<dyn Rng> {
+    let Identity { group, raft_id, .. } = config.identity;
+    Box::new(SimRng::new(config.hosted.seed ^ raft_id ^ (u64::from(group.number()) << 48)))
+}
+
+fn options(config: &Config<impl StateMachine>) -> coppice_consensus::Options {
+    let Identity { cluster, group, raft_id } = config.identity;
+    coppice_consensus::Options::new(cluster, group, RaftId(raft_id))
+}
+
+/// What was opened.
+struct Opened<M> {
+    home: Home,
+    group: Group,
+    machine: Option<M>,
+    applied: Position,
+    note: String,
+}
+
+/// Opens the replica's directory and starts its thread.
+///
+/// # Errors
+/// If the directory is in use, not this replica's, or cannot be read.
+pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, JoinHandle<()>), Error> {
+    let home = Home::open(config.hosted.storage.as_ref(), config.identity)?;
+    let opened = if home.started() { reopen(&config, home)? } else { begin(&config, home)? };
+    let shared = Arc::new(Shared {
+        mailbox: Arc::new(Mailbox::new(PEER_QUEUE_MAX, REQUEST_QUEUE_MAX)),
+        machine: RwLock::new(opened.machine),
+        applied: tokio::sync::watch::Sender::new(opened.applied.index),
+        status: RwLock::new(Status { note: opened.note, ..Status::default() }),
+        fetched_ms: AtomicU64::new(0),
+    });
+    let Identity { group, raft_id, .. } = config.identity;
+    let handle = ReplicaHandle { group, raft_id, shared: Arc::clone(&shared) };
+    let actor = Actor::new(config, Arc::clone(&shared), opened.home, opened.group, opened.applied);
+    let thread = std::thread::Builder::new()
+        .name(format!("{group}"))
+        .spawn(move || run(group, &shared, actor))
+        .map_err(crate::error::storage("start a thread"))?;
+    Ok((handle, thread))
+}
+
+/// The body of a replica's thread.
+fn run<M: StateMachine>(group: GroupId, shared: &Shared<M>, actor: Actor<M>) {
+    let _stop = StopOnPanic;
+    let result = actor.run();
+    shared.mailbox.close();
+    *shared.machine.write().unwrap_or_else(PoisonError::into_inner) = None;
+    let mut status = shared.status.write().unwrap_or_else(PoisonError::into_inner);
+    status.role = "stopped";
+    if let Err(error) = result {
+        tracing::error!(%group, error = error.chain(), "a replica stopped");
+        status.note = error.chain();
+    }
+}
+
+/// A broken invariant of one replica ends the process: what it holds in memory can't be trusted.
+struct StopOnPanic;
+
+impl Drop for StopOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+/// The first start: nothing was promised yet, so what a start that was cut off has left is made anew.
+fn begin<M: StateMachine>(config: &Config<M>, mut home: Home) -> Result<Opened<M>, Error> {
+    home.clear()?;
+    let (group, machine, applied, note) = match &config.bootstrap {
+        Bootstrap::New { voters } => {
+            let voters: Vec<RaftId> = voters.iter().copied().map(RaftId).collect();
+            let group = Group::create(home.raft()?, options(config), rng(config), &voters)?;
+            let mut machine = M::open(home.state()?, &config.machine)?;
+            // Where the log of a new group begins.
+            let first = Position { index: 1, term: 1 };
+            machine.flush(first)?;
+            home.set_floor(first)?;
+            (group, Some(machine), first, String::new())
+        }
+        Bootstrap::Join => {
+            let group = Group::create_empty(home.raft()?, options(config), rng(config))?;
+            (group, None, Position { index: 0, term: 0 }, "waits for a snapshot".to_owned())
+        }
+    };
+    home.set_started(config.identity)?;
+    Ok(Opened { home, group, machine, applied, note })
+}
+
+/// Any later start.
+fn reopen<M: StateMachine>(config: &Config<M>, mut home: Home) -> Result<Opened<M>, Error> {
+    let (mut machine, mut note) = open_machine::<M>(config, &home)?;
+    let applied = machine.as_ref().map_or(home.floor()?, StateMachine::durable);
+    let opened = Group::open(home.raft()?, options(config), rng(config), applied);
+    let (mut group, applied) = match opened {
+        Ok(group) => (group, applied),
+        Err(ConsensusError::InstallPending { position, .. }) => {
+            // A crash came after raft took the snapshot and before its state became current.
+            let incoming = home.incoming()?.filter(|incoming| incoming.complete && incoming.position == position);
+            let Some(incoming) = incoming else {
+                return Err(Error::Damaged {
+                    file: "incoming",
+                    what: "it is not the snapshot that raft took".to_owned(),
+                });
+            };
+            drop(machine.take());
+            home.install_incoming(&incoming, true)?;
+            (machine, note) = open_machine::<M>(config, &home)?;
+            let mut group = Group::open(home.raft()?, options(config), rng(config), position)?;
+            group.clear_quarantine()?;
+            (group, position)
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if group.quarantined().is_some() {
+        machine = None;
+        note = "quarantined: waits for a snapshot".to_owned();
+    } else if machine.is_none() && applied.index > 0 {
+        group.quarantine(note.as_bytes())?;
+    }
+    Ok(Opened { home, group, machine, applied, note })
+}
+
+/// Opens the state machine; none if it is damaged, or was never installed.
+fn open_machine<M: StateMachine>(config: &Config<M>, home: &Home) -> Result<(Option<M>, String), Error> {
+    if home.floor()?.index == 0 {
+        return Ok((None, "waits for a snapshot".to_owned()));
+    }
+    match M::open(home.state()?, &config.machine) {
+        Ok(machine) => Ok((Some(machine), String::new())),
+        Err(error) if error.kind() == ErrorKind::Corrupted => Ok((None, error.chain())),
+        Err(error) => Err(error),
+    }
+}

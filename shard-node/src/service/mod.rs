@@ -1,0 +1,11 @@
+//! The gRPC services of a node.
+
+mod node;
+mod peer;
+mod root;
+mod shard;
+
+pub use node::NodeService;
+pub use peer::PeerService;
+pub use root::RootService;
+pub use shard::ShardService;

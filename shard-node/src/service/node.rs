@@ -1,0 +1,68 @@
+//! The `Node` service: how the replicas do, and changes of a group's members.
+
+use std::{sync::Arc, time::Duration};
+
+use coppice_proto::v1::{self, node_server::Node};
+use coppice_types::{GroupId, Reason};
+use tonic::{Request, Response, Status};
+
+use crate::{
+    node::Hosted,
+    refusal::Refusal,
+    replica::{Change, Member},
+};
+
+/// How long a change of members may take.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest name of a node, in bytes.
+const NODE_NAME_BYTES_MAX: usize = 253;
+
+/// Serves operators and coordinators.
+#[derive(Clone, Debug)]
+pub struct NodeService {
+    /// The replicas.
+    pub hosted: Arc<Hosted>,
+}
+
+#[tonic::async_trait]
+impl Node for NodeService {
+    async fn node_status(
+        &self,
+        _request: Request<v1::NodeStatusRequest>,
+    ) -> Result<Response<v1::NodeStatusResponse>, Status> {
+        let hosted = Arc::clone(&self.hosted);
+        let report = tokio::task::spawn_blocking(move || hosted.report()).await;
+        let report = report.map_err(|_| Refusal::new(Reason::Internal, "the status could not be read"))?;
+        Ok(Response::new(report))
+    }
+
+    async fn change_member(
+        &self,
+        request: Request<v1::ChangeMemberRequest>,
+    ) -> Result<Response<v1::ChangeMemberResponse>, Status> {
+        let request = request.into_inner();
+        let group = GroupId::from_number(request.group);
+        let change = change(&request)?;
+        let replica = self.hosted.replica(group);
+        let replica =
+            replica.ok_or_else(|| Refusal::new(Reason::NotFound, format!("no replica of {group} runs here")))?;
+        replica.change(CHANGE_TIMEOUT, change).await?;
+        Ok(Response::new(v1::ChangeMemberResponse {}))
+    }
+}
+
+fn change(request: &v1::ChangeMemberRequest) -> Result<Change, Refusal> {
+    let invalid = |what: &str| Err(Refusal::new(Reason::InvalidArgument, what));
+    if request.raft_id >> 32 == 0 || request.raft_id & u64::from(u32::MAX) == 0 {
+        return invalid("a raft id is ordinal << 32 | incarnation, both from 1");
+    }
+    match request.change.as_str() {
+        "add_learner" if request.node.is_empty() || request.node.len() > NODE_NAME_BYTES_MAX => {
+            invalid("a new member names its node in 1 to 253 bytes")
+        }
+        "add_learner" => Ok(Change::AddLearner(Member { raft_id: request.raft_id, node: request.node.clone() })),
+        "promote" => Ok(Change::Promote(request.raft_id)),
+        "remove" => Ok(Change::Remove(request.raft_id)),
+        _ => invalid("change is add_learner, promote or remove"),
+    }
+}

@@ -1,0 +1,100 @@
+//! The `Peer` service: messages of other nodes' replicas, and the files of pinned snapshots.
+
+use std::sync::Arc;
+
+use coppice_proto::v1::{self, peer_server::Peer};
+use coppice_types::{GroupId, Reason};
+use tokio::sync::mpsc;
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{
+    limits::STREAM_QUEUE_MAX,
+    node::{Hosted, Replica},
+    peers::{CLUSTER, NODE},
+    refusal::Refusal,
+};
+
+/// Serves the other nodes.
+#[derive(Clone, Debug)]
+pub struct PeerService {
+    /// The replicas.
+    pub hosted: Arc<Hosted>,
+}
+
+impl PeerService {
+    /// Refuses a caller of another cluster; gives the caller's node.
+    fn caller<T>(&self, request: &Request<T>) -> Result<String, Refusal> {
+        let text = |name| request.metadata().get(name).and_then(|value| value.to_str().ok());
+        if text(CLUSTER) != Some(self.hosted.cluster.to_string().as_str()) {
+            let message = format!("this node is of cluster {}", self.hosted.cluster);
+            return Err(Refusal::new(Reason::WrongCluster, message));
+        }
+        text(NODE)
+            .map(str::to_owned)
+            .ok_or_else(|| Refusal::new(Reason::InvalidArgument, "the caller does not name its node"))
+    }
+}
+
+#[tonic::async_trait]
+impl Peer for PeerService {
+    type FetchSnapshotStream = ReceiverStream<Result<v1::SnapshotChunk, Status>>;
+
+    async fn exchange(&self, request: Request<Streaming<v1::PeerMessage>>) -> Result<Response<v1::PeerDone>, Status> {
+        let node = self.caller(&request)?;
+        let mut messages = request.into_inner();
+        while let Some(message) = messages.next().await {
+            let message = message?;
+            if message.cluster_id.as_ref() != self.hosted.cluster.as_bytes() {
+                return Err(Refusal::new(Reason::WrongCluster, "a message of another cluster").into());
+            }
+            // A message to a replica that is not here (any more) is dropped: raft expects that.
+            match self.hosted.replica(GroupId::from_number(message.group)) {
+                Some(Replica::Shard(replica)) if replica.raft_id == message.to_raft_id => replica.peer(message, &node),
+                Some(Replica::Root(replica)) if replica.raft_id == message.to_raft_id => replica.peer(message, &node),
+                _ => tracing::trace!(group = message.group, "a message to a replica that is not here"),
+            }
+        }
+        Ok(Response::new(v1::PeerDone {}))
+    }
+
+    async fn fetch_snapshot(
+        &self,
+        request: Request<v1::FetchSnapshotRequest>,
+    ) -> Result<Response<Self::FetchSnapshotStream>, Status> {
+        self.caller(&request)?;
+        let request = request.into_inner();
+        let group = GroupId::from_number(request.group);
+        let replica = self
+            .hosted
+            .replica(group)
+            .ok_or_else(|| Refusal::new(Reason::Unavailable, format!("no replica of {group} runs here")))?;
+        let (sender, receiver) = mpsc::channel(STREAM_QUEUE_MAX);
+        let hosted = Arc::clone(&self.hosted);
+        tokio::spawn(async move {
+            if let Err(refusal) = stream(&hosted, &replica, &request, &sender).await {
+                // A caller that has gone needs no error.
+                let _ = sender.send(Err(refusal.into())).await;
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}
+
+/// Sends a file from an offset to its end.
+async fn stream(
+    hosted: &Hosted,
+    replica: &Replica,
+    request: &v1::FetchSnapshotRequest,
+    sender: &mpsc::Sender<Result<v1::SnapshotChunk, Status>>,
+) -> Result<(), Refusal> {
+    let mut offset = request.offset;
+    loop {
+        let data = replica.read_snapshot(request, offset, hosted.clock.now()).await?;
+        offset = offset.saturating_add(data.len() as u64);
+        let end = data.is_empty();
+        if end || sender.send(Ok(v1::SnapshotChunk { data: data.into() })).await.is_err() {
+            return Ok(());
+        }
+    }
+}

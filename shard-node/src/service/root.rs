@@ -1,0 +1,110 @@
+//! The `Root` service: the decision log. Commands go through raft, reads by one ReadIndex for all that wait.
+
+use std::{sync::Arc, time::Duration};
+
+use coppice_proto::v1::{self, root_client::RootClient, root_server::Root};
+use coppice_root::Outcome;
+use coppice_types::Reason;
+use futures::future::join_all;
+use tonic::{Request, Response, Status};
+
+use crate::{
+    convert,
+    node::Hosted,
+    refusal::Refusal,
+    replica::ReplicaHandle,
+    root::{self, RootMachine},
+};
+
+/// How long the clock of another root replica is waited for.
+const CLOCK_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Serves the root group's replica of one node.
+#[derive(Clone, Debug)]
+pub struct RootService {
+    /// The replicas.
+    pub hosted: Arc<Hosted>,
+}
+
+impl RootService {
+    fn replica(&self) -> Result<ReplicaHandle<RootMachine>, Refusal> {
+        self.hosted.root()
+    }
+
+    async fn run(&self, command: Vec<u8>) -> Result<Outcome, Refusal> {
+        if command.len() > self.hosted.message_bytes_max {
+            let message = format!("a command has at most {} bytes", self.hosted.message_bytes_max);
+            return Err(Refusal::new(Reason::LimitExceeded, message));
+        }
+        self.replica()?.command(command).await?
+    }
+
+    /// The clocks of the root replicas that answer in time, this one's first.
+    async fn clocks(&self) -> Result<Vec<u64>, Refusal> {
+        let status = self.replica()?.status();
+        let others = status.voters.iter().filter(|member| member.node != self.hosted.node);
+        let calls = others.map(|member| {
+            let mut client = RootClient::new(self.hosted.connector.channel(&member.node));
+            let request = v1::ReadRootRequest { stale_ok: true, read: Some(v1::read_root_request::Read::View(true)) };
+            async move {
+                let answer = tokio::time::timeout(CLOCK_TIMEOUT, client.read_root(request)).await.ok()?.ok()?;
+                Some(answer.into_inner().view?.clock_ms)
+            }
+        });
+        let theirs = join_all(calls).await.into_iter().flatten();
+        Ok(std::iter::once(self.hosted.clock.wall_ms()).chain(theirs).collect())
+    }
+}
+
+fn unexpected() -> Refusal {
+    Refusal::new(Reason::Internal, "the root group gave the outcome of another command")
+}
+
+#[tonic::async_trait]
+impl Root for RootService {
+    async fn take_over(&self, request: Request<v1::TakeOverRequest>) -> Result<Response<v1::TakeOverResponse>, Status> {
+        let clock_ms = self.hosted.clock.wall_ms();
+        let Outcome::TookOver { term } = self.run(root::take_over(request.into_inner(), clock_ms)?).await? else {
+            return Err(unexpected().into());
+        };
+        let clocks_ms = self.clocks().await?;
+        let clock = Arc::clone(&self.hosted.clock);
+        let read = move |machine: &RootMachine| Ok((machine.view(clock.wall_ms())?, machine.sessions()));
+        let (view, sessions) = self.replica()?.read(read).await?;
+        Ok(Response::new(v1::TakeOverResponse { term: term.0, view: Some(view), sessions, clocks_ms }))
+    }
+
+    async fn append_header(
+        &self,
+        request: Request<v1::AppendHeaderRequest>,
+    ) -> Result<Response<v1::AppendHeaderResponse>, Status> {
+        let Outcome::Appended { log_size, log_root, .. } = self.run(root::append_header(request.into_inner())?).await?
+        else {
+            return Err(unexpected().into());
+        };
+        Ok(Response::new(v1::AppendHeaderResponse { log_size, log_root: convert::to_bytes(&log_root) }))
+    }
+
+    async fn open_root_session(
+        &self,
+        request: Request<v1::OpenSessionRequest>,
+    ) -> Result<Response<v1::OpenSessionResponse>, Status> {
+        let command = root::open_session(&request.into_inner(), self.hosted.clock.wall_ms())?;
+        let Outcome::SessionOpened { highest_number, batch_hash, window } = self.run(command).await? else {
+            return Err(unexpected().into());
+        };
+        let batch_hash = batch_hash.as_ref().map(convert::to_bytes).unwrap_or_default();
+        Ok(Response::new(v1::OpenSessionResponse { highest_number, batch_hash, window }))
+    }
+
+    async fn read_root(&self, request: Request<v1::ReadRootRequest>) -> Result<Response<v1::ReadRootResponse>, Status> {
+        let request = request.into_inner();
+        let replica = self.replica()?;
+        if !request.stale_ok {
+            replica.read_index().await?;
+        }
+        let clock = Arc::clone(&self.hosted.clock);
+        let read = move |machine: &RootMachine| machine.answer(request.read.as_ref(), clock.wall_ms());
+        Ok(Response::new(replica.read(read).await?))
+    }
+}

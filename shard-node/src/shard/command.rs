@@ -1,0 +1,412 @@
+//! What a shard's raft log holds: commands with their own codec.
+//!
+//! `u8 version (1) || u8 kind || context || body`, little-endian as in `coppice_types::codec`. A replica that meets a version or kind that
+//! it does not know stops: it could not tell what the others made of it. Everything is checked against its limits before it is proposed,
+//! see [`Command::check`]; `apply` refuses for nothing but term, admin number and base.
+
+use coppice_engine::{MergeName, PrepareId, ShardState};
+use coppice_types::{
+    Change, Digest, Epoch, Operation, Params, Reason, Stamp, Term, Version,
+    codec::{Error as CodecError, Reader, Writer},
+};
+
+use crate::refusal::Refusal;
+
+/// The version of the command encoding that this code writes and reads.
+const COMMAND_VERSION: u8 = 1;
+/// Most merges that one Prepare installs.
+const MERGES_MAX: usize = 16;
+/// Most trees that one merge takes.
+const INPUTS_MAX: usize = 16;
+
+/// What every command repeats, so that a shard that missed something learns of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// The sender's leadership.
+    pub term: Term,
+    /// How many admin operations the root log had when the sender spoke.
+    pub admin_sequence: u64,
+    /// The newest decided state of this shard that the sender knows.
+    pub decided: ShardState,
+}
+
+/// One command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// Who speaks, and what is decided.
+    pub context: Context,
+    /// What is to be done.
+    pub body: Body,
+}
+
+/// What a command asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Stages a version.
+    Prepare(Prepare),
+    /// Makes the context's decided state permanent.
+    Finalize,
+    /// Drops a staged version and all that builds on it.
+    Abort {
+        /// The version.
+        version: Version,
+        /// Its name among the attempts at this version.
+        prepare_id: PrepareId,
+    },
+    /// A new leader: the context's decided state stays, everything staged beside it goes.
+    Adopt,
+    /// Closes all versions above a target, because a rollback to it is being decided.
+    Fence {
+        /// With the context's term: the name of the fence.
+        attempt: u64,
+        /// The epoch that the rollback would start.
+        next_epoch: Epoch,
+        /// The newest version that stays open.
+        target: Version,
+    },
+    /// Lifts the fence of this attempt, and of those before.
+    Unfence {
+        /// With the context's term: the name of the fence.
+        attempt: u64,
+    },
+    /// Executes one decided admin operation.
+    Execute(Execute),
+}
+
+/// A version to stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prepare {
+    /// Its name.
+    pub stamp: Stamp,
+    /// With the context's term: the prepare id.
+    pub attempt: u64,
+    /// The state on which it builds.
+    pub base: ShardState,
+    /// Merges that it installs first.
+    pub merges: Vec<MergeName>,
+    /// Folded: ascending keys, each once.
+    pub operations: Vec<Operation>,
+}
+
+/// A decided rollback or prune.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Execute {
+    /// Its number among the admin operations, from 1.
+    pub admin_sequence: u64,
+    /// Which one.
+    pub operation: AdminOperation,
+    /// This shard's decided state at the target or boundary version.
+    pub boundary: ShardState,
+    /// This shard's newest decided state just before the operation.
+    pub newest: ShardState,
+}
+
+/// The operation of an [`Execute`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdminOperation {
+    /// Drops all versions above the target.
+    Rollback {
+        /// The newest version that stays.
+        to: Version,
+        /// The epoch that begins.
+        epoch: Epoch,
+    },
+    /// Drops what only versions below the boundary need.
+    Prune {
+        /// The oldest version that stays readable.
+        before: Version,
+    },
+}
+
+fn put_state(out: &mut Writer, state: &ShardState) {
+    out.u64(state.version.0);
+    out.digest(&state.digest);
+}
+
+fn take_state(input: &mut Reader<'_>) -> Result<ShardState, CodecError> {
+    Ok(ShardState { version: Version(input.u64()?), digest: input.digest()? })
+}
+
+fn put_count(out: &mut Writer, count: usize) {
+    out.u32(u32::try_from(count).expect("counts are checked before a command is encoded"));
+}
+
+impl Command {
+    /// The prepare id of a Prepare.
+    #[must_use]
+    pub fn prepare_id(&self, attempt: u64) -> PrepareId {
+        PrepareId { term: self.context.term.0, attempt }
+    }
+
+    /// The bytes that raft replicates. The command has been [checked](Self::check).
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.u8(COMMAND_VERSION);
+        out.u8(self.body.kind());
+        out.u64(self.context.term.0);
+        out.u64(self.context.admin_sequence);
+        put_state(&mut out, &self.context.decided);
+        match &self.body {
+            Body::Prepare(prepare) => prepare.encode(&mut out),
+            Body::Finalize | Body::Adopt => {}
+            Body::Abort { version, prepare_id } => {
+                out.u64(version.0);
+                out.u64(prepare_id.term);
+                out.u64(prepare_id.attempt);
+            }
+            Body::Fence { attempt, next_epoch, target } => {
+                out.u64(*attempt);
+                out.u64(next_epoch.0);
+                out.u64(target.0);
+            }
+            Body::Unfence { attempt } => out.u64(*attempt),
+            Body::Execute(execute) => execute.encode(&mut out),
+        }
+        out.into_bytes()
+    }
+
+    /// Reads what `encode` wrote.
+    ///
+    /// # Errors
+    /// If the bytes are no command of a version and kind that this code knows.
+    pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        let mut input = Reader::new(bytes);
+        if input.u8()? != COMMAND_VERSION {
+            return Err(CodecError::Malformed("command version"));
+        }
+        let kind = input.u8()?;
+        let term = Term(input.u64()?);
+        let admin_sequence = input.u64()?;
+        let decided = take_state(&mut input)?;
+        let body = match kind {
+            0 => Body::Prepare(Prepare::decode(&mut input)?),
+            1 => Body::Finalize,
+            2 => Body::Abort {
+                version: Version(input.u64()?),
+                prepare_id: PrepareId { term: input.u64()?, attempt: input.u64()? },
+            },
+            3 => Body::Adopt,
+            4 => Body::Fence { attempt: input.u64()?, next_epoch: Epoch(input.u64()?), target: Version(input.u64()?) },
+            5 => Body::Unfence { attempt: input.u64()? },
+            6 => Body::Execute(Execute::decode(&mut input)?),
+            _ => return Err(CodecError::Malformed("command kind")),
+        };
+        input.finish()?;
+        Ok(Self { context: Context { term, admin_sequence, decided }, body })
+    }
+
+    /// Checks all limits, so that `apply` need not.
+    ///
+    /// # Errors
+    /// Names the first limit that does not hold.
+    pub fn check(&self, params: &Params) -> Result<(), Refusal> {
+        match &self.body {
+            _ if self.context.term == Term(0) => {
+                Err(Refusal::new(Reason::InvalidArgument, "terms are allotted from 1"))
+            }
+            Body::Prepare(prepare) => prepare.check(params),
+            Body::Fence { next_epoch: Epoch(0), .. } => {
+                Err(Refusal::new(Reason::InvalidArgument, "no rollback starts epoch 0"))
+            }
+            Body::Execute(execute) if execute.admin_sequence == 0 => {
+                Err(Refusal::new(Reason::InvalidArgument, "admin operations are numbered from 1"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Body {
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Prepare(_) => 0,
+            Self::Finalize => 1,
+            Self::Abort { .. } => 2,
+            Self::Adopt => 3,
+            Self::Fence { .. } => 4,
+            Self::Unfence { .. } => 5,
+            Self::Execute(_) => 6,
+        }
+    }
+}
+
+impl Prepare {
+    fn encode(&self, out: &mut Writer) {
+        out.stamp(self.stamp);
+        out.u64(self.attempt);
+        put_state(out, &self.base);
+        put_count(out, self.merges.len());
+        for merge in &self.merges {
+            put_count(out, merge.inputs.len());
+            merge.inputs.iter().for_each(|input| out.digest(input));
+            out.digest(&merge.output);
+        }
+        put_count(out, self.operations.len());
+        self.operations.iter().for_each(|operation| operation.encode(out));
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, CodecError> {
+        let stamp = input.stamp()?;
+        let attempt = input.u64()?;
+        let base = take_state(input)?;
+        let mut merges = Vec::new();
+        for _ in 0..input.u32()? {
+            let mut inputs: Vec<Digest> = Vec::new();
+            for _ in 0..input.u32()? {
+                inputs.push(input.digest()?);
+            }
+            merges.push(MergeName { inputs, output: input.digest()? });
+        }
+        let mut operations = Vec::new();
+        for _ in 0..input.u32()? {
+            operations.push(Operation::decode(input)?);
+        }
+        Ok(Self { stamp, attempt, base, merges, operations })
+    }
+
+    fn check(&self, params: &Params) -> Result<(), Refusal> {
+        let invalid = |what: &str| Err(Refusal::new(Reason::InvalidArgument, what));
+        if self.stamp.version <= self.base.version {
+            return invalid("a version builds on an older one");
+        }
+        if self.merges.len() > MERGES_MAX
+            || self.merges.iter().any(|merge| !(2..=INPUTS_MAX).contains(&merge.inputs.len()))
+        {
+            return invalid("a Prepare installs at most 16 merges of 2 to 16 trees each");
+        }
+        if !self.operations.is_sorted_by(|a, b| a.key < b.key) {
+            return invalid("the operations of a Prepare have ascending keys, each once");
+        }
+        for Operation { key, change } in &self.operations {
+            if key.is_empty() || key.len() > params.key_bytes_max as usize {
+                let message = format!("a key has 1 to {} bytes", params.key_bytes_max);
+                return Err(Refusal::new(Reason::LimitExceeded, message));
+            }
+            if matches!(change, Change::Put(value) if value.len() > params.value_bytes_max as usize) {
+                let message = format!("a value has at most {} bytes", params.value_bytes_max);
+                return Err(Refusal::new(Reason::LimitExceeded, message));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Execute {
+    fn encode(&self, out: &mut Writer) {
+        out.u64(self.admin_sequence);
+        match self.operation {
+            AdminOperation::Rollback { to, epoch } => {
+                out.u8(0);
+                out.u64(to.0);
+                out.u64(epoch.0);
+            }
+            AdminOperation::Prune { before } => {
+                out.u8(1);
+                out.u64(before.0);
+            }
+        }
+        put_state(out, &self.boundary);
+        put_state(out, &self.newest);
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, CodecError> {
+        let admin_sequence = input.u64()?;
+        let operation = match input.u8()? {
+            0 => AdminOperation::Rollback { to: Version(input.u64()?), epoch: Epoch(input.u64()?) },
+            1 => AdminOperation::Prune { before: Version(input.u64()?) },
+            _ => return Err(CodecError::Malformed("admin operation")),
+        };
+        Ok(Self { admin_sequence, operation, boundary: take_state(input)?, newest: take_state(input)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(version: u64) -> ShardState {
+        ShardState { version: Version(version), digest: Digest([u8::try_from(version).expect("small"); 32]) }
+    }
+
+    fn command(body: Body) -> Command {
+        Command { context: Context { term: Term(7), admin_sequence: 3, decided: state(9) }, body }
+    }
+
+    fn prepare() -> Prepare {
+        Prepare {
+            stamp: Stamp::new(2, 10),
+            attempt: 4,
+            base: state(9),
+            merges: vec![MergeName { inputs: vec![Digest([1; 32]), Digest([2; 32])], output: Digest([3; 32]) }],
+            operations: vec![
+                Operation { key: b"a".to_vec(), change: Change::Put(b"1".to_vec()) },
+                Operation { key: b"b".to_vec(), change: Change::Delete },
+            ],
+        }
+    }
+
+    fn all() -> Vec<Command> {
+        let execute =
+            |operation| Body::Execute(Execute { admin_sequence: 4, operation, boundary: state(5), newest: state(9) });
+        [
+            Body::Prepare(prepare()),
+            Body::Finalize,
+            Body::Abort { version: Version(10), prepare_id: PrepareId { term: 7, attempt: 4 } },
+            Body::Adopt,
+            Body::Fence { attempt: 5, next_epoch: Epoch(3), target: Version(8) },
+            Body::Unfence { attempt: 5 },
+            execute(AdminOperation::Rollback { to: Version(5), epoch: Epoch(3) }),
+            execute(AdminOperation::Prune { before: Version(5) }),
+        ]
+        .into_iter()
+        .map(command)
+        .collect()
+    }
+
+    #[test]
+    fn every_command_survives_its_encoding_and_no_shortened_one_does() {
+        for command in all() {
+            let bytes = command.encode();
+            assert_eq!(Command::decode(&bytes).as_ref(), Ok(&command));
+            for len in 0..bytes.len() {
+                assert!(Command::decode(&bytes[..len]).is_err(), "{command:?} cut to {len} bytes");
+            }
+            let mut longer = bytes.clone();
+            longer.push(0);
+            assert_eq!(Command::decode(&longer), Err(CodecError::Trailing));
+        }
+    }
+
+    #[test]
+    fn an_unknown_version_or_kind_is_refused() {
+        let mut bytes = command(Body::Finalize).encode();
+        bytes[0] = 2;
+        assert_eq!(Command::decode(&bytes), Err(CodecError::Malformed("command version")));
+        bytes[0] = 1;
+        bytes[1] = 7;
+        assert_eq!(Command::decode(&bytes), Err(CodecError::Malformed("command kind")));
+    }
+
+    #[test]
+    fn limits_are_checked_before_proposing() {
+        let params = Params { key_bytes_max: 4, value_bytes_max: 8, ..Params::default() };
+        let reason =
+            |prepare: Prepare| command(Body::Prepare(prepare)).check(&params).err().map(|refusal| refusal.reason);
+        assert_eq!(reason(prepare()), None);
+        let with = |operations: &[(&[u8], usize)]| Prepare {
+            operations: operations
+                .iter()
+                .map(|(key, len)| Operation { key: key.to_vec(), change: Change::Put(vec![0; *len]) })
+                .collect(),
+            ..prepare()
+        };
+        assert_eq!(reason(with(&[(b"", 1)])), Some(Reason::LimitExceeded));
+        assert_eq!(reason(with(&[(b"abcde", 1)])), Some(Reason::LimitExceeded));
+        assert_eq!(reason(with(&[(b"abcd", 9)])), Some(Reason::LimitExceeded));
+        assert_eq!(reason(with(&[(b"abcd", 8)])), None);
+        assert_eq!(reason(with(&[(b"b", 1), (b"a", 1)])), Some(Reason::InvalidArgument));
+        assert_eq!(reason(with(&[(b"a", 1), (b"a", 1)])), Some(Reason::InvalidArgument));
+        assert_eq!(reason(Prepare { base: state(10), ..prepare() }), Some(Reason::InvalidArgument));
+    }
+}

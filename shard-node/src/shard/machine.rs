@@ -1,0 +1,160 @@
+//! A shard's state machine as a replica drives it: flushes, snapshots, and what is known of the other replicas' merges.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use coppice_consensus::Position;
+use coppice_engine::{Engine, Manifest, MergeName, MergeProgress, Options, RaftPosition, SnapshotReceiver};
+use coppice_env::Storage;
+use coppice_proto::v1;
+use coppice_types::{Params, ShardId};
+
+use super::{Body, Command, Outcome, ShardMachine};
+use crate::{
+    Error,
+    agreement::Voters,
+    convert,
+    machine::{Applied, Pinned, Receiver, StateMachine},
+};
+
+/// Records that one piece of background work merges.
+const WORK_RECORDS: usize = 512;
+/// Most merges of one replica that are remembered.
+const BUILT_MAX: usize = 64;
+
+/// What opening a shard needs.
+#[derive(Clone, Debug)]
+pub struct ShardConfig {
+    /// Which shard.
+    pub shard: ShardId,
+    /// The genesis parameters.
+    pub params: Params,
+    /// How its engine uses memory and disk.
+    pub engine: Options,
+}
+
+fn from_raft(position: RaftPosition) -> Position {
+    Position { index: position.index, term: position.term }
+}
+
+fn to_raft(position: Position) -> RaftPosition {
+    RaftPosition { index: position.index, term: position.term }
+}
+
+impl StateMachine for ShardMachine {
+    type Reply = Outcome;
+    type Config = ShardConfig;
+    type Receiver = ShardReceiver;
+
+    fn open(storage: Arc<dyn Storage>, config: &ShardConfig) -> Result<Self, Error> {
+        let engine = if Engine::exists(storage.as_ref())? {
+            Engine::open(storage, config.engine.clone())?
+        } else {
+            Engine::create(storage, config.shard, config.params.clone(), config.engine.clone())?
+        };
+        if engine.shard() != config.shard {
+            return Err(Error::Identity(format!("it holds shard {}, expected is {}", engine.shard(), config.shard)));
+        }
+        if *engine.params() != config.params {
+            return Err(Error::Identity("its shard has other genesis parameters".to_owned()));
+        }
+        Self::new(engine)
+    }
+
+    fn apply(&mut self, _index: u64, command: &[u8]) -> Result<Applied<Outcome>, Error> {
+        self.apply_command(command)
+    }
+
+    fn durable(&self) -> Position {
+        from_raft(self.engine.durable_position())
+    }
+
+    fn log_floor(&self) -> Position {
+        from_raft(self.engine.fallback_position())
+    }
+
+    fn unflushed_bytes(&self) -> u64 {
+        self.engine.unflushed_bytes()
+    }
+
+    fn flush(&mut self, position: Position) -> Result<(), Error> {
+        Ok(self.engine.flush(to_raft(position), &self.protocol.encode())?)
+    }
+
+    fn work(&mut self) -> Result<bool, Error> {
+        Ok(!matches!(self.engine.merge_step(WORK_RECORDS)?, MergeProgress::Idle))
+    }
+
+    fn pin_snapshot(&mut self, position: Position) -> Result<Pinned, Error> {
+        if self.durable() != position {
+            self.flush(position)?;
+        }
+        let manifest = self.engine.pin_snapshot()?;
+        Ok(Pinned { id: manifest.id, position: from_raft(manifest.position), manifest: manifest.encode() })
+    }
+
+    fn read_snapshot(&self, id: u64, file: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        Ok(self.engine.read_snapshot(id, file, offset, len)?)
+    }
+
+    fn unpin_snapshot(&mut self, id: u64) {
+        self.engine.unpin_snapshot(id);
+    }
+
+    fn receive(storage: Arc<dyn Storage>, manifest: &[u8]) -> Result<ShardReceiver, Error> {
+        Ok(ShardReceiver(SnapshotReceiver::new(storage, Manifest::decode(manifest)?)?))
+    }
+
+    fn manifest_position(manifest: &[u8]) -> Result<(u64, Position), Error> {
+        let manifest = Manifest::decode(manifest)?;
+        Ok((manifest.id, from_raft(manifest.position)))
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        let Ok(usage) = self.engine.disk_usage() else { return 0 };
+        [usage.index_bytes, usage.data_bytes, usage.value_bytes, usage.meta_bytes]
+            .into_iter()
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Only a Prepare makes a shard larger; without its operations nothing is staged.
+    fn grows(command: &[u8]) -> bool {
+        Command::decode(command).is_ok_and(|command| matches!(command.body, Body::Prepare(_)))
+    }
+
+    fn built(&self) -> Vec<v1::Merge> {
+        self.engine.built_merges().iter().take(BUILT_MAX).map(convert::to_merge).collect()
+    }
+
+    fn note_built(&mut self, from: u64, built: &[v1::Merge]) {
+        let merges: BTreeSet<MergeName> =
+            built.iter().take(BUILT_MAX).filter_map(|it| convert::merge(it).ok()).collect();
+        self.built.insert(from, merges);
+    }
+
+    /// Leaves only those merges that a majority of the voters has built: the rest would make them wait.
+    fn complete(&self, reply: &mut Outcome, own_id: u64, voters: &Voters) {
+        let Ok(reply) = reply else { return };
+        let built = |id: u64, merge: &MergeName| {
+            id == own_id || self.built.get(&id).is_some_and(|merges| merges.contains(merge))
+        };
+        reply.shape.ready.retain(|merge| voters.majority(|id| built(id, merge)));
+    }
+}
+
+/// Takes in the files of a shard.
+#[derive(Debug)]
+pub struct ShardReceiver(SnapshotReceiver);
+
+impl Receiver for ShardReceiver {
+    fn next(&self) -> Option<(String, u64)> {
+        self.0.next().map(|(file, offset)| (file.to_owned(), offset))
+    }
+
+    fn write(&mut self, file: &str, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        Ok(self.0.write(file, offset, bytes)?)
+    }
+
+    fn finish(self) -> Result<(), Error> {
+        Ok(self.0.finish()?)
+    }
+}

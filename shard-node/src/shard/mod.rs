@@ -1,0 +1,394 @@
+//! A shard's state machine: the engine and the protocol state, changed by the commands that raft commits.
+//!
+//! Synchronous and deterministic: the outcome of a command is a function of the commands before it. Every command carries a
+//! [`Context`], and the machine does the same with it each time, in this order:
+//!
+//! 1. a term below the highest seen is refused (`STALE_TERM`); a higher one is noted, and drops nothing by itself;
+//! 2. the sender must know all admin operations that were executed here, and no more (`MISSED_ADMIN`, `BASE_MISMATCH`), except to
+//!    execute the next one;
+//! 3. the decided state that it names is settled: it and the staged versions below it become permanent, its siblings go;
+//! 4. then the command itself is done.
+//!
+//! A crash loses nothing: engine and protocol state are durable as of one raft index, and the log replays what follows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use coppice_engine::{self as engine, Engine, ForestShape, MergeName, PrepareId, ShardState, StageRequest};
+use coppice_types::{Digest, Reason, Term, Version, codec::Writer};
+
+mod command;
+mod machine;
+mod protocol;
+#[cfg(test)]
+mod tests;
+
+pub use command::{AdminOperation, Body, Command, Context, Execute, Prepare};
+pub use machine::{ShardConfig, ShardReceiver};
+pub use protocol::{Fence, FenceName, Protocol};
+
+use crate::{Error, limits::STAGED_MAX, machine::Applied, refusal::Refusal};
+
+/// What an accepted command gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The digest of the version that a Prepare staged.
+    pub staged: Option<Digest>,
+    /// The forest of that version, else of the decided one.
+    pub shape: ForestShape,
+    /// The shard's decided state.
+    pub decided: ShardState,
+}
+
+/// What an applied command comes to: its reply, or a refusal that every replica gives alike.
+pub type Outcome = Result<Reply, Refusal>;
+
+/// Engine and protocol state of one shard.
+#[derive(Debug)]
+pub struct ShardMachine {
+    engine: Engine,
+    protocol: Protocol,
+    /// Merges that the other replicas say they have built, by raft id. Not part of the replicated state.
+    built: BTreeMap<u64, BTreeSet<MergeName>>,
+    /// Spoils what the next Prepare writes, to see that the other replicas notice.
+    #[cfg(test)]
+    pub(crate) spoil_next: bool,
+}
+
+impl ShardMachine {
+    /// A shard's engine with the protocol state that is durable with it.
+    fn new(engine: Engine) -> Result<Self, Error> {
+        let protocol = Protocol::decode(engine.machine_state()).map_err(Error::MachineState)?;
+        Ok(Self {
+            engine,
+            protocol,
+            built: BTreeMap::new(),
+            #[cfg(test)]
+            spoil_next: false,
+        })
+    }
+
+    /// The engine, to read from.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The protocol state.
+    #[must_use]
+    pub fn protocol(&self) -> &Protocol {
+        &self.protocol
+    }
+
+    /// Applies a command that raft has committed.
+    ///
+    /// # Errors
+    /// If the command is unknown or the engine fails: this replica must stop, for it cannot do what the others do.
+    pub fn apply_command(&mut self, bytes: &[u8]) -> Result<Applied<Outcome>, Error> {
+        let command = Command::decode(bytes).map_err(Error::UnknownCommand)?;
+        let reply = match self.run(&command) {
+            Ok(reply) => Ok(reply),
+            Err(Stop::Refused(refusal)) => Err(refusal),
+            Err(Stop::Failed(error)) => return Err(error),
+        };
+        let digest = self.outcome_digest(&reply);
+        Ok(Applied { digest, reply })
+    }
+
+    /// What replicas compare: the staged digest of a Prepare, else a hash of the answer and of what is decided.
+    fn outcome_digest(&self, outcome: &Outcome) -> Digest {
+        let mut out = Writer::new();
+        let decided = match outcome {
+            Ok(Reply { staged: Some(digest), .. }) => return *digest,
+            Ok(reply) => reply.decided,
+            Err(refusal) => {
+                out.raw(refusal.reason.name().as_bytes());
+                self.engine.decided()
+            }
+        };
+        out.u64(decided.version.0);
+        out.digest(&decided.digest);
+        coppice_verify::hash::sha256(&out.into_bytes())
+    }
+
+    /// Whether a Prepare may be proposed now: staged versions are bounded, whoever sends them.
+    ///
+    /// # Errors
+    /// `RESOURCE_EXHAUSTED` if too many are staged.
+    pub fn admit(&self) -> Result<(), Refusal> {
+        if self.engine.staged().len() >= STAGED_MAX {
+            let message = format!("the shard holds {STAGED_MAX} staged versions, the most that it may");
+            return Err(Refusal::new(Reason::ResourceExhausted, message));
+        }
+        Ok(())
+    }
+
+    /// Whether this replica may answer a read of `state` for a sender that knows `context`.
+    ///
+    /// # Errors
+    /// If an admin operation is missing here, the version is fenced, or the state is not here (yet).
+    pub fn readable(&self, context: &Context, state: &ShardState) -> Result<(), Refusal> {
+        if context.admin_sequence > self.protocol.executed {
+            return Err(self.missed_admin());
+        }
+        if self.protocol.fence.is_some_and(|fence| state.version > fence.target) {
+            return Err(Refusal::new(Reason::FencedForRollback, "a rollback below this version is being decided"));
+        }
+        if self.engine.has(state) { Ok(()) } else { Err(state_missing(state)) }
+    }
+
+    fn run(&mut self, command: &Command) -> Result<Reply, Stop> {
+        let context = &command.context;
+        if context.term < self.protocol.term {
+            let message = format!("term {} is over, the shard has seen {}", context.term, self.protocol.term);
+            return Err(Refusal::new(Reason::StaleTerm, message).with("term", self.protocol.term).into());
+        }
+        self.protocol.term = context.term;
+        if let Body::Execute(execute) = &command.body {
+            return self.execute(context, execute);
+        }
+        self.check_admin(context)?;
+        self.settle(&context.decided)?;
+        match &command.body {
+            Body::Prepare(prepare) => return self.prepare(context, prepare),
+            Body::Finalize | Body::Execute(_) => {}
+            Body::Abort { version, prepare_id } => self.abort(*version, *prepare_id),
+            Body::Adopt => self.adopt(context),
+            Body::Fence { attempt, next_epoch, target } => {
+                let name = FenceName { term: context.term, attempt: *attempt };
+                self.fence(Fence { name, next_epoch: *next_epoch, target: *target })?;
+            }
+            Body::Unfence { attempt } => self.protocol.lift(FenceName { term: context.term, attempt: *attempt }),
+        }
+        self.reply(None)
+    }
+
+    fn missed_admin(&self) -> Refusal {
+        let message = format!("admin operations after number {} are not executed here yet", self.protocol.executed);
+        Refusal::new(Reason::MissedAdmin, message).with("executed", self.protocol.executed)
+    }
+
+    fn check_admin(&self, context: &Context) -> Result<(), Stop> {
+        if context.admin_sequence > self.protocol.executed {
+            return Err(self.missed_admin().into());
+        }
+        if context.admin_sequence < self.protocol.executed {
+            let message = format!("the message was formed before admin operation {}", self.protocol.executed);
+            return Err(Refusal::new(Reason::BaseMismatch, message).into());
+        }
+        Ok(())
+    }
+
+    /// Makes a decided state permanent, by its exact name. Older knowledge changes nothing.
+    fn settle(&mut self, named: &ShardState) -> Result<(), Stop> {
+        let decided = self.engine.decided();
+        if *named == decided || named.version < decided.version {
+            return Ok(());
+        }
+        if named.version == decided.version || !self.engine.has(named) {
+            let message = format!(
+                "decided state {} of version {} is not staged here; decided is {} of version {}",
+                named.digest, named.version, decided.digest, decided.version
+            );
+            return Err(Refusal::new(Reason::BaseMismatch, message).into());
+        }
+        self.engine.settle(named).map_err(failed)
+    }
+
+    /// Only the first Adopt of a term drops what is staged: a repeated one may arrive after the new leader's own Prepares.
+    fn adopt(&mut self, context: &Context) {
+        if context.term == self.protocol.adopted {
+            return;
+        }
+        self.engine.abort_all_staged();
+        self.protocol.adopted = context.term;
+        self.protocol.aborted.clear();
+        // Fences of earlier terms came to nothing: the header would have made this an Execute first.
+        self.protocol.lift(FenceName { term: Term(context.term.0.saturating_sub(1)), attempt: u64::MAX });
+    }
+
+    fn check_adopted(&self, context: &Context) -> Result<(), Stop> {
+        if context.term == self.protocol.adopted {
+            return Ok(());
+        }
+        let message = format!("the leader of term {} has not adopted this shard yet", context.term);
+        Err(Refusal::new(Reason::BaseMismatch, message).into())
+    }
+
+    fn prepare(&mut self, context: &Context, prepare: &Prepare) -> Result<Reply, Stop> {
+        self.check_adopted(context)?;
+        let prepare_id = PrepareId { term: context.term.0, attempt: prepare.attempt };
+        if self.protocol.fence.is_some_and(|fence| prepare.stamp.version > fence.target) {
+            return Err(
+                Refusal::new(Reason::FencedForRollback, "a rollback below this version is being decided").into()
+            );
+        }
+        if self.protocol.is_aborted(prepare_id) {
+            return Err(Refusal::new(Reason::BaseMismatch, "this attempt was aborted").into());
+        }
+        let same = self.engine.staged().into_iter().find(|it| it.stamp == prepare.stamp && it.prepare_id == prepare_id);
+        if let Some(staged) = same {
+            if staged.base == prepare.base {
+                return self.reply(Some(staged.state));
+            }
+            return Err(Refusal::new(Reason::BaseMismatch, "this attempt was staged on another base").into());
+        }
+        if !self.stands(&prepare.base) || prepare.stamp.version <= self.engine.decided().version {
+            let message =
+                format!("base {} of version {} is not a tip of this shard", prepare.base.digest, prepare.base.version);
+            return Err(Refusal::new(Reason::BaseMismatch, message).into());
+        }
+        let state = self.stage(prepare, prepare_id)?;
+        self.reply(Some(state))
+    }
+
+    /// Whether a version may build on this state: the decided tip, or anything staged on it.
+    fn stands(&self, base: &ShardState) -> bool {
+        *base == self.engine.decided() || self.engine.staged().iter().any(|staged| staged.state == *base)
+    }
+
+    fn stage(&mut self, prepare: &Prepare, prepare_id: PrepareId) -> Result<ShardState, Stop> {
+        #[cfg(test)]
+        let spoiled = self.spoil(prepare);
+        #[cfg(test)]
+        let operations = spoiled.as_slice();
+        #[cfg(not(test))]
+        let operations = prepare.operations.as_slice();
+        let request =
+            StageRequest { stamp: prepare.stamp, prepare_id, base: prepare.base, merges: &prepare.merges, operations };
+        match self.engine.stage(&request) {
+            Ok(staged) => Ok(staged.state),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    #[cfg(test)]
+    fn spoil(&mut self, prepare: &Prepare) -> Vec<coppice_types::Operation> {
+        let mut operations = prepare.operations.clone();
+        if std::mem::take(&mut self.spoil_next)
+            && let Some(first) = operations.first_mut()
+        {
+            first.change = coppice_types::Change::Put(b"spoiled".to_vec());
+        }
+        operations
+    }
+
+    fn abort(&mut self, version: Version, prepare_id: PrepareId) {
+        self.engine.abort(version, prepare_id);
+        self.protocol.note_abort(prepare_id);
+    }
+
+    fn fence(&mut self, fence: Fence) -> Result<(), Stop> {
+        if fence.name.term != self.protocol.adopted {
+            return Err(
+                Refusal::new(Reason::BaseMismatch, "the leader of this term has not adopted the shard yet").into()
+            );
+        }
+        let later = self.protocol.fence.is_some_and(|standing| standing.name > fence.name);
+        if later || fence.name <= self.protocol.lifted {
+            return Err(Refusal::new(Reason::BaseMismatch, "a later attempt has overridden this fence").into());
+        }
+        self.protocol.fence = Some(fence);
+        Ok(())
+    }
+
+    /// Executes a rollback or prune once, in its turn, after settling what was decided just before it.
+    fn execute(&mut self, context: &Context, execute: &Execute) -> Result<Reply, Stop> {
+        let next = self.protocol.executed.checked_add(1).expect("counters never reach their maximum");
+        if execute.admin_sequence > next {
+            return Err(self.missed_admin().into());
+        }
+        if execute.admin_sequence == next {
+            self.settle(&execute.newest)?;
+            if self.engine.decided() != execute.newest {
+                return Err(Refusal::new(
+                    Reason::BaseMismatch,
+                    "newer versions are decided here than the operation knew",
+                )
+                .into());
+            }
+            self.operate(execute)?;
+            self.protocol.executed = next;
+        }
+        // What the sender knew as decided may just have been rolled back: then it names nothing here any more.
+        if context.admin_sequence == self.protocol.executed && self.engine.has(&context.decided) {
+            self.settle(&context.decided)?;
+        }
+        self.reply(None)
+    }
+
+    fn operate(&mut self, execute: &Execute) -> Result<(), Stop> {
+        let (AdminOperation::Rollback { to: boundary, .. } | AdminOperation::Prune { before: boundary }) =
+            execute.operation;
+        let found = self.engine.decided_at(boundary).map_err(failed)?;
+        if found != execute.boundary {
+            let message = format!("the shard's state at version {boundary} is not the one that the operation names");
+            return Err(Refusal::new(Reason::BaseMismatch, message).into());
+        }
+        match execute.operation {
+            AdminOperation::Rollback { to, epoch } => {
+                let tip = self.engine.rollback(to, epoch).map_err(failed)?;
+                assert_eq!(tip, execute.boundary, "a rollback ends at the state that was found at its target");
+                if let Some(fence) = self.protocol.fence {
+                    self.protocol.lift(fence.name);
+                }
+                Ok(())
+            }
+            AdminOperation::Prune { before } => self.engine.prune(before).map_err(failed),
+        }
+    }
+
+    fn reply(&self, staged: Option<ShardState>) -> Result<Reply, Stop> {
+        let decided = self.engine.decided();
+        let shape = self.engine.shape(&staged.unwrap_or(decided)).map_err(failed)?;
+        Ok(Reply { staged: staged.map(|state| state.digest), shape, decided })
+    }
+}
+
+/// The refusal of a read whose state is not here.
+fn state_missing(state: &ShardState) -> Refusal {
+    Refusal::new(Reason::StateMissing, format!("state {} of version {} is not here", state.digest, state.version))
+}
+
+/// Errors that follow from the request and the replicated state alone, so that every sound replica meets the same. A merge that gives
+/// another tree than the request says is one of them: if the tree is wrong here alone, the others stage, and the comparison
+/// of outcomes finds this replica.
+fn deterministic(error: &engine::Error) -> bool {
+    use engine::Error;
+    matches!(
+        error,
+        Error::BaseMismatch { .. }
+            | Error::AlreadyStaged { .. }
+            | Error::StampMismatch { .. }
+            | Error::StateMissing(_)
+            | Error::Pruned { .. }
+            | Error::Invalid(_)
+            | Error::TreeLimit { .. }
+            | Error::MergeInputs
+            | Error::MergeOutput { .. }
+    )
+}
+
+/// The refusal that a deterministic error of the engine comes to.
+fn refused(error: &engine::Error) -> Stop {
+    let reason = match error {
+        engine::Error::MergeInputs | engine::Error::MergeOutput { .. } => Reason::BaseMismatch,
+        _ => error.reason(),
+    };
+    Stop::Refused(Refusal::new(reason, error.to_string()))
+}
+
+/// Why a command was not done.
+enum Stop {
+    Refused(Refusal),
+    Failed(Error),
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+fn failed(error: engine::Error) -> Stop {
+    if deterministic(&error) { refused(&error) } else { Stop::Failed(error.into()) }
+}

@@ -1,0 +1,286 @@
+//! Three nodes in one process, with simulated disks and memory pipes, and a careful caller.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use coppice_env::{SimStorage, SystemClock};
+use coppice_proto::{
+    status,
+    v1::{self, root_client::RootClient, shard_client::ShardClient, shard_command_request::Command as Wire},
+};
+use coppice_types::{ClusterId, ErrorKind, GroupId, Params, Reason, ShardId};
+use tonic::{Status, transport::Channel};
+
+use crate::{Bootstrap, DuplexNet, Error, Handle, Node, Options, ReplicaOptions, Tuning, raft_id};
+
+pub const CLUSTER: ClusterId = ClusterId([9; 16]);
+pub const SHARD: GroupId = GroupId::Shard(ShardId(0));
+/// No condition that a test waits for takes longer.
+const LIMIT: Duration = Duration::from_secs(30);
+
+pub fn name(ordinal: u32) -> String {
+    format!("node-{ordinal}")
+}
+
+/// Waits until something is so.
+pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let looking = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    match tokio::time::timeout(LIMIT, looking).await {
+        Ok(found) => found,
+        Err(_) => panic!("it did not come to pass: {what}"),
+    }
+}
+
+/// Nodes 1 to n, each with a replica of the root group and of one shard.
+pub struct Cluster {
+    pub net: DuplexNet,
+    pub size: u32,
+    pub disks: BTreeMap<u32, SimStorage>,
+    pub nodes: BTreeMap<u32, Handle>,
+    pub tuning: Tuning,
+}
+
+impl Cluster {
+    pub async fn start(size: u32) -> Self {
+        let tuning = Tuning {
+            tick: Duration::from_millis(15),
+            flush_interval: Duration::from_millis(200),
+            flush_entries_max: 64,
+            ..Tuning::default()
+        };
+        let disks = (1..=size).map(|ordinal| (ordinal, SimStorage::new())).collect();
+        let mut cluster = Self { net: DuplexNet::new(), size, disks, nodes: BTreeMap::new(), tuning };
+        for ordinal in 1..=size {
+            let node = cluster.open(ordinal, CLUSTER).await.expect("the node starts");
+            cluster.nodes.insert(ordinal, node);
+        }
+        cluster
+    }
+
+    pub fn options(&self, ordinal: u32, cluster_id: ClusterId) -> Options {
+        let voters: Vec<u64> = (1..=self.size).map(|ordinal| raft_id(ordinal, 1)).collect();
+        let replica = |group| ReplicaOptions {
+            group,
+            raft_id: raft_id(ordinal, 1),
+            bootstrap: Bootstrap::New { voters: voters.clone() },
+        };
+        Options {
+            node: name(ordinal),
+            cluster_id,
+            params: Params { capacity: 64, ..Params::default() },
+            nodes: (1..=self.size).map(|ordinal| (ordinal, name(ordinal))).collect(),
+            storage: self.disks[&ordinal].storage(),
+            connector: self.net.connector(&name(ordinal)),
+            clock: Arc::new(SystemClock::new()),
+            seed: u64::from(ordinal),
+            replicas: vec![replica(GroupId::Root), replica(SHARD)],
+            tuning: self.tuning.clone(),
+        }
+    }
+
+    pub async fn open(&self, ordinal: u32, cluster_id: ClusterId) -> Result<Handle, Error> {
+        Node::start(self.options(ordinal, cluster_id), self.net.listen(&name(ordinal))).await
+    }
+
+    pub fn node(&self, ordinal: u32) -> &Handle {
+        &self.nodes[&ordinal]
+    }
+
+    pub fn replica(&self, ordinal: u32, group: GroupId) -> Option<v1::ReplicaReport> {
+        let status = self.nodes.get(&ordinal)?.status();
+        status.replicas.into_iter().find(|report| report.group == group.number())
+    }
+
+    pub fn role(&self, ordinal: u32, group: GroupId) -> String {
+        self.replica(ordinal, group).and_then(|report| report.status).map(|status| status.role).unwrap_or_default()
+    }
+
+    /// The ordinal of a group's leader among some nodes.
+    pub async fn leader_among(&self, group: GroupId, among: &[u32]) -> u32 {
+        until("a leader", async || among.iter().copied().find(|&ordinal| self.role(ordinal, group) == "leader")).await
+    }
+
+    pub async fn leader(&self, group: GroupId) -> u32 {
+        let all: Vec<u32> = (1..=self.size).collect();
+        self.leader_among(group, &all).await
+    }
+
+    pub fn caller(&self) -> Caller {
+        let connector = self.net.connector("caller");
+        let channels = (1..=self.size).map(|ordinal| (ordinal, connector.channel(&name(ordinal)))).collect();
+        Caller { channels, at: 1 }
+    }
+
+    /// Stops a replica and starts it again from its disk.
+    pub async fn restart(&self, ordinal: u32, group: GroupId) {
+        let id = self.replica(ordinal, group).and_then(|report| report.status).expect("it runs").raft_id;
+        self.node(ordinal).stop_replica(group).await.expect("it stops");
+        let options = ReplicaOptions { group, raft_id: id, bootstrap: Bootstrap::Join };
+        self.node(ordinal).start_replica(options).await.expect("it starts");
+    }
+
+    /// The digests of a shard's decided states, by ordinal, of the replicas that serve.
+    pub fn decided(&self) -> Vec<v1::ShardState> {
+        (1..=self.size).filter_map(|ordinal| self.replica(ordinal, SHARD)?.decided).collect()
+    }
+}
+
+/// Calls a group's leader wherever it is, and repeats what may be repeated.
+pub struct Caller {
+    pub channels: BTreeMap<u32, Channel>,
+    at: u32,
+}
+
+impl Caller {
+    pub fn shard(&self, ordinal: u32) -> ShardClient<Channel> {
+        ShardClient::new(self.channels[&ordinal].clone())
+    }
+
+    pub fn root(&self, ordinal: u32) -> RootClient<Channel> {
+        RootClient::new(self.channels[&ordinal].clone())
+    }
+
+    /// Repeats a call, at the leader that the last refusal named, while it is unavailable.
+    pub async fn call<T>(&mut self, mut call: impl AsyncFnMut(&Self, u32) -> Result<T, Status>) -> Result<T, Status> {
+        until("an answer", async || {
+            let limit = Duration::from_secs(3);
+            let result = match tokio::time::timeout(limit, call(self, self.at)).await {
+                Ok(Ok(answer)) => return Some(Ok(answer)),
+                Ok(Err(refusal)) => refusal,
+                Err(_) => Status::deadline_exceeded("no answer"),
+            };
+            if status::kind(&result) != ErrorKind::Unavailable || status::reason(&result) == Some(Reason::MissedAdmin) {
+                return Some(Err(result));
+            }
+            let named =
+                status::metadata(&result, status::LEADER).and_then(|node| node.strip_prefix("node-")?.parse().ok());
+            self.at = named.unwrap_or(self.at % u32::try_from(self.channels.len()).expect("few nodes") + 1);
+            None
+        })
+        .await
+    }
+}
+
+/// A leading coordinator as far as one shard sees it.
+pub struct Leader {
+    pub caller: Caller,
+    pub context: v1::ShardContext,
+    pub attempt: u64,
+    /// Merges that a majority has built, on the newest state.
+    ready: Vec<v1::Merge>,
+}
+
+impl Leader {
+    pub async fn new(cluster: &Cluster, term: u64) -> Self {
+        let decided = until("a decided state", async || cluster.decided().into_iter().next()).await;
+        let context = v1::ShardContext { term, admin_sequence: 0, decided: Some(decided) };
+        let mut leader = Self { caller: cluster.caller(), context, attempt: 0, ready: Vec::new() };
+        leader.command(Wire::Adopt(v1::AdoptCommand {})).await.expect("adopted");
+        leader
+    }
+
+    pub fn decided(&self) -> v1::ShardState {
+        self.context.decided.clone().expect("always set")
+    }
+
+    pub async fn command(&mut self, command: Wire) -> Result<v1::ShardCommandResponse, Status> {
+        let request = v1::ShardCommandRequest {
+            group: SHARD.number(),
+            context: Some(self.context.clone()),
+            command: Some(command),
+        };
+        let call = async |caller: &Caller, at: u32| caller.shard(at).command(request.clone()).await;
+        let answer = self.caller.call(call).await?.into_inner();
+        self.ready = answer.shape.clone().map(|shape| shape.ready).unwrap_or_default();
+        Ok(answer)
+    }
+
+    pub fn request(&self, version: u64, base: v1::ShardState, records: &[(String, String)]) -> v1::PrepareRequest {
+        let mut operations: Vec<v1::Operation> = records
+            .iter()
+            .map(|(key, value)| v1::Operation {
+                key: key.clone().into_bytes().into(),
+                change: Some(v1::operation::Change::Put(value.clone().into_bytes().into())),
+            })
+            .collect();
+        operations.sort_by(|a, b| a.key.cmp(&b.key));
+        v1::PrepareRequest {
+            group: SHARD.number(),
+            context: Some(self.context.clone()),
+            stamp: Some(v1::Stamp { epoch: 0, version }),
+            attempt: self.attempt,
+            base: Some(base),
+            merges: self.ready.first().cloned().into_iter().collect(),
+            operations,
+            journal: Vec::new(),
+        }
+    }
+
+    pub async fn prepare(
+        &mut self,
+        version: u64,
+        base: v1::ShardState,
+        records: &[(String, String)],
+    ) -> Result<v1::ShardState, Status> {
+        self.attempt += 1;
+        let request = self.request(version, base, records);
+        let call = async |caller: &Caller, at: u32| caller.shard(at).prepare(request.clone()).await;
+        let answer = self.caller.call(call).await?.into_inner();
+        self.ready = answer.shape.map(|shape| shape.ready).unwrap_or_default();
+        Ok(v1::ShardState { version, digest: answer.digest })
+    }
+
+    /// Prepares the next version with one record and decides it. Told to the shard by the next message.
+    pub async fn commit(&mut self, key: &str, value: &str) -> u64 {
+        let base = self.decided();
+        let version = base.version + 1;
+        let records = [(key.to_owned(), value.to_owned())];
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        loop {
+            match self.prepare(version, base.clone(), &records).await {
+                Ok(state) => {
+                    self.context.decided = Some(state);
+                    return version;
+                }
+                // The forest is full until a majority has built a merge.
+                Err(refusal)
+                    if status::kind(&refusal) == ErrorKind::Exhausted && tokio::time::Instant::now() < deadline =>
+                {
+                    self.finalize().await;
+                }
+                Err(refusal) => panic!("version {version}: {refusal}"),
+            }
+        }
+    }
+
+    pub async fn finalize(&mut self) {
+        self.command(Wire::Finalize(v1::FinalizeCommand {})).await.expect("decided");
+    }
+
+    /// Reads a key at the decided state from one replica.
+    pub async fn get(&self, ordinal: u32, key: &str) -> Result<Option<String>, Status> {
+        let request = v1::ShardReadRequest {
+            group: SHARD.number(),
+            context: Some(self.context.clone()),
+            state: self.context.decided.clone(),
+            keys: vec![key.to_owned().into_bytes().into()],
+            want_proof: false,
+            want_values: true,
+        };
+        let answer = self.caller.shard(ordinal).read(request).await?.into_inner();
+        let record = answer.records.into_iter().next().filter(|record| record.found);
+        Ok(record.map(|record| String::from_utf8_lossy(&record.value).into_owned()))
+    }
+
+    /// Waits until a replica gives a key's value at the decided state.
+    pub async fn wait_for(&self, ordinal: u32, key: &str, value: &str) {
+        let what = format!("node {ordinal} reads {key}");
+        until(&what, async || (self.get(ordinal, key).await.ok()? == Some(value.to_owned())).then_some(())).await;
+    }
+}

@@ -1,0 +1,358 @@
+//! Three nodes in one process: what they promise when replicas stop, lose their disks, diverge or are cut off.
+
+mod cluster;
+
+use std::sync::PoisonError;
+
+use cluster::{CLUSTER, Cluster, Leader, SHARD, name, until};
+use coppice_proto::{
+    status,
+    v1::{self, read_root_request::Read, shard_command_request::Command as Wire},
+};
+use coppice_types::{ClusterId, Digest, GroupId, Params, Reason, Sequence, Stamp};
+use coppice_verify::{
+    epochs::Epochs,
+    header::{Body, Genesis, Header},
+    merkle,
+    shard_map::{ShardMap, state_root},
+};
+
+use crate::{Error, raft_id};
+
+fn record(key: &str, value: &str) -> (String, String) {
+    (key.to_owned(), value.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn versions_are_prepared_finalized_aborted_and_read_from_every_replica() {
+    let cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    leader.commit("a", "2").await;
+    let base = leader.decided();
+    leader.prepare(3, base.clone(), &[record("a", "3")]).await.expect("prepared");
+    let abort = v1::AbortCommand { version: 3, prepare_term: 1, prepare_attempt: leader.attempt };
+    leader.command(Wire::Abort(abort)).await.expect("aborted");
+    let answer = leader.command(Wire::Finalize(v1::FinalizeCommand {})).await.expect("decided");
+    assert_eq!(answer.decided, Some(base));
+    for ordinal in 1..=3 {
+        leader.wait_for(ordinal, "a", "2").await;
+        assert_eq!(leader.get(ordinal, "b").await.expect("read"), None);
+    }
+    let follower = if cluster.leader(SHARD).await == 1 { 2 } else { 1 };
+    let request = leader.request(4, leader.decided(), &[record("a", "4")]);
+    let refusal = leader.caller.shard(follower).prepare(request).await.expect_err("only the leader prepares");
+    assert_eq!(status::reason(&refusal), Some(Reason::NotLeader));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_go_on_when_leaders_stop_and_stopped_replicas_catch_up() {
+    let cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    for round in 0..3 {
+        let stopped = cluster.leader(SHARD).await;
+        cluster.node(stopped).stop_replica(SHARD).await.expect("stopped");
+        for at in 0..10 {
+            leader.commit(&format!("key-{round}-{at}"), "x").await;
+        }
+        let options = cluster.options(stopped, CLUSTER).replicas.remove(1);
+        cluster.node(stopped).start_replica(options).await.expect("started");
+        leader.wait_for(stopped, &format!("key-{round}-9"), "x").await;
+    }
+    assert_eq!(leader.decided().version, 30);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_stop_and_start_with_and_without_disk_under_load() {
+    let cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
+    let load = async {
+        while stopped.try_recv().is_err() {
+            let version = leader.decided().version + 1;
+            leader.commit(&format!("key-{version}"), &version.to_string()).await;
+        }
+        leader
+    };
+    let chaos = async {
+        for ordinal in 1..=3 {
+            cluster.restart(ordinal, SHARD).await;
+            until("it has caught up", async || caught_up(&cluster, ordinal)).await;
+        }
+        for ordinal in 1..=3 {
+            cluster.node(ordinal).wipe_replica(SHARD).await.expect("wiped");
+            let id = cluster.node(ordinal).replace_replica(SHARD).await.expect("replaced");
+            assert_eq!(id, raft_id(ordinal, 2));
+            until("it has caught up", async || caught_up(&cluster, ordinal)).await;
+        }
+        stop.send(()).expect("the load runs");
+    };
+    let (leader, ()) = tokio::join!(load, chaos);
+    let last = leader.decided().version;
+    assert!(last > 20, "the load did little: {last}");
+    for ordinal in 1..=3 {
+        leader.wait_for(ordinal, &format!("key-{last}"), &last.to_string()).await;
+        for version in 1..=last {
+            let value = leader.get(ordinal, &format!("key-{version}")).await.expect("read");
+            assert_eq!(value, Some(version.to_string()), "node {ordinal} lost version {version}");
+        }
+    }
+    let voters = cluster.replica(1, SHARD).expect("it runs").voters;
+    assert_eq!(voters, vec![raft_id(1, 2), raft_id(2, 2), raft_id(3, 2)]);
+}
+
+/// A replica votes or leads, and has applied what the group's leader knows as committed.
+fn caught_up(cluster: &Cluster, ordinal: u32) -> Option<()> {
+    let applied = |ordinal| cluster.replica(ordinal, SHARD)?.status.map(|status| status.applied);
+    let newest = (1..=3).filter_map(applied).max()?;
+    let own = applied(ordinal)?;
+    let role = cluster.role(ordinal, SHARD);
+    (own + 5 >= newest && (role == "follower" || role == "leader")).then_some(())
+}
+
+/// Lets one replica compute another digest than the others.
+fn spoil(cluster: &Cluster, ordinal: u32) {
+    let replica = cluster.node(ordinal).hosted().shard(SHARD).expect("it runs");
+    let mut machine = replica.shared.machine.write().unwrap_or_else(PoisonError::into_inner);
+    machine.as_mut().expect("it serves").spoil_next = true;
+}
+
+async fn is_rebuilt(cluster: &Cluster, leader: &Leader, ordinal: u32) {
+    until("it is quarantined, and then rebuilt", async || {
+        let evidence = cluster.disks[&ordinal].files().iter().any(|file| file.contains("/evidence/"));
+        (evidence && caught_up(cluster, ordinal).is_some()).then_some(())
+    })
+    .await;
+    leader.wait_for(ordinal, "b", "2").await;
+    let version = leader.decided().version;
+    assert_eq!(leader.get(ordinal, "a").await.expect("read"), Some("1".to_owned()), "at version {version}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_with_another_digest_is_quarantined_and_rebuilt() {
+    let cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    let follower = if cluster.leader(SHARD).await == 1 { 2 } else { 1 };
+    spoil(&cluster, follower);
+    leader.commit("a", "1").await;
+    leader.commit("b", "2").await;
+    leader.finalize().await;
+    is_rebuilt(&cluster, &leader, follower).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_with_another_digest_answers_nothing_steps_down_and_is_rebuilt() {
+    let cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    let spoiled = cluster.leader(SHARD).await;
+    spoil(&cluster, spoiled);
+    leader.commit("a", "1").await;
+    leader.commit("b", "2").await;
+    leader.finalize().await;
+    let others: Vec<u32> = (1..=3).filter(|&ordinal| ordinal != spoiled).collect();
+    cluster.leader_among(SHARD, &others).await;
+    is_rebuilt(&cluster, &leader, spoiled).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quarantine_outlasts_a_restart() {
+    let cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    let follower = if cluster.leader(SHARD).await == 1 { 2 } else { 1 };
+    // Cut off from the sources of snapshots, it stays in quarantine.
+    spoil(&cluster, follower);
+    leader.commit("a", "1").await;
+    until("it is quarantined", async || (cluster.role(follower, SHARD) == "quarantined").then_some(())).await;
+    for other in (1..=3).filter(|&other| other != follower) {
+        cluster.net.cut(&name(follower), &name(other));
+    }
+    if cluster.role(follower, SHARD) == "quarantined" {
+        cluster.restart(follower, SHARD).await;
+        let role =
+            until("it shows a role", async || Some(cluster.role(follower, SHARD)).filter(|it| !it.is_empty())).await;
+        assert_eq!(role, "quarantined");
+        assert!(leader.get(follower, "a").await.is_err());
+    }
+    for other in (1..=3).filter(|&other| other != follower) {
+        cluster.net.heal(&name(follower), &name(other));
+    }
+    leader.commit("b", "2").await;
+    leader.finalize().await;
+    is_rebuilt(&cluster, &leader, follower).await;
+}
+
+fn genesis() -> Header {
+    let shard_map = ShardMap::from_splits(&[]).expect("one shard");
+    Header {
+        cluster: CLUSTER,
+        sequence: Sequence(0),
+        stamp: Stamp::new(0, 0),
+        timestamp_ms: 1_000_000,
+        state_root: state_root(&shard_map.genesis_leaves()),
+        state_leaves: 1,
+        shard_map: shard_map.hash(),
+        journal_root: merkle::empty_root(),
+        journal_leaves: 0,
+        epochs_root: Epochs::new().root(),
+        epoch_pairs: 1,
+        admin_sequence: 0,
+        previous: Digest::default(),
+        body: Body::Genesis(Genesis {
+            prefix: "ledger.example".into(),
+            public_key: [3; 32],
+            params: Params::default(),
+            shard_map,
+        }),
+    }
+}
+
+fn read_view(stale_ok: bool) -> v1::ReadRootRequest {
+    v1::ReadRootRequest { stale_ok, read: Some(Read::View(true)) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_root_group_takes_a_leader_and_every_replica_reads_what_was_acknowledged() {
+    let cluster = Cluster::start(3).await;
+    let mut caller = cluster.caller();
+    let request = v1::TakeOverRequest { candidate: "c".to_owned(), genesis: genesis().encode().into() };
+    for term in 1..=2 {
+        let call = async |caller: &cluster::Caller, at: u32| caller.root(at).take_over(request.clone()).await;
+        let answer = caller.call(call).await.expect("taken over").into_inner();
+        assert!(answer.term >= term);
+        assert_eq!(answer.clocks_ms.len(), 3);
+        let view = answer.view.expect("always set");
+        assert_eq!((view.log_size, view.term), (1, answer.term));
+        for ordinal in 1..=3 {
+            let read = async |caller: &cluster::Caller, _: u32| caller.root(ordinal).read_root(read_view(false)).await;
+            let read = caller.call(read).await.expect("read").into_inner().view.expect("always set");
+            assert_eq!((read.term, &read.newest), (answer.term, &view.newest), "node {ordinal}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_root_leader_that_is_cut_off_answers_no_linearizable_read() {
+    let cluster = Cluster::start(3).await;
+    let mut caller = cluster.caller();
+    let stale = cluster.leader(GroupId::Root).await;
+    let others: Vec<u32> = (1..=3).filter(|&ordinal| ordinal != stale).collect();
+    for other in &others {
+        cluster.net.cut(&name(stale), &name(*other));
+    }
+    // At once, while it still thinks that it leads, and after the others have moved on.
+    let refusal = caller.root(stale).read_root(read_view(false)).await.expect_err("nobody confirms it");
+    assert_eq!(status::reason(&refusal), Some(Reason::Unavailable));
+    cluster.leader_among(GroupId::Root, &others).await;
+    let request = v1::TakeOverRequest { candidate: "c".to_owned(), genesis: genesis().encode().into() };
+    let call = async |caller: &cluster::Caller, at: u32| match at == stale {
+        true => Err(tonic::Status::unavailable("not asked")),
+        false => caller.root(at).take_over(request.clone()).await,
+    };
+    let answer = caller.call(call).await.expect("taken over").into_inner();
+    let refusal = caller.root(stale).read_root(read_view(false)).await.expect_err("nobody confirms it");
+    assert_eq!(status::reason(&refusal), Some(Reason::Unavailable));
+    let stale_view = caller.root(stale).read_root(read_view(true)).await.expect("allowed to be stale").into_inner();
+    assert_eq!(stale_view.view.expect("always set").log_size, 0);
+    for other in &others {
+        cluster.net.heal(&name(stale), &name(*other));
+    }
+    let call = async |caller: &cluster::Caller, _: u32| caller.root(stale).read_root(read_view(false)).await;
+    let read = caller.call(call).await.expect("it has rejoined").into_inner();
+    assert_eq!(read.view.expect("always set").term, answer.term);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_single_replica_is_a_group_too_and_keeps_its_state_over_restarts() {
+    let mut cluster = Cluster::start(1).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    for at in 0..20 {
+        leader.commit("a", &at.to_string()).await;
+    }
+    leader.finalize().await;
+    for kill in [true, false] {
+        let node = cluster.nodes.remove(&1).expect("it runs");
+        if kill {
+            node.kill().await
+        } else {
+            node.stop().await
+        }
+        let node = cluster.open(1, CLUSTER).await.expect("it starts again");
+        cluster.nodes.insert(1, node);
+        leader.caller = cluster.caller();
+        leader.wait_for(1, "a", "19").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_is_held_or_of_another_cluster_or_replica_is_refused() {
+    let mut cluster = Cluster::start(1).await;
+    assert!(matches!(cluster.open(1, CLUSTER).await, Err(Error::InUse)));
+    let node = cluster.nodes.remove(&1).expect("it runs");
+    node.kill().await;
+    let other = ClusterId([8; 16]);
+    assert!(matches!(cluster.open(1, other).await, Err(Error::Identity(_))));
+    let mut options = cluster.options(1, CLUSTER);
+    options.replicas[0].raft_id = raft_id(1, 2);
+    let refused = crate::Node::start(options, cluster.net.listen("node-1")).await;
+    assert!(matches!(refused, Err(Error::Identity(_))));
+    assert!(cluster.open(1, CLUSTER).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_another_cluster_is_not_listened_to() {
+    let cluster = Cluster::start(1).await;
+    let connector = cluster.net.connector("stranger");
+    let mut peer = v1::peer_client::PeerClient::new(connector.channel("node-1"));
+    let message = v1::PeerMessage { cluster_id: vec![8; 16].into(), ..v1::PeerMessage::default() };
+    for named in [ClusterId([8; 16]), CLUSTER] {
+        let mut request = tonic::Request::new(futures::stream::iter([message.clone()]));
+        crate::peers::name_caller(&mut request, "stranger", named);
+        let refusal = peer.exchange(request).await.expect_err("another cluster");
+        assert_eq!(status::reason(&refusal), Some(Reason::WrongCluster));
+    }
+    let fetch = v1::FetchSnapshotRequest::default();
+    let refusal = peer.fetch_snapshot(fetch).await.expect_err("no cluster is named");
+    assert_eq!(status::reason(&refusal), Some(Reason::WrongCluster));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_requests_are_refused_and_change_nothing() {
+    let cluster = Cluster::start(1).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    leader.finalize().await;
+    let base = leader.decided();
+    let good = leader.request(2, base, &[record("a", "2")]);
+    let long = "k".repeat(600);
+    let cases: Vec<(&str, Reason, v1::PrepareRequest)> = vec![
+        ("no context", Reason::InvalidArgument, v1::PrepareRequest { context: None, ..good.clone() }),
+        ("no base", Reason::InvalidArgument, v1::PrepareRequest { base: None, ..good.clone() }),
+        ("no stamp", Reason::InvalidArgument, v1::PrepareRequest { stamp: None, ..good.clone() }),
+        ("the root group", Reason::InvalidArgument, v1::PrepareRequest { group: 0, ..good.clone() }),
+        ("an unknown group", Reason::Unavailable, v1::PrepareRequest { group: 77, ..good.clone() }),
+        ("a long key", Reason::LimitExceeded, leader.request(2, leader.decided(), &[record(&long, "2")])),
+        ("no key", Reason::LimitExceeded, leader.request(2, leader.decided(), &[record("", "2")])),
+        (
+            "a key twice",
+            Reason::InvalidArgument,
+            leader.request(2, leader.decided(), &[record("a", "2"), record("a", "3")]),
+        ),
+        (
+            "a short digest",
+            Reason::InvalidArgument,
+            v1::PrepareRequest {
+                base: Some(v1::ShardState { version: 1, digest: vec![1; 31].into() }),
+                ..good.clone()
+            },
+        ),
+        ("an older version", Reason::InvalidArgument, leader.request(1, leader.decided(), &[record("a", "2")])),
+    ];
+    for (what, reason, request) in cases {
+        let refusal = leader.caller.shard(1).prepare(request).await.expect_err(what);
+        assert_eq!(status::reason(&refusal), Some(reason), "{what}");
+    }
+    let replica = cluster.replica(1, SHARD).expect("it runs");
+    assert_eq!(replica.decided, leader.context.decided);
+    let shape = replica.shape.expect("it serves");
+    assert_eq!(shape.entries, vec![1]);
+}
