@@ -17,6 +17,7 @@ mod service;
 
 use std::{sync::Arc, time::Duration};
 
+use coppice_metadata::Metadata;
 use coppice_proto::v1::ledger_server::LedgerServer;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -28,7 +29,7 @@ use tonic::transport::{Server, server::Connected};
 
 pub use error::Error;
 pub use exec::context::{Leadership, Limits};
-pub use options::{Alone, Connect, Election, Genesis, Options};
+pub use options::{Connect, Genesis, Options};
 
 use exec::{Command, context::Context, links::Links, root::Root};
 
@@ -41,7 +42,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Service {
     context: Arc<Context>,
-    election: Arc<dyn Election>,
+    metadata: Arc<dyn Metadata>,
     genesis: Vec<u8>,
     commands: (mpsc::Sender<Command>, mpsc::Receiver<Command>),
     message_bytes: usize,
@@ -64,7 +65,7 @@ impl Service {
     pub fn new(options: Options) -> Result<(Self, Handle), Error> {
         let genesis = options.genesis_header()?;
         let message_bytes = options.genesis.params.message_bytes_max as usize + MESSAGE_SLACK_BYTES;
-        let Options { name, nodes, connect, election, signing_key, limits, clock, rng, .. } = options;
+        let Options { name, nodes, connect, metadata, signing_key, limits, clock, rng, .. } = options;
         if nodes.is_empty() {
             return Err(Error::Options("there are no nodes".to_owned()));
         }
@@ -76,7 +77,7 @@ impl Service {
         let context = Arc::new(Context::new(name, links, root, signing_key, limits, clock, rng));
         let (stop, stopped) = watch::channel(false);
         let handle = Handle { context: context.clone(), stop: Arc::new(stop) };
-        Ok((Self { context, election, genesis, commands, message_bytes, tasks, stop: stopped }, handle))
+        Ok((Self { context, metadata, genesis, commands, message_bytes, tasks, stop: stopped }, handle))
     }
 
     /// Serves until `shutdown` ends or the handle stops it; `incoming` may be any listener's connections.
@@ -92,7 +93,7 @@ impl Service {
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (sender, receiver) = self.commands;
-        self.tasks.spawn(exec::lead(self.context.clone(), self.election, self.genesis, receiver));
+        self.tasks.spawn(exec::lead(self.context.clone(), self.metadata, self.genesis, receiver));
         let api = service::Api::new(self.context.clone(), sender);
         let ledger = LedgerServer::new(api)
             .max_decoding_message_size(self.message_bytes)
@@ -117,7 +118,7 @@ impl Service {
         let stopped = async {
             tokio::select! {
                 () = shutdown => {}
-                _ = stop.wait_for(|stop| *stop) => {}
+                () = told_to_stop(&mut stop) => {}
             }
         };
         tokio::pin!(server);
@@ -129,6 +130,13 @@ impl Service {
         let _ = begin.send(());
         let _ = tokio::time::timeout(STOP_TIMEOUT, server).await;
         Ok(())
+    }
+}
+
+/// Ends when a handle says so; if there are none left, never.
+async fn told_to_stop(stop: &mut watch::Receiver<bool>) {
+    if stop.wait_for(|stop| *stop).await.is_err() {
+        std::future::pending().await
     }
 }
 

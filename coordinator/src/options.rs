@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use coppice_env::{Clock, Rng};
+use coppice_metadata::Metadata;
 use coppice_types::{ClusterId, Digest, Params, Sequence, Stamp};
 use coppice_verify::{
     epochs::Epochs,
@@ -11,7 +12,6 @@ use coppice_verify::{
     note::SignerKey,
     shard_map::{ShardMap, state_root},
 };
-use tokio::sync::watch;
 use tonic::transport::Channel;
 
 use crate::{Error, Limits};
@@ -36,8 +36,8 @@ pub struct Options {
     pub nodes: Vec<String>,
     /// Connects to them.
     pub connect: Connect,
-    /// Picks who leads.
-    pub election: Arc<dyn Election>,
+    /// Picks the candidate for leadership; the root group has the last word.
+    pub metadata: Arc<dyn Metadata>,
     /// Signs checkpoints. Its name is the log's origin, `<prefix>/<cluster id>`: it says which cluster this is.
     pub signing_key: SignerKey,
     /// How a new ledger is founded.
@@ -109,42 +109,6 @@ fn cluster_of(origin: &str) -> Option<(&str, ClusterId)> {
         *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
     }
     Some((prefix, ClusterId(id)))
-}
-
-/// Picks a candidate; the root group has the last word.
-#[tonic::async_trait]
-pub trait Election: Send + Sync + fmt::Debug {
-    /// Waits until this candidate is picked; the receiver turns true when it no longer is.
-    async fn campaign(&self, name: &str) -> Result<watch::Receiver<bool>, Error>;
-    /// Gives the candidacy up, so that another can be picked at once.
-    async fn resign(&self, name: &str);
-    /// Who was picked last.
-    async fn leader(&self) -> Option<String>;
-}
-
-/// The election of a cluster that has one coordinator: it is always picked.
-#[derive(Debug)]
-pub struct Alone {
-    never: watch::Sender<bool>,
-}
-
-impl Default for Alone {
-    fn default() -> Self {
-        Self { never: watch::Sender::new(false) }
-    }
-}
-
-#[tonic::async_trait]
-impl Election for Alone {
-    async fn campaign(&self, _name: &str) -> Result<watch::Receiver<bool>, Error> {
-        Ok(self.never.subscribe())
-    }
-
-    async fn resign(&self, _name: &str) {}
-
-    async fn leader(&self) -> Option<String> {
-        None
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
+use coppice_metadata::{Candidate, Metadata};
 use coppice_proto::v1;
 use coppice_types::{Reason, SessionId};
 use tokio::sync::{mpsc, watch};
@@ -16,10 +17,7 @@ use super::{
     stages::StageCommand,
     wire,
 };
-use crate::{
-    Election,
-    plan::{Refusal, Sessions},
-};
+use crate::plan::{Refusal, Sessions};
 
 /// Pause before a failed attempt to lead is repeated.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -27,49 +25,47 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Leads whenever it can, for ever; commands that come while it does not are refused.
 pub async fn lead(
     context: Arc<Context>,
-    election: Arc<dyn Election>,
+    metadata: Arc<dyn Metadata>,
     genesis: Vec<u8>,
     mut commands: mpsc::Receiver<Command>,
 ) {
+    let candidate = Candidate::new(metadata.clone(), context.clock.clone(), context.limits.lease);
     let mut waiting = VecDeque::new();
     loop {
         let elected = tokio::select! {
-            elected = election.campaign(&context.name) => elected,
-            closed = refuse_while_following(&context, &*election, &mut commands) => if closed { return } else { continue },
+            elected = candidate.campaign(&context.name) => elected,
+            () = refuse_while_following(&context, &*metadata, &mut commands) => return,
         };
-        let lost = match elected {
-            Ok(lost) => lost,
+        let tenure = match elected {
+            Ok(tenure) => tenure,
             Err(error) => {
-                tracing::warn!(error = %error, "the metadata store does not answer");
-                refuse_waiting(&mut waiting);
+                tracing::warn!(%error, "not picked as candidate");
                 tokio::time::sleep(PAUSE * 4).await;
                 continue;
             }
         };
-        let exit = reign(&context, &genesis, &mut commands, &mut waiting, lost).await;
+        let exit = reign(&context, &genesis, &mut commands, &mut waiting, tenure.lost()).await;
         context.leadership.send_replace(Leadership::default());
-        election.resign(&context.name).await;
         refuse_waiting(&mut waiting);
-        match exit {
-            Exit::Closed => return,
-            exit => tracing::info!(?exit, "leadership ended"),
+        if let Err(error) = tenure.resign().await {
+            tracing::debug!(%error, "could not resign; the lease ends by itself");
         }
+        if matches!(exit, Exit::Closed) {
+            return;
+        }
+        tracing::info!(?exit, "leadership ended");
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// Refuses commands until the channel closes; never ends otherwise.
-async fn refuse_while_following(
-    context: &Context,
-    election: &dyn Election,
-    commands: &mut mpsc::Receiver<Command>,
-) -> bool {
+/// Refuses commands until their channel closes.
+async fn refuse_while_following(context: &Context, metadata: &dyn Metadata, commands: &mut mpsc::Receiver<Command>) {
     while let Some(command) = commands.recv().await {
-        let leader = election.leader().await.unwrap_or_default();
+        let leader = metadata.snapshot().await.ok().and_then(|snapshot| snapshot.leader);
+        let leader = leader.map(|leader| leader.name).filter(|leader| *leader != context.name).unwrap_or_default();
         context.leadership.send_replace(Leadership { leader, term: None });
         refuse(command);
     }
-    true
 }
 
 /// Leads as long as the candidacy lasts.

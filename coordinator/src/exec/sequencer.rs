@@ -241,6 +241,12 @@ impl Sequencer {
     }
 
     async fn perform(&mut self, task: Task) -> Result<(), Exit> {
+        // No shard serves a term before it was adopted.
+        while !self.standing(Link::Starting).is_empty() {
+            self.ask_shards();
+            let event = self.events.recv().await.expect("the sequencer keeps a sender");
+            self.on_event(event)?;
+        }
         match task {
             Task::Stage(command) => self.on_stage_command(command).await,
             Task::Admin(request) => self.on_admin(request).await,
@@ -344,6 +350,19 @@ impl Sequencer {
             let adopt = link.link != Link::Up;
             self.ask_shard(shard, adopt);
         }
+    }
+
+    /// Learns once more what the forests of some shards look like.
+    pub async fn poll_shapes(&mut self, shards: &BTreeSet<ShardId>) -> Result<(), Exit> {
+        tokio::time::sleep(POLL).await;
+        for &shard in shards {
+            let link = self.links.get_mut(&shard).expect("the shard is one of the links");
+            if !std::mem::replace(&mut link.busy, true) {
+                self.ask_shard(shard, false);
+            }
+        }
+        let event = self.events.recv().await.expect("the sequencer keeps a sender");
+        self.on_event(event)
     }
 
     fn ask_shard(&self, shard: ShardId, adopt: bool) {

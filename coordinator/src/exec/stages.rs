@@ -114,7 +114,7 @@ impl Sequencer {
         let waiting = std::slice::from_ref(&request);
         let reads = self.read_keys(waiting, &base.overlay, &base.leaves).await?;
         let stamp = Stamp { epoch: base.below.epoch, version: base.below.version.next() };
-        let full = self.full_on(&base);
+        let full = self.wait_for_merges(&request, &base).await?;
         let draft = form(
             waiting,
             &Ground {
@@ -181,6 +181,20 @@ impl Sequencer {
         let shape = |shard: &ShardId| base.shapes.get(shard).map_or(&self.links[shard].shape, |(_, shape)| shape);
         let is_full = |shard: &&ShardId| shape(shard).is_full(self.params.capacity, self.params.tree_limit);
         self.links.keys().filter(is_full).copied().collect()
+    }
+
+    /// Waits a while for merges of forests on head that a write would make too large; gives those that stay so.
+    async fn wait_for_merges(&mut self, request: &Request, base: &Base) -> Result<BTreeSet<ShardId>, Exit> {
+        let deadline = Instant::now() + self.context.limits.prepare_timeout;
+        loop {
+            let mut full = self.full_on(base);
+            full.retain(|shard| request.writes.contains_key(shard));
+            let staged = full.iter().any(|shard| base.shapes.contains_key(shard));
+            if full.is_empty() || staged || Instant::now() >= deadline {
+                return Ok(full);
+            }
+            self.poll_shapes(&full).await?;
+        }
     }
 
     fn merges_on(&self, base: &Base) -> BTreeMap<ShardId, BuiltMerge> {

@@ -4,8 +4,9 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use coppice_coordinator::{Connect, Election, Error, Genesis, Handle, Limits, Options, Service};
+use coppice_coordinator::{Connect, Genesis, Handle, Limits, Options, Service};
 use coppice_env::{SimRng, SimStorage, SystemClock};
+use coppice_metadata::{Error, Leader, LeaseId, Member, Metadata, Revision, Snapshot, Watch};
 use coppice_proto::v1::{self, ledger_client::LedgerClient};
 use coppice_shard_node::{Bootstrap, DuplexNet, Node, ReplicaOptions, Tuning, raft_id};
 use coppice_types::{ClusterId, GroupId, Params, ShardId};
@@ -33,29 +34,45 @@ impl Picked {
     }
 }
 
-/// One coordinator's view of the test's pick.
+/// A metadata store that picks whom the test says, and takes its time to tell who was deposed.
 #[derive(Debug)]
-struct Candidacy(Arc<Picked>);
+struct Store(Arc<Picked>);
 
 #[tonic::async_trait]
-impl Election for Candidacy {
-    async fn campaign(&self, name: &str) -> Result<watch::Receiver<bool>, Error> {
-        let mut picked = self.0.name.subscribe();
-        let mine = name.to_owned();
-        picked.wait_for(|picked| *picked == mine).await.expect("the world outlives its coordinators");
-        let (lost, receiver) = watch::channel(false);
-        tokio::spawn(async move {
-            // The world has ended otherwise.
-            let _ = picked.wait_for(|picked| *picked != mine).await;
-            lost.send_replace(true);
-        });
-        Ok(receiver)
+impl Metadata for Store {
+    async fn grant(&self, _ttl: Duration) -> Result<LeaseId, Error> {
+        Ok(LeaseId(1))
     }
 
-    async fn resign(&self, _name: &str) {}
+    async fn keep_alive(&self, _lease: LeaseId) -> Result<(), Error> {
+        Ok(())
+    }
 
-    async fn leader(&self) -> Option<String> {
-        Some(self.0.name.borrow().clone())
+    async fn revoke(&self, _lease: LeaseId) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn register(&self, _lease: LeaseId, _member: Member) -> Result<Revision, Error> {
+        Ok(Revision(1))
+    }
+
+    async fn campaign(&self, _lease: LeaseId, name: &str) -> Result<Leader, Error> {
+        let mut picked = self.0.name.subscribe();
+        picked.wait_for(|picked| picked == name).await.expect("the world outlives its coordinators");
+        Ok(Leader { name: name.to_owned(), token: Revision(1) })
+    }
+
+    async fn resign(&self, _lease: LeaseId) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn snapshot(&self) -> Result<Snapshot, Error> {
+        let leader = Some(Leader { name: self.0.name.borrow().clone(), token: Revision(1) });
+        Ok(Snapshot { leader, ..Snapshot::default() })
+    }
+
+    async fn watch(&self, after: Revision) -> Result<Box<dyn Watch>, Error> {
+        Err(Error::Compacted { asked: after, oldest: after })
     }
 }
 
@@ -149,7 +166,7 @@ impl World {
             name: name.to_owned(),
             nodes: (1..=u32::try_from(self.nodes.len()).expect("nodes are few")).map(name_of).collect(),
             connect,
-            election: Arc::new(Candidacy(self.picked.clone())),
+            metadata: Arc::new(Store(self.picked.clone())),
             signing_key: self.key(),
             genesis: Genesis { params: self.params.clone(), shard_map: self.map.clone() },
             limits: self.limits.clone(),

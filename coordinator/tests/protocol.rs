@@ -1,0 +1,553 @@
+//! The commit protocol against real nodes: commits, refusals, sessions, proofs, and the traces of PROTOCOL.md that need a
+//! cluster.
+
+use coppice_types::{Params, Reason};
+use coppice_verify::{
+    check::{Answer, Claim},
+    header::Header,
+    verify,
+};
+
+mod common;
+
+use common::{Fate, World, absent, at, bytes, commit, delete, get, put, reason, value_is};
+use coppice_proto::v1;
+
+type Client = coppice_proto::v1::ledger_client::LedgerClient<tonic::transport::Channel>;
+
+async fn value_at(client: &mut Client, key: &str, stamp: Option<v1::Stamp>) -> Result<Option<String>, tonic::Status> {
+    let answer = client.get(get(key, stamp)).await?.into_inner();
+    let record = answer.record.expect("an answer has a record");
+    Ok(record.found.then(|| String::from_utf8(record.value.to_vec()).expect("tests write text")))
+}
+
+async fn range(client: &mut Client, low: &str, high: Option<&str>, limit: u32) -> (Vec<String>, v1::RangeEnd) {
+    let read = Some(v1::ReadOptions { want_proof: true, ..v1::ReadOptions::default() });
+    let request = v1::RangeRequest { low: bytes(low), high: high.map(bytes), limit, read };
+    let mut stream = client.range(request).await.expect("the range is served").into_inner();
+    let mut keys = Vec::new();
+    while let Some(message) = stream.message().await.expect("the range is served") {
+        keys.extend(message.records.iter().map(|record| String::from_utf8_lossy(&record.key).into_owned()));
+        if let Some(end) = message.end {
+            return (keys, end);
+        }
+    }
+    panic!("the last message has the end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commits_are_read_and_proven_at_every_version() {
+    let world = World::new(Params::default()).await;
+    let mut client = world.leader().await.client;
+    let key = world.key();
+    let mut headers = Vec::new();
+    for version in 1..=5_u64 {
+        let operations = vec![put("a", &format!("a{version}")), put("z", &format!("z{version}")), delete("gone")];
+        let request = v1::CommitRequest { want_receipt: true, ..commit(operations, Vec::new()) };
+        let answer = client.commit(request).await.expect("it is committed").into_inner();
+        assert_eq!(answer.stamp, Some(at(0, version)));
+        let receipt = verify(&answer.receipt, key.verifier(), None).expect("the receipt is sound");
+        let Claim::Receipt(claim) = receipt.claim else { panic!("a receipt was asked for") };
+        assert_eq!(claim.header.encode(), answer.header);
+        headers.push(answer.header);
+    }
+    for version in 1..=5_u64 {
+        let answer = client.get(get("z", Some(at(0, version)))).await.expect("it is read").into_inner();
+        assert_eq!(answer.read_at, Some(at(0, version)));
+        assert_eq!(answer.record.expect("a record").value, format!("z{version}"));
+        let proof = verify(&answer.proof, key.verifier(), None).expect("the proof is sound");
+        let Claim::Query(claim) = proof.claim else { panic!("a query was proven") };
+        assert_eq!(claim.header.encode(), headers[version as usize - 1]);
+        let Answer::Keys(found) = claim.answer else { panic!("keys were asked for") };
+        let record = found[0].1.as_ref().expect("it was found");
+        assert_eq!(record.value.as_deref(), Some(format!("z{version}").as_bytes()));
+    }
+    let absent = client.get(get("gone", None)).await.expect("it is read").into_inner();
+    assert!(!absent.record.expect("a record").found);
+    verify(&absent.proof, key.verifier(), None).expect("absence is proven");
+    let error = client.get(get("a", Some(at(0, 6)))).await.expect_err("version 6 is not yet");
+    assert_eq!(reason(&error), Reason::NotYet);
+    let genesis = client.get(get("a", Some(at(0, 0)))).await.expect("genesis is readable").into_inner();
+    assert!(!genesis.record.expect("a record").found);
+    verify(&genesis.proof, key.verifier(), None).expect("the empty state is proven");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ranges_histories_and_differences_cross_shards() {
+    let world = World::new(Params::default()).await;
+    let mut client = world.leader().await.client;
+    let key = world.key();
+    for batch in
+        [vec![put("a", "1"), put("k", "1"), put("n", "1")], vec![put("p", "2"), put("a", "2")], vec![delete("k")]]
+    {
+        client.commit(commit(batch, Vec::new())).await.expect("it is committed");
+    }
+    for (low, high, limit, expected, more) in [
+        ("", None, 0, vec!["a", "n", "p"], false),
+        ("", None, 2, vec!["a", "n"], true),
+        ("", None, 3, vec!["a", "n", "p"], false),
+        ("", None, 1, vec!["a"], true),
+        ("b", Some("m"), 0, vec![], false),
+        ("a", Some("n"), 1, vec!["a"], false),
+        ("o", Some("pp"), 9, vec!["p"], false),
+    ] {
+        let (keys, end) = range(&mut client, low, high, limit).await;
+        assert_eq!(
+            (&keys, end.more),
+            (&expected.iter().map(ToString::to_string).collect(), more),
+            "{low} {high:?} {limit}"
+        );
+        let proof = verify(&end.proof, key.verifier(), None).expect("the range is proven");
+        let Claim::Query(claim) = proof.claim else { panic!("a query was proven") };
+        let Answer::Range { records, .. } = claim.answer else { panic!("a range was asked for") };
+        let proven: Vec<_> = records.iter().map(|record| String::from_utf8_lossy(&record.key).into_owned()).collect();
+        assert_eq!(proven, keys);
+    }
+    let request = v1::HistoryRequest { key: bytes("k"), ..v1::HistoryRequest::default() };
+    let mut stream = client.history(request).await.expect("served").into_inner();
+    let mut changes = Vec::new();
+    while let Some(message) = stream.message().await.expect("served") {
+        let change = message.change.expect("a change");
+        changes.push((change.found, change.last_changed.expect("a stamp").version));
+    }
+    assert_eq!(changes, [(false, 3), (true, 1)]);
+    for backwards in [false, true] {
+        let (from, to) = if backwards { (at(0, 3), at(0, 1)) } else { (at(0, 1), at(0, 3)) };
+        let request = v1::DiffRequest { from: Some(from), to: Some(to), ..v1::DiffRequest::default() };
+        let mut stream = client.diff(request).await.expect("served").into_inner();
+        let mut differences = Vec::new();
+        while let Some(message) = stream.message().await.expect("served") {
+            for difference in message.differences {
+                let side = |record: Option<v1::Record>| {
+                    let record = record.expect("both sides are given");
+                    record.found.then(|| String::from_utf8_lossy(&record.value).into_owned())
+                };
+                let key = difference.after.as_ref().expect("both sides are given").key.clone();
+                let sides = (side(difference.before), side(difference.after));
+                let (before, after) = if backwards { (sides.1, sides.0) } else { sides };
+                differences.push((String::from_utf8_lossy(&key).into_owned(), before, after));
+            }
+        }
+        let text = |value: &str| Some(value.to_owned());
+        let expected = [
+            ("a".to_owned(), text("1"), text("2")),
+            ("k".to_owned(), text("1"), None),
+            ("p".to_owned(), None, text("2")),
+        ];
+        assert_eq!(differences, expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_clients_share_versions_and_preconditions_hold() {
+    let world = World::new(Params::default()).await;
+    let running = world.leader().await;
+    let tasks: Vec<_> = (0..64)
+        .map(|number| {
+            let mut client = running.client.clone();
+            tokio::spawn(async move {
+                // All want to be the one that makes the key.
+                let won = client.commit(commit(vec![put("one", &format!("{number}"))], vec![absent("one")])).await;
+                let own = format!("own-{number}");
+                client.commit(commit(vec![put(&own, "1")], Vec::new())).await.expect("it is committed");
+                match won {
+                    Ok(_) => Some(number),
+                    Err(error) => {
+                        assert_eq!(reason(&error), Reason::PreconditionFailed);
+                        None
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut winners = Vec::new();
+    for task in tasks {
+        winners.extend(task.await.expect("no client panics"));
+    }
+    assert_eq!(winners.len(), 1, "exactly one made the key");
+    let mut client = running.client.clone();
+    let value = value_at(&mut client, "one", None).await.expect("it is read");
+    assert_eq!(value, Some(winners[0].to_string()));
+    let head = client.head(v1::HeadRequest::default()).await.expect("head").into_inner();
+    let versions = head.stamp.expect("a stamp").version;
+    assert!(versions < 65, "65 batches shared {versions} versions");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_apply_a_number_once() {
+    let world = World::new(Params::default()).await;
+    let running = world.leader().await;
+    let mut client = running.client.clone();
+    let session_id = bytes("0123456789abcdef");
+    let numbered = |number, value: &str| v1::CommitRequest {
+        session_id: session_id.clone(),
+        number,
+        want_receipt: true,
+        ..commit(vec![put("k", value)], Vec::new())
+    };
+    let error = client.commit(numbered(1, "x")).await.expect_err("the session was never opened");
+    assert_eq!(reason(&error), Reason::UnknownSession);
+    let open = v1::OpenSessionRequest { session_id: session_id.clone() };
+    client.open_session(open.clone()).await.expect("it is opened");
+    let first = client.commit(numbered(1, "x")).await.expect("it is committed").into_inner();
+    client.commit(numbered(2, "y")).await.expect("it is committed");
+    let again = client.commit(numbered(1, "x")).await.expect("it is answered again").into_inner();
+    assert!(again.replayed && !first.replayed);
+    assert_eq!((again.header, again.journal_index, again.stamp), (first.header, first.journal_index, first.stamp));
+    verify(&again.receipt, world.key().verifier(), None).expect("the receipt is sound");
+    let error = client.commit(numbered(1, "other")).await.expect_err("the number is used");
+    assert_eq!(reason(&error), Reason::SessionMismatch);
+    let opened = client.open_session(open).await.expect("it is found").into_inner();
+    assert_eq!(opened.highest_number, 2);
+    // A new leader knows it, too.
+    running.kill();
+    let running = world.leader().await;
+    let mut client = running.client.clone();
+    assert!(client.commit(numbered(2, "y")).await.expect("it is answered again").into_inner().replayed);
+    // What is rolled back is never applied again.
+    let rollback = v1::RollbackRequest { to: 1, reason: "test".to_owned(), ..v1::RollbackRequest::default() };
+    client.rollback(rollback).await.expect("it is rolled back");
+    let error = client.commit(numbered(2, "y")).await.expect_err("it was rolled back");
+    assert_eq!(reason(&error), Reason::RolledBack);
+    assert!(client.commit(numbered(1, "x")).await.expect("it stands").into_inner().replayed);
+    client.commit(numbered(3, "z")).await.expect("the session goes on");
+    assert_eq!(value_at(&mut client, "k", None).await.expect("it is read").as_deref(), Some("z"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rollback_and_prune_are_seen_in_reads_and_in_the_log() {
+    let world = World::new(Params::default()).await;
+    let running = world.leader().await;
+    let mut client = running.client.clone();
+    for version in 1..=6 {
+        client
+            .commit(commit(vec![put("a", &format!("{version}")), put("z", "1")], Vec::new()))
+            .await
+            .expect("committed");
+    }
+    let old = client.get(get("a", Some(at(0, 6)))).await.expect("it is read").into_inner();
+    let old_checkpoint = client.get_checkpoint(v1::GetCheckpointRequest::default()).await.expect("given").into_inner();
+    let rollback = |to, expected_head| v1::RollbackRequest {
+        to,
+        reason: "a mistake".to_owned(),
+        principal: "someone".to_owned(),
+        expected_head,
+    };
+    let error = client.rollback(rollback(3, Some(at(0, 5)))).await.expect_err("another head");
+    assert_eq!(reason(&error), Reason::PreconditionFailed);
+    let error = client.rollback(rollback(7, None)).await.expect_err("above head");
+    assert_eq!(reason(&error), Reason::NotYet);
+    let error = client.rollback(rollback(6, None)).await.expect_err("nothing to do");
+    assert_eq!(reason(&error), Reason::InvalidArgument);
+    let done = client.rollback(rollback(3, Some(at(0, 6)))).await.expect("rolled back").into_inner();
+    assert_eq!(done.head, Some(at(1, 3)));
+    Header::decode(&done.header).expect("it is canonical");
+    let read = client.get(get("a", None)).await.expect("it is read").into_inner();
+    assert_eq!(read.read_at, Some(at(0, 3)), "versions are named as they were first");
+    assert_eq!(read.record.expect("a record").value, "3");
+    verify(&read.proof, world.key().verifier(), None).expect("the proof is sound");
+    let alias = client.get(get("a", Some(at(1, 3)))).await.expect("another name").into_inner();
+    assert_eq!(alias.read_at, Some(at(0, 3)));
+    let error = client.get(get("a", Some(at(0, 6)))).await.expect_err("it was rolled back");
+    assert_eq!(reason(&error), Reason::RolledBack);
+    let stamp = client.commit(commit(vec![put("b", "new")], Vec::new())).await.expect("committed").into_inner().stamp;
+    assert_eq!(stamp, Some(at(1, 4)));
+    let done = client
+        .prune(v1::PruneRequest { before: 2, reason: "space".to_owned(), ..v1::PruneRequest::default() })
+        .await
+        .expect("pruned")
+        .into_inner();
+    assert_eq!((done.head, done.pruned_boundary), (Some(at(1, 4)), 2));
+    let error = client.get(get("a", Some(at(0, 1)))).await.expect_err("it is pruned");
+    assert_eq!(reason(&error), Reason::Pruned);
+    assert_eq!(value_at(&mut client, "a", Some(at(0, 2))).await.expect("it is kept").as_deref(), Some("2"));
+    let error = client.rollback(rollback(1, None)).await.expect_err("it is pruned");
+    assert_eq!(reason(&error), Reason::Pruned);
+    // The proof of a rolled-back version fails against a newer checkpoint; the log has only grown.
+    let standing = client.get_checkpoint(v1::GetCheckpointRequest { old_size: 7 }).await.expect("given").into_inner();
+    assert_ne!(standing.checkpoint, old_checkpoint.checkpoint);
+    verify(&standing.standing, world.key().verifier(), None).expect("the log has only grown");
+    verify(&old.proof, world.key().verifier(), None).expect("it stood when it was given");
+    verify(&old.proof, world.key().verifier(), Some(&standing.standing)).expect_err("it does not stand any more");
+    client.commit(commit(vec![put("c", "more")], Vec::new())).await.expect("commits go on");
+}
+
+/// PROTOCOL 4.4, with a real shard that does not answer: A puts on shard 0, B builds on it and writes to shard 1.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_that_times_out_takes_only_its_batches_with_it() {
+    let world = World::new(Params::default()).await;
+    let running = world.leader().await;
+    let mut client = running.client.clone();
+    client.commit(commit(vec![put("a", "0"), put("z", "0")], Vec::new())).await.expect("committed");
+    world.faults.set(|call| if (call.name, call.group) == ("prepare", 1) { Fate::Lost } else { Fate::Pass });
+    let send = |operations, checks| {
+        let mut client = running.client.clone();
+        tokio::spawn(async move { client.commit(commit(operations, checks)).await })
+    };
+    let a = send(vec![put("a", "A's")], vec![]);
+    let b = send(vec![put("z", "B's")], vec![value_is("a", "A's")]);
+    let c = send(vec![put("y", "C's")], vec![]);
+    let error = a.await.expect("it ends").expect_err("its shard does not answer");
+    assert_eq!(reason(&error), Reason::Unavailable);
+    let error = b.await.expect("it ends").expect_err("what it built on is gone");
+    assert!(matches!(reason(&error), Reason::Unavailable | Reason::PreconditionFailed), "{error}");
+    c.await.expect("it ends").expect("it has nothing to do with that shard");
+    world.faults.clear();
+    assert_eq!(value_at(&mut client, "a", None).await.expect("it is read").as_deref(), Some("0"));
+    assert_eq!(value_at(&mut client, "z", None).await.expect("it is read").as_deref(), Some("0"));
+    assert_eq!(value_at(&mut client, "y", None).await.expect("it is read").as_deref(), Some("C's"));
+    // The shard is asked in the background, and comes back.
+    let back = tokio::time::timeout(common::LIMIT, async {
+        while client.commit(commit(vec![put("a", "1")], Vec::new())).await.is_err() {}
+    });
+    back.await.expect("the shard comes back");
+}
+
+/// PROTOCOL 3.1: an append whose answer is lost is found in the log.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_append_of_unknown_outcome_is_resolved() {
+    let world = World::new(Params::default()).await;
+    let mut client = world.leader().await.client;
+    let mut once = true;
+    world.faults.set(move |call| {
+        let lose = call.name == "append_header" && std::mem::take(&mut once);
+        if lose { Fate::AnswerLost } else { Fate::Pass }
+    });
+    let answer = client.commit(commit(vec![put("a", "1")], Vec::new())).await.expect("committed").into_inner();
+    assert_eq!(answer.stamp, Some(at(0, 1)));
+    let next = client.commit(commit(vec![put("a", "2")], Vec::new())).await.expect("committed").into_inner();
+    assert_eq!(next.stamp, Some(at(0, 2)), "it was applied once");
+}
+
+/// PROTOCOL 3.1 and 3.2: the leader dies with a version prepared everywhere but not appended; the next one drops it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dead_leader_left_undecided_is_dropped() {
+    let world = World::new(Params::default()).await;
+    let running = world.leader().await;
+    let mut client = running.client.clone();
+    client.commit(commit(vec![put("a", "1"), put("z", "1")], Vec::new())).await.expect("committed");
+    world.faults.set(|call| if call.name == "append_header" { Fate::Lost } else { Fate::Pass });
+    let mut other = running.client.clone();
+    let lost =
+        tokio::spawn(async move { other.commit(commit(vec![put("a", "lost"), put("z", "lost")], Vec::new())).await });
+    // Nothing undecided is ever read.
+    for _ in 0..20 {
+        assert_eq!(value_at(&mut client, "a", None).await.expect("it is read").as_deref(), Some("1"));
+    }
+    running.kill();
+    world.faults.clear();
+    let mut client = world.leader().await.client;
+    assert_eq!(value_at(&mut client, "z", None).await.expect("it is read").as_deref(), Some("1"));
+    let next =
+        client.commit(commit(vec![put("a", "2")], vec![value_is("a", "1")])).await.expect("committed").into_inner();
+    assert_eq!(next.stamp, Some(at(0, 2)));
+    lost.abort();
+}
+
+/// PROTOCOL 4.3: a deposed leader does not refuse from an old view.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deposed_leader_neither_commits_nor_refuses() {
+    let world = World::new(Params::default()).await;
+    let a = world.leader().await;
+    let mut of_a = a.client.clone();
+    of_a.commit(commit(vec![put("k", "1")], Vec::new())).await.expect("committed");
+    // B takes over; A was not told.
+    let b = world.coordinator("b");
+    let mut deposed = a.client.clone();
+    world.picked.pick("b");
+    tokio::time::timeout(common::LIMIT, b.handle.leading()).await.expect("B leads");
+    let mut of_b = b.client.clone();
+    of_b.commit(commit(vec![delete("k")], Vec::new())).await.expect("committed");
+    let error = deposed.commit(commit(vec![put("x", "1")], vec![absent("k")])).await;
+    // Either it knows by now that B leads, or the root group told it; it never answers from its own picture.
+    let error = error.expect_err("A does not lead");
+    assert_eq!(reason(&error), Reason::NotLeader);
+    // It still answers reads, and correctly.
+    assert_eq!(value_at(&mut of_a, "k", None).await.expect("it is read"), None);
+}
+
+/// PROTOCOL 8.2: version 7 is decided, its Finalize pending; a rollback to it must not drop it as an undecided tip.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollback_settles_what_was_decided_before_it() {
+    let world = World::new(Params::default()).await;
+    let mut client = world.leader().await.client;
+    world.faults.set(|call| if call.name == "finalize" { Fate::Lost } else { Fate::Pass });
+    client.commit(commit(vec![put("a", "1")], Vec::new())).await.expect("committed");
+    client.commit(commit(vec![put("z", "2")], Vec::new())).await.expect("committed");
+    let rollback = v1::RollbackRequest { to: 1, reason: "test".to_owned(), ..v1::RollbackRequest::default() };
+    client.rollback(rollback).await.expect("rolled back");
+    world.faults.clear();
+    assert_eq!(value_at(&mut client, "a", None).await.expect("it is read").as_deref(), Some("1"));
+    assert_eq!(value_at(&mut client, "z", None).await.expect("it is read"), None);
+}
+
+/// PROTOCOL 8.1 and 8.2: the leader dies between the header and its execution; the shards are told by the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_that_missed_a_rollback_executes_it_before_it_serves() {
+    let world = World::new(Params::default()).await;
+    let running = world.leader().await;
+    let mut client = running.client.clone();
+    for version in 1..=3 {
+        client.commit(commit(vec![put("a", &format!("{version}"))], Vec::new())).await.expect("committed");
+    }
+    world.faults.set(|call| if call.name == "execute" { Fate::Lost } else { Fate::Pass });
+    let mut other = running.client.clone();
+    let rollback = v1::RollbackRequest { to: 1, reason: "test".to_owned(), ..v1::RollbackRequest::default() };
+    let asked = tokio::spawn(async move { other.rollback(rollback).await });
+    let decided = tokio::time::timeout(common::LIMIT, async {
+        loop {
+            let head = client.head(v1::HeadRequest::default()).await.expect("head").into_inner();
+            if head.stamp == Some(at(1, 1)) {
+                break;
+            }
+        }
+    });
+    decided.await.expect("the header is appended");
+    running.kill();
+    asked.abort();
+    world.faults.clear();
+    let mut client = world.leader().await.client;
+    assert_eq!(value_at(&mut client, "a", None).await.expect("it is read").as_deref(), Some("1"));
+    let next = client.commit(commit(vec![put("a", "new")], vec![value_is("a", "1")])).await.expect("committed");
+    assert_eq!(next.into_inner().stamp, Some(at(1, 2)));
+}
+
+/// PROTOCOL 8.1: a rollback that can't fence every shard changes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollback_that_can_not_fence_every_shard_changes_nothing() {
+    let mut world = World::new(Params::default()).await;
+    world.limits.admin_timeout = std::time::Duration::from_secs(2);
+    let mut client = world.leader().await.client;
+    client.commit(commit(vec![put("a", "1"), put("z", "1")], Vec::new())).await.expect("committed");
+    client.commit(commit(vec![put("a", "2"), put("z", "2")], Vec::new())).await.expect("committed");
+    world.faults.set(|call| if (call.name, call.group) == ("fence", 2) { Fate::Lost } else { Fate::Pass });
+    let rollback = v1::RollbackRequest { to: 1, reason: "test".to_owned(), ..v1::RollbackRequest::default() };
+    let error = client.rollback(rollback).await.expect_err("a shard can't be fenced");
+    assert_eq!(reason(&error), Reason::Unavailable);
+    world.faults.clear();
+    assert_eq!(value_at(&mut client, "a", None).await.expect("it is read").as_deref(), Some("2"));
+    let next = client.commit(commit(vec![put("a", "3"), put("z", "3")], Vec::new())).await.expect("committed");
+    assert_eq!(next.into_inner().stamp, Some(at(0, 3)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stages_are_finalized_on_head_and_lost_by_any_other_commit() {
+    let world = World::new(Params::default()).await;
+    let mut client = world.leader().await.client;
+    let stage = |key: &str, parent: &[u8]| v1::StageRequest {
+        batch: commit(vec![put(key, "staged")], Vec::new()).batch,
+        parent_stage_id: bytes::Bytes::copy_from_slice(parent),
+    };
+    let finalize = |id: &bytes::Bytes| v1::FinalizeRequest { stage_id: id.clone(), want_receipt: true };
+    let one = client.stage(stage("a", b"")).await.expect("staged").into_inner();
+    let sibling = client.stage(stage("z", b"")).await.expect("staged").into_inner();
+    let child = client.stage(stage("z", &one.stage_id)).await.expect("staged").into_inner();
+    assert_eq!((one.stamp, sibling.stamp, child.stamp), (Some(at(0, 1)), Some(at(0, 1)), Some(at(0, 2))));
+    assert_eq!(value_at(&mut client, "a", None).await.expect("it is read"), None, "stages are not read");
+    let error = client.finalize(finalize(&child.stage_id)).await.expect_err("its parent is not head");
+    assert_eq!(reason(&error), Reason::PreconditionFailed);
+    let done = client.finalize(finalize(&one.stage_id)).await.expect("committed").into_inner();
+    let header = Header::decode(&done.header).expect("it is canonical");
+    assert_eq!(header.state_root.as_bytes(), one.state_root.as_ref(), "the root was known before");
+    verify(&done.receipt, world.key().verifier(), None).expect("the receipt is sound");
+    let again = client.finalize(finalize(&one.stage_id)).await.expect("it is answered again").into_inner();
+    assert!(again.replayed && again.header == done.header);
+    let error = client.finalize(finalize(&sibling.stage_id)).await.expect_err("its parent is head no more");
+    assert_eq!(reason(&error), Reason::StageLost);
+    client.finalize(finalize(&child.stage_id)).await.expect("its parent is head now");
+    let lost = client.stage(stage("b", b"")).await.expect("staged").into_inner();
+    client.commit(commit(vec![put("c", "1")], Vec::new())).await.expect("committed");
+    let error = client.finalize(finalize(&lost.stage_id)).await.expect_err("another commit came");
+    assert_eq!(reason(&error), Reason::StageLost);
+    let dropped = client.stage(stage("d", b"")).await.expect("staged").into_inner();
+    let request = v1::DiscardRequest { stage_id: dropped.stage_id.clone() };
+    assert_eq!(client.discard(request.clone()).await.expect("discarded").into_inner().discarded, 1);
+    assert_eq!(reason(&client.discard(request).await.expect_err("it is gone")), Reason::StageLost);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heads_are_watched_with_what_changed() {
+    let world = World::new(Params::default()).await;
+    let mut client = world.leader().await.client;
+    client.commit(commit(vec![put("a", "1"), put("z", "1")], Vec::new())).await.expect("committed");
+    let request =
+        v1::WatchHeadsRequest { from_sequence: 0, follow: true, want_changed_keys: true, want_changed_values: true };
+    let mut stream = client.clone().watch_heads(request).await.expect("served").into_inner();
+    client.commit(commit(vec![delete("a")], Vec::new())).await.expect("committed");
+    let mut seen = Vec::new();
+    let mut changes = Vec::new();
+    while seen.len() < 3 {
+        let message = tokio::time::timeout(common::LIMIT, stream.message()).await.expect("in time");
+        let message = message.expect("served").expect("it follows for ever");
+        changes.extend(message.changes.iter().map(|record| (record.key.clone(), record.found)));
+        if !message.continued {
+            seen.push(Header::decode(&message.header).expect("it is canonical").sequence.0);
+        }
+    }
+    assert_eq!(seen, [0, 1, 2]);
+    assert_eq!(changes, [(bytes("a"), true), (bytes("z"), true), (bytes("a"), false)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn freezes_and_merges_keep_versions_equal_to_commits() {
+    let params = Params { capacity: 8, ..Params::default() };
+    let world = World::new(params).await;
+    let mut client = world.leader().await.client;
+    for version in 1..=120_u64 {
+        let operations =
+            (0..5).map(|item| put(&format!("k{}", (version * 7 + item * 13) % 400), &format!("{version}")));
+        let answer = client.commit(commit(operations.collect(), Vec::new())).await.expect("committed").into_inner();
+        assert_eq!(answer.stamp, Some(at(0, version)), "no version is made for a merge alone");
+    }
+    let mut model = std::collections::BTreeMap::new();
+    for version in 1..=120_u64 {
+        for item in 0..5 {
+            model.insert(format!("k{}", (version * 7 + item * 13) % 400), version.to_string());
+        }
+    }
+    for (key, value) in model.iter().step_by(17) {
+        let answer = client.get(get(key, None)).await.expect("it is read").into_inner();
+        verify(&answer.proof, world.key().verifier(), None).expect("the proof is sound");
+        assert_eq!(answer.record.expect("a record").value, value.as_str());
+    }
+    let (keys, end) = range(&mut client, "", None, 0).await;
+    assert_eq!(keys, model.keys().cloned().collect::<Vec<_>>());
+    verify(&end.proof, world.key().verifier(), None).expect("the range is proven");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_requests_are_refused_with_a_reason() {
+    let world = World::new(Params::default()).await;
+    let mut client = world.leader().await.client;
+    client.commit(commit(vec![put("a", "1")], Vec::new())).await.expect("committed");
+    let error = client.get(get("", None)).await.expect_err("an empty key");
+    assert_eq!(reason(&error), Reason::InvalidArgument);
+    let error = client.get(get(&"k".repeat(513), None)).await.expect_err("a long key");
+    assert_eq!(reason(&error), Reason::LimitExceeded);
+    assert!(error.message().contains("key_bytes_max"), "{error}");
+    let large = commit(vec![put("a", &"v".repeat((1 << 20) + 1))], Vec::new());
+    let error = client.commit(large).await.expect_err("a large value");
+    assert!(error.message().contains("value_bytes_max"), "{error}");
+    let error = client.commit(v1::CommitRequest::default()).await.expect_err("no batch");
+    assert_eq!(reason(&error), Reason::InvalidArgument);
+    let inverted = v1::RangeRequest { low: bytes("b"), high: Some(bytes("a")), ..v1::RangeRequest::default() };
+    let mut stream = client.range(inverted).await.expect("it begins").into_inner();
+    let error = stream.message().await.expect_err("an inverted range");
+    assert_eq!(reason(&error), Reason::InvalidArgument);
+    let long = v1::PruneRequest { before: 1, reason: "r".repeat(1025), ..v1::PruneRequest::default() };
+    let error = client.prune(long).await.expect_err("a long reason");
+    assert!(error.message().contains("reason_bytes_max"), "{error}");
+    let error =
+        client.prune(v1::PruneRequest { before: 9, ..v1::PruneRequest::default() }).await.expect_err("above head");
+    assert_eq!(reason(&error), Reason::NotYet);
+    let which = Some(v1::get_header_request::Which::Sequence(99));
+    let error = client.get_header(v1::GetHeaderRequest { which }).await.expect_err("no such header");
+    assert_eq!(reason(&error), Reason::NotFound);
+    let error = client.get_checkpoint(v1::GetCheckpointRequest { old_size: 99 }).await.expect_err("a smaller log");
+    assert_eq!(reason(&error), Reason::InvalidArgument);
+    let head = client.head(v1::HeadRequest::default()).await.expect("head").into_inner();
+    assert_eq!(head.stamp, Some(at(0, 1)), "nothing changed");
+    let status = client.status(v1::StatusRequest {}).await.expect("status").into_inner();
+    assert_eq!(status.groups.len(), 3);
+    assert!(status.groups.iter().all(|group| group.replicas.len() == 3), "{status:?}");
+}
