@@ -161,6 +161,9 @@ impl Root {
             Unreadable::Pruned => Refusal::Pruned { version, boundary: ledger.timeline.boundary() },
             Unreadable::RolledBack => Refusal::RolledBack(rollback.target),
         })?;
+        if found.stamp != rollback.target {
+            return Err(Refusal::Content("name of the target").into());
+        }
         let target = self.states_after(ledger, found.sequence)?;
         for leaf in &command.changed_leaves {
             if target.get(&leaf.shard) != Some(&state_of(leaf)) {

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Tiles that are kept in memory, of 8 KiB each.
-const TILES_CACHED_MAX: usize = 64;
+const TILES_CACHED_MAX: usize = 256;
 
 /// The root log.
 #[derive(Debug)]

@@ -1,10 +1,8 @@
 //! Snapshots: what arrives is what was sent, whatever happens to either side on the way.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{Model, check::check, check::check_view, options};
+use crate::common::{Model, check::check, check::check_view, options};
 use coppice_env::{Rng, SimStorage, Storage};
 use coppice_root::{Error, Manifest, PINS_MAX, Root, SnapshotReceiver, fsck};
 

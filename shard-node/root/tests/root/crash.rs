@@ -1,8 +1,6 @@
 //! A crash at every change of the storage, with and without loss of power, and recovery by replay.
 
-mod common;
-
-use common::{Model, check::check, check::check_view, options};
+use crate::common::{Model, check::check, check::check_view, for_each_seed, options};
 use coppice_env::{Fault, Operation, Rng, SimStorage};
 use coppice_root::{Error, Root, fsck};
 use coppice_types::Reason;
@@ -75,16 +73,15 @@ fn crash_everywhere(base: &SimStorage, model: &mut Model) {
 
 #[test]
 fn a_new_replica_survives_a_crash_at_every_write() {
-    for seed in 0..3 {
-        let mut model = Model::founded(seed, &mut Root::open(SimStorage::new().storage()).expect("new"));
+    for_each_seed("a_new_replica_survives", 3, |seed| {
         let mut root = Root::open(SimStorage::new().storage()).expect("new");
-        model.replay(&mut root);
+        let mut model = Model::founded(seed, &mut root);
         for _ in 0..30 {
             let command = model.any();
             model.accept(&mut root, &command);
         }
         crash_everywhere(&SimStorage::new(), &mut model);
-    }
+    });
 }
 
 #[test]

@@ -1,16 +1,14 @@
 //! The bytes on disk do not change by accident: a directory that version 1 wrote opens, and is written the same today.
 
-mod common;
-
-use common::{Model, check::check, options};
+use crate::common::{Model, check::check, options};
 use coppice_env::{OpenMode, SimStorage, Storage};
 use coppice_root::{Root, fsck};
 use coppice_verify::hash::sha256;
 
 const FILES: &[(&str, &[u8])] = &[
-    ("superblock", include_bytes!("../testdata/v1/superblock")),
-    ("state/00000000000000000002", include_bytes!("../testdata/v1/state/00000000000000000002")),
-    ("journal/000", include_bytes!("../testdata/v1/journal/000")),
+    ("superblock", include_bytes!("../../testdata/v1/superblock")),
+    ("state/00000000000000000002", include_bytes!("../../testdata/v1/state/00000000000000000002")),
+    ("journal/000", include_bytes!("../../testdata/v1/journal/000")),
 ];
 
 /// The replica that wrote the test data.

@@ -1,8 +1,6 @@
 //! Decoders on bytes that nobody wrote: no panic, no second encoding, nothing accepted that was cut or padded.
 
-mod common;
-
-use common::{Model, options};
+use crate::common::{Model, options};
 use coppice_env::{Rng, SimRng, SimStorage};
 use coppice_root::{COMMAND_BYTES_MAX, Command, CommandError, Manifest, Root};
 use proptest::prelude::*;

@@ -1,17 +1,16 @@
 //! A coordinator for tests, which makes valid commands, and a naive model of what the machine must answer: it keeps everything, by
 //! version, in plain collections, and recomputes from them.
-#![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod check;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use coppice_env::{Rng, SimRng};
 use coppice_root::{
     AppendHeader, Command, OpenSession, Options, Outcome, RaftPosition, Refusal, Root, SessionCommit, StateLeaf,
     TakeOver,
 };
-use coppice_types::{ClusterId, Digest, Epoch, Params, Sequence, SessionId, Stamp, Term, Version};
+use coppice_types::{ClusterId, Digest, Params, Sequence, SessionId, Stamp, Term, Version};
 use coppice_verify::{
     epochs::Epochs,
     hash::{log_entry_hash, sha256},
@@ -23,6 +22,37 @@ use coppice_verify::{
 
 /// Remembered numbers of a session: few, so that tests leave the window.
 pub const WINDOW: u32 = 6;
+
+/// Runs a test once for each seed, and names the seed that fails.
+pub fn for_each_seed(test: &'static str, default_count: u64, run: impl Fn(u64)) {
+    for seed in seeds(default_count) {
+        let _announce = Announce { test, seed };
+        run(seed);
+    }
+}
+
+fn seeds(default_count: u64) -> Range<u64> {
+    let Ok(text) = std::env::var("COPPICE_SEEDS") else { return 0..default_count };
+    let number = |text: &str| text.trim().parse().expect("COPPICE_SEEDS is a count or a range like 5..8");
+    match text.split_once("..") {
+        Some((first, end)) => number(first)..number(end),
+        None => 0..number(&text),
+    }
+}
+
+struct Announce {
+    test: &'static str,
+    seed: u64,
+}
+
+impl Drop for Announce {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let Self { test, seed } = *self;
+            eprintln!("repeat: COPPICE_SEEDS={seed}..{} cargo test -p coppice-root --test root {test}", seed + 1);
+        }
+    }
+}
 
 /// What a standing version is.
 #[derive(Clone, Debug)]
@@ -408,10 +438,6 @@ impl Model {
 
     pub fn position(&self) -> RaftPosition {
         RaftPosition { index: self.index, term: 1 }
-    }
-
-    pub fn epoch_of(&self, version: u64) -> Epoch {
-        self.standing[version as usize].stamp.epoch
     }
 }
 

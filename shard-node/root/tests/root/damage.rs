@@ -1,10 +1,8 @@
 //! Flipped bits, missing and swapped files: found by opening, reading or `fsck`, and never an answer.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{Model, check::check, options};
+use crate::common::{Model, check::check, options};
 use coppice_env::{OpenMode, Rng, SimStorage, Storage};
 use coppice_root::{Error, Root, fsck};
 use coppice_types::{Sequence, Version};

@@ -1,8 +1,6 @@
 //! Commands with one thing wrong: each is refused by its own reason, and changes nothing.
 
-mod common;
-
-use common::{Model, WINDOW, genesis, options};
+use crate::common::{Model, WINDOW, genesis, options};
 use coppice_env::SimStorage;
 use coppice_root::{
     AppendHeader, Command, CommandError, Error, OpenSession, Outcome, Refusal, Root, SESSION_IDLE_MS_MAX,
@@ -249,6 +247,7 @@ fn a_wrong_rollback_is_refused() {
         ("stale term", Reason::StaleTerm, &|append| append.term = Term(0)),
         ("below the boundary", Reason::Pruned, &|append| target(append, Stamp::new(0, 4))),
         ("a dead version", Reason::RolledBack, &|append| target(append, Stamp::new(0, 15))),
+        ("another name of a version", invalid, &|append| target(append, Stamp::new(1, 12))),
         ("another version's state", invalid, &|append| target(append, Stamp::new(0, 12))),
         ("above head", invalid, &|append| target(append, Stamp::new(1, 21))),
         ("same epoch", invalid, &|append| header(append, |header| header.stamp.epoch = Epoch(1))),

@@ -1,0 +1,11 @@
+//! Tests of the root group's state machine from outside. Those from seeds name the seed that fails; `COPPICE_SEEDS` (a count, or a range
+//! like `5..8`) runs others.
+
+mod common;
+mod crash;
+mod damage;
+mod decode;
+mod format;
+mod model;
+mod refusals;
+mod snapshot;
