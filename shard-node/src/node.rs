@@ -369,6 +369,9 @@ impl Node {
         IO::ConnectInfo: Clone + Send + Sync + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
     {
+        if options.params.journals_kept {
+            return Err(Error::Unsupported("keeping operation lists in shards"));
+        }
         let runtime = tokio::runtime::Handle::current();
         let replicas = options.replicas.clone();
         let hosted = Arc::new_cyclic(|weak| hosted(options, weak, runtime));

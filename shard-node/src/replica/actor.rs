@@ -124,6 +124,13 @@ impl<M: StateMachine> Actor<M> {
     }
 
     fn serve(&mut self) -> Result<(), Error> {
+        // Nodes are mostly started in the order of their ids: the last one need not wait for a timeout to ask for votes. If there is
+        // a leader, nobody answers.
+        if self.voters.incoming.iter().max() == Some(&self.config.identity.raft_id)
+            && let Err(error) = self.group.campaign()
+        {
+            tracing::debug!(%error, "no early campaign");
+        }
         let mut busy = false;
         while !self.shared.mailbox.is_closed() && !self.ended {
             let wait = if busy { Duration::ZERO } else { self.next_tick.saturating_sub(self.now()) };

@@ -46,6 +46,8 @@ pub struct Tuning {
     pub flush_entries_max: u64,
     /// or when it has so much to write.
     pub flush_bytes_max: u64,
+    /// Size of a file of the raft log, which is cut by whole files.
+    pub log_segment_bytes: u64,
     /// The engine of each shard.
     pub engine: coppice_engine::Options,
 }
@@ -57,6 +59,7 @@ impl Default for Tuning {
             flush_interval: Duration::from_secs(5),
             flush_entries_max: 2048,
             flush_bytes_max: 32 << 20,
+            log_segment_bytes: 16 << 20,
             engine: coppice_engine::Options::default(),
         }
     }
@@ -94,7 +97,9 @@ fn rng(config: &Config<impl StateMachine>) -> Box<dyn Rng> {
 
 fn options(config: &Config<impl StateMachine>) -> coppice_consensus::Options {
     let Identity { cluster, group, raft_id } = config.identity;
-    coppice_consensus::Options::new(cluster, group, RaftId(raft_id))
+    let segment_bytes = config.hosted.tuning.log_segment_bytes;
+    let defaults = coppice_consensus::Options::new(cluster, group, RaftId(raft_id));
+    coppice_consensus::Options { segment_bytes, fill_bytes: defaults.fill_bytes.min(segment_bytes), ..defaults }
 }
 
 /// What was opened.

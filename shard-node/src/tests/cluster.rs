@@ -52,6 +52,7 @@ impl Cluster {
             tick: Duration::from_millis(15),
             flush_interval: Duration::from_millis(200),
             flush_entries_max: 64,
+            log_segment_bytes: 64 << 10,
             ..Tuning::default()
         };
         let disks = (1..=size).map(|ordinal| (ordinal, SimStorage::new())).collect();
@@ -183,6 +184,12 @@ impl Leader {
         let mut leader = Self { caller: cluster.caller(), context, attempt: 0, ready: Vec::new() };
         leader.command(Wire::Adopt(v1::AdoptCommand {})).await.expect("adopted");
         leader
+    }
+
+    /// Takes over in a new term, with the same knowledge of what is decided.
+    pub async fn adopt(&mut self) {
+        self.context.term += 1;
+        self.command(Wire::Adopt(v1::AdoptCommand {})).await.expect("adopted");
     }
 
     pub fn decided(&self) -> v1::ShardState {

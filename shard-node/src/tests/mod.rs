@@ -284,6 +284,112 @@ async fn a_single_replica_is_a_group_too_and_keeps_its_state_over_restarts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_survives_the_loss_of_power_of_all_nodes_at_once() {
+    let mut cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    for seed in 0..4 {
+        for at in 0..25 {
+            leader.commit(&format!("key-{seed}-{at}"), "x").await;
+        }
+        let disks = cluster.disks.iter().map(|(&ordinal, disk)| (ordinal, disk.power_loss(seed + u64::from(ordinal))));
+        let disks = disks.collect();
+        for node in std::mem::take(&mut cluster.nodes).into_values() {
+            node.kill().await;
+        }
+        cluster.disks = disks;
+        for ordinal in 1..=3 {
+            let node = cluster.open(ordinal, CLUSTER).await.expect("it starts again");
+            cluster.nodes.insert(ordinal, node);
+        }
+        leader.caller = cluster.caller();
+        // The next leader knows from the root log what is decided; the shard kept it, though nobody had told it.
+        leader.adopt().await;
+        for ordinal in 1..=3 {
+            leader.wait_for(ordinal, &format!("key-{seed}-24"), "x").await;
+        }
+    }
+    for seed in 0..4 {
+        for at in 0..25 {
+            let value = leader.get(1, &format!("key-{seed}-{at}")).await.expect("read");
+            assert_eq!(value.as_deref(), Some("x"), "key-{seed}-{at} is lost");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_missed_what_the_log_no_longer_has_gets_a_snapshot() {
+    let cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    let behind = if cluster.leader(SHARD).await == 1 { 2 } else { 1 };
+    leader.commit("first", "1").await;
+    leader.finalize().await;
+    leader.wait_for(behind, "first", "1").await;
+    cluster.node(behind).stop_replica(SHARD).await.expect("stopped");
+    let segments = |ordinal: u32| {
+        let files = cluster.disks[&ordinal].files();
+        files.into_iter().filter(|file| file.starts_with("group-1/raft/")).collect::<Vec<_>>()
+    };
+    let before = segments(3 - behind % 2);
+    let long = "v".repeat(8 << 10);
+    until("the log is cut", async || {
+        leader.commit("long", &long).await;
+        let now = segments(3 - behind % 2);
+        before.iter().any(|file| !now.contains(file)).then_some(())
+    })
+    .await;
+    let options = cluster.options(behind, CLUSTER).replicas.remove(1);
+    cluster.node(behind).start_replica(options).await.expect("started");
+    leader.finalize().await;
+    leader.wait_for(behind, "long", &long).await;
+    let state = cluster.disks[&behind].files().into_iter().find(|file| file.starts_with("group-1/state-2/"));
+    assert!(state.is_some(), "it caught up without a snapshot");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
+    let cluster = Cluster::start(1).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    leader.finalize().await;
+    let disk = &cluster.disks[&1];
+    disk.set_capacity(Some(disk.used_bytes()));
+    let long = "v".repeat(64 << 10);
+    let refusal = until("the disk is full", async || {
+        let version = leader.decided().version + 1;
+        let state = leader.prepare(version, leader.decided(), &[record("b", &long)]).await;
+        match state {
+            Ok(state) => {
+                leader.context.decided = Some(state);
+                None
+            }
+            Err(refusal) => Some(refusal),
+        }
+    })
+    .await;
+    assert_eq!(status::reason(&refusal), Some(Reason::ResourceExhausted), "{refusal}");
+    assert_eq!(leader.get(1, "a").await.expect("reads go on"), Some("1".to_owned()));
+    disk.set_capacity(None);
+    until("versions are taken again", async || {
+        leader.prepare(leader.decided().version + 1, leader.decided(), &[record("c", "3")]).await.ok()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_stops_in_order_hands_its_leadership_over() {
+    let mut cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    let first = cluster.leader(SHARD).await;
+    let node = cluster.nodes.remove(&first).expect("it runs");
+    node.stop().await;
+    let others: Vec<u32> = (1..=3).filter(|&ordinal| ordinal != first).collect();
+    let leads = others.iter().any(|&ordinal| cluster.role(ordinal, SHARD) == "leader");
+    assert!(leads, "nobody leads when the old leader has ended");
+    leader.commit("b", "2").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_that_is_held_or_of_another_cluster_or_replica_is_refused() {
     let mut cluster = Cluster::start(1).await;
     assert!(matches!(cluster.open(1, CLUSTER).await, Err(Error::InUse)));
