@@ -12,7 +12,7 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 not found or verification failed
 
 /// A sharded, verifiable ledger database.
 #[derive(Debug, Parser)]
-#[command(name = "coppice", version, about, after_help = EXIT_CODES, propagate_version = true, disable_help_subcommand = true)]
+#[command(name = "coppice", version, about, after_help = EXIT_CODES, disable_help_subcommand = true)]
 pub struct Arguments {
     /// What every command takes.
     #[command(flatten)]
@@ -340,4 +340,16 @@ pub struct Keygen {
 pub struct Fsck {
     /// A data directory of `coppice dev`, not in use.
     pub dir: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Arguments::command().debug_assert();
+    }
 }

@@ -1,5 +1,6 @@
 //! What each command does.
 
+pub mod fsck;
 pub mod keygen;
 pub mod log;
 pub mod read;
@@ -11,6 +12,7 @@ use coppice_client::{Client, Options};
 
 use crate::{
     args::{Arguments, Command, Common},
+    dev,
     failure::Failure,
     load,
     output::Output,
@@ -43,7 +45,8 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
             clap_complete::generate(*shell, &mut Arguments::command(), "coppice", &mut std::io::stdout());
             Ok(())
         }
-        _ => Err(Failure::usage("unfinished")),
+        Command::Fsck(args) => fsck::fsck(args, output),
+        Command::Dev(args) => dev::serve::dev(args, output).await,
     }
 }
 

@@ -4,9 +4,11 @@ use coppice_client::Error;
 use coppice_types::{ErrorKind, Reason};
 use serde_json::{Value, json};
 
-/// Exit codes of the command; 0 is success.
+/// Exit codes of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
+    /// Done: only for a command whose reader has gone away before the end.
+    Done = 0,
     /// Not found, or verification failed.
     NotFound = 1,
     /// Wrong usage.

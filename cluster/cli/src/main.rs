@@ -3,7 +3,11 @@
 use std::process::ExitCode;
 
 use clap::{Parser, error::ErrorKind};
-use coppice::{args::Arguments, commands, failure::Failure};
+use coppice::{
+    args::{Arguments, Command},
+    commands,
+    failure::Failure,
+};
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
@@ -11,7 +15,11 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let json = arguments.common.json;
-    let runtime = tokio::runtime::Runtime::new().expect("the system gives threads and a poller");
+    let runtime = match arguments.command {
+        Command::Dev(_) => tokio::runtime::Builder::new_multi_thread().enable_all().build(),
+        _ => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+    };
+    let runtime = runtime.expect("the system gives threads and a poller");
     match runtime.block_on(commands::run(arguments)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -65,5 +65,8 @@ impl Output {
 pub fn line(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
-    written.map_err(|error| Failure::new(Code::Unavailable, format!("standard output: {error}")))
+    written.map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::new(Code::Done, "").silent(),
+        _ => Failure::new(Code::Unavailable, format!("standard output: {error}")),
+    })
 }

@@ -68,10 +68,10 @@ pub enum Error {
         boundary: Version,
     },
     /// The version was rolled back.
-    #[error("version {version} of epoch {epoch} was rolled back")]
+    #[error("version {version}{} was rolled back", .epoch.map(|epoch| format!(" of epoch {epoch}")).unwrap_or_default())]
     RolledBack {
-        /// The epoch asked for.
-        epoch: Epoch,
+        /// The epoch asked for, if one was.
+        epoch: Option<Epoch>,
         /// The version asked for.
         version: Version,
     },

@@ -119,10 +119,10 @@ impl Root {
     /// [`Error::RolledBack`], [`Error::NotYet`], [`Error::Pruned`], in this order; and if a file is damaged.
     pub fn version(&self, version: Version, epoch: Option<Epoch>) -> Result<VersionState, Error> {
         let ledger = self.ledger()?;
-        let found = ledger.timeline.find(version, epoch).map_err(|why| match (why, epoch) {
-            (Unreadable::RolledBack, Some(epoch)) => Error::RolledBack { epoch, version },
-            (Unreadable::Pruned, _) => Error::Pruned { version, boundary: ledger.timeline.boundary() },
-            (Unreadable::NotYet | Unreadable::RolledBack, _) => Error::NotYet { version, head: ledger.timeline.head() },
+        let found = ledger.timeline.find(version, epoch).map_err(|why| match why {
+            Unreadable::RolledBack => Error::RolledBack { epoch, version },
+            Unreadable::Pruned => Error::Pruned { version, boundary: ledger.timeline.boundary() },
+            Unreadable::NotYet => Error::NotYet { version, head: ledger.timeline.head() },
         })?;
         let header = ledger.log.entry(found.sequence.0, &self.store)?;
         let decoded = decode(&header, found.sequence)?;

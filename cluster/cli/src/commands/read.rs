@@ -135,8 +135,11 @@ pub async fn history(client: &Client, args: &History, output: Output) -> Result<
         }
     }
     if changes == 0 {
-        let message =
-            if truncated { "no change is left: older versions were pruned" } else { "the key was never written" };
+        let message = if truncated {
+            "no change in the versions that are kept; older ones were pruned"
+        } else {
+            "the key was never written"
+        };
         return Err(Failure::new(Code::NotFound, message));
     }
     if truncated {

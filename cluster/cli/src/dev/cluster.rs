@@ -1,0 +1,342 @@
+//! Nodes and a coordinator, assembled in one process.
+//!
+//! Whether the groups were ever formed is noted in the file `formed`, once the coordinator leads for the first time. From
+//! then on a replica directory that is missing was lost: its replica comes back under a new raft id, as a learner first
+//! (an empty directory never votes). A crash before the note leaves replicas that have promised nothing to anyone.
+
+use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use coppice_coordinator as coordinator;
+use coppice_env::{Clock, OpenMode, Rng, Storage, SystemClock, SystemRng};
+use coppice_metadata::{EmbeddedStore, Metadata};
+use coppice_shard_node::{
+    Bootstrap, Connector, DuplexNet, Handle, Node, ReplicaOptions, Tuning, home as replica_home, raft_id,
+};
+use coppice_types::{ClusterId, GroupId};
+use coppice_verify::note::SignerKey;
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle, time::timeout};
+use tokio_stream::wrappers::TcpListenerStream;
+
+use super::shape::Shape;
+use crate::failure::{Code, Failure};
+
+/// How long the groups may take to elect leaders and the coordinator to take over.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+/// How long the coordinator may take to end.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// What a cluster is made of.
+#[derive(Debug)]
+pub struct Options {
+    /// Its directory.
+    pub storage: Arc<dyn Storage>,
+    /// Shards, replicas, capacity.
+    pub shape: Shape,
+    /// Signs checkpoints; its name ends in the cluster id.
+    pub key: SignerKey,
+    /// Where the coordinator listens.
+    pub listen: SocketAddr,
+    /// How replicas pace themselves.
+    pub tuning: Tuning,
+}
+
+/// A running cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: BTreeMap<u32, Handle>,
+    groups: Vec<GroupId>,
+    coordinator: coordinator::Handle,
+    service: JoinHandle<Result<(), coordinator::Error>>,
+    shutdown: oneshot::Sender<()>,
+    endpoint: String,
+}
+
+/// The name of a node.
+fn node_name(ordinal: u32) -> String {
+    format!("node-{ordinal}")
+}
+
+impl Cluster {
+    /// Starts a cluster and waits until it serves.
+    ///
+    /// # Errors
+    /// If a replica cannot be started, the port cannot be had, or no leader is found in time.
+    pub async fn start(options: Options) -> Result<Self, Failure> {
+        let Options { storage, shape, key, listen, tuning } = options;
+        let cluster = cluster_id(key.name())?;
+        let map = shape.shard_map()?;
+        let listener = TcpListener::bind(listen).await.map_err(|error| {
+            Failure::usage(format!("cannot listen on {listen}: {error}"))
+                .hint("--listen takes another address; port 0 a free port.")
+        })?;
+        let endpoint = listener.local_addr().map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
+        let mut groups = vec![GroupId::Root];
+        groups.extend(map.shards().iter().map(|shard| GroupId::Shard(shard.id)));
+        let network = DuplexNet::new();
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let formation = Formation {
+            storage,
+            shape: &shape,
+            groups: &groups,
+            cluster,
+            clock: Arc::clone(&clock),
+            network: &network,
+            tuning,
+        };
+        let formed = formation.is_formed()?;
+        let (nodes, lost) = formation.start_nodes(formed).await?;
+        let metadata = formation.open_metadata()?;
+        let (service, handle) = new_coordinator(&network, &shape, key, metadata, clock)?;
+        let (shutdown, stopped) = oneshot::channel();
+        let service = tokio::spawn(service.run(TcpListenerStream::new(listener), async {
+            // Also ends when the cluster is dropped.
+            let _ = stopped.await;
+        }));
+        let mut running = Self {
+            nodes,
+            groups: groups.clone(),
+            coordinator: handle,
+            service,
+            shutdown,
+            endpoint: format!("http://{endpoint}"),
+        };
+        running.wait_until_led().await?;
+        if !formed {
+            formation.set_formed()?;
+        }
+        running.bring_back(lost);
+        Ok(running)
+    }
+
+    async fn wait_until_led(&mut self) -> Result<(), Failure> {
+        let coordinator = self.coordinator.clone();
+        tokio::select! {
+            led = timeout(READY_LIMIT, coordinator.leading()) => match led {
+                Ok(_) => Ok(()),
+                Err(_) => Err(Failure::new(Code::Unavailable, format!("no leader within {} s", READY_LIMIT.as_secs()))
+                    .hint("COPPICE_LOG=info shows what the replicas do.")),
+            },
+            ended = &mut self.service => {
+                let why = match ended {
+                    Ok(Ok(())) => "it stopped".to_owned(),
+                    Ok(Err(error)) => error.to_string(),
+                    Err(error) => error.to_string(),
+                };
+                Err(Failure::new(Code::Unavailable, format!("the coordinator ended: {why}")))
+            }
+        }
+    }
+
+    /// Replaces replicas whose directories were lost, beside everything else.
+    fn bring_back(&self, lost: Vec<(u32, GroupId)>) {
+        for (ordinal, group) in lost {
+            let node = self.nodes[&ordinal].clone();
+            tokio::spawn(async move {
+                match node.replace_replica(group).await {
+                    Ok(id) => tracing::warn!(node = ordinal, %group, "an empty replica came back as {id:#x}"),
+                    Err(error) => tracing::error!(node = ordinal, %group, %error, "an empty replica did not come back"),
+                }
+            });
+        }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// The groups: root first, then the shards.
+    #[must_use]
+    pub fn groups(&self) -> &[GroupId] {
+        &self.groups
+    }
+
+    /// The nodes by ordinal, from 1.
+    #[must_use]
+    pub fn nodes(&self) -> &BTreeMap<u32, Handle> {
+        &self.nodes
+    }
+
+    /// The coordinator.
+    #[must_use]
+    pub fn coordinator(&self) -> &coordinator::Handle {
+        &self.coordinator
+    }
+
+    /// Starts a replica that was stopped, from its directory.
+    ///
+    /// # Errors
+    /// If it has none, or it cannot be started.
+    ///
+    /// # Panics
+    /// If there is no node of this ordinal.
+    pub async fn start_replica(&self, ordinal: u32, group: GroupId) -> Result<(), Failure> {
+        let node = &self.nodes[&ordinal];
+        let identity = replica_home::stored(node.hosted().storage.as_ref(), group).map_err(failed)?;
+        let identity = identity
+            .ok_or_else(|| Failure::new(Code::Refused, format!("{group} has no directory on node {ordinal}")))?;
+        let options = ReplicaOptions { group, raft_id: identity.raft_id, bootstrap: Bootstrap::Join };
+        node.start_replica(options).await.map_err(failed)
+    }
+
+    /// Stops everything in order: the coordinator first, then the nodes, which flush.
+    ///
+    /// # Errors
+    /// If the coordinator does not end in time.
+    pub async fn stop(self) -> Result<(), Failure> {
+        // It may have ended by itself.
+        let _ = self.shutdown.send(());
+        let ended = timeout(STOP_LIMIT, self.service).await;
+        for node in self.nodes.values() {
+            node.stop().await;
+        }
+        match ended {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(error))) => Err(Failure::new(Code::Unavailable, error.to_string())),
+            Ok(Err(error)) => Err(Failure::new(Code::Unavailable, error.to_string())),
+            Err(_) => Err(Failure::new(Code::Unavailable, "the coordinator did not end in time")),
+        }
+    }
+}
+
+fn new_coordinator(
+    network: &DuplexNet,
+    shape: &Shape,
+    signing_key: SignerKey,
+    metadata: Arc<dyn Metadata>,
+    clock: Arc<dyn Clock>,
+) -> Result<(coordinator::Service, coordinator::Handle), Failure> {
+    let name = "coordinator-1";
+    let connector: Arc<dyn Connector> = network.connector(name);
+    coordinator::Service::new(coordinator::Options {
+        name: name.to_owned(),
+        nodes: (1..=shape.replicas).map(node_name).collect(),
+        connect: Arc::new(move |node| connector.channel(node)),
+        metadata,
+        signing_key,
+        genesis: coordinator::Genesis { params: shape.params(), shard_map: shape.shard_map()? },
+        limits: coordinator::Limits::default(),
+        clock,
+        rng: Box::new(SystemRng),
+    })
+    .map_err(|error| Failure::new(Code::Unavailable, error.to_string()))
+}
+
+/// What the nodes of a cluster are started with.
+struct Formation<'a> {
+    storage: Arc<dyn Storage>,
+    shape: &'a Shape,
+    groups: &'a [GroupId],
+    cluster: ClusterId,
+    clock: Arc<dyn Clock>,
+    network: &'a DuplexNet,
+    tuning: Tuning,
+}
+
+impl Formation<'_> {
+    fn is_formed(&self) -> Result<bool, Failure> {
+        match self.storage.open("formed", OpenMode::Existing) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(unreadable(&error)),
+        }
+    }
+
+    fn set_formed(&self) -> Result<(), Failure> {
+        let make = || {
+            self.storage.open("formed", OpenMode::OpenOrCreate)?.sync_data()?;
+            self.storage.sync_dir("")
+        };
+        make().map_err(|error| unreadable(&error))
+    }
+
+    fn open_metadata(&self) -> Result<Arc<dyn Metadata>, Failure> {
+        let storage = self.storage.subdir("metadata").map_err(|error| unreadable(&error))?;
+        let store = EmbeddedStore::open(storage, Arc::clone(&self.clock));
+        Ok(Arc::new(
+            store.map_err(|error| Failure::new(Code::Unavailable, format!("the metadata store: {}", chain(&error))))?,
+        ))
+    }
+
+    /// Starts all nodes, with all replicas but those whose directories were lost, which are named.
+    async fn start_nodes(&self, formed: bool) -> Result<(BTreeMap<u32, Handle>, Vec<(u32, GroupId)>), Failure> {
+        let mut nodes = BTreeMap::new();
+        let mut lost = Vec::new();
+        for ordinal in 1..=self.shape.replicas {
+            let (options, missing) = self.node(ordinal, formed)?;
+            let incoming = self.network.listen(&options.node);
+            nodes.insert(ordinal, Node::start(options, incoming).await.map_err(failed)?);
+            lost.extend(missing.into_iter().map(|group| (ordinal, group)));
+        }
+        for group in self.groups {
+            let gone = lost.iter().filter(|(_, missing)| missing == group).count();
+            if gone * 2 >= self.shape.replicas as usize {
+                let message = format!("{group} has lost {gone} of {} replica directories", self.shape.replicas);
+                return Err(Failure::new(Code::Unavailable, message)
+                    .hint("Without a majority nothing tells what was committed. Restore the directories."));
+            }
+        }
+        Ok((nodes, lost))
+    }
+
+    fn node(&self, ordinal: u32, formed: bool) -> Result<(coppice_shard_node::Options, Vec<GroupId>), Failure> {
+        let node = node_name(ordinal);
+        self.storage.create_dir_all(&node).map_err(|error| unreadable(&error))?;
+        let storage = self.storage.subdir(&node).map_err(|error| unreadable(&error))?;
+        let voters: Vec<u64> = (1..=self.shape.replicas).map(|ordinal| raft_id(ordinal, 1)).collect();
+        let (mut replicas, mut missing) = (Vec::new(), Vec::new());
+        for &group in self.groups {
+            let identity = replica_home::stored(storage.as_ref(), group).map_err(failed)?;
+            match identity {
+                Some(identity) if formed => {
+                    replicas.push(ReplicaOptions { group, raft_id: identity.raft_id, bootstrap: Bootstrap::Join })
+                }
+                None if formed => missing.push(group),
+                _ => replicas.push(ReplicaOptions {
+                    group,
+                    raft_id: raft_id(ordinal, 1),
+                    bootstrap: Bootstrap::New { voters: voters.clone() },
+                }),
+            }
+        }
+        let options = coppice_shard_node::Options {
+            connector: self.network.connector(&node),
+            node,
+            cluster_id: self.cluster,
+            params: self.shape.params(),
+            nodes: (1..=self.shape.replicas).map(|ordinal| (ordinal, node_name(ordinal))).collect(),
+            storage,
+            clock: Arc::clone(&self.clock),
+            seed: SystemRng.next_u64(),
+            replicas,
+            tuning: self.tuning.clone(),
+        };
+        Ok((options, missing))
+    }
+}
+
+/// The cluster id at the end of a key's name.
+fn cluster_id(name: &str) -> Result<ClusterId, Failure> {
+    let id = name.rsplit_once('/').and_then(|(_, id)| hex::decode(id).ok()).and_then(|id| ClusterId::from_slice(&id));
+    id.ok_or_else(|| Failure::usage(format!("the key's name `{name}` does not end in a cluster id")))
+}
+
+fn failed(error: coppice_shard_node::Error) -> Failure {
+    Failure::new(Code::Unavailable, chain(&error))
+}
+
+fn unreadable(error: &io::Error) -> Failure {
+    Failure::new(Code::Unavailable, format!("the data directory: {error}"))
+}
+
+/// An error with its sources.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}

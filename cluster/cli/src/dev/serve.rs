@@ -1,0 +1,64 @@
+//! The command `coppice dev`: a cluster from start to Ctrl-C.
+
+use coppice_env::SystemRng;
+use coppice_shard_node::Tuning;
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use super::{Cluster, Options, home::Home, shape::Wanted};
+use crate::{
+    args,
+    failure::{Code, Failure},
+    output::{Output, line},
+};
+
+/// Runs a cluster until Ctrl-C or SIGTERM.
+///
+/// # Errors
+/// If it cannot be started, or does not stop cleanly.
+pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
+    let filter = EnvFilter::try_from_env("COPPICE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let wanted = Wanted::parse(args)?;
+    // Before anything is made: the signals stop a start, too.
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
+    let temporary = match args.data_dir {
+        Some(_) => None,
+        None => Some(tempfile::tempdir().map_err(|error| Failure::usage(format!("no temporary directory: {error}")))?),
+    };
+    let dir = args.data_dir.as_deref().or_else(|| temporary.as_ref().map(tempfile::TempDir::path));
+    let home = Home::open(dir.ok_or_else(|| Failure::usage("no data directory"))?, &wanted, &mut SystemRng)?;
+    let options = Options {
+        storage: home.storage(),
+        shape: home.shape().clone(),
+        key: home.key()?,
+        listen: args.listen,
+        tuning: Tuning::default(),
+    };
+    let cluster = tokio::select! {
+        cluster = Cluster::start(options) => cluster?,
+        _ = interrupt.recv() => return Ok(()),
+        _ = terminate.recv() => return Ok(()),
+    };
+    line(&format!("ready {}", cluster.endpoint()))?;
+    let (shards, replicas) = (cluster.groups().len() - 1, cluster.nodes().len());
+    let object = json!({ "data_dir": home.dir(), "vkey": home.vkey(), "shards": shards, "replicas": replicas });
+    output.note(&object, || {
+        format!(
+            "{shards} shards and the root group, {replicas} replicas each, in {}\npublic key {}",
+            home.dir().display(),
+            home.vkey()
+        )
+    });
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    cluster.stop().await
+}
+
+fn no_signals(error: std::io::Error) -> Failure {
+    Failure::new(Code::Unavailable, format!("signals cannot be waited for: {error}"))
+}

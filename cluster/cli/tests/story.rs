@@ -1,0 +1,163 @@
+//! Prune, then rollback, then new commits: each kind of dead version has its own error, the epoch rises, the root log shows
+//! all of it, old checkpoints are consistent with new ones, and proofs of what was rolled back fail against a newer one.
+
+mod common;
+
+use std::path::Path;
+
+use common::Dev;
+use serde_json::{Value, json};
+
+struct Story {
+    dev: Dev,
+    work: tempfile::TempDir,
+}
+
+impl Story {
+    fn file(&self, name: &str) -> String {
+        self.work.path().join(name).display().to_string()
+    }
+
+    fn get(&self, version: u64) -> common::Done {
+        self.dev.run(&["get", "k", "--version", &version.to_string(), "--json"])
+    }
+
+    /// Refused, with this reason.
+    fn refused(&self, version: u64, reason: &str) {
+        let error = self.get(version).expect(3).error();
+        assert_eq!(error["reason"], reason, "version {version}: {error}");
+    }
+
+    fn prove(&self, version: u64, name: &str) {
+        self.dev.run(&["get", "k", "--version", &version.to_string(), "--proof", &self.file(name)]).expect(0);
+    }
+
+    fn verify(&self, proof: &str, newer: Option<&str>) -> common::Done {
+        let (proof, key) = (self.file(proof), self.dev.vkey());
+        let mut arguments = vec!["verify", &proof, "--key", &key, "--json"];
+        let newer = newer.map(|name| self.file(name));
+        if let Some(newer) = &newer {
+            arguments.extend(["--checkpoint", newer]);
+        }
+        common::run(common::coppice().args(arguments))
+    }
+
+    fn standing(&self, since: &str, name: &str) {
+        self.dev.run(&["checkpoint", "--since", &self.file(since), "--proof", &self.file(name)]).expect(0);
+    }
+
+    fn put(&self, value: u64) -> Value {
+        self.dev
+            .run(&["commit", "--put", &format!("k={value}"), "--put", &format!("z{value}=x"), "--json"])
+            .expect(0)
+            .json()
+    }
+}
+
+#[test]
+fn prune_rollback_and_new_commits_are_in_the_open() {
+    let work = tempfile::tempdir().expect("a temporary directory");
+    let mut shape = common::small_shape("m");
+    shape[5] = "8".to_owned();
+    let story = Story { dev: Dev::start(&work.path().join("data"), &shape), work };
+    for value in 1..=30 {
+        assert_eq!(story.put(value)["version"], value);
+    }
+    story.prove(15, "kept");
+    story.prove(28, "doomed");
+    story.dev.run(&["checkpoint"]).expect(0);
+    for proof in ["kept", "doomed"] {
+        assert_eq!(story.verify(proof, None).expect(0).json()["valid"], true);
+    }
+
+    let pruned = story.dev.run(&["prune", "--before", "10", "--reason", "enough", "--principal", "tester", "--json"]);
+    assert_eq!(pruned.expect(0).json()["pruned_boundary"], 10);
+    story.refused(9, "PRUNED");
+    story.get(10).expect(0);
+    let rolled = story
+        .dev
+        .run(&["rollback", "--to", "20", "--reason", "mistake", "--principal", "tester", "--json"])
+        .expect(0)
+        .json();
+    assert_eq!((&rolled["epoch"], &rolled["version"]), (&json!(1), &json!(20)));
+    story.refused(21, "ROLLED_BACK");
+    story.refused(30, "ROLLED_BACK");
+    story.refused(9, "PRUNED");
+    let got = story.get(20).expect(0).json();
+    assert_eq!((&got["epoch"], &got["version"], &got["value"]), (&json!(0), &json!(20), &json!("20")));
+    let error = story.dev.run(&["rollback", "--to", "5", "--reason", "too far", "--json"]).expect(3).error();
+    assert_eq!(error["reason"], "PRUNED");
+
+    for value in 101..=110 {
+        let done = story.put(value);
+        assert_eq!((&done["epoch"], &done["version"]), (&json!(1), &json!(value - 80)));
+    }
+    assert_eq!(story.get(25).expect(0).json()["value"], "105");
+    story.refused(31, "NOT_YET");
+    check_log(&story.dev);
+    check_proofs(&story);
+    let data = story.work.path().join("data");
+    story.dev.stop();
+    common::assert_sound(&data);
+    check_after_restart(&data, &shape);
+}
+
+fn check_log(dev: &Dev) {
+    let log = dev.run(&["log", "--json"]).expect(0).lines();
+    let kinds = |kind: &str| log.iter().filter(|header| header["kind"] == kind).cloned().collect::<Vec<Value>>();
+    assert_eq!((kinds("genesis").len(), kinds("commit").len()), (1, 40));
+    let prune = &kinds("prune")[0]["prune"];
+    assert_eq!(
+        (&prune["boundary"], &prune["principal"], &prune["reason"]),
+        (&json!(10), &json!("tester"), &json!("enough"))
+    );
+    let rollback = &kinds("rollback")[0]["rollback"];
+    assert_eq!((&rollback["target"]["version"], &rollback["head_before"]["version"]), (&json!(20), &json!(30)));
+    for pair in log.windows(2) {
+        assert_eq!(pair[1]["previous"], pair[0]["entry_hash"], "the log is a chain");
+    }
+}
+
+fn check_proofs(story: &Story) {
+    story.standing("kept", "newer-kept");
+    let said = story.verify("kept", Some("newer-kept")).expect(0).json();
+    assert_eq!((&said["version"], &said["value"]), (&json!(15), &json!("15")));
+    story.standing("doomed", "newer-doomed");
+    let said = story.verify("doomed", Some("newer-doomed")).expect(1).json();
+    assert_eq!((&said["valid"], &said["failed_step"]), (&json!(false), &json!("standing")));
+    // Alone, the old proof still says what it said: the version stood at its checkpoint.
+    story.verify("doomed", None).expect(0);
+    let said = story.verify("newer-doomed", None).expect(0).json();
+    assert_eq!(
+        (&said["kind"], &said["epochs"]),
+        (&json!("standing"), &json!([{ "epoch": 0, "base": 0 }, { "epoch": 1, "base": 20 }]))
+    );
+    // A standing proof from another checkpoint says nothing of this one.
+    story.prove(25, "young");
+    assert_eq!(story.verify("young", Some("newer-doomed")).expect(1).json()["failed_step"], "standing");
+}
+
+fn check_after_restart(data: &Path, shape: &[String]) {
+    let dev = Dev::start(data, shape);
+    let head = dev.head();
+    assert_eq!((&head["epoch"], &head["version"], &head["pruned_boundary"]), (&json!(1), &json!(30), &json!(10)));
+    let got = dev.run(&["get", "k", "--version", "21", "--json"]).expect(0).json();
+    assert_eq!((&got["value"], &got["epoch"]), (&json!("101"), &json!(1)));
+    dev.stop();
+}
+
+#[test]
+fn a_loaded_input_that_was_rolled_back_is_not_loaded_again_unless_asked_for() {
+    let work = tempfile::tempdir().expect("a temporary directory");
+    let input = work.path().join("lines.jsonl");
+    common::write_history(&input, &common::generated(1, 6, 20));
+    let input = input.display().to_string();
+    let dev = Dev::start(&work.path().join("data"), &["--replicas".to_owned(), "1".to_owned()]);
+    dev.run(&["load", &input]).expect(0);
+    dev.run(&["rollback", "--to", "2", "--reason", "wrong input"]).expect(0);
+    let error = dev.run(&["load", &input, "--json"]).expect(3).error();
+    assert_eq!(error["reason"], "ROLLED_BACK");
+    dev.run(&["load", &input, "--session", "second attempt"]).expect(0);
+    assert_eq!(dev.version(), 8);
+    dev.stop();
+}
