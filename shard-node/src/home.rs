@@ -6,6 +6,7 @@
 //!                current         the number of the state directory in use
 //!                incoming        while a snapshot is taken in: its state directory and manifest
 //!                floor           an entry from which the raft log is kept
+//!                reserve         zeroes: room for prune and rollback when the disk is full
 //!                raft/           the raft log
 //!                state-<n>/      the state machine
 //!                evidence/       the state machine that was last quarantined
@@ -29,6 +30,9 @@ use crate::{Error, error::storage as failed, machine::Position};
 const FILE_VERSION: u8 = 1;
 /// No small file is longer.
 const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// Room that is kept free for what makes room.
+const RESERVE_BYTES: u64 = 4 << 20;
 
 /// Whose directory it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -277,6 +281,33 @@ impl Home {
         out.u64(position.index);
         out.u64(position.term);
         self.write("floor", &out.into_bytes())
+    }
+
+    /// Keeps room for what must go on when the disk is full, if there is room.
+    ///
+    /// # Errors
+    /// If there is none, or the storage fails.
+    pub fn take_reserve(&self) -> Result<(), Error> {
+        let take = || {
+            let file = self.storage.open("reserve", OpenMode::OpenOrCreate)?;
+            let mut len = file.len()?;
+            // Written, not just lengthened: a hole would keep no room.
+            let zeroes = vec![0; 256 << 10];
+            while len < RESERVE_BYTES {
+                file.write_all_at(&zeroes, len)?;
+                len += zeroes.len() as u64;
+            }
+            file.sync_data()
+        };
+        take().map_err(failed("keep a reserve")).inspect_err(|_| drop(self.release_reserve()))
+    }
+
+    /// Gives the room that was kept.
+    ///
+    /// # Errors
+    /// If it cannot be given.
+    pub fn release_reserve(&self) -> Result<(), Error> {
+        self.remove("reserve")
     }
 
     fn read(&self, name: &'static str) -> Result<Option<Vec<u8>>, Error> {

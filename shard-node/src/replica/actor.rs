@@ -124,6 +124,12 @@ impl<M: StateMachine> Actor<M> {
     }
 
     fn serve(&mut self) -> Result<(), Error> {
+        if let Err(error) = self.home.take_reserve() {
+            if error.kind() != ErrorKind::Exhausted {
+                return Err(error);
+            }
+            self.note_full()?;
+        }
         // Nodes are mostly started in the order of their ids: the last one need not wait for a timeout to ask for votes. If there is
         // a leader, nobody answers.
         if self.voters.incoming.iter().max() == Some(&self.config.identity.raft_id)
@@ -159,7 +165,7 @@ impl<M: StateMachine> Actor<M> {
                     self.group.report_unreachable(id);
                 }
             }
-            Input::Command(command, answer) => self.propose(command, answer),
+            Input::Command(command, answer) => self.propose(command, answer)?,
             Input::ReadIndex(answer) => self.reads.queue(answer),
             Input::Change(change, answer) => self.change(change, answer),
             Input::Fetched(position, result) => self.fetched(position, result)?,
@@ -204,23 +210,36 @@ impl<M: StateMachine> Actor<M> {
         Refusal::not_leader(&leader.and_then(|leader| self.config.hosted.node_of(leader.0)).unwrap_or_default())
     }
 
-    fn propose(&mut self, command: Vec<u8>, answer: Answer<M::Reply>) {
+    fn propose(&mut self, command: Vec<u8>, answer: Answer<M::Reply>) -> Result<(), Error> {
+        let grows = M::grows(&command);
         let refusal = if !self.leading || self.retiring.is_some() {
             self.not_leader()
         } else if self.machine().is_none() {
             Refusal::new(Reason::Unavailable, "the leading replica does not serve")
-        } else if self.full && M::grows(&command) {
+        } else if self.full && grows {
             Refusal::new(Reason::ResourceExhausted, "the disk is full: reads, prune and rollback go on")
         } else if !self.waiters.has_room() {
             Refusal::new(Reason::ResourceExhausted, "too many commands wait for their outcome")
         } else {
-            match self.group.propose(Bytes::from(command)) {
-                Ok(position) => return self.waiters.command(position, answer),
+            let command = Bytes::from(command);
+            let mut proposed = self.group.propose(command.clone());
+            if proposed.as_ref().is_err_and(is_full) {
+                self.note_full()?;
+                if !grows {
+                    proposed = self.group.propose(command);
+                }
+            }
+            match proposed {
+                Ok(position) => {
+                    self.waiters.command(position, answer);
+                    return Ok(());
+                }
                 Err(error) => self.refusal(&error),
             }
         };
         // A caller that has gone needs no answer.
         drop(answer.send(Err(refusal)));
+        Ok(())
     }
 
     fn refusal(&self, error: &ConsensusError) -> Refusal {
@@ -504,6 +523,11 @@ impl<M: StateMachine> Actor<M> {
     pub(super) fn handed_out_at(&self) -> Duration {
         Duration::from_millis(self.shared.fetched_ms.load(Ordering::Relaxed))
     }
+}
+
+/// The storage has no room, as opposed to one of raft's own bounds.
+fn is_full(error: &ConsensusError) -> bool {
+    matches!(error, ConsensusError::Io { .. }) && error.kind() == ErrorKind::Exhausted
 }
 
 pub(super) fn to_report(raft_index: u64, digest: Digest, want_answer: bool) -> DigestReport {

@@ -59,40 +59,50 @@ impl<M: StateMachine> Actor<M> {
     }
 
     pub(super) fn flush_if_due(&mut self) -> Result<(), Error> {
+        let tuning = &self.config.hosted.tuning;
+        let old = self.now().saturating_sub(self.flushed_at) >= tuning.flush_interval;
+        if self.full {
+            // Only the interval counts, or every entry would try again.
+            return if old { self.flush() } else { Ok(()) };
+        }
         if self.unflushed_entries == 0 {
             return Ok(());
         }
-        let tuning = &self.config.hosted.tuning;
-        let now = self.config.hosted.clock.now();
         let bytes = self.machine().as_ref().map_or(0, StateMachine::unflushed_bytes);
-        let old = now.saturating_sub(self.flushed_at) >= tuning.flush_interval;
-        // On a full disk only the interval counts, or every entry would try again.
-        let much =
-            !self.full && (self.unflushed_entries >= tuning.flush_entries_max || bytes >= tuning.flush_bytes_max);
+        let much = self.unflushed_entries >= tuning.flush_entries_max || bytes >= tuning.flush_bytes_max;
         if old || much { self.flush() } else { Ok(()) }
+    }
+
+    /// There is no room left: versions are refused, and what was kept in reserve is for what makes room.
+    pub(super) fn note_full(&mut self) -> Result<(), Error> {
+        if self.full {
+            return Ok(());
+        }
+        tracing::error!(group = %self.config.identity.group, "the disk is full");
+        self.full = true;
+        self.home.release_reserve()
     }
 
     /// Makes the state machine durable, then cuts the log up to what the older superblock needs.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
-        self.flushed_at = self.config.hosted.clock.now();
+        self.flushed_at = self.now();
         let position = self.applied;
         let flushed = match self.machine().as_mut() {
-            Some(machine) if machine.durable() < position => machine.flush(position).map(|()| machine.log_floor()),
-            _ => return Ok(()),
+            Some(machine) if machine.durable() < position => {
+                machine.flush(position).map(|()| Some(machine.log_floor()))
+            }
+            _ => Ok(None),
         };
         match flushed {
             Ok(floor) => {
-                self.full = false;
                 self.unflushed_entries = 0;
-                self.cut(floor)
-            }
-            Err(error) if error.kind() == ErrorKind::Exhausted => {
-                if !self.full {
-                    tracing::error!(group = %self.config.identity.group, error = error.chain(), "the disk is full");
+                if self.full && self.home.take_reserve().is_ok() {
+                    tracing::info!(group = %self.config.identity.group, "the disk has room again");
+                    self.full = false;
                 }
-                self.full = true;
-                Ok(())
+                floor.map_or(Ok(()), |floor| self.cut(floor))
             }
+            Err(error) if error.kind() == ErrorKind::Exhausted => self.note_full(),
             Err(error) => self.failed(error),
         }
     }

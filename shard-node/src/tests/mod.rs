@@ -325,16 +325,17 @@ async fn a_replica_that_missed_what_the_log_no_longer_has_gets_a_snapshot() {
     leader.finalize().await;
     leader.wait_for(behind, "first", "1").await;
     cluster.node(behind).stop_replica(SHARD).await.expect("stopped");
-    let segments = |ordinal: u32| {
-        let files = cluster.disks[&ordinal].files();
+    let others: Vec<u32> = (1..=3).filter(|&ordinal| ordinal != behind).collect();
+    let segments = |ordinal: &u32| {
+        let files = cluster.disks[ordinal].files();
         files.into_iter().filter(|file| file.starts_with("group-1/raft/")).collect::<Vec<_>>()
     };
-    let before = segments(3 - behind % 2);
+    let before: Vec<_> = others.iter().map(segments).collect();
     let long = "v".repeat(8 << 10);
-    until("the log is cut", async || {
+    until("the logs are cut", async || {
         leader.commit("long", &long).await;
-        let now = segments(3 - behind % 2);
-        before.iter().any(|file| !now.contains(file)).then_some(())
+        let cut = |(ordinal, before): (&u32, &Vec<String>)| before.iter().any(|file| !segments(ordinal).contains(file));
+        others.iter().zip(&before).all(cut).then_some(())
     })
     .await;
     let options = cluster.options(behind, CLUSTER).replicas.remove(1);
@@ -352,7 +353,7 @@ async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
     leader.commit("a", "1").await;
     leader.finalize().await;
     let disk = &cluster.disks[&1];
-    disk.set_capacity(Some(disk.used_bytes()));
+    disk.set_capacity(Some(disk.used_bytes() + (64 << 10)));
     let long = "v".repeat(64 << 10);
     let refusal = until("the disk is full", async || {
         let version = leader.decided().version + 1;
@@ -368,6 +369,20 @@ async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
     .await;
     assert_eq!(status::reason(&refusal), Some(Reason::ResourceExhausted), "{refusal}");
     assert_eq!(leader.get(1, "a").await.expect("reads go on"), Some("1".to_owned()));
+    leader.finalize().await;
+    let (boundary, newest) = (leader.decided(), leader.decided());
+    leader.context.admin_sequence = 1;
+    let prune = v1::ExecuteCommand {
+        admin_sequence: 1,
+        operation: Some(v1::execute_command::Operation::PruneBefore(boundary.version)),
+        epoch: 0,
+        boundary: Some(boundary),
+        newest: Some(newest),
+    };
+    leader.command(Wire::Execute(prune)).await.expect("a prune goes on");
+    let version = leader.decided().version + 1;
+    let refusal = leader.prepare(version, leader.decided(), &[record("b", "2")]).await.expect_err("still full");
+    assert_eq!(status::reason(&refusal), Some(Reason::ResourceExhausted), "{refusal}");
     disk.set_capacity(None);
     until("versions are taken again", async || {
         leader.prepare(leader.decided().version + 1, leader.decided(), &[record("c", "3")]).await.ok()
