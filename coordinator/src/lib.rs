@@ -94,7 +94,7 @@ impl Service {
     {
         let (sender, receiver) = self.commands;
         self.tasks.spawn(exec::lead(self.context.clone(), self.metadata, self.genesis, receiver));
-        let api = service::Api::new(self.context.clone(), sender);
+        let api = service::Api::new(self.context.clone(), sender, self.message_bytes);
         let ledger = LedgerServer::new(api)
             .max_decoding_message_size(self.message_bytes)
             .max_encoding_message_size(self.message_bytes);

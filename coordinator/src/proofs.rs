@@ -44,7 +44,7 @@ impl Place {
         let answer = context.root.read(v1::read_root_request::Read::LogProof(read)).await?;
         let paths = answer.inclusion.iter().map(path_in).collect::<Result<Vec<_>, _>>()?;
         let (Some(first), Some(last)) = (paths.first(), paths.last()) else { return Err(wire::broken("log proof")) };
-        let checkpoint = context.checkpoint(view.log_size, view.log_root);
+        let checkpoint = context.checkpoint(view.log_size, view.log_root)?;
         let log = LogPart {
             checkpoint: Cow::Owned(checkpoint.to_vec()),
             newest_header: Cow::Owned(view.newest.to_vec()),
@@ -169,7 +169,7 @@ pub async fn standing_file(context: &Context, view: &View, old_size: u64) -> Res
     let consistency = answer.consistency.as_ref().map(path_in).transpose()?.unwrap_or_default();
     let proof = StandingProof {
         log: LogPart {
-            checkpoint: Cow::Owned(context.checkpoint(view.log_size, view.log_root).to_vec()),
+            checkpoint: Cow::Owned(context.checkpoint(view.log_size, view.log_root)?.to_vec()),
             newest_header: Cow::Borrowed(&view.newest),
             path,
         },

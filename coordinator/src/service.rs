@@ -47,8 +47,10 @@ type Answer<T> = Result<Response<T>, Status>;
 
 impl Api {
     /// The API of one coordinator.
-    pub fn new(context: Arc<Context>, commands: mpsc::Sender<Command>) -> Self {
-        let room = Arc::new(Semaphore::new(context.limits.queue_bytes_max as usize));
+    ///
+    /// `message_bytes` is the size of the largest message: one always fits the queue.
+    pub fn new(context: Arc<Context>, commands: mpsc::Sender<Command>, message_bytes: usize) -> Self {
+        let room = Arc::new(Semaphore::new(message_bytes.max(context.limits.queue_bytes_max as usize)));
         Self { reads: Reads::new(context.clone()), context, commands, room }
     }
 
@@ -260,7 +262,7 @@ impl Ledger for Api {
             log_size: view.log_size,
             timestamp_ms: header.timestamp_ms,
             pruned_boundary: view.boundary.0,
-            checkpoint: self.context.checkpoint(view.log_size, view.log_root),
+            checkpoint: self.context.checkpoint(view.log_size, view.log_root)?,
         }))
     }
 
@@ -292,7 +294,7 @@ impl Ledger for Api {
         let view = self.context.view().await?;
         let standing =
             if old_size == 0 { Bytes::new() } else { proofs::standing_file(&self.context, &view, old_size).await? };
-        let checkpoint = self.context.checkpoint(view.log_size, view.log_root);
+        let checkpoint = self.context.checkpoint(view.log_size, view.log_root)?;
         Ok(Response::new(v1::GetCheckpointResponse { checkpoint, standing }))
     }
 

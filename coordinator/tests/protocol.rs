@@ -319,6 +319,48 @@ async fn an_append_of_unknown_outcome_is_resolved() {
     assert_eq!(next.stamp, Some(at(0, 2)), "it was applied once");
 }
 
+/// PROTOCOL 5.4: V+1 is prepared on V while V is being decided; and 4.3: what it refuses on V's account waits for V.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_version_is_prepared_while_one_is_being_decided() {
+    let world = World::new(Params::default()).await;
+    let running = world.leader().await;
+    let calls = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (seen, open) = (calls.clone(), std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false)));
+    let gate = open.clone();
+    world.faults.set(move |call| {
+        seen.lock().expect("no test panics here").push(call.name);
+        let shut = !gate.load(std::sync::atomic::Ordering::Relaxed);
+        if call.name == "append_header" && shut { Fate::Lost } else { Fate::Pass }
+    });
+    let count = |name| calls.lock().expect("no test panics here").iter().filter(|call| **call == name).count();
+    let until = async |name, wanted| {
+        while count(name) < wanted {
+            tokio::task::yield_now().await;
+        }
+    };
+    let send = |operations, checks| {
+        let mut client = running.client.clone();
+        tokio::spawn(async move { client.commit(commit(operations, checks)).await })
+    };
+    let first = send(vec![put("a", "1")], vec![absent("a")]);
+    tokio::time::timeout(common::LIMIT, until("append_header", 1)).await.expect("it is being decided");
+    let second = send(vec![put("a", "2")], vec![value_is("a", "1")]);
+    tokio::time::timeout(common::LIMIT, until("prepare", 2)).await.expect("the next one is prepared on it");
+    let refused = send(vec![put("z", "1")], vec![absent("a")]);
+    let early = tokio::time::timeout(std::time::Duration::from_millis(300), async {
+        while !(first.is_finished() || second.is_finished() || refused.is_finished()) {
+            tokio::task::yield_now().await;
+        }
+    });
+    early.await.expect_err("nothing is answered before it is decided");
+    open.store(true, std::sync::atomic::Ordering::Relaxed);
+    let stamp = |answer: Result<tonic::Response<v1::CommitResponse>, _>| answer.expect("committed").into_inner().stamp;
+    assert_eq!(stamp(first.await.expect("it ends")), Some(at(0, 1)));
+    assert_eq!(stamp(second.await.expect("it ends")), Some(at(0, 2)));
+    let error = refused.await.expect("it ends").expect_err("the key was made");
+    assert_eq!(reason(&error), Reason::PreconditionFailed);
+}
+
 /// PROTOCOL 3.1 and 3.2: the leader dies with a version prepared everywhere but not appended; the next one drops it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_dead_leader_left_undecided_is_dropped() {
@@ -463,6 +505,61 @@ async fn stages_are_finalized_on_head_and_lost_by_any_other_commit() {
     let request = v1::DiscardRequest { stage_id: dropped.stage_id.clone() };
     assert_eq!(client.discard(request.clone()).await.expect("discarded").into_inner().discarded, 1);
     assert_eq!(reason(&client.discard(request).await.expect_err("it is gone")), Reason::StageLost);
+}
+
+/// PROTOCOL 5.6: a `TakeOver` drops stages, and a session that another coordinator opened is known here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_term_drops_stages_and_any_coordinator_opens_sessions() {
+    let world = World::new(Params::default()).await;
+    let running = world.leader().await;
+    let follower = world.coordinator("b");
+    let mut client = running.client.clone();
+    let session_id = bytes("0123456789abcdef");
+    let open = v1::OpenSessionRequest { session_id: session_id.clone() };
+    follower.client.clone().open_session(open).await.expect("any coordinator opens sessions");
+    let request = v1::CommitRequest { session_id, number: 1, ..commit(vec![put("a", "1")], Vec::new()) };
+    client.commit(request).await.expect("the leader finds the session");
+    let error = follower.client.clone().commit(commit(vec![], Vec::new())).await.expect_err("it does not lead");
+    assert_eq!(reason(&error), Reason::NotLeader);
+    assert_eq!(coppice_proto::status::metadata(&error, coppice_proto::status::LEADER).as_deref(), Some("a"));
+    assert_eq!(value_at(&mut follower.client.clone(), "a", None).await.expect("it reads").as_deref(), Some("1"));
+    let batch = commit(vec![put("a", "staged")], Vec::new()).batch;
+    let stage = v1::StageRequest { batch, ..v1::StageRequest::default() };
+    let staged = client.stage(stage).await.expect("staged").into_inner();
+    running.kill();
+    let mut client = world.leader().await.client;
+    let finalize = v1::FinalizeRequest { stage_id: staged.stage_id, want_receipt: false };
+    let error = client.finalize(finalize).await.expect_err("the term that made it is over");
+    assert_eq!(reason(&error), Reason::StageLost);
+    client.commit(commit(vec![put("a", "2")], vec![value_is("a", "1")])).await.expect("committed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_standard_services_are_there() {
+    use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+    use tonic_reflection::pb::v1::{
+        ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+        server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+    };
+    let world = World::of(1, &[], Params::default()).await;
+    let running = world.leader().await;
+    let channel = world.net.connector("client").channel("a");
+    let service = "coppice.v1.Ledger".to_owned();
+    let health = HealthClient::new(channel.clone()).check(HealthCheckRequest { service }).await.expect("served");
+    assert_eq!(health.into_inner().status(), ServingStatus::Serving);
+    let list = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let answers = ServerReflectionClient::new(channel).server_reflection_info(tokio_stream::iter([list])).await;
+    let answer = answers.expect("served").into_inner().message().await.expect("served").expect("an answer");
+    let Some(MessageResponse::ListServicesResponse(services)) = answer.message_response else { panic!("{answer:?}") };
+    let names: Vec<_> = services.service.iter().map(|service| service.name.as_str()).collect();
+    assert!(names.contains(&"coppice.v1.Ledger") && names.contains(&"grpc.health.v1.Health"), "{names:?}");
+    // One replica a group works too.
+    let mut client = running.client.clone();
+    client.commit(commit(vec![put("a", "1")], Vec::new())).await.expect("committed");
+    assert_eq!(value_at(&mut client, "a", None).await.expect("it is read").as_deref(), Some("1"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

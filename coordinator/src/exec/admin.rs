@@ -162,7 +162,7 @@ impl Sequencer {
                     header: header.into(),
                     head: Some(wire::stamp_out(head)),
                     pruned_boundary: self.boundary.0,
-                    checkpoint: self.context.checkpoint(size, root),
+                    checkpoint: self.context.checkpoint(size, root).map_err(Failure::Refused)?,
                 })
             }
             Decision::Deposed => Err(Failure::Over(not_committed(), Exit::Deposed)),

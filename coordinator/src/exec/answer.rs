@@ -109,7 +109,10 @@ impl Deciding {
 }
 
 async fn answer_committed(context: &Arc<Context>, commit: &Commit, size: u64, root: Digest, entries: Vec<Entry>) {
-    let checkpoint = context.checkpoint(size, root);
+    let checkpoint = match context.checkpoint(size, root) {
+        Ok(checkpoint) => checkpoint,
+        Err(error) => return entries.into_iter().for_each(|entry| entry.answer(Err(error.clone()))),
+    };
     let header = Bytes::copy_from_slice(&commit.header);
     let stamp = commit.tail.header.stamp;
     let mut with_receipt = Vec::new();
@@ -182,7 +185,7 @@ pub async fn replay(context: &Arc<Context>, done: Done, want_receipt: bool) -> R
         stamp: Some(wire::stamp_out(parsed.stamp)),
         header,
         journal_index: done.journal_index,
-        checkpoint: context.checkpoint(view.log_size, view.log_root),
+        checkpoint: context.checkpoint(view.log_size, view.log_root)?,
         receipt,
         replayed: true,
     })

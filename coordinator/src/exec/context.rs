@@ -62,11 +62,11 @@ impl Default for Limits {
             queue_max: 4096,
             queue_bytes_max: 64 << 20,
             batches_per_version_max: 1024,
-            commit_timeout: Duration::from_secs(20),
-            prepare_timeout: Duration::from_secs(5),
-            root_timeout: Duration::from_secs(5),
-            attempt_timeout: Duration::from_secs(2),
-            read_timeout: Duration::from_secs(5),
+            commit_timeout: Duration::from_secs(30),
+            prepare_timeout: Duration::from_secs(10),
+            root_timeout: Duration::from_secs(10),
+            attempt_timeout: Duration::from_secs(3),
+            read_timeout: Duration::from_secs(10),
             admin_timeout: Duration::from_secs(20),
             finalize_after: Duration::from_millis(100),
             stages_max: 8,
@@ -158,13 +158,18 @@ impl Context {
 
     /// Signs the head of a *committed* prefix of the root log: whoever signs it produces the same bytes.
     ///
-    /// # Panics
-    /// If two roots are given for one size: then the root log was rewritten, and nothing may be signed any more.
-    pub fn checkpoint(&self, size: u64, root: Digest) -> Bytes {
+    /// # Errors
+    /// `INTERNAL` if another root was signed for this size: then a replica lies or the log was rewritten, and the second
+    /// one is not signed.
+    pub fn checkpoint(&self, size: u64, root: Digest) -> Result<Bytes, tonic::Status> {
         let mut known = self.checkpoints.lock().expect("no holder of the lock panics");
         if let Some((signed, note)) = known.get(&size) {
-            assert_eq!(*signed, root, "a log of one size has one root");
-            return note.clone();
+            if *signed == root {
+                return Ok(note.clone());
+            }
+            tracing::error!(size, %signed, %root, "the root log has two roots of one size");
+            let message = format!("the root log has two roots of size {size}: the second is not signed");
+            return Err(coppice_proto::status::refuse(Reason::Internal, message));
         }
         let checkpoint = Checkpoint { origin: self.key.name().to_owned(), size, root };
         let note = checkpoint.sign(&self.key).expect("the origin is the key's name");
@@ -173,7 +178,7 @@ impl Context {
             known.pop_first();
         }
         known.insert(size, (root, note.clone()));
-        note
+        Ok(note)
     }
 
     /// The key's name ends in the id of its cluster.

@@ -88,8 +88,9 @@ async fn reign(
                 *waiting = entries;
                 drain(commands, waiting);
                 expire(waiting);
-                if matches!(coppice_proto::status::reason(&error), Some(Reason::WrongCluster | Reason::InvalidArgument))
-                {
+                if is_unfit(&error) {
+                    // Another candidate may be fitter: this one stands back for a while.
+                    tokio::time::sleep(context.limits.lease).await;
                     return Exit::Deposed;
                 }
                 tokio::time::sleep(PAUSE).await;
@@ -119,8 +120,9 @@ type Failed = (tonic::Status, VecDeque<Entry>);
 /// Becomes the leader of a new term, and learns where the ledger stands.
 async fn take_over(context: &Arc<Context>, genesis: &[u8], waiting: VecDeque<Entry>) -> Result<Sequencer, Failed> {
     let taken = async {
+        let asked_ms = context.clock.wall_ms();
         let answer = context.root.take_over(&context.name, genesis.to_vec()).await?;
-        check_clock(context, &answer.clocks_ms)?;
+        check_clock(asked_ms, context.clock.wall_ms(), &answer.clocks_ms, context.limits.clock_skew_max)?;
         let view = wire::view_in(answer.view)?;
         context.check_cluster(&view)?;
         let mut sessions = Sessions::new(view.genesis.params.session_window);
@@ -144,17 +146,23 @@ fn learn(sessions: &mut Sessions, session: &v1::SessionState) -> Result<(), toni
     Ok(())
 }
 
-/// A leader stamps headers with its clock, so it must not be far off.
-fn check_clock(context: &Context, clocks_ms: &[u64]) -> Result<(), Refusal> {
+/// A leader stamps headers with its clock, so it must not be far off. The root replicas' clocks were read at some moment
+/// between `asked_ms` and `answered_ms`.
+fn check_clock(asked_ms: u64, answered_ms: u64, clocks_ms: &[u64], skew_max: Duration) -> Result<(), Refusal> {
     let mut clocks = clocks_ms.to_vec();
     clocks.sort_unstable();
     let Some(median) = clocks.get(clocks.len() / 2) else { return Ok(()) };
-    let apart = Duration::from_millis(context.clock.wall_ms().abs_diff(*median));
-    if apart <= context.limits.clock_skew_max {
+    let apart_ms = asked_ms.saturating_sub(*median).max(median.saturating_sub(answered_ms));
+    if Duration::from_millis(apart_ms) <= skew_max {
         return Ok(());
     }
-    let message = format!("this clock is {apart:?} from the median of the root replicas': it may not lead");
-    Err(Refusal::new(Reason::Unavailable, message))
+    let message = format!("this clock is {apart_ms} ms from the median of the root replicas': it may not lead");
+    Err(Refusal::new(Reason::InvalidArgument, message))
+}
+
+/// Trying again at once would be of no use.
+fn is_unfit(error: &tonic::Status) -> bool {
+    matches!(coppice_proto::status::reason(error), Some(Reason::WrongCluster | Reason::InvalidArgument))
 }
 
 fn drain(commands: &mut mpsc::Receiver<Command>, waiting: &mut VecDeque<Entry>) {
@@ -200,5 +208,22 @@ pub fn refuse(command: Command) {
             let _ = request.reply.send(Err(not_committed()));
         }
         Command::SessionOpened(..) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// PROTOCOL 2.7.
+    #[test]
+    fn a_clock_far_from_the_median_may_not_lead() {
+        let check =
+            |asked, answered, clocks: &[u64]| check_clock(asked, answered, clocks, Duration::from_secs(1)).is_ok();
+        assert!(check(10_000, 10_010, &[9_100, 10_005, 99_000]), "the median counts, not the extremes");
+        assert!(check(10_000, 14_000, &[12_000, 12_000, 12_000]), "a slow answer is no skew");
+        assert!(!check(10_000, 10_010, &[8_000, 8_500, 10_000]));
+        assert!(!check(10_000, 10_010, &[11_500, 11_500, 10_000]));
+        assert!(check(10_000, 10_010, &[]));
     }
 }

@@ -32,6 +32,8 @@ use crate::plan::{LogTail, Refusal, Request, Sessions, ShardState};
 
 /// How often a shard that does not answer, or whose trees are full, is asked again.
 const POLL: Duration = Duration::from_millis(20);
+/// How long a shard that did not answer is left alone.
+const PAUSE: Duration = Duration::from_millis(200);
 /// How often the task looks around when nothing happens.
 const IDLE: Duration = Duration::from_millis(500);
 /// How long one question to a shard in the background may take.
@@ -112,6 +114,8 @@ pub struct ShardLink {
     pub told: Option<ShardState>,
     /// A question in the background is under way.
     pub busy: bool,
+    /// It is not asked before.
+    pub ask_at: Instant,
 }
 
 /// A background question's answer.
@@ -168,8 +172,14 @@ impl Sequencer {
         sessions: Sessions,
         waiting: VecDeque<Entry>,
     ) -> Self {
-        let link =
-            || ShardLink { link: Link::Starting, shape: Shape::default(), shape_of: None, told: None, busy: false };
+        let link = || ShardLink {
+            link: Link::Starting,
+            shape: Shape::default(),
+            shape_of: None,
+            told: None,
+            busy: false,
+            ask_at: Instant::now(),
+        };
         let links: BTreeMap<_, _> = view.tail.leaves.all().iter().map(|leaf| (leaf.shard, link())).collect();
         // Each shard has at most one question in the background.
         let (events_in, events) = mpsc::channel(links.len());
@@ -226,7 +236,10 @@ impl Sequencer {
             },
             outcome = outcome_of(&mut self.in_flight) => self.on_outcome(outcome)?,
             Some(event) = self.events.recv() => self.on_event(event)?,
-            () = tokio::time::sleep_until(wake) => self.ask_shards(),
+            () = tokio::time::sleep_until(wake) => {
+                self.expire_stages();
+                self.ask_shards();
+            }
         }
         Ok(())
     }
@@ -324,8 +337,12 @@ impl Sequencer {
 
     /// Shards that can't take writes until a merge is installed.
     pub fn full(&self) -> BTreeSet<ShardId> {
-        let (capacity, limit) = (self.params.capacity, self.params.tree_limit);
-        self.links.iter().filter(|(_, link)| link.shape.is_full(capacity, limit)).map(|(shard, _)| *shard).collect()
+        let tip = &self.tip().leaves;
+        let is_full = |(shard, link): &(&ShardId, &ShardLink)| {
+            let installable = link.shape_of == tip.state(**shard);
+            link.shape.is_full(self.params.capacity, self.params.tree_limit, installable)
+        };
+        self.links.iter().filter(is_full).map(|(shard, _)| *shard).collect()
     }
 
     /// Shards with this standing.
@@ -343,7 +360,7 @@ impl Sequencer {
         for shard in shards {
             let link = self.links.get_mut(&shard).expect("the shard is one of the links");
             let wanted = link.link != Link::Up || full.contains(&shard) || untold.contains(&shard);
-            if link.busy || !wanted {
+            if link.busy || !wanted || link.ask_at > Instant::now() {
                 continue;
             }
             link.busy = true;
@@ -398,6 +415,7 @@ impl Sequencer {
                 if link.link == Link::Starting {
                     link.link = Link::Down;
                 }
+                link.ask_at = Instant::now() + PAUSE;
                 tracing::warn!(shard = %event.shard, %error, "a shard does not answer");
                 Ok(())
             }

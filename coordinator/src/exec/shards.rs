@@ -34,10 +34,12 @@ impl Shape {
         Ok(Self { entries: shape.entries.clone(), ready })
     }
 
-    /// A write would freeze the active tree and so make more trees than there may be, even with the merge that is ready.
-    pub fn is_full(&self, capacity: u32, tree_limit: u8) -> bool {
+    /// A write would freeze the active tree and so make more trees than there may be, even with the merge that is ready,
+    /// if it can be installed.
+    pub fn is_full(&self, capacity: u32, tree_limit: u8, installable: bool) -> bool {
         let freezes = self.entries.first().is_some_and(|active| *active >= u64::from(capacity));
-        let replaced = self.ready.first().map_or(0, |merge| merge.inputs.len().saturating_sub(1));
+        let ready = self.ready.first().filter(|_| installable);
+        let replaced = ready.map_or(0, |merge| merge.inputs.len().saturating_sub(1));
         freezes && self.entries.len() - replaced.min(self.entries.len()) + 1 > usize::from(tree_limit)
     }
 }
@@ -229,7 +231,7 @@ mod tests {
             (shape(&[8, 8, 8, 8], &[9]), false),
             (shape(&[], &[]), false),
         ] {
-            assert_eq!(shape.is_full(8, 4), full, "{shape:?}");
+            assert_eq!(shape.is_full(8, 4, true), full, "{shape:?}");
         }
     }
 }

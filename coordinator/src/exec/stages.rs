@@ -178,8 +178,14 @@ impl Sequencer {
     }
 
     fn full_on(&self, base: &Base) -> BTreeSet<ShardId> {
-        let shape = |shard: &ShardId| base.shapes.get(shard).map_or(&self.links[shard].shape, |(_, shape)| shape);
-        let is_full = |shard: &&ShardId| shape(shard).is_full(self.params.capacity, self.params.tree_limit);
+        let is_full = |shard: &&ShardId| {
+            let link = &self.links[*shard];
+            let (of, shape) = match base.shapes.get(*shard) {
+                Some((of, shape)) => (Some(*of), shape),
+                None => (link.shape_of, &link.shape),
+            };
+            shape.is_full(self.params.capacity, self.params.tree_limit, of == base.leaves.state(**shard))
+        };
         self.links.keys().filter(is_full).copied().collect()
     }
 

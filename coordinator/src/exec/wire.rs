@@ -184,14 +184,13 @@ pub fn view_in(view: Option<v1::RootView>) -> Result<View, Status> {
         return Err(status::refuse(Reason::Unavailable, "the ledger has no genesis yet"));
     }
     let Body::Genesis(genesis) = header_in(&view.genesis)?.body else { return Err(broken("genesis header")) };
+    let header = header_in(&view.newest)?;
+    if header.sequence.0.checked_add(1) != Some(view.log_size) {
+        return Err(broken("root view"));
+    }
     let pair = |pair: &v1::EpochPair| Pair { epoch: Epoch(pair.epoch), base: Version(pair.base) };
     let epochs = Epochs::from_pairs(view.epochs.iter().map(pair).collect()).ok_or_else(|| broken("list of epochs"))?;
-    let tail = LogTail {
-        header: header_in(&view.newest)?,
-        hash: hash::log_entry_hash(&view.newest),
-        epochs,
-        leaves: leaves_in(view.leaves)?,
-    };
+    let tail = LogTail { header, hash: hash::log_entry_hash(&view.newest), epochs, leaves: leaves_in(view.leaves)? };
     Ok(View {
         genesis,
         tail,
