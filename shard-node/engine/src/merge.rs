@@ -7,11 +7,14 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use coppice_types::{Params, Version};
-use coppice_verify::{hash, rules::Filter};
+use coppice_verify::{
+    hash,
+    rules::{self, Filter},
+};
 
 use crate::{
-    Result,
-    meta::{Delta, MergeRecord, Meta, Tree, TreeId},
+    Engine, MergeName, MergeProgress, Result,
+    meta::{Delta, MergeRecord, Meta, MetaOp, Tree, TreeId},
     store::Store,
     tree::{Found, FoundBody, build::Builder, cursor::ForestCursor},
     values::{self, RecordKind},
@@ -134,5 +137,52 @@ impl MergeTask {
             delta: self.delta,
             installed_by: 0,
         }
+    }
+}
+
+impl Engine {
+    /// Works on the merge that the tier rule asks for in the decided state, for about `budget` records.
+    ///
+    /// # Errors
+    /// What reading pages gives; the merge begins anew with the next call.
+    pub fn merge_step(&mut self, budget: usize) -> Result<MergeProgress> {
+        self.check_usable()?;
+        if self.merge.is_none() {
+            let tip = self.meta.tip();
+            let frozen: Vec<u64> = tip.trees[1..].iter().map(|tree| tree.entries).collect();
+            let Some(count) = rules::plan_merge(&self.meta.params, &frozen) else {
+                return Ok(MergeProgress::Idle);
+            };
+            if self.meta.find_merge(&tip.trees, 1, count).is_some() {
+                return Ok(MergeProgress::Idle);
+            }
+            self.merge = Some(MergeTask::new(&self.store, &self.meta, &self.meta.params, &tip.trees, 1, count)?);
+        }
+        let mut task = self.merge.take().expect("it was begun above");
+        match task.step(&mut self.store, &mut self.meta, budget) {
+            Ok(false) => {
+                self.merge = Some(task);
+                Ok(MergeProgress::Working)
+            }
+            Ok(true) => {
+                let params = self.meta.params.clone();
+                let record = task.finish(&mut self.store, &mut self.meta, &params);
+                let inputs = record.inputs.iter().map(|input| input.digest).collect();
+                let name = MergeName { inputs, output: record.output.digest };
+                self.apply(MetaOp::AddMerge(record));
+                Ok(MergeProgress::Built(name))
+            }
+            Err(error) => {
+                self.meta.discard_all(&task.delta);
+                self.forget_freed();
+                Err(error)
+            }
+        }
+    }
+
+    /// Merges that are built here and can be installed on the decided state.
+    #[must_use]
+    pub fn built_merges(&self) -> Vec<MergeName> {
+        self.shape_of(&self.meta.tip().trees).ready
     }
 }

@@ -7,24 +7,21 @@
 //! used page belongs to one. The pages that a version's pending list names are used by its parents and not by it.
 
 mod record;
+mod table;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     mem,
 };
 
-use coppice_types::{
-    Epoch, Params, ShardId, Version,
-    codec::{Error as CodecError, Reader, Writer},
-};
+use coppice_types::{Epoch, Params, ShardId, Version};
 
 pub(crate) use record::{BlobRef, Delta, MergeId, MergeRecord, MetaOp, Tree, TreeId, VersionId, VersionRecord};
-use record::{decode_list, encode_list, encode_shard};
 
 use crate::{
     ShardState,
     page::{PageFile, Pid},
-    space::{Limbo, Space},
+    space::Space,
 };
 
 /// A segment of the value log.
@@ -435,96 +432,6 @@ impl Meta {
     pub(crate) fn space(&self, file: PageFile) -> &Space {
         &self.spaces[file as usize]
     }
-
-    /// The whole table, as the first block of a meta log. Reserved pages are free in it, since nothing durable names them.
-    pub(crate) fn encode(&self, out: &mut Writer) {
-        encode_shard(self.shard, out);
-        self.params.encode(out);
-        out.u64(self.generation);
-        out.u64(self.epoch.0);
-        out.u64(self.boundary.0);
-        out.u64(self.next_id);
-        for file in PageFile::ALL {
-            let mut space = self.spaces[file as usize].clone();
-            for pid in self.reserved.iter().filter(|pid| pid.file() == file) {
-                space.release(pid.first(), pid.pages());
-            }
-            out.u64(space.high);
-            encode_list(&space.free.iter().collect::<Vec<_>>(), out, |(start, len), out| {
-                out.u64(*start);
-                out.u64(*len);
-            });
-            encode_list(&space.limbo.iter().collect::<Vec<_>>(), out, |limbo, out| {
-                out.u64(limbo.generation);
-                out.u64(limbo.start);
-                out.u64(limbo.len);
-            });
-        }
-        encode_list(&self.segments.iter().collect::<Vec<_>>(), out, |(id, segment), out| {
-            out.u32(**id);
-            out.u64(segment.end);
-            out.u64(segment.live);
-            out.u64(segment.dead_at.unwrap_or(0));
-        });
-        encode_list(&self.merges.values().collect::<Vec<_>>(), out, |merge, out| merge.encode(out));
-        encode_list(&self.versions.values().collect::<Vec<_>>(), out, |version, out| version.encode(out));
-    }
-
-    /// Reads what `encode` wrote.
-    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, CodecError> {
-        let shard = ShardId(input.u32()?);
-        let mut meta = Self::empty(shard, Params::decode(input)?);
-        meta.generation = input.u64()?;
-        meta.epoch = Epoch(input.u64()?);
-        meta.boundary = Version(input.u64()?);
-        meta.next_id = input.u64()?;
-        for space in &mut meta.spaces {
-            *space = decode_space(input)?;
-        }
-        for (id, segment) in decode_list(input, |input| {
-            let id = input.u32()?;
-            let (end, live) = (input.u64()?, input.u64()?);
-            let dead_at = Some(input.u64()?).filter(|generation| *generation > 0);
-            Ok((id, Segment { end, live, dead_at }))
-        })? {
-            meta.segments.insert(id, segment);
-        }
-        for merge in decode_list(input, MergeRecord::decode)? {
-            meta.merges.insert(merge.id, merge);
-        }
-        for version in decode_list(input, VersionRecord::decode)? {
-            for merge in &version.installs {
-                meta.merges.get_mut(merge).ok_or(CodecError::Malformed("installed merge"))?.installed_by += 1;
-            }
-            if version.decided {
-                meta.decided.insert(version.stamp.version, version.id);
-            } else {
-                meta.staged.insert(version.id);
-            }
-            meta.versions.insert(version.id, version);
-        }
-        if meta.decided.is_empty() {
-            return Err(CodecError::Malformed("no decided version"));
-        }
-        Ok(meta)
-    }
-}
-
-fn decode_space(input: &mut Reader<'_>) -> Result<Space, CodecError> {
-    let mut space = Space { high: input.u64()?, ..Space::default() };
-    let mut end = 0;
-    for (start, len) in decode_list(input, |input| Ok((input.u64()?, input.u64()?)))? {
-        let range_end = start.checked_add(len).ok_or(CodecError::Malformed("free range"))?;
-        if len == 0 || start < end || range_end > space.high {
-            return Err(CodecError::Malformed("free range"));
-        }
-        end = range_end;
-        space.free.insert(start, len);
-    }
-    let limbo =
-        decode_list(input, |input| Ok(Limbo { generation: input.u64()?, start: input.u64()?, len: input.u64()? }))?;
-    space.limbo = limbo.into();
-    Ok(space)
 }
 
 fn stands_in(merge: &MergeRecord, trees: &[Tree]) -> bool {

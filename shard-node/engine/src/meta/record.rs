@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use coppice_types::{
-    Digest, Epoch, ShardId, Stamp, Version,
+    Digest, Epoch, Stamp, Version,
     codec::{Error, Reader, Writer},
 };
 
@@ -130,11 +130,6 @@ pub(crate) enum MetaOp {
         /// Segments that nothing needs from this superblock on. It is said and not derived, since a merge at work may need one that no operation names yet.
         dead_segments: Vec<u32>,
     },
-}
-
-/// The head of a meta log: whose it is.
-pub(crate) fn encode_shard(shard: ShardId, out: &mut Writer) {
-    out.u32(shard.0);
 }
 
 pub(crate) fn encode_list<T>(items: &[T], out: &mut Writer, mut encode: impl FnMut(&T, &mut Writer)) {

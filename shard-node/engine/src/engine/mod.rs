@@ -4,6 +4,9 @@
 //! the raft position that it follows from; after a crash the engine opens in the state of a flush and the raft log
 //! replays the rest. The order of durability stands in `flush`.
 
+mod decide;
+mod flush;
+
 use std::{collections::BTreeSet, sync::Arc};
 
 use coppice_env::{File, OpenMode, Storage};
@@ -11,15 +14,15 @@ use coppice_types::{Epoch, Params, ShardId, Stamp, Version};
 use coppice_verify::hash;
 
 use crate::{
-    Counters, DiskUsage, Error, ForestShape, MergeName, MergeProgress, Options, PrepareId, RaftPosition, Result,
-    ShardState, StagedInfo, View,
+    Counters, DiskUsage, Error, ForestShape, MergeName, Options, PrepareId, RaftPosition, Result, ShardState,
+    StagedInfo, View,
     merge::MergeTask,
     meta::{Delta, Meta, MetaOp, Tree, VersionId, VersionRecord},
     meta_log::{self, MetaLog, Operations},
     page::PageFile,
     snapshot::{self, Pin},
     store::Store,
-    superblock::{self, MACHINE_STATE_BYTES_MAX, Superblock},
+    superblock::{self, Superblock},
     values,
 };
 
@@ -305,288 +308,10 @@ impl Engine {
         Ok(View::new(self, self.record_at(version)?))
     }
 
-    // Deciding.
-
-    /// Makes a staged version and those that it builds on permanent. Its siblings go; what builds on it stays. Nothing
-    /// happens if it is decided already.
-    ///
-    /// # Errors
-    /// `StateMissing`.
-    pub fn settle(&mut self, state: &ShardState) -> Result<()> {
-        let record = self.find(state)?;
-        if record.decided {
-            return Ok(());
-        }
-        let mut line = vec![record.id];
-        let mut parent = record.parent;
-        while !self.meta.versions[&parent].decided {
-            line.push(parent);
-            parent = self.meta.versions[&parent].parent;
-        }
-        for id in line.iter().rev() {
-            self.apply(MetaOp::Settle(*id));
-        }
-        let kept = self.meta.with_descendants(line[0]);
-        let dropped = self.meta.staged.iter().copied().filter(|id| !kept.contains(id)).collect();
-        self.drop_versions(dropped);
-        Ok(())
-    }
-
-    /// [`Engine::settle`], then every other staged version is dropped.
-    ///
-    /// # Errors
-    /// `StateMissing`; nothing is dropped then.
-    pub fn adopt(&mut self, state: &ShardState) -> Result<()> {
-        self.settle(state)?;
-        self.abort_all_staged();
-        Ok(())
-    }
-
-    /// Drops a staged version and all that builds on it; says how many that were.
-    pub fn abort(&mut self, version: Version, prepare_id: PrepareId) -> usize {
-        let named = |id: &&VersionId| {
-            let record = &self.meta.versions[*id];
-            record.stamp.version == version && record.prepare_id == prepare_id
-        };
-        let Some(id) = self.meta.staged.iter().find(named).copied() else { return 0 };
-        let family = self.meta.with_descendants(id);
-        let count = family.len();
-        self.drop_versions(family);
-        count
-    }
-
-    /// Drops every staged version; says how many that were.
-    pub fn abort_all_staged(&mut self) -> usize {
-        let all: Vec<VersionId> = self.meta.staged.iter().copied().collect();
-        let count = all.len();
-        self.drop_versions(all);
-        count
-    }
-
-    fn drop_versions(&mut self, ids: Vec<VersionId>) {
-        for id in ids {
-            self.apply(MetaOp::DropVersion(id));
-        }
-        for id in self.meta.needless_merges() {
-            self.apply(MetaOp::DropMerge(id));
-        }
-        let meta = &self.meta;
-        let tips = || meta.staged.iter().map(|id| &meta.versions[id]).chain([meta.tip()]);
-        let lost = self.merge.take_if(|task| !tips().any(|tip| task.stands_in(&tip.trees)));
-        if let Some(task) = lost {
-            self.meta.discard_all(&task.delta);
-            self.forget_freed();
-        }
-    }
-
-    /// Drops every staged version and every decided one above `to`; gives the new tip. A frozen tree that was active there
-    /// is active again, since versions list their trees.
-    ///
-    /// # Errors
-    /// `Pruned` below the boundary; nothing is dropped then.
-    pub fn rollback(&mut self, to: Version, epoch: Epoch) -> Result<ShardState> {
-        self.check_usable()?;
-        let target = self.decided_at(to)?;
-        let decided = self.meta.decided.range(to.next()..).map(|(_, id)| *id);
-        let dropped = self.meta.staged.iter().copied().chain(decided).collect();
-        self.drop_versions(dropped);
-        self.apply(MetaOp::SetEpoch(epoch.max(self.meta.epoch)));
-        assert_eq!(self.decided(), target);
-        Ok(target)
-    }
-
-    /// Drops the decided versions below the newest one at or below `before`. Staged versions are not touched.
-    ///
-    /// # Errors
-    /// If a failed superblock write has made the engine unusable.
-    pub fn prune(&mut self, before: Version) -> Result<()> {
-        self.check_usable()?;
-        if before > self.meta.boundary {
-            self.apply(MetaOp::Prune(before));
-        }
-        Ok(())
-    }
-
-    // Durability.
-
-    /// Raft entries up to here need not be replayed after `open`.
-    #[must_use]
-    pub fn durable_position(&self) -> RaftPosition {
-        self.superblock.position
-    }
-
-    /// Raft entries above here are needed if the newest superblock is damaged.
-    #[must_use]
-    pub fn fallback_position(&self) -> RaftPosition {
-        self.older.as_ref().unwrap_or(&self.superblock).position
-    }
-
-    /// The caller's bytes as of [`Engine::durable_position`].
-    #[must_use]
-    pub fn machine_state(&self) -> &[u8] {
-        &self.superblock.machine_state
-    }
-
-    /// How much the next flush would write, roughly.
-    #[must_use]
-    pub fn unflushed_bytes(&self) -> u64 {
-        self.store.unflushed_bytes() + self.operations.bytes.len() as u64
-    }
-
-    /// Makes the whole state durable, as what follows from raft entries up to `position`.
-    ///
-    /// Order, and what a crash after each step leaves: (1) nodes and values in places that no superblock refers to, (2) the meta log behind the
-    /// length that a superblock names, (3) names of new files: until here the old superblocks hold and nothing they refer to was touched;
-    /// (4) the slot of the older superblock: torn, the newer one holds; whole, the new state. Then what became free is reused and files that
-    /// no superblock names are deleted; a crash before leaves them to the next `open`.
-    ///
-    /// # Errors
-    /// A failure of the storage (a full disk, say). Up to step 3 the state is intact and a later flush may succeed, after a prune perhaps;
-    /// in step 4 the engine becomes unusable for changes (`Poisoned`) until it is opened anew.
-    pub fn flush(&mut self, position: RaftPosition, machine_state: &[u8]) -> Result<()> {
-        self.check_usable()?;
-        if machine_state.len() > MACHINE_STATE_BYTES_MAX {
-            return Err(Error::Invalid("machine state length"));
-        }
-        assert!(position.index >= self.superblock.position.index, "raft positions never go back");
-        let generation = self.superblock.generation + 1;
-        let segment_ends = self.store.values.unflushed_ends();
-        let dead_segments = self.meta.dying_segments(&segment_ends);
-        let mut names_changed = self.store.write()?;
-        let checkpoint = MetaOp::Checkpoint { generation, segment_ends, dead_segments };
-        let new_log = self.write_meta(&checkpoint)?;
-        names_changed |= new_log.0.is_some();
-        if names_changed {
-            self.storage.sync_dir("").map_err(Error::io("sync", "the directory"))?;
-        }
-        let (file, end) = new_log;
-        let meta_file = file.as_ref().map_or(self.log.number, |log| log.number);
-        let next = Superblock {
-            generation,
-            position,
-            meta_file,
-            meta_len: end.0,
-            meta_chain: end.1,
-            machine_state: machine_state.into(),
-        };
-        self.write_superblock(&next)?;
-        if let Some(log) = file {
-            self.meta_files.insert(log.number);
-            self.log = log;
-        }
-        self.log.advance(end);
-        self.operations = Operations::default();
-        self.older = Some(std::mem::replace(&mut self.superblock, next));
-        self.store.flushed();
-        self.meta.apply(checkpoint).expect("generations ascend");
-        self.store.counters.flushes.one();
-        self.clean_up();
-        Ok(())
-    }
-
-    /// Step 2 of a flush: appends to the log, or begins a new one. Gives the new log and where it ends.
-    fn write_meta(&mut self, checkpoint: &MetaOp) -> Result<(Option<MetaLog>, (u64, u64))> {
-        let generation = self.superblock.generation + 1;
-        if self.log.is_long(self.options.meta_compaction_bytes_min) {
-            let log = MetaLog::create(&*self.storage, generation, &self.meta)?;
-            let mut operations = Operations::default();
-            operations.push(checkpoint);
-            let end = log.append_operations(&operations)?;
-            log.sync()?;
-            self.store.counters.meta_write_bytes.add(end.0);
-            return Ok((Some(log), end));
-        }
-        let mut operations = self.operations.clone();
-        operations.push(checkpoint);
-        let end = self.log.append_operations(&operations)?;
-        self.log.sync()?;
-        self.store.counters.meta_write_bytes.add(end.0 - self.log.len);
-        Ok((None, end))
-    }
-
-    /// Step 4 of a flush. A slot of unknown content may name pages that memory would give away, so a failure is final.
-    fn write_superblock(&mut self, next: &Superblock) -> Result<()> {
-        let written = superblock::write_slot(&*self.super_file, next).and_then(|()| self.super_file.sync_data());
-        self.store.counters.meta_write_bytes.add(superblock::SLOT_BYTES as u64);
-        written.map_err(|error| {
-            self.poisoned = true;
-            Error::io("write", superblock::FILE)(error)
-        })
-    }
-
-    /// Deletes files that nothing refers to any more. What fails is left to the next `open`.
-    pub(crate) fn clean_up(&mut self) {
-        for dead in self.meta.take_dead_segments() {
-            let _ = self.store.values.delete(dead.segment);
-        }
-        let named: BTreeSet<u64> = [self.superblock.meta_file]
-            .into_iter()
-            .chain(self.older.iter().map(|older| older.meta_file))
-            .chain(self.pins.iter().map(|pin| pin.superblock.meta_file))
-            .collect();
-        for number in self.meta_files.difference(&named) {
-            let _ = self.storage.remove(&meta_log::file_name(*number));
-        }
-        self.meta_files = named;
-        if self.store.filters_cached() > self.options.filters_cached_max {
-            let trees = self.meta.versions.values().flat_map(|version| &version.trees);
-            let outputs = self.meta.merges.values().map(|merge| &merge.output);
-            let places: BTreeSet<_> = trees.chain(outputs).filter_map(|tree| tree.filter).map(|blob| blob.at).collect();
-            self.store.retain_filters(|at| places.contains(at));
-        }
-    }
-
     /// A number for a snapshot.
     pub(crate) fn next_pin(&mut self) -> u64 {
         self.next_pin += 1;
         self.next_pin - 1
-    }
-
-    // Merges.
-
-    /// Works on the merge that the tier rule asks for in the decided state, for about `budget` records.
-    ///
-    /// # Errors
-    /// What reading pages gives; the merge begins anew with the next call.
-    pub fn merge_step(&mut self, budget: usize) -> Result<MergeProgress> {
-        self.check_usable()?;
-        if self.merge.is_none() {
-            let tip = self.meta.tip();
-            let frozen: Vec<u64> = tip.trees[1..].iter().map(|tree| tree.entries).collect();
-            let Some(count) = coppice_verify::rules::plan_merge(&self.meta.params, &frozen) else {
-                return Ok(MergeProgress::Idle);
-            };
-            if self.meta.find_merge(&tip.trees, 1, count).is_some() {
-                return Ok(MergeProgress::Idle);
-            }
-            self.merge = Some(MergeTask::new(&self.store, &self.meta, &self.meta.params, &tip.trees, 1, count)?);
-        }
-        let mut task = self.merge.take().expect("it was begun above");
-        match task.step(&mut self.store, &mut self.meta, budget) {
-            Ok(false) => {
-                self.merge = Some(task);
-                Ok(MergeProgress::Working)
-            }
-            Ok(true) => {
-                let params = self.meta.params.clone();
-                let record = task.finish(&mut self.store, &mut self.meta, &params);
-                let inputs = record.inputs.iter().map(|input| input.digest).collect();
-                let name = MergeName { inputs, output: record.output.digest };
-                self.apply(MetaOp::AddMerge(record));
-                Ok(MergeProgress::Built(name))
-            }
-            Err(error) => {
-                self.meta.discard_all(&task.delta);
-                self.forget_freed();
-                Err(error)
-            }
-        }
-    }
-
-    /// Merges that are built here and can be installed on the decided state.
-    #[must_use]
-    pub fn built_merges(&self) -> Vec<MergeName> {
-        self.shape_of(&self.meta.tip().trees).ready
     }
 
     // Counting.

@@ -1,0 +1,110 @@
+//! Deciding: what is permanent and what goes. All of it works on the Meta table; no page is read.
+
+use coppice_types::{Epoch, Version};
+
+use crate::{
+    Engine, PrepareId, Result, ShardState,
+    meta::{MetaOp, VersionId},
+};
+
+impl Engine {
+    /// Makes a staged version and those that it builds on permanent. Its siblings go; what builds on it stays. Nothing
+    /// happens if it is decided already.
+    ///
+    /// # Errors
+    /// `StateMissing`.
+    pub fn settle(&mut self, state: &ShardState) -> Result<()> {
+        let record = self.find(state)?;
+        if record.decided {
+            return Ok(());
+        }
+        let mut line = vec![record.id];
+        let mut parent = record.parent;
+        while !self.meta.versions[&parent].decided {
+            line.push(parent);
+            parent = self.meta.versions[&parent].parent;
+        }
+        for id in line.iter().rev() {
+            self.apply(MetaOp::Settle(*id));
+        }
+        let kept = self.meta.with_descendants(line[0]);
+        let dropped = self.meta.staged.iter().copied().filter(|id| !kept.contains(id)).collect();
+        self.drop_versions(dropped);
+        Ok(())
+    }
+
+    /// [`Engine::settle`], then every other staged version is dropped.
+    ///
+    /// # Errors
+    /// `StateMissing`; nothing is dropped then.
+    pub fn adopt(&mut self, state: &ShardState) -> Result<()> {
+        self.settle(state)?;
+        self.abort_all_staged();
+        Ok(())
+    }
+
+    /// Drops a staged version and all that builds on it; says how many that were.
+    pub fn abort(&mut self, version: Version, prepare_id: PrepareId) -> usize {
+        let named = |id: &&VersionId| {
+            let record = &self.meta.versions[*id];
+            record.stamp.version == version && record.prepare_id == prepare_id
+        };
+        let Some(id) = self.meta.staged.iter().find(named).copied() else { return 0 };
+        let family = self.meta.with_descendants(id);
+        let count = family.len();
+        self.drop_versions(family);
+        count
+    }
+
+    /// Drops every staged version; says how many that were.
+    pub fn abort_all_staged(&mut self) -> usize {
+        let all: Vec<VersionId> = self.meta.staged.iter().copied().collect();
+        let count = all.len();
+        self.drop_versions(all);
+        count
+    }
+
+    fn drop_versions(&mut self, ids: Vec<VersionId>) {
+        for id in ids {
+            self.apply(MetaOp::DropVersion(id));
+        }
+        for id in self.meta.needless_merges() {
+            self.apply(MetaOp::DropMerge(id));
+        }
+        let meta = &self.meta;
+        let tips = || meta.staged.iter().map(|id| &meta.versions[id]).chain([meta.tip()]);
+        let lost = self.merge.take_if(|task| !tips().any(|tip| task.stands_in(&tip.trees)));
+        if let Some(task) = lost {
+            self.meta.discard_all(&task.delta);
+            self.forget_freed();
+        }
+    }
+
+    /// Drops every staged version and every decided one above `to`; gives the new tip. A frozen tree that was active there
+    /// is active again, since versions list their trees.
+    ///
+    /// # Errors
+    /// `Pruned` below the boundary; nothing is dropped then.
+    pub fn rollback(&mut self, to: Version, epoch: Epoch) -> Result<ShardState> {
+        self.check_usable()?;
+        let target = self.decided_at(to)?;
+        let decided = self.meta.decided.range(to.next()..).map(|(_, id)| *id);
+        let dropped = self.meta.staged.iter().copied().chain(decided).collect();
+        self.drop_versions(dropped);
+        self.apply(MetaOp::SetEpoch(epoch.max(self.meta.epoch)));
+        assert_eq!(self.decided(), target);
+        Ok(target)
+    }
+
+    /// Drops the decided versions below the newest one at or below `before`. Staged versions are not touched.
+    ///
+    /// # Errors
+    /// If a failed superblock write has made the engine unusable.
+    pub fn prune(&mut self, before: Version) -> Result<()> {
+        self.check_usable()?;
+        if before > self.meta.boundary {
+            self.apply(MetaOp::Prune(before));
+        }
+        Ok(())
+    }
+}
