@@ -15,7 +15,7 @@ use coppice_types::{ClusterId, GroupId, Params, Reason};
 use futures::Stream;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    sync::oneshot,
+    sync::{oneshot, watch},
 };
 use tonic::transport::{Server, server::Connected};
 
@@ -125,6 +125,8 @@ pub struct Hosted {
     pub runtime: tokio::runtime::Handle,
     /// The queues to other nodes.
     pub peers: Peers,
+    /// Set when the node ends: streams that would last for ever end too.
+    pub closing: watch::Sender<bool>,
     nodes: BTreeMap<u32, String>,
     learned: RwLock<BTreeMap<u64, String>>,
     replicas: RwLock<BTreeMap<GroupId, Replica>>,
@@ -422,6 +424,7 @@ fn hosted(options: Options, weak: &Weak<Hosted>, runtime: tokio::runtime::Handle
         seed: options.seed,
         tuning: options.tuning,
         runtime,
+        closing: watch::Sender::new(false),
         nodes: options.nodes,
         learned: RwLock::default(),
         replicas: RwLock::default(),
@@ -543,11 +546,16 @@ impl Handle {
         };
         let retiring = groups.iter().filter_map(|group| self.inner.hosted.replica(*group));
         futures::future::join_all(retiring.map(|replica| async move { replica.retire().await })).await;
-        self.kill().await;
+        self.close(DRAIN_TIMEOUT).await;
     }
 
     /// Stops the node as if its process had died.
     pub async fn kill(&self) {
+        self.close(Duration::ZERO).await;
+    }
+
+    /// Ends replicas, streams and server; open calls have so long to end.
+    async fn close(&self, drain: Duration) {
         let _one_at_a_time = self.inner.changing.lock().await;
         let groups: Vec<GroupId> = {
             let replicas = self.inner.hosted.replicas.read().unwrap_or_else(PoisonError::into_inner);
@@ -558,10 +566,11 @@ impl Handle {
             let _ = self.end(group).await;
         }
         self.inner.hosted.peers.stop();
+        self.inner.hosted.closing.send_replace(true);
         drop(self.inner.shutdown.lock().unwrap_or_else(PoisonError::into_inner).take());
         let server = self.inner.server.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut server) = server
-            && tokio::time::timeout(DRAIN_TIMEOUT, &mut server).await.is_err()
+            && tokio::time::timeout(drain, &mut server).await.is_err()
         {
             server.abort();
         }

@@ -1,15 +1,16 @@
 //! The loop of a replica's thread: take what arrived, tick, let raft advance, apply, compare, answer, flush.
 
 use std::{
-    collections::BTreeSet,
-    sync::{Arc, PoisonError, RwLockWriteGuard, atomic::Ordering},
+    cell::Cell,
+    collections::{BTreeSet, VecDeque},
+    sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError, atomic::Ordering},
     thread::JoinHandle,
     time::Duration,
 };
 
 use bytes::Bytes;
 use coppice_consensus::{
-    Change as RaftChange, Error as ConsensusError, Group, Message, Output, Position, RaftId, Role,
+    Change as RaftChange, Committed, Error as ConsensusError, Group, Message, Output, Position, RaftId, Role,
 };
 use coppice_proto::v1::{DigestReport, MergeReport, PeerMessage, peer_message::Body};
 use coppice_types::{Digest, ErrorKind, Reason};
@@ -37,6 +38,10 @@ const CARE_TICKS: u64 = 10;
 const REPEATED_MAX: usize = 64;
 /// Ticks that a retiring leader waits for another one.
 const RETIRE_TICKS_MAX: u64 = 40;
+/// How soon this thread tries again when a reader is in its way.
+const BLOCKED_WAIT: Duration = Duration::from_millis(1);
+/// Entries that wait to be applied, beyond which no more are proposed.
+const BACKLOG_MAX: usize = 1024;
 /// Ticks to make up for at once after a pause; a longer one is not made up for.
 const LATE_TICKS_MAX: u32 = 4;
 
@@ -51,6 +56,10 @@ pub(super) struct Actor<M: StateMachine> {
     pub(super) touched: BTreeSet<u64>,
     pub(super) voters: Voters,
     pub(super) members: Vec<RaftId>,
+    /// Committed entries that are not applied yet.
+    pub(super) backlog: VecDeque<Committed>,
+    /// A reader was in the way of this thread.
+    blocked: Cell<bool>,
     pub(super) waiters: Waiters<M::Reply>,
     pub(super) reads: Reads,
     pub(super) leading: bool,
@@ -87,6 +96,8 @@ impl<M: StateMachine> Actor<M> {
             touched: BTreeSet::new(),
             voters: Voters::default(),
             members: Vec::new(),
+            backlog: VecDeque::new(),
+            blocked: Cell::new(false),
             waiters: Waiters::new(),
             reads: Reads::default(),
             leading: false,
@@ -107,8 +118,33 @@ impl<M: StateMachine> Actor<M> {
         actor
     }
 
+    /// The state machine, once all readers have left it. For what is rare: the thread does nothing else meanwhile.
     pub(super) fn machine(&self) -> RwLockWriteGuard<'_, Option<M>> {
-        self.shared.machine.write().unwrap_or_else(PoisonError::into_inner)
+        self.shared.gate.close();
+        let machine = self.shared.machine.write().unwrap_or_else(PoisonError::into_inner);
+        self.shared.gate.open();
+        machine
+    }
+
+    /// The state machine, unless a reader has it: then no new ones are let in, and the thread is to try again soon.
+    pub(super) fn try_machine(&self) -> Option<RwLockWriteGuard<'_, Option<M>>> {
+        match self.shared.machine.try_write() {
+            Ok(machine) => {
+                self.shared.gate.open();
+                Some(machine)
+            }
+            Err(TryLockError::Poisoned(machine)) => Some(machine.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                self.shared.gate.close();
+                self.blocked.set(true);
+                None
+            }
+        }
+    }
+
+    /// The state machine, to look at. Only this thread writes, so this never waits.
+    pub(super) fn read_machine(&self) -> RwLockReadGuard<'_, Option<M>> {
+        self.shared.machine.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn now(&self) -> Duration {
@@ -139,7 +175,11 @@ impl<M: StateMachine> Actor<M> {
         }
         let mut busy = false;
         while !self.shared.mailbox.is_closed() && !self.ended {
-            let wait = if busy { Duration::ZERO } else { self.next_tick.saturating_sub(self.now()) };
+            let wait = match (busy, self.blocked.take()) {
+                (true, _) => Duration::ZERO,
+                (_, true) => BLOCKED_WAIT,
+                _ => self.next_tick.saturating_sub(self.now()),
+            };
             let inputs = self.shared.mailbox.take(wait);
             let idle = inputs.is_empty();
             for input in inputs {
@@ -148,6 +188,7 @@ impl<M: StateMachine> Actor<M> {
             self.tick()?;
             self.send_read_index();
             self.advance()?;
+            self.apply_backlog()?;
             self.compare()?;
             self.flush_if_due()?;
             self.publish();
@@ -197,7 +238,10 @@ impl<M: StateMachine> Actor<M> {
                 }
             }
             Some(Body::Merge(report)) => {
-                if let Some(machine) = self.machine().as_mut() {
+                // Told again by and by, if a reader is in the way now.
+                if let Some(mut machine) = self.try_machine()
+                    && let Some(machine) = machine.as_mut()
+                {
                     machine.note_built(from, &report.built);
                 }
             }
@@ -214,11 +258,11 @@ impl<M: StateMachine> Actor<M> {
         let grows = M::grows(&command);
         let refusal = if !self.leading || self.retiring.is_some() {
             self.not_leader()
-        } else if self.machine().is_none() {
+        } else if self.read_machine().is_none() {
             Refusal::new(Reason::Unavailable, "the leading replica does not serve")
         } else if self.full && grows {
             Refusal::new(Reason::ResourceExhausted, "the disk is full: reads, prune and rollback go on")
-        } else if !self.waiters.has_room() {
+        } else if self.backlog.len() >= BACKLOG_MAX || !self.waiters.has_room() {
             Refusal::new(Reason::ResourceExhausted, "too many commands wait for their outcome")
         } else {
             let command = Bytes::from(command);
@@ -337,7 +381,7 @@ impl<M: StateMachine> Actor<M> {
         for (index, own) in self.agreements.overdue(REPEATED_MAX) {
             self.broadcast(&Body::Digest(to_report(index, own, true)));
         }
-        let built = self.machine().as_ref().map(StateMachine::built).unwrap_or_default();
+        let built = self.read_machine().as_ref().map(StateMachine::built).unwrap_or_default();
         if !built.is_empty() {
             self.broadcast(&Body::Merge(MergeReport { built }));
         }
@@ -346,7 +390,7 @@ impl<M: StateMachine> Actor<M> {
     }
 
     fn send_read_index(&mut self) {
-        if self.reads.wants_index() && self.machine().is_some() {
+        if self.reads.wants_index() && self.read_machine().is_some() {
             match self.group.read_index() {
                 Ok(id) => self.reads.sent(id, self.now()),
                 Err(error) => tracing::trace!(%error, "no read index now"),
@@ -383,7 +427,8 @@ impl<M: StateMachine> Actor<M> {
         if let Some(install) = output.install {
             self.install(install.position)?;
         }
-        self.apply(output.committed)?;
+        self.backlog.extend(output.committed);
+        self.apply_backlog()?;
         for read in output.reads {
             self.reads.ready(read.id, read.index);
         }
@@ -445,6 +490,7 @@ impl<M: StateMachine> Actor<M> {
     /// The state machine is that of a snapshot now.
     pub(super) fn installed(&mut self, position: Position) {
         self.applied = position;
+        self.backlog.clear();
         self.unflushed_entries = 0;
         self.agreements = Agreements::new(self.config.identity.raft_id);
         self.shared.status.write().unwrap_or_else(PoisonError::into_inner).note.clear();
@@ -501,7 +547,7 @@ impl<M: StateMachine> Actor<M> {
 
     /// Background work of the state machine, when nothing else is to be done.
     fn work(&mut self) -> Result<bool, Error> {
-        let worked = match self.machine().as_mut() {
+        let worked = match self.try_machine().as_mut().and_then(|machine| machine.as_mut()) {
             Some(machine) => machine.work(),
             None => return Ok(false),
         };

@@ -10,22 +10,34 @@ use crate::{
     machine::{Applied, StateMachine},
 };
 
+/// What became of one command.
+enum Step<R> {
+    Applied(Applied<R>),
+    /// The state machine is closed, in quarantine.
+    Closed,
+    /// A reader holds it.
+    Busy,
+}
+
 impl<M: StateMachine> Actor<M> {
     /// Applies committed entries in order and tells the other replicas the outcomes. Raft gives an entry only after the fsync
-    /// that covers it here, so the reports are of durable entries.
-    pub(super) fn apply(&mut self, committed: Vec<Committed>) -> Result<(), Error> {
-        if committed.is_empty() {
-            return Ok(());
-        }
+    /// that covers it here, so the reports are of durable entries. Stops while a long read holds the state machine.
+    pub(super) fn apply_backlog(&mut self) -> Result<(), Error> {
+        let before = self.applied;
         let mut outcomes = Vec::new();
-        for Committed { position, payload } in committed {
+        while let Some(Committed { position, payload }) = self.backlog.pop_front() {
             match payload {
-                Payload::Data(command) => {
-                    if let Some(Applied { digest, reply }) = self.apply_one(position, &command)? {
+                Payload::Data(command) => match self.apply_one(position, &command)? {
+                    Step::Applied(Applied { digest, reply }) => {
                         self.waiters.applied(position, reply);
                         outcomes.push((position.index, digest));
                     }
-                }
+                    Step::Closed => {}
+                    Step::Busy => {
+                        self.backlog.push_front(Committed { position, payload: Payload::Data(command) });
+                        break;
+                    }
+                },
                 Payload::Empty => self.waiters.empty(position),
                 Payload::Membership(_) => {
                     self.note_members();
@@ -35,6 +47,9 @@ impl<M: StateMachine> Actor<M> {
             }
             self.applied = position;
             self.unflushed_entries += 1;
+        }
+        if self.applied == before {
+            return Ok(());
         }
         for &(index, digest) in &outcomes {
             self.agreements.note_own(index, digest);
@@ -46,15 +61,17 @@ impl<M: StateMachine> Actor<M> {
         Ok(())
     }
 
-    /// Applies one command; nothing in quarantine, where the state machine is closed.
-    fn apply_one(&mut self, position: Position, command: &[u8]) -> Result<Option<Applied<M::Reply>>, Error> {
-        let applied = match self.machine().as_mut() {
-            Some(machine) => machine.apply(position.index, command),
-            None => return Ok(None),
+    fn apply_one(&mut self, position: Position, command: &[u8]) -> Result<Step<M::Reply>, Error> {
+        let applied = match self.try_machine() {
+            None => return Ok(Step::Busy),
+            Some(mut machine) => match machine.as_mut() {
+                None => return Ok(Step::Closed),
+                Some(machine) => machine.apply(position.index, command),
+            },
         };
         match applied {
-            Ok(applied) => Ok(Some(applied)),
-            Err(error) => self.failed(error).map(|()| None),
+            Ok(applied) => Ok(Step::Applied(applied)),
+            Err(error) => self.failed(error).map(|()| Step::Closed),
         }
     }
 
@@ -68,7 +85,7 @@ impl<M: StateMachine> Actor<M> {
         if self.unflushed_entries == 0 {
             return Ok(());
         }
-        let bytes = self.machine().as_ref().map_or(0, StateMachine::unflushed_bytes);
+        let bytes = self.read_machine().as_ref().map_or(0, StateMachine::unflushed_bytes);
         let much = self.unflushed_entries >= tuning.flush_entries_max || bytes >= tuning.flush_bytes_max;
         if old || much { self.flush() } else { Ok(()) }
     }
@@ -85,14 +102,18 @@ impl<M: StateMachine> Actor<M> {
 
     /// Makes the state machine durable, then cuts the log up to what the older superblock needs.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
-        self.flushed_at = self.now();
         let position = self.applied;
-        let flushed = match self.machine().as_mut() {
-            Some(machine) if machine.durable() < position => {
-                machine.flush(position).map(|()| Some(machine.log_floor()))
-            }
-            _ => Ok(None),
+        let flushed = match self.try_machine() {
+            // Due again at once.
+            None => return Ok(()),
+            Some(mut machine) => match machine.as_mut() {
+                Some(machine) if machine.durable() < position => {
+                    machine.flush(position).map(|()| Some(machine.log_floor()))
+                }
+                _ => Ok(None),
+            },
         };
+        self.flushed_at = self.now();
         match flushed {
             Ok(floor) => {
                 self.unflushed_entries = 0;

@@ -1,7 +1,7 @@
 //! A running replica as the rest of the node sees it.
 
 use std::{
-    sync::{Arc, PoisonError, RwLock, atomic::AtomicU64},
+    sync::{Arc, Condvar, Mutex, PoisonError, RwLock, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -85,6 +85,39 @@ pub struct Status {
     pub note: String,
 }
 
+/// Lets a writer through where readers come and go without end: while it is closed, new readers wait.
+#[derive(Debug, Default)]
+pub struct Gate {
+    closed: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn set(&self, closed: bool) {
+        let mut now = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        if *now && !closed {
+            self.opened.notify_all();
+        }
+        *now = closed;
+    }
+
+    /// New readers wait from now on.
+    pub fn close(&self) {
+        self.set(true);
+    }
+
+    /// Readers pass again.
+    pub fn open(&self) {
+        self.set(false);
+    }
+
+    /// Waits while it is closed.
+    fn pass(&self) {
+        let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.opened.wait_while(closed, |closed| *closed));
+    }
+}
+
 /// What a replica's thread shares with the services.
 #[derive(Debug)]
 pub struct Shared<M: StateMachine> {
@@ -92,6 +125,8 @@ pub struct Shared<M: StateMachine> {
     pub mailbox: Arc<Mailbox<Input<M>>>,
     /// The state machine; none while the replica is in quarantine, takes in a snapshot, or has stopped.
     pub machine: RwLock<Option<M>>,
+    /// What readers pass before they take the state machine.
+    pub gate: Gate,
     /// The last applied entry, for those who wait for one.
     pub applied: watch::Sender<u64>,
     /// How it does.
@@ -193,6 +228,7 @@ impl<M: StateMachine> ReplicaHandle<M> {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn read_now<T>(&self, read: impl FnOnce(&M) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        self.shared.gate.pass();
         let machine = self.shared.machine.read().unwrap_or_else(PoisonError::into_inner);
         let Some(machine) = machine.as_ref() else {
             let message = format!("the replica of {} does not serve: {}", self.group, self.status().note);

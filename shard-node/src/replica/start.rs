@@ -12,7 +12,7 @@ use coppice_types::{ErrorKind, GroupId};
 
 use super::{
     actor::Actor,
-    handle::{ReplicaHandle, Shared, Status},
+    handle::{Gate, ReplicaHandle, Shared, Status},
 };
 use crate::{
     Error,
@@ -121,6 +121,7 @@ pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, Jo
     let shared = Arc::new(Shared {
         mailbox: Arc::new(Mailbox::new(PEER_QUEUE_MAX, REQUEST_QUEUE_MAX)),
         machine: RwLock::new(opened.machine),
+        gate: Gate::default(),
         applied: tokio::sync::watch::Sender::new(opened.applied.index),
         status: RwLock::new(Status { note: opened.note, ..Status::default() }),
         fetched_ms: AtomicU64::new(0),
@@ -140,6 +141,7 @@ fn run<M: StateMachine>(group: GroupId, shared: &Shared<M>, actor: Actor<M>) {
     let _stop = StopOnPanic;
     let result = actor.run();
     shared.mailbox.close();
+    shared.gate.open();
     *shared.machine.write().unwrap_or_else(PoisonError::into_inner) = None;
     let mut status = shared.status.write().unwrap_or_else(PoisonError::into_inner);
     status.role = "stopped";

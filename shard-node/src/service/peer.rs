@@ -43,8 +43,13 @@ impl Peer for PeerService {
     async fn exchange(&self, request: Request<Streaming<v1::PeerMessage>>) -> Result<Response<v1::PeerDone>, Status> {
         let node = self.caller(&request)?;
         let mut messages = request.into_inner();
-        while let Some(message) = messages.next().await {
-            let message = message?;
+        let mut closing = self.hosted.closing.subscribe();
+        loop {
+            let next = tokio::select! {
+                next = messages.next() => next,
+                _ = closing.wait_for(|closing| *closing) => None,
+            };
+            let Some(message) = next.transpose()? else { break };
             if message.cluster_id.as_ref() != self.hosted.cluster.as_bytes() {
                 return Err(Refusal::new(Reason::WrongCluster, "a message of another cluster").into());
             }

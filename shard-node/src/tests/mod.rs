@@ -405,6 +405,34 @@ async fn a_node_that_stops_in_order_hands_its_leadership_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_read_on_the_leader_costs_it_no_leadership() {
+    let cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    let leads = cluster.leader(SHARD).await;
+    let replica = cluster.node(leads).hosted().shard(SHARD).expect("it runs");
+    let (entered, inside) = std::sync::mpsc::channel();
+    let (leave, left) = std::sync::mpsc::channel();
+    let read = tokio::spawn(async move {
+        let long = move |_: &crate::shard::ShardMachine| {
+            entered.send(()).expect("the test waits");
+            left.recv().expect("the test says when");
+            Ok(())
+        };
+        replica.read(long).await
+    });
+    inside.recv().expect("the read begins");
+    let elections = cluster.tuning.tick * 60;
+    let (version, ()) = tokio::join!(leader.commit("a", "1"), async {
+        tokio::time::sleep(elections).await;
+        assert_eq!(cluster.status_role(leads), "leader", "heartbeats stopped during the read");
+        leave.send(()).expect("the read waits");
+    });
+    assert_eq!(version, 1);
+    read.await.expect("it ends").expect("it is answered");
+    assert_eq!(cluster.leader(SHARD).await, leads);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_that_is_held_or_of_another_cluster_or_replica_is_refused() {
     let mut cluster = Cluster::start(1).await;
     assert!(matches!(cluster.open(1, CLUSTER).await, Err(Error::InUse)));
