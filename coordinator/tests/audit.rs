@@ -25,6 +25,8 @@ mod common;
 use common::{World, commit, delete, put};
 
 type Operations = Vec<(Vec<u8>, RecordBody)>;
+/// Inputs and output of merges.
+type Merges = Vec<(Vec<Digest>, Digest)>;
 /// What clients sent, by shard and hash of the operation list: they need not know whether it was committed.
 type Sent = Arc<Mutex<BTreeMap<(ShardId, Digest), Operations>>>;
 
@@ -91,7 +93,7 @@ impl State {
 
     /// Applies a version's journal.
     fn apply(&mut self, header: &Header, journal: &[Entry], sent: &Sent) {
-        let mut touched: BTreeMap<ShardId, (Operations, Vec<(Vec<Digest>, Digest)>)> = BTreeMap::new();
+        let mut touched: BTreeMap<ShardId, (Operations, Merges)> = BTreeMap::new();
         let sent = sent.lock().expect("no client panics with it");
         for entry in journal {
             match entry {

@@ -10,7 +10,7 @@ use coppice_verify::{
 
 mod common;
 
-use common::{Fate, World, absent, at, bytes, commit, delete, get, put, reason, value_is};
+use common::{World, absent, at, bytes, commit, delete, get, proxy::Fate, put, reason, value_is};
 use coppice_proto::v1;
 
 type Client = coppice_proto::v1::ledger_client::LedgerClient<tonic::transport::Channel>;

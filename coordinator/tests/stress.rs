@@ -19,7 +19,7 @@ use tonic::transport::Channel;
 
 mod common;
 
-use common::{Fate, World, bytes, commit, put, reason};
+use common::{World, bytes, commit, proxy::Fate, put, reason};
 
 const ACCOUNTS: u64 = 12;
 const BALANCE: i64 = 100;

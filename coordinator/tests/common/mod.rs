@@ -16,7 +16,7 @@ use tonic::transport::Channel;
 
 pub mod proxy;
 
-pub use proxy::{Fate, Faults};
+use proxy::Faults;
 
 pub const CLUSTER: ClusterId = ClusterId([0xc0; 16]);
 /// No test waits longer for anything.
