@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use common::{
     Sample,
@@ -10,7 +10,14 @@ use common::{
     is_true,
 };
 use coppice_types::{Stamp, Version};
-use coppice_verify::{Step, check::Claim, hash::file_checksum, verify};
+use coppice_verify::{
+    Step,
+    check::{Answer, Claim, verify_trees},
+    hash::{RecordBody, file_checksum},
+    proof::{NodePart, Query, Subtree},
+    replay::{self, Node},
+    verify,
+};
 
 #[test]
 fn every_attack_fails_at_its_step() {
@@ -104,6 +111,64 @@ fn a_proof_of_another_key_or_cluster_is_not_believed() {
     let other = coppice_verify::note::SignerKey::from_seed(sample.ledger.key.name(), &[9; 32]).expect("a name");
     let failure = verify(&bytes, other.verifier(), None).expect_err("another key");
     assert_eq!(failure.to_string(), "checkpoint: no signature of the trusted key");
+}
+
+/// Shows each entry and each child with these chances in 8.
+fn random_part(sample: &mut Sample, node: &Node, reveal: u64, expand: u64) -> NodePart<'static> {
+    let count = node.entry_hashes().len();
+    let mut shown: BTreeSet<usize> = (0..count).filter(|_| sample.random(8) < reveal).collect();
+    if shown.is_empty() && count > 0 {
+        shown.insert(sample.random(count as u64) as usize);
+    }
+    replay::part(node, &shown, |_, child| match sample.random(8) < expand {
+        true => Subtree::Expanded(random_part(sample, child, reveal, expand)),
+        false => Subtree::Hash(child.hash()),
+    })
+}
+
+/// Whatever a server shows and hides of the trees that the ledger committed to: an answer is either refused or true.
+#[test]
+fn no_choice_of_what_to_show_proves_anything_false() {
+    let mut sample = Sample::standard();
+    let targets = targets(&sample);
+    let forest = sample.ledger.head_version().forests[sample.ledger.shard_map.index_of(&targets.updated)].clone();
+    let (digest, stamp, live) = (forest.digest(), sample.ledger.head(), forest.live());
+    let keys = Sample::keys();
+    let mut proven = [0; 3];
+    for round in 0..1500 {
+        let (reveal, expand) = (4 + round % 5, 5 + round / 5 % 4);
+        let mut list = forest.prove_range(b"", None);
+        for (shown, tree) in list.trees.iter_mut().zip(forest.trees()) {
+            let part = Subtree::Expanded(random_part(&mut sample, &tree.root, reveal, expand));
+            let hidden = sample.random(8) == 0;
+            shown.root = if hidden { Subtree::Hash(tree.root.hash()) } else { part };
+        }
+        let ask = |query: Query<'static>| verify_trees(list.clone(), &digest, stamp, &query);
+        for key in &keys {
+            let Ok(Answer::Keys(answers)) = ask(Query::Keys(vec![Cow::Owned(key.clone())])) else { continue };
+            let record = live.iter().find(|record| record.key == *key);
+            let shown = answers[0].1.as_ref().map(|shown| (shown.stamp, shown.value_hash));
+            let expected = record.and_then(|record| match record.body {
+                RecordBody::Put { value_hash, .. } => Some((record.stamp, value_hash)),
+                RecordBody::Tombstone => None,
+            });
+            assert_eq!(shown, expected, "round {round}, {}", String::from_utf8_lossy(key));
+            proven[usize::from(shown.is_some())] += 1;
+        }
+        for _ in 0..20 {
+            let from = sample.random(keys.len() as u64 - 1) as usize;
+            let to = from + 1 + sample.random(8) as usize;
+            let (low, high) = (keys[from].clone(), keys.get(to).cloned().filter(|high| *high > keys[from]));
+            let query = Query::Range { low: Cow::Owned(low.clone()), high: high.clone().map(Cow::Owned) };
+            let Ok(Answer::Range { records, .. }) = ask(query) else { continue };
+            let inside = |key: &[u8]| low[..] <= *key && high.as_ref().is_none_or(|high| *key < **high);
+            let expected: Vec<&[u8]> = live.iter().map(|record| &record.key[..]).filter(|key| inside(key)).collect();
+            let shown: Vec<&[u8]> = records.iter().map(|record| &*record.key).collect();
+            assert_eq!(shown, expected, "round {round}");
+            proven[2] += 1;
+        }
+    }
+    assert!(proven.iter().all(|count| *count > 1000), "absences, values, ranges proven by chance: {proven:?}");
 }
 
 /// Whatever versions an honest server once proved, it can't prove them any more after a rollback.
