@@ -361,6 +361,18 @@ impl Maker<'_> {
         self.change("the record of a key in another shard's trees", "query", elsewhere.clone(), |proof| {
             proof.query = Query::Keys(vec![Cow::Owned(old.clone())]);
         });
+        for (name, own, other) in
+            [("absence of a key shown by a later shard", 0, 2), ("absence of a key shown by an earlier shard", 2, 0)]
+        {
+            let forests = &ledger.versions[&stamp].forests;
+            let present = forests[own].live().first().expect("a live record").key.clone();
+            let other_low = ledger.shard_map.shards()[other].low.clone();
+            let other_key = if other_low.is_empty() { b"key-00".to_vec() } else { other_low };
+            self.change(name, "query", ledger.prove_keys(stamp, &[&other_key], false), |proof| {
+                proof.query = Query::Keys(vec![Cow::Owned(present)]);
+                proof.shards[0].trees = forests[other].prove_range(b"", None);
+            });
+        }
         self.change("another shard's bounds", "state", elsewhere, |proof| {
             proof.query = Query::Keys(vec![Cow::Owned(old.clone())]);
             proof.shards[0].low = Cow::Borrowed(b"");
