@@ -80,13 +80,26 @@ impl<'e> View<'e> {
     fn unchanged_since(&self, key: &[u8]) -> Result<Version> {
         let path = self.trees()[0].path(&self.engine.store, key)?;
         // A node that holds keys on both sides has held this one's place since it was made: had the key's record gone
-        // since, the node would have been made anew. The root holds every place.
+        // since, the node would have been made anew.
         let holds = |node: &&Node| {
             let above = node.search(key).unwrap_or_else(|above| above);
             above > 0 && above < node.len()
         };
-        let node = path.iter().rev().find(holds).or(path.first());
-        Ok(node.map_or(self.record.stamp.version, Node::made_at).min(self.record.stamp.version))
+        let node = path.iter().rev().find(holds);
+        Ok(node.map_or_else(|| self.same_tree_since(), Node::made_at).min(self.record.stamp.version))
+    }
+
+    /// The oldest version on this view's line that has its active tree. The root's own version would not say it: a node that is left
+    /// alone becomes the root without being made anew.
+    fn same_tree_since(&self) -> Version {
+        let mut since = *self;
+        while let Some(before) = since.before(since.record.stamp.version) {
+            if before.trees()[0].id() != self.trees()[0].id() {
+                break;
+            }
+            since = before;
+        }
+        since.record.stamp.version
     }
 
     /// Stamp of the oldest version on this view's line that is not below `version`, which is not above this view's.

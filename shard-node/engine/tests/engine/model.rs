@@ -110,3 +110,23 @@ fn an_engine_answers_as_the_model_does() {
         run.finish();
     });
 }
+
+/// The left leaf, which nothing has touched since version 1, becomes the root: it does not say when the right one went.
+#[test]
+fn a_delete_that_lowers_a_tree_is_in_the_history() {
+    let params = Params { key_bytes_max: 16, node_bytes: 352, fanout: 4, capacity: 100, ..Params::default() };
+    let mut run = Run::with(SimRng::new(0), &params);
+    let put = |key: u8| Operation { key: vec![key], change: Change::Put(vec![key]) };
+    let delete = |key: u8| Operation { key: vec![key], change: Change::Delete };
+    let steps = [(1..=5).map(put).collect(), vec![put(5)], vec![delete(4), delete(5)], vec![put(1)]];
+    let mut stamps = Vec::new();
+    for operations in steps {
+        run.commit(operations);
+        stamps.push(run.model.tip().stamp);
+    }
+    let tip = run.model.tip().state;
+    let view = run.replica.engine().view(&tip).expect("it is here");
+    let changes = view.history(&[5], 10).expect("reads").changes;
+    let found: Vec<_> = changes.iter().map(|change| (change.stamp, change.record.is_some())).collect();
+    assert_eq!(found, [(stamps[2], false), (stamps[1], true), (stamps[0], true)]);
+}

@@ -218,7 +218,7 @@ fn check_diff(
     let other = generator.any_entry(model);
     let before = engine.view(&other.state).expect("it is here");
     let diff = after.diff(&before, low, high);
-    if model.line(entry).iter().all(|ancestor| ancestor.state != other.state) {
+    if model.line(entry).iter().all(|ancestor| ancestor.id != other.id) {
         assert!(matches!(diff, Err(Error::NotAncestor { .. })), "{:?} is no ancestor", other.stamp);
         return;
     }

@@ -94,6 +94,12 @@ impl Model {
         self.decided.get(&state.version).is_some_and(|id| self.entries[id].state == *state)
     }
 
+    /// The version of a name; of staged twins the last, as in every engine.
+    pub fn find(&self, state: &ShardState) -> Option<&Arc<Entry>> {
+        let decided = self.decided.get(&state.version).map(|id| &self.entries[id]);
+        decided.filter(|entry| entry.state == *state).or_else(|| self.find_staged(state))
+    }
+
     /// What a stage may stand on: the tip or a staged version.
     pub fn base(&self, state: &ShardState) -> Option<&Arc<Entry>> {
         if self.tip().state == *state { Some(self.tip()) } else { self.find_staged(state) }

@@ -104,7 +104,8 @@ impl Generator {
 
     pub fn any_entry(&mut self, model: &Model) -> Arc<Entry> {
         let at = pick(&mut self.rng, model.entries.len());
-        Arc::clone(model.entries.values().nth(at).expect("below the count"))
+        let state = model.entries.values().nth(at).expect("below the count").state;
+        Arc::clone(model.find(&state).expect("it is there"))
     }
 
     /// A version between a bit below the boundary and a bit above the tip; mostly a recent one.
