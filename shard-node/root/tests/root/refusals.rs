@@ -270,6 +270,33 @@ fn a_wrong_rollback_is_refused() {
     assert_eq!(root.view().expect("founded").head, Stamp::new(2, 14));
 }
 
+/// Everything fits but one thing that no root shows.
+#[test]
+fn what_no_root_shows_is_checked_too() {
+    let (mut root, mut model) = grown();
+    // Version 12 was committed as (0, 12); its state can also be seen as (1, 12).
+    let good = model.rollback(12);
+    let mut alias = good.clone();
+    header(&mut alias, |header| {
+        let Body::Rollback(rollback) = &mut header.body else { panic!("a rollback") };
+        rollback.target.epoch = Epoch(1);
+    });
+    let refusal = model.refuse(&mut root, &Command::AppendHeader(alias));
+    assert_eq!(refusal, Refusal::Content("name of the target"));
+    model.accept(&mut root, &Command::AppendHeader(good));
+    // A state root over a leaf that claims another version than the one that changed it.
+    let good = full_commit(&mut model);
+    for wrong in [Version(0), model.head().version, model.head().version.next().next()] {
+        let mut bad = good.clone();
+        bad.changed_leaves[1].version = wrong;
+        let leaves = bad.changed_leaves.clone();
+        header(&mut bad, |header| header.state_root = coppice_verify::shard_map::state_root(&leaves));
+        let refusal = model.refuse(&mut root, &Command::AppendHeader(bad));
+        assert!(matches!(refusal, Refusal::Leaf { shard: ShardId(1), .. }), "{refusal}");
+    }
+    model.accept(&mut root, &Command::AppendHeader(good));
+}
+
 #[test]
 fn a_wrong_prune_is_refused() {
     let (mut root, mut model) = grown();
