@@ -12,7 +12,7 @@ use std::{
 
 use coppice_env::{Rng, SimRng};
 use coppice_proto::v1::{self, ledger_client::LedgerClient};
-use coppice_types::{Params, Reason};
+use coppice_types::{GroupId, Params, Reason, ShardId};
 use coppice_verify::header::{Body, Header};
 use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
@@ -101,6 +101,55 @@ async fn money_is_neither_made_nor_lost_by_concurrent_transfers() {
         task.await.expect("no client panics");
     }
     assert!(moved.load(Ordering::Relaxed) > 0, "some transfers were made");
+    assert_eq!(total(&mut client).await, BALANCE * i64::try_from(ACCOUNTS).expect("few"));
+}
+
+/// Whoever of the nine replicas is down: commits go on, and no money is made or lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn commits_go_on_while_each_replica_in_turn_is_down() {
+    let world = World::new(Params { capacity: 16, ..Params::default() }).await;
+    let running = world.leader().await;
+    found(&mut running.client.clone()).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let moved = Arc::new(AtomicU64::new(0));
+    let tasks: Vec<_> = (0..4)
+        .map(|seed| {
+            let (mut client, stop, moved) = (running.client.clone(), stop.clone(), moved.clone());
+            tokio::spawn(async move {
+                let mut rng = SimRng::new(seed);
+                while !stop.load(Ordering::Relaxed) {
+                    match transfer(&mut client, &mut rng).await {
+                        Ok(()) => {
+                            moved.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Err(error) => {
+                            let expected = [Reason::PreconditionFailed, Reason::Unavailable];
+                            assert!(expected.contains(&reason(&error)), "{error}");
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut client = running.client.clone();
+    for group in [GroupId::Root, GroupId::Shard(ShardId(0)), GroupId::Shard(ShardId(1))] {
+        for (ordinal, node) in (1..).zip(&world.nodes) {
+            node.stop_replica(group).await.expect("it stops");
+            let before = moved.load(Ordering::Relaxed);
+            let goes_on = timeout(common::LIMIT, async {
+                while moved.load(Ordering::Relaxed) < before + 3 {
+                    sleep(Duration::from_millis(5)).await;
+                }
+            });
+            goes_on.await.unwrap_or_else(|_| panic!("commits go on without {group} on node {ordinal}"));
+            assert_eq!(total(&mut client).await, BALANCE * i64::try_from(ACCOUNTS).expect("few"));
+            node.start_replica(world.replica(ordinal, group)).await.expect("it starts again");
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await.expect("no client panics");
+    }
     assert_eq!(total(&mut client).await, BALANCE * i64::try_from(ACCOUNTS).expect("few"));
 }
 

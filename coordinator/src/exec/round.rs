@@ -241,8 +241,9 @@ impl Sequencer {
         for (shard, error) in &failures {
             match status::kind(error) {
                 ErrorKind::Unavailable => self.set_down(*shard, error),
-                ErrorKind::Exhausted => tracing::warn!(%shard, %error, "a shard takes no writes"),
-                _ => return Err(Exit::Reset(format!("shard {shard} refused a prepare: {error}"))),
+                // The shard is not in the state that this leader thinks it is in.
+                ErrorKind::Fenced => return Err(Exit::Reset(format!("shard {shard} refused a prepare: {error}"))),
+                _ => tracing::warn!(%shard, %error, "a shard does not take a version"),
             }
         }
         Ok(Err(failures))
@@ -303,7 +304,8 @@ impl Sequencer {
 fn of_shard(shard: ShardId, error: &Status) -> Status {
     let reason = match status::kind(error) {
         ErrorKind::Exhausted => Reason::ResourceExhausted,
-        _ => Reason::Unavailable,
+        ErrorKind::Unavailable => Reason::Unavailable,
+        _ => Reason::Internal,
     };
     status::refuse(reason, format!("not committed: shard {shard}: {}", error.message()))
 }

@@ -154,6 +154,12 @@ impl World {
         Self { net, nodes, faults, picked, params, map, limits }
     }
 
+    /// How a replica of the first incarnation is started again.
+    pub fn replica(&self, ordinal: u32, group: GroupId) -> ReplicaOptions {
+        let voters = (1..=u32::try_from(self.nodes.len()).expect("nodes are few")).map(|of| raft_id(of, 1)).collect();
+        ReplicaOptions { group, raft_id: raft_id(ordinal, 1), bootstrap: Bootstrap::New { voters } }
+    }
+
     pub fn key(&self) -> SignerKey {
         SignerKey::from_seed(&origin("coppice.test", &CLUSTER), &[9; 32]).expect("it is a name")
     }
