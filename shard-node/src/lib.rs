@@ -12,6 +12,7 @@ pub mod agreement;
 mod convert;
 mod error;
 pub mod home;
+mod hosted;
 pub mod limits;
 pub mod machine;
 pub mod mailbox;
@@ -29,7 +30,8 @@ pub mod shard;
 mod tests;
 
 pub use error::Error;
+pub use hosted::{Hosted, Replica, ordinal, raft_id};
 pub use net::{Connector, DuplexNet, Incoming, Pipe, endpoint};
-pub use node::{Handle, Hosted, Node, Options, Replica, ReplicaOptions, ordinal, raft_id};
+pub use node::{Handle, Node, Options, ReplicaOptions};
 pub use refusal::Refusal;
 pub use replica::{Bootstrap, Tuning};

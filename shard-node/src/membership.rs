@@ -15,7 +15,8 @@ use tonic::Status;
 
 use crate::{
     Error,
-    node::{Handle, Hosted, ReplicaOptions, ordinal, raft_id},
+    hosted::{Hosted, ordinal, raft_id},
+    node::{Handle, ReplicaOptions},
     replica::Bootstrap,
 };
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError, RwLock, Weak, atomic::Ordering},
+    sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
     time::Duration,
 };
@@ -11,49 +11,27 @@ use coppice_env::{Clock, Storage};
 use coppice_proto::v1::{
     self, node_server::NodeServer, peer_server::PeerServer, root_server::RootServer, shard_server::ShardServer,
 };
-use coppice_types::{ClusterId, GroupId, Params, Reason};
+use coppice_types::{ClusterId, GroupId, Params};
 use futures::Stream;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    sync::{oneshot, watch},
+    sync::oneshot,
 };
 use tonic::transport::{Server, server::Connected};
 
 use crate::{
-    Error, convert,
+    Error,
     home::{self, Identity},
-    limits::{
-        CALLS_PER_CONNECTION_MAX, KEEPALIVE_INTERVAL, PEER_MESSAGE_EXTRA_BYTES, SNAPSHOT_CHUNK_BYTES, WINDOW_BYTES,
-        message_bytes,
-    },
-    machine::StateMachine,
+    hosted::{Hosted, Replica},
+    limits::{CALLS_PER_CONNECTION_MAX, KEEPALIVE_INTERVAL, PEER_MESSAGE_EXTRA_BYTES, WINDOW_BYTES},
     net::Connector,
-    peers::{Peers, Sender},
-    refusal::Refusal,
-    replica::{self, Bootstrap, Change, Config, Input, ReplicaHandle, Status, Tuning},
-    root::RootMachine,
+    replica::{self, Bootstrap, Config, Tuning},
     service::{NodeService, PeerService, RootService, ShardService},
-    shard::{ShardConfig, ShardMachine},
+    shard::ShardConfig,
 };
 
-/// How long a replica may take to hand over leadership and flush.
-const RETIRE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long open calls may take to end when the node stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Raft ids of unknown ordinals whose node is remembered.
-const LEARNED_MAX: usize = 1024;
-
-/// The raft id of a replica: `ordinal` names the node's place, `incarnation` counts its disks from 1. Never used twice.
-#[must_use]
-pub fn raft_id(ordinal: u32, incarnation: u32) -> u64 {
-    u64::from(ordinal) << 32 | u64::from(incarnation)
-}
-
-/// The ordinal of a raft id.
-#[must_use]
-pub fn ordinal(raft_id: u64) -> u32 {
-    u32::try_from(raft_id >> 32).expect("32 bits are left")
-}
 
 /// What a node is made of.
 #[derive(Debug)]
@@ -85,250 +63,10 @@ pub struct Options {
 pub struct ReplicaOptions {
     /// Its group.
     pub group: GroupId,
-    /// Its raft id, see [`raft_id`].
+    /// Its raft id, see [`raft_id`](crate::raft_id).
     pub raft_id: u64,
     /// How it begins if it has no directory yet; ignored otherwise.
     pub bootstrap: Bootstrap,
-}
-
-/// A replica of either kind.
-#[derive(Clone, Debug)]
-pub enum Replica {
-    /// Of a shard.
-    Shard(ReplicaHandle<ShardMachine>),
-    /// Of the root group.
-    Root(ReplicaHandle<RootMachine>),
-}
-
-/// What the services and replicas of one node share.
-#[derive(Debug)]
-pub struct Hosted {
-    /// The node's name.
-    pub node: String,
-    /// Its cluster.
-    pub cluster: ClusterId,
-    /// The genesis parameters.
-    pub params: Params,
-    /// The largest message of the API.
-    pub message_bytes_max: usize,
-    /// The node's directory.
-    pub storage: Arc<dyn Storage>,
-    /// The way to other nodes.
-    pub connector: Arc<dyn Connector>,
-    /// Time.
-    pub clock: Arc<dyn Clock>,
-    /// For random delays.
-    pub seed: u64,
-    /// The replicas' pace.
-    pub tuning: Tuning,
-    /// Where asynchronous work runs.
-    pub runtime: tokio::runtime::Handle,
-    /// The queues to other nodes.
-    pub peers: Peers,
-    /// Set when the node ends: streams that would last for ever end too.
-    pub closing: watch::Sender<bool>,
-    nodes: BTreeMap<u32, String>,
-    learned: RwLock<BTreeMap<u64, String>>,
-    replicas: RwLock<BTreeMap<GroupId, Replica>>,
-}
-
-impl Replica {
-    /// Its raft id.
-    #[must_use]
-    pub fn raft_id(&self) -> u64 {
-        match self {
-            Self::Shard(replica) => replica.raft_id,
-            Self::Root(replica) => replica.raft_id,
-        }
-    }
-
-    /// How it does.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        match self {
-            Self::Shard(replica) => replica.status(),
-            Self::Root(replica) => replica.status(),
-        }
-    }
-
-    /// Changes the group's members; the replica must lead.
-    ///
-    /// # Errors
-    /// If it does not, or the change is refused or not done in time.
-    pub async fn change(&self, limit: Duration, change: Change) -> Result<(), Refusal> {
-        match self {
-            Self::Shard(replica) => replica.ask(limit, |answer| Input::Change(change, answer)).await,
-            Self::Root(replica) => replica.ask(limit, |answer| Input::Change(change, answer)).await,
-        }
-    }
-
-    /// Bytes of a pinned snapshot.
-    ///
-    /// # Errors
-    /// If it is not pinned (any more) or cannot be read.
-    pub async fn read_snapshot(
-        &self,
-        request: &v1::FetchSnapshotRequest,
-        offset: u64,
-        now: Duration,
-    ) -> Result<Vec<u8>, Refusal> {
-        match self {
-            Self::Shard(replica) => read_snapshot(replica, request, offset, now).await,
-            Self::Root(replica) => read_snapshot(replica, request, offset, now).await,
-        }
-    }
-
-    fn unreachable(&self, node: &str) {
-        // A full lane drops the news: the next lost message brings it again.
-        let _ = match self {
-            Self::Shard(replica) => {
-                replica.shared.mailbox.put(crate::mailbox::Lane::Peers, Input::Unreachable(node.to_owned()))
-            }
-            Self::Root(replica) => {
-                replica.shared.mailbox.put(crate::mailbox::Lane::Peers, Input::Unreachable(node.to_owned()))
-            }
-        };
-    }
-
-    fn close(&self) {
-        match self {
-            Self::Shard(replica) => replica.shared.mailbox.close(),
-            Self::Root(replica) => replica.shared.mailbox.close(),
-        }
-    }
-
-    async fn retire(&self) {
-        let retired = match self {
-            Self::Shard(replica) => replica.ask(RETIRE_TIMEOUT, Input::Retire).await,
-            Self::Root(replica) => replica.ask(RETIRE_TIMEOUT, Input::Retire).await,
-        };
-        if let Err(refusal) = retired {
-            tracing::warn!(reason = %refusal.reason, refusal.message, "a replica did not retire in order");
-        }
-    }
-
-    fn report(&self, group: GroupId, node: &str) -> v1::ReplicaReport {
-        let status = self.status();
-        let (disk, forest) = match self {
-            Self::Shard(replica) => {
-                let read = |machine: &ShardMachine| {
-                    let decided = machine.engine().decided();
-                    let shape = machine.engine().shape(&decided).ok();
-                    Ok((machine.disk_bytes(), Some((decided, shape))))
-                };
-                replica.read_now(read).unwrap_or_default()
-            }
-            Self::Root(replica) => (replica.read_now(|machine| Ok(machine.disk_bytes())).unwrap_or_default(), None),
-        };
-        let ids = |members: &[replica::Member]| members.iter().map(|member| member.raft_id).collect();
-        v1::ReplicaReport {
-            group: group.number(),
-            leader_raft_id: status.leader,
-            decided: forest.as_ref().map(|(decided, _)| convert::to_state(decided)),
-            shape: forest.and_then(|(_, shape)| shape).as_ref().map(convert::to_shape),
-            voters: ids(&status.voters),
-            learners: ids(&status.learners),
-            committed: status.committed,
-            status: Some(v1::ReplicaStatus {
-                raft_id: self.raft_id(),
-                node: node.to_owned(),
-                role: status.role.to_owned(),
-                applied: status.applied,
-                bytes_on_disk: disk,
-                note: status.note,
-            }),
-        }
-    }
-}
-
-async fn read_snapshot<M: StateMachine>(
-    replica: &ReplicaHandle<M>,
-    request: &v1::FetchSnapshotRequest,
-    offset: u64,
-    now: Duration,
-) -> Result<Vec<u8>, Refusal> {
-    let (id, file) = (request.snapshot_id, request.file.clone());
-    let read = move |machine: &M| {
-        let unavailable = |error: Error| Refusal::new(Reason::Unavailable, error.chain());
-        machine.read_snapshot(id, &file, offset, SNAPSHOT_CHUNK_BYTES).map_err(unavailable)
-    };
-    let bytes = replica.read(read).await?;
-    let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-    replica.shared.fetched_ms.store(now_ms, Ordering::Relaxed);
-    Ok(bytes)
-}
-
-impl Hosted {
-    /// The replica of a group that runs here.
-    #[must_use]
-    pub fn replica(&self, group: GroupId) -> Option<Replica> {
-        self.replicas.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
-    }
-
-    /// The replica of a shard's group that runs here.
-    ///
-    /// # Errors
-    /// `UNAVAILABLE` if there is none.
-    pub fn shard(&self, group: GroupId) -> Result<ReplicaHandle<ShardMachine>, Refusal> {
-        match self.replica(group) {
-            Some(Replica::Shard(replica)) => Ok(replica),
-            _ if group == GroupId::Root => Err(Refusal::new(Reason::InvalidArgument, "group 0 is the root group")),
-            _ => Err(Refusal::new(Reason::Unavailable, format!("no replica of {group} runs here"))),
-        }
-    }
-
-    /// The replica of the root group that runs here.
-    ///
-    /// # Errors
-    /// `UNAVAILABLE` if there is none.
-    pub fn root(&self) -> Result<ReplicaHandle<RootMachine>, Refusal> {
-        match self.replica(GroupId::Root) {
-            Some(Replica::Root(replica)) => Ok(replica),
-            _ => Err(Refusal::new(Reason::Unavailable, "no replica of the root group runs here")),
-        }
-    }
-
-    /// The node that hosts a raft id.
-    #[must_use]
-    pub fn node_of(&self, raft_id: u64) -> Option<String> {
-        let known = self.nodes.get(&ordinal(raft_id)).cloned();
-        known.or_else(|| self.learned.read().unwrap_or_else(PoisonError::into_inner).get(&raft_id).cloned())
-    }
-
-    /// Notes where a raft id of an ordinal that was not known at the start lives.
-    pub fn learn_node(&self, raft_id: u64, node: &str) {
-        if self.node_of(raft_id).is_none() {
-            let mut learned = self.learned.write().unwrap_or_else(PoisonError::into_inner);
-            if learned.len() < LEARNED_MAX {
-                learned.insert(raft_id, node.to_owned());
-            }
-        }
-    }
-
-    /// This node's ordinal.
-    #[must_use]
-    pub fn ordinal(&self) -> Option<u32> {
-        self.nodes.iter().find(|(_, name)| **name == self.node).map(|(&ordinal, _)| ordinal)
-    }
-
-    /// The names of all nodes.
-    pub fn nodes(&self) -> impl Iterator<Item = &str> {
-        self.nodes.values().map(String::as_str)
-    }
-
-    /// How all replicas do.
-    #[must_use]
-    pub fn report(&self) -> v1::NodeStatusResponse {
-        let replicas = self.replicas.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let replicas = replicas.iter().map(|(group, replica)| replica.report(*group, &self.node)).collect();
-        v1::NodeStatusResponse { node: self.node.clone(), replicas }
-    }
-
-    fn unreachable(&self, node: &str) {
-        for replica in self.replicas.read().unwrap_or_else(PoisonError::into_inner).values() {
-            replica.unreachable(node);
-        }
-    }
 }
 
 /// A running node. Clones are the same node.
@@ -376,7 +114,7 @@ impl Node {
         }
         let runtime = tokio::runtime::Handle::current();
         let replicas = options.replicas.clone();
-        let hosted = Arc::new_cyclic(|weak| hosted(options, weak, runtime));
+        let hosted = Arc::new_cyclic(|weak| Hosted::new(options, weak, runtime));
         let (shutdown, ended) = oneshot::channel();
         let inner = Inner {
             hosted: Arc::clone(&hosted),
@@ -395,39 +133,6 @@ impl Node {
         let server = serve(&hosted, incoming, ended);
         *handle.inner.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(tokio::spawn(server));
         Ok(handle)
-    }
-}
-
-fn hosted(options: Options, weak: &Weak<Hosted>, runtime: tokio::runtime::Handle) -> Hosted {
-    let weak = weak.clone();
-    let message_bytes_max = message_bytes(&options.params);
-    let sender = Sender {
-        node: options.node.clone(),
-        cluster: options.cluster_id,
-        connector: Arc::clone(&options.connector),
-        message_bytes_max: message_bytes_max + PEER_MESSAGE_EXTRA_BYTES,
-        unreachable: Arc::new(move |node| {
-            if let Some(hosted) = weak.upgrade() {
-                hosted.unreachable(node);
-            }
-        }),
-    };
-    Hosted {
-        peers: Peers::new(sender, runtime.clone()),
-        node: options.node,
-        cluster: options.cluster_id,
-        params: options.params,
-        message_bytes_max,
-        storage: options.storage,
-        connector: options.connector,
-        clock: options.clock,
-        seed: options.seed,
-        tuning: options.tuning,
-        runtime,
-        closing: watch::Sender::new(false),
-        nodes: options.nodes,
-        learned: RwLock::default(),
-        replicas: RwLock::default(),
     }
 }
 

@@ -13,6 +13,7 @@
 mod actor;
 mod apply;
 mod handle;
+mod requests;
 mod start;
 mod transfer;
 mod waiters;

@@ -17,10 +17,10 @@ use super::{
 use crate::{
     Error,
     home::{Home, Identity},
+    hosted::Hosted,
     limits::{PEER_QUEUE_MAX, REQUEST_QUEUE_MAX},
     machine::StateMachine,
     mailbox::Mailbox,
-    node::Hosted,
 };
 
 /// How a replica without a directory begins. One that has a directory goes on from it.

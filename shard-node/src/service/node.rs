@@ -7,7 +7,7 @@ use coppice_types::{GroupId, Reason};
 use tonic::{Request, Response, Status};
 
 use crate::{
-    node::Hosted,
+    hosted::Hosted,
     refusal::Refusal,
     replica::{Change, Member},
 };

@@ -9,8 +9,8 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
+    hosted::{Hosted, Replica},
     limits::STREAM_QUEUE_MAX,
-    node::{Hosted, Replica},
     peers::{CLUSTER, NODE},
     refusal::Refusal,
 };

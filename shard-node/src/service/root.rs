@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 
 use crate::{
     convert,
-    node::Hosted,
+    hosted::Hosted,
     refusal::Refusal,
     replica::ReplicaHandle,
     root::{self, RootMachine},

@@ -12,8 +12,8 @@ use tonic::{Request, Response, Status};
 
 use crate::{
     convert,
+    hosted::Hosted,
     limits::{SCAN_CHUNK_BYTES, STREAM_QUEUE_MAX},
-    node::Hosted,
     refusal::Refusal,
     replica::ReplicaHandle,
     shard::{Command, Context, ShardMachine},

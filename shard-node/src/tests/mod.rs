@@ -17,7 +17,7 @@ use coppice_verify::{
     shard_map::{ShardMap, state_root},
 };
 
-use crate::{Error, raft_id};
+use crate::{Error, machine::StateMachine, raft_id};
 
 fn record(key: &str, value: &str) -> (String, String) {
     (key.to_owned(), value.to_owned())
@@ -152,6 +152,44 @@ async fn a_leader_with_another_digest_answers_nothing_steps_down_and_is_rebuilt(
     let others: Vec<u32> = (1..=3).filter(|&ordinal| ordinal != spoiled).collect();
     cluster.leader_among(SHARD, &others).await;
     is_rebuilt(&cluster, &leader, spoiled).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_pages_never_become_an_answer_and_the_replica_is_rebuilt() {
+    let cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    leader.commit("b", "2").await;
+    leader.finalize().await;
+    let damaged = if cluster.leader(SHARD).await == 1 { 2 } else { 1 };
+    let disk = &cluster.disks[&damaged];
+    let durable = until("the version is flushed", async || {
+        let replica = cluster.node(damaged).hosted().shard(SHARD).ok()?;
+        replica
+            .read_now(|machine| Ok(machine.durable().index))
+            .ok()
+            .filter(|&index| index >= replica.status().committed)
+    })
+    .await;
+    assert!(durable > 0);
+    cluster.node(damaged).stop_replica(SHARD).await.expect("stopped");
+    for file in ["data", "index"] {
+        let path = format!("group-1/state-1/{file}");
+        let len =
+            disk.storage().open(&path, coppice_env::OpenMode::Existing).expect("it exists").len().expect("measured");
+        (0..len / 512).for_each(|sector| disk.flip_bit(&path, sector * 512 + 37, 2));
+    }
+    let options = cluster.options(damaged, CLUSTER).replicas.remove(1);
+    cluster.node(damaged).start_replica(options).await.expect("started");
+    until("a right answer", async || match leader.get(damaged, "a").await {
+        Ok(value) => {
+            assert_eq!(value.as_deref(), Some("1"));
+            Some(())
+        }
+        Err(_) => None,
+    })
+    .await;
+    is_rebuilt(&cluster, &leader, damaged).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,157 @@
+//! What a replica is asked: messages of peers, commands, changes of members, to retire.
+
+use bytes::Bytes;
+use coppice_consensus::{Change as RaftChange, Error as ConsensusError, Message, RaftId};
+use coppice_proto::v1::{PeerMessage, peer_message::Body};
+use coppice_types::{Digest, ErrorKind, Reason};
+
+use super::{
+    actor::{Actor, to_report},
+    handle::{Answer, Change, Member},
+};
+use crate::{Error, machine::StateMachine, refusal::Refusal};
+
+/// Entries that wait to be applied, beyond which no more are proposed.
+const BACKLOG_MAX: usize = 1024;
+
+impl<M: StateMachine> Actor<M> {
+    pub(super) fn peer(&mut self, message: PeerMessage, node: &str) {
+        let from = message.from_raft_id;
+        self.config.hosted.learn_node(from, node);
+        match message.body {
+            Some(Body::Raft(bytes)) => match Message::decode(&bytes) {
+                Ok(message) if message.from().0 == from && message.to().0 == self.config.identity.raft_id => {
+                    if let Err(error) = self.group.step(message) {
+                        tracing::debug!(group = %self.config.identity.group, from, %error, "a message was refused");
+                    }
+                }
+                Ok(_) => tracing::warn!(from, node, "a message between other replicas than its envelope says"),
+                Err(error) => tracing::warn!(from, node, %error, "a message that cannot be read"),
+            },
+            Some(Body::Digest(report)) => {
+                let Some(digest) = Digest::from_slice(&report.digest) else { return };
+                self.agreements.note_report(from, report.raft_index, digest);
+                self.touched.insert(report.raft_index);
+                if let (true, Some(own)) = (report.want_answer, self.agreements.own(report.raft_index)) {
+                    self.send_to(from, Body::Digest(to_report(report.raft_index, own, false)));
+                }
+            }
+            Some(Body::Merge(report)) => {
+                // Told again by and by, if a reader is in the way now.
+                if let Some(mut machine) = self.try_machine()
+                    && let Some(machine) = machine.as_mut()
+                {
+                    machine.note_built(from, &report.built);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn not_leader(&self) -> Refusal {
+        let leader = self.group.status().leader.filter(|leader| leader.0 != self.config.identity.raft_id);
+        Refusal::not_leader(&leader.and_then(|leader| self.config.hosted.node_of(leader.0)).unwrap_or_default())
+    }
+
+    pub(super) fn propose(&mut self, command: Vec<u8>, answer: Answer<M::Reply>) -> Result<(), Error> {
+        let grows = M::grows(&command);
+        let refusal = if !self.leading || self.retiring.is_some() {
+            self.not_leader()
+        } else if self.read_machine().is_none() {
+            Refusal::new(Reason::Unavailable, "the leading replica does not serve")
+        } else if self.full && grows {
+            Refusal::new(Reason::ResourceExhausted, "the disk is full: reads, prune and rollback go on")
+        } else if self.backlog.len() >= BACKLOG_MAX || !self.waiters.has_room() {
+            Refusal::new(Reason::ResourceExhausted, "too many commands wait for their outcome")
+        } else {
+            let command = Bytes::from(command);
+            let mut proposed = self.group.propose(command.clone());
+            if proposed.as_ref().is_err_and(is_full) {
+                self.note_full()?;
+                if !grows {
+                    proposed = self.group.propose(command);
+                }
+            }
+            match proposed {
+                Ok(position) => {
+                    self.waiters.command(position, answer);
+                    return Ok(());
+                }
+                Err(error) => self.refusal(&error),
+            }
+        };
+        // A caller that has gone needs no answer.
+        drop(answer.send(Err(refusal)));
+        Ok(())
+    }
+
+    fn refusal(&self, error: &ConsensusError) -> Refusal {
+        match (error, error.kind()) {
+            (ConsensusError::NotLeader { .. }, _) => self.not_leader(),
+            (_, ErrorKind::Exhausted) => Refusal::new(Reason::ResourceExhausted, error.to_string()),
+            (_, ErrorKind::Invalid | ErrorKind::Conflict) => Refusal::new(Reason::InvalidArgument, error.to_string()),
+            _ => Refusal::new(Reason::Unavailable, error.to_string()),
+        }
+    }
+
+    pub(super) fn change(&mut self, change: Change, answer: Answer<()>) {
+        if !self.leading {
+            drop(answer.send(Err(self.not_leader())));
+            return;
+        }
+        let membership = self.group.status().membership;
+        let done = match &change {
+            Change::AddLearner(member) => membership.contains(RaftId(member.raft_id)),
+            Change::Promote(id) => membership.is_voter(RaftId(*id)),
+            Change::Remove(id) => !membership.contains(RaftId(*id)),
+        };
+        if done && !membership.is_joint() {
+            return drop(answer.send(Ok(())));
+        }
+        let change = match change {
+            Change::AddLearner(Member { raft_id, node }) => {
+                self.config.hosted.learn_node(raft_id, &node);
+                RaftChange::AddLearner(RaftId(raft_id))
+            }
+            Change::Promote(id) => match self.has_state(RaftId(id)) {
+                Ok(()) => RaftChange::Promote(RaftId(id)),
+                Err(refusal) => return drop(answer.send(Err(refusal))),
+            },
+            Change::Remove(id) => RaftChange::Remove(RaftId(id)),
+        };
+        match self.group.change_membership(&[change]) {
+            Ok(position) => self.waiters.change(position, answer),
+            Err(error) => drop(answer.send(Err(self.refusal(&error)))),
+        }
+    }
+
+    /// A learner without a state would only add to the majority that is needed. Raft itself checks how far it is behind.
+    fn has_state(&self, id: RaftId) -> Result<(), Refusal> {
+        let status = self.group.status();
+        match status.peers.iter().find(|peer| peer.id == id) {
+            Some(peer) if peer.learner && (peer.matched == 0 || peer.snapshotting) => {
+                Err(Refusal::new(Reason::Unavailable, "the learner has not taken in a snapshot yet"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn retire(&mut self, answer: Answer<()>) {
+        self.retiring = Some((self.ticks, answer));
+        if !self.leading {
+            return;
+        }
+        let status = self.group.status();
+        let heirs = status.peers.iter().filter(|peer| !peer.learner && peer.active && peer.id != status.id);
+        if let Some(heir) = heirs.max_by_key(|peer| peer.matched)
+            && let Err(error) = self.group.transfer_leader(heir.id)
+        {
+            tracing::debug!(%error, "leadership could not be handed over");
+        }
+    }
+}
+
+/// The storage has no room, as opposed to one of raft's own bounds.
+fn is_full(error: &ConsensusError) -> bool {
+    matches!(error, ConsensusError::Io { .. }) && error.kind() == ErrorKind::Exhausted
+}
