@@ -12,7 +12,7 @@ use raft::{Error as RaftError, GetEntriesContext, RaftState, Result as RaftResul
 use crate::error::Error;
 use crate::log::Log;
 use crate::message::make_snapshot;
-use crate::{Membership, Position};
+use crate::{Membership, Position, RaftId};
 
 /// A log, the membership that raft starts with, and the snapshot that can be served.
 #[derive(Debug)]
@@ -81,14 +81,16 @@ impl Storage for Store {
         Ok(self.log.last().index)
     }
 
-    fn snapshot(&self, request_index: u64, _to: u64) -> RaftResult<Snapshot> {
+    fn snapshot(&self, request_index: u64, to: u64) -> RaftResult<Snapshot> {
+        // One from before a replica was added is of no use to it.
+        let (added_by, _) = self.log.newest_membership();
         let least = request_index.max(self.log.base().index);
         match &self.snapshot {
-            Some((position, membership, manifest)) if position.index >= least => {
+            Some((position, membership, manifest)) if position.index >= least && membership.contains(RaftId(to)) => {
                 Ok(make_snapshot(*position, membership, manifest.clone()))
             }
             _ => {
-                let wanted = self.snapshot_wanted.get().unwrap_or(0).max(least);
+                let wanted = self.snapshot_wanted.get().unwrap_or(0).max(least).max(*added_by);
                 self.snapshot_wanted.set(Some(wanted));
                 Err(RaftError::Store(StorageError::SnapshotTemporarilyUnavailable))
             }

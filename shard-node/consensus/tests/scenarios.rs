@@ -213,6 +213,56 @@ fn a_quarantined_replica_votes_but_never_leads_until_it_has_a_snapshot() {
 }
 
 #[test]
+fn a_snapshot_is_asked_for_anew_where_a_later_leader_has_a_shorter_log() {
+    let mut shorter = 0;
+    for seed in 0..8 {
+        let mut world = led_by(A);
+        world.rng = SimRng::new(seed);
+        fill(&mut world, 10);
+        cut(&world, C);
+        // A's entries reach B, and may not survive on A, which sends before its fsync.
+        for _ in 0..5 {
+            world.propose(A).expect("it leads");
+        }
+        world.node(A).disk.crash_after(0);
+        world.settle(A);
+        assert!(world.nodes[&A].group.is_none(), "A crashed in its fsync");
+        world.run(2);
+        let last = world.group(B).status().last;
+        world.group(B).quarantine(b"a digest differs").expect("the disk works");
+        world.run(2);
+        world.network.heal();
+        world.restart(A);
+        cut(&world, B);
+        world.run_until("A and C elect one of them", |world| world.leader().is_some());
+        world.run(5);
+        let leader = world.leader().expect("there is one");
+        shorter += u32::from(world.group(leader).status().last.index < last.index);
+        world.network.heal();
+        let installed = world.snapshots_installed;
+        world.run_until("B gets a snapshot", |world| world.snapshots_installed > installed);
+        world.converge();
+    }
+    assert!(shorter > 0, "A lost its entries at times");
+}
+
+#[test]
+fn a_replica_that_was_added_later_gets_a_snapshot_that_knows_it() {
+    let mut world = led_by(A);
+    fill(&mut world, 40);
+    world.persist(A);
+    let base = world.group(A).status().base.index;
+    let index = world.nodes[&A].machine.position.index;
+    assert!(base > 1, "the log alone is not enough");
+    world.group(A).set_snapshot(index, Bytes::from_static(b"of before")).expect("an applied state");
+    let new = RaftId::new(4, 1);
+    world.add_empty(new);
+    world.change(&[Change::AddLearner(new)]).expect("proposes");
+    world.run_until("it has a snapshot", |world| world.snapshots_installed > 0);
+    world.converge();
+}
+
+#[test]
 fn a_leader_that_is_quarantined_steps_down() {
     let mut world = led_by(A);
     fill(&mut world, 10);

@@ -89,10 +89,12 @@ impl<M: StateMachine> Clone for Config<M> {
     }
 }
 
-/// The random numbers of one replica, from the node's seed.
+/// The random numbers of one start of one replica, from the node's seed and the time: raft tells the reads of this start by
+/// them from those of an earlier one, to which an answer may still be under way.
 fn rng(config: &Config<impl StateMachine>) -> Box<dyn Rng> {
     let Identity { group, raft_id, .. } = config.identity;
-    Box::new(SimRng::new(config.hosted.seed ^ raft_id ^ (u64::from(group.number()) << 48)))
+    let start = config.hosted.clock.now().as_nanos() as u64;
+    Box::new(SimRng::new(config.hosted.seed ^ raft_id ^ (u64::from(group.number()) << 48) ^ start.rotate_left(32)))
 }
 
 fn options(config: &Config<impl StateMachine>) -> coppice_consensus::Options {

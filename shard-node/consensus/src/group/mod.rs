@@ -49,6 +49,8 @@ pub struct Group {
     pub(crate) offer: Option<Offer>,
     /// Snapshots are asked for until one comes.
     pub(crate) snapshot_requested: bool,
+    /// The term in which raft asked for one.
+    requested_in: u64,
     /// Since which tick each replica is being sent a snapshot.
     snapshotting: BTreeMap<RaftId, u64>,
     /// An error after which nothing is certain.
@@ -152,6 +154,7 @@ impl Group {
             membership,
             offer: None,
             snapshot_requested,
+            requested_in: 0,
             snapshotting: BTreeMap::new(),
             failed: false,
         };
@@ -204,10 +207,22 @@ impl Group {
         self.leave_joint();
         self.report_lost_snapshots();
         if self.snapshot_requested && self.offer.is_none() {
-            // Refused without a leader, or while one was asked for already: then the next tick asks again.
-            let _ = self.raw.request_snapshot();
+            self.ask_for_snapshot();
         }
         self.try_install();
+    }
+
+    /// Raft appends nothing while it waits for a snapshot that covers its log, whose end a later leader may never have:
+    /// each term asks anew, once the log matches that of its leader.
+    fn ask_for_snapshot(&mut self) {
+        let term = self.raw.raft.term;
+        if self.requested_in != term {
+            self.raw.raft.pending_request_snapshot = 0;
+        }
+        // Refused without a leader, or while one was asked for already: then the next tick asks again.
+        if self.raw.request_snapshot().is_ok() {
+            self.requested_in = term;
+        }
     }
 
     /// A leader that fell before it had applied a joint membership leaves it to the next one to end it.

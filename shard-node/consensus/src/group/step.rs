@@ -29,7 +29,12 @@ impl Group {
     /// Makes room on disk for entries before raft knows of them. A full disk refuses them; any other failure is final.
     pub(super) fn ensure_room(&mut self, bytes: usize) -> Result<()> {
         let outcome = self.raw.mut_store().log.ensure_room(bytes);
-        self.failed = outcome.as_ref().is_err_and(|error| error.kind() != ErrorKind::Exhausted);
+        if let Err(error) = &outcome
+            && error.kind() != ErrorKind::Exhausted
+        {
+            tracing::error!(group = %self.options.group, %error, "the raft log failed");
+            self.failed = true;
+        }
         outcome
     }
 

@@ -179,6 +179,11 @@ impl Log {
         &self.memberships[at - 1].1
     }
 
+    /// The newest membership, and the index from which it holds.
+    pub(crate) fn newest_membership(&self) -> &(u64, Membership) {
+        self.memberships.last().expect("there is one from the base on")
+    }
+
     /// Appends entries in memory, replacing those from the first one's index on.
     pub(crate) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
