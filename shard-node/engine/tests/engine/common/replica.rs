@@ -29,6 +29,7 @@ pub struct Replica {
     pub options: Options,
     pub log: Vec<(Command, Outcome)>,
     engine: Option<Engine>,
+    pinned: Option<Manifest>,
 }
 
 /// The shard's directory in a file system.
@@ -71,7 +72,7 @@ impl Replica {
     pub fn new(params: &Params, options: Options) -> Self {
         let sim = SimStorage::new();
         let engine = Engine::create(dir(&sim), SHARD, params.clone(), options.clone()).expect("an empty directory");
-        Self { sim, options, log: Vec::new(), engine: Some(engine) }
+        Self { sim, options, log: Vec::new(), engine: Some(engine), pinned: None }
     }
 
     /// Opens the directory and replays the log from where the directory ends.
@@ -80,7 +81,7 @@ impl Replica {
     /// What `open` gives.
     pub fn reopen(sim: SimStorage, options: Options, log: Vec<(Command, Outcome)>) -> Result<Self, Error> {
         let engine = Engine::open(dir(&sim), options.clone())?;
-        let mut replica = Self { sim, options, log: Vec::new(), engine: Some(engine) };
+        let mut replica = Self { sim, options, log: Vec::new(), engine: Some(engine), pinned: None };
         replica.replay(log);
         Ok(replica)
     }
@@ -130,7 +131,7 @@ impl Replica {
     /// Loses the process or the power, and comes back.
     pub fn restart(&mut self, loss: Loss) {
         let durable = self.engine().durable_position();
-        self.engine = None;
+        (self.engine, self.pinned) = (None, None);
         self.sim = match loss {
             Loss::Process => self.sim.process_loss(),
             Loss::Power(seed) => self.sim.power_loss(seed),
@@ -142,18 +143,22 @@ impl Replica {
         self.replay(log);
     }
 
-    /// Sends a snapshot to an empty directory and goes on from there, after what `meanwhile` does to the sender.
-    pub fn move_by_snapshot(&mut self, rng: &mut SimRng, meanwhile: impl FnOnce(&mut Self, &mut SimRng)) {
-        self.flush().expect("flushes");
-        let manifest = self.engine_mut().pin_snapshot().expect("pins");
-        assert_eq!(Manifest::decode(&manifest.encode()).expect("decodes").encode(), manifest.encode());
-        meanwhile(self, rng);
+    /// Pins a snapshot; or sends the one that was pinned some commands ago to an empty directory, and goes on there.
+    fn move_by_snapshot(&mut self, rng: &mut SimRng) {
+        let Some(manifest) = self.pinned.take() else {
+            self.flush().expect("flushes");
+            self.pinned = Some(self.engine_mut().pin_snapshot().expect("pins"));
+            return;
+        };
+        assert_eq!(Manifest::decode(&manifest.encode()).expect("decodes"), manifest);
         let target = SimStorage::new();
         send(self.engine(), &manifest, &target, 1 + pick(rng, 20_000)).expect("receives");
-        let id = manifest.id;
-        self.engine_mut().unpin_snapshot(id);
+        self.engine_mut().unpin_snapshot(manifest.id);
+        self.flush().expect("flushes");
+        self.check_directory();
         let log = std::mem::take(&mut self.log);
         *self = Self::reopen(target, self.options.clone(), log).expect("opens");
+        assert_eq!(self.engine().durable_position(), manifest.position);
     }
 
     /// A local action that no digest may depend on.
@@ -168,13 +173,9 @@ impl Replica {
                 }
             }
             40..80 => self.flush().expect("flushes"),
-            80..88 => self.restart(Loss::Process),
-            88..97 => self.restart(Loss::Power(rng.next_u64())),
-            _ => self.move_by_snapshot(rng, |own, rng| {
-                for _ in 0..rng.below(3) {
-                    own.flush().expect("flushes");
-                }
-            }),
+            80..86 => self.restart(Loss::Process),
+            86..93 => self.restart(Loss::Power(rng.next_u64())),
+            _ => self.move_by_snapshot(rng),
         }
     }
 
