@@ -113,7 +113,8 @@ impl Root {
     }
 
     /// A version that stands; with an epoch, only if that epoch saw it. Head's name after a rollback is another name of the
-    /// target, which is answered with its original one.
+    /// target, which is answered with its original one. Without an epoch, a number above head that was there before a rollback is told as
+    /// rolled back.
     ///
     /// # Errors
     /// [`Error::RolledBack`], [`Error::NotYet`], [`Error::Pruned`], in this order; and if a file is damaged.
