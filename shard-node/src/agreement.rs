@@ -108,7 +108,7 @@ impl Agreements {
     }
 
     /// The newest own digests that no majority is known to share, at most `max`: to be sent again, and answers asked for. Each is given
-    /// [`REPEATS_MAX`] times: others may have forgotten the entry, or be gone.
+    /// `REPEATS_MAX` times: others may have forgotten the entry, or be gone.
     pub fn overdue(&mut self, max: usize) -> Vec<(u64, Digest)> {
         let open = self.entries.iter_mut().rev().filter(|(_, votes)| !votes.agreed && votes.repeats < REPEATS_MAX);
         let with_own = open.filter_map(|(&index, votes)| votes.own.map(|own| (index, own, votes)));

@@ -102,11 +102,6 @@ impl Cluster {
         self.replica(ordinal, group).and_then(|report| report.status).map(|status| status.role).unwrap_or_default()
     }
 
-    /// The role of a shard's replica, without looking at its state machine.
-    pub fn status_role(&self, ordinal: u32) -> &'static str {
-        self.nodes[&ordinal].hosted().shard(SHARD).map(|replica| replica.status().role).unwrap_or_default()
-    }
-
     /// The ordinal of a group's leader among some nodes.
     pub async fn leader_among(&self, group: GroupId, among: &[u32]) -> u32 {
         until("a leader", async || among.iter().copied().find(|&ordinal| self.role(ordinal, group) == "leader")).await
