@@ -1,7 +1,7 @@
 //! Measures an engine on a real directory: `cargo run --release -p coppice-engine --example rates -- DIR [RECORDS]`.
 //!
-//! Loads records in versions of 500 puts, installs merges as they are built, flushes every 20 versions, then reads and proves at random. It is no benchmark
-//! suite; it says where an engine stands on this machine.
+//! Loads records in versions of 500 puts, installs merges as they are built, flushes every 20 versions, then reads and
+//! proves at random. It is no benchmark suite; it says where an engine stands on this machine.
 
 use std::{error::Error, sync::Arc};
 

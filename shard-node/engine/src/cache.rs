@@ -1,7 +1,8 @@
 //! The dual page cache: a young one for the active partition, an old one for the frozen ones.
 //!
-//! A page is in one of them at most: a read of a frozen tree moves it from young to old. So a scan of old data never drives
-//! out what commits need. Each is a clock: a page that was used since the hand came by last stays for one more round.
+//! A page is in one of them at most: a read of a frozen tree moves it from young to old. So a scan of old data never
+//! drives out what commits need. Each is a clock: a page that was used since the hand came by last stays for one more
+//! round.
 
 use std::collections::HashMap;
 

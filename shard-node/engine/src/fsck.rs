@@ -1,8 +1,9 @@
 //! Checks a data directory offline, and trusts nothing in it.
 //!
-//! From each valid superblock: the meta log replays; every node that a version or merge reaches is read from its file, with its checksum and its
-//! hash; keys ascend across nodes; entries and digests add up; values and filters are what their records say; a page is reachable
-//! if and only if it is neither free nor waiting to be; live bytes of segments are those that are reachable.
+//! From each valid superblock: the meta log replays; every node that a version or merge reaches is read from its file,
+//! with its checksum and its hash; keys ascend across nodes; entries and digests add up; values and filters are what
+//! their records say; a page is reachable if and only if it is neither free nor waiting to be; live bytes of segments
+//! are those that are reachable.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, btree_map::Entry},
@@ -226,6 +227,7 @@ impl<'c> Checker<'c> {
         let sound = entries == tree.entries && hash::tree_digest(tree.level, entries, &root_hash) == tree.digest;
         if !sound || frozen != tree.filter.is_some() {
             self.report.finding("meta", None, format!("tree of {} entries and digest {}", tree.entries, tree.digest));
+            return;
         }
         if let Some(blob) = tree.filter {
             self.blobs.insert(blob.at, blob.len);

@@ -1,8 +1,8 @@
 //! A key through the versions, and the difference of two versions.
 //!
-//! Both read as many pages as there are changes, not as there are versions or records. History jumps from a record to the
-//! version before the record's; where there is no record, a node's own version says how long nothing has changed there. A diff compares trees that share nodes and skips
-//! what is shared.
+//! Both read as many pages as there are changes, not as there are versions or records. History jumps from a record to
+//! the version before the record's; where there is no record, a node's own version says how long nothing has changed
+//! there. A diff compares trees that share nodes and skips what is shared.
 
 use std::{cmp::Ordering, collections::BTreeSet};
 
@@ -119,8 +119,8 @@ impl<'e> View<'e> {
         first.stamp
     }
 
-    /// What differs between an older version of the same line and this one, for `low <= key < high`: the record before and the
-    /// record after, in order of keys.
+    /// What differs between an older version of the same line and this one, for `low <= key < high`: the record before
+    /// and the record after, in order of keys.
     ///
     /// # Errors
     /// `NotAncestor`, or what reading pages gives.
@@ -145,7 +145,8 @@ impl<'e> View<'e> {
         Ok(out)
     }
 
-    /// The active trees between two versions: of each, as it was at the older version (or empty) and when it was last active.
+    /// The active trees between two versions: of each, as it was at the older version (or empty) and when it was last
+    /// active.
     fn lifetimes(&self, from: &View<'_>) -> Result<Vec<(Tree, Tree)>> {
         let (older, newer) = (from.record, self.record);
         let mut newest_of: Vec<&VersionRecord> = vec![newer];

@@ -1,12 +1,13 @@
 //! The shard engine: a forest of copy-on-write Merkle B+-trees on location-addressed, versioned pages.
 //!
-//! One [`Engine`] owns one shard's data directory. A *Prepare* is staged, and later settled or aborted; prune drops old versions,
-//! rollback new ones, both in memory; a flush makes all of it durable. [`View`]s read one version and prove what they read. `docs/FORMAT.md` describes the files,
-//! `docs/verification.md` the rules that digests follow.
+//! One [`Engine`] owns one shard's data directory. A *Prepare* is staged, and later settled or aborted; prune drops old
+//! versions, rollback new ones, both in memory; a flush makes all of it durable. [`View`]s read one version and prove
+//! what they read. `docs/FORMAT.md` describes the files, `docs/verification.md` the rules that digests follow.
 //!
-//! Modules, from the bottom: `page` and `node` (bytes), `space` (free pages), `meta` with `meta_log` and `superblock` (what is where),
-//! `values`, `cache` and `store` (nodes and values by reference), `tree` (one tree), `stage` and `merge` (how forests change), `engine`; on top `view`,
-//! `proof`, `history`, `snapshot`, and [`fsck`], which trusts nothing.
+//! Modules, from the bottom: `page` and `node` (bytes), `space` (free pages), `meta` with `meta_log` and `superblock`
+//! (what is where), `values`, `cache` and `store` (nodes and values by reference), `tree` (one tree), `stage` and
+//! `merge` (how forests change), `engine`; on top `view`, `proof`, `history`, `snapshot`, and [`fsck`], which trusts
+//! nothing.
 
 mod cache;
 mod counters;

@@ -1,8 +1,9 @@
 //! Merging frozen trees, a few records at a time.
 //!
 //! Frozen trees never change, so the output is a function of the inputs and of the filters of the trees older than they
-//! (`docs/verification.md` section 6). A task reserves pages as it goes; nothing durable names them before the output is complete, so a crash or
-//! a cancelled task leaves nothing behind. The complete output is kept aside until a version installs it.
+//! (`docs/verification.md` section 6). A task reserves pages as it goes; nothing durable names them before the output
+//! is complete, so a crash or a cancelled task leaves nothing behind. The complete output is kept aside until a version
+//! installs it.
 
 use std::{collections::BTreeSet, sync::Arc};
 

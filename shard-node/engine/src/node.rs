@@ -1,8 +1,9 @@
 //! A node in its one representation: the bytes of its span, in which searches work in place.
 //!
-//! `docs/FORMAT.md` section "Pages" has the layout. A [`Node`] is only made from bytes that this module wrote or checked,
-//! so its accessors index without looking again. The checksum covers the whole span and is seeded with the PID, so that a
-//! span read from the wrong place, or an older span left by a lost write, is found by the parent's copy of it.
+//! `docs/FORMAT.md` section "Pages" has the layout. A [`Node`] is only made from bytes that this module wrote or
+//! checked, so its accessors index without looking again. The checksum covers the whole span and is seeded with the
+//! PID, so that a span read from the wrong place, or an older span left by a lost write, is found by the parent's copy
+//! of it.
 
 use std::{cmp::Ordering, ops::Range, sync::Arc};
 
@@ -24,8 +25,8 @@ const LOCATOR_BYTES: usize = 1 + 4 + 4;
 /// Separator length, PID, checksum and hash of the child.
 const ENTRY_FIXED_BYTES: usize = 2 + 8 + 8 + 32;
 
-// A record takes no more bytes than its weight, nor does an entry (`docs/verification.md` section 4), so the heaviest legal
-// piece of a split (`node_bytes` of 8192 and one more entry of at most 2048) fits the largest span.
+// A record takes no more bytes than its weight, nor does an entry (`docs/verification.md` section 4), so the heaviest
+// legal piece of a split (`node_bytes` of 8192 and one more entry of at most 2048) fits the largest span.
 const _: () = assert!(SLOT_BYTES + RECORD_FIXED_BYTES + VALUE_FIXED_BYTES + LOCATOR_BYTES <= 72);
 const _: () = assert!(SLOT_BYTES + ENTRY_FIXED_BYTES <= 64);
 const _: () = assert!(HEADER_BYTES + 8192 + 2048 <= SPAN_PAGES_MAX * PAGE_BYTES);

@@ -1,7 +1,7 @@
 //! Pages, spans and their names.
 //!
-//! A node lies in a span of 1 to 4 pages of 4 KiB. Its [`Pid`] is its place: file, first page and length in one number, so
-//! that reading it needs no table. A span is written once and never changed while anything refers to it.
+//! A node lies in a span of 1 to 4 pages of 4 KiB. Its [`Pid`] is its place: file, first page and length in one number,
+//! so that reading it needs no table. A span is written once and never changed while anything refers to it.
 
 use std::fmt;
 

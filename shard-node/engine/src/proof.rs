@@ -1,7 +1,7 @@
 //! Proofs of what a version holds: the `list of trees` of `docs/verification.md` section 12.
 //!
-//! For keys, each tree from the youngest on proves the keys that no younger one has answered; for ranges every tree proves all
-//! its records in the range. A node part reveals what the verifier's walk (section 13) needs and no more.
+//! For keys, each tree from the youngest on proves the keys that no younger one has answered; for ranges every tree
+//! proves all its records in the range. A node part reveals what the verifier's walk (section 13) needs and no more.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -54,8 +54,8 @@ impl View<'_> {
         Ok(TreeList { trees }.encode())
     }
 
-    /// Proves all records with `low <= key < high`. After a read that a limit cut short, the range that it answered ends
-    /// with the last record's key followed by a zero byte.
+    /// Proves all records with `low <= key < high`. After a read that a limit cut short, the range that it answered
+    /// ends with the last record's key followed by a zero byte.
     ///
     /// # Errors
     /// An `Invalid` range, or what reading pages gives.

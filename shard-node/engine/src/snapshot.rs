@@ -1,8 +1,9 @@
 //! Physical snapshots: the files of a flushed state, pinned on one side and adopted on the other.
 //!
-//! A pin holds the superblock of one generation and keeps its pages and files from reuse. Other pages change under the transfer, so files are not
-//! compared as a whole: the receiver checks every hash that the superblock leads to before it publishes the directory. A crash of the receiver leaves an unpublished
-//! directory, in which it goes on with the same manifest or begins anew with another.
+//! A pin holds the superblock of one generation and keeps its pages and files from reuse. Other pages change under the
+//! transfer, so files are not compared as a whole: the receiver checks every hash that the superblock leads to before
+//! it publishes the directory. A crash of the receiver leaves an unpublished directory, in which it goes on with the
+//! same manifest or begins anew with another.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -251,8 +252,8 @@ impl SnapshotReceiver {
     /// Checks every hash, then publishes the directory: [`Engine::open`] opens it in the state of the manifest.
     ///
     /// # Errors
-    /// `SnapshotRefused` if it is not complete or anything in it is not what its hashes say (it is deleted then), or a failure of the
-    /// storage.
+    /// `SnapshotRefused` if it is not complete or anything in it is not what its hashes say (it is deleted then), or a
+    /// failure of the storage.
     pub fn finish(self) -> Result<()> {
         if let Some((name, _)) = self.next() {
             return Err(Error::SnapshotRefused(format!("{name} is not complete")));

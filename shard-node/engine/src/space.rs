@@ -1,8 +1,9 @@
 //! The FreeMap of one page file: which pages are free, and which will be.
 //!
-//! Invariants: a page is in exactly one of *used*, *free*, *limbo*. A page that a durable superblock refers to goes to limbo
-//! when it is freed, with the generation of the first superblock that no longer refers to it, and becomes free when the superblock
-//! after that one is durable too: so both superblocks on disk can always be opened. Pages that no superblock ever referred to are free at once.
+//! Invariants: a page is in exactly one of *used*, *free*, *limbo*. A page that a durable superblock refers to goes to
+//! limbo when it is freed, with the generation of the first superblock that no longer refers to it, and becomes free
+//! when the superblock after that one is durable too: so both superblocks on disk can always be opened. Pages that no
+//! superblock ever referred to are free at once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,15 +15,15 @@ pub(crate) struct FreeRanges {
 }
 
 impl FreeRanges {
-    /// Adds a range and joins it with its neighbours.
-    ///
-    /// # Panics
-    /// If a page of it is free already: a double free is a bug.
-    pub(crate) fn insert(&mut self, start: u64, len: u64) {
-        assert!(len > 0);
-        let (mut start, mut end) = (start, start + len);
+    /// Adds a range and joins it with its neighbours. False, and nothing is added, if a page of it is free already.
+    #[must_use]
+    pub(crate) fn insert(&mut self, start: u64, len: u64) -> bool {
+        let Some(mut end) = start.checked_add(len).filter(|end| *end > start) else { return false };
+        let mut start = start;
         if let Some((&before, &before_len)) = self.by_start.range(..end).next_back() {
-            assert!(before + before_len <= start, "page {start} is freed twice");
+            if before + before_len > start {
+                return false;
+            }
             if before + before_len == start {
                 self.remove_range(before, before_len);
                 start = before;
@@ -33,6 +34,7 @@ impl FreeRanges {
             end += after_len;
         }
         self.add_range(start, end - start);
+        true
     }
 
     /// Takes out a given range. False if not all of it is free.
@@ -115,28 +117,34 @@ impl Space {
         if end > self.high {
             let from = self.high;
             self.high = end;
-            self.free.insert(from, end - from);
+            if !self.free.insert(from, end - from) {
+                return false;
+            }
         }
         self.free.take_at(start, len)
     }
 
-    /// Frees pages that no superblock refers to.
-    pub(crate) fn release(&mut self, start: u64, len: u64) {
-        self.free.insert(start, len);
+    /// Frees pages that no superblock refers to. False if one is free already.
+    #[must_use]
+    pub(crate) fn release(&mut self, start: u64, len: u64) -> bool {
+        self.free.insert(start, len)
     }
 
     /// Frees pages that superblocks below `generation` refer to.
     pub(crate) fn retire(&mut self, start: u64, len: u64, generation: u64) {
-        debug_assert!(self.limbo.back().is_none_or(|last| last.generation <= generation));
         self.limbo.push_back(Limbo { generation, start, len });
     }
 
-    /// Frees what superblock `generation - 1` and all pinned ones do not refer to any more; `oldest` is the oldest of them.
-    pub(crate) fn settle_limbo(&mut self, oldest: u64) {
+    /// Frees what superblock `generation - 1` and all pinned ones do not refer to any more; `oldest` is the oldest of
+    /// them. False if a page is free already.
+    #[must_use]
+    pub(crate) fn settle_limbo(&mut self, oldest: u64) -> bool {
+        let mut sound = true;
         while let Some(first) = self.limbo.front().copied().filter(|first| first.generation <= oldest) {
             self.limbo.pop_front();
-            self.free.insert(first.start, first.len);
+            sound &= self.free.insert(first.start, first.len);
         }
+        sound
     }
 
     pub(crate) fn limbo_pages(&self) -> u64 {
@@ -151,9 +159,7 @@ mod tests {
     #[test]
     fn neighbours_join_and_the_best_fit_is_taken() {
         let mut free = FreeRanges::default();
-        free.insert(0, 4);
-        free.insert(10, 2);
-        free.insert(6, 4);
+        assert!(free.insert(0, 4) && free.insert(10, 2) && free.insert(6, 4));
         assert_eq!(free.iter().collect::<Vec<_>>(), [(0, 4), (6, 6)]);
         assert_eq!(free.take(3), Some(0));
         assert_eq!(free.take(3), Some(6));
@@ -166,11 +172,13 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "freed twice")]
-    fn a_double_free_is_a_bug() {
+    fn a_double_free_is_refused() {
         let mut free = FreeRanges::default();
-        free.insert(0, 4);
-        free.insert(2, 1);
+        assert!(free.insert(4, 4));
+        for (start, len) in [(6, 1), (4, 4), (0, 5), (7, 9), (9, 0), (u64::MAX, 1)] {
+            assert!(!free.insert(start, len), "{start} {len}");
+        }
+        assert_eq!(free.iter().collect::<Vec<_>>(), [(4, 4)]);
     }
 
     #[test]
@@ -178,9 +186,9 @@ mod tests {
         let mut space = Space::default();
         assert_eq!((space.allocate(2), space.allocate(1)), (0, 2));
         space.retire(0, 2, 5);
-        space.settle_limbo(4);
+        assert!(space.settle_limbo(4));
         assert_eq!(space.allocate(1), 3);
-        space.settle_limbo(5);
+        assert!(space.settle_limbo(5));
         assert_eq!(space.allocate(1), 0);
     }
 

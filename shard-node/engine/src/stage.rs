@@ -1,4 +1,5 @@
-//! Staging a version: what a Prepare does to the forest (`docs/verification.md` section 6), in its order: events, freeze, writes.
+//! Staging a version: what a Prepare does to the forest (`docs/verification.md` section 6), in its order: events,
+//! freeze, writes.
 
 use coppice_types::{Change, Digest, Operation};
 use coppice_verify::{hash, rules::Filter};
@@ -28,7 +29,8 @@ impl Engine {
     /// Makes the next state of a base: the decided tip or any staged state.
     ///
     /// # Errors
-    /// `BaseMismatch`, `StampMismatch`, `AlreadyStaged`, `Invalid`, `TreeLimit`, or what reading pages gives. Nothing is staged then.
+    /// `BaseMismatch`, `StampMismatch`, `AlreadyStaged`, `Invalid`, `TreeLimit`, or what reading pages gives. Nothing
+    /// is staged then.
     pub fn stage(&mut self, request: &StageRequest<'_>) -> Result<Staged> {
         self.check_usable()?;
         self.check_operations(request.operations)?;
@@ -220,7 +222,8 @@ impl Engine {
         Body::Stored { hash, len: blob.len, at: blob.at }
     }
 
-    /// Whether the delete of a live key is a removal: the active tree has its record, and no frozen tree's filter admits it.
+    /// Whether the delete of a live key is a removal: the active tree has its record, and no frozen tree's filter
+    /// admits it.
     fn leaves_nothing(&self, trees: &[Tree], key: &[u8]) -> Result<bool> {
         let (active, frozen) = trees.split_first().expect("a forest has an active tree");
         let filter_hash = hash::filter_hash(key);

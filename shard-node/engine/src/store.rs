@@ -1,7 +1,8 @@
 //! Nodes, values and filters by reference: what trees are built on.
 //!
-//! A node is looked for among the dirty ones, then in the caches, then in its file, where it is checked against its parent's checksum before
-//! anyone sees it. New nodes stay dirty until a flush; those that die before are never written.
+//! A node is looked for among the dirty ones, then in the caches, then in its file, where it is checked against its
+//! parent's checksum before anyone sees it. New nodes stay dirty until a flush; those that die before are never
+//! written.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -169,8 +170,8 @@ impl Store {
         self.dirty_bytes + self.values.unflushed_bytes()
     }
 
-    /// Writes and syncs every dirty node and value. They stay dirty until [`Self::flushed`], so that a failed flush can be repeated in full: what a
-    /// failed sync has lost, no later sync would save. True if names changed.
+    /// Writes and syncs every dirty node and value. They stay dirty until [`Self::flushed`], so that a failed flush can
+    /// be repeated in full: what a failed sync has lost, no later sync would save. True if names changed.
     pub(crate) fn write(&mut self) -> Result<bool> {
         for file in PageFile::ALL {
             self.write_pages(file)?;

@@ -1,8 +1,8 @@
 //! The two superblocks: where recovery begins.
 //!
 //! Generation g lies in slot g mod 2, so writing one never touches the other. A torn write leaves a slot whose checksum
-//! does not fit, next to the valid one of the generation before; recovery takes the newest valid one. The file is made whole under
-//! another name and renamed, so its presence says that the directory was completed.
+//! does not fit, next to the valid one of the generation before; recovery takes the newest valid one. The file is made
+//! whole under another name and renamed, so its presence says that the directory was completed.
 
 use std::sync::Arc;
 
@@ -77,7 +77,8 @@ impl Superblock {
             meta_chain: input.u64().ok()?,
             machine_state: input.str32().ok()?.into(),
         };
-        (superblock.machine_state.len() <= MACHINE_STATE_BYTES_MAX).then_some(superblock)
+        let valid = superblock.machine_state.len() <= MACHINE_STATE_BYTES_MAX && superblock.generation < u64::MAX;
+        valid.then_some(superblock)
     }
 }
 

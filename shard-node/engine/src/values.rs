@@ -1,8 +1,9 @@
 //! The value log: values too long for their leaf, and filters, in append-only segments.
 //!
-//! A record is written once and never moved; a merge may write a live one anew and pend the old. The Meta table counts the live bytes of each segment; one
-//! without any is deleted when no superblock on disk needs it. What was appended since the last flush is in memory and gets its
-//! place in the file with the flush; a crash loses it together with everything that refers to it.
+//! A record is written once and never moved; a merge may write a live one anew and pend the old. The Meta table counts
+//! the live bytes of each segment; one without any is deleted when no superblock on disk needs it. What was appended
+//! since the last flush is in memory and gets its place in the file with the flush; a crash loses it together with
+//! everything that refers to it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -27,6 +28,9 @@ pub(crate) enum RecordKind {
     Value = 1,
     Filter = 2,
 }
+
+/// Most segment files that are open at once; the values of old ones are read seldom.
+const OPEN_FILES_MAX: usize = 256;
 
 /// Bytes that a record of this many takes.
 pub(crate) fn record_bytes(len: u32) -> u64 {
@@ -134,6 +138,9 @@ impl ValueLog {
         }
         let name = file_name(segment);
         let file = self.storage.open(&name, OpenMode::Existing).map_err(Error::io("open", &name))?;
+        if files.len() >= OPEN_FILES_MAX {
+            files.clear();
+        }
         files.insert(segment, Arc::clone(&file));
         Ok(file)
     }

@@ -1,7 +1,7 @@
 //! The bytes of `docs/FORMAT.md`, held by golden files: `testdata/v1` was written by the first version of the formats.
 //!
-//! A test that fails here means that directories of users can't be opened any more. If a format must change, it gets a new version
-//! number, and `v1` stays as it is. `COPPICE_BLESS=1` writes the files of a new version.
+//! A test that fails here means that directories of users can't be opened any more. If a format must change, it gets a
+//! new version number, and `v1` stays as it is. `COPPICE_BLESS=1` writes the files of a new version.
 
 use std::sync::Arc;
 
@@ -59,8 +59,8 @@ fn delete(key: &str) -> Operation {
     Operation { key: key.into(), change: Change::Delete }
 }
 
-/// A directory with all that the formats have: inline and stored values, tombstones, frozen and merged trees, dropped and staged
-/// versions, dead pages.
+/// A directory with all that the formats have: inline and stored values, tombstones, frozen and merged trees, dropped
+/// and staged versions, dead pages.
 fn build(sim: &SimStorage) -> (Engine, Vec<ShardState>) {
     let options = Options { segment_bytes_max: 1000, ..Options::default() };
     let mut engine = Engine::create(sim.storage(), ShardId(2), params(), options).expect("an empty directory");

@@ -64,8 +64,10 @@ impl Engine {
         count
     }
 
-    fn drop_versions(&mut self, ids: Vec<VersionId>) {
-        for id in ids {
+    fn drop_versions(&mut self, mut ids: Vec<VersionId>) {
+        // Children first.
+        ids.sort_unstable();
+        for id in ids.into_iter().rev() {
             self.apply(MetaOp::DropVersion(id));
         }
         for id in self.meta.needless_merges() {
@@ -80,8 +82,8 @@ impl Engine {
         }
     }
 
-    /// Drops every staged version and every decided one above `to`; gives the new tip. A frozen tree that was active there
-    /// is active again, since versions list their trees.
+    /// Drops every staged version and every decided one above `to`; gives the new tip. A frozen tree that was active
+    /// there is active again, since versions list their trees.
     ///
     /// # Errors
     /// `Pruned` below the boundary; nothing is dropped then.

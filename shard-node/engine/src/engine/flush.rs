@@ -36,14 +36,15 @@ impl Engine {
 
     /// Makes the whole state durable, as what follows from raft entries up to `position`.
     ///
-    /// Order, and what a crash after each step leaves: (1) nodes and values in places that no superblock refers to, (2) the meta log behind the
-    /// length that a superblock names, (3) names of new files: until here the old superblocks hold and nothing they refer to was touched;
-    /// (4) the slot of the older superblock: torn, the newer one holds; whole, the new state. Then what became free is reused and files that
-    /// no superblock names are deleted; a crash before leaves them to the next `open`.
+    /// Order, and what a crash after each step leaves: (1) nodes and values in places that no superblock refers to, (2)
+    /// the meta log behind the length that a superblock names, (3) names of new files: until here the old superblocks
+    /// hold and nothing they refer to was touched; (4) the slot of the older superblock: torn, the newer one holds;
+    /// whole, the new state. Then what became free is reused and files that no superblock names are deleted; a crash
+    /// before leaves them to the next `open`.
     ///
     /// # Errors
-    /// A failure of the storage (a full disk, say). Up to step 3 the state is intact and a later flush may succeed, after a prune perhaps;
-    /// in step 4 the engine becomes unusable for changes (`Poisoned`) until it is opened anew.
+    /// A failure of the storage (a full disk, say). Up to step 3 the state is intact and a later flush may succeed,
+    /// after a prune perhaps; in step 4 the engine becomes unusable for changes (`Poisoned`) until it is opened anew.
     pub fn flush(&mut self, position: RaftPosition, machine_state: &[u8]) -> Result<()> {
         self.check_usable()?;
         if machine_state.len() > MACHINE_STATE_BYTES_MAX {

@@ -1,8 +1,8 @@
 //! The engine of one shard: owner of its data directory.
 //!
-//! Staging, settling, aborting, prune and rollback change memory alone. [`Engine::flush`] makes the whole state durable at once, under
-//! the raft position that it follows from; after a crash the engine opens in the state of a flush and the raft log
-//! replays the rest. The order of durability stands in `flush`.
+//! Staging, settling, aborting, prune and rollback change memory alone. [`Engine::flush`] makes the whole state durable
+//! at once, under the raft position that it follows from; after a crash the engine opens in the state of a flush and
+//! the raft log replays the rest. The order of durability stands in `flush`.
 
 mod decide;
 mod flush;

@@ -1,10 +1,12 @@
 //! The Meta table: versions, merges, free pages and value segments, all in memory.
 //!
-//! Prune and rollback work on this table alone; no page is read. Every change is a [`MetaOp`], which [`Meta::apply`] applies live and in recovery alike; the operations since the
-//! last superblock are appended to the meta log by the next flush. A crash between leaves the table of the superblock.
+//! Prune and rollback work on this table alone; no page is read. Every change is a [`MetaOp`], which [`Meta::apply`]
+//! applies live and in recovery alike; the operations since the last superblock are appended to the meta log by the
+//! next flush. A crash between leaves the table of the superblock.
 //!
-//! Invariants: decided versions form one line, staged ones hang on its tip. A page of a retained version or merge is used; a
-//! used page belongs to one. The pages that a version's pending list names are used by its parents and not by it.
+//! Invariants: decided versions form one line, staged ones hang on its tip. A page of a retained version or merge is
+//! used; a used page belongs to one. The pages that a version's pending list names are used by its parents and not by
+//! it.
 
 mod record;
 mod table;
@@ -15,6 +17,7 @@ use std::{
 };
 
 use coppice_types::{Epoch, Params, ShardId, Version};
+use coppice_verify::proof::LEVEL_MAX;
 
 pub(crate) use record::{BlobRef, Delta, MergeId, MergeRecord, MetaOp, Tree, TreeId, VersionId, VersionRecord};
 
@@ -183,7 +186,8 @@ impl Meta {
     pub(crate) fn discard(&mut self, pid: Pid) {
         let known = self.reserved.remove(&pid);
         assert!(known, "{pid:?} was not reserved");
-        self.spaces[pid.file() as usize].release(pid.first(), pid.pages());
+        let released = self.spaces[pid.file() as usize].release(pid.first(), pid.pages());
+        assert!(released, "{pid:?} was free");
         self.freed.push(pid);
     }
 
@@ -211,7 +215,7 @@ impl Meta {
 
     pub(crate) fn unpin(&mut self, id: u64) {
         self.pins.retain(|pin| pin.1 != id);
-        self.settle_limbo();
+        assert_eq!(self.settle_limbo(), Ok(()), "what waits is not free");
     }
 
     /// Segments whose files may go now.
@@ -222,10 +226,15 @@ impl Meta {
         gone
     }
 
-    /// Frees what neither superblock on disk nor a pinned one refers to. The superblocks are `generation` and the one before.
-    fn settle_limbo(&mut self) {
+    /// Frees what neither superblock on disk nor a pinned one refers to. The superblocks are `generation` and the one
+    /// before.
+    fn settle_limbo(&mut self) -> Result<(), Inconsistent> {
         let oldest = self.pins.first().map_or(u64::MAX, |pin| pin.0).min(self.generation.saturating_sub(1));
-        self.spaces.iter_mut().for_each(|space| space.settle_limbo(oldest));
+        if self.spaces.iter_mut().all(|space| space.settle_limbo(oldest)) {
+            Ok(())
+        } else {
+            Err(Inconsistent("a page is freed twice"))
+        }
     }
 
     /// Applies one change.
@@ -251,7 +260,8 @@ impl Meta {
     }
 
     fn add_version(&mut self, record: VersionRecord) -> Result<(), Inconsistent> {
-        if record.decided || record.id < self.next_id || !self.versions.contains_key(&record.parent) {
+        let follows = record.parent == self.tip().id || self.staged.contains(&record.parent);
+        if record.decided || record.id < self.next_id || !follows {
             return Err(Inconsistent("a version that does not follow"));
         }
         self.claim(&record.delta)?;
@@ -259,7 +269,7 @@ impl Meta {
             let merge = self.merges.get_mut(id).ok_or(Inconsistent("an unknown merge is installed"))?;
             merge.installed_by += 1;
         }
-        self.next_id = record.id + 1;
+        self.next_id = record.id.checked_add(1).ok_or(Inconsistent("a number that is none"))?;
         self.staged.insert(record.id);
         self.versions.insert(record.id, record);
         Ok(())
@@ -278,9 +288,9 @@ impl Meta {
         }
         for id in &record.installs {
             let merge = self.merges.get_mut(id).ok_or(Inconsistent("an unknown merge was installed"))?;
-            merge.installed_by -= 1;
+            merge.installed_by = merge.installed_by.checked_sub(1).ok_or(Inconsistent("a merge was not installed"))?;
         }
-        self.free_pages(&record.delta.allocated);
+        self.free_pages(&record.delta.allocated)?;
         self.free_values(&record.delta.values_allocated)
     }
 
@@ -310,11 +320,11 @@ impl Meta {
                 self.decided.remove(&record.stamp.version);
                 self.versions.remove(&id);
             }
-            self.free_pages(&delta.pended);
+            self.free_pages(&delta.pended)?;
             self.free_values(&delta.values_pended)?;
             for merge in installs {
                 let merge = self.merges.remove(&merge).ok_or(Inconsistent("an unknown merge was installed"))?;
-                self.free_pages(&merge.delta.pended);
+                self.free_pages(&merge.delta.pended)?;
                 self.free_values(&merge.delta.values_pended)?;
             }
         }
@@ -326,7 +336,7 @@ impl Meta {
             return Err(Inconsistent("a merge that does not follow"));
         }
         self.claim(&record.delta)?;
-        self.next_id = record.id + 1;
+        self.next_id = record.id.checked_add(1).ok_or(Inconsistent("a number that is none"))?;
         self.merges.insert(record.id, record);
         Ok(())
     }
@@ -336,7 +346,7 @@ impl Meta {
         if merge.installed_by > 0 {
             return Err(Inconsistent("an installed merge is dropped"));
         }
-        self.free_pages(&merge.delta.allocated);
+        self.free_pages(&merge.delta.allocated)?;
         self.free_values(&merge.delta.values_allocated)
     }
 
@@ -346,7 +356,7 @@ impl Meta {
         segment_ends: &[(u32, u64)],
         dead_segments: &[u32],
     ) -> Result<(), Inconsistent> {
-        if generation <= self.generation {
+        if generation <= self.generation || generation == u64::MAX {
             return Err(Inconsistent("generations do not ascend"));
         }
         self.generation = generation;
@@ -354,7 +364,7 @@ impl Meta {
         for (segment, end) in segment_ends {
             self.segments.entry(*segment).or_default().end = *end;
         }
-        self.settle_limbo();
+        self.settle_limbo()?;
         for (segment, known) in &self.segments {
             if let Some(dead_at) = known.dead_at {
                 self.reserved_values.remove(segment);
@@ -402,27 +412,58 @@ impl Meta {
             if segment.dead_at.is_some() {
                 return Err(Inconsistent("a dead segment takes a value"));
             }
-            segment.live += bytes;
+            segment.live = segment.live.checked_add(*bytes).ok_or(Inconsistent("more bytes than there are"))?;
         }
         Ok(())
     }
 
-    fn free_pages(&mut self, pids: &[Pid]) {
+    fn free_pages(&mut self, pids: &[Pid]) -> Result<(), Inconsistent> {
         for pid in pids {
             let space = &mut self.spaces[pid.file() as usize];
-            if self.fresh.remove(pid) {
-                space.release(pid.first(), pid.pages());
-            } else {
+            if !self.fresh.remove(pid) {
                 space.retire(pid.first(), pid.pages(), self.generation + 1);
+            } else if !space.release(pid.first(), pid.pages()) {
+                return Err(Inconsistent("a page is freed twice"));
             }
             self.freed.push(*pid);
         }
+        Ok(())
     }
 
     fn free_values(&mut self, values: &BTreeMap<u32, u64>) -> Result<(), Inconsistent> {
         for (id, bytes) in values {
             let segment = self.segments.get_mut(id).ok_or(Inconsistent("a value of no segment is freed"))?;
             segment.live = segment.live.checked_sub(*bytes).ok_or(Inconsistent("a value is freed twice"))?;
+        }
+        Ok(())
+    }
+
+    /// What everything else relies on, after a log from a disk or a peer was replayed.
+    pub(crate) fn check(&self) -> Result<(), Inconsistent> {
+        let frozen = |tree: &Tree| tree.filter.is_some() && sound(tree);
+        for version in self.versions.values() {
+            let (active, others) = version.trees.split_first().ok_or(Inconsistent("a version has no tree"))?;
+            if active.filter.is_some() || !sound(active) || others.len() >= 255 || !others.iter().all(frozen) {
+                return Err(Inconsistent("a version's trees"));
+            }
+            let parent = self.versions.get(&version.parent);
+            let follows =
+                parent.is_some_and(|parent| parent.id < version.id && parent.stamp.version < version.stamp.version);
+            if !version.decided && !follows {
+                return Err(Inconsistent("a staged version without its base"));
+            }
+            if version.id >= self.next_id {
+                return Err(Inconsistent("a number is to be used twice"));
+            }
+        }
+        let named = |(version, id): (&Version, &VersionId)| {
+            self.versions.get(id).is_some_and(|record| record.decided && record.stamp.version == *version)
+        };
+        if !self.decided.iter().all(named) || self.decided.len() + self.staged.len() != self.versions.len() {
+            return Err(Inconsistent("versions of one number"));
+        }
+        if !self.merges.values().all(|merge| frozen(&merge.output) && merge.id < self.next_id) {
+            return Err(Inconsistent("a merge's output"));
         }
         Ok(())
     }
@@ -438,4 +479,9 @@ fn stands_in(merge: &MergeRecord, trees: &[Tree]) -> bool {
     let ids = merge.inputs.iter().chain(&merge.older);
     let count = merge.inputs.len() + merge.older.len();
     trees.len() > count && trees[trees.len() - count..].iter().map(Tree::id).eq(ids.copied())
+}
+
+/// A tree that can be walked and proven.
+fn sound(tree: &Tree) -> bool {
+    tree.level <= LEVEL_MAX && tree.root.is_some() == (tree.entries > 0) && (tree.root.is_some() || tree.level == 0)
 }

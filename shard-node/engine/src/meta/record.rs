@@ -32,8 +32,8 @@ pub(crate) struct Tree {
     pub(crate) filter: Option<BlobRef>,
 }
 
-/// Names a tree by content and by place: staged siblings may have trees of equal digests on other pages, or freeze the same
-/// pages with a filter each.
+/// Names a tree by content and by place: staged siblings may have trees of equal digests on other pages, or freeze the
+/// same pages with a filter each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TreeId {
     pub(crate) digest: Digest,
@@ -127,7 +127,8 @@ pub(crate) enum MetaOp {
         generation: u64,
         /// Where each segment that grew ends now.
         segment_ends: Vec<(u32, u64)>,
-        /// Segments that nothing needs from this superblock on. It is said and not derived, since a merge at work may need one that no operation names yet.
+        /// Segments that nothing needs from this superblock on. It is said and not derived, since a merge at work may
+        /// need one that no operation names yet.
         dead_segments: Vec<u32>,
     },
 }

@@ -15,7 +15,8 @@ use crate::{
 };
 
 impl Meta {
-    /// The whole table, as the first block of a meta log. Reserved pages are free in it, since nothing durable names them.
+    /// The whole table, as the first block of a meta log. Reserved pages are free in it, since nothing durable names
+    /// them.
     pub(crate) fn encode(&self, out: &mut Writer) {
         out.u32(self.shard.0);
         self.params.encode(out);
@@ -26,7 +27,8 @@ impl Meta {
         for file in PageFile::ALL {
             let mut space = self.spaces[file as usize].clone();
             for pid in self.reserved.iter().filter(|pid| pid.file() == file) {
-                space.release(pid.first(), pid.pages());
+                let released = space.release(pid.first(), pid.pages());
+                assert!(released, "{pid:?} is reserved and free");
             }
             out.u64(space.high);
             encode_list(&space.free.iter().collect::<Vec<_>>(), out, |(start, len), out| {
@@ -54,6 +56,9 @@ impl Meta {
         let shard = ShardId(input.u32()?);
         let mut meta = Self::empty(shard, Params::decode(input)?);
         meta.generation = input.u64()?;
+        if meta.generation == u64::MAX {
+            return Err(CodecError::Malformed("generation"));
+        }
         meta.epoch = Epoch(input.u64()?);
         meta.boundary = Version(input.u64()?);
         meta.next_id = input.u64()?;
@@ -72,6 +77,10 @@ impl Meta {
             meta.merges.insert(merge.id, merge);
         }
         for version in decode_list(input, VersionRecord::decode)? {
+            let follows = meta.versions.last_key_value().is_none_or(|(last, _)| *last < version.id);
+            if !follows || version.id >= meta.next_id {
+                return Err(CodecError::Malformed("version number"));
+            }
             for merge in &version.installs {
                 meta.merges.get_mut(merge).ok_or(CodecError::Malformed("installed merge"))?.installed_by += 1;
             }
@@ -94,14 +103,16 @@ fn decode_space(input: &mut Reader<'_>) -> Result<Space, CodecError> {
     let mut end = 0;
     for (start, len) in decode_list(input, |input| Ok((input.u64()?, input.u64()?)))? {
         let range_end = start.checked_add(len).ok_or(CodecError::Malformed("free range"))?;
-        if len == 0 || start < end || range_end > space.high {
+        if start < end || range_end > space.high || !space.free.insert(start, len) {
             return Err(CodecError::Malformed("free range"));
         }
         end = range_end;
-        space.free.insert(start, len);
     }
     let limbo =
         decode_list(input, |input| Ok(Limbo { generation: input.u64()?, start: input.u64()?, len: input.u64()? }))?;
+    if !limbo.iter().all(|limbo| limbo.start.checked_add(limbo.len).is_some_and(|end| end <= space.high)) {
+        return Err(CodecError::Malformed("waiting range"));
+    }
     space.limbo = limbo.into();
     Ok(space)
 }

@@ -1,7 +1,8 @@
-//! Applying a batch of changes to the active tree (`docs/verification.md` section 4): in key order, depth first, each node touched once.
+//! Applying a batch of changes to the active tree (`docs/verification.md` section 4): in key order, depth first, each
+//! node touched once.
 //!
-//! No node is changed in place. The nodes on the way to a change are made anew and their predecessors pended; a failure leaves the old
-//! tree as it was, and the caller gives back what the delta has allocated.
+//! No node is changed in place. The nodes on the way to a change are made anew and their predecessors pended; a failure
+//! leaves the old tree as it was, and the caller gives back what the delta has allocated.
 
 use std::borrow::Cow;
 

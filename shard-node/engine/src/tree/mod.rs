@@ -1,4 +1,5 @@
-//! One copy-on-write Merkle B+-tree: lookups here, walks in [`cursor`], changes in [`apply`], bulk building in [`build`].
+//! One copy-on-write Merkle B+-tree: lookups here, walks in [`cursor`], changes in [`apply`], bulk building in
+//! [`build`].
 
 pub(crate) mod apply;
 pub(crate) mod build;
