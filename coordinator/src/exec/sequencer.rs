@@ -143,6 +143,8 @@ pub struct Sequencer {
     /// Names prepares of this term.
     pub attempt: u64,
     pub decided_at: Instant,
+    /// When shards are looked at again.
+    pub look_at: Instant,
     pub events: mpsc::Receiver<Event>,
     pub events_in: mpsc::Sender<Event>,
 }
@@ -196,6 +198,7 @@ impl Sequencer {
             tasks: VecDeque::new(),
             attempt: 0,
             decided_at: Instant::now(),
+            look_at: Instant::now(),
             events,
             events_in,
             context,
@@ -221,6 +224,12 @@ impl Sequencer {
             self.on_event(event)?;
         }
         self.expire();
+        // However busy it is: a stream of commands must not keep shards from being asked.
+        if self.look_at <= Instant::now() {
+            self.expire_stages();
+            self.ask_shards();
+            self.look_at = Instant::now() + POLL;
+        }
         if let Some(task) = self.tasks.pop_front() {
             self.settle_in_flight().await?;
             return self.perform(task).await;
@@ -236,10 +245,7 @@ impl Sequencer {
             },
             outcome = outcome_of(&mut self.in_flight) => self.on_outcome(outcome)?,
             Some(event) = self.events.recv() => self.on_event(event)?,
-            () = tokio::time::sleep_until(wake) => {
-                self.expire_stages();
-                self.ask_shards();
-            }
+            () = tokio::time::sleep_until(wake) => {}
         }
         Ok(())
     }
