@@ -8,7 +8,7 @@ use coppice_types::Digest;
 
 pub use coppice_consensus::Position;
 
-use crate::{Error, agreement::Voters};
+use crate::{Error, agreement::Voters, refusal::Refusal};
 
 /// What applying one entry gave.
 #[derive(Debug)]
@@ -110,6 +110,15 @@ pub trait StateMachine: Send + Sync + Debug + Sized + 'static {
     fn grows(command: &[u8]) -> bool {
         let _ = command;
         true
+    }
+
+    /// Whether a command may be proposed now. Asked on the leader, by what it has applied: a bound, not a rule.
+    ///
+    /// # Errors
+    /// If a bounded resource is used up.
+    fn admit(&self, command: &[u8]) -> Result<(), Refusal> {
+        let _ = command;
+        Ok(())
     }
 
     /// What this replica tells the others about the merges that it has built; nothing if it builds none.

@@ -55,12 +55,16 @@ impl<M: StateMachine> Actor<M> {
 
     pub(super) fn propose(&mut self, command: Vec<u8>, answer: Answer<M::Reply>) -> Result<(), Error> {
         let grows = M::grows(&command);
-        let refusal = if !self.leading || self.retiring.is_some() {
-            self.not_leader()
-        } else if self.read_machine().is_none() {
-            Refusal::new(Reason::Unavailable, "the leading replica does not serve")
-        } else if self.full && grows {
-            Refusal::new(Reason::ResourceExhausted, "the disk is full: reads, prune and rollback go on")
+        let admitted = match self.read_machine().as_ref() {
+            _ if !self.leading || self.retiring.is_some() => Err(self.not_leader()),
+            None => Err(Refusal::new(Reason::Unavailable, "the leading replica does not serve")),
+            Some(_) if self.full && grows => {
+                Err(Refusal::new(Reason::ResourceExhausted, "the disk is full: reads, prune and rollback go on"))
+            }
+            Some(machine) => machine.admit(&command),
+        };
+        let refusal = if let Err(refusal) = admitted {
+            refusal
         } else if self.backlog.len() >= BACKLOG_MAX || !self.waiters.has_room() {
             Refusal::new(Reason::ResourceExhausted, "too many commands wait for their outcome")
         } else {

@@ -53,7 +53,6 @@ impl Shard for ShardService {
         let request = request.into_inner();
         let group = request.group;
         let command = convert::prepare(request)?;
-        self.replica(group)?.read(ShardMachine::admit).await?;
         let reply = self.run(group, command).await?;
         Ok(Response::new(convert::to_prepare_response(&reply)?))
     }

@@ -14,6 +14,8 @@ use crate::refusal::Refusal;
 
 /// The version of the command encoding that this code writes and reads.
 const COMMAND_VERSION: u8 = 1;
+/// The kind of a Prepare.
+const PREPARE: u8 = 0;
 /// Most merges that one Prepare installs.
 const MERGES_MAX: usize = 16;
 /// Most trees that one merge takes.
@@ -131,13 +133,12 @@ fn put_count(out: &mut Writer, count: usize) {
     out.u32(u32::try_from(count).expect("counts are checked before a command is encoded"));
 }
 
-impl Command {
-    /// The prepare id of a Prepare.
-    #[must_use]
-    pub fn prepare_id(&self, attempt: u64) -> PrepareId {
-        PrepareId { term: self.context.term.0, attempt }
-    }
+/// Whether an encoded command is a Prepare.
+pub(super) fn is_prepare(bytes: &[u8]) -> bool {
+    bytes.get(1) == Some(&PREPARE)
+}
 
+impl Command {
     /// The bytes that raft replicates. The command has been [checked](Self::check).
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -180,7 +181,7 @@ impl Command {
         let admin_sequence = input.u64()?;
         let decided = take_state(&mut input)?;
         let body = match kind {
-            0 => Body::Prepare(Prepare::decode(&mut input)?),
+            PREPARE => Body::Prepare(Prepare::decode(&mut input)?),
             1 => Body::Finalize,
             2 => Body::Abort {
                 version: Version(input.u64()?),
@@ -220,7 +221,7 @@ impl Command {
 impl Body {
     fn kind(&self) -> u8 {
         match self {
-            Self::Prepare(_) => 0,
+            Self::Prepare(_) => PREPARE,
             Self::Finalize => 1,
             Self::Abort { .. } => 2,
             Self::Adopt => 3,

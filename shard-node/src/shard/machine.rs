@@ -6,14 +6,16 @@ use coppice_consensus::Position;
 use coppice_engine::{Engine, Manifest, MergeName, MergeProgress, Options, RaftPosition, SnapshotReceiver};
 use coppice_env::Storage;
 use coppice_proto::v1;
-use coppice_types::{Params, ShardId};
+use coppice_types::{Params, Reason, ShardId};
 
-use super::{Body, Command, Outcome, ShardMachine};
+use super::{Outcome, ShardMachine, command};
 use crate::{
     Error,
     agreement::Voters,
     convert,
+    limits::STAGED_MAX,
     machine::{Applied, Pinned, Receiver, StateMachine},
+    refusal::Refusal,
 };
 
 /// Records that one piece of background work merges.
@@ -116,9 +118,18 @@ impl StateMachine for ShardMachine {
             .fold(0, u64::saturating_add)
     }
 
-    /// Only a Prepare makes a shard larger; without its operations nothing is staged.
+    /// Only a Prepare makes a shard larger.
     fn grows(command: &[u8]) -> bool {
-        Command::decode(command).is_ok_and(|command| matches!(command.body, Body::Prepare(_)))
+        command::is_prepare(command)
+    }
+
+    /// Staged versions are bounded, whoever sends them.
+    fn admit(&self, command: &[u8]) -> Result<(), Refusal> {
+        if command::is_prepare(command) && self.engine.staged().len() >= STAGED_MAX {
+            let message = format!("the shard holds {STAGED_MAX} staged versions, the most that it may");
+            return Err(Refusal::new(Reason::ResourceExhausted, message));
+        }
+        Ok(())
     }
 
     fn built(&self) -> Vec<v1::Merge> {

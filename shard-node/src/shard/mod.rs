@@ -26,7 +26,7 @@ pub use command::{AdminOperation, Body, Command, Context, Execute, Prepare};
 pub use machine::{ShardConfig, ShardReceiver};
 pub use protocol::{Fence, FenceName, Protocol};
 
-use crate::{Error, limits::STAGED_MAX, machine::Applied, refusal::Refusal};
+use crate::{Error, machine::Applied, refusal::Refusal};
 
 /// What an accepted command gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,18 +108,6 @@ impl ShardMachine {
         out.u64(decided.version.0);
         out.digest(&decided.digest);
         coppice_verify::hash::sha256(&out.into_bytes())
-    }
-
-    /// Whether a Prepare may be proposed now: staged versions are bounded, whoever sends them.
-    ///
-    /// # Errors
-    /// `RESOURCE_EXHAUSTED` if too many are staged.
-    pub fn admit(&self) -> Result<(), Refusal> {
-        if self.engine.staged().len() >= STAGED_MAX {
-            let message = format!("the shard holds {STAGED_MAX} staged versions, the most that it may");
-            return Err(Refusal::new(Reason::ResourceExhausted, message));
-        }
-        Ok(())
     }
 
     /// Whether this replica may answer a read of `state` for a sender that knows `context`.

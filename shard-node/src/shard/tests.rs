@@ -7,6 +7,7 @@ use coppice_env::{Rng, SimRng, SimStorage, Storage};
 use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp};
 
 use super::*;
+use crate::limits::STAGED_MAX;
 use crate::machine::{Position, StateMachine};
 
 fn config() -> ShardConfig {
@@ -387,7 +388,9 @@ fn staged_versions_are_bounded_before_they_are_proposed() {
     for at in 0..STAGED_MAX {
         talk.prepare(1, base, &at.to_string());
     }
-    assert_eq!(talk.machine.admit().map_err(|refusal| refusal.reason), Err(Reason::ResourceExhausted));
+    let admit = |body| talk.machine.admit(&Command { context: talk.context, body }.encode()).map_err(|it| it.reason);
+    assert_eq!(admit(talk.attempt(999, 1, base, "one more")), Err(Reason::ResourceExhausted));
+    assert_eq!(admit(Body::Adopt), Ok(()));
 }
 
 #[test]
