@@ -34,8 +34,6 @@ const READ_RETRY_TICKS: u32 = 4;
 const CARE_TICKS: u64 = 10;
 /// Digests that are repeated in one round.
 const REPEATED_MAX: usize = 64;
-/// Ticks that a retiring leader waits for another one.
-const RETIRE_TICKS_MAX: u64 = 40;
 /// How soon this thread tries again when a reader is in its way.
 const BLOCKED_WAIT: Duration = Duration::from_millis(1);
 /// Ticks to make up for at once after a pause; a longer one is not made up for.
@@ -227,7 +225,7 @@ impl<M: StateMachine> Actor<M> {
             }
         }
         self.reads.retry(now.saturating_sub(tick * READ_RETRY_TICKS));
-        if self.retiring.as_ref().is_some_and(|(since, _)| !self.leading || self.ticks - since > RETIRE_TICKS_MAX)
+        if self.retiring.as_ref().is_some_and(|(until, _)| !self.leading || self.ticks >= *until)
             && let Some((_, answer)) = self.retiring.take()
         {
             self.ended = true;

@@ -14,6 +14,9 @@ use crate::{Error, machine::StateMachine, refusal::Refusal};
 /// Entries that wait to be applied, beyond which no more are proposed.
 const BACKLOG_MAX: usize = 1024;
 
+/// Ticks that a retiring leader waits for another one.
+const RETIRE_TICKS_MAX: u64 = 40;
+
 impl<M: StateMachine> Actor<M> {
     pub(super) fn peer(&mut self, message: PeerMessage, node: &str) {
         let from = message.from_raft_id;
@@ -140,18 +143,21 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
+    /// Hands leadership over, if there is someone to take it; the replica ends when it leads no more, or has waited long enough.
     pub(super) fn retire(&mut self, answer: Answer<()>) {
-        self.retiring = Some((self.ticks, answer));
-        if !self.leading {
-            return;
-        }
         let status = self.group.status();
         let heirs = status.peers.iter().filter(|peer| !peer.learner && peer.active && peer.id != status.id);
-        if let Some(heir) = heirs.max_by_key(|peer| peer.matched)
-            && let Err(error) = self.group.transfer_leader(heir.id)
-        {
-            tracing::debug!(%error, "leadership could not be handed over");
-        }
+        let patience = match heirs.max_by_key(|peer| peer.matched) {
+            Some(heir) if self.leading => match self.group.transfer_leader(heir.id) {
+                Ok(()) => RETIRE_TICKS_MAX,
+                Err(error) => {
+                    tracing::debug!(%error, "leadership could not be handed over");
+                    0
+                }
+            },
+            _ => 0,
+        };
+        self.retiring = Some((self.ticks + patience, answer));
     }
 }
 

@@ -101,7 +101,14 @@ fn options(config: &Config<impl StateMachine>) -> coppice_consensus::Options {
     let Identity { cluster, group, raft_id } = config.identity;
     let segment_bytes = config.hosted.tuning.log_segment_bytes;
     let defaults = coppice_consensus::Options::new(cluster, group, RaftId(raft_id));
-    coppice_consensus::Options { segment_bytes, fill_bytes: defaults.fill_bytes.min(segment_bytes), ..defaults }
+    let message_bytes = config.hosted.message_bytes_max;
+    coppice_consensus::Options {
+        segment_bytes,
+        fill_bytes: defaults.fill_bytes.min(segment_bytes),
+        entry_bytes_max: defaults.entry_bytes_max.max(message_bytes),
+        uncommitted_bytes_max: defaults.uncommitted_bytes_max.max(2 * message_bytes as u64),
+        ..defaults
+    }
 }
 
 /// What was opened.
