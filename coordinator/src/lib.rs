@@ -13,6 +13,7 @@ mod options;
 pub mod plan;
 mod proofs;
 mod reads;
+mod scans;
 mod service;
 
 use std::{sync::Arc, time::Duration};

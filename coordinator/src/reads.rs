@@ -25,7 +25,7 @@ use crate::{
 /// Most keys of one request.
 pub const KEYS_MAX: usize = 16_384;
 /// Pause before a read is tried again.
-const PAUSE: Duration = Duration::from_millis(10);
+pub const PAUSE: Duration = Duration::from_millis(10);
 
 /// A state that is about to be read.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ pub async fn send<T>(sink: &Sink<T>, message: T) -> Result<(), Status> {
 /// Serves reads.
 #[derive(Clone, Debug)]
 pub struct Reads {
-    context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
 }
 
 impl Reads {
@@ -92,7 +92,12 @@ impl Reads {
         self.locate_in(view, read.at.map(wire::stamp_in), read.any_epoch).await
     }
 
-    async fn locate_in(&self, view: Arc<View>, at: Option<Stamp>, any_epoch: bool) -> Result<Located, Status> {
+    pub(crate) async fn locate_in(
+        &self,
+        view: Arc<View>,
+        at: Option<Stamp>,
+        any_epoch: bool,
+    ) -> Result<Located, Status> {
         let head = view.head();
         let stamp = match resolve(at, any_epoch, &view.tail.epochs, head, view.boundary) {
             Ok(stamp) => stamp,
@@ -140,7 +145,7 @@ impl Reads {
     }
 
     /// Tries a read until a replica has its state, each time on a new view of the root group.
-    async fn retry<T, F, Fut>(&self, read: &v1::ReadOptions, work: F) -> Result<T, Status>
+    pub(crate) async fn retry<T, F, Fut>(&self, read: &v1::ReadOptions, work: F) -> Result<T, Status>
     where
         F: Fn(Located, Instant) -> Fut,
         Fut: Future<Output = Result<T, Status>>,
@@ -232,313 +237,19 @@ impl Reads {
         Ok((ShardProof { index, trees: answer.trees }, answer.records))
     }
 
-    async fn place(&self, located: &Located) -> Result<Place, Status> {
+    pub(crate) async fn place(&self, located: &Located) -> Result<Place, Status> {
         let known = self.version(&located.view, located.stamp).await?;
         Place::of(&self.context, located.view.clone(), &known.header, known.sequence).await
-    }
-
-    /// Streams a range; the last message carries its end.
-    ///
-    /// # Errors
-    /// The refusal of the first step that fails, also in the middle of the stream.
-    pub async fn range(&self, request: &v1::RangeRequest, sink: &Sink<v1::RangeResponse>) -> Result<(), Status> {
-        let read = request.read.unwrap_or_default();
-        // Nothing has been sent when the first shard answers, so until then the read can be tried again.
-        let located = self.retry(&read, |located, _| async { Ok(located) }).await?;
-        check_range(&request.low, request.high.as_deref(), &located.view.genesis.params)?;
-        let mut left = if request.limit == 0 { u32::MAX } else { request.limit };
-        let shards = located.leaves.overlapping(&request.low, request.high.as_deref());
-        let mut more = false;
-        let mut last_key: Option<Bytes> = None;
-        for index in shards {
-            // With nothing left, one record more tells whether there is one.
-            let probe = left == 0;
-            let scan = self.scan_range(&located, index, request.high.as_deref(), &request.low, left.max(1), false);
-            let mut stream = scan.await?;
-            while let Some(message) = stream.message().await? {
-                more |= message.end.as_ref().is_some_and(|end| end.more) || (probe && !message.records.is_empty());
-                if probe || message.records.is_empty() {
-                    continue;
-                }
-                let count = u32::try_from(message.records.len()).map_err(|_| wire::broken("scan"))?;
-                left = left.checked_sub(count).ok_or_else(|| wire::broken("scan"))?;
-                last_key = message.records.last().map(|record| record.key.clone());
-                let records = message.records.into_iter().map(|record| wire::record_out(record, true)).collect();
-                send(sink, v1::RangeResponse { records, end: None }).await?;
-            }
-            if more {
-                break;
-            }
-        }
-        let proof = if read.want_proof {
-            let high = match last_key {
-                // The smallest key above the last record.
-                Some(last) if more => Some(Bytes::from([&last[..], &[0]].concat())),
-                _ => request.high.clone(),
-            };
-            self.prove_range(&located, &request.low, high.as_deref()).await?
-        } else {
-            Bytes::new()
-        };
-        let end = v1::RangeEnd { read_at: Some(wire::stamp_out(located.stamp)), more, proof };
-        send(sink, v1::RangeResponse { records: Vec::new(), end: Some(end) }).await
-    }
-
-    async fn scan_range(
-        &self,
-        located: &Located,
-        index: usize,
-        high: Option<&[u8]>,
-        low: &[u8],
-        limit: u32,
-        want_proof: bool,
-    ) -> Result<tonic::Streaming<v1::ShardScanResponse>, Status> {
-        let leaf = &located.leaves.all()[index];
-        let (low, high) = clip(leaf, low, high);
-        let scan = v1::RangeScan {
-            low: Bytes::copy_from_slice(low),
-            high: high.map(Bytes::copy_from_slice),
-            limit: if limit == u32::MAX { 0 } else { limit },
-            want_proof,
-        };
-        self.scan(located, leaf, v1::shard_scan_request::Scan::Range(scan)).await
-    }
-
-    async fn scan(
-        &self,
-        located: &Located,
-        leaf: &StateLeaf,
-        scan: v1::shard_scan_request::Scan,
-    ) -> Result<tonic::Streaming<v1::ShardScanResponse>, Status> {
-        let request = v1::ShardScanRequest {
-            group: wire::group_number(leaf.shard),
-            context: Some(located.shard_context(leaf)),
-            state: Some(wire::state_out(leaf.into())),
-            scan: Some(scan),
-        };
-        let deadline = Instant::now() + self.context.limits.read_timeout;
-        loop {
-            match self.context.shards.scan(&request, deadline).await {
-                Err(error) if again(&error) && Instant::now() + PAUSE < deadline => tokio::time::sleep(PAUSE).await,
-                answer => return answer,
-            }
-        }
-    }
-
-    /// Proves all records of a range that was answered.
-    async fn prove_range(&self, located: &Located, low: &[u8], high: Option<&[u8]>) -> Result<Bytes, Status> {
-        let params = &located.view.genesis.params;
-        let mut proofs = Vec::new();
-        let mut values = Vec::new();
-        let mut size = 0;
-        for index in located.leaves.overlapping(low, high) {
-            let mut stream = self.scan_range(located, index, high, low, u32::MAX, true).await?;
-            let mut trees = Bytes::new();
-            while let Some(message) = stream.message().await? {
-                size += message.records.iter().map(|record| record.value.len()).sum::<usize>();
-                check_size(size, params)?;
-                values.extend(message.records.into_iter().map(|record| Cow::Owned(record.value.to_vec())));
-                if let Some(end) = message.end {
-                    trees = end.trees;
-                }
-            }
-            proofs.push(ShardProof { index, trees });
-        }
-        let query = Query::Range { low: Cow::Borrowed(low), high: high.map(Cow::Borrowed) };
-        let place = self.place(located).await?;
-        checked_proof(proofs::query_file(place, &located.leaves, query, &proofs, Some(values))?, params)
-    }
-
-    /// Streams the changes of one key, newest first.
-    ///
-    /// # Errors
-    /// The refusal of the first step that fails, also in the middle of the stream.
-    pub async fn history(&self, request: &v1::HistoryRequest, sink: &Sink<v1::HistoryResponse>) -> Result<(), Status> {
-        let read = request.read.unwrap_or_default();
-        if read.want_proof {
-            return Err(Refusal::invalid("a history has no proof: prove the key at the versions of interest").into());
-        }
-        let located = self.retry(&read, |located, _| async { Ok(located) }).await?;
-        check_key(&request.key, &located.view.genesis.params)?;
-        let leaf = &located.leaves.all()[located.leaves.index_of(&request.key)];
-        let scan = v1::HistoryScan { key: request.key.clone(), limit: request.limit };
-        let mut stream = self.scan(&located, leaf, v1::shard_scan_request::Scan::History(scan)).await?;
-        let mut count = 0;
-        let mut held: Option<v1::Record> = None;
-        while let Some(message) = stream.message().await? {
-            for record in message.records {
-                count += 1;
-                if let Some(change) = held.replace(wire::record_out(record, true)) {
-                    send(sink, v1::HistoryResponse { change: Some(change), truncated: false }).await?;
-                }
-            }
-            if let Some(end) = message.end {
-                // What lies below the boundary can't be told from what never was.
-                let limited = end.more || (request.limit > 0 && count >= request.limit);
-                let truncated = !limited && located.view.boundary.0 > 0;
-                if held.is_some() || truncated {
-                    send(sink, v1::HistoryResponse { change: held.take(), truncated }).await?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Streams what differs between two versions.
-    ///
-    /// # Errors
-    /// The refusal of the first step that fails, also in the middle of the stream.
-    pub async fn diff(&self, request: &v1::DiffRequest, sink: &Sink<v1::DiffResponse>) -> Result<(), Status> {
-        let view = self.context.view().await?;
-        check_range(&request.low, request.high.as_deref(), &view.genesis.params)?;
-        let (from, to) = (request.from.map(wire::stamp_in), request.to.map(wire::stamp_in));
-        let from = self.locate_in(view.clone(), from, request.any_epoch).await?;
-        let to = self.locate_in(view, to, request.any_epoch).await?;
-        let backwards = from.stamp.version > to.stamp.version;
-        let (older, newer) = if backwards { (&to, &from) } else { (&from, &to) };
-        self.changes(older, newer, &request.low, request.high.as_deref(), |pairs| {
-            let difference = |(before, after)| {
-                let (before, after) = if backwards { (after, before) } else { (before, after) };
-                v1::Difference {
-                    before: Some(wire::record_out(before, true)),
-                    after: Some(wire::record_out(after, true)),
-                }
-            };
-            let differences = pairs.into_iter().map(difference).collect();
-            send(sink, v1::DiffResponse { differences })
-        })
-        .await
-    }
-
-    /// Gives what changed from an older to a newer version, in key order, part by part.
-    async fn changes<Fut>(
-        &self,
-        older: &Located,
-        newer: &Located,
-        low: &[u8],
-        high: Option<&[u8]>,
-        mut give: impl FnMut(Vec<(v1::ShardRecord, v1::ShardRecord)>) -> Fut,
-    ) -> Result<(), Status>
-    where
-        Fut: Future<Output = Result<(), Status>>,
-    {
-        for index in newer.leaves.overlapping(low, high) {
-            let leaf = &newer.leaves.all()[index];
-            let from = older.leaves.state(leaf.shard).ok_or_else(|| wire::broken("list of state leaves"))?;
-            if from == leaf.into() {
-                continue;
-            }
-            let (low, high) = clip(leaf, low, high);
-            let scan = v1::DiffScan {
-                from: Some(wire::state_out(from)),
-                low: Bytes::copy_from_slice(low),
-                high: high.map(Bytes::copy_from_slice),
-            };
-            let mut stream = self.scan(newer, leaf, v1::shard_scan_request::Scan::Diff(scan)).await?;
-            while let Some(message) = stream.message().await? {
-                if message.before.len() != message.records.len() {
-                    return Err(wire::broken("diff"));
-                }
-                if !message.records.is_empty() {
-                    give(message.before.into_iter().zip(message.records).collect()).await?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Streams headers in order, from a sequence on; with `follow` until the client goes.
-    ///
-    /// # Errors
-    /// The refusal of the first step that fails, also in the middle of the stream.
-    pub async fn watch(
-        &self,
-        request: &v1::WatchHeadsRequest,
-        sink: &Sink<v1::WatchHeadsResponse>,
-    ) -> Result<(), Status> {
-        let mut next = request.from_sequence;
-        let mut grown = self.context.log_size.subscribe();
-        loop {
-            let read = v1::HeadersRead { from_sequence: next, limit: 64 };
-            let answer = self.context.root.read(v1::read_root_request::Read::Headers(read)).await;
-            let headers = match answer {
-                Ok(answer) => answer.headers,
-                Err(error) if request.follow && status::kind(&error) == ErrorKind::Unavailable => {
-                    tokio::time::sleep(PAUSE * 10).await;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            for header in &headers {
-                self.watch_one(request, header, sink).await?;
-                next += 1;
-            }
-            if !headers.is_empty() {
-                continue;
-            }
-            if !request.follow {
-                return Ok(());
-            }
-            let changed = grown.wait_for(|size| *size > next);
-            tokio::select! {
-                // Another coordinator may lead: then only the root group tells.
-                _ = tokio::time::timeout(Duration::from_millis(250), changed) => {}
-                () = sink.closed() => return Ok(()),
-            }
-        }
-    }
-
-    async fn watch_one(
-        &self,
-        request: &v1::WatchHeadsRequest,
-        header: &Bytes,
-        sink: &Sink<v1::WatchHeadsResponse>,
-    ) -> Result<(), Status> {
-        let parsed = wire::header_in(header)?;
-        let wanted = request.want_changed_keys || request.want_changed_values;
-        if wanted && parsed.body == Body::Commit {
-            let view = self.context.view().await?;
-            let before = view.tail.epochs.stamp_of(coppice_types::Version(parsed.stamp.version.0 - 1));
-            let older = self.locate_in(view.clone(), Some(before), false).await?;
-            let newer = self.locate_in(view, Some(parsed.stamp), false).await?;
-            let values = request.want_changed_values;
-            self.changes(&older, &newer, &[], None, |pairs| {
-                let changes = pairs.into_iter().map(|(_, after)| wire::record_out(after, values)).collect();
-                send(sink, v1::WatchHeadsResponse { header: header.clone(), changes, continued: true })
-            })
-            .await?;
-        }
-        send(sink, v1::WatchHeadsResponse { header: header.clone(), changes: Vec::new(), continued: false }).await
     }
 }
 
 /// Another view, or the same replica later, may answer differently.
-fn again(error: &Status) -> bool {
+pub fn again(error: &Status) -> bool {
     matches!(status::kind(error), ErrorKind::Unavailable | ErrorKind::Fenced)
 }
 
-/// The part of a range that lies in a shard.
-fn clip<'a>(leaf: &'a StateLeaf, low: &'a [u8], high: Option<&'a [u8]>) -> (&'a [u8], Option<&'a [u8]>) {
-    let high = match (leaf.high.as_deref(), high) {
-        (Some(end), Some(high)) => Some(end.min(high)),
-        (end, high) => end.or(high),
-    };
-    (low.max(&leaf.low), high)
-}
-
-fn check_range(low: &[u8], high: Option<&[u8]>, params: &Params) -> Result<(), Refusal> {
-    if high.is_some_and(|high| low >= high) {
-        return Err(Refusal::invalid("the range is empty or inverted: low is not below high"));
-    }
-    let max = u64::from(params.key_bytes_max) + 1;
-    match [Some(low), high].into_iter().flatten().find(|bound| bound.len() as u64 > max) {
-        Some(bound) => Err(Refusal::over_limit("a range's bound", max, bound.len() as u64)),
-        None => Ok(()),
-    }
-}
-
 /// Bytes of an answer must fit a message, with room for what surrounds them.
-fn check_size(bytes: usize, params: &Params) -> Result<(), Refusal> {
+pub fn check_size(bytes: usize, params: &Params) -> Result<(), Refusal> {
     let max = u64::from(params.message_bytes_max);
     if bytes as u64 <= max {
         return Ok(());
@@ -547,7 +258,8 @@ fn check_size(bytes: usize, params: &Params) -> Result<(), Refusal> {
     Err(Refusal::new(Reason::ResourceExhausted, message))
 }
 
-fn checked_proof(proof: Bytes, params: &Params) -> Result<Bytes, Status> {
+/// The proof, if it fits a message.
+pub fn checked_proof(proof: Bytes, params: &Params) -> Result<Bytes, Status> {
     check_size(proof.len(), params)?;
     Ok(proof)
 }

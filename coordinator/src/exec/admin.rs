@@ -14,7 +14,8 @@ use tonic::Status;
 use super::{
     answer::check_expected_head,
     root::Decision,
-    sequencer::{Exit, Link, Sequencer, not_committed},
+    sequencer::{Exit, Sequencer, not_committed},
+    standing::Link,
     wire,
 };
 use crate::plan::{Admin, Commit, Leaves, Refusal, resolve};

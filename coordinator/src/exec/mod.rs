@@ -15,6 +15,7 @@ mod leader;
 mod round;
 mod sequencer;
 mod stages;
+mod standing;
 
 pub use admin::{AdminRequest, Wanted};
 pub use leader::lead;

@@ -15,8 +15,9 @@ use tonic::Status;
 use super::{
     answer::{Deciding, Held, release},
     root::SessionAnswer,
-    sequencer::{Entry, Exit, Link, Progress, Sequencer, is_stale},
+    sequencer::{Entry, Exit, Progress, Sequencer, is_stale},
     shards::Shape,
+    standing::{Link, ShardLink},
     wire::{self, Digests},
 };
 use crate::plan::{
@@ -76,7 +77,7 @@ impl Sequencer {
     /// Merges that can be installed on the tip.
     fn merges(&self) -> BTreeMap<ShardId, BuiltMerge> {
         let tip = &self.tip().leaves;
-        let installable = |(shard, link): (&ShardId, &super::sequencer::ShardLink)| {
+        let installable = |(shard, link): (&ShardId, &ShardLink)| {
             let merge = link.shape.ready.first().filter(|_| link.shape_of == tip.state(*shard))?;
             Some((*shard, merge.clone()))
         };

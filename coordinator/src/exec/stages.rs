@@ -18,8 +18,9 @@ use tonic::Status;
 use super::{
     answer::{Deciding, Held, release, replay},
     round::Prepared,
-    sequencer::{Entry, Exit, Link, Sequencer, id_bytes},
+    sequencer::{Entry, Exit, Sequencer, id_bytes},
     shards::Shape,
+    standing::Link,
     wire::Digests,
 };
 use crate::plan::{BuiltMerge, Done, Ground, Leaves, Overlay, Plan, Refusal, Request, ShardState, Verdict, form};
