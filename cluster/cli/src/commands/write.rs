@@ -147,7 +147,8 @@ pub async fn rollback(client: &Client, args: &Rollback, output: Output) -> Resul
 }
 
 fn principal(given: Option<&str>) -> String {
-    given.map(str::to_owned).or_else(|| std::env::var("USER").ok()).unwrap_or_default()
+    let user = || ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
+    given.map(str::to_owned).or_else(user).unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))
 }
 
 fn describe(response: &v1::AdminResponse) -> Result<(Value, Header), Failure> {

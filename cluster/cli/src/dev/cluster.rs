@@ -12,7 +12,7 @@ use coppice_metadata::{EmbeddedStore, Metadata};
 use coppice_shard_node::{
     Bootstrap, Connector, DuplexNet, Handle, Node, ReplicaOptions, Tuning, home as replica_home, raft_id,
 };
-use coppice_types::{ClusterId, GroupId};
+use coppice_types::{ClusterId, ErrorKind, GroupId};
 use coppice_verify::note::SignerKey;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle, time::timeout};
 use tokio_stream::wrappers::TcpListenerStream;
@@ -323,7 +323,11 @@ fn cluster_id(name: &str) -> Result<ClusterId, Failure> {
 }
 
 fn failed(error: coppice_shard_node::Error) -> Failure {
-    Failure::new(Code::Unavailable, chain(&error))
+    let code = match error.kind() {
+        ErrorKind::Invalid | ErrorKind::Conflict | ErrorKind::Exhausted => Code::Refused,
+        _ => Code::Unavailable,
+    };
+    Failure::new(code, chain(&error))
 }
 
 fn unreadable(error: &io::Error) -> Failure {
