@@ -118,6 +118,14 @@ pub(crate) fn write_slot(file: &dyn File, superblock: &Superblock) -> std::io::R
     file.write_all_at(&superblock.encode(), (superblock.generation % 2) * SLOT_BYTES as u64)
 }
 
+/// Writes a superblock that was read to its slot again and makes it and its file's name durable. Torn, it leaves the other slot, of
+/// which nothing has been given away yet.
+pub(crate) fn republish(storage: &dyn Storage, file: &dyn File, newest: &Superblock) -> Result<()> {
+    write_slot(file, newest).map_err(Error::io("write", FILE))?;
+    file.sync_data().map_err(Error::io("sync", FILE))?;
+    storage.sync_dir("").map_err(Error::io("sync", "the directory"))
+}
+
 /// Reads both slots.
 pub(crate) fn read_slots(file: &dyn File) -> Result<[Slot; 2]> {
     let len = file.len().map_err(Error::io("read", FILE))?;

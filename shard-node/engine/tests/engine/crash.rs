@@ -167,6 +167,39 @@ fn a_crash_in_recovery_loses_nothing_either() {
     assert!(interrupted.get() > 0, "recovery never had anything to write");
 }
 
+/// What a killed process has written is read by the next one, but not durable: it must not build on it as if it were.
+#[test]
+fn a_kill_and_then_a_power_failure_lose_nothing_either() {
+    for_each_seed("a_kill_and_then_a_power_failure_lose_nothing_either", 2, |seed| {
+        let workload = Workload::record(seed + 400, 40);
+        let sim = SimStorage::new();
+        workload.run(&sim, None);
+        for at in 0..sim.io_count() {
+            let sim = SimStorage::new();
+            sim.crash_after(at);
+            let (sure, _) = workload.run(&sim, None);
+            let killed = sim.process_loss();
+            if !Engine::exists(&*dir(&killed)).expect("asks") {
+                continue;
+            }
+            for ios in 0..8 {
+                let second = killed.process_loss();
+                let log = workload.log.clone();
+                let mut replica = Replica::reopen(second.clone(), workload.options.clone(), log).expect("opens");
+                second.crash_after(ios);
+                let flushed = replica.flush();
+                drop(replica);
+                let lost = second.power_loss(at * 10 + ios);
+                check_directory(&lost);
+                let survivor = Engine::open(dir(&lost), workload.options.clone()).expect("opens after both");
+                let durable = usize::try_from(survivor.durable_position().index).expect("an index");
+                assert!(durable >= if flushed.is_ok() { workload.log.len() } else { sure });
+                check_all(&survivor, &workload.models[durable]);
+            }
+        }
+    });
+}
+
 #[test]
 fn a_failed_call_leaves_the_state_intact() {
     const CALLS: [Call; 5] = [Call::Write, Call::Sync, Call::SyncDir, Call::Open, Call::Name];
