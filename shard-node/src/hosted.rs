@@ -211,6 +211,12 @@ impl Hosted {
         self.replicas.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
     }
 
+    /// All replicas that run here.
+    #[must_use]
+    pub fn all(&self) -> BTreeMap<GroupId, Replica> {
+        self.replicas.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The replica of a shard's group that runs here.
     ///
     /// # Errors
@@ -265,13 +271,13 @@ impl Hosted {
     /// How all replicas do.
     #[must_use]
     pub fn report(&self) -> v1::NodeStatusResponse {
-        let replicas = self.replicas.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let replicas = self.all();
         let replicas = replicas.iter().map(|(group, replica)| replica.report(*group, &self.node)).collect();
         v1::NodeStatusResponse { node: self.node.clone(), replicas }
     }
 
     fn unreachable(&self, node: &str) {
-        for replica in self.replicas.read().unwrap_or_else(PoisonError::into_inner).values() {
+        for replica in self.all().values() {
             replica.unreachable(node);
         }
     }

@@ -77,6 +77,29 @@ impl Handle {
         replaced.unwrap_or(Err(Error::Overdue("the replacement of a replica")))
     }
 
+    /// Goes on to bring in the replicas whose joining was cut off: those that are learners, or that know of no members yet. One that was
+    /// removed knows of others, and stays out.
+    pub(crate) fn resume_joining(&self) {
+        for (group, replica) in self.hosted().all() {
+            let status = replica.status();
+            let learns = status.learners.iter().any(|member| member.raft_id == replica.raft_id());
+            let knows_nobody = status.voters.is_empty() && status.learners.is_empty();
+            if !learns && !knows_nobody {
+                continue;
+            }
+            let handle = self.clone();
+            tokio::spawn(async move {
+                let mut closing = handle.hosted().closing.subscribe();
+                tokio::select! {
+                    joined = handle.admit(group, replica.raft_id()) => if let Err(error) = joined {
+                        tracing::error!(%group, error = error.chain(), "a replica could not join its group");
+                    },
+                    _ = closing.wait_for(|closing| *closing) => {}
+                }
+            });
+        }
+    }
+
     async fn replace(&self, group: GroupId) -> Result<u64, Error> {
         let hosted = self.hosted();
         if hosted.replica(group).is_some() || crate::home::stored(hosted.storage.as_ref(), group)?.is_some() {

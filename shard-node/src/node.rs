@@ -132,6 +132,7 @@ impl Node {
         }
         let server = serve(&hosted, incoming, ended);
         *handle.inner.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(tokio::spawn(server));
+        handle.resume_joining();
         Ok(handle)
     }
 }
@@ -245,11 +246,7 @@ impl Handle {
 
     /// Stops the node in order: leaderships are handed over, everything is flushed.
     pub async fn stop(&self) {
-        let groups: Vec<GroupId> = {
-            let replicas = self.inner.hosted.replicas.read().unwrap_or_else(PoisonError::into_inner);
-            replicas.keys().copied().collect()
-        };
-        let retiring = groups.iter().filter_map(|group| self.inner.hosted.replica(*group));
+        let retiring = self.inner.hosted.all().into_values();
         futures::future::join_all(retiring.map(|replica| async move { replica.retire().await })).await;
         self.close(DRAIN_TIMEOUT).await;
     }
@@ -262,11 +259,7 @@ impl Handle {
     /// Ends replicas, streams and server; open calls have so long to end.
     async fn close(&self, drain: Duration) {
         let _one_at_a_time = self.inner.changing.lock().await;
-        let groups: Vec<GroupId> = {
-            let replicas = self.inner.hosted.replicas.read().unwrap_or_else(PoisonError::into_inner);
-            replicas.keys().copied().collect()
-        };
-        for group in groups {
+        for group in self.inner.hosted.all().into_keys() {
             // Nobody else removes replicas meanwhile.
             let _ = self.end(group).await;
         }

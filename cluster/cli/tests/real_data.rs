@@ -3,7 +3,10 @@
 
 mod common;
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use common::{Dev, Line};
 use coppice_env::{Rng, SimRng};
@@ -46,6 +49,8 @@ fn every_version_equals_a_replay_and_every_answer_is_proven() {
     }
     let states = common::replay(&lines);
     assert_eq!(dev.version(), states.len() as u64);
+    check_every_version(&dev, &lines, &states);
+    check_ranges(&dev, &states, work.path());
 
     let mut rng = SimRng::new(11);
     let proof = work.path().join("proof").display().to_string();
@@ -59,6 +64,88 @@ fn every_version_equals_a_replay_and_every_answer_is_proven() {
     }
     dev.stop();
     common::assert_sound(&work.path().join("data"));
+}
+
+/// Every key at every version, by induction: the first state and some others are compared as a whole, and each version differs from the one
+/// before in just the keys, and to just the values, that its line says.
+fn check_every_version(dev: &Dev, lines: &[Line], states: &[BTreeMap<String, String>]) {
+    let empty = BTreeMap::new();
+    for (index, line) in lines.iter().enumerate() {
+        let before = index.checked_sub(1).map_or(&empty, |index| &states[index]);
+        let mut expected: BTreeMap<String, Option<String>> =
+            line.puts.iter().map(|(key, value)| (as_hex(key), Some(as_hex(value)))).collect();
+        expected.extend(line.deletes.iter().filter(|key| before.contains_key(*key)).map(|key| (as_hex(key), None)));
+        let (from, to) = (index.to_string(), (index + 1).to_string());
+        let found = dev.run(&["diff", &from, &to, "--encoding", "hex", "--json"]).expect(0).lines();
+        let found: BTreeMap<String, Option<String>> =
+            found.iter().map(|line| (text(&line["key"]).expect("a key"), text(&line["after"]["value"]))).collect();
+        assert_eq!(found.len(), expected.len(), "version {to}");
+        assert!(found == expected, "version {to} differs from its line");
+    }
+    for version in [1, states.len() / 2, states.len()] {
+        let number = version.to_string();
+        let found = dev
+            .run(&[
+                "range",
+                "0x00",
+                &format!("0x{}", "ff".repeat(32)),
+                "--version",
+                &number,
+                "--encoding",
+                "hex",
+                "--json",
+            ])
+            .expect(0)
+            .lines();
+        let found: Vec<_> = found.iter().map(|line| (text(&line["key"]), text(&line["value"]))).collect();
+        let mut expected: Vec<_> =
+            states[version - 1].iter().map(|(key, value)| (Some(as_hex(key)), Some(as_hex(value)))).collect();
+        expected.sort();
+        assert!(found == expected, "the state of version {number}");
+    }
+}
+
+/// Ranges with proofs, across the split, limited and empty: what is proven is what the replay has.
+fn check_ranges(dev: &Dev, states: &[BTreeMap<String, String>], work: &std::path::Path) {
+    let proof = work.join("range-proof").display().to_string();
+    let mut rng = SimRng::new(12);
+    for _ in 0..12 {
+        let version = 1 + usize::try_from(rng.below(states.len() as u64)).expect("small");
+        let state: BTreeMap<Vec<u8>, Vec<u8>> = states[version - 1]
+            .iter()
+            .map(|(key, value)| (bytes(key, is_hex(key)), bytes(value, is_hex(value))))
+            .collect();
+        let keys: Vec<&Vec<u8>> = state.keys().collect();
+        let low = keys[usize::try_from(rng.below(keys.len() as u64)).expect("small")].clone();
+        let limit = 1 + usize::try_from(rng.below(40)).expect("small");
+        let (from, number, most) = (format!("0x{}", hex::encode(&low)), version.to_string(), limit.to_string());
+        let high = format!("0x{}", "ff".repeat(32));
+        let range = ["range", &from, &high, "--version", &number, "--limit", &most, "--proof", &proof, "--json"];
+        dev.run(&range).expect(0);
+        let said = dev.run(&["verify", &proof, "--key", &dev.vkey(), "--encoding", "hex", "--json"]).expect(0).json();
+        assert_eq!((&said["valid"], &said["kind"], &said["version"]), (&json!(true), &json!("range"), &json!(version)));
+        let proven = said["records"].as_array().expect("records");
+        let proven: Vec<_> =
+            proven.iter().map(|record| (text(&record["key"]), text(&record["value_sha256"]))).collect();
+        let expected: Vec<_> = state
+            .range(low..)
+            .take(limit)
+            .map(|(key, value)| (Some(format!("0x{}", hex::encode(key))), Some(sha256(value).to_string())))
+            .collect();
+        assert_eq!(proven, expected, "from {from} at version {number}");
+    }
+}
+
+fn is_hex(text: &str) -> bool {
+    text.starts_with("0x")
+}
+
+fn as_hex(text: &str) -> String {
+    format!("0x{}", hex::encode(bytes(text, is_hex(text))))
+}
+
+fn text(value: &serde_json::Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
 }
 
 fn check_key(dev: &Dev, key: &str, hex: bool, version: u64, want: Option<&String>, proof: &str) {

@@ -13,7 +13,13 @@ use coppice_verify::{
 };
 use tonic::Status;
 
-use crate::plan::{BuiltMerge, Commit, Done, KeyState, Leaves, LogTail, ShardPlan, ShardState, Write};
+use crate::plan::{BuiltMerge, Commit, Done, KeyState, Leaves, LogTail, Refusal, ShardPlan, ShardState, Write};
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        status::refuse(refusal.reason, refusal.message)
+    }
+}
 
 /// Group number of a shard on the wire.
 pub fn group_number(shard: ShardId) -> u32 {

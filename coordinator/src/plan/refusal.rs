@@ -35,9 +35,3 @@ impl std::fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
-
-impl From<Refusal> for tonic::Status {
-    fn from(refusal: Refusal) -> Self {
-        coppice_proto::status::refuse(refusal.reason, refusal.message)
-    }
-}

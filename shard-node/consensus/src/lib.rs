@@ -30,5 +30,6 @@ pub use ids::{Membership, Position, RaftId};
 pub use message::Message;
 pub use options::Options;
 pub use output::{
-    Appended, Committed, Install, Output, Payload, Peer, ReadId, ReadReady, Role, RoleChange, SnapshotOffer, Status,
+    Appended, Committed, Install, LogReport, Output, Payload, Peer, ReadId, ReadReady, Role, RoleChange, SnapshotOffer,
+    Status,
 };

@@ -156,3 +156,22 @@ pub struct Status {
     /// It does not trust itself.
     pub quarantined: bool,
 }
+
+/// What [`crate::Group::inspect`] found in a log that is sound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogReport {
+    /// The log holds entries after this.
+    pub base: Position,
+    /// Where it ends.
+    pub last: Position,
+    /// What it knows to be committed.
+    pub commit: u64,
+    /// Its files.
+    pub segments: usize,
+    /// Files that the next start removes.
+    pub leftovers: usize,
+    /// The last write was cut off by a crash; the next start removes what is left of it.
+    pub torn: bool,
+    /// The replica does not trust its state.
+    pub quarantined: bool,
+}

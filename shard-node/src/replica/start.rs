@@ -12,7 +12,7 @@ use coppice_types::{ErrorKind, GroupId};
 
 use super::{
     actor::Actor,
-    handle::{Gate, ReplicaHandle, Shared, Status},
+    handle::{Gate, Member, ReplicaHandle, Shared, Status},
 };
 use crate::{
     Error,
@@ -127,12 +127,20 @@ struct Opened<M> {
 pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, JoinHandle<()>), Error> {
     let home = Home::open(config.hosted.storage.as_ref(), config.identity)?;
     let opened = if home.started() { reopen(&config, home)? } else { begin(&config, home)? };
+    let membership = opened.group.status().membership;
+    let member = |id: &RaftId| Member { raft_id: id.0, node: config.hosted.node_of(id.0).unwrap_or_default() };
+    let status = Status {
+        voters: membership.voters.iter().map(member).collect(),
+        learners: membership.learners.iter().map(member).collect(),
+        note: opened.note,
+        ..Status::default()
+    };
     let shared = Arc::new(Shared {
         mailbox: Arc::new(Mailbox::new(PEER_QUEUE_MAX, REQUEST_QUEUE_MAX)),
         machine: RwLock::new(opened.machine),
         gate: Gate::default(),
         applied: tokio::sync::watch::Sender::new(opened.applied.index),
-        status: RwLock::new(Status { note: opened.note, ..Status::default() }),
+        status: RwLock::new(status),
         fetched_ms: AtomicU64::new(0),
     });
     let Identity { group, raft_id, .. } = config.identity;

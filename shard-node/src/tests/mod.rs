@@ -17,7 +17,7 @@ use coppice_verify::{
     shard_map::{ShardMap, state_root},
 };
 
-use crate::{Error, machine::StateMachine, raft_id};
+use crate::{Bootstrap, Error, ReplicaOptions, machine::StateMachine, raft_id};
 
 fn record(key: &str, value: &str) -> (String, String) {
     (key.to_owned(), value.to_owned())
@@ -468,6 +468,26 @@ async fn raft_goes_on_while_a_long_read_holds_the_state_machine() {
     });
     assert_eq!(version, 1);
     read.await.expect("it ends").expect("it is answered");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_whose_joining_was_cut_off_goes_on_at_the_next_start() {
+    let mut cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    leader.finalize().await;
+    cluster.node(3).wipe_replica(SHARD).await.expect("wiped");
+    let mut options = cluster.options(3, CLUSTER);
+    options.replicas[1] = ReplicaOptions { group: SHARD, raft_id: raft_id(3, 2), bootstrap: Bootstrap::Join };
+    cluster.node(3).start_replica(options.replicas[1].clone()).await.expect("started");
+    cluster.nodes.remove(&3).expect("it runs").kill().await;
+    let node = crate::Node::start(options, cluster.net.listen(&name(3))).await.expect("it starts again");
+    cluster.nodes.insert(3, node);
+    until("it votes", async || caught_up(&cluster, 3)).await;
+    leader.wait_for(3, "a", "1").await;
+    let alone = async || cluster.replica(3, SHARD).filter(|replica| replica.voters.len() == 3);
+    let replica = until("the old replica has left", alone).await;
+    assert_eq!(replica.voters, vec![raft_id(1, 1), raft_id(2, 1), raft_id(3, 2)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path, sync::Arc};
 
+use coppice_consensus::RaftId;
 use coppice_env::{DiskStorage, Storage};
 use coppice_shard_node::home::{self as replica_home, Home as ReplicaHome};
 use coppice_types::GroupId;
@@ -83,6 +84,7 @@ fn check_parts(node: &Arc<dyn Storage>, group: GroupId, report: &mut Report) -> 
         report.notes += 1;
         return Ok(());
     }
+    check_log(&home, identity, report).map_err(text)?;
     let state = home.state().map_err(text)?;
     let finding = |file: &str, what: &dyn std::fmt::Display| format!("{file}: {what}");
     match group {
@@ -96,6 +98,22 @@ fn check_parts(node: &Arc<dyn Storage>, group: GroupId, report: &mut Report) -> 
             report.notes += found.notes.len();
             report.findings.extend(found.findings.iter().map(|found| finding(&found.file, &found.what)));
         }
+    }
+    Ok(())
+}
+
+/// The raft log beside the state.
+fn check_log(
+    home: &ReplicaHome,
+    identity: replica_home::Identity,
+    report: &mut Report,
+) -> Result<(), coppice_shard_node::Error> {
+    let raft = home.raft()?;
+    let replica_home::Identity { cluster, group, raft_id } = identity;
+    match coppice_consensus::Group::inspect(raft.as_ref(), cluster, group, RaftId(raft_id)) {
+        Ok(Some(log)) => report.notes += log.leftovers + usize::from(log.torn),
+        Ok(None) => report.findings.push("raft: there is no log".to_owned()),
+        Err(error) => report.findings.push(format!("raft/{error}")),
     }
     Ok(())
 }

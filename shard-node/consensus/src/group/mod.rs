@@ -13,14 +13,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coppice_env::{Rng, Storage};
+use coppice_types::{ClusterId, GroupId};
 use raft::{ProgressState, RawNode, StateRole};
 
 use crate::change;
 use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::log::batch::HardState;
+use crate::log::meta::Owner;
 use crate::logger::logger;
-use crate::output::{Peer, ReadId, Role, RoleChange, Status};
+use crate::output::{LogReport, Peer, ReadId, Role, RoleChange, Status};
 use crate::snapshot::Offer;
 use crate::store::Store;
 use crate::{Membership, Options, Position, RaftId};
@@ -70,6 +72,14 @@ impl Group {
     /// If it can't be read.
     pub fn exists(storage: &dyn Storage) -> Result<bool> {
         Ok(crate::log::meta::Meta::load(storage)?.is_some())
+    }
+
+    /// Checks the log of a replica that is stopped, every block of it, and changes nothing; `None` if there is none.
+    ///
+    /// # Errors
+    /// If it is damaged, another's, or can't be read.
+    pub fn inspect(storage: &dyn Storage, cluster: ClusterId, group: GroupId, id: RaftId) -> Result<Option<LogReport>> {
+        crate::log::recover::inspect(storage, &Owner { cluster, group, id })
     }
 
     /// Makes a replica of a group that genesis does not know yet. All initial voters are made with the same list, and

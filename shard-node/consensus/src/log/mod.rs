@@ -12,7 +12,7 @@
 pub(crate) mod batch;
 pub(crate) mod block;
 pub(crate) mod meta;
-mod recover;
+pub(crate) mod recover;
 pub(crate) mod segment;
 
 use std::collections::VecDeque;

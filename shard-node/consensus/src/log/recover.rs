@@ -6,11 +6,12 @@ use std::sync::Arc;
 use coppice_env::{OpenMode, Storage};
 use coppice_types::codec::Reader;
 
-use super::batch::{ENTRY_HEADER_BYTES, HardState, Item};
+use super::batch::{HardState, Item};
 use super::meta::{META_FILE, Meta, Owner};
 use super::segment::{FoundBatch, Place, Scan, Segment, file_id, file_name};
 use super::{Log, Sizes, Slot};
 use crate::error::{Error, Result};
+use crate::output::LogReport;
 use crate::{Membership, Position};
 
 /// What the batches read so far add up to.
@@ -33,6 +34,10 @@ impl Replay<'_> {
     fn batch(&mut self, segment: u64, first: bool, batch: &FoundBatch) -> Result<()> {
         if self.sequence.is_some_and(|sequence| sequence + 1 != batch.sequence) {
             return Err(corrupted(segment, "a batch is missing"));
+        }
+        if self.sequence.is_none() {
+            // The first segment repeats the state, and `meta` may be newer than it.
+            self.hard_state = HardState::default();
         }
         self.sequence = Some(batch.sequence);
         let mut reader = Reader::new(&batch.items);
@@ -131,77 +136,110 @@ impl Replay<'_> {
     }
 }
 
-/// The segments that count, oldest first, and what each holds. Files that don't are removed: those older than the base,
-/// a half-written meta file, and a segment that was filled ahead but never begun.
-fn find_segments(storage: &dyn Storage, owner: &Owner, meta: &Meta) -> Result<Vec<(Segment, Scan)>> {
+/// A segment that counts, and how it ends.
+struct Found {
+    segment: Segment,
+    scan: Scan,
+}
+
+/// What is found in a directory. Nothing is changed by looking.
+struct Reading<'a> {
+    replay: Replay<'a>,
+    /// Oldest first, without their items.
+    found: Vec<Found>,
+    /// Segments older than the base, and one that was filled ahead but never begun.
+    leftovers: Vec<String>,
+}
+
+/// Reads the segments that `meta` counts, in order. A batch may be cut off in the newest one that anything was written to.
+fn read<'a>(storage: &dyn Storage, meta: &'a Meta) -> Result<Reading<'a>> {
+    let replay = Replay {
+        meta,
+        hard_state: meta.hard_state,
+        memberships: Vec::new(),
+        slots: VecDeque::new(),
+        known_from: meta.base.index + 1,
+        end: None,
+        sequence: None,
+    };
+    let mut reading = Reading { replay, found: Vec::new(), leftovers: Vec::new() };
     let mut ids = Vec::new();
     for name in storage.list("").map_err(Error::io("list its directory"))? {
         match file_id(&name) {
-            Some(id) if id < meta.first_segment => storage.remove(&name).map_err(Error::io("remove a segment"))?,
+            Some(id) if id < meta.first_segment => reading.leftovers.push(name),
             Some(id) => ids.push(id),
             None => {}
         }
     }
     ids.sort_unstable();
-    let mut found = Vec::new();
+    let mut ended = None;
     for (expected, id) in (meta.first_segment..).zip(ids) {
         if id != expected {
             return Err(corrupted(expected, "the file is missing"));
         }
-        let segment = Segment::open(storage, owner, id, OpenMode::Existing)?;
-        let scan = segment.scan()?;
-        found.push((segment, scan));
-    }
-    while found.last().is_some_and(|(_, scan)| scan.written_blocks == 0) {
-        let (segment, _) = found.pop().expect("there is one");
-        storage.remove(&file_name(segment.id)).map_err(Error::io("remove an empty segment"))?;
-    }
-    let sealed = found.len().saturating_sub(1);
-    for (segment, scan) in &found[..sealed] {
-        if scan.written_blocks != scan.end_block || scan.batches.is_empty() {
-            return Err(corrupted(segment.id, "a batch is cut off, and this is not the newest segment"));
+        let segment = Segment::open(storage, &meta.owner, id, OpenMode::Existing)?;
+        let mut scan = segment.scan()?;
+        if scan.written_blocks == 0 {
+            ended = ended.or(Some(id));
+            reading.leftovers.push(file_name(id));
+            continue;
         }
+        if let Some(ended) = ended {
+            return Err(corrupted(ended, "a batch is cut off, and this is not the newest segment"));
+        }
+        for (at, batch) in std::mem::take(&mut scan.batches).iter().enumerate() {
+            reading.replay.batch(id, at == 0, batch)?;
+        }
+        ended = (scan.written_blocks != scan.end_block).then_some(id);
+        reading.found.push(Found { segment, scan });
     }
-    Ok(found)
+    let damaged = |detail| Error::Corrupted { file: META_FILE.to_owned(), block: 0, detail };
+    reading.replay.finish().map_err(damaged)?;
+    Ok(reading)
+}
+
+fn load(storage: &dyn Storage, owner: &Owner) -> Result<Option<Meta>> {
+    let Some(meta) = Meta::load(storage)? else { return Ok(None) };
+    if meta.owner != *owner {
+        return Err(Error::WrongOwner { expected: owner.describe(), found: meta.owner.describe() });
+    }
+    Ok(Some(meta))
+}
+
+/// Looks at the log of a directory and changes nothing; `None` if there is none.
+pub(crate) fn inspect(storage: &dyn Storage, owner: &Owner) -> Result<Option<LogReport>> {
+    let Some(meta) = load(storage, owner)? else { return Ok(None) };
+    let reading = read(storage, &meta)?;
+    let torn = reading.found.last().is_some_and(|found| found.scan.written_blocks != found.scan.end_block);
+    Ok(Some(LogReport {
+        base: meta.base,
+        last: reading.replay.end.unwrap_or(meta.base),
+        commit: reading.replay.hard_state.commit,
+        segments: reading.found.len(),
+        leftovers: reading.leftovers.len(),
+        torn,
+        quarantined: meta.quarantine.is_some(),
+    }))
 }
 
 impl Log {
     /// Opens the log of a directory; `None` if there is none.
     pub(crate) fn open(storage: Arc<dyn Storage>, sizes: Sizes, owner: Owner) -> Result<Option<Self>> {
-        let Some(meta) = Meta::load(&*storage)? else { return Ok(None) };
+        let Some(meta) = load(&*storage, &owner)? else { return Ok(None) };
         // A process that was killed may have renamed it and not synced.
         storage.sync_dir("").map_err(Error::io("sync its directory"))?;
-        if meta.owner != owner {
-            return Err(Error::WrongOwner { expected: owner.describe(), found: meta.owner.describe() });
-        }
-        let mut found = find_segments(&*storage, &owner, &meta)?;
-        let mut replay = Replay {
-            meta: &meta,
-            hard_state: meta.hard_state,
-            memberships: Vec::new(),
-            slots: VecDeque::new(),
-            known_from: meta.base.index + 1,
-            end: None,
-            sequence: None,
-        };
-        if found.len() > 1 || found.first().is_some_and(|(_, scan)| !scan.batches.is_empty()) {
-            // The first kept segment repeats the state that this meta file may be newer than.
-            replay.hard_state = HardState::default();
-        }
-        for (segment, scan) in &found {
-            for (at, batch) in scan.batches.iter().enumerate() {
-                replay.batch(segment.id, at == 0, batch)?;
+        let Reading { replay, mut found, mut leftovers } = read(&*storage, &meta)?;
+        let Replay { hard_state, memberships, slots, sequence, .. } = replay;
+        if let Some(Found { segment, scan }) = found.last_mut() {
+            segment.cut(scan)?;
+            if scan.end_block == 0 {
+                // Not even its first batch is there: it was never begun.
+                leftovers.push(file_name(segment.id));
+                found.pop();
             }
         }
-        let corrupted = |detail| Error::Corrupted { file: META_FILE.to_owned(), block: 0, detail };
-        replay.finish().map_err(corrupted)?;
-        let Replay { hard_state, memberships, slots, sequence, .. } = replay;
-        if let Some((newest, scan)) = found.last_mut() {
-            newest.cut(scan)?;
-        }
-        if found.last().is_some_and(|(_, scan)| scan.batches.is_empty()) {
-            let (segment, _) = found.pop().expect("there is one");
-            storage.remove(&file_name(segment.id)).map_err(Error::io("remove an empty segment"))?;
+        for name in leftovers {
+            storage.remove(&name).map_err(Error::io("remove a segment"))?;
         }
         let mut log = Self::empty(storage, sizes, meta);
         log.hard_state = hard_state;
@@ -210,14 +248,7 @@ impl Log {
         log.sequence_next = sequence.map_or(1, |sequence| sequence + 1);
         log.written = (log.last(), hard_state);
         log.cached_from = log.last().index + 1;
-        log.segments = found
-            .into_iter()
-            .map(|(mut segment, scan)| {
-                segment.end_block = scan.end_block;
-                segment
-            })
-            .collect();
-        assert!(log.slots.iter().all(|slot| slot.bytes as usize <= usize::MAX - ENTRY_HEADER_BYTES));
+        log.segments = found.into_iter().map(|found| found.segment).collect();
         Ok(Some(log))
     }
 }

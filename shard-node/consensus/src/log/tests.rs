@@ -153,8 +153,13 @@ fn a_crash_at_any_io_leaves_the_step_done_or_not_done() {
             let (before, after) = (&views[done].1, &views[done + 1].1);
             for loss in 0..4 {
                 let after_loss = if loss == 0 { disk.process_loss() } else { disk.power_loss(seed * 1000 + loss) };
+                let looked = recover::inspect(&after_loss, &owner()).expect("sound").expect("there is a log");
                 let mut log = open(&after_loss).unwrap_or_else(|error| panic!("seed {seed}, crash {crash}: {error}"));
                 let found = view(&log);
+                assert_eq!(
+                    (looked.base, looked.last, looked.commit),
+                    (log.base(), log.last(), found.hard_state.commit)
+                );
                 assert!(found == *before || found == *after, "seed {seed}, crash {crash}, loss {loss}");
                 outcomes[usize::from(found == *before)] += 1;
                 // Life goes on, and is durable.
@@ -214,9 +219,11 @@ fn every_flipped_bit_is_found_or_harmless() {
         for offset in 0..len {
             let disk = disk.process_loss();
             disk.flip_bit(&file, offset, u8::try_from(rng.below(8)).expect("small"));
+            let looked = recover::inspect(&disk, &owner());
             match open(&disk) {
                 Err(error) => {
                     assert_eq!(error.kind(), coppice_types::ErrorKind::Corrupted, "{error}");
+                    assert_eq!(looked.expect_err("looking finds it too").to_string(), error.to_string());
                     found += 1;
                 }
                 Ok(log) => {
