@@ -20,11 +20,16 @@ fn ledger(dir: &Path, value: &str) {
     common::assert_sound(dir);
 }
 
-/// All files below a replica's directory that hold state or log.
+/// All files below a node's directory that hold something: all but locks and the reserve, which is room and nothing else.
 fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).expect("a directory can be listed") {
         let path = entry.expect("a directory can be listed").path();
-        if path.is_dir() { files(&path, found) } else { found.push(path) }
+        let idle = path.file_name().is_some_and(|name| name == "LOCK" || name == "lock" || name == "reserve");
+        if path.is_dir() {
+            files(&path, found);
+        } else if !idle {
+            found.push(path);
+        }
     }
     found.sort();
 }
@@ -73,10 +78,15 @@ fn a_cut_file_is_found_by_fsck() {
     ledger(&dir, "sound");
     let mut found = Vec::new();
     files(&dir.join("node-1"), &mut found);
-    for path in found.iter().filter(|path| fs::metadata(path).is_ok_and(|data| data.len() > 0)) {
+    for path in &found {
         let sound = fs::read(path).expect("a file can be read");
-        fs::write(path, &sound[..sound.len() / 2]).expect("a file can be written");
-        assert_eq!(fsck(&dir).code, 1, "{}", path.display());
+        let Some(last) = sound.iter().rposition(|byte| *byte != 0) else { continue };
+        fs::write(path, &sound[..last / 2]).expect("a file can be written");
+        let done = fsck(&dir);
+        // A raft log may end anywhere: a crash cuts it, too, and the other replicas have the rest.
+        let noted = done.lines().iter().any(|line| line["notes"] != 0);
+        let log = path.parent().is_some_and(|parent| parent.ends_with("raft"));
+        assert!(done.code == 1 || (log && noted), "{}: {done:?}", path.display());
         fs::write(path, sound).expect("a file can be written");
     }
     common::assert_sound(&dir);

@@ -102,15 +102,20 @@ fn check_parts(node: &Arc<dyn Storage>, group: GroupId, report: &mut Report) -> 
     Ok(())
 }
 
-/// The raft log beside the state.
+/// The small files and the raft log beside the state.
 fn check_log(
     home: &ReplicaHome,
     identity: replica_home::Identity,
     report: &mut Report,
 ) -> Result<(), coppice_shard_node::Error> {
+    let floor = home.floor()?;
+    home.incoming()?;
     let raft = home.raft()?;
     let replica_home::Identity { cluster, group, raft_id } = identity;
     match coppice_consensus::Group::inspect(raft.as_ref(), cluster, group, RaftId(raft_id)) {
+        Ok(Some(log)) if log.last.index < floor.index => {
+            report.findings.push(format!("raft: the log ends at {}, before {}", log.last.index, floor.index));
+        }
         Ok(Some(log)) => report.notes += log.leftovers + usize::from(log.torn),
         Ok(None) => report.findings.push("raft: there is no log".to_owned()),
         Err(error) => report.findings.push(format!("raft/{error}")),
