@@ -248,7 +248,13 @@ impl Log {
         log.sequence_next = sequence.map_or(1, |sequence| sequence + 1);
         log.written = (log.last(), hard_state);
         log.cached_from = log.last().index + 1;
-        log.segments = found.into_iter().map(|found| found.segment).collect();
+        log.segments = found
+            .into_iter()
+            .map(|Found { mut segment, scan }| {
+                segment.end_block = scan.end_block;
+                segment
+            })
+            .collect();
         Ok(Some(log))
     }
 }
