@@ -6,7 +6,7 @@
 //!
 //! Modules, from the bottom: `page` and `node` (bytes), `space` (free pages), `meta` with `meta_log` and `superblock`
 //! (what is where), `values`, `cache` and `store` (nodes and values by reference), `tree` (one tree), `stage` and
-//! `merge` (how forests change), `engine`; on top `view`, `proof`, `history`, `snapshot`, and [`fsck`], which trusts
+//! `merge` (how forests change), `engine`; on top `view`, `proof`, `history`, `snapshot`, and `fsck`, which trusts
 //! nothing.
 
 mod cache;

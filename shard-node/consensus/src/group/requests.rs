@@ -85,7 +85,7 @@ impl Group {
     }
 
     /// Proposes to change who is in the group; several changes go through a joint membership that ends by itself. They
-    /// hold once [`Payload::Membership`] is handed out at the position returned; [`Payload::Empty`] there means that
+    /// hold once [`Payload::Membership`](crate::Payload::Membership) is handed out at the position returned; [`Payload::Empty`](crate::Payload::Empty) there means that
     /// they were refused.
     ///
     /// # Errors
