@@ -15,7 +15,7 @@ use coppice_shard_node::{
 use coppice_types::{ClusterId, ErrorKind, GroupId};
 use coppice_verify::note::SignerKey;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle, time::timeout};
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio_stream::{StreamExt, wrappers::TcpListenerStream};
 
 use super::shape::Shape;
 use crate::failure::{Code, Failure};
@@ -88,7 +88,10 @@ impl Cluster {
         let metadata = formation.open_metadata()?;
         let (service, handle) = new_coordinator(&network, &shape, key, metadata, clock)?;
         let (shutdown, stopped) = oneshot::channel();
-        let service = tokio::spawn(service.run(TcpListenerStream::new(listener), async {
+        // Without it, every small answer waits for the client's delayed acknowledgement: 40 ms a commit.
+        let incoming =
+            TcpListenerStream::new(listener).map(|stream| stream.inspect(|stream| drop(stream.set_nodelay(true))));
+        let service = tokio::spawn(service.run(incoming, async {
             // Also ends when the cluster is dropped.
             let _ = stopped.await;
         }));
