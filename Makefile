@@ -4,20 +4,60 @@ CARGO ?= cargo
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := $(CURDIR)/target/tools/cargo-deny-$(CARGO_DENY_VERSION)
 
-.PHONY: help demo test check audit build release
+# Where Go is usually installed, for programs that are built from pinned Go modules.
+export PATH := $(PATH):/usr/local/go/bin
+
+# Faults follow from the seed; the same seed gives the same plan of them.
+CHAOS_SECONDS ?= 600
+CHAOS_SEED ?= 1
+
+.PHONY: help demo test test-loadtest test-chaos chaos bench-cluster check audit build release sim sim-bugs
 
 help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
 	@echo "make test     all tests"
+	@echo "make chaos    a cluster of real processes under real faults for CHAOS_SECONDS=600; the plan follows from CHAOS_SEED=1"
+	@echo "make bench-cluster  Coppice beside etcd and immudb; QUICK=1 takes less than 5 minutes"
+	@echo "make sim      a whole cluster under faults from SEED=n; SEEDS=k runs so many seeds, one prints its trace"
+	@echo "make sim-bugs plants each deliberate bug and shows the first seed that finds it; BUG=name for one"
 	@echo "make check    format, lints, documentation, with warnings denied"
 	@echo "make audit    licences, banned packages, sources of dependencies"
-	@echo "make build    the coppice command in target/debug; make release: in target/release"
+	@echo "make build    coppice, coppice-shard-node and coppice-coordinator in target/debug; make release: in target/release"
 
 demo: build
 	@scripts/demo.sh target/debug/coppice
 
-test:
+test: test-loadtest
+	@scripts/install-etcd.sh >/dev/null
 	$(CARGO) test --workspace --locked
+	@$(MAKE) --no-print-directory test-chaos
+
+# The judge of recorded histories must be able to refuse: known-bad ones are put before it. Then the plan, the network and
+# the clocks of the chaos test.
+test-loadtest:
+	cd loadtest/checker && go test ./...
+	cd loadtest/drive && go test ./...
+	cd loadtest && python3 -m unittest -q harness.test_harness
+
+# A short run, as a part of `make test`.
+test-chaos: build
+	python3 loadtest/chaos.py --seconds 90 --seed $(CHAOS_SEED)
+
+chaos: build
+	python3 loadtest/chaos.py --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
+
+bench-cluster: release
+	python3 loadtest/bench.py
+
+# The same seed is the same run, event by event. COPPICE_LOG=info adds what the processes log.
+SEED ?= 1
+SEEDS ?= 1
+sim:
+	$(CARGO) run --locked --example sim -- $(SEED) $(SEEDS)
+
+# A build of its own: no other has the switch that plants bugs.
+sim-bugs:
+	$(CARGO) test --workspace --locked --features coppice-sim/planted-bugs --test bugs -- --nocapture
 
 check:
 	$(CARGO) fmt --all --check
@@ -31,7 +71,7 @@ build:
 	$(CARGO) build --workspace --locked
 
 release:
-	$(CARGO) build --release --locked --bin coppice
+	$(CARGO) build --release --locked --bins
 
 # Built once for each version, without optimisation (a minute instead of six), and kept out of the way of `cargo build`.
 $(CARGO_DENY)/bin/cargo-deny:

@@ -9,33 +9,58 @@
 
 mod error;
 mod exec;
+mod forward;
+mod http;
+mod journals;
 mod options;
 pub mod plan;
+pub mod process;
 mod proofs;
+mod publish;
 mod reads;
 mod scans;
 mod service;
+mod stream;
+mod witness;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
-use coppice_metadata::Metadata;
+use coppice_env::watch;
+use coppice_metadata::{Kind, Member, Metadata, Presence};
 use coppice_proto::v1::ledger_server::LedgerServer;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, oneshot},
     task::JoinSet,
 };
 use tokio_stream::Stream;
-use tonic::transport::{Server, server::Connected};
+use tonic::{
+    service::Routes,
+    transport::{Server, server::Connected},
+};
 
 pub use error::Error;
-pub use exec::context::{Leadership, Limits};
+pub use exec::{
+    context::{Leadership, Limits},
+    retention::Retention,
+};
+pub use forward::Dial;
 pub use options::{Connect, Genesis, Options};
+pub use witness::{WITNESSES_MAX, Witness};
 
 use exec::{Command, context::Context, links::Links, root::Root};
 
 /// How much larger than the largest message the transport's limit is.
 const MESSAGE_SLACK_BYTES: usize = 1 << 20;
+/// Calls in progress on one connection; more are refused at once.
+const CALLS_PER_CONNECTION_MAX: u32 = 1024;
+/// HTTP/2 flow control windows, so that one large batch does not wait for several round trips.
+const WINDOW_BYTES: u32 = 2 << 20;
+/// How often an open connection is probed.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// How long open calls may take to end when the service stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -48,7 +73,8 @@ pub struct Service {
     commands: (mpsc::Sender<Command>, mpsc::Receiver<Command>),
     message_bytes: usize,
     tasks: JoinSet<()>,
-    stop: watch::Receiver<bool>,
+    others: Option<forward::Others>,
+    stop: Arc<watch::Sender<bool>>,
 }
 
 /// Tells of a running coordinator, and stops it.
@@ -76,9 +102,48 @@ impl Service {
         tasks.spawn(views);
         let commands = mpsc::channel(limits.queue_max);
         let context = Arc::new(Context::new(name, links, root, signing_key, limits, clock, rng));
-        let (stop, stopped) = watch::channel(false);
-        let handle = Handle { context: context.clone(), stop: Arc::new(stop) };
-        Ok((Self { context, metadata, genesis, commands, message_bytes, tasks, stop: stopped }, handle))
+        let stop = Arc::new(watch::Sender::new(false));
+        let handle = Handle { context: context.clone(), stop: stop.clone() };
+        Ok((Self { context, metadata, genesis, commands, message_bytes, tasks, others: None, stop }, handle))
+    }
+
+    /// Also serves the root log to strangers (C2SP `tlog-tiles` over HTTP/1.1) on a listener of its own, from now on and as
+    /// long as the service lives.
+    pub fn serve_log<S, IO, E>(&mut self, incoming: S)
+    where
+        S: Stream<Item = Result<IO, E>> + Send + 'static,
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        E: Send + 'static,
+    {
+        let publisher = Arc::new(publish::Publisher::new(self.context.clone()));
+        self.tasks.spawn(http::serve(incoming, http::routes(self.context.clone(), publisher)));
+    }
+
+    /// Also asks these witnesses for cosignatures, often while this coordinator leads and now and then while it does not; a
+    /// checkpoint that `quorum` of them have cosigned is published.
+    ///
+    /// # Errors
+    /// If the quorum can't be reached, or there are more than [`WITNESSES_MAX`].
+    pub fn ask_witnesses(&mut self, witnesses: Vec<Witness>, quorum: usize) -> Result<(), Error> {
+        if witnesses.len() > WITNESSES_MAX {
+            return Err(Error::Options(format!("there are {} witnesses, at most {WITNESSES_MAX}", witnesses.len())));
+        }
+        if !(1..=witnesses.len()).contains(&quorum) {
+            return Err(Error::Options(format!("{quorum} of {} witnesses can't be a quorum", witnesses.len())));
+        }
+        let twice = |(at, witness): (usize, &Witness)| witnesses[..at].iter().any(|other| other.key == witness.key);
+        if witnesses.iter().enumerate().any(twice) {
+            return Err(Error::Options("two witnesses have one key".to_owned()));
+        }
+        self.context.asks_witnesses.store(true, Ordering::Relaxed);
+        self.tasks.spawn(witness::run(self.context.clone(), witnesses, quorum));
+        Ok(())
+    }
+
+    /// Also works together with other coordinators: registered in the metadata store as reached at `address`, it forwards writes to the one
+    /// that leads.
+    pub fn join_others(&mut self, address: String, dial: Dial) {
+        self.others = Some(forward::Others { address, dial });
     }
 
     /// Serves until `shutdown` ends or the handle stops it; `incoming` may be any listener's connections.
@@ -87,15 +152,92 @@ impl Service {
     ///
     /// # Errors
     /// If the transport fails.
-    pub async fn run<S, IO, E>(mut self, incoming: S, shutdown: impl Future<Output = ()>) -> Result<(), Error>
+    pub async fn run<S, IO, E>(self, incoming: S, shutdown: impl Future<Output = ()>) -> Result<(), Error>
     where
         S: Stream<Item = Result<IO, E>>,
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        let stop = self.stop.clone();
+        let (routes, _tasks, resigned) = self.start().await?;
+        let (begin, begun) = oneshot::channel();
+        let server = Server::builder()
+            .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
+            .concurrency_limit_per_connection(CALLS_PER_CONNECTION_MAX as usize)
+            .load_shed(true)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(2 * WINDOW_BYTES)
+            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+            .add_routes(routes)
+            .serve_with_incoming_shutdown(incoming, async {
+                // A dropped sender is a service that is dropped.
+                let _ = begun.await;
+            });
+        let stopped = async {
+            let mut told = stop.subscribe();
+            tokio::select! {
+                biased;
+                () = shutdown => {}
+                // This function holds the sender too.
+                _ = told.wait_for(|stop| *stop) => {}
+            }
+        };
+        tokio::pin!(server);
+        tokio::select! {
+            biased;
+            ended = &mut server => return ended.map_err(Error::Transport),
+            () = stopped => {}
+        }
+        // Another leads before this one's calls are ended: those that wait are forwarded to it.
+        stop.send_replace(true);
+        let resigning = tokio::time::timeout(STOP_TIMEOUT, resigned);
+        tokio::pin!(resigning);
+        tokio::select! {
+            biased;
+            ended = &mut server => return ended.map_err(Error::Transport),
+            _ = &mut resigning => {}
+        }
+        // Calls under way may end; streams that never do are cut.
+        let _ = begin.send(());
+        let _ = tokio::time::timeout(STOP_TIMEOUT, server).await;
+        Ok(())
+    }
+
+    /// Starts the work behind the services and gives both, for a transport of the caller's. The coordinator stops as if it had been
+    /// killed when the tasks are dropped.
+    ///
+    /// # Errors
+    /// If the services can't be made.
+    pub async fn open(self) -> Result<(Routes, JoinSet<()>), Error> {
+        let (routes, tasks, _) = self.start().await?;
+        Ok((routes, tasks))
+    }
+
+    /// As [`Service::open`]; the receiver ends when the leadership was given up after the order to stop.
+    async fn start(mut self) -> Result<(Routes, JoinSet<()>, oneshot::Receiver<()>), Error> {
         let (sender, receiver) = self.commands;
-        self.tasks.spawn(exec::lead(self.context.clone(), self.metadata, self.genesis, receiver));
-        let api = service::Api::new(self.context.clone(), sender, self.message_bytes);
+        let (resign, resigned) = oneshot::channel();
+        let (context, metadata, stop) = (&self.context, &self.metadata, self.stop.subscribe());
+        self.tasks.spawn(exec::lead(context.clone(), metadata.clone(), self.genesis, receiver, stop, resign));
+        self.tasks.spawn(exec::follow(context.clone(), metadata.clone()));
+        if let Some(retention) = context.limits.retention {
+            self.tasks.spawn(exec::retention::run(context.clone(), retention, sender.clone()));
+        }
+        let dial = self.others.map(|forward::Others { address, dial }| {
+            let me = Member { kind: Kind::Coordinator, name: context.name.clone(), address };
+            let (metadata, lease) = (metadata.clone(), context.limits.lease);
+            let mut stop = self.stop.subscribe();
+            self.tasks.spawn(async move {
+                let _presence = Presence::keep(metadata, lease, me);
+                // Until it is told to stop, or dropped.
+                if stop.wait_for(|stop| *stop).await.is_err() {
+                    std::future::pending().await
+                }
+            });
+            dial
+        });
+        let forward = forward::Forward::new(context.clone(), dial, self.message_bytes);
+        let api = service::Api::new(context.clone(), sender, self.message_bytes, forward);
         let ledger = LedgerServer::new(api)
             .max_decoding_message_size(self.message_bytes)
             .max_encoding_message_size(self.message_bytes);
@@ -106,38 +248,9 @@ impl Service {
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .build_v1()
             .map_err(|error| Error::Options(error.to_string()))?;
-        let mut stop = self.stop.clone();
-        let (begin, begun) = oneshot::channel();
-        let server = Server::builder()
-            .add_service(health_service)
-            .add_service(reflection)
-            .add_service(ledger)
-            .serve_with_incoming_shutdown(incoming, async {
-                // A dropped sender is a service that is dropped.
-                let _ = begun.await;
-            });
-        let stopped = async {
-            tokio::select! {
-                () = shutdown => {}
-                () = told_to_stop(&mut stop) => {}
-            }
-        };
-        tokio::pin!(server);
-        tokio::select! {
-            ended = &mut server => return ended.map_err(Error::Transport),
-            () = stopped => {}
-        }
-        // Calls under way may end; streams that never do are cut.
-        let _ = begin.send(());
-        let _ = tokio::time::timeout(STOP_TIMEOUT, server).await;
-        Ok(())
-    }
-}
-
-/// Ends when a handle says so; if there are none left, never.
-async fn told_to_stop(stop: &mut watch::Receiver<bool>) {
-    if stop.wait_for(|stop| *stop).await.is_err() {
-        std::future::pending().await
+        let mut routes = Routes::new(health_service);
+        routes = routes.add_service(reflection).add_service(ledger);
+        Ok((routes, self.tasks, resigned))
     }
 }
 
@@ -159,6 +272,12 @@ impl Handle {
                 std::future::pending::<()>().await;
             }
         }
+    }
+
+    /// Waits until another leads, or none.
+    pub async fn leadership_changed(&self) {
+        // The sender lives in the same context as this handle.
+        let _ = self.context.leadership.subscribe().changed().await;
     }
 
     /// Entries of the root log, as far as this coordinator knows.

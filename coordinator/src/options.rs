@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc};
 
 use coppice_env::{Clock, Rng};
 use coppice_metadata::Metadata;
+use coppice_proto::Channel;
 use coppice_types::{ClusterId, Digest, Params, Sequence, Stamp};
 use coppice_verify::{
     epochs::Epochs,
@@ -12,7 +13,6 @@ use coppice_verify::{
     note::SignerKey,
     shard_map::{ShardMap, state_root},
 };
-use tonic::transport::Channel;
 
 use crate::{Error, Limits};
 
@@ -99,7 +99,7 @@ impl Options {
 }
 
 /// Prefix and cluster id of an origin.
-fn cluster_of(origin: &str) -> Option<(&str, ClusterId)> {
+pub(crate) fn cluster_of(origin: &str) -> Option<(&str, ClusterId)> {
     let (prefix, hex) = origin.rsplit_once('/')?;
     let mut id = [0; 16];
     if prefix.is_empty() || hex.len() != 32 || !hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {

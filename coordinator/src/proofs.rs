@@ -1,6 +1,9 @@
 //! Proof files (`docs/verification.md` section 12): what the root group and the shards prove, joined to one file.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{
+    borrow::Cow,
+    sync::{Arc, atomic::Ordering},
+};
 
 use bytes::Bytes;
 use coppice_proto::{status, v1};
@@ -13,12 +16,80 @@ use coppice_verify::{
     },
     shard_map::StateLeaf,
 };
+use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
 use crate::{
     exec::{context::Context, wire, wire::View},
-    plan::Leaves,
+    plan::{Commit, Leaves},
+    publish::Cosigned,
 };
+
+/// A committed prefix of the log with a checkpoint over it: what a proof stands on.
+#[derive(Debug)]
+pub struct Ground {
+    /// The root group's state by which versions stand.
+    view: Arc<View>,
+    size: u64,
+    /// The last header of the prefix.
+    newest: Bytes,
+    checkpoint: Bytes,
+}
+
+impl Ground {
+    /// The whole log as `view` shows it, signed.
+    ///
+    /// # Errors
+    /// If another root was signed for its size.
+    pub fn newest(context: &Context, view: Arc<View>) -> Result<Self, Status> {
+        let checkpoint = context.checkpoint(view.log_size, view.log_root)?;
+        Ok(Self { size: view.log_size, newest: view.newest.clone(), checkpoint, view })
+    }
+
+    /// The checkpoint over it.
+    #[must_use]
+    pub fn checkpoint(&self) -> Bytes {
+        self.checkpoint.clone()
+    }
+
+    /// The newest prefix that witnesses have cosigned, once it has `size_min` entries and knows of every rollback.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` if no witnesses are asked here; `UNAVAILABLE` if they have not cosigned so much by the deadline.
+    pub async fn cosigned(context: &Context, size_min: u64, deadline: Instant) -> Result<Self, Status> {
+        if !context.asks_witnesses.load(Ordering::Relaxed) {
+            return Err(status::refuse(Reason::InvalidArgument, "this coordinator knows no witnesses"));
+        }
+        let mut shown = context.cosigned.subscribe();
+        let wait = async {
+            loop {
+                let covers = |shown: &Option<Arc<Cosigned>>| shown.as_ref().is_some_and(|it| it.size >= size_min);
+                let cosigned = shown.wait_for(covers).await.ok().and_then(|shown| shown.clone());
+                let cosigned = cosigned.ok_or_else(|| status::refuse(Reason::Unavailable, "the coordinator stops"))?;
+                shown.mark_unchanged();
+                let view = context.view().await?;
+                let newest = header_at(context, &view, cosigned.size - 1).await?;
+                // After a rollback the next cosigned checkpoint has the epochs by which versions stand now.
+                if wire::header_in(&newest)?.epochs_root == view.tail.epochs.root() {
+                    return Ok(Self { view, size: cosigned.size, newest, checkpoint: cosigned.note.clone() });
+                }
+                // The sender is in the context.
+                let _ = shown.changed().await;
+            }
+        };
+        let late = || status::refuse(Reason::Unavailable, "no checkpoint that witnesses have cosigned covers this yet");
+        timeout_at(deadline, wait).await.unwrap_or_else(|_| Err(late()))
+    }
+}
+
+async fn header_at(context: &Context, view: &View, sequence: u64) -> Result<Bytes, Status> {
+    if sequence + 1 == view.log_size {
+        return Ok(view.newest.clone());
+    }
+    let read = v1::HeadersRead { from_sequence: sequence, limit: 1 };
+    let answer = context.root.read(v1::read_root_request::Read::Headers(read)).await?;
+    answer.headers.into_iter().next().ok_or_else(|| wire::broken("header"))
+}
 
 /// Where a header stands in a signed log.
 #[derive(Debug)]
@@ -30,33 +101,29 @@ pub struct Place {
 }
 
 impl Place {
-    /// Finds the proofs of a header at `sequence` in the log as `view` shows it.
+    /// Finds the proofs of a header at `sequence`, which is on the ground.
     ///
     /// # Errors
     /// `ROLLED_BACK` if its version does not stand any more; `UNAVAILABLE` without a quorum of the root group.
-    pub async fn of(context: &Context, view: Arc<View>, header: &Bytes, sequence: u64) -> Result<Self, Status> {
+    pub async fn of(context: &Context, ground: Ground, header: &Bytes, sequence: u64) -> Result<Self, Status> {
+        let Ground { view, size, newest, checkpoint } = ground;
         let stamp = wire::header_in(header)?.stamp;
         let rolled_back = || status::refuse(Reason::RolledBack, format!("version {stamp} was rolled back"));
         let epoch = EpochPart::new(&view.tail.epochs, stamp).ok_or_else(rolled_back)?;
-        let newest = view.log_size - 1;
-        let indices = if newest == sequence { vec![newest] } else { vec![newest, sequence] };
-        let read = v1::LogProofRead { indices, size: view.log_size, old_size: 0 };
+        let last = size - 1;
+        let indices = if last == sequence { vec![last] } else { vec![last, sequence] };
+        let read = v1::LogProofRead { indices, size, old_size: 0 };
         let answer = context.root.read(v1::read_root_request::Read::LogProof(read)).await?;
-        let paths = answer.inclusion.iter().map(path_in).collect::<Result<Vec<_>, _>>()?;
+        let paths = answer.inclusion.iter().map(wire::path_in).collect::<Result<Vec<_>, _>>()?;
         let (Some(first), Some(last)) = (paths.first(), paths.last()) else { return Err(wire::broken("log proof")) };
-        let checkpoint = context.checkpoint(view.log_size, view.log_root)?;
         let log = LogPart {
             checkpoint: Cow::Owned(checkpoint.to_vec()),
-            newest_header: Cow::Owned(view.newest.to_vec()),
+            newest_header: Cow::Owned(newest.to_vec()),
             path: first.clone(),
         };
         let header = HeaderPart { header: Cow::Owned(header.to_vec()), path: last.clone() };
         Ok(Self { view, log, header, epoch })
     }
-}
-
-fn path_in(path: &v1::HashPath) -> Result<Vec<Digest>, Status> {
-    path.hashes.iter().map(|hash| wire::digest_in(hash)).collect()
 }
 
 fn encode(cluster: ClusterId, proof: Proof<'_>) -> Result<Bytes, Status> {
@@ -120,20 +187,39 @@ pub struct Receipts {
     header: HeaderPart<'static>,
     epoch: EpochPart,
     journal: Vec<Vec<u8>>,
-    hashes: Vec<Digest>,
+    hashes: merkle::ListTree,
 }
 
 impl Receipts {
+    /// Receipts of a version that was just committed as the newest entry of a log of this size and root; `None` if the
+    /// path does not lead there.
+    pub fn of_newest(checkpoint: &Bytes, commit: &Commit, size: u64, root: Digest, path: &[Digest]) -> Option<Self> {
+        let header = &commit.tail.header;
+        let newest = header.sequence.0;
+        if size != newest + 1 || merkle::verify_inclusion(newest, size, &commit.tail.hash, path, &root).is_err() {
+            return None;
+        }
+        let log = LogPart {
+            checkpoint: Cow::Owned(checkpoint.to_vec()),
+            newest_header: Cow::Owned(commit.header.clone()),
+            path: path.to_vec(),
+        };
+        let place = HeaderPart { header: Cow::Owned(commit.header.clone()), path: path.to_vec() };
+        let epoch = EpochPart::new(&commit.tail.epochs, header.stamp)?;
+        let journal = commit.journal.clone();
+        Some(Self { cluster: header.cluster, log, header: place, epoch, hashes: tree_of(&journal), journal })
+    }
+
     /// Prepares the receipts of a committed version with this journal.
     ///
     /// # Errors
     /// As [`Place::of`].
     pub async fn of(context: &Context, header: &Bytes, journal: &[Vec<u8>]) -> Result<Self, Status> {
-        let view = context.view().await?;
+        let ground = Ground::newest(context, context.view().await?)?;
         let sequence = wire::header_in(header)?.sequence.0;
-        let Place { view, log, header, epoch } = Place::of(context, view, header, sequence).await?;
-        let hashes = journal.iter().map(|entry| hash::journal_leaf_hash(entry)).collect();
-        Ok(Self { cluster: view.tail.header.cluster, log, header, epoch, journal: journal.to_vec(), hashes })
+        let Place { view, log, header, epoch } = Place::of(context, ground, header, sequence).await?;
+        let (cluster, hashes) = (view.tail.header.cluster, tree_of(journal));
+        Ok(Self { cluster, log, header, epoch, journal: journal.to_vec(), hashes })
     }
 
     /// The receipt of the batch at a place in the journal.
@@ -148,31 +234,32 @@ impl Receipts {
             epoch: self.epoch.clone(),
             index,
             entry: Cow::Borrowed(entry),
-            hashes: merkle::list_proof(&self.hashes, &[u64::from(index)]),
+            hashes: self.hashes.proof(u64::from(index)),
         };
         encode(self.cluster, Proof::Receipt(proof))
     }
 }
 
-/// Shows that the log of `old_size` entries is the beginning of the log as it is now, and what stands there.
+fn tree_of(journal: &[Vec<u8>]) -> merkle::ListTree {
+    merkle::ListTree::new(journal.iter().map(|entry| hash::journal_leaf_hash(entry)).collect())
+}
+
+/// Shows that the log of `old_size` entries is the beginning of the log on the ground, and what stands there.
 ///
 /// # Errors
 /// `INVALID_ARGUMENT` if the log is smaller; `UNAVAILABLE` without a quorum of the root group.
-pub async fn standing_file(context: &Context, view: &View, old_size: u64) -> Result<Bytes, Status> {
-    if old_size > view.log_size {
-        let message = format!("old_size is {old_size}, the log has {} entries", view.log_size);
+pub async fn standing_file(context: &Context, ground: &Ground, old_size: u64) -> Result<Bytes, Status> {
+    let Ground { view, size, newest, checkpoint } = ground;
+    if old_size > *size {
+        let message = format!("old_size is {old_size}, the log has {size} entries");
         return Err(status::refuse(Reason::InvalidArgument, message));
     }
-    let read = v1::LogProofRead { indices: vec![view.log_size - 1], size: view.log_size, old_size };
+    let read = v1::LogProofRead { indices: vec![size - 1], size: *size, old_size };
     let answer = context.root.read(v1::read_root_request::Read::LogProof(read)).await?;
-    let path = answer.inclusion.first().map(path_in).transpose()?.ok_or_else(|| wire::broken("log proof"))?;
-    let consistency = answer.consistency.as_ref().map(path_in).transpose()?.unwrap_or_default();
+    let path = answer.inclusion.first().map(wire::path_in).transpose()?.ok_or_else(|| wire::broken("log proof"))?;
+    let consistency = answer.consistency.as_ref().map(wire::path_in).transpose()?.unwrap_or_default();
     let proof = StandingProof {
-        log: LogPart {
-            checkpoint: Cow::Owned(context.checkpoint(view.log_size, view.log_root)?.to_vec()),
-            newest_header: Cow::Borrowed(&view.newest),
-            path,
-        },
+        log: LogPart { checkpoint: Cow::Borrowed(checkpoint), newest_header: Cow::Borrowed(newest), path },
         old_size,
         old_root: wire::digest_in(&answer.old_root)?,
         path: consistency,

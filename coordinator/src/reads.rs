@@ -19,7 +19,7 @@ use crate::{
         wire::{self, View},
     },
     plan::{Leaves, Refusal, check_key, resolve},
-    proofs::{self, Place, ShardProof},
+    proofs::{self, Ground, Place, ShardProof},
 };
 
 /// Most keys of one request.
@@ -36,6 +36,8 @@ pub struct Located {
     pub stamp: Stamp,
     /// Its state leaves.
     pub leaves: Leaves,
+    /// Proofs are to be under a checkpoint that witnesses have cosigned.
+    pub cosigned: bool,
 }
 
 impl Located {
@@ -89,7 +91,8 @@ impl Reads {
 
     async fn locate(&self, read: &v1::ReadOptions, stale_ok: bool) -> Result<Located, Status> {
         let view = self.view(stale_ok).await?;
-        self.locate_in(view, read.at.map(wire::stamp_in), read.any_epoch).await
+        let located = self.locate_in(view, read.at.map(wire::stamp_in), read.any_epoch).await?;
+        Ok(Located { cosigned: read.cosigned, ..located })
     }
 
     pub(crate) async fn locate_in(
@@ -108,7 +111,7 @@ impl Reads {
         } else {
             self.version(&view, stamp).await?.leaves.clone()
         };
-        Ok(Located { view, stamp, leaves })
+        Ok(Located { view, stamp, leaves, cosigned: false })
     }
 
     /// A number above head may be one that was rolled back: only the root group remembers that.
@@ -239,7 +242,13 @@ impl Reads {
 
     pub(crate) async fn place(&self, located: &Located) -> Result<Place, Status> {
         let known = self.version(&located.view, located.stamp).await?;
-        Place::of(&self.context, located.view.clone(), &known.header, known.sequence).await
+        let ground = if located.cosigned {
+            let deadline = Instant::now() + self.context.limits.read_timeout;
+            Ground::cosigned(&self.context, known.sequence + 1, deadline).await?
+        } else {
+            Ground::newest(&self.context, located.view.clone())?
+        };
+        Place::of(&self.context, ground, &known.header, known.sequence).await
     }
 }
 

@@ -87,7 +87,7 @@ impl Reads {
         self.scan(located, leaf, v1::shard_scan_request::Scan::Range(scan)).await
     }
 
-    async fn scan(
+    pub(crate) async fn scan(
         &self,
         located: &Located,
         leaf: &StateLeaf,
@@ -264,6 +264,7 @@ impl Reads {
             }
             let changed = grown.wait_for(|size| *size > next);
             tokio::select! {
+                biased;
                 // Another coordinator may lead: then only the root group tells.
                 _ = tokio::time::timeout(Duration::from_millis(250), changed) => {}
                 () = sink.closed() => return Ok(()),

@@ -10,18 +10,19 @@ use coppice_proto::{
 use coppice_types::{GroupId, Params, Reason, SessionId};
 use coppice_verify::header::Genesis;
 use tokio::{
-    sync::{Semaphore, mpsc, oneshot},
+    sync::{OnceCell, Semaphore, mpsc, oneshot},
     time::{Instant, timeout},
 };
 use tokio_stream::{Stream, wrappers::ReceiverStream};
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming, metadata::MetadataMap};
 
 use crate::{
     exec::{
         AdminRequest, Command, Entry, StageCommand, Wanted,
-        context::{Context, Leadership},
+        context::{Context, Limits},
         stage_id, wire,
     },
+    forward::{self, Forward},
     plan::{self, Leaves, Refusal},
     proofs,
     reads::{Reads, Sink},
@@ -40,6 +41,8 @@ pub struct Api {
     commands: mpsc::Sender<Command>,
     /// Bytes of batches that may wait or be under way.
     room: Arc<Semaphore>,
+    genesis: Arc<OnceCell<(Params, Leaves)>>,
+    forward: Forward,
 }
 
 type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -49,27 +52,19 @@ impl Api {
     /// The API of one coordinator.
     ///
     /// `message_bytes` is the size of the largest message: one always fits the queue.
-    pub fn new(context: Arc<Context>, commands: mpsc::Sender<Command>, message_bytes: usize) -> Self {
+    pub fn new(context: Arc<Context>, commands: mpsc::Sender<Command>, message_bytes: usize, forward: Forward) -> Self {
         let room = Arc::new(Semaphore::new(message_bytes.max(context.limits.queue_bytes_max as usize)));
-        Self { reads: Reads::new(context.clone()), context, commands, room }
+        Self { reads: Reads::new(context.clone()), context, commands, room, genesis: Arc::default(), forward }
     }
 
-    /// The genesis of the ledger: from any view, since it never changes.
-    async fn genesis(&self) -> Result<(Params, Leaves), Status> {
-        let view = self.reads.view(true).await?;
-        let Genesis { params, shard_map, .. } = &view.genesis;
-        Ok((params.clone(), Leaves::new(shard_map.genesis_leaves())?))
-    }
-
-    /// Refuses writes while another coordinator leads.
-    fn check_leading(&self) -> Result<(), Status> {
-        let Leadership { leader, term } = self.context.leadership.borrow().clone();
-        if term.is_some() || leader.is_empty() {
-            // Without a known leader this coordinator may be about to lead: the command waits for that.
-            return Ok(());
-        }
-        let message = format!("{leader} leads");
-        Err(status::with_metadata(Reason::NotLeader, message, [(status::LEADER, leader)]))
+    /// Parameters and shards of the ledger: from the first view, since they never change.
+    async fn genesis(&self) -> Result<&(Params, Leaves), Status> {
+        let found = || async {
+            let view = self.reads.view(true).await?;
+            let Genesis { params, shard_map, .. } = &view.genesis;
+            Ok((params.clone(), Leaves::new(shard_map.genesis_leaves())?))
+        };
+        self.genesis.get_or_try_init(found).await
     }
 
     fn send(&self, command: Command) -> Result<(), Status> {
@@ -82,14 +77,35 @@ impl Api {
         })
     }
 
-    async fn admit(
+    /// The bounds that it works in.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.context.limits
+    }
+
+    /// Checks and routes a batch.
+    pub(crate) async fn admit(
         &self,
         batch: Option<v1::Batch>,
         session: Option<(SessionId, u64)>,
-    ) -> Result<Arc<plan::Request>, Status> {
+    ) -> Result<plan::Request, Status> {
         let batch = batch.ok_or_else(|| Refusal::invalid("a batch is missing"))?;
         let (params, map) = self.genesis().await?;
-        Ok(Arc::new(plan::Request::admit(batch, session, &map, &params)?))
+        Ok(plan::Request::admit(batch, session, map, params)?)
+    }
+
+    /// Hands a batch to the sequencer once there is room for it; gives where its answer will come.
+    pub(crate) async fn queue(
+        &self,
+        request: Arc<plan::Request>,
+        want_receipt: bool,
+        limit: Duration,
+    ) -> Result<oneshot::Receiver<Result<v1::CommitResponse, Status>>, Status> {
+        let permit = self.room.clone().acquire_many_owned(weight(&request)).await.map_err(|_| stopping())?;
+        let place = self.commands.reserve().await.map_err(|_| stopping())?;
+        let (reply, receive) = oneshot::channel();
+        let deadline = Instant::now() + limit;
+        place.send(Command::Commit(Entry { request, reply, deadline, want_receipt, _permit: permit }));
+        Ok(receive)
     }
 
     /// An entry for the sequencer, and where its answer will come.
@@ -97,14 +113,14 @@ impl Api {
         &self,
         request: Arc<plan::Request>,
         want_receipt: bool,
+        limit: Duration,
     ) -> Result<(Entry, oneshot::Receiver<Result<v1::CommitResponse, Status>>), Status> {
-        let bytes = u32::try_from(request.bytes.max(1)).unwrap_or(u32::MAX);
-        let permit = self.room.clone().try_acquire_many_owned(bytes).map_err(|_| {
+        let permit = self.room.clone().try_acquire_many_owned(weight(&request)).map_err(|_| {
             let message = format!("queue_bytes_max is {}: too much waits", self.context.limits.queue_bytes_max);
             status::refuse(Reason::ResourceExhausted, message)
         })?;
         let (reply, receive) = oneshot::channel();
-        let deadline = Instant::now() + self.context.limits.commit_timeout;
+        let deadline = Instant::now() + limit;
         Ok((Entry { request, reply, deadline, want_receipt, _permit: permit }, receive))
     }
 
@@ -117,9 +133,47 @@ impl Api {
         }
     }
 
+    /// How long a batch may wait: no longer than its client does.
+    fn limit(&self, metadata: &MetadataMap) -> Duration {
+        let limit = self.context.limits.commit_timeout;
+        forward::asked(metadata).map_or(limit, |asked| asked.min(limit))
+    }
+
     /// How long a caller waits for the outcome of a write.
     fn patience(&self) -> Duration {
         self.context.limits.commit_timeout + self.context.limits.root_timeout
+    }
+
+    async fn commit_here(&self, request: v1::CommitRequest, limit: Duration) -> Answer<v1::CommitResponse> {
+        let session = session_of(&request.session_id, request.number)?;
+        let batch = Arc::new(self.admit(request.batch, session).await?);
+        let (entry, receive) = self.entry(batch, request.want_receipt, limit)?;
+        self.send(Command::Commit(entry))?;
+        Ok(Response::new(self.answer(receive, self.patience()).await?))
+    }
+
+    async fn stage_here(&self, request: v1::StageRequest) -> Answer<v1::StageResponse> {
+        let parent = request.parent_stage_id;
+        let parent = if parent.is_empty() { None } else { Some(stage_id(&parent)?) };
+        let request = Arc::new(self.admit(request.batch, None).await?);
+        let (reply, receive) = oneshot::channel();
+        self.send(Command::Stage(StageCommand::Stage { request, parent, reply }))?;
+        Ok(Response::new(self.answer(receive, self.patience()).await?))
+    }
+
+    async fn finalize_here(&self, request: v1::FinalizeRequest) -> Answer<v1::CommitResponse> {
+        let id = stage_id(&request.stage_id)?;
+        let nothing = Arc::new(self.admit(Some(v1::Batch::default()), None).await?);
+        let (entry, receive) = self.entry(nothing, request.want_receipt, self.context.limits.commit_timeout)?;
+        self.send(Command::Stage(StageCommand::Finalize { id, entry }))?;
+        Ok(Response::new(self.answer(receive, self.patience()).await?))
+    }
+
+    async fn discard_here(&self, request: v1::DiscardRequest) -> Answer<v1::DiscardResponse> {
+        let id = stage_id(&request.stage_id)?;
+        let (reply, receive) = oneshot::channel();
+        self.send(Command::Stage(StageCommand::Discard { id, reply }))?;
+        Ok(Response::new(self.answer(receive, self.patience()).await?))
     }
 
     async fn administer(
@@ -129,7 +183,6 @@ impl Api {
         reason: String,
         expected_head: Option<v1::Stamp>,
     ) -> Answer<v1::AdminResponse> {
-        self.check_leading()?;
         let (reply, receive) = oneshot::channel();
         self.send(Command::Admin(AdminRequest { wanted, principal, reason, expected_head, reply }))?;
         let limit = self.patience() + self.context.limits.admin_timeout;
@@ -137,11 +190,16 @@ impl Api {
     }
 }
 
-fn stopping() -> Status {
+/// What a batch takes of the queue's bytes.
+fn weight(request: &plan::Request) -> u32 {
+    u32::try_from(request.bytes.max(1)).unwrap_or(u32::MAX)
+}
+
+pub(crate) fn stopping() -> Status {
     status::refuse(Reason::Unavailable, "the coordinator stopped; the outcome is unknown")
 }
 
-fn session_of(id: &Bytes, number: u64) -> Result<Option<(SessionId, u64)>, Refusal> {
+pub(crate) fn session_of(id: &Bytes, number: u64) -> Result<Option<(SessionId, u64)>, Refusal> {
     if id.is_empty() {
         return if number == 0 { Ok(None) } else { Err(Refusal::invalid("a number needs a session_id")) };
     }
@@ -172,48 +230,56 @@ where
 
 #[tonic::async_trait]
 impl Ledger for Api {
+    type CommitStreamStream = Messages<v1::CommitStreamResponse>;
     type RangeStream = Messages<v1::RangeResponse>;
     type HistoryStream = Messages<v1::HistoryResponse>;
     type DiffStream = Messages<v1::DiffResponse>;
     type WatchHeadsStream = Messages<v1::WatchHeadsResponse>;
+    type JournalStream = Messages<v1::JournalResponse>;
 
     async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitResponse> {
-        self.check_leading()?;
-        let request = request.into_inner();
-        let session = session_of(&request.session_id, request.number)?;
-        let batch = self.admit(request.batch, session).await?;
-        let (entry, receive) = self.entry(batch, request.want_receipt)?;
-        self.send(Command::Commit(entry))?;
-        Ok(Response::new(self.answer(receive, self.patience()).await?))
+        // Within a session it is committed once, however often it is sent.
+        let repeatable = !request.get_ref().session_id.is_empty();
+        let limit = self.limit(request.metadata());
+        let here = |request| self.commit_here(request, limit);
+        self.forward.route(request, repeatable, here, async |leader, request| leader.commit(request).await).await
+    }
+
+    async fn commit_stream(
+        &self,
+        request: Request<Streaming<v1::CommitStreamRequest>>,
+    ) -> Answer<Self::CommitStreamStream> {
+        let leader = self.forward.leader(request.metadata())?;
+        let (api, mut batches) = (self.clone(), request.into_inner());
+        if let Some(mut leader) = leader {
+            let (feed, forwarded) = mpsc::channel(STREAM_AHEAD);
+            tokio::spawn(async move {
+                // It ends with either side.
+                while let Ok(Some(batch)) = batches.message().await {
+                    if feed.send(batch).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            let answers = leader.commit_stream(forward::marked(ReceiverStream::new(forwarded))).await?;
+            return Ok(Response::new(Box::pin(answers.into_inner())));
+        }
+        stream(move |sink| async move { crate::stream::serve(api, batches, sink).await })
     }
 
     async fn stage(&self, request: Request<v1::StageRequest>) -> Answer<v1::StageResponse> {
-        self.check_leading()?;
-        let request = request.into_inner();
-        let parent = request.parent_stage_id;
-        let parent = if parent.is_empty() { None } else { Some(stage_id(&parent)?) };
-        let request = self.admit(request.batch, None).await?;
-        let (reply, receive) = oneshot::channel();
-        self.send(Command::Stage(StageCommand::Stage { request, parent, reply }))?;
-        Ok(Response::new(self.answer(receive, self.patience()).await?))
+        let here = |request| self.stage_here(request);
+        self.forward.route(request, false, here, async |leader, request| leader.stage(request).await).await
     }
 
     async fn finalize(&self, request: Request<v1::FinalizeRequest>) -> Answer<v1::CommitResponse> {
-        self.check_leading()?;
-        let request = request.into_inner();
-        let id = stage_id(&request.stage_id)?;
-        let nothing = self.admit(Some(v1::Batch::default()), None).await?;
-        let (entry, receive) = self.entry(nothing, request.want_receipt)?;
-        self.send(Command::Stage(StageCommand::Finalize { id, entry }))?;
-        Ok(Response::new(self.answer(receive, self.patience()).await?))
+        let here = |request| self.finalize_here(request);
+        self.forward.route(request, false, here, async |leader, request| leader.finalize(request).await).await
     }
 
     async fn discard(&self, request: Request<v1::DiscardRequest>) -> Answer<v1::DiscardResponse> {
-        self.check_leading()?;
-        let id = stage_id(&request.into_inner().stage_id)?;
-        let (reply, receive) = oneshot::channel();
-        self.send(Command::Stage(StageCommand::Discard { id, reply }))?;
-        Ok(Response::new(self.answer(receive, self.patience()).await?))
+        let here = |request| self.discard_here(request);
+        self.forward.route(request, true, here, async |leader, request| leader.discard(request).await).await
     }
 
     async fn open_session(&self, request: Request<v1::OpenSessionRequest>) -> Answer<v1::OpenSessionResponse> {
@@ -289,23 +355,50 @@ impl Ledger for Api {
         stream(move |sink| async move { reads.watch(&request, &sink).await })
     }
 
+    async fn journal(&self, request: Request<v1::JournalRequest>) -> Answer<Self::JournalStream> {
+        let (reads, request) = (self.reads.clone(), request.into_inner());
+        stream(move |sink| async move { reads.journal(request, &sink).await })
+    }
+
     async fn get_checkpoint(&self, request: Request<v1::GetCheckpointRequest>) -> Answer<v1::GetCheckpointResponse> {
-        let old_size = request.into_inner().old_size;
-        let view = self.context.view().await?;
+        let v1::GetCheckpointRequest { old_size, cosigned } = request.into_inner();
+        let ground = if cosigned {
+            let deadline = Instant::now() + self.context.limits.read_timeout;
+            proofs::Ground::cosigned(&self.context, old_size.max(1), deadline).await?
+        } else {
+            proofs::Ground::newest(&self.context, self.context.view().await?)?
+        };
         let standing =
-            if old_size == 0 { Bytes::new() } else { proofs::standing_file(&self.context, &view, old_size).await? };
-        let checkpoint = self.context.checkpoint(view.log_size, view.log_root)?;
+            if old_size == 0 { Bytes::new() } else { proofs::standing_file(&self.context, &ground, old_size).await? };
+        let checkpoint = ground.checkpoint();
         Ok(Response::new(v1::GetCheckpointResponse { checkpoint, standing }))
     }
 
     async fn prune(&self, request: Request<v1::PruneRequest>) -> Answer<v1::AdminResponse> {
-        let v1::PruneRequest { before, reason, principal, expected_head } = request.into_inner();
-        self.administer(Wanted::Prune(coppice_types::Version(before)), principal, reason, expected_head).await
+        let here = |v1::PruneRequest { before, reason, principal, expected_head }| {
+            self.administer(Wanted::Prune(coppice_types::Version(before)), principal, reason, expected_head)
+        };
+        self.forward.route(request, false, here, async |leader, request| leader.prune(request).await).await
     }
 
     async fn rollback(&self, request: Request<v1::RollbackRequest>) -> Answer<v1::AdminResponse> {
-        let v1::RollbackRequest { to, reason, principal, expected_head } = request.into_inner();
-        self.administer(Wanted::Rollback(coppice_types::Version(to)), principal, reason, expected_head).await
+        let here = |v1::RollbackRequest { to, reason, principal, expected_head }| {
+            self.administer(Wanted::Rollback(coppice_types::Version(to)), principal, reason, expected_head)
+        };
+        self.forward.route(request, false, here, async |leader, request| leader.rollback(request).await).await
+    }
+
+    async fn pin(&self, request: Request<v1::PinRequest>) -> Answer<v1::PinResponse> {
+        Ok(Response::new(self.context.root.set_pin(&request.into_inner()).await?))
+    }
+
+    async fn unpin(&self, request: Request<v1::UnpinRequest>) -> Answer<v1::UnpinResponse> {
+        Ok(Response::new(self.context.root.drop_pin(&request.into_inner()).await?))
+    }
+
+    async fn list_pins(&self, _request: Request<v1::ListPinsRequest>) -> Answer<v1::ListPinsResponse> {
+        let answer = self.context.root.read(v1::read_root_request::Read::Pins(true)).await?;
+        Ok(Response::new(v1::ListPinsResponse { pins: answer.pins }))
     }
 
     async fn status(&self, _request: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
@@ -338,6 +431,7 @@ impl Ledger for Api {
             term: view.term,
             leader: leadership.leader,
             groups,
+            coordinators: self.context.coordinators(),
         }))
     }
 }

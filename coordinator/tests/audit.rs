@@ -8,7 +8,10 @@ use std::{
 };
 
 use coppice_env::{Rng, SimRng};
-use coppice_proto::v1::{self, ledger_client::LedgerClient, read_root_request::Read, root_client::RootClient};
+use coppice_proto::{
+    Channel,
+    v1::{self, ledger_client::LedgerClient, read_root_request::Read, root_client::RootClient},
+};
 use coppice_types::{Digest, Params, ShardId, Version};
 use coppice_verify::{
     hash::{self, RecordBody},
@@ -18,7 +21,6 @@ use coppice_verify::{
     shard_map::{StateLeaf, state_root},
 };
 use tokio::time::{sleep, timeout};
-use tonic::transport::Channel;
 
 mod common;
 

@@ -13,7 +13,7 @@ mod common;
 use common::{World, absent, at, bytes, commit, delete, get, proxy::Fate, put, reason, value_is};
 use coppice_proto::v1;
 
-type Client = coppice_proto::v1::ledger_client::LedgerClient<tonic::transport::Channel>;
+type Client = coppice_proto::v1::ledger_client::LedgerClient<coppice_proto::Channel>;
 
 async fn value_at(client: &mut Client, key: &str, stamp: Option<v1::Stamp>) -> Result<Option<String>, tonic::Status> {
     let answer = client.get(get(key, stamp)).await?.into_inner();
@@ -242,6 +242,10 @@ async fn rollback_and_prune_are_seen_in_reads_and_in_the_log() {
     let done = client.rollback(rollback(3, Some(at(0, 6)))).await.expect("rolled back").into_inner();
     assert_eq!(done.head, Some(at(1, 3)));
     Header::decode(&done.header).expect("it is canonical");
+    for (to, expected) in [(6, Reason::RolledBack), (7, Reason::NotYet)] {
+        let error = client.rollback(rollback(to, None)).await.expect_err("above head");
+        assert_eq!(reason(&error), expected, "version {to}");
+    }
     let read = client.get(get("a", None)).await.expect("it is read").into_inner();
     assert_eq!(read.read_at, Some(at(0, 3)), "versions are named as they were first");
     assert_eq!(read.record.expect("a record").value, "3");
@@ -264,7 +268,11 @@ async fn rollback_and_prune_are_seen_in_reads_and_in_the_log() {
     let error = client.rollback(rollback(1, None)).await.expect_err("it is pruned");
     assert_eq!(reason(&error), Reason::Pruned);
     // The proof of a rolled-back version fails against a newer checkpoint; the log has only grown.
-    let standing = client.get_checkpoint(v1::GetCheckpointRequest { old_size: 7 }).await.expect("given").into_inner();
+    let standing = client
+        .get_checkpoint(v1::GetCheckpointRequest { old_size: 7, cosigned: false })
+        .await
+        .expect("given")
+        .into_inner();
     assert_ne!(standing.checkpoint, old_checkpoint.checkpoint);
     verify(&standing.standing, world.key().verifier(), None).expect("the log has only grown");
     verify(&old.proof, world.key().verifier(), None).expect("it stood when it was given");
@@ -640,7 +648,10 @@ async fn bad_requests_are_refused_with_a_reason() {
     let which = Some(v1::get_header_request::Which::Sequence(99));
     let error = client.get_header(v1::GetHeaderRequest { which }).await.expect_err("no such header");
     assert_eq!(reason(&error), Reason::NotFound);
-    let error = client.get_checkpoint(v1::GetCheckpointRequest { old_size: 99 }).await.expect_err("a smaller log");
+    let error = client
+        .get_checkpoint(v1::GetCheckpointRequest { old_size: 99, cosigned: false })
+        .await
+        .expect_err("a smaller log");
     assert_eq!(reason(&error), Reason::InvalidArgument);
     let head = client.head(v1::HeadRequest::default()).await.expect("head").into_inner();
     assert_eq!(head.stamp, Some(at(0, 1)), "nothing changed");

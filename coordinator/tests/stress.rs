@@ -11,11 +11,13 @@ use std::{
 };
 
 use coppice_env::{Rng, SimRng};
-use coppice_proto::v1::{self, ledger_client::LedgerClient};
+use coppice_proto::{
+    Channel,
+    v1::{self, ledger_client::LedgerClient},
+};
 use coppice_types::{GroupId, Params, Reason, ShardId};
 use coppice_verify::header::{Body, Header};
 use tokio::time::{sleep, timeout};
-use tonic::transport::Channel;
 
 mod common;
 

@@ -2,7 +2,10 @@
 //!
 //! `v1::ledger_*` is what clients use; `v1::{peer,shard,root,node}_*` is what coordinators and shard-nodes say to each other.
 
+mod channel;
 pub mod status;
+
+pub use channel::{Channel, HttpRequest, HttpResponse};
 
 /// Version 1 of the API.
 #[expect(

@@ -14,6 +14,8 @@ pub const DOMAIN: &str = "coppice.v1";
 
 /// The metadata entry of `NOT_LEADER` that names the leading node, possibly empty.
 pub const LEADER: &str = "leader";
+/// The metadata entry of a coordinator's `NOT_LEADER` that says where the leading coordinator is reached, if that is known.
+pub const ADDRESS: &str = "address";
 
 /// Longest message that is sent with a refusal, in bytes: details travel in HTTP/2 headers, which peers bound.
 const MESSAGE_BYTES_MAX: usize = 2048;

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use coppice_env::bug::{Bug, planted};
 use coppice_types::Digest;
 
 use crate::limits::AGREEMENTS_MAX;
@@ -99,7 +100,7 @@ impl Agreements {
         let Some(votes) = self.entries.get_mut(&index) else { return Verdict::Open };
         let Some(own) = votes.own else { return Verdict::Open };
         let has = |digest: Digest, id: u64| votes.reports.get(&id) == Some(&digest);
-        if voters.majority(|id| has(own, id)) {
+        if planted(Bug::OneDigestBelieved) || voters.majority(|id| has(own, id)) {
             votes.agreed = true;
             return Verdict::Agreed;
         }

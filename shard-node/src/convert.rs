@@ -100,6 +100,7 @@ pub fn prepare(request: v1::PrepareRequest) -> Result<Command> {
         base: state(request.base.as_ref(), "base")?,
         merges: request.merges.iter().map(merge).collect::<Result<_>>()?,
         operations: request.operations.into_iter().map(operation).collect::<Result<_>>()?,
+        journal: request.journal.into_iter().map(Vec::from).collect(),
     };
     Ok(Command { context, body: Body::Prepare(prepare) })
 }

@@ -46,9 +46,6 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
-    /// The genesis parameters ask for something that this node cannot do.
-    #[error("{0} is not supported")]
-    Unsupported(&'static str),
     /// The node hosts no running replica of the group.
     #[error("no replica of {0} runs here")]
     NoReplica(GroupId),
@@ -77,7 +74,7 @@ impl Error {
             Self::Storage { source, .. } if source.kind() == io::ErrorKind::StorageFull => ErrorKind::Exhausted,
             Self::Storage { .. } => ErrorKind::Internal,
             Self::InUse | Self::NoReplica(_) | Self::Overdue(_) => ErrorKind::Unavailable,
-            Self::Identity(_) | Self::UnknownCommand(_) | Self::Unsupported(_) => ErrorKind::Invalid,
+            Self::Identity(_) | Self::UnknownCommand(_) => ErrorKind::Invalid,
             Self::MachineState(_) | Self::Damaged { .. } => ErrorKind::Corrupted,
             Self::ReplicaRuns(_) => ErrorKind::Conflict,
             Self::Refused(refusal) => refusal.reason.kind(),

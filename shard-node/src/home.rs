@@ -32,7 +32,7 @@ const FILE_VERSION: u8 = 1;
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Room that is kept free for what makes room.
-const RESERVE_BYTES: u64 = 4 << 20;
+pub const RESERVE_BYTES: u64 = 4 << 20;
 
 /// Whose directory it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,14 +84,37 @@ pub fn directory(group: GroupId) -> String {
     format!("group-{}", group.number())
 }
 
+/// Removes a group's directory from a node's. It is set aside first: a crash leaves all of it, or none that is ever opened.
+///
+/// # Errors
+/// If it cannot be removed; then it may be set aside already, and the next removal goes on.
+pub fn remove(node: &dyn Storage, group: GroupId) -> io::Result<()> {
+    let aside = format!("removed-{}", group.number());
+    node.remove_dir_all(&aside)?;
+    match node.rename(&directory(group), &aside) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        renamed => renamed?,
+    }
+    node.sync_dir("")?;
+    node.remove_dir_all(&aside)
+}
+
 /// Whose directory a group's is in a node's, if there is one.
 ///
 /// # Errors
 /// If it cannot be read or is damaged.
 pub fn stored(node: &dyn Storage, group: GroupId) -> Result<Option<Identity>, Error> {
+    Ok(stored_progress(node, group)?.map(|(identity, _)| identity))
+}
+
+/// Whose directory a group's is in a node's, if there is one, and whether its raft log was ever made: if not, the replica has promised
+/// nothing to anyone yet.
+///
+/// # Errors
+/// If it cannot be read or is damaged.
+pub fn stored_progress(node: &dyn Storage, group: GroupId) -> Result<Option<(Identity, bool)>, Error> {
     let storage = node.subdir(&directory(group)).map_err(failed("open the replica's directory"))?;
-    let Some(bytes) = read(storage.as_ref(), "identity")? else { return Ok(None) };
-    parse_identity(&bytes).map(|(identity, _)| Some(identity))
+    read(storage.as_ref(), "identity")?.map(|bytes| parse_identity(&bytes)).transpose()
 }
 
 impl Home {
@@ -287,15 +310,16 @@ impl Home {
     ///
     /// # Errors
     /// If there is none, or the storage fails.
-    pub fn take_reserve(&self) -> Result<(), Error> {
+    pub fn take_reserve(&self, bytes: u64) -> Result<(), Error> {
         let take = || {
             let file = self.storage.open("reserve", OpenMode::OpenOrCreate)?;
             let mut len = file.len()?;
             // Written, not just lengthened: a hole would keep no room.
             let zeroes = vec![0; 256 << 10];
-            while len < RESERVE_BYTES {
-                file.write_all_at(&zeroes, len)?;
-                len += zeroes.len() as u64;
+            while len < bytes {
+                let piece = bytes.saturating_sub(len).min(zeroes.len() as u64);
+                file.write_all_at(&zeroes[..piece as usize], len)?;
+                len += piece;
             }
             file.sync_data()
         };
@@ -315,20 +339,7 @@ impl Home {
     }
 
     fn write(&self, name: &'static str, body: &[u8]) -> Result<(), Error> {
-        let mut bytes = vec![FILE_VERSION];
-        bytes.extend_from_slice(body);
-        let hash = sha256(&bytes);
-        bytes.extend_from_slice(hash.as_bytes());
-        let temporary = format!("{name}.new");
-        let write = || {
-            let file = self.storage.open(&temporary, OpenMode::OpenOrCreate)?;
-            file.set_len(0)?;
-            file.write_all_at(&bytes, 0)?;
-            file.sync_data()?;
-            self.storage.rename(&temporary, name)?;
-            self.storage.sync_dir("")
-        };
-        write().map_err(failed("write a file of the replica"))
+        write(self.storage.as_ref(), name, body)
     }
 
     fn remove(&self, name: &'static str) -> Result<(), Error> {
@@ -340,8 +351,26 @@ impl Home {
     }
 }
 
+/// Replaces a small file.
+pub(crate) fn write(storage: &dyn Storage, name: &'static str, body: &[u8]) -> Result<(), Error> {
+    let mut bytes = vec![FILE_VERSION];
+    bytes.extend_from_slice(body);
+    let hash = sha256(&bytes);
+    bytes.extend_from_slice(hash.as_bytes());
+    let temporary = format!("{name}.new");
+    let write = || {
+        let file = storage.open(&temporary, OpenMode::OpenOrCreate)?;
+        file.set_len(0)?;
+        file.write_all_at(&bytes, 0)?;
+        file.sync_data()?;
+        storage.rename(&temporary, name)?;
+        storage.sync_dir("")
+    };
+    write().map_err(failed("write a small file"))
+}
+
 /// The body of a small file, if there is one.
-fn read(storage: &dyn Storage, name: &'static str) -> Result<Option<Vec<u8>>, Error> {
+pub(crate) fn read(storage: &dyn Storage, name: &'static str) -> Result<Option<Vec<u8>>, Error> {
     let file = match storage.open(name, OpenMode::Existing) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

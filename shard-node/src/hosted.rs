@@ -1,15 +1,18 @@
 //! What a node's services and replicas share: the replicas by group, the way to other nodes, time.
 
 use std::{
-    collections::BTreeMap,
-    sync::{Arc, PoisonError, RwLock, Weak, atomic::Ordering},
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError, RwLock, Weak, atomic::Ordering},
     time::Duration,
 };
 
-use coppice_env::{Clock, Storage};
-use coppice_proto::v1;
-use coppice_types::{ClusterId, GroupId, Params, Reason};
-use tokio::sync::watch;
+use bytes::Bytes;
+use coppice_env::{Clock, Storage, watch};
+use coppice_proto::{
+    Channel,
+    v1::{self, node_client::NodeClient},
+};
+use coppice_types::{ClusterId, Digest, ErrorKind, GroupId, Params, Reason};
 
 use crate::{
     Error, Options, convert,
@@ -50,6 +53,19 @@ pub enum Replica {
     Root(ReplicaHandle<RootMachine>),
 }
 
+/// How far the groups of a node are that did not run when it started.
+#[derive(Debug, Default)]
+pub(crate) struct Forming {
+    /// Names the parameters and the first shards that the node was configured with.
+    pub ledger: Option<Digest>,
+    /// Groups that were not here when the node started, and are to be.
+    pub expected: BTreeSet<GroupId>,
+    /// Groups whose replica here has not begun, but is promised to.
+    pub pledged: BTreeSet<GroupId>,
+    /// Groups whose replica has begun here since the node started.
+    pub started: BTreeSet<GroupId>,
+}
+
 /// What the services and replicas of one node share.
 #[derive(Debug)]
 pub struct Hosted {
@@ -79,6 +95,10 @@ pub struct Hosted {
     pub closing: watch::Sender<bool>,
     nodes: BTreeMap<u32, String>,
     learned: RwLock<BTreeMap<u64, String>>,
+    /// What the other nodes are told of groups that are being formed.
+    pub(crate) forming: RwLock<Forming>,
+    /// Channels for questions to other nodes, one a node.
+    asking: Mutex<BTreeMap<String, Channel>>,
     pub(crate) replicas: RwLock<BTreeMap<GroupId, Replica>>,
 }
 
@@ -194,12 +214,20 @@ async fn read_snapshot<M: StateMachine>(
     now: Duration,
 ) -> Result<Vec<u8>, Refusal> {
     let (id, file) = (request.snapshot_id, request.file.clone());
+    let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+    if file.is_empty() {
+        // The receiver has all, checks it, and wants the pin to be kept meanwhile.
+        replica.shared.fetched_ms.store(now_ms, Ordering::Relaxed);
+        return Ok(Vec::new());
+    }
     let read = move |machine: &M| {
-        let unavailable = |error: Error| Refusal::new(Reason::Unavailable, error.chain());
-        machine.read_snapshot(id, &file, offset, SNAPSHOT_CHUNK_BYTES).map_err(unavailable)
+        let refuse = |error: Error| {
+            let gone = error.kind() == ErrorKind::NotFound;
+            Refusal::new(if gone { Reason::NotFound } else { Reason::Unavailable }, error.chain())
+        };
+        machine.read_snapshot(id, &file, offset, SNAPSHOT_CHUNK_BYTES).map_err(refuse)
     };
     let bytes = replica.read(read).await?;
-    let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     replica.shared.fetched_ms.store(now_ms, Ordering::Relaxed);
     Ok(bytes)
 }
@@ -272,8 +300,31 @@ impl Hosted {
     #[must_use]
     pub fn report(&self) -> v1::NodeStatusResponse {
         let replicas = self.all();
-        let replicas = replicas.iter().map(|(group, replica)| replica.report(*group, &self.node)).collect();
-        v1::NodeStatusResponse { node: self.node.clone(), replicas }
+        let forming = self.forming.read().unwrap_or_else(PoisonError::into_inner);
+        let started: BTreeSet<GroupId> = forming.started.iter().chain(replicas.keys()).copied().collect();
+        let (pledged, ledger) = (forming.pledged.clone(), forming.ledger);
+        drop(forming);
+        v1::NodeStatusResponse {
+            node: self.node.clone(),
+            replicas: replicas.iter().map(|(group, replica)| replica.report(*group, &self.node)).collect(),
+            cluster_id: Bytes::copy_from_slice(self.cluster.as_bytes()),
+            ledger: ledger.as_ref().map(convert::to_bytes).unwrap_or_default(),
+            pledged: pledged.iter().map(|group| group.number()).collect(),
+            started: started.iter().map(|group| group.number()).collect(),
+        }
+    }
+
+    /// A client of another node's own service, over a connection that all such questions share.
+    pub(crate) fn ask(&self, node: &str) -> NodeClient<Channel> {
+        let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let channel = asking.entry(node.to_owned()).or_insert_with(|| self.connector.channel(node));
+        NodeClient::new(channel.clone())
+    }
+
+    /// The node of an ordinal.
+    #[must_use]
+    pub fn node_at(&self, ordinal: u32) -> Option<&str> {
+        self.nodes.get(&ordinal).map(String::as_str)
     }
 
     fn unreachable(&self, node: &str) {
@@ -314,6 +365,8 @@ impl Hosted {
             closing: watch::Sender::new(false),
             nodes: options.nodes,
             learned: RwLock::default(),
+            forming: RwLock::default(),
+            asking: Mutex::default(),
             replicas: RwLock::default(),
         }
     }

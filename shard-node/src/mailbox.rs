@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::sync::Notify;
+
 /// Which lane something takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
@@ -27,6 +29,8 @@ pub struct Full;
 pub struct Mailbox<T> {
     lanes: Mutex<Lanes<T>>,
     arrived: Condvar,
+    /// The same for a reader that is a task.
+    noted: Notify,
     peers_max: usize,
     requests_max: usize,
 }
@@ -44,11 +48,22 @@ impl<T> Mailbox<T> {
     #[must_use]
     pub fn new(peers_max: usize, requests_max: usize) -> Self {
         let lanes = Lanes { peers: VecDeque::new(), requests: VecDeque::new(), woken: false, closed: false };
-        Self { lanes: Mutex::new(lanes), arrived: Condvar::new(), peers_max, requests_max }
+        Self { lanes: Mutex::new(lanes), arrived: Condvar::new(), noted: Notify::new(), peers_max, requests_max }
     }
 
     fn lock(&self) -> MutexGuard<'_, Lanes<T>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn notify(&self) {
+        self.arrived.notify_one();
+        self.noted.notify_one();
+    }
+
+    /// Waits at most `limit` for something to arrive, as a task; [`take`](Self::take) then finds it.
+    pub async fn arrival(&self, limit: Duration) {
+        // A note from before the last `take` at most makes the reader look once in vain.
+        let _ = tokio::time::timeout(limit, self.noted.notified()).await;
     }
 
     /// Puts something in.
@@ -69,7 +84,7 @@ impl<T> Mailbox<T> {
         }
         queue.push_back(item);
         drop(lanes);
-        self.arrived.notify_one();
+        self.notify();
         Ok(())
     }
 
@@ -88,7 +103,7 @@ impl<T> Mailbox<T> {
     /// Makes the reader return from [`take`](Self::take) even if nothing arrives.
     pub fn wake(&self) {
         self.lock().woken = true;
-        self.arrived.notify_one();
+        self.notify();
     }
 
     /// Refuses everything from now on and drops what lies there.
@@ -99,7 +114,7 @@ impl<T> Mailbox<T> {
         drop(lanes);
         // Dropped outside of the lock: what is dropped may answer someone who puts something in again.
         drop(left);
-        self.arrived.notify_one();
+        self.notify();
     }
 
     /// Whether nobody reads any more.

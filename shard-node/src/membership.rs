@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use coppice_proto::{
     status,
-    v1::{ChangeMemberRequest, NodeStatusRequest, ReplicaReport, node_client::NodeClient},
+    v1::{ChangeMemberRequest, NodeStatusRequest, ReplicaReport},
 };
 use coppice_types::{ErrorKind, GroupId};
 use tonic::Status;
@@ -22,16 +22,18 @@ use crate::{
 
 /// How long the whole may take.
 const REPLACE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Pause between two attempts at a step.
+/// Pause between two attempts at a step, at first and at most.
 const STEP_DELAY: Duration = Duration::from_millis(50);
-/// How long another node may take to answer.
-const CALL_TIMEOUT: Duration = Duration::from_secs(12);
+const STEP_DELAY_MAX: Duration = Duration::from_secs(1);
+/// How long another node may take to change members, and to say how it does.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(12);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The leader's report of a group, and the leader's node.
 async fn leader(hosted: &Hosted, group: GroupId) -> Option<(String, ReplicaReport)> {
     for node in hosted.nodes() {
-        let mut client = NodeClient::new(hosted.connector.channel(node));
-        let call = tokio::time::timeout(CALL_TIMEOUT, client.node_status(NodeStatusRequest {})).await;
+        let mut client = hosted.ask(node);
+        let call = tokio::time::timeout(STATUS_TIMEOUT, client.node_status(NodeStatusRequest {})).await;
         let Ok(Ok(answer)) = call else { continue };
         let reports = answer.into_inner().replicas;
         let leads = |report: &ReplicaReport| {
@@ -45,13 +47,22 @@ async fn leader(hosted: &Hosted, group: GroupId) -> Option<(String, ReplicaRepor
 }
 
 async fn change(hosted: &Hosted, node: &str, group: GroupId, raft_id: u64, change: &str) -> Result<(), Status> {
-    let mut client = NodeClient::new(hosted.connector.channel(node));
+    let mut client = hosted.ask(node);
     let request =
         ChangeMemberRequest { group: group.number(), raft_id, node: hosted.node.clone(), change: change.to_owned() };
-    match tokio::time::timeout(CALL_TIMEOUT, client.change_member(request)).await {
+    match tokio::time::timeout(CHANGE_TIMEOUT, client.change_member(request)).await {
         Ok(result) => result.map(|_| ()),
         Err(_) => Err(Status::deadline_exceeded("the change of members took too long")),
     }
+}
+
+/// A raft id that this node has never used: above all that the group knows, and above the seconds since 1970, so that one that
+/// the group has forgotten, or that a deposed leader does not know of, is not used again.
+fn new_id(own: u32, report: &ReplicaReport, wall_ms: u64) -> Option<u64> {
+    let taken = report.voters.iter().chain(&report.learners).filter(|id| ordinal(**id) == own);
+    let newest = taken.map(|id| id & u64::from(u32::MAX)).max().unwrap_or(0);
+    let incarnation = newest.checked_add(1)?.max(wall_ms / 1000).max(2);
+    Some(raft_id(own, u32::try_from(incarnation).ok()?))
 }
 
 /// What the members call for next, if anything.
@@ -77,21 +88,31 @@ impl Handle {
         replaced.unwrap_or(Err(Error::Overdue("the replacement of a replica")))
     }
 
-    /// Goes on to bring in the replicas whose joining was cut off: those that are learners, or that know of no members yet. One that was
-    /// removed knows of others, and stays out.
+    /// As [`replace_replica`](Self::replace_replica), however long it takes.
+    pub(crate) async fn join_group(&self, group: GroupId) -> Result<u64, Error> {
+        self.replace(group).await
+    }
+
+    /// Goes on to bring in the replicas whose joining was cut off: those that are learners, that know of no members yet, or beside which
+    /// an older one of this node is a member still. One that was removed knows of others, and stays out.
     pub(crate) fn resume_joining(&self) {
         for (group, replica) in self.hosted().all() {
-            let status = replica.status();
-            let learns = status.learners.iter().any(|member| member.raft_id == replica.raft_id());
+            let (status, id) = (replica.status(), replica.raft_id());
+            let learns = status.learners.iter().any(|member| member.raft_id == id);
+            let votes = status.voters.iter().any(|member| member.raft_id == id);
             let knows_nobody = status.voters.is_empty() && status.learners.is_empty();
-            if !learns && !knows_nobody {
+            let mut members = status.voters.iter().chain(&status.learners);
+            let older = members.any(|member| ordinal(member.raft_id) == ordinal(id) && member.raft_id != id);
+            let cut_off = learns || knows_nobody || (votes && older);
+            if !cut_off {
                 continue;
             }
             let handle = self.clone();
             tokio::spawn(async move {
                 let mut closing = handle.hosted().closing.subscribe();
                 tokio::select! {
-                    joined = handle.admit(group, replica.raft_id()) => if let Err(error) = joined {
+                    biased;
+                    joined = handle.admit(group, id) => if let Err(error) = joined {
                         tracing::error!(%group, error = error.chain(), "a replica could not join its group");
                     },
                     _ = closing.wait_for(|closing| *closing) => {}
@@ -106,16 +127,16 @@ impl Handle {
             return Err(Error::ReplicaRuns(group));
         }
         let own = hosted.ordinal().ok_or_else(|| Error::Identity("this node has no ordinal".to_owned()))?;
+        let mut delay = STEP_DELAY;
         let report = loop {
             match leader(hosted, group).await {
                 Some((_, report)) => break report,
-                None => tokio::time::sleep(STEP_DELAY).await,
+                None => tokio::time::sleep(delay).await,
             }
+            delay = (delay * 2).min(STEP_DELAY_MAX);
         };
-        let taken = report.voters.iter().chain(&report.learners).filter(|id| ordinal(**id) == own);
-        let newest = taken.map(|id| id & u64::from(u32::MAX)).max().unwrap_or(0);
-        let incarnation = u32::try_from(newest).ok().and_then(|newest| newest.checked_add(1));
-        let new_id = raft_id(own, incarnation.ok_or_else(|| Error::Identity("no incarnation is left".to_owned()))?);
+        let new_id = new_id(own, &report, hosted.clock.wall_ms())
+            .ok_or_else(|| Error::Identity("no incarnation is left".to_owned()))?;
         self.start_replica(ReplicaOptions { group, raft_id: new_id, bootstrap: Bootstrap::Join }).await?;
         self.admit(group, new_id).await?;
         Ok(new_id)
@@ -127,18 +148,23 @@ impl Handle {
     /// If the leader refuses for good.
     pub async fn admit(&self, group: GroupId, new_id: u64) -> Result<(), Error> {
         let hosted = self.hosted();
+        let mut delay = STEP_DELAY;
         loop {
             if let Some((node, report)) = leader(hosted, group).await {
                 let Some((id, step)) = next_step(&report, new_id) else { return Ok(()) };
                 match change(hosted, &node, group, id, step).await {
-                    Ok(()) => continue,
+                    Ok(()) => {
+                        delay = STEP_DELAY;
+                        continue;
+                    }
                     Err(refused) if matches!(status::kind(&refused), ErrorKind::Unavailable | ErrorKind::NotFound) => {
                         tracing::debug!(%group, step, %refused, "a change of members is tried again");
                     }
                     Err(refused) => return Err(refused.into()),
                 }
             }
-            tokio::time::sleep(STEP_DELAY).await;
+            tokio::time::sleep(delay).await;
+            delay = (delay * 2).min(STEP_DELAY_MAX);
         }
     }
 }
@@ -160,5 +186,16 @@ mod tests {
         assert_eq!(next_step(&report(&[old], &[new]), new), Some((new, "promote")));
         assert_eq!(next_step(&report(&[old, new], &[]), new), Some((old, "remove")));
         assert_eq!(next_step(&report(&[new], &[]), new), None);
+    }
+
+    #[test]
+    fn a_new_raft_id_was_never_used() {
+        let report = |voters: &[u64]| ReplicaReport { voters: voters.to_vec(), ..ReplicaReport::default() };
+        let id = |voters: &[u64], wall_ms| new_id(2, &report(voters), wall_ms);
+        assert_eq!(id(&[raft_id(1, 9), raft_id(2, 1)], 0), Some(raft_id(2, 2)));
+        assert_eq!(id(&[], 0), Some(raft_id(2, 2)), "the first incarnation is that of founders");
+        assert_eq!(id(&[raft_id(2, 1)], 1_800_000_000_000), Some(raft_id(2, 1_800_000_000)));
+        assert_eq!(id(&[raft_id(2, 1_800_000_000)], 5_000), Some(raft_id(2, 1_800_000_001)), "the clock went back");
+        assert_eq!(id(&[raft_id(2, u32::MAX)], 0), None);
     }
 }

@@ -13,12 +13,13 @@ use std::{
     task::{Context, Poll},
 };
 
+use coppice_proto::Channel;
 use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf},
     sync::{mpsc, oneshot},
 };
-use tonic::transport::{Channel, Endpoint, Uri, server::Connected};
+use tonic::transport::{Endpoint, Uri, server::Connected};
 
 use crate::limits::{CONNECT_TIMEOUT, KEEPALIVE_INTERVAL, WINDOW_BYTES};
 
@@ -153,7 +154,7 @@ impl Connector for DuplexConnector {
             let pipe = net.connect(&from, &to);
             async move { pipe.map(TokioIo::new) }
         });
-        endpoint(&self.from).connect_with_connector_lazy(service)
+        endpoint(&self.from).connect_with_connector_lazy(service).into()
     }
 }
 

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
-    thread::JoinHandle,
     time::Duration,
 };
 
@@ -17,7 +16,10 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::oneshot,
 };
-use tonic::transport::{Server, server::Connected};
+use tonic::{
+    service::Routes,
+    transport::{Server, server::Connected},
+};
 
 use crate::{
     Error,
@@ -25,7 +27,7 @@ use crate::{
     hosted::{Hosted, Replica},
     limits::{CALLS_PER_CONNECTION_MAX, KEEPALIVE_INTERVAL, PEER_MESSAGE_EXTRA_BYTES, WINDOW_BYTES},
     net::Connector,
-    replica::{self, Bootstrap, Config, Tuning},
+    replica::{self, Bootstrap, Config, Tuning, Work},
     service::{NodeService, PeerService, RootService, ShardService},
     shard::ShardConfig,
 };
@@ -78,7 +80,7 @@ pub struct Handle {
 #[derive(Debug)]
 struct Inner {
     hosted: Arc<Hosted>,
-    threads: Mutex<BTreeMap<GroupId, JoinHandle<()>>>,
+    work: Mutex<BTreeMap<GroupId, Work>>,
     /// Starting and stopping replicas is done one at a time.
     changing: tokio::sync::Mutex<()>,
     shutdown: Mutex<Option<oneshot::Sender<()>>>,
@@ -109,18 +111,30 @@ impl Node {
         IO::ConnectInfo: Clone + Send + Sync + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
     {
-        if options.params.journals_kept {
-            return Err(Error::Unsupported("keeping operation lists in shards"));
-        }
+        let (handle, routes) = Self::open(options).await?;
+        let (reporter, health) = tonic_health::server::health_reporter();
+        let routes = routes.add_service(health);
+        tokio::spawn(crate::health::report(Arc::clone(handle.hosted()), reporter));
+        let (shutdown, ended) = oneshot::channel();
+        *handle.inner.shutdown.lock().unwrap_or_else(PoisonError::into_inner) = Some(shutdown);
+        let server = tokio::spawn(serve(routes, incoming, ended));
+        *handle.inner.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+        Ok(handle)
+    }
+
+    /// Starts a node's replicas and gives its services, for a transport of the caller's. Runs on the present tokio runtime.
+    ///
+    /// # Errors
+    /// If a replica cannot be started; then none runs.
+    pub async fn open(options: Options) -> Result<(Handle, Routes), Error> {
         let runtime = tokio::runtime::Handle::current();
         let replicas = options.replicas.clone();
         let hosted = Arc::new_cyclic(|weak| Hosted::new(options, weak, runtime));
-        let (shutdown, ended) = oneshot::channel();
         let inner = Inner {
             hosted: Arc::clone(&hosted),
-            threads: Mutex::default(),
+            work: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
-            shutdown: Mutex::new(Some(shutdown)),
+            shutdown: Mutex::default(),
             server: Mutex::default(),
         };
         let handle = Handle { inner: Arc::new(inner) };
@@ -130,48 +144,45 @@ impl Node {
                 return Err(error);
             }
         }
-        let server = serve(&hosted, incoming, ended);
-        *handle.inner.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(tokio::spawn(server));
         handle.resume_joining();
-        Ok(handle)
+        Ok((handle, routes(&hosted)))
     }
 }
 
-/// The node's gRPC server, until it is told to end.
-fn serve<I, IO, E>(
-    hosted: &Arc<Hosted>,
-    incoming: I,
-    ended: oneshot::Receiver<()>,
-) -> impl Future<Output = ()> + Send + 'static
-where
-    I: Stream<Item = Result<IO, E>> + Send + 'static,
-    IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
-    IO::ConnectInfo: Clone + Send + Sync + 'static,
-    E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
-{
+/// The services of a node.
+fn routes(hosted: &Arc<Hosted>) -> Routes {
     let hosted = Arc::clone(hosted);
     let max = hosted.message_bytes_max;
     let peer_max = max + PEER_MESSAGE_EXTRA_BYTES;
     let peer = PeerServer::new(PeerService { hosted: Arc::clone(&hosted) }).max_decoding_message_size(peer_max);
     let shard = ShardServer::new(ShardService { hosted: Arc::clone(&hosted) });
     let root = RootServer::new(RootService { hosted: Arc::clone(&hosted) });
+    Routes::new(peer)
+        .add_service(shard.max_decoding_message_size(max).max_encoding_message_size(max))
+        .add_service(root.max_decoding_message_size(max).max_encoding_message_size(max))
+        .add_service(NodeServer::new(NodeService { hosted }))
+}
+
+/// The node's gRPC server, until it is told to end.
+async fn serve<I, IO, E>(routes: Routes, incoming: I, ended: oneshot::Receiver<()>)
+where
+    I: Stream<Item = Result<IO, E>> + Send + 'static,
+    IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    IO::ConnectInfo: Clone + Send + Sync + 'static,
+    E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
+{
     let router = Server::builder()
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(2 * WINDOW_BYTES)
         .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .add_service(peer)
-        .add_service(shard.max_decoding_message_size(max).max_encoding_message_size(max))
-        .add_service(root.max_decoding_message_size(max).max_encoding_message_size(max))
-        .add_service(NodeServer::new(NodeService { hosted }));
-    async move {
-        let shutdown = async {
-            // Also ends when the handle is gone.
-            let _ = ended.await;
-        };
-        if let Err(error) = router.serve_with_incoming_shutdown(incoming, shutdown).await {
-            tracing::error!(%error, "the node's server ended");
-        }
+        .add_routes(routes);
+    let shutdown = async {
+        // Also ends when the handle is gone.
+        let _ = ended.await;
+    };
+    if let Err(error) = router.serve_with_incoming_shutdown(incoming, shutdown).await {
+        tracing::error!(%error, "the node's server ended");
     }
 }
 
@@ -199,10 +210,11 @@ impl Handle {
             return Err(Error::ReplicaRuns(group));
         }
         let hosted = Arc::clone(&self.inner.hosted);
-        let started = tokio::task::spawn_blocking(move || start(&hosted, options)).await;
-        let (replica, thread) = started.unwrap_or(Err(Error::Overdue("the start of a replica")))?;
+        let runner = hosted.tuning.runner.clone();
+        let started = runner.blocking(move || start(&hosted, options)).await;
+        let (replica, work) = started.unwrap_or(Err(Error::Overdue("the start of a replica")))?;
         self.inner.hosted.replicas.write().unwrap_or_else(PoisonError::into_inner).insert(group, replica);
-        self.inner.threads.lock().unwrap_or_else(PoisonError::into_inner).insert(group, thread);
+        self.inner.work.lock().unwrap_or_else(PoisonError::into_inner).insert(group, work);
         Ok(())
     }
 
@@ -218,10 +230,9 @@ impl Handle {
     async fn end(&self, group: GroupId) -> Result<(), Error> {
         let replica = self.inner.hosted.replicas.write().unwrap_or_else(PoisonError::into_inner).remove(&group);
         replica.ok_or(Error::NoReplica(group))?.close();
-        let thread = self.inner.threads.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
-        if let Some(thread) = thread {
-            // A thread that panicked has ended the process.
-            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+        let work = self.inner.work.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
+        if let Some(work) = work {
+            work.ended().await;
         }
         Ok(())
     }
@@ -237,10 +248,11 @@ impl Handle {
             Err(error) => return Err(error),
         }
         let storage = Arc::clone(&self.inner.hosted.storage);
-        let removed = tokio::task::spawn_blocking(move || storage.remove_dir_all(&home::directory(group))).await;
+        let runner = self.inner.hosted.tuning.runner.clone();
+        let removed = runner.blocking(move || home::remove(storage.as_ref(), group)).await;
         match removed {
-            Ok(result) => result.map_err(crate::error::storage("remove the replica's directory")),
-            Err(_) => Err(Error::Overdue("the removal of a directory")),
+            Some(result) => result.map_err(crate::error::storage("remove the replica's directory")),
+            None => Err(Error::Overdue("the removal of a directory")),
         }
     }
 
@@ -275,19 +287,19 @@ impl Handle {
     }
 }
 
-fn start(hosted: &Arc<Hosted>, options: ReplicaOptions) -> Result<(Replica, JoinHandle<()>), Error> {
+fn start(hosted: &Arc<Hosted>, options: ReplicaOptions) -> Result<(Replica, Work), Error> {
     let ReplicaOptions { group, raft_id, bootstrap } = options;
     let identity = Identity { cluster: hosted.cluster, group, raft_id };
     let hosted = Arc::clone(hosted);
     match group {
         GroupId::Root => {
-            let (replica, thread) = replica::start(Config { identity, bootstrap, machine: (), hosted })?;
-            Ok((Replica::Root(replica), thread))
+            let (replica, work) = replica::start(Config { identity, bootstrap, machine: (), hosted })?;
+            Ok((Replica::Root(replica), work))
         }
         GroupId::Shard(shard) => {
             let machine = ShardConfig { shard, params: hosted.params.clone(), engine: hosted.tuning.engine.clone() };
-            let (replica, thread) = replica::start(Config { identity, bootstrap, machine, hosted })?;
-            Ok((Replica::Shard(replica), thread))
+            let (replica, work) = replica::start(Config { identity, bootstrap, machine, hosted })?;
+            Ok((Replica::Shard(replica), work))
         }
     }
 }

@@ -5,8 +5,12 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use coppice_proto::v1::{PeerMessage, peer_client::PeerClient};
+use coppice_proto::{
+    Channel,
+    v1::{PeerMessage, peer_client::PeerClient},
+};
 use coppice_types::ClusterId;
+use coppice_verify::hash::sha256;
 use tokio::{sync::mpsc, task::AbortHandle};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
@@ -30,8 +34,12 @@ pub fn name_caller<T>(request: &mut Request<T>, node: &str, cluster: ClusterId) 
     }
 }
 
-/// How long a node that could not be reached is left alone.
+/// How long a node that could not be reached is left alone, at first and at most. It is twice as long each time, and differs by up to half from that
+/// of others, so that a node that comes back is not met by all at once. Raft's elections take longer than the most.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
+const RETRY_DELAY_MAX: Duration = Duration::from_millis(400);
+/// A stream that lasted so long was a good one: the next failure is the first again.
+const GOOD_STREAM: Duration = Duration::from_secs(5);
 /// Messages between the queue and the open stream.
 const STREAM_MESSAGES_MAX: usize = 16;
 
@@ -103,19 +111,29 @@ impl Drop for Peers {
 async fn run(sender: Sender, node: String, mut queue: mpsc::Receiver<PeerMessage>) {
     let channel = sender.connector.channel(&node);
     let client = PeerClient::new(channel).max_encoding_message_size(sender.message_bytes_max);
+    let mut failures = 0;
     while let Some(first) = queue.recv().await {
+        let began = tokio::time::Instant::now();
         exchange(&sender, client.clone(), &mut queue, first).await;
         (sender.unreachable)(&node);
-        tokio::time::sleep(RETRY_DELAY).await;
+        failures = if began.elapsed() > GOOD_STREAM { 0 } else { failures + 1 };
+        tokio::time::sleep(retry_delay(&sender.node, &node, failures)).await;
         // What queued meanwhile is old: raft has better to say by now.
         while queue.try_recv().is_ok() {}
     }
 }
 
+/// The pause after so many failures in a row. What is random in it follows from who calls whom, so that a run can be repeated.
+fn retry_delay(from: &str, to: &str, failures: u32) -> Duration {
+    let whole = (RETRY_DELAY * 2_u32.pow(failures.min(8))).min(RETRY_DELAY_MAX);
+    let hash = sha256(format!("{from} {to} {failures}").as_bytes());
+    whole / 2 + whole / 2 * u32::from(hash.0[0]) / 255
+}
+
 /// Sends until the stream breaks.
 async fn exchange(
     sender: &Sender,
-    mut client: PeerClient<tonic::transport::Channel>,
+    mut client: PeerClient<Channel>,
     queue: &mut mpsc::Receiver<PeerMessage>,
     first: PeerMessage,
 ) {
@@ -134,9 +152,25 @@ async fn exchange(
         }
     };
     tokio::select! {
+        biased;
         result = call => if let Err(status) = result {
             tracing::debug!(node = sender.node, %status, "a stream to a peer broke");
         },
         () = pump => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_bound_and_differ_from_node_to_node() {
+        let delays = |from: &str| (0..12).map(|failures| retry_delay(from, "node-1", failures)).collect::<Vec<_>>();
+        let (two, three) = (delays("node-2"), delays("node-3"));
+        assert!(two.iter().chain(&three).all(|delay| (RETRY_DELAY / 2..=RETRY_DELAY_MAX).contains(delay)), "{two:?}");
+        assert!(two[11] >= RETRY_DELAY_MAX / 2);
+        assert_ne!(two, three);
+        assert_eq!(two, delays("node-2"), "a run can be repeated");
     }
 }

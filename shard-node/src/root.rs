@@ -6,10 +6,10 @@ use bytes::Bytes;
 use coppice_env::Storage;
 use coppice_proto::v1::{self, read_root_request::Read};
 use coppice_root::{
-    AppendHeader, Command, CommandError, Manifest, OpenSession, Operation, Outcome, RaftPosition, Root,
-    SnapshotReceiver, StateLeaf, TakeOver,
+    AppendHeader, Command, CommandError, Manifest, OpenSession, Operation, Outcome, Pin, RaftPosition, Root, SetPin,
+    SnapshotReceiver, StateLeaf, TakeOver, Unpin,
 };
-use coppice_types::{Digest, Epoch, Reason, Sequence, SessionId, ShardId, Term, Version};
+use coppice_types::{Digest, Epoch, PinId, Reason, Sequence, SessionId, ShardId, Term, Version};
 
 use crate::{
     Error, convert,
@@ -60,6 +60,7 @@ impl RootMachine {
             leaves: view.leaves.iter().map(to_leaf).collect(),
             term: view.term.0,
             clock_ms,
+            oldest_pin: self.root.oldest_pin(clock_ms).as_ref().map(to_pin),
         })
     }
 
@@ -104,7 +105,13 @@ impl RootMachine {
                 let journal = self.root.journal(Sequence(read.sequence)).map_err(refused)?;
                 answer.journal = journal.into_iter().map(Bytes::from).collect();
             }
+            Some(Read::Pins(_)) => answer.pins = self.root.pins(clock_ms).map(|pin| to_pin(&pin)).collect(),
             Some(Read::Session(read)) => self.session(read, &mut answer)?,
+            Some(Read::Tile(read)) => {
+                let missing = |_| Refusal::new(Reason::NotFound, "no log has such a tile");
+                let level = u8::try_from(read.level).map_err(missing)?;
+                answer.tile = self.root.tile(level, read.number, read.width as usize).map_err(refused)?.into();
+            }
             Some(Read::AdminAfter(number)) => {
                 let operations = self.root.admin_after(*number, ADMIN_MAX).map_err(refused)?;
                 answer.admin = operations.iter().flat_map(to_admin).collect();
@@ -165,6 +172,21 @@ fn refused(error: coppice_root::Error) -> Refusal {
 /// If it is not 16 bytes.
 pub fn session_id(bytes: &[u8]) -> Result<SessionId, Refusal> {
     SessionId::from_slice(bytes).ok_or_else(|| Refusal::new(Reason::InvalidArgument, "a session id has 16 bytes"))
+}
+
+/// Reads the name of a pin.
+///
+/// # Errors
+/// If it is not 16 bytes.
+pub fn pin_id(bytes: &[u8]) -> Result<PinId, Refusal> {
+    PinId::from_slice(bytes).ok_or_else(|| Refusal::new(Reason::InvalidArgument, "a pin id has 16 bytes"))
+}
+
+/// Gives a pin.
+#[must_use]
+pub fn to_pin(pin: &Pin) -> v1::VersionPin {
+    let id = Bytes::copy_from_slice(pin.id.as_bytes());
+    v1::VersionPin { id, version: pin.version.0, expires_ms: pin.expires_ms }
 }
 
 fn to_path(hashes: &[Digest]) -> v1::HashPath {
@@ -262,6 +284,23 @@ pub fn append_header(request: v1::AppendHeaderRequest) -> Result<Vec<u8>, Refusa
 /// If the id is malformed.
 pub fn open_session(request: &v1::OpenSessionRequest, clock_ms: u64) -> Result<Vec<u8>, Refusal> {
     encode(&Command::OpenSession(OpenSession { session: session_id(&request.session_id)?, clock_ms }))
+}
+
+/// The command that pins a version.
+///
+/// # Errors
+/// If the id is malformed.
+pub fn set_pin(request: &v1::PinRequest, clock_ms: u64) -> Result<Vec<u8>, Refusal> {
+    let v1::PinRequest { version, ttl_ms, .. } = *request;
+    encode(&Command::SetPin(SetPin { pin: pin_id(&request.pin_id)?, version: Version(version), ttl_ms, clock_ms }))
+}
+
+/// The command that takes a pin back.
+///
+/// # Errors
+/// If the id is malformed.
+pub fn drop_pin(request: &v1::UnpinRequest, clock_ms: u64) -> Result<Vec<u8>, Refusal> {
+    encode(&Command::Unpin(Unpin { pin: pin_id(&request.pin_id)?, clock_ms }))
 }
 
 /// Encodes, and reads back what `apply` will read, so that nothing that a replica would stop at is ever proposed.

@@ -25,9 +25,18 @@ pub struct Arguments {
 /// What every command takes.
 #[derive(Clone, Debug, Args)]
 pub struct Common {
-    /// Where the ledger listens, as `coppice dev` prints it.
+    /// Where the ledger listens, as `coppice dev` prints it; several coordinators are separated by commas.
     #[arg(long, global = true, env = "COPPICE_ENDPOINT", value_name = "URL")]
     pub endpoint: Option<String>,
+    /// The authority of the server's certificate (PEM), for an `https` endpoint.
+    #[arg(long, global = true, env = "COPPICE_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// The client's certificate (PEM), where the server asks for one.
+    #[arg(long, global = true, env = "COPPICE_CLIENT_CERT", value_name = "FILE", requires_all = ["ca", "client_key"])]
+    pub client_cert: Option<PathBuf>,
+    /// Its private key (PEM).
+    #[arg(long, global = true, env = "COPPICE_CLIENT_KEY", value_name = "FILE", requires = "client_cert")]
+    pub client_key: Option<PathBuf>,
     /// The ledger's public key, or `@` and a file that holds it: commits, `get` and `range` are then believed only with a proof.
     #[arg(long, global = true, env = "COPPICE_TRUST", value_name = "PUBKEY")]
     pub trust: Option<String>,
@@ -76,10 +85,18 @@ pub enum Command {
     Checkpoint(Checkpoint),
     /// List the headers of the root log.
     Log(Log),
+    /// Replay a ledger that keeps its journals, and recompute every state root. Exit code 1 if anything differs.
+    Audit(Audit),
     /// Check a proof file, offline. Exit code 1 if it does not hold.
     Verify(Verify),
     /// Drop old versions. The root log keeps who and why.
     Prune(Prune),
+    /// Keep a version from being pruned for a while, or renew a pin. Prints the pin's id.
+    Pin(Pin),
+    /// Take a pin back.
+    Unpin(Unpin),
+    /// List the pins.
+    Pins,
     /// Make an older version head again, in a new epoch. The root log keeps who and why.
     Rollback(Rollback),
     /// Show groups, replicas and leaders.
@@ -98,7 +115,7 @@ pub enum Command {
 /// `coppice dev`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Prints `ready ENDPOINT` on one line when it serves. Ctrl-C stops it.\n\
-                  The shape (--shards, --split, --replicas, --partition-capacity) is chosen at the first start of a data directory.")]
+                  The shape (--shards, --split, --replicas, --partition-capacity, --journals) is chosen at the first start of a data directory.")]
 pub struct Dev {
     /// Where the state is kept; by default in a temporary directory that is removed at the end.
     #[arg(long, value_name = "DIR")]
@@ -115,9 +132,24 @@ pub struct Dev {
     /// Records at which a partition is frozen [default: 65536].
     #[arg(long, value_name = "RECORDS", value_parser = clap::value_parser!(u32).range(8..))]
     pub partition_capacity: Option<u32>,
+    /// Keep each version's operation lists, without values, so that `coppice audit` can replay them.
+    #[arg(long)]
+    pub journals: bool,
     /// Where to listen; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
+    /// Prune by itself, and keep at least so many of the newest versions [default: all].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub retain_versions: Option<u64>,
+    /// Prune by itself, and keep what was head in the last so many hours [default: all].
+    #[arg(long, value_name = "HOURS", conflicts_with = "retain_versions", value_parser = clap::value_parser!(u32).range(1..))]
+    pub retain_hours: Option<u32>,
+    /// Where to serve the root log to strangers, as C2SP tiles over HTTP; port 0 takes a free one [default: nowhere].
+    #[arg(long, value_name = "ADDRESS")]
+    pub http_listen: Option<SocketAddr>,
+    /// A C2SP witness that is asked to cosign checkpoints, by its key and its submission prefix; repeatable. A majority counts.
+    #[arg(long, num_args = 2, value_names = ["VKEY", "URL"])]
+    pub witness: Vec<String>,
 }
 
 fn parse_replicas(text: &str) -> Result<u32, String> {
@@ -205,6 +237,9 @@ pub struct Get {
     /// Writes a proof of the answer, also of absence.
     #[arg(long, value_name = "FILE")]
     pub proof: Option<PathBuf>,
+    /// The proof is under a checkpoint that witnesses have cosigned, which may take a moment.
+    #[arg(long, requires = "proof")]
+    pub cosigned: bool,
 }
 
 /// `coppice range`.
@@ -223,6 +258,9 @@ pub struct Range {
     /// Writes a proof that these are the range's records, all of them.
     #[arg(long, value_name = "FILE")]
     pub proof: Option<PathBuf>,
+    /// The proof is under a checkpoint that witnesses have cosigned, which may take a moment.
+    #[arg(long, requires = "proof")]
+    pub cosigned: bool,
 }
 
 /// `coppice history`.
@@ -267,11 +305,18 @@ pub struct Checkpoint {
     /// The older checkpoint: a note, or the proof file that is to be verified.
     #[arg(long, value_name = "FILE", requires = "proof")]
     pub since: Option<PathBuf>,
+    /// The newest one that witnesses have cosigned.
+    #[arg(long)]
+    pub cosigned: bool,
 }
 
 /// `coppice log`.
 #[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Log {
+    /// Something else than listing.
+    #[command(subcommand)]
+    pub action: Option<LogAction>,
     /// The first entry.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub from: u64,
@@ -283,14 +328,63 @@ pub struct Log {
     pub follow: bool,
 }
 
+/// What else is done with the root log.
+#[derive(Clone, Debug, Subcommand)]
+pub enum LogAction {
+    /// Check that the log goes on from a checkpoint that was saved before. Exit code 1 if it does not.
+    Check(LogCheck),
+}
+
+/// `coppice log check`.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "The verdict is `fine`, `shrunk`, `fork` or `unproven`. With the last three, keep both checkpoints: \
+                  two signed ones that are not consistent are evidence against whoever holds the key."
+)]
+pub struct LogCheck {
+    /// The saved checkpoint: a note, or a proof file.
+    #[arg(long, value_name = "FILE")]
+    pub from: PathBuf,
+    /// The ledger's public key, or `@` and a file that holds it [default: that of --trust].
+    #[arg(long, value_name = "PUBKEY")]
+    pub key: Option<String>,
+    /// A C2SP policy: the newest checkpoint must have its quorum of cosignatures. It may name the ledger's key, too.
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
+    /// Writes the newest checkpoint there, if all is fine; it may be the file of --from.
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+}
+
+/// `coppice audit`.
+#[derive(Clone, Debug, Args)]
+pub struct Audit {
+    /// The ledger's public key, or `@` and a file that holds it [default: that of --trust].
+    #[arg(long, value_name = "PUBKEY")]
+    pub key: Option<String>,
+    /// The first version whose state root is compared; those below are replayed only [default: genesis].
+    #[arg(long, value_name = "VERSION", value_parser = parse_from)]
+    pub from: Option<u64>,
+    /// The last version [default: head].
+    #[arg(long, value_name = "VERSION")]
+    pub to: Option<u64>,
+}
+
+fn parse_from(text: &str) -> Result<u64, String> {
+    if text == "genesis" { Ok(0) } else { text.parse().map_err(|_| "a version, or `genesis`".to_owned()) }
+}
+
 /// `coppice verify`.
 #[derive(Clone, Debug, Args)]
 pub struct Verify {
     /// The proof file.
     pub file: PathBuf,
     /// The ledger's public key as text (`ledger.vkey`), or `@` and a file that holds it.
-    #[arg(long, value_name = "PUBKEY")]
-    pub key: String,
+    #[arg(long, value_name = "PUBKEY", required_unless_present = "policy")]
+    pub key: Option<String>,
+    /// A C2SP policy: the newest checkpoint shown must have its quorum of cosignatures. It may name the ledger's key, too.
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
     /// A newer checkpoint, made by `coppice checkpoint --proof`, that shows whether the version still stands.
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
@@ -308,6 +402,28 @@ pub struct Prune {
     /// Who; stands in the root log [default: the user's name].
     #[arg(long, value_name = "NAME")]
     pub principal: Option<String>,
+}
+
+/// `coppice pin`.
+#[derive(Clone, Debug, Args)]
+pub struct Pin {
+    /// The version to keep [default: head].
+    #[arg(long, value_name = "VERSION")]
+    pub version: Option<u64>,
+    /// For how long from now on, at most a day.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub seconds: u64,
+    /// The pin to renew, 32 hex digits [default: a new one].
+    #[arg(long, value_name = "ID")]
+    pub id: Option<String>,
+}
+
+/// `coppice unpin`.
+#[derive(Clone, Debug, Args)]
+pub struct Unpin {
+    /// The pin, as `coppice pin` printed it.
+    #[arg(value_name = "ID")]
+    pub id: String,
 }
 
 /// `coppice rollback`.

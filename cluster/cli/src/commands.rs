@@ -1,17 +1,22 @@
 //! What each command does.
 
+pub mod audit;
 pub mod fsck;
 pub mod keygen;
 pub mod log;
+pub mod log_check;
+pub mod pin;
 pub mod read;
 pub mod verify;
 pub mod write;
 
+use std::{fs, path::PathBuf};
+
 use clap::CommandFactory;
-use coppice_client::{Client, Options};
+use coppice_client::{Client, Options, Tls};
 
 use crate::{
-    args::{Arguments, Command, Common},
+    args::{self, Arguments, Command, Common},
     dev,
     failure::Failure,
     load,
@@ -35,10 +40,19 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Head => log::head(&client()?, output).await,
         Command::Header(args) => log::header(&client()?, args, output).await,
         Command::Checkpoint(args) => log::checkpoint(&client()?, args, output).await,
-        Command::Log(args) => log::log(&client()?, args, output).await,
+        Command::Log(args) => match &args.action {
+            Some(args::LogAction::Check(check)) => {
+                log_check::check(&client()?, check, arguments.common.trust.as_deref(), output).await
+            }
+            None => log::log(&client()?, args, output).await,
+        },
         Command::Prune(args) => write::prune(&client()?, args, output).await,
+        Command::Pin(args) => pin::pin(&client()?, args, output).await,
+        Command::Unpin(args) => pin::unpin(&client()?, args, output).await,
+        Command::Pins => pin::pins(&client()?, output).await,
         Command::Rollback(args) => write::rollback(&client()?, args, output).await,
         Command::Status => log::status(&client()?, output).await,
+        Command::Audit(args) => audit::audit(&client()?, args, arguments.common.trust.as_deref(), output).await,
         Command::Verify(args) => verify::verify(args, output),
         Command::Keygen(args) => keygen::keygen(args, output),
         Command::Completions { shell } => {
@@ -58,5 +72,23 @@ fn connect(common: &Common) -> Result<Client, Failure> {
         ));
     };
     let trust = common.trust.as_deref().map(verify::parse_vkey).transpose()?;
-    Ok(Client::new(Options { trust, ..Options::new(endpoint) })?)
+    if endpoint.starts_with("https://") && common.ca.is_none() {
+        let failure = Failure::usage(format!(
+            "{endpoint}: whose certificates are to be believed? There is neither --ca nor COPPICE_CA"
+        ));
+        return Err(
+            failure.hint("It names the PEM file of the authority that the coordinators' certificates are from.")
+        );
+    }
+    Ok(Client::new(Options { trust, tls: tls(common)?, ..Options::new(endpoint) })?)
+}
+
+fn tls(common: &Common) -> Result<Option<Tls>, Failure> {
+    let read = |path: &PathBuf| fs::read(path).map_err(|error| Failure::file(path, &error));
+    let Some(ca) = &common.ca else { return Ok(None) };
+    let identity = match (&common.client_cert, &common.client_key) {
+        (Some(cert), Some(key)) => Some((read(cert)?, read(key)?)),
+        _ => None,
+    };
+    Ok(Some(Tls { ca: read(ca)?, identity }))
 }

@@ -121,6 +121,7 @@ fn reason_hint(reason: Reason) -> Option<&'static str> {
         Reason::Pruned => {
             "Older versions were dropped; `coppice head --json` shows the oldest that is left, `coppice log` who pruned and why."
         }
+        Reason::Pinned => "`coppice pins` shows who holds what; a pin ends by itself, or by `coppice unpin`.",
         Reason::RolledBack => "`coppice log` shows the rollback, who did it and why.",
         Reason::PreconditionFailed => "Nothing was written. Read the key or the head again, and decide anew.",
         Reason::LimitExceeded => {

@@ -1,15 +1,15 @@
 //! `coppice load`: one line, or one commit, is one version, at most once.
 //!
-//! Batch n of the input has number n in a session whose name follows from the cluster and the input's first line (or commit).
+//! Batches are sent as a stream, without waiting for the answer to each. Batch n of the input has number n in a session whose name follows from the cluster and the input's first line (or commit).
 //! An interrupted load finds the session again and goes on after its highest number, whose batch it sends once more: the
 //! cluster then says whether it is the same batch, and whether it still stands.
 
 mod git;
 mod lines;
 
-use std::{io::IsTerminal, time::Duration};
+use std::{collections::VecDeque, io::IsTerminal, time::Duration};
 
-use coppice_client::{Client, Error, Session};
+use coppice_client::{Answer, Client, Error, Session};
 use coppice_proto::v1::{self, get_header_request::Which};
 use coppice_types::{ClusterId, Params, Reason, SessionId};
 use coppice_verify::header::{Body, Header};
@@ -77,37 +77,64 @@ pub async fn load(client: &Client, args: &args::Load, output: Output) -> Result<
 }
 
 async fn run(session: &mut Session, first: Item, source: &mut dyn Source, bar: &ProgressBar) -> Result<Done, Failure> {
-    let resumed = session.highest();
+    let (resumed, id) = (session.highest(), session.id());
     let mut done = Done::default();
     let mut item = Some(first);
-    while let Some(Item { batch, place, .. }) = item {
+    while let Some(Item { batch, place, .. }) = item.take_if(|_| done.batches < resumed) {
         done.batches += 1;
-        if done.batches >= resumed {
-            let sent = if done.batches == resumed {
-                session.commit_as(resumed, batch, false).await
-            } else {
-                done.applied += 1;
-                session.commit(batch, false).await
-            };
-            let answer = sent.map_err(|error| explain(error, &place, session))?;
-            done.last = answer.stamp;
-            if let Some(stamp) = answer.stamp {
-                bar.set_message(format!("version {}", stamp.version));
-            }
+        if done.batches == resumed {
+            let sent = session.commit_as(resumed, batch, false).await;
+            done.note(sent.map_err(|error| explain(error, &place, id))?.stamp, bar);
         }
         bar.set_position(source.progress().0);
         item = source.next()?;
     }
-    bar.set_position(source.progress().0);
     if done.batches < resumed {
         let message = format!("the input ends after {} batches, but the session holds {resumed}", done.batches);
         return Err(Failure::usage(message)
             .hint("The input was cut off, or it is another one: name another session with --session."));
     }
-    Ok(done)
+    let mut stream = session.stream(false);
+    let mut places = VecDeque::new();
+    let mut wrong = None;
+    while let Some(Item { batch, place, .. }) = item {
+        done.batches += 1;
+        places.push_back(place);
+        let answer = stream.push(batch).await.map_err(|error| explain(error, &places[0], id))?;
+        done.answered(answer, &mut places, bar);
+        bar.set_position(source.progress().0);
+        // What comes before the place that is wrong is written.
+        item = source.next().unwrap_or_else(|failure| {
+            wrong = Some(failure);
+            None
+        });
+    }
+    while !places.is_empty() {
+        let answer = stream.next().await.map_err(|error| explain(error, &places[0], id))?;
+        done.answered(answer, &mut places, bar);
+    }
+    bar.set_position(source.progress().0);
+    wrong.map_or(Ok(done), Err)
 }
 
-fn explain(error: Error, place: &str, session: &Session) -> Failure {
+impl Done {
+    /// The oldest batch that was sent may have been answered.
+    fn answered(&mut self, answer: Option<Answer>, places: &mut VecDeque<String>, bar: &ProgressBar) {
+        let Some(answer) = answer else { return };
+        places.pop_front();
+        self.applied += 1;
+        self.note(answer.commit.stamp, bar);
+    }
+
+    fn note(&mut self, stamp: Option<v1::Stamp>, bar: &ProgressBar) {
+        self.last = stamp;
+        if let Some(stamp) = stamp {
+            bar.set_message(format!("version {}", stamp.version));
+        }
+    }
+}
+
+fn explain(error: Error, place: &str, session: SessionId) -> Failure {
     let hint = match error.reason() {
         Some(Reason::RolledBack) => {
             Some("This input was loaded and then rolled back. To load it again, name another session with --session.")
@@ -120,7 +147,7 @@ fn explain(error: Error, place: &str, session: &Session) -> Failure {
         }
         _ => None,
     };
-    let failure = Failure::from(error).during(&format!("{place} (session {})", session.id()));
+    let failure = Failure::from(error).during(&format!("{place} (session {session})"));
     match hint {
         Some(hint) => failure.hint(hint),
         None => failure,

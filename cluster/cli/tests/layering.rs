@@ -12,16 +12,20 @@ use serde_json::Value;
 /// Which packages of the workspace each package may use, in its product code.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("coppice-types", &[]),
+    ("coppice-protoc", &[]),
     ("coppice-proto", &["types"]),
     ("coppice-verify", &["types"]),
     ("coppice-env", &["types"]),
     ("coppice-metadata", &["types", "env"]),
+    ("coppice-process", &["types", "verify"]),
     ("coppice-engine", &["types", "verify", "env"]),
     ("coppice-root", &["types", "verify", "env"]),
     ("coppice-consensus", &["types", "env"]),
-    ("coppice-shard-node", &["types", "verify", "proto", "env", "engine", "root", "consensus"]),
-    ("coppice-coordinator", &["types", "verify", "proto", "env", "metadata"]),
+    ("coppice-shard-node", &["types", "verify", "proto", "env", "engine", "root", "consensus", "process"]),
+    ("coppice-coordinator", &["types", "verify", "proto", "env", "metadata", "process"]),
     ("coppice-client", &["types", "verify", "proto"]),
+    ("coppice-bench", &["types", "verify", "proto", "env", "client"]),
+    ("coppice-sim", &["types", "verify", "proto", "env", "metadata", "engine", "root", "shard-node", "coordinator"]),
 ];
 
 /// What else tests may use: a coordinator is tested against real groups.
@@ -35,10 +39,13 @@ const SYNCHRONOUS: &[&str] =
 /// Dependencies that one package alone may have.
 const SOLE_USERS: &[(&str, &[&str])] = &[
     ("raft", &["coppice-consensus"]),
+    ("etcd-client", &["coppice-metadata"]),
     ("ed25519-dalek", &["coppice-verify"]),
     ("sha2", &["coppice-verify"]),
-    ("clap", &["coppice"]),
-    ("anyhow", &["coppice"]),
+    ("clap", &["coppice", "coppice-bench", "coppice-process"]),
+    ("config", &["coppice-process"]),
+    ("rustls", &["coppice-process"]),
+    ("anyhow", &["coppice", "coppice-bench"]),
 ];
 
 struct Package {

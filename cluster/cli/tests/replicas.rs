@@ -29,6 +29,9 @@ fn options(storage: Arc<dyn Storage>, replicas: u32, seed: u64) -> Options {
         shape: wanted.shape().expect("a shape"),
         key: new_key(None, &mut SimRng::new(seed)).expect("a key"),
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        http_listen: None,
+        witnesses: Vec::new(),
+        retention: None,
         tuning: Tuning { flush_entries_max: 16, ..Tuning::default() },
     }
 }

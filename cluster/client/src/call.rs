@@ -1,4 +1,7 @@
 //! One call: attempts with a deadline each, repeated by kind of error while patience lasts.
+//!
+//! A coordinator that does not answer, or says that it can't, is left alone for a while, and another one is asked. What may be
+//! repeated does not wait for a slow one as long as it would for the only one.
 
 use std::{future::Future, time::Duration};
 
@@ -7,11 +10,16 @@ use coppice_types::{ErrorKind, Reason};
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{Response, Status};
 
-use crate::error::{Error, describe};
+use crate::{
+    error::{Error, describe},
+    routes::{Pick, Routes},
+};
 
 /// The first pause before a repetition; each is twice the one before.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_millis(500);
+pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(20);
+pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// How long the first attempt waits for one of several coordinators; each waits twice as long as the one before.
+const SLOW: Duration = Duration::from_secs(2);
 
 /// What a repetition would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,10 +41,10 @@ pub(crate) struct Patience {
 
 /// Calls `attempt` until it answers, is refused for good, or patience ends.
 pub(crate) async fn call<T, F>(
-    endpoint: &str,
+    routes: &Routes,
     patience: Patience,
     repeat: Repeat,
-    mut attempt: impl FnMut() -> F,
+    mut attempt: impl FnMut(Pick, Duration) -> F,
 ) -> Result<T, Error>
 where
     F: Future<Output = Result<Response<T>, Status>>,
@@ -45,20 +53,33 @@ where
     let mut pause = PAUSE_MIN;
     let mut attempts = 0;
     loop {
+        let limit = match repeat {
+            Repeat::Safe if routes.are_several() => patience.attempt.min(SLOW.saturating_mul(1 << attempts.min(16))),
+            _ => patience.attempt,
+        };
         attempts += 1;
-        let answer = timeout_at(Instant::now() + patience.attempt, attempt()).await;
+        let pick = routes.pick();
+        let answer = timeout_at(Instant::now() + limit, attempt(pick.clone(), limit)).await;
         let status = match answer {
-            Ok(Ok(response)) => return Ok(response.into_inner()),
+            Ok(Ok(response)) => {
+                routes.succeeded(&pick);
+                return Ok(response.into_inner());
+            }
             Ok(Err(status)) => status,
-            Err(_) => Status::deadline_exceeded(format!("no answer within {} ms", patience.attempt.as_millis())),
+            Err(_) => Status::deadline_exceeded(format!("no answer within {} ms", limit.as_millis())),
         };
         match status::kind(&status) {
-            ErrorKind::Unavailable | ErrorKind::Fenced | ErrorKind::Exhausted => {}
-            _ => return Err(status.into()),
+            ErrorKind::Unavailable | ErrorKind::Fenced => routes.failed(&pick),
+            // It is there, and busy.
+            ErrorKind::Exhausted => {}
+            _ => {
+                routes.succeeded(&pick);
+                return Err(status.into());
+            }
         }
         let over = Instant::now() + pause >= until;
         if over || (repeat == Repeat::Unsafe && !had_no_effect(&status)) {
-            return Err(give_up(endpoint, attempts, &status));
+            return Err(give_up(&pick.address, attempts, &status));
         }
         sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
@@ -79,7 +100,7 @@ fn give_up(endpoint: &str, attempts: u32, status: &Status) -> Error {
 }
 
 /// The server said that it did nothing, or was never reached.
-fn had_no_effect(status: &Status) -> bool {
+pub(crate) fn had_no_effect(status: &Status) -> bool {
     match status::reason(status) {
         Some(Reason::NotLeader | Reason::ResourceExhausted) => true,
         Some(_) => false,
@@ -95,9 +116,15 @@ mod tests {
 
     const PATIENCE: Patience = Patience { attempt: Duration::from_secs(1), total: Duration::from_secs(3) };
 
+    fn routes(names: &[&str]) -> Routes {
+        let channel = || tonic::transport::Endpoint::from_static("http://127.0.0.1:1").connect_lazy().into();
+        let ledger = || coppice_proto::v1::ledger_client::LedgerClient::new(channel());
+        Routes::new(names.iter().map(|name| ((*name).to_owned(), ledger())).collect())
+    }
+
     async fn run(repeat: Repeat, answers: &[Result<u8, Status>]) -> (Result<u8, Error>, usize) {
         let asked = Cell::new(0);
-        let result = call("http://test", PATIENCE, repeat, || {
+        let result = call(&routes(&["http://test"]), PATIENCE, repeat, |_, _| {
             let answer = answers.get(asked.get()).or(answers.last()).cloned();
             asked.set(asked.get() + 1);
             async move { answer.expect("a script has at least one answer").map(Response::new) }
@@ -141,7 +168,26 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_attempt_without_answer_ends() {
-        let result: Result<(), Error> = call("http://test", PATIENCE, Repeat::Unsafe, std::future::pending).await;
+        let routes = routes(&["http://test"]);
+        let result: Result<(), Error> = call(&routes, PATIENCE, Repeat::Unsafe, |_, _| std::future::pending()).await;
         assert!(matches!(result, Err(Error::Unavailable { attempts: 1, .. })));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dead_and_a_slow_coordinator_are_left_for_one_that_answers() {
+        let routes = routes(&["dead", "slow", "well"]);
+        let patience = Patience { attempt: Duration::from_secs(30), total: Duration::from_secs(30) };
+        let started = Instant::now();
+        for _ in 0..5 {
+            let answer = call(&routes, patience, Repeat::Safe, |pick, _| async move {
+                match pick.address.as_str() {
+                    "dead" => Err(Status::unavailable("connection refused")),
+                    "slow" => std::future::pending().await,
+                    _ => Ok(Response::new(pick.address.clone())),
+                }
+            });
+            assert_eq!(answer.await.expect("one of them answers"), "well");
+        }
+        assert!(started.elapsed() < 3 * SLOW, "the slow one is waited for once, and not for all of patience");
     }
 }

@@ -1,31 +1,67 @@
 //! The calls of `coppice.v1.Ledger`, with deadlines and repetitions.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use coppice_proto::v1::{self, ledger_client::LedgerClient};
-use coppice_types::SessionId;
-use coppice_verify::note::VerifierKey;
+use coppice_proto::{
+    Channel,
+    v1::{self, ledger_client::LedgerClient},
+};
+use coppice_types::{ErrorKind, PinId, SessionId};
+use coppice_verify::{checkpoint::Checkpoint, note::VerifierKey};
 use tonic::{
-    Streaming,
-    transport::{Channel, Endpoint},
+    Request, Streaming,
+    transport::{Certificate, ClientTlsConfig, Endpoint, Identity},
 };
 
 use crate::{
     Error, Session,
     call::{Patience, Repeat, call},
-    trust::{Question, check_read, check_receipt},
+    routes::Routes,
+    trust::{Question, Trust, check_read, check_receipt},
 };
 
 /// Largest answer that is taken, in bytes: a proof file may have 64 MiB, and a message has a little more.
 const ANSWER_BYTES_MAX: usize = 96 << 20;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often a connection with calls under way is probed, and how long it may take to answer.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Whom a client believes to be the ledger's server, and who it says it is. All is PEM.
+#[derive(Clone)]
+pub struct Tls {
+    /// The authorities that the server's certificate may come from.
+    pub ca: Vec<u8>,
+    /// The client's certificate and private key, where the server asks for them.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Without the key.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("identity", &self.identity.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    fn config(&self) -> ClientTlsConfig {
+        let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&self.ca));
+        match &self.identity {
+            Some((certificate, key)) => config.identity(Identity::from_pem(certificate, key)),
+            None => config,
+        }
+    }
+}
 
 /// How a client behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where a coordinator listens: `http://host:port`, or `host:port`.
+    /// Where a coordinator listens: `http://host:port`, `https://host:port`, or `host:port`, which is the latter if `tls` is given.
+    /// Several coordinators are separated by commas.
     pub endpoint: String,
+    /// For `https`.
+    pub tls: Option<Tls>,
     /// How long one attempt waits for its answer.
     pub attempt_timeout: Duration,
     /// How long a call is repeated while the cluster is unavailable.
@@ -40,11 +76,45 @@ impl Options {
     pub fn new(endpoint: impl Into<String>) -> Self {
         Self {
             endpoint: endpoint.into(),
+            tls: None,
             attempt_timeout: Duration::from_secs(30),
             patience: Duration::from_secs(5),
             trust: None,
         }
     }
+}
+
+/// How an endpoint is connected to, and its address in full.
+fn connect(endpoint: &str, tls: Option<&Tls>) -> Result<(Endpoint, String), String> {
+    let address = match (endpoint.split_once("://"), tls) {
+        (None, None) => format!("http://{endpoint}"),
+        (None, Some(_)) => format!("https://{endpoint}"),
+        (Some(("http", _)), None) | (Some(("https", _)), Some(_)) => endpoint.to_owned(),
+        (Some(("http", _)), Some(_)) => {
+            return Err("with a CA only https:// is spoken; use https://HOST:PORT".to_owned());
+        }
+        (Some(("https", _)), None) => return Err("https:// needs the server's CA".to_owned()),
+        (Some(_), _) => return Err("only http:// and https:// are spoken; use http://HOST:PORT".to_owned()),
+    };
+    let mut parsed = Endpoint::from_shared(address.clone()).map_err(|error| error.to_string())?;
+    if parsed.uri().port_u16().is_none() {
+        return Err("it has no port; use http://HOST:PORT".to_owned());
+    }
+    if let Some(tls) = tls {
+        parsed = parsed.tls_config(tls.config()).map_err(|error| format!("CA or certificate: {}", describe(&error)))?;
+    }
+    Ok((parsed, address))
+}
+
+/// An error with all that caused it.
+fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
 }
 
 /// A stream of answers.
@@ -66,18 +136,20 @@ impl<T> Stream<T> {
 /// A connection to a ledger; clones share it.
 #[derive(Clone, Debug)]
 pub struct Client {
-    ledger: LedgerClient<Channel>,
-    endpoint: String,
-    patience: Patience,
-    trust: Option<Arc<VerifierKey>>,
+    pub(crate) routes: Arc<Routes>,
+    pub(crate) patience: Patience,
+    pub(crate) trust: Option<Arc<Trust>>,
+    tls: Option<Tls>,
 }
 
 /// Calls a method of the generated client, by kind of repetition.
 macro_rules! ask {
     ($client:expr, $repeat:expr, $method:ident, $request:expr) => {{
         let (client, request) = (&$client, $request);
-        call(&client.endpoint, client.patience, $repeat, || {
-            let (mut ledger, request) = (client.ledger.clone(), request.clone());
+        call(&client.routes, client.patience, $repeat, |pick, limit| {
+            let (mut ledger, mut request) = (pick.ledger, Request::new(request.clone()));
+            // The cluster need not do what nobody waits for.
+            request.set_timeout(limit);
             async move { ledger.$method(request).await }
         })
         .await
@@ -88,35 +160,49 @@ impl Client {
     /// A client that connects with its first call.
     ///
     /// # Errors
-    /// If the endpoint is not one.
+    /// If an endpoint is not one.
     pub fn new(options: Options) -> Result<Self, Error> {
-        let refuse =
-            |message: &str| Error::Endpoint { endpoint: options.endpoint.clone(), message: message.to_owned() };
-        let address = match options.endpoint.split_once("://") {
-            None => format!("http://{}", options.endpoint),
-            Some(("http", _)) => options.endpoint.clone(),
-            Some(_) => return Err(refuse("only http:// is spoken; use http://HOST:PORT")),
-        };
-        let endpoint = Endpoint::from_shared(address.clone()).map_err(|error| refuse(&error.to_string()))?;
-        if endpoint.uri().port_u16().is_none() {
-            return Err(refuse("it has no port; use http://HOST:PORT"));
-        }
-        let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true).connect_lazy();
-        Ok(Self::over(channel, address, &options))
+        let endpoints: Vec<&str> = options.endpoint.split(',').map(str::trim).collect();
+        let routes = endpoints.into_iter().map(|endpoint| {
+            let (address, channel) = open(endpoint, options.tls.as_ref())?;
+            Ok((address, ledger_over(channel)))
+        });
+        Ok(Self::of(routes.collect::<Result<_, Error>>()?, &options))
     }
 
     /// A client over a channel that exists, for instance one inside of a process.
     #[must_use]
     pub fn over(channel: Channel, endpoint: String, options: &Options) -> Self {
-        let ledger = LedgerClient::new(channel)
-            .max_decoding_message_size(ANSWER_BYTES_MAX)
-            .max_encoding_message_size(ANSWER_BYTES_MAX);
+        Self::of(vec![(endpoint, ledger_over(channel))], options)
+    }
+
+    fn of(routes: Vec<(String, LedgerClient<Channel>)>, options: &Options) -> Self {
         Self {
-            ledger,
-            endpoint,
+            routes: Arc::new(Routes::new(routes)),
             patience: Patience { attempt: options.attempt_timeout, total: options.patience },
-            trust: options.trust.clone().map(Arc::new),
+            trust: options.trust.clone().map(|key| Arc::new(Trust::new(key))),
+            tls: options.tls.clone(),
         }
+    }
+
+    /// Asks the cluster for its coordinators, and goes to those, too, from now on.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn learn_endpoints(&self) -> Result<(), Error> {
+        for coordinator in self.status().await?.coordinators {
+            // What is no endpoint for this client may be one for another.
+            if let Ok((address, channel)) = open(&coordinator.address, self.tls.as_ref()) {
+                self.routes.learn(address, || ledger_over(channel));
+            }
+        }
+        Ok(())
+    }
+
+    /// The coordinators that it knows.
+    #[must_use]
+    pub fn endpoints(&self) -> Vec<String> {
+        self.routes.addresses()
     }
 
     /// Writes one batch, as it comes. It is sent again only after a refusal that had no effect; use a [`Session`] for more.
@@ -135,8 +221,9 @@ impl Client {
     async fn send_batch(&self, mut request: v1::CommitRequest, repeat: Repeat) -> Result<v1::CommitResponse, Error> {
         request.want_receipt |= self.trust.is_some();
         let response = ask!(self, repeat, commit, request)?;
-        if let Some(key) = &self.trust {
-            check_receipt(key, &response)?;
+        if let Some(trust) = &self.trust {
+            let seen = check_receipt(trust.key(), &response)?;
+            self.follow(trust, seen).await?;
         }
         Ok(response)
     }
@@ -185,11 +272,12 @@ impl Client {
         self.want_proof(&mut request.read);
         let asked = request.clone();
         let response = ask!(self, Repeat::Safe, get, request)?;
-        if let Some(key) = &self.trust {
+        if let Some(trust) = &self.trust {
             let at = asked.read.as_ref().and_then(|read| read.at.as_ref());
             let record = response.record.as_slice();
             let question = Question::Keys(std::slice::from_ref(&asked.key));
-            check_read(key, &question, at, record, response.read_at.as_ref(), &response.proof)?;
+            let seen = check_read(trust.key(), &question, at, record, response.read_at.as_ref(), &response.proof)?;
+            self.follow(trust, seen).await?;
         }
         Ok(response)
     }
@@ -202,12 +290,25 @@ impl Client {
         self.want_proof(&mut request.read);
         let asked = request.clone();
         let response = ask!(self, Repeat::Safe, batch_get, request)?;
-        if let Some(key) = &self.trust {
+        if let Some(trust) = &self.trust {
             let at = asked.read.as_ref().and_then(|read| read.at.as_ref());
-            let question = Question::Keys(&asked.keys);
-            check_read(key, &question, at, &response.records, response.read_at.as_ref(), &response.proof)?;
+            let (question, records) = (Question::Keys(&asked.keys), &response.records);
+            let seen = check_read(trust.key(), &question, at, records, response.read_at.as_ref(), &response.proof)?;
+            self.follow(trust, seen).await?;
         }
         Ok(response)
+    }
+
+    /// Holds a checkpoint that was proven against the newest one before: the log may only have grown. From time to time, that
+    /// it did is proven, too.
+    pub(crate) async fn follow(&self, trust: &Trust, seen: Checkpoint) -> Result<(), Error> {
+        let Some(old) = trust.note(seen)? else { return Ok(()) };
+        // Without an answer it is asked for again: what was read is proven as it is.
+        match self.checkpoint(old.size).await {
+            Ok(answer) => trust.check_growth(&old, &answer.standing),
+            Err(error) if error.kind() == ErrorKind::Unavailable => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     fn want_proof(&self, read: &mut Option<v1::ReadOptions>) {
@@ -235,11 +336,12 @@ impl Client {
         while let Some(message) = stream.next().await? {
             records.extend(message.records);
             let Some(end) = message.end else { continue };
-            if let Some(key) = &self.trust {
+            if let Some(trust) = &self.trust {
                 let at = request.read.as_ref().and_then(|read| read.at.as_ref());
                 let question =
                     Question::Range { low: &request.low, high: request.high.as_deref(), limit: request.limit };
-                check_read(key, &question, at, &records, end.read_at.as_ref(), &end.proof)?;
+                let seen = check_read(trust.key(), &question, at, &records, end.read_at.as_ref(), &end.proof)?;
+                self.follow(trust, seen).await?;
             }
             return Ok((records, end));
         }
@@ -287,12 +389,28 @@ impl Client {
         Ok(Stream { inner: ask!(self, Repeat::Safe, watch_heads, request)? })
     }
 
+    /// What an auditor replays of a range of versions, oldest first.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn journal(&self, request: v1::JournalRequest) -> Result<Stream<v1::JournalResponse>, Error> {
+        Ok(Stream { inner: ask!(self, Repeat::Safe, journal, request)? })
+    }
+
     /// The newest signed checkpoint; with an `old_size` that is not 0, also the standing proof from there.
     ///
     /// # Errors
     /// What the cluster refuses, and what it did not answer in time.
     pub async fn checkpoint(&self, old_size: u64) -> Result<v1::GetCheckpointResponse, Error> {
-        ask!(self, Repeat::Safe, get_checkpoint, v1::GetCheckpointRequest { old_size })
+        ask!(self, Repeat::Safe, get_checkpoint, v1::GetCheckpointRequest { old_size, cosigned: false })
+    }
+
+    /// The newest checkpoint that witnesses have cosigned, once it has `old_size` entries; with the standing proof from there.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn cosigned_checkpoint(&self, old_size: u64) -> Result<v1::GetCheckpointResponse, Error> {
+        ask!(self, Repeat::Safe, get_checkpoint, v1::GetCheckpointRequest { old_size, cosigned: true })
     }
 
     /// Drops the versions before one; the root log keeps who and why.
@@ -311,6 +429,33 @@ impl Client {
         ask!(self, Repeat::Unsafe, rollback, request)
     }
 
+    /// Keeps a version from being pruned for a while, or renews the pin of this name.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn pin(&self, id: PinId, version: u64, ttl: Duration) -> Result<v1::VersionPin, Error> {
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        let request = v1::PinRequest { pin_id: id.0.to_vec().into(), version, ttl_ms };
+        ask!(self, Repeat::Safe, pin, request)?.pin.ok_or(Error::Malformed("no pin"))
+    }
+
+    /// Takes a pin back; whether it was there.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn unpin(&self, id: PinId) -> Result<bool, Error> {
+        let request = v1::UnpinRequest { pin_id: id.0.to_vec().into() };
+        Ok(ask!(self, Repeat::Safe, unpin, request)?.found)
+    }
+
+    /// The living pins.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn pins(&self) -> Result<Vec<v1::VersionPin>, Error> {
+        Ok(ask!(self, Repeat::Safe, list_pins, v1::ListPinsRequest::default())?.pins)
+    }
+
     /// The groups and replicas of the cluster.
     ///
     /// # Errors
@@ -320,16 +465,34 @@ impl Client {
     }
 }
 
+fn ledger_over(channel: Channel) -> LedgerClient<Channel> {
+    LedgerClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX).max_encoding_message_size(ANSWER_BYTES_MAX)
+}
+
+/// An endpoint's address, and a channel that connects with its first call.
+fn open(endpoint: &str, tls: Option<&Tls>) -> Result<(String, Channel), Error> {
+    let refuse = |message| Error::Endpoint { endpoint: endpoint.to_owned(), message };
+    let (endpoint, address) = connect(endpoint, tls).map_err(refuse)?;
+    let endpoint = endpoint
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT);
+    Ok((address, endpoint.connect_lazy().into()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test]
     async fn endpoints_are_checked_before_the_first_call() {
-        for good in ["http://127.0.0.1:4100", "127.0.0.1:4100", "localhost:1"] {
+        for good in ["http://127.0.0.1:4100", "127.0.0.1:4100", "localhost:1", "http://a:1, b:2"] {
             assert!(Client::new(Options::new(good)).is_ok(), "{good}");
         }
-        for bad in ["", "http://", "https://localhost:1", "localhost", "http://a b:1", "ftp://localhost:1"] {
+        for bad in
+            ["", "a:1,", "a:1,b", "http://", "https://localhost:1", "localhost", "http://a b:1", "ftp://localhost:1"]
+        {
             let error = Client::new(Options::new(bad)).err();
             assert!(matches!(error, Some(Error::Endpoint { .. })), "{bad}: {error:?}");
         }

@@ -3,7 +3,7 @@
 use coppice_proto::v1;
 use coppice_types::SessionId;
 
-use crate::{Client, Error};
+use crate::{Client, CommitStream, Error};
 
 /// A session: batch number n is applied once, however often it is sent.
 ///
@@ -40,6 +40,19 @@ impl Session {
     #[must_use]
     pub fn batch_hash(&self) -> &[u8] {
         &self.batch_hash
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) fn reached(&mut self, number: u64) {
+        self.highest = self.highest.max(number);
+    }
+
+    /// Sends the next batches as a stream, without waiting for each answer.
+    pub fn stream(&mut self, want_receipt: bool) -> CommitStream<'_> {
+        CommitStream::new(self, want_receipt)
     }
 
     /// Commits the next batch.

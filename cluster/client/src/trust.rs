@@ -3,13 +3,21 @@
 //! A proof alone says that *something* was so; here it must say that the question that was asked has the answer that was
 //! given: the same keys, values and version, or the same range without a gap.
 
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
 use coppice_proto::v1;
 use coppice_types::{Stamp, Version};
 use coppice_verify::{
-    check::{self, Answer, Claim, Record},
+    check::{self, Answer, Claim, Record, Verified},
+    checkpoint::Checkpoint,
     header::Header,
     note::VerifierKey,
 };
+
+use tokio::time::Instant;
 
 use crate::Error;
 
@@ -19,7 +27,85 @@ pub(crate) enum Question<'a> {
     Range { low: &'a [u8], high: Option<&'a [u8]>, limit: u32 },
 }
 
-/// Checks the answer to a read.
+/// How long a checkpoint that grew may go without a proof that it did nothing else.
+const GROWTH_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The ledger's key, and the newest checkpoint that was seen under it.
+#[derive(Debug)]
+pub(crate) struct Trust {
+    key: VerifierKey,
+    newest: Mutex<Option<Newest>>,
+}
+
+#[derive(Debug)]
+struct Newest {
+    checkpoint: Checkpoint,
+    /// One up to which all is consistent, and when that was shown.
+    proven: Checkpoint,
+    proven_at: Instant,
+}
+
+impl Trust {
+    pub(crate) fn new(key: VerifierKey) -> Self {
+        Self { key, newest: Mutex::default() }
+    }
+
+    pub(crate) fn key(&self) -> &VerifierKey {
+        &self.key
+    }
+
+    /// Notes a checkpoint that was proven. Gives the one from which growth is to be proven, if it is time for that.
+    ///
+    /// # Errors
+    /// If the log has had another root at that size: the ledger was forked, and both checkpoints are signed.
+    pub(crate) fn note(&self, seen: Checkpoint) -> Result<Option<Checkpoint>, Error> {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(known) = newest.as_mut() else {
+            *newest = Some(Newest { checkpoint: seen.clone(), proven: seen, proven_at: Instant::now() });
+            return Ok(None);
+        };
+        let same_size = [&known.checkpoint, &known.proven].into_iter().find(|known| known.size == seen.size);
+        ensure(same_size.is_none_or(|known| known.root == seen.root), FORKED)?;
+        if seen.size > known.checkpoint.size {
+            known.checkpoint = seen;
+        }
+        let due = known.checkpoint.size > known.proven.size && known.proven_at.elapsed() >= GROWTH_INTERVAL;
+        if due {
+            // Whoever asks, asks alone.
+            known.proven_at = Instant::now();
+        }
+        Ok(due.then(|| known.proven.clone()))
+    }
+
+    /// Checks the proof that a log grew from a checkpoint that was seen.
+    ///
+    /// # Errors
+    /// If it shows another log, or nothing.
+    pub(crate) fn check_growth(&self, old: &Checkpoint, standing: &[u8]) -> Result<(), Error> {
+        let verified = check::verify(standing, &self.key, None)?;
+        let Claim::Standing(claim) = &verified.claim else {
+            return Err(Error::Untrusted("the proof is of another kind"));
+        };
+        ensure(claim.old_size == old.size, "the proof is of another checkpoint")?;
+        ensure(claim.old_root == old.root, FORKED)?;
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = newest.as_mut()
+            && known.proven.size < verified.checkpoint.size
+        {
+            let seen = verified.checkpoint;
+            ensure(known.checkpoint.size != seen.size || known.checkpoint.root == seen.root, FORKED)?;
+            if known.checkpoint.size < seen.size {
+                known.checkpoint = seen.clone();
+            }
+            known.proven = seen;
+        }
+        Ok(())
+    }
+}
+
+const FORKED: &str = "the log has two roots of one size: keep both checkpoints, they are evidence";
+
+/// Checks the answer to a read; gives the checkpoint of its proof.
 pub(crate) fn check_read(
     key: &VerifierKey,
     question: &Question<'_>,
@@ -27,8 +113,19 @@ pub(crate) fn check_read(
     records: &[v1::Record],
     read_at: Option<&v1::Stamp>,
     proof: &[u8],
-) -> Result<(), Error> {
+) -> Result<Checkpoint, Error> {
     let verified = check::verify(proof, key, None)?;
+    check_claim(&verified, question, at, records, read_at)?;
+    Ok(verified.checkpoint)
+}
+
+fn check_claim(
+    verified: &Verified<'_>,
+    question: &Question<'_>,
+    at: Option<&v1::Stamp>,
+    records: &[v1::Record],
+    read_at: Option<&v1::Stamp>,
+) -> Result<(), Error> {
     let Claim::Query(claim) = &verified.claim else { return Err(Error::Untrusted("the proof is of another kind")) };
     let stamp = claim.header.stamp;
     ensure(read_at.is_some_and(|read_at| same(stamp, read_at)), "the proof is of another version")?;
@@ -47,13 +144,15 @@ pub(crate) fn check_read(
     }
 }
 
-/// Checks the receipt of a commit.
-pub(crate) fn check_receipt(key: &VerifierKey, response: &v1::CommitResponse) -> Result<(), Error> {
+/// Checks the receipt of a commit; gives its checkpoint.
+pub(crate) fn check_receipt(key: &VerifierKey, response: &v1::CommitResponse) -> Result<Checkpoint, Error> {
     let verified = check::verify(&response.receipt, key, None)?;
     let Claim::Receipt(claim) = &verified.claim else { return Err(Error::Untrusted("the proof is of another kind")) };
     let header = Header::decode(&response.header).map_err(|_| Error::Malformed("header"))?;
     ensure(claim.header == header, "the receipt is of another version")?;
-    ensure(response.stamp.as_ref().is_some_and(|stamp| same(header.stamp, stamp)), "the receipt is of another version")
+    let same_stamp = response.stamp.as_ref().is_some_and(|stamp| same(header.stamp, stamp));
+    ensure(same_stamp, "the receipt is of another version")?;
+    Ok(verified.checkpoint)
 }
 
 fn check_keys(

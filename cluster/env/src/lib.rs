@@ -5,12 +5,14 @@
 //! The simulated storage is the adversary of all crash tests: see [`SimStorage`] for what it may do to writes that
 //! were not synced.
 
+pub mod bug;
 mod clock;
 mod disk;
 mod network;
 mod rng;
 mod sim;
 mod storage;
+pub mod watch;
 
 pub use clock::{Clock, SimClock, SystemClock};
 pub use disk::DiskStorage;

@@ -12,8 +12,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use coppice_env::{Clock, OpenMode, Storage};
-use tokio::sync::watch;
+use coppice_env::{Clock, OpenMode, Storage, watch};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
@@ -136,6 +135,7 @@ impl Inner {
                 return Ok(found);
             }
             tokio::select! {
+                biased;
                 _ = changed.changed() => {}
                 () = tokio::time::sleep(EXPIRY_CHECK) => {}
             }

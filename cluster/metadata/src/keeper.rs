@@ -1,7 +1,8 @@
-//! Holding what the store gives: leases that are kept alive in the background, and given up when that fails.
+//! Holding what the store gives: leases that are kept alive in the background.
 //!
-//! Whoever leads must stop before the store lets another lead. So a holder counts from when it *sent* its last successful keep-alive, by
-//! its own monotonic clock, and gives up a fifth of the lease's time early, whether the store answers or not.
+//! A holder gives up when the store *says* that the lease has ended or that another is picked, and not while it is silent. The store
+//! is no fence: two that both think they were picked do no harm, since the root group allots the term and refuses the older one. So a
+//! healthy leader goes on through an outage of the store, and where the store only can't be reached by it, the next one's term ends it.
 
 use std::{
     sync::{
@@ -11,21 +12,18 @@ use std::{
     time::Duration,
 };
 
-use coppice_env::Clock;
-use tokio::sync::{oneshot, watch};
+use coppice_env::watch;
+use tokio::sync::oneshot;
 
 use crate::{Error, Leader, LeaseId, Member, Metadata, Revision};
 
 /// A lease is kept alive this many times within its time.
 const KEEP_ALIVES_PER_TTL: u32 = 3;
-/// The holder gives up this part of the lease's time early.
-const MARGIN_PART: u32 = 5;
 
 /// Campaigns under leases that it keeps alive.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     store: Arc<dyn Metadata>,
-    clock: Arc<dyn Clock>,
     ttl: Duration,
 }
 
@@ -45,8 +43,8 @@ pub struct Presence {
 impl Candidate {
     /// Campaigns will be under leases of `ttl`: a leader that dies is replaced after that time.
     #[must_use]
-    pub fn new(store: Arc<dyn Metadata>, clock: Arc<dyn Clock>, ttl: Duration) -> Self {
-        Self { store, clock, ttl }
+    pub fn new(store: Arc<dyn Metadata>, ttl: Duration) -> Self {
+        Self { store, ttl }
     }
 
     /// Waits until the candidate is picked. Dropping the call gives the candidacy up.
@@ -54,11 +52,11 @@ impl Candidate {
     /// # Errors
     /// If the store does not answer, or the candidacy was lost while it waited.
     pub async fn campaign(&self, name: &str) -> Result<Tenure, Error> {
-        let sent = self.clock.now();
         let lease = self.store.grant(self.ttl).await?;
-        let keeper = Keeper::start(self.clone(), lease, sent);
+        let keeper = Keeper::start(self.clone(), lease);
         let mut lost = keeper.lost.clone();
         let leader = tokio::select! {
+            biased;
             leader = self.store.campaign(lease, name) => leader?,
             _ = lost.wait_for(|lost| *lost) => return Err(Error::LeaseLost(lease)),
         };
@@ -92,18 +90,20 @@ impl Tenure {
 impl Presence {
     /// Registers a process, and keeps it registered. While the store does not answer, this goes on trying.
     #[must_use]
-    pub fn keep(store: Arc<dyn Metadata>, clock: Arc<dyn Clock>, ttl: Duration, member: Member) -> Self {
+    pub fn keep(store: Arc<dyn Metadata>, ttl: Duration, member: Member) -> Self {
         let (stop, mut stopped) = oneshot::channel();
-        let candidate = Candidate::new(store, clock, ttl);
+        let candidate = Candidate::new(store, ttl);
         tokio::spawn(async move {
             loop {
                 let registered = tokio::select! {
+                    biased;
                     registered = candidate.register(&member) => registered,
                     _ = &mut stopped => return,
                 };
                 if let Ok(keeper) = registered {
                     let mut lost = keeper.lost.clone();
                     tokio::select! {
+                        biased;
                         _ = lost.wait_for(|lost| *lost) => {}
                         _ = &mut stopped => return,
                     }
@@ -118,9 +118,8 @@ impl Presence {
 
 impl Candidate {
     async fn register(&self, member: &Member) -> Result<Keeper, Error> {
-        let sent = self.clock.now();
         let lease = self.store.grant(self.ttl).await?;
-        let keeper = Keeper::start(self.clone(), lease, sent);
+        let keeper = Keeper::start(self.clone(), lease);
         self.store.register(lease, member.clone()).await?;
         Ok(keeper)
     }
@@ -138,14 +137,15 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn start(candidate: Candidate, lease: LeaseId, granted: Duration) -> Self {
+    fn start(candidate: Candidate, lease: LeaseId) -> Self {
         let (stop, stopped) = oneshot::channel();
         let (lose, lost) = watch::channel(false);
         let token = Arc::new(AtomicU64::new(0));
         let (kept, held) = (candidate.clone(), Arc::clone(&token));
         tokio::spawn(async move {
             tokio::select! {
-                () = kept.keep(lease, granted, &held) => {
+                biased;
+                () = kept.keep(lease, &held) => {
                     lose.send_replace(true);
                 }
                 _ = stopped => {}
@@ -158,18 +158,15 @@ impl Keeper {
 }
 
 impl Candidate {
-    /// Ends when the lease, or the leadership under it, may be over.
-    async fn keep(&self, lease: LeaseId, granted: Duration, token: &AtomicU64) {
+    /// Ends when the store says that the lease, or the leadership under it, is over.
+    async fn keep(&self, lease: LeaseId, token: &AtomicU64) {
         let pause = self.ttl / KEEP_ALIVES_PER_TTL;
-        let safe = self.ttl - self.ttl / MARGIN_PART;
-        let mut good_until = granted.saturating_add(safe);
-        while self.clock.now() < good_until {
-            tokio::time::sleep(pause.min(good_until.saturating_sub(self.clock.now()))).await;
-            let sent = self.clock.now();
-            match tokio::time::timeout(pause, self.keep_once(lease, token)).await {
-                Ok(Ok(true)) => good_until = sent.saturating_add(safe),
-                Ok(Ok(false) | Err(Error::LeaseLost(_))) => return,
-                Ok(Err(_)) | Err(_) => {}
+        loop {
+            tokio::time::sleep(pause).await;
+            // Silence is no answer.
+            let answer = tokio::time::timeout(pause, self.keep_once(lease, token)).await;
+            if let Ok(Ok(false) | Err(Error::LeaseLost(_))) = answer {
+                return;
             }
         }
     }

@@ -4,14 +4,17 @@
 //! by the root group, so a store that was wiped, or that serves two candidates at once, does no harm but delay.
 //!
 //! Everything is bound to leases, which end by time unless they are kept alive. Every change has a revision; revisions only grow, over
-//! restarts too. The semantics are those of etcd, so that etcd can implement the trait; [`EmbeddedStore`] is for one process. What an implementation must do is
-//! written down as tests: `suite`, behind the feature `test-suite`.
+//! restarts too, as long as the store is not wiped or set back. The semantics are those of etcd: [`EtcdStore`] is for a cluster of processes,
+//! [`EmbeddedStore`] for one. What an implementation must do is written down as tests: `suite`, behind the feature `test-suite`.
 
 mod embedded;
+mod etcd;
 mod keeper;
 mod state;
 #[cfg(feature = "test-suite")]
 pub mod suite;
+#[cfg(feature = "test-suite")]
+pub mod testing;
 
 use std::{fmt, io, time::Duration};
 
@@ -19,6 +22,7 @@ use async_trait::async_trait;
 use coppice_types::{ErrorKind, Reason};
 
 pub use embedded::EmbeddedStore;
+pub use etcd::{ENDPOINTS_MAX, EtcdOptions, EtcdStore, EtcdTls};
 pub use keeper::{Candidate, Presence, Tenure};
 pub use state::{CANDIDATES_MAX, HISTORY_MAX, LEASES_MAX, MEMBERS_MAX, TEXT_BYTES_MAX};
 
@@ -106,8 +110,9 @@ pub enum Error {
     /// The lease ended, or never was.
     #[error("lease {} has ended", .0.0)]
     LeaseLost(LeaseId),
-    /// Changes right after that revision are forgotten: take a snapshot, and watch from there.
-    #[error("changes after revision {} are forgotten, the oldest kept is {}", .asked.0, .oldest.0)]
+    /// Changes right after that revision are forgotten, or the store was set back to one before it: take a snapshot, and
+    /// watch from there.
+    #[error("changes after revision {} are forgotten, the oldest kept may be {}", .asked.0, .oldest.0)]
     Compacted {
         /// The revision asked for.
         asked: Revision,
@@ -155,7 +160,8 @@ impl Error {
 /// A metadata store. All calls may come from several tasks; each is atomic and takes effect in one revision or none.
 #[async_trait]
 pub trait Metadata: Send + Sync + fmt::Debug {
-    /// Opens a lease that ends when it was not kept alive for `ttl`.
+    /// Opens a lease that ends when it was not kept alive for `ttl`, or somewhat later: etcd counts in whole seconds. Never
+    /// earlier, unless the store is wiped.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a `ttl` out of [`LEASE_TTL_MIN`] to [`LEASE_TTL_MAX`].

@@ -73,6 +73,8 @@ reasons! {
     Pruned = "PRUNED", Conflict;
     /// The version was rolled back.
     RolledBack = "ROLLED_BACK", Conflict;
+    /// A living pin holds a version that the prune would drop.
+    Pinned = "PINNED", Conflict;
     /// The stage is gone.
     StageLost = "STAGE_LOST", Conflict;
     /// The number is below the session's window.

@@ -158,3 +158,7 @@ bytes!(
     /// The name of a client's session: 16 bytes that the client chooses.
     SessionId(16)
 );
+bytes!(
+    /// The name of a pin: 16 bytes that the client chooses.
+    PinId(16)
+);

@@ -13,5 +13,5 @@ mod params;
 
 pub use batch::{Batch, Change, Condition, Operation, Precondition};
 pub use error::{ErrorKind, Reason};
-pub use ids::{ClusterId, Digest, Epoch, GroupId, Sequence, SessionId, ShardId, Stamp, Term, Version};
+pub use ids::{ClusterId, Digest, Epoch, GroupId, PinId, Sequence, SessionId, ShardId, Stamp, Term, Version};
 pub use params::{InvalidParams, Params};

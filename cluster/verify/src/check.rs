@@ -24,6 +24,7 @@ use crate::{
     journal::{BatchEntry, Entry},
     merkle,
     note::VerifierKey,
+    policy::{Examined, Policy},
     proof::{MAGIC, Proof, ProofFile, Query, QueryProof, ReceiptProof, StandingProof, TreeList},
 };
 
@@ -154,6 +155,33 @@ pub fn verify_file<'a>(file: &ProofFile<'a>, key: &VerifierKey, newer: Option<&[
         verified.newer = Some(check_newer(&verified, newer, key).map_err(Failure::in_newer)?);
     }
     Ok(verified)
+}
+
+/// Verifies a proof file under a policy: the newest checkpoint shown, which is that of `newer` if there is one, is of a log
+/// of the policy and has its quorum of cosignatures; all else is [`verify`] under that log's key.
+///
+/// It is enough to ask for the newest: it extends the other, which is proven, too.
+///
+/// # Errors
+/// Names the step that failed. Nothing of the file is to be believed then.
+pub fn verify_under<'a>(
+    file: &'a [u8],
+    policy: &Policy,
+    newer: Option<&[u8]>,
+) -> Result<(Verified<'a>, Examined), Failure> {
+    let file = ProofFile::decode(file).map_err(fail(Step::Format))?;
+    let examined = match newer {
+        None => policy.examine(&file.proof.log().checkpoint),
+        Some(newer) if newer.starts_with(MAGIC) => {
+            let newer = ProofFile::decode(newer).map_err(fail(Step::Standing))?;
+            policy.examine(&newer.proof.log().checkpoint)
+        }
+        Some(note) => policy.examine(note),
+    };
+    let examined = examined.map_err(fail(if newer.is_some() { Step::Standing } else { Step::Checkpoint }))?;
+    let verified = verify_file(&file, &examined.log, newer)?;
+    ensure(examined.quorum, Step::Cosignatures, "too few witnesses of the policy have cosigned the checkpoint")?;
+    Ok((verified, examined))
 }
 
 /// What the trees of one shard answer to a query, given the shard digest of a version: the part of a verification for those who have the

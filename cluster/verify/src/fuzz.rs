@@ -14,8 +14,9 @@ use crate::{
     checkpoint::Checkpoint,
     hash::file_checksum,
     header::Header,
-    journal::Entry,
+    journal::{self, Entry},
     note::{self, VerifierKey},
+    policy::Policy,
     proof::{Proof, ProofFile, TreeList},
     shard_map::ShardMap,
 };
@@ -35,6 +36,7 @@ pub const BODIES: &[(&str, Body)] = &[
     ("operation", operation),
     ("note", note),
     ("key", key),
+    ("policy", policy),
 ];
 
 /// The public key of the sample ledger in the tests, whose seed is 32 times 7.
@@ -87,6 +89,7 @@ pub fn journal_entry(bytes: &[u8]) {
     if let Ok(entry) = Entry::decode(bytes) {
         assert_eq!(entry.encode(), bytes, "a journal entry has one encoding");
     }
+    let _: Result<_, _> = journal::decode_operations(bytes);
 }
 
 /// Decodes a shard map.
@@ -137,5 +140,13 @@ pub fn key(bytes: &[u8]) {
     let Ok(text) = core::str::from_utf8(bytes) else { return };
     if let Ok(key) = VerifierKey::parse(text) {
         assert_eq!(key.to_string(), text, "a key has one text");
+    }
+}
+
+/// Reads a policy, and examines the sample's checkpoint under it.
+pub fn policy(bytes: &[u8]) {
+    if let Ok(mut policy) = Policy::parse(bytes) {
+        let _ = policy.believe_only(&VerifierKey::parse(SAMPLE_KEY.trim()).expect("the sample's key"));
+        let _: Result<_, _> = policy.examine(bytes);
     }
 }

@@ -7,7 +7,10 @@ use coppice_types::{
     codec::{Error, Reader, Writer},
 };
 
-use crate::{hash::journal_leaf_hash, merkle};
+use crate::{
+    hash::{RecordBody, journal_leaf_hash},
+    merkle,
+};
 
 /// What a journal records.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +131,27 @@ fn read_merge(input: &mut Reader<'_>) -> Result<MergeEntry, Error> {
         inputs.push(input.digest()?);
     }
     Ok(MergeEntry { shard, inputs, output: input.digest()? })
+}
+
+/// The operations of a kept operation list, in order, as [`crate::hash::operation_list_hash`] covers them.
+///
+/// # Errors
+/// If the bytes are no such list.
+pub fn decode_operations(bytes: &[u8]) -> Result<Vec<(Vec<u8>, RecordBody)>, Error> {
+    let mut input = Reader::new(bytes);
+    let mut operations = Vec::new();
+    for _ in 0..input.u32()? {
+        let kind = input.u8()?;
+        let key = input.str16()?.to_vec();
+        let body = match kind {
+            0 => RecordBody::Put { value_len: input.u32()?, value_hash: input.digest()? },
+            1 => RecordBody::Tombstone,
+            _ => return Err(Error::Malformed("kind of an operation")),
+        };
+        operations.push((key, body));
+    }
+    input.finish()?;
+    Ok(operations)
 }
 
 /// The root that the header of a version carries.

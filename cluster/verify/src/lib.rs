@@ -10,6 +10,7 @@ extern crate alloc;
 mod base64;
 pub mod check;
 pub mod checkpoint;
+pub mod cosignature;
 pub mod epochs;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
@@ -18,10 +19,12 @@ pub mod header;
 pub mod journal;
 pub mod merkle;
 pub mod note;
+pub mod policy;
 pub mod proof;
 #[cfg(feature = "replay")]
 pub mod replay;
 pub mod rules;
 pub mod shard_map;
+pub mod tile;
 
 pub use check::{Failure, Step, Verified, verify};

@@ -73,6 +73,60 @@ pub fn list_proof(leaves: &[Digest], indices: &[u64]) -> Vec<Digest> {
     out
 }
 
+/// A list with the roots of all its complete subtrees, for those who prove many of its leaves one by one.
+#[derive(Clone, Debug)]
+pub struct ListTree {
+    /// The leaves, then the roots of the complete subtrees of 2, 4, 8, ... leaves.
+    levels: Vec<Vec<Digest>>,
+}
+
+impl ListTree {
+    /// The tree of these leaves.
+    #[must_use]
+    pub fn new(leaves: Vec<Digest>) -> Self {
+        let mut levels = alloc::vec![leaves];
+        while let Some(below) = levels.last().filter(|below| below.len() > 1) {
+            let (pairs, _) = below.as_chunks::<2>();
+            let above = pairs.iter().map(|[left, right]| list_node_hash(left, right)).collect();
+            levels.push(above);
+        }
+        Self { levels }
+    }
+
+    /// [`list_proof`] of one leaf.
+    ///
+    /// # Panics
+    /// If the index is beyond the list.
+    #[must_use]
+    pub fn proof(&self, index: u64) -> Vec<Digest> {
+        let size = self.levels[0].len() as u64;
+        assert!(index < size, "the leaf is in the list");
+        let (mut start, mut size) = (0, size);
+        let (mut left, mut right) = (Vec::new(), Vec::new());
+        while size > 1 {
+            let half = split_point(size);
+            if index < start + half {
+                right.push(self.part(start + half, size - half));
+                size = half;
+            } else {
+                left.push(self.part(start, half));
+                start += half;
+                size -= half;
+            }
+        }
+        left.extend(right.into_iter().rev());
+        left
+    }
+
+    fn part(&self, start: u64, size: u64) -> Digest {
+        if size.is_power_of_two() {
+            return self.levels[size.trailing_zeros() as usize][(start / size) as usize];
+        }
+        let half = split_point(size);
+        list_node_hash(&self.part(start, half), &self.part(start + half, size - half))
+    }
+}
+
 fn prove_list(leaves: &[Digest], start: u64, indices: &[u64], out: &mut Vec<Digest>) {
     if indices.is_empty() {
         out.push(mth(leaves));
@@ -401,6 +455,17 @@ mod tests {
                     assert!(verify_consistency(old, new, &old_root, &root, shorter).is_err());
                 }
                 assert!(old == new || verify_consistency(new, old, &root, &old_root, &path).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn a_tree_proves_each_leaf_as_the_list_does() {
+        for count in 1..40 {
+            let leaves = leaves(count);
+            let tree = ListTree::new(leaves.clone());
+            for index in 0..count {
+                assert_eq!(tree.proof(index), list_proof(&leaves, &[index]), "{index} of {count}");
             }
         }
     }

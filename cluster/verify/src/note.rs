@@ -19,7 +19,7 @@ pub const SIGNATURE_LINES_MAX: usize = 100;
 /// Type of an Ed25519 key.
 const TYPE_ED25519: u8 = 1;
 /// Begins a signature line.
-const DASH: &str = "\u{2014} ";
+pub(crate) const DASH: &str = "\u{2014} ";
 
 /// Why a note is not believed, or a key not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,11 +62,7 @@ impl VerifierKey {
     /// If the name or the key can't be one.
     pub fn new(name: &str, public_key: &[u8; 32]) -> Result<Self, Error> {
         check_name(name)?;
-        let key = VerifyingKey::from_bytes(public_key).map_err(|_| Error::Malformed("public key"))?;
-        if key.is_weak() {
-            return Err(Error::WeakKey);
-        }
-        Ok(Self { name: name.to_owned(), id: key_id(name, public_key), key })
+        Ok(Self { name: name.to_owned(), id: key_id(name, public_key), key: strong_key(public_key)? })
     }
 
     /// Reads a vkey, `name+hex(key id)+base64(type || public key)`.
@@ -74,7 +70,7 @@ impl VerifierKey {
     /// # Errors
     /// If it is none, or not of an Ed25519 key.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let (name, id, key) = split_key(text)?;
+        let (name, id, key) = split_key(text, TYPE_ED25519)?;
         let key = Self::new(name, &key)?;
         if key.id == id { Ok(key) } else { Err(Error::Malformed("key id")) }
     }
@@ -94,15 +90,19 @@ impl VerifierKey {
     /// The signature over the message is this key's.
     #[must_use]
     pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
-        let Ok(signature) = Signature::from_slice(signature) else { return false };
-        self.key.verify_strict(message, &signature).is_ok()
+        is_signed(&self.key, message, signature)
+    }
+
+    /// A signature line of this name and key id is this key's.
+    pub(crate) fn is_of(&self, line: &Line<'_>) -> bool {
+        line.name == self.name && line.id == self.id
     }
 }
 
 /// The vkey.
 impl fmt::Display for VerifierKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_key(f, &self.name, self.id, &self.public_key())
+        write_key(f, &self.name, self.id, TYPE_ED25519, &self.public_key())
     }
 }
 
@@ -131,7 +131,7 @@ impl SignerKey {
     /// If it is none, or not of an Ed25519 key.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let text = text.strip_prefix("PRIVATE+KEY+").ok_or(Error::Malformed("private key"))?;
-        let (name, id, seed) = split_key(text)?;
+        let (name, id, seed) = split_key(text, TYPE_ED25519)?;
         let key = Self::from_seed(name, &seed)?;
         if key.verifier.id == id { Ok(key) } else { Err(Error::Malformed("key id")) }
     }
@@ -140,7 +140,7 @@ impl SignerKey {
     #[must_use]
     pub fn to_private_text(&self) -> String {
         let mut out = String::from("PRIVATE+KEY+");
-        write_key(&mut out, &self.verifier.name, self.verifier.id, self.key.as_bytes())
+        write_key(&mut out, &self.verifier.name, self.verifier.id, TYPE_ED25519, self.key.as_bytes())
             .expect("writing to a string does not fail");
         out
     }
@@ -188,9 +188,9 @@ pub fn open<'a>(note: &'a [u8], key: &VerifierKey) -> Result<&'a str, Error> {
     let (text, lines) = split_note(note)?;
     let mut signed = false;
     for line in lines.lines() {
-        let (name, id, signature) = split_line(line)?;
-        if name == key.name && id == key.id {
-            if !key.verifies(text.as_bytes(), &signature) {
+        let line = split_line(line)?;
+        if key.is_of(&line) {
+            if !key.verifies(text.as_bytes(), &line.signature) {
                 return Err(Error::BadSignature);
             }
             signed = true;
@@ -199,8 +199,15 @@ pub fn open<'a>(note: &'a [u8], key: &VerifierKey) -> Result<&'a str, Error> {
     if signed { Ok(text) } else { Err(Error::Unsigned) }
 }
 
+/// A signature line.
+pub(crate) struct Line<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) id: [u8; 4],
+    pub(crate) signature: Vec<u8>,
+}
+
 /// Text and signature lines of a note: they part at the last empty line.
-fn split_note(note: &[u8]) -> Result<(&str, &str), Error> {
+pub(crate) fn split_note(note: &[u8]) -> Result<(&str, &str), Error> {
     if note.len() > NOTE_BYTES_MAX {
         return Err(Error::Malformed("note: too long"));
     }
@@ -216,23 +223,42 @@ fn split_note(note: &[u8]) -> Result<(&str, &str), Error> {
     Ok((text, lines))
 }
 
-/// Key name, key id and signature of a line.
-fn split_line(line: &str) -> Result<(&str, [u8; 4], Vec<u8>), Error> {
+/// Reads a signature line, without its line feed.
+pub(crate) fn split_line(line: &str) -> Result<Line<'_>, Error> {
     let malformed = Error::Malformed("signature line");
     let (name, payload) = line.strip_prefix(DASH).and_then(|rest| rest.split_once(' ')).ok_or(malformed)?;
     check_name(name).map_err(|_| malformed)?;
     let payload = base64::decode(payload).ok_or(malformed)?;
     let (id, signature) = payload.split_first_chunk().ok_or(malformed)?;
-    if signature.is_empty() { Err(malformed) } else { Ok((name, *id, signature.to_vec())) }
+    if signature.is_empty() { Err(malformed) } else { Ok(Line { name, id: *id, signature: signature.to_vec() }) }
 }
 
-fn check_name(name: &str) -> Result<(), Error> {
+pub(crate) fn check_name(name: &str) -> Result<(), Error> {
     let bad = |symbol: char| symbol == '+' || symbol.is_whitespace() || u32::from(symbol) < 0x20;
     if name.is_empty() || name.contains(bad) { Err(Error::Malformed("key name")) } else { Ok(()) }
 }
 
-/// Name, key id and the 32 bytes of a key text.
-fn split_key(text: &str) -> Result<(&str, [u8; 4], [u8; 32]), Error> {
+/// An Ed25519 key that is not of small order.
+pub(crate) fn strong_key(public_key: &[u8; 32]) -> Result<VerifyingKey, Error> {
+    let key = VerifyingKey::from_bytes(public_key).map_err(|_| Error::Malformed("public key"))?;
+    if key.is_weak() { Err(Error::WeakKey) } else { Ok(key) }
+}
+
+pub(crate) fn is_signed(key: &VerifyingKey, message: &[u8], signature: &[u8]) -> bool {
+    let Ok(signature) = Signature::from_slice(signature) else { return false };
+    key.verify_strict(message, &signature).is_ok()
+}
+
+/// A key text in its parts: name, key id, type, and what follows the type.
+pub(crate) struct KeyText<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) id: [u8; 4],
+    pub(crate) key_type: u8,
+    pub(crate) key: Vec<u8>,
+}
+
+/// Reads `name+hex(key id)+base64(type || key)`.
+pub(crate) fn split_key_text(text: &str) -> Result<KeyText<'_>, Error> {
     let malformed = Error::Malformed("key");
     // Base64 has pluses of its own, so only the first two part the fields.
     let mut fields = text.splitn(3, '+');
@@ -245,14 +271,27 @@ fn split_key(text: &str) -> Result<(&str, [u8; 4], [u8; 32]), Error> {
     }
     let id = u32::from_str_radix(hex, 16).map_err(|_| malformed)?.to_be_bytes();
     let key = base64::decode(key).ok_or(malformed)?;
-    match key.split_first() {
-        Some((&TYPE_ED25519, key)) => Ok((name, id, key.try_into().map_err(|_| malformed)?)),
-        _ => Err(Error::Malformed("key type")),
-    }
+    let (&key_type, key) = key.split_first().ok_or(Error::Malformed("key type"))?;
+    Ok(KeyText { name, id, key_type, key: key.to_vec() })
 }
 
-fn write_key(out: &mut impl fmt::Write, name: &str, id: [u8; 4], key: &[u8; 32]) -> fmt::Result {
-    let mut payload = Vec::from([TYPE_ED25519]);
+/// Name, key id and the 32 bytes of a key text of the type given.
+pub(crate) fn split_key(text: &str, key_type: u8) -> Result<(&str, [u8; 4], [u8; 32]), Error> {
+    let parts = split_key_text(text)?;
+    if parts.key_type != key_type {
+        return Err(Error::Malformed("key type"));
+    }
+    Ok((parts.name, parts.id, parts.key.try_into().map_err(|_| Error::Malformed("key"))?))
+}
+
+pub(crate) fn write_key(
+    out: &mut impl fmt::Write,
+    name: &str,
+    id: [u8; 4],
+    key_type: u8,
+    key: &[u8; 32],
+) -> fmt::Result {
+    let mut payload = Vec::from([key_type]);
     payload.extend_from_slice(key);
     write!(out, "{name}+{:08x}+{}", u32::from_be_bytes(id), base64::encode(&payload))
 }

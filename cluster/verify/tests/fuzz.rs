@@ -4,7 +4,7 @@ mod common;
 
 use common::{Sample, attacks::targets};
 use coppice_types::{Change, Operation, Params, Stamp, codec::Writer};
-use coppice_verify::{fuzz::BODIES, journal::Entry, proof::Proof};
+use coppice_verify::{cosignature::Cosigner, fuzz::BODIES, journal::Entry, proof::Proof};
 
 /// Rounds for each body.
 const ROUNDS: u64 = 6000;
@@ -40,6 +40,14 @@ fn seeds(sample: &Sample) -> Vec<Vec<u8>> {
     Operation { key: b"key".to_vec(), change: Change::Put(b"value".to_vec()) }.encode(&mut out);
     seeds.push(out.into_bytes());
     seeds.push(ledger.key.verifier().to_string().into_bytes());
+    let member = |seed| Cosigner::from_seed("member.example/w", &[seed; 32]).expect("a name");
+    let text = format!(
+        "log {}\nwitness a {} https://a\nwitness b {}\ngroup g any a b\n# all of it\nquorum g\n",
+        ledger.key.verifier(),
+        member(1).verifier(),
+        member(2).verifier()
+    );
+    seeds.push(text.into_bytes());
     seeds
 }
 

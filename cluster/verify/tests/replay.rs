@@ -3,7 +3,7 @@
 use coppice_types::{Digest, Params, Stamp};
 use coppice_verify::{
     hash::{self, RecordBody},
-    replay::{Error, Forest, Node, Tree},
+    replay::{Error, Forest, LiveForest, Node, Tree},
 };
 
 fn params() -> Params {
@@ -190,5 +190,44 @@ fn no_order_of_longest_keys_builds_a_tall_tree() {
         }
         assert!(smallest_inner(&forest.active.root) >= 2);
         assert!(forest.active.root.level() <= 9, "level {}", forest.active.root.level());
+    }
+}
+
+/// The two replays give the same digests, through freezes, merges, tombstones and removals, and refuse the same merges.
+#[test]
+fn the_fast_replay_agrees_with_the_model() {
+    let mut random = 9_u64;
+    let mut below = |bound: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % bound
+    };
+    for capacity in [8, 30, 500] {
+        let params = Params { capacity, ..params() };
+        let (mut model, mut live) = (Forest::new(&params), LiveForest::new(&params));
+        for version in 1..400 {
+            let names: Vec<String> = (0..=below(12)).map(|_| format!("key-{}", below(90))).collect();
+            let body = |index: u64| match below(3) {
+                0 => RecordBody::Tombstone,
+                _ => RecordBody::put(index.to_string().as_bytes()),
+            };
+            let bodies: Vec<RecordBody> = (0..names.len() as u64).map(body).collect();
+            let operations = || names.iter().map(String::as_bytes).zip(bodies.iter().copied());
+            let full = model.frozen.len() + 2 > usize::from(params.tree_limit);
+            let merges: Vec<_> = model.planned_merge().filter(|_| full || version % 5 == 0).into_iter().collect();
+            let stamp = Stamp::new(0, version);
+            model.prepare(stamp, &merges, operations()).expect("events follow on the state");
+            live.prepare(stamp, &merges, operations()).expect("events follow on the state");
+            assert_eq!(live.digest(), model.digest(), "capacity {capacity}, version {version}");
+        }
+        let records: usize = model.trees().iter().map(|tree| tree.records().len()).sum();
+        assert_eq!(live.records(), records as u64);
+        let wrong = (vec![hash::sha256(b"no"), hash::sha256(b"tree")], hash::sha256(b"output"));
+        assert_eq!(live.prepare(Stamp::new(0, 400), &[wrong], []), Err(Error::Inputs));
+        if let Some((inputs, output)) = model.planned_merge() {
+            let refused = live.prepare(Stamp::new(0, 400), &[(inputs, hash::sha256(b"other"))], []);
+            assert_eq!(refused, Err(Error::Output { recorded: hash::sha256(b"other"), computed: output }));
+        }
     }
 }

@@ -8,8 +8,11 @@ use std::{fs, path::Path};
 use coppice_types::Digest;
 use coppice_verify::{
     checkpoint::Checkpoint,
+    cosignature::{self, Cosigner, CosignerKey},
     hash, merkle,
     note::{self, Error, SignerKey, VerifierKey},
+    policy::Policy,
+    tile::{Content, TileName},
 };
 use serde_json::Value;
 
@@ -135,6 +138,42 @@ fn checkpoints_are_taken_or_refused_as_specified() {
 }
 
 #[test]
+fn cosignatures_and_policies_are_those_of_the_specification() {
+    let Some(vectors) = vectors() else { return };
+    let checkpoints = &vectors["checkpoints"];
+    for case in vectors["cosignatures"].as_array().expect("a list") {
+        let key = &vectors["keys"][text(case, "key")];
+        let seed: [u8; 32] = bytes(key, "seed_hex").try_into().expect("32 bytes");
+        let member = Cosigner::from_seed(text(key, "name"), &seed).expect("a name");
+        assert_eq!(member.verifier().to_string(), text(key, "vkey_04"));
+        assert_eq!(CosignerKey::parse(text(key, "vkey_04")).as_ref(), Ok(member.verifier()));
+        assert!(CosignerKey::parse(text(key, "vkey_01")).is_err());
+        let (checkpoint, time) = (&checkpoints[text(case, "checkpoint")], number(case, "timestamp"));
+        let line = member.cosign(text(checkpoint, "body"), time);
+        assert_eq!(format!("{line}\n"), text(case, "line"));
+        let note = cosignature::add_lines(text(checkpoint, "signed").as_bytes(), &[line]).expect("a line");
+        assert_eq!(member.verifier().cosigned(&note), Ok(Some(time)));
+    }
+    let policy = Policy::parse(vectors["policy"].as_str().expect("a text").as_bytes()).expect("a policy");
+    let cosigned = policy.examine(vectors["cosigned_checkpoint"].as_str().expect("a text").as_bytes());
+    let cosigned = cosigned.expect("a checkpoint of the log");
+    assert!(cosigned.quorum);
+    let times: Vec<_> = cosigned.cosignatures.iter().map(|it| (it.witness.as_slice(), it.time)).collect();
+    assert_eq!(times, [(&b"a"[..], 1_700_000_000), (&b"b"[..], 1_700_000_001)]);
+    let bare = policy.examine(text(&checkpoints["size_8"], "signed").as_bytes()).expect("a checkpoint of the log");
+    assert!(!bare.quorum && bare.cosignatures.is_empty());
+    let (seven, eight) = (text(&checkpoints["size_7"], "signed"), text(&checkpoints["size_8"], "signed"));
+    let small = &vectors["merkle_small"]["consistency"];
+    let join = |case: &&Value| (number(case, "old"), number(case, "new")) == (7, 8);
+    let proof = digests(small.as_array().expect("a list").iter().find(join).expect("it is there"), "proof_hex");
+    let requests = &vectors["witness"];
+    assert_eq!(cosignature::request(0, &[], seven.as_bytes()), text(requests, "first").as_bytes());
+    assert_eq!(cosignature::request(7, &proof, eight.as_bytes()), text(requests, "second").as_bytes());
+    let mldsa = format!("witness m {}\nquorum m\n", text(&vectors["mldsa"], "vkey_06"));
+    assert!(Policy::parse(mldsa.as_bytes()).is_ok(), "a key of a type to come is taken");
+}
+
+#[test]
 fn merkle_proofs_of_small_logs_are_those_of_the_specification() {
     let Some(vectors) = vectors() else { return };
     let small = &vectors["merkle_small"];
@@ -183,6 +222,25 @@ fn merkle_proofs_of_large_logs_are_those_of_the_specification() {
         let (old, new, proof) = (number(case, "old"), number(case, "new"), digests(case, "proof_hex"));
         assert_eq!(merkle::consistency_path(&leaves[..new as usize], old), proof);
         assert_eq!(merkle::verify_consistency(old, new, &root(old), &root(new), &proof), Ok(()));
+    }
+}
+
+#[test]
+fn tile_paths_are_read_or_refused_as_specified() {
+    let Some(vectors) = vectors() else { return };
+    for case in list(&vectors["tile_paths"], "valid") {
+        let level = case["level"].as_u64();
+        let name = TileName {
+            content: level
+                .map_or(Content::Entries, |level| Content::Hashes { level: level.try_into().expect("small") }),
+            number: number(case, "index"),
+            width: number(case, "width").try_into().expect("at most 256"),
+        };
+        assert_eq!(name.to_string(), text(case, "path"));
+        assert_eq!(TileName::parse(text(case, "path")), Some(name));
+    }
+    for path in list(&vectors["tile_paths"], "invalid") {
+        assert_eq!(TileName::parse(path.as_str().expect("a text")), None, "{path}");
     }
 }
 

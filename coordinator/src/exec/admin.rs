@@ -68,14 +68,26 @@ impl Sequencer {
         self.boundary = view.boundary;
         match request.wanted {
             Wanted::Rollback(to) => self.roll_back(to, request).await,
-            Wanted::Prune(before) => self.prune(before, request).await,
+            Wanted::Prune(before) => {
+                check_pin(view.oldest_pin.as_ref(), before)?;
+                self.prune(before, request).await
+            }
         }
     }
 
     async fn roll_back(&mut self, to: Version, request: &AdminRequest) -> Result<v1::AdminResponse, Failure> {
         let head = self.decided.header.stamp;
         let at = Stamp { epoch: head.epoch, version: to };
-        let target = resolve(Some(at), true, &self.decided.epochs, head, self.boundary)?;
+        let target = match resolve(Some(at), true, &self.decided.epochs, head, self.boundary) {
+            Ok(target) => target,
+            // The root group knows whether a version above head was there and is gone.
+            Err(refusal) if refusal.reason == Reason::NotYet => {
+                let read = v1::VersionRead { version: to.0, epoch: None };
+                let asked = self.context.root.read(v1::read_root_request::Read::Version(read)).await;
+                return Err(asked.err().map_or(refusal.into(), Failure::Refused));
+            }
+            Err(refusal) => return Err(refusal.into()),
+        };
         if to == head.version {
             return Err(Refusal::invalid(format!("head is version {to} already")).into());
         }
@@ -106,8 +118,8 @@ impl Sequencer {
         let admin = Admin::Prune { boundary };
         let commit = self.decided.admin(&admin, &request.principal, &request.reason, self.context.clock.wall_ms());
         let newest = self.decided.leaves.clone();
-        self.boundary = boundary;
-        let answer = self.append_admin(commit).await?;
+        let old_boundary = std::mem::replace(&mut self.boundary, boundary);
+        let answer = self.append_admin(commit).await.inspect_err(|_| self.boundary = old_boundary)?;
         let operation = v1::execute_command::Operation::PruneBefore(boundary.0);
         self.execute(operation, &leaves, &newest, deadline).await;
         Ok(answer)
@@ -155,7 +167,7 @@ impl Sequencer {
     /// Decides the header: from here on the operation has happened.
     async fn append_admin(&mut self, commit: Commit) -> Result<v1::AdminResponse, Failure> {
         match self.context.root.append(&commit, self.term).await {
-            Decision::Committed { size, root } => {
+            Decision::Committed { size, root, .. } => {
                 let header = commit.header.clone();
                 let head = commit.tail.header.stamp;
                 self.on_committed(commit.tail, Vec::new());
@@ -167,6 +179,8 @@ impl Sequencer {
                 })
             }
             Decision::Deposed => Err(Failure::Over(not_committed(), Exit::Deposed)),
+            // Set since the view was taken: nothing else is wrong with the header.
+            Decision::Refused(error) if status::reason(&error) == Some(Reason::Pinned) => Err(Failure::Refused(error)),
             Decision::Refused(error) => {
                 let exit = Exit::Reset(format!("the root group refused a header: {error}"));
                 Err(Failure::Over(error, exit))
@@ -253,6 +267,18 @@ enum Failure {
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal.into())
+    }
+}
+
+/// A prune up to the version that the oldest pin holds is allowed, and not beyond.
+fn check_pin(oldest: Option<&v1::VersionPin>, boundary: Version) -> Result<(), Refusal> {
+    match oldest {
+        Some(pin) if pin.version < boundary.0 => {
+            let id: String = pin.id.iter().map(|byte| format!("{byte:02x}")).collect();
+            let message = format!("version {} is pinned by {id} until {} ms", pin.version, pin.expires_ms);
+            Err(Refusal::new(Reason::Pinned, message))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -7,6 +7,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
+use coppice_env::bug::{Bug, planted};
 use coppice_proto::v1;
 use coppice_types::{Digest, Reason, SessionId, Stamp};
 use tokio::sync::oneshot;
@@ -89,26 +90,40 @@ impl Deciding {
 
     async fn decide(self, context: Arc<Context>, term: u64, outcome: oneshot::Sender<Outcome>) {
         let Self { commit, entries, held } = self;
+        let mut outcome = Some(outcome);
+        if planted(Bug::FinalizedBeforeAppend) {
+            tell(&mut outcome, Outcome::Committed);
+        }
         match context.root.append(&commit, term).await {
-            Decision::Committed { size, root } => {
+            Decision::Committed { size, root, path } => {
                 // The sequencer goes on at once; it has ended only if the coordinator stops.
-                let _ = outcome.send(Outcome::Committed);
-                answer_committed(&context, &commit, size, root, entries).await;
+                tell(&mut outcome, Outcome::Committed);
+                answer_committed(&context, &commit, (size, root, path), entries).await;
                 release(&context, term, held).await;
             }
             Decision::Deposed => {
-                let _ = outcome.send(Outcome::Deposed(entries));
+                tell(&mut outcome, Outcome::Deposed(entries));
                 deposed(held);
             }
             Decision::Refused(error) => {
-                let _ = outcome.send(Outcome::Refused(error, entries));
+                tell(&mut outcome, Outcome::Refused(error, entries));
                 deposed(held);
             }
         }
     }
 }
 
-async fn answer_committed(context: &Arc<Context>, commit: &Commit, size: u64, root: Digest, entries: Vec<Entry>) {
+/// Tells the sequencer, once. It has ended only if the coordinator stops.
+fn tell(outcome: &mut Option<oneshot::Sender<Outcome>>, what: Outcome) {
+    if let Some(outcome) = outcome.take() {
+        let _ = outcome.send(what);
+    }
+}
+
+/// Size and root of a log whose newest entry a header is, and the header's path in it, if it is known.
+type Committed = (u64, Digest, Option<Vec<Digest>>);
+
+async fn answer_committed(context: &Arc<Context>, commit: &Commit, (size, root, path): Committed, entries: Vec<Entry>) {
     let checkpoint = match context.checkpoint(size, root) {
         Ok(checkpoint) => checkpoint,
         Err(error) => return entries.into_iter().for_each(|entry| entry.answer(Err(error.clone()))),
@@ -134,7 +149,11 @@ async fn answer_committed(context: &Arc<Context>, commit: &Commit, size: u64, ro
     if with_receipt.is_empty() {
         return;
     }
-    let made = proofs::Receipts::of(context, &header, &commit.journal).await;
+    let at_once = path.and_then(|path| proofs::Receipts::of_newest(&checkpoint, commit, size, root, &path));
+    let made = match at_once {
+        Some(receipts) => Ok(receipts),
+        None => proofs::Receipts::of(context, &header, &commit.journal).await,
+    };
     for (entry, mut answer) in with_receipt {
         // The batch is committed whatever becomes of its receipt: that can be asked for again under its session number.
         match made.as_ref().map_err(Clone::clone).and_then(|receipts| receipts.receipt(answer.journal_index)) {

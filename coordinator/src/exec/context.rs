@@ -2,21 +2,25 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::Duration,
 };
 
 use bytes::Bytes;
-use coppice_env::{Clock, Rng};
+use coppice_env::{Clock, Rng, watch};
+use coppice_metadata::Snapshot;
 use coppice_types::{Digest, Reason, Version};
 use coppice_verify::{
     checkpoint::{Checkpoint, origin},
     note::SignerKey,
 };
-use tokio::sync::watch;
+use tokio::time::Instant;
 
-use super::{links::Links, root::Root, shards::Shards, wire::View};
-use crate::plan::{Leaves, Refusal};
+use super::{links::Links, retention::Retention, root::Root, shards::Shards, wire::View};
+use crate::{
+    plan::{Leaves, Refusal},
+    publish::Cosigned,
+};
 
 /// Most versions whose leaves and headers are remembered for reads.
 const VERSIONS_MAX: usize = 256;
@@ -30,6 +34,8 @@ pub struct Limits {
     pub queue_max: usize,
     /// Most bytes of batches that wait or are being decided.
     pub queue_bytes_max: u32,
+    /// Most batches of one `CommitStream` that are under way.
+    pub stream_batches_max: usize,
     /// Most batches of one version.
     pub batches_per_version_max: usize,
     /// How long a batch may wait before it is refused.
@@ -52,8 +58,14 @@ pub struct Limits {
     pub stage_age_max: Duration,
     /// How far the leader's clock may be from the median of the root replicas'.
     pub clock_skew_max: Duration,
+    /// Which versions the leader keeps; all, if nothing is said.
+    pub retention: Option<Retention>,
+    /// How often the leader looks for versions to prune by policy.
+    pub retention_interval: Duration,
     /// How long a leadership lease lasts without being kept alive.
     pub lease: Duration,
+    /// How long a leader goes on that the root group does not answer.
+    pub root_silence_max: Duration,
 }
 
 impl Default for Limits {
@@ -61,6 +73,7 @@ impl Default for Limits {
         Self {
             queue_max: 4096,
             queue_bytes_max: 64 << 20,
+            stream_batches_max: 64,
             batches_per_version_max: 1024,
             commit_timeout: Duration::from_secs(30),
             prepare_timeout: Duration::from_secs(10),
@@ -72,7 +85,10 @@ impl Default for Limits {
             stages_max: 8,
             stage_age_max: Duration::from_secs(60),
             clock_skew_max: Duration::from_secs(1),
-            lease: Duration::from_secs(5),
+            retention: None,
+            retention_interval: Duration::from_secs(10),
+            lease: Duration::from_secs(2),
+            root_silence_max: Duration::from_millis(1500),
         }
     }
 }
@@ -120,6 +136,14 @@ pub struct Context {
     pub log_size: watch::Sender<u64>,
     /// Who leads.
     pub leadership: watch::Sender<Leadership>,
+    /// Witnesses are asked for cosignatures here.
+    pub asks_witnesses: AtomicBool,
+    /// The newest checkpoint that enough witnesses have cosigned.
+    pub cosigned: watch::Sender<Option<Arc<Cosigned>>>,
+    /// What the metadata store said last.
+    pub registry: watch::Sender<Arc<Snapshot>>,
+    /// When it said it.
+    pub registry_heard: Mutex<Option<Instant>>,
     /// The newest state of the root group that was seen, for `stale_ok`.
     pub last_view: Mutex<Option<Arc<View>>>,
     /// (epoch, version) to what stands there.
@@ -150,6 +174,10 @@ impl Context {
             rng: Mutex::new(rng),
             log_size: watch::Sender::new(0),
             leadership: watch::Sender::new(Leadership::default()),
+            asks_witnesses: AtomicBool::new(false),
+            cosigned: watch::Sender::new(None),
+            registry: watch::Sender::default(),
+            registry_heard: Mutex::default(),
             last_view: Mutex::default(),
             versions: Mutex::default(),
             checkpoints: Mutex::default(),
@@ -179,6 +207,17 @@ impl Context {
         }
         known.insert(size, (root, note.clone()));
         Ok(note)
+    }
+
+    /// Shows a cosigned checkpoint from now on, unless a newer one is shown already.
+    pub fn publish_cosigned(&self, cosigned: Cosigned) {
+        self.cosigned.send_if_modified(|shown| {
+            let newer = shown.as_ref().is_none_or(|shown| cosigned.size >= shown.size);
+            if newer {
+                *shown = Some(Arc::new(cosigned));
+            }
+            newer
+        });
     }
 
     /// The key's name ends in the id of its cluster.

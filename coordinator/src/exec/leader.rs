@@ -1,98 +1,127 @@
 //! Leading: campaign, take over, run the sequencer, and again.
 //!
 //! The metadata store picks a candidate and no more: two that both think they were picked do no harm, since the root group
-//! allots the term and refuses the older one (PROTOCOL 3.1). A leader whose clock is far from the root replicas' refuses
-//! to lead (2.7).
+//! allots the term and refuses the older one (PROTOCOL 3.1). So a leader goes on while the store is silent. It ends when the store says that
+//! another is picked, when the root group has another term, when the root group does not answer it, when its clock is far from the root
+//! replicas' (2.7), and when it is told to stop.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use coppice_metadata::{Candidate, Metadata};
+use coppice_env::watch;
+use coppice_metadata::{Candidate, Metadata, Tenure};
 use coppice_proto::v1;
 use coppice_types::{Reason, SessionId};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot};
 
 use super::{
     context::{Context, Leadership},
+    fitness::{check_clock, unfit},
     sequencer::{Command, Entry, Exit, Sequencer, not_committed},
     stages::StageCommand,
     wire,
 };
-use crate::plan::{Refusal, Sessions};
+use crate::plan::Sessions;
 
 /// Pause before a failed attempt to lead is repeated.
 const PAUSE: Duration = Duration::from_millis(50);
+/// How long the next leader is held up for the outcome of the version under way.
+const SETTLE_MAX: Duration = Duration::from_millis(300);
 
-/// Leads whenever it can, for ever; commands that come while it does not are refused.
+/// Leads whenever it can, until it is told to stop; commands that come while it does not are refused.
+///
+/// Told to stop, it lets the version under way be decided and resigns, so that the next one begins at once; then it drops `resigned`.
 pub async fn lead(
     context: Arc<Context>,
     metadata: Arc<dyn Metadata>,
     genesis: Vec<u8>,
     mut commands: mpsc::Receiver<Command>,
+    mut stop: watch::Receiver<bool>,
+    resigned: oneshot::Sender<()>,
 ) {
-    let candidate = Candidate::new(metadata.clone(), context.clock.clone(), context.limits.lease);
-    let mut waiting = VecDeque::new();
+    let candidate = Candidate::new(metadata, context.limits.lease);
     loop {
         let elected = tokio::select! {
+            biased;
+            () = told(&mut stop) => break,
             elected = candidate.campaign(&context.name) => elected,
-            () = refuse_while_following(&context, &*metadata, &mut commands) => return,
+            () = refuse_while_following(&mut commands) => return,
         };
-        let tenure = match elected {
-            Ok(tenure) => tenure,
+        let pause = match elected {
+            Ok(tenure) => match reign(&context, &genesis, &mut commands, tenure, &mut stop).await {
+                Exit::Closed => break,
+                Exit::Unfit(reason) => {
+                    tracing::warn!(reason, "not fit to lead; another candidate may be");
+                    context.limits.lease
+                }
+                exit => {
+                    tracing::info!(?exit, "leadership ended");
+                    PAUSE
+                }
+            },
             Err(error) => {
                 tracing::warn!(%error, "not picked as candidate");
-                tokio::time::sleep(PAUSE * 4).await;
-                continue;
+                PAUSE * 4
             }
         };
-        let exit = reign(&context, &genesis, &mut commands, &mut waiting, tenure.lost()).await;
-        context.leadership.send_replace(Leadership::default());
-        refuse_waiting(&mut waiting);
-        if let Err(error) = tenure.resign().await {
-            tracing::debug!(%error, "could not resign; the lease ends by itself");
+        tokio::select! {
+            biased;
+            () = told(&mut stop) => break,
+            () = tokio::time::sleep(pause) => {}
+            () = refuse_while_following(&mut commands) => return,
         }
-        if matches!(exit, Exit::Closed) {
-            return;
-        }
-        tracing::info!(?exit, "leadership ended");
-        tokio::time::sleep(PAUSE).await;
+    }
+    drop(resigned);
+    refuse_while_following(&mut commands).await;
+}
+
+/// Ends when the coordinator is to stop.
+async fn told(flag: &mut watch::Receiver<bool>) {
+    if flag.wait_for(|set| *set).await.is_err() {
+        // Nobody is left who could say so.
+        std::future::pending().await
     }
 }
 
 /// Refuses commands until their channel closes.
-async fn refuse_while_following(context: &Context, metadata: &dyn Metadata, commands: &mut mpsc::Receiver<Command>) {
+async fn refuse_while_following(commands: &mut mpsc::Receiver<Command>) {
     while let Some(command) = commands.recv().await {
-        let leader = metadata.snapshot().await.ok().and_then(|snapshot| snapshot.leader);
-        let leader = leader.map(|leader| leader.name).filter(|leader| *leader != context.name).unwrap_or_default();
-        context.leadership.send_replace(Leadership { leader, term: None });
         refuse(command);
     }
 }
 
-/// Leads as long as the candidacy lasts.
+/// Leads as long as the candidacy lasts, or until this coordinator is not fit to; then it gives the candidacy up.
 async fn reign(
     context: &Arc<Context>,
     genesis: &[u8],
     commands: &mut mpsc::Receiver<Command>,
-    waiting: &mut VecDeque<Entry>,
-    mut lost: watch::Receiver<bool>,
+    tenure: Tenure,
+    stop: &mut watch::Receiver<bool>,
 ) -> Exit {
-    loop {
+    let mut lost = tenure.lost();
+    let mut waiting = VecDeque::new();
+    let mut last = None;
+    let (exit, sequencer) = loop {
         let taken = tokio::select! {
-            taken = take_over(context, genesis, std::mem::take(waiting)) => taken,
-            _ = lost.wait_for(|lost| *lost) => return Exit::Deposed,
+            biased;
+            () = told(stop) => break (Exit::Closed, None),
+            _ = lost.wait_for(|lost| *lost) => break (Exit::Deposed, None),
+            taken = take_over(context, genesis, last) => taken,
         };
         let mut sequencer = match taken {
-            Ok(sequencer) => sequencer,
-            Err((error, entries)) => {
+            Ok(Some((view, term, sessions))) => {
+                Sequencer::new(context.clone(), &view, term, sessions, std::mem::take(&mut waiting))
+            }
+            Ok(None) => break (Exit::Deposed, None),
+            Err(error) => {
                 tracing::warn!(%error, "could not take over");
-                *waiting = entries;
-                drain(commands, waiting);
-                expire(waiting);
                 if is_unfit(&error) {
-                    // Another candidate may be fitter: this one stands back for a while.
-                    tokio::time::sleep(context.limits.lease).await;
-                    return Exit::Deposed;
+                    break (Exit::Unfit(error.to_string()), None);
                 }
+                if context.could_be_replaced() {
+                    break (Exit::CutOff, None);
+                }
+                // Nobody can be picked in its place: the candidacy is worth keeping. What waits is asked to come again.
+                refuse_waiting(&mut waiting);
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
@@ -101,40 +130,84 @@ async fn reign(
         tracing::info!(term, head = %sequencer.decided.header.stamp, "leading");
         context.leadership.send_replace(Leadership { leader: context.name.clone(), term: Some(term) });
         let exit = tokio::select! {
-            exit = sequencer.run(commands) => exit,
+            biased;
+            () = told(stop) => Exit::Closed,
             _ = lost.wait_for(|lost| *lost) => Exit::Deposed,
+            exit = unfit(context, term) => exit,
+            exit = sequencer.run(commands) => exit,
         };
+        let Exit::Reset(reason) = exit else { break (exit, Some(sequencer)) };
+        tracing::warn!(reason, "taking over again");
         // Whatever the version under way comes to, its clients are told; then the next term can begin.
         let _ = sequencer.settle_in_flight().await;
-        *waiting = sequencer.give_back();
-        match exit {
-            Exit::Reset(reason) => tracing::warn!(reason, "taking over again"),
-            exit => return exit,
-        }
+        waiting = sequencer.give_back();
+        last = Some(term);
         tokio::time::sleep(PAUSE).await;
+    };
+    context.leadership.send_replace(Leadership::default());
+    refuse_waiting(&mut waiting);
+    abdicate(sequencer, commands, tenure, stop).await;
+    exit
+}
+
+/// Ends a reign: what waits goes to the next leader, what is being decided is answered, the candidacy is given up.
+async fn abdicate(
+    sequencer: Option<Sequencer>,
+    commands: &mut mpsc::Receiver<Command>,
+    tenure: Tenure,
+    stop: &mut watch::Receiver<bool>,
+) {
+    let Some(mut sequencer) = sequencer else { return resign(tenure).await };
+    refuse_waiting(&mut sequencer.give_back());
+    let settled = {
+        let settle = tokio::time::timeout(SETTLE_MAX, sequencer.settle_in_flight());
+        tokio::pin!(settle);
+        tokio::select! {
+            biased;
+            settled = &mut settle => settled.is_ok(),
+            () = refuse_while_following(commands) => settle.await.is_ok(),
+        }
+    };
+    // Another can take over while this one still finds out what became of its last version.
+    resign(tenure).await;
+    if !settled {
+        tokio::select! {
+            biased;
+            () = told(stop) => {}
+            _ = sequencer.settle_in_flight() => {}
+            () = refuse_while_following(commands) => {}
+        }
     }
 }
 
-type Failed = (tonic::Status, VecDeque<Entry>);
-
-/// Becomes the leader of a new term, and learns where the ledger stands.
-async fn take_over(context: &Arc<Context>, genesis: &[u8], waiting: VecDeque<Entry>) -> Result<Sequencer, Failed> {
-    let taken = async {
-        let asked_ms = context.clock.wall_ms();
-        let answer = context.root.take_over(&context.name, genesis.to_vec()).await?;
-        check_clock(asked_ms, context.clock.wall_ms(), &answer.clocks_ms, context.limits.clock_skew_max)?;
-        let view = wire::view_in(answer.view)?;
-        context.check_cluster(&view)?;
-        let mut sessions = Sessions::new(view.genesis.params.session_window);
-        for session in &answer.sessions {
-            learn(&mut sessions, session)?;
-        }
-        Ok((view, answer.term, sessions))
-    };
-    match taken.await {
-        Ok((view, term, sessions)) => Ok(Sequencer::new(context.clone(), &view, term, sessions, waiting)),
-        Err(error) => Err((error, waiting)),
+async fn resign(tenure: Tenure) {
+    if let Err(error) = tenure.resign().await {
+        tracing::debug!(%error, "could not resign; the lease ends by itself");
     }
+}
+
+/// Becomes the leader of a new term, and learns where the ledger stands. `None` if another term began after the `last` one that was ours:
+/// then it is not taken back, however the metadata store may stand.
+async fn take_over(
+    context: &Arc<Context>,
+    genesis: &[u8],
+    last: Option<u64>,
+) -> Result<Option<(wire::View, u64, Sessions)>, tonic::Status> {
+    if let Some(last) = last
+        && context.view().await?.term != last
+    {
+        return Ok(None);
+    }
+    let asked_ms = context.clock.wall_ms();
+    let answer = context.root.take_over(&context.name, genesis.to_vec()).await?;
+    check_clock(asked_ms, context.clock.wall_ms(), &answer.clocks_ms, context.limits.clock_skew_max)?;
+    let view = wire::view_in(answer.view)?;
+    context.check_cluster(&view)?;
+    let mut sessions = Sessions::new(view.genesis.params.session_window);
+    for session in &answer.sessions {
+        learn(&mut sessions, session)?;
+    }
+    Ok(Some((view, answer.term, sessions)))
 }
 
 fn learn(sessions: &mut Sessions, session: &v1::SessionState) -> Result<(), tonic::Status> {
@@ -146,44 +219,9 @@ fn learn(sessions: &mut Sessions, session: &v1::SessionState) -> Result<(), toni
     Ok(())
 }
 
-/// A leader stamps headers with its clock, so it must not be far off. The root replicas' clocks were read at some moment
-/// between `asked_ms` and `answered_ms`.
-fn check_clock(asked_ms: u64, answered_ms: u64, clocks_ms: &[u64], skew_max: Duration) -> Result<(), Refusal> {
-    let mut clocks = clocks_ms.to_vec();
-    clocks.sort_unstable();
-    let Some(median) = clocks.get(clocks.len() / 2) else { return Ok(()) };
-    let apart_ms = asked_ms.saturating_sub(*median).max(median.saturating_sub(answered_ms));
-    if Duration::from_millis(apart_ms) <= skew_max {
-        return Ok(());
-    }
-    let message = format!("this clock is {apart_ms} ms from the median of the root replicas': it may not lead");
-    Err(Refusal::new(Reason::InvalidArgument, message))
-}
-
 /// Trying again at once would be of no use.
 fn is_unfit(error: &tonic::Status) -> bool {
     matches!(coppice_proto::status::reason(error), Some(Reason::WrongCluster | Reason::InvalidArgument))
-}
-
-fn drain(commands: &mut mpsc::Receiver<Command>, waiting: &mut VecDeque<Entry>) {
-    while let Ok(command) = commands.try_recv() {
-        match command {
-            Command::Commit(entry) => waiting.push_back(entry),
-            other => refuse(other),
-        }
-    }
-}
-
-fn expire(waiting: &mut VecDeque<Entry>) {
-    let now = tokio::time::Instant::now();
-    for entry in std::mem::take(waiting) {
-        if entry.deadline > now {
-            waiting.push_back(entry);
-        } else {
-            let message = "no leader could be made in time; the batch was not committed";
-            entry.answer(Err(Refusal::new(Reason::Unavailable, message).into()));
-        }
-    }
 }
 
 fn refuse_waiting(waiting: &mut VecDeque<Entry>) {
@@ -208,22 +246,5 @@ pub fn refuse(command: Command) {
             let _ = request.reply.send(Err(not_committed()));
         }
         Command::SessionOpened(..) => {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// PROTOCOL 2.7.
-    #[test]
-    fn a_clock_far_from_the_median_may_not_lead() {
-        let check =
-            |asked, answered, clocks: &[u64]| check_clock(asked, answered, clocks, Duration::from_secs(1)).is_ok();
-        assert!(check(10_000, 10_010, &[9_100, 10_005, 99_000]), "the median counts, not the extremes");
-        assert!(check(10_000, 14_000, &[12_000, 12_000, 12_000]), "a slow answer is no skew");
-        assert!(!check(10_000, 10_010, &[8_000, 8_500, 10_000]));
-        assert!(!check(10_000, 10_010, &[11_500, 11_500, 10_000]));
-        assert!(check(10_000, 10_010, &[]));
     }
 }

@@ -6,12 +6,12 @@
 use std::{collections::BTreeMap, fmt, future::Future, sync::Mutex, time::Duration};
 
 use coppice_proto::{
-    status,
+    Channel, status,
     v1::{node_client::NodeClient, root_client::RootClient, shard_client::ShardClient},
 };
 use coppice_types::{ErrorKind, GroupId, Reason};
 use tokio::time::{Instant, sleep, timeout_at};
-use tonic::{Response, Status, transport::Channel};
+use tonic::{Code, Response, Status};
 
 use crate::Connect;
 
@@ -66,6 +66,11 @@ impl Links {
             .max_encoding_message_size(self.message_bytes)
     }
 
+    /// The ways to all nodes.
+    pub fn channels(&self) -> impl Iterator<Item = Channel> {
+        self.nodes.iter().map(|(_, channel)| channel.clone())
+    }
+
     /// Clients of every node's own service.
     pub fn all_nodes(&self) -> impl Iterator<Item = (&str, NodeClient<Channel>)> {
         self.nodes.iter().map(|(name, channel)| (name.as_str(), NodeClient::new(channel.clone())))
@@ -84,15 +89,12 @@ impl Links {
         let mut pause = PAUSE_MIN;
         loop {
             let until = deadline.min(Instant::now() + self.attempt_max);
-            let error = match timeout_at(until, call(self.nodes[at].1.clone())).await {
-                Ok(Ok(answer)) => {
+            let error = match self.attempt(group, at, until, &call).await {
+                Ok(answer) => {
                     self.set_hint(group, at);
-                    return Ok(answer.into_inner());
+                    return Ok(answer);
                 }
-                Ok(Err(error)) => error,
-                Err(_) => {
-                    status::refuse(Reason::Unavailable, format!("{group} on {} did not answer", self.nodes[at].0))
-                }
+                Err(error) => error,
             };
             if !moves_on(&error) {
                 self.set_hint(group, at);
@@ -125,14 +127,33 @@ impl Links {
         for offset in 0..self.nodes.len() {
             let at = (first + offset) % self.nodes.len();
             let until = deadline.min(Instant::now() + self.attempt_max);
-            match timeout_at(until, call(self.nodes[at].1.clone())).await {
-                Ok(Ok(answer)) => return Ok(answer.into_inner()),
-                Ok(Err(error)) if is_final(&error) => return Err(error),
-                Ok(Err(error)) => last = Some(error),
-                Err(_) => last = Some(status::refuse(Reason::Unavailable, format!("{group} did not answer in time"))),
+            match self.attempt(group, at, until, &call).await {
+                Err(error) if !is_final(&error) => last = Some(error),
+                answer => return answer,
             }
         }
         Err(last.expect("there is at least one node"))
+    }
+
+    /// Asks one node. Whichever side sees first that the time is over, it is told in the same words: the transport gives no reason.
+    async fn attempt<T, F, Fut>(&self, group: GroupId, at: usize, until: Instant, call: &F) -> Result<T, Status>
+    where
+        F: Fn(Channel) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
+        let late = |error: &Status| {
+            matches!(error.code(), Code::Cancelled | Code::DeadlineExceeded) && status::reason(error).is_none()
+        };
+        match timeout_at(until, call(self.channel(at, until))).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(error)) if !late(&error) => Err(error),
+            _ => Err(status::refuse(Reason::Unavailable, format!("{group} on {} did not answer", self.nodes[at].0))),
+        }
+    }
+
+    /// The way to a node, for a call whose answer is of use until then.
+    fn channel(&self, at: usize, until: Instant) -> Channel {
+        self.nodes[at].1.within(until.saturating_duration_since(Instant::now()))
     }
 
     fn hint(&self, group: GroupId) -> usize {

@@ -5,13 +5,16 @@
 
 pub mod context;
 pub mod links;
+pub mod retention;
 pub mod root;
 pub mod shards;
 pub mod wire;
 
 mod admin;
 mod answer;
+mod fitness;
 mod leader;
+mod registry;
 mod round;
 mod sequencer;
 mod stages;
@@ -19,5 +22,6 @@ mod standing;
 
 pub use admin::{AdminRequest, Wanted};
 pub use leader::lead;
+pub use registry::follow;
 pub use sequencer::{Command, Entry};
 pub use stages::{StageCommand, stage_id};

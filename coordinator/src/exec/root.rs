@@ -53,6 +53,8 @@ pub enum Decision {
         size: u64,
         /// Their root.
         root: Digest,
+        /// The header's path in that log, if it is its newest entry and the path is known.
+        path: Option<Vec<Digest>>,
     },
     /// It is not, and never will be: another leader's term began.
     Deposed,
@@ -83,6 +85,18 @@ impl Root {
         receive.await.map_err(|_| status::refuse(Reason::Unavailable, "the coordinator stops"))?
     }
 
+    /// Asks every replica at once for a linearizable view, and gives what came within the time. An answer shows that a majority of the group
+    /// is reached, if through that replica only.
+    pub async fn ask_all(&self, limit: Duration) -> Vec<v1::RootView> {
+        let asked = self.links.channels().map(|channel| async move {
+            let read = Some(v1::read_root_request::Read::View(true));
+            let request = v1::ReadRootRequest { stale_ok: false, read };
+            let answer = tokio::time::timeout(limit, self.links.root(channel).read_root(request)).await;
+            answer.ok()?.ok()?.into_inner().view
+        });
+        futures::future::join_all(asked).await.into_iter().flatten().collect()
+    }
+
     /// Makes a candidate the leader.
     ///
     /// # Errors
@@ -110,6 +124,30 @@ impl Root {
         self.links.to_leader(GroupId::Root, self.deadline(), call).await
     }
 
+    /// Pins a version, or renews its pin.
+    ///
+    /// # Errors
+    /// The root group's refusal; `UNAVAILABLE` without a quorum, and then the pin may be there all the same.
+    pub async fn set_pin(&self, request: &v1::PinRequest) -> Result<v1::PinResponse, Status> {
+        let call = |channel| {
+            let (mut client, request) = (self.links.root(channel), request.clone());
+            async move { client.set_pin(request).await }
+        };
+        self.links.to_leader(GroupId::Root, self.deadline(), call).await
+    }
+
+    /// Takes a pin back.
+    ///
+    /// # Errors
+    /// As [`Root::set_pin`].
+    pub async fn drop_pin(&self, request: &v1::UnpinRequest) -> Result<v1::UnpinResponse, Status> {
+        let call = |channel| {
+            let (mut client, request) = (self.links.root(channel), request.clone());
+            async move { client.drop_pin(request).await }
+        };
+        self.links.to_leader(GroupId::Root, self.deadline(), call).await
+    }
+
     /// Appends a header and finds out what became of it, however long that takes.
     ///
     /// An append of unknown outcome is never assumed lost: the log is read until it tells. The same header can only stand
@@ -124,7 +162,10 @@ impl Root {
             };
             match self.links.to_leader(GroupId::Root, self.deadline(), call).await {
                 Ok(answer) => match Digest::from_slice(&answer.log_root) {
-                    Some(root) => return Decision::Committed { size: answer.log_size, root },
+                    Some(root) => {
+                        let path = answer.inclusion.as_ref().map(wire::path_in).and_then(Result::ok);
+                        return Decision::Committed { size: answer.log_size, root, path };
+                    }
                     None => tracing::error!("the root group sent a malformed log root"),
                 },
                 Err(error) if is_refusal(&error) => return Decision::Refused(error),
@@ -148,7 +189,9 @@ impl Root {
         let view = answer.view.as_ref()?;
         let root = Digest::from_slice(&view.log_root)?;
         match answer.headers.first() {
-            Some(header) if *header == commit.header => Some(Decision::Committed { size: view.log_size, root }),
+            Some(header) if *header == commit.header => {
+                Some(Decision::Committed { size: view.log_size, root, path: None })
+            }
             Some(_) => Some(Decision::Deposed),
             None if view.term != term => Some(Decision::Deposed),
             None => None,
@@ -161,6 +204,23 @@ impl Root {
     /// The root group's refusal; `UNAVAILABLE` after the time-out.
     pub async fn read(&self, read: v1::read_root_request::Read) -> Result<v1::ReadRootResponse, Status> {
         read_root(&self.links, v1::ReadRootRequest { stale_ok: false, read: Some(read) }, self.deadline()).await
+    }
+
+    /// A read of something that never changes once it is there: any replica's answer will do, and one that `is_there` does
+    /// not take, or a refusal, may come of a replica that lags; then the read is made again, linearizably.
+    ///
+    /// # Errors
+    /// As [`Root::read`].
+    pub async fn read_settled(
+        &self,
+        read: v1::read_root_request::Read,
+        is_there: impl Fn(&v1::ReadRootResponse) -> bool,
+    ) -> Result<v1::ReadRootResponse, Status> {
+        let request = v1::ReadRootRequest { stale_ok: true, read: Some(read.clone()) };
+        match read_root(&self.links, request, self.deadline()).await {
+            Ok(answer) if is_there(&answer) => Ok(answer),
+            _ => self.read(read).await,
+        }
     }
 
     /// What one number of a session is.

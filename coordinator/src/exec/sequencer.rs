@@ -83,7 +83,11 @@ pub enum Exit {
     Deposed,
     /// Something can't be continued: take over again.
     Reset(String),
-    /// Nobody sends commands any more.
+    /// The root group does not answer: others may reach it.
+    CutOff,
+    /// This coordinator may not lead, for example because of its clock.
+    Unfit(String),
+    /// Nobody sends commands any more, or the coordinator is to stop.
     Closed,
 }
 
@@ -201,12 +205,13 @@ impl Sequencer {
         }
         let wake = Instant::now() + self.patience();
         tokio::select! {
+            biased;
+            outcome = outcome_of(&mut self.in_flight) => self.on_outcome(outcome)?,
+            Some(event) = self.events.recv() => self.on_event(event)?,
             command = commands.recv() => match command {
                 Some(command) => self.take(command),
                 None => return Err(Exit::Closed),
             },
-            outcome = outcome_of(&mut self.in_flight) => self.on_outcome(outcome)?,
-            Some(event) = self.events.recv() => self.on_event(event)?,
             () = tokio::time::sleep_until(wake) => {}
         }
         Ok(())
@@ -254,9 +259,10 @@ impl Sequencer {
             .map(|(shard, _)| *shard)
     }
 
-    /// Refuses batches that waited too long.
+    /// Refuses batches that waited too long, and drops those whose clients have gone: none of them is part of a version.
     fn expire(&mut self) {
         let now = Instant::now();
+        self.waiting.retain(|entry| !entry.reply.is_closed());
         if self.waiting.iter().all(|entry| entry.deadline > now) {
             return;
         }

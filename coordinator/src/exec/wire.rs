@@ -46,6 +46,10 @@ pub fn digest_in(bytes: &[u8]) -> Result<Digest, Status> {
     Digest::from_slice(bytes).ok_or_else(|| broken("digest"))
 }
 
+pub fn path_in(path: &v1::HashPath) -> Result<Vec<Digest>, Status> {
+    path.hashes.iter().map(|hash| digest_in(hash)).collect()
+}
+
 pub fn state_out(state: ShardState) -> v1::ShardState {
     v1::ShardState { version: state.version.0, digest: bytes_of(&state.digest) }
 }
@@ -175,6 +179,8 @@ pub struct View {
     pub boundary: Version,
     /// The leadership in force.
     pub term: u64,
+    /// The living pin of the oldest version.
+    pub oldest_pin: Option<v1::VersionPin>,
 }
 
 impl View {
@@ -205,6 +211,7 @@ pub fn view_in(view: Option<v1::RootView>) -> Result<View, Status> {
         log_root: digest_in(&view.log_root)?,
         boundary: Version(view.pruned_boundary),
         term: view.term,
+        oldest_pin: view.oldest_pin,
     })
 }
 

@@ -141,7 +141,10 @@ pub fn numbers_to_ask<R: Borrow<Request>>(
     sessions: &Sessions,
     bounds: Bounds,
 ) -> BTreeSet<(SessionId, u64)> {
-    let numbers = waiting.iter().take(bounds.batches_max).filter_map(|request| request.borrow().session);
+    let numbers = waiting.iter().take(bounds.batches_max).flat_map(|request| {
+        let request = request.borrow();
+        request.session.into_iter().chain(request.predecessor())
+    });
     numbers.filter(|(id, number)| sessions.standing(id, *number) == SessionStanding::Unknown).collect()
 }
 
@@ -156,6 +159,7 @@ pub fn form<R: Borrow<Request>>(waiting: &[R], ground: &Ground<'_>) -> Draft {
         draft: Draft::default(),
         seen: BTreeSet::new(),
         held: BTreeSet::new(),
+        taken: BTreeSet::new(),
         spans: BTreeMap::new(),
         bytes: 0,
         closed: false,
@@ -181,6 +185,8 @@ struct Former<'a> {
     seen: BTreeSet<(SessionId, u64)>,
     /// Sessions of which a batch waits: what follows it waits too, so that a stream keeps its order.
     held: BTreeSet<SessionId>,
+    /// Session numbers that the draft takes.
+    taken: BTreeSet<(SessionId, u64)>,
     /// Lowest and highest number taken of each session: those of one version lie within one window.
     spans: BTreeMap<SessionId, (u64, u64)>,
     bytes: u64,
@@ -210,6 +216,7 @@ impl Former<'_> {
         }
         self.bytes += weight(request);
         if let Some((id, number)) = request.session {
+            self.taken.insert((id, number));
             let (low, high) = self.spans.entry(id).or_insert((number, number));
             (*low, *high) = ((*low).min(number), (*high).max(number));
         }
@@ -229,7 +236,7 @@ impl Former<'_> {
             return Some(Verdict::Waits);
         }
         match self.ground.sessions.standing(&id, number) {
-            SessionStanding::New => None,
+            SessionStanding::New => request.predecessor().and_then(|before| self.judge_order(before)),
             SessionStanding::Done(done) if done.batch_hash != request.batch_hash => Some(Verdict::Refused(
                 Refusal::new(Reason::SessionMismatch, format!("number {number} was used for another batch")),
             )),
@@ -247,6 +254,22 @@ impl Former<'_> {
                 Reason::UnknownSession,
                 "the session was never opened, or has ended",
             ))),
+        }
+    }
+
+    /// Says what becomes of a batch that follows this number of its session; `None` if it may be applied.
+    fn judge_order(&self, before: (SessionId, u64)) -> Option<Verdict> {
+        if self.taken.contains(&before) || self.ground.in_flight.contains(&before) {
+            return None;
+        }
+        match self.ground.sessions.standing(&before.0, before.1) {
+            SessionStanding::Done(done) if done.rolled_back => Some(Verdict::Refused(Refusal::new(
+                Reason::RolledBack,
+                format!("number {}, on which the batch follows, was rolled back", before.1),
+            ))),
+            SessionStanding::Done(_) | SessionStanding::Expired => None,
+            // Not seen yet, or refused: then its stream has ended, and this batch goes with it.
+            SessionStanding::New | SessionStanding::Unknown | SessionStanding::Ended => Some(Verdict::Waits),
         }
     }
 

@@ -1,5 +1,7 @@
 //! The state of every shard at one version, and which of them holds a key.
 
+use std::sync::Arc;
+
 use coppice_types::{Digest, ShardId, Version};
 use coppice_verify::shard_map::{StateLeaf, state_root};
 
@@ -22,7 +24,7 @@ impl From<&StateLeaf> for ShardState {
 
 /// The state leaves of one version: ascending ranges that cover the key space once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leaves(Vec<StateLeaf>);
+pub struct Leaves(Arc<Vec<StateLeaf>>);
 
 impl Leaves {
     /// Checks that the ranges cover the key space.
@@ -35,7 +37,7 @@ impl Leaves {
         let joined = leaves.windows(2).all(|pair| pair[0].high.as_ref() == Some(&pair[1].low));
         let ascends = leaves.windows(2).all(|pair| pair[0].low < pair[1].low);
         if starts && ends && joined && ascends {
-            Ok(Self(leaves))
+            Ok(Self(Arc::new(leaves)))
         } else {
             Err(Refusal::new(coppice_types::Reason::Internal, "state leaves do not cover the key space once"))
         }
@@ -75,7 +77,7 @@ impl Leaves {
     /// The same shards with some states replaced; gives the leaves that changed, too.
     #[must_use]
     pub fn with(&self, states: impl Fn(ShardId) -> Option<ShardState>) -> (Self, Vec<StateLeaf>) {
-        let mut leaves = self.0.clone();
+        let mut leaves = self.0.to_vec();
         let mut changed = Vec::new();
         for leaf in &mut leaves {
             if let Some(state) = states(leaf.shard)
@@ -86,7 +88,7 @@ impl Leaves {
                 changed.push(leaf.clone());
             }
         }
-        (Self(leaves), changed)
+        (Self(Arc::new(leaves)), changed)
     }
 
     /// The state root.

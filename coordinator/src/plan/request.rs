@@ -56,6 +56,8 @@ pub struct Request {
     pub exclusive: bool,
     /// Its place in a session.
     pub session: Option<(SessionId, u64)>,
+    /// It is applied only after the number before it of its session.
+    pub ordered: bool,
     /// Names the batch in its session.
     pub batch_hash: Digest,
     /// What the journal says of its metadata.
@@ -112,9 +114,19 @@ impl Request {
             expected_head: batch.expected_head.map(stamp),
             exclusive: batch.exclusive,
             session,
+            ordered: false,
             involved,
             bytes,
         })
+    }
+}
+
+impl Request {
+    /// The number of its session that must be applied first, if its order counts.
+    #[must_use]
+    pub fn predecessor(&self) -> Option<(SessionId, u64)> {
+        let (id, number) = self.session.filter(|_| self.ordered)?;
+        (number > 1).then(|| (id, number - 1))
     }
 }
 

@@ -4,17 +4,22 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use coppice_coordinator::{Connect, Genesis, Handle, Limits, Options, Service};
-use coppice_env::{SimRng, SimStorage, SystemClock};
+use coppice_coordinator::{Connect, Genesis, Handle, Limits, Options, Service, Witness};
+use coppice_env::{Clock, SimRng, SimStorage, SystemClock};
 use coppice_metadata::{Error, Leader, LeaseId, Member, Metadata, Revision, Snapshot, Watch};
-use coppice_proto::v1::{self, ledger_client::LedgerClient};
+use coppice_proto::{
+    Channel,
+    v1::{self, ledger_client::LedgerClient},
+};
 use coppice_shard_node::{Bootstrap, DuplexNet, Node, ReplicaOptions, Tuning, raft_id};
 use coppice_types::{ClusterId, GroupId, Params, ShardId};
 use coppice_verify::{checkpoint::origin, note::SignerKey, shard_map::ShardMap};
-use tokio::{sync::watch, task::JoinHandle, time::timeout};
-use tonic::transport::Channel;
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time::timeout};
+use tokio_stream::wrappers::TcpListenerStream;
 
+pub mod member;
 pub mod proxy;
+pub mod team;
 
 use proxy::Faults;
 
@@ -166,20 +171,61 @@ impl World {
 
     /// Starts a coordinator; it leads when it is picked.
     pub fn coordinator(&self, name: &str) -> Running {
+        self.run(name, self.service(name))
+    }
+
+    /// Starts a coordinator that also serves the root log, on a free port of the loopback interface.
+    pub async fn coordinator_with_log(&self, name: &str) -> (Running, String) {
+        self.coordinator_with_witnesses(name, Vec::new(), 0).await
+    }
+
+    /// The same, and it asks these witnesses.
+    pub async fn coordinator_with_witnesses(
+        &self,
+        name: &str,
+        witnesses: Vec<Witness>,
+        quorum: usize,
+    ) -> (Running, String) {
+        let (mut service, handle) = self.service(name);
+        if !witnesses.is_empty() {
+            service.ask_witnesses(witnesses, quorum).expect("the witnesses are sound");
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("there are free ports");
+        let url = format!("http://{}", listener.local_addr().expect("it listens"));
+        service.serve_log(TcpListenerStream::new(listener));
+        (self.run(name, (service, handle)), url)
+    }
+
+    fn service(&self, name: &str) -> (Service, Handle) {
+        self.service_with(name, Arc::new(Store(self.picked.clone())), Arc::new(SystemClock::new()))
+    }
+
+    /// A coordinator that works together with others, whose addresses are their names.
+    pub fn joined_service(&self, name: &str, metadata: Arc<dyn Metadata>, clock: Arc<dyn Clock>) -> (Service, Handle) {
+        let (mut service, handle) = self.service_with(name, metadata, clock);
+        let connector = self.net.connector(name);
+        service.join_others(name.to_owned(), Arc::new(move |address| Some(connector.channel(address))));
+        (service, handle)
+    }
+
+    fn service_with(&self, name: &str, metadata: Arc<dyn Metadata>, clock: Arc<dyn Clock>) -> (Service, Handle) {
         let connector = self.net.connector(name);
         let connect: Connect = Arc::new(move |node| connector.channel(&proxy::proxy_of(node)));
         let options = Options {
             name: name.to_owned(),
             nodes: (1..=u32::try_from(self.nodes.len()).expect("nodes are few")).map(name_of).collect(),
             connect,
-            metadata: Arc::new(Store(self.picked.clone())),
+            metadata,
             signing_key: self.key(),
             genesis: Genesis { params: self.params.clone(), shard_map: self.map.clone() },
             limits: self.limits.clone(),
-            clock: Arc::new(SystemClock::new()),
+            clock,
             rng: Box::new(SimRng::new(7)),
         };
-        let (service, handle) = Service::new(options).expect("the options are sound");
+        Service::new(options).expect("the options are sound")
+    }
+
+    fn run(&self, name: &str, (service, handle): (Service, Handle)) -> Running {
         let incoming = self.net.listen(name);
         let task = tokio::spawn(async move {
             service.run(incoming, std::future::pending()).await.expect("the pipes don't fail");

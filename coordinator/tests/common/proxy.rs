@@ -5,20 +5,20 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use coppice_proto::v1::{
-    self,
-    node_client::NodeClient,
-    node_server::{Node, NodeServer},
-    root_client::RootClient,
-    root_server::{Root, RootServer},
-    shard_client::ShardClient,
-    shard_server::{Shard, ShardServer},
+use coppice_proto::{
+    Channel,
+    v1::{
+        self,
+        node_client::NodeClient,
+        node_server::{Node, NodeServer},
+        root_client::RootClient,
+        root_server::{Root, RootServer},
+        shard_client::ShardClient,
+        shard_server::{Shard, ShardServer},
+    },
 };
 use coppice_shard_node::DuplexNet;
-use tonic::{
-    Request, Response, Status, Streaming,
-    transport::{Channel, Server},
-};
+use tonic::{Request, Response, Status, Streaming, transport::Server};
 
 /// A call that passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +42,12 @@ pub enum Fate {
 
 type Rule = Box<dyn FnMut(Call) -> Fate + Send>;
 
+/// Changes a prepare on its way.
+type Tamper = Box<dyn FnMut(&mut v1::PrepareRequest) + Send>;
+
 /// The rule in force, for all nodes.
 #[derive(Clone, Default)]
-pub struct Faults(Arc<Mutex<Option<Rule>>>);
+pub struct Faults(Arc<Mutex<Option<Rule>>>, Arc<Mutex<Option<Tamper>>>);
 
 impl fmt::Debug for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -56,6 +59,11 @@ impl Faults {
     /// From now on this rule holds.
     pub fn set(&self, rule: impl FnMut(Call) -> Fate + Send + 'static) {
         *self.0.lock().expect("no rule panics") = Some(Box::new(rule));
+    }
+
+    /// From now on every prepare is changed like this.
+    pub fn tamper(&self, tamper: impl FnMut(&mut v1::PrepareRequest) + Send + 'static) {
+        *self.1.lock().expect("no rule panics") = Some(Box::new(tamper));
     }
 
     /// Everything passes again.
@@ -128,7 +136,10 @@ impl Shard for Proxy {
     type ScanStream = Streaming<v1::ShardScanResponse>;
 
     async fn prepare(&self, request: Request<v1::PrepareRequest>) -> Result<Response<v1::PrepareResponse>, Status> {
-        let request = request.into_inner();
+        let mut request = request.into_inner();
+        if let Some(tamper) = self.faults.1.lock().expect("no rule panics").as_mut() {
+            tamper(&mut request);
+        }
         let group = request.group;
         self.faults.pass("prepare", group, self.shard().prepare(request)).await
     }
@@ -183,6 +194,14 @@ impl Root for Proxy {
         request: Request<v1::OpenSessionRequest>,
     ) -> Result<Response<v1::OpenSessionResponse>, Status> {
         self.faults.pass("open_session", 0, self.root().open_root_session(request.into_inner())).await
+    }
+
+    async fn set_pin(&self, request: Request<v1::PinRequest>) -> Result<Response<v1::PinResponse>, Status> {
+        self.faults.pass("set_pin", 0, self.root().set_pin(request.into_inner())).await
+    }
+
+    async fn drop_pin(&self, request: Request<v1::UnpinRequest>) -> Result<Response<v1::UnpinResponse>, Status> {
+        self.faults.pass("drop_pin", 0, self.root().drop_pin(request.into_inner())).await
     }
 
     async fn read_root(&self, request: Request<v1::ReadRootRequest>) -> Result<Response<v1::ReadRootResponse>, Status> {

@@ -1,93 +1,333 @@
-//! Measures an engine on a real directory: `cargo run --release -p coppice-engine --example rates -- DIR [RECORDS]`.
+//! Measures an engine on a real directory:
+//! `cargo run --release --workspace --example rates -- DIR [NAME=NUMBER]...`
 //!
-//! Loads records in versions of 500 puts, installs merges as they are built, flushes every 20 versions, then reads and
-//! proves at random. It is no benchmark suite; it says where an engine stands on this machine.
+//! It loads `records` records of 32 B keys and `value` B values in batches of `batch`, then puts `updates` records at
+//! random, as a replica does: stage, settle, prune to the last `retain` versions, merge a little, flush when `flush_mib`
+//! wait. Then it gets, proves, prunes and rolls back. Every put computes the shard digest; `device` is what the kernel
+//! counts as written by this process, after a last flush. Names and their defaults stand in [`Config`].
 
-use std::{error::Error, sync::Arc};
+use std::{error::Error, sync::Arc, time::Duration};
 
-use coppice_engine::{Engine, MergeProgress, Options, PrepareId, RaftPosition, StageRequest};
+use coppice_engine::{Counters, Engine, MergeProgress, Options, PrepareId, RaftPosition, StageRequest};
 use coppice_env::{Clock, DiskStorage, Rng, SimRng, SystemClock};
-use coppice_types::{Change, Operation, Params, ShardId, Stamp};
+use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp, Version};
 
-const BATCH: u64 = 500;
-const READS: u64 = 50_000;
+type Outcome = Result<(), Box<dyn Error>>;
+
+/// Records that one step of merging takes, as in a replica.
+const MERGE_STEP: usize = 512;
+
+#[derive(Debug)]
+struct Config {
+    records: u64,
+    updates: u64,
+    batch: u64,
+    value: u64,
+    capacity: u64,
+    retain: u64,
+    flush_mib: u64,
+    cache_mib: u64,
+    reads: u64,
+}
+
+impl Config {
+    fn read(arguments: impl Iterator<Item = String>) -> Result<Self, Box<dyn Error>> {
+        let mut config = Self {
+            records: 200_000,
+            updates: 200_000,
+            batch: 1000,
+            value: 1024,
+            capacity: u64::from(Params::default().capacity),
+            retain: 40,
+            flush_mib: 32,
+            cache_mib: 64,
+            reads: 50_000,
+        };
+        for argument in arguments {
+            let (name, number) = argument.split_once('=').ok_or("NAME=NUMBER")?;
+            let field = match name {
+                "records" => &mut config.records,
+                "updates" => &mut config.updates,
+                "batch" => &mut config.batch,
+                "value" => &mut config.value,
+                "capacity" => &mut config.capacity,
+                "retain" => &mut config.retain,
+                "flush_mib" => &mut config.flush_mib,
+                "cache_mib" => &mut config.cache_mib,
+                "reads" => &mut config.reads,
+                _ => return Err(format!("what is {name}?").into()),
+            };
+            *field = number.parse()?;
+        }
+        Ok(config)
+    }
+}
 
 fn key(number: u64) -> Vec<u8> {
     // Spread over the key space, as hashed keys are.
     let spread = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    format!("account/{spread:016x}").into_bytes()
+    format!("{spread:016x}{number:016x}").into_bytes()
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+/// What the kernel says of this process: bytes it sent to devices, and its resident memory.
+#[expect(clippy::disallowed_methods, reason = "the figures of the kernel are files of no storage")]
+fn kernel() -> Result<(u64, u64), Box<dyn Error>> {
+    let field = |file: &str, name: &str| -> Result<u64, Box<dyn Error>> {
+        let text = std::fs::read_to_string(file)?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).ok_or("no such figure")?;
+        Ok(line.split_whitespace().next().ok_or("no figure")?.parse()?)
+    };
+    Ok((field("/proc/self/io", "write_bytes:")?, field("/proc/self/status", "VmRSS:")? << 10))
+}
+
+/// Time of this thread on a processor: on a machine that others use too, it says more than the clock.
+#[expect(clippy::disallowed_methods, reason = "the figures of the kernel are files of no storage")]
+fn processor() -> Result<Duration, Box<dyn Error>> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+    Ok(Duration::from_nanos(text.split_whitespace().next().ok_or("no figure")?.parse()?))
+}
+
+/// A moment by the clock and by the processor.
+#[derive(Clone, Copy)]
+struct Moment(Duration, Duration);
+
+/// Time that a phase took.
+#[derive(Clone, Copy, Default)]
+struct Span {
+    clock: Duration,
+    processor: Duration,
+}
+
+impl Span {
+    fn add(&mut self, from: Moment, to: Moment) {
+        self.clock += to.0 - from.0;
+        self.processor += to.1 - from.1;
+    }
+
+    /// Microseconds a record, by the clock and by the processor.
+    fn each(&self, records: usize) -> String {
+        let each = |span: Duration| span.as_secs_f64() * 1e6 / records as f64;
+        format!("{:.2} ({:.2})", each(self.clock), each(self.processor))
+    }
+}
+
+struct Bench {
+    config: Config,
+    engine: Engine,
+    clock: SystemClock,
+    rng: SimRng,
+    version: u64,
+}
+
+#[derive(Default)]
+struct Times {
+    stage: Span,
+    stage_max: Duration,
+    settle: Span,
+    merge: Span,
+    flush: Span,
+}
+
+impl Bench {
+    fn now(&self) -> Result<Moment, Box<dyn Error>> {
+        Ok(Moment(self.clock.now(), processor()?))
+    }
+
+    fn put(&mut self, what: &str, batches: u64, mut next: impl FnMut(&mut SimRng) -> u64) -> Outcome {
+        let mut times = Times::default();
+        let (before, device_before) = (self.engine.counters(), kernel()?.0);
+        let mut records = 0;
+        for _ in 0..batches {
+            let value = |number: u64, version: u64| {
+                let mut bytes = vec![number as u8; self.config.value as usize];
+                bytes[..8].copy_from_slice(&version.to_le_bytes());
+                bytes
+            };
+            let version = self.version + 1;
+            let mut operations: Vec<Operation> = (0..self.config.batch)
+                .map(|_| next(&mut self.rng))
+                .map(|number| Operation { key: key(number), change: Change::Put(value(number, version)) })
+                .collect();
+            operations.sort_by(|a, b| a.key.cmp(&b.key));
+            operations.dedup_by(|a, b| a.key == b.key);
+            records += operations.len();
+            self.commit(&operations, &mut times)?;
+        }
+        self.flush(&mut times)?;
+        let after = self.engine.counters();
+        let (device, resident) = kernel()?;
+        let all = [times.stage, times.settle, times.merge, times.flush];
+        let rate = |of: fn(&Span) -> Duration| records as f64 / all.iter().map(of).sum::<Duration>().as_secs_f64();
+        println!(
+            "{what}: {:.0} records/s, {:.0} a second of processor | us/record (processor): stage {}, settle+prune {}, \
+             merge {}, flush {} | batch max {:.1} ms, {} MiB resident, {} trees",
+            rate(|span| span.clock),
+            rate(|span| span.processor),
+            times.stage.each(records),
+            times.settle.each(records),
+            times.merge.each(records),
+            times.flush.each(records),
+            times.stage_max.as_secs_f64() * 1e3,
+            resident >> 20,
+            self.engine.shape(&self.engine.decided())?.entries.len(),
+        );
+        written(&before, &after, device - device_before);
+        Ok(())
+    }
+
+    fn commit(&mut self, operations: &[Operation], times: &mut Times) -> Outcome {
+        self.version += 1;
+        let merges: Vec<_> = self.engine.built_merges().into_iter().take(1).collect();
+        let request = StageRequest {
+            stamp: Stamp { epoch: self.engine.epoch(), version: Version(self.version) },
+            prepare_id: PrepareId { term: 1, attempt: self.version },
+            base: self.engine.decided(),
+            merges: &merges,
+            operations,
+        };
+        let start = self.now()?;
+        let staged = self.engine.stage(&request)?;
+        let end = self.now()?;
+        times.stage.add(start, end);
+        times.stage_max = times.stage_max.max(end.0 - start.0);
+        self.engine.settle(&staged.state)?;
+        self.engine.prune(Version(self.version.saturating_sub(self.config.retain)))?;
+        times.settle.add(end, self.now()?);
+        self.merge(operations.len(), times)?;
+        if self.engine.unflushed_bytes() >= self.config.flush_mib << 20 {
+            self.flush(times)?;
+        }
+        Ok(())
+    }
+
+    /// Merges ten times as many records as were put, and to the end if writes would be refused otherwise.
+    fn merge(&mut self, put: usize, times: &mut Times) -> Outcome {
+        let start = self.now()?;
+        let crowded = |engine: &Engine| -> Result<bool, Box<dyn Error>> {
+            let trees = engine.shape(&engine.decided())?.entries.len();
+            Ok(trees >= usize::from(engine.params().tree_limit))
+        };
+        let mut steps = put * 10 / MERGE_STEP + 1;
+        while steps > 0 || crowded(&self.engine)? {
+            if self.engine.merge_step(MERGE_STEP)? != MergeProgress::Working {
+                break;
+            }
+            steps = steps.saturating_sub(1);
+        }
+        times.merge.add(start, self.now()?);
+        Ok(())
+    }
+
+    fn flush(&mut self, times: &mut Times) -> Outcome {
+        let start = self.now()?;
+        self.engine.flush(RaftPosition { index: self.version, term: 1 }, b"")?;
+        times.flush.add(start, self.now()?);
+        Ok(())
+    }
+
+    fn read(&mut self) -> Outcome {
+        let (engine, records, reads) = (&self.engine, self.config.records, self.config.reads);
+        let (clock, rng) = (&self.clock, &mut self.rng);
+        let view = engine.view(&engine.decided())?;
+        for round in ["gets", "gets again"] {
+            time(clock, round, reads, || {
+                for _ in 0..reads {
+                    view.get(&key(rng.below(records)), true)?.ok_or("a record is missing")?;
+                }
+                Ok(())
+            })?;
+        }
+        let older = engine.view_at(Version(self.version.saturating_sub(self.config.retain)).max(engine.boundary()))?;
+        time(clock, "gets at the oldest version", reads, || {
+            for _ in 0..reads {
+                older.get(&key(rng.below(records)), true)?.ok_or("a record is missing")?;
+            }
+            Ok(())
+        })?;
+        time(clock, "gets of absent keys", reads, || {
+            for _ in 0..reads {
+                assert!(view.get(&key(records + rng.below(records)), true)?.is_none());
+            }
+            Ok(())
+        })?;
+        let mut found = 0;
+        time(clock, "ranges of 100", reads / 100, || {
+            for _ in 0..reads / 100 {
+                found += view.range(&key(rng.below(records)), None, 100, true)?.records.len();
+            }
+            Ok(())
+        })?;
+        let mut bytes = 0;
+        time(clock, "proofs of a present key", reads / 10, || {
+            for _ in 0..reads / 10 {
+                bytes += view.prove_keys(&[&key(rng.below(records))])?.len() as u64;
+            }
+            Ok(())
+        })?;
+        println!("{} bytes a proof", bytes / (reads / 10).max(1));
+        Ok(())
+    }
+
+    fn drop_versions(&mut self) -> Outcome {
+        let count = self.config.retain / 2;
+        let start = self.clock.now();
+        self.engine.prune(Version(self.version.saturating_sub(count)))?;
+        let pruned = self.clock.now();
+        self.engine.rollback(Version(self.version.saturating_sub(count / 2)), Epoch(1))?;
+        let rolled = self.clock.now();
+        println!("prune of {count} versions: {:?}; rollback of {}: {:?}", pruned - start, count / 2, rolled - pruned);
+        Ok(())
+    }
+}
+
+/// Bytes written for each byte of keys and values.
+fn written(before: &Counters, after: &Counters, device: u64) {
+    let user = (after.user_bytes - before.user_bytes) as f64;
+    let ratio = |after: u64, before: u64| (after - before) as f64 / user;
+    println!(
+        "    written per user byte: pages {:.2}, values {:.2}, meta {:.2}; device {:.2}; {} nodes made, {} written, \
+         {} read, {} flushes",
+        ratio(after.span_write_bytes, before.span_write_bytes),
+        ratio(after.value_write_bytes, before.value_write_bytes),
+        ratio(after.meta_write_bytes, before.meta_write_bytes),
+        device as f64 / user,
+        after.nodes_made - before.nodes_made,
+        after.span_writes - before.span_writes,
+        after.span_reads - before.span_reads,
+        after.flushes - before.flushes,
+    );
+}
+
+fn time(clock: &SystemClock, what: &str, count: u64, run: impl FnOnce() -> Outcome) -> Outcome {
+    let (start, processor_start) = (clock.now(), processor()?);
+    run()?;
+    let (seconds, processor) = ((clock.now() - start).as_secs_f64(), (processor()? - processor_start).as_secs_f64());
+    println!("{:.0} {what}/s, {:.0} a second of processor", count as f64 / seconds, count as f64 / processor);
+    Ok(())
+}
+
+fn main() -> Outcome {
     let mut arguments = std::env::args().skip(1);
     let dir = arguments.next().ok_or("which directory?")?;
-    let records: u64 = arguments.next().map_or(Ok(200_000), |count| count.parse())?;
+    let config = Config::read(arguments)?;
+    println!("{config:?}");
     let storage = Arc::new(DiskStorage::new(dir));
-    let mut engine = Engine::create(storage, ShardId(0), Params::default(), Options::default())?;
-    let clock = SystemClock::new();
-    let mut rng = SimRng::new(1);
-    load(&mut engine, &clock, records)?;
-    let view = engine.view(&engine.decided())?;
-    time(&clock, "gets", READS, || {
-        for _ in 0..READS {
-            view.get(&key(rng.below(records)), true)?.ok_or("a record is missing")?;
-        }
-        Ok(())
+    let params = Params { capacity: u32::try_from(config.capacity)?, ..Params::default() };
+    let cache = (config.cache_mib as usize) << 20;
+    let options = Options { young_cache_bytes: cache, old_cache_bytes: cache, ..Options::default() };
+    let engine = Engine::create(storage, ShardId(0), params, options)?;
+    let (records, batch) = (config.records, config.batch);
+    let batches = (records / batch, config.updates / batch);
+    let mut bench = Bench { config, engine, clock: SystemClock::new(), rng: SimRng::new(1), version: 0 };
+    let mut loaded = 0;
+    bench.put("load", batches.0, |_| {
+        loaded += 1;
+        loaded - 1
     })?;
-    let mut bytes = 0;
-    time(&clock, "proofs of a present key", READS / 10, || {
-        for _ in 0..READS / 10 {
-            bytes += view.prove_keys(&[&key(rng.below(records))])?.len() as u64;
-        }
-        Ok(())
-    })?;
-    println!("{} bytes a proof, {} trees", bytes / (READS / 10), engine.shape(&engine.decided())?.entries.len());
-    println!("{:?}\n{:?}", engine.disk_usage()?, engine.counters());
-    Ok(())
-}
-
-fn load(engine: &mut Engine, clock: &SystemClock, records: u64) -> Result<(), Box<dyn Error>> {
-    let (mut flushing, mut merging) = (0.0, 0.0);
-    let start = clock.now();
-    for version in 1..=records / BATCH {
-        let mut operations: Vec<Operation> = ((version - 1) * BATCH..version * BATCH)
-            .map(|number| Operation { key: key(number), change: Change::Put(vec![number as u8; 100]) })
-            .collect();
-        operations.sort_by(|a, b| a.key.cmp(&b.key));
-        let merges: Vec<_> = engine.built_merges().into_iter().take(1).collect();
-        let stamp = Stamp::new(0, version);
-        let prepare_id = PrepareId { term: 1, attempt: version };
-        let base = engine.decided();
-        let staged =
-            engine.stage(&StageRequest { stamp, prepare_id, base, merges: &merges, operations: &operations })?;
-        engine.settle(&staged.state)?;
-        engine.prune(stamp.version)?;
-        let before = clock.now();
-        while engine.merge_step(100_000)? == MergeProgress::Working {}
-        merging += (clock.now() - before).as_secs_f64();
-        if version % 20 == 0 {
-            let before = clock.now();
-            engine.flush(RaftPosition { index: version, term: 1 }, b"")?;
-            flushing += (clock.now() - before).as_secs_f64();
-        }
-    }
-    let seconds = (clock.now() - start).as_secs_f64();
-    let rest = seconds - flushing - merging;
-    println!(
-        "{:.0} puts/s: {rest:.2} s staging, {merging:.2} s merging, {flushing:.2} s flushing",
-        records as f64 / seconds
-    );
-    Ok(())
-}
-
-fn time(
-    clock: &SystemClock,
-    what: &str,
-    count: u64,
-    run: impl FnOnce() -> Result<(), Box<dyn Error>>,
-) -> Result<(), Box<dyn Error>> {
-    let start = clock.now();
-    run()?;
-    println!("{:.0} {what}/s", count as f64 / (clock.now() - start).as_secs_f64());
+    bench.put("update", batches.1, |rng| rng.below(loaded))?;
+    bench.config.records = loaded;
+    bench.read()?;
+    bench.drop_versions()?;
+    println!("{:?}", bench.engine.disk_usage()?);
     Ok(())
 }

@@ -2,7 +2,7 @@
 //!
 //! From each valid superblock: the meta log replays; every node that a version or merge reaches is read from its file,
 //! with its checksum and its hash; keys ascend across nodes; entries and digests add up; values and filters are what
-//! their records say; a page is reachable if and only if it is neither free nor waiting to be; live bytes of segments
+//! their records say; kept journals can be read; a page is reachable if and only if it is neither free nor waiting to be; live bytes of segments
 //! are those that are reachable.
 
 use std::{
@@ -62,6 +62,8 @@ pub struct Report {
     pub records: u64,
     /// Values read from the value log.
     pub values: u64,
+    /// Kept journals read from the value log.
+    pub journals: u64,
     /// Pages in use.
     pub pages_used: u64,
     /// Pages that are free, or will be after the next superblocks.
@@ -214,8 +216,23 @@ impl<'c> Checker<'c> {
         for merge in self.meta.merges.values() {
             self.check_tree(&merge.output, true);
         }
+        self.check_journals();
         self.check_pages();
         self.check_segments();
+    }
+
+    fn check_journals(&mut self) {
+        for ((version, id), blob) in &self.meta.journals {
+            self.blobs.insert(blob.at, blob.len);
+            if let Err(error) = self.store.values.read(RecordKind::Journal, *blob) {
+                self.report.error(error);
+            }
+            self.report.journals += 1;
+            let known = self.meta.versions.get(id).is_none_or(|record| record.stamp.version == *version);
+            if !known {
+                self.report.finding("meta", None, format!("the journal of version {version} is of another one"));
+            }
+        }
     }
 
     fn check_tree(&mut self, tree: &Tree, frozen: bool) {

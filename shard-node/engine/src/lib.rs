@@ -4,7 +4,7 @@
 //! versions, rollback new ones, both in memory; a flush makes all of it durable. [`View`]s read one version and prove
 //! what they read. `docs/FORMAT.md` describes the files, `docs/verification.md` the rules that digests follow.
 //!
-//! Modules, from the bottom: `page` and `node` (bytes), `space` (free pages), `meta` with `meta_log` and `superblock`
+//! Modules, from the bottom: `page`, `list` and `node` (bytes), `space` (free pages), `meta` with `meta_log` and `superblock`
 //! (what is where), `values`, `cache` and `store` (nodes and values by reference), `tree` (one tree), `stage` and
 //! `merge` (how forests change), `engine`; on top `view`, `proof`, `history`, `snapshot`, and `fsck`, which trusts
 //! nothing.
@@ -15,6 +15,7 @@ mod engine;
 mod error;
 mod fsck;
 mod history;
+mod list;
 mod merge;
 mod meta;
 mod meta_log;
@@ -33,7 +34,7 @@ mod view;
 use coppice_types::{Digest, Operation, Stamp, Version};
 
 pub use counters::Counters;
-pub use engine::Engine;
+pub use engine::{Engine, KeptJournal};
 pub use error::{Error, Result};
 pub use fsck::{Finding, Report, fsck};
 pub use history::{HistoryPage, KeyChange};
@@ -48,6 +49,8 @@ pub struct Options {
     pub young_cache_bytes: usize,
     /// Bytes of cached nodes of frozen trees.
     pub old_cache_bytes: usize,
+    /// Bytes of cached hashes of entries of the active tree's nodes, which changes need; about 64 an entry.
+    pub hash_cache_bytes: usize,
     /// A segment of the value log is closed before it grows beyond this, unless it is one record.
     pub segment_bytes_max: u32,
     /// A meta log is never rewritten before its operations have this many bytes.
@@ -61,6 +64,7 @@ impl Default for Options {
         Self {
             young_cache_bytes: 64 << 20,
             old_cache_bytes: 64 << 20,
+            hash_cache_bytes: 16 << 20,
             segment_bytes_max: 64 << 20,
             meta_compaction_bytes_min: 4 << 20,
             filters_cached_max: 64,

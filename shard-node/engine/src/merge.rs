@@ -16,8 +16,12 @@ use coppice_verify::{
 use crate::{
     Engine, MergeName, MergeProgress, Result,
     meta::{Delta, MergeRecord, Meta, MetaOp, Tree, TreeId},
+    node::{Body, LeafRecord},
     store::Store,
-    tree::{Found, FoundBody, build::Builder, cursor::ForestCursor},
+    tree::{
+        build::Builder,
+        cursor::{Cursor, ForestCursor},
+    },
     values::{self, RecordKind},
 };
 
@@ -51,15 +55,17 @@ impl MergeTask {
         let newest = meta.segments.last_key_value().map(|(id, _)| *id);
         let sparse =
             meta.segments.iter().filter(|(id, segment)| Some(**id) != newest && segment.live * 2 < segment.end);
+        let mut cursor = ForestCursor::seek(store, inputs, b"")?;
+        let pended = cursor.cursors.iter_mut().flat_map(Cursor::take_entered).collect();
         Ok(Self {
             inputs: inputs.to_vec(),
             older: older.iter().map(Tree::id).collect(),
             older_filters: older.iter().map(|tree| store.filter(tree)).collect::<Result<_>>()?,
-            cursor: ForestCursor::seek(store, inputs, b"")?,
+            cursor,
             builder: Builder::new(params, Version(0)),
             keys: Vec::new(),
             sparse: sparse.map(|(id, _)| *id).collect(),
-            delta: Delta::default(),
+            delta: Delta { pended, ..Delta::default() },
         })
     }
 
@@ -79,49 +85,57 @@ impl MergeTask {
     pub(crate) fn step(&mut self, store: &mut Store, meta: &mut Meta, budget: usize) -> Result<bool> {
         let mut read = 0;
         while read < budget {
-            let records = self.cursor.next(store)?;
-            for cursor in &mut self.cursor.cursors {
-                self.delta.pended.extend(cursor.take_entered());
+            let Some(youngest) = self.cursor.youngest() else { return Ok(true) };
+            let (leaf, index) = self.cursor.cursors[youngest].at().expect("it has a key");
+            let (leaf, before) = (leaf.clone(), read);
+            let record = leaf.record(index);
+            for older in youngest + 1..self.cursor.cursors.len() {
+                let Some((found, index)) = self.cursor.cursors[older].at() else { continue };
+                if found.key(index) == record.key {
+                    let superseded = found.record(index).body;
+                    pend_value(&mut self.delta, &superseded);
+                    self.skip(store, older)?;
+                    read += 1;
+                }
             }
-            read += records.len();
-            store.counters.merge_records.add(records.len() as u64);
-            let mut records = records.into_iter();
-            let Some(newest) = records.next() else { return Ok(true) };
-            records.for_each(|record| self.pend_value(&record));
-            self.take(store, meta, newest)?;
+            self.take(store, meta, record)?;
+            self.skip(store, youngest)?;
+            read += 1;
+            store.counters.merge_records.add((read - before) as u64);
         }
         Ok(false)
     }
 
-    fn take(&mut self, store: &mut Store, meta: &mut Meta, mut record: Found) -> Result<()> {
-        let filter_hash = hash::filter_hash(&record.key);
-        if record.is_tombstone() && !self.older_filters.iter().any(|filter| filter.admits_hash(filter_hash)) {
-            return Ok(());
-        }
-        if let FoundBody::Stored { len, at, .. } = record.body
-            && self.sparse.contains(&at.segment)
-        {
-            let value = store.value(at, len)?;
-            self.pend_value(&record);
-            let moved = store.add_blob(meta, &mut self.delta, RecordKind::Value, &value);
-            if let FoundBody::Stored { at, .. } = &mut record.body {
-                *at = moved.at;
-            }
-        }
-        self.keys.push(filter_hash);
-        self.builder.push(store, meta, &mut self.delta, record);
+    /// On to the next record of one input.
+    fn skip(&mut self, store: &Store, input: usize) -> Result<()> {
+        let cursor = &mut self.cursor.cursors[input];
+        cursor.skip(store)?;
+        self.delta.pended.extend(cursor.take_entered());
         Ok(())
     }
 
-    fn pend_value(&mut self, record: &Found) {
-        if let FoundBody::Stored { len, at, .. } = record.body {
-            self.delta.pend_value(at.segment, values::record_bytes(len));
+    fn take(&mut self, store: &mut Store, meta: &mut Meta, mut record: LeafRecord<'_>) -> Result<()> {
+        let filter_hash = hash::filter_hash(record.key);
+        let needless = || !self.older_filters.iter().any(|filter| filter.admits_hash(filter_hash));
+        if record.body == Body::Tombstone && needless() {
+            return Ok(());
         }
+        if let Body::Stored { hash, len, at } = record.body
+            && self.sparse.contains(&at.segment)
+        {
+            let value = store.value(at, len)?;
+            pend_value(&mut self.delta, &record.body);
+            let moved = store.add_blob(meta, &mut self.delta, RecordKind::Value, &value);
+            record.body = Body::Stored { hash, len, at: moved.at };
+        }
+        self.keys.push(filter_hash);
+        self.builder.push(store, meta, &mut self.delta, &record);
+        Ok(())
     }
 
     /// The output, once all records are read.
     pub(crate) fn finish(mut self, store: &mut Store, meta: &mut Meta, params: &Params) -> MergeRecord {
-        assert!(self.cursor.key().is_none(), "a merge ends when its inputs are read");
+        assert!(self.cursor.youngest().is_none(), "a merge ends when its inputs are read");
         let mut output = self.builder.finish(store, meta, &mut self.delta);
         let mut filter = Filter::new(params, output.entries);
         self.keys.iter().for_each(|key| filter.insert_hash(*key));
@@ -138,6 +152,12 @@ impl MergeTask {
             delta: self.delta,
             installed_by: 0,
         }
+    }
+}
+
+fn pend_value(delta: &mut Delta, body: &Body<'_>) {
+    if let Body::Stored { len, at, .. } = body {
+        delta.pend_value(at.segment, values::record_bytes(*len));
     }
 }
 

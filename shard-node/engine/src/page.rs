@@ -3,7 +3,11 @@
 //! A node lies in a span of 1 to 4 pages of 4 KiB. Its [`Pid`] is its place: file, first page and length in one number,
 //! so that reading it needs no table. A span is written once and never changed while anything refers to it.
 
-use std::fmt;
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    hash::{BuildHasherDefault, Hasher},
+};
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -87,6 +91,34 @@ impl Pid {
 
     pub(crate) fn offset_bytes(self) -> u64 {
         self.first() * PAGE_BYTES as u64
+    }
+}
+
+/// A map by places. They are numbers of our own making, so no attacker chooses which of them meet.
+pub(crate) type PlaceMap<K, V> = HashMap<K, V, BuildHasherDefault<PlaceHasher>>;
+/// A set of places.
+pub(crate) type PlaceSet<K> = HashSet<K, BuildHasherDefault<PlaceHasher>>;
+
+/// Spreads the bits of a place by one multiplication.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PlaceHasher(u64);
+
+impl Hasher for PlaceHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(u64::from(number));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0.rotate_left(32) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        // The map takes the highest bits and the lowest ones.
+        self.0 ^ self.0 >> 32
     }
 }
 

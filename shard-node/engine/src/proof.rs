@@ -46,7 +46,7 @@ impl View<'_> {
         for tree in self.trees() {
             let mut asked = Vec::with_capacity(open.len());
             for key in &open {
-                asked.push(Asked { key, present: tree.get(store, key)?.is_some() });
+                asked.push(Asked { key, present: tree.has(store, key)? });
             }
             open = asked.iter().filter(|asked| !asked.present).map(|asked| asked.key).collect();
             trees.push(prove(store, tree, &Query::Keys(asked))?);
@@ -87,7 +87,10 @@ fn node_part(store: &Store, child: &Child, level: u8, class: Class, query: &Quer
         (_, Query::Range { low, high }) => inner_range(&node, low, *high),
     };
     let indices: Vec<u64> = revealed.keys().map(|index| *index as u64).collect();
-    let hashes = merkle::list_proof(&node.entry_hashes(), &indices);
+    let hashes = match store.list(child) {
+        Some(list) => list.proof(&indices),
+        None => merkle::list_proof(&node.entry_hashes(), &indices),
+    };
     let mut entries = Vec::with_capacity(revealed.len());
     for (index, below) in revealed {
         entries.push((index as u16, entry(store, &node, index, class, below.as_ref())?));

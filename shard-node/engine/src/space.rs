@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use coppice_env::bug::{Bug, planted};
+
 /// Free pages as maximal ranges, found by place and by length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FreeRanges {
@@ -140,7 +142,12 @@ impl Space {
     #[must_use]
     pub(crate) fn settle_limbo(&mut self, oldest: u64) -> bool {
         let mut sound = true;
-        while let Some(first) = self.limbo.front().copied().filter(|first| first.generation <= oldest) {
+        while let Some(first) = self
+            .limbo
+            .front()
+            .copied()
+            .filter(|first| first.generation <= oldest + u64::from(planted(Bug::PageReusedEarly)))
+        {
             self.limbo.pop_front();
             sound &= self.free.insert(first.start, first.len);
         }

@@ -8,7 +8,7 @@ use crate::{
     Engine, Error, MergeName, Result, StageRequest, Staged,
     merge::MergeTask,
     meta::{Delta, MergeId, MetaOp, Tree, VersionRecord},
-    node::{Body, LeafRecord},
+    node::{Body, HashedRecord, LeafRecord},
     tree::{
         self,
         apply::{Applier, TreeChange},
@@ -173,6 +173,8 @@ impl Engine {
         }
         let blob = self.store.add_filter(&mut self.meta, &mut draft.delta, filter);
         draft.trees[0].filter = Some(blob);
+        // A frozen tree has no more changes.
+        self.store.drop_lists();
         draft.trees.insert(0, Tree::empty());
         draft.freezes += 1;
         Ok(())
@@ -195,7 +197,7 @@ impl Engine {
                 Change::Delete => Some(Body::Tombstone),
             };
             changes.push(match body {
-                Some(body) => TreeChange::Upsert(LeafRecord { key, stamp: request.stamp, body }),
+                Some(body) => TreeChange::Upsert(HashedRecord::new(LeafRecord { key, stamp: request.stamp, body })),
                 None => TreeChange::Remove(key),
             });
         }
@@ -232,6 +234,6 @@ impl Engine {
                 return Ok(false);
             }
         }
-        Ok(active.get(&self.store, key)?.is_some())
+        active.has(&self.store, key)
     }
 }

@@ -5,8 +5,9 @@
 //! written.
 
 use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    io::ErrorKind,
+    iter,
+    sync::{Arc, PoisonError, RwLock},
 };
 
 use coppice_env::{File, OpenMode, Storage};
@@ -15,11 +16,12 @@ use coppice_verify::{hash, rules::Filter};
 
 use crate::{
     Error, Options, Result,
-    cache::{Class, DualCache},
+    cache::{Class, Clock, DualCache},
     counters::Live,
+    list::MerkleList,
     meta::{BlobRef, Delta, Meta, Tree},
     node::{Child, Draft, Node, ValueRef},
-    page::{PageFile, Pid},
+    page::{PageFile, Pid, PlaceMap},
     values::{self, RecordKind, ValueLog},
 };
 
@@ -30,11 +32,13 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Store {
     files: [Arc<dyn File>; 2],
-    dirty: BTreeMap<Pid, (Node, Class)>,
+    dirty: PlaceMap<Pid, (Node, Class)>,
     dirty_bytes: u64,
-    cache: Mutex<DualCache>,
+    cache: DualCache,
+    /// Hashes of the entries of active nodes. What is missing is computed.
+    lists: Clock<MerkleList>,
     pub(crate) values: ValueLog,
-    filters: Mutex<HashMap<ValueRef, Arc<Filter>>>,
+    filters: RwLock<PlaceMap<ValueRef, Arc<Filter>>>,
     pub(crate) counters: Live,
 }
 
@@ -43,11 +47,12 @@ impl Store {
         let open = |file: PageFile| storage.open(file.name(), mode).map_err(Error::io("open", file.name()));
         Ok(Self {
             files: [open(PageFile::Index)?, open(PageFile::Data)?],
-            dirty: BTreeMap::new(),
+            dirty: PlaceMap::default(),
             dirty_bytes: 0,
-            cache: Mutex::new(DualCache::new(options.young_cache_bytes, options.old_cache_bytes)),
+            cache: DualCache::new(options.young_cache_bytes, options.old_cache_bytes),
+            lists: Clock::new(options.hash_cache_bytes),
             values: ValueLog::new(Arc::clone(storage), options.segment_bytes_max, &meta.segments),
-            filters: Mutex::default(),
+            filters: RwLock::default(),
             counters: Live::default(),
         })
     }
@@ -59,7 +64,7 @@ impl Store {
             self.counters.node_dirty_hits.one();
             return Ok(node.clone());
         }
-        let cached = self.cache().get(child.pid, child.checksum, class);
+        let cached = self.cache.get(child.pid, child.checksum, class);
         if let Some((node, found)) = cached {
             match found {
                 Class::Young => self.counters.node_young_hits.one(),
@@ -68,7 +73,7 @@ impl Store {
             return Ok(node);
         }
         let node = self.read_node(child, level)?;
-        self.cache().insert(child.pid, node.clone(), class);
+        self.cache.insert(child.pid, node.clone(), class);
         Ok(node)
     }
 
@@ -80,15 +85,17 @@ impl Store {
             return Err(corrupted("a node of this level lies in the other file"));
         }
         let file = &self.files[child.pid.file() as usize];
-        let len = file.len().map_err(Error::io("read", name))?;
-        if len < child.pid.offset_bytes() + child.pid.len_bytes() as u64 {
-            return Err(corrupted("the file ends before the span"));
+        let mut bytes: Arc<[u8]> = iter::repeat_n(0, child.pid.len_bytes()).collect();
+        let buffer = Arc::get_mut(&mut bytes).expect("it was made here");
+        match file.read_exact_at(buffer, child.pid.offset_bytes()) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                return Err(corrupted("the file ends before the span"));
+            }
+            read => read.map_err(Error::io("read", name))?,
         }
-        let mut bytes = vec![0; child.pid.len_bytes()];
-        file.read_exact_at(&mut bytes, child.pid.offset_bytes()).map_err(Error::io("read", name))?;
         self.counters.span_reads.one();
         self.counters.span_read_bytes.add(bytes.len() as u64);
-        Node::check(bytes.into(), child, level).map_err(corrupted)
+        Node::check(bytes, child, level).map_err(corrupted)
     }
 
     /// Gives a node its place.
@@ -121,14 +128,14 @@ impl Store {
     pub(crate) fn add_filter(&mut self, meta: &mut Meta, delta: &mut Delta, filter: Filter) -> BlobRef {
         let bytes: Vec<u8> = filter.blocks().iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
         let blob = self.add_blob(meta, delta, RecordKind::Filter, &bytes);
-        self.filters().insert(blob.at, Arc::new(filter));
+        self.keep_filter(blob.at, &Arc::new(filter));
         blob
     }
 
     /// The filter of a frozen tree.
     pub(crate) fn filter(&self, tree: &Tree) -> Result<Arc<Filter>> {
         let blob = tree.filter.expect("a frozen tree has a filter");
-        if let Some(filter) = self.filters().get(&blob.at) {
+        if let Some(filter) = self.filters.read().unwrap_or_else(PoisonError::into_inner).get(&blob.at) {
             return Ok(Arc::clone(filter));
         }
         let bytes = self.values.read(RecordKind::Filter, blob)?;
@@ -136,8 +143,12 @@ impl Store {
             Error::corrupted(values::file_name(blob.at.segment), Some(u64::from(blob.at.offset)), "no filter")
         })?;
         let filter = Arc::new(filter);
-        self.filters().insert(blob.at, Arc::clone(&filter));
+        self.keep_filter(blob.at, &filter);
         Ok(filter)
+    }
+
+    fn keep_filter(&self, at: ValueRef, filter: &Arc<Filter>) {
+        self.filters.write().unwrap_or_else(PoisonError::into_inner).insert(at, Arc::clone(filter));
     }
 
     /// False only if the frozen tree holds no record of a key with this filter hash.
@@ -147,13 +158,34 @@ impl Store {
 
     /// Forgets freed pages, everywhere. Filters of dead trees are forgotten when none of the given trees has them.
     pub(crate) fn forget(&mut self, pids: &[Pid]) {
-        let cache = self.cache.get_mut().unwrap_or_else(PoisonError::into_inner);
         for pid in pids {
             if let Some((node, _)) = self.dirty.remove(pid) {
                 self.dirty_bytes -= node.bytes().len() as u64;
+            } else {
+                self.cache.remove(*pid);
             }
-            cache.remove(*pid);
+            self.lists.forget(*pid);
         }
+    }
+
+    /// Takes the hashes of an active node's entries, if they are known: its successor's are made of them.
+    pub(crate) fn take_list(&mut self, child: &Child) -> Option<MerkleList> {
+        self.lists.take(child.pid, child.checksum)
+    }
+
+    /// Keeps the hashes of an active node's entries.
+    pub(crate) fn keep_list(&mut self, child: &Child, list: MerkleList) {
+        self.lists.insert(child.pid, child.checksum, list);
+    }
+
+    /// The hashes of a node's entries, if they are known.
+    pub(crate) fn list(&self, child: &Child) -> Option<&MerkleList> {
+        self.lists.peek(child.pid, child.checksum)
+    }
+
+    /// Forgets the hashes of all nodes: there is a new active tree.
+    pub(crate) fn drop_lists(&mut self) {
+        self.lists.clear();
     }
 
     /// Keeps only the filters that these places name.
@@ -162,7 +194,7 @@ impl Store {
     }
 
     pub(crate) fn filters_cached(&self) -> usize {
-        self.filters().len()
+        self.filters.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// Bytes that the next flush will write to pages and values.
@@ -211,9 +243,8 @@ impl Store {
 
     /// A superblock covers what was written.
     pub(crate) fn flushed(&mut self) {
-        let cache = self.cache.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (pid, (node, class)) in std::mem::take(&mut self.dirty) {
-            cache.insert(pid, node, class);
+            self.cache.insert(pid, node, class);
         }
         self.dirty_bytes = 0;
         self.values.flushed();
@@ -224,16 +255,8 @@ impl Store {
         self.files[file as usize].len().map_err(Error::io("read", file.name()))
     }
 
-    fn cache(&self) -> std::sync::MutexGuard<'_, DualCache> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn filters(&self) -> std::sync::MutexGuard<'_, HashMap<ValueRef, Arc<Filter>>> {
-        self.filters.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn cache_bytes(&self) -> (usize, usize) {
-        self.cache().bytes()
+        self.cache.bytes()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The value log: values too long for their leaf, and filters, in append-only segments.
+//! The value log: values too long for their leaf, filters, and kept journals, in append-only segments.
 //!
 //! A record is written once and never moved; a merge may write a live one anew and pend the old. The Meta table counts
 //! the live bytes of each segment; one without any is deleted when no superblock on disk needs it. What was appended
@@ -27,6 +27,7 @@ pub(crate) const RECORD_HEADER_BYTES: usize = 16;
 pub(crate) enum RecordKind {
     Value = 1,
     Filter = 2,
+    Journal = 3,
 }
 
 /// Most segment files that are open at once; the values of old ones are read seldom.
@@ -108,25 +109,25 @@ impl ValueLog {
         let size = RECORD_HEADER_BYTES + blob.len as usize;
         let offset = u64::from(blob.at.offset);
         let tail = self.tails.get(&blob.at.segment).filter(|tail| tail.start <= offset);
-        let name = file_name(blob.at.segment);
+        let corrupted = |what: &str| Error::corrupted(file_name(blob.at.segment), Some(offset), what);
         let mut record = match tail {
             Some(tail) => {
                 let start = (offset - tail.start) as usize;
                 let bytes = start.checked_add(size).and_then(|end| tail.bytes.get(start..end));
-                bytes.ok_or_else(|| Error::corrupted(&name, Some(offset), "no record"))?.to_vec()
+                bytes.ok_or_else(|| corrupted("no record"))?.to_vec()
             }
             None => {
-                let file = self.file(blob.at.segment)?;
-                let end = file.len().map_err(Error::io("read", &name))?;
-                if end < offset + size as u64 {
-                    return Err(Error::corrupted(name, Some(offset), "the segment ends before the record"));
-                }
                 let mut record = vec![0; size];
-                file.read_exact_at(&mut record, offset).map_err(Error::io("read", &name))?;
+                match self.file(blob.at.segment)?.read_exact_at(&mut record, offset) {
+                    Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                        return Err(corrupted("the segment ends before the record"));
+                    }
+                    read => read.map_err(|error| Error::io("read", &file_name(blob.at.segment))(error))?,
+                }
                 record
             }
         };
-        check(kind, blob, &record).map_err(|what| Error::corrupted(name, Some(offset), what))?;
+        check(kind, blob, &record).map_err(corrupted)?;
         record.drain(..RECORD_HEADER_BYTES);
         Ok(record)
     }

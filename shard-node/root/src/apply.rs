@@ -5,7 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use coppice_types::{Digest, Sequence, ShardId, Term};
+use coppice_env::bug::{Bug, planted};
+use coppice_types::{Digest, Sequence, ShardId, Stamp, Term, Version};
 use coppice_verify::{
     epochs::Epochs,
     hash,
@@ -17,7 +18,8 @@ use coppice_verify::{
 use crate::{
     Error, Outcome, Refusal, Root,
     chunk::States,
-    command::{AppendHeader, Command, OpenSession, TakeOver},
+    command::{AppendHeader, Command, OpenSession, SetPin, TakeOver, Unpin},
+    pins::{PIN_TTL_MS_MAX, Pin, VERSION_PINS_MAX},
     sessions::{SESSIONS_MAX, Unfit},
     state::{Ledger, state_of, state_root},
     timeline::Unreadable,
@@ -57,6 +59,8 @@ impl Root {
             Command::TakeOver(command) => self.take_over(index, command, bytes),
             Command::AppendHeader(command) => self.append_header(index, command, bytes),
             Command::OpenSession(command) => self.open_session(index, *command, bytes),
+            Command::SetPin(command) => self.set_pin(index, *command, bytes),
+            Command::Unpin(command) => self.unpin(index, *command, bytes),
         };
         match outcome {
             Ok(outcome) => Ok(outcome),
@@ -93,6 +97,42 @@ impl Root {
         Ok(Outcome::SessionOpened { highest_number, batch_hash, window })
     }
 
+    fn set_pin(&mut self, index: u64, command: SetPin, bytes: &[u8]) -> Result<Outcome, Stop> {
+        let ledger = self.state.ledger.as_mut().ok_or(Refusal::NoGenesis)?;
+        let now_ms = command.clock_ms.max(ledger.newest.timestamp_ms);
+        if !(1..=PIN_TTL_MS_MAX).contains(&command.ttl_ms) {
+            return Err(Refusal::PinTime(PIN_TTL_MS_MAX).into());
+        }
+        let version = command.version;
+        let found = ledger.timeline.find(version, None).map_err(|why| unreadable(ledger, version, why))?;
+        let mut others = 0;
+        for pin in ledger.pins.living(now_ms) {
+            if pin.id != command.pin {
+                others += 1;
+            } else if pin.version != version {
+                return Err(Refusal::OtherPin { pin: pin.id, version: pin.version }.into());
+            }
+        }
+        if others >= VERSION_PINS_MAX {
+            return Err(Refusal::PinsFull(VERSION_PINS_MAX).into());
+        }
+        let pin =
+            Pin { id: command.pin, version: found.stamp.version, expires_ms: now_ms.saturating_add(command.ttl_ms) };
+        self.journal.append(index, bytes);
+        ledger.pins.end_expired(now_ms);
+        ledger.pins.set(pin);
+        Ok(Outcome::Pinned(pin))
+    }
+
+    fn unpin(&mut self, index: u64, command: Unpin, bytes: &[u8]) -> Result<Outcome, Stop> {
+        let ledger = self.state.ledger.as_mut().ok_or(Refusal::NoGenesis)?;
+        let now_ms = command.clock_ms.max(ledger.newest.timestamp_ms);
+        self.journal.append(index, bytes);
+        ledger.pins.end_expired(now_ms);
+        let found = ledger.pins.remove(command.pin);
+        Ok(Outcome::Unpinned { found })
+    }
+
     fn append_header(&mut self, index: u64, command: &AppendHeader, bytes: &[u8]) -> Result<Outcome, Stop> {
         let Checked { header, changed } = self.check_append(command)?;
         let place = self.journal.append(index, bytes);
@@ -100,7 +140,9 @@ impl Root {
         let ledger = self.state.ledger.as_mut().expect("checked before");
         match &header.body {
             Body::Commit => {
-                ledger.sessions.commit(&command.sessions, sequence, header.timestamp_ms);
+                if !planted(Bug::SessionNumberLost) || sequence.0 % 7 != 0 {
+                    ledger.sessions.commit(&command.sessions, sequence, header.timestamp_ms);
+                }
                 ledger.timeline.commit(sequence);
             }
             Body::Rollback(rollback) => {
@@ -108,25 +150,30 @@ impl Root {
                 ledger.sessions.end_idle(header.timestamp_ms);
                 ledger.sessions.roll_back(target);
                 ledger.timeline.roll_back(rollback.target.version, sequence);
+                ledger.pins.roll_back(rollback.target.version);
             }
             Body::Prune(prune) => {
                 ledger.sessions.end_idle(header.timestamp_ms);
                 ledger.timeline.prune(prune.boundary, sequence);
+                ledger.pins.end_expired(header.timestamp_ms);
             }
             Body::Genesis(_) | Body::Other { .. } => unreachable!("other kinds were refused"),
         }
+        let path = ledger.log.path_of_next();
         ledger.append(header, &command.header, place, changed, &mut self.store, &mut self.state.sealed);
         if ledger.chunk_is_full() {
             let full = self.journal.roll();
             ledger.seal_chunk(&full, &mut self.store, &mut self.state.sealed);
         }
         assert_eq!(ledger.newest.stamp, ledger.timeline.head(), "the newest header names the head");
-        Ok(Outcome::Appended { sequence, log_size: ledger.log.size(), log_root: ledger.log.root() })
+        Ok(Outcome::Appended { sequence, log_size: ledger.log.size(), log_root: ledger.log.root(), path })
     }
 
     fn check_append(&self, command: &AppendHeader) -> Result<Checked, Stop> {
         let ledger = self.state.ledger.as_ref().ok_or(Refusal::NoGenesis)?;
-        check_term(command.term, self.state.term)?;
+        if !planted(Bug::TermUnchecked) {
+            check_term(command.term, self.state.term)?;
+        }
         let header = Header::decode(&command.header).map_err(Refusal::Header)?;
         if header.cluster != ledger.cluster {
             return Err(Refusal::Cluster.into());
@@ -143,7 +190,7 @@ impl Root {
                 epochs.roll_back(header.stamp.epoch, rollback.target.version);
                 changed
             }
-            Body::Prune(prune) => check_prune(ledger, prune, command)?,
+            Body::Prune(prune) => check_prune(ledger, &header, prune, command)?,
             Body::Genesis(_) | Body::Other { .. } => return Err(Refusal::Follows("kind").into()),
         };
         check_state(ledger, &header, &changed)?;
@@ -155,11 +202,10 @@ impl Root {
     /// The states that the rollback changes: from those of the head to those of the target.
     fn check_rollback(&self, ledger: &Ledger, rollback: &Rollback, command: &AppendHeader) -> Result<States, Stop> {
         check_no_journal(command)?;
-        let (version, head) = (rollback.target.version, ledger.timeline.head());
+        let version = rollback.target.version;
         let found = ledger.timeline.find(version, Some(rollback.target.epoch)).map_err(|why| match why {
-            Unreadable::NotYet => Refusal::AboveHead { version, head },
-            Unreadable::Pruned => Refusal::Pruned { version, boundary: ledger.timeline.boundary() },
             Unreadable::RolledBack => Refusal::RolledBack(rollback.target),
+            why => unreadable(ledger, version, why),
         })?;
         if found.stamp != rollback.target {
             return Err(Refusal::Content("name of the target").into());
@@ -171,6 +217,15 @@ impl Root {
             }
         }
         Ok(target.into_iter().filter(|(shard, state)| ledger.states.get(shard) != Some(state)).collect())
+    }
+}
+
+fn unreadable(ledger: &Ledger, version: Version, why: Unreadable) -> Refusal {
+    let head = ledger.timeline.head();
+    match why {
+        Unreadable::NotYet => Refusal::AboveHead { version, head },
+        Unreadable::Pruned => Refusal::Pruned { version, boundary: ledger.timeline.boundary() },
+        Unreadable::RolledBack => Refusal::RolledBack(Stamp { epoch: head.epoch, version }),
     }
 }
 
@@ -199,7 +254,7 @@ fn check_commit(ledger: &Ledger, header: &Header, command: &AppendHeader) -> Res
     Ok(changed)
 }
 
-fn check_prune(ledger: &Ledger, prune: &Prune, command: &AppendHeader) -> Result<States, Refusal> {
+fn check_prune(ledger: &Ledger, header: &Header, prune: &Prune, command: &AppendHeader) -> Result<States, Refusal> {
     check_no_journal(command)?;
     if let Some(leaf) = command.changed_leaves.first() {
         return Err(Refusal::Leaf { shard: leaf.shard, what: "a prune changes no state" });
@@ -211,7 +266,10 @@ fn check_prune(ledger: &Ledger, prune: &Prune, command: &AppendHeader) -> Result
     if version < boundary {
         return Err(Refusal::Pruned { version, boundary });
     }
-    Ok(States::new())
+    match ledger.pins.oldest(header.timestamp_ms) {
+        Some(pin) if pin.version < version => Err(Refusal::Pinned { version, pin }),
+        _ => Ok(States::new()),
+    }
 }
 
 /// The changed leaves name shards of the map with their ranges, each once, at the header's version.

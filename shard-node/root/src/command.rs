@@ -5,7 +5,7 @@
 //! not compared with the bytes at hand.
 
 use coppice_types::{
-    SessionId, Term,
+    PinId, SessionId, Term, Version,
     codec::{self, Reader, Writer},
 };
 use coppice_verify::header::HEADER_BYTES_MAX;
@@ -34,6 +34,10 @@ pub enum Command {
     AppendHeader(AppendHeader),
     /// Opens a session, or finds it again.
     OpenSession(OpenSession),
+    /// Pins a version, or renews its pin.
+    SetPin(SetPin),
+    /// Takes a pin back.
+    Unpin(Unpin),
 }
 
 /// Makes the candidate leader and allots its term.
@@ -67,6 +71,28 @@ pub struct AppendHeader {
 pub struct OpenSession {
     /// Name that the client chose.
     pub session: SessionId,
+    /// Wall clock of the replica that proposed it, in ms since 1970.
+    pub clock_ms: u64,
+}
+
+/// Pins a version, or renews its pin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetPin {
+    /// Name that the client chose.
+    pub pin: PinId,
+    /// The version, which stands.
+    pub version: Version,
+    /// For how long, in ms.
+    pub ttl_ms: u64,
+    /// Wall clock of the replica that proposed it, in ms since 1970.
+    pub clock_ms: u64,
+}
+
+/// Takes a pin back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unpin {
+    /// Its name.
+    pub pin: PinId,
     /// Wall clock of the replica that proposed it, in ms since 1970.
     pub clock_ms: u64,
 }
@@ -124,6 +150,18 @@ impl Command {
                 out.raw(command.session.as_bytes());
                 out.u64(command.clock_ms);
             }
+            Self::SetPin(command) => {
+                out.u8(3);
+                out.raw(command.pin.as_bytes());
+                out.u64(command.version.0);
+                out.u64(command.ttl_ms);
+                out.u64(command.clock_ms);
+            }
+            Self::Unpin(command) => {
+                out.u8(4);
+                out.raw(command.pin.as_bytes());
+                out.u64(command.clock_ms);
+            }
         }
         if let Self::AppendHeader(command) = self {
             known(&command.header)?;
@@ -149,6 +187,13 @@ impl Command {
             0 => Self::TakeOver(TakeOver::decode(&mut input)?),
             1 => Self::AppendHeader(AppendHeader::decode(&mut input)?),
             2 => Self::OpenSession(OpenSession { session: SessionId(input.bytes16()?), clock_ms: input.u64()? }),
+            3 => Self::SetPin(SetPin {
+                pin: PinId(input.bytes16()?),
+                version: Version(input.u64()?),
+                ttl_ms: input.u64()?,
+                clock_ms: input.u64()?,
+            }),
+            4 => Self::Unpin(Unpin { pin: PinId(input.bytes16()?), clock_ms: input.u64()? }),
             kind => return Err(CommandError::UnknownKind(kind)),
         };
         input.finish()?;

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use coppice_types::{Epoch, ErrorKind, Reason, Sequence, SessionId, ShardId, Stamp, Term, Version, codec};
+use coppice_types::{Epoch, ErrorKind, PinId, Reason, Sequence, SessionId, ShardId, Stamp, Term, Version, codec};
 
-use crate::command::CommandError;
+use crate::{command::CommandError, pins::Pin};
 
 /// Why a call failed. It changed nothing that a later flush would write.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +83,18 @@ pub enum Error {
         /// Entries in the log.
         size: u64,
     },
+    /// The log has no such tile, or not so much of it.
+    #[error("the root log has {size} entries, no {width} hashes in tile {number} of level {level}")]
+    NoTile {
+        /// Level of the tile.
+        level: usize,
+        /// Its number.
+        number: u64,
+        /// Hashes asked for.
+        width: usize,
+        /// Entries in the log.
+        size: u64,
+    },
     /// The snapshot is not pinned, or has no such file or offset, or too many are pinned.
     #[error("snapshot {id}: {what}")]
     Snapshot {
@@ -111,7 +123,7 @@ impl Error {
             Self::NotYet { .. } => Reason::NotYet,
             Self::Pruned { .. } => Reason::Pruned,
             Self::RolledBack { .. } => Reason::RolledBack,
-            Self::NoEntry { .. } | Self::Snapshot { .. } => Reason::NotFound,
+            Self::NoEntry { .. } | Self::NoTile { .. } | Self::Snapshot { .. } => Reason::NotFound,
         }
     }
 
@@ -209,6 +221,28 @@ pub enum Refusal {
         /// The header, unless it is this one.
         sequence: Option<Sequence>,
     },
+    /// The prune would drop a version that a living pin holds.
+    #[error("version {} is pinned by {} until {} ms: nothing below {version} can be pruned", .pin.version, .pin.id, .pin.expires_ms)]
+    Pinned {
+        /// The boundary asked for.
+        version: Version,
+        /// The pin of the oldest version.
+        pin: Pin,
+    },
+    /// A pin stays with its version.
+    #[error("pin {pin} holds version {version}")]
+    OtherPin {
+        /// The pin.
+        pin: PinId,
+        /// What it holds.
+        version: Version,
+    },
+    /// The pin's time is none.
+    #[error("a pin lives for 1 to {0} ms")]
+    PinTime(u64),
+    /// No version can be pinned until a pin ends.
+    #[error("there are {0} pins already")]
+    PinsFull(usize),
     /// No session can be opened until one is idle.
     #[error("all {0} sessions are in use")]
     SessionsFull(usize),
@@ -232,7 +266,9 @@ impl Refusal {
             Self::UnknownSession(_) => Reason::UnknownSession,
             Self::Expired { .. } => Reason::RequestExpired,
             Self::Repeated { .. } => Reason::SessionMismatch,
-            Self::SessionsFull(_) => Reason::ResourceExhausted,
+            Self::Pinned { .. } => Reason::Pinned,
+            Self::OtherPin { .. } | Self::PinTime(_) => Reason::InvalidArgument,
+            Self::PinsFull(_) | Self::SessionsFull(_) => Reason::ResourceExhausted,
         }
     }
 

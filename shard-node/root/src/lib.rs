@@ -22,6 +22,7 @@ mod error;
 pub mod fsck;
 mod journal;
 mod log;
+mod pins;
 mod read;
 mod sessions;
 mod state;
@@ -35,10 +36,11 @@ use coppice_types::{Digest, Sequence, Term};
 
 pub use command::{
     AppendHeader, CANDIDATE_BYTES_MAX, CHANGED_LEAVES_MAX, COMMAND_BYTES_MAX, COMMAND_VERSION, Command, CommandError,
-    OpenSession, TakeOver,
+    OpenSession, SetPin, TakeOver, Unpin,
 };
 pub use durable::Options;
 pub use error::{Error, Refusal};
+pub use pins::{PIN_TTL_MS_MAX, Pin, VERSION_PINS_MAX};
 pub use read::{HEADERS_PER_READ_MAX, View};
 pub use sessions::{SESSION_IDLE_MS_MAX, SESSION_IDLE_MS_MIN, SESSIONS_MAX, Session};
 pub use transfer::{Manifest, PINS_MAX, SnapshotFile, SnapshotReceiver};
@@ -85,6 +87,8 @@ pub enum Outcome {
         log_size: u64,
         /// Root of the log: what a checkpoint signs.
         log_root: Digest,
+        /// The header's inclusion path in that log (RFC 9162).
+        path: Vec<Digest>,
     },
     /// The session is open.
     SessionOpened {
@@ -94,6 +98,13 @@ pub enum Outcome {
         batch_hash: Option<Digest>,
         /// How many of the last numbers are remembered.
         window: u32,
+    },
+    /// The version is pinned.
+    Pinned(Pin),
+    /// The pin is gone.
+    Unpinned {
+        /// It was there.
+        found: bool,
     },
     /// Nothing changed.
     Refused(Refusal),

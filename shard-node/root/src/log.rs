@@ -17,7 +17,7 @@ use crate::{
     chunk::{Kind, Sealed},
     command::{len32, list},
     store::Store,
-    tiles::{Frontier, bundle_bytes, bundle_entries, bundle_path, split_index, tile_hashes, tile_path},
+    tiles::{Frontier, TILE_WIDTH, bundle_bytes, bundle_entries, bundle_path, split_index, tile_hashes, tile_path},
 };
 
 /// Tiles that are kept in memory, of 8 KiB each.
@@ -50,6 +50,11 @@ impl Log {
     /// Root of the whole log.
     pub(crate) fn root(&self) -> Digest {
         self.root
+    }
+
+    /// The path of the next entry in the log that it ends.
+    pub(crate) fn path_of_next(&self) -> Vec<Digest> {
+        self.frontier.path_of_next()
     }
 
     /// Appends an entry; tiles and the bundle that it fills go to the store.
@@ -98,6 +103,20 @@ impl Log {
                 false => Err(Error::corrupted(&name, format!("entry {at} has another hash than in its tile"))),
             })
             .collect()
+    }
+
+    /// The first `width` hashes of a tile, as a log shows it that has no more; 1 to 256.
+    pub(crate) fn tile_prefix(&self, level: usize, number: u64, width: usize, store: &Store) -> Result<Vec<u8>, Error> {
+        let full = self.frontier.full_tiles(level);
+        if number < full && width <= TILE_WIDTH {
+            let tile = self.tile(level, number, store)?;
+            return Ok(tile[..width].iter().flat_map(|hash| hash.0).collect());
+        }
+        let growing = if number == full { self.frontier.growing(level) } else { &[] };
+        match growing.get(..width) {
+            Some(hashes) => Ok(hashes.iter().flat_map(|hash| hash.0).collect()),
+            None => Err(Error::NoTile { level, number, width, size: self.size() }),
+        }
     }
 
     /// Root of the first `size` entries.
@@ -244,6 +263,22 @@ mod tests {
             "2ae1ce51fa31c2573335899beb5220aff9cd57b708ff07f4a04327914567f883"
         );
         assert_eq!(hex(&log.root()), "a3920fba7f239a071a9bd10721f1341addefbaededb41c7e24437a9d16bdf00a");
+    }
+
+    /// Every tile of a growing log, at every width, is the beginning of the same tile later.
+    #[test]
+    fn a_tile_only_grows_at_its_end() {
+        let (small, small_store, _) = log(600);
+        let (large, large_store, _) = log(1500);
+        for (level, number, width) in [(0, 0, 256), (0, 2, 88), (0, 2, 1), (1, 0, 2)] {
+            let then = small.tile_prefix(level, number, width, &small_store).expect("the log has it");
+            assert_eq!(then.len(), width * 32);
+            assert_eq!(large.tile_prefix(level, number, width, &large_store).ok(), Some(then));
+        }
+        for (level, number, width) in [(0, 2, 89), (0, 3, 1), (1, 0, 3), (2, 0, 1), (8, 0, 1), (63, u64::MAX, 256)] {
+            let missing = small.tile_prefix(level, number, width, &small_store);
+            assert!(matches!(missing, Err(Error::NoTile { .. })), "{level} {number} {width}");
+        }
     }
 
     #[test]

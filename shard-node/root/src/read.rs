@@ -9,6 +9,7 @@ use crate::{
     Error, Root,
     chunk::{Chunk, States, index_path},
     command::Command,
+    pins::Pin,
     sessions::Session,
     state::{Ledger, state_root},
     timeline::Unreadable,
@@ -68,6 +69,19 @@ impl Root {
             term: self.state.term,
             leader: self.state.leader.clone(),
         })
+    }
+
+    /// The pins that live at this time, by name.
+    pub fn pins(&self, clock_ms: u64) -> impl Iterator<Item = Pin> + '_ {
+        let ledger = self.state.ledger.as_ref();
+        ledger.into_iter().flat_map(move |ledger| ledger.pins.living(clock_ms.max(ledger.newest.timestamp_ms)))
+    }
+
+    /// The living pin of the oldest version.
+    #[must_use]
+    pub fn oldest_pin(&self, clock_ms: u64) -> Option<Pin> {
+        let ledger = self.state.ledger.as_ref()?;
+        ledger.pins.oldest(clock_ms.max(ledger.newest.timestamp_ms))
     }
 
     /// Term of the newest leader; 0 before the first.
@@ -174,6 +188,14 @@ impl Root {
     /// [`Error::NoEntry`]; and if a file is damaged.
     pub fn consistency(&self, old_size: u64, size: u64) -> Result<Vec<Digest>, Error> {
         self.ledger()?.log.consistency(old_size, size, &self.store)
+    }
+
+    /// The first `width` hashes, 1 to 256, of a tile of the root log.
+    ///
+    /// # Errors
+    /// [`Error::NoTile`]; and if a file is damaged.
+    pub fn tile(&self, level: u8, number: u64, width: usize) -> Result<Vec<u8>, Error> {
+        self.ledger()?.log.tile_prefix(usize::from(level), number, width, &self.store)
     }
 
     /// Root of the first `size` entries.

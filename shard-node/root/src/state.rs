@@ -16,6 +16,7 @@ use crate::{
     command::{len32, list},
     journal::{End, Place},
     log::{self, Log},
+    pins::Pins,
     sessions::Sessions,
     store::Store,
     tiles::{TILE_WIDTH, split_index},
@@ -23,8 +24,10 @@ use crate::{
     types::{ShardState, StateLeaf},
 };
 
-/// First bytes of a saved state.
+/// First bytes of a saved state without pins.
 const MAGIC: &[u8; 8] = b"copstt01";
+/// First bytes of a saved state with pins, which follow the ledger.
+const MAGIC_PINS: &[u8; 8] = b"copstt02";
 
 /// All that commands change.
 #[derive(Debug)]
@@ -54,6 +57,7 @@ pub(crate) struct Ledger {
     pub(crate) states: States,
     pub(crate) timeline: Timeline,
     pub(crate) sessions: Sessions,
+    pub(crate) pins: Pins,
     /// Index of the growing chunk.
     pub(crate) chunk: Chunk,
 }
@@ -67,7 +71,8 @@ impl State {
     /// The bytes of the file that saves this state, as of the journal's end.
     pub(crate) fn file(&self, journal: &End) -> Vec<u8> {
         let mut out = Writer::new();
-        out.raw(MAGIC);
+        let pinned = self.ledger.as_ref().is_some_and(|ledger| !ledger.pins.is_empty());
+        out.raw(if pinned { MAGIC_PINS } else { MAGIC });
         out.u64(journal.chunk);
         out.u64(journal.len);
         out.digest(&journal.chain);
@@ -79,6 +84,9 @@ impl State {
         out.flag(self.ledger.is_some());
         if let Some(ledger) = &self.ledger {
             ledger.encode(&mut out);
+            if pinned {
+                ledger.pins.encode(&mut out);
+            }
         }
         let mut bytes = out.into_bytes();
         let checksum = xxhash_rust::xxh3::xxh3_64(&bytes);
@@ -94,17 +102,25 @@ impl State {
 
     fn decode(bytes: &[u8]) -> Result<(Self, End), codec::Error> {
         let mut input = Reader::new(bytes);
-        if input.take(MAGIC.len())? != MAGIC {
+        let magic = input.take(MAGIC.len())?;
+        if magic != MAGIC && magic != MAGIC_PINS {
             return Err(codec::Error::Malformed("magic"));
         }
         let journal = End { chunk: input.u64()?, len: input.u64()?, chain: input.digest()? };
-        let state = Self {
+        let mut state = Self {
             term: Term(input.u64()?),
             leader: String::from_utf8(input.str16()?.to_vec()).map_err(|_| codec::Error::Malformed("leader"))?,
             leader_clock_ms: input.u64()?,
             sealed: list(&mut input, Sealed::decode)?,
             ledger: if input.flag("ledger")? { Some(Ledger::decode(&mut input)?) } else { None },
         };
+        if magic == MAGIC_PINS {
+            let ledger = state.ledger.as_mut().ok_or(codec::Error::Malformed("pins without a ledger"))?;
+            ledger.pins = Pins::decode(&mut input)?;
+            if ledger.pins.is_empty() {
+                return Err(codec::Error::Malformed("pins"));
+            }
+        }
         input.finish()?;
         Ok((state, journal))
     }
@@ -126,6 +142,7 @@ impl Ledger {
             states: States::new(),
             timeline: Timeline::new(),
             sessions: Sessions::default(),
+            pins: Pins::default(),
             chunk: Chunk::default(),
         };
         // A log of one entry fills no tile.
@@ -211,6 +228,7 @@ impl Ledger {
             states: decode_states(input)?,
             timeline: Timeline::decode(input)?,
             sessions: Sessions::decode(input)?,
+            pins: Pins::default(),
             chunk: Chunk::decode(input)?,
         };
         let consistent = ledger.newest.sequence.0.checked_add(1) == Some(ledger.log.size())

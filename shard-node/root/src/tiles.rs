@@ -7,7 +7,8 @@ use coppice_types::{
     Digest,
     codec::{Error, Reader, Writer},
 };
-use coppice_verify::{hash, merkle};
+use coppice_verify::{hash, merkle, tile};
+pub(crate) use tile::number_path;
 
 /// Entries of a full tile or bundle.
 pub(crate) const TILE_WIDTH: usize = 256;
@@ -19,17 +20,6 @@ const LEVELS_MAX: usize = 8;
 /// The number of the tile, bundle or chunk that holds entry `index`, and the place in it.
 pub(crate) fn split_index(index: u64) -> (u64, usize) {
     (index / TILE_WIDTH as u64, (index % TILE_WIDTH as u64) as usize)
-}
-
-/// `x001/x234/067` for 1234067: the C2SP spelling of a number in a path.
-pub(crate) fn number_path(number: u64) -> String {
-    let mut path = format!("{:03}", number % 1000);
-    let mut rest = number / 1000;
-    while rest > 0 {
-        path = format!("x{:03}/{path}", rest % 1000);
-        rest /= 1000;
-    }
-    path
 }
 
 /// File of a full tile.
@@ -105,6 +95,11 @@ impl Frontier {
             peak = hash::list_node_hash(&left, &peak);
         }
         self.peaks.push(peak);
+    }
+
+    /// The RFC 9162 path of the entry that is pushed next, in the log that ends with it: the present peaks, smallest first.
+    pub(crate) fn path_of_next(&self) -> Vec<Digest> {
+        self.peaks.iter().rev().copied().collect()
     }
 
     /// Root of the whole log, from what is growing alone.

@@ -1,10 +1,9 @@
-//! The loop of a replica's thread: take what arrived, tick, let raft advance, apply, compare, answer, flush.
+//! The steps of a replica: take what arrived, tick, let raft advance, apply, compare, answer, flush.
 
 use std::{
     cell::Cell,
     collections::{BTreeSet, VecDeque},
     sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError, atomic::Ordering},
-    thread::JoinHandle,
     time::Duration,
 };
 
@@ -12,11 +11,11 @@ use bytes::Bytes;
 use coppice_consensus::{Committed, Group, Message, Output, Position, RaftId, Role};
 use coppice_proto::v1::{DigestReport, MergeReport, PeerMessage, peer_message::Body};
 use coppice_types::{Digest, ErrorKind, Reason};
+use tokio::task::JoinHandle;
 
 use super::{
     handle::{Answer, Input, Member, Shared, Status},
     start::Config,
-    transfer,
     waiters::{Reads, Waiters},
 };
 use crate::{
@@ -39,7 +38,7 @@ const BLOCKED_WAIT: Duration = Duration::from_millis(1);
 /// Ticks to make up for at once after a pause; a longer one is not made up for.
 const LATE_TICKS_MAX: u32 = 4;
 
-/// Everything that one replica's thread owns.
+/// Everything that what drives a replica owns.
 pub(super) struct Actor<M: StateMachine> {
     pub(super) config: Config<M>,
     pub(super) shared: Arc<Shared<M>>,
@@ -54,6 +53,8 @@ pub(super) struct Actor<M: StateMachine> {
     pub(super) backlog: VecDeque<Committed>,
     /// A reader was in the way of this thread.
     blocked: Cell<bool>,
+    /// There is background work left.
+    busy: bool,
     pub(super) waiters: Waiters<M::Reply>,
     pub(super) reads: Reads,
     pub(super) leading: bool,
@@ -61,6 +62,8 @@ pub(super) struct Actor<M: StateMachine> {
     pub(super) pinned: Option<u64>,
     /// A follower wants a snapshot at this entry or later, and none is pinned yet.
     pub(super) wanted: Option<u64>,
+    /// When it was pinned.
+    pub(super) pinned_at: Duration,
     /// When raft last sent a snapshot, or one was pinned.
     pub(super) snapshot_used_at: Duration,
     /// The snapshot that is being fetched.
@@ -92,11 +95,13 @@ impl<M: StateMachine> Actor<M> {
             members: Vec::new(),
             backlog: VecDeque::new(),
             blocked: Cell::new(false),
+            busy: false,
             waiters: Waiters::new(),
             reads: Reads::default(),
             leading: false,
             pinned: None,
             wanted: None,
+            pinned_at: now,
             snapshot_used_at: now,
             fetching: None,
             incoming: None,
@@ -145,16 +150,12 @@ impl<M: StateMachine> Actor<M> {
         self.config.hosted.clock.now()
     }
 
-    /// Runs until the mailbox is closed, the replica is removed, or something fails that it cannot go on from.
-    pub(super) fn run(mut self) -> Result<(), Error> {
-        let result = self.serve();
-        self.shared.mailbox.close();
-        transfer::join(self.fetching.take());
-        result
-    }
-
-    fn serve(&mut self) -> Result<(), Error> {
-        if let Err(error) = self.home.take_reserve() {
+    /// What comes before the first step.
+    ///
+    /// # Errors
+    /// If the replica can't run.
+    pub(super) fn begin(&mut self) -> Result<(), Error> {
+        if let Err(error) = self.home.take_reserve(self.config.hosted.tuning.reserve_bytes) {
             if error.kind() != ErrorKind::Exhausted {
                 return Err(error);
             }
@@ -167,28 +168,46 @@ impl<M: StateMachine> Actor<M> {
         {
             tracing::debug!(%error, "no early campaign");
         }
-        let mut busy = false;
-        while !self.shared.mailbox.is_closed() && !self.ended {
-            let wait = match (busy, self.blocked.take()) {
-                (true, _) => Duration::ZERO,
-                (_, true) => BLOCKED_WAIT,
-                _ => self.next_tick.saturating_sub(self.now()),
-            };
-            let inputs = self.shared.mailbox.take(wait);
-            let idle = inputs.is_empty();
-            for input in inputs {
-                self.input(input)?;
-            }
-            self.tick()?;
-            self.send_read_index();
-            self.advance()?;
-            self.apply_backlog()?;
-            self.compare()?;
-            self.flush_if_due()?;
-            self.publish();
-            busy = idle && self.work()?;
-        }
         Ok(())
+    }
+
+    /// The mailbox is closed, or the replica was removed or has retired.
+    pub(super) fn is_over(&self) -> bool {
+        self.ended || self.shared.mailbox.is_closed()
+    }
+
+    /// How long the next step may wait for something to arrive.
+    pub(super) fn wait(&self) -> Duration {
+        match (self.busy, self.blocked.take()) {
+            (true, _) => Duration::ZERO,
+            (_, true) => BLOCKED_WAIT,
+            _ => self.next_tick.saturating_sub(self.now()),
+        }
+    }
+
+    /// One round of everything, with what has arrived.
+    ///
+    /// # Errors
+    /// If something failed that the replica cannot go on from.
+    pub(super) fn step(&mut self, inputs: Vec<Input<M>>) -> Result<(), Error> {
+        let idle = inputs.is_empty();
+        for input in inputs {
+            self.input(input)?;
+        }
+        self.tick()?;
+        self.send_read_index();
+        self.advance()?;
+        self.apply_backlog()?;
+        self.compare()?;
+        self.flush_if_due()?;
+        self.publish();
+        self.busy = idle && self.work()?;
+        Ok(())
+    }
+
+    /// What is left to wait for when the replica is over: the fetch of a snapshot.
+    pub(super) fn leave(&mut self) -> Option<JoinHandle<()>> {
+        self.fetching.take().map(|(_, fetch)| fetch)
     }
 
     fn input(&mut self, input: Input<M>) -> Result<(), Error> {

@@ -117,7 +117,7 @@ impl<M: StateMachine> Actor<M> {
         match flushed {
             Ok(floor) => {
                 self.unflushed_entries = 0;
-                if self.full && self.home.take_reserve().is_ok() {
+                if self.full && self.home.take_reserve(self.config.hosted.tuning.reserve_bytes).is_ok() {
                     tracing::info!(group = %self.config.identity.group, "the disk has room again");
                     self.full = false;
                 }

@@ -5,14 +5,17 @@ use std::{
     time::Duration,
 };
 
+use coppice_env::watch;
 use coppice_proto::v1;
 use coppice_types::{GroupId, Reason};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
+use super::transfer::Failed;
 use crate::{
     machine::{Position, StateMachine},
     mailbox::{Lane, Mailbox},
     refusal::Refusal,
+    runner::Runner,
 };
 
 /// How long a command's outcome is awaited.
@@ -57,7 +60,7 @@ pub enum Input<M: StateMachine> {
     /// A change of the members.
     Change(Change, Answer<()>),
     /// A snapshot was fetched, or why it was not.
-    Fetched(Position, Result<(), String>),
+    Fetched(Position, Result<(), Failed>),
     /// A read met damaged bytes.
     Damaged(String),
     /// To move leadership away, to flush and to end.
@@ -133,6 +136,8 @@ pub struct Shared<M: StateMachine> {
     pub status: RwLock<Status>,
     /// When a part of a pinned snapshot was last handed out, by the monotonic clock.
     pub fetched_ms: AtomicU64,
+    /// Where reads run.
+    pub runner: Runner,
 }
 
 /// The way to a replica. Clones lead to the same one.
@@ -219,8 +224,8 @@ impl<M: StateMachine> ReplicaHandle<M> {
         read: impl FnOnce(&M) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
         let handle = self.clone();
-        let task = tokio::task::spawn_blocking(move || handle.read_now(read));
-        task.await.unwrap_or_else(|_| Err(Refusal::new(Reason::Internal, "the read failed")))
+        let done = self.shared.runner.blocking(move || handle.read_now(read)).await;
+        done.unwrap_or_else(|| Err(Refusal::new(Reason::Internal, "the read failed")))
     }
 
     /// Runs a read on the state machine at once, on this thread.
@@ -262,8 +267,9 @@ impl<M: StateMachine> ReplicaHandle<M> {
             let attempt = Arc::clone(&read);
             match self.read(move |machine| attempt(machine)).await {
                 Err(refusal) if refusal.may_pass() => tokio::select! {
-                    changed = applied.changed() => if changed.is_err() { return Err(refusal) },
+                    biased;
                     () = &mut deadline => return Err(refusal),
+                    changed = applied.changed() => if changed.is_err() { return Err(refusal) },
                 },
                 settled => return settled,
             }

@@ -1,4 +1,4 @@
-//! One replica: a thread that joins a raft group with a state machine.
+//! One replica: joins a raft group with a state machine, driven step by step by a thread, or by a task in a simulation.
 //!
 //! **Order of durability**, for every entry: raft's log is synced, the entry is committed, then applied in memory; its outcome is told
 //! to the other replicas; the proposer is answered once a majority of voters told the same. Now and then the state machine is
@@ -19,4 +19,4 @@ mod transfer;
 mod waiters;
 
 pub use handle::{Answer, COMMAND_TIMEOUT, Change, Input, Member, READ_TIMEOUT, ReplicaHandle, Shared, Status};
-pub use start::{Bootstrap, Config, Tuning, start};
+pub use start::{Bootstrap, Config, Tuning, Work, start};

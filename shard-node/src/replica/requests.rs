@@ -57,6 +57,10 @@ impl<M: StateMachine> Actor<M> {
     }
 
     pub(super) fn propose(&mut self, command: Vec<u8>, answer: Answer<M::Reply>) -> Result<(), Error> {
+        if answer.is_closed() {
+            // Nobody waits for it any more: it is sent again if it is still wanted.
+            return Ok(());
+        }
         let grows = M::grows(&command);
         let admitted = match self.read_machine().as_ref() {
             _ if !self.leading || self.retiring.is_some() => Err(self.not_leader()),

@@ -1,4 +1,4 @@
-//! Starting a replica: directory, raft group, state machine, thread.
+//! Starting a replica: directory, raft group, state machine, and the thread or task that drives them.
 
 use std::{
     sync::{Arc, PoisonError, RwLock, atomic::AtomicU64},
@@ -16,11 +16,12 @@ use super::{
 };
 use crate::{
     Error,
-    home::{Home, Identity},
+    home::{Home, Identity, RESERVE_BYTES},
     hosted::Hosted,
     limits::{PEER_QUEUE_MAX, REQUEST_QUEUE_MAX},
     machine::StateMachine,
     mailbox::Mailbox,
+    runner::{self, Runner},
 };
 
 /// How a replica without a directory begins. One that has a directory goes on from it.
@@ -48,8 +49,12 @@ pub struct Tuning {
     pub flush_bytes_max: u64,
     /// Size of a file of the raft log, which is cut by whole files.
     pub log_segment_bytes: u64,
+    /// What each replica keeps back on its disk for what must go on when the disk is full.
+    pub reserve_bytes: u64,
     /// The engine of each shard.
     pub engine: coppice_engine::Options,
+    /// Where replicas and their blocking jobs run.
+    pub runner: Runner,
 }
 
 impl Default for Tuning {
@@ -60,7 +65,9 @@ impl Default for Tuning {
             flush_entries_max: 2048,
             flush_bytes_max: 32 << 20,
             log_segment_bytes: 16 << 20,
+            reserve_bytes: RESERVE_BYTES,
             engine: coppice_engine::Options::default(),
+            runner: Runner::Threads,
         }
     }
 }
@@ -120,11 +127,31 @@ struct Opened<M> {
     note: String,
 }
 
-/// Opens the replica's directory and starts its thread.
+/// What drives a replica.
+#[derive(Debug)]
+pub enum Work {
+    /// A thread of its own.
+    Thread(JoinHandle<()>),
+    /// A task of the runtime.
+    Task(tokio::task::JoinHandle<()>),
+}
+
+impl Work {
+    /// Waits until it has ended. It ends when the mailbox is closed.
+    pub async fn ended(self) {
+        // A thread that panicked has ended the process.
+        let _ = match self {
+            Self::Thread(thread) => tokio::task::spawn_blocking(move || drop(thread.join())).await,
+            Self::Task(task) => task.await,
+        };
+    }
+}
+
+/// Opens the replica's directory and starts what drives it.
 ///
 /// # Errors
 /// If the directory is in use, not this replica's, or cannot be read.
-pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, JoinHandle<()>), Error> {
+pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, Work), Error> {
     let home = Home::open(config.hosted.storage.as_ref(), config.identity)?;
     let opened = if home.started() { reopen(&config, home)? } else { begin(&config, home)? };
     let membership = opened.group.status().membership;
@@ -139,25 +166,77 @@ pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, Jo
         mailbox: Arc::new(Mailbox::new(PEER_QUEUE_MAX, REQUEST_QUEUE_MAX)),
         machine: RwLock::new(opened.machine),
         gate: Gate::default(),
-        applied: tokio::sync::watch::Sender::new(opened.applied.index),
+        applied: coppice_env::watch::Sender::new(opened.applied.index),
         status: RwLock::new(status),
         fetched_ms: AtomicU64::new(0),
+        runner: config.hosted.tuning.runner.clone(),
     });
     let Identity { group, raft_id, .. } = config.identity;
     let handle = ReplicaHandle { group, raft_id, shared: Arc::clone(&shared) };
+    let runtime = config.hosted.runtime.clone();
     let actor = Actor::new(config, Arc::clone(&shared), opened.home, opened.group, opened.applied);
-    let thread = std::thread::Builder::new()
-        .name(format!("{group}"))
-        .spawn(move || run(group, &shared, actor))
-        .map_err(crate::error::storage("start a thread"))?;
-    Ok((handle, thread))
+    let work = match shared.runner.clone() {
+        Runner::Threads => {
+            let drive = move || {
+                let _stop = StopOnPanic;
+                let result = drive_thread(&shared, actor, &runtime);
+                end(group, &shared, result);
+            };
+            let thread = std::thread::Builder::new().name(format!("{group}")).spawn(drive);
+            Work::Thread(thread.map_err(crate::error::storage("start a thread"))?)
+        }
+        Runner::Inline(took) => Work::Task(runtime.spawn(async move {
+            let result = drive_task(&shared, actor, took.as_ref()).await;
+            end(group, &shared, result);
+        })),
+    };
+    Ok((handle, work))
 }
 
-/// The body of a replica's thread.
-fn run<M: StateMachine>(group: GroupId, shared: &Shared<M>, actor: Actor<M>) {
-    let _stop = StopOnPanic;
-    let result = actor.run();
+/// The body of a replica's thread: steps until the replica is over.
+fn drive_thread<M: StateMachine>(
+    shared: &Shared<M>,
+    mut actor: Actor<M>,
+    runtime: &tokio::runtime::Handle,
+) -> Result<(), Error> {
+    let mut result = actor.begin();
+    while result.is_ok() && !actor.is_over() {
+        let inputs = shared.mailbox.take(actor.wait());
+        result = actor.step(inputs);
+    }
     shared.mailbox.close();
+    if let Some(fetch) = actor.leave() {
+        // It ends by itself when it sees the closed mailbox, or with the runtime. Until then the directory is in use.
+        let _ = runtime.block_on(fetch);
+    }
+    result
+}
+
+/// The same as a task.
+async fn drive_task<M: StateMachine>(
+    shared: &Shared<M>,
+    mut actor: Actor<M>,
+    took: &(dyn Fn() -> Duration + Send + Sync),
+) -> Result<(), Error> {
+    let mut result = actor.begin();
+    while result.is_ok() && !actor.is_over() {
+        runner::rest(took()).await;
+        match actor.wait() {
+            Duration::ZERO => tokio::task::yield_now().await,
+            wait => shared.mailbox.arrival(wait).await,
+        }
+        let inputs = shared.mailbox.take(Duration::ZERO);
+        result = actor.step(inputs);
+    }
+    shared.mailbox.close();
+    if let Some(fetch) = actor.leave() {
+        let _ = fetch.await;
+    }
+    result
+}
+
+/// The replica is gone: nobody finds its state machine any more.
+fn end<M: StateMachine>(group: GroupId, shared: &Shared<M>, result: Result<(), Error>) {
     shared.gate.open();
     *shared.machine.write().unwrap_or_else(PoisonError::into_inner) = None;
     let mut status = shared.status.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,36 +1,66 @@
 //! Snapshots: pinned on the leader, fetched file by file into a side directory, checked, then switched to.
 //!
+//! A transfer that is interrupted goes on from where it stood, over a restart of the receiver too, as long as the sender has the pin: it keeps
+//! that for a while after its last use, and offers the same snapshot again. A sender that restarts has no pins any more, and
+//! pages have other places on other replicas: then the transfer begins anew. While the receiver checks what it has, which may take
+//! longer than anything else, it tells the sender that it is still there.
+//!
 //! What a crash leaves on the receiver: before the copy is noted as complete, a side directory that is resumed or dropped; after that,
-//! raft tells whether it has taken the snapshot, and the start finishes the switch if it has.
+//! raft tells whether it has taken the snapshot, and the start finishes the switch if it has; if not, the copy is used when the same
+//! snapshot is offered again.
 
-use std::{sync::Arc, thread::JoinHandle, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use coppice_consensus::{Position, SnapshotOffer};
 use coppice_env::Storage;
-use coppice_proto::v1::{FetchSnapshotRequest, peer_client::PeerClient};
+use coppice_proto::{
+    Channel,
+    v1::{FetchSnapshotRequest, SnapshotChunk, peer_client::PeerClient},
+};
 use coppice_types::ErrorKind;
-use tonic::{Request, transport::Channel};
+use tokio::time::Instant;
+use tonic::{Request, Streaming};
 
 use super::{actor::Actor, handle::Input, start::Config};
 use crate::{
     Error,
-    home::IncomingCopy,
     limits::SNAPSHOT_CHUNK_BYTES,
     machine::{Receiver, StateMachine},
     mailbox::{Lane, Mailbox},
     peers,
+    runner::Runner,
 };
 
-/// How long a pin is kept after its last use.
+/// How long a pin is kept after its last use by someone who still wants it: the time that a receiver has to restart.
+const PIN_KEPT: Duration = Duration::from_secs(60);
+/// How long a pin is kept after its last use if nobody wants it.
 const PIN_IDLE: Duration = Duration::from_secs(10);
 /// How long a peer may show no sign of fetching before it is sent the snapshot again.
 const FETCH_IDLE: Duration = Duration::from_secs(3);
+/// How often a receiver that fetches nothing shows that it is there.
+const TOUCH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long one part of a file may take to arrive.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(2);
-/// Failures in a row, without a byte between them, after which a fetch is given up.
-const FAILURES_MAX: u32 = 20;
+/// How long a fetch goes on trying without a byte. What it has is kept.
+const GIVE_UP: Duration = Duration::from_secs(10);
 /// Pause after a failure.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// Why a fetch came to nothing.
+#[derive(Debug)]
+pub struct Failed {
+    /// For the log.
+    note: String,
+    /// What was fetched so far may be used by the next one.
+    resumable: bool,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        let resumable = matches!(error, Error::Call(_) | Error::Overdue(_));
+        Self { note: error.chain(), resumable }
+    }
+}
 
 impl<M: StateMachine> Actor<M> {
     /// A follower wants a snapshot at this entry or a later one.
@@ -54,6 +84,7 @@ impl<M: StateMachine> Actor<M> {
             Ok(pinned) => {
                 self.wanted = None;
                 self.pinned = Some(pinned.id);
+                self.pinned_at = self.now();
                 self.snapshot_used_at = self.now();
                 if let Err(error) = self.group.set_snapshot(pinned.position.index, pinned.manifest.into()) {
                     tracing::warn!(%error, "raft has no use for the pinned snapshot");
@@ -89,21 +120,24 @@ impl<M: StateMachine> Actor<M> {
     /// Repeats snapshots that got lost, and ends pins that nobody uses.
     pub(super) fn care_for_snapshots(&mut self) -> Result<(), Error> {
         let now = self.now();
-        let used = self.snapshot_used_at.max(self.handed_out_at());
+        let (fetched, repeated) = (self.pinned_at.max(self.handed_out_at()), self.snapshot_used_at);
+        let idle = now.saturating_sub(fetched);
         let status = self.group.status();
         let receiving: Vec<_> = status.peers.iter().filter(|peer| peer.snapshotting).map(|peer| peer.id).collect();
-        if !receiving.is_empty() && now.saturating_sub(used) > FETCH_IDLE {
-            // A new one: the old one may be from before the receiver became a member, and then it is of no use to it.
-            self.unpin();
+        if !receiving.is_empty() && idle.min(now.saturating_sub(repeated)) > FETCH_IDLE {
+            // The same one again, so that it is resumed; unless it is from before a receiver became a member, or nobody came for long.
+            if idle > PIN_KEPT || !receiving.iter().all(|id| self.group.snapshot_covers(*id)) {
+                self.unpin();
+            }
             receiving.into_iter().for_each(|id| self.group.report_snapshot(id, false));
             self.snapshot_used_at = now;
-        } else if receiving.is_empty() && now.saturating_sub(used) > PIN_IDLE {
+        } else if receiving.is_empty() && idle.min(now.saturating_sub(repeated)) > PIN_IDLE {
             self.unpin();
         }
         self.pin()
     }
 
-    /// Another replica offers its state: it is fetched on a thread of its own while this one goes on.
+    /// Another replica offers its state: a task fetches it while this replica goes on.
     pub(super) fn take_in(&mut self, offer: SnapshotOffer) -> Result<(), Error> {
         let SnapshotOffer { position, from, manifest } = offer;
         if self.fetching.is_some() {
@@ -112,6 +146,12 @@ impl<M: StateMachine> Actor<M> {
         let Some(node) = self.config.hosted.node_of(from.0) else {
             return Ok(self.group.refuse_snapshot(position)?);
         };
+        let complete = self.home.incoming()?.filter(|copy| copy.complete && copy.position == position);
+        if let Some(copy) = complete.filter(|copy| copy.manifest[..] == manifest[..]) {
+            // A crash came between its completion and raft's taking it.
+            self.incoming = Some(copy);
+            return Ok(self.group.accept_snapshot(position)?);
+        }
         let incoming = self.home.begin_incoming(position, &manifest)?;
         let fetch = Fetch {
             config: self.config.clone(),
@@ -120,31 +160,30 @@ impl<M: StateMachine> Actor<M> {
             manifest: manifest.to_vec(),
             node,
         };
-        let thread = std::thread::Builder::new()
-            .name(format!("{} fetch", self.config.identity.group))
-            .spawn(move || {
-                let result = fetch.run().map_err(|error| error.chain());
-                // A closed mailbox needs no news.
-                let _ = fetch.mailbox.put(Lane::Requests, Input::Fetched(position, result));
-            })
-            .map_err(crate::error::storage("start a thread"))?;
-        self.fetching = Some((incoming, thread));
+        let task = self.config.hosted.runtime.spawn(async move {
+            let result = fetch.run().await.map_err(Failed::from);
+            // A closed mailbox needs no news.
+            let _ = fetch.mailbox.put(Lane::Requests, Input::Fetched(position, result));
+        });
+        self.fetching = Some((incoming, task));
         Ok(())
     }
 
     /// A fetch has ended.
-    pub(super) fn fetched(&mut self, position: Position, result: Result<(), String>) -> Result<(), Error> {
-        let Some((incoming, thread)) = self.fetching.take() else { return Ok(()) };
-        // The thread's last act was to say so.
-        let _ = thread.join();
+    pub(super) fn fetched(&mut self, position: Position, result: Result<(), Failed>) -> Result<(), Error> {
+        // The task's last act was to say so.
+        let Some((incoming, _)) = self.fetching.take() else { return Ok(()) };
         match result {
             Ok(()) => {
                 self.home.complete_incoming(&incoming)?;
                 self.incoming = Some(incoming);
                 Ok(self.group.accept_snapshot(position)?)
             }
-            Err(note) => {
-                tracing::warn!(group = %self.config.identity.group, note, "a snapshot could not be fetched");
+            Err(Failed { note, resumable }) => {
+                tracing::warn!(group = %self.config.identity.group, note, resumable, "a snapshot could not be fetched");
+                if !resumable {
+                    self.home.drop_incoming()?;
+                }
                 Ok(self.group.refuse_snapshot(position)?)
             }
         }
@@ -184,15 +223,7 @@ impl<M: StateMachine> Actor<M> {
     }
 }
 
-/// Ends the thread that fetches; the mailbox is closed.
-pub(super) fn join(fetching: Option<(IncomingCopy, JoinHandle<()>)>) {
-    if let Some((_, thread)) = fetching {
-        // It ends by itself when it sees the closed mailbox.
-        let _ = thread.join();
-    }
-}
-
-/// What a fetching thread needs.
+/// What a fetch needs.
 struct Fetch<M: StateMachine> {
     config: Config<M>,
     mailbox: Arc<Mailbox<Input<M>>>,
@@ -202,14 +233,15 @@ struct Fetch<M: StateMachine> {
 }
 
 impl<M: StateMachine> Fetch<M> {
-    fn run(&self) -> Result<(), Error> {
+    async fn run(&self) -> Result<(), Error> {
         let hosted = &self.config.hosted;
-        let _in_runtime = hosted.runtime.enter();
         let (id, _) = M::manifest_position(&self.manifest)?;
         let client =
             PeerClient::new(hosted.connector.channel(&self.node)).max_decoding_message_size(2 * SNAPSHOT_CHUNK_BYTES);
-        let mut receiver = M::receive(Arc::clone(&self.storage), &self.manifest)?;
-        let mut failures = 0;
+        let (storage, manifest) = (Arc::clone(&self.storage), self.manifest.clone());
+        let mut receiver = self.blocking(move || M::receive(storage, &manifest)).await??;
+        let began = Instant::now();
+        let (mut moved_at, mut bytes) = (began, 0);
         while let Some((file, offset)) = receiver.next() {
             if self.mailbox.is_closed() {
                 return Err(Error::Overdue("the fetch of a snapshot"));
@@ -220,49 +252,103 @@ impl<M: StateMachine> Fetch<M> {
                 file: file.clone(),
                 offset,
             };
-            let fetched = hosted.runtime.block_on(self.fetch_file(client.clone(), request, &mut receiver));
+            let fetched;
+            (receiver, fetched) = self.fetch_file(client.clone(), request, receiver, &mut bytes).await?;
             let moved = receiver.next() != Some((file, offset));
-            match fetched {
-                Err(error) if moved => tracing::debug!(error = error.chain(), "a fetch is resumed"),
-                Err(error) if failures >= FAILURES_MAX => return Err(error),
-                Ok(()) if !moved && failures >= FAILURES_MAX => return Err(Error::Overdue("a part of a snapshot")),
-                _ => {}
-            }
             if moved {
-                failures = 0;
-            } else {
-                failures += 1;
-                hosted.runtime.block_on(tokio::time::sleep(RETRY_DELAY));
+                moved_at = Instant::now();
+            }
+            match fetched {
+                Err(error) if !matches!(error, Error::Call(_) | Error::Overdue(_)) => return Err(error),
+                // The pin is gone: another snapshot will be offered.
+                Err(error) if error.kind() == ErrorKind::NotFound => return Err(error),
+                Err(error) if moved_at.elapsed() > GIVE_UP => return Err(error),
+                Ok(()) if moved_at.elapsed() > GIVE_UP => return Err(Error::Overdue("a part of a snapshot")),
+                Err(error) => tracing::debug!(error = error.chain(), "a fetch is resumed"),
+                Ok(()) => {}
+            }
+            if !moved {
+                tokio::time::sleep(RETRY_DELAY).await;
             }
         }
-        receiver.finish()
+        let (group, fetch_ms) = (self.config.identity.group, began.elapsed().as_millis());
+        self.finish(receiver, &client, id).await?;
+        let check_ms = began.elapsed().as_millis().saturating_sub(fetch_ms);
+        tracing::info!(%group, bytes, fetch_ms, check_ms, "a snapshot was fetched and checked");
+        Ok(())
     }
 
-    /// Fetches one file from where it stands to its end, or as far as it goes.
+    /// Checks the copy; meanwhile the sender is told that somebody needs its pin.
+    async fn finish(&self, receiver: M::Receiver, client: &PeerClient<Channel>, id: u64) -> Result<(), Error> {
+        let finished = self.blocking(move || receiver.finish());
+        tokio::pin!(finished);
+        loop {
+            tokio::select! {
+                biased;
+                finished = &mut finished => return finished?,
+                () = tokio::time::sleep(TOUCH_INTERVAL) => {}
+            }
+            let group = self.config.identity.group.number();
+            let mut touch = Request::new(FetchSnapshotRequest { group, snapshot_id: id, ..Default::default() });
+            peers::name_caller(&mut touch, &self.config.hosted.node, self.config.identity.cluster);
+            let mut client = client.clone();
+            // A sender that is gone does not matter any more.
+            let _ = tokio::time::timeout(CHUNK_TIMEOUT, client.fetch_snapshot(touch)).await;
+        }
+    }
+
+    /// Runs what reads and writes files.
+    async fn blocking<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+        let runner: &Runner = &self.config.hosted.tuning.runner;
+        runner.blocking(job).await.ok_or(Error::Overdue("a write of a snapshot"))
+    }
+
+    /// Fetches one file from where it stands to its end, or as far as it goes. The receiver comes back either way.
     async fn fetch_file(
         &self,
         mut client: PeerClient<Channel>,
         request: FetchSnapshotRequest,
-        receiver: &mut M::Receiver,
-    ) -> Result<(), Error> {
+        mut receiver: M::Receiver,
+        bytes: &mut u64,
+    ) -> Result<(M::Receiver, Result<(), Error>), Error> {
         let (file, mut offset) = (request.file.clone(), request.offset);
         let mut request = Request::new(request);
         peers::name_caller(&mut request, &self.config.hosted.node, self.config.identity.cluster);
-        let overdue = |_| Error::Overdue("a part of a snapshot");
         let call = tokio::time::timeout(CHUNK_TIMEOUT, client.fetch_snapshot(request));
-        let mut chunks = call.await.map_err(overdue)??.into_inner();
+        let mut chunks = match call.await {
+            Ok(Ok(answer)) => answer.into_inner(),
+            Ok(Err(status)) => return Ok((receiver, Err(status.into()))),
+            Err(_) => return Ok((receiver, Err(Error::Overdue("a part of a snapshot")))),
+        };
         while !self.mailbox.is_closed() {
-            let chunk = tokio::time::timeout(CHUNK_TIMEOUT, chunks.message()).await.map_err(overdue)??;
-            let Some(chunk) = chunk else {
+            let chunk = match next_chunk(&mut chunks).await {
+                Ok(Some(chunk)) => chunk,
                 // The sender has no more. For an empty file that is all there is to take.
-                return if offset == 0 { receiver.write(&file, 0, &[]) } else { Ok(()) };
+                Ok(None) if offset == 0 => SnapshotChunk::default(),
+                Ok(None) => break,
+                Err(error) => return Ok((receiver, Err(error))),
             };
-            receiver.write(&file, offset, &chunk.data)?;
+            let (name, at) = (file.clone(), offset);
             offset = offset.saturating_add(chunk.data.len() as u64);
-            if receiver.next().is_none_or(|(next, at)| next != file || at != offset) {
-                break;
+            *bytes += chunk.data.len() as u64;
+            let last = chunk.data.is_empty();
+            let written;
+            (receiver, written) = self
+                .blocking(move || {
+                    let written = receiver.write(&name, at, &chunk.data);
+                    (receiver, written)
+                })
+                .await?;
+            if written.is_err() || last || receiver.next().is_none_or(|(next, at)| next != file || at != offset) {
+                return Ok((receiver, written));
             }
         }
-        Ok(())
+        Ok((receiver, Ok(())))
     }
+}
+
+/// The next part of a file; none at its end.
+async fn next_chunk(chunks: &mut Streaming<SnapshotChunk>) -> Result<Option<SnapshotChunk>, Error> {
+    let chunk = tokio::time::timeout(CHUNK_TIMEOUT, chunks.message()).await;
+    Ok(chunk.map_err(|_| Error::Overdue("a part of a snapshot"))??)
 }

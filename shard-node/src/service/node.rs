@@ -31,8 +31,9 @@ impl Node for NodeService {
         _request: Request<v1::NodeStatusRequest>,
     ) -> Result<Response<v1::NodeStatusResponse>, Status> {
         let hosted = Arc::clone(&self.hosted);
-        let report = tokio::task::spawn_blocking(move || hosted.report()).await;
-        let report = report.map_err(|_| Refusal::new(Reason::Internal, "the status could not be read"))?;
+        let runner = hosted.tuning.runner.clone();
+        let report = runner.blocking(move || hosted.report()).await;
+        let report = report.ok_or_else(|| Refusal::new(Reason::Internal, "the status could not be read"))?;
         Ok(Response::new(report))
     }
 

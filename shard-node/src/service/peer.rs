@@ -46,8 +46,9 @@ impl Peer for PeerService {
         let mut closing = self.hosted.closing.subscribe();
         loop {
             let next = tokio::select! {
-                next = messages.next() => next,
+                biased;
                 _ = closing.wait_for(|closing| *closing) => None,
+                next = messages.next() => next,
             };
             let Some(message) = next.transpose()? else { break };
             if message.cluster_id.as_ref() != self.hosted.cluster.as_bytes() {

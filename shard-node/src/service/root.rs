@@ -1,10 +1,16 @@
 //! The `Root` service: the decision log. Commands go through raft, reads by one ReadIndex for all that wait.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
+use coppice_env::bug::{Bug, planted};
+use coppice_process::ledger;
 use coppice_proto::v1::{self, root_client::RootClient, root_server::Root};
 use coppice_root::Outcome;
 use coppice_types::Reason;
+use coppice_verify::header::{Body, Header};
 use futures::future::join_all;
 use tonic::{Request, Response, Status};
 
@@ -39,6 +45,19 @@ impl RootService {
         self.replica()?.command(command).await?
     }
 
+    /// A ledger is founded, and later led, only with the parameters and first shards that the nodes were configured with: digests
+    /// depend on them.
+    fn check_genesis(&self, genesis: &[u8]) -> Result<(), Refusal> {
+        let ledger = self.hosted.forming.read().unwrap_or_else(PoisonError::into_inner).ledger;
+        let (Some(ledger), false) = (ledger, genesis.is_empty()) else { return Ok(()) };
+        let header =
+            Header::decode(genesis).map_err(|error| Refusal::new(Reason::InvalidArgument, error.to_string()))?;
+        match header.body {
+            Body::Genesis(genesis) if ledger::digest(&genesis.params, &genesis.shard_map) == ledger => Ok(()),
+            _ => Err(Refusal::new(Reason::InvalidArgument, "the coordinator's [ledger] is not that of the nodes")),
+        }
+    }
+
     /// The clocks of the root replicas that answer in time, this one's first.
     async fn clocks(&self) -> Result<Vec<u64>, Refusal> {
         let status = self.replica()?.status();
@@ -63,6 +82,7 @@ fn unexpected() -> Refusal {
 #[tonic::async_trait]
 impl Root for RootService {
     async fn take_over(&self, request: Request<v1::TakeOverRequest>) -> Result<Response<v1::TakeOverResponse>, Status> {
+        self.check_genesis(&request.get_ref().genesis)?;
         let clock_ms = self.hosted.clock.wall_ms();
         let Outcome::TookOver { term } = self.run(root::take_over(request.into_inner(), clock_ms)?).await? else {
             return Err(unexpected().into());
@@ -78,11 +98,13 @@ impl Root for RootService {
         &self,
         request: Request<v1::AppendHeaderRequest>,
     ) -> Result<Response<v1::AppendHeaderResponse>, Status> {
-        let Outcome::Appended { log_size, log_root, .. } = self.run(root::append_header(request.into_inner())?).await?
+        let Outcome::Appended { log_size, log_root, path, .. } =
+            self.run(root::append_header(request.into_inner())?).await?
         else {
             return Err(unexpected().into());
         };
-        Ok(Response::new(v1::AppendHeaderResponse { log_size, log_root: convert::to_bytes(&log_root) }))
+        let inclusion = Some(v1::HashPath { hashes: path.iter().map(convert::to_bytes).collect() });
+        Ok(Response::new(v1::AppendHeaderResponse { log_size, log_root: convert::to_bytes(&log_root), inclusion }))
     }
 
     async fn open_root_session(
@@ -97,10 +119,22 @@ impl Root for RootService {
         Ok(Response::new(v1::OpenSessionResponse { highest_number, batch_hash, window }))
     }
 
+    async fn set_pin(&self, request: Request<v1::PinRequest>) -> Result<Response<v1::PinResponse>, Status> {
+        let command = root::set_pin(&request.into_inner(), self.hosted.clock.wall_ms())?;
+        let Outcome::Pinned(pin) = self.run(command).await? else { return Err(unexpected().into()) };
+        Ok(Response::new(v1::PinResponse { pin: Some(root::to_pin(&pin)) }))
+    }
+
+    async fn drop_pin(&self, request: Request<v1::UnpinRequest>) -> Result<Response<v1::UnpinResponse>, Status> {
+        let command = root::drop_pin(&request.into_inner(), self.hosted.clock.wall_ms())?;
+        let Outcome::Unpinned { found } = self.run(command).await? else { return Err(unexpected().into()) };
+        Ok(Response::new(v1::UnpinResponse { found }))
+    }
+
     async fn read_root(&self, request: Request<v1::ReadRootRequest>) -> Result<Response<v1::ReadRootResponse>, Status> {
         let request = request.into_inner();
         let replica = self.replica()?;
-        if !request.stale_ok {
+        if !request.stale_ok && !planted(Bug::StaleLeaderRead) {
             replica.read_index().await?;
         }
         let clock = Arc::clone(&self.hosted.clock);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coppice_engine::{RangePage, ShardState, View};
 use coppice_proto::v1::{self, shard_scan_request::Scan, shard_server::Shard};
-use coppice_types::{GroupId, Reason};
+use coppice_types::{GroupId, Reason, Version};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -16,7 +16,7 @@ use crate::{
     limits::{SCAN_CHUNK_BYTES, STREAM_QUEUE_MAX},
     refusal::Refusal,
     replica::ReplicaHandle,
-    shard::{Command, Context, ShardMachine},
+    shard::{Command, Context, ShardMachine, decode_journal},
 };
 
 /// Most records of one page of a scan.
@@ -97,6 +97,7 @@ impl Shard for ShardService {
                 Scan::Range(range) => source.range(range, &sender).await,
                 Scan::History(history) => source.history(history, &sender).await,
                 Scan::Diff(diff) => source.diff(diff, &sender).await,
+                Scan::Journal(journal) => source.journal(journal, &sender).await,
             };
             if let Err(refusal) = done {
                 // A caller that has gone needs no error.
@@ -240,6 +241,34 @@ impl Source {
         chunk.end(false, sender).await;
         Ok(())
     }
+
+    /// Kept journals of the versions that the state builds on, page by page.
+    async fn journal(&self, scan: v1::JournalScan, sender: &Sender) -> Result<(), Refusal> {
+        let Self { context, state, .. } = *self;
+        let to = Version(scan.to_version).min(state.version);
+        let mut from = Version(scan.from_version);
+        while from <= to {
+            let read = move |machine: &ShardMachine| {
+                machine.readable(&context, &state)?;
+                machine.engine().journals(&state, from, to, SCAN_CHUNK_BYTES).map_err(refused)
+            };
+            let page = self.replica.read(read).await?;
+            let Some(last) = page.last().map(|kept| kept.version) else { break };
+            let mut journals = Vec::with_capacity(page.len());
+            for kept in page {
+                let broken = |_| Refusal::new(Reason::Corrupted, "a kept journal is malformed");
+                let lists = decode_journal(&kept.bytes).map_err(broken)?.into_iter().map(Bytes::from).collect();
+                journals.push(v1::ShardJournal { version: kept.version.0, lists });
+            }
+            let message = v1::ShardScanResponse { journals, ..v1::ShardScanResponse::default() };
+            if sender.send(Ok(message)).await.is_err() {
+                return Ok(());
+            }
+            from = last.next();
+        }
+        send(sender, Vec::new(), Vec::new(), Some(v1::ScanEnd::default())).await;
+        Ok(())
+    }
 }
 
 /// The least key above `key`.
@@ -256,7 +285,8 @@ async fn send(
     before: Vec<v1::ShardRecord>,
     end: Option<v1::ScanEnd>,
 ) -> bool {
-    sender.send(Ok(v1::ShardScanResponse { records, before, end })).await.is_ok()
+    let message = v1::ShardScanResponse { records, before, end, journals: Vec::new() };
+    sender.send(Ok(message)).await.is_ok()
 }
 
 /// Records that make up the next message.

@@ -16,6 +16,8 @@ use crate::refusal::Refusal;
 const COMMAND_VERSION: u8 = 1;
 /// The kind of a Prepare.
 const PREPARE: u8 = 0;
+/// The kind of a Prepare whose journal is kept.
+const PREPARE_KEPT: u8 = 7;
 /// Most merges that one Prepare installs.
 const MERGES_MAX: usize = 16;
 /// Most trees that one merge takes.
@@ -88,6 +90,8 @@ pub struct Prepare {
     pub merges: Vec<MergeName>,
     /// Folded: ascending keys, each once.
     pub operations: Vec<Operation>,
+    /// Encoded operation lists of the version's batches, where the ledger keeps them.
+    pub journal: Vec<Vec<u8>>,
 }
 
 /// A decided rollback or prune.
@@ -133,9 +137,36 @@ fn put_count(out: &mut Writer, count: usize) {
     out.u32(u32::try_from(count).expect("counts are checked before a command is encoded"));
 }
 
+/// The operation lists of a version, as a shard keeps them.
+pub(super) fn encode_journal(lists: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = Writer::new();
+    put_count(&mut out, lists.len());
+    lists.iter().for_each(|list| out.str32(list));
+    out.into_bytes()
+}
+
+fn take_journal(input: &mut Reader<'_>) -> Result<Vec<Vec<u8>>, CodecError> {
+    let mut lists = Vec::new();
+    for _ in 0..input.u32()? {
+        lists.push(input.str32()?.to_vec());
+    }
+    Ok(lists)
+}
+
+/// Reads what `encode_journal` wrote.
+///
+/// # Errors
+/// If the bytes are no journal.
+pub fn decode_journal(bytes: &[u8]) -> Result<Vec<Vec<u8>>, CodecError> {
+    let mut input = Reader::new(bytes);
+    let lists = take_journal(&mut input)?;
+    input.finish()?;
+    Ok(lists)
+}
+
 /// Whether an encoded command is a Prepare.
 pub(super) fn is_prepare(bytes: &[u8]) -> bool {
-    bytes.get(1) == Some(&PREPARE)
+    matches!(bytes.get(1), Some(&(PREPARE | PREPARE_KEPT)))
 }
 
 impl Command {
@@ -149,7 +180,12 @@ impl Command {
         out.u64(self.context.admin_sequence);
         put_state(&mut out, &self.context.decided);
         match &self.body {
-            Body::Prepare(prepare) => prepare.encode(&mut out),
+            Body::Prepare(prepare) => {
+                prepare.encode(&mut out);
+                if !prepare.journal.is_empty() {
+                    out.raw(&encode_journal(&prepare.journal));
+                }
+            }
             Body::Finalize | Body::Adopt => {}
             Body::Abort { version, prepare_id } => {
                 out.u64(version.0);
@@ -182,6 +218,14 @@ impl Command {
         let decided = take_state(&mut input)?;
         let body = match kind {
             PREPARE => Body::Prepare(Prepare::decode(&mut input)?),
+            PREPARE_KEPT => {
+                let prepare = Prepare::decode(&mut input)?;
+                let journal = take_journal(&mut input)?;
+                if journal.is_empty() {
+                    return Err(CodecError::Malformed("journal"));
+                }
+                Body::Prepare(Prepare { journal, ..prepare })
+            }
             1 => Body::Finalize,
             2 => Body::Abort {
                 version: Version(input.u64()?),
@@ -221,7 +265,8 @@ impl Command {
 impl Body {
     fn kind(&self) -> u8 {
         match self {
-            Self::Prepare(_) => PREPARE,
+            Self::Prepare(prepare) if prepare.journal.is_empty() => PREPARE,
+            Self::Prepare(_) => PREPARE_KEPT,
             Self::Finalize => 1,
             Self::Abort { .. } => 2,
             Self::Adopt => 3,
@@ -263,7 +308,7 @@ impl Prepare {
         for _ in 0..input.u32()? {
             operations.push(Operation::decode(input)?);
         }
-        Ok(Self { stamp, attempt, base, merges, operations })
+        Ok(Self { stamp, attempt, base, merges, operations, journal: Vec::new() })
     }
 
     fn check(&self, params: &Params) -> Result<(), Refusal> {
@@ -275,6 +320,9 @@ impl Prepare {
             || self.merges.iter().any(|merge| !(2..=INPUTS_MAX).contains(&merge.inputs.len()))
         {
             return invalid("a Prepare installs at most 16 merges of 2 to 16 trees each");
+        }
+        if !params.journals_kept && !self.journal.is_empty() {
+            return invalid("this ledger keeps no operation lists");
         }
         if !self.operations.is_sorted_by(|a, b| a.key < b.key) {
             return invalid("the operations of a Prepare have ascending keys, each once");
@@ -344,6 +392,7 @@ mod tests {
                 Operation { key: b"a".to_vec(), change: Change::Put(b"1".to_vec()) },
                 Operation { key: b"b".to_vec(), change: Change::Delete },
             ],
+            journal: Vec::new(),
         }
     }
 
@@ -352,6 +401,7 @@ mod tests {
             |operation| Body::Execute(Execute { admin_sequence: 4, operation, boundary: state(5), newest: state(9) });
         [
             Body::Prepare(prepare()),
+            Body::Prepare(Prepare { journal: vec![b"list".to_vec(), Vec::new()], ..prepare() }),
             Body::Finalize,
             Body::Abort { version: Version(10), prepare_id: PrepareId { term: 7, attempt: 4 } },
             Body::Adopt,
@@ -385,7 +435,7 @@ mod tests {
         bytes[0] = 2;
         assert_eq!(Command::decode(&bytes), Err(CodecError::Malformed("command version")));
         bytes[0] = 1;
-        bytes[1] = 7;
+        bytes[1] = 8;
         assert_eq!(Command::decode(&bytes), Err(CodecError::Malformed("command kind")));
     }
 

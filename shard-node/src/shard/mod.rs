@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use coppice_engine::{self as engine, Engine, ForestShape, MergeName, PrepareId, ShardState, StageRequest};
+use coppice_env::bug::{Bug, planted, strikes};
 use coppice_types::{Digest, Reason, Term, Version, codec::Writer};
 
 mod command;
@@ -22,7 +23,7 @@ mod protocol;
 #[cfg(test)]
 mod tests;
 
-pub use command::{AdminOperation, Body, Command, Context, Execute, Prepare};
+pub use command::{AdminOperation, Body, Command, Context, Execute, Prepare, decode_journal};
 pub use machine::{ShardConfig, ShardReceiver};
 pub use protocol::{Fence, FenceName, Protocol};
 
@@ -115,7 +116,7 @@ impl ShardMachine {
     /// # Errors
     /// If an admin operation is missing here, the version is fenced, or the state is not here (yet).
     pub fn readable(&self, context: &Context, state: &ShardState) -> Result<(), Refusal> {
-        if context.admin_sequence > self.protocol.executed {
+        if context.admin_sequence > self.protocol.executed && !planted(Bug::MissedAdminServed) {
             return Err(self.missed_admin());
         }
         if self.protocol.fence.is_some_and(|fence| state.version > fence.target) {
@@ -135,7 +136,9 @@ impl ShardMachine {
             return self.execute(context, execute);
         }
         self.check_admin(context)?;
-        self.settle(&context.decided)?;
+        if !planted(Bug::NewTermDropsDecided) || !matches!(command.body, Body::Adopt) {
+            self.settle(&context.decided)?;
+        }
         match &command.body {
             Body::Prepare(prepare) => return self.prepare(context, prepare),
             Body::Finalize | Body::Execute(_) => {}
@@ -191,7 +194,9 @@ impl ShardMachine {
         self.protocol.adopted = context.term;
         self.protocol.aborted.clear();
         // Fences of earlier terms came to nothing: the header would have made this an Execute first.
-        self.protocol.lift(FenceName { term: Term(context.term.0.saturating_sub(1)), attempt: u64::MAX });
+        if !planted(Bug::FenceNotLifted) {
+            self.protocol.lift(FenceName { term: Term(context.term.0.saturating_sub(1)), attempt: u64::MAX });
+        }
     }
 
     fn check_adopted(&self, context: &Context) -> Result<(), Stop> {
@@ -226,6 +231,10 @@ impl ShardMachine {
             return Err(Refusal::new(Reason::BaseMismatch, message).into());
         }
         let state = self.stage(prepare, prepare_id)?;
+        if !prepare.journal.is_empty() {
+            let journal = command::encode_journal(&prepare.journal);
+            self.engine.keep_journal(&state, prepare_id, &journal).map_err(failed)?;
+        }
         self.reply(Some(state))
     }
 
@@ -241,6 +250,8 @@ impl ShardMachine {
         let operations = spoiled.as_slice();
         #[cfg(not(test))]
         let operations = prepare.operations.as_slice();
+        let strikes = strikes(Bug::OneDigestBelieved, 50);
+        let operations = if strikes { operations.get(1..).unwrap_or_default() } else { operations };
         let request =
             StageRequest { stamp: prepare.stamp, prepare_id, base: prepare.base, merges: &prepare.merges, operations };
         match self.engine.stage(&request) {

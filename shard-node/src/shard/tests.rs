@@ -56,6 +56,7 @@ impl Talk {
             base,
             merges: Vec::new(),
             operations: vec![Operation { key: b"key".to_vec(), change: Change::Put(value.as_bytes().to_vec()) }],
+            journal: Vec::new(),
         })
     }
 
@@ -425,6 +426,7 @@ fn random_command(rng: &mut SimRng, known: &[ShardState], executed: u64, term: u
                     change: if pick(4) == 0 { Change::Delete } else { Change::Put(vec![7; 3]) },
                 })
                 .collect(),
+            journal: Vec::new(),
         }),
         11 | 12 => Body::Finalize,
         13 => Body::Abort { version: base.version, prepare_id: PrepareId { term, attempt: pick(40) } },

@@ -4,11 +4,11 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use coppice_env::{SimStorage, SystemClock};
 use coppice_proto::{
-    status,
+    Channel, status,
     v1::{self, root_client::RootClient, shard_client::ShardClient, shard_command_request::Command as Wire},
 };
 use coppice_types::{ClusterId, ErrorKind, GroupId, Params, Reason, ShardId};
-use tonic::{Status, transport::Channel};
+use tonic::Status;
 
 use crate::{Bootstrap, DuplexNet, Error, Handle, Node, Options, ReplicaOptions, Tuning, raft_id};
 

@@ -45,6 +45,73 @@ async fn versions_are_prepared_finalized_aborted_and_read_from_every_replica() {
     assert_eq!(status::reason(&refusal), Some(Reason::NotLeader));
 }
 
+/// The bytes of the state that a node is taking in, and the name of its directory.
+fn taken_in(cluster: &Cluster, ordinal: u32) -> Option<(String, u64)> {
+    use coppice_env::OpenMode;
+    let storage = cluster.disks[&ordinal].storage().subdir(&crate::home::directory(SHARD)).expect("a directory");
+    let states = storage.list("").ok()?.into_iter().filter(|name| name.starts_with("state-"));
+    let newest = states.max()?;
+    let files = storage.list(&newest).ok()?;
+    let len = |name: &String| storage.open(&format!("{newest}/{name}"), OpenMode::Existing)?.len();
+    Some((newest.clone(), files.iter().filter_map(|name| len(name).ok()).sum()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_whose_receiver_is_cut_off_and_restarted_goes_on_where_it_stood() {
+    const VALUES: u64 = 24;
+    let cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    let value = "x".repeat(900 << 10);
+    for at in 0..VALUES {
+        leader.commit(&format!("key-{at}"), &value).await;
+    }
+    let sender = cluster.leader(SHARD).await;
+    let receiver = if sender == 3 { 2 } else { 3 };
+    cluster.node(receiver).wipe_replica(SHARD).await.expect("wiped");
+    let node = cluster.node(receiver).clone();
+    let joining = tokio::spawn(async move { node.replace_replica(SHARD).await });
+    let (directory, before) =
+        until("some bytes are there", async || taken_in(&cluster, receiver).filter(|(_, bytes)| *bytes > 512 << 10))
+            .await;
+    cluster.net.cut(&name(sender), &name(receiver));
+    cluster.node(receiver).stop_replica(SHARD).await.expect("stopped");
+    let (_, kept) = taken_in(&cluster, receiver).expect("it is kept");
+    assert!(kept >= before && kept < VALUES * (900 << 10), "it was cut off on its way: {kept} bytes");
+    // Commits go on meanwhile.
+    leader.commit("meanwhile", "y").await;
+    let stored = crate::Node::stored_raft_id(cluster.disks[&receiver].storage().as_ref(), SHARD);
+    let id = stored.expect("read").expect("it has begun");
+    cluster.net.heal(&name(sender), &name(receiver));
+    let options = ReplicaOptions { group: SHARD, raft_id: id, bootstrap: Bootstrap::Join };
+    cluster.node(receiver).start_replica(options).await.expect("started");
+    joining.await.expect("no panic").expect("it joined");
+    leader.wait_for(receiver, "meanwhile", "y").await;
+    leader.wait_for(receiver, "key-7", &value).await;
+    let (now, _) = taken_in(&cluster, receiver).expect("it is installed");
+    assert_eq!(now, directory, "what was there was used: a new transfer would have had a directory of its own");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_serving_while_its_replicas_vote_and_know_a_leader() {
+    use tonic_health::{ServingStatus, pb::HealthCheckRequest, pb::health_client::HealthClient};
+    let cluster = Cluster::start(3).await;
+    let client = HealthClient::new(cluster.caller().channels[&1].clone());
+    let serving = async || {
+        let answer = client.clone().check(HealthCheckRequest { service: String::new() }).await;
+        answer.expect("it answers").into_inner().status == ServingStatus::Serving as i32
+    };
+    until("it serves", async || serving().await.then_some(())).await;
+    for ordinal in 2..=3 {
+        cluster.node(ordinal).stop_replica(SHARD).await.expect("stopped");
+    }
+    until("it does not serve", async || (!serving().await).then_some(())).await;
+    for ordinal in 2..=3 {
+        let options = cluster.options(ordinal, CLUSTER).replicas.remove(1);
+        cluster.node(ordinal).start_replica(options).await.expect("started");
+    }
+    until("it serves again", async || serving().await.then_some(())).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commits_go_on_when_leaders_stop_and_stopped_replicas_catch_up() {
     let cluster = Cluster::start(3).await;
@@ -79,15 +146,18 @@ async fn replicas_stop_and_start_with_and_without_disk_under_load() {
             cluster.restart(ordinal, SHARD).await;
             until("it has caught up", async || caught_up(&cluster, ordinal)).await;
         }
+        let mut ids = Vec::new();
         for ordinal in 1..=3 {
             cluster.node(ordinal).wipe_replica(SHARD).await.expect("wiped");
             let id = cluster.node(ordinal).replace_replica(SHARD).await.expect("replaced");
-            assert_eq!(id, raft_id(ordinal, 2));
+            assert_eq!(crate::ordinal(id), ordinal);
+            ids.push(id);
             until("it has caught up", async || caught_up(&cluster, ordinal)).await;
         }
         stop.send(()).expect("the load runs");
+        ids
     };
-    let (leader, ()) = tokio::join!(load, chaos);
+    let (leader, ids) = tokio::join!(load, chaos);
     let last = leader.decided().version;
     assert!(last > 20, "the load did little: {last}");
     for ordinal in 1..=3 {
@@ -98,7 +168,7 @@ async fn replicas_stop_and_start_with_and_without_disk_under_load() {
         }
     }
     let voters = cluster.replica(1, SHARD).expect("it runs").voters;
-    assert_eq!(voters, vec![raft_id(1, 2), raft_id(2, 2), raft_id(3, 2)]);
+    assert_eq!(voters, ids);
 }
 
 /// A replica votes or leads, and has applied what the group's leader knows as committed.

@@ -184,7 +184,8 @@ fn plain(value: &Value) -> String {
 /// If there is no answer, or a file cannot be read or written.
 pub async fn checkpoint(client: &Client, args: &args::Checkpoint, output: Output) -> Result<(), Failure> {
     let old_size = args.since.as_deref().map(size_of_checkpoint).transpose()?.unwrap_or(0);
-    let answer = client.checkpoint(old_size).await?;
+    let answer =
+        if args.cosigned { client.cosigned_checkpoint(old_size).await? } else { client.checkpoint(old_size).await? };
     super::read::save(args.proof.as_deref(), &answer.standing)?;
     let note = String::from_utf8(answer.checkpoint.to_vec()).map_err(|_| Error::Malformed("checkpoint"))?;
     let mut lines = note.lines();

@@ -22,7 +22,7 @@ const SHOWN_CHARS: usize = 72;
 /// If the key is not there, or the read is refused.
 pub async fn get(client: &Client, args: &Get, output: Output) -> Result<(), Failure> {
     let key = text::parse_key(&args.key)?;
-    let read = read_options(&args.at, args.proof.is_some());
+    let read = read_options(&args.at, args.proof.is_some(), args.cosigned);
     let response = client.get(v1::GetRequest { key: key.clone().into(), read: Some(read) }).await?;
     let record = response.record.ok_or(Error::Malformed("no record"))?;
     let at = response.read_at.ok_or(Error::Malformed("no version"))?;
@@ -60,7 +60,7 @@ pub async fn range(client: &Client, args: &Range, trusting: bool, output: Output
         low: low.into(),
         high: (!high.is_empty()).then(|| high.into()),
         limit: args.limit.unwrap_or(0),
-        read: Some(read_options(&args.at, args.proof.is_some())),
+        read: Some(read_options(&args.at, args.proof.is_some(), args.cosigned)),
     };
     if trusting {
         // Nothing is shown before all of it is proven.
@@ -123,7 +123,7 @@ pub async fn history(client: &Client, args: &History, output: Output) -> Result<
     let request = v1::HistoryRequest {
         key: key.clone().into(),
         limit: args.limit.unwrap_or(0),
-        read: Some(read_options(&args.at, false)),
+        read: Some(read_options(&args.at, false, false)),
     };
     let mut stream = client.history(request).await?;
     let (mut changes, mut truncated) = (0_u64, false);
@@ -205,12 +205,13 @@ fn print_difference(before: &v1::Record, after: &v1::Record, output: Output) -> 
     output.result(&Value::Object(object), || format!("{sign} {key}\t{}", text::shorten(&value, SHOWN_CHARS)))
 }
 
-fn read_options(at: &At, want_proof: bool) -> v1::ReadOptions {
+fn read_options(at: &At, want_proof: bool, cosigned: bool) -> v1::ReadOptions {
     v1::ReadOptions {
         at: at.version.map(|version| v1::Stamp { epoch: at.epoch.unwrap_or(0), version }),
         any_epoch: at.epoch.is_none(),
         want_proof,
         stale_ok: false,
+        cosigned,
     }
 }
 

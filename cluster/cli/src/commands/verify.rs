@@ -5,6 +5,7 @@ use std::{fs, path::Path};
 use coppice_verify::{
     check::{self, Answer, Claim, Record, Verified},
     note::VerifierKey,
+    policy::{Cosigned, Examined, Policy},
 };
 use serde_json::{Map, Value, json};
 
@@ -20,13 +21,22 @@ use crate::{
 /// # Errors
 /// If the proof does not hold, or a file cannot be read.
 pub fn verify(args: &args::Verify, output: Output) -> Result<(), Failure> {
-    let key = parse_vkey(&args.key)?;
     let file = read(&args.file)?;
     let newer = args.checkpoint.as_deref().map(read).transpose()?;
-    match check::verify(&file, &key, newer.as_deref()) {
-        Ok(verified) => {
-            let object = proven(&verified, output)?;
-            output.result(&Value::Object(object.clone()), || describe(&object, &verified))
+    let verified = match (&args.policy, &args.key) {
+        (Some(policy), key) => {
+            let policy = parse_policy(policy, key.as_deref())?;
+            check::verify_under(&file, &policy, newer.as_deref()).map(|(verified, examined)| (verified, Some(examined)))
+        }
+        (None, Some(key)) => check::verify(&file, &parse_vkey(key)?, newer.as_deref()).map(|verified| (verified, None)),
+        (None, None) => return Err(Failure::usage("neither --key nor --policy says whom to believe")),
+    };
+    match verified {
+        Ok((verified, examined)) => {
+            let mut object = proven(&verified, output)?;
+            let cosignatures = examined.as_ref().map_or(Value::Null, |examined| json!(cosignatures(examined)));
+            object.insert("cosignatures".to_owned(), cosignatures);
+            output.result(&Value::Object(object.clone()), || describe(&object, &verified, examined.as_ref()))
         }
         Err(failure) => {
             let object = json!({ "valid": false, "failed_step": failure.step.name(), "error": failure.to_string() });
@@ -57,6 +67,26 @@ pub fn parse_vkey(argument: &str) -> Result<VerifierKey, Failure> {
         Failure::usage(format!("`{}` is no public key: {error}", text::shorten(text.trim(), 80)))
             .hint("A ledger's public key is in its `ledger.vkey`: --key @FILE takes it from there.")
     })
+}
+
+/// Reads a policy. A key that is given is the only log that it believes.
+///
+/// # Errors
+/// If it is none, or names other logs.
+pub fn parse_policy(path: &Path, key: Option<&str>) -> Result<Policy, Failure> {
+    let wrong = |what: String| Failure::usage(format!("{}: {what}", path.display()));
+    let mut policy = Policy::parse(&read(path)?).map_err(|error| wrong(error.to_string()))?;
+    match key {
+        Some(key) if policy.believe_only(&parse_vkey(key)?) => Ok(policy),
+        Some(_) => Err(wrong("it names other logs than the key's".to_owned())),
+        None if policy.logs().is_empty() => Err(wrong("it names no log: say which by --key".to_owned())),
+        None => Ok(policy),
+    }
+}
+
+fn cosignatures(examined: &Examined) -> Vec<Value> {
+    let one = |it: &Cosigned| json!({ "witness": String::from_utf8_lossy(&it.witness), "key_name": it.key_name, "time": it.time });
+    examined.cosignatures.iter().map(one).collect()
 }
 
 /// What was proven, as an object.
@@ -155,7 +185,7 @@ fn put_key(
 }
 
 /// What was proven, in a few lines.
-fn describe(object: &Map<String, Value>, verified: &Verified<'_>) -> String {
+fn describe(object: &Map<String, Value>, verified: &Verified<'_>, examined: Option<&Examined>) -> String {
     let field = |name: &str| match object.get(name) {
         Some(Value::String(text)) => text::shorten(text, 100),
         Some(value) => value.to_string(),
@@ -191,8 +221,15 @@ fn describe(object: &Map<String, Value>, verified: &Verified<'_>) -> String {
         .newer
         .as_ref()
         .map_or_else(String::new, |newer| format!("\n  it still stands at {} entries", newer.size));
+    let cosigned = examined.map_or_else(String::new, |examined| {
+        let names = examined.cosignatures.iter().map(|it| String::from_utf8_lossy(&it.witness).into_owned());
+        match names.collect::<Vec<_>>() {
+            names if names.is_empty() => "\n  the policy asks for no cosignatures".to_owned(),
+            names => format!("\n  cosigned by {}", names.join(", ")),
+        }
+    });
     format!(
-        "valid: {what}\n  at version {} of epoch {}, signed by {} at {} entries of its root log{stands}",
+        "valid: {what}\n  at version {} of epoch {}, signed by {} at {} entries of its root log{stands}{cosigned}",
         field("version"),
         field("epoch"),
         verified.checkpoint.origin,

@@ -14,8 +14,13 @@ use coppice_shard_node::{
 };
 use coppice_types::{ClusterId, ErrorKind, GroupId};
 use coppice_verify::note::SignerKey;
-use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle, time::timeout};
-use tokio_stream::{StreamExt, wrappers::TcpListenerStream};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+    task::JoinHandle,
+    time::timeout,
+};
+use tokio_stream::{Stream, StreamExt, wrappers::TcpListenerStream};
 
 use super::shape::Shape;
 use crate::failure::{Code, Failure};
@@ -36,6 +41,12 @@ pub struct Options {
     pub key: SignerKey,
     /// Where the coordinator listens.
     pub listen: SocketAddr,
+    /// Where the root log is served over HTTP, if anywhere.
+    pub http_listen: Option<SocketAddr>,
+    /// Who is asked to cosign checkpoints; a majority of them counts.
+    pub witnesses: Vec<coordinator::Witness>,
+    /// Which versions are kept; all, if nothing is said.
+    pub retention: Option<coordinator::Retention>,
     /// How replicas pace themselves.
     pub tuning: Tuning,
 }
@@ -49,6 +60,7 @@ pub struct Cluster {
     service: JoinHandle<Result<(), coordinator::Error>>,
     shutdown: oneshot::Sender<()>,
     endpoint: String,
+    log_url: Option<String>,
 }
 
 /// The name of a node.
@@ -62,14 +74,14 @@ impl Cluster {
     /// # Errors
     /// If a replica cannot be started, the port cannot be had, or no leader is found in time.
     pub async fn start(options: Options) -> Result<Self, Failure> {
-        let Options { storage, shape, key, listen, tuning } = options;
+        let Options { storage, shape, key, listen, http_listen, witnesses, retention, tuning } = options;
         let cluster = cluster_id(key.name())?;
         let map = shape.shard_map()?;
-        let listener = TcpListener::bind(listen).await.map_err(|error| {
-            Failure::usage(format!("cannot listen on {listen}: {error}"))
-                .hint("--listen takes another address; port 0 a free port.")
-        })?;
-        let endpoint = listener.local_addr().map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
+        let (listener, endpoint) = bind(listen, "--listen").await?;
+        let log_listener = match http_listen {
+            Some(address) => Some(bind(address, "--http-listen").await?),
+            None => None,
+        };
         let mut groups = vec![GroupId::Root];
         groups.extend(map.shards().iter().map(|shard| GroupId::Shard(shard.id)));
         let network = DuplexNet::new();
@@ -86,12 +98,17 @@ impl Cluster {
         let formed = formation.is_formed()?;
         let (nodes, lost) = formation.start_nodes(formed).await?;
         let metadata = formation.open_metadata()?;
-        let (service, handle) = new_coordinator(&network, &shape, key, metadata, clock)?;
+        let (mut service, handle) = new_coordinator(&network, &shape, key, metadata, clock, retention)?;
         let (shutdown, stopped) = oneshot::channel();
-        // Without it, every small answer waits for the client's delayed acknowledgement: 40 ms a commit.
-        let incoming =
-            TcpListenerStream::new(listener).map(|stream| stream.inspect(|stream| drop(stream.set_nodelay(true))));
-        let service = tokio::spawn(service.run(incoming, async {
+        let log_url = log_listener.as_ref().map(|(_, address)| format!("http://{address}/"));
+        if let Some((listener, _)) = log_listener {
+            service.serve_log(connections(listener));
+        }
+        if !witnesses.is_empty() {
+            let majority = witnesses.len() / 2 + 1;
+            service.ask_witnesses(witnesses, majority).map_err(|error| Failure::usage(error.to_string()))?;
+        }
+        let service = tokio::spawn(service.run(connections(listener), async {
             // Also ends when the cluster is dropped.
             let _ = stopped.await;
         }));
@@ -102,6 +119,7 @@ impl Cluster {
             service,
             shutdown,
             endpoint: format!("http://{endpoint}"),
+            log_url,
         };
         running.wait_until_led().await?;
         if !formed {
@@ -147,6 +165,12 @@ impl Cluster {
     #[must_use]
     pub fn endpoint(&self) -> &str {
         &self.endpoint
+    }
+
+    /// Where the root log is served over HTTP, if it is.
+    #[must_use]
+    pub fn log_url(&self) -> Option<&str> {
+        self.log_url.as_deref()
     }
 
     /// The groups: root first, then the shards.
@@ -203,12 +227,29 @@ impl Cluster {
     }
 }
 
+/// Takes an address, and says which it is.
+async fn bind(address: SocketAddr, option: &str) -> Result<(TcpListener, SocketAddr), Failure> {
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        Failure::usage(format!("cannot listen on {address}: {error}"))
+            .hint(format!("{option} takes another address; port 0 a free port."))
+    })?;
+    let address = listener.local_addr().map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
+    Ok((listener, address))
+}
+
+/// The connections of a listener. Without `nodelay`, every small answer waits for the client's delayed acknowledgement:
+/// 40 ms a commit.
+fn connections(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream>> + Send + 'static {
+    TcpListenerStream::new(listener).map(|stream| stream.inspect(|stream| drop(stream.set_nodelay(true))))
+}
+
 fn new_coordinator(
     network: &DuplexNet,
     shape: &Shape,
     signing_key: SignerKey,
     metadata: Arc<dyn Metadata>,
     clock: Arc<dyn Clock>,
+    retention: Option<coordinator::Retention>,
 ) -> Result<(coordinator::Service, coordinator::Handle), Failure> {
     let name = "coordinator-1";
     let connector: Arc<dyn Connector> = network.connector(name);
@@ -219,7 +260,7 @@ fn new_coordinator(
         metadata,
         signing_key,
         genesis: coordinator::Genesis { params: shape.params(), shard_map: shape.shard_map()? },
-        limits: coordinator::Limits::default(),
+        limits: coordinator::Limits { retention, ..coordinator::Limits::default() },
         clock,
         rng: Box::new(SystemRng),
     })

@@ -55,7 +55,7 @@ impl Home {
         }
         fs::create_dir_all(dir).map_err(file)?;
         let dir = dir.canonicalize().map_err(file)?;
-        let lock = lock(&dir)?;
+        let lock = lock(&dir, "lock")?;
         let key = open_key(&dir.join("ledger.key"), rng)?;
         write_file(&dir.join("ledger.vkey"), format!("{}\n", key.verifier()).as_bytes(), 0o644)?;
         let shape = open_shape(&dir.join("shape.json"), wanted)?;
@@ -99,11 +99,11 @@ impl Home {
 ///
 /// # Errors
 /// If another process holds it.
-pub fn lock(dir: &Path) -> Result<Box<dyn Send + Sync>, Failure> {
-    DiskStorage::new(dir).lock("lock").map_err(|error| match error.kind() {
+pub fn lock(dir: &Path, file: &str) -> Result<Box<dyn Send + Sync>, Failure> {
+    DiskStorage::new(dir).lock(file).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => {
             Failure::new(Code::Refused, format!("{}: in use by another process", dir.display()))
-                .hint("Stop the `coppice dev` that uses it, or name another directory.")
+                .hint("Stop the process that uses it, or name another directory.")
         }
         _ => Failure::file(dir, &error),
     })

@@ -1,7 +1,11 @@
 //! The command `coppice dev`: a cluster from start to Ctrl-C.
 
+use std::time::Duration;
+
+use coppice_coordinator::{Retention, Witness};
 use coppice_env::SystemRng;
 use coppice_shard_node::Tuning;
+use coppice_verify::cosignature::CosignerKey;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -35,6 +39,9 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
         shape: home.shape().clone(),
         key: home.key()?,
         listen: args.listen,
+        http_listen: args.http_listen,
+        witnesses: witnesses(&args.witness)?,
+        retention: retention(args),
         tuning: Tuning::default(),
     };
     let cluster = tokio::select! {
@@ -44,10 +51,17 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
     };
     line(&format!("ready {}", cluster.endpoint()))?;
     let (shards, replicas) = (cluster.groups().len() - 1, cluster.nodes().len());
-    let object = json!({ "data_dir": home.dir(), "vkey": home.vkey(), "shards": shards, "replicas": replicas });
+    let object = json!({
+        "data_dir": home.dir(),
+        "vkey": home.vkey(),
+        "shards": shards,
+        "replicas": replicas,
+        "log_url": cluster.log_url(),
+    });
     output.note(&object, || {
+        let log = cluster.log_url().map_or_else(String::new, |url| format!("\nroot log   {url}"));
         format!(
-            "{shards} shards and the root group, {replicas} replicas each, in {}\npublic key {}",
+            "{shards} shards and the root group, {replicas} replicas each, in {}\npublic key {}{log}",
             home.dir().display(),
             home.vkey()
         )
@@ -57,6 +71,20 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
         _ = terminate.recv() => {}
     }
     cluster.stop().await
+}
+
+fn witnesses(words: &[String]) -> Result<Vec<Witness>, Failure> {
+    let witness = |pair: &[String]| {
+        let [key, url] = pair else { return Err(Failure::usage("--witness takes a key and a URL")) };
+        let refuse = |error| Failure::usage(format!("`{key}` is no key of a witness: {error}"));
+        Ok(Witness { key: CosignerKey::parse(key).map_err(refuse)?, url: url.clone() })
+    };
+    words.chunks(2).map(witness).collect()
+}
+
+fn retention(args: &args::Dev) -> Option<Retention> {
+    let hours = args.retain_hours.map(|hours| Retention::Age(Duration::from_secs(3600 * u64::from(hours))));
+    args.retain_versions.map(Retention::Versions).or(hours)
 }
 
 fn no_signals(error: std::io::Error) -> Failure {

@@ -18,6 +18,9 @@ pub struct Shape {
     pub partition_capacity: u32,
     /// The keys at which shards begin, but for the first, in hex.
     pub splits: Vec<String>,
+    /// Shards keep each version's operation lists.
+    #[serde(default)]
+    pub journals_kept: bool,
 }
 
 /// What the command line asks for; nothing of it needs to be given.
@@ -31,6 +34,8 @@ pub struct Wanted {
     pub replicas: Option<u32>,
     /// Records at which a partition is frozen.
     pub partition_capacity: Option<u32>,
+    /// Shards keep each version's operation lists.
+    pub journals_kept: bool,
 }
 
 impl Wanted {
@@ -44,7 +49,13 @@ impl Wanted {
         if splits.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(Failure::usage("two --split keys are the same"));
         }
-        Ok(Self { shards: args.shards, splits, replicas: args.replicas, partition_capacity: args.partition_capacity })
+        Ok(Self {
+            shards: args.shards,
+            splits,
+            replicas: args.replicas,
+            partition_capacity: args.partition_capacity,
+            journals_kept: args.journals,
+        })
     }
 
     fn splits(&self) -> Result<Option<Vec<Vec<u8>>>, Failure> {
@@ -70,6 +81,7 @@ impl Wanted {
             replicas: self.replicas.unwrap_or(3),
             partition_capacity: self.partition_capacity.unwrap_or(Params::default().capacity),
             splits: splits.iter().map(hex::encode).collect(),
+            journals_kept: self.journals_kept,
         };
         shape.params().check().map_err(|error| Failure::usage(error.to_string()))?;
         shape.shard_map()?;
@@ -98,6 +110,9 @@ impl Wanted {
         if let Some(capacity) = self.partition_capacity.filter(|capacity| *capacity != stored.partition_capacity) {
             return refuse("--partition-capacity", stored.partition_capacity.to_string(), capacity.to_string());
         }
+        if self.journals_kept && !stored.journals_kept {
+            return refuse("no journals", "(false)".to_owned(), "--journals".to_owned());
+        }
         Ok(())
     }
 }
@@ -106,7 +121,7 @@ impl Shape {
     /// Limits and digest parameters of the genesis header.
     #[must_use]
     pub fn params(&self) -> Params {
-        Params { capacity: self.partition_capacity, ..Params::default() }
+        Params { capacity: self.partition_capacity, journals_kept: self.journals_kept, ..Params::default() }
     }
 
     /// The first shards.
@@ -160,6 +175,7 @@ mod tests {
             wanted(None, &["n"]),
             Wanted { replicas: Some(1), ..Wanted::default() },
             Wanted { partition_capacity: Some(128), ..Wanted::default() },
+            Wanted { journals_kept: true, ..Wanted::default() },
         ];
         for other in others {
             assert!(other.check(&stored).is_err(), "{other:?}");

@@ -41,7 +41,7 @@ impl Scene {
         let keys: Vec<bytes::Bytes> = keys.iter().map(|key| bytes::Bytes::copy_from_slice(key)).collect();
         let at = v1::Stamp { epoch: 0, version };
         let proof = self.proof(proven.0, proven.1);
-        check_read(&self.key, &Question::Keys(&keys), Some(&at), records, Some(&at), &proof)
+        check_read(&self.key, &Question::Keys(&keys), Some(&at), records, Some(&at), &proof).map(drop)
     }
 
     fn check_range(
@@ -54,8 +54,25 @@ impl Scene {
         let proof =
             self.ledger.prove_range(Stamp::new(0, 3), proven.0, Some(proven.1), true).encode().expect("a small file");
         let question = Question::Range { low: asked.0, high: Some(asked.1), limit: asked.2 };
-        check_read(&self.key, &question, Some(&at), records, Some(&at), &proof)
+        check_read(&self.key, &question, Some(&at), records, Some(&at), &proof).map(drop)
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_may_grow_and_nothing_else() {
+    let trust = Trust::new(Scene::new().key);
+    let checkpoint =
+        |size: u64, root: u8| Checkpoint { origin: "model".to_owned(), size, root: coppice_types::Digest([root; 32]) };
+    assert_eq!(trust.note(checkpoint(5, 5)).expect("the first"), None);
+    assert_eq!(trust.note(checkpoint(7, 7)).expect("it grew"), None, "it is not time yet");
+    assert_eq!(trust.note(checkpoint(6, 6)).expect("an older one, from elsewhere"), None);
+    for (size, root) in [(5, 9), (7, 9)] {
+        assert!(matches!(trust.note(checkpoint(size, root)), Err(Error::Untrusted(_))), "two roots of size {size}");
+    }
+    tokio::time::advance(GROWTH_INTERVAL).await;
+    assert_eq!(trust.note(checkpoint(7, 7)).expect("known"), Some(checkpoint(5, 5)), "its growth is to be shown");
+    assert_eq!(trust.note(checkpoint(7, 7)).expect("known"), None, "one asks for all");
+    assert!(trust.check_growth(&checkpoint(5, 5), b"nothing").is_err());
 }
 
 fn present(key: &[u8], value: u8, version: u64) -> v1::Record {

@@ -12,6 +12,7 @@ mod model;
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::storage::{File, OpenMode, Storage, join};
 use model::{Disk, InodeId};
@@ -90,6 +91,28 @@ impl SimStorage {
     /// every call does.
     pub fn crash_after(&self, n_ios: u64) {
         self.disk().crash_after(n_ios);
+    }
+
+    /// Takes back what [`crash_after`](Self::crash_after) asked for, if it has not happened.
+    pub fn disarm(&self) {
+        self.disk().disarm();
+    }
+
+    /// Crashes now: every call fails from here on.
+    pub fn halt(&self) {
+        self.disk().halt();
+    }
+
+    /// How long each change and each sync will take. Nobody waits here: [`take_took`](Self::take_took) tells whoever drives the
+    /// simulation how much time is to pass.
+    pub fn set_pace(&self, change: Duration, sync: Duration) {
+        self.disk().set_pace(change, sync);
+    }
+
+    /// How long the calls took since this was asked last.
+    #[must_use]
+    pub fn take_took(&self) -> Duration {
+        self.disk().take_took()
     }
 
     /// The crash that was asked for has happened.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::time::Duration;
 
 use super::{Fault, Operation};
 use crate::storage::{OpenMode, parts};
@@ -57,6 +58,9 @@ pub(super) struct Disk {
     crash_at: Option<u64>,
     crashed: bool,
     capacity: Option<u64>,
+    /// How long a change and a sync take, and what they took since that was asked.
+    pace: (Duration, Duration),
+    took: Duration,
 }
 
 fn not_found(path: &str) -> io::Error {
@@ -106,11 +110,18 @@ impl FileInode {
     fn sync(&mut self) {
         for change in self.pending.drain(..) {
             apply(&mut self.durable, &change);
-            if let Change::Write { offset, bytes } = &change {
-                let end = offset + bytes.len() as u64;
-                // What was given up before can't come back over what is durable now.
-                self.doomed = self.doomed.drain(..).flat_map(|old| without(old, *offset, end)).collect();
-            }
+            // What was given up before can't come back over what is durable now.
+            let doomed = self.doomed.drain(..);
+            self.doomed = match &change {
+                Change::Write { offset, bytes } => {
+                    let end = offset + bytes.len() as u64;
+                    doomed.flat_map(|old| without(old, *offset, end)).collect()
+                }
+                Change::SetLen(len) => doomed
+                    .filter(|old| !matches!(old, Change::SetLen(_)))
+                    .flat_map(|old| without(old, *len, u64::MAX))
+                    .collect(),
+            };
         }
     }
 
@@ -153,6 +164,8 @@ impl Disk {
             crash_at: None,
             crashed: false,
             capacity: None,
+            pace: (Duration::ZERO, Duration::ZERO),
+            took: Duration::ZERO,
         }
     }
 
@@ -162,6 +175,22 @@ impl Disk {
 
     pub(super) fn crash_after(&mut self, n_ios: u64) {
         self.crash_at = Some(self.io_count + n_ios);
+    }
+
+    pub(super) fn disarm(&mut self) {
+        self.crash_at = None;
+    }
+
+    pub(super) fn halt(&mut self) {
+        self.crashed = true;
+    }
+
+    pub(super) fn set_pace(&mut self, change: Duration, sync: Duration) {
+        self.pace = (change, sync);
+    }
+
+    pub(super) fn take_took(&mut self) -> Duration {
+        std::mem::take(&mut self.took)
     }
 
     pub(super) fn crashed(&self) -> bool {
@@ -206,6 +235,8 @@ impl Disk {
         self.alive()?;
         self.fault(operation, path)?;
         self.io_count += 1;
+        let slow = matches!(operation, Operation::Sync | Operation::SyncDir);
+        self.took += if slow { self.pace.1 } else { self.pace.0 };
         self.crashed = self.crash_at.is_some_and(|at| self.io_count > at);
         Ok(self.crashed)
     }

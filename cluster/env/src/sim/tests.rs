@@ -195,3 +195,19 @@ fn flipped_bits_are_read_and_stay() {
     assert_eq!(read(&sim, "a"), Some(b"acc".to_vec()));
     assert_eq!(read(&sim.power_loss(1), "a"), Some(b"acc".to_vec()));
 }
+
+#[test]
+fn a_truncation_that_was_synced_is_not_repeated_by_the_failed_one() {
+    let sim = SimStorage::new();
+    let file = write(&sim, "a", &[1; 2000]);
+    file.set_len(0).expect("cuts");
+    sim.inject(Fault { operation: Operation::Sync, path_part: "a".into(), skip: 0, kind: io::ErrorKind::Other });
+    file.sync_data().expect_err("injected");
+    file.set_len(0).expect("cuts");
+    file.write_all_at(&[2; 700], 0).expect("writes");
+    file.sync_data().expect("syncs");
+    sim.sync_dir("").expect("syncs");
+    for seed in 0..100 {
+        assert_eq!(read(&sim.power_loss(seed), "a"), Some(vec![2; 700]));
+    }
+}

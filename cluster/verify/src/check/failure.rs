@@ -31,6 +31,8 @@ pub enum Step {
     Journal,
     /// The version stands at the newer checkpoint.
     Standing,
+    /// Enough witnesses of the policy have cosigned the newest checkpoint that is shown.
+    Cosignatures,
 }
 
 impl Step {
@@ -47,6 +49,7 @@ impl Step {
         Self::Value,
         Self::Journal,
         Self::Standing,
+        Self::Cosignatures,
     ];
 
     /// The name in messages and documents.
@@ -64,6 +67,7 @@ impl Step {
             Self::Value => "value",
             Self::Journal => "journal",
             Self::Standing => "standing",
+            Self::Cosignatures => "cosignatures",
         }
     }
 }

@@ -241,6 +241,12 @@ impl Group {
         Ok(())
     }
 
+    /// Whether the snapshot that is offered, if there is one, is of any use to a replica: it must be a member in it.
+    #[must_use]
+    pub fn snapshot_covers(&self, id: RaftId) -> bool {
+        self.raw.store().snapshot.as_ref().is_none_or(|(_, membership, _)| membership.contains(id))
+    }
+
     /// Stops offering the snapshot: its pin is gone.
     pub fn clear_snapshot(&mut self) {
         self.raw.mut_store().snapshot = None;

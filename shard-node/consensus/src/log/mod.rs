@@ -20,7 +20,10 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coppice_env::{OpenMode, Storage};
+use coppice_env::{
+    OpenMode, Storage,
+    bug::{Bug, planted},
+};
 use coppice_types::codec::{Reader, Writer};
 use raft::eraftpb::{Entry, EntryType};
 
@@ -221,6 +224,10 @@ impl Log {
     /// Notes raft's state. A change of the commit index alone need not be durable.
     pub(crate) fn set_hard_state(&mut self, state: HardState) {
         assert!(state.term >= self.hard_state.term, "terms never fall");
+        if planted(Bug::VoteForgotten) {
+            self.hard_state = state;
+            return;
+        }
         self.pending.sync |= (state.term, state.vote) != (self.hard_state.term, self.hard_state.vote);
         self.pending.hard_state = true;
         self.hard_state = state;

@@ -6,6 +6,9 @@
 
 mod decide;
 mod flush;
+mod journals;
+
+pub use journals::KeptJournal;
 
 use std::{collections::BTreeSet, sync::Arc};
 

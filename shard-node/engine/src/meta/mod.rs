@@ -12,7 +12,7 @@ mod record;
 mod table;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet},
     mem,
 };
 
@@ -23,8 +23,9 @@ pub(crate) use record::{BlobRef, Delta, MergeId, MergeRecord, MetaOp, Tree, Tree
 
 use crate::{
     ShardState,
-    page::{PageFile, Pid},
+    page::{PageFile, Pid, PlaceSet},
     space::Space,
+    values::record_bytes,
 };
 
 /// A segment of the value log.
@@ -61,12 +62,14 @@ pub(crate) struct Meta {
     pub(crate) staged: BTreeSet<VersionId>,
     pub(crate) merges: BTreeMap<MergeId, MergeRecord>,
     pub(crate) segments: BTreeMap<u32, Segment>,
+    /// Kept journals by version and number of the record that they came with, which a prune may have dropped.
+    pub(crate) journals: BTreeMap<(Version, VersionId), BlobRef>,
     spaces: [Space; 2],
     next_id: u64,
     /// Pages allocated since the last checkpoint: no superblock refers to them.
-    fresh: HashSet<Pid>,
+    fresh: PlaceSet<Pid>,
     /// Allocated pages that no operation names yet: those of a stage or merge at work.
-    reserved: HashSet<Pid>,
+    reserved: PlaceSet<Pid>,
     reserved_values: BTreeMap<u32, u64>,
     /// What was freed since it was last taken: caches forget it.
     freed: Vec<Pid>,
@@ -102,10 +105,11 @@ impl Meta {
             staged: BTreeSet::new(),
             merges: BTreeMap::new(),
             segments: BTreeMap::new(),
+            journals: BTreeMap::new(),
             spaces: Default::default(),
             next_id: 0,
-            fresh: HashSet::new(),
-            reserved: HashSet::new(),
+            fresh: PlaceSet::default(),
+            reserved: PlaceSet::default(),
             reserved_values: BTreeMap::new(),
             freed: Vec::new(),
             dead_segments: Vec::new(),
@@ -253,6 +257,7 @@ impl Meta {
             }
             MetaOp::AddMerge(record) => self.add_merge(record),
             MetaOp::DropMerge(id) => self.drop_merge(id),
+            MetaOp::KeepJournal(id, blob) => self.keep_journal(id, blob),
             MetaOp::Checkpoint { generation, segment_ends, dead_segments } => {
                 self.checkpoint(generation, &segment_ends, &dead_segments)
             }
@@ -290,8 +295,21 @@ impl Meta {
             let merge = self.merges.get_mut(id).ok_or(Inconsistent("an unknown merge was installed"))?;
             merge.installed_by = merge.installed_by.checked_sub(1).ok_or(Inconsistent("a merge was not installed"))?;
         }
+        self.journals.remove(&(record.stamp.version, id));
         self.free_pages(&record.delta.allocated)?;
         self.free_values(&record.delta.values_allocated)
+    }
+
+    /// The version's record owns the bytes, so that they go with it; a prune forgets its record, and leaves them.
+    fn keep_journal(&mut self, id: VersionId, blob: BlobRef) -> Result<(), Inconsistent> {
+        let mut taken = Delta::default();
+        taken.allocate_value(blob.at.segment, record_bytes(blob.len));
+        self.claim(&taken)?;
+        let staged = self.staged.contains(&id);
+        let record = self.versions.get_mut(&id).ok_or(Inconsistent("a journal of an unknown version"))?;
+        record.delta.allocate_value(blob.at.segment, record_bytes(blob.len));
+        let new = self.journals.insert((record.stamp.version, id), blob).is_none();
+        if staged && new { Ok(()) } else { Err(Inconsistent("a journal of a version that has one, or is decided")) }
     }
 
     fn settle(&mut self, id: VersionId) -> Result<(), Inconsistent> {
@@ -461,6 +479,12 @@ impl Meta {
         };
         if !self.decided.iter().all(named) || self.decided.len() + self.staged.len() != self.versions.len() {
             return Err(Inconsistent("versions of one number"));
+        }
+        let known = |((_, id), blob): (&(Version, VersionId), &BlobRef)| {
+            *id < self.next_id && self.segments.get(&blob.at.segment).is_some_and(|segment| segment.dead_at.is_none())
+        };
+        if !self.journals.iter().all(known) {
+            return Err(Inconsistent("a journal without its segment"));
         }
         if !self.merges.values().all(|merge| frozen(&merge.output) && merge.id < self.next_id) {
             return Err(Inconsistent("a merge's output"));

@@ -13,7 +13,7 @@ use crate::{
     page::Pid,
 };
 
-/// A blob of the value log that is no value: a filter.
+/// A blob of the value log that is no value: a filter, or a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BlobRef {
     pub(crate) at: ValueRef,
@@ -122,6 +122,8 @@ pub(crate) enum MetaOp {
     SetEpoch(Epoch),
     AddMerge(MergeRecord),
     DropMerge(MergeId),
+    /// Keeps the journal of a staged version; it goes with the version, but outlives its prune.
+    KeepJournal(VersionId, BlobRef),
     /// The last operation before a superblock.
     Checkpoint {
         generation: u64,
@@ -195,13 +197,13 @@ impl Tree {
 }
 
 impl BlobRef {
-    fn encode(&self, out: &mut Writer) {
+    pub(crate) fn encode(&self, out: &mut Writer) {
         out.u32(self.at.segment);
         out.u32(self.at.offset);
         out.u32(self.len);
     }
 
-    fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
+    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
         let at = ValueRef { segment: input.u32()?, offset: input.u32()? };
         Ok(Self { at, len: input.u32()? })
     }
@@ -349,6 +351,11 @@ impl MetaOp {
                 });
                 encode_list(dead_segments, out, |segment, out| out.u32(*segment));
             }
+            Self::KeepJournal(id, blob) => {
+                out.u8(9);
+                out.u64(*id);
+                blob.encode(out);
+            }
         }
     }
 
@@ -366,6 +373,7 @@ impl MetaOp {
                 segment_ends: decode_list(input, |input| Ok((input.u32()?, input.u64()?)))?,
                 dead_segments: decode_list(input, |input| input.u32())?,
             },
+            9 => Self::KeepJournal(input.u64()?, BlobRef::decode(input)?),
             _ => return Err(Error::Malformed("meta operation")),
         })
     }
@@ -419,6 +427,7 @@ mod tests {
             MetaOp::SetEpoch(Epoch(4)),
             MetaOp::AddMerge(merge),
             MetaOp::DropMerge(5),
+            MetaOp::KeepJournal(6, BlobRef { at: ValueRef { segment: 1, offset: 2 }, len: 3 }),
             MetaOp::Checkpoint { generation: 6, segment_ends: vec![(0, 100)], dead_segments: vec![3] },
         ];
         for operation in operations {

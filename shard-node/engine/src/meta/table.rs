@@ -6,7 +6,7 @@ use coppice_types::{
 };
 
 use super::{
-    MergeRecord, Meta, Segment, VersionRecord,
+    BlobRef, MergeRecord, Meta, Segment, VersionRecord,
     record::{decode_list, encode_list},
 };
 use crate::{
@@ -49,6 +49,13 @@ impl Meta {
         });
         encode_list(&self.merges.values().collect::<Vec<_>>(), out, |merge, out| merge.encode(out));
         encode_list(&self.versions.values().collect::<Vec<_>>(), out, |version, out| version.encode(out));
+        if self.params.journals_kept {
+            encode_list(&self.journals.iter().collect::<Vec<_>>(), out, |((version, id), blob), out| {
+                out.u64(version.0);
+                out.u64(*id);
+                blob.encode(out);
+            });
+        }
     }
 
     /// Reads what `encode` wrote.
@@ -93,6 +100,10 @@ impl Meta {
         }
         if meta.decided.is_empty() {
             return Err(CodecError::Malformed("no decided version"));
+        }
+        if meta.params.journals_kept {
+            let journal = |input: &mut Reader<'_>| Ok(((Version(input.u64()?), input.u64()?), BlobRef::decode(input)?));
+            meta.journals = decode_list(input, journal)?.into_iter().collect();
         }
         Ok(meta)
     }

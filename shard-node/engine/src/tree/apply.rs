@@ -4,16 +4,15 @@
 //! No node is changed in place. The nodes on the way to a change are made anew and their predecessors pended; a failure
 //! leaves the old tree as it was, and the caller gives back what the delta has allocated.
 
-use std::borrow::Cow;
-
-use coppice_types::{Params, Version};
+use coppice_types::{Digest, Params, Version};
 use coppice_verify::rules;
 
 use crate::{
     Result,
     cache::Class,
+    list::MerkleList,
     meta::{Delta, Meta, Tree},
-    node::{Body, Child, Draft, LeafRecord, Node},
+    node::{Body, Child, ChildEntry, Draft, Entries, HashedRecord, NewEntry, Node, Source},
     store::Store,
     values,
 };
@@ -22,22 +21,54 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) enum TreeChange<'a> {
     /// The record, a put or a tombstone, replaces or joins.
-    Upsert(LeafRecord<'a>),
+    Upsert(HashedRecord<'a>),
     /// The record, which exists, goes.
     Remove(&'a [u8]),
 }
 
-impl TreeChange<'_> {
-    fn key(&self) -> &[u8] {
+impl<'a> TreeChange<'a> {
+    fn key(&self) -> &'a [u8] {
         match self {
-            Self::Upsert(record) => record.key,
+            Self::Upsert(new) => new.record.key,
             Self::Remove(key) => key,
+        }
+    }
+
+    fn new_record(&self) -> &HashedRecord<'a> {
+        match self {
+            Self::Upsert(new) => new,
+            Self::Remove(_) => unreachable!("a removed record is no source"),
         }
     }
 }
 
-/// A child with its separator.
-type Entry<'a> = (Cow<'a, [u8]>, Child);
+impl NewEntry for TreeChange<'_> {
+    fn key(&self) -> &[u8] {
+        Self::key(self)
+    }
+
+    fn weight(&self, params: &Params) -> u32 {
+        self.new_record().weight(params)
+    }
+
+    fn hash(&self) -> Digest {
+        self.new_record().hash
+    }
+
+    fn encoded_bytes(&self) -> usize {
+        self.new_record().encoded_bytes()
+    }
+
+    fn encode(&self, out: &mut [u8]) {
+        self.new_record().encode(out);
+    }
+}
+
+/// A node that is replaced, with the hashes of its entries.
+struct Old {
+    node: Node,
+    list: MerkleList,
+}
 
 /// Makes the nodes of one version.
 pub(crate) struct Applier<'e> {
@@ -58,15 +89,18 @@ impl Applier<'_> {
         }
         let mut entries = tree.entries;
         let mut level = tree.level;
-        let mut list = match tree.root {
-            None => self.apply_leaf(None, changes, &mut entries)?,
-            Some(root) => self.apply_node(root, level, changes, &mut entries)?,
-        };
-        while list.len() > 1 {
-            level = level.checked_add(1).expect("a tree is far lower than 255 levels");
-            list = self.make_inner(level, list);
+        let mut made = Vec::new();
+        match tree.root {
+            None => self.apply_leaf(None, changes, &mut entries, &mut made),
+            Some(root) => self.apply_node(root, level, changes, &mut entries, &mut made)?,
         }
-        let Some((_, mut root)) = list.pop() else { return Ok(Tree::empty()) };
+        while made.len() > 1 {
+            level = level.checked_add(1).expect("a tree is far lower than 255 levels");
+            let sources: Vec<Source> = (0..made.len()).map(Source::New).collect();
+            let below = std::mem::take(&mut made);
+            self.make(level, None, &sources, &below, &mut made);
+        }
+        let Some(ChildEntry { child: mut root, .. }) = made.pop() else { return Ok(Tree::empty()) };
         while level > 0 {
             let node = self.store.node(&root, level, Class::Young)?;
             if node.len() > 1 {
@@ -97,23 +131,30 @@ impl Applier<'_> {
         level: u8,
         changes: &[TreeChange<'_>],
         entries: &mut u64,
-    ) -> Result<Vec<Entry<'static>>> {
+        made: &mut Vec<ChildEntry>,
+    ) -> Result<()> {
         let node = self.store.node(&child, level, Class::Young)?;
         self.delta.pended.push(child.pid);
+        let list = self.store.take_list(&child).unwrap_or_else(|| MerkleList::new(node.entry_hashes()));
+        let old = Old { node, list };
         if level == 0 {
-            self.apply_leaf(Some(&node), changes, entries)
+            self.apply_leaf(Some(old), changes, entries, made);
+            Ok(())
         } else {
-            self.apply_inner(&node, changes, entries)
+            self.apply_inner(old, changes, entries, made)
         }
     }
 
     fn apply_inner(
         &mut self,
-        node: &Node,
+        old: Old,
         mut changes: &[TreeChange<'_>],
         entries: &mut u64,
-    ) -> Result<Vec<Entry<'static>>> {
-        let mut list: Vec<Entry<'_>> = Vec::with_capacity(node.len() + 1);
+        made: &mut Vec<ChildEntry>,
+    ) -> Result<()> {
+        let node = &old.node;
+        let mut sources = Vec::with_capacity(node.len() + 1);
+        let mut below = Vec::with_capacity(changes.len().min(node.len()));
         for index in 0..node.len() {
             let mine = if index + 1 < node.len() {
                 let next = node.key(index + 1);
@@ -124,67 +165,95 @@ impl Applier<'_> {
             let (mine, later) = changes.split_at(mine);
             changes = later;
             if mine.is_empty() {
-                list.push((Cow::Borrowed(node.key(index)), node.child(index)));
+                sources.push(Source::Old(index));
             } else {
-                list.extend(self.apply_node(node.child(index), node.level() - 1, mine, entries)?);
+                let first = below.len();
+                self.apply_node(node.child(index), node.level() - 1, mine, entries, &mut below)?;
+                sources.extend((first..below.len()).map(Source::New));
             }
         }
-        Ok(self.make_inner(node.level(), list))
-    }
-
-    fn make_inner(&mut self, level: u8, list: Vec<Entry<'_>>) -> Vec<Entry<'static>> {
-        let weights: Vec<u32> = list.iter().map(|(key, _)| rules::entry_weight(self.params, key.len())).collect();
-        let pieces = rules::split(self.params, &weights);
-        pieces
-            .into_iter()
-            .map(|piece| {
-                let entries = &list[piece];
-                let draft = Draft::inner(self.version, level, entries);
-                let child = self.store.add_node(self.meta, self.delta, draft, Class::Young);
-                (Cow::Owned(entries[0].0.to_vec()), child)
-            })
-            .collect()
+        self.make(node.level(), Some(old), &sources, &below, made);
+        Ok(())
     }
 
     fn apply_leaf(
         &mut self,
-        node: Option<&Node>,
+        old: Option<Old>,
         changes: &[TreeChange<'_>],
         entries: &mut u64,
-    ) -> Result<Vec<Entry<'static>>> {
+        made: &mut Vec<ChildEntry>,
+    ) {
+        let node = old.as_ref().map(|old| &old.node);
         let old_len = node.map_or(0, Node::len);
-        let mut records: Vec<LeafRecord<'_>> = Vec::with_capacity(old_len + changes.len());
-        let mut old = (0..old_len).filter_map(|index| node.map(|node| node.record(index))).peekable();
-        for change in changes {
-            while let Some(record) = old.next_if(|record| record.key < change.key()) {
-                records.push(record);
-            }
-            let replaced = old.next_if(|record| record.key == change.key());
-            if let Some(LeafRecord { body: Body::Stored { len, at, .. }, .. }) = replaced {
+        let mut sources = Vec::with_capacity(old_len + changes.len());
+        let mut next = 0;
+        for (index, change) in changes.iter().enumerate() {
+            let found = node.map_or(Err(0), |node| node.search_from(next, change.key()));
+            let (Ok(at) | Err(at)) = found;
+            sources.extend((next..at).map(Source::Old));
+            next = at + usize::from(found.is_ok());
+            if let (Ok(at), Some(node)) = (found, node)
+                && let Body::Stored { len, at, .. } = node.record(at).body
+            {
                 self.delta.pend_value(at.segment, values::record_bytes(len));
             }
             match change {
-                TreeChange::Upsert(record) => {
-                    records.push(*record);
-                    *entries += u64::from(replaced.is_none());
+                TreeChange::Upsert(_) => {
+                    sources.push(Source::New(index));
+                    *entries += u64::from(found.is_err());
                 }
                 TreeChange::Remove(_) => {
-                    assert!(replaced.is_some(), "only records that exist are removed");
+                    assert!(found.is_ok(), "only records that exist are removed");
                     *entries -= 1;
                 }
             }
         }
-        records.extend(old);
-        let weight =
-            |record: &LeafRecord<'_>| rules::record_weight(self.params, record.key.len(), record.body.value_len());
-        let weights: Vec<u32> = records.iter().map(weight).collect();
-        let pieces = rules::split(self.params, &weights);
-        let mut made = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            let draft = Draft::leaf(self.version, &records[piece.clone()]);
-            let child = self.store.add_node(self.meta, self.delta, draft, Class::Young);
-            made.push((Cow::Owned(records[piece.start].key.to_vec()), child));
-        }
-        Ok(made)
+        sources.extend((next..old_len).map(Source::Old));
+        self.make(0, old, &sources, changes, made);
     }
+
+    /// Makes the nodes that the split rule gives for these entries.
+    fn make<E: NewEntry>(
+        &mut self,
+        level: u8,
+        old: Option<Old>,
+        sources: &[Source],
+        new: &[E],
+        made: &mut Vec<ChildEntry>,
+    ) {
+        let (node, mut list) = old.map(|old| (old.node, old.list)).unzip();
+        let entries = |sources| Entries { sources, old: node.as_ref(), new };
+        let all = entries(sources);
+        let weights: Vec<u32> = sources.iter().map(|source| all.weight(*source, self.params)).collect();
+        for piece in rules::split(self.params, &weights) {
+            let entries = entries(&sources[piece]);
+            let whole = entries.sources.len() == sources.len();
+            let list = list_of(&entries, if whole { list.take() } else { list.clone() });
+            let draft = Draft::new(self.version, level, &entries, &list);
+            let child = self.store.add_node(self.meta, self.delta, draft, Class::Young);
+            self.store.keep_list(&child, list);
+            made.push(ChildEntry { separator: entries.key(entries.sources[0]).to_vec(), child });
+        }
+    }
+}
+
+/// The hashes of the entries, from those of the predecessor as far as they go.
+fn list_of<E: NewEntry>(entries: &Entries<'_, E>, old: Option<MerkleList>) -> MerkleList {
+    let sources = entries.sources;
+    let Some(mut old) = old else {
+        return MerkleList::new(sources.iter().map(|source| entries.new_hash(*source)).collect());
+    };
+    let stays = |(at, source): &(usize, &Source)| **source == Source::Old(*at);
+    let in_place = |(at, source): (usize, &Source)| matches!(source, Source::New(_)) || *source == Source::Old(at);
+    if sources.len() == old.leaves().len() && sources.iter().enumerate().all(in_place) {
+        let replaced = sources.iter().enumerate().filter(|it| !stays(it));
+        old.replace(&mut replaced.map(|(at, source)| (at, entries.new_hash(*source))).collect());
+        return old;
+    }
+    let same = sources.iter().enumerate().take_while(stays).count();
+    let leaves = sources.iter().map(|source| match source {
+        Source::Old(index) => old.leaves()[*index],
+        Source::New(_) => entries.new_hash(*source),
+    });
+    MerkleList::grown(leaves.collect(), Some((&old, same)))
 }

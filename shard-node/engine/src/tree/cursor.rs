@@ -67,6 +67,11 @@ impl Cursor {
         self.path.last().map(|(leaf, index)| leaf.key(*index))
     }
 
+    /// Leaf and index of the record that the cursor is at.
+    pub(crate) fn at(&self) -> Option<(&Node, usize)> {
+        self.path.last().map(|(leaf, index)| (leaf, *index))
+    }
+
     /// The record, and on to the next one.
     pub(crate) fn next(&mut self, store: &Store) -> Result<Option<Found>> {
         let Some((leaf, index)) = self.path.last() else { return Ok(None) };
@@ -104,6 +109,12 @@ impl ForestCursor {
     /// The smallest key left.
     pub(crate) fn key(&self) -> Option<&[u8]> {
         self.cursors.iter().filter_map(Cursor::key).min()
+    }
+
+    /// The youngest tree that has a record of the smallest key left. None at the end.
+    pub(crate) fn youngest(&self) -> Option<usize> {
+        let keys = self.cursors.iter().enumerate().filter_map(|(tree, cursor)| Some((cursor.key()?, tree)));
+        keys.min().map(|(_, tree)| tree)
     }
 
     /// The records of the smallest key left, youngest first, and on to the next key. Empty at the end.

@@ -48,15 +48,6 @@ impl Found {
     pub(crate) fn is_put(&self) -> bool {
         !self.is_tombstone()
     }
-
-    pub(crate) fn record(&self) -> LeafRecord<'_> {
-        let body = match &self.body {
-            FoundBody::Inline { hash, value } => Body::Inline { hash: *hash, value },
-            FoundBody::Stored { hash, len, at } => Body::Stored { hash: *hash, len: *len, at: *at },
-            FoundBody::Tombstone => Body::Tombstone,
-        };
-        LeafRecord { key: &self.key, stamp: self.stamp, body }
-    }
 }
 
 impl Tree {
@@ -91,10 +82,24 @@ impl Tree {
         Ok(path)
     }
 
+    /// The leaf where the key belongs.
+    fn leaf(&self, store: &Store, key: &[u8]) -> Result<Option<Node>> {
+        let Some(mut child) = self.root else { return Ok(None) };
+        for level in (1..=self.level).rev() {
+            let node = store.node(&child, level, self.class())?;
+            child = node.child(node.child_of(key));
+        }
+        store.node(&child, 0, self.class()).map(Some)
+    }
+
+    /// Whether the tree has a record of the key.
+    pub(crate) fn has(&self, store: &Store, key: &[u8]) -> Result<bool> {
+        Ok(self.leaf(store, key)?.is_some_and(|leaf| leaf.search(key).is_ok()))
+    }
+
     /// The tree's record of the key.
     pub(crate) fn get(&self, store: &Store, key: &[u8]) -> Result<Option<Found>> {
-        let path = self.path(store, key)?;
-        let Some(leaf) = path.last() else { return Ok(None) };
+        let Some(leaf) = self.leaf(store, key)? else { return Ok(None) };
         Ok(leaf.search(key).ok().map(|index| Found::of(&leaf.record(index))))
     }
 }

@@ -7,5 +7,6 @@ mod damage;
 mod decode;
 mod format;
 mod model;
+mod pins;
 mod refusals;
 mod snapshot;

@@ -2,7 +2,7 @@
 
 use crate::common::{Model, check::check, for_each_seed, options};
 use coppice_env::{Rng, SimStorage};
-use coppice_root::{Command, Error, Root, fsck};
+use coppice_root::{Command, Error, Refusal, Root, fsck};
 use coppice_types::{Epoch, Stamp, Version};
 
 /// Runs `commands` valid commands with flushes and restarts between them.
@@ -11,8 +11,17 @@ fn run(seed: u64, commands: u64) {
     let mut root = Root::open_with(disk.storage(), options()).expect("new");
     let mut model = Model::founded(seed, &mut root);
     for _ in 0..commands {
-        let command = model.any();
-        model.accept(&mut root, &command);
+        let command = match model.rng.below(100) {
+            0..6 => model.set_pin(),
+            6..8 => model.unpin(),
+            _ => model.any(),
+        };
+        if model.is_pinned(&command) {
+            let refusal = model.refuse(&mut root, &command);
+            assert!(matches!(refusal, Refusal::Pinned { .. }), "{refusal}");
+        } else {
+            model.accept(&mut root, &command);
+        }
         if model.rng.chance(60) {
             root.flush(model.position()).expect("flushes");
         }

@@ -396,7 +396,7 @@ fn what_this_code_does_not_know_stops_the_replica() {
         other => panic!("{other:?}"),
     };
     assert_eq!(of(root.apply(index, &with(0, 2))), CommandError::UnknownVersion(2));
-    assert_eq!(of(root.apply(index, &with(1, 3))), CommandError::UnknownKind(3));
+    assert_eq!(of(root.apply(index, &with(1, 5))), CommandError::UnknownKind(5));
     // version, kind, term, length of the header, then its format and kind
     assert_eq!(of(root.apply(index, &with(12, 2))), CommandError::UnknownHeader { format: 2, kind: 1 });
     assert_eq!(of(root.apply(index, &with(13, 5))), CommandError::UnknownHeader { format: 1, kind: 5 });

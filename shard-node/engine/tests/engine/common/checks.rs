@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::BTreeSet};
 
 use coppice_engine::{Engine, Error, KeyChange, Record, StagedInfo, View};
 use coppice_env::{Rng, SimRng};
-use coppice_types::{Digest, Reason};
+use coppice_types::{Digest, Reason, Version};
 use coppice_verify::{
     check::{Answer, verify_trees},
     hash,
@@ -12,7 +12,7 @@ use coppice_verify::{
 };
 
 use super::{
-    model::{Entry, Live, Model},
+    model::{Entry, Live, Model, journal_of},
     pick,
     workload::Generator,
 };
@@ -33,6 +33,7 @@ pub fn check_names(engine: &Engine, model: &Model) {
         state: entry.state,
     };
     assert_eq!(engine.staged(), model.staged().map(|entry| info(entry)).collect::<Vec<_>>());
+    check_journals(engine, model);
     for entry in model.entries.values() {
         assert!(engine.has(&entry.state));
         let shape = engine.shape(&entry.state).expect("it is here");
@@ -41,6 +42,27 @@ pub fn check_names(engine: &Engine, model: &Model) {
             let at = entry.forest.find(&merge.inputs).expect("what is ready stands in the forest");
             assert_eq!(entry.forest.merge(at, merge.inputs.len()).frozen()[at], merge.output);
         }
+    }
+}
+
+/// The journals of all versions that were decided and not rolled back, also of pruned ones.
+fn check_journals(engine: &Engine, model: &Model) {
+    let kept = |from, bytes_max| {
+        let journals =
+            engine.journals(&model.tip().state, from, Version(u64::MAX), bytes_max).expect("they can be read");
+        journals.into_iter().map(|it| (it.version, it.bytes)).collect::<Vec<_>>()
+    };
+    let expected: Vec<(Version, Vec<u8>)> = model.journals.clone().into_iter().collect();
+    assert_eq!(kept(Version(0), usize::MAX), expected);
+    assert_eq!(kept(Version(0), 0), expected[..expected.len().min(1)], "at least one, however small the page");
+    // A staged state shows those that it builds on, and not its siblings'.
+    for entry in model.staged().filter(|_| model.params.journals_kept) {
+        let journals = engine.journals(&entry.state, entry.state.version, entry.state.version, usize::MAX);
+        let journals = journals.expect("they can be read");
+        // Of staged twins the name means the last.
+        let twin = model.find(&entry.state).expect("it is staged");
+        assert_eq!(journals.len(), 1);
+        assert_eq!(journals[0].bytes, journal_of(twin.stamp, twin.prepare_id));
     }
 }
 

@@ -52,6 +52,7 @@ pub fn pick(rng: &mut SimRng, len: usize) -> usize {
 pub fn tiny_params(rng: &mut SimRng) -> Params {
     let tree_limit = 3 + u8::try_from(rng.below(4)).expect("small");
     let base = Params { value_bytes_max: 1 << 16, tree_limit, tier_ratio: 2, ..Params::default() };
+    let base = Params { journals_kept: rng.chance(500), ..base };
     match rng.below(8) {
         // Four entries a node, eight records a tree.
         0..=3 => Params {
@@ -92,6 +93,7 @@ pub fn tiny_options(rng: &mut SimRng) -> Options {
     Options {
         young_cache_bytes: sizes[pick(rng, sizes.len())],
         old_cache_bytes: sizes[pick(rng, sizes.len())],
+        hash_cache_bytes: [0, 2000, 1 << 20][pick(rng, 3)],
         segment_bytes_max: [1000, 20_000, 1 << 20][pick(rng, 3)],
         meta_compaction_bytes_min: [0, 3000, 1 << 20][pick(rng, 3)],
         filters_cached_max: [0, 3, 64][pick(rng, 3)],

@@ -43,6 +43,11 @@ pub enum Outcome {
     Refused(Reason),
 }
 
+/// The journal of a version in these tests: any bytes that tell versions apart.
+pub fn journal_of(stamp: Stamp, prepare_id: PrepareId) -> Vec<u8> {
+    format!("{stamp} {prepare_id:?};").repeat(1 + usize::try_from(stamp.version.0 % 7).expect("small")).into_bytes()
+}
+
 /// All versions of one shard. Clones are cheap.
 #[derive(Clone, Debug)]
 pub struct Model {
@@ -52,6 +57,8 @@ pub struct Model {
     pub entries: BTreeMap<EntryId, Arc<Entry>>,
     pub decided: BTreeMap<Version, EntryId>,
     pub staged: BTreeSet<EntryId>,
+    /// What is kept of decided versions, if the parameters say so.
+    pub journals: BTreeMap<Version, Vec<u8>>,
     next_id: EntryId,
 }
 
@@ -74,6 +81,7 @@ impl Model {
             entries: [(0, Arc::new(genesis))].into(),
             decided: [(Version(0), 0)].into(),
             staged: BTreeSet::new(),
+            journals: BTreeMap::new(),
             next_id: 1,
         }
     }
@@ -199,6 +207,9 @@ impl Model {
         for winner in line.into_iter().rev() {
             self.staged.remove(&winner.id);
             self.decided.insert(winner.stamp.version, winner.id);
+            if self.params.journals_kept {
+                self.journals.insert(winner.stamp.version, journal_of(winner.stamp, winner.prepare_id));
+            }
             let siblings: Vec<EntryId> =
                 self.staged().filter(|entry| entry.base == winner.base).map(|entry| entry.id).collect();
             siblings.into_iter().for_each(|id| {
@@ -239,6 +250,7 @@ impl Model {
         for id in self.decided.split_off(&to.next()).into_values() {
             self.entries.remove(&id);
         }
+        self.journals.split_off(&to.next());
         self.epoch = self.epoch.max(epoch);
         Ok(self.tip().state)
     }

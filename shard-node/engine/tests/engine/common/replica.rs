@@ -8,7 +8,11 @@ use coppice_engine::{
 use coppice_env::{Rng, SimRng, SimStorage, Storage};
 use coppice_types::{Params, ShardId};
 
-use super::{model::Outcome, pick, workload::Command};
+use super::{
+    model::{Outcome, journal_of},
+    pick,
+    workload::Command,
+};
 
 pub const SHARD: ShardId = ShardId(3);
 const DIR: &str = "shards/3";
@@ -48,7 +52,11 @@ pub fn execute(engine: &mut Engine, command: &Command) -> Result<Outcome, Error>
                 merges: &stage.merges,
                 operations: &stage.operations,
             };
-            Outcome::State(engine.stage(&request)?.state)
+            let state = engine.stage(&request)?.state;
+            if engine.params().journals_kept {
+                engine.keep_journal(&state, stage.prepare_id, &journal_of(stage.stamp, stage.prepare_id))?;
+            }
+            Outcome::State(state)
         }
         Command::Settle(state) => engine.settle(state).map(|()| Outcome::Done)?,
         Command::Abort { version, prepare_id } => Outcome::Dropped(engine.abort(*version, *prepare_id)),

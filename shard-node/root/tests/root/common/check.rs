@@ -14,6 +14,9 @@ pub fn check(root: &Root, model: &mut Model) {
     check_log(root, model);
     check_sessions(root, model);
     check_admin(root, model);
+    assert_eq!(root.pins(0).collect::<Vec<_>>(), model.living_pins());
+    let oldest = model.living_pins().into_iter().min_by_key(|pin| (pin.version, pin.id));
+    assert_eq!(root.oldest_pin(0), oldest);
 }
 
 pub fn check_view(root: &Root, model: &Model) {

@@ -7,10 +7,10 @@ use std::{collections::BTreeMap, ops::Range};
 
 use coppice_env::{Rng, SimRng};
 use coppice_root::{
-    AppendHeader, Command, OpenSession, Options, Outcome, RaftPosition, Refusal, Root, SessionCommit, StateLeaf,
-    TakeOver,
+    AppendHeader, Command, OpenSession, Options, Outcome, Pin, RaftPosition, Refusal, Root, SessionCommit, SetPin,
+    StateLeaf, TakeOver, Unpin,
 };
-use coppice_types::{ClusterId, Digest, Params, Sequence, SessionId, Stamp, Term, Version};
+use coppice_types::{ClusterId, Digest, Params, PinId, Sequence, SessionId, Stamp, Term, Version};
 use coppice_verify::{
     epochs::Epochs,
     hash::{log_entry_hash, sha256},
@@ -96,6 +96,8 @@ pub struct Model {
     pub boundary: u64,
     pub sessions: BTreeMap<SessionId, BTreeMap<u64, Numbered>>,
     pub admins: Vec<Admin>,
+    /// Pins that were set and not taken back, also those whose time is over: (version, expiry).
+    pub pins: BTreeMap<PinId, (u64, u64)>,
     /// Every command so far, with its raft index and outcome: the raft log.
     pub raft: Vec<(u64, Vec<u8>, Outcome)>,
 }
@@ -149,6 +151,7 @@ impl Model {
             boundary: 0,
             sessions: BTreeMap::new(),
             admins: Vec::new(),
+            pins: BTreeMap::new(),
             raft: Vec::new(),
         }
     }
@@ -187,6 +190,38 @@ impl Model {
     pub fn open_session(&mut self) -> Command {
         let session = SessionId([self.rng.below(5) as u8; 16]);
         Command::OpenSession(OpenSession { session, clock_ms: self.newest().timestamp_ms })
+    }
+
+    /// A pin of a few ids, on a version that can be read, for a time that ends soon: valid unless the id holds another version.
+    pub fn set_pin(&mut self) -> Command {
+        let head = self.head().version.0;
+        let pin = PinId([self.rng.below(4) as u8; 16]);
+        let version = match self.pins.get(&pin) {
+            Some((version, _)) if *version >= self.boundary => *version,
+            _ => self.boundary + self.rng.below(head - self.boundary + 1),
+        };
+        let (ttl_ms, clock_ms) = (1 + self.rng.below(20), self.newest().timestamp_ms.saturating_sub(1));
+        Command::SetPin(SetPin { pin, version: Version(version), ttl_ms, clock_ms })
+    }
+
+    pub fn unpin(&mut self) -> Command {
+        Command::Unpin(Unpin { pin: PinId([self.rng.below(4) as u8; 16]), clock_ms: 0 })
+    }
+
+    /// The living pins.
+    pub fn living_pins(&self) -> Vec<Pin> {
+        let now_ms = self.newest().timestamp_ms;
+        let pins = self.pins.iter().filter(|(_, (_, expires_ms))| *expires_ms > now_ms);
+        pins.map(|(id, (version, expires_ms))| Pin { id: *id, version: Version(*version), expires_ms: *expires_ms })
+            .collect()
+    }
+
+    /// Whether a pin that lives at the header's time forbids this prune.
+    pub fn is_pinned(&self, command: &Command) -> bool {
+        let Command::AppendHeader(append) = command else { return false };
+        let header = Header::decode(&append.header).expect("a header");
+        let Body::Prune(prune) = &header.body else { return false };
+        self.pins.values().any(|(version, expires_ms)| *version < prune.boundary.0 && *expires_ms > header.timestamp_ms)
     }
 
     fn next_header(&mut self, body: Body) -> Header {
@@ -324,8 +359,9 @@ impl Model {
         self.index += 1 + self.rng.below(2);
         let bytes = command.encode().expect("within limits");
         let outcome = root.apply(self.index, &bytes).expect("applies");
+        let pins = self.pins.clone();
         self.learn(command);
-        let expected = self.expected(command);
+        let expected = self.expected(command, &pins);
         assert_eq!(outcome, expected, "of {command:?}");
         self.raft.push((self.index, bytes, outcome));
     }
@@ -342,13 +378,23 @@ impl Model {
         refusal
     }
 
-    fn expected(&self, command: &Command) -> Outcome {
+    fn expected(&self, command: &Command, pins_before: &BTreeMap<PinId, (u64, u64)>) -> Outcome {
         match command {
+            Command::SetPin(set) => Outcome::Pinned(Pin {
+                id: set.pin,
+                version: set.version,
+                expires_ms: set.clock_ms.max(self.newest().timestamp_ms) + set.ttl_ms,
+            }),
+            Command::Unpin(unpin) => {
+                let now_ms = self.newest().timestamp_ms;
+                Outcome::Unpinned { found: pins_before.get(&unpin.pin).is_some_and(|(_, end)| *end > now_ms) }
+            }
             Command::TakeOver(_) => Outcome::TookOver { term: Term(self.term) },
             Command::AppendHeader(_) => Outcome::Appended {
                 sequence: Sequence(self.size() - 1),
                 log_size: self.size(),
                 log_root: merkle::mth(&self.hashes()),
+                path: merkle::inclusion_path(&self.hashes(), self.size() - 1),
             },
             Command::OpenSession(open) => {
                 let last = self.sessions[&open.session].last_key_value();
@@ -377,6 +423,13 @@ impl Model {
             }
             Command::OpenSession(open) => {
                 self.sessions.entry(open.session).or_default();
+            }
+            Command::SetPin(set) => {
+                let expires_ms = set.clock_ms.max(self.newest().timestamp_ms) + set.ttl_ms;
+                self.pins.insert(set.pin, (set.version.0, expires_ms));
+            }
+            Command::Unpin(unpin) => {
+                self.pins.remove(&unpin.pin);
             }
             Command::AppendHeader(append) => self.learn_header(append),
         }
@@ -413,6 +466,7 @@ impl Model {
                 }
                 self.dead.extend(cut.iter().map(|standing| standing.stamp));
                 self.epochs.roll_back(header.stamp.epoch, rollback.target.version);
+                self.pins.retain(|_, (version, _)| *version <= to);
             }
             Body::Prune(prune) => {
                 let boundary = leaves_at(prune.boundary.0);
@@ -444,6 +498,7 @@ impl Model {
 /// All that shows, but the raft index.
 pub fn fingerprint(root: &Root) -> String {
     let sessions: Vec<_> = root.sessions().collect();
-    let text = format!("{:?} {sessions:?} {}", root.view(), root.unflushed_bytes());
+    let pins: Vec<_> = root.pins(0).collect();
+    let text = format!("{:?} {sessions:?} {pins:?} {}", root.view(), root.unflushed_bytes());
     sha256(text.as_bytes()).to_string()
 }

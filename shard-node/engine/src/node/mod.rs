@@ -5,11 +5,18 @@
 //! PID, so that a span read from the wrong place, or an older span left by a lost write, is found by the parent's copy
 //! of it.
 
+mod draft;
+
 use std::{cmp::Ordering, ops::Range, sync::Arc};
 
-use coppice_types::{Digest, Epoch, Stamp, Version};
-use coppice_verify::hash::{self, RecordBody};
+use coppice_types::{Digest, Epoch, Params, Stamp, Version};
+use coppice_verify::{
+    hash::{self, RecordBody},
+    rules,
+};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+pub(crate) use draft::{ChildEntry, Draft, Entries, HashedRecord, NewEntry, Source};
 
 use crate::page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX};
 
@@ -111,115 +118,6 @@ impl LeafRecord<'_> {
     fn encoded_bytes(&self) -> usize {
         RECORD_FIXED_BYTES + self.key.len() + self.body.encoded_bytes()
     }
-
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.push(match self.body {
-            Body::Inline { .. } => KIND_INLINE,
-            Body::Stored { .. } => KIND_STORED,
-            Body::Tombstone => KIND_TOMBSTONE,
-        });
-        out.extend_from_slice(&self.stamp.epoch.0.to_le_bytes());
-        out.extend_from_slice(&self.stamp.version.0.to_le_bytes());
-        out.extend_from_slice(&(self.key.len() as u16).to_le_bytes());
-        out.extend_from_slice(self.key);
-        match &self.body {
-            Body::Inline { hash, value } => {
-                out.extend_from_slice(&(value.len() as u32).to_le_bytes());
-                out.extend_from_slice(&hash.0);
-                out.extend_from_slice(value);
-            }
-            Body::Stored { hash, len, at } => {
-                out.extend_from_slice(&len.to_le_bytes());
-                out.extend_from_slice(&hash.0);
-                out.push(LOCATOR_VALUE_LOG);
-                out.extend_from_slice(&at.segment.to_le_bytes());
-                out.extend_from_slice(&at.offset.to_le_bytes());
-            }
-            Body::Tombstone => {}
-        }
-    }
-}
-
-/// The bytes of a node before it has a place.
-pub(crate) struct Draft {
-    bytes: Vec<u8>,
-    pub(crate) level: u8,
-    pub(crate) hash: Digest,
-}
-
-impl Draft {
-    /// A leaf of at least one record, in ascending order of keys.
-    pub(crate) fn leaf(made_at: Version, records: &[LeafRecord<'_>]) -> Self {
-        assert!(!records.is_empty(), "only the root of an empty tree has no records, and it has no page");
-        assert!(records.is_sorted_by(|a, b| a.key < b.key));
-        let hashes: Vec<Digest> = records.iter().map(LeafRecord::hash).collect();
-        let sizes = records.iter().map(LeafRecord::encoded_bytes);
-        let bytes = encode(made_at, 0, sizes, |index, out| records[index].encode(out));
-        Self { bytes, level: 0, hash: hash::leaf_node_hash(&hashes) }
-    }
-
-    /// An inner node of at least one child, in ascending order of separators.
-    pub(crate) fn inner<S: AsRef<[u8]>>(made_at: Version, level: u8, entries: &[(S, Child)]) -> Self {
-        assert!(level > 0);
-        assert!(!entries.is_empty());
-        assert!(entries.is_sorted_by(|a, b| a.0.as_ref() < b.0.as_ref()));
-        let hashes: Vec<Digest> =
-            entries.iter().map(|(separator, child)| hash::entry_hash(separator.as_ref(), &child.hash)).collect();
-        let sizes = entries.iter().map(|(separator, _)| ENTRY_FIXED_BYTES + separator.as_ref().len());
-        let bytes = encode(made_at, level, sizes, |index, out| {
-            let (separator, child) = &entries[index];
-            let separator = separator.as_ref();
-            out.extend_from_slice(&(separator.len() as u16).to_le_bytes());
-            out.extend_from_slice(separator);
-            out.extend_from_slice(&child.pid.to_u64().to_le_bytes());
-            out.extend_from_slice(&child.checksum.to_le_bytes());
-            out.extend_from_slice(&child.hash.0);
-        });
-        Self { bytes, level, hash: hash::inner_node_hash(level, &hashes) }
-    }
-
-    /// Length of the span that it needs.
-    pub(crate) fn pages(&self) -> usize {
-        self.bytes.len() / PAGE_BYTES
-    }
-
-    /// Gives it its place.
-    pub(crate) fn place(self, pid: Pid) -> (Node, Child) {
-        let mut bytes = self.bytes;
-        assert_eq!(pid.len_bytes(), bytes.len());
-        bytes[8..16].copy_from_slice(&pid.to_u64().to_le_bytes());
-        let checksum = xxh3_64_with_seed(&bytes[8..], pid.to_u64());
-        bytes[..8].copy_from_slice(&checksum.to_le_bytes());
-        (Node { bytes: bytes.into() }, Child { pid, checksum, hash: self.hash })
-    }
-}
-
-fn encode(
-    made_at: Version,
-    level: u8,
-    sizes: impl ExactSizeIterator<Item = usize>,
-    mut write: impl FnMut(usize, &mut Vec<u8>),
-) -> Vec<u8> {
-    let count = sizes.len();
-    let slots_end = HEADER_BYTES + count * SLOT_BYTES;
-    let mut out = Vec::with_capacity(2 * PAGE_BYTES);
-    out.resize(16, 0);
-    out.extend_from_slice(&made_at.0.to_le_bytes());
-    out.push(FORMAT);
-    out.push(level);
-    out.extend_from_slice(&(count as u16).to_le_bytes());
-    out.resize(HEADER_BYTES, 0);
-    let mut offset = slots_end;
-    for size in sizes {
-        out.extend_from_slice(&u16::try_from(offset).expect("a span has at most 16 KiB").to_le_bytes());
-        offset += size;
-    }
-    (0..count).for_each(|index| write(index, &mut out));
-    assert_eq!(out.len(), offset);
-    assert!(offset <= SPAN_PAGES_MAX * PAGE_BYTES, "weights bound the size of a node");
-    out[28..30].copy_from_slice(&(offset as u16).to_le_bytes());
-    out.resize(offset.next_multiple_of(PAGE_BYTES), 0);
-    out
 }
 
 /// A node whose bytes were checked.
@@ -328,9 +226,31 @@ impl Node {
         Child { pid, checksum: self.u64(at + 8), hash: self.digest(at + 16) }
     }
 
+    /// Where entries lie.
+    fn entry_range(&self, entries: Range<usize>) -> Range<usize> {
+        let end = if entries.end == self.len() { usize::from(self.u16(28)) } else { self.slot(entries.end) };
+        self.slot(entries.start)..end
+    }
+
+    /// What the split rule counts for an entry.
+    pub(crate) fn weight(&self, index: usize, params: &Params) -> u32 {
+        let key_len = self.key(index).len();
+        if self.level() > 0 {
+            return rules::entry_weight(params, key_len);
+        }
+        let at = self.slot(index);
+        let value_len = (self.bytes[at] != KIND_TOMBSTONE).then(|| self.u32(at + RECORD_FIXED_BYTES + key_len));
+        rules::record_weight(params, key_len, value_len)
+    }
+
     /// Index of the key, or of the first larger one.
     pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
-        let Range { mut start, mut end } = 0..self.len();
+        self.search_from(0, key)
+    }
+
+    /// The same, from an entry on.
+    pub(crate) fn search_from(&self, first: usize, key: &[u8]) -> Result<usize, usize> {
+        let Range { mut start, mut end } = first..self.len();
         while start < end {
             let middle = start + (end - start) / 2;
             match self.key(middle).cmp(key) {
@@ -394,6 +314,12 @@ impl Node {
     }
 }
 
+/// The key of an encoded record.
+pub(crate) fn encoded_key(record: &[u8]) -> &[u8] {
+    let key_len = usize::from(u16::from_le_bytes([record[17], record[18]]));
+    &record[RECORD_FIXED_BYTES..RECORD_FIXED_BYTES + key_len]
+}
+
 /// Length of the record at the start of the bytes, if it is one.
 fn record_bytes(bytes: &[u8]) -> Option<usize> {
     let kind = *bytes.first()?;
@@ -428,7 +354,7 @@ fn entry_bytes(bytes: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::PageFile;
+    use crate::{list::MerkleList, page::PageFile};
 
     fn leaf() -> (Node, Child) {
         let stamp = Stamp::new(1, 7);
@@ -438,7 +364,7 @@ mod tests {
             LeafRecord { key: b"bb", stamp, body: Body::Tombstone },
             LeafRecord { key: b"c", stamp, body: Body::Stored { hash: hash::sha256(b""), len: 5000, at } },
         ];
-        let draft = Draft::leaf(Version(7), &records);
+        let draft = Draft::all_new(Version(7), 0, &records.map(HashedRecord::new));
         let pid = Pid::new(PageFile::Data, 4, draft.pages());
         let (node, child) = draft.place(pid);
         assert_eq!((0..3).map(|index| node.record(index)).collect::<Vec<_>>(), records);
@@ -457,10 +383,43 @@ mod tests {
     }
 
     #[test]
+    fn a_node_of_old_and_new_entries_is_the_node_of_all_of_them() {
+        let stamp = Stamp::new(2, 8);
+        let keys: Vec<Vec<u8>> = (0..9_u8).map(|n| vec![b'k'; usize::from(n) + 1]).collect();
+        let record = |index: usize, value: &'static [u8]| {
+            let body = if index % 4 == 3 { Body::Tombstone } else { Body::Inline { hash: hash::sha256(value), value } };
+            HashedRecord::new(LeafRecord { key: &keys[index], stamp, body })
+        };
+        let all: Vec<HashedRecord<'_>> = (0..9).map(|index| record(index, b"value")).collect();
+        for present in 1_u32..512 {
+            let (old, new): (Vec<usize>, Vec<usize>) = (0..9).partition(|index| present >> index & 1 == 1);
+            let place = |draft: Draft| {
+                let pid = Pid::new(PageFile::Data, 4, draft.pages());
+                draft.place(pid)
+            };
+            let records = |indices: &[usize]| indices.iter().map(|index| all[*index]).collect::<Vec<_>>();
+            let (before, _) = place(Draft::all_new(Version(1), 0, &records(&old)));
+            let source = |index: usize| match old.binary_search(&index) {
+                Ok(at) => Source::Old(at),
+                Err(_) => Source::New(new.iter().position(|it| *it == index).expect("old or new")),
+            };
+            let sources: Vec<Source> = (0..9).map(source).collect();
+            let new = records(&new);
+            let entries = Entries { sources: &sources, old: Some(&before), new: &new };
+            let list = MerkleList::new(all.iter().map(|record| record.hash).collect());
+            let (patched, place_of) = place(Draft::new(Version(2), 0, &entries, &list));
+            let (whole, child) = place(Draft::all_new(Version(2), 0, &all));
+            assert_eq!((patched.bytes(), place_of), (whole.bytes(), child));
+            let weights = |node: &Node| (0..9).map(|index| node.weight(index, &Params::default())).collect::<Vec<_>>();
+            assert_eq!(weights(&patched), all.iter().map(|it| it.weight(&Params::default())).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
     fn an_inner_node_is_read_back_as_written() {
         let (_, child) = leaf();
-        let entries = [(b"a".as_slice(), child), (b"k", child)];
-        let draft = Draft::inner(Version(9), 1, &entries);
+        let entries = [b"a", b"k"].map(|separator| ChildEntry { separator: separator.to_vec(), child });
+        let draft = Draft::all_new(Version(9), 1, &entries);
         let (node, place) = draft.place(Pid::new(PageFile::Index, 0, 1));
         let node = Node::check(node.bytes().clone(), &place, 1).expect("untouched bytes are valid");
         assert_eq!((node.key(1), node.child(1)), (b"k".as_slice(), child));

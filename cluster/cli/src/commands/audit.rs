@@ -1,0 +1,87 @@
+//! `coppice audit`: does every state root follow from its batches?
+
+use coppice_client::{
+    Client,
+    audit::{Audit, Difference, Report},
+};
+use coppice_types::Version;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use super::verify::parse_vkey;
+use crate::{
+    args,
+    failure::{Code, Failure},
+    output::Output,
+};
+
+/// `coppice audit`.
+///
+/// # Errors
+/// If anything differs, the ledger keeps no journals, or it does not answer.
+pub async fn audit(client: &Client, args: &args::Audit, trust: Option<&str>, output: Output) -> Result<(), Failure> {
+    let missing = || Failure::usage("whose ledger? There is neither --key nor --trust");
+    let key = parse_vkey(args.key.as_deref().or(trust).ok_or_else(missing)?)?;
+    let audit = Audit { key, from: Version(args.from.unwrap_or(0)), to: args.to.map(Version) };
+    let bar = if output.json { ProgressBar::hidden() } else { ProgressBar::no_length() };
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} versions, {per_sec}, {eta} left") {
+        bar.set_style(style);
+    }
+    let report = client.audit(&audit, |progress| {
+        bar.set_length(progress.to.0);
+        bar.set_position(progress.version.0);
+    });
+    let report = report.await;
+    bar.finish_and_clear();
+    let report = report?;
+    output.result(&to_json(&report, audit.from), || to_text(&report, audit.from))?;
+    match report.difference {
+        None => Ok(()),
+        Some(_) => Err(Failure::new(Code::NotFound, "").silent()),
+    }
+}
+
+fn to_json(report: &Report, from: Version) -> Value {
+    let difference = |it: &Difference| {
+        json!({
+            "epoch": it.stamp.epoch.0,
+            "version": it.stamp.version.0,
+            "shard": it.shard.map(|shard| shard.0),
+            "what": it.what,
+        })
+    };
+    json!({
+        "sound": report.difference.is_none(),
+        "from": from.0,
+        "to": report.to.0,
+        "compared": report.compared,
+        "records": report.records,
+        "checkpoint": {
+            "origin": report.checkpoint.origin,
+            "size": report.checkpoint.size,
+            "root": report.checkpoint.root.to_string(),
+        },
+        "first_difference": report.difference.as_ref().map(difference),
+    })
+}
+
+fn to_text(report: &Report, from: Version) -> String {
+    let Report { checkpoint, to, compared, records, difference } = report;
+    let under = format!("under the checkpoint of {} at {} entries", checkpoint.origin, checkpoint.size);
+    match difference {
+        None if from.0 > 1 => format!(
+            "sound: {compared} state roots, from version {from} to {to}, follow from the batches\n  \
+             {records} records replayed, {under}"
+        ),
+        None => format!(
+            "sound: all {compared} state roots up to version {to} follow from the batches\n  {records} records replayed, {under}"
+        ),
+        Some(Difference { stamp, shard, what }) => {
+            let shard = shard.map_or_else(String::new, |shard| format!(", shard {shard}"));
+            format!(
+                "NOT SOUND at version {} of epoch {}{shard}: {what}\n  {compared} state roots before it are right, {under}",
+                stamp.version, stamp.epoch
+            )
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! A cluster of real processes on the loopback interface: three nodes, one coordinator with an embedded metadata store.
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::Duration,
+};
+
+use coppice_env::{Clock, SystemClock};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::common::{self, Done, LIMIT, Running};
+
+/// How often a condition is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A binary beside the `coppice` command.
+pub fn binary(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_BIN_EXE_coppice")).with_file_name(name);
+    assert!(path.is_file(), "{}: not there; `make build` or `cargo test --workspace` makes it", path.display());
+    path
+}
+
+/// Waits until something is there, within the limit of all tests.
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let (pause, nothing) = std::sync::mpsc::channel::<()>();
+    for _ in 0..LIMIT.as_millis() / LOOK.as_millis() {
+        if let Some(found) = look() {
+            return found;
+        }
+        // Nobody sends: this waits.
+        let _ = nothing.recv_timeout(LOOK);
+    }
+    drop(pause);
+    panic!("{what}: not within {LIMIT:?}");
+}
+
+/// The first of so many ports in a row that nobody has now.
+pub fn free_row(count: u16) -> u16 {
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    // Tests that run at the same time begin at different places, below the ports that the system gives to others.
+    let first = 10_000 + u16::try_from(std::process::id() % 400).expect("a small number") * 50;
+    let mut rows = (0..400).map(|row| 10_000 + (first - 10_000 + row * 50) % 20_000);
+    rows.find(|row| (*row..row + count).all(|port| free(&port))).expect("there are free ports")
+}
+
+/// Ports that nobody has now.
+fn free_ports(count: usize) -> Vec<u16> {
+    let listen = |_| TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
+    let held: Vec<TcpListener> = (0..count).map(listen).collect();
+    held.iter().map(|listener| listener.local_addr().expect("it is bound").port()).collect()
+}
+
+/// A process of the cluster, killed when dropped.
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+    /// Where its log began.
+    from: usize,
+}
+
+impl Process {
+    fn spawn(name: &str, mut command: Command, log: PathBuf) -> Self {
+        let file = fs::OpenOptions::new().create(true).append(true).open(&log).expect("a log file");
+        let from = file.metadata().expect("it is open").len();
+        let clone = file.try_clone().expect("it is open");
+        let child = command.stdin(Stdio::null()).stdout(clone).stderr(file).spawn().expect("the binary can be run");
+        Self { name: name.to_owned(), child, log, from: usize::try_from(from).expect("a log is short") }
+    }
+
+    /// What it has logged since it was started.
+    pub fn log(&self) -> String {
+        let bytes = fs::read(&self.log).expect("it was made");
+        String::from_utf8_lossy(&bytes[self.from..]).into_owned()
+    }
+
+    /// Waits for words in its log.
+    pub fn says(&mut self, words: &str) {
+        until(&format!("{} says {words:?}", self.name), || {
+            let log = self.log();
+            if log.contains(words) {
+                return Some(());
+            }
+            let ended = self.child.try_wait().expect("it is our child");
+            assert!(ended.is_none(), "{} ended with {ended:?} before it said {words:?}: {log}", self.name);
+            None
+        });
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process id");
+        kill_process(pid, signal).expect("it is our child");
+    }
+
+    /// Waits for its end.
+    pub fn ends(&mut self) -> ExitStatus {
+        until(&format!("{} ends", self.name), || self.child.try_wait().expect("it is our child"))
+    }
+
+    /// Stops it in order; gives how long that took.
+    pub fn stop(mut self) -> Duration {
+        let since = SystemClock::new();
+        self.signal(Signal::TERM);
+        let status = self.ends();
+        assert!(status.success(), "{}: {status}: {}", self.name, self.log());
+        since.now()
+    }
+
+    /// Ends it at once.
+    pub fn kill(mut self) {
+        self.signal(Signal::KILL);
+        self.ends();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The files and addresses of a cluster; processes come and go.
+pub struct Cluster {
+    pub dir: tempfile::TempDir,
+    ports: Vec<u16>,
+    tls: bool,
+}
+
+impl Cluster {
+    /// A cluster of three nodes without certificates.
+    pub fn plain() -> Self {
+        Self::new(false)
+    }
+
+    /// A cluster whose connections are by mutual TLS.
+    pub fn tls() -> Self {
+        Self::new(true)
+    }
+
+    fn new(tls: bool) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let cluster = Self { dir, ports: free_ports(4), tls };
+        let key = cluster.path("ledger.key");
+        common::run(common::coppice().arg("keygen").arg("--out").arg(&key)).expect(0);
+        let vkey = fs::read_to_string(cluster.path("ledger.vkey")).expect("it was made");
+        let name = vkey.split('+').next().expect("a name");
+        let id = name.rsplit('/').next().expect("a cluster id");
+        let mut text = format!("cluster_id = \"{id}\"\n[ledger]\nsplits = [\"account/00350\"]\ncapacity = 128\n");
+        for (at, port) in cluster.ports[..3].iter().enumerate() {
+            let ordinal = at + 1;
+            text += &format!("[nodes.node-{ordinal}]\nordinal = {ordinal}\naddress = \"127.0.0.1:{port}\"\n");
+        }
+        fs::write(cluster.path("cluster.toml"), text).expect("a file can be written");
+        if tls {
+            let authority = Authority::new();
+            for name in ["node-1", "node-2", "node-3", "coordinator-1", "client"] {
+                authority.certify(cluster.dir.path(), name);
+            }
+        }
+        cluster
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The command of a node, with flags behind those that it needs.
+    pub fn node_command(&self, ordinal: usize, more: &[&str]) -> Command {
+        let name = format!("node-{ordinal}");
+        let mut command = self.command("coppice-shard-node", &name);
+        command.args(["--node", &name, "--listen", &format!("127.0.0.1:{}", self.ports[ordinal - 1])]);
+        command.arg("--data-dir").arg(self.path(&name)).args(more);
+        command
+    }
+
+    fn command(&self, program: &str, name: &str) -> Command {
+        let mut command = Command::new(binary(program));
+        command.env_clear().arg("--config").arg(self.path("cluster.toml"));
+        if self.tls {
+            for (key, file) in
+                [("ca", "ca.pem".to_owned()), ("cert", format!("{name}.pem")), ("key", format!("{name}.key"))]
+            {
+                command.arg("--set").arg(format!("tls.{key}={}", self.path(&file).display()));
+            }
+        }
+        command
+    }
+
+    /// Starts a node, which may form groups.
+    pub fn node(&self, ordinal: usize) -> Process {
+        let name = format!("node-{ordinal}");
+        Process::spawn(&name, self.node_command(ordinal, &["--bootstrap", "new"]), self.path(&format!("{name}.log")))
+    }
+
+    /// Starts the coordinator.
+    pub fn coordinator(&self) -> Process {
+        let name = "coordinator-1";
+        let mut command = self.command("coppice-coordinator", name);
+        command.args(["--name", name, "--listen", &format!("127.0.0.1:{}", self.ports[3])]);
+        command.arg("--signing-key-file").arg(self.path("ledger.key"));
+        command.arg("--set").arg(format!("metadata.dir={}", self.path("metadata").display()));
+        Process::spawn(name, command, self.path("coordinator-1.log"))
+    }
+
+    /// Starts the three nodes.
+    pub fn nodes(&self) -> Vec<Process> {
+        (1..=3).map(|ordinal| self.node(ordinal)).collect()
+    }
+
+    /// A command for this cluster.
+    pub fn coppice(&self, arguments: &[&str]) -> Command {
+        let mut command = common::coppice();
+        let scheme = if self.tls { "https" } else { "http" };
+        command.env("COPPICE_ENDPOINT", format!("{scheme}://127.0.0.1:{}", self.ports[3])).args(arguments);
+        if self.tls {
+            command.env("COPPICE_CA", self.path("ca.pem"));
+        }
+        command
+    }
+
+    /// Runs a command for this cluster.
+    pub fn run(&self, arguments: &[&str]) -> Done {
+        common::run(&mut self.coppice(arguments))
+    }
+
+    /// Starts a command for this cluster.
+    pub fn start(&self, arguments: &[&str]) -> Running {
+        let mut command = self.coppice(arguments);
+        let shown = format!("{command:?}");
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command can be run");
+        Running::new(child, shown)
+    }
+
+    /// Waits until a commit succeeds.
+    pub fn until_it_commits(&self, pair: &str) {
+        until("a commit", || (self.run(&["commit", "--put", pair]).code == 0).then_some(()));
+    }
+
+    /// The version of the head.
+    pub fn version(&self) -> u64 {
+        self.run(&["head", "--json"]).expect(0).json()["version"].as_u64().expect("a version")
+    }
+
+    /// The replicas of each group: (node, role, raft id).
+    pub fn replicas(&self) -> Option<Vec<Vec<(String, String, u64)>>> {
+        let done = self.run(&["status", "--json"]);
+        if done.code != 0 {
+            return None;
+        }
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let replica = |replica: &Value| {
+            (text(&replica["node"]), text(&replica["role"]), replica["raft_id"].as_u64().unwrap_or_default())
+        };
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let groups = list(&done.json()["groups"]);
+        Some(groups.iter().map(|group| list(&group["replicas"]).iter().map(replica).collect()).collect())
+    }
+
+    /// Waits until every group has a voter on each of three nodes, and one leader.
+    pub fn until_whole(&self) -> Vec<Vec<(String, String, u64)>> {
+        until("all groups are whole", || {
+            let groups = self.replicas()?;
+            let count =
+                |group: &[(String, String, u64)], role: &str| group.iter().filter(|(_, is, _)| is == role).count();
+            let whole = groups.iter().all(|group| count(group, "leader") == 1 && count(group, "follower") == 2);
+            (whole && groups.len() == 3).then_some(groups)
+        })
+    }
+}
+
+/// A certificate authority.
+pub struct Authority {
+    issuer: rcgen::CertifiedIssuer<'static, rcgen::KeyPair>,
+}
+
+impl Authority {
+    pub fn new() -> Self {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, "an authority");
+        Self { issuer: rcgen::CertifiedIssuer::self_signed(params, key).expect("an authority") }
+    }
+
+    /// Makes `ca.pem`, `<name>.pem` and `<name>.key`.
+    pub fn certify(&self, dir: &Path, name: &str) {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let hosts = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+        let params = rcgen::CertificateParams::new(hosts).expect("names of hosts");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        let write = |file: String, text: String| fs::write(dir.join(file), text).expect("a file can be written");
+        write("ca.pem".to_owned(), self.issuer.pem());
+        write(format!("{name}.pem"), certificate.pem());
+        write(format!("{name}.key"), key.serialize_pem());
+    }
+}

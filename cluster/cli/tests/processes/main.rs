@@ -1,0 +1,144 @@
+//! Real processes over TCP: they start in any order, stop under load without losing anything, come back without their
+//! disks, refuse what is not theirs, and believe only certificates of their cluster.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod harness;
+mod script;
+
+use std::{fs, path::Path, time::Duration};
+
+use harness::{Authority, Cluster, until};
+
+/// A stop in order takes no longer than this, on a machine that is busy with other things.
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+
+fn load_file(dir: &Path, lines: u64) -> (String, Vec<common::Line>) {
+    let history = common::generated(11, lines, 700);
+    let path = dir.join("load.jsonl");
+    common::write_history(&path, &history);
+    (path.display().to_string(), history)
+}
+
+/// The state at head is that of the whole history.
+fn assert_all_there_with(command: impl Fn(&[&str]) -> std::process::Command, history: &[common::Line]) {
+    let expected = common::replay(history).pop().expect("the history is not empty");
+    let records =
+        common::run(&mut command(&["range", "account/", "account0", "--limit", "100000", "--json"])).expect(0).lines();
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let records = records.iter().filter(|record| record["key"].is_string());
+    let found: Vec<(String, String)> = records.map(|record| (text(&record["key"]), text(&record["value"]))).collect();
+    assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
+}
+
+fn assert_all_there(cluster: &Cluster, history: &[common::Line]) {
+    assert_all_there_with(|arguments| cluster.coppice(arguments), history);
+}
+
+#[test]
+fn processes_start_in_any_order_and_stop_under_load_without_losing_anything() {
+    let cluster = Cluster::plain();
+    let mut coordinator = cluster.coordinator();
+    coordinator.says("waiting for a leader");
+    let mut first = cluster.node(3);
+    first.says("waiting for node-1, node-2 to answer");
+    let mut second = cluster.node(1);
+    second.says("waiting for node-2 to answer");
+    let mut nodes = vec![second, cluster.node(2), first];
+    cluster.until_it_commits("ready=yes");
+    cluster.until_whole();
+
+    let (file, history) = load_file(cluster.dir.path(), 400);
+    let load = cluster.start(&["load", &file]);
+    for ordinal in 1..=3 {
+        let before = cluster.version();
+        until("the load goes on", || (cluster.version() > before + 5).then_some(()));
+        let took = nodes.remove(0).stop();
+        assert!(took < STOP_LIMIT, "node-{ordinal} took {took:?} to stop");
+        nodes.push(cluster.node(ordinal));
+        cluster.until_whole();
+    }
+    load.finish(common::LIMIT).expect(0);
+    assert_eq!(cluster.version(), 1 + history.len() as u64);
+    assert_all_there(&cluster, &history);
+    assert!(coordinator.stop() < STOP_LIMIT);
+    for node in nodes {
+        assert!(node.stop() < STOP_LIMIT);
+    }
+    for ordinal in 1..=3 {
+        common::assert_sound(&cluster.path(&format!("node-{ordinal}")));
+    }
+}
+
+#[test]
+fn a_node_without_its_disk_comes_back_under_a_new_raft_id_however_often_it_is_killed_on_the_way() {
+    let cluster = Cluster::plain();
+    let mut nodes = cluster.nodes();
+    let coordinator = cluster.coordinator();
+    cluster.until_it_commits("ready=yes");
+    let before = cluster.until_whole();
+    let (file, history) = load_file(cluster.dir.path(), 250);
+    let load = cluster.start(&["load", &file]);
+    nodes.remove(1).kill();
+    fs::remove_dir_all(cluster.path("node-2")).expect("its disk is lost");
+    for words in ["joining the group", "a snapshot was installed", "joined the group"] {
+        let node = cluster.node(2);
+        // The last round may find nothing left to do.
+        let mut seen = false;
+        until("a step of the join", || {
+            seen = node.log().contains(words);
+            let voting = || cluster.replicas().is_some_and(|groups| voters_of(&groups, "node-2") == 3);
+            (seen || voting()).then_some(())
+        });
+        node.kill();
+    }
+    let node = cluster.node(2);
+    let after = cluster.until_whole();
+    for (before, after) in before.iter().zip(&after) {
+        let id = |group: &[(String, String, u64)], node: &str| {
+            group.iter().find(|(name, ..)| name == node).map(|(_, _, id)| *id).expect("it has a replica")
+        };
+        assert_ne!(id(before, "node-2"), id(after, "node-2"), "a raft id is never used twice");
+        assert_eq!(id(before, "node-1"), id(after, "node-1"));
+    }
+    // The old ids are no members: with node-1 gone, the two that are left are a majority.
+    nodes.remove(0).kill();
+    load.finish(common::LIMIT).expect(0);
+    assert_all_there(&cluster, &history);
+    drop((coordinator, nodes, node));
+}
+
+fn voters_of(groups: &[Vec<(String, String, u64)>], node: &str) -> usize {
+    let votes = |(name, role, _): &&(String, String, u64)| name == node && (role == "follower" || role == "leader");
+    groups.iter().filter(|group| group.iter().any(|replica| votes(&replica))).count()
+}
+
+#[test]
+fn a_process_with_a_foreign_certificate_is_not_let_in_and_nothing_is_spoken_in_the_clear() {
+    let cluster = Cluster::tls();
+    let mut nodes = cluster.nodes();
+    let mut coordinator = cluster.coordinator();
+    cluster.until_it_commits("ready=yes");
+    cluster.until_whole();
+    nodes.remove(2).kill();
+    let mine = fs::read(cluster.path("ca.pem")).expect("it was made");
+    Authority::new().certify(cluster.dir.path(), "node-3");
+    let theirs = fs::read(cluster.path("ca.pem")).expect("it was made");
+    fs::write(cluster.path("ca.pem"), &mine).expect("a file can be written");
+    // It believes the others, but shows a certificate of somebody else.
+    let impostor = cluster.node(3);
+    nodes[0].says("a connection was refused: TLS");
+    cluster.until_it_commits("still=yes");
+    let groups = cluster.replicas().expect("the others serve");
+    assert_eq!(voters_of(&groups, "node-3"), 0, "nobody talks to it: {groups:?}");
+    impostor.kill();
+
+    fs::write(cluster.path("ca.pem"), &theirs).expect("a file can be written");
+    let stranger = cluster.run(&["head"]);
+    assert_ne!(stranger.code, 0, "the client believes another authority");
+    fs::write(cluster.path("ca.pem"), &mine).expect("a file can be written");
+    let plain = cluster.coppice(&["head"]).env_remove("COPPICE_CA").output().expect("the command can be run");
+    assert_eq!(plain.status.code(), Some(2), "https without an authority");
+    coordinator.says("this coordinator leads");
+    drop((coordinator, nodes));
+}

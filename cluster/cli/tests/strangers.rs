@@ -1,0 +1,274 @@
+//! Tools that know nothing of Coppice check its log: Go's checksum-database packages, tessera's fsck, a stock witness. And
+//! `coppice log check`, which tells a log that goes on from one that shrank or forked.
+//!
+//! The Go programs are built by `scripts/go-tool.sh` from pinned modules in `cluster/verify/interop/`, once.
+
+mod common;
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use common::{Dev, LIMIT, coppice, run};
+use coppice_env::{Clock, SystemClock};
+use coppice_verify::{cosignature::CosignerKey, note::SignerKey};
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two levels below the root").to_owned()
+}
+
+/// Builds a program of an interoperability module, if it is not built yet.
+fn go_tool(module: &str, package: &str) -> PathBuf {
+    let script = workspace().join("scripts/go-tool.sh");
+    let dir = workspace().join("cluster/verify/interop").join(module);
+    let output = Command::new(&script).arg(module).arg(&dir).arg(package).output().expect("the script can be run");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{} {module} {} {package}: {said}", script.display(), dir.display());
+    PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
+}
+
+/// Waits until something holds; each look takes its time.
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let clock = SystemClock::new();
+    while !holds() {
+        assert!(clock.now() < LIMIT, "not in time: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there are free ports");
+    listener.local_addr().expect("it listens").port()
+}
+
+fn small(extra: &[&str]) -> Vec<String> {
+    let shape = ["--replicas", "1", "--shards", "1"];
+    shape.iter().chain(extra).map(|word| (*word).to_owned()).collect()
+}
+
+fn put(dev: &Dev, value: u64) {
+    dev.run(&["commit", "--put", &format!("k={value}")]).expect(0);
+}
+
+/// The body of a GET, by nothing but a socket.
+fn http_get(port: u16, path: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("it takes a request");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
+    answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
+}
+
+#[test]
+fn go_programs_open_walk_and_recompute_the_log() {
+    let work = tempfile::tempdir().expect("a temporary directory");
+    let port = free_port();
+    let dev = Dev::start(&work.path().join("ledger"), &small(&["--http-listen", &format!("127.0.0.1:{port}")]));
+    let lines: String = (0..600).map(|at| format!("{{\"put\": [[\"k{at}\", \"{at}\"]]}}\n")).collect();
+    let file = work.path().join("lines");
+    fs::write(&file, lines).expect("a file can be written");
+    dev.run(&["load", &file.display().to_string()]).expect(0);
+    dev.run(&["prune", "--before", "100", "--reason", "room"]).expect(0);
+    dev.run(&["rollback", "--to", "550", "--reason", "wrong"]).expect(0);
+    // What is published is at most a second old.
+    eventually("603 entries are published", || http_get(port, "/checkpoint").contains("\n603\n"));
+    let url = format!("http://127.0.0.1:{port}/");
+    let vkey = fs::read_to_string(dev.dir.join("ledger.vkey")).expect("the public key");
+    let walked = run(Command::new(go_tool("walk", ".")).args([&url, vkey.trim()])).expect(0);
+    assert!(walked.stdout.starts_with("603 entries included, "), "{walked:?}");
+    let fsck = go_tool("fsck", "github.com/transparency-dev/tessera/cmd/fsck");
+    let key = format!("--public_key={}", dev.dir.join("ledger.vkey").display());
+    let checked = run(Command::new(fsck).args(["--ui=false", &format!("--storage_url={url}"), &key]));
+    // It ends with 0 also when it fails.
+    assert!(checked.stderr.contains("Successfully fsck'd"), "{checked:?}");
+    // The walker does notice: another key, and another log.
+    let other = run(coppice().args(["keygen", "--out"]).arg(work.path().join("other.key"))).expect(0);
+    let other_key = fs::read_to_string(work.path().join("other.vkey")).unwrap_or(other.stdout);
+    run(Command::new(go_tool("walk", ".")).args([&url, other_key.trim()])).expect(1);
+    dev.stop();
+}
+
+/// A process that ends with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Stock {
+    program: PathBuf,
+    dir: PathBuf,
+    port: u16,
+    cosigner: CosignerKey,
+}
+
+impl Stock {
+    /// A witness with a new key, for one log.
+    fn new(dir: &Path, origin: &str, vkey: &str) -> Self {
+        let program = go_tool("omniwitness", "github.com/transparency-dev/witness/cmd/omniwitness");
+        fs::create_dir(dir).expect("a new directory");
+        let secret = dir.join("witness.key");
+        run(coppice().args(["keygen", "--name", "witness.example/w", "--out"]).arg(&secret)).expect(0);
+        let signer = SignerKey::parse(fs::read_to_string(&secret).expect("the key").trim()).expect("a key");
+        let cosigner = CosignerKey::new(signer.name(), &signer.verifier().public_key()).expect("a sound key");
+        let logs = format!("Logs:\n- Origin: {origin}\n  URL: http://127.0.0.1:1/\n  PublicKey: {vkey}\n");
+        fs::write(dir.join("logs.yaml"), logs).expect("a file can be written");
+        Self { program, dir: dir.to_owned(), port: free_port(), cosigner }
+    }
+
+    fn start(&self) -> Process {
+        let file = |name: &str| self.dir.join(name).display().to_string();
+        let child = Command::new(&self.program)
+            .arg(format!("--listen=127.0.0.1:{}", self.port))
+            .arg("--metrics_listen=")
+            .arg(format!("--db_file={}", file("witness.db")))
+            .arg(format!("--private_key_path={}", file("witness.key")))
+            .arg(format!("--additional_logs={}", file("logs.yaml")))
+            .arg("--logtostderr")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(file("log")).expect("a log file"))
+            .spawn()
+            .expect("it can be run");
+        let process = Process(child);
+        eventually("the witness listens", || TcpStream::connect(("127.0.0.1", self.port)).is_ok());
+        process
+    }
+}
+
+#[test]
+fn a_stock_witness_cosigns_and_the_policy_holds() {
+    let work = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str| work.path().join(name).display().to_string();
+    let dir = work.path().join("ledger");
+    fs::create_dir(&dir).expect("a new directory");
+    run(coppice().args(["keygen", "--out"]).arg(dir.join("ledger.key"))).expect(0);
+    let vkey = fs::read_to_string(dir.join("ledger.vkey")).expect("the public key").trim().to_owned();
+    let origin = vkey.split_once('+').expect("a vkey").0;
+    let stock = Stock::new(&work.path().join("witness"), origin, &vkey);
+    fs::write(file("policy"), format!("log {vkey}\nwitness stock {}\nquorum stock\n", stock.cosigner))
+        .expect("a file can be written");
+    let witness = stock.start();
+    let port = free_port();
+    let shape = small(&[
+        "--http-listen",
+        &format!("127.0.0.1:{port}"),
+        "--witness",
+        &stock.cosigner.to_string(),
+        &format!("http://127.0.0.1:{}", stock.port),
+    ]);
+    let dev = Dev::start(&dir, &shape);
+    put(&dev, 1);
+    let verify = |name: &str| run(coppice().args(["verify", &file(name), "--policy", &file("policy"), "--json"]));
+    dev.run(&["get", "k", "--proof", &file("bare")]).expect(0);
+    dev.run(&["get", "k", "--proof", &file("cosigned"), "--cosigned"]).expect(0);
+    let proven = verify("cosigned").expect(0).json();
+    assert_eq!(proven["cosignatures"][0]["witness"], "stock", "{proven}");
+    let failed = verify("bare");
+    assert!(failed.code == 1 && failed.json()["failed_step"] == "cosignatures", "{failed:?}");
+    fs::write(file("published"), http_get(port, "/checkpoint")).expect("a file can be written");
+    let check =
+        |dev: &Dev| dev.run(&["log", "check", "--from", &file("published"), "--policy", &file("policy"), "--json"]);
+    assert_eq!(check(&dev).expect(0).json()["verdict"], "fine");
+    // A dead witness holds up no commit; when it is back, it says what it cosigned last, and goes on from there. So does
+    // the ledger, which keeps nothing of that on disk.
+    drop(witness);
+    (2..6).for_each(|value| put(&dev, value));
+    dev.stop();
+    let dev = Dev::start(&dir, &shape);
+    put(&dev, 6);
+    let _witness = stock.start();
+    eventually("the witness is asked again", || check(&dev).code == 0);
+    let checked = check(&dev);
+    assert_eq!(checked.expect(0).json()["verdict"], "fine");
+    dev.stop();
+}
+
+#[test]
+fn a_ledger_that_keeps_its_journals_can_be_audited() {
+    let work = tempfile::tempdir().expect("a temporary directory");
+    let dir = work.path().join("ledger");
+    let shape = ["--replicas", "1", "--split", "k5", "--partition-capacity", "32", "--journals"];
+    let dev = Dev::start(&dir, &shape.map(str::to_owned));
+    let line = |at: u64| {
+        format!("{{\"put\": [[\"k{}\", \"{at}\"], [\"z{at}\", \"\"]], \"delete\": [\"z{}\"]}}\n", at % 50, at / 2)
+    };
+    let lines: String = (0..300).map(line).collect();
+    let file = work.path().join("lines");
+    fs::write(&file, lines).expect("a file can be written");
+    dev.run(&["load", &file.display().to_string()]).expect(0);
+    dev.run(&["prune", "--before", "200", "--reason", "room"]).expect(0);
+    dev.run(&["rollback", "--to", "290", "--reason", "wrong"]).expect(0);
+    put(&dev, 1);
+    let key = dev.vkey();
+    let report = dev.run(&["audit", "--key", &key, "--json"]).expect(0).json();
+    assert_eq!((&report["sound"], &report["compared"], &report["to"]), (&true.into(), &291.into(), &291.into()));
+    dev.stop();
+    // It lies on disk, sound for fsck, and the choice holds.
+    common::assert_sound(&dir);
+    let dev = Dev::start(&dir, &[]);
+    let report = dev.run(&["audit", "--key", &key, "--from", "250", "--to", "260", "--json"]).expect(0).json();
+    assert_eq!((&report["sound"], &report["compared"]), (&true.into(), &11.into()));
+    dev.run(&["audit", "--key", &key, "--to", "999"]).expect(4);
+    dev.run(&["audit"]).expect(2);
+    dev.stop();
+}
+
+#[test]
+fn a_log_that_shrank_or_forked_is_told_from_one_that_goes_on() {
+    let work = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str| work.path().join(name).display().to_string();
+    let start = |name: &str| {
+        let dir = work.path().join(name);
+        fs::create_dir(&dir).expect("a new directory");
+        fs::copy(file("key"), dir.join("ledger.key")).expect("the key is there");
+        Dev::start(&dir, &small(&[]))
+    };
+    run(coppice().args(["keygen", "--out", &file("key")])).expect(0);
+    // Two ledgers under one key: what a thief of the key, or a dishonest operator, can do.
+    let (honest, forked) = (start("honest"), start("forked"));
+    let vkey = honest.vkey();
+    let check = |dev: &Dev, from: &str, code: i32| {
+        let done = dev.run(&["log", "check", "--from", &file(from), "--key", &vkey, "--json"]).expect(code);
+        done.json()["verdict"].as_str().expect("a verdict").to_owned()
+    };
+    let save = |dev: &Dev, name: &str| {
+        let checkpoint = dev.run(&["checkpoint", "--json"]).expect(0).json();
+        fs::write(file(name), checkpoint["note"].as_str().expect("a note")).expect("a file can be written");
+    };
+    put(&honest, 1);
+    save(&honest, "saved");
+    assert_eq!(check(&honest, "saved", 0), "fine");
+    put(&honest, 2);
+    assert_eq!(check(&honest, "saved", 0), "fine");
+    honest.run(&["get", "k", "--proof", &file("proof")]).expect(0);
+    assert_eq!(check(&forked, "saved", 1), "shrunk");
+    put(&forked, 1);
+    assert_eq!(check(&forked, "saved", 1), "fork", "of one size");
+    put(&forked, 3);
+    put(&forked, 4);
+    assert_eq!(check(&forked, "saved", 1), "fork", "grown");
+    assert_eq!(check(&honest, "proof", 0), "fine");
+    // The newest checkpoint takes the place of the saved one only if all is fine.
+    let saving = ["log", "check", "--from", &file("saved"), "--key", &vkey, "--save", &file("saved")];
+    let before = fs::read(file("saved")).expect("it was saved");
+    forked.run(&saving).expect(1);
+    assert_eq!(fs::read(file("saved")).expect("it is there"), before);
+    honest.run(&saving).expect(0);
+    assert_ne!(fs::read(file("saved")).expect("it is there"), before);
+    fs::write(file("not"), "no checkpoint\n").expect("a file can be written");
+    honest.run(&["log", "check", "--from", &file("not"), "--key", &vkey]).expect(2);
+    honest.run(&["log", "check", "--from", &file("saved")]).expect(2);
+    honest.stop();
+    forked.stop();
+}

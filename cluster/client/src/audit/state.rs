@@ -1,0 +1,190 @@
+//! The replayed state: versions come in parts, are held against what the log commits to, and applied.
+
+use std::collections::BTreeMap;
+
+use coppice_proto::v1;
+use coppice_types::{Digest, ShardId, Version};
+use coppice_verify::{
+    hash::{self, RecordBody},
+    journal::{self, Entry},
+    merkle,
+    replay::LiveForest,
+    shard_map::{Shard, StateLeaf, state_root},
+};
+
+use super::{
+    Difference, Stop,
+    book::{Book, Line},
+};
+use crate::Error;
+
+type Operations = Vec<(Vec<u8>, RecordBody)>;
+/// Inputs and output of merges.
+type Merges = Vec<(Vec<Digest>, Digest)>;
+
+/// All shards at the version that was replayed last.
+pub struct State {
+    shards: BTreeMap<ShardId, ShardState>,
+    order: Vec<ShardId>,
+    pending: Option<Pending>,
+}
+
+struct ShardState {
+    shard: Shard,
+    version: Version,
+    forest: LiveForest,
+    digest: Digest,
+}
+
+/// A version whose parts have not all come.
+struct Pending {
+    version: Version,
+    /// What each shard's lists must hash to, in order.
+    wanted: BTreeMap<ShardId, Vec<Digest>>,
+    merges: BTreeMap<ShardId, Merges>,
+    lists: BTreeMap<ShardId, Operations>,
+}
+
+fn differs(line: &Line, shard: Option<ShardId>, what: impl Into<String>) -> Stop {
+    Stop::Differs(Difference { stamp: line.stamp, shard, what: what.into() })
+}
+
+impl State {
+    /// The empty state of genesis.
+    pub fn new(book: &Book) -> Self {
+        let shards = book.shard_map.shards();
+        let state = |shard: &Shard| {
+            let forest = LiveForest::new(&book.params);
+            (shard.id, ShardState { shard: shard.clone(), version: Version(0), digest: forest.digest(), forest })
+        };
+        let order = shards.iter().map(|shard| shard.id).collect();
+        Self { shards: shards.iter().map(state).collect(), order, pending: None }
+    }
+
+    /// Records in all trees.
+    pub fn records(&self) -> u64 {
+        self.shards.values().map(|shard| shard.forest.records()).sum()
+    }
+
+    /// The state leaves, in the order of keys.
+    pub fn leaves(&self) -> Vec<StateLeaf> {
+        let leaf = |id: &ShardId| {
+            let ShardState { shard, version, digest, .. } = &self.shards[id];
+            let (low, high) = (shard.low.clone(), shard.high.clone());
+            StateLeaf { shard: shard.id, low, high, version: *version, digest: *digest }
+        };
+        self.order.iter().map(leaf).collect()
+    }
+
+    /// Forgets a version that has come in part: the stream begins anew.
+    pub fn forget_pending(&mut self) {
+        self.pending = None;
+    }
+
+    /// Holds the replayed state against the log.
+    pub fn compare(&self, line: &Line) -> Result<(), Stop> {
+        let root = state_root(&self.leaves());
+        if root == line.state_root {
+            return Ok(());
+        }
+        Err(differs(line, None, format!("its state root is {}, its batches give {root}", line.state_root)))
+    }
+
+    /// Takes a message; gives the version that it completes, which is applied.
+    pub fn take(&mut self, book: &Book, message: v1::JournalResponse) -> Result<Option<Version>, Stop> {
+        if message.header.is_empty() {
+            self.take_lists(book, message)?;
+        } else {
+            self.begin(book, message)?;
+        }
+        let complete = self.pending.as_ref().is_some_and(|pending| pending.wanted.len() == pending.lists.len());
+        if !complete {
+            return Ok(None);
+        }
+        let pending = self.pending.take().expect("it is complete");
+        self.apply(book, &pending)?;
+        Ok(Some(pending.version))
+    }
+
+    fn begin(&mut self, book: &Book, message: v1::JournalResponse) -> Result<(), Stop> {
+        if self.pending.is_some() {
+            return Err(Error::Malformed("a version of which a part is missing").into());
+        }
+        let header = coppice_verify::header::Header::decode(&message.header).map_err(|_| Error::Malformed("header"))?;
+        let version = header.stamp.version;
+        if version > book.head() || hash::log_entry_hash(&message.header) != book.line(version).hash {
+            let moved = "versions were rolled back, or are shown otherwise, since the audit began: audit again";
+            return Err(Error::Untrusted(moved).into());
+        }
+        let line = book.line(version);
+        let hashes: Vec<Digest> = message.entries.iter().map(|entry| hash::journal_leaf_hash(entry)).collect();
+        let (root, leaves) = line.journal;
+        if merkle::mth(&hashes) != root || hashes.len() as u64 != u64::from(leaves) {
+            return Err(differs(line, None, "the journal in the root group is not the one that its header commits to"));
+        }
+        let mut pending = Pending { version, wanted: BTreeMap::new(), merges: BTreeMap::new(), lists: BTreeMap::new() };
+        for entry in &message.entries {
+            let entry = Entry::decode(entry).map_err(|_| differs(line, None, "a malformed journal entry"))?;
+            match entry {
+                Entry::Batch(batch) => {
+                    for (shard, hash) in batch.shards {
+                        pending.wanted.entry(shard).or_default().push(hash);
+                    }
+                }
+                Entry::Merge(merge) => {
+                    pending.merges.entry(merge.shard).or_default().push((merge.inputs, merge.output));
+                }
+            }
+        }
+        self.pending = Some(pending);
+        Ok(())
+    }
+
+    fn take_lists(&mut self, book: &Book, message: v1::JournalResponse) -> Result<(), Stop> {
+        let shard = ShardId(message.shard);
+        let unasked = || Stop::Failed(Error::Malformed("operation lists that no version waits for"));
+        let pending = self.pending.as_mut().ok_or_else(unasked)?;
+        let wanted = pending.wanted.get(&shard).ok_or_else(unasked)?;
+        let line = book.line(pending.version);
+        if message.lists.len() != wanted.len() {
+            let what = format!("it keeps {} operation lists, not {}", message.lists.len(), wanted.len());
+            return Err(differs(line, Some(shard), what));
+        }
+        let mut operations = Operations::new();
+        for (at, (list, wanted)) in message.lists.iter().zip(wanted).enumerate() {
+            let list = journal::decode_operations(list);
+            let list = list.map_err(|_| differs(line, Some(shard), format!("operation list {at} is malformed")))?;
+            let found = hash::operation_list_hash(list.iter().map(|(key, body)| (key.as_slice(), *body)));
+            if found != *wanted {
+                return Err(differs(
+                    line,
+                    Some(shard),
+                    format!("operation list {at} is not the one that was committed"),
+                ));
+            }
+            operations.extend(list);
+        }
+        pending.lists.insert(shard, operations);
+        Ok(())
+    }
+
+    fn apply(&mut self, book: &Book, pending: &Pending) -> Result<(), Stop> {
+        let line = book.line(pending.version);
+        let none = (Merges::new(), Operations::new());
+        for id in &self.order {
+            let merges = pending.merges.get(id);
+            let operations = pending.lists.get(id);
+            if merges.is_none() && operations.is_none() {
+                continue;
+            }
+            let state = self.shards.get_mut(id).expect("the order is of the shards");
+            let operations = operations.unwrap_or(&none.1).iter().map(|(key, body)| (key.as_slice(), *body));
+            let done = state.forest.prepare(line.stamp, merges.unwrap_or(&none.0), operations);
+            done.map_err(|error| differs(line, Some(*id), error.to_string()))?;
+            state.version = line.stamp.version;
+            state.digest = state.forest.digest();
+        }
+        let known = pending.merges.keys().chain(pending.lists.keys()).all(|shard| self.shards.contains_key(shard));
+        if known { Ok(()) } else { Err(differs(line, None, "its journal names a shard that there is not")) }
+    }
+}

@@ -1,0 +1,337 @@
+//! A value that others wait on, as `tokio::sync::watch`, with the same names.
+//!
+//! The difference is the order in which those who wait are woken: the order in which they began to wait. Tokio's draws it from a random
+//! number that can't be set, and then a run can't be repeated. Only the newest value is kept: whoever looks late sees it alone.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    future::Future,
+    ops::Deref,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard},
+    task::{Context, Poll, Waker},
+};
+
+/// Nobody can change the value any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the watched value has no sender any more")]
+pub struct Closed;
+
+/// Nobody watches the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("nobody watches the value")]
+pub struct Unwatched;
+
+/// No value has this version.
+const NEVER: u64 = u64::MAX;
+
+struct Shared<T> {
+    value: RwLock<T>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    version: u64,
+    closed: bool,
+    receivers: usize,
+    /// Those who wait, in the order in which they began.
+    waiting: BTreeMap<u64, Waker>,
+    tickets: u64,
+}
+
+impl<T> Shared<T> {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.value.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self, change: impl FnOnce(&mut State)) {
+        let waiting = {
+            let mut state = self.state();
+            change(&mut state);
+            std::mem::take(&mut state.waiting)
+        };
+        waiting.into_values().for_each(Waker::wake);
+    }
+}
+
+/// Changes the value. When it is dropped, those who wait are told.
+pub struct Sender<T>(Arc<Shared<T>>);
+
+/// Watches the value. Each remembers what it has seen.
+pub struct Receiver<T> {
+    shared: Arc<Shared<T>>,
+    seen: u64,
+}
+
+/// The value, which can't change meanwhile.
+pub struct Ref<'a, T>(RwLockReadGuard<'a, T>);
+
+/// A value and its first receiver.
+pub fn channel<T>(value: T) -> (Sender<T>, Receiver<T>) {
+    let sender = Sender::new(value);
+    let receiver = sender.subscribe();
+    (sender, receiver)
+}
+
+impl<T> Deref for Ref<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Sender").field(&*self.0.read()).finish()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Receiver").field(&*self.shared.read()).finish()
+    }
+}
+
+impl<T> Sender<T> {
+    /// A value that nobody watches yet.
+    #[must_use]
+    pub fn new(value: T) -> Self {
+        Self(Arc::new(Shared { value: RwLock::new(value), state: Mutex::default() }))
+    }
+
+    /// Watches the value from now on; the present one is seen.
+    #[must_use]
+    pub fn subscribe(&self) -> Receiver<T> {
+        let mut state = self.0.state();
+        state.receivers += 1;
+        Receiver { seen: state.version, shared: Arc::clone(&self.0) }
+    }
+
+    /// The value.
+    #[must_use]
+    pub fn borrow(&self) -> Ref<'_, T> {
+        Ref(self.0.read())
+    }
+
+    /// Sets the value.
+    ///
+    /// # Errors
+    /// If nobody watches; then it stays as it is.
+    pub fn send(&self, value: T) -> Result<(), Unwatched> {
+        if self.0.state().receivers == 0 {
+            return Err(Unwatched);
+        }
+        self.send_replace(value);
+        Ok(())
+    }
+
+    /// Sets the value, whoever watches; gives the old one.
+    pub fn send_replace(&self, mut value: T) -> T {
+        self.send_modify(|old| std::mem::swap(old, &mut value));
+        value
+    }
+
+    /// Changes the value.
+    pub fn send_modify(&self, change: impl FnOnce(&mut T)) {
+        self.send_if_modified(|value| {
+            change(value);
+            true
+        });
+    }
+
+    /// Changes the value; those who wait are woken if `change` says so.
+    pub fn send_if_modified(&self, change: impl FnOnce(&mut T) -> bool) -> bool {
+        let changed = change(&mut self.0.value.write().unwrap_or_else(PoisonError::into_inner));
+        if changed {
+            self.0.wake(|state| state.version += 1);
+        }
+        changed
+    }
+}
+
+impl<T: Default> Default for Sender<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        self.0.wake(|state| state.closed = true);
+    }
+}
+
+impl<T> Clone for Receiver<T> {
+    fn clone(&self) -> Self {
+        self.shared.state().receivers += 1;
+        Self { shared: Arc::clone(&self.shared), seen: self.seen }
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        self.shared.state().receivers -= 1;
+    }
+}
+
+impl<T> Receiver<T> {
+    /// The value; it does not count as seen.
+    #[must_use]
+    pub fn borrow(&self) -> Ref<'_, T> {
+        Ref(self.shared.read())
+    }
+
+    /// The value, which counts as seen.
+    pub fn borrow_and_update(&mut self) -> Ref<'_, T> {
+        self.mark_unchanged();
+        Ref(self.shared.read())
+    }
+
+    /// Whatever the value is now counts as seen.
+    pub fn mark_unchanged(&mut self) {
+        self.seen = self.shared.state().version;
+    }
+
+    /// The value counts as not seen.
+    pub fn mark_changed(&mut self) {
+        self.seen = NEVER;
+    }
+
+    /// Whether the value was changed since it was seen.
+    ///
+    /// # Errors
+    /// If nobody can change it any more.
+    pub fn has_changed(&self) -> Result<bool, Closed> {
+        let state = self.shared.state();
+        if state.closed { Err(Closed) } else { Ok(state.version != self.seen) }
+    }
+
+    /// Waits until the value was changed since it was seen; then it counts as seen.
+    ///
+    /// # Errors
+    /// If nobody can change it any more.
+    pub async fn changed(&mut self) -> Result<(), Closed> {
+        let (shared, seen) = (&self.shared, self.seen);
+        let version = Change { shared, seen, ticket: None }.await?;
+        self.seen = version;
+        Ok(())
+    }
+
+    /// Waits until `wanted` holds of the value, which counts as seen then.
+    ///
+    /// # Errors
+    /// If nobody can change it any more, and it does not hold.
+    pub async fn wait_for(&mut self, mut wanted: impl FnMut(&T) -> bool) -> Result<Ref<'_, T>, Closed> {
+        loop {
+            self.mark_unchanged();
+            if wanted(&self.shared.read()) {
+                return Ok(Ref(self.shared.read()));
+            }
+            self.changed().await?;
+        }
+    }
+}
+
+/// Waits for a version other than the one that was seen.
+struct Change<'a, T> {
+    shared: &'a Shared<T>,
+    seen: u64,
+    ticket: Option<u64>,
+}
+
+impl<T> Future for Change<'_, T> {
+    type Output = Result<u64, Closed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.shared.state();
+        if state.version != self.seen {
+            return Poll::Ready(Ok(state.version));
+        }
+        if state.closed {
+            return Poll::Ready(Err(Closed));
+        }
+        let ticket = self.ticket.unwrap_or_else(|| {
+            state.tickets += 1;
+            state.tickets
+        });
+        state.waiting.insert(ticket, cx.waker().clone());
+        drop(state);
+        self.ticket = Some(ticket);
+        Poll::Pending
+    }
+}
+
+impl<T> Drop for Change<'_, T> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.shared.state().waiting.remove(&ticket);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        sync::Mutex,
+        task::{Wake, Waker},
+    };
+
+    use super::*;
+
+    struct Note(&'static str, Arc<Mutex<Vec<&'static str>>>);
+
+    impl Wake for Note {
+        fn wake(self: Arc<Self>) {
+            self.1.lock().expect("no holder panics").push(self.0);
+        }
+    }
+
+    #[test]
+    fn those_who_wait_are_woken_in_the_order_in_which_they_began() {
+        let woken = Arc::new(Mutex::new(Vec::new()));
+        let (sender, mut first) = channel(0);
+        let mut second = sender.subscribe();
+        let wakers = ["first", "second"].map(|name| Waker::from(Arc::new(Note(name, Arc::clone(&woken)))));
+        let mut one = pin!(first.wait_for(|value| *value == 2));
+        let mut two = pin!(second.changed());
+        assert!(one.as_mut().poll(&mut Context::from_waker(&wakers[0])).is_pending());
+        assert!(two.as_mut().poll(&mut Context::from_waker(&wakers[1])).is_pending());
+        assert_eq!(sender.send_replace(1), 0);
+        assert_eq!(*woken.lock().expect("no holder panics"), ["first", "second"]);
+        assert!(one.as_mut().poll(&mut Context::from_waker(&wakers[0])).is_pending());
+        assert_eq!(two.as_mut().poll(&mut Context::from_waker(&wakers[1])), Poll::Ready(Ok(())));
+        sender.send_modify(|value| *value += 1);
+        assert!(
+            matches!(one.as_mut().poll(&mut Context::from_waker(&wakers[0])), Poll::Ready(Ok(value)) if *value == 2)
+        );
+    }
+
+    #[test]
+    fn a_late_receiver_sees_the_newest_value_and_a_lost_sender_is_told() {
+        let (sender, mut receiver) = channel(1);
+        assert_eq!(receiver.has_changed(), Ok(false));
+        assert!(!sender.send_if_modified(|_| false));
+        assert!(sender.send(2).is_ok() && sender.send(3).is_ok());
+        assert_eq!(receiver.has_changed(), Ok(true));
+        assert_eq!(*receiver.borrow_and_update(), 3);
+        drop(sender);
+        let mut waits = pin!(receiver.changed());
+        assert_eq!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(Closed)));
+    }
+
+    #[test]
+    fn nobody_watches_after_the_last_receiver() {
+        let (sender, receiver) = channel(1);
+        drop(receiver);
+        assert_eq!(sender.send(2), Err(Unwatched));
+        assert_eq!(*sender.borrow(), 1);
+    }
+}

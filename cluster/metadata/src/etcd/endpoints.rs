@@ -1,0 +1,141 @@
+//! Calls to a cluster of etcd members: each within a time, on to the next member where one does not answer.
+//!
+//! There is one client for each member, made at its first use, so that nobody need wait for etcd to start. All calls that come
+//! through here can be made twice without harm.
+
+use std::{
+    future::Future,
+    io,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use etcd_client::{Client, ConnectOptions, Error as EtcdError};
+use tokio::{
+    sync::OnceCell,
+    time::{Instant, sleep, timeout_at},
+};
+
+use crate::{Error, LeaseId, Revision};
+
+/// Pause after every member was asked in vain.
+const PAUSE: Duration = Duration::from_millis(100);
+
+pub(super) struct Endpoints {
+    members: Vec<(String, OnceCell<Client>)>,
+    /// The member that answered last.
+    current: AtomicUsize,
+    connect: ConnectOptions,
+    call_max: Duration,
+    attempt_max: Duration,
+}
+
+impl Endpoints {
+    pub fn new(urls: Vec<String>, connect: ConnectOptions, call_max: Duration, attempt_max: Duration) -> Self {
+        assert!(!urls.is_empty(), "options without an endpoint are refused");
+        // With one member there is nobody else to ask meanwhile.
+        let attempt_max = if urls.len() == 1 { call_max } else { attempt_max };
+        let members = urls.into_iter().map(|url| (url, OnceCell::new())).collect();
+        Self { members, current: AtomicUsize::new(0), connect, call_max, attempt_max }
+    }
+
+    pub fn urls(&self) -> impl Iterator<Item = &str> {
+        self.members.iter().map(|(url, _)| url.as_str())
+    }
+
+    /// Makes a call, with the next member if one does not answer, until the time for a call is over.
+    ///
+    /// # Errors
+    /// The answer's error, or the last failure to get one.
+    pub async fn call<T, F, Fut>(&self, call: F) -> Result<T, EtcdError>
+    where
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Result<T, EtcdError>>,
+    {
+        let deadline = Instant::now() + self.call_max;
+        let mut asked = 0;
+        loop {
+            let at = self.current.load(Ordering::Relaxed) % self.members.len();
+            let until = deadline.min(Instant::now() + self.attempt_max);
+            let attempt = async { call(self.client(at).await?).await };
+            let error = match timeout_at(until, attempt).await {
+                Ok(Err(error)) if is_unreachable(&error) => error,
+                Ok(answer) => return answer,
+                Err(_) => {
+                    let message = format!("etcd at {} did not answer in time", self.members[at].0);
+                    EtcdError::IoError(io::Error::new(io::ErrorKind::TimedOut, message))
+                }
+            };
+            // Unless another call moved on already.
+            let next = (at + 1) % self.members.len();
+            let _ = self.current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+            asked += 1;
+            if asked % self.members.len() == 0 {
+                if Instant::now() + PAUSE >= deadline {
+                    return Err(error);
+                }
+                sleep(PAUSE).await;
+            }
+        }
+    }
+
+    async fn client(&self, at: usize) -> Result<Client, EtcdError> {
+        let (url, client) = &self.members[at];
+        let connect = || Client::connect([url], Some(self.connect.clone()));
+        client.get_or_try_init(connect).await.cloned()
+    }
+}
+
+/// Another member, or the same one later, may answer.
+fn is_unreachable(error: &EtcdError) -> bool {
+    use tonic_code::*;
+    match error {
+        EtcdError::GRpcStatus(status) => {
+            matches!(status.code() as i32, UNKNOWN | UNAVAILABLE | DEADLINE_EXCEEDED | INTERNAL)
+                && !is_about_a_lease(error)
+        }
+        EtcdError::TransportError(_) | EtcdError::IoError(_) | EtcdError::WatchError(_) => true,
+        _ => false,
+    }
+}
+
+/// Numbers of gRPC's codes, whose type etcd-client does not give out.
+mod tonic_code {
+    pub const UNKNOWN: i32 = 2;
+    pub const DEADLINE_EXCEEDED: i32 = 4;
+    pub const INTERNAL: i32 = 13;
+    pub const UNAVAILABLE: i32 = 14;
+}
+
+/// The lease that the call is about is unknown to etcd.
+pub(super) fn is_about_a_lease(error: &EtcdError) -> bool {
+    says(error, "requested lease not found")
+}
+
+/// The revision that the call is about is forgotten, or was never there: the store was wiped or set back.
+pub(super) fn is_about_history(error: &EtcdError) -> bool {
+    says(error, "required revision has been compacted") || says(error, "required revision is a future revision")
+}
+
+fn says(error: &EtcdError, text: &str) -> bool {
+    matches!(error, EtcdError::GRpcStatus(status) if status.message().contains(text))
+}
+
+/// An error of a call that is bound to a lease.
+pub(super) fn of_lease(error: EtcdError, lease: LeaseId) -> Error {
+    if is_about_a_lease(&error) { Error::LeaseLost(lease) } else { unavailable(error) }
+}
+
+/// An error of a call for the history after a revision.
+pub(super) fn of_history(error: EtcdError, asked: Revision) -> Error {
+    if is_about_history(&error) { forgotten(asked, Revision(0)) } else { unavailable(error) }
+}
+
+/// `oldest` is 0 if etcd did not say it.
+pub(super) fn forgotten(asked: Revision, oldest: Revision) -> Error {
+    Error::Compacted { asked, oldest: oldest.max(Revision(asked.0.saturating_add(1))) }
+}
+
+pub(super) fn unavailable(error: EtcdError) -> Error {
+    Error::Unavailable(io::Error::other(error))
+}

@@ -1,0 +1,192 @@
+//! The settings that all processes of a cluster share: its nodes, and how its ledger is founded.
+
+use std::collections::BTreeMap;
+
+use coppice_types::{ClusterId, Digest, Params, codec::Writer};
+use coppice_verify::{hash::sha256, shard_map::ShardMap};
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+
+/// The nodes of a cluster by name.
+pub type Nodes = BTreeMap<String, Node>;
+
+/// Where a node is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Node {
+    /// Its place in the cluster, from 1; never given to another node.
+    pub ordinal: u32,
+    /// `HOST:PORT` where others reach it.
+    pub address: String,
+}
+
+/// Checks the table of nodes.
+///
+/// # Errors
+/// If it is empty, or two nodes share an ordinal or an address.
+pub fn check_nodes(nodes: &Nodes) -> Result<(), Failure> {
+    let wrong = |message: String| Err(Failure::usage(format!("nodes: {message}")));
+    if nodes.is_empty() {
+        return wrong("there is none; [nodes.node-1] with ordinal and address names the first".to_owned());
+    }
+    let mut ordinals = BTreeMap::new();
+    let mut addresses = BTreeMap::new();
+    for (name, node) in nodes {
+        if node.ordinal == 0 {
+            return wrong(format!("{name} has ordinal 0; they count from 1"));
+        }
+        if let Some(other) = ordinals.insert(node.ordinal, name) {
+            return wrong(format!("{other} and {name} have the same ordinal {}", node.ordinal));
+        }
+        if let Some(other) = addresses.insert(&node.address, name) {
+            return wrong(format!("{other} and {name} have the same address {}", node.address));
+        }
+        crate::net::check_address(&node.address).map_err(|error| Failure::usage(format!("nodes: {name}: {error}")))?;
+    }
+    Ok(())
+}
+
+/// How a new ledger is founded; the same for all processes, and for good.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Ledger {
+    /// Number of shards, split evenly by the first byte of the key; if `splits` is empty.
+    pub shards: u32,
+    /// The keys at which shards begin, but for the first, ascending: text, or hex with `0x` in front.
+    pub splits: Vec<String>,
+    /// Records at which a partition is frozen.
+    pub capacity: u32,
+    /// Shards keep the operation lists of batches, for auditors.
+    pub journals_kept: bool,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        let Params { capacity, journals_kept, .. } = Params::default();
+        Self { shards: 2, splits: Vec::new(), capacity, journals_kept }
+    }
+}
+
+/// Most shards of a new ledger.
+const SHARDS_MAX: u32 = 64;
+
+impl Ledger {
+    /// Limits and digest parameters.
+    ///
+    /// # Errors
+    /// If one is out of its range.
+    pub fn params(&self) -> Result<Params, Failure> {
+        let params = Params { capacity: self.capacity, journals_kept: self.journals_kept, ..Params::default() };
+        params.check().map_err(|error| Failure::usage(format!("ledger: {error}")))?;
+        Ok(params)
+    }
+
+    /// The first shards.
+    ///
+    /// # Errors
+    /// If the splits are no ascending keys.
+    pub fn shard_map(&self) -> Result<ShardMap, Failure> {
+        let splits = if self.splits.is_empty() {
+            if !(1..=SHARDS_MAX).contains(&self.shards) {
+                return Err(Failure::usage(format!("ledger: shards = {} is not 1 to {SHARDS_MAX}", self.shards)));
+            }
+            even_splits(self.shards)
+        } else {
+            self.splits.iter().map(|split| parse_key(split)).collect::<Result<Vec<_>, _>>()?
+        };
+        ShardMap::from_splits(&splits).map_err(|error| Failure::usage(format!("ledger: splits: {error}")))
+    }
+
+    /// Names the parameters and first shards: processes of one cluster have the same.
+    ///
+    /// # Errors
+    /// If they are none.
+    pub fn digest(&self) -> Result<Digest, Failure> {
+        Ok(digest(&self.params()?, &self.shard_map()?))
+    }
+}
+
+/// Names the parameters and first shards of a ledger.
+#[must_use]
+pub fn digest(params: &Params, shard_map: &ShardMap) -> Digest {
+    let mut out = Writer::new();
+    params.encode(&mut out);
+    out.raw(&shard_map.encode());
+    sha256(&out.into_bytes())
+}
+
+/// A cluster id in hex.
+///
+/// # Errors
+/// If it is not 32 digits.
+pub fn parse_cluster(text: &str) -> Result<ClusterId, Failure> {
+    let id = hex::decode(text).ok().and_then(|bytes| ClusterId::from_slice(&bytes));
+    id.ok_or_else(|| {
+        Failure::usage(format!("cluster_id = {text:?}: not 32 hex digits"))
+            .hint("It stands at the end of the name of the signing key, which `coppice keygen` makes.")
+    })
+}
+
+fn parse_key(text: &str) -> Result<Vec<u8>, Failure> {
+    match text.strip_prefix("0x") {
+        Some(digits) => hex::decode(digits).map_err(|_| Failure::usage(format!("ledger: splits: {text}: no hex"))),
+        None => Ok(text.as_bytes().to_vec()),
+    }
+}
+
+/// Splits by the first byte, as even as they can be.
+fn even_splits(shards: u32) -> Vec<Vec<u8>> {
+    let at = |index: u32| u8::try_from(index * 256 / shards).expect("the index is below the number of shards");
+    (1..shards).map(|index| vec![at(index)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(ordinal: u32, address: &str) -> Node {
+        Node { ordinal, address: address.to_owned() }
+    }
+
+    fn nodes(list: &[(&str, u32, &str)]) -> Nodes {
+        list.iter().map(|&(name, ordinal, address)| (name.to_owned(), node(ordinal, address))).collect()
+    }
+
+    #[test]
+    fn nodes_have_ordinals_and_addresses_of_their_own() {
+        assert!(check_nodes(&nodes(&[("a", 1, "h:1"), ("b", 2, "h:2"), ("c", 3, "[::1]:2")])).is_ok());
+        let wrong = [
+            nodes(&[]),
+            nodes(&[("a", 0, "h:1")]),
+            nodes(&[("a", 1, "h:1"), ("b", 1, "h:2")]),
+            nodes(&[("a", 1, "h:1"), ("b", 2, "h:1")]),
+            nodes(&[("a", 1, "h")]),
+            nodes(&[("a", 1, "http://h:1")]),
+        ];
+        for nodes in wrong {
+            assert!(check_nodes(&nodes).is_err(), "{nodes:?}");
+        }
+    }
+
+    #[test]
+    fn a_ledger_is_the_same_by_its_keys_however_they_are_written() {
+        let digest = |ledger: Ledger| ledger.digest().expect("a ledger");
+        let even = digest(Ledger::default());
+        assert_eq!(even, digest(Ledger { shards: 9, splits: vec!["0x80".to_owned()], ..Ledger::default() }));
+        assert_ne!(even, digest(Ledger { shards: 3, ..Ledger::default() }));
+        assert_ne!(even, digest(Ledger { capacity: 128, ..Ledger::default() }));
+        let ascii = Ledger { splits: vec!["m".to_owned()], ..Ledger::default() };
+        assert_eq!(digest(ascii), digest(Ledger { splits: vec!["0x6d".to_owned()], ..Ledger::default() }));
+        for bad in [
+            Ledger { shards: 0, ..Ledger::default() },
+            Ledger { capacity: 1, ..Ledger::default() },
+            Ledger { splits: vec!["b".to_owned(), "a".to_owned()], ..Ledger::default() },
+            Ledger { splits: vec!["0xq".to_owned()], ..Ledger::default() },
+        ] {
+            assert!(bad.digest().is_err(), "{bad:?}");
+        }
+        assert!(parse_cluster("00ff").is_err());
+        assert_eq!(parse_cluster(&"0f".repeat(16)).expect("an id").0, [15; 16]);
+    }
+}

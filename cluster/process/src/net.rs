@@ -1,0 +1,255 @@
+//! Connections between processes: listening and connecting over TCP, plain or by TLS.
+//!
+//! Every socket sends small messages at once and is probed by keep-alives, so that a peer that vanished is noticed. A connection is made when it is
+//! first used and again whenever it broke; callers pause between their attempts.
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, mpsc},
+    time::timeout,
+};
+use tokio_rustls::server::TlsStream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint, server::Connected};
+
+use crate::{Code, Failure, tls::Acceptor};
+
+/// How long a connection may take to open.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the other end may take to show who it is.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often an open connection is probed, and how long the answer may take.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Probes of the operating system, for connections on which nothing is under way.
+const TCP_PROBES_MAX: u32 = 3;
+/// HTTP/2 flow control windows, so that one large message does not wait for several round trips.
+const WINDOW_BYTES: u32 = 2 << 20;
+/// Handshakes under way at a time; further connections wait to be accepted.
+const HANDSHAKES_MAX: usize = 128;
+/// Connections that wait to be served.
+const ACCEPTED_MAX: usize = 64;
+/// Pause after the system could not accept a connection, for instance for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Connects to other processes.
+#[derive(Clone, Debug)]
+pub struct Dialer {
+    from: String,
+    tls: Option<ClientTlsConfig>,
+}
+
+impl Dialer {
+    /// Connects as `from`, which servers see as the user agent; by TLS if certificates are given.
+    #[must_use]
+    pub fn new(from: &str, tls: Option<ClientTlsConfig>) -> Self {
+        Self { from: from.to_owned(), tls }
+    }
+
+    /// A channel to `HOST:PORT`, which connects when first used and again whenever its connection breaks.
+    ///
+    /// # Errors
+    /// If the address is none.
+    pub fn channel(&self, address: &str) -> Result<Channel, Failure> {
+        Ok(self.endpoint(address)?.connect_lazy())
+    }
+
+    /// Checks that a channel to an address can be made.
+    ///
+    /// # Errors
+    /// If the address is none.
+    pub fn check(&self, address: &str) -> Result<(), Failure> {
+        self.endpoint(address).map(drop)
+    }
+
+    fn endpoint(&self, address: &str) -> Result<Endpoint, Failure> {
+        check_address(address).map_err(Failure::usage)?;
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let wrong = |error: tonic::transport::Error| Failure::usage(format!("{address}: {}", crate::chain(&error)));
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}")).map_err(wrong)?;
+        if let Some(tls) = &self.tls {
+            endpoint = endpoint.tls_config(tls.clone()).map_err(wrong)?;
+        }
+        let endpoint = endpoint.user_agent(format!("coppice/{}", self.from)).map_err(wrong)?;
+        Ok(endpoint
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .tcp_keepalive(Some(KEEPALIVE_INTERVAL))
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(2 * WINDOW_BYTES))
+    }
+}
+
+/// Checks that an address is `HOST:PORT`.
+///
+/// # Errors
+/// Says what is wrong with it.
+pub fn check_address(address: &str) -> Result<(), String> {
+    let parts = address.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains('/'));
+    match parts.and_then(|(_, port)| port.parse::<u16>().ok()) {
+        Some(port) if port > 0 => Ok(()),
+        _ => Err(format!("{address:?} is not HOST:PORT")),
+    }
+}
+
+/// Listens on an address.
+///
+/// # Errors
+/// If it cannot be had.
+pub async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let failure = Failure::new(Code::Refused, format!("cannot listen on {address}: {error}"));
+        failure.hint("Another process may have the port: `listen` takes another address.")
+    })
+}
+
+/// The connections that a listener takes, until this is dropped. By TLS, only those whose other end has shown who it is.
+#[must_use]
+pub fn incoming(listener: TcpListener, tls: Option<Acceptor>) -> ReceiverStream<io::Result<Connection>> {
+    let (accepted, connections) = mpsc::channel(ACCEPTED_MAX);
+    tokio::spawn(async move {
+        tokio::select! {
+            () = accept(&listener, tls, &accepted) => {}
+            () = accepted.closed() => {}
+        }
+    });
+    ReceiverStream::new(connections)
+}
+
+async fn accept(listener: &TcpListener, tls: Option<Acceptor>, accepted: &mpsc::Sender<io::Result<Connection>>) {
+    let handshakes = std::sync::Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    loop {
+        let (stream, from) = match listener.accept().await {
+            Ok(connection) => connection,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        if let Err(error) = prepare(&stream) {
+            tracing::debug!(%from, %error, "a connection broke at once");
+            continue;
+        }
+        let Some(tls) = tls.clone() else {
+            if accepted.send(Ok(Connection::Plain(stream))).await.is_err() {
+                return;
+            }
+            continue;
+        };
+        let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
+        let accepted = accepted.clone();
+        tokio::spawn(async move {
+            let _permit = permit;
+            match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+                // Nobody takes it if the service has ended.
+                Ok(Ok(stream)) => drop(accepted.send(Ok(Connection::Tls(Box::new(stream)))).await),
+                Ok(Err(error)) => tracing::warn!(%from, %error, "a connection was refused: TLS"),
+                Err(_) => tracing::warn!(%from, "a connection was refused: the TLS handshake took too long"),
+            }
+        });
+    }
+}
+
+/// Small messages go at once; a peer that vanished is noticed.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let probes = TcpKeepalive::new()
+        .with_time(KEEPALIVE_INTERVAL)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(TCP_PROBES_MAX);
+    SockRef::from(stream).set_tcp_keepalive(&probes)
+}
+
+/// An accepted connection.
+#[derive(Debug)]
+pub enum Connection {
+    /// Without TLS.
+    Plain(TcpStream),
+    /// With TLS.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) -> Self::ConnectInfo {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_host_and_a_port() {
+        for good in ["localhost:1", "127.0.0.1:65535", "[::1]:80", "node-1.nodes:7400"] {
+            assert_eq!(check_address(good), Ok(()), "{good}");
+        }
+        for bad in ["", ":1", "localhost", "localhost:0", "localhost:65536", "http://localhost:1", "a:b"] {
+            assert!(check_address(bad).is_err(), "{bad}");
+        }
+    }
+}

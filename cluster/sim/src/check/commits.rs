@@ -1,0 +1,112 @@
+//! Batches: each acknowledged one stands where it was said to, none is applied twice or in spite of its conditions, and none that was
+//! refused.
+
+use std::collections::BTreeMap;
+
+use coppice_proto::v1::{self, precondition::Condition};
+use coppice_types::{Epoch, Stamp, Version};
+use coppice_verify::{hash, header::Body};
+
+use super::{
+    Finding,
+    ledger::{Ledger, Records},
+};
+use crate::history::{Batch, BatchId, Committed, History, Outcome};
+
+/// Where batches stand: entry of the log and place in its journal.
+pub type Placed = BTreeMap<BatchId, (usize, u32)>;
+
+/// A stamp off the wire.
+pub fn stamp(stamp: v1::Stamp) -> Stamp {
+    Stamp { epoch: Epoch(stamp.epoch), version: Version(stamp.version) }
+}
+
+/// What a precondition says of a state.
+pub fn holds(precondition: &v1::Precondition, records: &Records) -> bool {
+    let found = records.get(&precondition.key);
+    match (&precondition.condition, found) {
+        (Some(Condition::Absent(_)), found) => found.is_none(),
+        (Some(Condition::LastChanged(wanted)), Some((_, changed))) => stamp(*wanted) == *changed,
+        (Some(Condition::ValueSha256(wanted)), Some((value, _))) => hash::sha256(value).0[..] == wanted[..],
+        _ => false,
+    }
+}
+
+/// What a batch asked for held when it was applied. `opens` is the newest stamp before, if the batch is the first of its version.
+pub fn check_conditions(
+    batch: &Batch,
+    id: BatchId,
+    records: &Records,
+    opens: Option<Stamp>,
+    alone: bool,
+) -> Result<(), Finding> {
+    if !batch.batch.preconditions.iter().all(|precondition| holds(precondition, records)) {
+        return Err(format!("commits: batch {id:x} was committed though a precondition did not hold"));
+    }
+    if let Some(expected) = batch.batch.expected_head
+        && opens != Some(stamp(expected))
+    {
+        return Err(format!("commits: batch {id:x} was committed on another head than it expected"));
+    }
+    if batch.batch.exclusive && !alone {
+        return Err(format!("commits: exclusive batch {id:x} shares its version"));
+    }
+    Ok(())
+}
+
+/// Compares what was heard with the log; gives where each batch stands.
+pub fn check(history: &History, ledger: &Ledger) -> Result<Placed, Finding> {
+    let mut placed = Placed::new();
+    for (sequence, event) in ledger.events.iter().enumerate() {
+        for &(index, id) in &event.batches {
+            if placed.insert(id, (sequence, index)).is_some() {
+                return Err(format!("commits: batch {id:x} was applied twice"));
+            }
+        }
+    }
+    for (&id, batch) in &history.batches {
+        let place = placed.get(&id).copied();
+        for attempt in batch.attempts.iter().flatten() {
+            match attempt {
+                Outcome::Committed(committed) => check_committed(id, committed, place, ledger)?,
+                Outcome::RolledBack => check_rolled_back(id, place, ledger)?,
+                Outcome::Refused(_) | Outcome::Unknown => {}
+            }
+        }
+        let refused = |attempt: &Option<Outcome>| matches!(attempt, Some(Outcome::Refused(_)));
+        if place.is_some() && batch.attempts.iter().all(refused) {
+            return Err(format!("commits: batch {id:x} is in the log, but every attempt was refused"));
+        }
+        if let (Some((sequence, _)), Some(staged)) = (place, history.staged.get(&id)) {
+            let header = &ledger.events[sequence].header;
+            if header.stamp != staged.stamp || header.state_root != staged.state_root {
+                return Err(format!("commits: stage {id:x} was finalized as another version than was staged"));
+            }
+        }
+    }
+    Ok(placed)
+}
+
+fn check_committed(id: BatchId, told: &Committed, place: Option<(usize, u32)>, ledger: &Ledger) -> Result<(), Finding> {
+    let Some((sequence, index)) = place else {
+        return Err(format!("commits: acknowledged batch {id:x} at {} is lost", told.stamp));
+    };
+    let event = &ledger.events[sequence];
+    if event.bytes[..] != told.header[..] || event.header.stamp != told.stamp || index != told.index {
+        return Err(format!(
+            "commits: batch {id:x} was acknowledged at {}, but stands at {}",
+            told.stamp, event.header.stamp
+        ));
+    }
+    Ok(())
+}
+
+fn check_rolled_back(id: BatchId, place: Option<(usize, u32)>, ledger: &Ledger) -> Result<(), Finding> {
+    let Some((sequence, _)) = place else {
+        return Err(format!("commits: batch {id:x} is said to be rolled back, but never was in the log"));
+    };
+    let version = ledger.events[sequence].header.stamp.version;
+    let mut later = ledger.events[sequence..].iter();
+    let dead = later.any(|event| matches!(&event.header.body, Body::Rollback(to) if to.target.version < version));
+    if dead { Ok(()) } else { Err(format!("commits: batch {id:x} is said to be rolled back, but stands")) }
+}

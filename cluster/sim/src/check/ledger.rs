@@ -1,0 +1,264 @@
+//! The root log as it is at the end, and the naive model of every state that it made.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use coppice_proto::v1::{self, operation::Change};
+use coppice_shard_node::Replica;
+use coppice_types::{Digest, GroupId, Sequence, ShardId, Stamp, Version};
+use coppice_verify::{
+    epochs::Epochs,
+    hash::{self, RecordBody},
+    header::{Body, Header},
+    journal::{BatchEntry, Entry},
+    merkle,
+    replay::Forest,
+    shard_map::{Shard, ShardMap, StateLeaf, state_root},
+};
+
+use super::{Finding, commits};
+use crate::{
+    history::{Batch, BatchId, History},
+    world::World,
+};
+
+/// What a state holds: value and last change of each key.
+pub type Records = BTreeMap<Bytes, (Bytes, Stamp)>;
+
+/// One entry of the log.
+#[derive(Debug)]
+pub struct Event {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// The header.
+    pub header: Header,
+    /// Its journal: the batches in their order, by their place.
+    pub batches: Vec<(u32, BatchId)>,
+    /// The epochs after it.
+    pub epochs: Epochs,
+    /// The pruned boundary after it.
+    pub boundary: Version,
+    /// The original name of head after it.
+    pub head: Stamp,
+}
+
+/// The whole log, and the states that it made, by their original names.
+#[derive(Debug)]
+pub struct Ledger {
+    /// The entries.
+    pub events: Vec<Event>,
+    /// What each state holds.
+    pub states: BTreeMap<Stamp, Records>,
+    leaves: Vec<Digest>,
+}
+
+/// Headers and journals of the longest log.
+type Raw = Vec<(Vec<u8>, Vec<Vec<u8>>)>;
+
+fn read_raw(world: &World) -> Result<Raw, Finding> {
+    let mut longest = Raw::new();
+    for ordinal in &world.site.shape.groups[&GroupId::Root] {
+        let Some(Replica::Root(replica)) = world.replica(*ordinal, GroupId::Root) else { continue };
+        let read = replica.read_now(|machine| {
+            let root = machine.root();
+            let one = |sequence| Ok((root.header(Sequence(sequence))?, root.journal(Sequence(sequence))?));
+            Ok((0..root.log_size()).map(one).collect::<Result<Raw, coppice_root::Error>>())
+        });
+        if world.machines[ordinal].rotten {
+            // What went bad there may be a record that only this reads.
+            continue;
+        }
+        let log = read.map_err(|refusal| format!("log: node-{ordinal} can't tell it: {}", refusal.message))?;
+        let log = log.map_err(|error| format!("log: node-{ordinal} can't read it: {error}"))?;
+        let (short, long) = if log.len() > longest.len() { (longest, log) } else { (log, longest) };
+        if short.iter().zip(&long).any(|(a, b)| a != b) {
+            return Err(format!("log: node-{ordinal} has another one"));
+        }
+        longest = long;
+    }
+    Ok(longest)
+}
+
+/// The naive model of the newest state.
+#[derive(Clone)]
+struct Model {
+    forests: BTreeMap<ShardId, (Forest, Version)>,
+    records: Records,
+}
+
+type Operations = Vec<(Vec<u8>, RecordBody)>;
+type Merges = Vec<(Vec<Digest>, Digest)>;
+
+impl Ledger {
+    /// Reads the log and replays it.
+    pub fn read(world: &World) -> Result<Self, Finding> {
+        let shape = &world.site.shape;
+        let history = world.site.scribe.lock();
+        let sent = Sent::new(&history, &shape.map);
+        let new = || (Forest::new(&shape.params), Version(0));
+        let forests = shape.map.shards().iter().map(|shard| (shard.id, new())).collect();
+        let mut model = Model { forests, records: Records::new() };
+        let mut models = BTreeMap::from([(Stamp::default(), model.clone())]);
+        let mut ledger = Self { events: Vec::new(), states: BTreeMap::new(), leaves: Vec::new() };
+        let (mut epochs, mut boundary) = (Epochs::new(), Version(0));
+        for (sequence, (bytes, journal)) in read_raw(world)?.into_iter().enumerate() {
+            let header = Header::decode(&bytes).map_err(|error| format!("log: entry {sequence}: {error}"))?;
+            if let Some(before) = ledger.events.last() {
+                header.check_follows(&before.header).map_err(|rule| format!("log: entry {sequence}: {rule}"))?;
+            }
+            let entries: Result<Vec<Entry>, _> = journal.iter().map(|bytes| Entry::decode(bytes)).collect();
+            let entries = entries.map_err(|error| format!("log: journal of {sequence}: {error}"))?;
+            let mut batches = Vec::new();
+            match &header.body {
+                Body::Commit => {
+                    let before = ledger.events.last().map_or_else(Stamp::default, |before| before.header.stamp);
+                    batches = model.apply(&header, before, &entries, &sent)?;
+                }
+                Body::Rollback(rollback) => {
+                    epochs.roll_back(header.stamp.epoch, rollback.target.version);
+                    let target = models.get(&epochs.stamp_of(rollback.target.version));
+                    model = target.ok_or_else(|| format!("log: {sequence} rolls back to nothing"))?.clone();
+                }
+                Body::Prune(prune) => boundary = prune.boundary,
+                _ => {}
+            }
+            model.check(&shape.map, &header)?;
+            let head = epochs.stamp_of(header.stamp.version);
+            ledger.states.insert(head, model.records.clone());
+            models.insert(head, model.clone());
+            ledger.leaves.push(hash::log_entry_hash(&bytes));
+            ledger.events.push(Event { bytes, header, batches, epochs: epochs.clone(), boundary, head });
+        }
+        Ok(ledger)
+    }
+
+    /// Every signed tree head that was ever shown is of a prefix of the log.
+    pub fn check_checkpoints(&self, history: &History) -> Result<(), Finding> {
+        for (&size, &root) in &history.checkpoints {
+            let prefix = usize::try_from(size).ok().and_then(|size| self.leaves.get(..size));
+            let prefix = prefix
+                .ok_or_else(|| format!("log: a checkpoint of {size} entries, there are {}", self.leaves.len()))?;
+            if merkle::mth(prefix) != root {
+                return Err(format!("log: the checkpoint of {size} entries is of another log"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Model {
+    /// Applies a version's journal; gives its batches by their place in it.
+    fn apply(
+        &mut self,
+        header: &Header,
+        before: Stamp,
+        journal: &[Entry],
+        sent: &Sent<'_>,
+    ) -> Result<Vec<(u32, BatchId)>, Finding> {
+        let mut touched: BTreeMap<ShardId, (Operations, Merges)> = BTreeMap::new();
+        let mut batches = Vec::new();
+        let alone = journal.iter().filter(|entry| matches!(entry, Entry::Batch(_))).count() == 1;
+        for (index, entry) in journal.iter().enumerate() {
+            match entry {
+                Entry::Merge(merge) => {
+                    touched.entry(merge.shard).or_default().1.push((merge.inputs.clone(), merge.output));
+                }
+                Entry::Batch(entry) => {
+                    let (id, batch) = sent.find(entry, header.stamp)?;
+                    let opens = batches.is_empty().then_some(before);
+                    commits::check_conditions(batch, id, &self.records, opens, alone)?;
+                    for (shard, operations) in sent.operations(batch, entry, header.stamp)? {
+                        touched.entry(shard).or_default().0.extend(operations);
+                    }
+                    batch.batch.operations.iter().for_each(|operation| self.change(operation, header.stamp));
+                    batches.push((u32::try_from(index).expect("journals are short"), id));
+                }
+            }
+        }
+        for (shard, (operations, merges)) in touched {
+            let Some((forest, version)) = self.forests.get_mut(&shard) else {
+                return Err(format!("audit: {} touches an unknown shard", header.stamp));
+            };
+            let operations = operations.iter().map(|(key, body)| (key.as_slice(), *body));
+            let prepared = forest.prepare(header.stamp, &merges, operations);
+            prepared.map_err(|error| format!("audit: {}: {error}", header.stamp))?;
+            *version = header.stamp.version;
+        }
+        Ok(batches)
+    }
+
+    fn change(&mut self, operation: &v1::Operation, stamp: Stamp) {
+        match &operation.change {
+            Some(Change::Put(value)) => {
+                self.records.insert(operation.key.clone(), (value.clone(), stamp));
+            }
+            _ => {
+                self.records.remove(&operation.key);
+            }
+        }
+    }
+
+    /// The state root of the header is that of the model.
+    fn check(&self, map: &ShardMap, header: &Header) -> Result<(), Finding> {
+        let leaf = |shard: &Shard| {
+            let (forest, version) = &self.forests[&shard.id];
+            let (low, high) = (shard.low.clone(), shard.high.clone());
+            StateLeaf { shard: shard.id, low, high, version: *version, digest: forest.digest() }
+        };
+        if state_root(&map.shards().iter().map(leaf).collect::<Vec<_>>()) == header.state_root {
+            return Ok(());
+        }
+        Err(format!("audit: the state root of {} does not follow from its batches and events", header.stamp))
+    }
+}
+
+/// What clients have sent.
+struct Sent<'a> {
+    history: &'a History,
+    map: &'a ShardMap,
+    by_metadata: BTreeMap<Digest, BatchId>,
+}
+
+impl<'a> Sent<'a> {
+    fn new(history: &'a History, map: &'a ShardMap) -> Self {
+        let hash = |(id, batch): (&BatchId, &Batch)| (hash::metadata_hash(&batch.batch.metadata), *id);
+        Self { history, map, by_metadata: history.batches.iter().map(hash).collect() }
+    }
+
+    /// The batch of a journal's entry.
+    fn find(&self, entry: &BatchEntry, stamp: Stamp) -> Result<(BatchId, &'a Batch), Finding> {
+        let id = self.by_metadata.get(&entry.metadata);
+        let id = *id.ok_or_else(|| format!("commits: {stamp} has a batch that nobody sent"))?;
+        let batch = &self.history.batches[&id];
+        let session = entry.session.map(|(session, number)| (Bytes::copy_from_slice(&session.0), number));
+        if session != batch.session {
+            return Err(format!("commits: batch {id:x} was committed under another session or number"));
+        }
+        Ok((id, batch))
+    }
+
+    /// Its operations by shard: the entry names all of them and no others.
+    fn operations(
+        &self,
+        batch: &Batch,
+        entry: &BatchEntry,
+        stamp: Stamp,
+    ) -> Result<BTreeMap<ShardId, Operations>, Finding> {
+        let mut shards: BTreeMap<ShardId, Operations> = BTreeMap::new();
+        for operation in &batch.batch.operations {
+            let body = match &operation.change {
+                Some(Change::Put(value)) => RecordBody::put(value),
+                _ => RecordBody::Tombstone,
+            };
+            shards.entry(self.map.shard_of(&operation.key).id).or_default().push((operation.key.to_vec(), body));
+        }
+        let list =
+            |list: &Operations| hash::operation_list_hash(list.iter().map(|(key, body)| (key.as_slice(), *body)));
+        let hashes: Vec<(ShardId, Digest)> =
+            shards.iter().map(|(shard, operations)| (*shard, list(operations))).collect();
+        if hashes != entry.shards {
+            return Err(format!("commits: {stamp} has a batch with other operations than were sent"));
+        }
+        Ok(shards)
+    }
+}

@@ -1,0 +1,181 @@
+//! Simulated clients: each sends commits, reads, stages, prunes and rollbacks as its seed says, and writes down what it hears.
+
+mod reads;
+mod writes;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use coppice_env::{Rng, SimRng, watch};
+use coppice_proto::{Channel, v1, v1::ledger_client::LedgerClient};
+use coppice_types::Stamp;
+use coppice_verify::{check, checkpoint::Checkpoint, note::VerifierKey};
+use tokio::time::timeout;
+use tonic::Status;
+
+use crate::{
+    history::Scribe,
+    life::Life,
+    net::Net,
+    shape::{self, Shape},
+};
+
+/// How long a client waits for an answer.
+const PATIENCE: Duration = Duration::from_millis(4000);
+
+/// What the world wants of its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Anything.
+    Chaos,
+    /// To show that everything works again, then to stop.
+    Calm,
+    /// To stop.
+    Over,
+}
+
+/// A client.
+#[derive(Debug)]
+pub struct Client {
+    id: u64,
+    rng: SimRng,
+    shape: Arc<Shape>,
+    scribe: Scribe,
+    channels: Vec<Channel>,
+    /// The coordinator that it talks to.
+    at: usize,
+    verifier: VerifierKey,
+    /// Records that it saw last, for preconditions.
+    seen: BTreeMap<String, Option<(Bytes, Stamp)>>,
+    /// States that it has heard of.
+    stamps: Vec<Stamp>,
+    head: Stamp,
+    session: Option<writes::Session>,
+    batches: u64,
+}
+
+/// An answer, or why there is none.
+type Heard<T> = Result<T, Status>;
+
+impl Client {
+    /// A client that knows the coordinators by their names.
+    #[must_use]
+    pub fn new(id: u64, shape: Arc<Shape>, scribe: Scribe, net: &Net, coordinators: &[String]) -> Self {
+        let life = Life::new(&format!("client-{id}"), 1, None);
+        let rng = SimRng::new(shape.seed.wrapping_mul(1009) ^ (id << 32));
+        Self {
+            id,
+            rng,
+            shape,
+            scribe,
+            channels: coordinators.iter().map(|name| net.channel(&life, name)).collect(),
+            at: 0,
+            verifier: shape::signing_key().verifier().clone(),
+            seen: BTreeMap::new(),
+            stamps: Vec::new(),
+            head: Stamp::default(),
+            session: None,
+            batches: 0,
+        }
+    }
+
+    /// Works until it is told to stop; in the calm it first shows that each shard takes writes.
+    pub async fn run(mut self, mut phase: watch::Receiver<Phase>) {
+        self.at = usize::try_from(self.rng.below(self.channels.len() as u64)).expect("coordinators are few");
+        while *phase.borrow_and_update() == Phase::Chaos {
+            self.act().await;
+            let pause = if self.rng.chance(100) { 200 } else { 25 };
+            tokio::time::sleep(Duration::from_millis(self.rng.below(pause))).await;
+        }
+        self.settle().await;
+        let mut left = self.shape.probes();
+        while let Some(probe) = left.last().filter(|_| *phase.borrow() == Phase::Calm).cloned() {
+            if self.probe(&probe).await {
+                left.pop();
+            }
+        }
+        while *phase.borrow() == Phase::Calm && !self.read_head().await {}
+    }
+
+    async fn act(&mut self) {
+        match self.rng.below(100) {
+            0..46 => self.write().await,
+            46..72 => self.read_keys().await,
+            72..80 => self.read_range().await,
+            80..86 => {
+                self.read_head().await;
+            }
+            86..90 => self.look_at_log().await,
+            90..95 => self.stage().await,
+            95..97 if self.shape.faults.admin => self.administer().await,
+            _ => self.at = usize::try_from(self.rng.below(self.channels.len() as u64)).expect("coordinators are few"),
+        }
+    }
+
+    fn ledger(&self) -> LedgerClient<Channel> {
+        LedgerClient::new(self.channels[self.at].clone())
+    }
+
+    /// Waits for an answer as long as it is worth it; goes to another coordinator if there is none.
+    async fn hear<T>(&mut self, answer: impl Future<Output = Heard<T>>) -> Heard<T> {
+        let answer = match timeout(PATIENCE, answer).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Status::deadline_exceeded("no answer")),
+        };
+        if let Err(status) = &answer
+            && coppice_proto::status::kind(status) == coppice_types::ErrorKind::Unavailable
+        {
+            self.at = (self.at + 1) % self.channels.len();
+            tokio::time::sleep(Duration::from_millis(5 + self.rng.below(40))).await;
+        }
+        answer
+    }
+
+    fn pick<T: Clone>(&mut self, items: &[T]) -> Option<T> {
+        if items.is_empty() {
+            return None;
+        }
+        let at = usize::try_from(self.rng.below(items.len() as u64)).expect("there are not so many");
+        Some(items[at].clone())
+    }
+
+    fn learn(&mut self, stamp: Stamp) {
+        if self.stamps.len() >= 64 {
+            self.stamps.remove(0);
+        }
+        self.stamps.push(stamp);
+    }
+
+    /// Opens a signed tree head and remembers it.
+    fn note_checkpoint(&self, note: &[u8], what: &str) {
+        match Checkpoint::open(note, &self.verifier) {
+            Ok(checkpoint) => self.scribe.lock().checkpoint(checkpoint.size, checkpoint.root),
+            Err(error) => self.scribe.wrong(format!("checkpoints: {what} does not open: {error}")),
+        }
+    }
+
+    /// Verifies a proof file; what it does not prove is wrong.
+    fn verify<'a>(&self, file: &'a [u8], what: &str) -> Option<check::Verified<'a>> {
+        match check::verify(file, &self.verifier, None) {
+            Ok(verified) => {
+                self.scribe.lock().checkpoint(verified.checkpoint.size, verified.checkpoint.root);
+                Some(verified)
+            }
+            Err(failure) => {
+                self.scribe.wrong(format!("proofs: {what} does not verify: {failure:?}"));
+                None
+            }
+        }
+    }
+}
+
+/// A stamp off the wire.
+fn stamp(stamp: Option<v1::Stamp>) -> Stamp {
+    let v1::Stamp { epoch, version } = stamp.unwrap_or_default();
+    Stamp { epoch: coppice_types::Epoch(epoch), version: coppice_types::Version(version) }
+}
+
+/// A stamp for the wire.
+fn wire(stamp: Stamp) -> v1::Stamp {
+    v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 }
+}

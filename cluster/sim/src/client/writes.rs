@@ -1,0 +1,302 @@
+//! Commits, sessions, stages, prunes and rollbacks of a simulated client.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use coppice_env::Rng;
+use coppice_proto::{
+    status,
+    v1::{self, operation::Change, precondition::Condition},
+};
+use coppice_types::{Digest, Reason};
+use coppice_verify::{check::Claim, hash};
+
+use super::{Client, Heard, stamp, wire};
+use crate::history::{Batch, BatchId, Committed, Look, Outcome, Seen, Staged};
+
+/// Attempts at a batch of a session before its client tries something else; it comes back to it.
+const ATTEMPTS_MAX: u32 = 6;
+
+/// A session and what is under way in it.
+#[derive(Clone, Debug)]
+pub struct Session {
+    id: Bytes,
+    /// The last number that is settled.
+    number: u64,
+    /// The batch whose outcome is not known.
+    open: Option<BatchId>,
+}
+
+fn reason_of(error: &tonic::Status) -> Option<Reason> {
+    status::reason(error)
+}
+
+/// What a refusal says about whether the batch was committed.
+fn outcome_of(error: &tonic::Status) -> Outcome {
+    match reason_of(error) {
+        Some(
+            reason @ (Reason::PreconditionFailed
+            | Reason::InvalidArgument
+            | Reason::LimitExceeded
+            | Reason::SessionMismatch
+            | Reason::UnknownSession
+            | Reason::StageLost),
+        ) => Outcome::Refused(reason),
+        Some(reason @ Reason::NotLeader) => Outcome::Refused(reason),
+        Some(Reason::RolledBack) => Outcome::RolledBack,
+        _ => Outcome::Unknown,
+    }
+}
+
+impl Client {
+    fn operation(&mut self, id: BatchId) -> v1::Operation {
+        let key = self.shape.key(&mut self.rng);
+        let change = if self.rng.chance(200) {
+            Change::Delete(true)
+        } else {
+            let length = if self.rng.chance(60) { 2000 } else { self.rng.below(90) };
+            let mut value = format!("{id}-{}", self.rng.below(1000)).into_bytes();
+            value.resize(value.len() + usize::try_from(length).expect("it is small"), b'.');
+            Change::Put(value.into())
+        };
+        v1::Operation { key: key.into(), change: Some(change) }
+    }
+
+    fn precondition(&mut self) -> Option<v1::Precondition> {
+        let keys: Vec<String> = self.seen.keys().cloned().collect();
+        let key = self.pick(&keys)?;
+        let condition = match &self.seen[&key] {
+            None => Condition::Absent(true),
+            Some((value, stamp)) => {
+                if value.len().is_multiple_of(2) {
+                    Condition::LastChanged(wire(*stamp))
+                } else {
+                    Condition::ValueSha256(Bytes::copy_from_slice(&hash::sha256(value).0))
+                }
+            }
+        };
+        Some(v1::Precondition { key: key.into(), condition: Some(condition) })
+    }
+
+    /// A new batch, noted but not sent yet.
+    fn batch(&mut self, session: Option<(Bytes, u64)>, plain: bool) -> BatchId {
+        self.batches += 1;
+        let id = (self.id << 32) | self.batches;
+        let count = 1 + self.rng.below(4);
+        let operations = (0..count).map(|_| self.operation(id)).collect();
+        let mut batch = v1::Batch { operations, metadata: id.to_le_bytes().to_vec().into(), ..v1::Batch::default() };
+        if self.rng.chance(300) {
+            batch.preconditions.extend(self.precondition());
+        }
+        if !plain && self.rng.chance(60) {
+            batch.expected_head = Some(wire(self.head));
+        }
+        batch.exclusive = !plain && self.rng.chance(60);
+        self.note(id, batch, session);
+        id
+    }
+
+    fn note(&mut self, id: BatchId, batch: v1::Batch, session: Option<(Bytes, u64)>) {
+        let mut history = self.scribe.lock();
+        let begin = history.tick();
+        history.batches.insert(id, Batch { batch, session, begin, attempts: Vec::new() });
+    }
+
+    /// Sends a batch once.
+    async fn send(&mut self, id: BatchId) -> Outcome {
+        let (request, attempt) = {
+            let mut history = self.scribe.lock();
+            let batch = history.batches.get_mut(&id).expect("the batch was noted");
+            batch.attempts.push(None);
+            let (session_id, number) = batch.session.clone().unwrap_or_default();
+            let want_receipt = id.is_multiple_of(3);
+            let request = v1::CommitRequest { batch: Some(batch.batch.clone()), session_id, number, want_receipt };
+            (request, batch.attempts.len() - 1)
+        };
+        let mut ledger = self.ledger();
+        let answer = self.hear(async move { ledger.commit(request).await.map(tonic::Response::into_inner) }).await;
+        self.conclude(id, attempt, answer)
+    }
+
+    /// Writes down how an attempt ended.
+    fn conclude(&mut self, id: BatchId, attempt: usize, answer: Heard<v1::CommitResponse>) -> Outcome {
+        let outcome = match answer {
+            Ok(answer) => {
+                self.check_receipt(id, &answer);
+                self.note_checkpoint(&answer.checkpoint, "a commit's checkpoint");
+                let v1::CommitResponse { header, journal_index: index, replayed, .. } = answer;
+                let stamp = stamp(answer.stamp);
+                self.learn(stamp);
+                self.head = stamp;
+                Outcome::Committed(Committed { stamp, header, index, end: self.scribe.now(), replayed })
+            }
+            Err(error) => outcome_of(&error),
+        };
+        let mut history = self.scribe.lock();
+        let end = history.tick();
+        let batch = history.batches.get_mut(&id).expect("the batch was noted");
+        batch.attempts[attempt] = Some(outcome.clone());
+        let begin = batch.begin;
+        match &outcome {
+            Outcome::Committed(_) => history.done.0 += 1,
+            Outcome::Refused(Reason::PreconditionFailed) => {
+                let seen = Seen::Failed(id);
+                history.looks.push(Look { client: self.id, begin, end, stale_ok: false, seen });
+            }
+            _ => {}
+        }
+        outcome
+    }
+
+    fn check_receipt(&self, id: BatchId, answer: &v1::CommitResponse) {
+        if answer.receipt.is_empty() {
+            return;
+        }
+        let Some(verified) = self.verify(&answer.receipt, "a receipt") else { return };
+        let Claim::Receipt(claim) = verified.claim else {
+            return self.scribe.wrong("proofs: a receipt proves something else".to_owned());
+        };
+        let metadata = hash::metadata_hash(&id.to_le_bytes());
+        if claim.batch.metadata != metadata || claim.header.stamp != stamp(answer.stamp) {
+            self.scribe.wrong(format!("proofs: a receipt of batch {id:x} proves another commit"));
+        }
+    }
+
+    pub(super) async fn write(&mut self) {
+        if self.session.is_none() && self.rng.chance(100) {
+            return self.open_session().await;
+        }
+        if self.session.is_none() || self.rng.chance(300) {
+            let id = self.batch(None, false);
+            self.send(id).await;
+            return;
+        }
+        self.write_in_session().await;
+    }
+
+    async fn open_session(&mut self) {
+        let mut id = [0; 16];
+        self.rng.fill(&mut id);
+        let id = Bytes::copy_from_slice(&id);
+        let (mut ledger, request) = (self.ledger(), v1::OpenSessionRequest { session_id: id.clone() });
+        let opened = self.hear(async move { ledger.open_session(request).await }).await;
+        if opened.is_ok() {
+            self.session = Some(Session { id, number: 0, open: None });
+        }
+    }
+
+    /// The next batch of the session, or the open one again, until its outcome is known.
+    async fn write_in_session(&mut self) {
+        let session = self.session.clone().expect("the caller looked");
+        let id = match session.open {
+            Some(id) => id,
+            None => {
+                let id = self.batch(Some((session.id.clone(), session.number + 1)), false);
+                self.session.as_mut().expect("it is still there").open = Some(id);
+                id
+            }
+        };
+        for _ in 0..ATTEMPTS_MAX {
+            let outcome = self.send(id).await;
+            let session = self.session.as_mut().expect("it is still there");
+            match outcome {
+                Outcome::Committed(_) | Outcome::RolledBack => {
+                    (session.number, session.open) = (session.number + 1, None);
+                    // Now and then an answer is asked for again.
+                    if self.rng.chance(100) {
+                        self.send(id).await;
+                    }
+                    return;
+                }
+                Outcome::Refused(Reason::UnknownSession) => return self.session = None,
+                Outcome::Refused(Reason::NotLeader) | Outcome::Unknown => {}
+                // The number was not used; an earlier attempt may still be under way, so nothing else takes it.
+                Outcome::Refused(_) => {
+                    (session.number, session.open) = (session.number + 1, None);
+                    return;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(self.rng.below(30))).await;
+        }
+    }
+
+    /// Finds out what became of the open batch of the session.
+    pub(super) async fn settle(&mut self) {
+        for _ in 0..ATTEMPTS_MAX {
+            if self.session.as_ref().is_some_and(|session| session.open.is_some()) {
+                self.write_in_session().await;
+            }
+        }
+    }
+
+    pub(super) async fn probe(&mut self, key: &str) -> bool {
+        self.batches += 1;
+        let id = (self.id << 32) | self.batches;
+        let put = v1::Operation { key: key.to_owned().into(), change: Some(Change::Put(id.to_string().into())) };
+        let metadata = id.to_le_bytes().to_vec().into();
+        self.note(id, v1::Batch { operations: vec![put], metadata, ..v1::Batch::default() }, None);
+        matches!(self.send(id).await, Outcome::Committed(_))
+    }
+
+    /// Stages a batch, then finalizes, discards or forgets it.
+    pub(super) async fn stage(&mut self) {
+        let id = self.batch(None, true);
+        let batch = self.scribe.lock().batches[&id].batch.clone();
+        let (mut ledger, request) =
+            (self.ledger(), v1::StageRequest { batch: Some(batch), parent_stage_id: Bytes::new() });
+        let staged = self.hear(async move { ledger.stage(request).await.map(tonic::Response::into_inner) }).await;
+        let Ok(staged) = staged else { return };
+        let state_root = Digest::from_slice(&staged.state_root).unwrap_or_default();
+        self.scribe.lock().staged.insert(id, Staged { stamp: stamp(staged.stamp), state_root });
+        let mut ledger = self.ledger();
+        match self.rng.below(10) {
+            0..7 => {
+                let attempt = {
+                    let mut history = self.scribe.lock();
+                    let batch = history.batches.get_mut(&id).expect("the batch was noted");
+                    batch.attempts.push(None);
+                    batch.attempts.len() - 1
+                };
+                let request = v1::FinalizeRequest { stage_id: staged.stage_id, want_receipt: true };
+                let answer =
+                    self.hear(async move { ledger.finalize(request).await.map(tonic::Response::into_inner) }).await;
+                self.conclude(id, attempt, answer);
+            }
+            7..9 => {
+                let request = v1::DiscardRequest { stage_id: staged.stage_id };
+                // Without an answer it lives until its age ends it.
+                let _ = self.hear(async move { ledger.discard(request).await }).await;
+            }
+            _ => {}
+        }
+    }
+
+    /// Prunes or rolls back, near the head that it has seen.
+    pub(super) async fn administer(&mut self) {
+        if !self.read_head().await {
+            return;
+        }
+        let head = self.head;
+        let principal = format!("client-{}", self.id);
+        let begin = self.scribe.now();
+        let mut ledger = self.ledger();
+        let answer = if self.rng.chance(350) && head.version.0 > 3 {
+            let to = head.version.0 - 1 - self.rng.below(3);
+            let expected_head = self.rng.chance(500).then(|| wire(head));
+            let request = v1::RollbackRequest { to, reason: "because".to_owned(), principal, expected_head };
+            self.hear(async move { ledger.rollback(request).await.map(tonic::Response::into_inner) }).await
+        } else {
+            let before = head.version.0.saturating_sub(self.rng.below(12));
+            let expected_head = self.rng.chance(300).then(|| wire(head));
+            let request = v1::PruneRequest { before, reason: "because".to_owned(), principal, expected_head };
+            self.hear(async move { ledger.prune(request).await.map(tonic::Response::into_inner) }).await
+        };
+        let Ok(answer) = answer else { return };
+        self.note_checkpoint(&answer.checkpoint, "the checkpoint of a prune or rollback");
+        self.head = stamp(answer.head);
+        let seen = Seen::Admin { header: answer.header };
+        let mut history = self.scribe.lock();
+        let end = history.tick();
+        history.looks.push(Look { client: self.id, begin, end, stale_ok: false, seen });
+    }
+}

@@ -1,0 +1,103 @@
+//! Simulated coordinators.
+
+use std::{sync::Arc, time::Duration};
+
+use coppice_coordinator::{Connect, Genesis, Handle, Limits, Options, Service};
+use coppice_env::{Clock, SimRng};
+use tokio::task::JoinSet;
+
+use crate::{
+    event,
+    life::{Life, MachineClock},
+    metadata::Store,
+    node::{self, Site},
+    shape,
+};
+
+/// A machine with a coordinator on it.
+#[derive(Debug)]
+pub struct Coordinator {
+    /// Its name.
+    pub name: String,
+    /// Its clocks.
+    pub clock: MachineClock,
+    /// What runs, if anything does: dropping the tasks ends it.
+    pub running: Option<(Life, Handle, JoinSet<()>)>,
+    runs: u32,
+}
+
+/// The name of a coordinator, from 1.
+#[must_use]
+pub fn name(number: u32) -> String {
+    format!("coordinator-{number}")
+}
+
+fn limits() -> Limits {
+    let ms = Duration::from_millis;
+    Limits {
+        commit_timeout: ms(2500),
+        prepare_timeout: ms(1000),
+        root_timeout: ms(1500),
+        attempt_timeout: ms(400),
+        read_timeout: ms(1500),
+        admin_timeout: ms(3000),
+        stages_max: 4,
+        stage_age_max: ms(1500),
+        lease: ms(1000),
+        ..Limits::default()
+    }
+}
+
+impl Coordinator {
+    /// A machine that is off.
+    #[must_use]
+    pub fn new(number: u32, clock: MachineClock) -> Self {
+        Self { name: name(number), clock, running: None, runs: 0 }
+    }
+
+    /// Starts the coordinator.
+    pub async fn start(&mut self, site: &Site, store: &Store) {
+        self.runs += 1;
+        let life = Life::new(&self.name, self.runs, None);
+        event!(site.net.trace(), "{} starts, run {}", self.name, self.runs);
+        let (net, from) = (site.net.clone(), life.clone());
+        let connect: Connect = Arc::new(move |to| net.channel(&from, to));
+        let seed = site.shape.seed ^ (u64::from(self.runs) << 20) ^ self.name.len() as u64;
+        let options = Options {
+            name: self.name.clone(),
+            nodes: (1..=site.shape.nodes).map(node::name).collect(),
+            connect,
+            metadata: store.link(&life),
+            signing_key: shape::signing_key(),
+            genesis: Genesis { params: site.shape.params.clone(), shard_map: site.shape.map.clone() },
+            limits: limits(),
+            clock: Arc::new(self.clock.clone()) as Arc<dyn Clock>,
+            rng: Box::new(SimRng::new(seed)),
+        };
+        let opened = match Service::new(options) {
+            Ok((service, handle)) => service.open().await.map(|(routes, tasks)| (handle, routes, tasks)),
+            Err(error) => Err(error),
+        };
+        match opened {
+            Ok((handle, routes, tasks)) => {
+                site.net.serve(&life, routes);
+                self.running = Some((life, handle, tasks));
+            }
+            Err(error) => site.scribe.wrong(format!("start: {} does not start: {error}", self.name)),
+        }
+    }
+
+    /// It dies now.
+    pub fn crash(&mut self, site: &Site) {
+        if let Some((life, _, _)) = self.running.take() {
+            event!(site.net.trace(), "{} is killed", self.name);
+            life.end();
+        }
+    }
+
+    /// It runs.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.running.as_ref().is_some_and(|(life, _, _)| life.is_alive())
+    }
+}

@@ -1,0 +1,138 @@
+//! One run of a process: from its start until it dies. What it does after that reaches nobody.
+//!
+//! Tasks of a dead process are not hunted down: its disk refuses everything, its calls never end, and calls to it find nobody. From
+//! outside that is the same.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use coppice_env::{Clock, SimStorage, watch};
+use tokio::time::Instant;
+
+/// No fuse.
+const NEVER: u64 = u64::MAX;
+
+/// One run of a process. Clones are the same run.
+#[derive(Clone, Debug)]
+pub struct Life(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    run: u32,
+    ended: watch::Sender<bool>,
+    /// Messages until it dies.
+    fuse: AtomicU64,
+    disk: Option<SimStorage>,
+}
+
+impl Life {
+    /// A process starts; it dies with its disk.
+    #[must_use]
+    pub fn new(name: &str, run: u32, disk: Option<SimStorage>) -> Self {
+        let ended = watch::Sender::new(false);
+        Self(Arc::new(Inner { name: name.to_owned(), run, ended, fuse: AtomicU64::new(NEVER), disk }))
+    }
+
+    /// The process's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Which of its runs this is.
+    #[must_use]
+    pub fn run(&self) -> u32 {
+        self.0.run
+    }
+
+    /// It dies now.
+    pub fn end(&self) {
+        if let Some(disk) = &self.0.disk {
+            disk.halt();
+        }
+        self.0.ended.send_if_modified(|ended| !std::mem::replace(ended, true));
+    }
+
+    /// It lives; a disk that has crashed takes its process along.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        if self.0.disk.as_ref().is_some_and(SimStorage::crashed) {
+            self.end();
+        }
+        !*self.0.ended.borrow()
+    }
+
+    /// Ends when it dies.
+    pub async fn ended(&self) {
+        let mut ended = self.0.ended.subscribe();
+        // The sender lives as long as this.
+        let _ = ended.wait_for(|ended| *ended).await;
+    }
+
+    /// It dies at the message after so many.
+    pub fn light_fuse(&self, messages: u64) {
+        self.0.fuse.store(messages, Ordering::Relaxed);
+    }
+
+    /// It dies at no message.
+    pub fn put_out_fuse(&self) {
+        self.light_fuse(NEVER);
+    }
+
+    /// A message leaves or arrives: false if the process is dead, or dies of it.
+    #[must_use]
+    pub fn message(&self) -> bool {
+        let left = self.0.fuse.load(Ordering::Relaxed);
+        if left == 0 {
+            self.end();
+        } else if left != NEVER {
+            self.0.fuse.store(left - 1, Ordering::Relaxed);
+        }
+        self.is_alive()
+    }
+}
+
+/// The clocks of one machine: they go fast or slow, and the wall clock may be wrong.
+#[derive(Clone, Debug)]
+pub struct MachineClock {
+    start: Instant,
+    wall_start_ms: u64,
+    /// Parts of a million that it goes faster (above a million) or slower.
+    rate_ppm: u64,
+    /// Added to the wall clock, in ms; kept as what wraps around.
+    offset_ms: Arc<AtomicU64>,
+}
+
+/// Where all wall clocks begin.
+const WALL_START_MS: u64 = 1_800_000_000_000;
+
+impl MachineClock {
+    /// A clock that starts now.
+    #[must_use]
+    pub fn new(start: Instant, rate_ppm: u64) -> Self {
+        Self { start, wall_start_ms: WALL_START_MS, rate_ppm, offset_ms: Arc::default() }
+    }
+
+    /// Sets the wall clock so far ahead, or behind if negative.
+    pub fn set_offset_ms(&self, offset: i64) {
+        self.offset_ms.store(offset.cast_unsigned(), Ordering::Relaxed);
+    }
+}
+
+impl Clock for MachineClock {
+    fn now(&self) -> Duration {
+        let nanos = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX / 2_000_000);
+        Duration::from_nanos(nanos / 1_000_000 * self.rate_ppm + nanos % 1_000_000 * self.rate_ppm / 1_000_000)
+    }
+
+    fn wall_ms(&self) -> u64 {
+        let elapsed = u64::try_from(self.now().as_millis()).unwrap_or(0);
+        (self.wall_start_ms + elapsed).wrapping_add(self.offset_ms.load(Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,364 @@
+//! The faults of a run. Each is one that the design promises to survive: of disks at most one is lost or rotten at a time, and only
+//! while every group has all its voters; everything else may fail everywhere at once.
+
+use std::{io, sync::Arc, time::Duration};
+
+use coppice_env::{Fault, Operation, Rng, SimRng};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    coordinators, event,
+    net::Weather,
+    node,
+    shape::{Faults, Shape},
+    world::World,
+};
+
+/// The adversary of a run.
+#[derive(Debug)]
+pub struct Nemesis {
+    rng: SimRng,
+    faults: Faults,
+    nodes: u32,
+    coordinators: u32,
+    /// What ends, and when.
+    ends: Vec<(Instant, End)>,
+    /// Machines that are down, and when they start.
+    down: Vec<(Instant, Down)>,
+}
+
+/// A fault that passes.
+#[derive(Clone, Debug)]
+enum End {
+    Weather,
+    Cut(String, String),
+    Full(u32),
+    Slow(u32),
+    ClockOfNode(u32),
+    ClockOfCoordinator(usize),
+    Metadata,
+}
+
+#[derive(Clone, Debug)]
+enum Down {
+    Node(u32),
+    Coordinator(usize),
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+impl Nemesis {
+    /// The adversary of a seed.
+    #[must_use]
+    pub fn new(shape: &Arc<Shape>) -> Self {
+        Self {
+            rng: SimRng::new(shape.seed ^ 0xbad),
+            faults: shape.faults,
+            nodes: shape.nodes,
+            coordinators: shape.coordinators,
+            ends: Vec::new(),
+            down: Vec::new(),
+        }
+    }
+
+    /// A moment passes; something may happen in it.
+    pub async fn act(&mut self, world: &mut World) {
+        sleep(ms(1 + self.rng.below(60))).await;
+        self.notice(world);
+        self.end(world);
+        self.start(world).await;
+        let Faults { weather, cuts, crashes, io_crashes, .. } = self.faults;
+        match self.rng.below(36) {
+            0..2 if weather => self.change_weather(world),
+            2..4 if cuts => self.cut(world),
+            4 if crashes => self.crash_node(world),
+            5 if crashes => self.crash_coordinator(world),
+            6 if crashes => self.light_fuse(world),
+            7 if io_crashes => self.crash_at_io(world),
+            8 => self.lose_disk(world),
+            9 => self.rot(world),
+            10..12 => self.trouble_disk(world),
+            12 if self.faults.clocks => self.move_clock(world),
+            13 if self.faults.metadata => self.trouble_metadata(world),
+            14 if self.faults.crashes => self.restart_replicas(world).await,
+            _ => {}
+        }
+    }
+
+    fn node(&mut self) -> u32 {
+        1 + u32::try_from(self.rng.below(u64::from(self.nodes))).expect("nodes are few")
+    }
+
+    fn coordinator(&mut self) -> usize {
+        usize::try_from(self.rng.below(u64::from(self.coordinators))).expect("coordinators are few")
+    }
+
+    fn later(&mut self, most_ms: u64) -> Instant {
+        Instant::now() + ms(20 + self.rng.below(most_ms))
+    }
+
+    /// Processes that died of a fuse or in an I/O are down now.
+    fn notice(&mut self, world: &mut World) {
+        let site = world.site.clone();
+        for machine in world.machines.values_mut() {
+            if machine.running.as_ref().is_some_and(|(life, _)| !life.is_alive()) {
+                let power = self.rng.chance(700).then(|| self.rng.next_u64());
+                machine.crash(&site, power);
+            }
+            if machine.running.is_none() && !self.is_down(machine.ordinal) {
+                let at = self.later(1500);
+                self.down.push((at, Down::Node(machine.ordinal)));
+            }
+        }
+        for (index, coordinator) in world.coordinators.iter_mut().enumerate() {
+            if coordinator.running.is_some() && !coordinator.is_alive() {
+                coordinator.crash(&site);
+                let at = self.later(1000);
+                self.down.push((at, Down::Coordinator(index)));
+            }
+        }
+    }
+
+    fn is_down(&self, node: u32) -> bool {
+        self.down.iter().any(|(_, down)| matches!(down, Down::Node(ordinal) if *ordinal == node))
+    }
+
+    /// Ends what has lasted long enough.
+    fn end(&mut self, world: &mut World) {
+        let now = Instant::now();
+        let over: Vec<End> = self.ends.extract_if(.., |(end, _)| *end <= now).map(|(_, what)| what).collect();
+        for what in over {
+            event!(world.site.net.trace(), "ends: {what:?}");
+            match what {
+                End::Weather => world.site.net.set_weather(Weather { delay_ms: 1, ..Weather::default() }),
+                End::Cut(from, to) => world.site.net.set_cut(&from, &to, false),
+                End::Full(node) => world.machines[&node].disk.set_capacity(None),
+                End::Slow(node) => world.machines[&node].disk.set_pace(Duration::ZERO, Duration::ZERO),
+                End::ClockOfNode(node) => world.machines[&node].clock.set_offset_ms(0),
+                End::ClockOfCoordinator(index) => world.coordinators[index].clock.set_offset_ms(0),
+                End::Metadata => world.store.set_loss(0),
+            }
+        }
+    }
+
+    /// Starts what was down long enough.
+    async fn start(&mut self, world: &mut World) {
+        let now = Instant::now();
+        let over: Vec<Down> = self.down.extract_if(.., |(end, _)| *end <= now).map(|(_, what)| what).collect();
+        let site = world.site.clone();
+        for what in over {
+            match what {
+                Down::Node(ordinal) => {
+                    let machine = world.machines.get_mut(&ordinal).expect("it is one of the machines");
+                    if machine.running.is_none() {
+                        machine.start(&site, true).await;
+                    }
+                }
+                Down::Coordinator(index) => {
+                    if world.coordinators[index].running.is_none() {
+                        world.coordinators[index].start(&site, &world.store).await;
+                    }
+                }
+            }
+        }
+    }
+
+    fn change_weather(&mut self, world: &World) {
+        let weather = Weather {
+            lose_per_mille: self.rng.below(120),
+            double_per_mille: self.rng.below(200),
+            delay_ms: 1 + self.rng.below(20),
+            late_per_mille: self.rng.below(100),
+            late_ms: 1 + self.rng.below(900),
+        };
+        event!(world.site.net.trace(), "weather {weather:?}");
+        world.site.net.set_weather(weather);
+        let end = self.later(1500);
+        self.ends.push((end, End::Weather));
+    }
+
+    /// Cuts one node off from some others, in one direction or both.
+    fn cut(&mut self, world: &World) {
+        let one = if self.rng.chance(700) { node::name(self.node()) } else { coordinators::name(1) };
+        let mut others: Vec<String> = (1..=self.nodes).map(node::name).collect();
+        others.extend((1..=self.coordinators).map(coordinators::name));
+        let end = self.later(1500);
+        let (to, from) = (self.rng.chance(700), self.rng.chance(700));
+        let share = 300 + self.rng.below(701);
+        for other in others.into_iter().filter(|other| *other != one) {
+            if !self.rng.chance(share) {
+                continue;
+            }
+            let links = [(to, one.clone(), other.clone()), (from, other, one.clone())];
+            for (_, a, b) in links.into_iter().filter(|(cut, _, _)| *cut) {
+                event!(world.site.net.trace(), "cut {a} > {b}");
+                world.site.net.set_cut(&a, &b, true);
+                self.ends.push((end, End::Cut(a, b)));
+            }
+        }
+    }
+
+    fn crash_node(&mut self, world: &mut World) {
+        let all = self.rng.chance(80);
+        let one = self.node();
+        let site = world.site.clone();
+        for machine in world.machines.values_mut() {
+            if machine.running.is_some() && (all || machine.ordinal == one) {
+                let power = self.rng.chance(600).then(|| self.rng.next_u64());
+                machine.crash(&site, power);
+            }
+        }
+    }
+
+    fn crash_coordinator(&mut self, world: &mut World) {
+        let index = self.coordinator();
+        if world.coordinators[index].running.is_some() {
+            world.coordinators[index].crash(&world.site);
+            let at = self.later(1000);
+            self.down.push((at, Down::Coordinator(index)));
+        }
+    }
+
+    /// A process will die at one of its next messages.
+    fn light_fuse(&mut self, world: &World) {
+        let messages = self.rng.below(60);
+        let index = self.coordinator();
+        let node = self.node();
+        let life = if self.rng.chance(600) {
+            world.coordinators[index].running.as_ref().map(|(life, _, _)| life.clone())
+        } else {
+            world.machines[&node].running.as_ref().map(|(life, _)| life.clone())
+        };
+        if let Some(life) = life {
+            event!(world.site.net.trace(), "{} will die after {messages} messages", life.name());
+            life.light_fuse(messages);
+        }
+    }
+
+    fn crash_at_io(&mut self, world: &World) {
+        let (node, ios) = (self.node(), self.rng.below(60));
+        event!(world.site.net.trace(), "{} will crash after {ios} changes to its disk", node::name(node));
+        world.machines[&node].disk.crash_after(ios);
+    }
+
+    /// Only one disk may be damaged at a time, and only while nothing is missing.
+    fn may_damage(&self, world: &World) -> bool {
+        world.machines.values().all(|machine| machine.running.is_some()) && world.unsettled().is_none()
+    }
+
+    fn lose_disk(&mut self, world: &mut World) {
+        if !self.faults.lost_disks || !self.may_damage(world) {
+            return;
+        }
+        let node = self.node();
+        let site = world.site.clone();
+        let machine = world.machines.get_mut(&node).expect("it is one of the machines");
+        machine.crash(&site, None);
+        machine.disk = coppice_env::SimStorage::new();
+        machine.rotten = false;
+        event!(site.net.trace(), "{} lost its disk", machine.name);
+    }
+
+    /// One bit of one file goes bad.
+    fn rot(&mut self, world: &mut World) {
+        if !self.faults.rot || !self.may_damage(world) {
+            return;
+        }
+        let node = self.node();
+        let machine = world.machines.get_mut(&node).expect("it is one of the machines");
+        let files: Vec<String> = machine
+            .disk
+            .files()
+            .into_iter()
+            .filter(|file| !file.ends_with("reserve") && !file.ends_with("LOCK"))
+            .collect();
+        if files.is_empty() {
+            return;
+        }
+        let file = &files[usize::try_from(self.rng.below(files.len() as u64)).expect("files are few")];
+        use coppice_env::{OpenMode, Storage};
+        let length = machine.disk.open(file, OpenMode::Existing).and_then(|file| file.len()).unwrap_or(0);
+        if length == 0 {
+            return;
+        }
+        let at = self.rng.below(length);
+        event!(world.site.net.trace(), "{} rots in {file} at {at} of {length}", machine.name);
+        machine.disk.flip_bit(file, at, u8::try_from(self.rng.below(8)).expect("a byte has 8 bits"));
+        machine.rotten = true;
+        // What is in memory hides it: the node starts again.
+        if self.rng.chance(500) {
+            let site = world.site.clone();
+            machine.crash(&site, None);
+        }
+    }
+
+    fn trouble_disk(&mut self, world: &World) {
+        let node = self.node();
+        let disk = &world.machines[&node].disk;
+        let name = node::name(node);
+        let trace = world.site.net.trace();
+        match self.rng.below(3) {
+            0 if self.faults.full_disks => {
+                let room = self.rng.below(40_000);
+                event!(trace, "{name} has room for {room} more bytes");
+                disk.set_capacity(Some(disk.used_bytes() + room));
+                let end = self.later(1500);
+                self.ends.push((end, End::Full(node)));
+            }
+            1 if self.faults.slow_disks => {
+                let (change, sync) = (self.rng.below(3), self.rng.below(60));
+                event!(trace, "{name} takes {sync} ms for a sync");
+                disk.set_pace(ms(change), ms(sync));
+                let end = self.later(1500);
+                self.ends.push((end, End::Slow(node)));
+            }
+            2 if self.faults.io_errors => {
+                let operations = [Operation::Write, Operation::Sync, Operation::SyncDir, Operation::Name];
+                let operation = operations[usize::try_from(self.rng.below(4)).expect("it is below 4")];
+                let skip = self.rng.below(30);
+                event!(trace, "{name} will fail a {operation:?} after {skip}");
+                disk.inject(Fault { operation, path_part: String::new(), skip, kind: io::ErrorKind::Other });
+            }
+            _ => {}
+        }
+    }
+
+    fn move_clock(&mut self, world: &World) {
+        let most = if self.rng.chance(500) { 900 } else { 20_000 };
+        let offset =
+            i64::try_from(self.rng.below(2 * most)).expect("it is small") - i64::try_from(most).expect("it is small");
+        let end = self.later(2500);
+        if self.rng.chance(500) {
+            let node = self.node();
+            event!(world.site.net.trace(), "the clock of {} is {offset} ms off", node::name(node));
+            world.machines[&node].clock.set_offset_ms(offset);
+            self.ends.push((end, End::ClockOfNode(node)));
+        } else {
+            let index = self.coordinator();
+            event!(world.site.net.trace(), "the clock of {} is {offset} ms off", world.coordinators[index].name);
+            world.coordinators[index].clock.set_offset_ms(offset);
+            self.ends.push((end, End::ClockOfCoordinator(index)));
+        }
+    }
+
+    fn trouble_metadata(&mut self, world: &World) {
+        match self.rng.below(3) {
+            0 => {
+                world.store.set_loss(100 + self.rng.below(901));
+                let end = self.later(2500);
+                self.ends.push((end, End::Metadata));
+            }
+            wipe => world.store.restart(wipe == 1, self.rng.next_u64()),
+        }
+    }
+
+    /// A supervisor starts replicas again that have stopped by themselves.
+    async fn restart_replicas(&mut self, world: &mut World) {
+        let site = world.site.clone();
+        let node = self.node();
+        let machine = world.machines.get_mut(&node).expect("it is one of the machines");
+        site.mend_replicas(machine, true).await;
+    }
+}

@@ -1,0 +1,264 @@
+//! A simulated machine with a shard-node on it: started, crashed, robbed of its disk, repaired as an operator would.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use coppice_env::{Clock, SimStorage};
+use coppice_shard_node::{Bootstrap, Handle, Node, Options, ReplicaOptions, Runner, Tuning, fsck, ordinal, raft_id};
+use coppice_types::GroupId;
+
+use crate::{
+    event,
+    history::Scribe,
+    life::{Life, MachineClock},
+    net::Net,
+    shape::{CLUSTER, Shape},
+};
+
+/// A machine and its node.
+#[derive(Debug)]
+pub struct Machine {
+    /// The node's ordinal.
+    pub ordinal: u32,
+    /// Its name.
+    pub name: String,
+    /// Its disk.
+    pub disk: SimStorage,
+    /// Its clocks.
+    pub clock: MachineClock,
+    /// The node that runs, if one does.
+    pub running: Option<(Life, Handle)>,
+    /// Bytes went bad on this disk, and not all replicas were rebuilt since.
+    pub rotten: bool,
+    runs: u32,
+    /// Groups whose replica is being brought back.
+    replacing: Arc<Mutex<BTreeSet<GroupId>>>,
+}
+
+/// What starting a node needs.
+#[derive(Clone, Debug)]
+pub struct Site {
+    /// The cluster.
+    pub shape: Arc<Shape>,
+    /// The network.
+    pub net: Net,
+    /// Where what is wrong is noted.
+    pub scribe: Scribe,
+}
+
+/// The name of a node.
+#[must_use]
+pub fn name(ordinal: u32) -> String {
+    format!("node-{ordinal}")
+}
+
+fn tuning(disk: &SimStorage, seed: u64) -> Tuning {
+    let disk = disk.clone();
+    Tuning {
+        tick: Duration::from_millis(20),
+        flush_interval: Duration::from_millis(150 + seed % 7 * 130),
+        flush_entries_max: 8 + seed % 5 * 40,
+        flush_bytes_max: 64 << 10,
+        log_segment_bytes: 32 << 10,
+        reserve_bytes: 32 << 10,
+        engine: coppice_engine::Options {
+            young_cache_bytes: 32 << 10,
+            old_cache_bytes: 16 << 10,
+            hash_cache_bytes: 8 << 10,
+            segment_bytes_max: 16 << 10,
+            meta_compaction_bytes_min: 4 << 10,
+            filters_cached_max: 3,
+        },
+        runner: Runner::Inline(Arc::new(move || disk.take_took())),
+    }
+}
+
+impl Machine {
+    /// A machine that is off.
+    #[must_use]
+    pub fn new(ordinal: u32, clock: MachineClock) -> Self {
+        let (name, disk) = (name(ordinal), SimStorage::new());
+        Self { ordinal, name, disk, clock, running: None, rotten: false, runs: 0, replacing: Arc::default() }
+    }
+
+    /// The groups that have a replica here.
+    pub fn groups<'a>(&self, shape: &'a Shape) -> impl Iterator<Item = GroupId> + 'a {
+        let ordinal = self.ordinal;
+        shape.groups.iter().filter(move |(_, ordinals)| ordinals.contains(&ordinal)).map(|(group, _)| *group)
+    }
+
+    fn options(&self, site: &Site, life: &Life) -> Options {
+        let Site { shape, net, .. } = site;
+        Options {
+            node: self.name.clone(),
+            cluster_id: CLUSTER,
+            params: shape.params.clone(),
+            nodes: (1..=shape.nodes).map(|ordinal| (ordinal, name(ordinal))).collect(),
+            storage: self.disk.storage(),
+            connector: net.connector(life),
+            clock: Arc::new(self.clock.clone()) as Arc<dyn Clock>,
+            seed: shape.seed ^ u64::from(self.ordinal) << 40 ^ u64::from(self.runs),
+            replicas: Vec::new(),
+            tuning: tuning(&self.disk, shape.seed),
+        }
+    }
+
+    /// Starts the node. Before the groups are formed, replicas without a directory begin them; after that they come back as new members.
+    pub async fn start(&mut self, site: &Site, formed: bool) {
+        self.runs += 1;
+        self.replacing = Arc::default();
+        let life = Life::new(&self.name, self.runs, Some(self.disk.clone()));
+        event!(site.net.trace(), "{} starts, run {}", self.name, self.runs);
+        let (handle, routes) = match Node::open(self.options(site, &life)).await {
+            Ok(opened) => opened,
+            Err(error) => return site.scribe.wrong(format!("start: an empty node does not start: {error}")),
+        };
+        site.net.serve(&life, routes);
+        self.running = Some((life, handle));
+        let groups: Vec<GroupId> = self.groups(&site.shape).collect();
+        for group in groups {
+            self.start_replica(site, group, formed).await;
+        }
+    }
+
+    /// Starts one replica, mending it as an operator would if it can't be started: its directory is removed, and it comes back
+    /// from the others.
+    pub async fn start_replica(&mut self, site: &Site, group: GroupId, formed: bool) {
+        let Some((life, handle)) = self.running.clone() else { return };
+        let stored = Node::stored_raft_id(&self.disk, group);
+        let started = match stored {
+            Ok(None) if formed => {
+                self.replace(site, group);
+                return;
+            }
+            Ok(stored) => {
+                let voters = site.shape.groups[&group].iter().map(|ordinal| raft_id(*ordinal, 1)).collect();
+                let raft_id = stored.unwrap_or(raft_id(self.ordinal, 1));
+                let bootstrap = if formed { Bootstrap::Join } else { Bootstrap::New { voters } };
+                handle.start_replica(ReplicaOptions { group, raft_id, bootstrap }).await
+            }
+            Err(error) => Err(error),
+        };
+        let Err(error) = started else {
+            if let Some(replica) = handle.hosted().replica(group)
+                && formed
+            {
+                resume(&handle, group, replica.raft_id());
+            }
+            return;
+        };
+        event!(site.net.trace(), "{} can't start {group}: {error:?}", self.name);
+        if !life.is_alive() {
+            return;
+        }
+        if !self.rotten && !is_io(&error) {
+            site.scribe.wrong(format!("start: {} can't start {group} though nothing was damaged: {error}", self.name));
+            return;
+        }
+        // A full or failing disk is tried again by and by.
+        if self.rotten && !is_io(&error) && handle.wipe_replica(group).await.is_ok() {
+            self.replace(site, group);
+        }
+    }
+
+    /// Brings a lost replica back as a new member, in the background.
+    fn replace(&self, site: &Site, group: GroupId) {
+        let Some((life, handle)) = self.running.clone() else { return };
+        let (trace, name) = (site.net.trace().clone(), self.name.clone());
+        let replacing = Arc::clone(&self.replacing);
+        if !replacing.lock().unwrap_or_else(PoisonError::into_inner).insert(group) {
+            return;
+        }
+        event!(trace, "{name} replaces its replica of {group}");
+        tokio::spawn(async move {
+            let replaced = tokio::select! {
+                biased;
+                () = life.ended() => return,
+                replaced = handle.replace_replica(group) => replaced,
+            };
+            event!(trace, "{name} replaced its replica of {group}: {replaced:?}");
+            replacing.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
+        });
+    }
+
+    /// The machine goes down now: with its power, or only the process.
+    pub fn crash(&mut self, site: &Site, power: Option<u64>) {
+        let ios = self.disk.io_count();
+        let what = if power.is_some() { "loses power" } else { "is killed" };
+        event!(site.net.trace(), "{} {what} after {ios} changes to its disk", self.name);
+        let image = match power {
+            Some(seed) => self.disk.power_loss(seed),
+            None => self.disk.process_loss(),
+        };
+        if let Some((life, handle)) = self.running.take() {
+            life.end();
+            tokio::spawn(async move { handle.kill().await });
+        }
+        self.disk.halt();
+        self.disk = image;
+        if !self.rotten {
+            self.check_image(site);
+        }
+    }
+
+    /// What a crash leaves must be sound.
+    pub fn check_image(&self, site: &Site) -> bool {
+        let image = self.disk.process_loss().storage();
+        for group in self.groups(&site.shape) {
+            let report = fsck::check(&image, group);
+            if let Some(finding) = report.findings.first() {
+                site.scribe.wrong(format!("fsck: {} {group}: {finding}", self.name));
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The replica is on its way back.
+    #[must_use]
+    pub fn is_being_replaced(&self, group: GroupId) -> bool {
+        self.replacing.lock().unwrap_or_else(PoisonError::into_inner).contains(&group)
+    }
+
+    /// Replicas that have stopped by themselves, and why.
+    #[must_use]
+    pub fn stopped(&self, shape: &Shape) -> BTreeMap<GroupId, String> {
+        let Some((_, handle)) = &self.running else { return BTreeMap::new() };
+        let missing = |group: &GroupId| match handle.hosted().replica(*group) {
+            None => Some("it does not run".to_owned()),
+            Some(replica) => Some(replica.status()).filter(|status| status.role == "stopped").map(|status| status.note),
+        };
+        self.groups(shape).filter_map(|group| Some((group, missing(&group)?))).collect()
+    }
+}
+
+/// Goes on to join, if the replica was cut off while it did.
+fn resume(handle: &Handle, group: GroupId, raft_id: u64) {
+    let Some(replica) = handle.hosted().replica(group) else { return };
+    let status = replica.status();
+    let learns = status.learners.iter().any(|member| member.raft_id == raft_id);
+    let knows_nobody = status.voters.is_empty() && status.learners.is_empty();
+    // It votes, but the members that it replaces were not removed yet.
+    let mut members = status.voters.iter().chain(&status.learners);
+    let older = members.any(|member| ordinal(member.raft_id) == ordinal(raft_id) && member.raft_id != raft_id);
+    if learns || knows_nobody || older {
+        let handle = handle.clone();
+        tokio::spawn(async move {
+            let mut closing = handle.hosted().closing.subscribe();
+            tokio::select! {
+                biased;
+                _ = closing.wait_for(|closing| *closing) => {}
+                _ = handle.admit(group, raft_id) => {}
+            }
+        });
+    }
+}
+
+/// The disk refused something, as opposed to having held something wrong.
+fn is_io(error: &coppice_shard_node::Error) -> bool {
+    use coppice_types::ErrorKind;
+    matches!(error.kind(), ErrorKind::Internal | ErrorKind::Exhausted | ErrorKind::Unavailable)
+}

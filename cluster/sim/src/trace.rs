@@ -1,0 +1,75 @@
+//! The trace of a run: everything that happens at a seam, in order. Equal traces mean equal runs.
+
+use std::{
+    fmt,
+    fmt::Write,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::time::Instant;
+use xxhash_rust::xxh3::Xxh3;
+
+/// A run's trace. Clones write to the same one.
+#[derive(Clone)]
+pub struct Trace(Arc<Mutex<Inner>>);
+
+struct Inner {
+    hash: Xxh3,
+    events: u64,
+    start: Instant,
+    print: bool,
+    line: String,
+}
+
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trace").field("events", &self.events()).finish_non_exhaustive()
+    }
+}
+
+impl Trace {
+    /// Begins now, by the simulated clock. `print`: every event goes to the standard output as well.
+    #[must_use]
+    pub fn new(print: bool) -> Self {
+        let inner = Inner { hash: Xxh3::new(), events: 0, start: Instant::now(), print, line: String::new() };
+        Self(Arc::new(Mutex::new(inner)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes an event.
+    pub fn event(&self, what: fmt::Arguments<'_>) {
+        let mut inner = self.lock();
+        let at = inner.start.elapsed();
+        inner.events += 1;
+        let mut line = std::mem::take(&mut inner.line);
+        line.clear();
+        // Writing to a string can't fail.
+        let _ = write!(line, "{:>9.3} {what}", at.as_secs_f64() * 1000.0);
+        inner.hash.update(line.as_bytes());
+        if inner.print {
+            println!("{line}");
+        }
+        inner.line = line;
+    }
+
+    /// How many events there were.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.lock().events
+    }
+
+    /// A hash of all of them.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.lock().hash.digest()
+    }
+}
+
+/// Notes an event in a trace, as `format!` writes it.
+#[macro_export]
+macro_rules! event {
+    ($trace:expr, $($what:tt)*) => { $trace.event(format_args!($($what)*)) };
+}

@@ -1,0 +1,60 @@
+//! Runs of whole clusters: a peaceful one, many that suffer, and the same one twice.
+
+mod common;
+
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+
+use coppice_sim::Settings;
+
+/// How many seeds every test run tries. They are always the same; `make sim` tries others.
+const SEEDS: u64 = 200;
+
+/// Runs seeds on as many threads as there are processors, each in one; gives a line for each that failed.
+fn run_all(seeds: std::ops::RangeInclusive<u64>, settings: Settings) -> Vec<String> {
+    let next = AtomicU64::new(*seeds.start());
+    let failed = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed > *seeds.end() {
+                        break;
+                    }
+                    if let Some(wrong) = common::run(seed, settings).wrong {
+                        failed.lock().expect("no holder panics").push(format!("seed {seed}: {wrong}"));
+                    }
+                }
+            });
+        }
+    });
+    let mut failed = failed.into_inner().expect("no holder panics");
+    failed.sort();
+    failed
+}
+
+#[test]
+fn a_cluster_without_faults_is_sound() {
+    let verdict = common::run(1, Settings { peaceful: true, ..Settings::default() });
+    assert_eq!(verdict.wrong, None);
+    assert!(verdict.done.0 > 50 && verdict.done.1 > 50, "{:?}", verdict.done);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for seed in [11, 12, 13] {
+        let first = common::run(seed, Settings::default());
+        assert_eq!(first, common::run(seed, Settings::default()), "seed {seed} is not repeatable");
+        assert_ne!(first.trace, common::run(seed + 100, Settings::default()).trace);
+    }
+}
+
+#[test]
+fn two_hundred_clusters_survive_their_faults() {
+    let failed = run_all(1..=SEEDS, Settings::default());
+    assert!(failed.is_empty(), "run `make sim SEED=n` to see what happens:\n{}", failed.join("\n"));
+}

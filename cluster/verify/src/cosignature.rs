@@ -1,0 +1,288 @@
+//! Cosignatures of witnesses on checkpoints, C2SP `cosignature/v1` (`docs/verification.md` section 10).
+//!
+//! A cosignature says: at that time, this was the largest consistent tree of that log that the cosigner had seen. It says
+//! nothing about the entries. The signed message does not hold the cosigner's name, so a key is one cosigner's alone.
+
+use alloc::{borrow::ToOwned, format, string::String, vec::Vec};
+use core::fmt;
+
+use ed25519_dalek::VerifyingKey;
+#[cfg(feature = "sign")]
+use ed25519_dalek::{Signer as _, SigningKey};
+
+use coppice_types::Digest;
+
+#[cfg(feature = "sign")]
+use crate::note::DASH;
+use crate::{
+    base64,
+    hash::typed_key_id,
+    note::{self, Error, Line, check_name, is_signed, split_key, split_line, split_note, strong_key},
+};
+
+/// Type of an Ed25519 key that cosigns.
+pub(crate) const TYPE_COSIGNATURE: u8 = 4;
+/// Times are below this.
+const TIME_MAX: u64 = 1 << 63;
+
+/// A public key that is trusted to cosign under a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CosignerKey {
+    name: String,
+    id: [u8; 4],
+    key: VerifyingKey,
+}
+
+impl CosignerKey {
+    /// A key of this name.
+    ///
+    /// # Errors
+    /// If the name or the key can't be one, or the key is of small order.
+    pub fn new(name: &str, public_key: &[u8; 32]) -> Result<Self, Error> {
+        check_name(name)?;
+        let id = typed_key_id(name, TYPE_COSIGNATURE, public_key);
+        Ok(Self { name: name.to_owned(), id, key: strong_key(public_key)? })
+    }
+
+    /// Reads a vkey of type 4, `name+hex(key id)+base64(04 || public key)`.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let (name, id, key) = split_key(text, TYPE_COSIGNATURE)?;
+        let key = Self::new(name, &key)?;
+        if key.id == id { Ok(key) } else { Err(Error::Malformed("key id")) }
+    }
+
+    /// The name under which it cosigns.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The raw key.
+    #[must_use]
+    pub fn public_key(&self) -> [u8; 32] {
+        self.key.to_bytes()
+    }
+
+    pub(crate) fn is_of(&self, line: &Line<'_>) -> bool {
+        line.name == self.name && line.id == self.id
+    }
+
+    /// The time of a cosignature of the checkpoint with this text, in seconds since 1970.
+    pub(crate) fn time_of(&self, text: &str, line: &Line<'_>) -> Result<u64, Error> {
+        let (time, signature) = line.signature.split_first_chunk().ok_or(Error::BadSignature)?;
+        let time = u64::from_be_bytes(*time);
+        let valid = time < TIME_MAX && is_signed(&self.key, message(text, time).as_bytes(), signature);
+        if valid { Ok(time) } else { Err(Error::BadSignature) }
+    }
+
+    /// This key's line among those that a witness answers to [`request`], verified; lines of others are skipped.
+    ///
+    /// # Errors
+    /// If there is none, or it is not of this checkpoint, or has no time.
+    pub fn pick(&self, note: &[u8], answer: &[u8]) -> Result<String, Error> {
+        let (text, _) = split_note(note)?;
+        let answer = core::str::from_utf8(answer).map_err(|_| Error::Malformed("answer: not UTF-8"))?;
+        for line in answer.lines().take(note::SIGNATURE_LINES_MAX) {
+            let parsed = split_line(line)?;
+            if self.is_of(&parsed) {
+                return match self.time_of(text, &parsed)? {
+                    0 => Err(Error::BadSignature),
+                    _ => Ok(line.to_owned()),
+                };
+            }
+        }
+        Err(Error::Unsigned)
+    }
+
+    /// The time of this key's newest cosignature on a checkpoint; none if it has none.
+    ///
+    /// # Errors
+    /// If it is no note, or any line of this key does not verify.
+    pub fn cosigned(&self, note: &[u8]) -> Result<Option<u64>, Error> {
+        let (text, lines) = split_note(note)?;
+        let mut newest = None;
+        for line in lines.lines() {
+            let line = split_line(line)?;
+            if self.is_of(&line) {
+                newest = newest.max(Some(self.time_of(text, &line)?));
+            }
+        }
+        Ok(newest)
+    }
+}
+
+/// The vkey.
+impl fmt::Display for CosignerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        note::write_key(f, &self.name, self.id, TYPE_COSIGNATURE, &self.public_key())
+    }
+}
+
+/// What is signed: the time, and all lines of the checkpoint.
+fn message(text: &str, time: u64) -> String {
+    format!("cosignature/v1\ntime {time}\n{text}")
+}
+
+/// The body of a witness's `add-checkpoint` (C2SP `tlog-witness`): `proof` shows that the first `old` entries, which it
+/// cosigned last, are a prefix of the checkpoint's; it is empty if `old` is 0 or the checkpoint's size.
+#[must_use]
+pub fn request(old: u64, proof: &[Digest], note: &[u8]) -> Vec<u8> {
+    let mut body = format!("old {old}\n");
+    for hash in proof {
+        body.push_str(&base64::encode(hash.as_bytes()));
+        body.push('\n');
+    }
+    body.push('\n');
+    [body.as_bytes(), note].concat()
+}
+
+/// The checkpoint with these cosignature lines after its own.
+///
+/// # Errors
+/// If a line is none, or the whole would be over the limits of a note.
+pub fn add_lines(note: &[u8], lines: &[String]) -> Result<Vec<u8>, Error> {
+    let mut cosigned = note.to_vec();
+    for line in lines {
+        split_line(line)?;
+        cosigned.extend_from_slice(line.as_bytes());
+        cosigned.push(b'\n');
+    }
+    split_note(&cosigned)?;
+    Ok(cosigned)
+}
+
+/// A private key that cosigns. It is neither shown nor compared, and erased when dropped.
+#[cfg(feature = "sign")]
+pub struct Cosigner {
+    key: SigningKey,
+    verifier: CosignerKey,
+}
+
+#[cfg(feature = "sign")]
+impl Cosigner {
+    /// The key of a seed: 32 bytes that the caller took from a good source of randomness.
+    ///
+    /// # Errors
+    /// If the name can't be one.
+    pub fn from_seed(name: &str, seed: &[u8; 32]) -> Result<Self, Error> {
+        let key = SigningKey::from_bytes(seed);
+        let verifier = CosignerKey::new(name, &key.verifying_key().to_bytes())?;
+        Ok(Self { key, verifier })
+    }
+
+    /// The public key.
+    #[must_use]
+    pub fn verifier(&self) -> &CosignerKey {
+        &self.verifier
+    }
+
+    /// The cosignature line, without a line feed, for a checkpoint with this text. Whoever calls it has seen to it that the
+    /// tree extends what was cosigned before.
+    #[must_use]
+    pub fn cosign(&self, text: &str, time: u64) -> String {
+        let signature = self.key.sign(message(text, time).as_bytes()).to_bytes();
+        let mut payload = Vec::from(self.verifier.id);
+        payload.extend_from_slice(&time.to_be_bytes());
+        payload.extend_from_slice(&signature);
+        format!("{DASH}{} {}", self.verifier.name, base64::encode(&payload))
+    }
+}
+
+#[cfg(feature = "sign")]
+impl fmt::Debug for Cosigner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Cosigner").field(&self.verifier.name).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::{string::ToString, vec};
+
+    use super::*;
+    use crate::note::SignerKey;
+
+    fn cosigner(seed: u8) -> Cosigner {
+        Cosigner::from_seed("member.example/w", &[seed; 32]).expect("the name is fine")
+    }
+
+    fn checkpoint() -> String {
+        let key = SignerKey::from_seed("ledger.example/x", &[1; 32]).expect("the name is fine");
+        key.sign_note("ledger.example/x\n0\n47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\n").expect("a text")
+    }
+
+    fn text(note: &str) -> &str {
+        split_note(note.as_bytes()).expect("a note").0
+    }
+
+    #[test]
+    fn a_cosignature_is_found_and_every_flipped_bit_of_it_is_refused() {
+        let (note, member) = (checkpoint(), cosigner(2));
+        assert_eq!(member.verifier().cosigned(note.as_bytes()), Ok(None));
+        let line = member.cosign(text(&note), 1_700_000_000);
+        let cosigned = add_lines(note.as_bytes(), &[line]).expect("a line");
+        assert_eq!(member.verifier().cosigned(&cosigned), Ok(Some(1_700_000_000)));
+        assert_eq!(cosigner(3).verifier().cosigned(&cosigned), Ok(None), "same name, other key");
+        for bit in note.len() * 8..cosigned.len() * 8 {
+            let mut flipped = cosigned.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let found = member.verifier().cosigned(&flipped);
+            assert!(!matches!(found, Ok(Some(_))), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_cosignature_is_of_one_text_and_of_its_time() {
+        let (note, member) = (checkpoint(), cosigner(2));
+        let line = member.cosign("ledger.example/x\n1\n47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\n", 7);
+        let cosigned = add_lines(note.as_bytes(), &[line]).expect("a line");
+        assert_eq!(member.verifier().cosigned(&cosigned), Err(Error::BadSignature));
+        let late = member.cosign(text(&note), 1 << 63);
+        let cosigned = add_lines(note.as_bytes(), &[late]).expect("a line");
+        assert_eq!(member.verifier().cosigned(&cosigned), Err(Error::BadSignature));
+        let both = [member.cosign(text(&note), 9), member.cosign(text(&note), 8)];
+        let cosigned = add_lines(note.as_bytes(), &both).expect("lines");
+        assert_eq!(member.verifier().cosigned(&cosigned), Ok(Some(9)), "the newest counts");
+    }
+
+    #[test]
+    fn keys_of_the_two_types_are_not_mixed_up() {
+        let member = cosigner(2);
+        assert_eq!(CosignerKey::parse(&member.verifier().to_string()).as_ref(), Ok(member.verifier()));
+        assert!(note::VerifierKey::parse(&member.verifier().to_string()).is_err());
+        let log = SignerKey::from_seed("member.example/w", &[2; 32]).expect("the name is fine");
+        assert!(CosignerKey::parse(&log.verifier().to_string()).is_err());
+        let mut identity = [0; 32];
+        identity[0] = 1;
+        assert_eq!(CosignerKey::new("x", &identity), Err(Error::WeakKey));
+        // The log's own signature is no cosignature, and is not taken for one.
+        assert_eq!(member.verifier().cosigned(checkpoint().as_bytes()), Ok(None));
+    }
+
+    #[test]
+    fn of_an_answer_only_the_witnesss_own_sound_line_is_taken() {
+        let (note, member, other) = (checkpoint(), cosigner(2), cosigner(3));
+        let good = member.cosign(text(&note), 5);
+        let pick = |answer: String| member.verifier().pick(note.as_bytes(), answer.as_bytes());
+        assert_eq!(pick(format!("{good}\n")), Ok(good.clone()));
+        assert_eq!(pick(format!("{}\n{good}\n", other.cosign(text(&note), 5))), Ok(good.clone()));
+        assert_eq!(pick(String::new()), Err(Error::Unsigned));
+        assert_eq!(pick(other.cosign(text(&note), 5)), Err(Error::Unsigned));
+        assert_eq!(pick(member.cosign(text(&note), 0)), Err(Error::BadSignature));
+        assert_eq!(pick(member.cosign("other\n", 5)), Err(Error::BadSignature));
+        assert!(pick(format!("ok\n{good}\n")).is_err());
+    }
+
+    #[test]
+    fn what_is_no_line_is_not_added() {
+        let note = checkpoint();
+        for line in ["", "text", "\u{2014} a b", "\u{2014} a AAAAAAA=\n\u{2014} b AAAAAAA="] {
+            assert!(add_lines(note.as_bytes(), &[line.to_owned()]).is_err(), "{line:?}");
+        }
+        let line = cosigner(2).cosign(text(&note), 1);
+        assert!(add_lines(note.as_bytes(), &vec![line; note::SIGNATURE_LINES_MAX]).is_err());
+    }
+}

@@ -1,0 +1,314 @@
+//! Policies: which logs are believed, and how many of which witnesses must have cosigned (C2SP `tlog-policy`;
+//! `docs/verification.md` section 10).
+//!
+//! Stricter than the draft where it leaves room: a name is given once, keys are not of small order. A witness whose key is of
+//! a type that is not known here (ML-DSA) is taken, and never counts as having cosigned.
+
+use alloc::{borrow::ToOwned, boxed::Box, string::String, vec::Vec};
+use core::fmt;
+
+use crate::{
+    checkpoint::Checkpoint,
+    cosignature::{CosignerKey, TYPE_COSIGNATURE},
+    hash::typed_key_id,
+    note::{self, VerifierKey, check_name, split_key_text, split_line, split_note},
+};
+
+/// Longest policy, in bytes.
+pub const POLICY_BYTES_MAX: usize = 256 << 10;
+/// Most logs.
+pub const LOGS_MAX: usize = 256;
+/// Most witnesses and groups.
+pub const NAMES_MAX: usize = 256;
+/// Type and length of an ML-DSA-44 key that cosigns.
+const TYPE_MLDSA: (u8, usize) = (6, 1312);
+
+/// Why a policy is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// The line, counted from 1; 0 if it is the file as a whole.
+    pub line: usize,
+    /// What is wrong.
+    pub cause: &'static str,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => f.write_str(self.cause),
+            line => write!(f, "line {line}: {}", self.cause),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+/// Which checkpoints are believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    logs: Vec<VerifierKey>,
+    named: Vec<Named>,
+    /// Index of the name that must have cosigned; none if nobody must.
+    quorum: Option<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Named {
+    name: Vec<u8>,
+    what: What,
+    /// It is a member of a group.
+    taken: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum What {
+    Witness(Box<Witness>),
+    Group { threshold: usize, members: Vec<usize> },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Witness {
+    /// None if its type is not known here.
+    key: Option<CosignerKey>,
+    public_key: Vec<u8>,
+    url: Option<Vec<u8>>,
+}
+
+/// What a policy makes of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Examined {
+    /// The checkpoint.
+    pub checkpoint: Checkpoint,
+    /// The log of the policy that signed it.
+    pub log: VerifierKey,
+    /// The witnesses of the policy that cosigned it.
+    pub cosignatures: Vec<Cosigned>,
+    /// They are enough.
+    pub quorum: bool,
+}
+
+/// A witness that cosigned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cosigned {
+    /// The name that the policy gives it, as bytes.
+    pub witness: Vec<u8>,
+    /// The name of its key.
+    pub key_name: String,
+    /// When, in seconds since 1970.
+    pub time: u64,
+}
+
+impl Policy {
+    /// Reads a policy file.
+    ///
+    /// # Errors
+    /// Names the first line that is wrong.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        let whole = |cause| Err(Error { line: 0, cause });
+        if bytes.len() > POLICY_BYTES_MAX {
+            return whole("the policy is too long");
+        }
+        let mut reader =
+            PolicyReader { policy: Self { logs: Vec::new(), named: Vec::new(), quorum: None }, closed: false };
+        for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+            reader.line(line).map_err(|cause| Error { line: index + 1, cause })?;
+        }
+        if reader.closed { Ok(reader.policy) } else { whole("there is no quorum line") }
+    }
+
+    /// The logs that are believed.
+    #[must_use]
+    pub fn logs(&self) -> &[VerifierKey] {
+        &self.logs
+    }
+
+    /// Believes this log only. A policy file may leave the logs to the caller; if it names some, this must be one of them, else
+    /// nothing changes and the answer is false.
+    #[must_use]
+    pub fn believe_only(&mut self, key: &VerifierKey) -> bool {
+        let may = self.logs.is_empty() || self.logs.contains(key);
+        if may {
+            self.logs = Vec::from([key.clone()]);
+        }
+        may
+    }
+
+    /// Names, keys and places of the witnesses whose keys are known here.
+    pub fn witnesses(&self) -> impl Iterator<Item = (&[u8], &CosignerKey, Option<&[u8]>)> {
+        self.named.iter().filter_map(|named| match &named.what {
+            What::Witness(witness) => Some((named.name.as_slice(), witness.key.as_ref()?, witness.url.as_deref())),
+            What::Group { .. } => None,
+        })
+    }
+
+    /// Opens a checkpoint of one of the logs, and counts its cosignatures.
+    ///
+    /// # Errors
+    /// If it is no checkpoint, is not signed by the log whose origin it has, or has a line of a key of the policy that does not
+    /// verify. That too few have cosigned is no error here.
+    pub fn examine(&self, note: &[u8]) -> Result<Examined, note::Error> {
+        let (text, lines) = split_note(note)?;
+        let checkpoint = Checkpoint::parse(text)?;
+        let mut log = None;
+        let mut times: Vec<Option<u64>> = self.named.iter().map(|_| None).collect();
+        for line in lines.lines() {
+            let line = split_line(line)?;
+            for key in self.logs.iter().filter(|key| key.is_of(&line)) {
+                if !key.verifies(text.as_bytes(), &line.signature) {
+                    return Err(note::Error::BadSignature);
+                }
+                // A log of the policy may not speak for another one.
+                log = log.or_else(|| Some(key).filter(|key| key.name() == checkpoint.origin));
+            }
+            for (named, time) in self.named.iter().zip(&mut times) {
+                if let What::Witness(witness) = &named.what
+                    && let Some(key) = &witness.key
+                    && key.is_of(&line)
+                {
+                    *time = (*time).max(Some(key.time_of(text, &line)?));
+                }
+            }
+        }
+        let log = log.ok_or(note::Error::Unsigned)?.clone();
+        Ok(Examined { checkpoint, log, quorum: self.is_reached(&times), cosignatures: self.cosignatures(&times) })
+    }
+
+    fn cosignatures(&self, times: &[Option<u64>]) -> Vec<Cosigned> {
+        let cosigned = self.named.iter().zip(times).filter_map(|(named, time)| {
+            let What::Witness(witness) = &named.what else { return None };
+            let key_name = witness.key.as_ref()?.name().to_owned();
+            Some(Cosigned { witness: named.name.clone(), key_name, time: (*time)? })
+        });
+        cosigned.collect()
+    }
+
+    /// Groups only have members before them, so one pass tells.
+    fn is_reached(&self, times: &[Option<u64>]) -> bool {
+        let mut reached: Vec<bool> = Vec::with_capacity(self.named.len());
+        for (named, time) in self.named.iter().zip(times) {
+            reached.push(match &named.what {
+                What::Witness(_) => time.is_some(),
+                What::Group { threshold, members } => {
+                    members.iter().filter(|member| reached[**member]).count() >= *threshold
+                }
+            });
+        }
+        self.quorum.is_none_or(|index| reached[index])
+    }
+}
+
+/// A policy that is being read.
+struct PolicyReader {
+    policy: Policy,
+    /// The quorum line was read.
+    closed: bool,
+}
+
+impl PolicyReader {
+    fn line(&mut self, line: &[u8]) -> Result<(), &'static str> {
+        if line.iter().any(|byte| matches!(byte, 0..=8 | 10..=0x1f | 0x7f)) {
+            return Err("a control character");
+        }
+        let words: Vec<&[u8]> =
+            line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty()).collect();
+        match words.as_slice() {
+            [] => Ok(()),
+            [first, ..] if first.starts_with(b"#") => Ok(()),
+            [b"log", vkey] | [b"log", vkey, _] => self.log(vkey),
+            [b"witness", name, vkey] => self.witness(name, vkey, None),
+            [b"witness", name, vkey, url] => self.witness(name, vkey, Some(url)),
+            [b"group", name, threshold, members @ ..] => self.group(name, threshold, members),
+            [b"quorum", name] => self.quorum(name),
+            [b"log" | b"witness" | b"group" | b"quorum", ..] => Err("too few or too many words"),
+            _ => Err("neither log, witness, group nor quorum"),
+        }
+    }
+
+    fn log(&mut self, vkey: &[u8]) -> Result<(), &'static str> {
+        let vkey = core::str::from_utf8(vkey).map_err(|_| "the key is not UTF-8")?;
+        let key = VerifierKey::parse(vkey).map_err(|_| "not the key of a log")?;
+        if self.policy.logs.len() >= LOGS_MAX {
+            return Err("too many logs");
+        }
+        if self.policy.logs.iter().any(|other| other.public_key() == key.public_key()) {
+            return Err("the key of another log");
+        }
+        self.policy.logs.push(key);
+        Ok(())
+    }
+
+    fn witness(&mut self, name: &[u8], vkey: &[u8], url: Option<&[u8]>) -> Result<(), &'static str> {
+        let vkey = core::str::from_utf8(vkey).map_err(|_| "the key is not UTF-8")?;
+        let (key, public_key) = witness_key(vkey).ok_or("not the key of a witness")?;
+        let known = |other: &Named| matches!(&other.what, What::Witness(witness) if witness.public_key == public_key);
+        if self.policy.named.iter().any(known) {
+            return Err("the key of another witness");
+        }
+        self.define(name, What::Witness(Box::new(Witness { key, public_key, url: url.map(<[u8]>::to_vec) })))
+    }
+
+    fn group(&mut self, name: &[u8], threshold: &[u8], words: &[&[u8]]) -> Result<(), &'static str> {
+        let mut members = Vec::with_capacity(words.len());
+        for word in words {
+            let index = self.find(word)?;
+            if core::mem::replace(&mut self.policy.named[index].taken, true) {
+                return Err("a member of two groups, or twice of one");
+            }
+            members.push(index);
+        }
+        let threshold = match threshold {
+            b"all" => Some(members.len()),
+            b"any" => Some(1),
+            digits => decimal(digits),
+        };
+        let threshold = threshold.filter(|threshold| (1..=members.len()).contains(threshold));
+        self.define(
+            name,
+            What::Group { threshold: threshold.ok_or("the group needs 1 to all of its members")?, members },
+        )
+    }
+
+    fn quorum(&mut self, name: &[u8]) -> Result<(), &'static str> {
+        if core::mem::replace(&mut self.closed, true) {
+            return Err("a second quorum line");
+        }
+        self.policy.quorum = if name == b"none" { None } else { Some(self.find(name)?) };
+        Ok(())
+    }
+
+    fn find(&self, name: &[u8]) -> Result<usize, &'static str> {
+        self.policy.named.iter().position(|named| named.name == name).ok_or("a name that is not defined above")
+    }
+
+    fn define(&mut self, name: &[u8], what: What) -> Result<(), &'static str> {
+        if name == b"none" || self.find(name).is_ok() {
+            return Err("the name is taken");
+        }
+        if self.policy.named.len() >= NAMES_MAX {
+            return Err("too many witnesses and groups");
+        }
+        self.policy.named.push(Named { name: name.to_vec(), what, taken: false });
+        Ok(())
+    }
+}
+
+/// The key of a witness, as far as its type is known here, and its bytes.
+fn witness_key(vkey: &str) -> Option<(Option<CosignerKey>, Vec<u8>)> {
+    let parts = split_key_text(vkey).ok()?;
+    if parts.key_type == TYPE_COSIGNATURE {
+        let key = CosignerKey::parse(vkey).ok()?;
+        return Some((Some(key), parts.key));
+    }
+    let id = typed_key_id(parts.name, parts.key_type, &parts.key);
+    let sound = (parts.key_type, parts.key.len()) == TYPE_MLDSA && id == parts.id && check_name(parts.name).is_ok();
+    sound.then_some((None, parts.key))
+}
+
+/// A number without sign or zeros in front.
+fn decimal(digits: &[u8]) -> Option<usize> {
+    let canonical = matches!(digits, [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit));
+    if !canonical || digits.len() > 6 {
+        return None;
+    }
+    Some(digits.iter().fold(0, |value, digit| value * 10 + usize::from(digit - b'0')))
+}

@@ -1,0 +1,299 @@
+//! The newest state of one shard, for replaying long histories: the rules of [`super::Forest`] at the cost of what changes.
+//!
+//! Hashes of untouched nodes are kept; frozen trees are their records, filter and digest. A test holds it against the model,
+//! digest by digest.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+use core::{mem, ops::Range};
+
+use coppice_types::{Digest, Params, Stamp};
+
+use super::{Change, Error, Record, Tree};
+use crate::{
+    hash::{self, RecordBody},
+    rules::{self, Filter},
+};
+
+/// The newest state of one shard.
+#[derive(Debug)]
+pub struct LiveForest {
+    params: Params,
+    active: LiveTree,
+    /// Youngest first.
+    frozen: Vec<FrozenTree>,
+}
+
+#[derive(Debug)]
+struct FrozenTree {
+    digest: Digest,
+    records: Vec<Record>,
+    filter: Filter,
+}
+
+#[derive(Debug)]
+struct LiveTree {
+    root: Node,
+    entries: u64,
+}
+
+#[derive(Debug)]
+struct Node {
+    hash: Digest,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// Records with their hashes.
+    Leaf(Vec<(Record, Digest)>),
+    /// Children under their separators.
+    Inner(u8, Vec<(Vec<u8>, Node)>),
+}
+
+impl LiveForest {
+    /// The state of a new shard.
+    #[must_use]
+    pub fn new(params: &Params) -> Self {
+        Self { params: params.clone(), active: LiveTree::empty(), frozen: Vec::new() }
+    }
+
+    /// The shard digest.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        let frozen = self.frozen.iter().map(|frozen| frozen.digest);
+        hash::shard_digest(&core::iter::once(self.active.digest()).chain(frozen).collect::<Vec<_>>())
+    }
+
+    /// Records in all trees, tombstones and superseded ones included.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.active.entries + self.frozen.iter().map(|frozen| frozen.records.len() as u64).sum::<u64>()
+    }
+
+    /// As [`super::Forest::prepare`].
+    ///
+    /// # Errors
+    /// If an event does not follow on the state, which is not to be used then.
+    pub fn prepare<'a>(
+        &mut self,
+        stamp: Stamp,
+        merges: &[(Vec<Digest>, Digest)],
+        operations: impl IntoIterator<Item = (&'a [u8], RecordBody)>,
+    ) -> Result<(), Error> {
+        for (inputs, output) in merges {
+            self.install(inputs, *output)?;
+        }
+        let folded: BTreeMap<&[u8], RecordBody> = operations.into_iter().collect();
+        if !folded.is_empty() && self.active.entries >= u64::from(self.params.capacity) {
+            self.freeze();
+        }
+        let changes: Vec<(Vec<u8>, Change)> = folded
+            .into_iter()
+            .filter_map(|(key, body)| self.change(key, stamp, body).map(|change| (key.to_vec(), change)))
+            .collect();
+        if !changes.is_empty() {
+            self.active.apply(&self.params, &changes);
+        }
+        Ok(())
+    }
+
+    fn freeze(&mut self) {
+        let active = mem::replace(&mut self.active, LiveTree::empty());
+        let digest = active.digest();
+        let mut records = Vec::new();
+        active.root.collect(&mut records);
+        self.frozen.insert(0, FrozenTree { digest, filter: filter_of(&self.params, &records), records });
+    }
+
+    fn change(&self, key: &[u8], stamp: Stamp, body: RecordBody) -> Option<Change> {
+        let record = Record { key: key.to_vec(), stamp, body };
+        if matches!(body, RecordBody::Put { .. }) {
+            return Some(Change::Set(record));
+        }
+        let held = self.active.root.find(key);
+        let newest = held.or_else(|| self.frozen.iter().find_map(|frozen| frozen.find(key)));
+        newest.filter(|record| record.body != RecordBody::Tombstone)?;
+        let excluded = self.frozen.iter().all(|frozen| !frozen.filter.admits(key));
+        Some(if held.is_some() && excluded { Change::Remove } else { Change::Set(record) })
+    }
+
+    fn install(&mut self, inputs: &[Digest], recorded: Digest) -> Result<(), Error> {
+        let digests: Vec<Digest> = self.frozen.iter().map(|frozen| frozen.digest).collect();
+        let neighbours = |from: &usize| digests[*from..].starts_with(inputs);
+        let from = (0..digests.len()).find(neighbours).filter(|_| inputs.len() >= 2).ok_or(Error::Inputs)?;
+        let older = from + inputs.len();
+        let mut newest: BTreeMap<&[u8], &Record> = BTreeMap::new();
+        for record in self.frozen[from..older].iter().flat_map(|frozen| &frozen.records) {
+            newest.entry(&record.key).or_insert(record);
+        }
+        let needed = |record: &&Record| {
+            record.body != RecordBody::Tombstone
+                || self.frozen[older..].iter().any(|frozen| frozen.filter.admits(&record.key))
+        };
+        let records: Vec<Record> = newest.into_values().filter(needed).cloned().collect();
+        let filter = filter_of(&self.params, &records);
+        let computed = Tree::pack(&self.params, records.clone()).digest();
+        if computed != recorded {
+            return Err(Error::Output { recorded, computed });
+        }
+        self.frozen.splice(from..older, [FrozenTree { digest: computed, records, filter }]);
+        Ok(())
+    }
+}
+
+fn filter_of(params: &Params, records: &[Record]) -> Filter {
+    let mut filter = Filter::new(params, records.len() as u64);
+    records.iter().for_each(|record| filter.insert(&record.key));
+    filter
+}
+
+impl FrozenTree {
+    fn find(&self, key: &[u8]) -> Option<&Record> {
+        let at = self.records.binary_search_by(|record| record.key.as_slice().cmp(key)).ok()?;
+        self.records.get(at)
+    }
+}
+
+impl LiveTree {
+    fn empty() -> Self {
+        Self { root: Node::leaf(Vec::new()), entries: 0 }
+    }
+
+    fn digest(&self) -> Digest {
+        hash::tree_digest(self.root.level(), self.entries, &self.root.hash)
+    }
+
+    fn apply(&mut self, params: &Params, changes: &[(Vec<u8>, Change)]) {
+        let root = mem::replace(&mut self.root, Node::leaf(Vec::new()));
+        let mut nodes = root.apply(params, changes, &mut self.entries);
+        while nodes.len() > 1 {
+            let level = nodes[0].level() + 1;
+            nodes = Node::inner(params, level, nodes.into_iter().map(|node| (node.lowest(), node)).collect());
+        }
+        let Some(mut root) = nodes.pop() else { return };
+        loop {
+            match root.kind {
+                Kind::Inner(_, mut entries) if entries.len() == 1 => {
+                    root = entries.pop().expect("it has one child").1;
+                }
+                kind => {
+                    self.root = Node { hash: root.hash, kind };
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Node {
+    fn leaf(records: Vec<(Record, Digest)>) -> Self {
+        let hashes: Vec<Digest> = records.iter().map(|(_, hash)| *hash).collect();
+        Self { hash: hash::leaf_node_hash(&hashes), kind: Kind::Leaf(records) }
+    }
+
+    /// The nodes of one level over these children.
+    fn inner(params: &Params, level: u8, entries: Vec<(Vec<u8>, Node)>) -> Vec<Self> {
+        let weights: Vec<u32> =
+            entries.iter().map(|(separator, _)| rules::entry_weight(params, separator.len())).collect();
+        let make = |entries: Vec<(Vec<u8>, Node)>| {
+            let hashes: Vec<Digest> =
+                entries.iter().map(|(separator, child)| hash::entry_hash(separator, &child.hash)).collect();
+            Self { hash: hash::inner_node_hash(level, &hashes), kind: Kind::Inner(level, entries) }
+        };
+        cut(entries, rules::split(params, &weights)).into_iter().map(make).collect()
+    }
+
+    fn level(&self) -> u8 {
+        match &self.kind {
+            Kind::Leaf(_) => 0,
+            Kind::Inner(level, _) => *level,
+        }
+    }
+
+    fn lowest(&self) -> Vec<u8> {
+        match &self.kind {
+            Kind::Leaf(records) => records[0].0.key.clone(),
+            Kind::Inner(_, entries) => entries[0].0.clone(),
+        }
+    }
+
+    fn find(&self, key: &[u8]) -> Option<&Record> {
+        match &self.kind {
+            Kind::Leaf(records) => {
+                let at = records.binary_search_by(|(record, _)| record.key.as_slice().cmp(key)).ok()?;
+                Some(&records[at].0)
+            }
+            Kind::Inner(_, entries) => {
+                let after = entries.partition_point(|(separator, _)| separator.as_slice() <= key);
+                entries[after.saturating_sub(1)].1.find(key)
+            }
+        }
+    }
+
+    fn collect(self, out: &mut Vec<Record>) {
+        match self.kind {
+            Kind::Leaf(records) => out.extend(records.into_iter().map(|(record, _)| record)),
+            Kind::Inner(_, entries) => entries.into_iter().for_each(|(_, child)| child.collect(out)),
+        }
+    }
+
+    /// What takes the node's place; `changes` ascend and are its own.
+    fn apply(self, params: &Params, changes: &[(Vec<u8>, Change)], count: &mut u64) -> Vec<Self> {
+        match self.kind {
+            Kind::Leaf(records) => {
+                let before = records.len() as u64;
+                let records = changed(records, changes);
+                *count = *count - before + records.len() as u64;
+                let weights: Vec<u32> = records
+                    .iter()
+                    .map(|(record, _)| rules::record_weight(params, record.key.len(), record.body.value_len()))
+                    .collect();
+                cut(records, rules::split(params, &weights)).into_iter().map(Self::leaf).collect()
+            }
+            Kind::Inner(level, entries) => {
+                let mut next = Vec::with_capacity(entries.len() + 1);
+                let mut rest = changes;
+                let mut entries = entries.into_iter().peekable();
+                while let Some((separator, child)) = entries.next() {
+                    let own = match entries.peek() {
+                        Some((above, _)) => rest.partition_point(|(key, _)| key < above),
+                        None => rest.len(),
+                    };
+                    let (own, left) = rest.split_at(own);
+                    rest = left;
+                    if own.is_empty() {
+                        next.push((separator, child));
+                    } else {
+                        let nodes = child.apply(params, own, count);
+                        next.extend(nodes.into_iter().map(|node| (node.lowest(), node)));
+                    }
+                }
+                Self::inner(params, level, next)
+            }
+        }
+    }
+}
+
+/// The records after the changes; both ascend by key.
+fn changed(records: Vec<(Record, Digest)>, changes: &[(Vec<u8>, Change)]) -> Vec<(Record, Digest)> {
+    let mut next = Vec::with_capacity(records.len() + changes.len());
+    let mut records = records.into_iter().peekable();
+    for (key, change) in changes {
+        while let Some(kept) = records.next_if(|(record, _)| record.key < *key) {
+            next.push(kept);
+        }
+        records.next_if(|(record, _)| record.key == *key);
+        if let Change::Set(record) = change {
+            let hash = hash::record_hash(&record.key, record.stamp, &record.body);
+            next.push((record.clone(), hash));
+        }
+    }
+    next.extend(records);
+    next
+}
+
+/// Cuts a list into these neighbouring pieces.
+fn cut<T>(items: Vec<T>, pieces: Vec<Range<usize>>) -> Vec<Vec<T>> {
+    let mut items = items.into_iter();
+    pieces.into_iter().map(|piece| items.by_ref().take(piece.len()).collect()).collect()
+}

@@ -1,0 +1,369 @@
+//! Writes go to the coordinator that leads: here if it is this one, else forwarded to it, over one connection that is kept.
+//!
+//! - One hop: a forwarded request is marked, and one that meets a coordinator which does not lead is refused with `NOT_LEADER`, the leader's
+//!   name and its address.
+//! - What is certainly not done (`NOT_LEADER`, no connection) is tried again with whoever leads by then, until the request's
+//!   deadline. So is what may be done, if the request can be sent twice; else its client hears that the outcome is unknown.
+//! - A stream of writes is passed on as it is; when it breaks, its writer resumes it.
+//! - What is under way is bounded in number and bytes, and the deadline goes with the request.
+
+use std::{
+    error::Error as _,
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use coppice_proto::{Channel, status, v1::ledger_client::LedgerClient};
+use coppice_types::{ErrorKind, Reason};
+use prost::Message;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, timeout, timeout_at},
+};
+use tonic::{Code, Request, Response, Status, metadata::MetadataMap};
+
+use crate::exec::context::{Context, Leadership};
+
+/// Connects to another coordinator by its address; `None` if it is no address. It connects lazily, and again by itself.
+pub type Dial = Arc<dyn Fn(&str) -> Option<Channel> + Send + Sync>;
+
+/// Where other coordinators reach this one, and how it reaches them.
+pub struct Others {
+    pub address: String,
+    pub dial: Dial,
+}
+
+impl fmt::Debug for Others {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Others").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// Marks a request that came from another coordinator.
+pub const FORWARDED: &str = "coppice-forwarded";
+/// The deadline of a call in gRPC.
+const TIMEOUT: &str = "grpc-timeout";
+/// How long a leader that was replaced may still take to answer.
+const GRACE: Duration = Duration::from_millis(300);
+/// Pause before the next attempt, at first and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// Sends writes to the leader. Clones share it.
+#[derive(Clone)]
+pub struct Forward {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    context: Arc<Context>,
+    /// `None`: there are no other coordinators that could be reached.
+    dial: Option<Dial>,
+    /// The leader's address, and the connection to it.
+    link: Mutex<Option<(String, Channel)>>,
+    message_bytes: usize,
+    /// Requests that may be forwarded at once.
+    places: Semaphore,
+    /// Their bytes.
+    room: Semaphore,
+}
+
+impl fmt::Debug for Forward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Forward").field("others", &self.shared.dial.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// Where a write goes.
+enum Way {
+    Here,
+    There(String, Channel),
+    /// Nobody is known to lead.
+    Nowhere,
+}
+
+/// How an attempt failed.
+enum Failure {
+    /// The request was not done: another attempt is safe.
+    NotDone(Status),
+    /// It may have been done.
+    Unknown(Status),
+    /// This is the answer.
+    Final(Status),
+}
+
+impl Forward {
+    /// Without `dial`, nothing is forwarded. `message_bytes` is the size of the largest message.
+    pub fn new(context: Arc<Context>, dial: Option<Dial>, message_bytes: usize) -> Self {
+        let places = Semaphore::new(context.limits.queue_max);
+        let room = Semaphore::new(message_bytes.max(context.limits.queue_bytes_max as usize));
+        Self { shared: Arc::new(Shared { context, dial, link: Mutex::default(), message_bytes, places, room }) }
+    }
+
+    /// Has a write done by the leader, and answers with what it says.
+    ///
+    /// A `repeatable` request has one effect however often it is sent.
+    ///
+    /// # Errors
+    /// The leader's refusal; `UNAVAILABLE` if there is none before the deadline, or if the outcome is unknown.
+    pub async fn route<Q, A, H>(
+        &self,
+        request: Request<Q>,
+        repeatable: bool,
+        here: impl Fn(Q) -> H,
+        there: impl AsyncFn(&mut LedgerClient<Channel>, Request<Q>) -> Result<Response<A>, Status>,
+    ) -> Result<Response<A>, Status>
+    where
+        Q: Message + Clone,
+        H: Future<Output = Result<Response<A>, Status>>,
+    {
+        let shared = &*self.shared;
+        let limits = &shared.context.limits;
+        let own = limits.commit_timeout + limits.root_timeout;
+        let asked = asked(request.metadata());
+        let deadline = Instant::now() + asked.map_or(own, |asked| asked.min(own));
+        let forwarded = request.metadata().get(FORWARDED).is_some();
+        let request = request.into_inner();
+        let mut pause = PAUSE_MIN;
+        loop {
+            let leader = shared.context.leadership.borrow().clone();
+            let failure = match shared.way(&leader, forwarded)? {
+                Way::Here => match here(request.clone()).await {
+                    Err(error) if is_not_leader(&error) => Failure::NotDone(error),
+                    answer => return answer,
+                },
+                Way::There(name, channel) => match shared.send(&name, channel, &request, deadline, &there).await {
+                    Ok(answer) => return Ok(answer),
+                    Err(failure) => failure,
+                },
+                Way::Nowhere => {
+                    let message = "no coordinator leads that this one could reach; the request was not done";
+                    Failure::NotDone(status::refuse(Reason::Unavailable, message))
+                }
+            };
+            let error = match failure {
+                Failure::NotDone(error) if !forwarded => error,
+                Failure::NotDone(_) => return Err(shared.not_leader()),
+                Failure::Unknown(error) if repeatable && !forwarded => error,
+                Failure::Unknown(error) => {
+                    let message =
+                        format!("the leading coordinator was lost, the outcome is unknown: {}", error.message());
+                    return Err(status::refuse(Reason::Unavailable, message));
+                }
+                Failure::Final(error) => return Err(error),
+            };
+            if Instant::now() + pause >= deadline {
+                return Err(error);
+            }
+            shared.pause(&leader, pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+}
+
+impl Forward {
+    /// The coordinator to which a stream of writes goes; `None` if it is this one. What breaks off is not tried again: only its
+    /// writer knows what was answered.
+    ///
+    /// # Errors
+    /// `NOT_LEADER` for a stream that was forwarded before, or if none is known to lead that could be reached.
+    pub fn leader(&self, metadata: &MetadataMap) -> Result<Option<LedgerClient<Channel>>, Status> {
+        let shared = &*self.shared;
+        let leader = shared.context.leadership.borrow().clone();
+        match shared.way(&leader, metadata.get(FORWARDED).is_some())? {
+            Way::Here => Ok(None),
+            Way::There(_, channel) => Ok(Some(shared.client(channel))),
+            Way::Nowhere => Err(shared.not_leader()),
+        }
+    }
+}
+
+/// A request that is not forwarded any further.
+pub fn marked<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert(FORWARDED, tonic::metadata::MetadataValue::from_static("1"));
+    request
+}
+
+/// How long the caller waits, if it says so.
+pub fn asked(metadata: &MetadataMap) -> Option<Duration> {
+    parse_timeout(metadata.get(TIMEOUT)?.to_str().ok()?)
+}
+
+impl Shared {
+    fn way(&self, leadership: &Leadership, forwarded: bool) -> Result<Way, Status> {
+        if leadership.term.is_some() {
+            return Ok(Way::Here);
+        }
+        if forwarded {
+            return Err(self.not_leader());
+        }
+        if leadership.leader.is_empty() {
+            // This coordinator may be about to lead: without others, the request waits for that in the queue.
+            return Ok(if self.dial.is_some() { Way::Nowhere } else { Way::Here });
+        }
+        let Some(dial) = &self.dial else { return Err(self.not_leader()) };
+        let Some(address) = self.context.address_of(&leadership.leader) else { return Ok(Way::Nowhere) };
+        let mut link = self.link.lock().expect("no holder of the lock panics");
+        if link.as_ref().is_none_or(|(linked, _)| *linked != address) {
+            *link = dial(&address).map(|channel| (address, channel));
+        }
+        Ok(match &*link {
+            Some((_, channel)) => Way::There(leadership.leader.clone(), channel.clone()),
+            None => Way::Nowhere,
+        })
+    }
+
+    /// Says who leads, as far as this coordinator knows.
+    fn not_leader(&self) -> Status {
+        let leader = self.context.leadership.borrow().leader.clone();
+        let address = self.context.address_of(&leader).unwrap_or_default();
+        let message = match leader.as_str() {
+            "" => "this coordinator does not lead; the request was not done".to_owned(),
+            leader => format!("{leader} leads; the request was not done"),
+        };
+        let facts = [(status::LEADER, leader), (status::ADDRESS, address)];
+        status::with_metadata(Reason::NotLeader, message, facts)
+    }
+
+    async fn send<Q, A>(
+        &self,
+        leader: &str,
+        channel: Channel,
+        request: &Q,
+        deadline: Instant,
+        there: &impl AsyncFn(&mut LedgerClient<Channel>, Request<Q>) -> Result<Response<A>, Status>,
+    ) -> Result<Response<A>, Failure>
+    where
+        Q: Message + Clone,
+    {
+        let full = |_| {
+            let message = "too many writes wait for the leading coordinator";
+            Failure::Final(status::refuse(Reason::ResourceExhausted, message))
+        };
+        let _place = self.places.try_acquire().map_err(full)?;
+        let bytes = u32::try_from(request.encoded_len().max(1)).unwrap_or(u32::MAX);
+        let _room = self.room.try_acquire_many(bytes).map_err(full)?;
+        let mut marked = marked(request.clone());
+        marked.set_timeout(deadline.saturating_duration_since(Instant::now()));
+        let mut client = self.client(channel);
+        let answer = tokio::select! {
+            biased;
+            answer = timeout_at(deadline, there(&mut client, marked)) => answer,
+            () = self.replaced(leader) => Ok(Err(status::refuse(Reason::Unavailable, "another coordinator leads now"))),
+        };
+        match answer {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(judge(error)),
+            Err(_) => Err(Failure::Unknown(status::refuse(Reason::Unavailable, "it did not answer in time"))),
+        }
+    }
+
+    fn client(&self, channel: Channel) -> LedgerClient<Channel> {
+        LedgerClient::new(channel)
+            .max_decoding_message_size(self.message_bytes)
+            .max_encoding_message_size(self.message_bytes)
+    }
+
+    /// Ends a while after another leads than this one.
+    async fn replaced(&self, leader: &str) {
+        let mut leadership = self.context.leadership.subscribe();
+        // The sender is in the same context.
+        let _ = leadership.wait_for(|now| !now.leader.is_empty() && now.leader != leader).await;
+        sleep(GRACE).await;
+    }
+
+    /// Waits before the next attempt, for a part of the time that chance picks, or until another leads or is found.
+    async fn pause(&self, tried: &Leadership, time: Duration) {
+        let [chance, ..] = self.context.random_id();
+        let time = time.mul_f64(0.5 + f64::from(chance) / 512.0);
+        let mut leadership = self.context.leadership.subscribe();
+        let _ = timeout(time, leadership.wait_for(|now| now != tried)).await;
+    }
+}
+
+/// What an error of another coordinator says about the request.
+fn judge(error: Status) -> Failure {
+    if is_not_leader(&error) || was_not_sent(&error) {
+        return Failure::NotDone(error);
+    }
+    match status::reason(&error) {
+        Some(Reason::Unavailable) => Failure::Unknown(error),
+        Some(_) => Failure::Final(error),
+        None if status::kind(&error) == ErrorKind::Unavailable || error.code() == Code::Internal => {
+            Failure::Unknown(error)
+        }
+        None => Failure::Final(error),
+    }
+}
+
+fn is_not_leader(error: &Status) -> bool {
+    status::reason(error) == Some(Reason::NotLeader)
+}
+
+/// There was no connection to send it over.
+fn was_not_sent(error: &Status) -> bool {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if error.is::<tonic::ConnectError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// A deadline as gRPC writes it: up to 8 digits and a unit.
+fn parse_timeout(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let count = digits.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(count * 3600)),
+        "M" => Some(Duration::from_secs(count * 60)),
+        "S" => Some(Duration::from_secs(count)),
+        "m" => Some(Duration::from_millis(count)),
+        "u" => Some(Duration::from_micros(count)),
+        "n" => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_are_read_as_grpc_writes_them() {
+        assert_eq!(parse_timeout("5S"), Some(Duration::from_secs(5)));
+        assert_eq!(parse_timeout("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
+        assert_eq!(parse_timeout("250m"), Some(Duration::from_millis(250)));
+        assert_eq!(parse_timeout("7u"), Some(Duration::from_micros(7)));
+        for bad in ["", "S", "5", "5s", "-5S", "123456789S", "5\u{e9}"] {
+            assert_eq!(parse_timeout(bad), None, "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_no_connection_carried_was_not_done() {
+        let nobody = tonic::transport::Endpoint::from_static("http://127.255.255.254:1").connect_lazy();
+        let mut client = LedgerClient::new(Channel::from(nobody));
+        let refused = client.commit(coppice_proto::v1::CommitRequest::default()).await.expect_err("nobody is there");
+        assert!(was_not_sent(&refused), "{refused:?}");
+    }
+
+    #[test]
+    fn what_was_certainly_not_done_is_told_from_what_may_be() {
+        let not_leader = status::refuse(Reason::NotLeader, "");
+        assert!(matches!(judge(not_leader), Failure::NotDone(_)));
+        for unknown in [status::refuse(Reason::Unavailable, ""), Status::unavailable(""), Status::cancelled("")] {
+            assert!(matches!(judge(unknown), Failure::Unknown(_)));
+        }
+        for told in [Reason::PreconditionFailed, Reason::RequestExpired, Reason::ResourceExhausted] {
+            assert!(matches!(judge(status::refuse(told, "")), Failure::Final(_)));
+        }
+    }
+}

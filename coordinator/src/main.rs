@@ -1,0 +1,9 @@
+//! The binary `coppice-coordinator`; what it does is in [`coppice_coordinator::process`].
+
+use std::process::ExitCode;
+
+use coppice_coordinator::process;
+
+fn main() -> ExitCode {
+    coppice_process::run(&process::PROGRAM, process::serve)
+}

@@ -1,0 +1,287 @@
+//! The settings of `coppice-coordinator`; docs/OPERATIONS.md describes them for operators.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use coppice_process::{
+    Failure, Flag, Format, Log, Program, Settings,
+    ledger::{self, Ledger, Nodes, parse_cluster},
+    tls::{ServerTls, Tls},
+};
+use coppice_types::ClusterId;
+use coppice_verify::cosignature::CosignerKey;
+use serde::{Deserialize, Serialize};
+
+/// Longest name of a coordinator, in bytes.
+const NAME_BYTES_MAX: usize = 253;
+
+/// The command line.
+pub const PROGRAM: Program = Program {
+    name: "coppice-coordinator",
+    version: env!("CARGO_PKG_VERSION"),
+    about: "Serves a ledger's clients: orders writes, answers reads, signs checkpoints",
+    flags: &[
+        Flag { name: "name", value: "NAME", help: "This coordinator's name, unlike that of any other" },
+        Flag { name: "listen", value: "ADDRESS", help: "Where to listen for clients (gRPC): IP:PORT" },
+        Flag {
+            name: "http-listen",
+            value: "ADDRESS",
+            help: "Where to serve the root log over HTTP: IP:PORT [default: nowhere]",
+        },
+        Flag {
+            name: "advertise",
+            value: "ADDRESS",
+            help: "Where other coordinators reach this one: HOST:PORT [default: listen]",
+        },
+        Flag {
+            name: "signing-key-file",
+            value: "FILE",
+            help: "The key that signs checkpoints, as `coppice keygen` makes it",
+        },
+        Flag { name: "log", value: "FILTER", help: "What is logged: a level, or a filter [default: info]" },
+        Flag { name: "log-format", value: "text|json", help: "How a log line looks [default: text]" },
+    ],
+};
+
+/// The settings of a coordinator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Its name.
+    pub name: String,
+    /// The cluster, in hex; if given, it must be the one that the signing key names.
+    pub cluster_id: Option<String>,
+    /// Where to listen for clients.
+    pub listen: SocketAddr,
+    /// Where to serve the root log over HTTP.
+    pub http_listen: Option<SocketAddr>,
+    /// Where other coordinators reach this one.
+    pub advertise: Option<String>,
+    /// The key that signs checkpoints.
+    pub signing_key_file: PathBuf,
+    /// What is logged.
+    #[serde(default = "info")]
+    pub log: String,
+    /// The form of a log line.
+    #[serde(default)]
+    pub log_format: Format,
+    /// All nodes by name.
+    pub nodes: Nodes,
+    /// How the ledger is founded; the same for all processes.
+    #[serde(default)]
+    pub ledger: Ledger,
+    /// Who picks the coordinator that leads.
+    pub metadata: Store,
+    /// Certificates: with them, every connection to nodes is mutually authenticated.
+    pub tls: Option<Tls>,
+    /// How the coordinator shows itself to clients; by default with the certificate of `tls`, if there is one.
+    pub api_tls: Option<ServerTls>,
+    /// Who is asked to cosign checkpoints.
+    #[serde(default)]
+    pub witnesses: Vec<Witness>,
+    /// How many of them make a checkpoint a cosigned one [default: a majority].
+    pub witness_quorum: Option<usize>,
+    /// Which versions are kept; all, if nothing is said.
+    #[serde(default)]
+    pub retention: Retention,
+    /// Bounds and deadlines.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// A witness: it speaks C2SP `tlog-witness`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Witness {
+    /// Its submission prefix: `add-checkpoint` is below it.
+    pub url: String,
+    /// Its public key.
+    pub vkey: String,
+}
+
+fn info() -> String {
+    "info".to_owned()
+}
+
+/// Who picks the coordinator that leads: etcd, or an embedded store for a cluster with one coordinator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Store {
+    /// The directory of an embedded store.
+    pub dir: Option<PathBuf>,
+    /// The members of etcd: `http://HOST:PORT`, or `https://` with `ca`.
+    pub endpoints: Vec<String>,
+    /// Below which etcd keeps the cluster's keys, as `<prefix>/<cluster id>/` [default: /coppice].
+    pub prefix: Option<String>,
+    /// The authority of etcd's certificates.
+    pub ca: Option<PathBuf>,
+    /// Our certificate for etcd,
+    pub cert: Option<PathBuf>,
+    /// and its private key.
+    pub key: Option<PathBuf>,
+    /// The name in etcd's certificate, if it is not the endpoint's host.
+    pub domain: Option<String>,
+    /// Our name in etcd, where it asks for one,
+    pub user: Option<String>,
+    /// and the file that holds the password.
+    pub password_file: Option<PathBuf>,
+}
+
+/// Which versions the leading coordinator keeps: older ones are pruned by themselves, in steps, and never above a pin. The same for all
+/// coordinators.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retention {
+    /// At least so many of the newest versions,
+    pub versions: Option<u64>,
+    /// or what was head in the last so many hours.
+    pub hours: Option<u32>,
+}
+
+/// Bounds and deadlines; the defaults suit a cluster in one place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Most batches that wait for a version.
+    pub queue_max: usize,
+    /// Most bytes of batches that wait or are being decided.
+    pub queue_bytes_max: u32,
+    /// Most batches of one version.
+    pub batches_per_version_max: usize,
+    /// Most batches of one stream that are under way.
+    pub stream_batches_max: usize,
+    /// How long a batch may wait before it is refused.
+    pub commit_timeout_ms: u64,
+    /// How long a shard may take for a prepare before the version goes on without it.
+    pub prepare_timeout_ms: u64,
+    /// How long the root group may take for one call.
+    pub root_timeout_ms: u64,
+    /// How long one node may take before another is asked.
+    pub attempt_timeout_ms: u64,
+    /// How long a read may look for a replica that has its state.
+    pub read_timeout_ms: u64,
+    /// How long a leadership lease lasts without being kept alive.
+    pub lease_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let limits = crate::Limits::default();
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            queue_max: limits.queue_max,
+            queue_bytes_max: limits.queue_bytes_max,
+            batches_per_version_max: limits.batches_per_version_max,
+            stream_batches_max: limits.stream_batches_max,
+            commit_timeout_ms: millis(limits.commit_timeout),
+            prepare_timeout_ms: millis(limits.prepare_timeout),
+            root_timeout_ms: millis(limits.root_timeout),
+            attempt_timeout_ms: millis(limits.attempt_timeout),
+            read_timeout_ms: millis(limits.read_timeout),
+            lease_ms: millis(limits.lease),
+        }
+    }
+}
+
+impl Retention {
+    fn rule(&self) -> Option<crate::Retention> {
+        let hours = self.hours.map(|hours| crate::Retention::Age(Duration::from_secs(3600 * u64::from(hours))));
+        self.versions.map(crate::Retention::Versions).or(hours)
+    }
+}
+
+impl Settings for Config {
+    fn log(&self) -> Log {
+        Log { filter: self.log.clone(), format: self.log_format }
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        ledger::check_nodes(&self.nodes)?;
+        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
+            return Err(Failure::usage(format!("name = {:?} has not 1 to {NAME_BYTES_MAX} bytes", self.name)));
+        }
+        let Store { dir, endpoints, ca, cert, key, user, password_file, .. } = &self.metadata;
+        if dir.is_some() != endpoints.is_empty() {
+            return Err(Failure::usage("metadata: either dir (an embedded store) or endpoints (etcd)"));
+        }
+        if cert.is_some() != key.is_some()
+            || (cert.is_some() && ca.is_none())
+            || user.is_some() != password_file.is_some()
+        {
+            return Err(Failure::usage("metadata: cert and key go together, with ca; so do user and password_file"));
+        }
+        if let Some(cluster) = &self.cluster_id {
+            parse_cluster(cluster)?;
+        }
+        if let Some(address) = &self.advertise {
+            coppice_process::net::check_address(address)
+                .map_err(|error| Failure::usage(format!("advertise: {error}")))?;
+        }
+        if !endpoints.is_empty() && self.advertise.is_none() && self.listen.ip().is_unspecified() {
+            return Err(Failure::usage(format!("listen = {} tells others nothing: advertise is missing", self.listen)));
+        }
+        if self.api_tls.is_some() && self.tls.is_none() {
+            return Err(Failure::usage("api_tls without tls: the connections to the nodes would be plain"));
+        }
+        let Limits { queue_max, batches_per_version_max, stream_batches_max, .. } = self.limits;
+        if queue_max == 0 || batches_per_version_max == 0 || stream_batches_max == 0 {
+            let message = "limits: queue_max, batches_per_version_max and stream_batches_max count from 1";
+            return Err(Failure::usage(message));
+        }
+        if matches!(self.retention, Retention { versions: Some(0), .. } | Retention { hours: Some(0), .. }) {
+            return Err(Failure::usage("retention: versions and hours count from 1"));
+        }
+        if self.retention.versions.is_some() && self.retention.hours.is_some() {
+            return Err(Failure::usage("retention: either versions or hours"));
+        }
+        self.witnesses()?;
+        self.ledger.digest().map(drop)
+    }
+}
+
+impl Config {
+    /// Checks that the cluster of the key is the configured one.
+    pub(super) fn check_cluster(&self, cluster: &ClusterId) -> Result<(), Failure> {
+        let Some(configured) = self.cluster_id.as_deref() else { return Ok(()) };
+        if parse_cluster(configured)? == *cluster {
+            return Ok(());
+        }
+        let key = self.signing_key_file.display();
+        Err(Failure::usage(format!("cluster_id = {configured:?}, but {key} signs for cluster {cluster}")))
+    }
+
+    /// How the coordinator shows itself to clients. Where anything is by TLS, this is too.
+    pub(super) fn api_tls(&self) -> Option<ServerTls> {
+        let own = self.tls.as_ref().map(|tls| ServerTls { client_ca: None, ..tls.server() });
+        self.api_tls.clone().or(own)
+    }
+
+    /// Who is asked to cosign, and how many must.
+    pub(super) fn witnesses(&self) -> Result<(Vec<crate::Witness>, usize), Failure> {
+        let witness = |Witness { url, vkey }: &Witness| {
+            let wrong = |error| Failure::usage(format!("witnesses: {vkey:?} is no key of a witness: {error}"));
+            Ok(crate::Witness { url: url.clone(), key: CosignerKey::parse(vkey).map_err(wrong)? })
+        };
+        let witnesses = self.witnesses.iter().map(witness).collect::<Result<Vec<_>, Failure>>()?;
+        let majority = witnesses.len() / 2 + 1;
+        Ok((witnesses, self.witness_quorum.unwrap_or(majority)))
+    }
+
+    /// Bounds and deadlines.
+    pub(super) fn limits(&self) -> crate::Limits {
+        let limits = &self.limits;
+        crate::Limits {
+            queue_max: limits.queue_max,
+            queue_bytes_max: limits.queue_bytes_max,
+            batches_per_version_max: limits.batches_per_version_max,
+            stream_batches_max: limits.stream_batches_max,
+            retention: self.retention.rule(),
+            commit_timeout: Duration::from_millis(limits.commit_timeout_ms),
+            prepare_timeout: Duration::from_millis(limits.prepare_timeout_ms),
+            root_timeout: Duration::from_millis(limits.root_timeout_ms),
+            attempt_timeout: Duration::from_millis(limits.attempt_timeout_ms),
+            read_timeout: Duration::from_millis(limits.read_timeout_ms),
+            lease: Duration::from_millis(limits.lease_ms),
+            ..crate::Limits::default()
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! A coordinator as a process of its own: its settings, its sockets, its key, from start to stop.
+//!
+//! It keeps nothing but the embedded metadata store, if it has that: a crash at any point costs nothing but time. It waits for the nodes, and for
+//! the metadata store, however long they take.
+
+mod config;
+
+use std::{sync::Arc, time::Duration};
+
+use coppice_env::{Clock, DiskStorage, Storage, SystemClock, SystemRng};
+use coppice_metadata::{EmbeddedStore, EtcdOptions, EtcdStore, EtcdTls, Metadata};
+use coppice_process::{
+    Code, Failure, Stop, chain,
+    config::read_text,
+    net::{self, Dialer},
+    tls::{Protocol, Tls},
+};
+use coppice_proto::Channel;
+use coppice_types::ClusterId;
+use coppice_verify::note::SignerKey;
+
+pub use config::{Config, PROGRAM};
+
+use crate::{Connect, Dial, Error, Genesis, Handle, Options, Service, options::cluster_of};
+
+/// How often a coordinator that waits says what for.
+const WAITING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Serves until it is told to stop.
+///
+/// # Errors
+/// If the key or a certificate cannot be read, or an address cannot be had.
+pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
+    let signing_key = signing_key(&config)?;
+    let (_, cluster) = cluster_of(signing_key.name())
+        .ok_or_else(|| Failure::usage("the key's name is not <prefix>/<cluster id>").hint(KEY_HINT))?;
+    config.check_cluster(&cluster)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let tls = config.api_tls().map(|tls| tls.acceptor(Protocol::Grpc)).transpose()?;
+    let listener = net::listen(config.listen).await?;
+    let address = listener.local_addr().map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
+    let options = Options {
+        name: config.name.clone(),
+        nodes: config.nodes.keys().cloned().collect(),
+        connect: connect(&config)?,
+        metadata: metadata(&config, &cluster, Arc::clone(&clock))?,
+        signing_key,
+        genesis: Genesis { params: config.ledger.params()?, shard_map: config.ledger.shard_map()? },
+        limits: config.limits(),
+        clock,
+        rng: Box::new(SystemRng),
+    };
+    let (mut service, handle) = Service::new(options).map_err(|error| failed(&error))?;
+    service.join_others(config.advertise.clone().unwrap_or_else(|| address.to_string()), dial(&config)?);
+    if !config.witnesses.is_empty() {
+        let (witnesses, quorum) = config.witnesses()?;
+        service.ask_witnesses(witnesses, quorum).map_err(|error| failed(&error))?;
+    }
+    if let Some(http) = config.http_listen {
+        let tls = config.api_tls().map(|tls| tls.acceptor(Protocol::Http)).transpose()?;
+        let listener = net::listen(http).await?;
+        let address = listener.local_addr().map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
+        service.serve_log(net::incoming(listener, tls));
+        tracing::info!(%address, "serving the root log over HTTP");
+    }
+    tracing::info!(name = config.name, %address, %cluster, "serving");
+    let telling = tokio::spawn(tell_leadership(handle));
+    let served = service.run(net::incoming(listener, tls), stop.asked()).await;
+    telling.abort();
+    served.map_err(|error| failed(&error))?;
+    tracing::info!("stopped in order");
+    Ok(())
+}
+
+const KEY_HINT: &str = "`coppice keygen` makes a key whose name is right.";
+
+fn signing_key(config: &Config) -> Result<SignerKey, Failure> {
+    let path = &config.signing_key_file;
+    let text = read_text(path).map_err(|failure| failure.hint(KEY_HINT))?;
+    let key = SignerKey::parse(text.trim_end_matches('\n'));
+    key.map_err(|error| Failure::usage(format!("{}: {error}", path.display())).hint(KEY_HINT))
+}
+
+/// The way to the nodes of the configuration.
+fn connect(config: &Config) -> Result<Connect, Failure> {
+    let dialer = Dialer::new(&config.name, config.tls.as_ref().map(Tls::client).transpose()?);
+    for node in config.nodes.values() {
+        // Whatever is wrong with an address shows now.
+        dialer.check(&node.address)?;
+    }
+    let nodes = config.nodes.clone();
+    Ok(Arc::new(move |node| {
+        let address = nodes.get(node).map_or("unknown-node.invalid:1", |node| node.address.as_str());
+        Channel::from(dialer.channel(address).expect("addresses were checked above"))
+    }))
+}
+
+/// The way to other coordinators, by the addresses under which they are registered.
+fn dial(config: &Config) -> Result<Dial, Failure> {
+    let dialer = Dialer::new(&config.name, config.tls.as_ref().map(Tls::client).transpose()?);
+    Ok(Arc::new(move |address| dialer.channel(address).map(Channel::from).ok()))
+}
+
+/// The metadata store; it need not be there yet.
+fn metadata(config: &Config, cluster: &ClusterId, clock: Arc<dyn Clock>) -> Result<Arc<dyn Metadata>, Failure> {
+    if let Some(dir) = &config.metadata.dir {
+        // One store a cluster: a directory of another one cannot be taken by mistake.
+        let storage: Arc<dyn Storage> = Arc::new(DiskStorage::new(dir.join(cluster.to_string())));
+        let store = EmbeddedStore::open(storage, clock).map_err(|error| {
+            let failure = Failure::new(Code::Refused, format!("metadata: {}: {}", dir.display(), chain(&error)));
+            failure.hint(
+                "The embedded store is for one coordinator: for several, set metadata.endpoints to those of an etcd.",
+            )
+        })?;
+        return Ok(Arc::new(store));
+    }
+    let store = EtcdStore::connect(etcd(config, cluster)?);
+    Ok(Arc::new(store.map_err(|error| Failure::usage(format!("metadata: {}", chain(&error))))?))
+}
+
+fn etcd(config: &Config, cluster: &ClusterId) -> Result<EtcdOptions, Failure> {
+    let settings = &config.metadata;
+    let mut options = EtcdOptions::new(settings.endpoints.clone(), *cluster);
+    if let Some(prefix) = &settings.prefix {
+        options.prefix.clone_from(prefix);
+    }
+    if let Some(ca) = &settings.ca {
+        let identity = match (&settings.cert, &settings.key) {
+            (Some(cert), Some(key)) => Some((read_text(cert)?.into_bytes(), read_text(key)?.into_bytes())),
+            _ => None,
+        };
+        let ca = read_text(ca)?.into_bytes();
+        options.tls = Some(EtcdTls { ca, identity, domain: settings.domain.clone() });
+    }
+    if let (Some(user), Some(file)) = (&settings.user, &settings.password_file) {
+        options.user = Some((user.clone(), read_text(file)?.trim_end_matches('\n').to_owned()));
+    }
+    Ok(options)
+}
+
+/// Says who leads, and what is waited for.
+async fn tell_leadership(handle: Handle) {
+    let mut told = None;
+    loop {
+        let now = handle.leadership();
+        if told.as_ref() != Some(&now) {
+            match (&now.term, now.leader.as_str()) {
+                (Some(term), _) => tracing::info!(term, "this coordinator leads"),
+                (None, "") => {
+                    tracing::info!("waiting for a leader: for the metadata store, and a majority of the root group")
+                }
+                (None, leader) => tracing::info!(leader, "another coordinator leads"),
+            }
+            told = Some(now);
+        }
+        let _ = tokio::time::timeout(WAITING_INTERVAL, handle.leadership_changed()).await;
+    }
+}
+
+fn failed(error: &Error) -> Failure {
+    let code = match error {
+        Error::Transport(_) => Code::Unavailable,
+        Error::Options(_) | Error::Params(_) => Code::Usage,
+    };
+    Failure::new(code, chain(error))
+}

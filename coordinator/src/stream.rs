@@ -1,0 +1,98 @@
+//! `CommitStream`: the batches of one session, in the order of their numbers, without waiting for the answers between them.
+//!
+//! At most `stream_batches_max` batches of a stream are under way; beyond that nothing more is read, and HTTP/2's flow control
+//! holds the writer. The queue's room for bytes is waited for, too. A batch is applied only after the one before it (see
+//! `Request::ordered`), so a stream that breaks off leaves a beginning of what was sent, and can be resumed under the numbers
+//! that were not answered.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use coppice_proto::{status, v1};
+use coppice_types::{Reason, SessionId};
+use tokio::{sync::oneshot, time::timeout};
+use tonic::{Status, Streaming};
+
+use crate::{
+    plan::Refusal,
+    reads::Sink,
+    service::{Api, session_of, stopping},
+};
+
+type Answers = VecDeque<(u64, oneshot::Receiver<Result<v1::CommitResponse, Status>>)>;
+
+/// Serves one stream until its writer ends it, a batch is refused, or either side breaks off.
+///
+/// # Errors
+/// What ends the stream; it says nothing about batches that were not answered.
+pub async fn serve(
+    api: Api,
+    mut batches: Streaming<v1::CommitStreamRequest>,
+    sink: Sink<v1::CommitStreamResponse>,
+) -> Result<(), Status> {
+    let most = api.limits().stream_batches_max;
+    let mut writer = Writer { api, session: None, number: 0 };
+    let mut under_way = Answers::new();
+    let mut open = true;
+    while open || !under_way.is_empty() {
+        tokio::select! {
+            biased;
+            // What waits is dropped with the answers' receivers: nobody will hear of it.
+            () = sink.closed() => return Ok(()),
+            answer = first_of(&mut under_way) => {
+                let (number, commit) = answer?;
+                let answer = v1::CommitStreamResponse { number, commit: Some(commit) };
+                if sink.send(Ok(answer)).await.is_err() {
+                    return Ok(());
+                }
+            }
+            message = batches.message(), if open && under_way.len() < most => match message? {
+                Some(message) => under_way.push_back(writer.send(message).await?),
+                None => open = false,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The answer to the oldest batch, once it is there; never, if none is under way.
+async fn first_of(under_way: &mut Answers) -> Result<(u64, v1::CommitResponse), Status> {
+    let Some((number, receive)) = under_way.front_mut() else { return std::future::pending().await };
+    let number = *number;
+    let answer = receive.await.unwrap_or_else(|_| Err(stopping()));
+    under_way.pop_front();
+    Ok((number, answer?))
+}
+
+struct Writer {
+    api: Api,
+    session: Option<SessionId>,
+    number: u64,
+}
+
+impl Writer {
+    /// Hands a batch to the sequencer, as soon as there is room.
+    async fn send(
+        &mut self,
+        message: v1::CommitStreamRequest,
+    ) -> Result<(u64, oneshot::Receiver<Result<v1::CommitResponse, Status>>), Status> {
+        let v1::CommitStreamRequest { session_id, number, batch, want_receipt } = message;
+        if !session_id.is_empty() || self.session.is_none() {
+            let (id, _) = session_of(&session_id, number)?.ok_or_else(|| Refusal::invalid("a stream has a session"))?;
+            if self.session.is_some_and(|session| session != id) {
+                return Err(Refusal::invalid("a stream has one session").into());
+            }
+            self.session = Some(id);
+        }
+        let follows = number > 0 && (self.number == 0 || self.number.checked_add(1) == Some(number));
+        let session = self.session.filter(|_| follows);
+        let session = session.ok_or_else(|| Refusal::invalid("the numbers of a stream ascend by one, from 1"))?;
+        self.number = number;
+        let mut request = self.api.admit(batch, Some((session, number))).await?;
+        request.ordered = true;
+        let limit = self.api.limits().commit_timeout;
+        match timeout(limit, self.api.queue(Arc::new(request), want_receipt, limit)).await {
+            Ok(receive) => Ok((number, receive?)),
+            Err(_) => Err(status::refuse(Reason::ResourceExhausted, "too much waits: there was no room for the batch")),
+        }
+    }
+}

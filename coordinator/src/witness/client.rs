@@ -1,0 +1,177 @@
+//! One witness: shows it candidates, one request at a time, and hands on the cosignatures that verify.
+
+use std::{sync::Arc, time::Duration};
+
+use coppice_env::watch;
+use coppice_proto::v1::{self, read_root_request::Read};
+use coppice_types::Digest;
+use coppice_verify::{cosignature, note};
+use reqwest::{Client, StatusCode, redirect};
+use tokio::{sync::mpsc, time::sleep};
+use tonic::Status;
+
+use super::{Answer, Candidate, Witness};
+use crate::exec::{context::Context, wire};
+
+/// How long a witness may take for one request.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause after a failure, at first and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Longest answer that is read.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// A witness that was asked with a wrong old size says which is right; then it is asked once more.
+const ATTEMPTS_MAX: usize = 2;
+
+/// Why a witness has not cosigned.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("it does not answer: {0}")]
+    Transport(#[from] reqwest::Error),
+    #[error("its answer is too long")]
+    TooLong,
+    #[error("it answers {0}")]
+    Status(StatusCode),
+    /// Two answers of one ledger can't be consistent, or the witness is not sound: somebody should look.
+    #[error("it finds the log inconsistent with what it cosigned before: {0}")]
+    Inconsistent(StatusCode),
+    #[error("it has cosigned {0} entries, more than there are here")]
+    Ahead(u64),
+    #[error("it does not say which size it cosigned last")]
+    Conflict,
+    #[error("its cosignature: {0}")]
+    Cosignature(#[source] note::Error),
+    #[error("no consistency proof: {0}")]
+    Proof(#[source] Box<Status>),
+}
+
+/// Follows the candidates for ever.
+pub(super) async fn follow(
+    context: Arc<Context>,
+    witness: Witness,
+    index: usize,
+    mut candidates: watch::Receiver<Option<Arc<Candidate>>>,
+    answers: mpsc::Sender<Answer>,
+) {
+    let client = Client::builder().timeout(TIMEOUT).redirect(redirect::Policy::none()).build();
+    let client = match client {
+        Ok(client) => client,
+        Err(error) => return tracing::error!(%error, url = witness.url, "no client for a witness"),
+    };
+    let mut asked = Asked { context, client, witness, cosigned_size: 0 };
+    let mut pause = PAUSE_MIN;
+    while candidates.changed().await.is_ok() {
+        let Some(candidate) = candidates.borrow_and_update().clone() else { continue };
+        match asked.cosign(&candidate).await {
+            Ok(line) => {
+                pause = PAUSE_MIN;
+                let _ = answers.send(Answer { witness: index, size: candidate.size, line }).await;
+            }
+            Err(failure) => {
+                asked.report(&failure);
+                sleep(pause + asked.jitter(pause)).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+                // The newest candidate by then is worth another try, even if it is the same.
+                candidates.mark_changed();
+            }
+        }
+    }
+}
+
+struct Asked {
+    context: Arc<Context>,
+    client: Client,
+    witness: Witness,
+    /// What the witness cosigned last, as far as is known here; it corrects that.
+    cosigned_size: u64,
+}
+
+impl Asked {
+    fn report(&self, failure: &Failure) {
+        let name = self.witness.key.name();
+        match failure {
+            Failure::Inconsistent(_) => tracing::error!(witness = name, %failure, "a witness refuses the log"),
+            _ => tracing::warn!(witness = name, %failure, "a witness has not cosigned"),
+        }
+    }
+
+    fn jitter(&self, pause: Duration) -> Duration {
+        let mut rng = self.context.rng.lock().expect("no holder of the lock panics");
+        pause.mul_f64(rng.below(500) as f64 / 1000.0)
+    }
+
+    /// The witness's verified line on a candidate.
+    async fn cosign(&mut self, candidate: &Candidate) -> Result<String, Failure> {
+        for _ in 0..ATTEMPTS_MAX {
+            let old = self.cosigned_size;
+            if old > candidate.size {
+                // What it says may be wrong: it is asked anew next time.
+                self.cosigned_size = 0;
+                return Err(Failure::Ahead(old));
+            }
+            let proof = self.consistency(old, candidate.size).await?;
+            let (status, answer) = self.post(cosignature::request(old, &proof, &candidate.note)).await?;
+            match status {
+                StatusCode::OK => {
+                    let picked = self.witness.key.pick(&candidate.note, &answer).map_err(Failure::Cosignature)?;
+                    self.cosigned_size = candidate.size;
+                    return Ok(picked);
+                }
+                StatusCode::CONFLICT => {
+                    let told = told_size(&answer).filter(|told| *told != old).ok_or(Failure::Conflict)?;
+                    self.cosigned_size = told;
+                }
+                StatusCode::UNPROCESSABLE_ENTITY => return Err(Failure::Inconsistent(status)),
+                _ => return Err(Failure::Status(status)),
+            }
+        }
+        Err(Failure::Conflict)
+    }
+
+    async fn consistency(&self, old: u64, size: u64) -> Result<Vec<Digest>, Failure> {
+        if old == 0 || old == size {
+            return Ok(Vec::new());
+        }
+        let read = v1::LogProofRead { indices: Vec::new(), size, old_size: old };
+        let failed = |error| Failure::Proof(Box::new(error));
+        let answer = self.context.root.read(Read::LogProof(read)).await.map_err(failed)?;
+        let path = answer.consistency.unwrap_or_default();
+        path.hashes.iter().map(|hash| wire::digest_in(hash)).collect::<Result<_, Status>>().map_err(failed)
+    }
+
+    async fn post(&self, body: Vec<u8>) -> Result<(StatusCode, Vec<u8>), Failure> {
+        let url = format!("{}/add-checkpoint", self.witness.url.trim_end_matches('/'));
+        let mut response = self.client.post(url).body(body).send().await?;
+        let mut answer = Vec::new();
+        while let Some(chunk) = response.chunk().await? {
+            if answer.len() + chunk.len() > ANSWER_BYTES_MAX {
+                return Err(Failure::TooLong);
+            }
+            answer.extend_from_slice(&chunk);
+        }
+        Ok((response.status(), answer))
+    }
+}
+
+/// The size in the body of a 409: a canonical decimal and a line feed.
+fn told_size(answer: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(answer).ok()?;
+    let size: u64 = text.strip_suffix('\n').unwrap_or(text).parse().ok()?;
+    (format!("{size}\n") == text || size.to_string() == text).then_some(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_told_size_is_a_canonical_decimal() {
+        assert_eq!(told_size(b"0\n"), Some(0));
+        assert_eq!(told_size(b"12\n"), Some(12));
+        assert_eq!(told_size(b"12"), Some(12));
+        for bad in [&b""[..], b"\n", b"012\n", b"+1\n", b"-1\n", b"1\n\n", b"1 \n", b"18446744073709551616\n", b"\xff"]
+        {
+            assert_eq!(told_size(bad), None, "{bad:?}");
+        }
+    }
+}

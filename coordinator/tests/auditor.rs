@@ -1,0 +1,153 @@
+//! The auditor on a ledger that keeps its journals: a sound one passes, through freezes, merges, prunes, rollbacks and restarts; a
+//! journal that was changed, and a shard that lies with all its replicas, are found at their version.
+
+use std::sync::{Arc, Mutex};
+
+use coppice_client::{
+    Client, Options,
+    audit::{Audit, Report},
+};
+use coppice_env::{Rng, SimRng};
+use coppice_proto::v1;
+use coppice_types::{GroupId, Params, ShardId, Version};
+use tokio::time::timeout;
+
+mod common;
+
+use common::{LIMIT, Running, World, at, commit, delete, put};
+
+fn params() -> Params {
+    Params { capacity: 8, journals_kept: true, ..Params::default() }
+}
+
+async fn world() -> World {
+    World::of(1, &[b"m".to_vec()], params()).await
+}
+
+fn client(world: &World, name: &str) -> Client {
+    let channel = world.net.connector("auditor").channel(name);
+    Client::over(channel, name.to_owned(), &Options::new(format!("http://{name}:1")))
+}
+
+async fn audit(world: &World, name: &str, from: u64) -> Report {
+    let audit = Audit { key: world.key().verifier().clone(), from: Version(from), to: None };
+    let mut seen = 0;
+    let client = client(world, name);
+    let report = client.audit(&audit, |progress| {
+        assert!(progress.version.0 > seen, "progress is made");
+        seen = progress.version.0;
+    });
+    timeout(LIMIT, report).await.expect("it ends").expect("the ledger answers")
+}
+
+/// Writes random batches to both shards until head is at `version`.
+async fn fill(running: &mut Running, rng: &mut SimRng, version: u64) {
+    loop {
+        let mut operations = vec![put(&format!("a{}", rng.below(40)), &rng.next_u64().to_string())];
+        for _ in 0..rng.below(4) {
+            let key = format!("{}{}", if rng.below(2) == 0 { "a" } else { "z" }, rng.below(40));
+            operations.push(if rng.below(3) == 0 { delete(&key) } else { put(&key, &rng.next_u64().to_string()) });
+        }
+        let answer = running.client.commit(commit(operations, Vec::new())).await.expect("it commits").into_inner();
+        if answer.stamp.expect("a stamp").version >= version {
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sound_ledger_passes_whatever_was_done_to_it() {
+    let world = world().await;
+    let mut running = world.leader().await;
+    let mut rng = SimRng::new(3);
+    fill(&mut running, &mut rng, 60).await;
+    let prune = v1::PruneRequest { before: 40, ..v1::PruneRequest::default() };
+    running.client.prune(prune).await.expect("it prunes");
+    fill(&mut running, &mut rng, 70).await;
+    let rollback = v1::RollbackRequest { to: 65, reason: "test".to_owned(), ..v1::RollbackRequest::default() };
+    running.client.rollback(rollback).await.expect("it rolls back");
+    fill(&mut running, &mut rng, 90).await;
+    let report = audit(&world, "a", 0).await;
+    assert_eq!((report.difference.clone(), report.to, report.compared), (None, Version(90), 90));
+    assert!(report.records > 0 && report.checkpoint.size >= 90);
+    // From disk, too, and from a version on.
+    for group in [GroupId::Shard(ShardId(0)), GroupId::Shard(ShardId(1)), GroupId::Root] {
+        world.nodes[0].stop_replica(group).await.expect("it stops");
+        world.nodes[0].start_replica(world.replica(1, group)).await.expect("it starts");
+    }
+    let again = audit(&world, "a", 80).await;
+    assert_eq!((again.difference, again.to, again.compared), (None, Version(90), 11));
+    assert_eq!(again.records, report.records);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_journal_is_found_at_its_version_and_shard() {
+    let world = world().await;
+    let mut running = world.leader().await;
+    let mut rng = SimRng::new(4);
+    fill(&mut running, &mut rng, 10).await;
+    let done = Arc::new(Mutex::new(false));
+    world.faults.tamper(move |request| {
+        // Shard 0 is the one of the keys below m; the last byte of a list is one of a value's hash or of a key.
+        if request.group == GroupId::Shard(ShardId(0)).number()
+            && !std::mem::replace(&mut done.lock().expect("held"), true)
+        {
+            let mut list = request.journal[0].to_vec();
+            *list.last_mut().expect("a list has a count") ^= 1;
+            request.journal[0] = list.into();
+        }
+    });
+    fill(&mut running, &mut rng, 20).await;
+    let difference = audit(&world, "a", 0).await.difference.expect("it is found");
+    assert_eq!((difference.stamp.version, difference.shard), (Version(11), Some(ShardId(0))), "{}", difference.what);
+    assert!(difference.what.contains("operation list 0"), "{}", difference.what);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_that_lies_with_all_its_replicas_is_found_at_its_version() {
+    let world = world().await;
+    let mut running = world.leader().await;
+    let mut rng = SimRng::new(5);
+    fill(&mut running, &mut rng, 10).await;
+    let lies = Arc::new(Mutex::new(0));
+    let told = lies.clone();
+    world.faults.tamper(move |request| {
+        // What is written is not what the batch says; the journal says what the batch does.
+        if request.group == GroupId::Shard(ShardId(1)).number()
+            && let Some(first) = request.operations.iter_mut().find(|it| it.key.starts_with(b"z"))
+            && let Some(v1::operation::Change::Put(value)) = &mut first.change
+        {
+            let mut told = told.lock().expect("held");
+            if *told == 0 {
+                *told = request.stamp.as_ref().expect("a stamp").version;
+                *value = "a lie".into();
+            }
+        }
+    });
+    fill(&mut running, &mut rng, 40).await;
+    let version = *lies.lock().expect("held");
+    assert!(version > 10, "a lie was told");
+    let report = audit(&world, "a", 0).await;
+    let difference = report.difference.expect("it is found");
+    assert_eq!(
+        (difference.stamp.version, difference.shard),
+        (Version(version), Some(ShardId(1))),
+        "{}",
+        difference.what
+    );
+    assert!(difference.what.contains("its batches give"), "{}", difference.what);
+    assert_eq!(report.compared, version - 1, "all before are right");
+    // A reader of that version is told nothing wrong: its proofs hold. Only the auditor knows.
+    let read = v1::ReadOptions { at: Some(at(0, version)), ..v1::ReadOptions::default() };
+    running.client.get(v1::GetRequest { key: "a1".into(), read: Some(read) }).await.expect("it is answered");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ledger_without_journals_says_so() {
+    let world = World::of(1, &[], Params::default()).await;
+    let mut running = world.leader().await;
+    running.client.commit(commit(vec![put("a", "1")], Vec::new())).await.expect("it commits");
+    let audit = Audit { key: world.key().verifier().clone(), from: Version(0), to: None };
+    let error = client(&world, "a").audit(&audit, |_| {}).await.expect_err("there is nothing to replay");
+    assert!(error.to_string().contains("keeps no journals"), "{error}");
+}

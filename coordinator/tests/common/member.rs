@@ -1,0 +1,128 @@
+//! A witness as C2SP `tlog-witness` specifies it, and its bad habits.
+
+use std::sync::{Arc, Mutex};
+
+use axum::{Router, extract::State, http::StatusCode, response::IntoResponse, routing::post};
+use coppice_coordinator::Witness;
+use coppice_types::Digest;
+use coppice_verify::{checkpoint::Checkpoint, cosignature::Cosigner, merkle, note::VerifierKey};
+use tokio::{net::TcpListener, sync::watch};
+
+/// How a witness behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Habit {
+    /// As specified.
+    Sound,
+    /// It takes requests, and never answers.
+    Silent,
+    /// It signs something else.
+    SignsAnother,
+    /// It answers with more than anyone should read.
+    Endless,
+    /// It is broken for now.
+    Broken,
+}
+
+/// A witness that runs in the test.
+pub struct Member {
+    inner: Arc<Inner>,
+    url: String,
+}
+
+struct Inner {
+    signer: Cosigner,
+    log: VerifierKey,
+    habit: watch::Sender<Habit>,
+    /// What it cosigned last, and how often it was asked.
+    state: Mutex<State_>,
+}
+
+#[derive(Default)]
+struct State_ {
+    last: Option<Checkpoint>,
+    asked: u64,
+}
+
+impl Member {
+    /// A witness of this log on a free port of the loopback interface.
+    pub async fn start(seed: u8, log: VerifierKey, habit: Habit) -> Self {
+        let signer = Cosigner::from_seed(&format!("w{seed}.example"), &[seed; 32]).expect("a name");
+        let inner =
+            Arc::new(Inner { signer, log, habit: watch::Sender::new(habit), state: Mutex::new(State_::default()) });
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("there are free ports");
+        let url = format!("http://{}/prefix", listener.local_addr().expect("it listens"));
+        let routes = Router::new().route("/prefix/add-checkpoint", post(answer)).with_state(inner.clone());
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        Self { inner, url }
+    }
+
+    /// How a coordinator is told of it.
+    pub fn witness(&self) -> Witness {
+        Witness { url: self.url.clone(), key: self.inner.signer.verifier().clone() }
+    }
+
+    /// Its line of a policy file.
+    pub fn policy_line(&self, name: &str) -> String {
+        format!("witness {name} {}\n", self.inner.signer.verifier())
+    }
+
+    /// Behaves otherwise from now on.
+    pub fn behave(&self, habit: Habit) {
+        self.inner.habit.send_replace(habit);
+    }
+
+    /// The size that it cosigned last.
+    pub fn size(&self) -> u64 {
+        self.inner.state.lock().expect("no handler panics").last.as_ref().map_or(0, |last| last.size)
+    }
+
+    /// How often it was asked.
+    pub fn asked(&self) -> u64 {
+        self.inner.state.lock().expect("no handler panics").asked
+    }
+}
+
+async fn answer(State(inner): State<Arc<Inner>>, body: String) -> impl IntoResponse {
+    let habit = *inner.habit.borrow();
+    inner.state.lock().expect("no handler panics").asked += 1;
+    match habit {
+        Habit::Silent => std::future::pending().await,
+        Habit::Broken => (StatusCode::SERVICE_UNAVAILABLE, String::new()),
+        Habit::Endless => (StatusCode::OK, "x".repeat(1 << 20)),
+        Habit::Sound | Habit::SignsAnother => inner.cosign(&body, habit).unwrap_or_else(|refused| refused),
+    }
+}
+
+impl Inner {
+    fn cosign(&self, body: &str, habit: Habit) -> Result<(StatusCode, String), (StatusCode, String)> {
+        let bad = || (StatusCode::BAD_REQUEST, String::new());
+        let (head, note) = body.split_once("\n\n").ok_or_else(bad)?;
+        let mut head = head.lines();
+        let old = head.next().and_then(|line| line.strip_prefix("old ")).and_then(|size| size.parse::<u64>().ok());
+        let old = old.ok_or_else(bad)?;
+        let proof: Vec<Digest> = head.map(hash).collect::<Option<_>>().ok_or_else(bad)?;
+        let new = Checkpoint::open(note.as_bytes(), &self.log).map_err(|_| (StatusCode::FORBIDDEN, String::new()))?;
+        let mut state = self.state.lock().expect("no handler panics");
+        let last = state.last.as_ref().map_or((0, merkle::empty_root()), |last| (last.size, last.root));
+        if old > new.size {
+            return Err(bad());
+        }
+        if old != last.0 {
+            return Err((StatusCode::CONFLICT, format!("{}\n", last.0)));
+        }
+        if merkle::verify_consistency(old, new.size, &last.1, &new.root, &proof).is_err() {
+            return Err((StatusCode::UNPROCESSABLE_ENTITY, String::new()));
+        }
+        let line = match habit {
+            Habit::SignsAnother => self.signer.cosign("another text\n", 1_700_000_000),
+            _ => self.signer.cosign(&new.text(), 1_700_000_000),
+        };
+        state.last = Some(new);
+        Ok((StatusCode::OK, format!("{line}\n")))
+    }
+}
+
+/// The hash of a base64 line, by way of the only reader of base64 that is public.
+fn hash(line: &str) -> Option<Digest> {
+    Some(Checkpoint::parse(&format!("x\n1\n{line}\n")).ok()?.root)
+}

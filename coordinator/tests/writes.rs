@@ -1,0 +1,256 @@
+//! Streams of batches, pins, prune by policy, and what becomes of writes whose clients have gone.
+
+use std::time::Duration;
+
+use coppice_coordinator::Retention;
+use coppice_types::{Params, Reason, Version};
+use coppice_verify::header::{Body, Header, Prune};
+use tokio::time::timeout;
+use tokio_stream::iter;
+
+mod common;
+
+use common::{LIMIT, World, absent, bytes, commit, get, proxy::Fate, put, reason};
+use coppice_proto::v1;
+
+type Client = coppice_proto::v1::ledger_client::LedgerClient<coppice_proto::Channel>;
+
+const SESSION: [u8; 16] = [5; 16];
+
+async fn small(change: impl FnOnce(&mut World)) -> World {
+    let mut world = World::of(1, &[], Params::default()).await;
+    change(&mut world);
+    world
+}
+
+async fn commit_many(client: &mut Client, count: u64) -> u64 {
+    let mut version = 0;
+    for number in 0..count {
+        let request = commit(vec![put("k", &number.to_string())], Vec::new());
+        version = client.commit(request).await.expect("it is committed").into_inner().stamp.expect("a stamp").version;
+    }
+    version
+}
+
+async fn prune(client: &mut Client, before: u64) -> Result<v1::AdminResponse, tonic::Status> {
+    let request = v1::PruneRequest { before, ..v1::PruneRequest::default() };
+    Ok(client.prune(request).await?.into_inner())
+}
+
+async fn pin(client: &mut Client, version: u64) -> Result<v1::VersionPin, tonic::Status> {
+    let request = v1::PinRequest { pin_id: bytes("0123456789abcdef"), version, ttl_ms: 60_000 };
+    Ok(client.pin(request).await?.into_inner().pin.expect("a pin"))
+}
+
+async fn open_session(client: &mut Client) -> u64 {
+    let request = v1::OpenSessionRequest { session_id: SESSION.to_vec().into() };
+    client.open_session(request).await.expect("it is opened").into_inner().highest_number
+}
+
+fn numbered(number: u64, batch: v1::CommitRequest) -> v1::CommitStreamRequest {
+    v1::CommitStreamRequest {
+        session_id: SESSION.to_vec().into(),
+        number,
+        batch: batch.batch,
+        want_receipt: number.is_multiple_of(50),
+    }
+}
+
+async fn value(client: &mut Client, key: &str) -> Option<String> {
+    let record = client.get(get(key, None)).await.expect("it is read").into_inner().record.expect("a record");
+    record.found.then(|| String::from_utf8(record.value.to_vec()).expect("tests write text"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pinned_version_is_not_pruned_and_the_pin_is_named() {
+    let world = small(|_| {}).await;
+    let leader = world.leader().await;
+    let mut client = leader.client.clone();
+    commit_many(&mut client, 5).await;
+    let pinned = pin(&mut client, 2).await.expect("it stands");
+    assert_eq!(pin(&mut client, 9).await.expect_err("it is not there yet").code(), tonic::Code::FailedPrecondition);
+    let refused = prune(&mut client, 4).await.expect_err("a pin holds version 2");
+    assert_eq!(reason(&refused), Reason::Pinned);
+    assert!(refused.message().contains("30313233343536373839616263646566"), "{}", refused.message());
+    assert_eq!(prune(&mut client, 2).await.expect("up to the pin").pruned_boundary, 2);
+    let listed = client.list_pins(v1::ListPinsRequest {}).await.expect("they are told").into_inner().pins;
+    assert_eq!(listed, std::slice::from_ref(&pinned));
+    let unpin = v1::UnpinRequest { pin_id: pinned.id };
+    assert!(client.unpin(unpin.clone()).await.expect("it is taken back").into_inner().found);
+    assert!(!client.unpin(unpin).await.expect("a repetition is no error").into_inner().found);
+    assert_eq!(prune(&mut client, 4).await.expect("nothing holds it").pruned_boundary, 4);
+    // The refusal did not end the leadership.
+    assert_eq!(leader.handle.leadership().term, Some(1));
+}
+
+/// The prunes of the root log.
+async fn prunes(client: &mut Client) -> Vec<Prune> {
+    let request = v1::WatchHeadsRequest::default();
+    let mut stream = client.watch_heads(request).await.expect("the log is served").into_inner();
+    let mut found = Vec::new();
+    while let Some(message) = stream.message().await.expect("the log is served") {
+        if let Body::Prune(prune) = Header::decode(&message.header).expect("a header").body {
+            found.push(prune);
+        }
+    }
+    found
+}
+
+async fn until_pruned(client: &mut Client, from: u64) -> u64 {
+    let reached = async {
+        loop {
+            let head = client.head(v1::HeadRequest::default()).await.expect("it is told").into_inner();
+            if head.pruned_boundary >= from {
+                return head.pruned_boundary;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LIMIT, reached).await.expect("the policy prunes in time")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_versions_are_pruned_by_policy_and_never_above_a_pin() {
+    let world = small(|world| {
+        world.limits.retention = Some(Retention::Versions(4));
+        world.limits.retention_interval = Duration::from_millis(20);
+    });
+    let world = world.await;
+    let mut client = world.leader().await.client;
+    commit_many(&mut client, 30).await;
+    let boundary = until_pruned(&mut client, 1).await;
+    assert!(boundary <= 27, "four of thirty versions are kept: {boundary}");
+    pin(&mut client, 28).await.expect("it stands");
+    commit_many(&mut client, 60).await;
+    assert_eq!(until_pruned(&mut client, 28).await, 28);
+    let prunes = prunes(&mut client).await;
+    assert!(prunes.iter().all(|prune| prune.boundary <= Version(28)), "{prunes:?}");
+    assert!(prunes.iter().all(|prune| prune.principal == "retention policy"), "{prunes:?}");
+    assert_eq!(prunes[0].reason, "keep the newest 4 versions");
+    assert!(prunes.len() < 5, "prunes come in steps: {prunes:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_are_pruned_by_the_time_of_their_headers() {
+    let world = small(|world| {
+        world.limits.retention = Some(Retention::Age(Duration::from_millis(100)));
+        world.limits.retention_interval = Duration::from_millis(20);
+    });
+    let world = world.await;
+    let mut client = world.leader().await.client;
+    let newest = commit_many(&mut client, 5).await;
+    // Nothing is written any more: in the end all but head is too old.
+    assert_eq!(until_pruned(&mut client, newest).await, newest);
+    assert_eq!(value(&mut client, "k").await.as_deref(), Some("4"), "head stays, however old");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_answered_in_order_and_found_again() {
+    let world = small(|_| {}).await;
+    let mut client = world.leader().await.client;
+    assert_eq!(open_session(&mut client).await, 0);
+    for first in [1, 101] {
+        // The second time, half of it was there before.
+        let from = if first == 1 { 1 } else { 51 };
+        let batch = |number: u64| commit(vec![put("k", &number.to_string())], Vec::new());
+        let batches = (from..first + 100).map(move |number| numbered(number, batch(number)));
+        let mut answers = client.commit_stream(iter(batches)).await.expect("it is opened").into_inner();
+        let mut version = 0;
+        for number in from..first + 100 {
+            let answer = answers.message().await.expect("it is committed").expect("every batch is answered");
+            assert_eq!(answer.number, number);
+            let commit = answer.commit.expect("an answer");
+            assert_eq!(commit.replayed, number < first);
+            assert_eq!(!commit.receipt.is_empty(), number.is_multiple_of(50));
+            let stamp = commit.stamp.expect("a stamp");
+            assert!(stamp.version >= version, "versions ascend");
+            version = stamp.version;
+        }
+        assert!(answers.message().await.expect("it ends well").is_none());
+    }
+    assert_eq!(value(&mut client, "k").await.as_deref(), Some("200"));
+    assert_eq!(open_session(&mut client).await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_batch_ends_its_stream_and_nothing_after_it_is_applied() {
+    let world = small(|_| {}).await;
+    let mut client = world.leader().await.client;
+    open_session(&mut client).await;
+    let batch = |number: u64| {
+        let checks = if number == 3 { vec![absent("k1")] } else { Vec::new() };
+        numbered(number, commit(vec![put(&format!("k{number}"), "v")], checks))
+    };
+    let mut answers = client.commit_stream(iter((1..=9).map(batch))).await.expect("it is opened").into_inner();
+    for number in [1, 2] {
+        assert_eq!(answers.message().await.expect("it is committed").expect("an answer").number, number);
+    }
+    let refused = answers.message().await.expect_err("k1 is there");
+    assert_eq!(reason(&refused), Reason::PreconditionFailed);
+    // Whatever comes later in the session stands where the refused batch would have stood.
+    let instead = numbered(3, commit(vec![put("k3", "instead")], vec![absent("k4")]));
+    let mut answers = client.commit_stream(iter([instead])).await.expect("it is opened").into_inner();
+    assert_eq!(answers.message().await.expect("it is committed").expect("an answer").number, 3);
+    for number in 4..=9 {
+        assert_eq!(value(&mut client, &format!("k{number}")).await, None, "number {number} followed the refused one");
+    }
+    assert_eq!(open_session(&mut client).await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_checked() {
+    let world = small(|_| {}).await;
+    let mut client = world.leader().await.client;
+    open_session(&mut client).await;
+    let batch = |number: u64| numbered(number, commit(vec![put("k", "v")], Vec::new()));
+    let nameless = v1::CommitStreamRequest { session_id: bytes(""), ..batch(1) };
+    let other = v1::CommitStreamRequest { session_id: bytes("another session!"), ..batch(2) };
+    let empty = v1::CommitStreamRequest { batch: None, ..batch(1) };
+    for bad in [vec![nameless], vec![batch(1), other], vec![batch(1), batch(3)], vec![batch(0)], vec![empty]] {
+        let mut answers = client.commit_stream(iter(bad.clone())).await.expect("it is opened").into_inner();
+        let ended = loop {
+            match answers.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("it is accepted: {bad:?}"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(reason(&ended), Reason::InvalidArgument, "{bad:?}");
+    }
+}
+
+/// A batch that no version has taken is dropped with its client; one that a version has taken is decided without it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_client_that_has_gone_is_not_written() {
+    let world = small(|_| {}).await;
+    let mut client = world.leader().await.client;
+    commit_many(&mut client, 1).await;
+    let (arrived, mut prepares) = tokio::sync::mpsc::unbounded_channel();
+    world.faults.set(move |call| {
+        if call.name == "prepare" {
+            // The test may have ended.
+            let _ = arrived.send(());
+            return Fate::Lost;
+        }
+        Fate::Pass
+    });
+    let mut first = client.clone();
+    let taken = tokio::spawn(async move { first.commit(commit(vec![put("taken", "v")], Vec::new())).await });
+    timeout(LIMIT, prepares.recv()).await.expect("its prepare arrives").expect("the rule holds the sender");
+    let mut request = tonic::Request::new(commit(vec![put("waiting", "v")], Vec::new()));
+    request.set_timeout(Duration::from_millis(50));
+    client.commit(request).await.expect_err("nothing is committed in this time");
+    world.faults.clear();
+    // The first one may be refused, since its shard did not answer in time, and that is all that may happen to it.
+    let first = taken.await.expect("the task ends");
+    assert!(first.is_ok() || first.is_err_and(|error| reason(&error) == Reason::Unavailable));
+    let version = timeout(LIMIT, async {
+        loop {
+            if let Ok(answer) = client.commit(commit(vec![put("after", "v")], Vec::new())).await {
+                return answer.into_inner().stamp.expect("a stamp").version;
+            }
+        }
+    });
+    version.await.expect("the shard answers again");
+    assert_eq!(value(&mut client, "waiting").await, None);
+}

@@ -1,0 +1,255 @@
+//! `coppice-bench drive`: load on a ledger, measured; `loadtest/drive` does the same in Go for other systems.
+//!
+//! A closed loop has so many clients, each sending its next batch when the last one is answered. An open loop sends batches
+//! at fixed times, whatever the answers do, and counts latency from the time at which a batch was due. Every client has a
+//! connection of its own; every commit comes with its receipt, and every read with a proof that the client checks.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use coppice_client::{self as client, Client, Error};
+use coppice_proto::v1;
+use coppice_verify::note::VerifierKey;
+use serde_json::json;
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// How long a client waits for one answer.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Keeps clients of a ledger that is gone from spinning.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What load, and for how long.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Where the ledger listens; clients begin with one after the other.
+    #[arg(long, value_name = "URL", value_delimiter = ',', required = true)]
+    pub endpoints: Vec<String>,
+    /// The ledger's public key: reads are verified by it.
+    #[arg(long, value_name = "VKEY")]
+    pub key: String,
+    /// closed, open or read.
+    #[arg(long, default_value = "closed")]
+    pub mode: Mode,
+    /// Clients, each with a connection of its own.
+    #[arg(long, default_value_t = 1)]
+    pub clients: u64,
+    /// Records of a batch.
+    #[arg(long, default_value_t = 1)]
+    pub batch: u64,
+    /// Bytes of a value.
+    #[arg(long, default_value_t = 1024)]
+    pub value_bytes: usize,
+    /// Seconds that are measured.
+    #[arg(long, default_value_t = 5.0)]
+    pub seconds: f64,
+    /// Seconds before.
+    #[arg(long, default_value_t = 1.0)]
+    pub warmup: f64,
+    /// Batches a second of an open loop.
+    #[arg(long, default_value_t = 0.0)]
+    pub rate: f64,
+    /// Number of the first key that is written.
+    #[arg(long, default_value_t = 0)]
+    pub first: u64,
+    /// How many keys there are to read.
+    #[arg(long, default_value_t = 0)]
+    pub keys: u64,
+}
+
+/// What clients do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mode {
+    /// Write as fast as answers come.
+    Closed,
+    /// Write at fixed times.
+    Open,
+    /// Read as fast as answers come.
+    Read,
+}
+
+/// Spreads the bits of a number (the finaliser of splitmix64).
+fn mix(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+/// The key of a number: 32 bytes, spread evenly.
+fn key(number: u64) -> Vec<u8> {
+    format!("{:016x}{:016x}", mix(number), mix(!number)).into_bytes()
+}
+
+/// The value of a number: bytes that don't compress.
+fn value(number: u64, length: usize) -> Vec<u8> {
+    let mut value = Vec::with_capacity(length + 8);
+    let mut word = mix(number);
+    while value.len() < length {
+        value.extend_from_slice(&word.to_le_bytes());
+        word = mix(word);
+    }
+    value.truncate(length);
+    value
+}
+
+/// What all clients share.
+struct Run {
+    options: Options,
+    start: Instant,
+    begin: Instant,
+    end: Instant,
+    tickets: AtomicU64,
+    errors: AtomicU64,
+    first_error: Mutex<Option<String>>,
+}
+
+/// When a call was answered, and how long it took.
+type Sample = (Instant, Duration);
+
+/// Runs the load, and prints what was measured as JSON.
+///
+/// # Errors
+/// If an argument makes no sense.
+pub async fn run(options: Options) -> Result<()> {
+    ensure!(options.mode != Mode::Open || options.rate > 0.0, "an open loop needs --rate");
+    ensure!(options.mode != Mode::Read || options.keys > 0, "reads need --keys");
+    let trust = VerifierKey::parse(options.key.trim()).context("--key")?;
+    let mut clients = Vec::new();
+    for endpoint in options.endpoints.iter().cycle().take(usize::try_from(options.clients)?) {
+        clients.push(Client::new(client::Options {
+            attempt_timeout: ATTEMPT_TIMEOUT,
+            patience: Duration::ZERO,
+            // Receipts are asked for either way; a read is worth nothing without its proof.
+            trust: (options.mode == Mode::Read).then(|| trust.clone()),
+            ..client::Options::new(endpoint.clone())
+        })?);
+    }
+    for client in &clients {
+        client.head().await.context("a first call")?;
+    }
+    let start = Instant::now();
+    let begin = start + Duration::from_secs_f64(options.warmup);
+    let run = Arc::new(Run {
+        start,
+        begin,
+        end: begin + Duration::from_secs_f64(options.seconds),
+        options,
+        tickets: AtomicU64::new(0),
+        errors: AtomicU64::new(0),
+        first_error: Mutex::new(None),
+    });
+    let tasks: Vec<_> = clients.into_iter().map(|client| tokio::spawn(Arc::clone(&run).client(client))).collect();
+    sleep_until(run.begin).await;
+    println!("{}", json!({ "event": "begin" }));
+    sleep_until(run.end).await;
+    println!("{}", json!({ "event": "end" }));
+    let mut samples = Vec::new();
+    for task in tasks {
+        samples.extend(task.await.context("a client broke")?);
+    }
+    run.print(samples);
+    Ok(())
+}
+
+impl Run {
+    async fn client(self: Arc<Self>, client: Client) -> Vec<Sample> {
+        let mut samples = Vec::new();
+        while Instant::now() < self.end {
+            let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
+            let mut due = Instant::now();
+            if self.options.mode == Mode::Open {
+                due = self.start + Duration::from_secs_f64(ticket as f64 / self.options.rate);
+                sleep_until(due).await;
+            }
+            let answer = self.call(&client, ticket).await;
+            let now = Instant::now();
+            match answer {
+                Ok(()) if now > self.begin && now < self.end => samples.push((now, now - due)),
+                Ok(()) => {}
+                Err(error) => {
+                    self.note(&error);
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+        samples
+    }
+
+    fn note(&self, error: &Error) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        let mut first = self.first_error.lock().expect("nobody panics while holding it");
+        first.get_or_insert_with(|| error.to_string());
+    }
+
+    async fn call(&self, client: &Client, ticket: u64) -> Result<(), Error> {
+        if self.options.mode == Mode::Read {
+            let key = key(mix(ticket) % self.options.keys).into();
+            let answer = client.get(v1::GetRequest { key, read: None }).await?;
+            let found = answer.record.is_some_and(|record| record.found);
+            return if found { Ok(()) } else { Err(Error::Malformed("a key that was written is not there")) };
+        }
+        let first = self.options.first + ticket * self.options.batch;
+        let operation = |number| v1::Operation {
+            key: key(number).into(),
+            change: Some(v1::operation::Change::Put(value(number, self.options.value_bytes).into())),
+        };
+        let operations = (first..first + self.options.batch).map(operation).collect();
+        client.commit(v1::Batch { operations, ..v1::Batch::default() }, true).await.map(drop)
+    }
+
+    fn print(&self, mut samples: Vec<Sample>) {
+        let options = &self.options;
+        let mut latencies: Vec<Duration> = samples.iter().map(|sample| sample.1).collect();
+        latencies.sort_unstable();
+        let quantile = |part: f64| {
+            let index = (part * latencies.len() as f64) as usize;
+            latencies.get(index.min(latencies.len().saturating_sub(1))).map_or(0, Duration::as_micros) as u64
+        };
+        samples.sort_unstable();
+        let (mut gap, mut before) = (Duration::ZERO, self.begin);
+        for (at, _) in &samples {
+            gap = gap.max(*at - before);
+            before = *at;
+        }
+        gap = gap.max(self.end - before);
+        let records = samples.len() as u64 * if options.mode == Mode::Read { 1 } else { options.batch };
+        let mode = match options.mode {
+            Mode::Closed => "closed",
+            Mode::Open => "open",
+            Mode::Read => "read",
+        };
+        let report = json!({
+            "system": "coppice", "mode": mode, "batch": options.batch, "value_bytes": options.value_bytes,
+            "clients": options.clients, "seconds": options.seconds, "rate": options.rate,
+            "errors": self.errors.load(Ordering::Relaxed),
+            "first_error": *self.first_error.lock().expect("nobody panics while holding it"),
+            "calls": samples.len(), "records": records, "records_per_second": records as f64 / options.seconds,
+            "next_key": options.first + self.tickets.load(Ordering::Relaxed) * options.batch,
+            "latency_us": {
+                "p50": quantile(0.5), "p90": quantile(0.9), "p99": quantile(0.99), "p999": quantile(0.999),
+                "max": quantile(1.0),
+            },
+            "gap_ms": gap.as_micros() as f64 / 1000.0,
+        });
+        println!("{report}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_values_are_those_of_the_go_drivers() {
+        // Printed by `go test ./...` in loadtest/drive, too.
+        assert_eq!(String::from_utf8(key(0)).expect("hex"), "e220a8397b1dcdafe4d971771b652c20");
+        assert_eq!(hex::encode(value(7, 12)), "d70d3259e4e1cb6345ceab7e");
+        assert_eq!((key(5).len(), value(5, 256).len()), (32, 256));
+    }
+}

@@ -1,0 +1,51 @@
+//! `coppice-bench`: the programs that put load on a ledger, for `make chaos` and `make bench-cluster`.
+//!
+//! `history` runs clients and records what they asked for and were told, for the checker beside this crate; `collect`
+//! lists what the ledger holds in the end and walks its root log. `drive` measures a ledger under load, as its siblings in
+//! Go measure others; `ceiling` measures the machine.
+
+mod ceiling;
+mod collect;
+mod drive;
+mod history;
+mod pair;
+mod values;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Load on a ledger, recorded.
+#[derive(Debug, Parser)]
+#[command(name = "coppice-bench", version, about)]
+enum Arguments {
+    /// Run clients until a signal or the end of time, and record a history.
+    History(history::Options),
+    /// List all changes of a history's keys, and check the root log against every checkpoint that was seen.
+    Collect(collect::Options),
+    /// Put load on a ledger, and measure.
+    Drive(drive::Options),
+    /// Measure the machine.
+    Ceiling(ceiling::Options),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("the system gives threads and a poller");
+    let done = runtime.block_on(async {
+        match arguments {
+            Arguments::History(options) => history::run(options).await,
+            Arguments::Collect(options) => collect::run(options).await,
+            Arguments::Drive(options) => drive::run(options).await,
+            Arguments::Ceiling(options) => ceiling::run(&options),
+        }
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("coppice-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,112 @@
+// Command checker judges a history that the chaos test recorded.
+//
+//	checker [-timeout 120s] [-dump FILE] HISTORY
+//
+// HISTORY has one operation a line, DUMP one change of one key a line, as the ledger lists them in the end; history.go says
+// how both look. Three judgements, each of them enough to fail the run:
+//
+//	linearizable  Porcupine finds an order of all operations that a register machine could have run; versions play no part
+//	versions      the versions that the ledger gave agree with the order of things and with what was read at them
+//	once          the ledger's own list of changes has every acknowledged write at its version, once, and nothing unasked
+//
+// It prints one JSON object and ends with 0 if all hold, with 1 if not, with 2 if it could not judge.
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+)
+
+// Verdict is what one judgement came to.
+type Verdict struct {
+	Name string `json:"name"`
+	Ok   bool   `json:"ok"`
+	// Faults says what is wrong, the first few findings only.
+	Faults []string `json:"faults,omitempty"`
+	// Seconds is the time that the judgement took.
+	Seconds float64 `json:"seconds"`
+}
+
+// Report is what the program prints.
+type Report struct {
+	Ok         bool           `json:"ok"`
+	Operations int            `json:"operations"`
+	Groups     int            `json:"groups"`
+	Outcomes   map[string]int `json:"outcomes"`
+	Changes    int            `json:"changes"`
+	Verdicts   []Verdict      `json:"verdicts"`
+}
+
+// faultsMax bounds what a verdict lists.
+const faultsMax = 10
+
+func timed(name string, judge func() []string) Verdict {
+	begin := time.Now()
+	faults := judge()
+	shown := faults
+	if len(shown) > faultsMax {
+		shown = append(shown[:faultsMax:faultsMax], fmt.Sprintf("and %d more", len(faults)-faultsMax))
+	}
+	return Verdict{Name: name, Ok: len(faults) == 0, Faults: shown, Seconds: time.Since(begin).Seconds()}
+}
+
+func judge(operations []Operation, changes []Change, dumped bool, limit time.Duration) Report {
+	report := Report{Operations: len(operations), Changes: len(changes), Outcomes: map[string]int{}}
+	groups := map[string]bool{}
+	for _, operation := range operations {
+		groups[operation.Group] = true
+		report.Outcomes[operation.Kind+" "+operation.Outcome]++
+	}
+	report.Groups = len(groups)
+	report.Verdicts = []Verdict{
+		timed("linearizable", func() []string { return linearizable(operations, limit) }),
+		timed("versions", func() []string { return versions(operations) }),
+	}
+	if dumped {
+		report.Verdicts = append(report.Verdicts, timed("once", func() []string { return once(operations, changes) }))
+	}
+	report.Ok = true
+	for _, verdict := range report.Verdicts {
+		report.Ok = report.Ok && verdict.Ok
+	}
+	return report
+}
+
+func main() {
+	limit := flag.Duration("timeout", 2*time.Minute, "how long Porcupine may look for an order")
+	dump := flag.String("dump", "", "the changes of all keys, as the ledger lists them")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	operations, err := readLines[Operation](flag.Arg(0))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "checker:", err)
+		os.Exit(2)
+	}
+	var changes []Change
+	if *dump != "" {
+		if changes, err = readLines[Change](*dump); err != nil {
+			fmt.Fprintln(os.Stderr, "checker:", err)
+			os.Exit(2)
+		}
+	}
+	if err := wellFormed(operations); err != nil {
+		fmt.Fprintln(os.Stderr, "checker:", err)
+		os.Exit(2)
+	}
+	report := judge(operations, changes, *dump != "", *limit)
+	text, err := json.MarshalIndent(report, "", "  ")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "checker:", err)
+		os.Exit(2)
+	}
+	fmt.Println(string(text))
+	if !report.Ok {
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,3 @@
+module coppice.dev/loadtest/drive
+
+go 1.26.0

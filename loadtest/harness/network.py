@@ -1,0 +1,149 @@
+"""A network of our own: one namespace for each place, one that routes between them, and faults on the routes.
+
+Every place has an address 10.213.N.2 behind its own virtual cable; all packets pass the hub, which can drop those of one
+place to another without a word (a routing rule), and squeeze what goes to a place through a narrow pipe (a token bucket).
+Nothing of it is seen outside: the namespaces have no way out, and go with `close`.
+
+Where namespaces can't be made, `open_network` says so loudly and gives addresses on the loopback interface; then nothing
+can be cut or slowed down, and the report lists what was not injected.
+"""
+
+import os
+import subprocess
+import sys
+
+
+def _run(*command):
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+class Namespaces:
+    """Places in namespaces of their own."""
+
+    can_cut = True
+    description = "network namespaces, one a place, joined by a router"
+
+    def __init__(self, places):
+        self.places = {place: number for number, place in enumerate(places, start=1)}
+        self.tag = f"cop{os.getpid()}"
+        self.hub = f"{self.tag}-hub"
+        self._made = []
+        self._cuts = set()
+        self._slow = set()
+        _sweep()
+        try:
+            self._make()
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self):
+        self._add(self.hub)
+        _run("ip", "-n", self.hub, "link", "set", "lo", "up")
+        _run("ip", "netns", "exec", self.hub, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+        # A packet that is dropped on its way is not announced to its sender: it is gone, as in a broken network.
+        for place, number in self.places.items():
+            name, cable = self._name(place), self._cable(place)
+            self._add(name)
+            _run("ip", "-n", self.hub, "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name)
+            _run("ip", "-n", self.hub, "addr", "add", f"10.213.{number}.1/24", "dev", cable)
+            _run("ip", "-n", self.hub, "link", "set", cable, "up")
+            _run("ip", "-n", name, "addr", "add", f"10.213.{number}.2/24", "dev", "eth0")
+            _run("ip", "-n", name, "link", "set", "lo", "up")
+            _run("ip", "-n", name, "link", "set", "eth0", "up")
+            _run("ip", "-n", name, "route", "add", "default", "via", f"10.213.{number}.1")
+
+    def _add(self, name):
+        _run("ip", "netns", "add", name)
+        self._made.append(name)
+
+    def _name(self, place):
+        return f"{self.tag}-{place}"
+
+    def _cable(self, place):
+        return f"cable{self.places[place]}"
+
+    def address(self, place):
+        """Where a place is reached."""
+        return f"10.213.{self.places[place]}.2"
+
+    def command(self, place, command):
+        """The command that runs another one in a place, under the same process id."""
+        return ["ip", "netns", "exec", self._name(place), *command]
+
+    def cut(self, source, target):
+        """Drops what `source` sends to `target`."""
+        if (source, target) not in self._cuts:
+            self._cuts.add((source, target))
+            self._rule("add", source, target)
+
+    def heal(self):
+        """Undoes all cuts and all slowness."""
+        for source, target in sorted(self._cuts):
+            self._rule("del", source, target)
+        self._cuts.clear()
+        for place in sorted(self._slow):
+            _run("ip", "netns", "exec", self.hub, "tc", "qdisc", "del", "dev", self._cable(place), "root")
+        self._slow.clear()
+
+    def _rule(self, verb, source, target):
+        source, target = self.address(source), self.address(target)
+        _run("ip", "-n", self.hub, "rule", verb, "from", source, "to", target, "blackhole")
+        _run("ip", "-n", self.hub, "route", "flush", "cache")
+
+    def slow(self, place, kbit):
+        """Squeezes what goes to a place: packets queue up to a second, then some are lost."""
+        if place not in self._slow:
+            bucket = ["tbf", "rate", f"{kbit}kbit", "burst", "16kb", "latency", "1000ms"]
+            _run("ip", "netns", "exec", self.hub, "tc", "qdisc", "add", "dev", self._cable(place), "root", *bucket)
+            self._slow.add(place)
+
+    def close(self):
+        """Removes everything."""
+        for name in reversed(self._made):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+        self._made.clear()
+
+
+class Loopback:
+    """Places on addresses of their own on the loopback interface, where nothing can be cut."""
+
+    can_cut = False
+    description = "addresses 127.1.N.2 on the loopback interface: no partitions, no slow links"
+
+    def __init__(self, places):
+        self.places = {place: number for number, place in enumerate(places, start=1)}
+
+    def address(self, place):
+        return f"127.1.{self.places[place]}.2"
+
+    def command(self, place, command):
+        del place
+        return list(command)
+
+    def heal(self):
+        pass
+
+    def close(self):
+        pass
+
+
+def _sweep():
+    """Removes namespaces of runs that were killed."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    for line in listed.splitlines():
+        name = line.split()[0] if line.split() else ""
+        owner = name[3:].split("-")[0] if name.startswith("cop") else ""
+        if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def open_network(places):
+    """Namespaces if they can be made, else the loopback interface, said loudly."""
+    try:
+        return Namespaces(places)
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = getattr(error, "stderr", None) or error
+        print(f"NO PARTITIONS, NO SLOW LINKS: network namespaces can't be made here ({str(why).strip()}); "
+              "run as root, with iproute2, to have them", file=sys.stderr)
+        return Loopback(places)

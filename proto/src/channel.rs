@@ -1,0 +1,118 @@
+//! The way of a call to another process: any service that answers HTTP requests with gRPC bodies.
+//!
+//! Clients of the generated code are made over a [`Channel`], so that a caller does not know what carries its calls: a connection, a
+//! pipe of the same process, or a simulated network.
+
+use std::{
+    fmt,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tonic::{
+    body::Body,
+    codegen::{BoxFuture, Service, StdError, http},
+};
+use tower::{ServiceExt, util::BoxCloneSyncService};
+
+/// The header of a call that says for how long its answer is of use.
+const GRPC_TIMEOUT: &str = "grpc-timeout";
+/// The protocol allows eight digits.
+const TIMEOUT_MS_MAX: u64 = 99_999_999;
+
+/// A call.
+pub type HttpRequest = http::Request<Body>;
+/// Its answer.
+pub type HttpResponse = http::Response<Body>;
+
+/// A way to one process. Clones share it.
+#[derive(Clone)]
+pub struct Channel(BoxCloneSyncService<HttpRequest, HttpResponse, StdError>);
+
+impl Channel {
+    /// Calls go to this service.
+    pub fn new<S>(service: S) -> Self
+    where
+        S: Service<HttpRequest, Response = HttpResponse> + Clone + Send + Sync + 'static,
+        S::Future: Send + 'static,
+        S::Error: Into<StdError>,
+    {
+        Self(BoxCloneSyncService::new(service.map_err(Into::into)))
+    }
+}
+
+impl Channel {
+    /// The same way; its calls say that their answers are of use for so long (`grpc-timeout`), if they say nothing else. Whoever
+    /// serves them need not go on beyond that.
+    #[must_use]
+    pub fn within(&self, limit: Duration) -> Self {
+        let ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).clamp(1, TIMEOUT_MS_MAX);
+        let Ok(value) = http::HeaderValue::try_from(format!("{ms}m")) else { return self.clone() };
+        let limited = self.clone().map_request(move |mut request: HttpRequest| {
+            request.headers_mut().entry(GRPC_TIMEOUT).or_insert_with(|| value.clone());
+            request
+        });
+        Self::new(limited)
+    }
+}
+
+impl From<tonic::transport::Channel> for Channel {
+    fn from(channel: tonic::transport::Channel) -> Self {
+        Self::new(channel)
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel").finish_non_exhaustive()
+    }
+}
+
+impl Service<HttpRequest> for Channel {
+    type Response = HttpResponse;
+    type Error = StdError;
+    type Future = BoxFuture<HttpResponse, StdError>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StdError>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: HttpRequest) -> Self::Future {
+        self.0.call(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, sync::mpsc};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_says_how_long_its_answer_is_of_use_unless_it_says_so_itself() {
+        let (told, heard) = mpsc::channel();
+        let channel = Channel::new(tower::service_fn(move |request: HttpRequest| {
+            told.send(request.headers().get(GRPC_TIMEOUT).cloned()).expect("the test listens");
+            async { Ok::<_, Infallible>(HttpResponse::default()) }
+        }));
+        let call = |limit: Option<Duration>, own: Option<&'static str>| {
+            let mut way = limit.map_or_else(|| channel.clone(), |limit| channel.within(limit));
+            let mut request = HttpRequest::default();
+            request.headers_mut().extend(
+                own.map(|own| (http::HeaderName::from_static(GRPC_TIMEOUT), http::HeaderValue::from_static(own))),
+            );
+            async move { way.call(request).await }
+        };
+        for (limit, own, expected) in [
+            (None, None, None),
+            (Some(Duration::from_millis(1500)), None, Some("1500m")),
+            (Some(Duration::ZERO), None, Some("1m")),
+            (Some(Duration::MAX), None, Some("99999999m")),
+            (Some(Duration::from_secs(1)), Some("2S"), Some("2S")),
+        ] {
+            call(limit, own).await.expect("it is answered");
+            let value = heard.try_recv().expect("it was called");
+            assert_eq!(value.as_ref().map(|value| value.to_str().expect("ASCII")), expected);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! New nodes: from the entries of a predecessor and new ones, without taking the old ones apart.
+
+use std::{iter, sync::Arc};
+
+use coppice_types::{Digest, Params, Version};
+use coppice_verify::{hash, rules};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{
+    Body, Child, ENTRY_FIXED_BYTES, FORMAT, HEADER_BYTES, KIND_INLINE, KIND_STORED, KIND_TOMBSTONE, LOCATOR_VALUE_LOG,
+    LeafRecord, Node, SLOT_BYTES,
+};
+use crate::{
+    list::MerkleList,
+    page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX},
+};
+
+impl LeafRecord<'_> {
+    fn encode(&self, out: &mut [u8]) {
+        let mut out = Cut(out);
+        out.put(&[match self.body {
+            Body::Inline { .. } => KIND_INLINE,
+            Body::Stored { .. } => KIND_STORED,
+            Body::Tombstone => KIND_TOMBSTONE,
+        }]);
+        out.put(&self.stamp.epoch.0.to_le_bytes());
+        out.put(&self.stamp.version.0.to_le_bytes());
+        out.put(&(self.key.len() as u16).to_le_bytes());
+        out.put(self.key);
+        match &self.body {
+            Body::Inline { hash, value } => {
+                out.put(&(value.len() as u32).to_le_bytes());
+                out.put(&hash.0);
+                out.put(value);
+            }
+            Body::Stored { hash, len, at } => {
+                out.put(&len.to_le_bytes());
+                out.put(&hash.0);
+                out.put(&[LOCATOR_VALUE_LOG]);
+                out.put(&at.segment.to_le_bytes());
+                out.put(&at.offset.to_le_bytes());
+            }
+            Body::Tombstone => {}
+        }
+        assert!(out.0.is_empty(), "a record takes the bytes that it says");
+    }
+}
+
+/// What is left to fill of the bytes of an entry.
+struct Cut<'a>(&'a mut [u8]);
+
+impl Cut<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        let (here, rest) = std::mem::take(&mut self.0).split_at_mut(bytes.len());
+        here.copy_from_slice(bytes);
+        self.0 = rest;
+    }
+}
+
+/// An entry that a node is to have and its predecessor has not.
+pub(crate) trait NewEntry {
+    fn key(&self) -> &[u8];
+    /// What the split rule counts.
+    fn weight(&self, params: &Params) -> u32;
+    /// What the node's list counts.
+    fn hash(&self) -> Digest;
+    fn encoded_bytes(&self) -> usize;
+    /// Fills exactly as many bytes as it takes.
+    fn encode(&self, out: &mut [u8]);
+}
+
+/// A record and its hash.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HashedRecord<'a> {
+    pub(crate) record: LeafRecord<'a>,
+    pub(crate) hash: Digest,
+}
+
+impl<'a> HashedRecord<'a> {
+    pub(crate) fn new(record: LeafRecord<'a>) -> Self {
+        Self { record, hash: record.hash() }
+    }
+}
+
+impl NewEntry for HashedRecord<'_> {
+    fn key(&self) -> &[u8] {
+        self.record.key
+    }
+
+    fn weight(&self, params: &Params) -> u32 {
+        rules::record_weight(params, self.record.key.len(), self.record.body.value_len())
+    }
+
+    fn hash(&self) -> Digest {
+        self.hash
+    }
+
+    fn encoded_bytes(&self) -> usize {
+        self.record.encoded_bytes()
+    }
+
+    fn encode(&self, out: &mut [u8]) {
+        self.record.encode(out);
+    }
+}
+
+/// A child and its separator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ChildEntry {
+    pub(crate) separator: Vec<u8>,
+    pub(crate) child: Child,
+}
+
+impl NewEntry for ChildEntry {
+    fn key(&self) -> &[u8] {
+        &self.separator
+    }
+
+    fn weight(&self, params: &Params) -> u32 {
+        rules::entry_weight(params, self.separator.len())
+    }
+
+    fn hash(&self) -> Digest {
+        hash::entry_hash(&self.separator, &self.child.hash)
+    }
+
+    fn encoded_bytes(&self) -> usize {
+        ENTRY_FIXED_BYTES + self.separator.len()
+    }
+
+    fn encode(&self, out: &mut [u8]) {
+        let mut out = Cut(out);
+        out.put(&(self.separator.len() as u16).to_le_bytes());
+        out.put(&self.separator);
+        out.put(&self.child.pid.to_u64().to_le_bytes());
+        out.put(&self.child.checksum.to_le_bytes());
+        out.put(&self.child.hash.0);
+        assert!(out.0.is_empty(), "an entry takes the bytes that it says");
+    }
+}
+
+/// Where an entry of a node that is made comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Entry of the predecessor.
+    Old(usize),
+    /// One of the new entries.
+    New(usize),
+}
+
+/// The entries that a node is to have, in order of their keys, without copies of them.
+#[derive(Debug)]
+pub(crate) struct Entries<'a, E> {
+    pub(crate) sources: &'a [Source],
+    /// The predecessor; none if all entries are new.
+    pub(crate) old: Option<&'a Node>,
+    pub(crate) new: &'a [E],
+}
+
+impl<'a, E: NewEntry> Entries<'a, E> {
+    fn old(&self) -> &'a Node {
+        self.old.expect("there are old entries")
+    }
+
+    pub(crate) fn key(&self, source: Source) -> &'a [u8] {
+        match source {
+            Source::Old(index) => self.old().key(index),
+            Source::New(index) => self.new[index].key(),
+        }
+    }
+
+    pub(crate) fn weight(&self, source: Source, params: &Params) -> u32 {
+        match source {
+            Source::Old(index) => self.old().weight(index, params),
+            Source::New(index) => self.new[index].weight(params),
+        }
+    }
+
+    /// Hash of an entry that is new.
+    pub(crate) fn new_hash(&self, source: Source) -> Digest {
+        match source {
+            Source::Old(_) => unreachable!("hashes of old entries are in the predecessor's list"),
+            Source::New(index) => self.new[index].hash(),
+        }
+    }
+
+    fn encoded_bytes(&self, source: Source) -> usize {
+        match source {
+            Source::Old(index) => self.old().entry_range(index..index + 1).len(),
+            Source::New(index) => self.new[index].encoded_bytes(),
+        }
+    }
+
+    /// How many entries from the first one on are neighbours in the predecessor.
+    fn run(&self, sources: &[Source]) -> usize {
+        let Some(Source::Old(first)) = sources.first() else { return 0 };
+        sources.iter().enumerate().take_while(|(at, source)| **source == Source::Old(first + at)).count()
+    }
+}
+
+/// The bytes of a node before it has a place.
+pub(crate) struct Draft {
+    bytes: Arc<[u8]>,
+    pub(crate) level: u8,
+    pub(crate) hash: Digest,
+}
+
+impl Draft {
+    /// A node of at least one entry, in ascending order of keys; `list` has the hashes of the entries.
+    pub(crate) fn new<E: NewEntry>(made_at: Version, level: u8, entries: &Entries<'_, E>, list: &MerkleList) -> Self {
+        let count = entries.sources.len();
+        assert!(count > 0, "only the root of an empty tree has no entries, and it has no page");
+        assert_eq!(list.leaves().len(), count);
+        let root = list.root();
+        let hash = match level {
+            0 => hash::leaf_node_hash_of(count as u16, root),
+            _ => hash::inner_node_hash_of(level, count as u16, root),
+        };
+        Self { bytes: encode(made_at, level, entries), level, hash }
+    }
+
+    /// A node without a predecessor.
+    pub(crate) fn all_new(made_at: Version, level: u8, new: &[impl NewEntry]) -> Self {
+        let sources: Vec<Source> = (0..new.len()).map(Source::New).collect();
+        let list = MerkleList::new(new.iter().map(NewEntry::hash).collect());
+        Self::new(made_at, level, &Entries { sources: &sources, old: None, new }, &list)
+    }
+
+    /// Length of the span that it needs.
+    pub(crate) fn pages(&self) -> usize {
+        self.bytes.len() / PAGE_BYTES
+    }
+
+    /// Gives it its place.
+    pub(crate) fn place(mut self, pid: Pid) -> (Node, Child) {
+        assert_eq!(pid.len_bytes(), self.bytes.len());
+        let bytes = Arc::get_mut(&mut self.bytes).expect("a draft has one owner");
+        bytes[8..16].copy_from_slice(&pid.to_u64().to_le_bytes());
+        let checksum = xxh3_64_with_seed(&bytes[8..], pid.to_u64());
+        bytes[..8].copy_from_slice(&checksum.to_le_bytes());
+        (Node { bytes: self.bytes }, Child { pid, checksum, hash: self.hash })
+    }
+}
+
+fn encode<E: NewEntry>(made_at: Version, level: u8, entries: &Entries<'_, E>) -> Arc<[u8]> {
+    let sources = entries.sources;
+    let slots_end = HEADER_BYTES + sources.len() * SLOT_BYTES;
+    let end = slots_end + sources.iter().map(|source| entries.encoded_bytes(*source)).sum::<usize>();
+    assert!(end <= SPAN_PAGES_MAX * PAGE_BYTES, "weights bound the size of a node");
+    let mut shared: Arc<[u8]> = iter::repeat_n(0, end.next_multiple_of(PAGE_BYTES)).collect();
+    let out = Arc::get_mut(&mut shared).expect("it was made here");
+    out[16..24].copy_from_slice(&made_at.0.to_le_bytes());
+    out[24] = FORMAT;
+    out[25] = level;
+    out[26..28].copy_from_slice(&(sources.len() as u16).to_le_bytes());
+    out[28..30].copy_from_slice(&(end as u16).to_le_bytes());
+    let (mut at, mut index) = (slots_end, 0);
+    while index < sources.len() {
+        let slots = HEADER_BYTES + index * SLOT_BYTES;
+        if let Source::New(new) = sources[index] {
+            let entry = &entries.new[new];
+            let len = entry.encoded_bytes();
+            entry.encode(&mut out[at..at + len]);
+            out[slots..slots + SLOT_BYTES].copy_from_slice(&(at as u16).to_le_bytes());
+            at += len;
+            index += 1;
+            continue;
+        }
+        // Neighbours in the predecessor are copied at once.
+        let run = entries.run(&sources[index..]);
+        let Source::Old(first) = sources[index] else { continue };
+        let old = entries.old();
+        let range = old.entry_range(first..first + run);
+        for (slot, from) in out[slots..slots + run * SLOT_BYTES].as_chunks_mut().0.iter_mut().zip(first..) {
+            *slot = ((old.slot(from) - range.start + at) as u16).to_le_bytes();
+        }
+        out[at..at + range.len()].copy_from_slice(&old.bytes[range.clone()]);
+        at += range.len();
+        index += run;
+    }
+    assert_eq!(at, end);
+    shared
+}

@@ -1,0 +1,162 @@
+//! Whose a node's directory is: locked by one process, and bound to one cluster, one node and one ledger for good.
+//!
+//! ```text
+//! LOCK            held while a process uses the directory
+//! node            cluster, node, ordinal, and the digest of the genesis parameters and first shards
+//! group-<n>/      the replicas
+//! ```
+//!
+//! The file `node` is written before anything else and never changed. A crash before leaves an empty directory.
+
+use std::fmt;
+
+use coppice_env::Storage;
+use coppice_types::{
+    ClusterId, Digest,
+    codec::{Error as CodecError, Reader, Writer},
+};
+
+use crate::{Error, error::storage as failed, home};
+
+/// The file's name.
+const FILE: &str = "node";
+/// Longest name of a node, in bytes.
+const NAME_BYTES_MAX: usize = 253;
+
+/// Whose directory it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The node.
+    pub node: String,
+    /// Its place in the cluster.
+    pub ordinal: u32,
+    /// Names the genesis parameters and the first shards: digests depend on them.
+    pub ledger: Digest,
+}
+
+/// A node's directory that no other process has.
+pub struct Claim {
+    _lock: Box<dyn Send + Sync>,
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claim").finish_non_exhaustive()
+    }
+}
+
+impl Claim {
+    /// Locks a node's directory, and binds it to its owner if it is empty.
+    ///
+    /// # Errors
+    /// If another process has it, it is another's, or it holds replicas of nobody.
+    pub fn take(storage: &dyn Storage, owner: &Owner) -> Result<Self, Error> {
+        storage.create_dir_all("").map_err(failed("make the data directory"))?;
+        let lock = storage.lock("LOCK").map_err(failed("lock the data directory"))?;
+        match home::read(storage, FILE)? {
+            Some(bytes) => {
+                let found = parse(&bytes).map_err(|error| Error::Damaged { file: FILE, what: error.to_string() })?;
+                check(&found, owner)?;
+            }
+            None => {
+                let names = storage.list("").map_err(failed("list the data directory"))?;
+                if let Some(foreign) = names.iter().find(|name| !expected(name)) {
+                    let what = format!("it has `{foreign}` in it and no file `{FILE}`");
+                    return Err(Error::Identity(what));
+                }
+                home::write(storage, FILE, &bytes_of(owner))?;
+            }
+        }
+        Ok(Self { _lock: lock })
+    }
+}
+
+/// What a directory may hold before its first start has come to its end.
+fn expected(name: &str) -> bool {
+    matches!(name, "LOCK" | "node.new" | "lost+found")
+}
+
+fn check(found: &Owner, owner: &Owner) -> Result<(), Error> {
+    let refuse = |what: &str, found: String, owner: String| {
+        Err(Error::Identity(format!("it belongs to {what} {found}, and this process is {what} {owner}")))
+    };
+    if found.cluster != owner.cluster {
+        return refuse("cluster", found.cluster.to_string(), owner.cluster.to_string());
+    }
+    if (&found.node, found.ordinal) != (&owner.node, owner.ordinal) {
+        let name = |owner: &Owner| format!("{} (ordinal {})", owner.node, owner.ordinal);
+        return refuse("node", name(found), name(owner));
+    }
+    if found.ledger != owner.ledger {
+        let what =
+            "the [ledger] of the configuration is not the one that the directory was made with; it never changes";
+        return Err(Error::Identity(what.to_owned()));
+    }
+    Ok(())
+}
+
+fn bytes_of(owner: &Owner) -> Vec<u8> {
+    assert!(owner.node.len() <= NAME_BYTES_MAX, "names are checked with the configuration");
+    let mut out = Writer::new();
+    out.raw(owner.cluster.as_bytes());
+    out.u32(owner.ordinal);
+    out.str32(owner.node.as_bytes());
+    out.digest(&owner.ledger);
+    out.into_bytes()
+}
+
+fn parse(bytes: &[u8]) -> Result<Owner, CodecError> {
+    let mut input = Reader::new(bytes);
+    let cluster = ClusterId(input.bytes16()?);
+    let ordinal = input.u32()?;
+    let node = String::from_utf8(input.str32()?.to_vec()).map_err(|_| CodecError::Malformed("name of the node"))?;
+    Ok(Owner { cluster, node, ordinal, ledger: input.digest()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::{OpenMode, SimStorage};
+
+    use super::*;
+
+    fn owner() -> Owner {
+        Owner { cluster: ClusterId([1; 16]), node: "node-1".to_owned(), ordinal: 1, ledger: Digest([7; 32]) }
+    }
+
+    #[test]
+    fn a_directory_is_held_by_one_process_and_bound_to_its_first_owner() {
+        let storage = SimStorage::new().storage();
+        let held = Claim::take(storage.as_ref(), &owner()).expect("it is empty");
+        assert!(matches!(Claim::take(storage.as_ref(), &owner()), Err(Error::InUse)));
+        drop(held);
+        let others = [
+            (Owner { cluster: ClusterId([2; 16]), ..owner() }, "cluster"),
+            (Owner { node: "node-2".to_owned(), ..owner() }, "node-1"),
+            (Owner { ordinal: 2, ..owner() }, "ordinal"),
+            (Owner { ledger: Digest([8; 32]), ..owner() }, "[ledger]"),
+        ];
+        for (other, word) in others {
+            let error = Claim::take(storage.as_ref(), &other).expect_err("it is another's").to_string();
+            assert!(error.contains(word), "{error}");
+        }
+        assert!(Claim::take(storage.as_ref(), &owner()).is_ok());
+    }
+
+    #[test]
+    fn a_directory_with_something_else_in_it_is_left_alone() {
+        let storage = SimStorage::new().storage();
+        storage.create_dir_all("group-0").expect("a directory");
+        storage.open("group-0/identity", OpenMode::CreateNew).expect("a file");
+        assert!(matches!(Claim::take(storage.as_ref(), &owner()), Err(Error::Identity(_))));
+    }
+
+    #[test]
+    fn a_flipped_bit_is_noticed() {
+        let disk = SimStorage::new();
+        drop(Claim::take(disk.storage().as_ref(), &owner()).expect("it is empty"));
+        disk.flip_bit("node", 20, 1);
+        assert!(matches!(Claim::take(disk.storage().as_ref(), &owner()), Err(Error::Damaged { .. })));
+    }
+}

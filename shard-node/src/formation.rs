@@ -1,0 +1,346 @@
+//! How the groups of a cluster of processes come into being, and how a node without its disk comes back (PROTOCOL.md 1.4).
+//!
+//! An empty directory never votes, unless its group is new; and a group is new only if *all* its hosts say so, each durably. A node that may
+//! form a group first *pledges*: it writes the replica's identity and nothing else, and only while every other host is reachable and none has begun. It
+//! begins when all hosts have pledged (or one has begun, which had seen that). So start order does not matter, and a node that comes back
+//! empty, whatever its configuration says, either finds someone who has begun and joins as a learner under a new raft id, or waits.
+//!
+//! Why that is safe: a replica that voted or acknowledged anything did so together with another one that has begun, which the node asks before it
+//! pledges again. What a crash leaves: before the pledge nothing; after it a promise that holds however far the others are; after the
+//! beginning an ordinary replica; in a join a learner that goes on from the members that it finds.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::PoisonError,
+    time::Duration,
+};
+
+use coppice_env::Storage;
+use coppice_proto::v1::{NodeStatusRequest, NodeStatusResponse};
+use coppice_types::{Digest, GroupId};
+
+use crate::{
+    Error,
+    home::{self, Home, Identity},
+    hosted::{Hosted, raft_id},
+    node::{Handle, ReplicaOptions},
+    replica::Bootstrap,
+};
+
+/// The incarnation of a group's first voters.
+const FIRST: u32 = 1;
+/// Pause between two looks at the other nodes.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+/// Pause between two looks when nothing has changed for long.
+const LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long another node may take to answer.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How a node takes part in forming its groups.
+#[derive(Clone, Debug)]
+pub struct Formation {
+    /// The ordinals of the hosts of each group that this node hosts.
+    pub groups: BTreeMap<GroupId, BTreeSet<u32>>,
+    /// Groups that nobody has formed may be formed; without it, a group that is not here is joined.
+    pub new: bool,
+    /// Names the genesis parameters and the first shards: nodes form groups only with their like.
+    pub ledger: Digest,
+}
+
+/// What a node's directory says of its groups.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// Replicas to start from their directories.
+    pub replicas: Vec<ReplicaOptions>,
+    /// Groups that are not here yet, and whether this node has pledged to form them.
+    pub pending: BTreeMap<GroupId, bool>,
+}
+
+/// What another host of a group says of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Seen {
+    /// It does not answer.
+    Unreachable,
+    /// It is of another cluster or ledger.
+    Foreign,
+    /// It has nothing.
+    Absent,
+    /// It is about to begin.
+    Pledged,
+    /// It has begun.
+    Started,
+}
+
+/// What to do next about a group that is not here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    Wait(String),
+    Pledge,
+    Begin,
+    Join,
+}
+
+/// The rule of the module's head.
+fn next(pledged: bool, new: bool, others: &BTreeMap<String, Seen>) -> Step {
+    let names = |what: &dyn Fn(&Seen) -> bool| {
+        let names = others.iter().filter(|(_, seen)| what(seen)).map(|(name, _)| name.as_str());
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let started = others.values().any(|seen| *seen == Seen::Started);
+    let foreign = names(&|seen| *seen == Seen::Foreign);
+    let unreachable = names(&|seen| *seen == Seen::Unreachable);
+    let absent = names(&|seen| *seen == Seen::Absent);
+    if pledged && (started || others.values().all(|seen| *seen == Seen::Pledged)) {
+        Step::Begin
+    } else if !pledged && started {
+        Step::Join
+    } else if !foreign.is_empty() {
+        Step::Wait(format!("{foreign} to have the cluster_id and [ledger] of this node: compare --print-config"))
+    } else if !unreachable.is_empty() {
+        Step::Wait(format!("{unreachable} to answer"))
+    } else if pledged {
+        Step::Wait(format!("{absent} to form it too: all its hosts have to, with bootstrap = \"new\""))
+    } else if new {
+        Step::Pledge
+    } else {
+        let others = if others.is_empty() { "anybody" } else { "another host" };
+        Step::Wait(format!("{others} to have it: the first start of a cluster is with bootstrap = \"new\""))
+    }
+}
+
+/// Looks into a node's directory.
+///
+/// # Errors
+/// If it cannot be read, or holds a replica of another cluster or node.
+pub fn survey(
+    storage: &dyn Storage,
+    owner: &crate::claim::Owner,
+    groups: impl IntoIterator<Item = GroupId>,
+) -> Result<Survey, Error> {
+    let mut survey = Survey::default();
+    for group in groups {
+        let Some((identity, started)) = home::stored_progress(storage, group)? else {
+            survey.pending.insert(group, false);
+            continue;
+        };
+        if identity.cluster != owner.cluster || crate::ordinal(identity.raft_id) != owner.ordinal {
+            let directory = home::directory(group);
+            return Err(Error::Identity(format!("{directory} holds {identity}, of another cluster or node")));
+        }
+        if !started && identity.raft_id == raft_id(owner.ordinal, FIRST) {
+            survey.pending.insert(group, true);
+        } else {
+            let replica = ReplicaOptions { group, raft_id: identity.raft_id, bootstrap: Bootstrap::Join };
+            survey.replicas.push(replica);
+        }
+    }
+    Ok(survey)
+}
+
+impl Handle {
+    /// Forms or joins the groups that are not here yet, in the background, however long that takes.
+    pub fn form(&self, formation: &Formation, pending: &BTreeMap<GroupId, bool>) {
+        let mut forming = self.hosted().forming.write().unwrap_or_else(PoisonError::into_inner);
+        forming.ledger = Some(formation.ledger);
+        forming.expected = pending.keys().copied().filter(|group| formation.groups.contains_key(group)).collect();
+        forming.pledged = pending.iter().filter(|(_, pledged)| **pledged).map(|(group, _)| *group).collect();
+        drop(forming);
+        for (&group, &pledged) in pending {
+            let Some(hosts) = formation.groups.get(&group).cloned() else { continue };
+            let (handle, new) = (self.clone(), formation.new);
+            tokio::spawn(async move {
+                let mut closing = handle.hosted().closing.subscribe();
+                tokio::select! {
+                    biased;
+                    _ = closing.wait_for(|closing| *closing) => {}
+                    formed = handle.form_group(group, &hosts, new, pledged) => if let Err(error) = formed {
+                        tracing::error!(%group, error = error.chain(), "a group could not be formed or joined here");
+                    },
+                }
+            });
+        }
+    }
+
+    async fn form_group(
+        &self,
+        group: GroupId,
+        hosts: &BTreeSet<u32>,
+        new: bool,
+        mut pledged: bool,
+    ) -> Result<(), Error> {
+        let hosted = self.hosted();
+        let own = hosted.ordinal().ok_or_else(|| Error::Identity("this node has no ordinal".to_owned()))?;
+        let identity = Identity { cluster: hosted.cluster, group, raft_id: raft_id(own, FIRST) };
+        let mut told = String::new();
+        let mut pause = LOOK_PAUSE;
+        loop {
+            match next(pledged, new, &look(hosted, group, hosts, own).await) {
+                Step::Wait(what) if what == told => pause = (pause * 2).min(LOOK_PAUSE_MAX),
+                Step::Wait(what) => {
+                    tracing::info!(%group, "waiting for {what}");
+                    (told, pause) = (what, LOOK_PAUSE);
+                }
+                Step::Pledge => {
+                    pledge(hosted, identity).await?;
+                    (pledged, pause) = (true, LOOK_PAUSE);
+                    continue;
+                }
+                Step::Begin => {
+                    note_started(hosted, group);
+                    let voters = hosts.iter().map(|ordinal| raft_id(*ordinal, FIRST)).collect();
+                    let bootstrap = Bootstrap::New { voters };
+                    tracing::info!(%group, "forming the group: all its hosts are here");
+                    return self.start_replica(ReplicaOptions { group, raft_id: identity.raft_id, bootstrap }).await;
+                }
+                Step::Join => {
+                    tracing::info!(%group, "joining the group as a learner: others have formed it, and nothing of it is here");
+                    note_started(hosted, group);
+                    let id = self.join_group(group).await?;
+                    tracing::info!(%group, raft_id = format!("{id:#x}"), "joined the group and votes");
+                    return Ok(());
+                }
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
+
+/// Writes the pledge, then tells others of it.
+async fn pledge(hosted: &std::sync::Arc<Hosted>, identity: Identity) -> Result<(), Error> {
+    let storage = std::sync::Arc::clone(&hosted.storage);
+    let written = hosted.tuning.runner.blocking(move || Home::open(storage.as_ref(), identity).map(drop)).await;
+    written.unwrap_or(Err(Error::Overdue("a pledge")))?;
+    hosted.forming.write().unwrap_or_else(PoisonError::into_inner).pledged.insert(identity.group);
+    Ok(())
+}
+
+/// Tells others that the group's replica begins: before it does.
+fn note_started(hosted: &Hosted, group: GroupId) {
+    let mut forming = hosted.forming.write().unwrap_or_else(PoisonError::into_inner);
+    forming.pledged.remove(&group);
+    forming.started.insert(group);
+}
+
+/// Asks all other hosts of a group.
+async fn look(hosted: &Hosted, group: GroupId, hosts: &BTreeSet<u32>, own: u32) -> BTreeMap<String, Seen> {
+    let others = hosts.iter().filter(|ordinal| **ordinal != own);
+    let calls = others.map(|ordinal| async move {
+        let Some(node) = hosted.node_at(*ordinal) else { return (format!("node {ordinal}"), Seen::Unreachable) };
+        let mut client = hosted.ask(node);
+        let call = tokio::time::timeout(LOOK_TIMEOUT, client.node_status(NodeStatusRequest {})).await;
+        let seen = match call {
+            Ok(Ok(answer)) => see(hosted, group, &answer.into_inner()),
+            Ok(Err(_)) | Err(_) => Seen::Unreachable,
+        };
+        (node.to_owned(), seen)
+    });
+    futures::future::join_all(calls).await.into_iter().collect()
+}
+
+fn see(hosted: &Hosted, group: GroupId, answer: &NodeStatusResponse) -> Seen {
+    let ledger = hosted.forming.read().unwrap_or_else(PoisonError::into_inner).ledger;
+    let same_ledger = Digest::from_slice(&answer.ledger) == ledger;
+    if answer.cluster_id.as_ref() != hosted.cluster.as_bytes() {
+        Seen::Foreign
+    } else if answer.ledger.is_empty() {
+        // It has just started, and does not know yet what it is to do.
+        Seen::Unreachable
+    } else if !same_ledger {
+        Seen::Foreign
+    } else if answer.started.contains(&group.number()) {
+        Seen::Started
+    } else if answer.pledged.contains(&group.number()) {
+        Seen::Pledged
+    } else {
+        Seen::Absent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn others(list: &[Seen]) -> BTreeMap<String, Seen> {
+        list.iter().enumerate().map(|(at, seen)| (format!("node-{at}"), seen.clone())).collect()
+    }
+
+    #[test]
+    fn a_group_is_formed_only_when_all_hosts_have_pledged_and_otherwise_joined() {
+        use Seen::{Absent, Foreign, Pledged, Started, Unreachable};
+        let step = |pledged, new, seen: &[Seen]| next(pledged, new, &others(seen));
+        let waits = |step: &Step| matches!(step, Step::Wait(_));
+        assert_eq!(step(false, true, &[Absent, Pledged]), Step::Pledge);
+        assert!(waits(&step(false, true, &[Absent, Unreachable])), "the one that is away may have begun");
+        assert!(waits(&step(false, true, &[Absent, Foreign])));
+        assert!(waits(&step(false, false, &[Absent, Pledged])), "only bootstrap = new forms");
+        assert_eq!(step(false, true, &[Unreachable, Started]), Step::Join, "whatever the configuration says");
+        assert_eq!(step(false, false, &[Unreachable, Started]), Step::Join);
+        assert!(waits(&step(true, true, &[Pledged, Absent])), "two of three could not tell the third what they did");
+        assert!(waits(&step(true, true, &[Pledged, Unreachable])));
+        assert_eq!(step(true, false, &[Pledged, Pledged]), Step::Begin, "a pledge holds");
+        assert_eq!(step(true, true, &[Started, Unreachable]), Step::Begin, "it had seen this one's pledge");
+        assert_eq!(step(false, true, &[]), Step::Pledge);
+        assert_eq!(step(true, true, &[]), Step::Begin);
+        assert!(waits(&step(false, false, &[])));
+    }
+
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+    enum Disk {
+        Absent,
+        Pledged,
+        Begun,
+        Learner,
+    }
+
+    /// Three hosts: their disks, whether their first ids may have voted, and disks that were lost so far.
+    type World = ([Disk; 3], [bool; 3], u8);
+
+    /// The worlds after one step of a host, or after the loss of its disk.
+    fn after((disks, voted, losses): World, at: usize) -> Vec<World> {
+        let told = |disk: &Disk| match disk {
+            Disk::Absent => Seen::Absent,
+            Disk::Pledged => Seen::Pledged,
+            Disk::Begun | Disk::Learner => Seen::Started,
+        };
+        let with = |disk: Disk| {
+            let (mut disks, mut voted) = (disks, voted);
+            disks[at] = disk;
+            if disks.iter().filter(|disk| **disk == Disk::Begun).count() > 1 {
+                disks.iter().zip(&mut voted).for_each(|(disk, voted)| *voted |= *disk == Disk::Begun);
+            }
+            (disks, voted, losses)
+        };
+        let mut worlds = Vec::new();
+        if losses < 1 {
+            let (disks, voted, losses) = with(Disk::Absent);
+            worlds.push((disks, voted, losses + 1));
+        }
+        let seen: Vec<Seen> = (0..3).filter(|other| *other != at).map(|other| told(&disks[other])).collect();
+        if matches!(disks[at], Disk::Absent | Disk::Pledged) {
+            match next(disks[at] == Disk::Pledged, true, &others(&seen)) {
+                Step::Pledge => worlds.push(with(Disk::Pledged)),
+                Step::Begin => {
+                    assert!(!voted[at], "host {at} begins again under an id that may have voted: {disks:?}");
+                    worlds.push(with(Disk::Begun));
+                }
+                Step::Join => worlds.push(with(Disk::Learner)),
+                Step::Wait(_) => {}
+            }
+        }
+        worlds
+    }
+
+    #[test]
+    fn no_order_of_starts_and_one_lost_disk_lets_an_id_that_voted_begin_again() {
+        let mut seen = BTreeSet::new();
+        let mut open: Vec<World> = vec![([Disk::Absent; 3], [false; 3], 0)];
+        while let Some(world) = open.pop() {
+            if seen.insert(world) {
+                open.extend((0..3).flat_map(|at| after(world, at)));
+            }
+        }
+        let formed = seen.iter().any(|(disks, ..)| *disks == [Disk::Begun; 3]);
+        let rejoined = seen.iter().any(|(disks, ..)| disks.contains(&Disk::Learner));
+        assert!(formed && rejoined && seen.len() > 40, "the search went everywhere: {}", seen.len());
+    }
+}

@@ -1,0 +1,81 @@
+//! The offline check of one replica's directory: its small files, its raft log, its state. Changes nothing but what opening a log mends.
+
+use std::{fmt::Display, sync::Arc};
+
+use coppice_consensus::{Group, RaftId};
+use coppice_env::Storage;
+use coppice_types::GroupId;
+
+use crate::{
+    Error,
+    home::{self, Home, Identity},
+};
+
+/// What was found in one replica's directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What is wrong.
+    pub findings: Vec<String>,
+    /// What a crash left and the next start removes.
+    pub notes: usize,
+}
+
+/// Checks the replica of a group in a stopped node's directory. What can't be read is a finding, too.
+#[must_use]
+pub fn check(node: &Arc<dyn Storage>, group: GroupId) -> Report {
+    let mut report = Report::default();
+    if let Err(error) = check_parts(node, group, &mut report) {
+        report.findings.push(error);
+    }
+    report
+}
+
+fn check_parts(node: &Arc<dyn Storage>, group: GroupId, report: &mut Report) -> Result<(), String> {
+    let text = |error: Error| error.to_string();
+    let identity = home::stored(node.as_ref(), group).map_err(text)?;
+    // A crash before the identity was written leaves a directory that holds nothing.
+    let Some(identity) = identity else { return Ok(()) };
+    let home = Home::open(node.as_ref(), identity).map_err(text)?;
+    if !home.started() {
+        report.notes += 1;
+        return Ok(());
+    }
+    check_log(&home, identity, report).map_err(text)?;
+    if home.floor().map_err(text)?.index == 0 {
+        // It joins its group and waits for a snapshot: there is no state yet.
+        report.notes += 1;
+        return Ok(());
+    }
+    let state = home.state().map_err(text)?;
+    let finding = |file: &str, what: &dyn Display| format!("{file}: {what}");
+    match group {
+        GroupId::Root => {
+            let found = coppice_root::fsck::fsck(&state).map_err(|error| error.to_string())?;
+            report.notes += found.notes.len();
+            report.findings.extend(found.findings.iter().map(|found| finding(&found.file, &found.what)));
+        }
+        GroupId::Shard(_) => {
+            let found = coppice_engine::fsck(state).map_err(|error| error.to_string())?;
+            report.notes += found.notes.len();
+            report.findings.extend(found.findings.iter().map(|found| finding(&found.file, &found.what)));
+        }
+    }
+    Ok(())
+}
+
+/// The small files and the raft log beside the state.
+fn check_log(home: &Home, identity: Identity, report: &mut Report) -> Result<(), Error> {
+    let floor = home.floor()?;
+    home.incoming()?;
+    let raft = home.raft()?;
+    let Identity { cluster, group, raft_id } = identity;
+    match Group::inspect(raft.as_ref(), cluster, group, RaftId(raft_id)) {
+        Ok(Some(log)) if log.last.index < floor.index => {
+            report.findings.push(format!("raft: the log ends at {}, before {}", log.last.index, floor.index));
+        }
+        Ok(Some(log)) => report.notes += log.leftovers + usize::from(log.torn),
+        Ok(None) => report.findings.push("raft: there is no log".to_owned()),
+        Err(error) => report.findings.push(format!("raft/{error}")),
+    }
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! The settings of `coppice-shard-node`; docs/OPERATIONS.md describes them for operators.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    path::PathBuf,
+    time::Duration,
+};
+
+use coppice_process::{
+    Failure, Flag, Format, Log, Program, Settings,
+    ledger::{self, Ledger, Nodes, parse_cluster},
+    tls::Tls,
+};
+use coppice_types::GroupId;
+use serde::{Deserialize, Serialize};
+
+use crate::{claim::Owner, formation::Formation};
+
+/// Longest name of a node, in bytes.
+const NAME_BYTES_MAX: usize = 253;
+
+/// The command line.
+pub const PROGRAM: Program = Program {
+    name: "coppice-shard-node",
+    version: env!("CARGO_PKG_VERSION"),
+    about: "Hosts replicas of a ledger's shards and of its root log",
+    flags: &[
+        Flag { name: "node", value: "NAME", help: "This node's name, as in [nodes]" },
+        Flag { name: "cluster-id", value: "HEX", help: "The cluster: the end of the signing key's name" },
+        Flag { name: "data-dir", value: "DIR", help: "Where the replicas live; this node's alone" },
+        Flag { name: "listen", value: "ADDRESS", help: "Where to listen for other nodes and coordinators: IP:PORT" },
+        Flag {
+            name: "bootstrap",
+            value: "new|existing",
+            help: "Whether groups that nobody has may be formed [default: existing]",
+        },
+        Flag { name: "log", value: "FILTER", help: "What is logged: a level, or a filter [default: info]" },
+        Flag { name: "log-format", value: "text|json", help: "How a log line looks [default: text]" },
+    ],
+};
+
+/// Whether a node may form groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Bootstrap {
+    /// Groups that nobody has may be formed, together with all their hosts.
+    New,
+    /// What is not here is joined, and waited for.
+    #[default]
+    Existing,
+}
+
+/// The settings of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// This node's name.
+    pub node: String,
+    /// The cluster, in hex.
+    pub cluster_id: String,
+    /// Where the replicas live.
+    pub data_dir: PathBuf,
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// Whether groups may be formed.
+    #[serde(default)]
+    pub bootstrap: Bootstrap,
+    /// What is logged.
+    #[serde(default = "info")]
+    pub log: String,
+    /// The form of a log line.
+    #[serde(default)]
+    pub log_format: Format,
+    /// How long a stop may take.
+    #[serde(default = "stop_timeout_ms")]
+    pub stop_timeout_ms: u64,
+    /// All nodes by name, this one among them.
+    pub nodes: Nodes,
+    /// How the ledger is founded; the same for all processes.
+    #[serde(default)]
+    pub ledger: Ledger,
+    /// The nodes of a group, by its name (`root`, or the number of a shard); groups that are not named are on all nodes.
+    #[serde(default)]
+    pub placement: BTreeMap<String, BTreeSet<String>>,
+    /// Certificates: with them, every connection is mutually authenticated.
+    pub tls: Option<Tls>,
+    /// How replicas pace themselves.
+    #[serde(default)]
+    pub tuning: Tuning,
+}
+
+fn info() -> String {
+    "info".to_owned()
+}
+
+fn stop_timeout_ms() -> u64 {
+    20_000
+}
+
+/// How replicas pace themselves; the defaults suit a cluster in one place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tuning {
+    /// Raft's unit of time: heartbeats every 2, elections after 10 to 20.
+    pub tick_ms: u64,
+    /// A state machine is flushed when something was applied so long ago,
+    pub flush_interval_ms: u64,
+    /// or after so many entries,
+    pub flush_entries_max: u64,
+    /// or when it has so much to write.
+    pub flush_bytes_max: u64,
+    /// Size of a file of the raft log.
+    pub log_segment_bytes: u64,
+    /// Bytes of cached nodes of active trees, of each shard.
+    pub young_cache_bytes: usize,
+    /// Bytes of cached nodes of frozen trees, of each shard.
+    pub old_cache_bytes: usize,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        let tuning = crate::Tuning::default();
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            tick_ms: millis(tuning.tick),
+            flush_interval_ms: millis(tuning.flush_interval),
+            flush_entries_max: tuning.flush_entries_max,
+            flush_bytes_max: tuning.flush_bytes_max,
+            log_segment_bytes: tuning.log_segment_bytes,
+            young_cache_bytes: tuning.engine.young_cache_bytes,
+            old_cache_bytes: tuning.engine.old_cache_bytes,
+        }
+    }
+}
+
+impl Settings for Config {
+    fn log(&self) -> Log {
+        Log { filter: self.log.clone(), format: self.log_format }
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        ledger::check_nodes(&self.nodes)?;
+        if let Some(name) = self.nodes.keys().find(|name| name.is_empty() || name.len() > NAME_BYTES_MAX) {
+            return Err(Failure::usage(format!("nodes: the name {name:?} has not 1 to {NAME_BYTES_MAX} bytes")));
+        }
+        if !self.nodes.contains_key(&self.node) {
+            let names: Vec<&str> = self.nodes.keys().map(String::as_str).collect();
+            return Err(Failure::usage(format!("node = {:?} is not in [nodes]: {}", self.node, names.join(", "))));
+        }
+        let Tuning { tick_ms, log_segment_bytes, .. } = self.tuning;
+        if !(1..=10_000).contains(&tick_ms) || !(64 << 10..=1 << 30).contains(&log_segment_bytes) {
+            return Err(Failure::usage("tuning: tick_ms is 1 to 10000, log_segment_bytes 64 KiB to 1 GiB"));
+        }
+        self.owner()?;
+        self.formation().map(drop)
+    }
+}
+
+impl Config {
+    /// Whose directory it is.
+    ///
+    /// # Errors
+    /// If the cluster id or the ledger cannot be read.
+    pub fn owner(&self) -> Result<Owner, Failure> {
+        Ok(Owner {
+            cluster: parse_cluster(&self.cluster_id)?,
+            node: self.node.clone(),
+            ordinal: self.nodes.get(&self.node).map_or(0, |node| node.ordinal),
+            ledger: self.ledger.digest()?,
+        })
+    }
+
+    /// All groups of the ledger.
+    ///
+    /// # Errors
+    /// If the ledger's shards cannot be read.
+    pub fn groups(&self) -> Result<Vec<GroupId>, Failure> {
+        let map = self.ledger.shard_map()?;
+        Ok(std::iter::once(GroupId::Root).chain(map.shards().iter().map(|shard| GroupId::Shard(shard.id))).collect())
+    }
+
+    /// The groups that this node hosts, and how they come to be.
+    ///
+    /// # Errors
+    /// If a group or node of the placement does not exist.
+    pub fn formation(&self) -> Result<Formation, Failure> {
+        let wrong = |message: String| Failure::usage(format!("placement: {message}"));
+        let mut groups = BTreeMap::new();
+        let mut named: BTreeSet<&str> = self.placement.keys().map(String::as_str).collect();
+        for group in self.groups()? {
+            let name = match group {
+                GroupId::Root => "root".to_owned(),
+                GroupId::Shard(shard) => shard.0.to_string(),
+            };
+            named.remove(name.as_str());
+            let hosts: BTreeSet<u32> = match self.placement.get(&name) {
+                None => self.nodes.values().map(|node| node.ordinal).collect(),
+                Some(nodes) => {
+                    let ordinal = |node: &String| {
+                        let known = self.nodes.get(node).map(|node| node.ordinal);
+                        known.ok_or_else(|| wrong(format!("{name} is on {node}, which is not in [nodes]")))
+                    };
+                    nodes.iter().map(ordinal).collect::<Result<_, _>>()?
+                }
+            };
+            if hosts.is_empty() {
+                return Err(wrong(format!("{name} is on no node")));
+            }
+            if hosts.contains(&self.nodes.get(&self.node).map_or(0, |node| node.ordinal)) {
+                groups.insert(group, hosts);
+            }
+        }
+        if let Some(unknown) = named.first() {
+            return Err(wrong(format!("there is no group `{unknown}`: they are `root` and the numbers of the shards")));
+        }
+        Ok(Formation { groups, new: self.bootstrap == Bootstrap::New, ledger: self.ledger.digest()? })
+    }
+
+    /// How replicas pace themselves.
+    pub(super) fn tuning(&self) -> crate::Tuning {
+        let Tuning { young_cache_bytes, old_cache_bytes, .. } = self.tuning;
+        let defaults = crate::Tuning::default();
+        crate::Tuning {
+            tick: Duration::from_millis(self.tuning.tick_ms),
+            flush_interval: Duration::from_millis(self.tuning.flush_interval_ms),
+            flush_entries_max: self.tuning.flush_entries_max,
+            flush_bytes_max: self.tuning.flush_bytes_max,
+            log_segment_bytes: self.tuning.log_segment_bytes,
+            engine: coppice_engine::Options { young_cache_bytes, old_cache_bytes, ..defaults.engine.clone() },
+            ..defaults
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! A node as a process of its own: its settings, its sockets, its directory, from start to stop.
+//!
+//! A start takes the directory, listens, starts the replicas that are there, and forms or joins the others in the background ([`crate::formation`]).
+//! A stop hands leaderships over and flushes; it ends within `stop_timeout_ms`, and what it leaves is never worse than after a crash.
+
+mod config;
+mod connect;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use coppice_env::{DiskStorage, Rng, Storage, SystemClock, SystemRng};
+use coppice_process::{Code, Failure, Stop, net};
+use coppice_types::ErrorKind;
+
+pub use config::{Bootstrap, Config, PROGRAM};
+
+use crate::{
+    Error, Node, Options,
+    claim::Claim,
+    formation::{self, Survey},
+};
+
+/// Serves until it is told to stop.
+///
+/// # Errors
+/// If the directory is another's or damaged, the address cannot be had, or a certificate cannot be read.
+pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
+    let tls = config.tls.as_ref().map(coppice_process::tls::Tls::acceptor).transpose()?;
+    let connector = connect::connector(&config)?;
+    let storage: Arc<dyn Storage> = Arc::new(DiskStorage::new(&config.data_dir));
+    let owner = config.owner()?;
+    let refused = |error: Error| failed(&config, &error);
+    let claim = Claim::take(storage.as_ref(), &owner).map_err(refused)?;
+    let Survey { replicas, pending } =
+        formation::survey(storage.as_ref(), &owner, config.groups()?).map_err(refused)?;
+    let listener = net::listen(config.listen).await?;
+    let nodes: BTreeMap<u32, String> = config.nodes.iter().map(|(name, node)| (node.ordinal, name.clone())).collect();
+    let options = Options {
+        node: config.node.clone(),
+        cluster_id: owner.cluster,
+        params: config.ledger.params()?,
+        nodes,
+        storage,
+        connector,
+        clock: Arc::new(SystemClock::new()),
+        seed: SystemRng.next_u64(),
+        replicas,
+        tuning: config.tuning(),
+    };
+    let node = Node::start(options, net::incoming(listener, tls)).await.map_err(refused)?;
+    node.form(&config.formation()?, &pending);
+    tracing::info!(node = config.node, listen = %config.listen, cluster = %owner.cluster, "serving");
+    stop.asked().await;
+    let limit = Duration::from_millis(config.stop_timeout_ms);
+    let stopped = tokio::time::timeout(limit, node.stop()).await;
+    drop(claim);
+    match stopped {
+        Ok(()) => {
+            tracing::info!("stopped in order");
+            Ok(())
+        }
+        Err(_) => {
+            let message = format!("not stopped in order within {} ms", config.stop_timeout_ms);
+            Err(Failure::new(Code::Unavailable, message)
+                .hint("Nothing acknowledged is lost: the next start goes on as after a crash."))
+        }
+    }
+}
+
+/// Says what to do about an error of the start.
+fn failed(config: &Config, error: &Error) -> Failure {
+    let message = format!("{}: {}", config.data_dir.display(), error.chain());
+    let (code, hint) = match error {
+        Error::InUse => {
+            (Code::Refused, "Another process uses the directory: stop it, or give this one a data_dir of its own.")
+        }
+        Error::Identity(_) => (
+            Code::Refused,
+            "Give this process its own data_dir, or correct cluster_id, node and [ledger]. To replace the node, start with an empty directory.",
+        ),
+        _ if error.kind() == ErrorKind::Corrupted => (
+            Code::Unavailable,
+            "Move the damaged group's directory away: with bootstrap = \"existing\" the replica comes back from the others.",
+        ),
+        _ if error.kind() == ErrorKind::Exhausted => (Code::Unavailable, "The disk is full: make room."),
+        _ => (Code::Unavailable, "docs/OPERATIONS.md lists failures and what to do."),
+    };
+    Failure::new(code, message).hint(hint)
+}
