@@ -254,3 +254,53 @@ async fn what_waits_for_a_client_that_has_gone_is_not_written() {
     version.await.expect("the shard answers again");
     assert_eq!(value(&mut client, "waiting").await, None);
 }
+
+/// Waits until another node than `before` leads a group, and says which.
+async fn led_by_another(world: &World, group: u32, before: Option<usize>) -> usize {
+    let leads = |node: &coppice_shard_node::Handle| {
+        let replicas = node.status().replicas.into_iter();
+        replicas.filter(|it| it.group == group).any(|it| it.status.is_some_and(|status| status.role == "leader"))
+    };
+    let look = async {
+        loop {
+            if let Some(at) = (0..world.nodes.len()).find(|&at| Some(at) != before && leads(&world.nodes[at])) {
+                return at;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LIMIT, look).await.expect("somebody leads")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_falls_silent_is_left_when_another_takes_over() {
+    let mut world = World::new(Params::default()).await;
+    // No time-out ends a call within this test.
+    for limit in [&mut world.limits.attempt_timeout, &mut world.limits.root_timeout, &mut world.limits.prepare_timeout]
+    {
+        *limit = 10 * LIMIT;
+    }
+    let mut client = world.leader().await.client;
+    commit_many(&mut client, 3).await;
+    for (group, call) in [(0, "append_header"), (1, "prepare")] {
+        let silent = led_by_another(&world, group, None).await;
+        let (hangs, mut hung) = tokio::sync::mpsc::unbounded_channel();
+        world.faults.set(move |passing| match passing.name == call {
+            true => {
+                hangs.send(()).expect("the test waits");
+                Fate::Lost
+            }
+            false => Fate::Pass,
+        });
+        let mut writer = client.clone();
+        let write = tokio::spawn(async move { writer.commit(commit(vec![put("a", "1")], Vec::new())).await });
+        timeout(LIMIT, hung.recv()).await.expect("it is sent").expect("the rule stands");
+        world.faults.clear();
+        world.nodes[silent].stop_replica(coppice_types::GroupId::from_number(group)).await.expect("it stops");
+        led_by_another(&world, group, Some(silent)).await;
+        timeout(LIMIT, write).await.expect("it ends").expect("no panic").expect("it is committed");
+        let replica =
+            world.replica(u32::try_from(silent).expect("few") + 1, coppice_types::GroupId::from_number(group));
+        world.nodes[silent].start_replica(replica).await.expect("it starts again");
+    }
+}

@@ -7,14 +7,17 @@ use std::{collections::BTreeMap, fmt, future::Future, sync::Mutex, time::Duratio
 
 use coppice_proto::{
     Channel, status,
-    v1::{node_client::NodeClient, root_client::RootClient, shard_client::ShardClient},
+    v1::{LeadsRequest, node_client::NodeClient, root_client::RootClient, shard_client::ShardClient},
 };
 use coppice_types::{ErrorKind, GroupId, Reason};
+use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{Code, Response, Status};
 
 use crate::Connect;
 
+/// A node that is silent for so long may be dead: others are asked, too.
+const SILENCE_MAX: Duration = Duration::from_millis(300);
 /// Pause before a group is asked again, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
@@ -89,7 +92,15 @@ impl Links {
         let mut pause = PAUSE_MIN;
         loop {
             let until = deadline.min(Instant::now() + self.attempt_max);
-            let error = match self.attempt(group, at, until, &call).await {
+            let attempt = tokio::select! {
+                biased;
+                answer = self.attempt(group, at, until, &call) => answer,
+                other = self.another_leads(group, at) => {
+                    at = other;
+                    continue;
+                }
+            };
+            let error = match attempt {
                 Ok(answer) => {
                     self.set_hint(group, at);
                     return Ok(answer);
@@ -113,7 +124,7 @@ impl Links {
         }
     }
 
-    /// Asks the replicas of a group in turn, each once, beginning with its last known leader: it never lags.
+    /// Asks the replicas of a group in turn, each once, beginning with its last known leader: it never lags. While one is silent, the next is asked.
     ///
     /// # Errors
     /// The last replica's, if none answers; at once what another replica would answer too.
@@ -122,17 +133,50 @@ impl Links {
         F: Fn(Channel) -> Fut,
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
+        let count = self.nodes.len();
         let first = self.hint(group);
+        let mut places = (0..count).map(|offset| (first + offset) % count);
+        let mut asked = FuturesUnordered::new();
         let mut last = None;
-        for offset in 0..self.nodes.len() {
-            let at = (first + offset) % self.nodes.len();
-            let until = deadline.min(Instant::now() + self.attempt_max);
-            match self.attempt(group, at, until, &call).await {
-                Err(error) if !is_final(&error) => last = Some(error),
-                answer => return answer,
+        loop {
+            if let Some(at) = places.next() {
+                let until = deadline.min(Instant::now() + self.attempt_max);
+                asked.push(self.attempt(group, at, until, &call));
+            }
+            let more = places.len() > 0;
+            let answer = tokio::select! {
+                biased;
+                answer = asked.next() => answer,
+                () = sleep(self.silence_max()), if more => continue,
+            };
+            match answer {
+                Some(Err(error)) if !is_final(&error) => last = Some(error),
+                Some(answer) => return answer,
+                None => return Err(last.expect("there is at least one node")),
             }
         }
-        Err(last.expect("there is at least one node"))
+    }
+
+    /// How long a node may be silent before others are asked.
+    fn silence_max(&self) -> Duration {
+        SILENCE_MAX.min(self.attempt_max / 4)
+    }
+
+    /// Ends when another node than the one at `at`, which is silent, says that it leads the group, and that one does not say so in a newer term.
+    async fn another_leads(&self, group: GroupId, at: usize) -> usize {
+        loop {
+            sleep(self.silence_max()).await;
+            let asked = (0..self.nodes.len()).map(|node| async move {
+                let mut client = NodeClient::new(self.nodes[node].1.within(self.silence_max()));
+                let answer = client.leads(LeadsRequest { group: group.number() });
+                let answer = timeout_at(Instant::now() + self.silence_max(), answer).await.ok()?.ok()?.into_inner();
+                answer.leads.then_some((answer.term, node))
+            });
+            let leader = join_all(asked).await.into_iter().flatten().max();
+            if let Some((_, leader)) = leader.filter(|(_, leader)| *leader != at) {
+                return leader;
+            }
+        }
     }
 
     /// Asks one node. Whichever side sees first that the time is over, it is told in the same words: the transport gives no reason.

@@ -218,6 +218,10 @@ impl Node for Proxy {
         NodeClient::new(self.channel.clone()).node_status(request.into_inner()).await
     }
 
+    async fn leads(&self, request: Request<v1::LeadsRequest>) -> Result<Response<v1::LeadsResponse>, Status> {
+        NodeClient::new(self.channel.clone()).leads(request.into_inner()).await
+    }
+
     async fn change_member(
         &self,
         request: Request<v1::ChangeMemberRequest>,

@@ -71,6 +71,11 @@ impl Message {
         self.raft.get_msg_type() == MessageType::MsgSnapshot
     }
 
+    /// The proposals that it brings.
+    pub fn proposals(&self) -> impl Iterator<Item = &[u8]> {
+        self.raft.entries.iter().map(|entry| entry.data.as_ref()).filter(|data| !data.is_empty())
+    }
+
     /// A short name of its kind, for logs and traces.
     #[must_use]
     pub fn kind(&self) -> &'static str {

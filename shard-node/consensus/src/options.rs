@@ -87,7 +87,8 @@ impl Options {
             check_quorum: true,
             pre_vote: true,
             min_election_tick: self.election_ticks,
-            max_election_tick: 2 * self.election_ticks,
+            // Drawn by us, and later by a replica that would rather not lead: see `Group::set_reluctant`.
+            max_election_tick: 4 * self.election_ticks,
             read_only_option: ReadOnlyOption::Safe,
             skip_bcast_commit: false,
             batch_append: true,

@@ -187,6 +187,40 @@ fn leadership_goes_where_it_is_sent() {
 }
 
 #[test]
+fn a_leader_with_whom_nobody_catches_up_resigns_to_one_that_leads_at_once() {
+    let mut world = led_by(A);
+    world.group(A).resign_to(A).expect_err("itself");
+    world.group(A).resign_to(RaftId(77)).expect_err("nobody");
+    // An entry that no other has yet: a transfer would wait for it.
+    world.propose(A).expect("it leads");
+    world.group(A).resign_to(C).expect("a voter");
+    assert_eq!(world.group(A).status().role, Role::Follower);
+    // The others have heard of A a moment ago, and would not campaign by themselves before their timeout of 10 ticks.
+    world.run(5);
+    assert_ne!(world.leader(), Some(A));
+    world.run_until("there is a leader", |world| world.leader().is_some());
+    world.converge();
+}
+
+#[test]
+fn a_reluctant_replica_leaves_it_to_the_others_and_leads_where_there_are_none() {
+    for round in 0..10 {
+        let mut world = led_by(A);
+        world.group(B).set_reluctant(true);
+        world.run(round);
+        world.crash(A);
+        world.run_until("C leads", |world| world.leader() == Some(C));
+        world.restart(A);
+        world.group(A).set_reluctant(true);
+        world.run(5);
+        world.crash(C);
+        world.run_until("there is a leader", |world| world.leader().is_some());
+        world.restart(C);
+        world.converge();
+    }
+}
+
+#[test]
 fn a_quarantined_replica_votes_but_never_leads_until_it_has_a_snapshot() {
     let mut world = led_by(A);
     fill(&mut world, 20);

@@ -14,6 +14,7 @@ use coppice_types::{Digest, ErrorKind, Reason};
 use tokio::task::JoinHandle;
 
 use super::{
+    fitness::Fitness,
     handle::{Answer, Input, Member, Shared, Status},
     start::Config,
     waiters::{Reads, Waiters},
@@ -72,8 +73,9 @@ pub(super) struct Actor<M: StateMachine> {
     pub(super) incoming: Option<IncomingCopy>,
     pub(super) flushed_at: Duration,
     pub(super) unflushed_entries: u64,
-    /// The last flush failed for want of space: no new versions are taken until one succeeds.
+    /// A write failed for want of space: no new versions are taken until the machine is flushed and a reserve is there.
     pub(super) full: bool,
+    pub(super) fitness: Fitness,
     pub(super) ended: bool,
     next_tick: Duration,
     pub(super) ticks: u64,
@@ -108,6 +110,7 @@ impl<M: StateMachine> Actor<M> {
             flushed_at: now,
             unflushed_entries: 0,
             full: false,
+            fitness: Fitness::default(),
             ended: false,
             next_tick: now,
             ticks: 0,
@@ -159,7 +162,7 @@ impl<M: StateMachine> Actor<M> {
             if error.kind() != ErrorKind::Exhausted {
                 return Err(error);
             }
-            self.note_full()?;
+            self.note_full();
         }
         // Nodes are mostly started in the order of their ids: the last one need not wait for a timeout to ask for votes. If there is
         // a leader, nobody answers.
@@ -200,6 +203,7 @@ impl<M: StateMachine> Actor<M> {
         self.apply_backlog()?;
         self.compare()?;
         self.flush_if_due()?;
+        self.hand_over_if_unfit();
         self.publish();
         self.busy = idle && self.work()?;
         Ok(())
@@ -212,7 +216,7 @@ impl<M: StateMachine> Actor<M> {
 
     fn input(&mut self, input: Input<M>) -> Result<(), Error> {
         match input {
-            Input::Peer(message, node) => self.peer(message, &node),
+            Input::Peer(message, node) => self.peer(message, &node)?,
             Input::Unreachable(node) => {
                 let there = self.members.iter().filter(|id| self.config.hosted.node_of(id.0).as_deref() == Some(&node));
                 for id in there.copied().collect::<Vec<_>>() {
@@ -239,6 +243,7 @@ impl<M: StateMachine> Actor<M> {
             self.group.tick();
             self.next_tick += tick;
             self.ticks += 1;
+            self.look_after_fitness();
             if self.ticks.is_multiple_of(CARE_TICKS) {
                 self.care()?;
             }
@@ -280,13 +285,14 @@ impl<M: StateMachine> Actor<M> {
     pub(super) fn advance(&mut self) -> Result<(), Error> {
         while self.group.has_ready() {
             let mut unsent = Vec::new();
-            let config = &self.config;
+            let (config, unfit, began) = (&self.config, self.fitness.told, self.now());
             let output = self.group.advance(&mut |message: Message| {
                 let to = message.to();
-                if !send(config, to.0, Body::Raft(message.encode().into())) {
+                if !send(config, unfit, to.0, Body::Raft(message.encode().into())) {
                     unsent.push((to, message.is_snapshot()));
                 }
             })?;
+            self.note_pace(began);
             for (to, snapshot) in unsent {
                 self.group.report_unreachable(to);
                 if snapshot {
@@ -390,12 +396,12 @@ impl<M: StateMachine> Actor<M> {
 
     pub(super) fn broadcast(&self, body: &Body) {
         for id in self.members.iter().filter(|id| id.0 != self.config.identity.raft_id) {
-            send(&self.config, id.0, body.clone());
+            send(&self.config, self.fitness.told, id.0, body.clone());
         }
     }
 
     pub(super) fn send_to(&self, id: u64, body: Body) {
-        send(&self.config, id, body);
+        send(&self.config, self.fitness.told, id, body);
     }
 
     /// Shows how the replica does.
@@ -411,15 +417,17 @@ impl<M: StateMachine> Actor<M> {
             Role::Follower => "learner",
         };
         let mut status = self.shared.status.write().unwrap_or_else(PoisonError::into_inner);
+        let note = self.fitness.note(std::mem::take(&mut status.note), self.unfit());
         *status = Status {
             role,
+            term: raft.term,
             leader,
             leader_node: self.config.hosted.node_of(leader).unwrap_or_default(),
             applied: self.applied.index,
             committed: raft.commit,
             voters: raft.membership.voters.iter().map(member).collect(),
             learners: raft.membership.learners.iter().map(member).collect(),
-            note: std::mem::take(&mut status.note),
+            note,
         };
     }
 
@@ -454,13 +462,14 @@ pub(super) fn to_report(raft_index: u64, digest: Digest, want_answer: bool) -> D
 }
 
 /// Queues a message to a replica; `false` if it is lost here already.
-fn send<M: StateMachine>(config: &Config<M>, to: u64, body: Body) -> bool {
+fn send<M: StateMachine>(config: &Config<M>, unfit: bool, to: u64, body: Body) -> bool {
     let Some(node) = config.hosted.node_of(to) else { return false };
     let message = PeerMessage {
         cluster_id: Bytes::copy_from_slice(config.identity.cluster.as_bytes()),
         group: config.identity.group.number(),
         from_raft_id: config.identity.raft_id,
         to_raft_id: to,
+        unfit,
         body: Some(body),
     };
     config.hosted.peers.send(&node, message)

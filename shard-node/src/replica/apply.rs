@@ -1,5 +1,7 @@
 //! Applying what raft committed, flushing, and cutting the log behind it.
 
+use std::time::Duration;
+
 use coppice_consensus::{Committed, Payload, Position};
 use coppice_proto::v1::peer_message::Body;
 use coppice_types::ErrorKind;
@@ -9,6 +11,9 @@ use crate::{
     Error,
     machine::{Applied, StateMachine},
 };
+
+/// How soon a replica without room looks whether there is some.
+const FULL_RETRY: Duration = Duration::from_secs(1);
 
 /// What became of one command.
 enum Step<R> {
@@ -77,10 +82,11 @@ impl<M: StateMachine> Actor<M> {
 
     pub(super) fn flush_if_due(&mut self) -> Result<(), Error> {
         let tuning = &self.config.hosted.tuning;
-        let old = self.now().saturating_sub(self.flushed_at) >= tuning.flush_interval;
+        let age = self.now().saturating_sub(self.flushed_at);
+        let old = age >= tuning.flush_interval;
         if self.full {
-            // Only the interval counts, or every entry would try again.
-            return if old { self.flush() } else { Ok(()) };
+            // Only the time counts, or every entry would try again.
+            return if old || age >= FULL_RETRY { self.flush() } else { Ok(()) };
         }
         if self.unflushed_entries == 0 {
             return Ok(());
@@ -90,14 +96,12 @@ impl<M: StateMachine> Actor<M> {
         if old || much { self.flush() } else { Ok(()) }
     }
 
-    /// There is no room left: versions are refused, and what was kept in reserve is for what makes room.
-    pub(super) fn note_full(&mut self) -> Result<(), Error> {
-        if self.full {
-            return Ok(());
+    /// There is no room left: versions are refused until there is.
+    pub(super) fn note_full(&mut self) {
+        if !self.full {
+            tracing::error!(group = %self.config.identity.group, "the disk is full");
+            self.full = true;
         }
-        tracing::error!(group = %self.config.identity.group, "the disk is full");
-        self.full = true;
-        self.home.release_reserve()
     }
 
     /// Makes the state machine durable, then cuts the log up to what the older superblock needs.
@@ -123,7 +127,10 @@ impl<M: StateMachine> Actor<M> {
                 }
                 floor.map_or(Ok(()), |floor| self.cut(floor))
             }
-            Err(error) if error.kind() == ErrorKind::Exhausted => self.note_full(),
+            Err(error) if error.kind() == ErrorKind::Exhausted => {
+                self.note_full();
+                self.home.release_reserve()
+            }
             Err(error) => self.failed(error),
         }
     }
@@ -132,11 +139,11 @@ impl<M: StateMachine> Actor<M> {
         if floor <= self.home.floor()? {
             return Ok(());
         }
-        match self.home.set_floor(floor) {
-            Ok(()) => Ok(self.group.compact(floor.index)?),
+        let cut = self.home.set_floor(floor).and_then(|()| Ok(self.group.compact(floor.index)?));
+        match cut {
             // The log stays longer than it needs to.
             Err(error) if error.kind() == ErrorKind::Exhausted => Ok(()),
-            Err(error) => Err(error),
+            cut => cut,
         }
     }
 }

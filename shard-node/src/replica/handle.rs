@@ -72,6 +72,8 @@ pub enum Input<M: StateMachine> {
 pub struct Status {
     /// leader, follower, candidate, learner, quarantined, stopped
     pub role: &'static str,
+    /// Raft's term.
+    pub term: u64,
     /// The raft id of the leader, 0 if unknown.
     pub leader: u64,
     /// The leader's node, empty if unknown.

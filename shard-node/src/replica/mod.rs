@@ -12,6 +12,7 @@
 
 mod actor;
 mod apply;
+mod fitness;
 mod handle;
 mod requests;
 mod start;

@@ -18,21 +18,20 @@ const BACKLOG_MAX: usize = 1024;
 const RETIRE_TICKS_MAX: u64 = 40;
 
 impl<M: StateMachine> Actor<M> {
-    pub(super) fn peer(&mut self, message: PeerMessage, node: &str) {
+    pub(super) fn peer(&mut self, message: PeerMessage, node: &str) -> Result<(), Error> {
         let from = message.from_raft_id;
         self.config.hosted.learn_node(from, node);
+        self.fitness.note_other(from, message.unfit);
         match message.body {
             Some(Body::Raft(bytes)) => match Message::decode(&bytes) {
                 Ok(message) if message.from().0 == from && message.to().0 == self.config.identity.raft_id => {
-                    if let Err(error) = self.group.step(message) {
-                        tracing::debug!(group = %self.config.identity.group, from, %error, "a message was refused");
-                    }
+                    self.raft_message(message)?;
                 }
                 Ok(_) => tracing::warn!(from, node, "a message between other replicas than its envelope says"),
                 Err(error) => tracing::warn!(from, node, %error, "a message that cannot be read"),
             },
             Some(Body::Digest(report)) => {
-                let Some(digest) = Digest::from_slice(&report.digest) else { return };
+                let Some(digest) = Digest::from_slice(&report.digest) else { return Ok(()) };
                 self.agreements.note_report(from, report.raft_index, digest);
                 self.touched.insert(report.raft_index);
                 if let (true, Some(own)) = (report.want_answer, self.agreements.own(report.raft_index)) {
@@ -48,6 +47,34 @@ impl<M: StateMachine> Actor<M> {
                 }
             }
             None => {}
+        }
+        Ok(())
+    }
+
+    /// Entries for which there is no room are not taken, and not acknowledged; the leader sends them again. What makes room may use the reserve.
+    fn raft_message(&mut self, message: Message) -> Result<(), Error> {
+        let (group, from) = (self.config.identity.group, message.from());
+        let makes_room = message.proposals().any(|command| !M::grows(command));
+        let again = makes_room.then(|| message.clone());
+        let mut stepped = self.group.step(message);
+        if stepped.as_ref().is_err_and(is_full) {
+            self.note_full();
+            if let Some(message) = again {
+                self.home.release_reserve()?;
+                stepped = self.group.step(message);
+            }
+        }
+        if let Err(error) = stepped {
+            tracing::debug!(%group, %from, %error, "a message was refused");
+        }
+        Ok(())
+    }
+
+    /// Why a version is refused while the disk is full.
+    fn full_refusal(&self) -> Refusal {
+        match self.heir() {
+            Some(_) => Refusal::new(Reason::Unavailable, "the disk is full: another replica takes over, ask again"),
+            None => Refusal::new(Reason::ResourceExhausted, "the disk is full: reads, prune and rollback go on"),
         }
     }
 
@@ -65,9 +92,7 @@ impl<M: StateMachine> Actor<M> {
         let admitted = match self.read_machine().as_ref() {
             _ if !self.leading || self.retiring.is_some() => Err(self.not_leader()),
             None => Err(Refusal::new(Reason::Unavailable, "the leading replica does not serve")),
-            Some(_) if self.full && grows => {
-                Err(Refusal::new(Reason::ResourceExhausted, "the disk is full: reads, prune and rollback go on"))
-            }
+            Some(_) if self.full && grows => Err(self.full_refusal()),
             Some(machine) => machine.admit(&command),
         };
         let refusal = if let Err(refusal) = admitted {
@@ -78,8 +103,9 @@ impl<M: StateMachine> Actor<M> {
             let command = Bytes::from(command);
             let mut proposed = self.group.propose(command.clone());
             if proposed.as_ref().is_err_and(is_full) {
-                self.note_full()?;
+                self.note_full();
                 if !grows {
+                    self.home.release_reserve()?;
                     proposed = self.group.propose(command);
                 }
             }
@@ -88,6 +114,7 @@ impl<M: StateMachine> Actor<M> {
                     self.waiters.command(position, answer);
                     return Ok(());
                 }
+                Err(error) if is_full(&error) => self.full_refusal(),
                 Err(error) => self.refusal(&error),
             }
         };

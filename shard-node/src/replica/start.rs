@@ -1,6 +1,7 @@
 //! Starting a replica: directory, raft group, state machine, and the thread or task that drives them.
 
 use std::{
+    io, iter,
     sync::{Arc, PoisonError, RwLock, atomic::AtomicU64},
     thread::JoinHandle,
     time::Duration,
@@ -23,6 +24,9 @@ use crate::{
     mailbox::Mailbox,
     runner::{self, Runner},
 };
+
+/// How soon a replica that ended for want of space is opened again.
+const FULL_RETRY: Duration = Duration::from_secs(1);
 
 /// How a replica without a directory begins. One that has a directory goes on from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,8 +156,7 @@ impl Work {
 /// # Errors
 /// If the directory is in use, not this replica's, or cannot be read.
 pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, Work), Error> {
-    let home = Home::open(config.hosted.storage.as_ref(), config.identity)?;
-    let opened = if home.started() { reopen(&config, home)? } else { begin(&config, home)? };
+    let opened = open(&config, false)?;
     let membership = opened.group.status().membership;
     let member = |id: &RaftId| Member { raft_id: id.0, node: config.hosted.node_of(id.0).unwrap_or_default() };
     let status = Status {
@@ -193,58 +196,135 @@ pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, Wo
     Ok((handle, work))
 }
 
+/// Opens the directory, or makes it; with the room of its reserve, where there is no other.
+fn open<M: StateMachine>(config: &Config<M>, without_reserve: bool) -> Result<Opened<M>, Error> {
+    let home = Home::open(config.hosted.storage.as_ref(), config.identity)?;
+    if without_reserve {
+        home.release_reserve()?;
+    }
+    if home.started() { reopen(config, home) } else { begin(config, home) }
+}
+
 /// The body of a replica's thread: steps until the replica is over.
 fn drive_thread<M: StateMachine>(
-    shared: &Shared<M>,
+    shared: &Arc<Shared<M>>,
     mut actor: Actor<M>,
     runtime: &tokio::runtime::Handle,
 ) -> Result<(), Error> {
-    let mut result = actor.begin();
-    while result.is_ok() && !actor.is_over() {
-        let inputs = shared.mailbox.take(actor.wait());
-        result = actor.step(inputs);
+    loop {
+        let mut result = actor.begin();
+        while result.is_ok() && !actor.is_over() {
+            let inputs = shared.mailbox.take(actor.wait());
+            result = actor.step(inputs);
+        }
+        match runtime.block_on(left(shared, actor, result))? {
+            Some(again) => actor = again,
+            None => return Ok(()),
+        }
     }
-    shared.mailbox.close();
-    if let Some(fetch) = actor.leave() {
-        // It ends by itself when it sees the closed mailbox, or with the runtime. Until then the directory is in use.
-        let _ = runtime.block_on(fetch);
-    }
-    result
 }
 
 /// The same as a task.
 async fn drive_task<M: StateMachine>(
-    shared: &Shared<M>,
+    shared: &Arc<Shared<M>>,
     mut actor: Actor<M>,
     took: &(dyn Fn() -> Duration + Send + Sync),
 ) -> Result<(), Error> {
-    let mut result = actor.begin();
-    while result.is_ok() && !actor.is_over() {
-        runner::rest(took()).await;
-        match actor.wait() {
-            Duration::ZERO => tokio::task::yield_now().await,
-            wait => shared.mailbox.arrival(wait).await,
+    loop {
+        let mut result = actor.begin();
+        while result.is_ok() && !actor.is_over() {
+            runner::rest(took()).await;
+            match actor.wait() {
+                Duration::ZERO => tokio::task::yield_now().await,
+                wait => shared.mailbox.arrival(wait).await,
+            }
+            let inputs = shared.mailbox.take(Duration::ZERO);
+            result = actor.step(inputs);
         }
-        let inputs = shared.mailbox.take(Duration::ZERO);
-        result = actor.step(inputs);
+        match left(shared, actor, result).await? {
+            Some(again) => actor = again,
+            None => return Ok(()),
+        }
     }
-    shared.mailbox.close();
+}
+
+/// What follows when a replica can't go on, or is over. A write that failed for want of space leaves a directory like that of a crash: the
+/// replica starts again from it, as soon as there is room.
+async fn left<M: StateMachine>(
+    shared: &Arc<Shared<M>>,
+    mut actor: Actor<M>,
+    result: Result<(), Error>,
+) -> Result<Option<Actor<M>>, Error> {
+    let again = result.as_ref().is_err_and(lacks_space) && !shared.mailbox.is_closed();
+    if !again {
+        shared.mailbox.close();
+    }
     if let Some(fetch) = actor.leave() {
+        // It ends by itself, at once when it sees a closed mailbox. Until then the directory is in use.
         let _ = fetch.await;
     }
-    result
+    let config = actor.config.clone();
+    drop(actor);
+    match result {
+        Err(error) if again => {
+            note_end(config.identity.group, shared, &error);
+            reopen_when_room(config, shared).await
+        }
+        result => result.map(|()| None),
+    }
+}
+
+/// A write failed for want of space, and not for one of our own bounds.
+fn lacks_space(error: &Error) -> bool {
+    let causes = iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).any(|cause| cause.kind() == io::ErrorKind::StorageFull)
+}
+
+/// Opens the replica again; none if it is to end meanwhile.
+async fn reopen_when_room<M: StateMachine>(
+    config: Config<M>,
+    shared: &Arc<Shared<M>>,
+) -> Result<Option<Actor<M>>, Error> {
+    loop {
+        let until = tokio::time::Instant::now() + FULL_RETRY;
+        while let Some(left) = until.checked_duration_since(tokio::time::Instant::now()).filter(|left| !left.is_zero())
+        {
+            shared.mailbox.arrival(left).await;
+            // Whoever asks hears at once that nobody is here.
+            drop(shared.mailbox.take(Duration::ZERO));
+            if shared.mailbox.is_closed() {
+                return Ok(None);
+            }
+        }
+        match open(&config, true) {
+            Ok(Opened { home, group, machine, applied, note }) => {
+                *shared.machine.write().unwrap_or_else(PoisonError::into_inner) = machine;
+                shared.applied.send_replace(applied.index);
+                shared.status.write().unwrap_or_else(PoisonError::into_inner).note = note;
+                return Ok(Some(Actor::new(config, Arc::clone(shared), home, group, applied)));
+            }
+            Err(error) if lacks_space(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// The replica is gone: nobody finds its state machine any more.
 fn end<M: StateMachine>(group: GroupId, shared: &Shared<M>, result: Result<(), Error>) {
     shared.gate.open();
     *shared.machine.write().unwrap_or_else(PoisonError::into_inner) = None;
-    let mut status = shared.status.write().unwrap_or_else(PoisonError::into_inner);
-    status.role = "stopped";
+    shared.status.write().unwrap_or_else(PoisonError::into_inner).role = "stopped";
     if let Err(error) = result {
-        tracing::error!(%group, error = error.chain(), "a replica stopped");
-        status.note = error.chain();
+        note_end(group, shared, &error);
     }
+}
+
+fn note_end<M: StateMachine>(group: GroupId, shared: &Shared<M>, error: &Error) {
+    tracing::error!(%group, error = error.chain(), "a replica stopped");
+    shared.gate.open();
+    *shared.machine.write().unwrap_or_else(PoisonError::into_inner) = None;
+    let mut status = shared.status.write().unwrap_or_else(PoisonError::into_inner);
+    (status.role, status.note) = ("stopped", error.chain());
 }
 
 /// A broken invariant of one replica ends the process: what it holds in memory can't be trusted.

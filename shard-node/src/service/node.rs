@@ -37,6 +37,12 @@ impl Node for NodeService {
         Ok(Response::new(report))
     }
 
+    async fn leads(&self, request: Request<v1::LeadsRequest>) -> Result<Response<v1::LeadsResponse>, Status> {
+        let group = GroupId::from_number(request.into_inner().group);
+        let status = self.hosted.replica(group).map(|replica| replica.status()).unwrap_or_default();
+        Ok(Response::new(v1::LeadsResponse { leads: status.role == "leader", term: status.term }))
+    }
+
     async fn change_member(
         &self,
         request: Request<v1::ChangeMemberRequest>,

@@ -55,6 +55,8 @@ pub struct Group {
     requested_in: u64,
     /// Since which tick each replica is being sent a snapshot.
     snapshotting: BTreeMap<RaftId, u64>,
+    /// It leaves it to the others to campaign first.
+    reluctant: bool,
     /// An error after which nothing is certain.
     failed: bool,
 }
@@ -166,6 +168,7 @@ impl Group {
             snapshot_requested,
             requested_in: 0,
             snapshotting: BTreeMap::new(),
+            reluctant: false,
             failed: false,
         };
         group.draw_timeout();
@@ -177,7 +180,8 @@ impl Group {
         if self.raw.raft.election_elapsed == 0 {
             let least = self.options.election_ticks;
             let spread = self.rng.below(least as u64);
-            self.timeout_ticks = least + usize::try_from(spread).expect("less than the election ticks");
+            let later = if self.reluctant { 2 * least } else { 0 };
+            self.timeout_ticks = least + later + usize::try_from(spread).expect("less than the election ticks");
             self.raw.raft.set_randomized_election_timeout(self.timeout_ticks);
         }
     }

@@ -127,6 +127,29 @@ impl Group {
         Ok(())
     }
 
+    /// Stops leading at once, and has another voter campaign, whether or not it has all entries: for a leader whose links are so slow that
+    /// nobody catches up with it. Entries that are not committed may be lost, as with any change of leaders.
+    ///
+    /// # Errors
+    /// As [`Group::transfer_leader`].
+    pub fn resign_to(&mut self, to: RaftId) -> Result<()> {
+        self.only_leader()?;
+        if !self.membership.voters.contains(&to) || to == self.options.id {
+            return Err(Error::Invalid("the leadership goes to another voter"));
+        }
+        let mut message = RaftMessage::default();
+        message.set_msg_type(MessageType::MsgTimeoutNow);
+        (message.from, message.to, message.term) = (self.options.id.0, to.0, self.raw.raft.term);
+        self.raw.raft.msgs.push(message);
+        self.step_down();
+        Ok(())
+    }
+
+    /// Whether this replica leaves it to the others to campaign first, because it would lead badly. It still votes.
+    pub fn set_reluctant(&mut self, reluctant: bool) {
+        self.reluctant = reluctant;
+    }
+
     /// Asks for votes now.
     ///
     /// # Errors
