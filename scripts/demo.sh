@@ -20,6 +20,8 @@ run() {
   printf '$ coppice %s\n' "$*"
   "$coppice" "$@"
 }
+# The first lines of a long output, cut short. It reads all of it: whoever writes into a closed pipe fails.
+first() { sed -n "1,$1p" | sed 's/^\(.\{100\}\).*/\1/'; }
 # The number behind a name in one JSON object.
 field() { sed -n "s/.*\"$1\":\([0-9]*\).*/\1/p" | head -n 1; }
 
@@ -66,17 +68,17 @@ last=$("$coppice" head --json | field version)
 middle=$(((last + 1) / 2))
 
 say "A record with its proof, and the offline verification: nothing is needed but the ledger's public key"
-run get "$key" --proof "$work/record.proof" | head -n 12
+run get "$key" --proof "$work/record.proof" | first 12
 run verify "$work/record.proof" --key "@$work/data/ledger.vkey"
 run get no/such/key --proof "$work/absence.proof" || true
 run verify "$work/absence.proof" --key "@$work/data/ledger.vkey"
-run range "$low" "$high" --limit 3 --proof "$work/range.proof" | cut -c1-100 | head -n 20
+run range "$low" "$high" --limit 3 --proof "$work/range.proof" | first 20
 run verify "$work/range.proof" --key "@$work/data/ledger.vkey"
 
 say "History: every version stays readable and provable"
 run history "$key" --limit 5
-run diff "$((last > 1 ? last - 1 : 0))" "$last" | cut -c1-100 | head -n 20
-run get "$key" --version "$middle" | head -n 5 || true
+run diff "$((last > 1 ? last - 1 : 0))" "$last" | first 20
+run get "$key" --version "$middle" | first 5 || true
 
 if [ "$last" -gt 1 ]; then
   say "Prune: versions below $middle go, the root log says who and why"
