@@ -4,9 +4,9 @@
 //! nothing about the entries. The signed message does not hold the cosigner's name, so a key is one cosigner's alone.
 
 use alloc::{borrow::ToOwned, format, string::String, vec::Vec};
+#[cfg(feature = "sign")]
 use core::fmt;
 
-use ed25519_dalek::VerifyingKey;
 #[cfg(feature = "sign")]
 use ed25519_dalek::{Signer as _, SigningKey};
 
@@ -16,65 +16,23 @@ use coppice_types::Digest;
 use crate::note::DASH;
 use crate::{
     base64,
-    hash::typed_key_id,
-    note::{self, Error, Line, check_name, is_signed, split_key, split_line, split_note, strong_key},
+    note::{self, Error, Line, PublicKey, split_line, split_note},
 };
 
 /// Type of an Ed25519 key that cosigns.
-pub(crate) const TYPE_COSIGNATURE: u8 = 4;
+pub const TYPE_COSIGNATURE: u8 = 4;
 /// Times are below this.
 const TIME_MAX: u64 = 1 << 63;
 
-/// A public key that is trusted to cosign under a name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CosignerKey {
-    name: String,
-    id: [u8; 4],
-    key: VerifyingKey,
-}
+/// Cosigns under its name.
+pub type CosignerKey = PublicKey<TYPE_COSIGNATURE>;
 
 impl CosignerKey {
-    /// A key of this name.
-    ///
-    /// # Errors
-    /// If the name or the key can't be one, or the key is of small order.
-    pub fn new(name: &str, public_key: &[u8; 32]) -> Result<Self, Error> {
-        check_name(name)?;
-        let id = typed_key_id(name, TYPE_COSIGNATURE, public_key);
-        Ok(Self { name: name.to_owned(), id, key: strong_key(public_key)? })
-    }
-
-    /// Reads a vkey of type 4, `name+hex(key id)+base64(04 || public key)`.
-    ///
-    /// # Errors
-    /// If it is none.
-    pub fn parse(text: &str) -> Result<Self, Error> {
-        let (name, id, key) = split_key(text, TYPE_COSIGNATURE)?;
-        let key = Self::new(name, &key)?;
-        if key.id == id { Ok(key) } else { Err(Error::Malformed("key id")) }
-    }
-
-    /// The name under which it cosigns.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The raw key.
-    #[must_use]
-    pub fn public_key(&self) -> [u8; 32] {
-        self.key.to_bytes()
-    }
-
-    pub(crate) fn is_of(&self, line: &Line<'_>) -> bool {
-        line.name == self.name && line.id == self.id
-    }
-
     /// The time of a cosignature of the checkpoint with this text, in seconds since 1970.
     pub(crate) fn time_of(&self, text: &str, line: &Line<'_>) -> Result<u64, Error> {
         let (time, signature) = line.signature.split_first_chunk().ok_or(Error::BadSignature)?;
         let time = u64::from_be_bytes(*time);
-        let valid = time < TIME_MAX && is_signed(&self.key, message(text, time).as_bytes(), signature);
+        let valid = time < TIME_MAX && self.is_signed(message(text, time).as_bytes(), signature);
         if valid { Ok(time) } else { Err(Error::BadSignature) }
     }
 
@@ -111,13 +69,6 @@ impl CosignerKey {
             }
         }
         Ok(newest)
-    }
-}
-
-/// The vkey.
-impl fmt::Display for CosignerKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        note::write_key(f, &self.name, self.id, TYPE_COSIGNATURE, &self.public_key())
     }
 }
 
@@ -184,17 +135,17 @@ impl Cosigner {
     #[must_use]
     pub fn cosign(&self, text: &str, time: u64) -> String {
         let signature = self.key.sign(message(text, time).as_bytes()).to_bytes();
-        let mut payload = Vec::from(self.verifier.id);
+        let mut payload = Vec::from(self.verifier.id());
         payload.extend_from_slice(&time.to_be_bytes());
         payload.extend_from_slice(&signature);
-        format!("{DASH}{} {}", self.verifier.name, base64::encode(&payload))
+        format!("{DASH}{} {}", self.verifier.name(), base64::encode(&payload))
     }
 }
 
 #[cfg(feature = "sign")]
 impl fmt::Debug for Cosigner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Cosigner").field(&self.verifier.name).finish()
+        f.debug_tuple("Cosigner").field(&self.verifier.name()).finish()
     }
 }
 

@@ -248,15 +248,9 @@ pub fn file_checksum(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(first)
 }
 
-/// Id of an Ed25519 key in signature lines and vkeys.
-#[must_use]
-pub fn key_id(name: &str, key: &[u8; 32]) -> [u8; 4] {
-    typed_key_id(name, 1, key)
-}
-
 /// Id of a key of any type in signature lines and vkeys.
 #[must_use]
-pub fn typed_key_id(name: &str, key_type: u8, key: &[u8]) -> [u8; 4] {
+pub fn key_id(name: &str, key_type: u8, key: &[u8]) -> [u8; 4] {
     let hash = Hasher::new().raw(name.as_bytes()).raw(b"\n").raw(&[key_type]).raw(key).finish();
     [hash.0[0], hash.0[1], hash.0[2], hash.0[3]]
 }

@@ -12,7 +12,12 @@ use coppice_types::{
     codec::{Error, Reader, Writer},
 };
 
-use crate::{hash::log_entry_hash, merkle::empty_root, shard_map::ShardMap};
+use crate::{
+    epochs::Epochs,
+    hash::log_entry_hash,
+    merkle::empty_root,
+    shard_map::{ShardMap, state_root},
+};
 
 /// Entries of the root log are shorter than this.
 pub const HEADER_BYTES_MAX: usize = 65_534;
@@ -248,6 +253,9 @@ impl Header {
             Body::Genesis(genesis) => check(&[
                 ("shard map of genesis", self.shard_map == genesis.shard_map.hash()),
                 ("state leaves of genesis", self.state_leaves as usize == genesis.shard_map.shards().len()),
+                // No batch leads to version 0: it must be empty, or it would prove records that no auditor replays.
+                ("state of genesis", self.state_root == state_root(&genesis.shard_map.genesis_leaves())),
+                ("epochs of genesis", (self.epochs_root, self.epoch_pairs) == (Epochs::new().root(), 1)),
             ]),
             Body::Commit => check(&[("version of a commit", self.stamp.version > Version(0))]),
             Body::Rollback(rollback) => check(&[

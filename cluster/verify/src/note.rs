@@ -16,8 +16,8 @@ use crate::{base64, hash::key_id};
 pub const NOTE_BYTES_MAX: usize = 64 << 10;
 /// Most signature lines of a note.
 pub const SIGNATURE_LINES_MAX: usize = 100;
-/// Type of an Ed25519 key.
-const TYPE_ED25519: u8 = 1;
+/// Type of an Ed25519 key that signs notes.
+pub const TYPE_ED25519: u8 = 1;
 /// Begins a signature line.
 pub(crate) const DASH: &str = "\u{2014} ";
 
@@ -47,35 +47,38 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// A public key that is trusted under a name.
+/// An Ed25519 public key that is trusted under a name, for what the type says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VerifierKey {
+pub struct PublicKey<const TYPE: u8> {
     name: String,
     id: [u8; 4],
     key: VerifyingKey,
 }
 
-impl VerifierKey {
+/// Signs notes: the key of a ledger, whose name is its origin.
+pub type VerifierKey = PublicKey<TYPE_ED25519>;
+
+impl<const TYPE: u8> PublicKey<TYPE> {
     /// A key of this name.
     ///
     /// # Errors
-    /// If the name or the key can't be one.
+    /// If the name or the key can't be one, or the key is of small order.
     pub fn new(name: &str, public_key: &[u8; 32]) -> Result<Self, Error> {
         check_name(name)?;
-        Ok(Self { name: name.to_owned(), id: key_id(name, public_key), key: strong_key(public_key)? })
+        Ok(Self { name: name.to_owned(), id: key_id(name, TYPE, public_key), key: strong_key(public_key)? })
     }
 
     /// Reads a vkey, `name+hex(key id)+base64(type || public key)`.
     ///
     /// # Errors
-    /// If it is none, or not of an Ed25519 key.
+    /// If it is none, or not of a key of this type.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let (name, id, key) = split_key(text, TYPE_ED25519)?;
+        let (name, id, key) = split_key(text, TYPE)?;
         let key = Self::new(name, &key)?;
         if key.id == id { Ok(key) } else { Err(Error::Malformed("key id")) }
     }
 
-    /// The name under which the key signs: the origin of the ledger.
+    /// The name under which the key signs.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -87,22 +90,34 @@ impl VerifierKey {
         self.key.to_bytes()
     }
 
-    /// The signature over the message is this key's.
-    #[must_use]
-    pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
-        is_signed(&self.key, message, signature)
+    #[cfg(feature = "sign")]
+    pub(crate) fn id(&self) -> [u8; 4] {
+        self.id
     }
 
     /// A signature line of this name and key id is this key's.
     pub(crate) fn is_of(&self, line: &Line<'_>) -> bool {
         line.name == self.name && line.id == self.id
     }
+
+    pub(crate) fn is_signed(&self, message: &[u8], signature: &[u8]) -> bool {
+        let Ok(signature) = Signature::from_slice(signature) else { return false };
+        self.key.verify_strict(message, &signature).is_ok()
+    }
+}
+
+impl VerifierKey {
+    /// The signature over the message is this key's.
+    #[must_use]
+    pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
+        self.is_signed(message, signature)
+    }
 }
 
 /// The vkey.
-impl fmt::Display for VerifierKey {
+impl<const TYPE: u8> fmt::Display for PublicKey<TYPE> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_key(f, &self.name, self.id, TYPE_ED25519, &self.public_key())
+        write_key(f, &self.name, self.id, TYPE, &self.public_key())
     }
 }
 
@@ -239,14 +254,9 @@ pub(crate) fn check_name(name: &str) -> Result<(), Error> {
 }
 
 /// An Ed25519 key that is not of small order.
-pub(crate) fn strong_key(public_key: &[u8; 32]) -> Result<VerifyingKey, Error> {
+fn strong_key(public_key: &[u8; 32]) -> Result<VerifyingKey, Error> {
     let key = VerifyingKey::from_bytes(public_key).map_err(|_| Error::Malformed("public key"))?;
     if key.is_weak() { Err(Error::WeakKey) } else { Ok(key) }
-}
-
-pub(crate) fn is_signed(key: &VerifyingKey, message: &[u8], signature: &[u8]) -> bool {
-    let Ok(signature) = Signature::from_slice(signature) else { return false };
-    key.verify_strict(message, &signature).is_ok()
 }
 
 /// A key text in its parts: name, key id, type, and what follows the type.
@@ -276,7 +286,7 @@ pub(crate) fn split_key_text(text: &str) -> Result<KeyText<'_>, Error> {
 }
 
 /// Name, key id and the 32 bytes of a key text of the type given.
-pub(crate) fn split_key(text: &str, key_type: u8) -> Result<(&str, [u8; 4], [u8; 32]), Error> {
+fn split_key(text: &str, key_type: u8) -> Result<(&str, [u8; 4], [u8; 32]), Error> {
     let parts = split_key_text(text)?;
     if parts.key_type != key_type {
         return Err(Error::Malformed("key type"));
@@ -284,13 +294,7 @@ pub(crate) fn split_key(text: &str, key_type: u8) -> Result<(&str, [u8; 4], [u8;
     Ok((parts.name, parts.id, parts.key.try_into().map_err(|_| Error::Malformed("key"))?))
 }
 
-pub(crate) fn write_key(
-    out: &mut impl fmt::Write,
-    name: &str,
-    id: [u8; 4],
-    key_type: u8,
-    key: &[u8; 32],
-) -> fmt::Result {
+fn write_key(out: &mut impl fmt::Write, name: &str, id: [u8; 4], key_type: u8, key: &[u8; 32]) -> fmt::Result {
     let mut payload = Vec::from([key_type]);
     payload.extend_from_slice(key);
     write!(out, "{name}+{:08x}+{}", u32::from_be_bytes(id), base64::encode(&payload))

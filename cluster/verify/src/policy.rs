@@ -10,7 +10,7 @@ use core::fmt;
 use crate::{
     checkpoint::Checkpoint,
     cosignature::{CosignerKey, TYPE_COSIGNATURE},
-    hash::typed_key_id,
+    hash::key_id,
     note::{self, VerifierKey, check_name, split_key_text, split_line, split_note},
 };
 
@@ -165,7 +165,8 @@ impl Policy {
                     && let Some(key) = &witness.key
                     && key.is_of(&line)
                 {
-                    *time = (*time).max(Some(key.time_of(text, &line)?));
+                    // A cosignature without a time says nothing of what its witness had seen.
+                    *time = (*time).max(Some(key.time_of(text, &line)?).filter(|time| *time > 0));
                 }
             }
         }
@@ -233,6 +234,9 @@ impl PolicyReader {
         if self.policy.logs.iter().any(|other| other.public_key() == key.public_key()) {
             return Err("the key of another log");
         }
+        if self.has_witness(&key.public_key()) {
+            return Err("the key of a witness");
+        }
         self.policy.logs.push(key);
         Ok(())
     }
@@ -240,11 +244,19 @@ impl PolicyReader {
     fn witness(&mut self, name: &[u8], vkey: &[u8], url: Option<&[u8]>) -> Result<(), &'static str> {
         let vkey = core::str::from_utf8(vkey).map_err(|_| "the key is not UTF-8")?;
         let (key, public_key) = witness_key(vkey).ok_or("not the key of a witness")?;
-        let known = |other: &Named| matches!(&other.what, What::Witness(witness) if witness.public_key == public_key);
-        if self.policy.named.iter().any(known) {
+        if self.has_witness(&public_key) {
             return Err("the key of another witness");
         }
+        // Its holder would vouch for itself.
+        if self.policy.logs.iter().any(|log| log.public_key() == *public_key) {
+            return Err("the key of a log");
+        }
         self.define(name, What::Witness(Box::new(Witness { key, public_key, url: url.map(<[u8]>::to_vec) })))
+    }
+
+    fn has_witness(&self, key: &[u8]) -> bool {
+        let is_known = |named: &Named| matches!(&named.what, What::Witness(witness) if witness.public_key == key);
+        self.policy.named.iter().any(is_known)
     }
 
     fn group(&mut self, name: &[u8], threshold: &[u8], words: &[&[u8]]) -> Result<(), &'static str> {
@@ -299,7 +311,7 @@ fn witness_key(vkey: &str) -> Option<(Option<CosignerKey>, Vec<u8>)> {
         let key = CosignerKey::parse(vkey).ok()?;
         return Some((Some(key), parts.key));
     }
-    let id = typed_key_id(parts.name, parts.key_type, &parts.key);
+    let id = key_id(parts.name, parts.key_type, &parts.key);
     let sound = (parts.key_type, parts.key.len()) == TYPE_MLDSA && id == parts.id && check_name(parts.name).is_ok();
     sound.then_some((None, parts.key))
 }

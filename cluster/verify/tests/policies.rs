@@ -23,9 +23,13 @@ fn log() -> SignerKey {
 
 /// Witness number `seed`, from 2 on: 1 is the log.
 fn witness(seed: u16) -> Cosigner {
+    Cosigner::from_seed(&format!("w{seed}.example"), &witness_seed(seed)).expect("a name")
+}
+
+fn witness_seed(seed: u16) -> [u8; 32] {
     let mut bytes = [9; 32];
     bytes[..2].copy_from_slice(&seed.to_le_bytes());
-    Cosigner::from_seed(&format!("w{seed}.example"), &bytes).expect("a name")
+    bytes
 }
 
 fn checkpoint() -> Checkpoint {
@@ -103,6 +107,18 @@ fn a_wrong_line_of_a_known_witness_condemns_the_checkpoint() {
     assert_eq!(any.examine(&moved), Err(note::Error::BadSignature));
 }
 
+/// It is sound, and says nothing of what the witness had seen: nobody who asks for a quorum is helped by it.
+#[test]
+fn a_cosignature_without_a_time_does_not_count() {
+    let any = policy("group g any w2 w3\nquorum g\n");
+    let timeless = witness(2).cosign(&checkpoint().text(), 0);
+    let examined = any.examine(&add_lines(&note(&[]), std::slice::from_ref(&timeless)).expect("a line"));
+    let examined = examined.expect("a checkpoint");
+    assert!(!examined.quorum && examined.cosignatures.is_empty());
+    let both = any.examine(&add_lines(&note(&[2]), &[timeless]).expect("a line")).expect("a checkpoint");
+    assert!(both.quorum && both.cosignatures[0].time == 7);
+}
+
 #[test]
 fn another_logs_signature_does_not_count() {
     // The policy believes two logs; neither may speak for the other.
@@ -126,7 +142,7 @@ fn what_is_no_policy_is_refused_at_its_line() {
     let weak = {
         let mut point = [0; 32];
         point[0] = 1;
-        let id = coppice_verify::hash::typed_key_id("weak", 4, &point);
+        let id = coppice_verify::hash::key_id("weak", 4, &point);
         format!("weak+{}+BAE{}", hex::encode(id), "A".repeat(41))
     };
     for rest in [
@@ -155,6 +171,8 @@ fn what_is_no_policy_is_refused_at_its_line() {
         &format!("witness none {vkey}\nquorum none\n"),
         &format!("witness again {}\nquorum none\n", witness(2).verifier()),
         &format!("witness x {}\nquorum none\n", log().verifier()),
+        &format!("witness x {}\nquorum none\n", Cosigner::from_seed("x", &[1; 32]).expect("a name").verifier()),
+        &format!("log {}\nquorum none\n", SignerKey::from_seed("x", &witness_seed(2)).expect("a name").verifier()),
         &format!("witness x {vkey} a b\nquorum none\n"),
         &format!("witness x {}\nquorum none\n", vkey.replace('+', "-")),
         &format!("witness x {weak}\nquorum none\n"),

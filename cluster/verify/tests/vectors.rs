@@ -420,7 +420,7 @@ fn notes() {
 fn small_order_key() -> String {
     let mut point = [0; 32];
     point[0] = 1;
-    let id = hash::key_id("ledger.example/x", &point);
+    let id = hash::key_id("ledger.example/x", 1, &point);
     // base64 of 01 || 01 00 .. 00
     format!("ledger.example/x+{}+AQE{}", hex::encode(id), "A".repeat(41))
 }

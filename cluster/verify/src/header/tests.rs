@@ -146,6 +146,9 @@ fn genesis_binds_its_shard_map_and_its_numbers() {
     };
     assert_eq!(broken(&|header| header.shard_map.0[0] ^= 1), Error::Malformed("shard map of genesis"));
     assert_eq!(broken(&|header| header.state_leaves = 3), Error::Malformed("state leaves of genesis"));
+    assert_eq!(broken(&|header| header.state_root.0[0] ^= 1), Error::Malformed("state of genesis"));
+    assert_eq!(broken(&|header| header.epochs_root.0[0] ^= 1), Error::Malformed("epochs of genesis"));
+    assert_eq!(broken(&|header| header.epoch_pairs = 2), Error::Malformed("epochs of genesis"));
     assert_eq!(broken(&|header| header.stamp.version.0 = 1), Error::Malformed("numbers of genesis"));
     assert_eq!(broken(&|header| header.previous.0[0] = 1), Error::Malformed("numbers of genesis"));
 }
