@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use coppice_proto::{
     Channel,
     v1::{self, ledger_client::LedgerClient},
@@ -17,7 +18,7 @@ use crate::{
     Error, Session,
     call::{Patience, Repeat, call},
     routes::Routes,
-    trust::{Question, Trust, check_read, check_receipt},
+    trust::{Question, Read, Sent, Trust, check_read, check_receipt, map_of},
 };
 
 /// Largest answer that is taken, in bytes: a proof file may have 64 MiB, and a message has a little more.
@@ -220,12 +221,25 @@ impl Client {
 
     async fn send_batch(&self, mut request: v1::CommitRequest, repeat: Repeat) -> Result<v1::CommitResponse, Error> {
         request.want_receipt |= self.trust.is_some();
+        let sent = request.clone();
         let response = ask!(self, repeat, commit, request)?;
-        if let Some(trust) = &self.trust {
-            let seen = check_receipt(trust.key(), &response)?;
-            self.follow(trust, seen).await?;
-        }
+        self.trust_receipt(&sent.session_id, sent.number, sent.batch.as_ref(), &response).await?;
         Ok(response)
+    }
+
+    /// Believes a commit only by a receipt of the very batch that was sent, if a key is trusted.
+    pub(crate) async fn trust_receipt(
+        &self,
+        session: &Bytes,
+        number: u64,
+        batch: Option<&v1::Batch>,
+        response: &v1::CommitResponse,
+    ) -> Result<(), Error> {
+        let Some(trust) = &self.trust else { return Ok(()) };
+        let genesis = async || map_of(&self.header(v1::get_header_request::Which::Sequence(0)).await?);
+        let map = trust.map.get_or_try_init(genesis).await?;
+        let seen = check_receipt(trust.key(), map, &Sent::new(session, number, batch)?, response)?;
+        self.follow(trust, seen).await
     }
 
     pub(crate) async fn open(&self, request: v1::OpenSessionRequest) -> Result<v1::OpenSessionResponse, Error> {
@@ -269,16 +283,13 @@ impl Client {
     /// # Errors
     /// What the cluster refuses, what it did not answer in time, and an answer that is not proven to a client that trusts a key.
     pub async fn get(&self, mut request: v1::GetRequest) -> Result<v1::GetResponse, Error> {
-        self.want_proof(&mut request.read);
-        let asked = request.clone();
+        let (options, seen) = self.want_proof(&mut request.read);
+        let key = request.key.clone();
         let response = ask!(self, Repeat::Safe, get, request)?;
-        if let Some(trust) = &self.trust {
-            let at = asked.read.as_ref().and_then(|read| read.at.as_ref());
-            let record = response.record.as_slice();
-            let question = Question::Keys(std::slice::from_ref(&asked.key));
-            let seen = check_read(trust.key(), &question, at, record, response.read_at.as_ref(), &response.proof)?;
-            self.follow(trust, seen).await?;
-        }
+        let question = Question::Keys(std::slice::from_ref(&key));
+        let v1::GetResponse { record, read_at, proof } = &response;
+        let (options, records, read_at) = (&options, record.as_slice(), read_at.as_ref());
+        self.trust_read(&Read { question, options, records, read_at, proof, seen }).await?;
         Ok(response)
     }
 
@@ -287,15 +298,12 @@ impl Client {
     /// # Errors
     /// As [`Client::get`].
     pub async fn batch_get(&self, mut request: v1::BatchGetRequest) -> Result<v1::BatchGetResponse, Error> {
-        self.want_proof(&mut request.read);
-        let asked = request.clone();
+        let (options, seen) = self.want_proof(&mut request.read);
+        let keys = request.keys.clone();
         let response = ask!(self, Repeat::Safe, batch_get, request)?;
-        if let Some(trust) = &self.trust {
-            let at = asked.read.as_ref().and_then(|read| read.at.as_ref());
-            let (question, records) = (Question::Keys(&asked.keys), &response.records);
-            let seen = check_read(trust.key(), &question, at, records, response.read_at.as_ref(), &response.proof)?;
-            self.follow(trust, seen).await?;
-        }
+        let v1::BatchGetResponse { records, read_at, proof } = &response;
+        let (question, options, read_at) = (Question::Keys(&keys), &options, read_at.as_ref());
+        self.trust_read(&Read { question, options, records, read_at, proof, seen }).await?;
         Ok(response)
     }
 
@@ -311,10 +319,17 @@ impl Client {
         }
     }
 
-    fn want_proof(&self, read: &mut Option<v1::ReadOptions>) {
-        if self.trust.is_some() {
-            read.get_or_insert_default().want_proof = true;
-        }
+    async fn trust_read(&self, read: &Read<'_>) -> Result<(), Error> {
+        let Some(trust) = &self.trust else { return Ok(()) };
+        let seen = check_read(trust.key(), read)?;
+        self.follow(trust, seen).await
+    }
+
+    /// Asks for a proof if a key is trusted; gives what is asked, and how much of the log was seen before.
+    fn want_proof(&self, read: &mut Option<v1::ReadOptions>) -> (v1::ReadOptions, u64) {
+        let read = read.get_or_insert_default();
+        read.want_proof |= self.trust.is_some();
+        (*read, self.trust.as_ref().map_or(0, |trust| trust.seen()))
     }
 
     /// The records of a range, in key order, as they come: nothing of it is checked before the end.
@@ -330,19 +345,15 @@ impl Client {
     /// # Errors
     /// As [`Client::get`]; also if the stream breaks off.
     pub async fn range_all(&self, mut request: v1::RangeRequest) -> Result<(Vec<v1::Record>, v1::RangeEnd), Error> {
-        self.want_proof(&mut request.read);
+        let (options, seen) = self.want_proof(&mut request.read);
         let mut stream = self.range(request.clone()).await?;
         let mut records = Vec::new();
         while let Some(message) = stream.next().await? {
             records.extend(message.records);
             let Some(end) = message.end else { continue };
-            if let Some(trust) = &self.trust {
-                let at = request.read.as_ref().and_then(|read| read.at.as_ref());
-                let question =
-                    Question::Range { low: &request.low, high: request.high.as_deref(), limit: request.limit };
-                let seen = check_read(trust.key(), &question, at, &records, end.read_at.as_ref(), &end.proof)?;
-                self.follow(trust, seen).await?;
-            }
+            let question = Question::Range { low: &request.low, high: request.high.as_deref(), limit: request.limit };
+            let (options, read_at, proof) = (&options, end.read_at.as_ref(), &end.proof);
+            self.trust_read(&Read { question, options, records: &records, read_at, proof, seen }).await?;
             return Ok((records, end));
         }
         Err(Error::Malformed("the range breaks off"))

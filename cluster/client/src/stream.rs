@@ -19,7 +19,6 @@ use crate::{
     call::{PAUSE_MAX, PAUSE_MIN},
     error::describe,
     routes::Pick,
-    trust::check_receipt,
 };
 
 /// Most batches that are sent and not answered.
@@ -156,10 +155,8 @@ impl<'a> CommitStream<'a> {
         let v1::CommitStreamResponse { number, commit } = answer;
         let commit = commit.ok_or(Error::Malformed("an answer without a version"))?;
         let client = self.session.client().clone();
-        if let Some(trust) = &client.trust {
-            let seen = check_receipt(trust.key(), &commit)?;
-            client.follow(trust, seen).await?;
-        }
+        let sent = self.under_way.front().expect("it is the answer to the oldest");
+        client.trust_receipt(&sent.session_id, sent.number, sent.batch.as_ref(), &commit).await?;
         if let Some(live) = &self.live {
             client.routes.succeeded(&live.pick);
         }

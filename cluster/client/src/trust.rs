@@ -1,23 +1,28 @@
 //! Answers held against their proofs.
 //!
 //! A proof alone says that *something* was so; here it must say that the question that was asked has the answer that was
-//! given: the same keys, values and version, or the same range without a gap.
+//! given: the same keys, values and version, or the same range without a gap, or the very batch that was sent.
 
 use std::{
+    collections::BTreeMap,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
 
-use coppice_proto::v1;
-use coppice_types::{Stamp, Version};
+use bytes::Bytes;
+use coppice_proto::v1::{self, operation::Change};
+use coppice_types::{SessionId, ShardId, Stamp, Version};
 use coppice_verify::{
     check::{self, Answer, Claim, Record, Verified},
     checkpoint::Checkpoint,
-    header::Header,
+    hash::{self, RecordBody},
+    header::{Body, Header},
+    journal::BatchEntry,
     note::VerifierKey,
+    proof::{Proof, ProofFile},
+    shard_map::ShardMap,
 };
-
-use tokio::time::Instant;
+use tokio::{sync::OnceCell, time::Instant};
 
 use crate::Error;
 
@@ -35,6 +40,8 @@ const GROWTH_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) struct Trust {
     key: VerifierKey,
     newest: Mutex<Option<Newest>>,
+    /// The shards, as genesis has them.
+    pub(crate) map: OnceCell<ShardMap>,
 }
 
 #[derive(Debug)]
@@ -47,11 +54,16 @@ struct Newest {
 
 impl Trust {
     pub(crate) fn new(key: VerifierKey) -> Self {
-        Self { key, newest: Mutex::default() }
+        Self { key, newest: Mutex::default(), map: OnceCell::new() }
     }
 
     pub(crate) fn key(&self) -> &VerifierKey {
         &self.key
+    }
+
+    /// Entries of the newest checkpoint that was seen.
+    pub(crate) fn seen(&self) -> u64 {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, |known| known.checkpoint.size)
     }
 
     /// Notes a checkpoint that was proven. Gives the one from which growth is to be proven, if it is time for that.
@@ -105,32 +117,53 @@ impl Trust {
 
 const FORKED: &str = "the log has two roots of one size: keep both checkpoints, they are evidence";
 
+/// What was answered to a read.
+pub(crate) struct Read<'a> {
+    pub question: Question<'a>,
+    pub options: &'a v1::ReadOptions,
+    pub records: &'a [v1::Record],
+    pub read_at: Option<&'a v1::Stamp>,
+    pub proof: &'a [u8],
+    /// Entries of the newest checkpoint that was seen before it was asked.
+    pub seen: u64,
+}
+
 /// Checks the answer to a read; gives the checkpoint of its proof.
-pub(crate) fn check_read(
-    key: &VerifierKey,
-    question: &Question<'_>,
-    at: Option<&v1::Stamp>,
-    records: &[v1::Record],
-    read_at: Option<&v1::Stamp>,
-    proof: &[u8],
-) -> Result<Checkpoint, Error> {
-    let verified = check::verify(proof, key, None)?;
-    check_claim(&verified, question, at, records, read_at)?;
+pub(crate) fn check_read(key: &VerifierKey, read: &Read<'_>) -> Result<Checkpoint, Error> {
+    let file = ProofFile::decode(read.proof).map_err(malformed)?;
+    let verified = check::verify_file(&file, key, None)?;
+    check_place(&file.proof, &verified, read)?;
+    check_claim(&verified, read)?;
     Ok(verified.checkpoint)
 }
 
-fn check_claim(
-    verified: &Verified<'_>,
-    question: &Question<'_>,
-    at: Option<&v1::Stamp>,
-    records: &[v1::Record],
-    read_at: Option<&v1::Stamp>,
-) -> Result<(), Error> {
+/// It is the version that was asked for, and no older view of the log than one before the question.
+fn check_place(proof: &Proof<'_>, verified: &Verified<'_>, read: &Read<'_>) -> Result<(), Error> {
+    let (Proof::Query(proof), Claim::Query(claim)) = (proof, &verified.claim) else {
+        return Err(Error::Untrusted("the proof is of another kind"));
+    };
+    let (stamp, v1::ReadOptions { at, any_epoch, stale_ok, cosigned, .. }) = (claim.header.stamp, read.options);
+    ensure(read.read_at.is_some_and(|read_at| same(stamp, read_at)), "the proof is of another version")?;
+    let asked = match at {
+        None => *cosigned || verified.newest.stamp.version == stamp.version,
+        Some(at) if *any_epoch => Version(at.version) == stamp.version,
+        // A rollback gives its target another name.
+        Some(at) => {
+            let renamed =
+                |next: &coppice_verify::epochs::Pair| same(Stamp { epoch: next.epoch, version: next.base }, at);
+            same(stamp, at) || Version(at.version) == stamp.version && proof.epoch.next.as_ref().is_some_and(renamed)
+        }
+    };
+    ensure(asked, "another version was read than was asked for")?;
+    // Witnesses may be behind.
+    let fresh = *stale_ok || *cosigned || verified.checkpoint.size >= read.seen;
+    ensure(fresh, "it is older than what this client has seen before it asked")
+}
+
+fn check_claim(verified: &Verified<'_>, read: &Read<'_>) -> Result<(), Error> {
     let Claim::Query(claim) = &verified.claim else { return Err(Error::Untrusted("the proof is of another kind")) };
-    let stamp = claim.header.stamp;
-    ensure(read_at.is_some_and(|read_at| same(stamp, read_at)), "the proof is of another version")?;
-    ensure(at.is_none_or(|at| Version(at.version) == stamp.version), "another version was read than was asked for")?;
-    match (&claim.answer, question) {
+    let records = read.records;
+    match (&claim.answer, &read.question) {
         (Answer::Keys(proven), Question::Keys(keys)) => check_keys(proven, keys, records),
         (Answer::Range { low, high, records: proven }, Question::Range { low: asked, high: to, limit }) => {
             ensure(low == asked, "the proof is of another range")?;
@@ -144,15 +177,68 @@ fn check_claim(
     }
 }
 
-/// Checks the receipt of a commit; gives its checkpoint.
-pub(crate) fn check_receipt(key: &VerifierKey, response: &v1::CommitResponse) -> Result<Checkpoint, Error> {
+/// A batch as it was sent.
+pub(crate) struct Sent<'a> {
+    pub session: Option<(SessionId, u64)>,
+    pub batch: &'a v1::Batch,
+}
+
+impl<'a> Sent<'a> {
+    pub(crate) fn new(session: &Bytes, number: u64, batch: Option<&'a v1::Batch>) -> Result<Self, Error> {
+        let batch = batch.ok_or(Error::Malformed("no batch was sent"))?;
+        Ok(Self { session: SessionId::from_slice(session).map(|id| (id, number)), batch })
+    }
+
+    /// What a journal says of it.
+    fn entry(&self, map: &ShardMap) -> BatchEntry {
+        let mut lists: BTreeMap<ShardId, Vec<(&[u8], RecordBody)>> = BTreeMap::new();
+        for operation in &self.batch.operations {
+            let body = match &operation.change {
+                Some(Change::Put(value)) => RecordBody::Put {
+                    // No ledger takes one that is longer.
+                    value_len: u32::try_from(value.len()).unwrap_or(u32::MAX),
+                    value_hash: hash::sha256(value),
+                },
+                _ => RecordBody::Tombstone,
+            };
+            lists.entry(map.shard_of(&operation.key).id).or_default().push((&operation.key, body));
+        }
+        BatchEntry {
+            session: self.session,
+            metadata: hash::metadata_hash(&self.batch.metadata),
+            shards: lists.into_iter().map(|(shard, list)| (shard, hash::operation_list_hash(list))).collect(),
+        }
+    }
+}
+
+/// The shards in the genesis header. It is not proven: [`check_receipt`] holds the map against a header that is.
+pub(crate) fn map_of(genesis: &[u8]) -> Result<ShardMap, Error> {
+    match Header::decode(genesis).map(|header| header.body) {
+        Ok(Body::Genesis(genesis)) => Ok(genesis.shard_map),
+        _ => Err(Error::Malformed("genesis header")),
+    }
+}
+
+/// Checks that the receipt of a commit is of the batch that was sent; gives its checkpoint.
+pub(crate) fn check_receipt(
+    key: &VerifierKey,
+    map: &ShardMap,
+    sent: &Sent<'_>,
+    response: &v1::CommitResponse,
+) -> Result<Checkpoint, Error> {
     let verified = check::verify(&response.receipt, key, None)?;
     let Claim::Receipt(claim) = &verified.claim else { return Err(Error::Untrusted("the proof is of another kind")) };
     let header = Header::decode(&response.header).map_err(|_| Error::Malformed("header"))?;
     ensure(claim.header == header, "the receipt is of another version")?;
     let same_stamp = response.stamp.as_ref().is_some_and(|stamp| same(header.stamp, stamp));
     ensure(same_stamp, "the receipt is of another version")?;
+    ensure(map.hash() == header.shard_map, "the genesis header that was shown has other shards")?;
+    ensure(claim.batch == sent.entry(map), "the receipt is of another batch")?;
     Ok(verified.checkpoint)
+}
+
+fn malformed(error: coppice_types::codec::Error) -> Error {
+    Error::Unproven(check::Failure { step: check::Step::Format, cause: check::Cause::Codec(error) })
 }
 
 fn check_keys(

@@ -110,6 +110,7 @@ fn proven(verified: &Verified<'_>, output: Output) -> Result<Map<String, Value>,
         Claim::Standing(claim) => {
             object.insert("kind".to_owned(), json!("standing"));
             object.insert("old_size".to_owned(), json!(claim.old_size));
+            object.insert("old_root".to_owned(), json!(claim.old_root.to_string()));
             let pairs = claim.epochs.pairs().iter();
             let pairs: Vec<Value> = pairs.map(|pair| json!({ "epoch": pair.epoch.0, "base": pair.base.0 })).collect();
             object.insert("epochs".to_owned(), Value::Array(pairs));
@@ -214,7 +215,10 @@ fn describe(object: &Map<String, Value>, verified: &Verified<'_>, examined: Opti
         },
         Claim::Receipt(claim) => format!("the batch of metadata hash {} was committed", claim.batch.metadata),
         Claim::Standing(claim) => {
-            format!("the log of {} entries goes on from that of {}", verified.checkpoint.size, claim.old_size)
+            format!(
+                "the log of {} entries goes on from that of {} entries with root {}",
+                verified.checkpoint.size, claim.old_size, claim.old_root
+            )
         }
     };
     let stands = verified

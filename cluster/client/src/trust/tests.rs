@@ -1,10 +1,9 @@
 //! A model ledger answers honestly, then lies in each way that a proof of something else could cover.
 
-use coppice_types::{Change, ClusterId, Operation, Params};
+use coppice_types::{Change as Changed, ClusterId, Operation, Params};
 use coppice_verify::{
     note::SignerKey,
     replay::{Commit, Ledger},
-    shard_map::ShardMap,
 };
 
 use super::*;
@@ -14,14 +13,41 @@ struct Scene {
     key: VerifierKey,
 }
 
+/// What each version writes, 0 first.
+fn of_round(round: u8) -> Commit {
+    let put = |key: &[u8]| Operation { key: key.to_vec(), change: Changed::Put(vec![round; 3]) };
+    let operations = vec![put(b"x"), put(b"a"), put(b"b"), put(&[b'c', round])];
+    Commit { operations, ..Commit::default() }
+}
+
+fn in_session(round: u8) -> Commit {
+    let session = Some((SessionId([6; 16]), u64::from(round) + 1));
+    let operations = vec![Operation { key: b"gone".to_vec(), change: Changed::Delete }];
+    Commit { session, operations, metadata: vec![round] }
+}
+
+/// The same, as a client sends it.
+fn on_the_wire(commit: &Commit) -> v1::Batch {
+    let operation = |it: &Operation| v1::Operation {
+        key: it.key.clone().into(),
+        change: Some(match &it.change {
+            Changed::Put(value) => Change::Put(value.clone().into()),
+            Changed::Delete => Change::Delete(true),
+        }),
+    };
+    v1::Batch {
+        operations: commit.operations.iter().map(operation).collect(),
+        metadata: commit.metadata.clone().into(),
+        ..v1::Batch::default()
+    }
+}
+
 impl Scene {
     fn new() -> Self {
         let map = ShardMap::from_splits(&[b"m".to_vec()]).expect("one split");
         let mut ledger = Ledger::new("model", ClusterId([7; 16]), &[1; 32], &Params::default(), map);
         for round in 0..3_u8 {
-            let put = |key: &[u8]| Operation { key: key.to_vec(), change: Change::Put(vec![round; 3]) };
-            let operations = vec![put(b"a"), put(b"b"), put(&[b'c', round]), put(b"x")];
-            ledger.commit(&[Commit { operations, ..Commit::default() }]).expect("a batch");
+            ledger.commit(&[in_session(round), of_round(round)]).expect("two batches");
         }
         let key = ledger.key.verifier().clone();
         Self { ledger, key }
@@ -40,8 +66,22 @@ impl Scene {
     ) -> Result<(), Error> {
         let keys: Vec<bytes::Bytes> = keys.iter().map(|key| bytes::Bytes::copy_from_slice(key)).collect();
         let at = v1::Stamp { epoch: 0, version };
-        let proof = self.proof(proven.0, proven.1);
-        check_read(&self.key, &Question::Keys(&keys), Some(&at), records, Some(&at), &proof).map(drop)
+        let options = v1::ReadOptions { at: Some(at), ..v1::ReadOptions::default() };
+        let (question, proof) = (Question::Keys(&keys), self.proof(proven.0, proven.1));
+        let read = Read { question, options: &options, records, read_at: Some(&at), proof: &proof, seen: 0 };
+        check_read(&self.key, &read).map(drop)
+    }
+
+    /// Asks for `a` with these options after so much of the log was seen, and is answered by the record at `stamp`.
+    fn check_place(&self, options: &v1::ReadOptions, seen: u64, stamp: Stamp) -> Result<(), Error> {
+        let proof = self.ledger.prove_keys(stamp, &[b"a"], true).encode().expect("a small file");
+        let at = v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 };
+        let round = u8::try_from(stamp.version.0).expect("few") - 1;
+        let records = [v1::Record { last_changed: Some(at), ..present(b"a", round, stamp.version.0) }];
+        let keys = [Bytes::from_static(b"a")];
+        let question = Question::Keys(&keys);
+        let read = Read { question, options, records: &records, read_at: Some(&at), proof: &proof, seen };
+        check_read(&self.key, &read).map(drop)
     }
 
     fn check_range(
@@ -54,7 +94,9 @@ impl Scene {
         let proof =
             self.ledger.prove_range(Stamp::new(0, 3), proven.0, Some(proven.1), true).encode().expect("a small file");
         let question = Question::Range { low: asked.0, high: Some(asked.1), limit: asked.2 };
-        check_read(&self.key, &question, Some(&at), records, Some(&at), &proof).map(drop)
+        let options = v1::ReadOptions::default();
+        let read = Read { question, options: &options, records, read_at: Some(&at), proof: &proof, seen: 0 };
+        check_read(&self.key, &read).map(drop)
     }
 }
 
@@ -123,7 +165,9 @@ fn lies_about_keys_are_not_believed() {
     assert!(matches!(result, Err(Error::Untrusted(_))), "an answer too few");
     let other = SignerKey::from_seed(scene.key.name(), &[3; 32]).expect("the name is one");
     let keys = [bytes::Bytes::from_static(b"a")];
-    let result = check_read(other.verifier(), &Question::Keys(&keys), None, &[honest], None, &scene.proof(3, &[b"a"]));
+    let (question, options, proof) = (Question::Keys(&keys), v1::ReadOptions::default(), scene.proof(3, &[b"a"]));
+    let read = Read { question, options: &options, records: &[honest], read_at: None, proof: &proof, seen: 0 };
+    let result = check_read(other.verifier(), &read);
     assert!(matches!(result, Err(Error::Unproven(_))), "another key");
 }
 
@@ -147,20 +191,85 @@ fn lies_about_ranges_are_not_believed() {
 }
 
 #[test]
-fn a_receipt_is_of_the_version_that_was_answered() {
+fn head_is_the_newest_version_and_no_older_view_than_was_seen() {
     let scene = Scene::new();
-    let receipt = |version| scene.ledger.receipt(Stamp::new(0, version), 0).encode().expect("a small file");
+    let size = scene.ledger.headers.len() as u64;
+    let head = v1::ReadOptions::default();
+    scene.check_place(&head, size, Stamp::new(0, 3)).expect("head");
+    let untrusted = |options: &v1::ReadOptions, seen, stamp| {
+        let result = scene.check_place(options, seen, stamp);
+        assert!(matches!(result, Err(Error::Untrusted(_))), "{options:?} {seen} {stamp}: {result:?}");
+    };
+    untrusted(&head, size, Stamp::new(0, 2));
+    // A view of before what was seen is no linearizable answer, unless that was not asked for.
+    untrusted(&head, size + 1, Stamp::new(0, 3));
+    let named = v1::ReadOptions { at: Some(v1::Stamp { epoch: 0, version: 2 }), ..head };
+    untrusted(&named, size + 1, Stamp::new(0, 2));
+    for behind in [v1::ReadOptions { stale_ok: true, ..head }, v1::ReadOptions { cosigned: true, ..head }] {
+        scene.check_place(&behind, size + 1, Stamp::new(0, 3)).expect("it may be behind");
+    }
+}
+
+#[test]
+fn a_version_of_another_epoch_is_not_the_one_that_was_asked_for() {
+    let mut scene = Scene::new();
+    scene.ledger.roll_back(Version(2));
+    scene.ledger.commit(&[of_round(2)]).expect("a batch");
+    let at = |epoch, version| v1::ReadOptions { at: Some(v1::Stamp { epoch, version }), ..v1::ReadOptions::default() };
+    scene.check_place(&at(1, 3), 0, Stamp::new(1, 3)).expect("its name");
+    scene.check_place(&at(0, 2), 0, Stamp::new(0, 2)).expect("its name");
+    scene.check_place(&at(1, 2), 0, Stamp::new(0, 2)).expect("the rollback's target by its new name");
+    let any = v1::ReadOptions { any_epoch: true, ..at(0, 3) };
+    scene.check_place(&any, 0, Stamp::new(1, 3)).expect("whatever stands there");
+    for (asked, shown) in [((0, 3), Stamp::new(1, 3)), ((1, 1), Stamp::new(0, 1)), ((2, 2), Stamp::new(0, 2))] {
+        let result = scene.check_place(&at(asked.0, asked.1), 0, shown);
+        assert!(matches!(result, Err(Error::Untrusted(_))), "{asked:?} {shown}: {result:?}");
+    }
+}
+
+#[test]
+fn a_receipt_is_of_the_version_that_was_answered_and_of_the_batch_that_was_sent() {
+    let scene = Scene::new();
+    let map = &scene.ledger.shard_map;
+    let receipt = |version, index| scene.ledger.receipt(Stamp::new(0, version), index).encode().expect("a small file");
     let mut response = v1::CommitResponse {
         stamp: Some(v1::Stamp { epoch: 0, version: 3 }),
         header: scene.ledger.newest().encode().into(),
-        receipt: receipt(3).into(),
+        receipt: receipt(3, 1).into(),
         ..v1::CommitResponse::default()
     };
-    check_receipt(&scene.key, &response).expect("an honest receipt");
-    response.receipt = receipt(2).into();
-    assert!(matches!(check_receipt(&scene.key, &response), Err(Error::Untrusted(_))));
+    let check = |commit: &Commit, response: &v1::CommitResponse| {
+        let batch = on_the_wire(commit);
+        check_receipt(&scene.key, map, &Sent { session: commit.session, batch: &batch }, response)
+    };
+    let untrusted = |commit: &Commit, response: &v1::CommitResponse| {
+        assert!(matches!(check(commit, response), Err(Error::Untrusted(_))), "{commit:?}");
+    };
+    let (sent, numbered) = (of_round(2), in_session(2));
+    check(&sent, &response).expect("an honest receipt");
+    // Whatever is committed instead of it, or in its place in the version.
+    let mut shorter = sent.clone();
+    shorter.operations.pop();
+    let mut turned = sent.clone();
+    turned.operations.swap(1, 2);
+    let noted = Commit { metadata: b"why".to_vec(), ..sent.clone() };
+    let session = Some((SessionId([6; 16]), 3));
+    for other in [of_round(1), shorter, turned, noted, Commit { session, ..sent.clone() }, numbered.clone()] {
+        untrusted(&other, &response);
+    }
+    let other_map = ShardMap::from_splits(&[]).expect("no split");
+    let batch = on_the_wire(&sent);
+    let result = check_receipt(&scene.key, &other_map, &Sent { session: None, batch: &batch }, &response);
+    assert!(matches!(result, Err(Error::Untrusted(_))), "a map that is not the ledger's");
+    response.receipt = receipt(3, 0).into();
+    check(&numbered, &response).expect("an honest receipt");
+    for (number, id) in [(2, 6), (4, 6), (3, 7)] {
+        untrusted(&Commit { session: Some((SessionId([id; 16]), number)), ..numbered.clone() }, &response);
+    }
+    response.receipt = receipt(2, 1).into();
+    untrusted(&of_round(1), &response);
     response.receipt = scene.proof(3, &[b"a"]).into();
-    assert!(matches!(check_receipt(&scene.key, &response), Err(Error::Untrusted(_))));
-    response.receipt = bytes::Bytes::new();
-    assert!(matches!(check_receipt(&scene.key, &response), Err(Error::Unproven(_))));
+    untrusted(&sent, &response);
+    response.receipt = Bytes::new();
+    assert!(matches!(check(&sent, &response), Err(Error::Unproven(_))));
 }
