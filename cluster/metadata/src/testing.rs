@@ -21,6 +21,8 @@ const LOOKS_MAX: u32 = 3000;
 /// Where clients connect, and members among themselves.
 const CLIENT_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
+/// Where a member that asks its clients for certificates tells anyone of its health.
+const HEALTH_PORT: u16 = 2381;
 
 /// Where the pinned etcd lies; it is built if need be.
 ///
@@ -43,6 +45,7 @@ pub fn etcd_binary() -> &'static Path {
 pub struct Etcd {
     directory: PathBuf,
     members: Vec<Process>,
+    tls: bool,
 }
 
 #[derive(Debug)]
@@ -58,6 +61,19 @@ impl Etcd {
     /// If it does not start.
     #[must_use]
     pub fn start(directory: &Path, members: usize) -> Self {
+        Self::start_with(directory, members, false)
+    }
+
+    /// The same, and it serves only who shows a certificate of the authority in [`Etcd::certificates`].
+    ///
+    /// # Panics
+    /// If it does not start, or `scripts/certificates.sh` fails.
+    #[must_use]
+    pub fn start_with_tls(directory: &Path, members: usize) -> Self {
+        Self::start_with(directory, members, true)
+    }
+
+    fn start_with(directory: &Path, members: usize, tls: bool) -> Self {
         // Processes of tests differ in the middle, members in the end: no two share an address and its ports.
         static LAST: AtomicU8 = AtomicU8::new(0);
         let [_, _, high, low] = std::process::id().to_be_bytes();
@@ -65,8 +81,12 @@ impl Etcd {
             let last = LAST.fetch_add(1, Ordering::Relaxed) + 1;
             Process { address: Ipv4Addr::new(127, high | 0x80, low, last), child: None }
         };
-        let mut etcd = Self { directory: directory.to_owned(), members: (0..members).map(|_| process()).collect() };
+        let mut etcd =
+            Self { directory: directory.to_owned(), members: (0..members).map(|_| process()).collect(), tls };
         for index in 0..members {
+            if tls {
+                certify(&etcd.certificates(), &format!("member-{index}"), &etcd.members[index].address.to_string());
+            }
             etcd.launch(index);
         }
         etcd.wait();
@@ -76,7 +96,18 @@ impl Etcd {
     /// Where clients connect.
     #[must_use]
     pub fn endpoints(&self) -> Vec<String> {
-        self.members.iter().map(|member| client_url(member.address)).collect()
+        self.members.iter().map(|member| self.client_url(member.address)).collect()
+    }
+
+    /// Where `ca.pem` lies, and each member's certificate and key.
+    #[must_use]
+    pub fn certificates(&self) -> PathBuf {
+        self.directory.join("tls")
+    }
+
+    fn client_url(&self, address: Ipv4Addr) -> String {
+        let scheme = if self.tls { "https" } else { "http" };
+        format!("{scheme}://{address}:{CLIENT_PORT}")
     }
 
     /// Where a member keeps its data.
@@ -97,9 +128,18 @@ impl Etcd {
     fn launch(&mut self, index: usize) {
         let named = |(index, member): (usize, &Process)| format!("m{index}={}", peer_url(member.address));
         let all: Vec<_> = self.members.iter().enumerate().map(named).collect();
-        let (client, peer) = (client_url(self.members[index].address), peer_url(self.members[index].address));
+        let address = self.members[index].address;
+        let (client, peer) = (self.client_url(address), peer_url(address));
         let log = fs::File::create(self.directory.join(format!("member-{index}.log"))).expect("a file for its log");
-        let child = Command::new(etcd_binary())
+        let mut command = Command::new(etcd_binary());
+        if self.tls {
+            let file = |name: String| self.certificates().join(name);
+            command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(file("ca.pem".to_owned()));
+            command.arg("--cert-file").arg(file(format!("member-{index}.pem")));
+            command.arg("--key-file").arg(file(format!("member-{index}.key")));
+            command.args(["--listen-metrics-urls", &format!("http://{address}:{HEALTH_PORT}")]);
+        }
+        let child = command
             .args(["--name", &format!("m{index}")])
             .arg("--data-dir")
             .arg(self.data(index))
@@ -119,7 +159,7 @@ impl Etcd {
     fn wait(&mut self) {
         let mut looks = 0;
         for index in 0..self.members.len() {
-            while self.members[index].child.is_some() && !is_healthy(self.members[index].address) {
+            while self.members[index].child.is_some() && !self.is_healthy(index) {
                 let child = self.members[index].child.as_mut().expect("checked above");
                 let ended = child.try_wait().expect("a child of ours");
                 let log = || fs::read_to_string(self.directory.join(format!("member-{index}.log")));
@@ -128,6 +168,10 @@ impl Etcd {
                 sleep(LOOK);
             }
         }
+    }
+
+    fn is_healthy(&self, index: usize) -> bool {
+        is_healthy(self.members[index].address, if self.tls { HEALTH_PORT } else { CLIENT_PORT })
     }
 
     /// `kill -9`; the data stay.
@@ -188,8 +232,14 @@ impl Drop for Etcd {
     }
 }
 
-fn client_url(address: Ipv4Addr) -> String {
-    format!("http://{address}:{CLIENT_PORT}")
+/// Makes `NAME.pem` and `NAME.key` in a directory, of the authority there, which is made if need be.
+///
+/// # Panics
+/// If `scripts/certificates.sh` fails, with what it said.
+pub fn certify(directory: &Path, name: &str, host: &str) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/certificates.sh");
+    let made = Command::new(&script).arg(directory).args([name, host]).output().expect("the script runs");
+    assert!(made.status.success(), "{}: {}", script.display(), String::from_utf8_lossy(&made.stderr));
 }
 
 fn peer_url(address: Ipv4Addr) -> String {
@@ -197,11 +247,11 @@ fn peer_url(address: Ipv4Addr) -> String {
 }
 
 /// Asks `/health`, which a member answers with 200 only if it could write to the cluster.
-fn is_healthy(address: Ipv4Addr) -> bool {
+fn is_healthy(address: Ipv4Addr, port: u16) -> bool {
     use io::{Read, Write};
     let ask = || -> io::Result<Vec<u8>> {
         let limit = Duration::from_secs(2);
-        let mut connection = TcpStream::connect_timeout(&SocketAddr::from((address, CLIENT_PORT)), limit)?;
+        let mut connection = TcpStream::connect_timeout(&SocketAddr::from((address, port)), limit)?;
         connection.set_read_timeout(Some(limit))?;
         connection.write_all(b"GET /health HTTP/1.0\r\nHost: etcd\r\n\r\n")?;
         let mut answer = Vec::new();

@@ -1,17 +1,17 @@
 //! The store on real etcd: the suite that every implementation passes, and what only etcd can do to us: to be killed, paused, wiped, set
 //! back to an older state, compacted under a watch, or to lose a member.
 
-use std::{sync::Arc, time::Duration};
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use coppice_metadata::{
     Candidate, Change, Error, EtcdOptions, EtcdStore, EtcdTls, Kind, Leader, LeaseId, Member, Metadata, Presence,
     Revision,
     suite::{self, Harness, TTL},
-    testing::Etcd,
+    testing::{Etcd, certify},
 };
 use coppice_types::ClusterId;
-use etcd_client::Client;
+use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
 use tempfile::TempDir;
 
 /// A wait longer than this is a failure.
@@ -23,13 +23,30 @@ struct World {
     etcd: Etcd,
     directory: TempDir,
     cluster: ClusterId,
+    tls: Option<EtcdTls>,
+}
+
+/// The authority in a directory, and the certificate of this name.
+fn identity(directory: &Path, name: Option<&str>) -> EtcdTls {
+    let read = |file: String| fs::read(directory.join(file)).expect("the script made it");
+    let identity = name.map(|name| (read(format!("{name}.pem")), read(format!("{name}.key"))));
+    EtcdTls { ca: read("ca.pem".to_owned()), identity, domain: None }
 }
 
 impl World {
     fn new(members: usize) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let etcd = Etcd::start(directory.path(), members);
-        Self { etcd, directory, cluster: ClusterId([1; 16]) }
+        Self { etcd, directory, cluster: ClusterId([1; 16]), tls: None }
+    }
+
+    /// An etcd that asks for certificates, and one for us.
+    fn with_tls() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let etcd = Etcd::start_with_tls(directory.path(), 1);
+        certify(&etcd.certificates(), "client", "client.example");
+        let tls = Some(identity(&etcd.certificates(), Some("client")));
+        Self { etcd, directory, cluster: ClusterId([1; 16]), tls }
     }
 
     fn store(&self) -> Arc<dyn Metadata> {
@@ -37,11 +54,16 @@ impl World {
     }
 
     fn options(&self) -> EtcdOptions {
-        EtcdOptions::new(self.etcd.endpoints(), self.cluster)
+        EtcdOptions { tls: self.tls.clone(), ..EtcdOptions::new(self.etcd.endpoints(), self.cluster) }
     }
 
     async fn client(&self) -> Client {
-        Client::connect(self.etcd.endpoints(), None).await.expect("connects")
+        let secured = |tls: &EtcdTls| {
+            let (certificate, key) = tls.identity.as_ref().expect("ours has one");
+            let options = TlsOptions::new().ca_certificate(Certificate::from_pem(&tls.ca));
+            ConnectOptions::new().with_tls(options.identity(Identity::from_pem(certificate, key)))
+        };
+        Client::connect(self.etcd.endpoints(), self.tls.as_ref().map(secured)).await.expect("connects")
     }
 
     /// Makes etcd forget the changes up to now.
@@ -81,7 +103,16 @@ impl Harness for Shared {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_suite_passes() {
-    let world = Arc::new(tokio::sync::Mutex::new(World::new(1)));
+    run_suite(World::new(1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_suite_passes_over_tls_with_client_certificates() {
+    run_suite(World::with_tls()).await;
+}
+
+async fn run_suite(world: World) {
+    let world = Arc::new(tokio::sync::Mutex::new(world));
     let mut number = 0;
     suite::run(|| {
         number += 1;
@@ -376,6 +407,31 @@ async fn an_etcd_with_passwords_serves_who_has_one_over_its_restarts_too() {
     at_last("to keep alive", || store.keep_alive(lease)).await;
     at_last("to register", || store.register(lease, member("b"))).await;
     assert_eq!(store.snapshot().await.expect("answers").members, [member("a"), member("b")]);
+}
+
+/// Both sides ask for a certificate of their authority, and for the name by which etcd is reached.
+#[tokio::test]
+async fn an_etcd_that_asks_for_certificates_serves_who_has_one_and_is_believed_by_its_own() {
+    let world = World::with_tls();
+    let store = world.store();
+    let lease = long_lease(&store).await;
+    store.register(lease, member("a")).await.expect("registers");
+    let ours = world.tls.clone().expect("it has TLS");
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    certify(elsewhere.path(), "client", "client.example");
+    let strange = identity(elsewhere.path(), Some("client"));
+    let refused = [
+        ("no certificate", EtcdTls { identity: None, ..ours.clone() }),
+        ("a certificate of another authority", EtcdTls { identity: strange.identity.clone(), ..ours.clone() }),
+        ("another authority is believed", EtcdTls { ca: strange.ca, ..ours.clone() }),
+        ("another name is expected", EtcdTls { domain: Some("etcd.example".to_owned()), ..ours }),
+    ];
+    for (case, tls) in refused {
+        let store = EtcdStore::connect(EtcdOptions { tls: Some(tls), ..world.options() }).expect("connects later");
+        let answer = store.snapshot().await;
+        assert!(matches!(answer, Err(Error::Unavailable(_))), "{case}: {answer:?}");
+    }
+    assert_eq!(store.snapshot().await.expect("answers").members, [member("a")]);
 }
 
 #[tokio::test]
