@@ -4,7 +4,8 @@
 //!   name and its address.
 //! - What is certainly not done (`NOT_LEADER`, no connection) is tried again with whoever leads by then, until the request's
 //!   deadline. So is what may be done, if the request can be sent twice; else its client hears that the outcome is unknown.
-//! - A stream of writes is passed on as it is; when it breaks, its writer resumes it.
+//! - A stream of writes is passed on as it is, nothing of it read ahead of the leader; it ends when the leader is lost or replaced, and its
+//!   writer resumes it.
 //! - What is under way is bounded in number and bytes, and the deadline goes with the request.
 
 use std::{
@@ -14,14 +15,18 @@ use std::{
     time::Duration,
 };
 
-use coppice_proto::{Channel, status, v1::ledger_client::LedgerClient};
+use coppice_proto::{
+    Channel, status,
+    v1::{self, ledger_client::LedgerClient},
+};
 use coppice_types::{ErrorKind, Reason};
 use prost::Message;
 use tokio::{
     sync::Semaphore,
     time::{Instant, sleep, timeout, timeout_at},
 };
-use tonic::{Code, Request, Response, Status, metadata::MetadataMap};
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Code, Request, Response, Status, Streaming, metadata::MetadataMap};
 
 use crate::exec::context::{Context, Leadership};
 
@@ -162,20 +167,68 @@ impl Forward {
     }
 }
 
+/// A coordinator that leads.
+pub struct Leader {
+    name: String,
+    client: LedgerClient<Channel>,
+}
+
 impl Forward {
-    /// The coordinator to which a stream of writes goes; `None` if it is this one. What breaks off is not tried again: only its
-    /// writer knows what was answered.
+    /// The coordinator to which a stream of writes goes; `None` if it is this one.
     ///
     /// # Errors
     /// `NOT_LEADER` for a stream that was forwarded before, or if none is known to lead that could be reached.
-    pub fn leader(&self, metadata: &MetadataMap) -> Result<Option<LedgerClient<Channel>>, Status> {
+    pub fn leader(&self, metadata: &MetadataMap) -> Result<Option<Leader>, Status> {
         let shared = &*self.shared;
         let leader = shared.context.leadership.borrow().clone();
         match shared.way(&leader, metadata.get(FORWARDED).is_some())? {
             Way::Here => Ok(None),
-            Way::There(_, channel) => Ok(Some(shared.client(channel))),
+            Way::There(name, channel) => Ok(Some(Leader { name, client: shared.client(channel) })),
             Way::Nowhere => Err(shared.not_leader()),
         }
+    }
+
+    /// Passes a stream of writes on; gives the leader's answers. What breaks off is not tried again: only the writer knows what was
+    /// answered.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE` if the leader is lost before it answers at all.
+    pub async fn pass(
+        &self,
+        Leader { name, mut client }: Leader,
+        batches: Streaming<v1::CommitStreamRequest>,
+    ) -> Result<impl Stream<Item = Result<v1::CommitStreamResponse, Status>> + Send + use<>, Status> {
+        let shared = self.shared.clone();
+        // A leader that stands still breaks no connection.
+        let mut replaced = Box::pin(async move { shared.replaced(&name).await });
+        // The leader hears the end of a stream that its writer broke off, and answers what it has.
+        let batches = batches.map_while(Result::ok);
+        let answers = tokio::select! {
+            biased;
+            answers = client.commit_stream(marked(batches)) => answers.map_err(lost)?.into_inner(),
+            () = &mut replaced => return Err(lost(Status::unavailable("another coordinator leads now"))),
+        };
+        Ok(futures::stream::unfold(Some((answers, replaced)), async |state| {
+            let (mut answers, mut replaced) = state?;
+            let answer = tokio::select! {
+                biased;
+                answer = answers.message() => answer.map_err(lost).transpose()?,
+                () = &mut replaced => Err(lost(Status::unavailable("another coordinator leads now"))),
+            };
+            let open = answer.is_ok();
+            Some((answer, open.then_some((answers, replaced))))
+        }))
+    }
+}
+
+/// What the writer of a stream hears: the leader's refusal, or that it was lost.
+fn lost(error: Status) -> Status {
+    match judge(error) {
+        Failure::Unknown(error) | Failure::NotDone(error) if status::reason(&error).is_none() => {
+            let message = format!("the leading coordinator was lost, resume the stream: {}", error.message());
+            status::refuse(Reason::Unavailable, message)
+        }
+        Failure::NotDone(error) | Failure::Unknown(error) | Failure::Final(error) => error,
     }
 }
 

@@ -100,7 +100,7 @@ impl Service {
         let (root, views) = Root::new(links.clone(), limits.root_timeout);
         let mut tasks = JoinSet::new();
         tasks.spawn(views);
-        let commands = mpsc::channel(limits.queue_max);
+        let commands = mpsc::channel(limits.queue_max + exec::TASKS_MAX);
         let context = Arc::new(Context::new(name, links, root, signing_key, limits, clock, rng));
         let stop = Arc::new(watch::Sender::new(false));
         let handle = Handle { context: context.clone(), stop: stop.clone() };

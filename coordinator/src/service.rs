@@ -39,7 +39,8 @@ pub struct Api {
     context: Arc<Context>,
     reads: Reads,
     commands: mpsc::Sender<Command>,
-    /// Bytes of batches that may wait or be under way.
+    /// Batches that may wait or be under way, and their bytes.
+    places: Arc<Semaphore>,
     room: Arc<Semaphore>,
     genesis: Arc<OnceCell<(Params, Leaves)>>,
     forward: Forward,
@@ -54,7 +55,8 @@ impl Api {
     /// `message_bytes` is the size of the largest message: one always fits the queue.
     pub fn new(context: Arc<Context>, commands: mpsc::Sender<Command>, message_bytes: usize, forward: Forward) -> Self {
         let room = Arc::new(Semaphore::new(message_bytes.max(context.limits.queue_bytes_max as usize)));
-        Self { reads: Reads::new(context.clone()), context, commands, room, genesis: Arc::default(), forward }
+        let places = Arc::new(Semaphore::new(context.limits.queue_max));
+        Self { reads: Reads::new(context.clone()), context, commands, places, room, genesis: Arc::default(), forward }
     }
 
     /// Parameters and shards of the ledger: from the first view, since they never change.
@@ -69,12 +71,14 @@ impl Api {
 
     fn send(&self, command: Command) -> Result<(), Status> {
         self.commands.try_send(command).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => {
-                let message = format!("queue_max is {}: too many batches wait", self.context.limits.queue_max);
-                status::refuse(Reason::ResourceExhausted, message)
-            }
+            mpsc::error::TrySendError::Full(_) => self.full(),
             mpsc::error::TrySendError::Closed(_) => stopping(),
         })
+    }
+
+    fn full(&self) -> Status {
+        let message = format!("queue_max is {}: too many batches wait; try again later", self.context.limits.queue_max);
+        status::refuse(Reason::ResourceExhausted, message)
     }
 
     /// The bounds that it works in.
@@ -100,11 +104,12 @@ impl Api {
         want_receipt: bool,
         limit: Duration,
     ) -> Result<oneshot::Receiver<Result<v1::CommitResponse, Status>>, Status> {
-        let permit = self.room.clone().acquire_many_owned(weight(&request)).await.map_err(|_| stopping())?;
-        let place = self.commands.reserve().await.map_err(|_| stopping())?;
+        let place = self.places.clone().acquire_owned().await.map_err(|_| stopping())?;
+        let room = self.room.clone().acquire_many_owned(weight(&request)).await.map_err(|_| stopping())?;
+        let slot = self.commands.reserve().await.map_err(|_| stopping())?;
         let (reply, receive) = oneshot::channel();
         let deadline = Instant::now() + limit;
-        place.send(Command::Commit(Entry { request, reply, deadline, want_receipt, _permit: permit }));
+        slot.send(Command::Commit(Entry { request, reply, deadline, want_receipt, _permits: [place, room] }));
         Ok(receive)
     }
 
@@ -115,13 +120,15 @@ impl Api {
         want_receipt: bool,
         limit: Duration,
     ) -> Result<(Entry, oneshot::Receiver<Result<v1::CommitResponse, Status>>), Status> {
-        let permit = self.room.clone().try_acquire_many_owned(weight(&request)).map_err(|_| {
-            let message = format!("queue_bytes_max is {}: too much waits", self.context.limits.queue_bytes_max);
+        let place = self.places.clone().try_acquire_owned().map_err(|_| self.full())?;
+        let room = self.room.clone().try_acquire_many_owned(weight(&request)).map_err(|_| {
+            let bytes_max = self.context.limits.queue_bytes_max;
+            let message = format!("queue_bytes_max is {bytes_max}: too much waits; try again later");
             status::refuse(Reason::ResourceExhausted, message)
         })?;
         let (reply, receive) = oneshot::channel();
         let deadline = Instant::now() + limit;
-        Ok((Entry { request, reply, deadline, want_receipt, _permit: permit }, receive))
+        Ok((Entry { request, reply, deadline, want_receipt, _permits: [place, room] }, receive))
     }
 
     /// Waits for the sequencer's answer. Without one the outcome is unknown: a session tells later.
@@ -250,19 +257,9 @@ impl Ledger for Api {
         request: Request<Streaming<v1::CommitStreamRequest>>,
     ) -> Answer<Self::CommitStreamStream> {
         let leader = self.forward.leader(request.metadata())?;
-        let (api, mut batches) = (self.clone(), request.into_inner());
-        if let Some(mut leader) = leader {
-            let (feed, forwarded) = mpsc::channel(STREAM_AHEAD);
-            tokio::spawn(async move {
-                // It ends with either side.
-                while let Ok(Some(batch)) = batches.message().await {
-                    if feed.send(batch).await.is_err() {
-                        return;
-                    }
-                }
-            });
-            let answers = leader.commit_stream(forward::marked(ReceiverStream::new(forwarded))).await?;
-            return Ok(Response::new(Box::pin(answers.into_inner())));
+        let (api, batches) = (self.clone(), request.into_inner());
+        if let Some(leader) = leader {
+            return Ok(Response::new(Box::pin(self.forward.pass(leader, batches).await?)));
         }
         stream(move |sink| async move { crate::stream::serve(api, batches, sink).await })
     }

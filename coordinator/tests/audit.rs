@@ -20,11 +20,14 @@ use coppice_verify::{
     replay::Forest,
     shard_map::{StateLeaf, state_root},
 };
-use tokio::time::{sleep, timeout};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 mod common;
 
-use common::{World, commit, delete, put};
+use common::{World, commit, delete, proxy::Fate, put};
 
 type Operations = Vec<(Vec<u8>, RecordBody)>;
 /// Inputs and output of merges.
@@ -197,12 +200,24 @@ async fn every_state_root_follows_from_batches_and_events() {
     let mut running = world.leader().await;
     let sent = Sent::default();
     let routes = Routes(world.map.clone());
-    let writers: Vec<_> =
-        (0..6).map(|seed| tokio::spawn(write(running.client.clone(), routes.clone(), sent.clone(), seed))).collect();
+    let mut writers = JoinSet::new();
+    for seed in 0..6 {
+        writers.spawn(write(running.client.clone(), routes.clone(), sent.clone(), seed));
+    }
     let mut rng = SimRng::new(99);
     let mut round = 0;
-    while writers.iter().any(|writer| !writer.is_finished()) {
-        sleep(Duration::from_millis(60 + rng.below(100))).await;
+    let mut reached = world.faults.after(1 + rng.below(30), Fate::Pass);
+    loop {
+        tokio::select! {
+            _ = reached.recv() => reached = world.faults.after(1 + rng.below(30), Fate::Pass),
+            ended = writers.join_next() => match ended {
+                Some(writer) => {
+                    writer.expect("no writer panics");
+                    continue;
+                }
+                None => break,
+            },
+        }
         let mut client = running.client.clone();
         let Ok(head) = client.head(v1::HeadRequest::default()).await else { continue };
         let head = head.into_inner();

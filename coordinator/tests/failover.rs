@@ -2,29 +2,41 @@
 //! acknowledged is lost, and nothing is applied twice.
 
 use std::{
+    convert::Infallible,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
-use coppice_metadata::{EtcdOptions, EtcdStore, Metadata, testing::Etcd};
+use coppice_env::SystemClock;
+use coppice_metadata::{EtcdOptions, EtcdStore, Kind, Member, Metadata, testing::Etcd};
 use coppice_proto::{
     Channel, status,
     v1::{self, ledger_client::LedgerClient},
 };
+use coppice_types::Params;
 use coppice_types::{ErrorKind, Reason};
 use coppice_verify::header::Header;
 use tokio::{
+    sync::watch,
     task::JoinHandle,
     time::{Instant, sleep, timeout},
+};
+use tokio_stream::iter;
+use tonic::{
+    body::Body,
+    codegen::{BoxFuture, Service, http},
+    server::NamedService,
+    transport::Server,
 };
 
 mod common;
 
 use common::{
-    CLUSTER, LIMIT, absent, at, bytes, commit, get, put, reason,
+    CLUSTER, LIMIT, Running, World, absent, at, bytes, commit, get, put, reason,
     team::{NAMES, Team, embedded, fresh_store},
 };
 
@@ -327,4 +339,197 @@ async fn a_real_etcd_is_lost_wiped_and_hands_the_leadership_over() {
     let next = team.leader_but(last).await;
     load.more(20).await;
     load.check(team.client(next)).await;
+}
+
+/// Batches of a stream, from number `from` on. Applied a second time, each would be refused.
+fn stream_of(from: u64, count: u64) -> impl Iterator<Item = v1::CommitStreamRequest> + Send + 'static {
+    (from..=count).map(|number| v1::CommitStreamRequest {
+        session_id: vec![9; 16].into(),
+        number,
+        batch: commit(vec![put(&stream_key(number), "1")], vec![absent(&stream_key(number))]).batch,
+        want_receipt: false,
+    })
+}
+
+fn stream_key(number: u64) -> String {
+    format!("{}-stream-{number}", if number.is_multiple_of(2) { "a" } else { "z" })
+}
+
+/// Writes as a stream through one coordinator, and resumes it under the numbers that were not answered.
+async fn write_stream(
+    mut through: LedgerClient<Channel>,
+    from: u64,
+    count: u64,
+    told: watch::Sender<u64>,
+) -> Vec<v1::CommitResponse> {
+    let mut answers = Vec::new();
+    let mut next = from;
+    let broken = |error: tonic::Status| {
+        let kind = status::kind(&error);
+        assert!(matches!(kind, ErrorKind::Unavailable | ErrorKind::Fenced), "not a refusal: {error:?}");
+    };
+    while next <= count {
+        let mut stream = match through.commit_stream(iter(stream_of(next, count))).await {
+            Ok(stream) => stream.into_inner(),
+            Err(error) => {
+                broken(error);
+                sleep(Duration::from_millis(10)).await;
+                continue;
+            }
+        };
+        loop {
+            match stream.message().await {
+                Ok(Some(answer)) => {
+                    assert_eq!(answer.number, next, "answers come in order");
+                    answers.push(answer.commit.expect("a commit"));
+                    told.send_replace(next);
+                    next += 1;
+                }
+                Ok(None) => break,
+                Err(error) => break broken(error),
+            }
+        }
+    }
+    answers
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_through_another_coordinator_goes_on_whatever_befalls_the_leader() {
+    let mut team = Team::new(embedded()).await;
+    let open = v1::OpenSessionRequest { session_id: vec![9; 16].into() };
+    team.client("a").open_session(open).await.expect("it is opened");
+    let (mut from, mut before) = (1, (0, 0));
+    for blow in [Blow::Killed, Blow::Paused] {
+        let old = team.leader().await;
+        let through = NAMES.into_iter().find(|name| *name != old).expect("there are three");
+        let (told, mut answered) = watch::channel(0);
+        let writer = tokio::spawn(write_stream(team.client(through), from, from + 499, told));
+        let middle = answered.wait_for(|number| *number >= from + 50);
+        timeout(LIMIT, middle).await.expect("it is on its way").expect("the writer lives");
+        match blow {
+            Blow::Killed => team.kill(old),
+            _ => team.pause(old),
+        }
+        let answers = timeout(LIMIT, writer).await.expect("the stream goes on").expect("no writer panics");
+        let new = team.leader_but(old).await;
+        let mut client = team.client(new);
+        for (number, answer) in (from..).zip(&answers) {
+            let stamp = answer.stamp.expect("a stamp");
+            let record = client.get(get(&stream_key(number), None)).await.expect("it is read").into_inner().record;
+            assert_eq!(record.expect("a record").last_changed, Some(stamp), "applied once, where it was answered");
+            assert!((stamp.epoch, stamp.version) >= before, "number {number} is applied after the one before it");
+            before = (stamp.epoch, stamp.version);
+        }
+        from += 500;
+        match blow {
+            Blow::Killed => team.start(old),
+            _ => team.resume(old),
+        }
+    }
+    let leads = team.leader().await;
+    check_log(&mut team.client(leads)).await;
+}
+
+/// Stands in the place of a leader: refuses calls, and never reads a stream.
+#[derive(Clone, Default)]
+struct Deaf {
+    /// Paths and headers of the calls that came.
+    calls: Arc<Mutex<Vec<(String, http::HeaderMap)>>>,
+}
+
+impl NamedService for Deaf {
+    const NAME: &'static str = "coppice.v1.Ledger";
+}
+
+impl Service<http::Request<Body>> for Deaf {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let path = request.uri().path().to_owned();
+        let is_stream = path.ends_with("CommitStream");
+        self.calls.lock().expect("no holder panics").push((path, request.headers().clone()));
+        Box::pin(async move {
+            if is_stream {
+                let _unread = request;
+                std::future::pending::<()>().await;
+            }
+            Ok(status::refuse(Reason::ResourceExhausted, "refused").into_http())
+        })
+    }
+}
+
+/// A coordinator that has been told that `Deaf` leads.
+async fn behind_a_deaf_leader() -> (World, Running, Deaf) {
+    let world = World::of(1, &[], Params::default()).await;
+    let (deaf, store) = (Deaf::default(), fresh_store());
+    let lease = store.grant(Duration::from_secs(60)).await.expect("answers");
+    let member = Member { kind: Kind::Coordinator, name: "deaf".to_owned(), address: "deaf".to_owned() };
+    store.register(lease, member).await.expect("answers");
+    store.campaign(lease, "deaf").await.expect("it is the first");
+    let incoming = world.net.listen("deaf");
+    tokio::spawn(Server::builder().add_service(deaf.clone()).serve_with_incoming(incoming));
+    let service = world.joined_service("b", store, Arc::new(SystemClock::new()));
+    let running = world.run("b", service);
+    (world, running, deaf)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forwarded_write_is_marked_and_takes_its_deadline_along() {
+    let (_world, running, deaf) = behind_a_deaf_leader().await;
+    let mut client = running.client.clone();
+    for asked in [Some(Duration::from_secs(7)), None] {
+        let mut request = tonic::Request::new(commit(vec![put("k", "v")], Vec::new()));
+        if let Some(asked) = asked {
+            request.set_timeout(asked);
+        }
+        let refused = timeout(LIMIT, client.commit(request)).await.expect("in time").expect_err("the leader refuses");
+        assert_eq!(reason(&refused), Reason::ResourceExhausted, "the leader's refusal is passed on");
+        let (path, headers) = deaf.calls.lock().expect("no holder panics").pop().expect("it came there");
+        assert_eq!(path, "/coppice.v1.Ledger/Commit");
+        assert!(headers.contains_key("coppice-forwarded"), "{headers:?}");
+        let limit = headers.get("grpc-timeout").and_then(|limit| limit.to_str().ok()).expect("it has a deadline");
+        let (digits, unit) = limit.split_at(limit.len() - 1);
+        let unit_ns = match unit {
+            "S" => 1_000_000_000,
+            "m" => 1_000_000,
+            "u" => 1_000,
+            "n" => 1,
+            unit => panic!("{unit}"),
+        };
+        let left = Duration::from_nanos(digits.parse::<u64>().expect("a number") * unit_ns);
+        // Never more than its client waits, or than this coordinator would.
+        assert!(left <= asked.unwrap_or(Duration::from_secs(33)) && left > Duration::ZERO, "{left:?} of {asked:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_stream_that_the_leader_does_not_read_little_is_taken() {
+    let (_world, running, deaf) = behind_a_deaf_leader().await;
+    let mut client = running.client.clone();
+    client.commit(commit(vec![put("k", "v")], Vec::new())).await.expect_err("it is refused, once there is a leader");
+    let pulled = Arc::new(AtomicU64::new(0));
+    let count = pulled.clone();
+    let value = "v".repeat(256 << 10);
+    let batches = (1..=1000).map(move |number| {
+        count.fetch_add(1, Ordering::Relaxed);
+        let batch = commit(vec![put("k", &value)], Vec::new()).batch;
+        v1::CommitStreamRequest { session_id: vec![9; 16].into(), number, batch, want_receipt: false }
+    });
+    let mut writer = client.clone();
+    let stream = tokio::spawn(async move { writer.commit_stream(iter(batches)).await.map(drop) });
+    // Time in which a reader without bounds would have taken all: the other calls go on.
+    for _ in 0..300 {
+        client.commit(commit(vec![put("k", "v")], Vec::new())).await.expect_err("it is refused");
+    }
+    let came = deaf.calls.lock().expect("no holder panics").iter().any(|(path, _)| path.ends_with("CommitStream"));
+    assert!(came, "the stream is opened there");
+    let pulled = pulled.load(Ordering::Relaxed);
+    assert!((1..=40).contains(&pulled), "{pulled} of 1000 batches were taken");
+    stream.abort();
 }

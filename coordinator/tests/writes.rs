@@ -304,3 +304,67 @@ async fn a_leader_that_falls_silent_is_left_when_another_takes_over() {
         world.nodes[silent].start_replica(replica).await.expect("it starts again");
     }
 }
+
+/// So many batches at once, each with a key of its own and a value of this size, while no version is decided; then all go on. Gives what the
+/// refused ones were told. Those that were taken are written, the refused ones are not.
+async fn crowd(world: &World, batches: usize, refused: usize, value_bytes: usize) -> Vec<String> {
+    let mut client = world.leader().await.client;
+    commit_many(&mut client, 1).await;
+    world.faults.set(|call| if call.name == "prepare" { Fate::Lost } else { Fate::Pass });
+    let mut calls = tokio::task::JoinSet::new();
+    for number in 0..batches {
+        let mut client = client.clone();
+        let batch = commit(vec![put(&format!("key-{number:04}"), &"v".repeat(value_bytes))], Vec::new());
+        calls.spawn(async move { (number, client.commit(batch).await) });
+    }
+    let mut told = Vec::new();
+    let mut written = vec![true; batches];
+    for _ in 0..refused {
+        let ended = timeout(LIMIT, calls.join_next()).await.expect("refused at once").expect("they are more");
+        let (number, answer) = ended.expect("no client panics");
+        let refusal = answer.expect_err("nothing can be decided");
+        assert_eq!(reason(&refusal), Reason::ResourceExhausted, "{refusal}");
+        told.push(refusal.message().to_owned());
+        written[number] = false;
+    }
+    world.faults.clear();
+    while let Some(ended) = timeout(LIMIT, calls.join_next()).await.expect("all are answered") {
+        let (number, answer) = ended.expect("no client panics");
+        answer.unwrap_or_else(|error| panic!("number {number} was taken: {error}"));
+    }
+    for (number, written) in written.into_iter().enumerate() {
+        assert_eq!(value(&mut client, &format!("key-{number:04}")).await.is_some(), written, "number {number}");
+    }
+    told
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_refuses_at_once_and_loses_nothing_that_it_took() {
+    let mut world = small(|world| world.limits.queue_max = 8).await;
+    world.limits.prepare_timeout = LIMIT;
+    let told = crowd(&world, 40, 32, 1).await;
+    assert!(told.iter().all(|told| told.contains("queue_max is 8")), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_is_full_by_bytes_too() {
+    let sizes = (32 << 10, 64 << 10);
+    let params =
+        Params { value_bytes_max: sizes.0, batch_bytes_max: sizes.0, message_bytes_max: sizes.1, ..Params::default() };
+    let mut world = World::of(1, &[], params).await;
+    world.limits.prepare_timeout = LIMIT;
+    world.limits.queue_bytes_max = 1;
+    // One message always fits: the room is that of the largest, with what the transport adds.
+    let room = (64 << 10) + (1 << 20);
+    let fit = room / (30_000 + 8 + 24);
+    let told = crowd(&world, fit + 23, 23, 30_000).await;
+    assert!(told.iter().all(|told| told.contains("queue_bytes_max is 1")), "{told:?}");
+}
+
+/// A connection has 1,024 calls at once, and the rest of them wait with the client: if more came in, some would find the queue full.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_connection_does_not_fill_the_queue() {
+    let mut world = small(|world| world.limits.queue_max = 1024).await;
+    world.limits.prepare_timeout = LIMIT;
+    crowd(&world, 1500, 0, 1).await;
+}

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 
+/// Longest name of a process, in bytes.
+const NAME_BYTES_MAX: usize = 253;
+
 /// The nodes of a cluster by name.
 pub type Nodes = BTreeMap<String, Node>;
 
@@ -19,6 +22,17 @@ pub struct Node {
     pub ordinal: u32,
     /// `HOST:PORT` where others reach it.
     pub address: String,
+}
+
+/// Checks the name of a process, which stands in `setting`.
+///
+/// # Errors
+/// If it is empty or too long.
+pub fn check_name(setting: &str, name: &str) -> Result<(), Failure> {
+    if (1..=NAME_BYTES_MAX).contains(&name.len()) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("{setting}: the name {name:?} has not 1 to {NAME_BYTES_MAX} bytes")))
 }
 
 /// Checks the table of nodes.
@@ -33,6 +47,7 @@ pub fn check_nodes(nodes: &Nodes) -> Result<(), Failure> {
     let mut ordinals = BTreeMap::new();
     let mut addresses = BTreeMap::new();
     for (name, node) in nodes {
+        check_name("nodes", name)?;
         if node.ordinal == 0 {
             return wrong(format!("{name} has ordinal 0; they count from 1"));
         }

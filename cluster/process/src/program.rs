@@ -15,6 +15,12 @@ const AFTER_HELP: &str = "Settings come from the files, then from environment va
                           the parts of a nested key: COPPICE_TLS__CA), then from flags. docs/OPERATIONS.md describes every key.\n\n\
                           Exit codes: 0 stopped in order, 2 wrong configuration, 3 refused (directory in use or another's), 4 failed.";
 
+/// The flags that every process has.
+const LOG_FLAGS: [Flag; 2] = [
+    Flag { name: "log", value: "FILTER", help: "What is logged: a level, or a filter [default: info]" },
+    Flag { name: "log-format", value: "text|json", help: "How a log line looks [default: text]" },
+];
+
 /// A flag for one setting.
 #[derive(Clone, Copy, Debug)]
 pub struct Flag {
@@ -35,8 +41,14 @@ pub struct Program {
     pub version: &'static str,
     /// One sentence.
     pub about: &'static str,
-    /// Settings that have a flag of their own.
+    /// Settings that have a flag of their own, beside those of the log.
     pub flags: &'static [Flag],
+}
+
+impl Program {
+    fn all_flags(&self) -> impl Iterator<Item = &Flag> {
+        self.flags.iter().chain(&LOG_FLAGS)
+    }
 }
 
 /// Settings that a process can start with.
@@ -123,7 +135,7 @@ fn sources(
 ) -> Result<Sources, Failure> {
     let files = matches.get_many::<PathBuf>("config").unwrap_or_default().cloned().collect();
     let mut flags = Vec::new();
-    for flag in program.flags {
+    for flag in program.all_flags() {
         if let Some(value) = matches.get_one::<String>(flag.name) {
             flags.push((flag.name.replace('-', "_"), value.clone()));
         }
@@ -164,7 +176,7 @@ fn command(program: &Program) -> Command {
                 .action(ArgAction::Append)
                 .help("Any setting: --set tls.ca=ca.pem"),
         );
-    for flag in program.flags {
+    for flag in program.all_flags() {
         command = command.arg(Arg::new(flag.name).long(flag.name).value_name(flag.value).help(flag.help));
     }
     command

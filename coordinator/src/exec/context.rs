@@ -30,7 +30,7 @@ const CHECKPOINTS_MAX: usize = 16;
 /// Bounds and deadlines; the defaults suit a cluster in one place.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Most batches that wait for a version.
+    /// Most batches that wait or are being decided.
     pub queue_max: usize,
     /// Most bytes of batches that wait or are being decided.
     pub queue_bytes_max: u32,

@@ -23,5 +23,5 @@ mod standing;
 pub use admin::{AdminRequest, Wanted};
 pub use leader::lead;
 pub use registry::follow;
-pub use sequencer::{Command, Entry};
+pub use sequencer::{Command, Entry, TASKS_MAX};
 pub use stages::{StageCommand, stage_id};

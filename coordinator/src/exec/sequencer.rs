@@ -36,6 +36,9 @@ pub const POLL: Duration = Duration::from_millis(20);
 /// How often the task looks around when nothing happens.
 const IDLE: Duration = Duration::from_millis(500);
 
+/// Most stages, rollbacks and prunes that wait; batches have places of their own.
+pub const TASKS_MAX: usize = 64;
+
 /// Holds a batch's place in the queue.
 pub type Permit = OwnedSemaphorePermit;
 /// Where a commit's answer goes.
@@ -52,8 +55,8 @@ pub struct Entry {
     pub deadline: Instant,
     /// It asks for a receipt.
     pub want_receipt: bool,
-    /// Its place in the queue.
-    pub _permit: Permit,
+    /// Its place in the queue, and its bytes there.
+    pub _permits: [Permit; 2],
 }
 
 impl Entry {
@@ -183,7 +186,9 @@ impl Sequencer {
     }
 
     async fn step(&mut self, commands: &mut mpsc::Receiver<Command>) -> Result<(), Exit> {
-        while let Ok(command) = commands.try_recv() {
+        while self.tasks.len() < TASKS_MAX
+            && let Ok(command) = commands.try_recv()
+        {
             self.take(command);
         }
         while let Ok(event) = self.events.try_recv() {
@@ -274,7 +279,8 @@ impl Sequencer {
             }
             let blocked = entry.request.writes.keys().any(|shard| full.contains(shard));
             let refusal = if blocked {
-                let message = format!("tree_limit is {}, and no merge is built yet", self.params.tree_limit);
+                let message =
+                    format!("tree_limit is {}, and no merge is built yet: try again later", self.params.tree_limit);
                 Refusal::new(Reason::ResourceExhausted, message)
             } else {
                 Refusal::new(Reason::Unavailable, "the batch could not be committed in time; it was not")

@@ -68,16 +68,8 @@ impl Shards {
         command: v1::shard_command_request::Command,
         deadline: Instant,
     ) -> Result<v1::ShardCommandResponse, Status> {
-        let mut repairs = 0;
-        loop {
-            match self.command_once(shard, context, command.clone(), deadline).await {
-                Err(error) if missed(&error) && repairs < REPAIRS_MAX => {
-                    repairs += 1;
-                    self.repair(shard, context, &error, deadline).await?;
-                }
-                answer => return answer,
-            }
-        }
+        let call = || self.command_once(shard, context, command.clone(), deadline);
+        self.repaired(shard, context, deadline, call).await
     }
 
     async fn command_once(
@@ -109,17 +101,29 @@ impl Shards {
         request: v1::PrepareRequest,
         deadline: Instant,
     ) -> Result<v1::PrepareResponse, Status> {
+        let call = |channel| {
+            let (mut client, request) = (self.links.shard(channel), request.clone());
+            async move { client.prepare(request).await }
+        };
+        let context = request.context.clone().unwrap_or_default();
+        let once = || self.links.to_leader(GroupId::Shard(shard), deadline, call);
+        self.repaired(shard, &context, deadline, once).await
+    }
+
+    /// Repeats a call to a shard that missed operations of the root log, once it was given them.
+    async fn repaired<T, F: Future<Output = Result<T, Status>>>(
+        &self,
+        shard: ShardId,
+        context: &v1::ShardContext,
+        deadline: Instant,
+        call: impl Fn() -> F,
+    ) -> Result<T, Status> {
         let mut repairs = 0;
         loop {
-            let call = |channel| {
-                let (mut client, request) = (self.links.shard(channel), request.clone());
-                async move { client.prepare(request).await }
-            };
-            match self.links.to_leader(GroupId::Shard(shard), deadline, call).await {
+            match call().await {
                 Err(error) if missed(&error) && repairs < REPAIRS_MAX => {
                     repairs += 1;
-                    let context = request.context.clone().unwrap_or_default();
-                    self.repair(shard, &context, &error, deadline).await?;
+                    self.repair(shard, context, &error, deadline).await?;
                 }
                 answer => return answer,
             }

@@ -135,7 +135,10 @@ impl Sequencer {
             Some(Verdict::Taken) => {}
             Some(Verdict::Refused(refusal)) => return Ok(Err(self.checked(refusal).await)),
             _ if !full.is_empty() => {
-                let message = format!("tree_limit is {}, and no merge is built yet", self.params.tree_limit);
+                // A merge is built of a state that stands, and the stage below holds an older one.
+                let staged = full.iter().any(|shard| base.shapes.contains_key(shard));
+                let way = if staged { "finalize the stages below and stage again" } else { "try again later" };
+                let message = format!("tree_limit is {}, and no merge is built yet: {way}", self.params.tree_limit);
                 return Ok(Err(status::refuse(Reason::ResourceExhausted, message)));
             }
             _ => return Ok(Err(status::refuse(Reason::Unavailable, "a shard is not ready yet"))),

@@ -13,8 +13,6 @@ use super::{Leaves, Refusal};
 const OVERHEAD_BYTES: u64 = 24;
 /// Bytes of one operation in a kept journal beside its key.
 const JOURNAL_BYTES: u64 = 40;
-/// Bytes of a message that no operation accounts for.
-const MESSAGE_SLACK_BYTES: u64 = 64 << 10;
 
 /// The value of a put.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +98,7 @@ impl Request {
             writes.entry(shard).or_default().push(write);
         }
         limit("batch_bytes_max", params.batch_bytes_max, content)?;
-        limit("message_bytes_max", params.message_bytes_max, bytes + MESSAGE_SLACK_BYTES)?;
+        limit("message_bytes_max", params.message_bytes_max, bytes)?;
         let checks =
             batch.preconditions.into_iter().map(|check| admit_check(check, params)).collect::<Result<Vec<_>, _>>()?;
         involved.extend(checks.iter().map(|check| map.route(&check.key)));

@@ -466,4 +466,7 @@ fn many_small_operations_are_bounded_by_the_message() {
         Request::admit(many, None, &tail().leaves, &Params::default()).expect_err("it does not fit a message");
     assert_eq!(refusal.reason, Reason::LimitExceeded);
     assert!(refusal.message.contains("message_bytes_max"), "{refusal}");
+    // What surrounds the operations has room of its own: a ledger of the smallest messages takes batches, too.
+    let small = Params { value_bytes_max: 8, batch_bytes_max: 16, message_bytes_max: 64, ..Params::default() };
+    Request::admit(batch([put("1234", "12345678")], []), None, &tail().leaves, &small).expect("it fits");
 }

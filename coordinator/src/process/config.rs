@@ -11,9 +11,6 @@ use coppice_types::ClusterId;
 use coppice_verify::cosignature::CosignerKey;
 use serde::{Deserialize, Serialize};
 
-/// Longest name of a coordinator, in bytes.
-const NAME_BYTES_MAX: usize = 253;
-
 /// The command line.
 pub const PROGRAM: Program = Program {
     name: "coppice-coordinator",
@@ -37,8 +34,6 @@ pub const PROGRAM: Program = Program {
             value: "FILE",
             help: "The key that signs checkpoints, as `coppice keygen` makes it",
         },
-        Flag { name: "log", value: "FILTER", help: "What is logged: a level, or a filter [default: info]" },
-        Flag { name: "log-format", value: "text|json", help: "How a log line looks [default: text]" },
     ],
 };
 
@@ -196,9 +191,7 @@ impl Settings for Config {
 
     fn check(&self) -> Result<(), Failure> {
         ledger::check_nodes(&self.nodes)?;
-        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
-            return Err(Failure::usage(format!("name = {:?} has not 1 to {NAME_BYTES_MAX} bytes", self.name)));
-        }
+        ledger::check_name("name", &self.name)?;
         let Store { dir, endpoints, ca, cert, key, user, password_file, .. } = &self.metadata;
         if dir.is_some() != endpoints.is_empty() {
             return Err(Failure::usage("metadata: either dir (an embedded store) or endpoints (etcd)"));

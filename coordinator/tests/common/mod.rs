@@ -225,7 +225,8 @@ impl World {
         Service::new(options).expect("the options are sound")
     }
 
-    fn run(&self, name: &str, (service, handle): (Service, Handle)) -> Running {
+    /// Runs a service in the place of this name.
+    pub fn run(&self, name: &str, (service, handle): (Service, Handle)) -> Running {
         let incoming = self.net.listen(name);
         let task = tokio::spawn(async move {
             service.run(incoming, std::future::pending()).await.expect("the pipes don't fail");

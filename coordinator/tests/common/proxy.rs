@@ -18,6 +18,7 @@ use coppice_proto::{
     },
 };
 use coppice_shard_node::DuplexNet;
+use tokio::sync::mpsc;
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 
 /// A call that passes.
@@ -59,6 +60,25 @@ impl Faults {
     /// From now on this rule holds.
     pub fn set(&self, rule: impl FnMut(Call) -> Fate + Send + 'static) {
         *self.0.lock().expect("no rule panics") = Some(Box::new(rule));
+    }
+
+    /// Lets so many prepares and headers pass, and has what comes after them meet this fate; the receiver hears of each that met it, and of the
+    /// last one that passed.
+    pub fn after(&self, passing: u64, fate: Fate) -> mpsc::UnboundedReceiver<()> {
+        let (tell, told) = mpsc::unbounded_channel();
+        let mut seen = 0;
+        self.set(move |call| {
+            if !matches!(call.name, "prepare" | "append_header") {
+                return Fate::Pass;
+            }
+            seen += 1;
+            if seen >= passing {
+                // The test may have ended.
+                let _ = tell.send(());
+            }
+            if seen > passing { fate } else { Fate::Pass }
+        });
+        told
     }
 
     /// From now on every prepare is changed like this.

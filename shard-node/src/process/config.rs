@@ -17,9 +17,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{claim::Owner, formation::Formation};
 
-/// Longest name of a node, in bytes.
-const NAME_BYTES_MAX: usize = 253;
-
 /// The command line.
 pub const PROGRAM: Program = Program {
     name: "coppice-shard-node",
@@ -35,8 +32,6 @@ pub const PROGRAM: Program = Program {
             value: "new|existing",
             help: "Whether groups that nobody has may be formed [default: existing]",
         },
-        Flag { name: "log", value: "FILTER", help: "What is logged: a level, or a filter [default: info]" },
-        Flag { name: "log-format", value: "text|json", help: "How a log line looks [default: text]" },
     ],
 };
 
@@ -141,9 +136,6 @@ impl Settings for Config {
 
     fn check(&self) -> Result<(), Failure> {
         ledger::check_nodes(&self.nodes)?;
-        if let Some(name) = self.nodes.keys().find(|name| name.is_empty() || name.len() > NAME_BYTES_MAX) {
-            return Err(Failure::usage(format!("nodes: the name {name:?} has not 1 to {NAME_BYTES_MAX} bytes")));
-        }
         if !self.nodes.contains_key(&self.node) {
             let names: Vec<&str> = self.nodes.keys().map(String::as_str).collect();
             return Err(Failure::usage(format!("node = {:?} is not in [nodes]: {}", self.node, names.join(", "))));
