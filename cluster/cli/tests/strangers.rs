@@ -219,7 +219,11 @@ fn a_ledger_that_keeps_its_journals_can_be_audited() {
     let dev = Dev::start(&dir, &[]);
     let report = dev.run(&["audit", "--key", &key, "--from", "250", "--to", "260", "--json"]).expect(0).json();
     assert_eq!((&report["sound"], &report["compared"]), (&true.into(), &11.into()));
-    dev.run(&["audit", "--key", &key, "--to", "999"]).expect(4);
+    for missing in ["--to", "--from"] {
+        let refused = dev.run(&["audit", "--key", &key, missing, "999"]).expect(3);
+        assert!(refused.stderr.contains("NOT_YET"), "{missing}: {}", refused.stderr);
+    }
+    dev.run(&["audit", "--key", &key, "--from", "9", "--to", "5"]).expect(2);
     dev.run(&["audit"]).expect(2);
     dev.stop();
 }

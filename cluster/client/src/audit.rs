@@ -96,8 +96,10 @@ impl Client {
         };
         let head = book.head();
         let to = audit.to.unwrap_or(head);
-        if to > head {
-            return Err(Error::Untrusted("the checkpoint does not reach that far: there are fewer versions"));
+        let missing = [to, audit.from].into_iter().find(|version| *version > head);
+        if let Some(version) = missing {
+            let message = format!("version {version} is above head {head} of the checkpoint");
+            return Err(Error::Refused { reason: Some(Reason::NotYet), kind: Reason::NotYet.kind(), message });
         }
         let mut state = State::new(&book);
         let done = self.replay(&book, &mut state, audit, to, &mut report, &mut progress).await;

@@ -351,7 +351,8 @@ impl Client {
         while let Some(message) = stream.next().await? {
             records.extend(message.records);
             let Some(end) = message.end else { continue };
-            let question = Question::Range { low: &request.low, high: request.high.as_deref(), limit: request.limit };
+            let v1::RangeRequest { low, high, limit, .. } = &request;
+            let question = Question::Range { low, high: high.as_deref(), limit: *limit, more: end.more };
             let (options, read_at, proof) = (&options, end.read_at.as_ref(), &end.proof);
             self.trust_read(&Read { question, options, records: &records, read_at, proof, seen }).await?;
             return Ok((records, end));

@@ -29,7 +29,13 @@ use crate::Error;
 /// What was asked for: keys in any order, or a range.
 pub(crate) enum Question<'a> {
     Keys(&'a [bytes::Bytes]),
-    Range { low: &'a [u8], high: Option<&'a [u8]>, limit: u32 },
+    /// `more` is the answer to whether records follow.
+    Range {
+        low: &'a [u8],
+        high: Option<&'a [u8]>,
+        limit: u32,
+        more: bool,
+    },
 }
 
 /// How long a checkpoint that grew may go without a proof that it did nothing else.
@@ -165,11 +171,14 @@ fn check_claim(verified: &Verified<'_>, read: &Read<'_>) -> Result<(), Error> {
     let records = read.records;
     match (&claim.answer, &read.question) {
         (Answer::Keys(proven), Question::Keys(keys)) => check_keys(proven, keys, records),
-        (Answer::Range { low, high, records: proven }, Question::Range { low: asked, high: to, limit }) => {
+        (Answer::Range { low, high, records: proven }, Question::Range { low: asked, high: to, limit, more }) => {
             ensure(low == asked, "the proof is of another range")?;
             let cut_short =
                 *limit > 0 && records.len() == *limit as usize && successor(records).as_deref() == high.as_deref();
-            ensure(high.as_deref() == *to || cut_short, "the proof is of another range")?;
+            let whole = high.as_deref() == *to;
+            ensure(whole || cut_short, "the proof is of another range")?;
+            // A range that is said to be complete must be proven to its end.
+            ensure(*more != whole, "the proof ends elsewhere than the answer")?;
             ensure(proven.len() == records.len(), "the answer is not the proven range")?;
             proven.iter().zip(records).try_for_each(|(proven, record)| check_record(Some(proven), record))
         }

@@ -22,6 +22,9 @@ use crate::{
 pub async fn audit(client: &Client, args: &args::Audit, trust: Option<&str>, output: Output) -> Result<(), Failure> {
     let missing = || Failure::usage("whose ledger? There is neither --key nor --trust");
     let key = parse_vkey(args.key.as_deref().or(trust).ok_or_else(missing)?)?;
+    if args.to.is_some_and(|to| args.from.unwrap_or(0) > to) {
+        return Err(Failure::usage("nothing lies between these versions: --from is above --to"));
+    }
     let audit = Audit { key, from: Version(args.from.unwrap_or(0)), to: args.to.map(Version) };
     let bar = if output.json { ProgressBar::hidden() } else { ProgressBar::no_length() };
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} versions, {per_sec}, {eta} left") {

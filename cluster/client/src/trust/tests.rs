@@ -88,12 +88,13 @@ impl Scene {
         &self,
         asked: (&[u8], &[u8], u32),
         proven: (&[u8], &[u8]),
+        more: bool,
         records: &[v1::Record],
     ) -> Result<(), Error> {
         let at = v1::Stamp { epoch: 0, version: 3 };
         let proof =
             self.ledger.prove_range(Stamp::new(0, 3), proven.0, Some(proven.1), true).encode().expect("a small file");
-        let question = Question::Range { low: asked.0, high: Some(asked.1), limit: asked.2 };
+        let question = Question::Range { low: asked.0, high: Some(asked.1), limit: asked.2, more };
         let options = v1::ReadOptions::default();
         let read = Read { question, options: &options, records, read_at: Some(&at), proof: &proof, seen: 0 };
         check_read(&self.key, &read).map(drop)
@@ -139,8 +140,9 @@ fn honest_answers_are_believed() {
     scene.check_keys(2, &[b"a"], (2, &[b"a"]), &[present(b"a", 1, 2)]).expect("an old version");
     scene.check_keys(3, &[b"nothing"], (3, &[b"nothing"]), &[absent(b"nothing")]).expect("absence");
     let first = [present(b"a", 2, 3), present(b"b", 2, 3)];
-    scene.check_range((b"a", b"c", 0), (b"a", b"c"), &first).expect("a whole range");
-    scene.check_range((b"a", b"z", 2), (b"a", b"b\0"), &first).expect("a range cut short by its limit");
+    scene.check_range((b"a", b"c", 0), (b"a", b"c"), false, &first).expect("a whole range");
+    scene.check_range((b"a", b"c", 2), (b"a", b"c"), false, &first).expect("a whole range that fills its limit");
+    scene.check_range((b"a", b"z", 2), (b"a", b"b\0"), true, &first).expect("a range cut short by its limit");
 }
 
 #[test]
@@ -175,18 +177,21 @@ fn lies_about_keys_are_not_believed() {
 fn lies_about_ranges_are_not_believed() {
     let scene = Scene::new();
     let (a, b) = (present(b"a", 2, 3), present(b"b", 2, 3));
-    type Lie<'a> = ((&'a [u8], &'a [u8], u32), (&'a [u8], &'a [u8]), Vec<v1::Record>);
-    let lies: [Lie<'_>; 6] = [
-        ((b"a", b"z", 0), (b"a", b"c"), vec![a.clone(), b.clone()]),
-        ((b"a", b"z", 5), (b"a", b"b\0"), vec![a.clone(), b.clone()]),
-        ((b"a", b"c", 0), (b"b", b"c"), vec![b.clone()]),
-        ((b"a", b"c", 0), (b"a", b"c"), vec![a.clone()]),
-        ((b"a", b"c", 0), (b"a", b"c"), vec![b.clone(), a.clone()]),
-        ((b"a", b"z", 1), (b"a", b"c"), vec![a.clone(), b.clone()]),
+    type Lie<'a> = ((&'a [u8], &'a [u8], u32), (&'a [u8], &'a [u8]), bool, Vec<v1::Record>);
+    let lies: [Lie<'_>; 8] = [
+        ((b"a", b"z", 0), (b"a", b"c"), true, vec![a.clone(), b.clone()]),
+        ((b"a", b"z", 5), (b"a", b"b\0"), true, vec![a.clone(), b.clone()]),
+        ((b"a", b"c", 0), (b"b", b"c"), false, vec![b.clone()]),
+        ((b"a", b"c", 0), (b"a", b"c"), false, vec![a.clone()]),
+        ((b"a", b"c", 0), (b"a", b"c"), false, vec![b.clone(), a.clone()]),
+        ((b"a", b"z", 1), (b"a", b"c"), true, vec![a.clone(), b.clone()]),
+        // Nothing follows, it says, and proves what lies before.
+        ((b"a", b"z", 2), (b"a", b"b\0"), false, vec![a.clone(), b.clone()]),
+        ((b"a", b"c", 2), (b"a", b"c"), true, vec![a.clone(), b.clone()]),
     ];
-    for (asked, proven, records) in lies {
-        let result = scene.check_range(asked, proven, &records);
-        assert!(matches!(result, Err(Error::Untrusted(_))), "{asked:?} {proven:?}: {result:?}");
+    for (asked, proven, more, records) in lies {
+        let result = scene.check_range(asked, proven, more, &records);
+        assert!(matches!(result, Err(Error::Untrusted(_))), "{asked:?} {proven:?} {more}: {result:?}");
     }
 }
 
