@@ -30,6 +30,28 @@ pub struct Pinned {
     pub manifest: Vec<u8>,
 }
 
+/// How far a state machine is with writing ahead of its next flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    /// There is little to write.
+    Idle,
+    /// [`StateMachine::write_ahead`] has something to begin or to end.
+    Due,
+    /// It writes: a flush would wait for that.
+    Busy,
+}
+
+/// Background work of a state machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backlog {
+    /// There is none.
+    None,
+    /// It can wait until nothing else is to be done.
+    Some,
+    /// It must not wait any longer.
+    Behind,
+}
+
 /// The state machine of one group.
 ///
 /// Its state is a function of the entries applied. What is durable is the state after the entry at `durable`; it can fall back
@@ -63,17 +85,37 @@ pub trait StateMachine: Send + Sync + Debug + Sized + 'static {
     /// How much would be written by a flush, in bytes.
     fn unflushed_bytes(&self) -> u64;
 
+    /// Whether it is time to write ahead.
+    fn ahead(&self) -> Ahead {
+        Ahead::Idle
+    }
+
+    /// Begins to write what the next flush would have to, beside everything else, or ends that.
+    ///
+    /// # Errors
+    /// If no thread can be had for it.
+    fn write_ahead(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Makes the state after the entry at `position`, the last applied one, durable.
     ///
     /// # Errors
     /// If it may not be durable. On a full disk the state is intact and a later flush may succeed.
     fn flush(&mut self, position: Position) -> Result<(), Error>;
 
-    /// Does a bounded piece of background work; `true` if there is more.
+    /// What background work there is.
+    fn backlog(&self) -> Backlog {
+        Backlog::None
+    }
+
+    /// Does a bounded piece of background work.
     ///
     /// # Errors
     /// If the state cannot be read or written.
-    fn work(&mut self) -> Result<bool, Error>;
+    fn work(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Pins a copy of the state at `position`, the last applied entry, which is made durable first.
     ///

@@ -297,7 +297,13 @@ fn start(hosted: &Arc<Hosted>, options: ReplicaOptions) -> Result<(Replica, Work
             Ok((Replica::Root(replica), work))
         }
         GroupId::Shard(shard) => {
-            let machine = ShardConfig { shard, params: hosted.params.clone(), engine: hosted.tuning.engine.clone() };
+            let machine = ShardConfig {
+                shard,
+                params: hosted.params.clone(),
+                engine: hosted.tuning.engine.clone(),
+                flush_bytes_max: hosted.tuning.flush_bytes_max,
+                runner: hosted.tuning.runner.clone(),
+            };
             let (replica, work) = replica::start(Config { identity, bootstrap, machine, hosted })?;
             Ok((Replica::Shard(replica), work))
         }

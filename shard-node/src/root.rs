@@ -355,10 +355,6 @@ impl StateMachine for RootMachine {
         Ok(self.root.flush(to_raft(position))?)
     }
 
-    fn work(&mut self) -> Result<bool, Error> {
-        Ok(false)
-    }
-
     fn pin_snapshot(&mut self, position: Position) -> Result<Pinned, Error> {
         let manifest = self.root.pin_snapshot(to_raft(position))?;
         Ok(Pinned { id: manifest.id, position: from_raft(manifest.position), manifest: manifest.encode() })

@@ -6,9 +6,10 @@
 //!
 //! Modules, from the bottom: `page`, `list` and `node` (bytes), `space` (free pages), `meta` with `meta_log` and `superblock`
 //! (what is where), `values`, `cache` and `store` (nodes and values by reference), `tree` (one tree), `stage` and
-//! `merge` (how forests change), `engine`; on top `view`, `proof`, `history`, `snapshot`, and `fsck`, which trusts
+//! `merge` (how forests change), `engine`, `ahead` (what is written before a flush); on top `view`, `proof`, `history`, `snapshot`, and `fsck`, which trusts
 //! nothing.
 
+mod ahead;
 mod cache;
 mod counters;
 mod engine;
@@ -33,6 +34,7 @@ mod view;
 
 use coppice_types::{Digest, Operation, Stamp, Version};
 
+pub use ahead::WriteAhead;
 pub use counters::Counters;
 pub use engine::{Engine, KeptJournal};
 pub use error::{Error, Result};
@@ -152,6 +154,17 @@ pub struct StagedInfo {
     pub base: ShardState,
     /// Its name.
     pub state: ShardState,
+}
+
+/// How merges keep up with writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MergePace {
+    /// There is nothing to merge.
+    Idle,
+    /// There is, when there is time.
+    Going,
+    /// There is, and so many records of it should not wait.
+    Behind(u64),
 }
 
 /// What a step of merging came to.

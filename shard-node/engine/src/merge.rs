@@ -14,7 +14,7 @@ use coppice_verify::{
 };
 
 use crate::{
-    Engine, MergeName, MergeProgress, Result,
+    Engine, MergeName, MergePace, MergeProgress, Result,
     meta::{Delta, MergeRecord, Meta, MetaOp, Tree, TreeId},
     node::{Body, LeafRecord},
     store::Store,
@@ -24,6 +24,9 @@ use crate::{
     },
     values::{self, RecordKind},
 };
+
+/// So many records may be owed before a merge is behind.
+const MERGE_OWED_MAX: u64 = 512;
 
 /// A merge at work.
 #[derive(Debug)]
@@ -37,6 +40,8 @@ pub(crate) struct MergeTask {
     keys: Vec<(u64, u64)>,
     /// Segments that live values are moved out of.
     sparse: BTreeSet<u32>,
+    /// Records of the inputs that were read.
+    read: u64,
     pub(crate) delta: Delta,
 }
 
@@ -65,6 +70,7 @@ impl MergeTask {
             builder: Builder::new(params, Version(0)),
             keys: Vec::new(),
             sparse: sparse.map(|(id, _)| *id).collect(),
+            read: 0,
             delta: Delta { pended, ..Delta::default() },
         })
     }
@@ -101,6 +107,7 @@ impl MergeTask {
             self.take(store, meta, record)?;
             self.skip(store, youngest)?;
             read += 1;
+            self.read += (read - before) as u64;
             store.counters.merge_records.add((read - before) as u64);
         }
         Ok(false)
@@ -162,6 +169,41 @@ fn pend_value(delta: &mut Delta, body: &Body<'_>) {
 }
 
 impl Engine {
+    /// How much there is to merge, and whether it is behind: merges keep pace with the writes, so that they are complete
+    /// before these have used up half of the room that is left below the limit of trees.
+    #[must_use]
+    pub fn merge_pace(&self) -> MergePace {
+        match self.merge_left() {
+            0 => MergePace::Idle,
+            left if self.merge_owed >= left.min(MERGE_OWED_MAX) => MergePace::Behind(self.merge_owed),
+            _ => MergePace::Going,
+        }
+    }
+
+    /// Records that the merge which the tier rule asks for has yet to read.
+    fn merge_left(&self) -> u64 {
+        if let Some(task) = &self.merge {
+            let all: u64 = task.inputs.iter().map(|tree| tree.entries).sum();
+            return (all - task.read).max(1);
+        }
+        let tip = self.meta.tip();
+        let frozen: Vec<u64> = tip.trees[1..].iter().map(|tree| tree.entries).collect();
+        let wanted = rules::plan_merge(&self.meta.params, &frozen);
+        let missing = wanted.filter(|count| self.meta.find_merge(&tip.trees, 1, *count).is_none());
+        missing.map_or(0, |count| frozen[..count].iter().sum())
+    }
+
+    /// Notes that so many records were written.
+    pub(crate) fn owe_merging(&mut self, written: usize) {
+        let left = self.merge_left();
+        let (params, trees) = (&self.meta.params, &self.meta.tip().trees);
+        let capacity = u64::from(params.capacity);
+        let more_trees = usize::from(params.tree_limit).saturating_sub(trees.len()) as u64;
+        let room = capacity.saturating_sub(trees[0].entries) + more_trees * capacity;
+        let owed = u128::from(left) * written as u128 * 2 / u128::from(room.max(1));
+        self.merge_owed = self.merge_owed.saturating_add(u64::try_from(owed).unwrap_or(left)).min(left);
+    }
+
     /// Works on the merge that the tier rule asks for in the decided state, for about `budget` records.
     ///
     /// # Errors
@@ -180,6 +222,7 @@ impl Engine {
             self.merge = Some(MergeTask::new(&self.store, &self.meta, &self.meta.params, &tip.trees, 1, count)?);
         }
         let mut task = self.merge.take().expect("it was begun above");
+        self.merge_owed = self.merge_owed.saturating_sub(budget as u64);
         match task.step(&mut self.store, &mut self.meta, budget) {
             Ok(false) => {
                 self.merge = Some(task);

@@ -58,6 +58,7 @@ impl Engine {
         };
         let staged = Staged { state: record.state(), shape: self.shape_of(&record.trees) };
         self.apply(MetaOp::AddVersion(record));
+        self.owe_merging(request.operations.len());
         self.store.counters.stages.one();
         Ok(staged)
     }

@@ -16,6 +16,7 @@ use coppice_verify::{hash, rules::Filter};
 
 use crate::{
     Error, Options, Result,
+    ahead::WriteAhead,
     cache::{Class, Clock, DualCache},
     counters::Live,
     list::MerkleList,
@@ -28,12 +29,23 @@ use crate::{
 /// Most bytes of one write of neighbouring spans.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
+/// A node that no superblock covers.
+#[derive(Debug)]
+struct Dirty {
+    node: Node,
+    class: Class,
+    /// Its bytes are durable at its place.
+    ahead: bool,
+}
+
 /// Everything that lies in files but the meta log and the superblocks.
 #[derive(Debug)]
 pub(crate) struct Store {
     files: [Arc<dyn File>; 2],
-    dirty: PlaceMap<Pid, (Node, Class)>,
+    dirty: PlaceMap<Pid, Dirty>,
     dirty_bytes: u64,
+    /// Bytes of those that were written ahead.
+    ahead_bytes: u64,
     cache: DualCache,
     /// Hashes of the entries of active nodes. What is missing is computed.
     lists: Clock<MerkleList>,
@@ -49,6 +61,7 @@ impl Store {
             files: [open(PageFile::Index)?, open(PageFile::Data)?],
             dirty: PlaceMap::default(),
             dirty_bytes: 0,
+            ahead_bytes: 0,
             cache: DualCache::new(options.young_cache_bytes, options.old_cache_bytes),
             lists: Clock::new(options.hash_cache_bytes),
             values: ValueLog::new(Arc::clone(storage), options.segment_bytes_max, &meta.segments),
@@ -59,7 +72,7 @@ impl Store {
 
     /// The node, checked.
     pub(crate) fn node(&self, child: &Child, level: u8, class: Class) -> Result<Node> {
-        if let Some((node, _)) = self.dirty.get(&child.pid) {
+        if let Some(Dirty { node, .. }) = self.dirty.get(&child.pid) {
             assert_eq!(node.checksum(), child.checksum, "{:?} has two owners", child.pid);
             self.counters.node_dirty_hits.one();
             return Ok(node.clone());
@@ -105,7 +118,7 @@ impl Store {
         let (node, child) = draft.place(pid);
         self.counters.nodes_made.one();
         self.dirty_bytes += node.bytes().len() as u64;
-        let before = self.dirty.insert(pid, (node, class));
+        let before = self.dirty.insert(pid, Dirty { node, class, ahead: false });
         assert!(before.is_none(), "{pid:?} has two owners");
         child
     }
@@ -159,8 +172,10 @@ impl Store {
     /// Forgets freed pages, everywhere. Filters of dead trees are forgotten when none of the given trees has them.
     pub(crate) fn forget(&mut self, pids: &[Pid]) {
         for pid in pids {
-            if let Some((node, _)) = self.dirty.remove(pid) {
-                self.dirty_bytes -= node.bytes().len() as u64;
+            if let Some(dirty) = self.dirty.remove(pid) {
+                let len = dirty.node.bytes().len() as u64;
+                self.dirty_bytes -= len;
+                self.ahead_bytes -= if dirty.ahead { len } else { 0 };
             } else {
                 self.cache.remove(*pid);
             }
@@ -197,56 +212,73 @@ impl Store {
         self.filters.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Bytes that the next flush will write to pages and values.
+    /// Bytes of pages and values that no superblock covers.
     pub(crate) fn unflushed_bytes(&self) -> u64 {
         self.dirty_bytes + self.values.unflushed_bytes()
     }
 
-    /// Writes and syncs every dirty node and value. They stay dirty until [`Self::flushed`], so that a failed flush can
-    /// be repeated in full: what a failed sync has lost, no later sync would save. True if names changed.
-    pub(crate) fn write(&mut self) -> Result<bool> {
-        for file in PageFile::ALL {
-            self.write_pages(file)?;
-        }
-        self.counters.value_write_bytes.add(self.values.unflushed_bytes());
-        self.values.write()
+    /// Those that were not written ahead.
+    pub(crate) fn behind_bytes(&self) -> u64 {
+        self.dirty_bytes - self.ahead_bytes + self.values.behind_bytes()
     }
 
-    fn write_pages(&self, file: PageFile) -> Result<()> {
-        let handle = &self.files[file as usize];
-        let mut run: Vec<u8> = Vec::new();
-        let mut run_at = 0;
-        let write = |run: &[u8], at: u64| handle.write_all_at(run, at).map_err(Error::io("write", file.name()));
-        // In order of place, neighbours in one write.
-        let mut pids: Vec<&Pid> = self.dirty.keys().filter(|pid| pid.file() == file).collect();
-        pids.sort_by_key(|pid| pid.first());
-        for pid in &pids {
-            let bytes = self.dirty[*pid].0.bytes();
-            let follows = run_at + run.len() as u64 == pid.offset_bytes();
-            if !run.is_empty() && (!follows || run.len() + bytes.len() > WRITE_BYTES_MAX) {
-                write(&run, run_at)?;
-                run.clear();
-            }
-            if run.is_empty() {
-                run_at = pid.offset_bytes();
-            }
-            run.extend_from_slice(bytes);
-            self.counters.span_writes.one();
-            self.counters.span_write_bytes.add(bytes.len() as u64);
+    /// Dirty nodes that were not written ahead, in order of place.
+    fn behind(&self) -> Vec<(Pid, &Node)> {
+        let behind = self.dirty.iter().filter(|(_, dirty)| !dirty.ahead);
+        let mut nodes: Vec<(Pid, &Node)> = behind.map(|(pid, dirty)| (*pid, &dirty.node)).collect();
+        nodes.sort_unstable_by_key(|(pid, _)| (pid.file() as usize, pid.first()));
+        nodes
+    }
+
+    /// All that is to be written, for the caller to write.
+    pub(crate) fn begin_ahead(&mut self) -> WriteAhead {
+        let values = self.values.seal();
+        let nodes = self.behind().into_iter().map(|(pid, node)| (pid, node.clone())).collect();
+        WriteAhead { files: self.files.clone(), nodes, values, durable: false }
+    }
+
+    /// Notes what was written, unless other nodes came to the places meanwhile.
+    pub(crate) fn end_ahead(&mut self, done: WriteAhead) {
+        if !done.durable {
+            return;
         }
-        if pids.is_empty() {
-            return Ok(());
+        for (pid, node) in &done.nodes {
+            self.count_write(node);
+            if let Some(dirty) = self.dirty.get_mut(pid)
+                && dirty.node.checksum() == node.checksum()
+            {
+                dirty.ahead = true;
+                self.ahead_bytes += node.bytes().len() as u64;
+            }
         }
-        write(&run, run_at)?;
-        handle.sync_data().map_err(Error::io("sync", file.name()))
+        self.counters.value_write_bytes.add(self.values.written_ahead(&done.values));
+    }
+
+    fn count_write(&self, node: &Node) {
+        self.counters.span_writes.one();
+        self.counters.span_write_bytes.add(node.bytes().len() as u64);
+    }
+
+    /// Writes and syncs every dirty node and value that was not written ahead. They stay dirty until [`Self::flushed`],
+    /// so that a failed flush can be repeated: what a failed sync has lost, no later sync would save. True if names
+    /// changed.
+    pub(crate) fn write(&mut self) -> Result<bool> {
+        let nodes = self.behind();
+        for file in PageFile::ALL {
+            let of_file = nodes.iter().filter(|(pid, _)| pid.file() == file).copied();
+            write_nodes(&*self.files[file as usize], file, of_file)?;
+        }
+        nodes.iter().for_each(|(_, node)| self.count_write(node));
+        self.counters.value_write_bytes.add(self.values.behind_bytes());
+        self.values.write()
     }
 
     /// A superblock covers what was written.
     pub(crate) fn flushed(&mut self) {
-        for (pid, (node, class)) in std::mem::take(&mut self.dirty) {
-            self.cache.insert(pid, node, class);
+        for (pid, dirty) in std::mem::take(&mut self.dirty) {
+            self.cache.insert(pid, dirty.node, dirty.class);
         }
-        self.dirty_bytes = 0;
+        (self.dirty_bytes, self.ahead_bytes) = (0, 0);
         self.values.flushed();
     }
 
@@ -258,6 +290,33 @@ impl Store {
     pub(crate) fn cache_bytes(&self) -> (usize, usize) {
         self.cache.bytes()
     }
+}
+
+/// Writes nodes of one file, in order of place, neighbours in one write; and syncs, if there are any.
+pub(crate) fn write_nodes<'n>(
+    handle: &dyn File,
+    file: PageFile,
+    nodes: impl Iterator<Item = (Pid, &'n Node)>,
+) -> Result<()> {
+    let write = |run: &[u8], at: u64| handle.write_all_at(run, at).map_err(Error::io("write", file.name()));
+    let (mut run, mut run_at): (Vec<u8>, u64) = (Vec::new(), 0);
+    for (pid, node) in nodes {
+        let bytes = node.bytes();
+        let follows = run_at + run.len() as u64 == pid.offset_bytes();
+        if !run.is_empty() && (!follows || run.len() + bytes.len() > WRITE_BYTES_MAX) {
+            write(&run, run_at)?;
+            run.clear();
+        }
+        if run.is_empty() {
+            run_at = pid.offset_bytes();
+        }
+        run.extend_from_slice(bytes);
+    }
+    if run.is_empty() {
+        return Ok(());
+    }
+    write(&run, run_at)?;
+    handle.sync_data().map_err(Error::io("sync", file.name()))
 }
 
 /// Hash of a tree's root node.

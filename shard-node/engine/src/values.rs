@@ -48,11 +48,68 @@ pub(crate) fn file_number(name: &str) -> Option<u32> {
     name.strip_prefix("values-")?.parse().ok()
 }
 
+/// Whole records of a segment that no more are added to, so that they can be written beside the engine.
+#[derive(Clone, Debug)]
+pub(crate) struct Sealed {
+    segment: u32,
+    file: Arc<dyn File>,
+    start: u64,
+    bytes: Arc<Vec<u8>>,
+}
+
+impl Sealed {
+    fn end(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+}
+
+/// Writes records, in the order of the log, and syncs each segment.
+pub(crate) fn write_sealed(sealed: &[Sealed]) -> Result<()> {
+    for of_segment in sealed.chunk_by(|one, next| one.segment == next.segment) {
+        let name = file_name(of_segment[0].segment);
+        for part in of_segment {
+            part.file.write_all_at(&part.bytes, part.start).map_err(Error::io("write", &name))?;
+        }
+        of_segment[0].file.sync_data().map_err(Error::io("sync", &name))?;
+    }
+    Ok(())
+}
+
 /// What a segment has in memory.
 #[derive(Debug)]
 struct Tail {
+    /// Where the segment ends in its file.
     start: u64,
+    /// What follows on that, without a gap.
+    sealed: Vec<Sealed>,
+    /// How far it was written ahead.
+    ahead: u64,
+    /// Where `bytes` begin.
+    open: u64,
+    /// What comes last.
     bytes: Vec<u8>,
+}
+
+impl Tail {
+    fn new(start: u64) -> Self {
+        Self { start, sealed: Vec::new(), ahead: start, open: start, bytes: Vec::new() }
+    }
+
+    fn end(&self) -> u64 {
+        self.open + self.bytes.len() as u64
+    }
+
+    /// `size` bytes at an offset, if they are in memory, within one part.
+    fn get(&self, offset: u64, size: usize) -> Option<&[u8]> {
+        let (start, bytes) = if offset >= self.open {
+            (self.open, &self.bytes)
+        } else {
+            let part = &self.sealed[self.sealed.partition_point(|part| part.end() <= offset)];
+            (part.start, &*part.bytes)
+        };
+        let from = usize::try_from(offset - start).ok()?;
+        bytes.get(from..from.checked_add(size)?)
+    }
 }
 
 /// The log of one shard.
@@ -90,7 +147,7 @@ impl ValueLog {
         }
         let offset = u32::try_from(self.active_end).expect("a segment ends below its maximum");
         let at = ValueRef { segment: self.active, offset };
-        let tail = self.tails.entry(self.active).or_insert_with(|| Tail { start: self.active_end, bytes: Vec::new() });
+        let tail = self.tails.entry(self.active).or_insert_with(|| Tail::new(self.active_end));
         let mut rest = [0; 8];
         rest[..4].copy_from_slice(&len.to_le_bytes());
         rest[4] = kind as u8;
@@ -111,14 +168,10 @@ impl ValueLog {
         let tail = self.tails.get(&blob.at.segment).filter(|tail| tail.start <= offset);
         let corrupted = |what: &str| Error::corrupted(file_name(blob.at.segment), Some(offset), what);
         let mut record = match tail {
-            Some(tail) => {
-                let start = (offset - tail.start) as usize;
-                let bytes = start.checked_add(size).and_then(|end| tail.bytes.get(start..end));
-                bytes.ok_or_else(|| corrupted("no record"))?.to_vec()
-            }
+            Some(tail) => tail.get(offset, size).ok_or_else(|| corrupted("no record"))?.to_vec(),
             None => {
                 let mut record = vec![0; size];
-                match self.file(blob.at.segment)?.read_exact_at(&mut record, offset) {
+                match self.open(blob.at.segment, OpenMode::Existing)?.read_exact_at(&mut record, offset) {
                     Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                         return Err(corrupted("the segment ends before the record"));
                     }
@@ -132,13 +185,13 @@ impl ValueLog {
         Ok(record)
     }
 
-    fn file(&self, segment: u32) -> Result<Arc<dyn File>> {
+    fn open(&self, segment: u32, mode: OpenMode) -> Result<Arc<dyn File>> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = files.get(&segment) {
             return Ok(Arc::clone(file));
         }
         let name = file_name(segment);
-        let file = self.storage.open(&name, OpenMode::Existing).map_err(Error::io("open", &name))?;
+        let file = self.storage.open(&name, mode).map_err(Error::io("open", &name))?;
         if files.len() >= OPEN_FILES_MAX {
             files.clear();
         }
@@ -146,31 +199,64 @@ impl ValueLog {
         Ok(file)
     }
 
-    /// Bytes in memory.
+    /// Bytes that no superblock covers.
     pub(crate) fn unflushed_bytes(&self) -> u64 {
-        self.tails.values().map(|tail| tail.bytes.len() as u64).sum()
+        self.tails.values().map(|tail| tail.end() - tail.start).sum()
+    }
+
+    /// Those that were not written ahead.
+    pub(crate) fn behind_bytes(&self) -> u64 {
+        self.tails.values().map(|tail| tail.end() - tail.ahead).sum()
     }
 
     /// Where the segments end that have something in memory.
     pub(crate) fn unflushed_ends(&self) -> Vec<(u32, u64)> {
-        self.tails.iter().map(|(segment, tail)| (*segment, tail.start + tail.bytes.len() as u64)).collect()
+        self.tails.iter().map(|(segment, tail)| (*segment, tail.end())).collect()
     }
 
-    /// Writes and syncs what is in memory, and keeps it there until [`Self::flushed`]. True if names changed.
-    pub(crate) fn write(&mut self) -> Result<bool> {
-        for (segment, tail) in &self.tails {
-            let name = file_name(*segment);
-            let file = if tail.start == 0 {
-                self.names_changed = true;
-                let file = self.storage.open(&name, OpenMode::OpenOrCreate).map_err(Error::io("create", &name))?;
-                self.files.lock().unwrap_or_else(PoisonError::into_inner).insert(*segment, Arc::clone(&file));
-                file
-            } else {
-                self.file(*segment)?
-            };
-            file.write_all_at(&tail.bytes, tail.start).map_err(Error::io("write", &name))?;
-            file.sync_data().map_err(Error::io("sync", &name))?;
+    /// Closes what is in memory, and gives what was not written ahead; nothing if a file can't be opened, which the flush
+    /// finds, too.
+    pub(crate) fn seal(&mut self) -> Vec<Sealed> {
+        self.try_seal().unwrap_or_default()
+    }
+
+    fn try_seal(&mut self) -> Result<Vec<Sealed>> {
+        let behind: Vec<u32> =
+            self.tails.iter().filter(|(_, tail)| tail.ahead < tail.end()).map(|(segment, _)| *segment).collect();
+        let mut given = Vec::new();
+        for segment in behind {
+            let file = self.file_to_write(segment)?;
+            let tail = self.tails.get_mut(&segment).expect("it was found above");
+            if !tail.bytes.is_empty() {
+                let bytes = Arc::new(std::mem::take(&mut tail.bytes));
+                tail.sealed.push(Sealed { segment, file, start: tail.open, bytes });
+                tail.open = tail.sealed.last().map_or(tail.open, Sealed::end);
+            }
+            given.extend(tail.sealed.iter().filter(|part| part.start >= tail.ahead).cloned());
         }
+        Ok(given)
+    }
+
+    /// Notes that these are durable, and gives their bytes.
+    pub(crate) fn written_ahead(&mut self, written: &[Sealed]) -> u64 {
+        for part in written {
+            let tail = self.tails.get_mut(&part.segment).expect("a flush waits for what is written ahead");
+            assert_eq!(tail.ahead, part.start, "parts are written in order");
+            tail.ahead = part.end();
+        }
+        written.iter().map(|part| part.bytes.len() as u64).sum()
+    }
+
+    /// The file of a segment that has something in memory.
+    fn file_to_write(&mut self, segment: u32) -> Result<Arc<dyn File>> {
+        let mode = if self.tails[&segment].start > 0 { OpenMode::Existing } else { OpenMode::OpenOrCreate };
+        self.names_changed |= mode == OpenMode::OpenOrCreate;
+        self.open(segment, mode)
+    }
+
+    /// Writes and syncs what was not written ahead, and keeps it in memory until [`Self::flushed`]. True if names changed.
+    pub(crate) fn write(&mut self) -> Result<bool> {
+        write_sealed(&self.try_seal()?)?;
         Ok(self.names_changed)
     }
 

@@ -113,6 +113,24 @@ fn nodes_that_die_before_a_flush_are_never_written() {
 }
 
 #[test]
+fn nodes_that_were_written_ahead_are_not_written_again() {
+    let mut shard = Shard::loaded();
+    let puts: Vec<Operation> = (0..RECORDS).map(|number| put(number, b"next")).collect();
+    shard.commit(puts);
+    let mut ahead = shard.engine.begin_ahead();
+    shard.commit(vec![put(7, b"later")]);
+    let (written, ()) = shard.cost(|shard| {
+        ahead.run();
+        shard.engine.end_ahead(ahead);
+    });
+    assert!(written.span_writes > 100, "{written:?}");
+    let (rest, ()) = shard.cost(Shard::flush);
+    assert!((1..10).contains(&rest.span_writes), "{rest:?}");
+    let (nothing, ()) = shard.cost(Shard::flush);
+    assert_eq!(nothing.span_writes, 0);
+}
+
+#[test]
 fn a_commit_touches_every_node_once() {
     let mut shard = Shard::loaded();
     let (cost, ()) = shard.cost(|shard| shard.commit((0..RECORDS).map(|number| put(number, b"again")).collect()));

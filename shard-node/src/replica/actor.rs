@@ -24,7 +24,7 @@ use crate::{
     agreement::{Agreements, Verdict, Voters},
     convert,
     home::{Home, IncomingCopy},
-    machine::StateMachine,
+    machine::{Backlog, StateMachine},
     refusal::Refusal,
 };
 
@@ -205,7 +205,7 @@ impl<M: StateMachine> Actor<M> {
         self.flush_if_due()?;
         self.hand_over_if_unfit();
         self.publish();
-        self.busy = idle && self.work()?;
+        self.busy = self.work(idle)?;
         Ok(())
     }
 
@@ -431,8 +431,15 @@ impl<M: StateMachine> Actor<M> {
         };
     }
 
-    /// Background work of the state machine, when nothing else is to be done.
-    fn work(&mut self) -> Result<bool, Error> {
+    /// Background work of the state machine, when nothing else is to be done or it is behind. `true` if there may be more.
+    fn work(&mut self, idle: bool) -> Result<bool, Error> {
+        let backlog = self.read_machine().as_ref().map_or(Backlog::None, StateMachine::backlog);
+        match backlog {
+            Backlog::None => return Ok(false),
+            // Soon, if nothing else arrives.
+            Backlog::Some if !idle => return Ok(true),
+            Backlog::Some | Backlog::Behind => {}
+        }
         let worked = match self.try_machine().as_mut().and_then(|machine| machine.as_mut()) {
             Some(machine) => machine.work(),
             None => return Ok(false),
@@ -440,7 +447,7 @@ impl<M: StateMachine> Actor<M> {
         match worked {
             Err(error) if error.kind() == ErrorKind::Exhausted => Ok(false),
             Err(error) => self.failed(error).map(|()| false),
-            Ok(more) => Ok(more),
+            Ok(()) => Ok(true),
         }
     }
 

@@ -9,7 +9,7 @@ use coppice_types::ErrorKind;
 use super::actor::{Actor, to_report};
 use crate::{
     Error,
-    machine::{Applied, StateMachine},
+    machine::{Ahead, Applied, StateMachine},
 };
 
 /// How soon a replica without room looks whether there is some.
@@ -91,9 +91,19 @@ impl<M: StateMachine> Actor<M> {
         if self.unflushed_entries == 0 {
             return Ok(());
         }
-        let bytes = self.read_machine().as_ref().map_or(0, StateMachine::unflushed_bytes);
+        let look = |machine: &M| (machine.unflushed_bytes(), machine.ahead());
+        let (bytes, ahead) = self.read_machine().as_ref().map_or((0, Ahead::Idle), look);
         let much = self.unflushed_entries >= tuning.flush_entries_max || bytes >= tuning.flush_bytes_max;
-        if old || much { self.flush() } else { Ok(()) }
+        match ahead {
+            // The next step flushes, and needs not wait.
+            Ahead::Busy if bytes < 2 * tuning.flush_bytes_max => Ok(()),
+            _ if old || much => self.flush(),
+            Ahead::Due => match self.try_machine().as_mut().and_then(|machine| machine.as_mut()) {
+                Some(machine) => machine.write_ahead(),
+                None => Ok(()),
+            },
+            Ahead::Busy | Ahead::Idle => Ok(()),
+        }
     }
 
     /// There is no room left: versions are refused until there is.

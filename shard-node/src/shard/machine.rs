@@ -3,23 +3,26 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use coppice_consensus::Position;
-use coppice_engine::{Engine, Manifest, MergeName, MergeProgress, Options, RaftPosition, SnapshotReceiver};
+use coppice_engine::{Engine, Manifest, MergeName, MergePace, MergeProgress, Options, RaftPosition, SnapshotReceiver};
 use coppice_env::Storage;
 use coppice_proto::v1;
 use coppice_types::{Params, Reason, ShardId};
 
-use super::{Outcome, ShardMachine, command};
+use super::{Outcome, ShardMachine, ahead::AheadWriter, command};
 use crate::{
     Error,
     agreement::Voters,
     convert,
     limits::STAGED_MAX,
-    machine::{Applied, Pinned, Receiver, StateMachine},
+    machine::{Ahead, Applied, Backlog, Pinned, Receiver, StateMachine},
     refusal::Refusal,
+    runner::Runner,
 };
 
-/// Records that one piece of background work merges.
-const WORK_RECORDS: usize = 512;
+/// Records that one piece of background work merges: about a millisecond, for which a command may have to wait.
+const WORK_RECORDS_MIN: usize = 256;
+/// The same when merges are behind.
+const WORK_RECORDS_MAX: usize = 4096;
 /// Most merges of one replica that are remembered.
 const BUILT_MAX: usize = 64;
 
@@ -32,6 +35,10 @@ pub struct ShardConfig {
     pub params: Params,
     /// How its engine uses memory and disk.
     pub engine: Options,
+    /// When it is flushed: a part of that is written ahead.
+    pub flush_bytes_max: u64,
+    /// Where it writes ahead.
+    pub runner: Runner,
 }
 
 fn from_raft(position: RaftPosition) -> Position {
@@ -59,7 +66,7 @@ impl StateMachine for ShardMachine {
         if *engine.params() != config.params {
             return Err(Error::Identity("its shard has other genesis parameters".to_owned()));
         }
-        Self::new(engine)
+        Self::new(engine, AheadWriter::new(config.runner.clone(), config.flush_bytes_max))
     }
 
     fn apply(&mut self, _index: u64, command: &[u8]) -> Result<Applied<Outcome>, Error> {
@@ -78,12 +85,34 @@ impl StateMachine for ShardMachine {
         self.engine.unflushed_bytes()
     }
 
+    fn ahead(&self) -> Ahead {
+        self.writer.state(&self.engine)
+    }
+
+    fn write_ahead(&mut self) -> Result<(), Error> {
+        self.writer.go_on(&mut self.engine)
+    }
+
     fn flush(&mut self, position: Position) -> Result<(), Error> {
+        self.writer.end(&mut self.engine);
         Ok(self.engine.flush(to_raft(position), &self.protocol.encode())?)
     }
 
-    fn work(&mut self) -> Result<bool, Error> {
-        Ok(!matches!(self.engine.merge_step(WORK_RECORDS)?, MergeProgress::Idle))
+    fn backlog(&self) -> Backlog {
+        match self.engine.merge_pace() {
+            MergePace::Idle => Backlog::None,
+            MergePace::Going => Backlog::Some,
+            MergePace::Behind(_) => Backlog::Behind,
+        }
+    }
+
+    fn work(&mut self) -> Result<(), Error> {
+        let records = match self.engine.merge_pace() {
+            MergePace::Behind(owed) => usize::try_from(owed).unwrap_or(WORK_RECORDS_MAX),
+            MergePace::Idle | MergePace::Going => WORK_RECORDS_MIN,
+        };
+        let _: MergeProgress = self.engine.merge_step(records.clamp(WORK_RECORDS_MIN, WORK_RECORDS_MAX))?;
+        Ok(())
     }
 
     fn pin_snapshot(&mut self, position: Position) -> Result<Pinned, Error> {

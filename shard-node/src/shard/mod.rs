@@ -17,6 +17,7 @@ use coppice_engine::{self as engine, Engine, ForestShape, MergeName, PrepareId, 
 use coppice_env::bug::{Bug, planted, strikes};
 use coppice_types::{Digest, Reason, Term, Version, codec::Writer};
 
+mod ahead;
 mod command;
 mod machine;
 mod protocol;
@@ -26,6 +27,8 @@ mod tests;
 pub use command::{AdminOperation, Body, Command, Context, Execute, Prepare, decode_journal};
 pub use machine::{ShardConfig, ShardReceiver};
 pub use protocol::{Fence, FenceName, Protocol};
+
+use ahead::AheadWriter;
 
 use crate::{Error, machine::Applied, refusal::Refusal};
 
@@ -46,6 +49,8 @@ pub type Outcome = Result<Reply, Refusal>;
 /// Engine and protocol state of one shard.
 #[derive(Debug)]
 pub struct ShardMachine {
+    // Before the engine, which holds the directory's lock: it ends first.
+    writer: AheadWriter,
     engine: Engine,
     protocol: Protocol,
     /// Merges that the other replicas say they have built, by raft id. Not part of the replicated state.
@@ -57,9 +62,10 @@ pub struct ShardMachine {
 
 impl ShardMachine {
     /// A shard's engine with the protocol state that is durable with it.
-    fn new(engine: Engine) -> Result<Self, Error> {
+    fn new(engine: Engine, writer: AheadWriter) -> Result<Self, Error> {
         let protocol = Protocol::decode(engine.machine_state()).map_err(Error::MachineState)?;
         Ok(Self {
+            writer,
             engine,
             protocol,
             built: BTreeMap::new(),

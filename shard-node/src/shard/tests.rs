@@ -9,10 +9,12 @@ use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp};
 use super::*;
 use crate::limits::STAGED_MAX;
 use crate::machine::{Position, StateMachine};
+use crate::runner::Runner;
 
 fn config() -> ShardConfig {
     let params = Params { capacity: 8, ..Params::default() };
-    ShardConfig { shard: ShardId(0), params, engine: Options::default() }
+    let (engine, flush_bytes_max) = (Options::default(), 1 << 20);
+    ShardConfig { shard: ShardId(0), params, engine, flush_bytes_max, runner: Runner::Threads }
 }
 
 fn open(storage: Arc<dyn Storage>) -> ShardMachine {
@@ -473,7 +475,7 @@ fn replicas_that_flush_and_restart_at_different_times_give_the_same_outcomes() {
             let at = Position { index: log.len() as u64, term: 1 };
             match rng.next_u64() % 20 {
                 0 => machines[1].flush(at).expect("flushed"),
-                1 => drop(machines[1].work().expect("worked")),
+                1 => machines[1].work().expect("worked"),
                 2 => machines[1] = restart(&disks[1], &mut machines[1], &log),
                 _ => {}
             }

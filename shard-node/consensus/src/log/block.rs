@@ -47,15 +47,27 @@ pub(crate) fn count(stream_bytes: usize) -> u64 {
     stream_bytes.div_ceil(PAYLOAD_BYTES) as u64
 }
 
-/// The blocks of one batch's stream, to be written at block `first`.
-pub(crate) fn frame(salt: u32, first: u64, stream: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(stream.len().div_ceil(PAYLOAD_BYTES) * BLOCK_BYTES);
-    for (position, payload) in stream.chunks(PAYLOAD_BYTES).enumerate() {
+/// The blocks of one batch's stream, given in parts, to be written at block `first`.
+pub(crate) fn frame(salt: u32, first: u64, parts: &[&[u8]]) -> Vec<u8> {
+    let len: usize = parts.iter().map(|part| part.len()).sum();
+    let blocks = len.div_ceil(PAYLOAD_BYTES);
+    let mut bytes = Vec::with_capacity(blocks * BLOCK_BYTES);
+    let mut parts = parts.iter().copied();
+    let mut rest: &[u8] = &[];
+    for position in 0..blocks {
         let start = bytes.len();
         let position = u32::try_from(position).expect("a batch is smaller than 2 TiB");
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&position.to_le_bytes());
-        bytes.extend_from_slice(payload);
+        while bytes.len() < start + BLOCK_BYTES {
+            if rest.is_empty() {
+                let Some(part) = parts.next() else { break };
+                rest = part;
+            }
+            let (now, later) = rest.split_at(rest.len().min(start + BLOCK_BYTES - bytes.len()));
+            bytes.extend_from_slice(now);
+            rest = later;
+        }
         bytes.resize(start + BLOCK_BYTES, 0);
         let crc = checksum(salt, first + u64::from(position), &bytes[start + 4..]);
         bytes[start..start + 4].copy_from_slice(&crc.to_le_bytes());

@@ -330,21 +330,20 @@ impl Log {
         if self.pending.items.is_empty() {
             return Ok(());
         }
-        let mut items = Vec::new();
+        let mut carried = Vec::new();
         if self.begins_segment(self.blocks_needed(self.pending.items.len())) {
-            items = self.carry_over();
+            carried = self.carry_over();
             let next = match self.spare.take() {
                 Some(spare) => spare,
                 None => self.make_segment()?,
             };
             self.segments.push_back(next);
         }
-        let carried = items.len() as u64;
-        let Pending { items: new, entries, .. } = std::mem::take(&mut self.pending);
-        items.extend_from_slice(&new.into_bytes());
+        let Pending { items, entries, .. } = std::mem::take(&mut self.pending);
         let fill_blocks = self.fill_blocks();
         let last = self.segments.back_mut().expect("there is one to write to");
-        let start = last.append(self.sequence_next, &items, fill_blocks)? + carried;
+        let start =
+            last.append(self.sequence_next, [&carried, &items.into_bytes()], fill_blocks)? + carried.len() as u64;
         let segment = last.id;
         self.sequence_next += 1;
         self.written = (self.last(), self.hard_state);

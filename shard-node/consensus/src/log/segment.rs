@@ -108,18 +108,17 @@ impl Segment {
         Ok(())
     }
 
-    /// Writes one batch behind the last and makes it durable. Returns where its items begin.
-    pub(crate) fn append(&mut self, sequence: u64, items: &[u8], fill_blocks: u64) -> Result<u64> {
-        let mut stream = Vec::with_capacity(BATCH_HEADER_BYTES + items.len());
-        stream.extend_from_slice(&sequence.to_le_bytes());
-        let len = u32::try_from(items.len()).expect("a batch is smaller than 4 GiB");
-        stream.extend_from_slice(&len.to_le_bytes());
+    /// Writes one batch, its items given in two parts, behind the last and makes it durable. Returns where its items begin.
+    pub(crate) fn append(&mut self, sequence: u64, items: [&[u8]; 2], fill_blocks: u64) -> Result<u64> {
+        let len = items[0].len() + items[1].len();
+        let mut header = Vec::with_capacity(BATCH_HEADER_BYTES);
+        header.extend_from_slice(&sequence.to_le_bytes());
+        header.extend_from_slice(&u32::try_from(len).expect("a batch is smaller than 4 GiB").to_le_bytes());
         let synced = u32::try_from(self.synced_blocks).expect("a segment is smaller than 2 TiB");
-        stream.extend_from_slice(&synced.to_le_bytes());
-        stream.extend_from_slice(items);
+        header.extend_from_slice(&synced.to_le_bytes());
         let first = self.end_block;
-        let mut bytes = block::frame(self.salt, first, &stream);
-        let end = first + block::count(stream.len());
+        let mut bytes = block::frame(self.salt, first, &[&header, items[0], items[1]]);
+        let end = first + block::count(BATCH_HEADER_BYTES + len);
         if end > self.filled_blocks {
             // One write for the batch and the zeroes behind it.
             let filled = end.div_ceil(fill_blocks) * fill_blocks;

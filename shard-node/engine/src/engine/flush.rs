@@ -36,7 +36,8 @@ impl Engine {
 
     /// Makes the whole state durable, as what follows from raft entries up to `position`.
     ///
-    /// Order, and what a crash after each step leaves: (1) nodes and values in places that no superblock refers to, (2)
+    /// Order, and what a crash after each step leaves: (1) nodes and values, but for those that were written ahead, in
+    /// places that no superblock refers to, (2)
     /// the meta log behind the length that a superblock names, (3) names of new files: until here the old superblocks
     /// hold and nothing they refer to was touched; (4) the slot of the older superblock: torn, the newer one holds;
     /// whole, the new state. Then what became free is reused and files that no superblock names are deleted; a crash
@@ -45,11 +46,15 @@ impl Engine {
     /// # Errors
     /// A failure of the storage (a full disk, say). Up to step 3 the state is intact and a later flush may succeed,
     /// after a prune perhaps; in step 4 the engine becomes unusable for changes (`Poisoned`) until it is opened anew.
+    ///
+    /// # Panics
+    /// If what [`Engine::begin_ahead`] gave was not given back.
     pub fn flush(&mut self, position: RaftPosition, machine_state: &[u8]) -> Result<()> {
         self.check_usable()?;
         if machine_state.len() > MACHINE_STATE_BYTES_MAX {
             return Err(Error::Invalid("machine state length"));
         }
+        assert!(!self.ahead, "a place is written by one at a time");
         assert!(position.index >= self.superblock.position.index, "raft positions never go back");
         let generation = self.superblock.generation + 1;
         let segment_ends = self.store.values.unflushed_ends();

@@ -38,6 +38,8 @@ pub struct Engine {
     pub(crate) meta: Meta,
     pub(crate) store: Store,
     pub(crate) merge: Option<MergeTask>,
+    /// Records that are to be merged for those that were written.
+    pub(crate) merge_owed: u64,
     log: MetaLog,
     /// Changes of the Meta table that no superblock covers.
     operations: Operations,
@@ -49,6 +51,8 @@ pub struct Engine {
     pub(crate) pins: Vec<Pin>,
     next_pin: u64,
     poisoned: bool,
+    /// Someone writes ahead.
+    pub(crate) ahead: bool,
     _lock: Box<dyn Send + Sync>,
 }
 
@@ -166,6 +170,7 @@ impl Engine {
             meta,
             store,
             merge: None,
+            merge_owed: 0,
             log,
             operations: Operations::default(),
             super_file,
@@ -175,6 +180,7 @@ impl Engine {
             pins: Vec::new(),
             next_pin: 1,
             poisoned: false,
+            ahead: false,
             _lock: guard,
         })
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use coppice_engine::{
-    Engine, Error, Manifest, MergeProgress, Options, RaftPosition, Report, SnapshotReceiver, StageRequest, fsck,
+    Engine, Error, Manifest, MergeProgress, Options, RaftPosition, Report, SnapshotReceiver, StageRequest, WriteAhead,
+    fsck,
 };
 use coppice_env::{Rng, SimRng, SimStorage, Storage};
 use coppice_types::{Params, ShardId};
@@ -34,6 +35,7 @@ pub struct Replica {
     pub log: Vec<(Command, Outcome)>,
     engine: Option<Engine>,
     pinned: Option<Manifest>,
+    ahead: Option<WriteAhead>,
 }
 
 /// The shard's directory in a file system.
@@ -80,7 +82,7 @@ impl Replica {
     pub fn new(params: &Params, options: Options) -> Self {
         let sim = SimStorage::new();
         let engine = Engine::create(dir(&sim), SHARD, params.clone(), options.clone()).expect("an empty directory");
-        Self { sim, options, log: Vec::new(), engine: Some(engine), pinned: None }
+        Self { sim, options, log: Vec::new(), engine: Some(engine), pinned: None, ahead: None }
     }
 
     /// Opens the directory and replays the log from where the directory ends.
@@ -89,7 +91,7 @@ impl Replica {
     /// What `open` gives.
     pub fn reopen(sim: SimStorage, options: Options, log: Vec<(Command, Outcome)>) -> Result<Self, Error> {
         let engine = Engine::open(dir(&sim), options.clone())?;
-        let mut replica = Self { sim, options, log: Vec::new(), engine: Some(engine), pinned: None };
+        let mut replica = Self { sim, options, log: Vec::new(), engine: Some(engine), pinned: None, ahead: None };
         replica.replay(log);
         Ok(replica)
     }
@@ -132,6 +134,9 @@ impl Replica {
     /// # Errors
     /// What the engine's flush gives.
     pub fn flush(&mut self) -> Result<(), Error> {
+        if let Some(ahead) = self.ahead.take() {
+            self.engine_mut().end_ahead(ahead);
+        }
         let index = self.log.len();
         self.engine_mut().flush(position(index), &machine_state(index))
     }
@@ -139,7 +144,7 @@ impl Replica {
     /// Loses the process or the power, and comes back.
     pub fn restart(&mut self, loss: Loss) {
         let durable = self.engine().durable_position();
-        (self.engine, self.pinned) = (None, None);
+        (self.engine, self.pinned, self.ahead) = (None, None, None);
         self.sim = match loss {
             Loss::Process => self.sim.process_loss(),
             Loss::Power(seed) => self.sim.power_loss(seed),
@@ -169,6 +174,20 @@ impl Replica {
         assert_eq!(self.engine().durable_position(), manifest.position);
     }
 
+    /// Begins to write ahead; or writes what was begun some commands ago, and ends it now or with the next flush.
+    fn write_ahead(&mut self, rng: &mut SimRng) {
+        let Some(mut ahead) = self.ahead.take() else {
+            self.ahead = Some(self.engine_mut().begin_ahead());
+            return;
+        };
+        ahead.run();
+        if rng.below(2) == 0 {
+            self.engine_mut().end_ahead(ahead);
+        } else {
+            self.ahead = Some(ahead);
+        }
+    }
+
     /// A local action that no digest may depend on.
     pub fn act(&mut self, rng: &mut SimRng) {
         match rng.below(100) {
@@ -180,7 +199,8 @@ impl Replica {
                     }
                 }
             }
-            40..80 => self.flush().expect("flushes"),
+            40..60 => self.flush().expect("flushes"),
+            60..80 => self.write_ahead(rng),
             80..86 => self.restart(Loss::Process),
             86..93 => self.restart(Loss::Power(rng.next_u64())),
             _ => self.move_by_snapshot(rng),

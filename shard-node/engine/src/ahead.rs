@@ -1,0 +1,74 @@
+//! Writing ahead of the flush: nodes and values that no superblock names yet go to their places while the engine goes on,
+//! so that the flush has little left to write and sync.
+//!
+//! Invariants: what is written is in no state on disk, so a crash at any time leaves nothing but bytes that nothing refers
+//! to; a node counts as written only if it is still the one at its place when the work has ended, and only after a sync;
+//! a flush begins after the work has ended, so that what came to a place later is written later.
+
+use std::sync::Arc;
+
+use coppice_env::File;
+
+use crate::{
+    Engine, Result,
+    node::Node,
+    page::{PageFile, Pid},
+    store::write_nodes,
+    values::{Sealed, write_sealed},
+};
+
+/// Writes that may be done beside the engine, on another thread: [`Engine::begin_ahead`] gives them, [`WriteAhead::run`]
+/// does them, [`Engine::end_ahead`] takes them back.
+#[derive(Debug)]
+#[must_use = "the engine waits for its end"]
+pub struct WriteAhead {
+    pub(crate) files: [Arc<dyn File>; 2],
+    /// By place.
+    pub(crate) nodes: Vec<(Pid, Node)>,
+    /// In the order of the log.
+    pub(crate) values: Vec<Sealed>,
+    pub(crate) durable: bool,
+}
+
+impl WriteAhead {
+    /// Writes and syncs. A failure is no error: the flush writes again, and says what is wrong.
+    pub fn run(&mut self) {
+        self.durable = self.write().is_ok();
+    }
+
+    fn write(&self) -> Result<()> {
+        for file in PageFile::ALL {
+            let nodes = self.nodes.iter().filter(|(pid, _)| pid.file() == file).map(|(pid, node)| (*pid, node));
+            write_nodes(&*self.files[file as usize], file, nodes)?;
+        }
+        write_sealed(&self.values)
+    }
+}
+
+impl Engine {
+    /// How many bytes of nodes and values a flush would have to write now.
+    #[must_use]
+    pub fn behind_bytes(&self) -> u64 {
+        self.store.behind_bytes()
+    }
+
+    /// Those nodes and values, to be written ahead.
+    ///
+    /// # Panics
+    /// If what was begun before was not given back.
+    pub fn begin_ahead(&mut self) -> WriteAhead {
+        assert!(!self.ahead, "one at a time");
+        self.ahead = true;
+        self.store.begin_ahead()
+    }
+
+    /// Takes back what [`Engine::begin_ahead`] gave; what was written durably, the next flush need not write.
+    ///
+    /// # Panics
+    /// If it is not this engine's.
+    pub fn end_ahead(&mut self, ahead: WriteAhead) {
+        assert!(self.ahead, "none was begun");
+        self.ahead = false;
+        self.store.end_ahead(ahead);
+    }
+}
