@@ -5,13 +5,11 @@ use std::{fmt, sync::Arc};
 use coppice_env::{Clock, Rng};
 use coppice_metadata::Metadata;
 use coppice_proto::Channel;
-use coppice_types::{ClusterId, Digest, Params, Sequence, Stamp};
+use coppice_types::{ClusterId, Params};
 use coppice_verify::{
-    epochs::Epochs,
-    header::{self, Body, Header},
-    merkle,
+    header::{self, Header},
     note::SignerKey,
-    shard_map::{ShardMap, state_root},
+    shard_map::ShardMap,
 };
 
 use crate::{Error, Limits};
@@ -71,29 +69,13 @@ impl Options {
         if prefix.len() > header::PREFIX_BYTES_MAX {
             return Err(Error::Options(format!("the origin prefix is over {} bytes", header::PREFIX_BYTES_MAX)));
         }
-        let leaves = shard_map.genesis_leaves();
-        let epochs = Epochs::new();
-        let header = Header {
-            cluster,
-            sequence: Sequence(0),
-            stamp: Stamp::default(),
-            timestamp_ms: self.clock.wall_ms(),
-            state_root: state_root(&leaves),
-            state_leaves: u32::try_from(leaves.len()).map_err(|_| Error::Options("too many shards".to_owned()))?,
-            shard_map: shard_map.hash(),
-            journal_root: merkle::empty_root(),
-            journal_leaves: 0,
-            epochs_root: epochs.root(),
-            epoch_pairs: 1,
-            admin_sequence: 0,
-            previous: Digest::default(),
-            body: Body::Genesis(header::Genesis {
-                prefix: prefix.to_owned(),
-                public_key: self.signing_key.verifier().public_key(),
-                params: params.clone(),
-                shard_map: shard_map.clone(),
-            }),
+        let genesis = header::Genesis {
+            prefix: prefix.to_owned(),
+            public_key: self.signing_key.verifier().public_key(),
+            params: params.clone(),
+            shard_map: shard_map.clone(),
         };
+        let header = Header::genesis(cluster, self.clock.wall_ms(), genesis);
         Ok(header.encode())
     }
 }

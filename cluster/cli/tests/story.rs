@@ -161,3 +161,15 @@ fn a_loaded_input_that_was_rolled_back_is_not_loaded_again_unless_asked_for() {
     assert_eq!(dev.version(), 8);
     dev.stop();
 }
+
+/// On this repository's own history where there is one, else on generated accounts.
+#[test]
+fn the_demonstration_comes_to_its_end() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/demo.sh");
+    let done = std::process::Command::new(script).arg(env!("CARGO_BIN_EXE_coppice")).output().expect("it runs");
+    let (shown, told) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{}: {shown}{told}", done.status);
+    for step in ["Prune:", "Rollback:", "does not stand any more", "Done."] {
+        assert!(shown.contains(step), "`{step}` is missing: {shown}{told}");
+    }
+}

@@ -131,6 +131,31 @@ impl fmt::Display for BrokenRule {
 impl core::error::Error for BrokenRule {}
 
 impl Header {
+    /// The header that founds a ledger: version 0, without records.
+    ///
+    /// # Panics
+    /// If there are 2^32 shards or more: no map has so many.
+    #[must_use]
+    pub fn genesis(cluster: ClusterId, timestamp_ms: u64, genesis: Genesis) -> Self {
+        let leaves = genesis.shard_map.genesis_leaves();
+        Self {
+            cluster,
+            sequence: Sequence(0),
+            stamp: Stamp::default(),
+            timestamp_ms,
+            state_root: state_root(&leaves),
+            state_leaves: u32::try_from(leaves.len()).expect("a shard map has fewer than 2^32 shards"),
+            shard_map: genesis.shard_map.hash(),
+            journal_root: empty_root(),
+            journal_leaves: 0,
+            epochs_root: Epochs::new().root(),
+            epoch_pairs: 1,
+            admin_sequence: 0,
+            previous: Digest::default(),
+            body: Body::Genesis(genesis),
+        }
+    }
+
     /// Number of the kind.
     #[must_use]
     pub fn kind(&self) -> u8 {

@@ -9,7 +9,7 @@ use coppice_types::{ClusterId, Digest, Epoch, Params, Reason, Sequence, SessionI
 use coppice_verify::{
     epochs::Epochs,
     hash,
-    header::{Body, Genesis, Header},
+    header::{Genesis, Header},
     journal::Entry,
     merkle,
     shard_map::ShardMap,
@@ -24,29 +24,10 @@ const BOUNDS: Bounds = Bounds { batches_max: 16, bytes_max: 1 << 20 };
 fn tail() -> LogTail {
     let map = ShardMap::from_splits(&[b"m".to_vec()]).expect("one split");
     let leaves = Leaves::new(map.genesis_leaves()).expect("the map covers all keys");
-    let epochs = Epochs::new();
-    let header = Header {
-        cluster: ClusterId([1; 16]),
-        sequence: Sequence(0),
-        stamp: Stamp::default(),
-        timestamp_ms: 1_000,
-        state_root: leaves.root(),
-        state_leaves: 2,
-        shard_map: map.hash(),
-        journal_root: merkle::empty_root(),
-        journal_leaves: 0,
-        epochs_root: epochs.root(),
-        epoch_pairs: 1,
-        admin_sequence: 0,
-        previous: Digest::default(),
-        body: Body::Genesis(Genesis {
-            prefix: "coppice.test".to_owned(),
-            public_key: [2; 32],
-            params: Params::default(),
-            shard_map: map,
-        }),
-    };
-    LogTail { hash: header.hash(), header, epochs, leaves }
+    let genesis =
+        Genesis { prefix: "coppice.test".to_owned(), public_key: [2; 32], params: Params::default(), shard_map: map };
+    let header = Header::genesis(ClusterId([1; 16]), 1_000, genesis);
+    LogTail { hash: header.hash(), header, epochs: Epochs::new(), leaves }
 }
 
 fn put(key: &str, value: &str) -> v1::Operation {

@@ -9,12 +9,10 @@ use coppice_proto::{
     status,
     v1::{self, read_root_request::Read, shard_command_request::Command as Wire},
 };
-use coppice_types::{ClusterId, Digest, GroupId, Params, Reason, Sequence, Stamp};
+use coppice_types::{ClusterId, GroupId, Params, Reason};
 use coppice_verify::{
-    epochs::Epochs,
-    header::{Body, Genesis, Header},
-    merkle,
-    shard_map::{ShardMap, state_root},
+    header::{Genesis, Header},
+    shard_map::ShardMap,
 };
 
 use crate::{Bootstrap, Error, ReplicaOptions, machine::StateMachine, raft_id};
@@ -290,27 +288,9 @@ async fn a_quarantine_outlasts_a_restart() {
 
 fn genesis() -> Header {
     let shard_map = ShardMap::from_splits(&[]).expect("one shard");
-    Header {
-        cluster: CLUSTER,
-        sequence: Sequence(0),
-        stamp: Stamp::new(0, 0),
-        timestamp_ms: 1_000_000,
-        state_root: state_root(&shard_map.genesis_leaves()),
-        state_leaves: 1,
-        shard_map: shard_map.hash(),
-        journal_root: merkle::empty_root(),
-        journal_leaves: 0,
-        epochs_root: Epochs::new().root(),
-        epoch_pairs: 1,
-        admin_sequence: 0,
-        previous: Digest::default(),
-        body: Body::Genesis(Genesis {
-            prefix: "ledger.example".into(),
-            public_key: [3; 32],
-            params: Params::default(),
-            shard_map,
-        }),
-    }
+    let genesis =
+        Genesis { prefix: "ledger.example".into(), public_key: [3; 32], params: Params::default(), shard_map };
+    Header::genesis(CLUSTER, 1_000_000, genesis)
 }
 
 fn read_view(stale_ok: bool) -> v1::ReadRootRequest {

@@ -3,36 +3,13 @@ use alloc::{vec, vec::Vec};
 use coppice_types::Epoch;
 
 use super::*;
-use crate::{
-    epochs::Epochs,
-    hash::sha256,
-    shard_map::{ShardMap, state_root},
-};
+use crate::{epochs::Epochs, hash::sha256, shard_map::ShardMap};
 
 fn genesis() -> Header {
     let shard_map = ShardMap::from_splits(&[b"m".to_vec()]).expect("one split");
-    let epochs = Epochs::new();
-    Header {
-        cluster: ClusterId([9; 16]),
-        sequence: Sequence(0),
-        stamp: Stamp::new(0, 0),
-        timestamp_ms: 1000,
-        state_root: state_root(&shard_map.genesis_leaves()),
-        state_leaves: 2,
-        shard_map: shard_map.hash(),
-        journal_root: empty_root(),
-        journal_leaves: 0,
-        epochs_root: epochs.root(),
-        epoch_pairs: 1,
-        admin_sequence: 0,
-        previous: Digest::default(),
-        body: Body::Genesis(Genesis {
-            prefix: "ledger.example".into(),
-            public_key: [3; 32],
-            params: Params::default(),
-            shard_map,
-        }),
-    }
+    let genesis =
+        Genesis { prefix: "ledger.example".into(), public_key: [3; 32], params: Params::default(), shard_map };
+    Header::genesis(ClusterId([9; 16]), 1000, genesis)
 }
 
 fn after(before: &Header, body: Body) -> Header {

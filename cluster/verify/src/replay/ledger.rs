@@ -3,7 +3,7 @@
 use alloc::{borrow::Cow, collections::BTreeMap, string::String, vec::Vec};
 
 use coppice_types::{
-    Change, ClusterId, Digest, Epoch, Operation, Params, Sequence, SessionId, ShardId, Stamp, Version as Number,
+    Change, ClusterId, Digest, Epoch, Operation, Params, SessionId, ShardId, Stamp, Version as Number,
 };
 
 use super::{Error, Forest};
@@ -82,22 +82,7 @@ impl Ledger {
             params: params.clone(),
             shard_map: shard_map.clone(),
         };
-        let header = Header {
-            cluster,
-            sequence: Sequence(0),
-            stamp: Stamp::default(),
-            timestamp_ms: 1_700_000_000_000,
-            state_root: state_root(&leaves),
-            state_leaves: leaves.len() as u32,
-            shard_map: shard_map.hash(),
-            journal_root: merkle::empty_root(),
-            journal_leaves: 0,
-            epochs_root: epochs.root(),
-            epoch_pairs: 1,
-            admin_sequence: 0,
-            previous: Digest::default(),
-            body: Body::Genesis(genesis),
-        };
+        let header = Header::genesis(cluster, 1_700_000_000_000, genesis);
         let forests = leaves.iter().map(|_| Forest::new(params)).collect();
         let version = Version { header: header.clone(), forests, leaves, journal: Vec::new() };
         Self {

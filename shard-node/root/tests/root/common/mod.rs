@@ -112,27 +112,8 @@ pub fn params() -> Params {
 
 pub fn genesis() -> Header {
     let shard_map = ShardMap::from_splits(&[b"g".to_vec(), b"p".to_vec()]).expect("splits ascend");
-    Header {
-        cluster: ClusterId([7; 16]),
-        sequence: Sequence(0),
-        stamp: Stamp::new(0, 0),
-        timestamp_ms: 1_000_000,
-        state_root: state_root(&shard_map.genesis_leaves()),
-        state_leaves: 3,
-        shard_map: shard_map.hash(),
-        journal_root: merkle::empty_root(),
-        journal_leaves: 0,
-        epochs_root: Epochs::new().root(),
-        epoch_pairs: 1,
-        admin_sequence: 0,
-        previous: Digest::default(),
-        body: Body::Genesis(Genesis {
-            prefix: "ledger.example".into(),
-            public_key: [3; 32],
-            params: params(),
-            shard_map,
-        }),
-    }
+    let genesis = Genesis { prefix: "ledger.example".into(), public_key: [3; 32], params: params(), shard_map };
+    Header::genesis(ClusterId([7; 16]), 1_000_000, genesis)
 }
 
 impl Model {
