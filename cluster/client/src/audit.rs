@@ -84,11 +84,11 @@ impl Client {
     /// # Errors
     /// If the ledger keeps no journals, its headers are not those of a signed checkpoint, or it does not answer. What differs is in
     /// the report and no error.
-    pub async fn audit(&self, audit: &Audit, mut progress: impl FnMut(Progress)) -> Result<Report, Error> {
+    pub async fn audit(&self, audit: &Audit, progress: impl FnMut(Progress)) -> Result<Report, Error> {
         let answer = self.checkpoint(0).await?;
         let checkpoint = Checkpoint::open(&answer.checkpoint, &audit.key)
             .map_err(|_| Error::Untrusted("the checkpoint is not signed by the key"))?;
-        let mut report = Report { checkpoint, to: Version(0), compared: 0, records: 0, difference: None };
+        let report = Report { checkpoint, to: Version(0), compared: 0, records: 0, difference: None };
         let book = match Book::read(self, &report.checkpoint, &audit.key).await {
             Ok(book) => book,
             Err(Stop::Failed(error)) => return Err(error),
@@ -101,8 +101,10 @@ impl Client {
             let message = format!("version {version} is above head {head} of the checkpoint");
             return Err(Error::Refused { reason: Some(Reason::NotYet), kind: Reason::NotYet.kind(), message });
         }
-        let mut state = State::new(&book);
-        let done = self.replay(&book, &mut state, audit, to, &mut report, &mut progress).await;
+        let (state, from) = (State::new(&book), audit.from);
+        let mut replay = Replay { client: self, book: &book, state, from, to, report, progress };
+        let done = replay.run().await;
+        let Replay { state, mut report, .. } = replay;
         report.records = state.records();
         match done {
             Ok(()) => Ok(report),
@@ -114,66 +116,6 @@ impl Client {
             }
             Err(Stop::Failed(error)) => Err(error),
         }
-    }
-
-    async fn replay(
-        &self,
-        book: &Book,
-        state: &mut State,
-        audit: &Audit,
-        to: Version,
-        report: &mut Report,
-        progress: &mut impl FnMut(Progress),
-    ) -> Result<(), Stop> {
-        let mut resumes = 0;
-        while report.to < to {
-            let before = report.to;
-            let ended = self.replay_stream(book, state, audit, to, report, progress).await;
-            resumes = if report.to > before { 0 } else { resumes + 1 };
-            match ended {
-                Err(Stop::Failed(error)) if resumes < RESUMES_MAX && may_resume(&error) => {}
-                Ok(()) if report.to < to => {
-                    return Err(Error::Malformed("the stream of journals ended early").into());
-                }
-                ended => ended?,
-            }
-        }
-        Ok(())
-    }
-
-    async fn replay_stream(
-        &self,
-        book: &Book,
-        state: &mut State,
-        audit: &Audit,
-        to: Version,
-        report: &mut Report,
-        progress: &mut impl FnMut(Progress),
-    ) -> Result<(), Stop> {
-        let next = report.to.next();
-        let mut stream = self.journal(v1::JournalRequest { from_version: next.0, to_version: to.0 }).await?;
-        state.forget_pending();
-        while report.to < to {
-            let message = match stream.next().await {
-                Ok(Some(message)) => message,
-                Ok(None) => return Ok(()),
-                // A shard that has lost what it should keep is a finding.
-                Err(error) if error.reason() == Some(Reason::Corrupted) => {
-                    let stamp = book.line(report.to.next()).stamp;
-                    return Err(Stop::Differs(Difference { stamp, shard: None, what: error.to_string() }));
-                }
-                Err(error) => return Err(error.into()),
-            };
-            if let Some(version) = state.take(book, message)? {
-                if version >= audit.from {
-                    state.compare(book.line(version))?;
-                    report.compared += 1;
-                }
-                report.to = version;
-                progress(Progress { version, to });
-            }
-        }
-        Ok(())
     }
 
     /// Which shard's leaf is not the replayed one: each shard proves its own, if the version can still be read.
@@ -209,6 +151,66 @@ impl Client {
         let leaves = u64::from(header.state_leaves);
         let root = merkle::list_root(leaves, &[(index, leaf.hash())], &proof.state_hashes).ok()?;
         Some(root == header.state_root)
+    }
+}
+
+/// A replay that is under way.
+struct Replay<'a, P> {
+    client: &'a Client,
+    book: &'a Book,
+    state: State,
+    /// The first and the last version whose state roots are compared.
+    from: Version,
+    to: Version,
+    report: Report,
+    progress: P,
+}
+
+impl<P: FnMut(Progress)> Replay<'_, P> {
+    async fn run(&mut self) -> Result<(), Stop> {
+        let mut resumes = 0;
+        while self.report.to < self.to {
+            let before = self.report.to;
+            let ended = self.take_stream().await;
+            resumes = if self.report.to > before { 0 } else { resumes + 1 };
+            match ended {
+                Err(Stop::Failed(error)) if resumes < RESUMES_MAX && may_resume(&error) => {}
+                Ok(()) if self.report.to < self.to => {
+                    return Err(Error::Malformed("the stream of journals ended early").into());
+                }
+                ended => ended?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Replays what one stream gives.
+    async fn take_stream(&mut self) -> Result<(), Stop> {
+        let next = self.report.to.next();
+        let request = v1::JournalRequest { from_version: next.0, to_version: self.to.0 };
+        let mut stream = self.client.journal(request).await?;
+        self.state.forget_pending();
+        while self.report.to < self.to {
+            let message = match stream.next().await {
+                Ok(Some(message)) => message,
+                Ok(None) => return Ok(()),
+                // A shard that has lost what it should keep is a finding.
+                Err(error) if error.reason() == Some(Reason::Corrupted) => {
+                    let stamp = self.book.line(self.report.to.next()).stamp;
+                    return Err(Stop::Differs(Difference { stamp, shard: None, what: error.to_string() }));
+                }
+                Err(error) => return Err(error.into()),
+            };
+            if let Some(version) = self.state.take(self.book, message)? {
+                if version >= self.from {
+                    self.state.compare(self.book.line(version))?;
+                    self.report.compared += 1;
+                }
+                self.report.to = version;
+                (self.progress)(Progress { version, to: self.to });
+            }
+        }
+        Ok(())
     }
 }
 

@@ -51,17 +51,21 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
     };
     line(&format!("ready {}", cluster.endpoint()))?;
     let (shards, replicas) = (cluster.groups().len() - 1, cluster.nodes().len());
+    // There is no authentication.
+    let exposed = !args.listen.ip().is_loopback();
     let object = json!({
         "data_dir": home.dir(),
         "vkey": home.vkey(),
         "shards": shards,
         "replicas": replicas,
         "log_url": cluster.log_url(),
+        "exposed": exposed,
     });
     output.note(&object, || {
         let log = cluster.log_url().map_or_else(String::new, |url| format!("\nroot log   {url}"));
+        let warning = if exposed { "\nwarning    whoever reaches this address may read and write" } else { "" };
         format!(
-            "{shards} shards and the root group, {replicas} replicas each, in {}\npublic key {}{log}",
+            "{shards} shards and the root group, {replicas} replicas each, in {}\npublic key {}{log}{warning}",
             home.dir().display(),
             home.vkey()
         )
