@@ -64,12 +64,13 @@ fn read_raw(world: &World) -> Result<Raw, Finding> {
             let one = |sequence| Ok((root.header(Sequence(sequence))?, root.journal(Sequence(sequence))?));
             Ok((0..root.log_size()).map(one).collect::<Result<Raw, coppice_root::Error>>())
         });
-        if world.machines[ordinal].rotten {
-            // What went bad there may be a record that only this reads.
-            continue;
-        }
-        let log = read.map_err(|refusal| format!("log: node-{ordinal} can't tell it: {}", refusal.message))?;
-        let log = log.map_err(|error| format!("log: node-{ordinal} can't read it: {error}"))?;
+        let log = read.map_err(|refusal| format!("log: node-{ordinal} can't tell it: {}", refusal.message));
+        let log = log.and_then(|log| log.map_err(|error| format!("log: node-{ordinal} can't read it: {error}")));
+        let log = match log {
+            // What went bad there may be a record that only this reads. In the end every disk may have had its rot.
+            Err(_) if world.machines[ordinal].rotten => continue,
+            log => log?,
+        };
         let (short, long) = if log.len() > longest.len() { (longest, log) } else { (log, longest) };
         if short.iter().zip(&long).any(|(a, b)| a != b) {
             return Err(format!("log: node-{ordinal} has another one"));
