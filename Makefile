@@ -11,13 +11,15 @@ export PATH := $(PATH):/usr/local/go/bin
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
 
-.PHONY: help demo test test-loadtest test-chaos chaos bench-cluster check audit build release sim sim-bugs
+.PHONY: crds charts help demo test test-loadtest test-chaos chaos bench-cluster check audit build release sim sim-bugs
 
 help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
 	@echo "make test     all tests"
 	@echo "make chaos    a cluster of real processes under real faults for CHAOS_SECONDS=600; the plan follows from CHAOS_SEED=1"
 	@echo "make bench-cluster  Coppice beside etcd and immudb; QUICK=1 takes less than 5 minutes"
+	@echo "make crds     the custom resource definitions of the chart, from the operator's types"
+	@echo "make charts   lint the charts, and compare what they render with charts/golden; BLESS=1 replaces that"
 	@echo "make sim      a whole cluster under faults from SEED=n; SEEDS=k runs so many seeds, one prints its trace"
 	@echo "make sim-bugs plants each deliberate bug and shows the first seed that finds it; BUG=name for one"
 	@echo "make check    format, lints, documentation, with warnings denied"
@@ -48,6 +50,13 @@ chaos: build
 
 bench-cluster: release
 	python3 loadtest/bench.py
+
+crds:
+	$(CARGO) run --locked --bin coppice-operator -- crd charts/coppice-operator/crds
+
+# Builds helm at the first time, which takes minutes: not a part of `make check`.
+charts:
+	@scripts/charts.sh $(if $(BLESS),--bless)
 
 # The same seed is the same run, event by event. COPPICE_LOG=info adds what the processes log.
 SEED ?= 1

@@ -24,13 +24,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("coppice-shard-node", &["types", "verify", "proto", "env", "engine", "root", "consensus", "process"]),
     ("coppice-coordinator", &["types", "verify", "proto", "env", "metadata", "process"]),
     ("coppice-client", &["types", "verify", "proto"]),
+    ("coppice-operator", &["types", "verify", "proto", "env", "client"]),
     ("coppice-bench", &["types", "verify", "proto", "env", "client"]),
     ("coppice-sim", &["types", "verify", "proto", "env", "metadata", "engine", "root", "shard-node", "coordinator"]),
 ];
 
 /// What else tests may use: a coordinator is tested against real groups.
-const ALLOWED_IN_TESTS: &[(&str, &[&str])] =
-    &[("coppice-coordinator", &["shard-node", "client"]), ("coppice-shard-node", &["client"])];
+const ALLOWED_IN_TESTS: &[(&str, &[&str])] = &[
+    ("coppice-coordinator", &["shard-node", "client"]),
+    ("coppice-shard-node", &["client"]),
+    ("coppice-operator", &["process", "shard-node", "coordinator"]),
+];
 
 /// Packages that are synchronous, and know no network.
 const SYNCHRONOUS: &[&str] =
@@ -42,7 +46,7 @@ const SOLE_USERS: &[(&str, &[&str])] = &[
     ("etcd-client", &["coppice-metadata"]),
     ("ed25519-dalek", &["coppice-verify"]),
     ("sha2", &["coppice-verify"]),
-    ("clap", &["coppice", "coppice-bench", "coppice-process"]),
+    ("clap", &["coppice", "coppice-bench", "coppice-process", "coppice-operator"]),
     ("config", &["coppice-process"]),
     ("rustls", &["coppice-process"]),
     ("anyhow", &["coppice", "coppice-bench"]),

@@ -1,0 +1,72 @@
+{{- define "coppice.name" -}}
+{{- .Values.name | default .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "coppice.image" -}}
+{{ .Values.image.name }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "coppice.labels" -}}
+app.kubernetes.io/name: coppice
+app.kubernetes.io/instance: {{ include "coppice.name" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "coppice.spec" -}}
+image:
+  name: {{ include "coppice.image" . | quote }}
+  pullPolicy: {{ .Values.image.pullPolicy }}
+  {{- with .Values.image.pullSecrets }}
+  pullSecrets: {{- toYaml . | nindent 4 }}
+  {{- end }}
+nodes:
+  count: {{ .Values.nodes.count }}
+  storage:
+    size: {{ .Values.nodes.storage.size | quote }}
+    {{- with .Values.nodes.storage.class }}
+    class: {{ . }}
+    {{- end }}
+  resources: {{- toYaml .Values.nodes.resources | nindent 4 }}
+shards:
+  {{- if .Values.shards.splits }}
+  count: {{ add1 (len .Values.shards.splits) }}
+  splits: {{- toYaml .Values.shards.splits | nindent 4 }}
+  {{- else }}
+  count: {{ .Values.shards.count }}
+  {{- end }}
+journals: {{ .Values.journals }}
+coordinators:
+  count: {{ .Values.coordinators.count }}
+  resources: {{- toYaml .Values.coordinators.resources | nindent 4 }}
+{{- with .Values.etcd }}
+{{- if .endpoints }}
+etcd:
+  external:
+    endpoints: {{- toYaml .endpoints | nindent 6 }}
+    {{- with .tlsSecret }}
+    tlsSecret: {{ . }}
+    {{- end }}
+{{- end }}
+{{- end }}
+{{- with .Values.tls.issuer }}
+tls:
+  certManager:
+    issuer: {{ . }}
+{{- end }}
+{{- with .Values.signingKeySecret }}
+signingKey:
+  secret: {{ . }}
+{{- end }}
+{{- if or .Values.retention.versions .Values.retention.hours }}
+retention:
+  {{- with .Values.retention.versions }}
+  versions: {{ int64 . }}
+  {{- end }}
+  {{- with .Values.retention.hours }}
+  hours: {{ int64 . }}
+  {{- end }}
+{{- end }}
+volumePolicy: {{ .Values.volumePolicy }}
+{{- end }}

@@ -1,0 +1,97 @@
+//! The Kubernetes operator's prunes and rollbacks against a real cluster: done once, also if the operator dies after it asked.
+
+use std::{net::SocketAddr, time::Duration};
+
+use coppice::dev::{Cluster, Options, home::new_key, shape::Wanted};
+use coppice_client::{Client, Options as ClientOptions};
+use coppice_env::{SimRng, SimStorage};
+use coppice_operator::{
+    crd::{LedgerOperationSpec, LedgerOperationStatus, Phase},
+    ledger::{Operator, report},
+    operation::{Step, principal},
+};
+use coppice_shard_node::Tuning;
+use coppice_types::{Batch, Change, Operation};
+use serde_json::json;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn cluster() -> Cluster {
+    let wanted = Wanted { replicas: Some(1), ..Wanted::default() };
+    let options = Options {
+        storage: SimStorage::new().storage(),
+        shape: wanted.shape().expect("a shape"),
+        key: new_key(None, &mut SimRng::new(1)).expect("a key"),
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        http_listen: None,
+        witnesses: Vec::new(),
+        retention: None,
+        tuning: Tuning::default(),
+    };
+    Cluster::start(options).await.expect("it starts")
+}
+
+async fn commit(client: &Client, value: u64) {
+    let put = Operation { key: b"key".to_vec(), change: Change::Put(value.to_string().into_bytes()) };
+    let batch = coppice_client::batch(Batch { operations: vec![put], ..Batch::default() });
+    client.commit(batch, false).await.expect("it is committed");
+}
+
+fn spec(operation: serde_json::Value) -> LedgerOperationSpec {
+    serde_json::from_value(operation).expect("it can be read")
+}
+
+/// What the controller does, but for writing to Kubernetes: the statuses that it would have written.
+async fn run(endpoint: &str, spec: &LedgerOperationSpec, uid: &str) -> Vec<LedgerOperationStatus> {
+    let principal = principal("bank", uid);
+    let operator = Operator { endpoint, tls: None, spec, principal: &principal, patience: PATIENCE };
+    let mut statuses = vec![LedgerOperationStatus::default()];
+    loop {
+        match operator.advance(statuses.last().expect("there is a first one")).await.expect("the ledger answers") {
+            Step::Record(status) => statuses.push(status),
+            Step::Over => return statuses,
+            step => panic!("{step:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operations_are_done_once_and_found_again_in_the_root_log() {
+    let cluster = cluster().await;
+    let endpoint = cluster.endpoint().to_owned();
+    let client = Client::new(ClientOptions::new(endpoint.clone())).expect("it is an endpoint");
+    for value in 1..=8 {
+        commit(&client, value).await;
+    }
+    let head = report(&endpoint, None, PATIENCE).await.expect("it answers").status.head.expect("there is a head");
+
+    let back = spec(json!({ "cluster": "ledger", "rollback": {
+        "to": 5, "expectedHead": { "epoch": head.epoch, "version": head.version }, "reason": "a test",
+        "confirm": "roll back ledger to 5" } }));
+    let statuses = run(&endpoint, &back, "one").await;
+    let phases: Vec<Phase> = statuses.iter().map(|status| status.phase).collect();
+    assert_eq!(phases, [Phase::Pending, Phase::Running, Phase::Succeeded]);
+    let rolled = report(&endpoint, None, PATIENCE).await.expect("it answers").status.head.expect("there is a head");
+    assert_eq!(rolled.epoch, head.epoch + 1);
+
+    // The operator died after it had asked: it comes back to `Running`, and finds what it did.
+    let principal = principal("bank", "one");
+    let operator = Operator { endpoint: &endpoint, tls: None, spec: &back, principal: &principal, patience: PATIENCE };
+    let again = operator.advance(&statuses[1]).await.expect("it answers");
+    assert_eq!(again, Step::Record(statuses[2].clone()));
+    // The same manifest as another resource does nothing.
+    let other = run(&endpoint, &back, "two").await;
+    assert_eq!(other.last().map(|status| status.phase), Some(Phase::Failed));
+    let still = report(&endpoint, None, PATIENCE).await.expect("it answers").status.head;
+    assert_eq!(still, Some(rolled));
+
+    let prune = spec(json!({ "cluster": "ledger", "prune": { "before": 4, "reason": "a test" } }));
+    let pruned = run(&endpoint, &prune, "three").await;
+    assert_eq!(pruned.last().map(|status| status.phase), Some(Phase::Succeeded), "{pruned:?}");
+    let boundary = report(&endpoint, None, PATIENCE).await.expect("it answers").status.pruned_boundary;
+    assert_eq!(boundary, 4);
+    let refused =
+        run(&endpoint, &spec(json!({ "cluster": "ledger", "prune": { "before": 900, "reason": "r" } })), "four").await;
+    assert_eq!(refused.last().map(|status| status.phase), Some(Phase::Failed), "there is no such version: {refused:?}");
+    cluster.stop().await.expect("it stops");
+}

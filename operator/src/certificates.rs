@@ -1,0 +1,187 @@
+//! Certificates of an authority that the operator keeps for a cluster, when nobody else makes them.
+//!
+//! The authority signs for this cluster alone: a process does what any holder of its certificates asks for. Both kinds of keys are ECDSA P-256, as
+//! those of `scripts/certificates.sh`.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use time::{Duration, OffsetDateTime};
+
+/// How long an authority is good for.
+const AUTHORITY_DAYS: i64 = 3650;
+/// How long a certificate is good for.
+const CERTIFICATE_DAYS: i64 = 365;
+/// A certificate is renewed so long before it ends; processes read it again by themselves.
+pub const RENEWED_BEFORE_SECONDS: i64 = 120 * DAY_SECONDS;
+
+const DAY_SECONDS: i64 = 86_400;
+/// Clocks differ.
+const BACKDATED_SECONDS: i64 = 3600;
+
+/// Why a certificate could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A host's name, or the authority's key, is not one.
+    #[error("a certificate could not be made")]
+    Certificate(#[from] rcgen::Error),
+    /// The clock is off by ages.
+    #[error("the time {0} s after 1970 has no date")]
+    Time(i64),
+}
+
+/// A certificate or authority in PEM, with its private key.
+#[derive(Clone)]
+pub struct Pair {
+    /// The certificate.
+    pub certificate: String,
+    /// The private key.
+    pub key: String,
+    /// When it ends, in seconds since 1970.
+    pub ends: i64,
+}
+
+/// Without the key.
+impl std::fmt::Debug for Pair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pair").field("ends", &self.ends).finish_non_exhaustive()
+    }
+}
+
+/// A new authority for the cluster of this name, from a time in seconds since 1970.
+///
+/// # Errors
+/// If the time is no date.
+pub fn authority(cluster: &str, now: i64) -> Result<Pair, Error> {
+    let key = KeyPair::generate()?;
+    let mut params = authority_params(cluster);
+    let ends = now + AUTHORITY_DAYS * DAY_SECONDS;
+    (params.not_before, params.not_after) = (date(now - BACKDATED_SECONDS)?, date(ends)?);
+    Ok(Pair { certificate: params.self_signed(&key)?.pem(), key: key.serialize_pem(), ends })
+}
+
+/// A certificate for a process that is reached as one of these hosts, and connects to others.
+///
+/// # Errors
+/// If the authority's key or a host is not one.
+pub fn certificate(cluster: &str, authority: &Pair, name: &str, hosts: &[String], now: i64) -> Result<Pair, Error> {
+    let issuer = Issuer::new(authority_params(cluster), KeyPair::from_pem(&authority.key)?);
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(hosts)?;
+    params.distinguished_name = distinguished(name);
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.use_authority_key_identifier_extension = true;
+    // It can't outlive its authority.
+    let ends = (now + CERTIFICATE_DAYS * DAY_SECONDS).min(authority.ends);
+    (params.not_before, params.not_after) = (date(now - BACKDATED_SECONDS)?, date(ends)?);
+    Ok(Pair { certificate: params.signed_by(&key, &issuer)?.pem(), key: key.serialize_pem(), ends })
+}
+
+/// All that a certificate takes over from its authority: the name, and the key's identifier, which follows from the key.
+fn authority_params(cluster: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = distinguished(&format!("coppice authority of {cluster}"));
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+/// A common name has at most 64 characters.
+fn distinguished(name: &str) -> DistinguishedName {
+    let mut distinguished = DistinguishedName::new();
+    distinguished.push(DnType::CommonName, name.chars().take(64).collect::<String>());
+    distinguished
+}
+
+fn date(seconds: i64) -> Result<OffsetDateTime, Error> {
+    OffsetDateTime::UNIX_EPOCH.checked_add(Duration::seconds(seconds)).ok_or(Error::Time(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{path::Path, sync::Arc};
+
+    use coppice_env::Clock;
+    use coppice_process::tls::Tls;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+
+    use super::*;
+
+    fn now() -> i64 {
+        i64::try_from(coppice_env::SystemClock::new().wall_ms() / 1000).expect("it is not long since 1970")
+    }
+
+    fn files(dir: &Path, authority: &Pair, pair: &Pair) -> Tls {
+        let write = |name: &str, text: &str| {
+            let path = dir.join(name);
+            std::fs::write(&path, text).expect("a file can be written");
+            path
+        };
+        let (ca, cert) = (write("ca.crt", &authority.certificate), write("tls.crt", &pair.certificate));
+        Tls { ca, cert, key: write("tls.key", &pair.key) }
+    }
+
+    fn client(authority: &Pair, pair: &Pair) -> rustls::ClientConfig {
+        let mut roots = rustls::RootCertStore::empty();
+        let root = CertificateDer::from_pem_slice(authority.certificate.as_bytes()).expect("it is PEM");
+        roots.add(root).expect("it is an authority");
+        let own = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).expect("it is PEM");
+        let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).expect("it is PEM");
+        rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("ring speaks them")
+            .with_root_certificates(roots)
+            .with_client_auth_cert(vec![own], key)
+            .expect("certificate and key fit")
+    }
+
+    /// Connects a client to a process that has these files.
+    async fn connects(server: &Tls, client: rustls::ClientConfig, host: &str) -> bool {
+        let acceptor = server.acceptor().expect("the process can read its files");
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let name = ServerName::try_from(host.to_owned()).expect("it is a name");
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(client));
+        let (accepted, connected) = tokio::join!(acceptor.accept(far), connector.connect(name, near));
+        accepted.is_ok() && connected.is_ok()
+    }
+
+    #[tokio::test]
+    async fn processes_believe_each_other_and_nobody_of_another_authority() {
+        let authority = authority("ledger", now()).expect("an authority can be made");
+        let other = super::authority("ledger", now()).expect("an authority can be made");
+        let make = |authority: &Pair, name: &str| {
+            certificate("ledger", authority, name, &[format!("{name}.bank.svc")], now()).expect("it can be made")
+        };
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let server = files(dir.path(), &authority, &make(&authority, "node"));
+        server.client().expect("the process can read its files");
+        let fine = || client(&authority, &make(&authority, "coordinator"));
+        assert!(connects(&server, fine(), "node.bank.svc").await);
+        assert!(!connects(&server, fine(), "elsewhere.bank.svc").await, "the host is not in the certificate");
+        let stranger = client(&authority, &make(&other, "coordinator"));
+        assert!(!connects(&server, stranger, "node.bank.svc").await, "it has the same names, and another key");
+    }
+
+    #[tokio::test]
+    async fn a_certificate_that_ended_is_not_believed() {
+        let authority = authority("ledger", now()).expect("an authority can be made");
+        let past = now() - (CERTIFICATE_DAYS + 1) * DAY_SECONDS;
+        let old =
+            certificate("ledger", &authority, "node", &["node.bank.svc".to_owned()], past).expect("it can be made");
+        assert!(old.ends < now());
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let server = files(dir.path(), &authority, &old);
+        assert!(!connects(&server, client(&authority, &old), "node.bank.svc").await);
+    }
+
+    #[test]
+    fn a_certificate_does_not_outlive_its_authority() {
+        let mut authority = authority("ledger", now()).expect("an authority can be made");
+        authority.ends = now() + DAY_SECONDS;
+        let pair = certificate("ledger", &authority, "node", &["a".to_owned()], now()).expect("it can be made");
+        assert_eq!(pair.ends, authority.ends);
+    }
+}

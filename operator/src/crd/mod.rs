@@ -1,0 +1,35 @@
+//! The resources that users write: [`LedgerCluster`] and [`LedgerOperation`], both in `coppice.dev/v1alpha1`.
+//!
+//! The custom resource definitions are derived from these types; `charts/coppice-operator/crds` holds what [`definitions`] gives, and
+//! a test compares them. What a rule over several fields can say is said by CEL, so that the API server refuses it; what it can't say is
+//! checked in [`crate::reconcile::validate`].
+
+mod cluster;
+mod operation;
+mod parts;
+mod status;
+
+#[cfg(test)]
+mod tests;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+
+pub use cluster::{Coordinators, LedgerCluster, LedgerClusterSpec, Nodes, Root, Shards};
+pub use operation::{
+    ExpectedHead, LedgerOperation, LedgerOperationSpec, LedgerOperationStatus, Phase, Prune, Rollback,
+};
+pub use parts::{
+    CertManager, Etcd, ExternalEtcd, Image, ManagedEtcd, Pods, Retention, SigningKey, Storage, Tls, TlsSecrets, Toggle,
+    VolumePolicy, Witness, Witnesses,
+};
+pub use status::{Group, Head, LedgerClusterStatus};
+
+/// The group of all our resources.
+pub const API_GROUP: &str = "coppice.dev";
+
+/// The custom resource definitions, each with the name of its file.
+#[must_use]
+pub fn definitions() -> [(&'static str, CustomResourceDefinition); 2] {
+    [("ledgerclusters.yaml", LedgerCluster::crd()), ("ledgeroperations.yaml", LedgerOperation::crd())]
+}

@@ -1,0 +1,277 @@
+//! The parts of a cluster's specification that are not specific to nodes or coordinators.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{LocalObjectReference, Toleration, TopologySpreadConstraint};
+use kube::KubeSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+/// The image of all processes of Coppice.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Image {
+    /// The image, with its tag or digest.
+    #[schemars(length(min = 1, max = 512))]
+    pub name: String,
+    /// When it is pulled.
+    #[schemars(regex(pattern = "^(Always|IfNotPresent|Never)$"))]
+    pub pull_policy: String,
+    /// Secrets for its registry.
+    #[schemars(length(max = 8))]
+    pub pull_secrets: Vec<LocalObjectReference>,
+}
+
+impl Default for Image {
+    fn default() -> Self {
+        Self {
+            name: format!("ghcr.io/coppice-dev/coppice:{}", env!("CARGO_PKG_VERSION")),
+            pull_policy: "IfNotPresent".to_owned(),
+            pull_secrets: Vec::new(),
+        }
+    }
+}
+
+/// A volume for each pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = Rule::new("has(self.class) == has(oldSelf.class)")
+    .message("the storage class of existing volumes can't change"))]
+#[serde(rename_all = "camelCase")]
+pub struct Storage {
+    /// How large; may grow, where the storage class allows it.
+    #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))")
+        .message("size is a quantity such as 20Gi"))]
+    #[x_kube(validation = Rule::new("quantity(self).compareTo(quantity(oldSelf)) >= 0").message("a volume can't shrink"))]
+    #[schemars(length(min = 1, max = 32))]
+    pub size: String,
+    /// The storage class; by default the cluster's own default.
+    #[x_kube(validation = Rule::new("self == oldSelf").message("the storage class of existing volumes can't change"))]
+    #[schemars(length(min = 1, max = 253))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+}
+
+/// What is added to the pods of a kind. The operator's own security settings, probes and labels stand.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Pods {
+    /// More labels.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// More annotations.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// Which machines they may run on.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Which taints they bear.
+    #[schemars(length(max = 32))]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<Toleration>,
+    /// A pod affinity; replaces the operator's own, which keeps the pods of a kind on different machines where it can.
+    #[schemars(schema_with = "any_object")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<serde_json::Value>,
+    /// How they spread; by default over zones, where there are any.
+    #[schemars(length(max = 8))]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
+    /// Their priority class.
+    #[schemars(length(min = 1, max = 253))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority_class_name: Option<String>,
+}
+
+/// A schema for what the API server checks when the pod is made: writing it out would double the definition.
+fn any_object(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "nullable": true, "x-kubernetes-preserve-unknown-fields": true })
+}
+
+/// Who picks the coordinator that leads: an etcd of the operator's, or one that is there already.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = Rule::new("!(has(self.managed) && has(self.external))").message("etcd is either managed or external"))]
+#[x_kube(validation = Rule::new("has(self.external) == has(oldSelf.external)")
+    .message("etcd can't change between managed and external: coordinators of both would lead at once"))]
+#[serde(rename_all = "camelCase")]
+pub struct Etcd {
+    /// Three members, run by the operator. This is what is done if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed: Option<ManagedEtcd>,
+    /// An etcd that is there already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external: Option<ExternalEtcd>,
+}
+
+/// Three members of etcd, run by the operator.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ManagedEtcd {
+    /// The image, with its tag or digest.
+    #[schemars(length(min = 1, max = 512))]
+    pub image: String,
+    /// The volume of each member.
+    pub storage: Storage,
+    /// What is added to the pods.
+    pub pods: Pods,
+}
+
+impl Default for ManagedEtcd {
+    fn default() -> Self {
+        Self {
+            image: "quay.io/coreos/etcd:v3.6.5".to_owned(),
+            storage: Storage { size: "1Gi".to_owned(), class: None },
+            pods: Pods::default(),
+        }
+    }
+}
+
+/// An etcd that is there already.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = Rule::new("self.endpoints.all(e, e.startsWith(has(self.tlsSecret) ? 'https://' : 'http://'))")
+    .message("with tlsSecret the endpoints begin with https://, without it with http://"))]
+#[serde(rename_all = "camelCase")]
+pub struct ExternalEtcd {
+    /// Its members: `http://HOST:PORT` or `https://HOST:PORT`.
+    #[schemars(length(min = 1, max = 9), inner(length(max = 261), regex(pattern = "^https?://[^/ ]+:[0-9]+$")))]
+    pub endpoints: Vec<String>,
+    /// A secret with `ca.crt`, `tls.crt` and `tls.key`: etcd's authority, and a certificate for it. Needed for https.
+    #[schemars(length(min = 1, max = 253))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_secret: Option<String>,
+    /// Below which its keys lie.
+    #[schemars(length(min = 1, max = 128), regex(pattern = "^/.*[^/]$"))]
+    #[serde(default = "etcd_prefix")]
+    pub prefix: String,
+}
+
+fn etcd_prefix() -> String {
+    "/coppice".to_owned()
+}
+
+/// Where certificates come from; from an authority that the operator makes, if nothing is said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = Rule::new("[has(self.certManager), has(self.secrets), has(self.plaintext) && self.plaintext].filter(x, x).size() <= 1")
+    .message("tls has one source of certificates: certManager, secrets, or plaintext for none at all"))]
+#[serde(rename_all = "camelCase")]
+pub struct Tls {
+    /// Certificates are asked of cert-manager.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cert_manager: Option<CertManager>,
+    /// Certificates that somebody else keeps in secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<TlsSecrets>,
+    /// No certificates: every pod that reaches the ports may write. For tests.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub plaintext: bool,
+}
+
+/// An issuer of cert-manager. It must sign for this cluster alone: a process believes every certificate of its authority.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CertManager {
+    /// The issuer's name.
+    #[schemars(length(min = 1, max = 253))]
+    pub issuer: String,
+    /// `Issuer` or `ClusterIssuer`.
+    #[schemars(regex(pattern = "^(Issuer|ClusterIssuer)$"))]
+    #[serde(default = "issuer_kind")]
+    pub kind: String,
+}
+
+fn issuer_kind() -> String {
+    "Issuer".to_owned()
+}
+
+/// Secrets with `tls.crt`, `tls.key` and `ca.crt`, all of one authority that signs for this cluster alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TlsSecrets {
+    /// For nodes, by the names that `docs/operator.md` lists.
+    #[schemars(length(min = 1, max = 253))]
+    pub nodes: String,
+    /// For coordinators, and for the operator when it asks them.
+    #[schemars(length(min = 1, max = 253))]
+    pub coordinators: String,
+    /// For a managed etcd.
+    #[schemars(length(min = 1, max = 253))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<String>,
+}
+
+/// Which versions are kept; all, if nothing is said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = Rule::new("!(has(self.versions) && has(self.hours))").message("retention is by versions or by hours"))]
+#[serde(rename_all = "camelCase")]
+pub struct Retention {
+    /// At least so many of the newest.
+    #[schemars(range(min = 1))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub versions: Option<i64>,
+    /// What was head in the last so many hours.
+    #[schemars(range(min = 1, max = 4_000_000))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hours: Option<u32>,
+}
+
+/// The key that signs checkpoints.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct SigningKey {
+    /// A secret whose `ledger.key` is the key, as `coppice keygen` makes it. If it is not named, the operator makes a key, in a secret that
+    /// it never deletes.
+    #[schemars(length(min = 1, max = 253))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+}
+
+/// Who is asked to cosign checkpoints.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = Rule::new("!has(self.quorum) || self.quorum <= self.list.size()")
+    .message("quorum is at most the number of witnesses"))]
+#[serde(rename_all = "camelCase")]
+pub struct Witnesses {
+    /// The witnesses.
+    #[schemars(length(max = 16))]
+    #[serde(default)]
+    pub list: Vec<Witness>,
+    /// How many must cosign; by default a majority.
+    #[schemars(range(min = 1, max = 16))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quorum: Option<u32>,
+}
+
+/// A witness, that speaks C2SP `tlog-witness`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Witness {
+    /// Its submission prefix.
+    #[schemars(length(min = 1, max = 512), regex(pattern = "^https?://"))]
+    pub url: String,
+    /// Its public key.
+    #[schemars(length(min = 1, max = 512))]
+    pub vkey: String,
+}
+
+/// What becomes of the volumes when the cluster is deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum VolumePolicy {
+    /// They stay, as does the signing key: a cluster of the same name takes them up again.
+    #[default]
+    Retain,
+    /// They go, and the ledger with them.
+    Delete,
+}
+
+/// Something that can be switched off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Toggle {
+    /// Whether it is on.
+    pub enabled: bool,
+}
+
+impl Default for Toggle {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
+}

@@ -1,0 +1,161 @@
+//! The definitions as the API server sees them: what is refused, what is filled in, what the chart ships.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn cluster(spec: Value) -> LedgerCluster {
+    let object = json!({ "apiVersion": "coppice.dev/v1alpha1", "kind": "LedgerCluster", "metadata": { "name": "ledger" }, "spec": spec });
+    serde_json::from_value(object).expect("the specification can be read")
+}
+
+fn operation(spec: Value) -> LedgerOperation {
+    let object = json!({ "apiVersion": "coppice.dev/v1alpha1", "kind": "LedgerOperation", "metadata": { "name": "once" }, "spec": spec });
+    serde_json::from_value(object).expect("the specification can be read")
+}
+
+/// What is said to a new cluster of this specification.
+fn refusal(spec: Value) -> String {
+    cluster(spec).validate_cel().expect_err("it is refused").to_string()
+}
+
+/// What is said to a change.
+fn change_refused(old: Value, new: Value) -> String {
+    cluster(new).validate_cel_update(&cluster(old)).expect_err("it is refused").to_string()
+}
+
+#[test]
+fn the_chart_ships_the_definitions_of_the_types() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/coppice-operator/crds");
+    for (name, definition) in definitions() {
+        let shipped = std::fs::read_to_string(dir.join(name)).expect("the chart has the file");
+        let shipped: Value = serde_saphyr::from_str(&shipped).expect("the chart's file is YAML");
+        let derived = serde_json::to_value(definition).expect("a definition is JSON");
+        assert!(shipped == derived, "{name} is old: make crds");
+    }
+}
+
+#[test]
+fn an_empty_specification_is_a_whole_cluster() {
+    let cluster = cluster(json!({}));
+    assert_eq!(cluster.validate_cel().map_err(|error| error.to_string()), Ok(()));
+    let LedgerClusterSpec { nodes, coordinators, shards, volume_policy, .. } = &cluster.spec;
+    assert_eq!((nodes.count, coordinators.count, shards.count), (3, 2, 2));
+    assert_eq!((nodes.storage.size.as_str(), *volume_policy), ("20Gi", VolumePolicy::Retain));
+    assert!(cluster.spec.network_policies.enabled);
+}
+
+#[test]
+fn what_the_api_server_fills_in_is_what_the_types_fill_in() {
+    let [(_, definition), _] = definitions();
+    let definition = serde_json::to_value(definition).expect("a definition is JSON");
+    let spec = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    let defaults: serde_json::Map<String, Value> = spec["properties"]
+        .as_object()
+        .expect("the specification has properties")
+        .iter()
+        .filter_map(|(name, schema)| Some((name.clone(), schema.get("default")?.clone())))
+        .collect();
+    assert_eq!(cluster(Value::Object(defaults.clone())), cluster(json!({})));
+    assert_eq!(defaults["nodes"]["count"], 3, "{defaults:?}");
+}
+
+#[test]
+fn specifications_that_contradict_themselves_are_refused() {
+    for (spec, words) in [
+        (json!({ "shards": { "count": 3, "splits": ["m"] } }), "count is one more than the number of splits"),
+        (json!({ "shards": { "count": 3, "splits": ["m", "c"] } }), "splits are in ascending order"),
+        (json!({ "shards": { "replicas": 2 } }), "replicas is odd"),
+        (json!({ "shards": { "replicas": 5 } }), "shards.replicas is at most nodes.count"),
+        (json!({ "root": { "replicas": 5 } }), "root.replicas is at most nodes.count"),
+        (json!({ "nodes": { "storage": { "size": "much" } } }), "size is a quantity"),
+        (json!({ "retention": { "versions": 5, "hours": 5 } }), "retention is by versions or by hours"),
+        (json!({ "etcd": { "managed": {}, "external": { "endpoints": ["http://a:1"] } } }), "managed or external"),
+        (
+            json!({ "etcd": { "external": { "endpoints": ["http://a:1"], "tlsSecret": "s" } } }),
+            "the endpoints begin with https://",
+        ),
+        (json!({ "tls": { "plaintext": true, "certManager": { "issuer": "i" } } }), "tls has one source"),
+        (json!({ "tls": { "secrets": { "nodes": "n", "coordinators": "c" } } }), "tls.secrets.etcd is missing"),
+        (json!({ "witnesses": { "quorum": 1 } }), "quorum is at most the number of witnesses"),
+    ] {
+        let said = refusal(spec.clone());
+        assert!(said.contains(words), "{spec}: {said}");
+    }
+}
+
+#[test]
+fn names_from_which_no_service_can_be_made_are_refused() {
+    for (name, words) in [
+        ("a".repeat(41), "at most 40 characters"),
+        ("a.b".to_owned(), "no dots"),
+        ("1a".to_owned(), "no dots"),
+        ("a-node".to_owned(), "does not end in"),
+    ] {
+        let mut cluster = cluster(json!({}));
+        cluster.metadata.name = Some(name);
+        let said = cluster.validate_cel().expect_err("it is refused").to_string();
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn what_is_for_good_cannot_be_changed() {
+    for (old, new, words) in [
+        (json!({}), json!({ "nodes": { "count": 5 } }), "nodes.count is for good"),
+        (json!({}), json!({ "shards": { "count": 4 } }), "shards are for good"),
+        (json!({}), json!({ "root": { "replicas": 1 } }), "the root group is for good"),
+        (json!({}), json!({ "journals": true }), "journals is for good"),
+        (json!({}), json!({ "nodes": { "storage": { "size": "19Gi" } } }), "a volume can't shrink"),
+        (json!({}), json!({ "etcd": { "external": { "endpoints": ["http://a:1"] } } }), "etcd can't change"),
+    ] {
+        let said = change_refused(old, new.clone());
+        assert!(said.contains(words), "{new}: {said}");
+    }
+    let grown = cluster(json!({ "nodes": { "storage": { "size": "1Ti" } }, "coordinators": { "count": 3 } }));
+    assert!(grown.validate_cel_update(&cluster(json!({}))).is_ok());
+}
+
+#[test]
+fn a_rollback_must_be_confirmed_and_go_back() {
+    let rollback = |to: i64, confirm: &str| {
+        let head = json!({ "epoch": 1, "version": 9 });
+        operation(
+            json!({ "cluster": "ledger", "rollback": { "to": to, "expectedHead": head, "reason": "r", "confirm": confirm } }),
+        )
+    };
+    assert!(rollback(7, "roll back ledger to 7").validate_cel().is_ok());
+    for (to, confirm, words) in [
+        (7, "roll back ledger to 8", "confirm must read"),
+        (9, "roll back ledger to 9", "to is older than expectedHead"),
+    ] {
+        let said = rollback(to, confirm).validate_cel().expect_err("it is refused").to_string();
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn an_operation_is_one_thing_and_is_never_changed() {
+    let prune = operation(json!({ "cluster": "ledger", "prune": { "before": 5, "reason": "r" } }));
+    assert!(prune.validate_cel().is_ok());
+    assert!(operation(json!({ "cluster": "ledger" })).validate_cel().is_err());
+    let other = operation(json!({ "cluster": "ledger", "prune": { "before": 6, "reason": "r" } }));
+    let said = other.validate_cel_update(&prune).expect_err("it is refused").to_string();
+    assert!(said.contains("can't be changed"), "{said}");
+}
+
+#[test]
+fn what_the_chart_renders_is_a_cluster_without_a_misspelt_field() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/golden");
+    for name in ["coppice-default.yaml", "coppice-choices.yaml"] {
+        let rendered = std::fs::read_to_string(dir.join(name)).expect("the render is there");
+        let first = rendered.split("\n---\n").next().expect("there is always a first part");
+        let rendered: Value = serde_saphyr::from_str(first).expect("it is YAML");
+        let cluster: LedgerCluster = serde_json::from_value(rendered.clone()).expect("it is a cluster");
+        assert_eq!(cluster.validate_cel().map_err(|error| error.to_string()), Ok(()), "{name}");
+        let kept = serde_json::to_value(&cluster.spec).expect("a specification is JSON");
+        assert_eq!(crate::reconcile::build::lost(&rendered["spec"], &kept), None, "{name}");
+    }
+}

@@ -1,0 +1,62 @@
+//! What can go wrong while a resource is made true.
+
+use crate::reconcile::validate::Invalid;
+
+/// Why a step could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API server refused, or doesn't answer; it is tried again.
+    #[error("{action} failed: {source}")]
+    Kube {
+        /// What was tried.
+        action: String,
+        /// What the API server said.
+        source: Box<kube::Error>,
+    },
+    /// Somebody has to do something first.
+    #[error("{message}")]
+    Blocked {
+        /// One word in capitals and small letters, for conditions and events.
+        reason: &'static str,
+        /// What is wrong, and what can be done.
+        message: String,
+    },
+    /// A certificate could not be made.
+    #[error(transparent)]
+    Certificate(#[from] crate::certificates::Error),
+}
+
+impl Error {
+    /// Somebody has to do something first.
+    pub(crate) fn blocked(reason: &'static str, message: impl Into<String>) -> Self {
+        Self::Blocked { reason, message: message.into() }
+    }
+
+    /// A word for conditions and events.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Kube { .. } => "ApiServerRefused",
+            Self::Blocked { reason, .. } => reason,
+            Self::Certificate(_) => "CertificateFailed",
+        }
+    }
+}
+
+impl From<Invalid> for Error {
+    fn from(invalid: Invalid) -> Self {
+        Self::blocked("InvalidSpecification", invalid.0)
+    }
+}
+
+/// Says what was tried, where a call failed.
+pub(crate) trait Trying<T> {
+    /// The result, with what was tried.
+    fn trying(self, action: impl FnOnce() -> String) -> Result<T, Error>;
+}
+
+impl<T> Trying<T> for Result<T, kube::Error> {
+    fn trying(self, action: impl FnOnce() -> String) -> Result<T, Error> {
+        self.map_err(|source| Error::Kube { action: action(), source: Box::new(source) })
+    }
+}

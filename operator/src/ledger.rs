@@ -1,0 +1,156 @@
+//! The ledger, as the operator asks it: through the coordinators' API, with bounded patience.
+
+use std::time::Duration;
+
+use coppice_client::{Client, Options, Tls};
+use coppice_proto::v1;
+use coppice_types::ErrorKind;
+use coppice_verify::header::Header;
+
+use crate::{
+    crd::{LedgerOperationSpec, LedgerOperationStatus},
+    operation::{Answer, Event, Seen, Step, begin, is_ours, next},
+};
+
+/// Rollbacks and prunes wait for all groups.
+const OPERATION_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A ledger that answered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Its groups and replicas.
+    pub status: v1::StatusResponse,
+    /// The state root of head.
+    pub state_root: Vec<u8>,
+}
+
+/// Asks how a ledger stands.
+///
+/// # Errors
+/// If no coordinator answers in time.
+pub async fn report(endpoint: &str, tls: Option<&Tls>, patience: Duration) -> Result<Report, coppice_client::Error> {
+    let client = connect(endpoint, tls, patience)?;
+    let status = client.status().await?;
+    let head = client.head().await?;
+    // Between the two calls head may have moved: the root belongs to the second.
+    let status = v1::StatusResponse { head: head.stamp, pruned_boundary: head.pruned_boundary, ..status };
+    Ok(Report { status, state_root: head.state_root.to_vec() })
+}
+
+fn connect(endpoint: &str, tls: Option<&Tls>, patience: Duration) -> Result<Client, coppice_client::Error> {
+    let mut options = Options::new(endpoint);
+    options.tls = tls.cloned();
+    options.patience = patience;
+    options.attempt_timeout = patience;
+    Client::new(options)
+}
+
+/// An operation, and the ledger that it is for.
+#[derive(Debug)]
+pub struct Operator<'a> {
+    /// Where coordinators listen.
+    pub endpoint: &'a str,
+    /// How to connect.
+    pub tls: Option<&'a Tls>,
+    /// What is wanted.
+    pub spec: &'a LedgerOperationSpec,
+    /// Under which name: [`crate::operation::principal`].
+    pub principal: &'a str,
+    /// How long the ledger may take to tell how it stands.
+    pub patience: Duration,
+}
+
+impl Operator<'_> {
+    /// Goes on with an operation until its status has to be written, it is over, or it has to wait.
+    ///
+    /// # Errors
+    /// If the ledger doesn't answer; the operation goes on from its recorded status another time.
+    pub async fn advance(&self, status: &LedgerOperationStatus) -> Result<Step, coppice_client::Error> {
+        let client = connect(self.endpoint, self.tls, self.patience)?;
+        let mut step = begin(status);
+        loop {
+            let event = match step {
+                Step::Look => Event::Looked(look(&client).await?),
+                Step::Search => Event::Searched(self.search(&client, status).await?),
+                Step::Ask => {
+                    let answer = self.ask().await?;
+                    Event::Answered(answer, self.search(&client, status).await?)
+                }
+                Step::Record(_) | Step::Later(_) | Step::Over => return Ok(step),
+            };
+            step = next(self.spec, status, event);
+        }
+    }
+
+    /// Looks for our header among those that came since the operation began.
+    async fn search(
+        &self,
+        client: &Client,
+        status: &LedgerOperationStatus,
+    ) -> Result<Option<i64>, coppice_client::Error> {
+        let from_sequence = status.log_size_before.and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
+        let request = v1::WatchHeadsRequest { from_sequence, ..v1::WatchHeadsRequest::default() };
+        let mut headers = client.watch(request).await?;
+        while let Some(answer) = headers.next().await? {
+            let header = Header::decode(&answer.header)
+                .map_err(|_| coppice_client::Error::Malformed("an entry of the root log is no header"))?;
+            if is_ours(&header, self.principal) {
+                return Ok(Some(signed(header.sequence.0)));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn ask(&self) -> Result<Answer, coppice_client::Error> {
+        let client = connect(self.endpoint, self.tls, OPERATION_PATIENCE)?;
+        let principal = self.principal.to_owned();
+        let answer = if let Some(rollback) = &self.spec.rollback {
+            let head = rollback.expected_head;
+            let request = v1::RollbackRequest {
+                to: unsigned(rollback.to),
+                reason: rollback.reason.clone(),
+                principal,
+                expected_head: Some(v1::Stamp { epoch: unsigned(head.epoch), version: unsigned(head.version) }),
+            };
+            client.rollback(request).await
+        } else if let Some(prune) = &self.spec.prune {
+            let request = v1::PruneRequest {
+                before: unsigned(prune.before),
+                reason: prune.reason.clone(),
+                principal,
+                expected_head: None,
+            };
+            client.prune(request).await
+        } else {
+            return Ok(Answer::Failed { kind: ErrorKind::Invalid, message: "nothing is asked for".to_owned() });
+        };
+        Ok(match answer {
+            Ok(answer) => match Header::decode(&answer.header) {
+                Ok(header) => Answer::Done { sequence: signed(header.sequence.0) },
+                Err(_) => return Err(coppice_client::Error::Malformed("the record of the operation is no header")),
+            },
+            Err(error) => Answer::Failed { kind: error.kind(), message: error.to_string() },
+        })
+    }
+}
+
+async fn look(client: &Client) -> Result<Seen, coppice_client::Error> {
+    let head = client.head().await?;
+    let stamp = head.stamp.unwrap_or_default();
+    Ok(Seen {
+        epoch: signed(stamp.epoch),
+        version: signed(stamp.version),
+        boundary: signed(head.pruned_boundary),
+        log_size: signed(head.log_size),
+    })
+}
+
+/// Numbers of Kubernetes are signed. None of ours comes near the end.
+pub(crate) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// The definition keeps them from being negative.
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}

@@ -1,0 +1,16 @@
+//! The operator: makes `LedgerCluster` resources true, and carries out `LedgerOperation`s.
+//!
+//! What is decided is decided by pure functions over what was observed: what objects there should be ([`reconcile::build`]), which pod may be
+//! restarted next ([`rollout`]), what an operation does next ([`operation`]). The rest reads, applies, and tries again.
+//!
+//! Invariants: every step may be repeated; neither data nor the signing key is deleted unless the resource says so.
+
+pub mod certificates;
+pub mod controller;
+pub mod crd;
+pub mod error;
+pub mod lease;
+pub mod ledger;
+pub mod operation;
+pub mod reconcile;
+pub mod rollout;

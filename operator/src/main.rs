@@ -1,0 +1,83 @@
+//! `coppice-operator`.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+use coppice_operator::controller::{self, Options};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+#[derive(Debug, Parser)]
+#[command(version, about = "Runs Coppice on Kubernetes")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make resources true, as long as this process holds the lease
+    Run {
+        /// Watch this namespace alone
+        #[arg(long, value_name = "NAME")]
+        namespace: Option<String>,
+        /// Where the lease lies
+        #[arg(long, value_name = "NAME", env = "POD_NAMESPACE", default_value = "default")]
+        lease_namespace: String,
+        /// This operator's name, unlike that of any other: its pod's
+        #[arg(long, value_name = "NAME", env = "POD_NAME")]
+        identity: String,
+        /// What is logged: a level, or a filter such as `info,kube=warn`
+        #[arg(long, value_name = "FILTER", default_value = "info")]
+        log: String,
+    },
+    /// Write the custom resource definitions, a file each
+    Crd {
+        /// The directory; files that are there are replaced
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Crd { dir } => write_definitions(&dir),
+        Command::Run { namespace, lease_namespace, identity, log } => {
+            run(&log, Options { namespace, lease_namespace, identity }).await
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("coppice-operator: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(log: &str, options: Options) -> Result<(), String> {
+    let filter = EnvFilter::try_new(log).map_err(|error| format!("--log {log}: {error}"))?;
+    tracing_subscriber::fmt().json().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
+    let stop = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+    };
+    let client = kube::Client::try_default().await.map_err(|error| {
+        format!("no Kubernetes is configured: {error}\n  it is found by KUBECONFIG, or in a pod by its service account")
+    })?;
+    controller::run(client, options, stop).await.map_err(|error| error.to_string())
+}
+
+fn write_definitions(dir: &std::path::Path) -> Result<(), String> {
+    for (name, definition) in coppice_operator::crd::definitions() {
+        let path = dir.join(name);
+        let text = serde_saphyr::to_string(&definition).map_err(|error| format!("{name}: {error}"))?;
+        let text = format!("# Made from the types of the operator by `make crds`.\n{text}");
+        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! Makes the API server's objects those that were built, by server-side apply; takes away what is no longer built; grows volumes.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::{
+    api::{
+        apps::v1::StatefulSet,
+        core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret},
+        networking::v1::NetworkPolicy,
+    },
+    apimachinery::pkg::api::resource::Quantity,
+};
+use kube::{
+    Client, Resource, ResourceExt,
+    api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions},
+};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::{
+    build::{Facts, MANAGER, Object, Role, selector_of},
+    observe::Observed,
+};
+use crate::{
+    crd::{LedgerCluster, VolumePolicy},
+    error::{Error, Trying},
+};
+
+/// Applies all objects.
+///
+/// # Errors
+/// If the API server refuses one; those before it are applied.
+pub async fn apply(client: &Client, facts: &Facts, objects: &[Object], observed: &Observed) -> Result<(), Error> {
+    let growing = grow_volumes(client, facts, objects, observed).await?;
+    for object in objects.iter().filter(|object| !growing.contains(object.name())) {
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &facts.namespace(), &object.resource);
+        let params = PatchParams::apply(MANAGER).force();
+        let applied = api.patch(object.name(), &params, &Patch::Apply(&object.body)).await;
+        applied.trying(|| format!("applying {} {}", object.resource.kind, object.name()))?;
+    }
+    take_away(client, facts, objects, observed).await
+}
+
+/// Reads the pods and StatefulSets of a cluster.
+///
+/// # Errors
+/// If the API server doesn't answer.
+pub async fn observe(client: &Client, facts: &Facts) -> Result<Observed, Error> {
+    // The sets first: a revision that is newer than the pods makes them outdated too late, not too early.
+    let sets = list::<StatefulSet>(client, facts, "").await?;
+    let pods = list::<Pod>(client, facts, "").await?;
+    Ok(Observed { sets, pods })
+}
+
+/// Deletes a pod, if it is still the one that was observed.
+///
+/// # Errors
+/// If the API server refuses.
+pub async fn restart(client: &Client, facts: &Facts, observed: &Observed, name: &str) -> Result<(), Error> {
+    let Some(uid) = observed.pod(name).and_then(ResourceExt::uid) else { return Ok(()) };
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &facts.namespace());
+    let preconditions = Preconditions { uid: Some(uid), resource_version: None };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    gone_is_fine(pods.delete(name, &params).await.map(drop)).trying(|| format!("deleting pod {name}"))
+}
+
+/// What is left to do when a cluster goes: all but volumes and key have it as owner.
+///
+/// # Errors
+/// If the API server refuses.
+pub async fn clean_up(client: &Client, cluster: &LedgerCluster) -> Result<(), Error> {
+    if cluster.spec.volume_policy == VolumePolicy::Retain {
+        return Ok(());
+    }
+    let namespace = cluster.namespace().unwrap_or_else(|| "default".to_owned());
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
+    let selector = ListParams::default().labels(&selector_of(&cluster.name_any()));
+    for claim in claims.list(&selector).await.trying(|| "listing volumes".to_owned())? {
+        let name = claim.name_any();
+        // A volume that is in use goes when its pod has gone.
+        let deleted = claims.delete(&name, &DeleteParams::default()).await.map(drop);
+        gone_is_fine(deleted).trying(|| format!("deleting volume {name}"))?;
+    }
+    if cluster.spec.signing_key.secret.is_some() {
+        return Ok(());
+    }
+    // Without its data the key is of no use, but to sign another ledger under the same name.
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
+    let name = format!("{}-signing-key", cluster.name_any());
+    let deleted = secrets.delete(&name, &DeleteParams::default()).await.map(drop);
+    gone_is_fine(deleted).trying(|| format!("deleting secret {name}"))
+}
+
+async fn list<K>(client: &Client, facts: &Facts, more: &str) -> Result<Vec<K>, Error>
+where
+    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug,
+{
+    let api: Api<K> = Api::namespaced(client.clone(), &facts.namespace());
+    let selector = format!("{}{more}", selector_of(&facts.name()));
+    let listed = api.list(&ListParams::default().labels(&selector)).await;
+    Ok(listed.trying(|| format!("listing {}", K::plural(&())))?.items)
+}
+
+/// Asks for larger volumes where the specification says so. The template of a StatefulSet's claims can't change, so the set is deleted without its
+/// pods, and made anew when it has gone.
+///
+/// Gives the names of sets that are going.
+async fn grow_volumes(
+    client: &Client,
+    facts: &Facts,
+    objects: &[Object],
+    observed: &Observed,
+) -> Result<BTreeSet<String>, Error> {
+    let mut growing = BTreeSet::new();
+    let sets: Api<StatefulSet> = Api::namespaced(client.clone(), &facts.namespace());
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &facts.namespace());
+    for role in [Role::Etcd, Role::Node] {
+        let name = facts.set(role);
+        let built = objects.iter().find(|object| object.resource.kind == "StatefulSet" && object.name() == name);
+        let there = observed.sets.iter().find(|set| set.name_any() == name);
+        let (Some(built), Some(there)) = (built, there) else { continue };
+        if there.metadata.deletion_timestamp.is_some() {
+            growing.insert(name);
+            continue;
+        }
+        let built: StatefulSet = serde_json::from_value(built.body.clone()).expect("it was built as one");
+        let (Some(wanted), Some(has)) = (size(&built), size(there)) else { continue };
+        if wanted == has {
+            continue;
+        }
+        for pod in facts.pods(role) {
+            let claim = format!("data-{pod}");
+            let patch = json!({ "spec": { "resources": { "requests": { "storage": wanted } } } });
+            let patched = claims.patch(&claim, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop);
+            gone_is_fine(patched).trying(|| format!("growing volume {claim}: its storage class must allow it"))?;
+        }
+        let deleted = sets.delete(&name, &DeleteParams::orphan()).await.map(drop);
+        gone_is_fine(deleted).trying(|| format!("replacing StatefulSet {name}"))?;
+        growing.insert(name);
+    }
+    Ok(growing)
+}
+
+/// The size of the volumes of a set.
+fn size(set: &StatefulSet) -> Option<Quantity> {
+    let claim = set.spec.as_ref()?.volume_claim_templates.as_ref()?.first()?;
+    claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?.get("storage").cloned()
+}
+
+/// Deletes policies that are no longer built, and settings that no pod uses any more.
+async fn take_away(client: &Client, facts: &Facts, objects: &[Object], observed: &Observed) -> Result<(), Error> {
+    let built =
+        |kind: &str, name: &str| objects.iter().any(|object| object.resource.kind == kind && object.name() == name);
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &facts.namespace());
+    for map in list::<ConfigMap>(client, facts, ",app.kubernetes.io/component").await? {
+        let name = map.name_any();
+        if !built("ConfigMap", &name) && !used(observed, &name) {
+            let deleted = maps.delete(&name, &DeleteParams::default()).await.map(drop);
+            gone_is_fine(deleted).trying(|| format!("deleting config map {name}"))?;
+        }
+    }
+    let policies: Api<NetworkPolicy> = Api::namespaced(client.clone(), &facts.namespace());
+    for policy in list::<NetworkPolicy>(client, facts, "").await? {
+        let name = policy.name_any();
+        if !built("NetworkPolicy", &name) {
+            let deleted = policies.delete(&name, &DeleteParams::default()).await.map(drop);
+            gone_is_fine(deleted).trying(|| format!("deleting network policy {name}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a pod, or the template of a set as it was, mounts a config map.
+fn used(observed: &Observed, name: &str) -> bool {
+    let of_pods = observed.pods.iter().filter_map(|pod| pod.spec.as_ref());
+    let of_sets = observed.sets.iter().filter_map(|set| set.spec.as_ref()?.template.spec.as_ref());
+    of_pods.chain(of_sets).any(|spec| {
+        let mut volumes = spec.volumes.iter().flatten();
+        volumes.any(|volume| volume.config_map.as_ref().is_some_and(|map| map.name == name))
+    })
+}
+
+/// What is to be deleted or changed may have gone already.
+fn gone_is_fine(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
+    match result {
+        // 409: a pod of the same name and another uid.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,141 @@
+//! The settings of nodes and coordinators, as config maps.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use serde_json::{Map, Value, json};
+
+use super::{CLIENT_PORT, Facts, HTTP_PORT, NODE_PORT, Object, Role, hash_of};
+
+/// Where config maps are mounted.
+pub(super) const DIR: &str = "/etc/coppice/config";
+/// Where `bootstrap.toml` is mounted.
+pub(super) const BOOTSTRAP_DIR: &str = "/etc/coppice/bootstrap";
+/// Where a role's certificate is mounted.
+pub(super) const TLS_DIR: &str = "/etc/coppice/tls";
+/// Where the signing key is mounted.
+pub(super) const KEY_DIR: &str = "/etc/coppice/key";
+/// Where the certificate for an external etcd is mounted.
+pub(super) const ETCD_TLS_DIR: &str = "/etc/coppice/etcd-tls";
+/// Where a node's volume is mounted.
+pub(super) const DATA_DIR: &str = "/var/lib/coppice";
+
+/// The settings of all nodes; who a pod is comes from its environment.
+pub(super) fn nodes(facts: &Facts) -> Object {
+    let names = facts.pods(Role::Node);
+    let mut settings = shared(facts);
+    settings.insert("cluster_id".to_owned(), json!(facts.cluster_id));
+    settings.insert("data_dir".to_owned(), json!(DATA_DIR));
+    settings.insert("listen".to_owned(), json!(format!("0.0.0.0:{NODE_PORT}")));
+    let placement: Map<String, Value> = facts
+        .placement()
+        .into_iter()
+        .map(|(group, hosts)| {
+            let hosts: Vec<&String> = hosts.into_iter().map(|host| &names[host]).collect();
+            (group.strip_prefix("shard-").unwrap_or(&group).to_owned(), json!(hosts))
+        })
+        .collect();
+    settings.insert("placement".to_owned(), Value::Object(placement));
+    immutable(facts, Role::Node, &settings)
+}
+
+/// The settings of all coordinators.
+pub(super) fn coordinators(facts: &Facts) -> Object {
+    let spec = facts.spec();
+    let mut settings = shared(facts);
+    settings.insert("cluster_id".to_owned(), json!(facts.cluster_id));
+    settings.insert("listen".to_owned(), json!(format!("0.0.0.0:{CLIENT_PORT}")));
+    settings.insert("http_listen".to_owned(), json!(format!("0.0.0.0:{HTTP_PORT}")));
+    settings.insert("signing_key_file".to_owned(), json!(format!("{KEY_DIR}/ledger.key")));
+    settings.insert("metadata".to_owned(), metadata(facts));
+    let retention = json!({ "versions": spec.retention.versions, "hours": spec.retention.hours });
+    settings.insert("retention".to_owned(), without_nulls(retention));
+    if !spec.witnesses.list.is_empty() {
+        settings.insert("witnesses".to_owned(), json!(spec.witnesses.list));
+        if let Some(quorum) = spec.witnesses.quorum {
+            settings.insert("witness_quorum".to_owned(), json!(quorum));
+        }
+    }
+    immutable(facts, Role::Coordinator, &settings)
+}
+
+/// Whether nodes may found the ledger. Not a part of the pods' template: it changes once, and only a start reads it.
+pub(super) fn bootstrap(facts: &Facts) -> Object {
+    let word = if facts.founded { "existing" } else { "new" };
+    Object::new::<ConfigMap>(json!({
+        "metadata": facts.metadata(&format!("{}-bootstrap", facts.name()), Some(Role::Node)),
+        "data": { "bootstrap.toml": format!("bootstrap = \"{word}\"\n") },
+    }))
+}
+
+/// What all processes must agree on.
+fn shared(facts: &Facts) -> Map<String, Value> {
+    let spec = facts.spec();
+    let node = |(index, name): (usize, String)| {
+        let address = format!("{}:{NODE_PORT}", facts.host(Role::Node, &name));
+        (name, json!({ "ordinal": index + 1, "address": address }))
+    };
+    let nodes: Map<String, Value> = facts.pods(Role::Node).into_iter().enumerate().map(node).collect();
+    let mut ledger = json!({ "journals_kept": spec.journals });
+    if spec.shards.splits.is_empty() {
+        ledger["shards"] = json!(spec.shards.count);
+    } else {
+        ledger["splits"] = json!(spec.shards.splits);
+    }
+    if let Some(capacity) = spec.shards.capacity {
+        ledger["capacity"] = json!(capacity);
+    }
+    let mut settings = Map::new();
+    settings.insert("log".to_owned(), json!(spec.log_filter()));
+    settings.insert("log_format".to_owned(), json!("json"));
+    settings.insert("nodes".to_owned(), Value::Object(nodes));
+    settings.insert("ledger".to_owned(), ledger);
+    if !spec.tls.plaintext {
+        settings.insert("tls".to_owned(), tls_files(TLS_DIR));
+    }
+    settings
+}
+
+fn tls_files(dir: &str) -> Value {
+    json!({ "ca": format!("{dir}/ca.crt"), "cert": format!("{dir}/tls.crt"), "key": format!("{dir}/tls.key") })
+}
+
+/// How coordinators reach etcd.
+fn metadata(facts: &Facts) -> Value {
+    if let Some(external) = &facts.spec().etcd.external {
+        let mut metadata = json!({ "endpoints": external.endpoints, "prefix": external.prefix });
+        if external.tls_secret.is_some() {
+            merge(&mut metadata, tls_files(ETCD_TLS_DIR));
+        }
+        return metadata;
+    }
+    let endpoint = |pod: &String| format!("{}://{}:2379", facts.scheme(), facts.host(Role::Etcd, pod));
+    let endpoints: Vec<String> = facts.pods(Role::Etcd).iter().map(endpoint).collect();
+    let mut metadata = json!({ "endpoints": endpoints });
+    if !facts.spec().tls.plaintext {
+        merge(&mut metadata, tls_files(TLS_DIR));
+    }
+    metadata
+}
+
+/// Adds the fields of an object to another one.
+pub(super) fn merge(into: &mut Value, fields: Value) {
+    if let (Value::Object(into), Value::Object(fields)) = (into, fields) {
+        into.extend(fields);
+    }
+}
+
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => Value::Object(fields.into_iter().filter(|(_, value)| !value.is_null()).collect()),
+        other => other,
+    }
+}
+
+/// A config map that is never changed: other settings have another name.
+fn immutable(facts: &Facts, role: Role, settings: &Map<String, Value>) -> Object {
+    let text = toml::to_string(settings).expect("settings are TOML: they have no nulls");
+    Object::new::<ConfigMap>(json!({
+        "metadata": facts.metadata(&format!("{}-{}", facts.set(role), hash_of(&text)), Some(role)),
+        "immutable": true,
+        "data": { format!("{}.toml", role.name()): text },
+    }))
+}

@@ -1,0 +1,42 @@
+//! The coordinators' StatefulSet: they keep no data, but have names of their own.
+
+use serde_json::json;
+
+use super::{
+    CLIENT_PORT, Facts, HTTP_PORT, Object, Role,
+    config::{DIR, ETCD_TLS_DIR, KEY_DIR, TLS_DIR},
+    pod::{self, Kind},
+};
+
+/// The coordinators, with the settings of this config map.
+pub(super) fn set(facts: &Facts, config_map: &str) -> Object {
+    let coordinators = &facts.spec().coordinators;
+    let mut mounts = vec![("config", DIR), ("key", KEY_DIR)];
+    let mut volumes = vec![pod::config_map("config", config_map), pod::secret("key", &facts.signing_secret)];
+    if let Some(secret) = facts.tls_secret(Role::Coordinator) {
+        mounts.push(("tls", TLS_DIR));
+        volumes.push(pod::secret("tls", &secret));
+    }
+    if let Some(secret) = facts.spec().etcd.external.as_ref().and_then(|external| external.tls_secret.as_ref()) {
+        mounts.push(("etcd-tls", ETCD_TLS_DIR));
+        volumes.push(pod::secret("etcd-tls", secret));
+    }
+    let command = ["coppice-coordinator", "--config", &format!("{DIR}/coordinator.toml")].map(str::to_owned);
+    let advertise = format!("{}:{CLIENT_PORT}", facts.host(Role::Coordinator, "$(COPPICE_NAME)"));
+    let template = pod::template(
+        facts,
+        Kind {
+            role: Role::Coordinator,
+            image: &facts.spec().image.name,
+            pods: &coordinators.pods,
+            resources: json!(coordinators.resources.clone().unwrap_or_default()),
+            command: command.to_vec(),
+            env: vec![pod::own_name("COPPICE_NAME"), json!({ "name": "COPPICE_ADVERTISE", "value": advertise })],
+            ports: vec![("grpc", CLIENT_PORT), ("http", HTTP_PORT)],
+            probes: pod::probes(CLIENT_PORT, facts.spec().tls.plaintext),
+            mounts,
+            volumes,
+        },
+    );
+    pod::set(facts, Role::Coordinator, template, None)
+}

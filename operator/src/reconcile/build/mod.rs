@@ -1,0 +1,293 @@
+//! What objects a cluster is made of: pure functions of its specification and a few facts.
+//!
+//! Pods are run by StatefulSets with `OnDelete`: a pod that is deleted, and a volume that is lost, come back while the operator is away, and
+//! still nothing but [`crate::rollout`] decides when a pod is replaced. Settings lie in config maps that never change: their name holds
+//! a hash of what is in them, so a pod has the settings of the template it was made from, whenever it restarts.
+//!
+//! Invariant: no field is lost between what is written here and what is applied ([`Object::new`] compares).
+
+mod config;
+mod coordinators;
+mod etcd;
+mod network;
+mod nodes;
+mod pod;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write as _;
+
+use coppice_verify::hash::sha256;
+use kube::{Resource, ResourceExt, api::ApiResource};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use crate::crd::{LedgerCluster, LedgerClusterSpec};
+
+/// Where nodes listen.
+pub const NODE_PORT: u16 = 7400;
+/// Where coordinators listen for clients.
+pub const CLIENT_PORT: u16 = 7411;
+/// Where coordinators serve the root log over HTTP.
+pub const HTTP_PORT: u16 = 7421;
+/// The name under which all is applied, and the value of `app.kubernetes.io/managed-by`.
+pub const MANAGER: &str = "coppice-operator";
+
+/// The kinds of pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// A member of the managed etcd.
+    Etcd,
+    /// Holds the data.
+    Node,
+    /// What clients connect to.
+    Coordinator,
+}
+
+impl Role {
+    /// All of them, in the order in which they are replaced: nodes before coordinators, which may speak a newer protocol.
+    pub const ALL: [Self; 3] = [Self::Etcd, Self::Node, Self::Coordinator];
+
+    /// As in names and in `app.kubernetes.io/component`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::Node => "node",
+            Self::Coordinator => "coordinator",
+        }
+    }
+}
+
+/// A cluster with what had to be looked up for it.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The resource.
+    pub cluster: LedgerCluster,
+    /// In hex; from the signing key.
+    pub cluster_id: String,
+    /// The secret that holds the signing key.
+    pub signing_secret: String,
+    /// The ledger was founded: no node may found it again.
+    pub founded: bool,
+}
+
+/// An object to be applied.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Object {
+    /// Its kind.
+    pub resource: ApiResource,
+    /// The object, as it is sent.
+    pub body: Value,
+}
+
+impl Object {
+    /// An object of a kind.
+    ///
+    /// # Panics
+    /// If the kind doesn't have a field, or the field has another type: a mistake in this module.
+    fn new<K: Resource<DynamicType = ()> + Serialize + DeserializeOwned>(mut body: Value) -> Self {
+        body["apiVersion"] = json!(K::api_version(&()));
+        body["kind"] = json!(K::kind(&()));
+        let typed: K = serde_json::from_value(body.clone()).expect("the body has the types of its kind");
+        let kept = serde_json::to_value(typed).expect("an object of Kubernetes is JSON");
+        assert_eq!(lost(&body, &kept), None, "{} has no such field", K::kind(&()));
+        Self { resource: ApiResource::erase::<K>(&()), body: kept }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.body["metadata"]["name"].as_str().unwrap_or_default()
+    }
+}
+
+impl Facts {
+    /// The specification.
+    #[must_use]
+    pub fn spec(&self) -> &LedgerClusterSpec {
+        &self.cluster.spec
+    }
+
+    /// The cluster's name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.cluster.name_any()
+    }
+
+    /// Its namespace.
+    #[must_use]
+    pub fn namespace(&self) -> String {
+        self.cluster.namespace().unwrap_or_else(|| "default".to_owned())
+    }
+
+    /// The StatefulSet, headless service and disruption budget of a role.
+    #[must_use]
+    pub fn set(&self, role: Role) -> String {
+        format!("{}-{}", self.name(), role.name())
+    }
+
+    /// The pods of a role, in order.
+    #[must_use]
+    pub fn pods(&self, role: Role) -> Vec<String> {
+        (0..self.count(role)).map(|index| format!("{}-{index}", self.set(role))).collect()
+    }
+
+    /// How many pods a role has.
+    #[must_use]
+    pub fn count(&self, role: Role) -> u32 {
+        match role {
+            Role::Node => self.spec().nodes.count,
+            Role::Coordinator => self.spec().coordinators.count,
+            Role::Etcd if self.spec().etcd.external.is_some() => 0,
+            Role::Etcd => 3,
+        }
+    }
+
+    /// Where a pod is reached.
+    #[must_use]
+    pub fn host(&self, role: Role, pod: &str) -> String {
+        format!("{pod}.{}.{}.svc", self.set(role), self.namespace())
+    }
+
+    /// The hosts that the certificate of a role must name.
+    #[must_use]
+    pub fn hosts(&self, role: Role) -> Vec<String> {
+        let mut hosts: Vec<String> = self.pods(role).iter().map(|pod| self.host(role, pod)).collect();
+        if role == Role::Coordinator {
+            let (name, namespace) = (self.name(), self.namespace());
+            hosts.extend([
+                name.clone(),
+                format!("{name}.{namespace}"),
+                format!("{name}.{namespace}.svc"),
+                format!("{name}.{namespace}.svc.cluster.local"),
+                "localhost".to_owned(),
+            ]);
+        }
+        hosts
+    }
+
+    /// The secret with the certificate of a role; `None` where nothing is encrypted.
+    #[must_use]
+    pub fn tls_secret(&self, role: Role) -> Option<String> {
+        let tls = &self.spec().tls;
+        if tls.plaintext {
+            return None;
+        }
+        let own = tls.secrets.as_ref().and_then(|secrets| match role {
+            Role::Node => Some(secrets.nodes.clone()),
+            Role::Coordinator => Some(secrets.coordinators.clone()),
+            Role::Etcd => secrets.etcd.clone(),
+        });
+        Some(own.unwrap_or_else(|| format!("{}-tls", self.set(role))))
+    }
+
+    /// `http` or `https`.
+    #[must_use]
+    pub fn scheme(&self) -> &'static str {
+        if self.spec().tls.plaintext { "http" } else { "https" }
+    }
+
+    /// Where clients connect.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("{}://{}.{}.svc:{CLIENT_PORT}", self.scheme(), self.name(), self.namespace())
+    }
+
+    /// The groups and their hosts by place among the nodes; the root group is first. Shards are dealt out in turn.
+    #[must_use]
+    pub fn placement(&self) -> Vec<(String, Vec<usize>)> {
+        let nodes = self.spec().nodes.count;
+        let most = nodes.min(5);
+        let odd = if most.is_multiple_of(2) { most - 1 } else { most };
+        let hosts = |first: u32, replicas: Option<u32>| {
+            let replicas = replicas.unwrap_or(odd).min(nodes);
+            let mut hosts: Vec<usize> = (0..replicas).map(|index| ((first + index) % nodes) as usize).collect();
+            hosts.sort_unstable();
+            hosts
+        };
+        let root = std::iter::once(("root".to_owned(), hosts(0, self.spec().root.replicas)));
+        let shards = 0..self.spec().shards.count;
+        root.chain(shards.map(|shard| (format!("shard-{shard}"), hosts(shard, self.spec().shards.replicas)))).collect()
+    }
+
+    /// Labels by which the objects of a role are found.
+    fn selector(&self, role: Role) -> Value {
+        json!({
+            "app.kubernetes.io/name": "coppice",
+            "app.kubernetes.io/instance": self.name(),
+            "app.kubernetes.io/component": role.name(),
+        })
+    }
+
+    fn labels(&self, role: Option<Role>) -> Value {
+        let mut labels = json!({
+            "app.kubernetes.io/name": "coppice",
+            "app.kubernetes.io/instance": self.name(),
+            "app.kubernetes.io/managed-by": MANAGER,
+        });
+        if let Some(role) = role {
+            labels["app.kubernetes.io/component"] = json!(role.name());
+        }
+        labels
+    }
+
+    /// The metadata of an object that goes when the cluster goes.
+    fn metadata(&self, name: &str, role: Option<Role>) -> Value {
+        let mut metadata = json!({ "name": name, "namespace": self.namespace(), "labels": self.labels(role) });
+        if let Some(owner) = self.cluster.controller_owner_ref(&()) {
+            metadata["ownerReferences"] = json!([owner]);
+        }
+        metadata
+    }
+}
+
+/// By what the objects of a cluster are found, whatever their role.
+#[must_use]
+pub fn selector_of(cluster: &str) -> String {
+    format!(
+        "app.kubernetes.io/name=coppice,app.kubernetes.io/instance={cluster},app.kubernetes.io/managed-by={MANAGER}"
+    )
+}
+
+/// The objects of a cluster, in the order in which they are applied: what a pod needs comes before it.
+#[must_use]
+pub fn build(facts: &Facts) -> Vec<Object> {
+    let mut objects = vec![pod::service_account(facts)];
+    objects.extend(network::services(facts));
+    objects.extend(network::policies(facts));
+    objects.extend(Role::ALL.into_iter().filter(|role| facts.count(*role) > 0).map(|role| pod::budget(facts, role)));
+    objects.push(config::bootstrap(facts));
+    let (nodes, coordinators) = (config::nodes(facts), config::coordinators(facts));
+    if facts.count(Role::Etcd) > 0 {
+        objects.push(etcd::set(facts));
+    }
+    objects.push(nodes::set(facts, nodes.name()));
+    objects.push(coordinators::set(facts, coordinators.name()));
+    objects.splice(1..1, [nodes, coordinators]);
+    objects
+}
+
+/// Where something of `written` is not in `kept`.
+pub(crate) fn lost(written: &Value, kept: &Value) -> Option<String> {
+    let below = |name: String, written: &Value, kept: &Value| lost(written, kept).map(|path| format!("{name}.{path}"));
+    match (written, kept) {
+        (Value::Object(fields), Value::Object(kept)) => {
+            fields.iter().find_map(|(name, value)| below(name.clone(), value, kept.get(name).unwrap_or(&Value::Null)))
+        }
+        (Value::Array(items), Value::Array(kept)) if items.len() == kept.len() => {
+            items.iter().zip(kept).enumerate().find_map(|(index, (item, kept))| below(index.to_string(), item, kept))
+        }
+        _ => (written != kept).then(String::new),
+    }
+}
+
+/// A short name for some content.
+fn hash_of(content: &str) -> String {
+    let mut text = String::new();
+    for byte in &sha256(content.as_bytes()).as_bytes()[..5] {
+        write!(text, "{byte:02x}").expect("a string takes everything");
+    }
+    text
+}

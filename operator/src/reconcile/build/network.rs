@@ -1,0 +1,71 @@
+//! Services, and who may reach which port.
+
+use k8s_openapi::api::{core::v1::Service, networking::v1::NetworkPolicy};
+use serde_json::{Value, json};
+
+use super::{CLIENT_PORT, Facts, HTTP_PORT, NODE_PORT, Object, Role};
+
+/// A headless service for the pods of each role, and one for clients.
+pub(super) fn services(facts: &Facts) -> Vec<Object> {
+    let port =
+        |name: &str, number: u16| json!({ "name": name, "port": number, "targetPort": number, "protocol": "TCP" });
+    let headless = |role: Role, ports: Vec<Value>| {
+        Object::new::<Service>(json!({
+            "metadata": facts.metadata(&facts.set(role), Some(role)),
+            "spec": {
+                "clusterIP": "None",
+                // Nodes find each other before they can serve.
+                "publishNotReadyAddresses": true,
+                "selector": facts.selector(role),
+                "ports": ports,
+            },
+        }))
+    };
+    let clients = vec![port("grpc", CLIENT_PORT), port("http", HTTP_PORT)];
+    let mut services = vec![
+        headless(Role::Node, vec![port("raft", NODE_PORT)]),
+        headless(Role::Coordinator, clients.clone()),
+        Object::new::<Service>(json!({
+            "metadata": facts.metadata(&facts.name(), Some(Role::Coordinator)),
+            "spec": { "type": "ClusterIP", "selector": facts.selector(Role::Coordinator), "ports": clients },
+        })),
+    ];
+    if facts.count(Role::Etcd) > 0 {
+        services.push(headless(Role::Etcd, vec![port("client", 2379), port("peer", 2380)]));
+    }
+    services
+}
+
+/// Nodes talk to nodes and coordinators, etcd to etcd and coordinators; coordinators to everyone.
+pub(super) fn policies(facts: &Facts) -> Vec<Object> {
+    if !facts.spec().network_policies.enabled {
+        return Vec::new();
+    }
+    let from = |roles: &[Role]| {
+        let peer = |role: &Role| json!({ "podSelector": { "matchLabels": facts.selector(*role) } });
+        roles.iter().map(peer).collect::<Vec<_>>()
+    };
+    let policy = |role: Role, rules: Value| {
+        Object::new::<NetworkPolicy>(json!({
+            "metadata": facts.metadata(&facts.set(role), Some(role)),
+            "spec": {
+                "podSelector": { "matchLabels": facts.selector(role) },
+                "policyTypes": ["Ingress"],
+                "ingress": rules,
+            },
+        }))
+    };
+    let ports =
+        |numbers: &[u16]| numbers.iter().map(|number| json!({ "port": number, "protocol": "TCP" })).collect::<Vec<_>>();
+    let nodes = json!([{ "from": from(&[Role::Node, Role::Coordinator]), "ports": ports(&[NODE_PORT]) }]);
+    let clients = json!([{ "ports": ports(&[CLIENT_PORT, HTTP_PORT]) }]);
+    let mut policies = vec![policy(Role::Node, nodes), policy(Role::Coordinator, clients)];
+    if facts.count(Role::Etcd) > 0 {
+        let members = json!([
+            { "from": from(&[Role::Etcd, Role::Coordinator]), "ports": ports(&[2379]) },
+            { "from": from(&[Role::Etcd]), "ports": ports(&[2380]) },
+        ]);
+        policies.push(policy(Role::Etcd, members));
+    }
+    policies
+}

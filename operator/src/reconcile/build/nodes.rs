@@ -1,0 +1,42 @@
+//! The nodes' StatefulSet.
+
+use serde_json::json;
+
+use super::{
+    Facts, NODE_PORT, Object, Role,
+    config::{BOOTSTRAP_DIR, DATA_DIR, DIR, TLS_DIR},
+    pod::{self, Kind},
+};
+
+/// The nodes, with the settings of this config map.
+pub(super) fn set(facts: &Facts, config_map: &str) -> Object {
+    let nodes = &facts.spec().nodes;
+    let mut mounts = vec![("data", DATA_DIR), ("config", DIR), ("bootstrap", BOOTSTRAP_DIR)];
+    let mut volumes = vec![
+        pod::config_map("config", config_map),
+        pod::config_map("bootstrap", &format!("{}-bootstrap", facts.name())),
+    ];
+    if let Some(secret) = facts.tls_secret(Role::Node) {
+        mounts.push(("tls", TLS_DIR));
+        volumes.push(pod::secret("tls", &secret));
+    }
+    let config = format!("{DIR}/node.toml");
+    let bootstrap = format!("{BOOTSTRAP_DIR}/bootstrap.toml");
+    let command = ["coppice-shard-node", "--config", &config, "--config", &bootstrap].map(str::to_owned);
+    let template = pod::template(
+        facts,
+        Kind {
+            role: Role::Node,
+            image: &facts.spec().image.name,
+            pods: &nodes.pods,
+            resources: json!(nodes.resources.clone().unwrap_or_default()),
+            command: command.to_vec(),
+            env: vec![pod::own_name("COPPICE_NODE")],
+            ports: vec![("raft", NODE_PORT)],
+            probes: pod::probes(NODE_PORT, facts.spec().tls.plaintext),
+            mounts,
+            volumes,
+        },
+    );
+    pod::set(facts, Role::Node, template, Some(pod::claim(facts, Role::Node, &nodes.storage)))
+}

@@ -1,0 +1,203 @@
+//! What the pods of all roles have in common.
+
+use k8s_openapi::api::{core::v1::ServiceAccount, policy::v1::PodDisruptionBudget};
+use serde_json::{Value, json};
+
+use super::{Facts, Object, Role, config::merge};
+use crate::crd::{Image, Pods};
+
+/// The user that everything runs as: `nonroot` of the usual small images.
+const USER: u32 = 65532;
+
+/// What differs between the roles.
+pub(super) struct Kind<'a> {
+    pub role: Role,
+    pub image: &'a str,
+    pub pods: &'a Pods,
+    pub resources: Value,
+    pub command: Vec<String>,
+    pub env: Vec<Value>,
+    pub ports: Vec<(&'static str, u16)>,
+    /// Probes by name.
+    pub probes: Value,
+    /// Where which volume is mounted, read-only but for `data`.
+    pub mounts: Vec<(&'static str, &'static str)>,
+    pub volumes: Vec<Value>,
+}
+
+/// The account of all pods: it may do nothing.
+pub(super) fn service_account(facts: &Facts) -> Object {
+    Object::new::<ServiceAccount>(json!({
+        "metadata": facts.metadata(&facts.name(), None),
+        "automountServiceAccountToken": false,
+    }))
+}
+
+/// Machines are drained one pod of a role at a time.
+pub(super) fn budget(facts: &Facts, role: Role) -> Object {
+    Object::new::<PodDisruptionBudget>(json!({
+        "metadata": facts.metadata(&facts.set(role), Some(role)),
+        "spec": { "maxUnavailable": 1, "selector": { "matchLabels": facts.selector(role) } },
+    }))
+}
+
+/// The template of a StatefulSet.
+pub(super) fn template(facts: &Facts, kind: Kind<'_>) -> Value {
+    let Kind { role, pods, .. } = kind;
+    let mut labels = json!(pods.labels);
+    merge(&mut labels, facts.labels(Some(role)));
+    let mut metadata = json!({ "labels": labels });
+    if !pods.annotations.is_empty() {
+        metadata["annotations"] = json!(pods.annotations);
+    }
+    let Image { pull_secrets, .. } = &facts.spec().image;
+    let mut spec = json!({
+        "serviceAccountName": facts.name(),
+        "automountServiceAccountToken": false,
+        // A service called `coppice-…` would add variables that are no settings.
+        "enableServiceLinks": false,
+        "terminationGracePeriodSeconds": 30,
+        "securityContext": {
+            "runAsNonRoot": true,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": { "type": "RuntimeDefault" },
+        },
+        "affinity": pods.affinity.clone().unwrap_or_else(|| apart(facts, role)),
+        "topologySpreadConstraints": spread(facts, role, pods),
+        "containers": [container(facts, &kind)],
+        "volumes": kind.volumes,
+    });
+    if !pull_secrets.is_empty() {
+        spec["imagePullSecrets"] = json!(pull_secrets);
+    }
+    if !pods.node_selector.is_empty() {
+        spec["nodeSelector"] = json!(pods.node_selector);
+    }
+    if !pods.tolerations.is_empty() {
+        spec["tolerations"] = json!(pods.tolerations);
+    }
+    if let Some(class) = &pods.priority_class_name {
+        spec["priorityClassName"] = json!(class);
+    }
+    json!({ "metadata": metadata, "spec": spec })
+}
+
+fn container(facts: &Facts, kind: &Kind<'_>) -> Value {
+    let port = |(name, number): &(&str, u16)| json!({ "name": name, "containerPort": number, "protocol": "TCP" });
+    let mount = |(volume, path): &(&str, &str)| {
+        let mut mount = json!({ "name": volume, "mountPath": path });
+        if *volume != "data" {
+            mount["readOnly"] = json!(true);
+        }
+        mount
+    };
+    let mut container = json!({
+        "name": kind.role.name(),
+        "image": kind.image,
+        "imagePullPolicy": facts.spec().image.pull_policy,
+        "command": kind.command,
+        "env": kind.env,
+        "ports": kind.ports.iter().map(port).collect::<Vec<_>>(),
+        "resources": kind.resources,
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": { "drop": ["ALL"] },
+        },
+        "volumeMounts": kind.mounts.iter().map(mount).collect::<Vec<_>>(),
+    });
+    merge(&mut container, kind.probes.clone());
+    container
+}
+
+/// On different machines, where there are enough.
+fn apart(facts: &Facts, role: Role) -> Value {
+    let term = json!({
+        "labelSelector": { "matchLabels": facts.selector(role) },
+        "topologyKey": "kubernetes.io/hostname",
+    });
+    json!({ "podAntiAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": 100, "podAffinityTerm": term }],
+    } })
+}
+
+/// In different zones, where there are any.
+fn spread(facts: &Facts, role: Role, pods: &Pods) -> Value {
+    if !pods.topology_spread_constraints.is_empty() {
+        return json!(pods.topology_spread_constraints);
+    }
+    json!([{
+        "maxSkew": 1,
+        "topologyKey": "topology.kubernetes.io/zone",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": { "matchLabels": facts.selector(role) },
+    }])
+}
+
+/// The pod's own name as a variable.
+pub(super) fn own_name(variable: &str) -> Value {
+    json!({ "name": variable, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.name" } } })
+}
+
+/// Files of a secret.
+pub(super) fn secret(volume: &str, secret: &str) -> Value {
+    json!({ "name": volume, "secret": { "secretName": secret, "defaultMode": 0o440 } })
+}
+
+/// Files of a config map.
+pub(super) fn config_map(volume: &str, name: &str) -> Value {
+    json!({ "name": volume, "configMap": { "name": name, "defaultMode": 0o444 } })
+}
+
+/// Starts take as long as replicas take to recover; then a process that no longer takes connections is restarted.
+///
+/// A kubelet asks gRPC health in the clear only, so with certificates a connection must do.
+pub(super) fn probes(port: u16, in_the_clear: bool) -> Value {
+    let connects = json!({ "tcpSocket": { "port": port } });
+    let serves = if in_the_clear { json!({ "grpc": { "port": port, "service": "" } }) } else { connects.clone() };
+    with_periods(connects.clone(), connects, serves)
+}
+
+/// Probes with our periods.
+pub(super) fn with_periods(mut startup: Value, mut liveness: Value, mut readiness: Value) -> Value {
+    merge(&mut startup, json!({ "periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 150 }));
+    merge(&mut liveness, json!({ "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6 }));
+    merge(&mut readiness, json!({ "periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 3 }));
+    json!({ "startupProbe": startup, "livenessProbe": liveness, "readinessProbe": readiness })
+}
+
+/// A StatefulSet that replaces no pod by itself.
+pub(super) fn set(facts: &Facts, role: Role, template: Value, claim: Option<Value>) -> Object {
+    let mut spec = json!({
+        "serviceName": facts.set(role),
+        "replicas": facts.count(role),
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": { "type": "OnDelete" },
+        "revisionHistoryLimit": 5,
+        "selector": { "matchLabels": facts.selector(role) },
+        "template": template,
+    });
+    if let Some(claim) = claim {
+        spec["volumeClaimTemplates"] = json!([claim]);
+    }
+    Object::new::<k8s_openapi::api::apps::v1::StatefulSet>(json!({
+        "metadata": facts.metadata(&facts.set(role), Some(role)),
+        "spec": spec,
+    }))
+}
+
+/// The claim of a volume for each pod. It has no owner: volumes outlive the cluster unless its policy says otherwise.
+pub(super) fn claim(facts: &Facts, role: Role, storage: &crate::crd::Storage) -> Value {
+    let mut spec = json!({
+        "accessModes": ["ReadWriteOnce"],
+        "volumeMode": "Filesystem",
+        "resources": { "requests": { "storage": storage.size } },
+    });
+    if let Some(class) = &storage.class {
+        spec["storageClassName"] = json!(class);
+    }
+    json!({ "metadata": { "name": "data", "labels": facts.labels(Some(role)) }, "spec": spec })
+}

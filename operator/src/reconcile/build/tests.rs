@@ -1,0 +1,247 @@
+//! Properties of the built objects; the settings are read by the very types that the processes read them with.
+
+use coppice_process::Settings;
+use k8s_openapi::api::{
+    apps::v1::StatefulSet,
+    core::v1::{ConfigMap, PodTemplateSpec},
+};
+
+use super::*;
+
+fn facts(spec: Value) -> Facts {
+    let object = json!({
+        "apiVersion": "coppice.dev/v1alpha1",
+        "kind": "LedgerCluster",
+        "metadata": { "name": "ledger", "namespace": "bank", "uid": "1234" },
+        "spec": spec,
+    });
+    Facts {
+        cluster: serde_json::from_value(object).expect("the specification can be read"),
+        cluster_id: "0f1e2d3c4b5a69788796a5b4c3d2e1f0".to_owned(),
+        signing_secret: "ledger-signing-key".to_owned(),
+        founded: false,
+    }
+}
+
+fn find<'a>(objects: &'a [Object], kind: &str, name: &str) -> &'a Object {
+    let found = objects.iter().find(|object| object.resource.kind == kind && object.name() == name);
+    found.unwrap_or_else(|| {
+        panic!("there is no {kind} {name}: {:?}", objects.iter().map(Object::name).collect::<Vec<_>>())
+    })
+}
+
+fn set(objects: &[Object], name: &str) -> StatefulSet {
+    serde_json::from_value(find(objects, "StatefulSet", name).body.clone()).expect("it is one")
+}
+
+fn template(objects: &[Object], name: &str) -> PodTemplateSpec {
+    set(objects, name).spec.expect("a set has a specification").template
+}
+
+fn config_map<'a>(objects: &'a [Object], prefix: &str) -> &'a Object {
+    let is_one = |object: &&Object| object.resource.kind == "ConfigMap" && object.name().starts_with(prefix);
+    objects.iter().find(is_one).expect("there is one")
+}
+
+/// The settings in a config map, and what the pod's environment adds.
+fn settings<C: Settings>(objects: &[Object], prefix: &str, file: &str, own: &[(&str, &str)]) -> C {
+    let map: ConfigMap = serde_json::from_value(config_map(objects, prefix).body.clone()).expect("it is one");
+    let mut table: toml::Table = toml::from_str(&map.data.expect("it has files")[file]).expect("the file is TOML");
+    for (key, value) in own {
+        table.insert((*key).to_owned(), toml::Value::String((*value).to_owned()));
+    }
+    let config: C = table.try_into().expect("the process knows all settings");
+    config.check().map_err(|failure| format!("{failure:?}")).expect("the process takes the settings");
+    config
+}
+
+fn specifications() -> Vec<Value> {
+    vec![
+        json!({}),
+        json!({ "nodes": { "count": 1 }, "shards": { "count": 4 }, "tls": { "plaintext": true }, "retention": { "hours": 48 } }),
+        json!({ "nodes": { "count": 5 }, "shards": { "count": 3, "splits": ["0x40", "m"], "replicas": 3, "capacity": 1024 }, "journals": true,
+            "coordinators": { "count": 3 }, "retention": { "versions": 1000 },
+            "etcd": { "external": { "endpoints": ["https://etcd.example:2379"], "tlsSecret": "etcd-client" } } }),
+    ]
+}
+
+#[test]
+fn the_processes_take_the_settings_that_are_built_for_them() {
+    for spec in specifications() {
+        let facts = facts(spec);
+        let objects = build(&facts);
+        for (index, pod) in facts.pods(Role::Node).iter().enumerate() {
+            let node: coppice_shard_node::process::Config =
+                settings(&objects, "ledger-node-", "node.toml", &[("node", pod), ("bootstrap", "new")]);
+            assert_eq!(node.nodes[pod].ordinal as usize, index + 1);
+            assert_eq!(node.tls.is_some(), !facts.spec().tls.plaintext);
+            let hosted = facts.placement().iter().filter(|(_, hosts)| hosts.contains(&index)).count();
+            assert_eq!(node.formation().map(|formation| formation.groups.len()).ok(), Some(hosted));
+        }
+        let coordinator: coppice_coordinator::process::Config = settings(
+            &objects,
+            "ledger-coordinator-",
+            "coordinator.toml",
+            &[("name", "ledger-coordinator-0"), ("advertise", "ledger-coordinator-0.ledger-coordinator.bank.svc:7411")],
+        );
+        assert_eq!(coordinator.nodes.len(), facts.spec().nodes.count as usize);
+        let etcd = if facts.spec().etcd.external.is_some() { 1 } else { 3 };
+        assert_eq!(coordinator.metadata.endpoints.len(), etcd);
+    }
+}
+
+#[test]
+fn nodes_and_coordinators_agree_on_the_ledger() {
+    for spec in specifications() {
+        let facts = facts(spec);
+        let objects = build(&facts);
+        let pod = &facts.pods(Role::Node)[0];
+        let node: coppice_shard_node::process::Config =
+            settings(&objects, "ledger-node-", "node.toml", &[("node", pod)]);
+        let coordinator: coppice_coordinator::process::Config =
+            settings(&objects, "ledger-coordinator-", "coordinator.toml", &[("name", "c"), ("advertise", "c:1")]);
+        assert_eq!(node.ledger, coordinator.ledger);
+        assert_eq!(node.nodes, coordinator.nodes);
+    }
+}
+
+#[test]
+fn pods_satisfy_the_restricted_pod_security_standard() {
+    let objects = build(&facts(json!({})));
+    for name in ["ledger-node", "ledger-coordinator", "ledger-etcd"] {
+        let pod = template(&objects, name).spec.expect("a template has a specification");
+        let context = pod.security_context.expect("the pod has a security context");
+        assert_eq!(context.run_as_non_root, Some(true));
+        assert_eq!(context.seccomp_profile.map(|profile| profile.type_), Some("RuntimeDefault".to_owned()));
+        assert_eq!(pod.automount_service_account_token, Some(false));
+        assert_eq!(pod.enable_service_links, Some(false));
+        assert_eq!((pod.host_network, pod.host_pid, pod.host_ipc), (None, None, None));
+        for container in pod.containers {
+            let context = container.security_context.expect("the container has a security context");
+            assert_eq!(context.allow_privilege_escalation, Some(false));
+            assert_eq!(context.read_only_root_filesystem, Some(true));
+            let drop = context.capabilities.and_then(|capabilities| capabilities.drop);
+            assert_eq!(drop, Some(vec!["ALL".to_owned()]));
+            assert!(container.readiness_probe.is_some() && container.liveness_probe.is_some());
+        }
+        let kinds = pod.volumes.expect("it has volumes");
+        assert!(kinds.iter().all(|volume| volume.host_path.is_none()));
+    }
+}
+
+#[test]
+fn a_set_replaces_no_pod_by_itself_and_its_volumes_outlive_it() {
+    let objects = build(&facts(json!({})));
+    for name in ["ledger-node", "ledger-coordinator", "ledger-etcd"] {
+        let spec = set(&objects, name).spec.expect("a set has a specification");
+        assert_eq!(spec.update_strategy.and_then(|strategy| strategy.type_), Some("OnDelete".to_owned()));
+        assert_eq!(spec.persistent_volume_claim_retention_policy, None, "the default is to retain");
+        for claim in spec.volume_claim_templates.unwrap_or_default() {
+            assert_eq!(claim.metadata.owner_references, None);
+        }
+    }
+}
+
+#[test]
+fn everything_else_goes_with_the_cluster() {
+    for object in build(&facts(json!({}))) {
+        let owners = &object.body["metadata"]["ownerReferences"];
+        assert_eq!(owners[0]["uid"], "1234", "{} {}", object.resource.kind, object.name());
+        assert_eq!(object.body["metadata"]["namespace"], "bank");
+    }
+}
+
+#[test]
+fn other_settings_are_another_config_map_and_a_founded_ledger_changes_no_template() {
+    let before = build(&facts(json!({})));
+    let mut founded = facts(json!({}));
+    founded.founded = true;
+    let after = build(&founded);
+    assert_eq!(template(&before, "ledger-node"), template(&after, "ledger-node"));
+    let word =
+        |objects: &[Object]| find(objects, "ConfigMap", "ledger-bootstrap").body["data"]["bootstrap.toml"].clone();
+    assert_eq!((word(&before), word(&after)), (json!("bootstrap = \"new\"\n"), json!("bootstrap = \"existing\"\n")));
+
+    let changed = build(&facts(json!({ "retention": { "hours": 1 } })));
+    assert_eq!(template(&before, "ledger-node"), template(&changed, "ledger-node"), "it concerns coordinators alone");
+    assert_ne!(template(&before, "ledger-coordinator"), template(&changed, "ledger-coordinator"));
+    let name = |objects: &[Object]| config_map(objects, "ledger-coordinator-").name().to_owned();
+    assert_ne!(name(&before), name(&changed));
+}
+
+#[test]
+fn a_field_that_is_lost_is_found() {
+    let written = json!({ "spec": { "ports": [{ "port": 1 }] } });
+    assert_eq!(lost(&written, &json!({ "kind": "x", "spec": { "ports": [{ "port": 1, "name": "a" }] } })), None);
+    assert_eq!(lost(&written, &json!({ "spec": { "ports": [{}] } })), Some("spec.ports.0.port.".to_owned()));
+    assert_eq!(lost(&written, &json!({ "spec": { "ports": [] } })), Some("spec.ports.".to_owned()));
+}
+
+#[test]
+fn groups_are_dealt_out_evenly() {
+    let facts = facts(json!({ "nodes": { "count": 4 }, "shards": { "count": 8 }, "root": { "replicas": 1 } }));
+    let placement = facts.placement();
+    assert_eq!(placement[0], ("root".to_owned(), vec![0]));
+    let on = |node: usize| placement[1..].iter().filter(|(_, hosts)| hosts.contains(&node)).count();
+    assert_eq!([on(0), on(1), on(2), on(3)], [6; 4]);
+    assert!(placement[1..].iter().all(|(_, hosts)| hosts.len() == 3), "an even number bears no more failures");
+}
+
+#[test]
+fn an_external_etcd_is_not_built() {
+    let external = json!({ "etcd": { "external": { "endpoints": ["http://etcd.example:2379"] } } });
+    let objects = build(&facts(external));
+    assert!(objects.iter().all(|object| !object.name().contains("etcd")));
+}
+
+#[test]
+fn network_policies_close_nodes_and_etcd_and_can_be_left_out() {
+    let objects = build(&facts(json!({})));
+    let node = &find(&objects, "NetworkPolicy", "ledger-node").body["spec"]["ingress"];
+    let roles: Vec<&Value> = node[0]["from"]
+        .as_array()
+        .expect("it names who")
+        .iter()
+        .map(|peer| &peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"])
+        .collect();
+    assert_eq!(roles, ["node", "coordinator"]);
+    let open = build(&facts(json!({ "networkPolicies": { "enabled": false } })));
+    assert!(open.iter().all(|object| object.resource.kind != "NetworkPolicy"));
+}
+
+#[test]
+fn pods_are_what_users_add_and_still_ours() {
+    let objects = build(&facts(json!({ "nodes": {
+        "pods": {
+            "labels": { "team": "ledger", "app.kubernetes.io/name": "mine" },
+            "annotations": { "a": "b" },
+            "tolerations": [{ "key": "disk", "operator": "Exists" }],
+            "affinity": { "nodeAffinity": {} },
+            "priorityClassName": "high",
+        },
+        "resources": { "requests": { "cpu": "2", "memory": "4Gi" } },
+        "storage": { "size": "100Gi", "class": "fast" },
+    } })));
+    let template = template(&objects, "ledger-node");
+    let labels = template.metadata.and_then(|metadata| metadata.labels).expect("it has labels");
+    assert_eq!((labels["team"].as_str(), labels["app.kubernetes.io/name"].as_str()), ("ledger", "coppice"));
+    let pod = template.spec.expect("a template has a specification");
+    assert_eq!(pod.priority_class_name.as_deref(), Some("high"));
+    assert_eq!(pod.tolerations.map(|tolerations| tolerations.len()), Some(1));
+    assert!(pod.affinity.expect("it has an affinity").pod_anti_affinity.is_none());
+    let requests = pod.containers[0].resources.as_ref().and_then(|resources| resources.requests.as_ref());
+    assert_eq!(requests.map(|requests| requests["memory"].0.as_str()), Some("4Gi"));
+    let claims = set(&objects, "ledger-node").spec.and_then(|spec| spec.volume_claim_templates);
+    let claim = claims.and_then(|mut claims| claims.pop()).and_then(|claim| claim.spec).expect("it has a claim");
+    assert_eq!(claim.storage_class_name.as_deref(), Some("fast"));
+}
+
+#[test]
+fn certificates_name_every_host_that_is_connected_to() {
+    let facts = facts(json!({}));
+    assert!(facts.hosts(Role::Node).contains(&"ledger-node-2.ledger-node.bank.svc".to_owned()));
+    let hosts = facts.hosts(Role::Coordinator);
+    let endpoint = facts.endpoint();
+    let host = endpoint.strip_prefix("https://").and_then(|rest| rest.split_once(':')).expect("it has a port").0;
+    assert!(hosts.contains(&host.to_owned()), "{hosts:?} lack {host}");
+}

@@ -1,0 +1,358 @@
+//! Looks up what a specification names, and makes the secrets that the operator keeps itself: the signing key, the authority, certificates.
+//!
+//! A signing key is made only for a cluster that has never had one and has no volumes: with a new key the old data would be a stranger's, and the
+//! ledger would have no name any more. It is never replaced, and has no owner, so that it outlives the resource.
+
+use std::collections::BTreeMap;
+
+use coppice_env::{Rng, SystemRng};
+use coppice_types::ClusterId;
+use coppice_verify::{checkpoint, note::SignerKey};
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{PersistentVolumeClaim, Secret},
+};
+use kube::{
+    Client, ResourceExt,
+    api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams},
+    core::{ApiResource, GroupVersionKind},
+};
+use serde_json::json;
+
+use super::build::{Facts, MANAGER, Role, selector_of};
+use crate::{
+    certificates::{self, Pair},
+    crd::LedgerCluster,
+    error::{Error, Trying},
+};
+
+/// The annotation of a signing key whose ledger was founded: no node founds it again, even if all volumes are gone.
+pub const FOUNDED: &str = "coppice.dev/founded";
+/// When a certificate ends, in seconds since 1970.
+const ENDS: &str = "coppice.dev/not-after";
+/// The hosts that a certificate names.
+const HOSTS: &str = "coppice.dev/hosts";
+/// Before the `/` of the names of keys that the operator makes.
+const ORIGIN_PREFIX: &str = "coppice";
+
+/// A cluster, with all that it names.
+#[derive(Clone, Debug)]
+pub struct Dereferenced {
+    /// For [`super::build`].
+    pub facts: Facts,
+    /// The ledger's public key.
+    pub vkey: String,
+    /// How the operator connects to coordinators; `None` in the clear.
+    pub tls: Option<coppice_client::Tls>,
+}
+
+/// Looks up all that a cluster names.
+///
+/// # Errors
+/// If something is missing that nobody but the user can give.
+pub async fn dereference(client: &Client, cluster: &LedgerCluster, now: i64) -> Result<Dereferenced, Error> {
+    let namespace = cluster.namespace().unwrap_or_else(|| "default".to_owned());
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
+    let (name, secret) = signing_secret(client, &secrets, cluster, &namespace).await?;
+    let key = signing_key(&name, &secret)?;
+    let cluster_id = key.name().rsplit_once('/').map(|(_, id)| id.to_owned()).unwrap_or_default();
+    let founded = secret.annotations().get(FOUNDED).is_some_and(|word| word == "true");
+    let facts = Facts { cluster: cluster.clone(), cluster_id, signing_secret: name, founded };
+    let tls = certificates(client, &secrets, &facts, now).await?;
+    Ok(Dereferenced { facts, vkey: key.verifier().to_string(), tls })
+}
+
+/// Writes down, with the key, that its ledger was founded.
+///
+/// # Errors
+/// If the API server doesn't take it.
+pub async fn mark_founded(client: &Client, facts: &Facts) -> Result<(), Error> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &facts.namespace());
+    let patch = json!({ "metadata": { "annotations": { FOUNDED: "true" } } });
+    let name = &facts.signing_secret;
+    let patched = secrets.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    patched.map(drop).trying(|| format!("marking secret {name} as founded"))
+}
+
+async fn signing_secret(
+    client: &Client,
+    secrets: &Api<Secret>,
+    cluster: &LedgerCluster,
+    namespace: &str,
+) -> Result<(String, Secret), Error> {
+    let own = format!("{}-signing-key", cluster.name_any());
+    let named = cluster.spec.signing_key.secret.clone();
+    let name = named.clone().unwrap_or_else(|| own.clone());
+    if let Some(secret) = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))? {
+        return Ok((name, secret));
+    }
+    if named.is_some() {
+        let message = format!("secret {name} is not there: make it with the key of `coppice keygen` as ledger.key");
+        return Err(Error::blocked("SigningKeyMissing", message));
+    }
+    let had_one = cluster.status.as_ref().is_some_and(|status| status.vkey.is_some());
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
+    let of_nodes = format!("{},app.kubernetes.io/component=node", selector_of(&cluster.name_any()));
+    let claims = claims.list(&ListParams::default().labels(&of_nodes).limit(1)).await;
+    let has_data = !claims.trying(|| "listing volumes".to_owned())?.items.is_empty();
+    if had_one || has_data {
+        let message = format!(
+            "secret {name} is gone, and the ledger can't be signed without it: put it back from its backup (no other key will do)"
+        );
+        return Err(Error::blocked("SigningKeyLost", message));
+    }
+    let secret = new_signing_secret(&name, cluster)?;
+    let created = secrets.create(&PostParams::default(), &secret).await.trying(|| format!("creating secret {name}"))?;
+    Ok((name, created))
+}
+
+fn new_signing_secret(name: &str, cluster: &LedgerCluster) -> Result<Secret, Error> {
+    let (mut id, mut seed) = ([0; 16], [0; 32]);
+    SystemRng.fill(&mut id);
+    SystemRng.fill(&mut seed);
+    let origin = checkpoint::origin(ORIGIN_PREFIX, &ClusterId(id));
+    let key = SignerKey::from_seed(&origin, &seed)
+        .map_err(|error| Error::blocked("SigningKeyInvalid", format!("a key could not be made: {error}")));
+    seed.fill(0);
+    let key = key?;
+    let mut secret = secret_of(
+        name,
+        cluster,
+        BTreeMap::from([
+            ("ledger.key".to_owned(), format!("{}\n", key.to_private_text())),
+            ("ledger.vkey".to_owned(), format!("{}\n", key.verifier())),
+        ]),
+    );
+    // It outlives the resource.
+    secret.metadata.owner_references = None;
+    secret.immutable = Some(true);
+    Ok(secret)
+}
+
+/// The key in a secret, whose name must end in a cluster id.
+fn signing_key(name: &str, secret: &Secret) -> Result<SignerKey, Error> {
+    let invalid = |what: &str| Error::blocked("SigningKeyInvalid", format!("secret {name}: {what}"));
+    let text = secret.data.as_ref().and_then(|data| data.get("ledger.key"));
+    let text = text.ok_or_else(|| invalid("it has no ledger.key"))?;
+    let text = std::str::from_utf8(&text.0).map_err(|_| invalid("ledger.key is not text"))?;
+    let key = SignerKey::parse(text.trim_end()).map_err(|error| invalid(&format!("ledger.key: {error}")))?;
+    let id = key.name().rsplit_once('/').map(|(_, id)| id).unwrap_or_default();
+    let hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    if id.len() == 32 && id.bytes().all(hex) {
+        return Ok(key);
+    }
+    Err(invalid("the key's name does not end in / and a cluster id: make the key with `coppice keygen`"))
+}
+
+/// Sees to certificates; gives what the operator itself connects with.
+async fn certificates(
+    client: &Client,
+    secrets: &Api<Secret>,
+    facts: &Facts,
+    now: i64,
+) -> Result<Option<coppice_client::Tls>, Error> {
+    let Some(own) = facts.tls_secret(Role::Coordinator) else { return Ok(None) };
+    let roles = || Role::ALL.into_iter().filter(|role| facts.count(*role) > 0);
+    let tls = &facts.spec().tls;
+    if tls.cert_manager.is_some() {
+        for role in roles() {
+            ask_cert_manager(client, facts, role).await?;
+        }
+    } else if tls.secrets.is_none() {
+        let authority = authority(secrets, facts, now).await?;
+        for role in roles() {
+            renew(secrets, facts, role, &authority, now).await?;
+        }
+    }
+    for role in roles() {
+        let name = facts.tls_secret(role).unwrap_or_default();
+        let secret = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
+        let whole = secret
+            .as_ref()
+            .is_some_and(|secret| ["ca.crt", "tls.crt", "tls.key"].iter().all(|key| !bytes(secret, key).is_empty()));
+        if !whole {
+            let message = format!("secret {name} has not (yet) ca.crt, tls.crt and tls.key");
+            return Err(Error::blocked("CertificatesMissing", message));
+        }
+        if name == own
+            && let Some(secret) = secret
+        {
+            let identity = Some((bytes(&secret, "tls.crt"), bytes(&secret, "tls.key")));
+            return Ok(Some(coppice_client::Tls { ca: bytes(&secret, "ca.crt"), identity }));
+        }
+    }
+    Ok(None)
+}
+
+fn bytes(secret: &Secret, key: &str) -> Vec<u8> {
+    secret.data.as_ref().and_then(|data| data.get(key)).map(|bytes| bytes.0.clone()).unwrap_or_default()
+}
+
+fn text(secret: &Secret, key: &str) -> String {
+    String::from_utf8(bytes(secret, key)).unwrap_or_default()
+}
+
+/// The cluster's authority; made at the first time.
+async fn authority(secrets: &Api<Secret>, facts: &Facts, now: i64) -> Result<Pair, Error> {
+    let name = format!("{}-authority", facts.name());
+    let found = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
+    if let Some(secret) = found {
+        let ends = secret.annotations().get(ENDS).and_then(|text| text.parse().ok());
+        let ends = ends.ok_or_else(|| {
+            Error::blocked("AuthorityInvalid", format!("secret {name} has no {ENDS}: delete it, and a new one is made"))
+        })?;
+        return Ok(Pair { certificate: text(&secret, "tls.crt"), key: text(&secret, "tls.key"), ends });
+    }
+    let pair = certificates::authority(&facts.name(), now)?;
+    let files =
+        BTreeMap::from([("tls.crt".to_owned(), pair.certificate.clone()), ("tls.key".to_owned(), pair.key.clone())]);
+    let mut secret = secret_of(&name, &facts.cluster, files);
+    secret.annotations_mut().insert(ENDS.to_owned(), pair.ends.to_string());
+    secrets.create(&PostParams::default(), &secret).await.trying(|| format!("creating secret {name}"))?;
+    Ok(pair)
+}
+
+/// Makes a role's certificate, if it has none, or not for these hosts, or not for long.
+async fn renew(secrets: &Api<Secret>, facts: &Facts, role: Role, authority: &Pair, now: i64) -> Result<(), Error> {
+    let name = facts.tls_secret(role).unwrap_or_default();
+    let found = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
+    let hosts = facts.hosts(role);
+    if found.is_some_and(|secret| is_current(&secret, &hosts, &authority.certificate, now)) {
+        return Ok(());
+    }
+    let pair = certificates::certificate(&facts.name(), authority, &facts.set(role), &hosts, now)?;
+    let mut secret = secret_of(
+        &name,
+        &facts.cluster,
+        BTreeMap::from([
+            ("ca.crt".to_owned(), authority.certificate.clone()),
+            ("tls.crt".to_owned(), pair.certificate),
+            ("tls.key".to_owned(), pair.key),
+        ]),
+    );
+    secret.annotations_mut().insert(ENDS.to_owned(), pair.ends.to_string());
+    secret.annotations_mut().insert(HOSTS.to_owned(), hosts.join(" "));
+    let applied = secrets.patch(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&secret)).await;
+    applied.map(drop).trying(|| format!("applying secret {name}"))
+}
+
+/// Whether a certificate is for these hosts, of this authority, and for long enough.
+fn is_current(secret: &Secret, hosts: &[String], authority: &str, now: i64) -> bool {
+    let annotation = |name: &str| secret.annotations().get(name).cloned().unwrap_or_default();
+    let ends: i64 = annotation(ENDS).parse().unwrap_or(0);
+    annotation(HOSTS) == hosts.join(" ")
+        && text(secret, "ca.crt") == authority
+        && ends - now > certificates::RENEWED_BEFORE_SECONDS
+}
+
+/// A `Certificate`, from which cert-manager makes the role's secret.
+async fn ask_cert_manager(client: &Client, facts: &Facts, role: Role) -> Result<(), Error> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate"));
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &facts.namespace(), &resource);
+    let body = cert_manager_request(facts, role);
+    let name = facts.set(role);
+    let applied = api.patch(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await;
+    applied.map(drop).trying(|| format!("asking cert-manager for certificate {name}"))
+}
+
+fn cert_manager_request(facts: &Facts, role: Role) -> serde_json::Value {
+    let issuer =
+        facts.spec().tls.cert_manager.clone().map(|issuer| json!({ "name": issuer.issuer, "kind": issuer.kind }));
+    let metadata = secret_of(&facts.set(role), &facts.cluster, BTreeMap::new()).metadata;
+    json!({
+        "apiVersion": "cert-manager.io/v1",
+        "kind": "Certificate",
+        "metadata": metadata,
+        "spec": {
+            "secretName": facts.tls_secret(role),
+            "commonName": facts.set(role),
+            "dnsNames": facts.hosts(role),
+            "usages": ["digital signature", "server auth", "client auth"],
+            "privateKey": { "algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always" },
+            "issuerRef": issuer,
+        },
+    })
+}
+
+/// A secret that goes with the cluster.
+fn secret_of(name: &str, cluster: &LedgerCluster, files: BTreeMap<String, String>) -> Secret {
+    use kube::Resource;
+    let mut secret = Secret::default();
+    let labels = [
+        ("app.kubernetes.io/name", "coppice".to_owned()),
+        ("app.kubernetes.io/instance", cluster.name_any()),
+        ("app.kubernetes.io/managed-by", MANAGER.to_owned()),
+    ];
+    secret.metadata.name = Some(name.to_owned());
+    secret.metadata.namespace = cluster.namespace();
+    secret.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value)).into());
+    secret.metadata.owner_references = cluster.controller_owner_ref(&()).map(|owner| vec![owner]);
+    secret.data = Some(files.into_iter().map(|(name, text)| (name, ByteString(text.into_bytes()))).collect());
+    secret
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster() -> LedgerCluster {
+        let object = json!({ "apiVersion": "coppice.dev/v1alpha1", "kind": "LedgerCluster",
+            "metadata": { "name": "ledger", "namespace": "bank", "uid": "1" }, "spec": {} });
+        serde_json::from_value(object).expect("it can be read")
+    }
+
+    fn facts() -> Facts {
+        Facts { cluster: cluster(), cluster_id: String::new(), signing_secret: "k".to_owned(), founded: false }
+    }
+
+    #[test]
+    fn a_new_signing_key_is_one_that_coordinators_take_and_outlives_the_cluster() {
+        let secret = new_signing_secret("ledger-signing-key", &cluster()).expect("a key can be made");
+        let key = signing_key("ledger-signing-key", &secret).expect("it is read again");
+        assert!(key.name().starts_with("coppice/"));
+        assert_eq!(text(&secret, "ledger.vkey").trim_end(), key.verifier().to_string());
+        assert_eq!((secret.metadata.owner_references, secret.immutable), (None, Some(true)));
+        let other = new_signing_secret("ledger-signing-key", &cluster()).expect("a key can be made");
+        assert_ne!(secret.data, other.data);
+    }
+
+    #[test]
+    fn a_secret_without_a_ledgers_key_is_refused_in_words() {
+        let with =
+            |text: &str| secret_of("s", &cluster(), BTreeMap::from([("ledger.key".to_owned(), text.to_owned())]));
+        let nameless = SignerKey::from_seed("nobody", &[7; 32]).expect("a key can be made").to_private_text();
+        for (secret, words) in [
+            (secret_of("s", &cluster(), BTreeMap::new()), "it has no ledger.key"),
+            (with("nonsense"), "ledger.key: "),
+            (with(&nameless), "does not end in / and a cluster id"),
+        ] {
+            let error = signing_key("s", &secret).expect_err("it is refused");
+            assert_eq!(error.reason(), "SigningKeyInvalid");
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_renewed_for_other_hosts_another_authority_and_in_time() {
+        let hosts = facts().hosts(Role::Node);
+        let mut secret = secret_of("s", &cluster(), BTreeMap::from([("ca.crt".to_owned(), "authority".to_owned())]));
+        secret.annotations_mut().insert(ENDS.to_owned(), (certificates::RENEWED_BEFORE_SECONDS + 100).to_string());
+        secret.annotations_mut().insert(HOSTS.to_owned(), hosts.join(" "));
+        assert!(is_current(&secret, &hosts, "authority", 99));
+        assert!(!is_current(&secret, &hosts, "authority", 100));
+        assert!(!is_current(&secret, &hosts, "other", 99));
+        assert!(!is_current(&secret, &hosts[1..], "authority", 99));
+    }
+
+    #[test]
+    fn cert_manager_is_asked_for_the_hosts_and_both_uses() {
+        let mut facts = facts();
+        facts.cluster.spec.tls.cert_manager =
+            Some(crate::crd::CertManager { issuer: "authority".to_owned(), kind: "Issuer".to_owned() });
+        let request = cert_manager_request(&facts, Role::Node);
+        assert_eq!(request["spec"]["secretName"], "ledger-node-tls");
+        assert_eq!(request["spec"]["dnsNames"], json!(facts.hosts(Role::Node)));
+        assert_eq!(request["spec"]["issuerRef"], json!({ "name": "authority", "kind": "Issuer" }));
+        assert_eq!(request["metadata"]["ownerReferences"][0]["kind"], "LedgerCluster");
+    }
+}

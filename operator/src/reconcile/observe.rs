@@ -1,0 +1,142 @@
+//! What the pods of a cluster do, as [`crate::rollout`] sees them: pure functions of objects and of the ledger's report.
+
+use k8s_openapi::{
+    api::{apps::v1::StatefulSet, core::v1::Pod},
+    jiff::{SignedDuration, Timestamp},
+};
+use kube::ResourceExt;
+
+use super::build::{Facts, Role};
+use crate::{
+    ledger::Report,
+    rollout::{Fleet, Group, Member, Part, State},
+};
+
+/// A pod whose process runs so long without being ready is stalled: longer than a replica takes to recover from its log.
+const STALLED_AFTER: SignedDuration = SignedDuration::from_mins(10);
+/// A follower that has so many entries less than its leader is far behind.
+const BEHIND_ENTRIES: u64 = 1000;
+
+/// What was read of a cluster's pods, before the ledger was asked.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// The StatefulSets.
+    pub sets: Vec<StatefulSet>,
+    /// The pods.
+    pub pods: Vec<Pod>,
+}
+
+impl Observed {
+    fn set(&self, facts: &Facts, role: Role) -> Option<&StatefulSet> {
+        self.sets.iter().find(|set| set.name_any() == facts.set(role))
+    }
+
+    /// A pod by its name.
+    #[must_use]
+    pub fn pod(&self, name: &str) -> Option<&Pod> {
+        self.pods.iter().find(|pod| pod.name_any() == name)
+    }
+
+    /// The pods of a role; `None` as long as the StatefulSet's controller has not seen its newest template.
+    #[must_use]
+    pub fn members(&self, facts: &Facts, role: Role, now: Timestamp) -> Option<Vec<Member>> {
+        let set = self.set(facts, role)?;
+        let status = set.status.as_ref()?;
+        if status.observed_generation != set.metadata.generation {
+            return None;
+        }
+        let revision = status.update_revision.as_deref()?;
+        let member = |name: String| {
+            let pod = self.pod(&name);
+            let made_from = pod.and_then(|pod| pod.labels().get("controller-revision-hash"));
+            let outdated = pod.is_some() && made_from.map(String::as_str) != Some(revision);
+            Member { name, outdated, state: state(pod, now) }
+        };
+        Some(facts.pods(role).into_iter().map(member).collect())
+    }
+
+    /// The pods of a role with the groups that they make; the nodes' groups are known only from the ledger's report.
+    #[must_use]
+    pub fn fleet(&self, facts: &Facts, role: Role, report: Option<&Report>, now: Timestamp) -> Option<Fleet> {
+        let members = self.members(facts, role, now)?;
+        let groups = match role {
+            Role::Node => report.map(|report| node_groups(facts, report)),
+            Role::Etcd => Some(vec![ready_group("etcd", &members, members.len() / 2 + 1, None)]),
+            Role::Coordinator => {
+                let leader = report.map(|report| report.status.leader.as_str());
+                Some(vec![ready_group("the coordinators", &members, 1, leader)])
+            }
+        };
+        Some(Fleet { members, groups, unborn: !facts.founded })
+    }
+}
+
+/// What a pod is doing.
+#[must_use]
+pub fn state(pod: Option<&Pod>, now: Timestamp) -> State {
+    let Some(pod) = pod.filter(|pod| pod.metadata.deletion_timestamp.is_none()) else { return State::Gone };
+    let status = pod.status.as_ref();
+    let containers = status.and_then(|status| status.container_statuses.as_deref()).unwrap_or_default();
+    let runs = |container: &k8s_openapi::api::core::v1::ContainerStatus| {
+        container.state.as_ref().is_some_and(|state| state.running.is_some())
+    };
+    if containers.is_empty() || !containers.iter().all(runs) {
+        return State::Stopped;
+    }
+    let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
+    match ready {
+        Some(condition) if condition.status == "True" => State::Ready,
+        Some(condition) => {
+            let since = condition.last_transition_time.as_ref().map_or(now, |time| time.0);
+            if now.duration_since(since) > STALLED_AFTER { State::Stalled } else { State::Running }
+        }
+        None => State::Running,
+    }
+}
+
+/// Members that have no groups of their own making: whoever is ready counts.
+fn ready_group(name: &str, members: &[Member], quorum: usize, leader: Option<&str>) -> Group {
+    let part = |member: &Member| match member.state {
+        State::Ready if leader == Some(&*member.name) => Part::Leads,
+        State::Ready => Part::Votes,
+        _ => Part::Silent,
+    };
+    let parts = members.iter().map(part).enumerate().collect();
+    Group { name: name.to_owned(), parts, quorum, led: true }
+}
+
+/// The raft groups, by the ledger's report.
+#[must_use]
+pub fn node_groups(facts: &Facts, report: &Report) -> Vec<Group> {
+    let names = facts.pods(Role::Node);
+    let group = |(name, hosts): (String, Vec<usize>)| {
+        let reported = report.status.groups.iter().find(|group| group.group == name);
+        let replicas = reported.map(|group| group.replicas.as_slice()).unwrap_or_default();
+        let leaders = replicas.iter().filter(|replica| replica.role == "leader").count();
+        let newest = replicas.iter().map(|replica| replica.applied).max().unwrap_or(0);
+        let part = |host: &usize| {
+            // A node that lost its volume may be reported twice for a moment; the replica that does more is the one that counts.
+            let own = replicas.iter().filter(|replica| replica.node == names[*host]);
+            let parts = own.map(|replica| match replica.role.as_str() {
+                "leader" => Part::Leads,
+                "follower" if replica.applied + BEHIND_ENTRIES >= newest => Part::Votes,
+                "follower" => Part::Behind,
+                _ => Part::Silent,
+            });
+            let rank = |part: &Part| match part {
+                Part::Leads => 3,
+                Part::Votes => 2,
+                Part::Behind => 1,
+                Part::Silent => 0,
+            };
+            (*host, parts.max_by_key(rank).unwrap_or(Part::Silent))
+        };
+        let quorum = hosts.len() / 2 + 1;
+        Group { name, parts: hosts.iter().map(part).collect(), quorum, led: leaders == 1 }
+    };
+    facts.placement().into_iter().map(group).collect()
+}
+
+#[cfg(test)]
+mod tests;

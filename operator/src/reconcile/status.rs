@@ -1,0 +1,177 @@
+//! What is told about a cluster: a pure function of what was observed.
+
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+    jiff::Timestamp,
+};
+
+use super::{build::Role, dereference::Dereferenced, observe::node_groups};
+use crate::{
+    crd::{Group, Head, LedgerCluster, LedgerClusterStatus},
+    ledger::{Report, signed},
+    rollout::{self, Fleet, Part, State},
+};
+
+/// What was observed, for the status.
+#[derive(Clone, Debug)]
+pub struct Outcome<'a> {
+    /// The cluster, with all that it names.
+    pub found: &'a Dereferenced,
+    /// The pods of each role; a role is missing as long as nothing is known of it.
+    pub fleets: &'a [(Role, Fleet)],
+    /// What the ledger says.
+    pub report: Option<&'a Report>,
+    /// What the rollout does or waits for; `None` if all pods are current.
+    pub progress: Option<String>,
+}
+
+/// The status of a cluster whose specification was carried out as far as possible.
+#[must_use]
+pub fn status(cluster: &LedgerCluster, outcome: &Outcome<'_>, now: Timestamp) -> LedgerClusterStatus {
+    let old = cluster.status.clone().unwrap_or_default();
+    let facts = &outcome.found.facts;
+    let fleet = |role: Role| outcome.fleets.iter().find(|(of, _)| *of == role).map(|(_, fleet)| fleet);
+    let ready = |role: Role| {
+        let members = fleet(role).map(|fleet| fleet.members.as_slice()).unwrap_or_default();
+        let ready = members.iter().filter(|member| member.state == State::Ready).count();
+        format!("{ready}/{}", facts.count(role))
+    };
+    let report = outcome.report;
+    let head = report.and_then(|report| {
+        let stamp = report.status.head?;
+        let state_root = hex::encode(&report.state_root);
+        Some(Head { epoch: signed(stamp.epoch), version: signed(stamp.version), state_root })
+    });
+    LedgerClusterStatus {
+        observed_generation: cluster.metadata.generation,
+        conditions: conditions(cluster, outcome, now),
+        cluster_id: Some(facts.cluster_id.clone()),
+        vkey: Some(outcome.found.vkey.clone()),
+        endpoint: Some(facts.endpoint()),
+        // What was known stays, until something newer is.
+        head: head.or(old.head),
+        pruned_boundary: report.map(|report| signed(report.status.pruned_boundary)).or(old.pruned_boundary),
+        leader: report.map(|report| report.status.leader.clone()).filter(|leader| !leader.is_empty()),
+        groups: groups(outcome),
+        nodes: Some(ready(Role::Node)),
+        coordinators: Some(ready(Role::Coordinator)),
+    }
+}
+
+/// The status of a cluster that can't be carried out: all that was known stays.
+#[must_use]
+pub fn blocked(cluster: &LedgerCluster, reason: &str, message: &str, now: Timestamp) -> LedgerClusterStatus {
+    let mut status = cluster.status.clone().unwrap_or_default();
+    status.observed_generation = cluster.metadata.generation;
+    for kind in ["Valid", "Ready"] {
+        put(&mut status.conditions, cluster, now, (kind, false, reason, message));
+    }
+    status
+}
+
+fn groups(outcome: &Outcome<'_>) -> Vec<Group> {
+    let facts = &outcome.found.facts;
+    let Some(report) = outcome.report else { return Vec::new() };
+    let names = facts.pods(Role::Node);
+    let group = |group: rollout::Group| {
+        let leader = group.parts.iter().find(|(_, part)| **part == Part::Leads).map(|(host, _)| names[*host].clone());
+        let missing: Vec<&str> = group
+            .parts
+            .iter()
+            .filter(|(_, part)| matches!(part, Part::Silent | Part::Behind))
+            .map(|(host, _)| names[*host].as_str())
+            .collect();
+        let whole = group.led && missing.is_empty();
+        let note = match (group.led, missing.is_empty()) {
+            (true, true) => None,
+            (false, true) => Some("it has no leader".to_owned()),
+            (led, false) => {
+                let without = if led { "" } else { "it has no leader; " };
+                Some(format!("{without}not voting, or far behind: {}", missing.join(", ")))
+            }
+        };
+        Group { name: group.name, leader, whole, note }
+    };
+    node_groups(facts, report).into_iter().map(group).collect()
+}
+
+fn conditions(cluster: &LedgerCluster, outcome: &Outcome<'_>, now: Timestamp) -> Vec<Condition> {
+    let mut conditions = cluster.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+    let unready = unready(outcome);
+    let paused = cluster.spec.paused;
+    put(&mut conditions, cluster, now, ("Valid", true, "Accepted", "the specification is carried out"));
+    put(
+        &mut conditions,
+        cluster,
+        now,
+        match outcome.report {
+            Some(_) => ("Available", true, "Answering", "coordinators answer, and the root group has a majority"),
+            None => ("Available", false, "NotAnswering", "no coordinator answers, or the root group has no majority"),
+        },
+    );
+    put(
+        &mut conditions,
+        cluster,
+        now,
+        match (&outcome.progress, paused) {
+            (_, true) => ("Progressing", false, "Paused", "spec.paused is true: nothing is changed"),
+            (Some(words), false) => ("Progressing", true, "RollingOut", words),
+            (None, false) => ("Progressing", false, "Current", "all pods are of the current template"),
+        },
+    );
+    put(
+        &mut conditions,
+        cluster,
+        now,
+        match (&unready, &outcome.progress) {
+            (Some(words), _) => ("Ready", false, "NotWhole", words),
+            (None, Some(words)) => ("Ready", false, "RollingOut", words),
+            (None, None) => ("Ready", true, "AllWell", "every pod is ready, every group is whole"),
+        },
+    );
+    conditions
+}
+
+/// The first thing that is missing.
+fn unready(outcome: &Outcome<'_>) -> Option<String> {
+    let facts = &outcome.found.facts;
+    for role in Role::ALL.into_iter().filter(|role| facts.count(*role) > 0) {
+        let Some((_, fleet)) = outcome.fleets.iter().find(|(of, _)| *of == role) else {
+            return Some(format!("{} is being made", facts.set(role)));
+        };
+        if let Some(member) = fleet.members.iter().find(|member| member.state != State::Ready) {
+            let what = match member.state {
+                State::Gone => "is not there",
+                State::Stopped => "does not start: see its events and logs",
+                State::Running | State::Ready => "is not ready yet",
+                State::Stalled => "runs for long without getting ready: see its logs",
+            };
+            return Some(format!("{} {what}", member.name));
+        }
+    }
+    if outcome.report.is_none() {
+        return Some("no coordinator answers, or the root group has no majority".to_owned());
+    }
+    let group = groups(outcome).into_iter().find(|group| !group.whole)?;
+    Some(format!("{}: {}", group.name, group.note.unwrap_or_default()))
+}
+
+/// Sets a condition; its time is that of the last change of its status.
+fn put(conditions: &mut Vec<Condition>, of: &LedgerCluster, now: Timestamp, new: (&str, bool, &str, &str)) {
+    let (kind, holds, reason, message) = new;
+    let status = if holds { "True" } else { "False" };
+    let old = conditions.iter().position(|condition| condition.type_ == kind).map(|at| conditions.remove(at));
+    let same = old.filter(|old| old.status == status);
+    conditions.push(Condition {
+        type_: kind.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        observed_generation: of.metadata.generation,
+        last_transition_time: same.map_or(Time(now), |old| old.last_transition_time),
+    });
+    conditions.sort_by(|one, other| one.type_.cmp(&other.type_));
+}
+
+#[cfg(test)]
+mod tests;
