@@ -13,7 +13,7 @@ use time::{Duration, OffsetDateTime};
 const AUTHORITY_DAYS: i64 = 3650;
 /// How long a certificate is good for.
 const CERTIFICATE_DAYS: i64 = 365;
-/// A certificate is renewed so long before it ends; processes read it again by themselves.
+/// A certificate is renewed so long before it ends; then pods are replaced, since processes read theirs at the start.
 pub const RENEWED_BEFORE_SECONDS: i64 = 120 * DAY_SECONDS;
 
 const DAY_SECONDS: i64 = 86_400;

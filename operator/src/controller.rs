@@ -199,7 +199,10 @@ impl Context {
                 self.write_status(cluster, &status).await?;
                 Ok(Action::requeue(AFTER_ERROR))
             }
-            Err(error) => Err(error),
+            Err(error) => {
+                self.tell(cluster, EventType::Warning, error.reason(), &chain(&error)).await;
+                Err(error)
+            }
         }
     }
 

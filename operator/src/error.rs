@@ -6,7 +6,7 @@ use crate::reconcile::validate::Invalid;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The API server refused, or doesn't answer; it is tried again.
-    #[error("{action} failed: {source}")]
+    #[error("{action} failed")]
     Kube {
         /// What was tried.
         action: String,

@@ -63,6 +63,8 @@ struct Server {
     objects: Mutex<BTreeMap<String, Value>>,
     /// Method and path of everything that was asked but to read.
     writes: Mutex<Vec<String>>,
+    /// Answers a write to this path with 422, as for a field that can't change.
+    immutable: Mutex<Option<String>>,
 }
 
 impl Server {
@@ -118,6 +120,14 @@ impl Server {
             return (
                 403,
                 json!({ "kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": message }),
+            );
+        }
+        let immutable = self.immutable.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if *method != Method::GET && immutable.as_ref() == Some(&path) {
+            let message = "spec: Forbidden: updates to statefulset spec are forbidden";
+            return (
+                422,
+                json!({ "kind": "Status", "status": "Failure", "reason": "Invalid", "code": 422, "message": message }),
             );
         }
         if *method == Method::GET {
@@ -276,6 +286,38 @@ async fn an_empty_specification_becomes_a_cluster_and_a_second_look_makes_nothin
     assert!(writes.iter().all(|write| write.starts_with("PATCH") || write.contains("/events")), "{writes:?}");
     assert!(writes.iter().all(|write| !write.contains("/secrets/")), "certificates are current: {writes:?}");
     assert_eq!(server.get(&format!("{SECRETS}/ledger-signing-key")), key);
+}
+
+#[tokio::test]
+async fn a_certificate_that_ends_soon_is_renewed_and_its_pods_are_of_another_template() {
+    let (server, context) = set_up(&json!({}));
+    reconcile(&server, &context).await;
+    let template =
+        |set: &str| server.get(&format!("{SETS}/{set}")).expect("it was applied")["spec"]["template"].clone();
+    let before = [template("ledger-node"), template("ledger-coordinator")];
+    assert!(before[0]["metadata"]["annotations"]["coppice.dev/certificate"].is_string());
+    let path = format!("{SECRETS}/ledger-node-tls");
+    let mut secret = server.get(&path).expect("it was made");
+    let old = secret["data"]["tls.crt"].clone();
+    secret["metadata"]["annotations"]["coppice.dev/not-after"] = json!("1");
+    server.put(&path, secret);
+    reconcile(&server, &context).await;
+    assert_ne!(server.get(&path).expect("it is there")["data"]["tls.crt"], old);
+    assert_ne!(template("ledger-node"), before[0]);
+    assert_eq!(template("ledger-coordinator"), before[1], "its certificate is the old one");
+}
+
+#[tokio::test]
+async fn what_the_api_server_refuses_is_told_as_an_event() {
+    let (server, context) = set_up(&json!({}));
+    *server.immutable.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{SETS}/ledger-node"));
+    let refused = cluster(the_cluster(&server), Arc::clone(&context)).await.expect_err("it is refused");
+    assert!(chain(&refused).contains("updates to statefulset spec are forbidden"), "{refused:?}");
+    let objects = server.objects();
+    let event = objects.iter().find(|(path, _)| path.contains("/events/")).expect("it is told").1;
+    assert_eq!((&event["type"], &event["reason"]), (&json!("Warning"), &json!("ApiServerRefused")));
+    let note = event["note"].as_str().expect("it has words");
+    assert!(note.starts_with("applying StatefulSet ledger-node failed"), "{note}");
 }
 
 #[tokio::test]
@@ -486,6 +528,7 @@ async fn a_role_waits_for_those_before_it_unless_its_pods_are_broken() {
         cluster_id: String::new(),
         signing_secret: "k".to_owned(),
         founded: true,
+        certificates: BTreeMap::new(),
     };
     let done = Fleet { members: Vec::new(), groups: None, unborn: false };
     let healthy = |name: &str| {

@@ -19,7 +19,7 @@ use kube::{
 };
 use serde_json::json;
 
-use super::build::{Facts, MANAGER, Role, selector_of};
+use super::build::{Facts, MANAGER, Role, hash_of, selector_of};
 use crate::{
     certificates::{self, Pair},
     crd::LedgerCluster,
@@ -57,8 +57,9 @@ pub async fn dereference(client: &Client, cluster: &LedgerCluster, now: i64) -> 
     let key = signing_key(&name, &secret)?;
     let cluster_id = key.name().rsplit_once('/').map(|(_, id)| id.to_owned()).unwrap_or_default();
     let founded = secret.annotations().get(FOUNDED).is_some_and(|word| word == "true");
-    let facts = Facts { cluster: cluster.clone(), cluster_id, signing_secret: name, founded };
-    let tls = certificates(client, &secrets, &facts, now).await?;
+    let mut facts =
+        Facts { cluster: cluster.clone(), cluster_id, signing_secret: name, founded, certificates: BTreeMap::new() };
+    let tls = certificates(client, &secrets, &mut facts, now).await?;
     Ok(Dereferenced { facts, vkey: key.verifier().to_string(), tls })
 }
 
@@ -144,44 +145,44 @@ fn signing_key(name: &str, secret: &Secret) -> Result<SignerKey, Error> {
     Err(invalid("the key's name does not end in / and a cluster id: make the key with `coppice keygen`"))
 }
 
-/// Sees to certificates; gives what the operator itself connects with.
+/// Sees to certificates, and takes note of them; gives what the operator itself connects with.
 async fn certificates(
     client: &Client,
     secrets: &Api<Secret>,
-    facts: &Facts,
+    facts: &mut Facts,
     now: i64,
 ) -> Result<Option<coppice_client::Tls>, Error> {
-    let Some(own) = facts.tls_secret(Role::Coordinator) else { return Ok(None) };
-    let roles = || Role::ALL.into_iter().filter(|role| facts.count(*role) > 0);
-    let tls = &facts.spec().tls;
-    if tls.cert_manager.is_some() {
-        for role in roles() {
-            ask_cert_manager(client, facts, role).await?;
+    if facts.spec().tls.plaintext {
+        return Ok(None);
+    }
+    let roles: Vec<Role> = Role::ALL.into_iter().filter(|role| facts.count(*role) > 0).collect();
+    if facts.spec().tls.cert_manager.is_some() {
+        for role in &roles {
+            ask_cert_manager(client, facts, *role).await?;
         }
-    } else if tls.secrets.is_none() {
+    } else if facts.spec().tls.secrets.is_none() {
         let authority = authority(secrets, facts, now).await?;
-        for role in roles() {
-            renew(secrets, facts, role, &authority, now).await?;
+        for role in &roles {
+            renew(secrets, facts, *role, &authority, now).await?;
         }
     }
-    for role in roles() {
+    let mut own = None;
+    for role in roles {
         let name = facts.tls_secret(role).unwrap_or_default();
         let secret = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
-        let whole = secret
-            .as_ref()
-            .is_some_and(|secret| ["ca.crt", "tls.crt", "tls.key"].iter().all(|key| !bytes(secret, key).is_empty()));
-        if !whole {
+        let files = |secret: &Secret| ["ca.crt", "tls.crt", "tls.key"].map(|key| bytes(secret, key));
+        let whole = secret.as_ref().map(files).filter(|files| !files.iter().any(Vec::is_empty));
+        let Some([ca, certificate, key]) = whole else {
             let message = format!("secret {name} has not (yet) ca.crt, tls.crt and tls.key");
             return Err(Error::blocked("CertificatesMissing", message));
-        }
-        if name == own
-            && let Some(secret) = secret
-        {
-            let identity = Some((bytes(&secret, "tls.crt"), bytes(&secret, "tls.key")));
-            return Ok(Some(coppice_client::Tls { ca: bytes(&secret, "ca.crt"), identity }));
+        };
+        let both = [String::from_utf8_lossy(&ca), String::from_utf8_lossy(&certificate)].concat();
+        facts.certificates.insert(role, hash_of(&both));
+        if role == Role::Coordinator {
+            own = Some(coppice_client::Tls { ca, identity: Some((certificate, key)) });
         }
     }
-    Ok(None)
+    Ok(own)
 }
 
 fn bytes(secret: &Secret, key: &str) -> Vec<u8> {
@@ -302,7 +303,13 @@ mod tests {
     }
 
     fn facts() -> Facts {
-        Facts { cluster: cluster(), cluster_id: String::new(), signing_secret: "k".to_owned(), founded: false }
+        Facts {
+            cluster: cluster(),
+            cluster_id: String::new(),
+            signing_secret: "k".to_owned(),
+            founded: false,
+            certificates: BTreeMap::new(),
+        }
     }
 
     #[test]

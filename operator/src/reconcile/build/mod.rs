@@ -4,7 +4,7 @@
 //! still nothing but [`crate::rollout`] decides when a pod is replaced. Settings lie in config maps that never change: their name holds
 //! a hash of what is in them, so a pod has the settings of the template it was made from, whenever it restarts.
 //!
-//! Invariant: no field is lost between what is written here and what is applied ([`Object::new`] compares).
+//! Invariant: no field is lost between what is written here and what is applied (`Object::new` compares).
 
 mod config;
 mod coordinators;
@@ -16,7 +16,7 @@ mod pod;
 #[cfg(test)]
 mod tests;
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use coppice_verify::hash::sha256;
 use kube::{Resource, ResourceExt, api::ApiResource};
@@ -71,6 +71,8 @@ pub struct Facts {
     pub signing_secret: String,
     /// The ledger was founded: no node may found it again.
     pub founded: bool,
+    /// A name for the certificate of each role: processes read theirs at the start, so with another one pods are replaced.
+    pub certificates: BTreeMap<Role, String>,
 }
 
 /// An object to be applied.
@@ -284,7 +286,7 @@ pub(crate) fn lost(written: &Value, kept: &Value) -> Option<String> {
 }
 
 /// A short name for some content.
-fn hash_of(content: &str) -> String {
+pub(crate) fn hash_of(content: &str) -> String {
     let mut text = String::new();
     for byte in &sha256(content.as_bytes()).as_bytes()[..5] {
         write!(text, "{byte:02x}").expect("a string takes everything");

@@ -9,6 +9,9 @@ use crate::crd::{Image, Pods};
 /// The user that everything runs as: `nonroot` of the usual small images.
 const USER: u32 = 65532;
 
+/// The annotation of pods with the name of the certificate that they were made with.
+const CERTIFICATE: &str = "coppice.dev/certificate";
+
 /// What differs between the roles.
 pub(super) struct Kind<'a> {
     pub role: Role,
@@ -47,8 +50,10 @@ pub(super) fn template(facts: &Facts, kind: Kind<'_>) -> Value {
     let mut labels = json!(pods.labels);
     merge(&mut labels, facts.labels(Some(role)));
     let mut metadata = json!({ "labels": labels });
-    if !pods.annotations.is_empty() {
-        metadata["annotations"] = json!(pods.annotations);
+    let mut annotations = pods.annotations.clone();
+    annotations.extend(facts.certificates.get(&role).map(|name| (CERTIFICATE.to_owned(), name.clone())));
+    if !annotations.is_empty() {
+        metadata["annotations"] = json!(annotations);
     }
     let Image { pull_secrets, .. } = &facts.spec().image;
     let mut spec = json!({

@@ -20,6 +20,7 @@ fn facts(spec: Value) -> Facts {
         cluster_id: "0f1e2d3c4b5a69788796a5b4c3d2e1f0".to_owned(),
         signing_secret: "ledger-signing-key".to_owned(),
         founded: false,
+        certificates: BTreeMap::new(),
     }
 }
 

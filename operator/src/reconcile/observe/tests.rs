@@ -1,5 +1,7 @@
 //! Pods and reports as Kubernetes and the coordinators give them.
 
+use std::collections::BTreeMap;
+
 use coppice_proto::v1;
 use serde_json::{Value, json};
 
@@ -17,6 +19,7 @@ fn facts() -> Facts {
         cluster_id: String::new(),
         signing_secret: "k".to_owned(),
         founded: true,
+        certificates: BTreeMap::new(),
     }
 }
 

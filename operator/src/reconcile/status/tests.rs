@@ -1,5 +1,7 @@
 //! What is told, for what was observed.
 
+use std::collections::BTreeMap;
+
 use coppice_proto::v1;
 use serde_json::json;
 
@@ -18,8 +20,13 @@ fn cluster() -> LedgerCluster {
 }
 
 fn found(cluster: &LedgerCluster) -> Dereferenced {
-    let facts =
-        Facts { cluster: cluster.clone(), cluster_id: "0f".to_owned(), signing_secret: "k".to_owned(), founded: true };
+    let facts = Facts {
+        cluster: cluster.clone(),
+        cluster_id: "0f".to_owned(),
+        signing_secret: "k".to_owned(),
+        founded: true,
+        certificates: BTreeMap::new(),
+    };
     Dereferenced { facts, vkey: "vkey".to_owned(), tls: None }
 }
 
