@@ -35,11 +35,11 @@ test: test-loadtest
 	@$(MAKE) --no-print-directory test-chaos
 
 # The judge of recorded histories must be able to refuse: known-bad ones are put before it. Then the plan, the network and
-# the clocks of the chaos test.
+# the clocks of the chaos test, and what the comparison concludes.
 test-loadtest:
 	cd loadtest/checker && go test ./...
 	cd loadtest/drive && go test ./...
-	cd loadtest && python3 -m unittest -q harness.test_harness
+	cd loadtest && python3 -m unittest -q harness.test_harness test_bench
 
 # A short run, as a part of `make test`.
 test-chaos: build

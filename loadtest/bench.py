@@ -96,6 +96,7 @@ class Bench:
     def round(self, name, make):
         system = make()
         self.say(name)
+        settle_disk()
         try:
             system.start()
             # One client, so that no key is left out: these are read in the end.
@@ -123,6 +124,7 @@ class Bench:
     def failover(self, name, make, victim):
         """Kills who leads under load; how long no batch was acknowledged."""
         system = make()
+        settle_disk()
         try:
             system.start()
             command = [*system.driver(), "--clients", "8", "--seconds", "12", "--warmup", "1"]
@@ -146,6 +148,7 @@ class Bench:
             name = f"Coppice {shards} x 1"
             system = Coppice(self.fresh(f"coppice-{shards}-shards"), self.options.binaries, 1, shards=shards)
             self.say(name)
+            settle_disk()
             try:
                 system.start()
                 self.note(name, "one shard touched, 1 client", self.drive(system, clients=1))
@@ -184,6 +187,11 @@ class Bench:
         self.failover("Coppice 1 x 3, 3 coordinators",
                       lambda: Coppice(self.fresh("coppice-33"), binaries, 3, coordinators=3),
                       lambda system: system.leading_coordinator())
+
+
+def settle_disk():
+    """What builds, or the system before, left to be written some time, is not written while the next one is measured."""
+    os.sync()
 
 
 def median(events, *path):
@@ -240,12 +248,10 @@ def conditions(bench):
                   if line.startswith("model name")), "unknown")
     return {
         "cpu": model, "cores": os.cpu_count(), "kernel": os.uname().release, "seconds": bench.options.seconds,
-        "warmup": bench.options.warmup, "rounds": bench.options.rounds, "binaries": str(bench.options.binaries),
+        "warmup": bench.options.warmup, "rounds": bench.options.rounds, "build": bench.options.binaries.name,
         "load_before_each_system": [round(load, 1) for load in bench.loads],
         "clients_by_batch": BATCHES, "readers": READERS,
     }
-
-
 
 
 def report(bench, ceilings):
