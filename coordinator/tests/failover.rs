@@ -12,7 +12,7 @@ use std::{
 };
 
 use coppice_env::SystemClock;
-use coppice_metadata::{EtcdOptions, EtcdStore, Kind, Member, Metadata, testing::Etcd};
+use coppice_metadata::{EtcdOptions, EtcdStore, Kind, LeaseId, Member, Metadata, testing::Etcd};
 use coppice_proto::{
     Channel, status,
     v1::{self, ledger_client::LedgerClient},
@@ -464,8 +464,8 @@ impl Service<http::Request<Body>> for Deaf {
     }
 }
 
-/// A coordinator that has been told that `Deaf` leads.
-async fn behind_a_deaf_leader() -> (World, Running, Deaf) {
+/// A coordinator that has been told that `Deaf` leads, the store that says so, and the lease by which it leads.
+async fn behind_a_deaf_leader() -> (World, Running, Deaf, (Arc<dyn Metadata>, LeaseId)) {
     let world = World::of(1, &[], Params::default()).await;
     let (deaf, store) = (Deaf::default(), fresh_store());
     let lease = store.grant(Duration::from_secs(60)).await.expect("answers");
@@ -474,14 +474,14 @@ async fn behind_a_deaf_leader() -> (World, Running, Deaf) {
     store.campaign(lease, "deaf").await.expect("it is the first");
     let incoming = world.net.listen("deaf");
     tokio::spawn(Server::builder().add_service(deaf.clone()).serve_with_incoming(incoming));
-    let service = world.joined_service("b", store, Arc::new(SystemClock::new()));
+    let service = world.joined_service("b", store.clone(), Arc::new(SystemClock::new()));
     let running = world.run("b", service);
-    (world, running, deaf)
+    (world, running, deaf, (store, lease))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forwarded_write_is_marked_and_takes_its_deadline_along() {
-    let (_world, running, deaf) = behind_a_deaf_leader().await;
+    let (_world, running, deaf, _store) = behind_a_deaf_leader().await;
     let mut client = running.client.clone();
     for asked in [Some(Duration::from_secs(7)), None] {
         let mut request = tonic::Request::new(commit(vec![put("k", "v")], Vec::new()));
@@ -509,8 +509,8 @@ async fn a_forwarded_write_is_marked_and_takes_its_deadline_along() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_stream_that_the_leader_does_not_read_little_is_taken() {
-    let (_world, running, deaf) = behind_a_deaf_leader().await;
+async fn of_a_stream_that_the_leader_does_not_read_little_is_taken_and_it_ends_with_the_leadership() {
+    let (_world, running, deaf, (store, lease)) = behind_a_deaf_leader().await;
     let mut client = running.client.clone();
     client.commit(commit(vec![put("k", "v")], Vec::new())).await.expect_err("it is refused, once there is a leader");
     let pulled = Arc::new(AtomicU64::new(0));
@@ -531,5 +531,9 @@ async fn of_a_stream_that_the_leader_does_not_read_little_is_taken() {
     assert!(came, "the stream is opened there");
     let pulled = pulled.load(Ordering::Relaxed);
     assert!((1..=40).contains(&pulled), "{pulled} of 1000 batches were taken");
-    stream.abort();
+    assert!(!stream.is_finished(), "nothing has ended it");
+    // Its connection is sound: only the store knows that another leads.
+    store.resign(lease).await.expect("answers");
+    let ended = timeout(LIMIT, stream).await.expect("the stream ends").expect("no panic").expect_err("without answers");
+    assert_eq!(reason(&ended), Reason::Unavailable, "{ended}");
 }
