@@ -114,7 +114,7 @@ class Run:
     def storm(self):
         injector = Faults(self.cluster, self.network, self.clocks, OBSERVER, self.small_disks, self.say)
         end = time.monotonic() + self.options.seconds
-        for fault in schedule.plan(self.options.seed, self.options.seconds):
+        for fault in schedule.plan(self.options.seed, self.options.seconds, self.options.only):
             if time.monotonic() >= end:
                 self.note(f"the plan's time was over before: {fault}")
                 break
@@ -318,6 +318,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600, help="time for faults")
     parser.add_argument("--seed", type=int, default=1, help="the plan of faults follows from it")
+    parser.add_argument("--only", action="append", choices=schedule.KINDS, metavar="KIND", help="no other faults; repeatable")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--pause", type=int, default=40, help="pause of a client between operations, in ms")
     parser.add_argument("--coordinators", type=int, default=3, choices=(1, 2, 3), help="1: with an embedded store, no etcd")
@@ -332,7 +333,7 @@ def main():
     options = parse()
     options.binaries = options.binaries.resolve()
     if options.plan:
-        print("\n".join(map(str, schedule.plan(options.seed, options.seconds))))
+        print("\n".join(map(str, schedule.plan(options.seed, options.seconds, options.only))))
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     run = Run(options)

@@ -72,13 +72,13 @@ def _draw(rng, kind):
     return Fault(kind, rng.choice(targets), round(rng.uniform(low, high), 1), round(rng.uniform(*CALM_SECONDS), 1), amount)
 
 
-def plan(seed, seconds):
-    """The faults of a run, in order."""
+def plan(seed, seconds, only=None):
+    """The faults of a run, in order; of some kinds only, if any are named."""
     rng = random.Random(seed)
     faults, used, bag = [], 0.0, []
     while used < seconds:
         if not bag:
-            first, then = list(ESSENTIAL), list(FURTHER)
+            first, then = ([kind for kind in kinds if not only or kind in only] for kinds in (ESSENTIAL, FURTHER))
             rng.shuffle(first)
             rng.shuffle(then)
             bag = first + then

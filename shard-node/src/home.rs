@@ -210,16 +210,20 @@ impl Home {
         parse().map(Some).map_err(|error| damaged("incoming", error))
     }
 
-    /// Notes a snapshot that is being taken in; resumes the one that is, if it is the same, else drops that one first.
+    /// Notes a snapshot that is being taken in. If another one was, which is not complete, it takes its directory over, with what is there.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn begin_incoming(&self, position: Position, manifest: &[u8]) -> Result<IncomingCopy, Error> {
         let old = self.incoming()?;
-        if let Some(old) = &old {
-            if old.position == position && old.manifest == manifest && !old.complete {
-                return Ok(old.clone());
+        if let Some(old) = old.as_ref().filter(|old| !old.complete) {
+            let incoming = IncomingCopy { position, manifest: manifest.to_vec(), ..old.clone() };
+            if incoming != *old {
+                self.write_incoming(&incoming)?;
             }
+            return Ok(incoming);
+        }
+        if old.is_some() {
             self.drop_incoming()?;
         }
         let newest = old.map_or(self.generation, |old| old.generation.max(self.generation));
@@ -456,14 +460,18 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_is_resumed_by_its_manifest_and_becomes_current_once() {
+    fn a_snapshot_goes_on_in_the_directory_of_the_last_and_becomes_current_once() {
         let node = node();
         let mut home = Home::open(node.as_ref(), IDENTITY).expect("made");
         let position = Position { index: 9, term: 2 };
         let first = home.begin_incoming(position, b"manifest").expect("noted");
         assert_eq!(home.begin_incoming(position, b"manifest").expect("resumed"), first);
-        let second = home.begin_incoming(position, b"another").expect("replaced");
-        assert_ne!(second.generation, first.generation);
+        let taken_over = home.begin_incoming(position, b"another").expect("noted");
+        assert_eq!(taken_over, IncomingCopy { manifest: b"another".to_vec(), ..first }, "in the same directory");
+        assert_eq!(home.incoming().expect("read"), Some(taken_over.clone()));
+        home.complete_incoming(&taken_over).expect("noted");
+        let second = home.begin_incoming(position, b"third").expect("replaced");
+        assert_ne!(second.generation, taken_over.generation, "a complete one is not touched");
         home.complete_incoming(&second).expect("noted");
         home.install_incoming(&second, false).expect("installed");
         assert_eq!(home.incoming().expect("read"), None);

@@ -38,6 +38,11 @@ pub const SCAN_CHUNK_BYTES: usize = 256 << 10;
 /// Bytes in one message of a snapshot.
 pub const SNAPSHOT_CHUNK_BYTES: usize = 256 << 10;
 
+/// Parts of a snapshot that a receiver says that it holds, in one request: their hashes take 128 KiB.
+pub const SNAPSHOT_HELD_MAX: usize = 4096;
+/// Bytes of such a hash.
+pub const HASH_BYTES: usize = 32;
+
 /// The largest message that a node takes or sends.
 #[must_use]
 pub const fn message_bytes(params: &Params) -> usize {

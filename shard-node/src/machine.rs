@@ -132,7 +132,7 @@ pub trait StateMachine: Send + Sync + Debug + Sized + 'static {
     /// Ends a pin.
     fn unpin_snapshot(&mut self, id: u64);
 
-    /// Starts or resumes taking in the copy that a manifest describes.
+    /// Starts taking in the copy that a manifest describes. The directory is empty, or has parts of this or another copy.
     ///
     /// # Errors
     /// If the manifest cannot be read, or the directory holds something else.
@@ -183,6 +183,12 @@ pub trait StateMachine: Send + Sync + Debug + Sized + 'static {
 pub trait Receiver: Send + 'static {
     /// The file and offset to fetch next; `None` when all is here.
     fn next(&self) -> Option<(String, u64)>;
+
+    /// Up to `len` bytes that an earlier transfer left at a place. They are this copy's only if the sender has the same there.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn held(&self, file: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error>;
 
     /// Takes the bytes at that place.
     ///

@@ -391,6 +391,10 @@ impl Receiver for RootReceiver {
         self.0.next().map(|(file, offset)| (file.to_owned(), offset))
     }
 
+    fn held(&self, file: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        Ok(self.0.held(file, offset, len)?)
+    }
+
     fn write(&mut self, file: &str, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         Ok(self.0.write(file, offset, bytes)?)
     }

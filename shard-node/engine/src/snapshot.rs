@@ -2,8 +2,8 @@
 //!
 //! A pin holds the superblock of one generation and keeps its pages and files from reuse. Other pages change under the
 //! transfer, so files are not compared as a whole: the receiver checks every hash that the superblock leads to before
-//! it publishes the directory. A crash of the receiver leaves an unpublished directory, in which it goes on with the
-//! same manifest or begins anew with another.
+//! it publishes the directory. A crash of the receiver leaves an unpublished directory. What is in it, of this snapshot or
+//! another, of this sender or another, is not trusted, but need not be sent again where the sender has the same bytes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -189,9 +189,17 @@ impl Engine {
 pub struct SnapshotReceiver {
     storage: Arc<dyn Storage>,
     manifest: Manifest,
-    /// Each with what it has so far.
-    files: Vec<(Arc<dyn File>, u64)>,
+    files: Vec<Incoming>,
     _lock: Box<dyn Send + Sync>,
+}
+
+/// A file that is taken in.
+struct Incoming {
+    file: Arc<dyn File>,
+    /// It is as the sender's up to here.
+    have: u64,
+    /// There are bytes up to here, from an earlier transfer.
+    held: u64,
 }
 
 impl std::fmt::Debug for SnapshotReceiver {
@@ -201,7 +209,7 @@ impl std::fmt::Debug for SnapshotReceiver {
 }
 
 impl SnapshotReceiver {
-    /// Begins, or goes on if the directory holds a part of the same snapshot; a part of another one is deleted.
+    /// Begins. What the directory holds of an earlier transfer is kept, see [`Self::held`].
     ///
     /// # Errors
     /// `AlreadyExists`, `Locked`, or a failure of the storage.
@@ -213,8 +221,14 @@ impl SnapshotReceiver {
         }
         let encoded = manifest.encode();
         if !holds(&*storage, &encoded)? {
-            wipe(&*storage)?;
-            let file = storage.open(MANIFEST_FILE, OpenMode::CreateNew).map_err(Error::io("create", MANIFEST_FILE))?;
+            for name in storage.list("").map_err(Error::io("list", "the directory"))? {
+                if crate::engine::is_ours(&name) && !manifest.files.iter().any(|(file, _)| *file == name) {
+                    storage.remove(&name).map_err(Error::io("remove", &name))?;
+                }
+            }
+            let file =
+                storage.open(MANIFEST_FILE, OpenMode::OpenOrCreate).map_err(Error::io("create", MANIFEST_FILE))?;
+            file.set_len(0).map_err(Error::io("write", MANIFEST_FILE))?;
             file.write_all_at(&encoded, 0).map_err(Error::io("write", MANIFEST_FILE))?;
             file.sync_data().map_err(Error::io("sync", MANIFEST_FILE))?;
             storage.sync_dir("").map_err(Error::io("sync", "the directory"))?;
@@ -222,8 +236,11 @@ impl SnapshotReceiver {
         let mut files = Vec::new();
         for (name, len) in &manifest.files {
             let file = storage.open(name, OpenMode::OpenOrCreate).map_err(Error::io("create", name))?;
-            let have = file.len().map_err(Error::io("read", name))?.min(*len);
-            files.push((file, have));
+            let held = file.len().map_err(Error::io("read", name))?;
+            if held > *len {
+                file.set_len(*len).map_err(Error::io("write", name))?;
+            }
+            files.push(Incoming { file, have: 0, held: held.min(*len) });
         }
         Ok(Self { storage, manifest, files, _lock: guard })
     }
@@ -232,7 +249,20 @@ impl SnapshotReceiver {
     #[must_use]
     pub fn next(&self) -> Option<(&str, u64)> {
         let pairs = self.manifest.files.iter().zip(&self.files);
-        pairs.into_iter().find(|((_, len), (_, have))| have < len).map(|((name, _), (_, have))| (name.as_str(), *have))
+        let missing = pairs.into_iter().find(|((_, len), file)| file.have < *len);
+        missing.map(|((name, _), file)| (name.as_str(), file.have))
+    }
+
+    /// Up to `len` bytes that an earlier transfer left at a place: if the sender has the same there, [`Self::write`] may be given them.
+    ///
+    /// # Errors
+    /// A failure of the storage.
+    pub fn held(&self, file: &str, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let at = self.manifest.files.iter().position(|(name, _)| name == file);
+        let Some(incoming) = at.map(|at| &self.files[at]) else { return Ok(Vec::new()) };
+        let mut bytes = vec![0; incoming.held.saturating_sub(offset).min(len as u64) as usize];
+        incoming.file.read_exact_at(&mut bytes, offset).map_err(Error::io("read", file))?;
+        Ok(bytes)
     }
 
     /// Takes bytes of the file and offset that [`Self::next`] asked for.
@@ -242,7 +272,7 @@ impl SnapshotReceiver {
     pub fn write(&mut self, file: &str, offset: u64, bytes: &[u8]) -> Result<()> {
         let refused = |what: &str| Error::SnapshotRefused(format!("{file}: {what}"));
         let at = self.manifest.files.iter().position(|(name, _)| name == file).ok_or(refused("not in the manifest"))?;
-        let (handle, have) = &mut self.files[at];
+        let Incoming { file: handle, have, .. } = &mut self.files[at];
         let left = self.manifest.files[at].1 - *have;
         if offset != *have || bytes.len() as u64 > left {
             return Err(refused("not the next bytes"));
@@ -264,8 +294,8 @@ impl SnapshotReceiver {
         if let Some((name, _)) = self.next() {
             return Err(Error::SnapshotRefused(format!("{name} is not complete")));
         }
-        for ((name, _), (file, _)) in self.manifest.files.iter().zip(&self.files) {
-            file.sync_data().map_err(Error::io("sync", name))?;
+        for ((name, _), incoming) in self.manifest.files.iter().zip(&self.files) {
+            incoming.file.sync_data().map_err(Error::io("sync", name))?;
         }
         let report = check_superblock(&self.storage, &self.manifest.superblock);
         if let Some(finding) = report.findings.first().filter(|_| !planted(Bug::SnapshotCutShort)) {

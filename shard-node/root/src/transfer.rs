@@ -155,7 +155,7 @@ fn sealed_file(sealed: &Sealed) -> SnapshotFile {
     SnapshotFile { name: sealed.name(), len: sealed.len, hash: sealed.hash }
 }
 
-/// Takes a snapshot into an empty directory. Made again with the same manifest after a crash, it goes on where it was.
+/// Takes a snapshot into a directory that is empty, or has parts of this or another one: files that are whole are not fetched again.
 #[derive(Debug)]
 pub struct SnapshotReceiver {
     storage: Arc<dyn Storage>,
@@ -177,11 +177,13 @@ impl SnapshotReceiver {
         if receiver.len_of(SUPERBLOCK)?.is_some() {
             return Err(Error::Snapshot { id, what: "the directory holds a replica" });
         }
+        for name in store::walk(&*receiver.storage, "")? {
+            if is_ours(&name) && !receiver.manifest.files.iter().any(|file| file.name == name) {
+                receiver.storage.remove(&name).map_err(Error::io(&name, "remove"))?;
+            }
+        }
         while let Some(file) = receiver.manifest.files.get(receiver.at) {
-            let there = receiver.len_of(&file.name)?.unwrap_or(0);
-            let whole = there == file.len && receiver.check(file).is_ok();
-            if !whole {
-                receiver.offset = if there < file.len { there } else { 0 };
+            if receiver.len_of(&file.name)? != Some(file.len) || receiver.check(file).is_err() {
                 break;
             }
             receiver.at += 1;
@@ -193,6 +195,16 @@ impl SnapshotReceiver {
     #[must_use]
     pub fn next(&self) -> Option<(&str, u64)> {
         self.manifest.files.get(self.at).map(|file| (file.name.as_str(), self.offset))
+    }
+
+    /// Up to `len` bytes that an earlier transfer left at a place: if the sender has the same there, they may be taken.
+    ///
+    /// # Errors
+    /// If the storage fails.
+    pub fn held(&self, name: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        let there = self.len_of(name)?.unwrap_or(0).saturating_sub(offset);
+        let len = usize::try_from(there).unwrap_or(usize::MAX).min(len);
+        if len == 0 { Ok(Vec::new()) } else { store::read_part(&*self.storage, name, offset, len) }
     }
 
     /// Takes bytes of the file that [`SnapshotReceiver::next`] names, at its offset.
@@ -208,12 +220,13 @@ impl SnapshotReceiver {
             return Err(refuse("not the bytes that come next"));
         };
         let handle = store::open_or_create(&*self.storage, name)?;
-        handle.set_len(offset).map_err(Error::io(name, "cut"))?;
         handle.write_all_at(bytes, offset).map_err(Error::io(name, "write"))?;
         self.offset = end;
         if end < file.len {
             return Ok(());
         }
+        // What an earlier transfer left behind the end.
+        handle.set_len(end).map_err(Error::io(name, "cut"))?;
         handle.sync_data().map_err(Error::io(name, "sync"))?;
         self.offset = 0;
         self.check(&file)?;

@@ -123,6 +123,15 @@ impl Gate {
     }
 }
 
+/// Bytes of snapshots that were taken in.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// By the network.
+    pub sent: AtomicU64,
+    /// They were here already.
+    pub held: AtomicU64,
+}
+
 /// What a replica's thread shares with the services.
 #[derive(Debug)]
 pub struct Shared<M: StateMachine> {
@@ -138,6 +147,8 @@ pub struct Shared<M: StateMachine> {
     pub status: RwLock<Status>,
     /// When a part of a pinned snapshot was last handed out, by the monotonic clock.
     pub fetched_ms: AtomicU64,
+    /// What came of snapshots.
+    pub traffic: Arc<Traffic>,
     /// Where reads run.
     pub runner: Runner,
 }

@@ -19,5 +19,7 @@ mod start;
 mod transfer;
 mod waiters;
 
-pub use handle::{Answer, COMMAND_TIMEOUT, Change, Input, Member, READ_TIMEOUT, ReplicaHandle, Shared, Status};
+pub use handle::{
+    Answer, COMMAND_TIMEOUT, Change, Input, Member, READ_TIMEOUT, ReplicaHandle, Shared, Status, Traffic,
+};
 pub use start::{Bootstrap, Config, Tuning, Work, start};

@@ -172,6 +172,7 @@ pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, Wo
         applied: coppice_env::watch::Sender::new(opened.applied.index),
         status: RwLock::new(status),
         fetched_ms: AtomicU64::new(0),
+        traffic: Arc::default(),
         runner: config.hosted.tuning.runner.clone(),
     });
     let Identity { group, raft_id, .. } = config.identity;

@@ -1,16 +1,21 @@
 //! Snapshots: pinned on the leader, fetched file by file into a side directory, checked, then switched to.
 //!
-//! A transfer that is interrupted goes on from where it stood, over a restart of the receiver too, as long as the sender has the pin: it keeps
-//! that for a while after its last use, and offers the same snapshot again. A sender that restarts has no pins any more, and
-//! pages have other places on other replicas: then the transfer begins anew. While the receiver checks what it has, which may take
+//! A transfer that is interrupted goes on with what is there already: the receiver tells the hashes of its parts, and the sender sends only
+//! those that it has otherwise. A pin is kept for a while after its last use, and the same snapshot offered again. After a restart of the
+//! sender, or from another one, it is another snapshot, of which the most part is at the same places: pages are never rewritten in
+//! place, though other replicas may have placed them otherwise. While the receiver checks what it has, which may take
 //! longer than anything else, it tells the sender that it is still there.
 //!
 //! What a crash leaves on the receiver: before the copy is noted as complete, a side directory that is resumed or dropped; after that,
 //! raft tells whether it has taken the snapshot, and the start finishes the switch if it has; if not, the copy is used when the same
 //! snapshot is offered again.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
+use bytes::Bytes;
 use coppice_consensus::{Position, SnapshotOffer};
 use coppice_env::Storage;
 use coppice_proto::{
@@ -18,13 +23,18 @@ use coppice_proto::{
     v1::{FetchSnapshotRequest, SnapshotChunk, peer_client::PeerClient},
 };
 use coppice_types::ErrorKind;
+use coppice_verify::hash::sha256;
 use tokio::time::Instant;
 use tonic::{Request, Streaming};
 
-use super::{actor::Actor, handle::Input, start::Config};
+use super::{
+    actor::Actor,
+    handle::{Input, Traffic},
+    start::Config,
+};
 use crate::{
     Error,
-    limits::SNAPSHOT_CHUNK_BYTES,
+    limits::{HASH_BYTES, SNAPSHOT_CHUNK_BYTES, SNAPSHOT_HELD_MAX},
     machine::{Receiver, StateMachine},
     mailbox::{Lane, Mailbox},
     peers,
@@ -156,6 +166,7 @@ impl<M: StateMachine> Actor<M> {
         let fetch = Fetch {
             config: self.config.clone(),
             mailbox: Arc::clone(&self.shared.mailbox),
+            traffic: Arc::clone(&self.shared.traffic),
             storage: self.home.state_of(&incoming)?,
             manifest: manifest.to_vec(),
             node,
@@ -227,6 +238,7 @@ impl<M: StateMachine> Actor<M> {
 struct Fetch<M: StateMachine> {
     config: Config<M>,
     mailbox: Arc<Mailbox<Input<M>>>,
+    traffic: Arc<Traffic>,
     storage: Arc<dyn Storage>,
     manifest: Vec<u8>,
     node: String,
@@ -241,7 +253,7 @@ impl<M: StateMachine> Fetch<M> {
         let (storage, manifest) = (Arc::clone(&self.storage), self.manifest.clone());
         let mut receiver = self.blocking(move || M::receive(storage, &manifest)).await??;
         let began = Instant::now();
-        let (mut moved_at, mut bytes) = (began, 0);
+        let mut moved_at = began;
         while let Some((file, offset)) = receiver.next() {
             if self.mailbox.is_closed() {
                 return Err(Error::Overdue("the fetch of a snapshot"));
@@ -251,9 +263,10 @@ impl<M: StateMachine> Fetch<M> {
                 snapshot_id: id,
                 file: file.clone(),
                 offset,
+                held: Bytes::new(),
             };
             let fetched;
-            (receiver, fetched) = self.fetch_file(client.clone(), request, receiver, &mut bytes).await?;
+            (receiver, fetched) = self.fetch_file(client.clone(), request, receiver).await?;
             let moved = receiver.next() != Some((file, offset));
             if moved {
                 moved_at = Instant::now();
@@ -274,7 +287,8 @@ impl<M: StateMachine> Fetch<M> {
         let (group, fetch_ms) = (self.config.identity.group, began.elapsed().as_millis());
         self.finish(receiver, &client, id).await?;
         let check_ms = began.elapsed().as_millis().saturating_sub(fetch_ms);
-        tracing::info!(%group, bytes, fetch_ms, check_ms, "a snapshot was fetched and checked");
+        let [sent, held] = [&self.traffic.sent, &self.traffic.held].map(|bytes| bytes.load(Ordering::Relaxed));
+        tracing::info!(%group, sent, held, fetch_ms, check_ms, "a snapshot was fetched and checked");
         Ok(())
     }
 
@@ -307,11 +321,13 @@ impl<M: StateMachine> Fetch<M> {
     async fn fetch_file(
         &self,
         mut client: PeerClient<Channel>,
-        request: FetchSnapshotRequest,
+        mut request: FetchSnapshotRequest,
         mut receiver: M::Receiver,
-        bytes: &mut u64,
     ) -> Result<(M::Receiver, Result<(), Error>), Error> {
         let (file, mut offset) = (request.file.clone(), request.offset);
+        let (name, from) = (file.clone(), offset);
+        let hashed = self.blocking(move || hash_held(&receiver, &name, from).map(|held| (receiver, held))).await??;
+        (receiver, request.held) = hashed;
         let mut request = Request::new(request);
         peers::name_caller(&mut request, &self.config.hosted.node, self.config.identity.cluster);
         let call = tokio::time::timeout(CHUNK_TIMEOUT, client.fetch_snapshot(request));
@@ -329,13 +345,15 @@ impl<M: StateMachine> Fetch<M> {
                 Err(error) => return Ok((receiver, Err(error))),
             };
             let (name, at) = (file.clone(), offset);
-            offset = offset.saturating_add(chunk.data.len() as u64);
-            *bytes += chunk.data.len() as u64;
-            let last = chunk.data.is_empty();
+            let len = chunk.data.len().max(chunk.same_bytes as usize);
+            offset = offset.saturating_add(len as u64);
+            self.traffic.sent.fetch_add(chunk.data.len() as u64, Ordering::Relaxed);
+            self.traffic.held.fetch_add(u64::from(chunk.same_bytes), Ordering::Relaxed);
+            let last = len == 0;
             let written;
             (receiver, written) = self
                 .blocking(move || {
-                    let written = receiver.write(&name, at, &chunk.data);
+                    let written = take_part(&mut receiver, &name, at, &chunk);
                     (receiver, written)
                 })
                 .await?;
@@ -345,6 +363,31 @@ impl<M: StateMachine> Fetch<M> {
         }
         Ok((receiver, Ok(())))
     }
+}
+
+/// The hashes of the parts that are at a place of a file already.
+fn hash_held<R: Receiver>(receiver: &R, file: &str, from: u64) -> Result<Bytes, Error> {
+    let mut hashes = Vec::new();
+    let mut offset = from;
+    while hashes.len() < SNAPSHOT_HELD_MAX * HASH_BYTES {
+        let bytes = receiver.held(file, offset, SNAPSHOT_CHUNK_BYTES)?;
+        if bytes.is_empty() {
+            break;
+        }
+        hashes.extend_from_slice(&sha256(&bytes).0);
+        offset += bytes.len() as u64;
+    }
+    Ok(hashes.into())
+}
+
+/// Takes a part that was sent, or that is there already.
+fn take_part<R: Receiver>(receiver: &mut R, file: &str, offset: u64, chunk: &SnapshotChunk) -> Result<(), Error> {
+    if chunk.same_bytes == 0 {
+        return receiver.write(file, offset, &chunk.data);
+    }
+    let len = (chunk.same_bytes as usize).min(SNAPSHOT_CHUNK_BYTES);
+    let held = receiver.held(file, offset, len)?;
+    receiver.write(file, offset, &held)
 }
 
 /// The next part of a file; none at its end.

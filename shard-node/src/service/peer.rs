@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use coppice_proto::v1::{self, peer_server::Peer};
 use coppice_types::{GroupId, Reason};
+use coppice_verify::hash::sha256;
 use tokio::sync::mpsc;
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     hosted::{Hosted, Replica},
-    limits::STREAM_QUEUE_MAX,
+    limits::{HASH_BYTES, STREAM_QUEUE_MAX},
     peers::{CLUSTER, NODE},
     refusal::Refusal,
 };
@@ -87,7 +89,7 @@ impl Peer for PeerService {
     }
 }
 
-/// Sends a file from an offset to its end.
+/// Sends a file from an offset to its end, or to the end of what the caller holds.
 async fn stream(
     hosted: &Hosted,
     replica: &Replica,
@@ -95,11 +97,20 @@ async fn stream(
     sender: &mpsc::Sender<Result<v1::SnapshotChunk, Status>>,
 ) -> Result<(), Refusal> {
     let mut offset = request.offset;
+    let mut held = request.held.chunks_exact(HASH_BYTES);
     loop {
         let data = replica.read_snapshot(request, offset, hosted.clock.now()).await?;
+        let same = held.next();
+        if data.is_empty() || (same.is_none() && !request.held.is_empty()) {
+            return Ok(());
+        }
         offset = offset.saturating_add(data.len() as u64);
-        let end = data.is_empty();
-        if end || sender.send(Ok(v1::SnapshotChunk { data: data.into() })).await.is_err() {
+        let same_bytes = u32::try_from(data.len()).expect("a part is small");
+        let chunk = match same.is_some_and(|same| sha256(&data).0 == same) {
+            true => v1::SnapshotChunk { data: Bytes::new(), same_bytes },
+            false => v1::SnapshotChunk { data: data.into(), same_bytes: 0 },
+        };
+        if sender.send(Ok(chunk)).await.is_err() {
             return Ok(());
         }
     }
