@@ -64,9 +64,10 @@ SEEDS ?= 1
 sim:
 	$(CARGO) run --locked --example sim -- $(SEED) $(SEEDS)
 
-# A build of its own: no other has the switch that plants bugs.
+# Builds for development have the switch that plants bugs; a release has none.
+BUG ?= all
 sim-bugs:
-	$(CARGO) test --workspace --locked --features coppice-sim/planted-bugs --test bugs -- --nocapture
+	BUG=$(BUG) $(CARGO) run --locked --example sim
 
 check:
 	$(CARGO) fmt --all --check

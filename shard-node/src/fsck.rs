@@ -79,3 +79,24 @@ fn check_log(home: &Home, identity: Identity, report: &mut Report) -> Result<(),
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::{SimRng, SimStorage};
+    use coppice_types::{ClusterId, ShardId};
+
+    use super::*;
+
+    #[test]
+    fn a_replica_that_waits_for_its_first_snapshot_is_sound() {
+        let node = SimStorage::new().storage();
+        let identity = Identity { cluster: ClusterId([7; 16]), group: GroupId::Shard(ShardId(1)), raft_id: 5 };
+        let mut home = Home::open(node.as_ref(), identity).expect("made");
+        let options = coppice_consensus::Options::new(identity.cluster, identity.group, RaftId(identity.raft_id));
+        let raft = home.raft().expect("there is a place for it");
+        drop(Group::create_empty(raft, options, Box::new(SimRng::new(1))).expect("made"));
+        home.set_started(identity).expect("noted");
+        drop(home);
+        assert_eq!(check(&node, identity.group).findings, Vec::<String>::new());
+    }
+}

@@ -460,6 +460,32 @@ mod tests {
     }
 
     #[test]
+    fn a_removal_that_a_crash_cuts_short_leaves_all_of_a_replica_or_none() {
+        let floor = Position { index: 7, term: 2 };
+        for ios in 0.. {
+            let disk = coppice_env::SimStorage::new();
+            let mut home = Home::open(disk.storage().as_ref(), IDENTITY).expect("made");
+            home.set_started(IDENTITY).expect("noted");
+            home.set_floor(floor).expect("noted");
+            drop(home);
+            disk.crash_after(ios);
+            let removed = remove(disk.storage().as_ref(), GroupId::Root);
+            for seed in 0..32 {
+                let image = disk.power_loss(seed).storage();
+                if stored(image.as_ref(), GroupId::Root).expect("it is sound") == Some(IDENTITY) {
+                    let home = Home::open(image.as_ref(), IDENTITY).expect("it is whole");
+                    assert!(home.started() && home.floor().expect("it is whole") == floor, "after {ios} changes");
+                }
+                remove(image.as_ref(), GroupId::Root).expect("it goes on");
+                assert_eq!(stored(image.as_ref(), GroupId::Root).expect("nothing is left"), None);
+            }
+            if removed.is_ok() {
+                break;
+            }
+        }
+    }
+
+    #[test]
     fn a_snapshot_goes_on_in_the_directory_of_the_last_and_becomes_current_once() {
         let node = node();
         let mut home = Home::open(node.as_ref(), IDENTITY).expect("made");

@@ -93,32 +93,31 @@ impl Handle {
         self.replace(group).await
     }
 
-    /// Goes on to bring in the replicas whose joining was cut off: those that are learners, that know of no members yet, or beside which
-    /// an older one of this node is a member still. One that was removed knows of others, and stays out.
-    pub(crate) fn resume_joining(&self) {
-        for (group, replica) in self.hosted().all() {
-            let (status, id) = (replica.status(), replica.raft_id());
-            let learns = status.learners.iter().any(|member| member.raft_id == id);
-            let votes = status.voters.iter().any(|member| member.raft_id == id);
-            let knows_nobody = status.voters.is_empty() && status.learners.is_empty();
-            let mut members = status.voters.iter().chain(&status.learners);
-            let older = members.any(|member| ordinal(member.raft_id) == ordinal(id) && member.raft_id != id);
-            let cut_off = learns || knows_nobody || (votes && older);
-            if !cut_off {
-                continue;
-            }
-            let handle = self.clone();
-            tokio::spawn(async move {
-                let mut closing = handle.hosted().closing.subscribe();
-                tokio::select! {
-                    biased;
-                    joined = handle.admit(group, id) => if let Err(error) = joined {
-                        tracing::error!(%group, error = error.chain(), "a replica could not join its group");
-                    },
-                    _ = closing.wait_for(|closing| *closing) => {}
-                }
-            });
+    /// Goes on to bring in a replica whose joining was cut off: it is a learner, knows of no members yet, or an older one of this node is a
+    /// member beside it still. One that was removed knows of others, and stays out.
+    pub fn resume_joining(&self, group: GroupId) {
+        let Some(replica) = self.hosted().replica(group) else { return };
+        let (status, id) = (replica.status(), replica.raft_id());
+        let learns = status.learners.iter().any(|member| member.raft_id == id);
+        let votes = status.voters.iter().any(|member| member.raft_id == id);
+        let knows_nobody = status.voters.is_empty() && status.learners.is_empty();
+        let mut members = status.voters.iter().chain(&status.learners);
+        let older = members.any(|member| ordinal(member.raft_id) == ordinal(id) && member.raft_id != id);
+        let cut_off = learns || knows_nobody || (votes && older);
+        if !cut_off {
+            return;
         }
+        let handle = self.clone();
+        tokio::spawn(async move {
+            let mut closing = handle.hosted().closing.subscribe();
+            tokio::select! {
+                biased;
+                _ = closing.wait_for(|closing| *closing) => {}
+                joined = handle.admit(group, id) => if let Err(error) = joined {
+                    tracing::error!(%group, error = error.chain(), "a replica could not join its group");
+                },
+            }
+        });
     }
 
     async fn replace(&self, group: GroupId) -> Result<u64, Error> {
@@ -146,7 +145,7 @@ impl Handle {
     ///
     /// # Errors
     /// If the leader refuses for good.
-    pub async fn admit(&self, group: GroupId, new_id: u64) -> Result<(), Error> {
+    async fn admit(&self, group: GroupId, new_id: u64) -> Result<(), Error> {
         let hosted = self.hosted();
         let mut delay = STEP_DELAY;
         loop {

@@ -144,7 +144,9 @@ impl Node {
                 return Err(error);
             }
         }
-        handle.resume_joining();
+        for (group, _) in handle.hosted().all() {
+            handle.resume_joining(group);
+        }
         Ok((handle, routes(&hosted)))
     }
 }

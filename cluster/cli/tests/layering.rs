@@ -26,7 +26,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("coppice-client", &["types", "verify", "proto"]),
     ("coppice-operator", &["types", "verify", "proto", "env", "client"]),
     ("coppice-bench", &["types", "verify", "proto", "env", "client"]),
-    ("coppice-sim", &["types", "verify", "proto", "env", "metadata", "engine", "root", "shard-node", "coordinator"]),
+    (
+        "coppice-sim",
+        &["types", "verify", "proto", "env", "metadata", "engine", "root", "consensus", "shard-node", "coordinator"],
+    ),
 ];
 
 /// What else tests may use: a coordinator is tested against real groups.

@@ -1,7 +1,7 @@
 //! Deliberate bugs, to see whether tests find them.
 //!
-//! A build of the product holds none: without the feature `planted-bugs`, which only the simulator's own build turns on, [`planted`] is a
-//! constant. With it, nothing changes until the simulator plants a bug in its thread.
+//! A release holds none: without `debug_assertions` [`planted`] is a constant (a test). In a build for
+//! development nothing changes until the simulator plants a bug in its own thread.
 
 use std::fmt;
 
@@ -47,9 +47,9 @@ bugs! {
     NewTermDropsDecided = "new-term-drops-decided";
     /// A fence stands for ever if its rollback came to nothing.
     FenceNotLifted = "fence-not-lifted";
-    /// A snapshot lacks the end of its last page, and its hashes are not checked.
+    /// A snapshot lacks its last page, and its hashes are not checked.
     SnapshotCutShort = "snapshot-without-last-page";
-    /// A shard answers a read of a state that it has, though it missed a rollback.
+    /// A shard finds the state that is read by the number of its version alone, and though it missed a rollback.
     MissedAdminServed = "missed-rollback-served";
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for Bug {
     }
 }
 
-#[cfg(feature = "planted-bugs")]
+#[cfg(debug_assertions)]
 mod switch {
     use std::cell::Cell;
 
@@ -93,9 +93,17 @@ mod switch {
     }
 }
 
-#[cfg(not(feature = "planted-bugs"))]
+#[cfg(not(debug_assertions))]
 mod switch {
     use super::Bug;
+
+    /// Plants nothing in this build.
+    ///
+    /// # Panics
+    /// If a bug is to be planted.
+    pub fn plant(bug: Option<Bug>) {
+        assert!(bug.is_none(), "only a build with debug_assertions has bugs to plant");
+    }
 
     /// No bug is planted in this build.
     #[must_use]

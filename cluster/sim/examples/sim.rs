@@ -1,7 +1,9 @@
-//! `sim SEED [SEEDS]`: runs seeds one after the other; a single one with its whole trace.
+//! `sim SEED [SEEDS]`: runs seeds one after the other; a single one with its whole trace. With `BUG` in the environment a
+//! deliberate bug is planted; without a seed the first that finds it is looked for.
 
 use std::process::ExitCode;
 
+use coppice_env::bug::{self, Bug};
 use coppice_sim::{Settings, run};
 use tokio::runtime::{Builder, Runtime};
 
@@ -10,17 +12,37 @@ fn runtime() -> Runtime {
     runtime.expect("a runtime without input and output needs nothing")
 }
 
+/// Seeds that a deliberate bug may need.
+const SEEDS_MAX: u64 = 2000;
+
 fn main() -> ExitCode {
     let filter = std::env::var("COPPICE_LOG").unwrap_or_else(|_| "off".to_owned());
     tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false).init();
     let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|text| text.parse().ok()).collect();
-    let Some(&first) = numbers.first() else {
-        eprintln!("usage: sim SEED [SEEDS]");
+    let first = numbers.first().copied();
+    let wanted = std::env::var("BUG").ok();
+    let bugs: Vec<Bug> = Bug::ALL
+        .iter()
+        .copied()
+        .filter(|bug| wanted.as_ref().is_some_and(|name| name == "all" || bug.name() == name))
+        .collect();
+    if wanted.is_some() && bugs.is_empty() {
+        eprintln!("the bugs are {}", Bug::ALL.iter().map(|bug| bug.name()).collect::<Vec<_>>().join(", "));
+        return ExitCode::from(2);
+    }
+    if wanted.is_some() && first.is_none() {
+        return hunt(&bugs);
+    }
+    let Some(first) = first else {
+        eprintln!(
+            "usage: sim SEED [SEEDS], BUG=NAME sim [SEED [SEEDS]] with a deliberate bug; without a seed the first one that finds it (`all`: each of them)"
+        );
         return ExitCode::from(2);
     };
     let count = numbers.get(1).copied().unwrap_or(1);
     let mut failed = 0;
     for seed in first..first + count {
+        bug::plant(bugs.first().copied());
         let verdict =
             run(runtime(), seed, Settings { print: count == 1, peaceful: std::env::var_os("PEACEFUL").is_some() });
         let (commits, reads) = verdict.done;
@@ -35,4 +57,23 @@ fn main() -> ExitCode {
         println!("{failed} of {count} seeds failed");
     }
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Plants deliberate bugs, one after the other, and shows the first seed that finds each.
+fn hunt(bugs: &[Bug]) -> ExitCode {
+    let mut missed = 0;
+    for &bug in bugs {
+        let found = (1..=SEEDS_MAX).find_map(|seed| {
+            bug::plant(Some(bug));
+            let verdict = run(runtime(), seed, Settings::default());
+            bug::plant(None);
+            Some((seed, verdict.wrong?))
+        });
+        match &found {
+            Some((seed, finding)) => println!("| `{bug}` | {seed} | {finding} |"),
+            None => println!("| `{bug}` | not within {SEEDS_MAX} | |"),
+        }
+        missed += u64::from(found.is_none());
+    }
+    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

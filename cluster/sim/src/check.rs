@@ -5,18 +5,23 @@
 //! - `commits`: every acknowledged batch stands where it was said to, applied once; refused ones don't; preconditions held.
 //! - `order`: every answer fits one moment of the log between its question and itself (linearizable).
 //! - `reads`: what was read is what the model holds at that state; `proofs` and `checkpoints` are judged as they come.
-//! - `replicas`: all replicas of a group are equal at the end. `fsck`: every image that a crash left was sound.
+//! - `replicas`: none is quarantined but for a byte that went bad; all replicas of a group compute the same digest of every entry, have the
+//!   same states at any time, and are equal at the end.
+//! - `rot`: a byte that goes bad is found by `fsck`, or dead. `fsck`: every image that a crash left was sound.
 //! - `progress`: once the faults have stopped, everything works again.
 
 mod commits;
 mod ledger;
 mod order;
+pub mod rot;
 
+use coppice_root::Root;
 use coppice_shard_node::Replica;
-use coppice_types::GroupId;
+use coppice_types::Sequence;
+use coppice_verify::hash;
 
 use self::ledger::Ledger;
-use crate::world::World;
+use crate::{history::Scribe, world::World};
 
 /// A checker's finding.
 type Finding = String;
@@ -34,7 +39,53 @@ fn judge(world: &World) -> Result<(), Finding> {
     ledger.check_checkpoints(&history)?;
     let placed = commits::check(&history, &ledger)?;
     order::check(&history, &ledger, &placed)?;
+    // What follows may write down findings of its own.
+    drop(history);
     replicas(world)
+}
+
+/// Looks at all replicas as they are now: where two have a state of one version, or a log of one size, these are the same, and every
+/// checkpoint is of the one log.
+pub fn observe(world: &World) {
+    let scribe = &world.site.scribe;
+    for (group, ordinals) in &world.site.shape.groups {
+        for ordinal in ordinals {
+            let replica = world.replica(*ordinal, *group);
+            let status = replica.as_ref().map(Replica::status);
+            if let Some(status) = status.filter(|status| status.role == "quarantined")
+                && !world.machines[ordinal].rotten.contains(group)
+            {
+                scribe.wrong(format!(
+                    "replicas: {group} on node-{ordinal} distrusts what nothing damaged: {}",
+                    status.note
+                ));
+            }
+            // A replica that does not serve has nothing to compare.
+            let _ = match replica {
+                Some(Replica::Shard(replica)) => replica.read_now(|machine| {
+                    scribe.lock().state(*group, machine.protocol().executed, machine.engine().decided());
+                    Ok(())
+                }),
+                Some(Replica::Root(replica)) => replica.read_now(|machine| {
+                    observe_log(scribe, machine.root());
+                    Ok(())
+                }),
+                None => Ok(()),
+            };
+        }
+    }
+}
+
+fn observe_log(scribe: &Scribe, root: &Root) {
+    let mut history = scribe.lock();
+    let leaf = |sequence| root.header(Sequence(sequence)).map(|header| hash::log_entry_hash(&header));
+    // Where a byte went bad, another replica tells.
+    if let Ok(leaves) = (history.log_size()..root.log_size()).map(leaf).collect::<Result<Vec<_>, _>>() {
+        history.log_grows(&leaves);
+    }
+    if root.log_size() > 0 {
+        history.checkpoint(root.log_size(), root.log_root());
+    }
 }
 
 /// All replicas of a group are equal, and their disks sound.
@@ -58,9 +109,8 @@ fn replicas(world: &World) -> Result<(), Finding> {
             return Err(format!("replicas: {group} is {states:?}"));
         }
     }
-    for machine in world.machines.values().filter(|machine| !machine.rotten) {
+    for machine in world.machines.values() {
         machine.check_image(&world.site);
     }
-    let _ = GroupId::Root;
     Ok(())
 }

@@ -98,6 +98,9 @@ impl Client {
     }
 
     async fn act(&mut self) {
+        if self.rng.chance(self.shape.admin_per_mille) {
+            return self.administer().await;
+        }
         match self.rng.below(100) {
             0..46 => self.write().await,
             46..72 => self.read_keys().await,
@@ -107,7 +110,6 @@ impl Client {
             }
             86..90 => self.look_at_log().await,
             90..95 => self.stage().await,
-            95..97 if self.shape.faults.admin => self.administer().await,
             _ => self.at = usize::try_from(self.rng.below(self.channels.len() as u64)).expect("coordinators are few"),
         }
     }

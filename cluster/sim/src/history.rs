@@ -6,8 +6,10 @@ use std::{
 };
 
 use bytes::Bytes;
+use coppice_engine::ShardState;
 use coppice_proto::v1;
-use coppice_types::{Digest, Reason, Stamp};
+use coppice_types::{Digest, GroupId, Reason, Stamp, Version};
+use coppice_verify::merkle;
 
 /// A moment, by the number of moments before.
 pub type Moment = u64;
@@ -129,8 +131,14 @@ pub struct History {
     pub looks: Vec<Look>,
     /// Stages by their batch.
     pub staged: BTreeMap<BatchId, Staged>,
-    /// Every signed tree head that was ever shown, by size, and who showed it.
+    /// Every head of the root log that was ever shown, signed or by a replica, by size.
     pub checkpoints: BTreeMap<u64, Digest>,
+    /// Digest of what came of each entry of each group's raft log, and the first replica that told it.
+    digests: BTreeMap<(u32, u64), (Bytes, u64)>,
+    /// What each state of each shard was, wherever it was seen: by group, admin operations executed, and version.
+    states: BTreeMap<(GroupId, u64, Version), ShardState>,
+    /// Leaf hashes of the root log, as far as any replica had it.
+    log: Vec<Digest>,
     /// What is wrong already.
     pub wrong: Option<String>,
     /// Commits and reads that succeeded.
@@ -167,11 +175,57 @@ impl History {
         self.now
     }
 
-    /// Notes a signed tree head; two of one size must be the same.
+    /// Notes the head of a log, signed or seen; two of one size must be the same, and that of the log when it had this size.
     pub fn checkpoint(&mut self, size: u64, root: Digest) {
+        let new = !self.checkpoints.contains_key(&size);
         let known = *self.checkpoints.entry(size).or_insert(root);
         if known != root {
-            self.wrong.get_or_insert(format!("checkpoints: two signed roots of log size {size}"));
+            self.wrong.get_or_insert(format!("checkpoints: two roots of log size {size}"));
+        }
+        if new {
+            self.check_prefix(size, root);
+        }
+    }
+
+    fn check_prefix(&mut self, size: u64, root: Digest) {
+        let prefix = usize::try_from(size).ok().and_then(|size| self.log.get(..size));
+        if prefix.is_some_and(|prefix| merkle::mth(prefix) != root) {
+            self.wrong.get_or_insert(format!("log: the checkpoint of {size} entries is of another log"));
+        }
+    }
+
+    /// Entries of the log that are known.
+    pub fn log_size(&self) -> u64 {
+        self.log.len() as u64
+    }
+
+    /// More entries of the log: what was signed over them before is looked at now.
+    pub fn log_grows(&mut self, leaves: &[Digest]) {
+        let old = self.log_size();
+        self.log.extend_from_slice(leaves);
+        let new = self.checkpoints.range(old + 1..self.log_size() + 1);
+        let due: Vec<(u64, Digest)> = new.map(|(size, root)| (*size, *root)).collect();
+        for (size, root) in due {
+            self.check_prefix(size, root);
+        }
+    }
+
+    /// Notes what a replica says came of an entry; all say the same.
+    pub fn digest(&mut self, group: u32, index: u64, from: u64, digest: Bytes) {
+        let (known, first) = self.digests.entry((group, index)).or_insert_with(|| (digest.clone(), from));
+        if *known != digest {
+            let group = GroupId::from_number(group);
+            let what = format!("replicas: {group} at entry {index}: {from:x} has another digest than {first:x}");
+            self.wrong.get_or_insert(what);
+        }
+    }
+
+    /// Notes a decided state of a replica; where it has one of that version, it has the same.
+    pub fn state(&mut self, group: GroupId, executed: u64, state: ShardState) {
+        let known = *self.states.entry((group, executed, state.version)).or_insert(state);
+        if known != state {
+            let version = state.version;
+            self.wrong.get_or_insert(format!("replicas: {group} has two states {version} after {executed} operations"));
         }
     }
 }

@@ -4,10 +4,12 @@
 //! outside that is the same.
 
 use std::{
+    future::poll_fn,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
@@ -26,8 +28,9 @@ struct Inner {
     name: String,
     run: u32,
     ended: watch::Sender<bool>,
-    /// Messages until it dies.
+    /// Messages until it dies, and turns of the executor after that.
     fuse: AtomicU64,
+    turns: AtomicU64,
     disk: Option<SimStorage>,
 }
 
@@ -36,7 +39,8 @@ impl Life {
     #[must_use]
     pub fn new(name: &str, run: u32, disk: Option<SimStorage>) -> Self {
         let ended = watch::Sender::new(false);
-        Self(Arc::new(Inner { name: name.to_owned(), run, ended, fuse: AtomicU64::new(NEVER), disk }))
+        let (fuse, turns) = (AtomicU64::new(NEVER), AtomicU64::new(0));
+        Self(Arc::new(Inner { name: name.to_owned(), run, ended, fuse, turns, disk }))
     }
 
     /// The process's name.
@@ -75,14 +79,31 @@ impl Life {
         let _ = ended.wait_for(|ended| *ended).await;
     }
 
-    /// It dies at the message after so many.
-    pub fn light_fuse(&self, messages: u64) {
+    /// It dies at the message after so many, or so many turns of the executor later: at one of the points where it awaits something.
+    pub fn light_fuse(&self, messages: u64, turns: u64) {
+        self.0.turns.store(turns, Ordering::Relaxed);
         self.0.fuse.store(messages, Ordering::Relaxed);
     }
 
     /// It dies at no message.
     pub fn put_out_fuse(&self) {
-        self.light_fuse(NEVER);
+        self.light_fuse(NEVER, 0);
+    }
+
+    /// The last message of its fuse: it dies now, or some turns later.
+    fn burn_down(&self) {
+        let turns = self.0.turns.load(Ordering::Relaxed);
+        self.put_out_fuse();
+        if turns == 0 {
+            return self.end();
+        }
+        let life = self.clone();
+        tokio::spawn(async move {
+            for _ in 0..turns {
+                turn().await;
+            }
+            life.end();
+        });
     }
 
     /// A message leaves or arrives: false if the process is dead, or dies of it.
@@ -90,12 +111,24 @@ impl Life {
     pub fn message(&self) -> bool {
         let left = self.0.fuse.load(Ordering::Relaxed);
         if left == 0 {
-            self.end();
+            self.burn_down();
         } else if left != NEVER {
             self.0.fuse.store(left - 1, Ordering::Relaxed);
         }
         self.is_alive()
     }
+}
+
+/// One turn of the executor: whatever can run now does so once before this ends.
+fn turn() -> impl Future<Output = ()> {
+    let mut turned = false;
+    poll_fn(move |cx| {
+        if std::mem::replace(&mut turned, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
 }
 
 /// The clocks of one machine: they go fast or slow, and the wall clock may be wrong.

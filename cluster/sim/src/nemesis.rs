@@ -7,8 +7,9 @@ use coppice_env::{Fault, Operation, Rng, SimRng};
 use tokio::time::{Instant, sleep};
 
 use crate::{
+    check::rot::{self, Rot},
     coordinators, event,
-    net::Weather,
+    net::{Ambush, KINDS, Weather},
     node,
     shape::{Faults, Shape},
     world::World,
@@ -19,6 +20,8 @@ use crate::{
 pub struct Nemesis {
     rng: SimRng,
     faults: Faults,
+    /// The longest pause between two moments, in ms.
+    pause_ms: u64,
     nodes: u32,
     coordinators: u32,
     /// What ends, and when.
@@ -56,6 +59,7 @@ impl Nemesis {
         Self {
             rng: SimRng::new(shape.seed ^ 0xbad),
             faults: shape.faults,
+            pause_ms: shape.pause_ms,
             nodes: shape.nodes,
             coordinators: shape.coordinators,
             ends: Vec::new(),
@@ -65,12 +69,12 @@ impl Nemesis {
 
     /// A moment passes; something may happen in it.
     pub async fn act(&mut self, world: &mut World) {
-        sleep(ms(1 + self.rng.below(60))).await;
+        sleep(ms(1 + self.rng.below(self.pause_ms))).await;
         self.notice(world);
         self.end(world);
         self.start(world).await;
         let Faults { weather, cuts, crashes, io_crashes, .. } = self.faults;
-        match self.rng.below(36) {
+        match self.rng.below(40) {
             0..2 if weather => self.change_weather(world),
             2..4 if cuts => self.cut(world),
             4 if crashes => self.crash_node(world),
@@ -83,6 +87,8 @@ impl Nemesis {
             12 if self.faults.clocks => self.move_clock(world),
             13 if self.faults.metadata => self.trouble_metadata(world),
             14 if self.faults.crashes => self.restart_replicas(world).await,
+            15..17 if crashes => self.lie_in_wait(world),
+            17..19 if cuts => self.leave_behind(world),
             _ => {}
         }
     }
@@ -200,6 +206,19 @@ impl Nemesis {
         }
     }
 
+    /// Cuts one node off from the others, but not from coordinators: it lags, and is asked all the same.
+    fn leave_behind(&mut self, world: &World) {
+        let one = node::name(self.node());
+        let end = self.later(3000);
+        for other in (1..=self.nodes).map(node::name).filter(|other| *other != one) {
+            event!(world.site.net.trace(), "{one} is left behind {other}");
+            for (a, b) in [(one.clone(), other.clone()), (other, one.clone())] {
+                world.site.net.set_cut(&a, &b, true);
+                self.ends.push((end, End::Cut(a, b)));
+            }
+        }
+    }
+
     fn crash_node(&mut self, world: &mut World) {
         let all = self.rng.chance(80);
         let one = self.node();
@@ -223,7 +242,7 @@ impl Nemesis {
 
     /// A process will die at one of its next messages.
     fn light_fuse(&mut self, world: &World) {
-        let messages = self.rng.below(60);
+        let (messages, turns) = (self.rng.below(60), self.turns());
         let index = self.coordinator();
         let node = self.node();
         let life = if self.rng.chance(600) {
@@ -233,8 +252,22 @@ impl Nemesis {
         };
         if let Some(life) = life {
             event!(world.site.net.trace(), "{} will die after {messages} messages", life.name());
-            life.light_fuse(messages);
+            life.light_fuse(messages, turns);
         }
+    }
+
+    /// How long after a message a process dies, in turns of the executor.
+    fn turns(&mut self) -> u64 {
+        if self.rng.chance(500) { self.rng.below(60) } else { 0 }
+    }
+
+    /// A process will die of a call that is rare, as seldom as it may come.
+    fn lie_in_wait(&mut self, world: &World) {
+        let kind = KINDS[usize::try_from(self.rng.below(KINDS.len() as u64)).expect("kinds are few")];
+        let (sender, messages, turns) = (self.rng.chance(600), self.rng.below(8), self.turns());
+        let ambush = Ambush { kind, sender, messages, turns };
+        event!(world.site.net.trace(), "waits with {ambush:?}");
+        world.site.net.set_ambush(Some(ambush));
     }
 
     fn crash_at_io(&mut self, world: &World) {
@@ -257,7 +290,7 @@ impl Nemesis {
         let machine = world.machines.get_mut(&node).expect("it is one of the machines");
         machine.crash(&site, None);
         machine.disk = coppice_env::SimStorage::new();
-        machine.rotten = false;
+        machine.rotten.clear();
         event!(site.net.trace(), "{} lost its disk", machine.name);
     }
 
@@ -278,18 +311,24 @@ impl Nemesis {
             return;
         }
         let file = &files[usize::try_from(self.rng.below(files.len() as u64)).expect("files are few")];
-        use coppice_env::{OpenMode, Storage};
-        let length = machine.disk.open(file, OpenMode::Existing).and_then(|file| file.len()).unwrap_or(0);
-        if length == 0 {
-            return;
-        }
+        let (length, group) = (rot::length(&machine.disk, file), rot::group_of(file));
+        let Some(group) = group.filter(|_| length > 0) else { return };
         let at = self.rng.below(length);
         event!(world.site.net.trace(), "{} rots in {file} at {at} of {length}", machine.name);
+        let sound = machine.disk.process_loss();
         machine.disk.flip_bit(file, at, u8::try_from(self.rng.below(8)).expect("a byte has 8 bits"));
-        machine.rotten = true;
-        // What is in memory hides it: the node starts again.
-        if self.rng.chance(500) {
-            let site = world.site.clone();
+        let site = world.site.clone();
+        let dead = match rot::judge(&sound, &machine.disk, group, file) {
+            Ok(rot) => rot == Rot::Dead,
+            Err(finding) => return site.scribe.wrong(finding),
+        };
+        event!(site.net.trace(), "the bad byte is {}", if dead { "dead" } else { "found" });
+        // What is in memory hides it: the node starts again. What is dead to a node that starts may be alive in memory.
+        let restarts = self.rng.chance(500);
+        if !(dead && restarts) {
+            machine.rotten.insert(group);
+        }
+        if restarts {
             machine.crash(&site, None);
         }
     }

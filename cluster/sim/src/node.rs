@@ -7,7 +7,7 @@ use std::{
 };
 
 use coppice_env::{Clock, SimStorage};
-use coppice_shard_node::{Bootstrap, Handle, Node, Options, ReplicaOptions, Runner, Tuning, fsck, ordinal, raft_id};
+use coppice_shard_node::{Bootstrap, Handle, Node, Options, ReplicaOptions, Runner, Tuning, fsck, raft_id};
 use coppice_types::GroupId;
 
 use crate::{
@@ -31,8 +31,8 @@ pub struct Machine {
     pub clock: MachineClock,
     /// The node that runs, if one does.
     pub running: Option<(Life, Handle)>,
-    /// Bytes went bad on this disk, and not all replicas were rebuilt since.
-    pub rotten: bool,
+    /// Groups whose replica has a bad byte that counts, and was not rebuilt since.
+    pub rotten: BTreeSet<GroupId>,
     runs: u32,
     /// Groups whose replica is being brought back.
     replacing: Arc<Mutex<BTreeSet<GroupId>>>,
@@ -55,6 +55,19 @@ pub fn name(ordinal: u32) -> String {
     format!("node-{ordinal}")
 }
 
+/// Caches and files so small that they are full all the time.
+#[must_use]
+pub fn engine_options() -> coppice_engine::Options {
+    coppice_engine::Options {
+        young_cache_bytes: 32 << 10,
+        old_cache_bytes: 16 << 10,
+        hash_cache_bytes: 8 << 10,
+        segment_bytes_max: 16 << 10,
+        meta_compaction_bytes_min: 4 << 10,
+        filters_cached_max: 3,
+    }
+}
+
 fn tuning(disk: &SimStorage, seed: u64) -> Tuning {
     let disk = disk.clone();
     Tuning {
@@ -64,14 +77,7 @@ fn tuning(disk: &SimStorage, seed: u64) -> Tuning {
         flush_bytes_max: 64 << 10,
         log_segment_bytes: 32 << 10,
         reserve_bytes: 32 << 10,
-        engine: coppice_engine::Options {
-            young_cache_bytes: 32 << 10,
-            old_cache_bytes: 16 << 10,
-            hash_cache_bytes: 8 << 10,
-            segment_bytes_max: 16 << 10,
-            meta_compaction_bytes_min: 4 << 10,
-            filters_cached_max: 3,
-        },
+        engine: engine_options(),
         runner: Runner::Inline(Arc::new(move || disk.take_took())),
     }
 }
@@ -81,7 +87,7 @@ impl Machine {
     #[must_use]
     pub fn new(ordinal: u32, clock: MachineClock) -> Self {
         let (name, disk) = (name(ordinal), SimStorage::new());
-        Self { ordinal, name, disk, clock, running: None, rotten: false, runs: 0, replacing: Arc::default() }
+        Self { ordinal, name, disk, clock, running: None, rotten: BTreeSet::new(), runs: 0, replacing: Arc::default() }
     }
 
     /// The groups that have a replica here.
@@ -143,10 +149,8 @@ impl Machine {
             Err(error) => Err(error),
         };
         let Err(error) = started else {
-            if let Some(replica) = handle.hosted().replica(group)
-                && formed
-            {
-                resume(&handle, group, replica.raft_id());
+            if formed {
+                handle.resume_joining(group);
             }
             return;
         };
@@ -154,12 +158,14 @@ impl Machine {
         if !life.is_alive() {
             return;
         }
-        if !self.rotten && !is_io(&error) {
+        let rotten = self.rotten.contains(&group);
+        if !rotten && !is_io(&error) {
             site.scribe.wrong(format!("start: {} can't start {group} though nothing was damaged: {error}", self.name));
             return;
         }
         // A full or failing disk is tried again by and by.
-        if self.rotten && !is_io(&error) && handle.wipe_replica(group).await.is_ok() {
+        if rotten && !is_io(&error) && handle.wipe_replica(group).await.is_ok() {
+            self.rotten.remove(&group);
             self.replace(site, group);
         }
     }
@@ -199,15 +205,13 @@ impl Machine {
         }
         self.disk.halt();
         self.disk = image;
-        if !self.rotten {
-            self.check_image(site);
-        }
+        self.check_image(site);
     }
 
-    /// What a crash leaves must be sound.
+    /// What a crash leaves must be sound, but for what is known to be rotten.
     pub fn check_image(&self, site: &Site) -> bool {
         let image = self.disk.process_loss().storage();
-        for group in self.groups(&site.shape) {
+        for group in self.groups(&site.shape).filter(|group| !self.rotten.contains(group)) {
             let report = fsck::check(&image, group);
             if let Some(finding) = report.findings.first() {
                 site.scribe.wrong(format!("fsck: {} {group}: {finding}", self.name));
@@ -232,28 +236,6 @@ impl Machine {
             Some(replica) => Some(replica.status()).filter(|status| status.role == "stopped").map(|status| status.note),
         };
         self.groups(shape).filter_map(|group| Some((group, missing(&group)?))).collect()
-    }
-}
-
-/// Goes on to join, if the replica was cut off while it did.
-fn resume(handle: &Handle, group: GroupId, raft_id: u64) {
-    let Some(replica) = handle.hosted().replica(group) else { return };
-    let status = replica.status();
-    let learns = status.learners.iter().any(|member| member.raft_id == raft_id);
-    let knows_nobody = status.voters.is_empty() && status.learners.is_empty();
-    // It votes, but the members that it replaces were not removed yet.
-    let mut members = status.voters.iter().chain(&status.learners);
-    let older = members.any(|member| ordinal(member.raft_id) == ordinal(raft_id) && member.raft_id != raft_id);
-    if learns || knows_nobody || older {
-        let handle = handle.clone();
-        tokio::spawn(async move {
-            let mut closing = handle.hosted().closing.subscribe();
-            tokio::select! {
-                biased;
-                _ = closing.wait_for(|closing| *closing) => {}
-                _ = handle.admit(group, raft_id) => {}
-            }
-        });
     }
 }
 

@@ -64,6 +64,10 @@ pub struct Shape {
     pub chaos: Duration,
     /// Which ones.
     pub faults: Faults,
+    /// The longest pause between two moments in which something may happen, in ms.
+    pub pause_ms: u64,
+    /// Prunes and rollbacks, of a thousand things that a client does.
+    pub admin_per_mille: u64,
 }
 
 /// The cluster of every run.
@@ -108,7 +112,7 @@ impl Shape {
             filter_bits: 8,
             tree_limit: 3 + u8::try_from(rng.below(2)).expect("it is below 2"),
             tier_ratio: 2 + u8::try_from(rng.below(3)).expect("it is below 3"),
-            journals_kept: false,
+            journals_kept: rng.chance(300),
         };
         Self {
             seed,
@@ -121,6 +125,8 @@ impl Shape {
             params,
             chaos: Duration::from_millis(4000 + rng.below(4000)),
             faults,
+            pause_ms: [60, 60, 150, 300][usize::try_from(rng.below(4)).expect("it is below 4")],
+            admin_per_mille: if faults.admin { 10 + rng.below(90) } else { 0 },
         }
     }
 

@@ -98,9 +98,10 @@ impl World {
         };
         let machines = (1..=shape.nodes).map(|ordinal| (ordinal, Machine::new(ordinal, clock()))).collect();
         let coordinators = (1..=shape.coordinators).map(|number| Coordinator::new(number, clock())).collect();
-        let net = Net::new(shape.seed ^ 0x7e7, trace.clone());
+        let scribe = Scribe::default();
+        let net = Net::new(shape.seed ^ 0x7e7, trace.clone(), scribe.clone());
         let store = Store::new(Arc::new(clock()) as Arc<dyn Clock>, shape.seed ^ 0x3e7a, trace);
-        let site = Site { shape: Arc::new(shape), net, scribe: Scribe::default() };
+        let site = Site { shape: Arc::new(shape), net, scribe };
         Self { site, store, machines, coordinators, formed: false }
     }
 
@@ -156,6 +157,7 @@ impl World {
         let end = Instant::now() + shape.chaos;
         while Instant::now() < end && self.site.scribe.lock().wrong.is_none() {
             nemesis.act(self).await;
+            check::observe(self);
         }
         self.calm().await;
         phase.send_replace(Phase::Calm);
@@ -165,6 +167,7 @@ impl World {
             sleep(LOOK).await;
             while clients.try_join_next().is_some() {}
             self.mend().await;
+            check::observe(self);
             let waits = if clients.is_empty() { self.unsettled() } else { Some("clients wait".to_owned()) };
             match waits {
                 None => break,
@@ -188,6 +191,7 @@ impl World {
     /// All faults end.
     async fn calm(&mut self) {
         self.site.net.mend();
+        self.site.net.set_ambush(None);
         self.site.net.set_weather(Weather { delay_ms: 1, ..Weather::default() });
         self.store.set_loss(0);
         for machine in self.machines.values_mut() {

@@ -1,34 +1,41 @@
-//! The simulator bites: each deliberate bug is found, and the seed that finds it first is known.
+//! The simulator bites: each deliberate bug is found. `make sim-bugs` looks for them from the first seed on.
 
 mod common;
 
 use coppice_env::bug::{self, Bug};
 use coppice_sim::Settings;
 
-/// Seeds that a bug may need.
-const SEEDS_MAX: u64 = 2000;
+/// The first seed that found each bug. Whatever changes a run may move it: then some seeds behind it are tried, too.
+const FINDERS: &[(Bug, u64)] = &[
+    (Bug::SkippedSync, 1),
+    (Bug::VoteForgotten, 2),
+    (Bug::TermUnchecked, 71),
+    (Bug::OneDigestBelieved, 1),
+    (Bug::FinalizedBeforeAppend, 42),
+    (Bug::PageReusedEarly, 7),
+    (Bug::StaleLeaderRead, 5),
+    (Bug::SessionNumberLost, 15),
+    (Bug::NewTermDropsDecided, 2),
+    (Bug::FenceNotLifted, 36),
+    (Bug::SnapshotCutShort, 10),
+    (Bug::MissedAdminServed, 8),
+];
 
-/// The first seed that finds a bug, and what it found.
-fn hunt(bug: Bug) -> Option<(u64, String)> {
-    let first: u64 = std::env::var("FIRST").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    (first..first + SEEDS_MAX).find_map(|seed| {
-        bug::plant(Some(bug));
-        let verdict = common::run(seed, Settings::default());
-        bug::plant(None);
-        Some((seed, verdict.wrong?))
-    })
-}
+/// Seeds that are tried. All are among those that find nothing wrong without a bug.
+const TRIED: u64 = 100;
 
 #[test]
 fn every_planted_bug_is_found() {
-    let wanted = std::env::var("BUG").ok();
-    let bugs = Bug::ALL.iter().filter(|bug| wanted.as_ref().is_none_or(|wanted| bug.name() == wanted));
-    let mut missed = Vec::new();
-    for &bug in bugs {
-        match hunt(bug) {
-            Some((seed, finding)) => println!("| {bug} | {seed} | {finding} |"),
-            None => missed.push(bug),
-        }
+    let all: Vec<Bug> = FINDERS.iter().map(|(bug, _)| *bug).collect();
+    assert_eq!(all, Bug::ALL, "each bug has a seed");
+    let finds = |bug, seed| {
+        bug::plant(Some(bug));
+        let found = common::run(seed, Settings::default()).wrong;
+        bug::plant(None);
+        found.inspect(|finding| println!("{bug} at seed {seed}: {finding}"))
+    };
+    for &(bug, first) in FINDERS {
+        let found = (first..first + TRIED).find_map(|seed| finds(bug, seed));
+        assert!(found.is_some(), "{bug} is not found by seed {first} and {TRIED} behind it");
     }
-    assert!(missed.is_empty(), "not found within {SEEDS_MAX} seeds: {missed:?}");
 }

@@ -19,7 +19,7 @@ use crate::{
     fsck::check_superblock,
     meta::Segment,
     meta_log,
-    page::PageFile,
+    page::{PAGE_BYTES, PageFile},
     superblock::{self, MACHINE_STATE_BYTES_MAX, Superblock},
     values,
 };
@@ -278,9 +278,9 @@ impl SnapshotReceiver {
             return Err(refused("not the next bytes"));
         }
         let cut = planted(Bug::SnapshotCutShort) && file == "data" && bytes.len() as u64 == left;
-        let cut_short = [&bytes[..bytes.len() - bytes.len().min(2048)], &[0; 2048][..bytes.len().min(2048)]].concat();
-        let bytes = if cut { &cut_short } else { bytes };
-        handle.write_all_at(bytes, offset).map_err(Error::io("write", file))?;
+        let kept = if cut { bytes.len().saturating_sub(PAGE_BYTES) } else { bytes.len() };
+        handle.write_all_at(&bytes[..kept], offset).map_err(Error::io("write", file))?;
+        handle.write_all_at(&vec![0; bytes.len() - kept], offset + kept as u64).map_err(Error::io("write", file))?;
         *have += bytes.len() as u64;
         Ok(())
     }

@@ -68,7 +68,7 @@ fn read_raw(world: &World) -> Result<Raw, Finding> {
         let log = log.and_then(|log| log.map_err(|error| format!("log: node-{ordinal} can't read it: {error}")));
         let log = match log {
             // What went bad there may be a record that only this reads. In the end every disk may have had its rot.
-            Err(_) if world.machines[ordinal].rotten => continue,
+            Err(_) if world.machines[ordinal].rotten.contains(&GroupId::Root) => continue,
             log => log?,
         };
         let (short, long) = if log.len() > longest.len() { (longest, log) } else { (log, longest) };

@@ -1,6 +1,6 @@
 //! Commits, sessions, stages, prunes and rollbacks of a simulated client.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
 use coppice_env::Rng;
@@ -16,6 +16,8 @@ use crate::history::{Batch, BatchId, Committed, Look, Outcome, Seen, Staged};
 
 /// Attempts at a batch of a session before its client tries something else; it comes back to it.
 const ATTEMPTS_MAX: u32 = 6;
+/// Settled batches of a session that are remembered: more than its window, so that some are too old.
+const SETTLED_MAX: usize = 20;
 
 /// A session and what is under way in it.
 #[derive(Clone, Debug)]
@@ -25,6 +27,18 @@ pub struct Session {
     number: u64,
     /// The batch whose outcome is not known.
     open: Option<BatchId>,
+    /// Settled batches, newest last: each may be asked for again.
+    settled: VecDeque<BatchId>,
+}
+
+impl Session {
+    fn settle(&mut self, id: BatchId) {
+        (self.number, self.open) = (self.number + 1, None);
+        self.settled.push_back(id);
+        if self.settled.len() > SETTLED_MAX {
+            self.settled.pop_front();
+        }
+    }
 }
 
 fn reason_of(error: &tonic::Status) -> Option<Reason> {
@@ -181,13 +195,18 @@ impl Client {
         let (mut ledger, request) = (self.ledger(), v1::OpenSessionRequest { session_id: id.clone() });
         let opened = self.hear(async move { ledger.open_session(request).await }).await;
         if opened.is_ok() {
-            self.session = Some(Session { id, number: 0, open: None });
+            self.session = Some(Session { id, number: 0, open: None, settled: VecDeque::new() });
         }
     }
 
     /// The next batch of the session, or the open one again, until its outcome is known.
     async fn write_in_session(&mut self) {
         let session = self.session.clone().expect("the caller looked");
+        if self.rng.chance(150)
+            && let Some(id) = self.pick(&Vec::from(session.settled.clone()))
+        {
+            return self.ask_again(id).await;
+        }
         let id = match session.open {
             Some(id) => id,
             None => {
@@ -201,22 +220,22 @@ impl Client {
             let session = self.session.as_mut().expect("it is still there");
             match outcome {
                 Outcome::Committed(_) | Outcome::RolledBack => {
-                    (session.number, session.open) = (session.number + 1, None);
-                    // Now and then an answer is asked for again.
-                    if self.rng.chance(100) {
-                        self.send(id).await;
-                    }
+                    session.settle(id);
                     return;
                 }
                 Outcome::Refused(Reason::UnknownSession) => return self.session = None,
                 Outcome::Refused(Reason::NotLeader) | Outcome::Unknown => {}
                 // The number was not used; an earlier attempt may still be under way, so nothing else takes it.
-                Outcome::Refused(_) => {
-                    (session.number, session.open) = (session.number + 1, None);
-                    return;
-                }
+                Outcome::Refused(_) => return session.settle(id),
             }
             tokio::time::sleep(Duration::from_millis(self.rng.below(30))).await;
+        }
+    }
+
+    /// Asks again for what is settled, maybe of another leader: it is answered as before, or too old.
+    async fn ask_again(&mut self, id: BatchId) {
+        if self.send(id).await == Outcome::Refused(Reason::UnknownSession) {
+            self.session = None;
         }
     }
 
@@ -280,8 +299,9 @@ impl Client {
         let principal = format!("client-{}", self.id);
         let begin = self.scribe.now();
         let mut ledger = self.ledger();
-        let answer = if self.rng.chance(350) && head.version.0 > 3 {
-            let to = head.version.0 - 1 - self.rng.below(3);
+        let answer = if self.rng.chance(500) && head.version.0 > 3 {
+            let deepest = if self.rng.chance(500) { 3 } else { 12 };
+            let to = (head.version.0 - 1).saturating_sub(self.rng.below(deepest));
             let expected_head = self.rng.chance(500).then(|| wire(head));
             let request = v1::RollbackRequest { to, reason: "because".to_owned(), principal, expected_head };
             self.hear(async move { ledger.rollback(request).await.map(tonic::Response::into_inner) }).await

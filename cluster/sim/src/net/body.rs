@@ -13,11 +13,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{Status, body::Body};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Net;
+use super::{Net, PREFIX_BYTES};
 use crate::{event, life::Life};
-
-/// Bytes before each message of a gRPC body: a flag and the length.
-const PREFIX_BYTES: usize = 5;
 
 /// The answer of a server: breaks off when the link is cut or one end dies.
 pub struct AnswerBody {
@@ -137,6 +134,7 @@ impl MessagesBody {
         if !self.from.message() {
             return;
         }
+        self.net.overhear(&message[PREFIX_BYTES..]);
         let delays = self.net.message_delays(&self.from, &self.to);
         event!(self.net.trace(), "{from} > {to} message {} {hash:016x} in {delays:?}", message.len());
         for delay in delays {

@@ -3,6 +3,8 @@
 //! A call may be late, lost, or answered in vain (the answer is lost); a call between the cluster's own processes may also arrive twice,
 //! as if the caller had sent it again. Links are cut in one direction or both. Raft's messages are lost, delayed, doubled and overtaken one
 //! by one. Everything follows from the seed, and everything is in the trace.
+//!
+//! The network also sees what replicas tell each other: two that computed different digests from one entry are wrong at once.
 
 mod body;
 
@@ -15,9 +17,10 @@ use std::{
 
 use bytes::Bytes;
 use coppice_env::{Rng, SimRng};
-use coppice_proto::{Channel, HttpRequest, HttpResponse};
+use coppice_proto::{Channel, HttpRequest, HttpResponse, v1};
 use coppice_shard_node::Connector;
 use http_body_util::BodyExt;
+use prost::Message;
 use tokio::{sync::oneshot, time::sleep};
 use tonic::{
     Status,
@@ -29,7 +32,10 @@ use tower::ServiceExt;
 use xxhash_rust::xxh3::xxh3_64;
 
 use self::body::{AnswerBody, MessagesBody};
-use crate::{event, life::Life, trace::Trace};
+use crate::{event, history::Scribe, life::Life, trace::Trace};
+
+/// Bytes before each message of a gRPC body: a flag and the length.
+const PREFIX_BYTES: usize = 5;
 
 /// What the network does to what it carries.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,13 +68,45 @@ struct State {
     endpoints: BTreeMap<String, Endpoint>,
     /// Directions that carry nothing, by the names of their ends.
     cut: BTreeSet<(String, String)>,
+    ambush: Option<Ambush>,
 }
+
+/// Waits for the next call of one kind: whoever sends or receives it dies soon after. So the rare calls are interrupted, too.
+#[derive(Clone, Copy, Debug)]
+pub struct Ambush {
+    /// One of [`KINDS`].
+    pub kind: &'static str,
+    /// The sender dies, not the receiver.
+    pub sender: bool,
+    /// As for [`Life::light_fuse`].
+    pub messages: u64,
+    /// As for [`Life::light_fuse`].
+    pub turns: u64,
+}
+
+/// Kinds of calls that an ambush waits for.
+pub const KINDS: [&str; 13] = [
+    "Root/TakeOver",
+    "Root/AppendHeader",
+    "Root/OpenRootSession",
+    "Shard/Prepare",
+    "Shard/Command abort",
+    "Shard/Command adopt",
+    "Shard/Command execute",
+    "Shard/Command fence",
+    "Shard/Command unfence",
+    "Peer/FetchSnapshot",
+    "Node/ChangeMember",
+    "Ledger/Commit",
+    "Ledger/Rollback",
+];
 
 /// The network. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Net {
     state: Arc<Mutex<State>>,
     trace: Trace,
+    scribe: Scribe,
 }
 
 /// What becomes of one call.
@@ -89,14 +127,15 @@ struct Fate {
 impl Net {
     /// A network in fair weather, without endpoints.
     #[must_use]
-    pub fn new(seed: u64, trace: Trace) -> Self {
+    pub fn new(seed: u64, trace: Trace, scribe: Scribe) -> Self {
         let state = State {
             rng: SimRng::new(seed),
             weather: Weather { delay_ms: 1, ..Weather::default() },
             endpoints: BTreeMap::new(),
             cut: BTreeSet::new(),
+            ambush: None,
         };
-        Self { state: Arc::new(Mutex::new(state)), trace }
+        Self { state: Arc::new(Mutex::new(state)), trace, scribe }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -147,6 +186,27 @@ impl Net {
         Arc::new(SimConnector { net: self.clone(), from: from.clone() })
     }
 
+    /// Waits for a call, in place of any other that is waited for.
+    pub fn set_ambush(&self, ambush: Option<Ambush>) {
+        self.lock().ambush = ambush;
+    }
+
+    /// A call arrives; it may be the one that is waited for.
+    fn spring(&self, from: &Life, to: &Life, path: &str, request: &[u8]) {
+        let mut state = self.lock();
+        let met = state.ambush.take_if(|ambush| {
+            let (call, command) = ambush.kind.split_once(' ').unwrap_or((ambush.kind, ""));
+            path.ends_with(call) && (command.is_empty() || command_name(request) == Some(command))
+        });
+        drop(state);
+        if let Some(ambush) = met {
+            // A client is nobody's loss: it is not started again.
+            let victim = if ambush.sender && !path.contains("Ledger") { from } else { to };
+            event!(self.trace, "{} will die of {ambush:?}", victim.name());
+            victim.light_fuse(ambush.messages, ambush.turns);
+        }
+    }
+
     fn is_cut(&self, from: &str, to: &str) -> bool {
         self.lock().cut.contains(&(from.to_owned(), to.to_owned()))
     }
@@ -176,6 +236,15 @@ impl Net {
         }
         let copies = if state.rng.chance(weather.double_per_mille) { 2 } else { 1 };
         (0..copies).map(|_| state.delay()).collect()
+    }
+
+    /// Reads a message between replicas: a digest that it reports is that of every other replica that applied the entry.
+    fn overhear(&self, message: &[u8]) {
+        use v1::peer_message::Body;
+        let Ok(message) = v1::PeerMessage::decode(message) else { return };
+        if let Some(Body::Digest(report)) = message.body {
+            self.scribe.lock().digest(message.group, report.raft_index, message.from_raft_id, report.digest);
+        }
     }
 
     fn fate(&self, may_double: bool) -> Fate {
@@ -250,6 +319,20 @@ fn streams(path: &str) -> bool {
     path.ends_with("/Exchange") || path.ends_with("/CommitStream")
 }
 
+/// What a shard is commanded to do.
+fn command_name(request: &[u8]) -> Option<&'static str> {
+    use v1::shard_command_request::Command;
+    let request = v1::ShardCommandRequest::decode(request.get(PREFIX_BYTES..)?).ok()?;
+    Some(match request.command? {
+        Command::Finalize(_) => "finalize",
+        Command::Abort(_) => "abort",
+        Command::Adopt(_) => "adopt",
+        Command::Fence(_) => "fence",
+        Command::Unfence(_) => "unfence",
+        Command::Execute(_) => "execute",
+    })
+}
+
 /// Calls of the cluster's own processes: each may be repeated by design. Clients' calls are not repeated for them.
 fn may_double(path: &str) -> bool {
     !path.starts_with("/coppice.v1.Ledger/")
@@ -276,6 +359,7 @@ impl Link {
             sleep(fate.hang).await;
             return Err(Status::unavailable(format!("{to} can't be reached")));
         };
+        self.net.spring(&self.from, &endpoint.life, &path, &bytes);
         if let Some(again) = fate.again {
             let (link, endpoint, request) = (self.clone(), endpoint.clone(), request_of(&head, bytes.clone()));
             let path = path.clone();
