@@ -1,9 +1,10 @@
 //! The faults of a run. Each is one that the design promises to survive: of disks at most one is lost or rotten at a time, and only
 //! while every group has all its voters; everything else may fail everywhere at once.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 
 use coppice_env::{Fault, Operation, Rng, SimRng};
+use coppice_types::GroupId;
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -286,6 +287,9 @@ impl Nemesis {
             return;
         }
         let node = self.node();
+        if world.machines.values().any(|machine| machine.ordinal != node && !machine.rotten.is_empty()) {
+            return;
+        }
         let site = world.site.clone();
         let machine = world.machines.get_mut(&node).expect("it is one of the machines");
         machine.crash(&site, None);
@@ -300,6 +304,8 @@ impl Nemesis {
             return;
         }
         let node = self.node();
+        let others = world.machines.values().filter(|machine| machine.ordinal != node);
+        let spoilt: BTreeSet<GroupId> = others.flat_map(|machine| machine.rotten.clone()).collect();
         let machine = world.machines.get_mut(&node).expect("it is one of the machines");
         let files: Vec<String> = machine
             .disk
@@ -312,7 +318,7 @@ impl Nemesis {
         }
         let file = &files[usize::try_from(self.rng.below(files.len() as u64)).expect("files are few")];
         let (length, group) = (rot::length(&machine.disk, file), rot::group_of(file));
-        let Some(group) = group.filter(|_| length > 0) else { return };
+        let Some(group) = group.filter(|group| length > 0 && !spoilt.contains(group)) else { return };
         let at = self.rng.below(length);
         event!(world.site.net.trace(), "{} rots in {file} at {at} of {length}", machine.name);
         let sound = machine.disk.process_loss();

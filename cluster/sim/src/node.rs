@@ -170,6 +170,15 @@ impl Machine {
         }
     }
 
+    /// Removes a replica with a bad byte, as an operator would, and brings it back.
+    pub async fn rebuild(&mut self, site: &Site) {
+        let (Some((_, handle)), Some(group)) = (self.running.clone(), self.rotten.first().copied()) else { return };
+        if handle.wipe_replica(group).await.is_ok() {
+            self.rotten.remove(&group);
+            self.replace(site, group);
+        }
+    }
+
     /// Brings a lost replica back as a new member, in the background.
     fn replace(&self, site: &Site, group: GroupId) {
         let Some((life, handle)) = self.running.clone() else { return };

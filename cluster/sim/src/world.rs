@@ -167,6 +167,7 @@ impl World {
             sleep(LOOK).await;
             while clients.try_join_next().is_some() {}
             self.mend().await;
+            self.rebuild().await;
             check::observe(self);
             let waits = if clients.is_empty() { self.unsettled() } else { Some("clients wait".to_owned()) };
             match waits {
@@ -229,6 +230,19 @@ impl World {
                 coordinator.crash(&self.site);
                 coordinator.start(&self.site, &self.store).await;
             }
+        }
+    }
+
+    /// An operator has replicas with a bad byte rebuilt, one after the other. A leader does not find what nobody reads, and hands it out in
+    /// snapshots, which are refused.
+    async fn rebuild(&mut self) {
+        let site = self.site.clone();
+        let mut groups = site.shape.groups.keys();
+        if groups.any(|group| self.machines.values().any(|machine| machine.is_being_replaced(*group))) {
+            return;
+        }
+        if let Some(machine) = self.machines.values_mut().find(|machine| !machine.rotten.is_empty()) {
+            machine.rebuild(&site).await;
         }
     }
 

@@ -5,16 +5,16 @@ mod common;
 use coppice_env::bug::{self, Bug};
 use coppice_sim::Settings;
 
-/// The first seed that found each bug. Whatever changes a run may move it: then some seeds behind it are tried, too.
+/// A seed that found each bug. Whatever changes a run may move it: then some seeds behind it are tried, too.
 const FINDERS: &[(Bug, u64)] = &[
     (Bug::SkippedSync, 1),
-    (Bug::VoteForgotten, 2),
-    (Bug::TermUnchecked, 71),
+    (Bug::VoteForgotten, 3),
+    (Bug::TermUnchecked, 105),
     (Bug::OneDigestBelieved, 1),
-    (Bug::FinalizedBeforeAppend, 42),
+    (Bug::FinalizedBeforeAppend, 111),
     (Bug::PageReusedEarly, 7),
-    (Bug::StaleLeaderRead, 5),
-    (Bug::SessionNumberLost, 15),
+    (Bug::StaleLeaderRead, 6),
+    (Bug::SessionNumberLost, 24),
     (Bug::NewTermDropsDecided, 2),
     (Bug::FenceNotLifted, 36),
     (Bug::SnapshotCutShort, 10),
@@ -22,7 +22,7 @@ const FINDERS: &[(Bug, u64)] = &[
 ];
 
 /// Seeds that are tried. All are among those that find nothing wrong without a bug.
-const TRIED: u64 = 100;
+const TRIED: u64 = 90;
 
 #[test]
 fn every_planted_bug_is_found() {

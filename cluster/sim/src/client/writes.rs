@@ -10,6 +10,7 @@ use coppice_proto::{
 };
 use coppice_types::{Digest, Reason};
 use coppice_verify::{check::Claim, hash};
+use tokio::time::Instant;
 
 use super::{Client, Heard, stamp, wire};
 use crate::history::{Batch, BatchId, Committed, Look, Outcome, Seen, Staged};
@@ -25,15 +26,17 @@ pub struct Session {
     id: Bytes,
     /// The last number that is settled.
     number: u64,
-    /// The batch whose outcome is not known.
-    open: Option<BatchId>,
+    /// The batches after it, whose outcome is not known.
+    open: VecDeque<BatchId>,
     /// Settled batches, newest last: each may be asked for again.
     settled: VecDeque<BatchId>,
 }
 
 impl Session {
+    /// The oldest open batch is settled.
     fn settle(&mut self, id: BatchId) {
-        (self.number, self.open) = (self.number + 1, None);
+        assert_eq!(self.open.pop_front(), Some(id), "batches are settled in order");
+        self.number += 1;
         self.settled.push_back(id);
         if self.settled.len() > SETTLED_MAX {
             self.settled.pop_front();
@@ -195,7 +198,7 @@ impl Client {
         let (mut ledger, request) = (self.ledger(), v1::OpenSessionRequest { session_id: id.clone() });
         let opened = self.hear(async move { ledger.open_session(request).await }).await;
         if opened.is_ok() {
-            self.session = Some(Session { id, number: 0, open: None, settled: VecDeque::new() });
+            self.session = Some(Session { id, number: 0, open: VecDeque::new(), settled: VecDeque::new() });
         }
     }
 
@@ -207,11 +210,14 @@ impl Client {
         {
             return self.ask_again(id).await;
         }
-        let id = match session.open {
-            Some(id) => id,
+        if session.open.is_empty() && self.rng.chance(150) {
+            return self.stream(&session).await;
+        }
+        let id = match session.open.front() {
+            Some(id) => *id,
             None => {
                 let id = self.batch(Some((session.id.clone(), session.number + 1)), false);
-                self.session.as_mut().expect("it is still there").open = Some(id);
+                self.session.as_mut().expect("it is still there").open.push_back(id);
                 id
             }
         };
@@ -239,10 +245,51 @@ impl Client {
         }
     }
 
-    /// Finds out what became of the open batch of the session.
+    /// Sends some batches without waiting for the answers between them. Those without an answer are sent again later, one by one.
+    async fn stream(&mut self, session: &Session) {
+        let count = 2 + self.rng.below(6);
+        let ids: Vec<BatchId> =
+            (1..=count).map(|next| self.batch(Some((session.id.clone(), session.number + next)), true)).collect();
+        let requests: Vec<v1::CommitStreamRequest> = ids
+            .iter()
+            .map(|id| {
+                let mut history = self.scribe.lock();
+                let batch = history.batches.get_mut(id).expect("the batch was noted");
+                batch.attempts.push(None);
+                let (session_id, number) = batch.session.clone().expect("it is of the session");
+                let want_receipt = id.is_multiple_of(3);
+                v1::CommitStreamRequest { session_id, number, batch: Some(batch.batch.clone()), want_receipt }
+            })
+            .collect();
+        self.session.as_mut().expect("it is still there").open.extend(&ids);
+        let mut ledger = self.ledger();
+        let call = async move { ledger.commit_stream(tokio_stream::iter(requests)).await };
+        let Ok(answers) = self.hear(call).await else { return self.leave_open(&ids) };
+        let mut answers = answers.into_inner();
+        for (at, id) in ids.iter().enumerate() {
+            let Ok(Some(answer)) = self.hear(answers.message()).await else { return self.leave_open(&ids[at..]) };
+            let session = self.session.as_mut().expect("it is still there");
+            if answer.number != session.number + 1 {
+                return self
+                    .scribe
+                    .wrong(format!("order: a stream answers {} after {}", answer.number, session.number));
+            }
+            session.settle(*id);
+            self.conclude(*id, 0, answer.commit.ok_or_else(|| tonic::Status::internal("no answer")));
+        }
+    }
+
+    /// Nothing is known of these attempts.
+    fn leave_open(&mut self, ids: &[BatchId]) {
+        for id in ids {
+            self.conclude(*id, 0, Err(tonic::Status::unavailable("the stream broke")));
+        }
+    }
+
+    /// Finds out what became of the open batches of the session.
     pub(super) async fn settle(&mut self) {
-        for _ in 0..ATTEMPTS_MAX {
-            if self.session.as_ref().is_some_and(|session| session.open.is_some()) {
+        for _ in 0..2 * ATTEMPTS_MAX {
+            if self.session.as_ref().is_some_and(|session| !session.open.is_empty()) {
                 self.write_in_session().await;
             }
         }
@@ -287,6 +334,35 @@ impl Client {
                 let _ = self.hear(async move { ledger.discard(request).await }).await;
             }
             _ => {}
+        }
+    }
+
+    /// Pins a version, and reads it: as long as the pin holds, no prune takes it away.
+    pub(super) async fn pin(&mut self) {
+        let (stamp, ttl_ms) = (self.head, 300 + self.rng.below(3000));
+        let mut pin_id = [0; 16];
+        self.rng.fill(&mut pin_id);
+        let pin_id = Bytes::copy_from_slice(&pin_id);
+        let until = Instant::now() + Duration::from_millis(ttl_ms * 9 / 10);
+        let (mut ledger, request) =
+            (self.ledger(), v1::PinRequest { pin_id: pin_id.clone(), version: stamp.version.0, ttl_ms });
+        if self.hear(async move { ledger.pin(request).await }).await.is_err() {
+            return;
+        }
+        for _ in 0..3 {
+            tokio::time::sleep(Duration::from_millis(self.rng.below(ttl_ms / 3))).await;
+            let read = v1::ReadOptions { at: Some(wire(stamp)), ..v1::ReadOptions::default() };
+            let key = self.shape.key(&mut self.rng).into();
+            let (mut ledger, request) = (self.ledger(), v1::BatchGetRequest { keys: vec![key], read: Some(read) });
+            let answer = self.hear(async move { ledger.batch_get(request).await }).await;
+            if answer.is_err_and(|error| reason_of(&error) == Some(Reason::Pruned)) && Instant::now() < until {
+                return self.scribe.wrong(format!("pins: {stamp} was pruned though it was pinned"));
+            }
+        }
+        if self.rng.chance(500) {
+            let (mut ledger, request) = (self.ledger(), v1::UnpinRequest { pin_id });
+            // Without an answer it ends by itself.
+            let _ = self.hear(async move { ledger.unpin(request).await }).await;
         }
     }
 

@@ -1,4 +1,4 @@
-//! Bodies on their way: streams of answers that break, and streams of raft messages of which some are lost, late, doubled.
+//! Bodies on their way: streams that break, and streams of raft messages of which some are lost, late, doubled.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -70,12 +70,14 @@ impl HttpBody for AnswerBody {
     }
 }
 
-/// A stream of messages of which none is reliable.
+/// A stream of messages.
 pub struct MessagesBody {
     inner: Body,
     net: Net,
     from: Life,
     to: Life,
+    /// All messages arrive in order, or the stream breaks; else none is reliable.
+    ordered: bool,
     ended: bool,
     buffer: BytesMut,
     /// Messages on their way, in order of arrival.
@@ -88,8 +90,9 @@ pub struct MessagesBody {
 
 impl MessagesBody {
     /// Carries `inner`.
-    pub fn new(inner: Body, net: Net, from: Life, to: Life) -> Self {
+    pub fn new(inner: Body, net: Net, from: Life, to: Life, ordered: bool) -> Self {
         Self {
+            ordered,
             gone: gone(&from),
             inner,
             net,
@@ -134,8 +137,13 @@ impl MessagesBody {
         if !self.from.message() {
             return;
         }
-        self.net.overhear(&message[PREFIX_BYTES..]);
-        let delays = self.net.message_delays(&self.from, &self.to);
+        let delays = if self.ordered {
+            let newest = self.flying.last_key_value().map(|((due, _), _)| due.duration_since(Instant::now()));
+            vec![newest.unwrap_or_default().max(self.net.delay())]
+        } else {
+            self.net.overhear(&message[PREFIX_BYTES..]);
+            self.net.message_delays(&self.from, &self.to)
+        };
         event!(self.net.trace(), "{from} > {to} message {} {hash:016x} in {delays:?}", message.len());
         for delay in delays {
             self.count += 1;
@@ -149,7 +157,8 @@ impl HttpBody for MessagesBody {
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if self.gone.as_mut().poll(cx).is_ready() || self.net.breaks(&self.from, &self.to) {
+        let cut = self.ordered && self.net.is_cut(self.from.name(), self.to.name());
+        if cut || self.gone.as_mut().poll(cx).is_ready() || self.net.breaks(&self.from, &self.to) {
             return Poll::Ready(Some(Err(Status::unavailable("the stream broke"))));
         }
         if let Err(error) = self.take_in(cx) {

@@ -2,7 +2,7 @@
 //!
 //! A call may be late, lost, or answered in vain (the answer is lost); a call between the cluster's own processes may also arrive twice,
 //! as if the caller had sent it again. Links are cut in one direction or both. Raft's messages are lost, delayed, doubled and overtaken one
-//! by one. Everything follows from the seed, and everything is in the trace.
+//! by one; other streams stay in order and whole until they break. Everything follows from the seed, and everything is in the trace.
 //!
 //! The network also sees what replicas tell each other: two that computed different digests from one entry are wrong at once.
 
@@ -247,6 +247,10 @@ impl Net {
         }
     }
 
+    fn delay(&self) -> Duration {
+        self.lock().delay()
+    }
+
     fn fate(&self, may_double: bool) -> Fate {
         let mut state = self.lock();
         let weather = state.weather;
@@ -385,7 +389,8 @@ impl Link {
             sleep(fate.hang).await;
             return Err(Status::unavailable(format!("{} can't be reached", self.to)));
         };
-        let body = MessagesBody::new(body, self.net.clone(), self.from.clone(), endpoint.life.clone());
+        let ordered = !path.ends_with("/Exchange");
+        let body = MessagesBody::new(body, self.net.clone(), self.from.clone(), endpoint.life.clone(), ordered);
         let request = http::Request::from_parts(head, Body::new(body));
         let (answer, answered) = oneshot::channel();
         tokio::spawn(serve(endpoint.clone(), request, answer, false));
