@@ -9,15 +9,15 @@ use coppice_sim::Settings;
 const FINDERS: &[(Bug, u64)] = &[
     (Bug::SkippedSync, 1),
     (Bug::VoteForgotten, 3),
-    (Bug::TermUnchecked, 105),
+    (Bug::TermUnchecked, 112),
     (Bug::OneDigestBelieved, 1),
-    (Bug::FinalizedBeforeAppend, 111),
+    (Bug::FinalizedBeforeAppend, 16),
     (Bug::PageReusedEarly, 7),
-    (Bug::StaleLeaderRead, 6),
+    (Bug::StaleLeaderRead, 7),
     (Bug::SessionNumberLost, 24),
     (Bug::NewTermDropsDecided, 2),
-    (Bug::FenceNotLifted, 36),
-    (Bug::SnapshotCutShort, 10),
+    (Bug::FenceNotLifted, 97),
+    (Bug::SnapshotCutShort, 12),
     (Bug::MissedAdminServed, 8),
 ];
 
