@@ -10,6 +10,7 @@
 mod error;
 mod exec;
 mod forward;
+mod health;
 mod http;
 mod journals;
 mod options;
@@ -242,7 +243,7 @@ impl Service {
             .max_decoding_message_size(self.message_bytes)
             .max_encoding_message_size(self.message_bytes);
         let (health, health_service) = tonic_health::server::health_reporter();
-        health.set_serving::<LedgerServer<service::Api>>().await;
+        self.tasks.spawn(health::report(context.clone(), health, self.stop.subscribe()));
         let reflection = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(coppice_proto::DESCRIPTOR)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)

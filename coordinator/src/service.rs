@@ -413,9 +413,11 @@ impl Ledger for Api {
             let answer = timeout(STATUS_TIMEOUT, client.node_status(v1::NodeStatusRequest {})).await;
             (name, answer.ok().and_then(Result::ok).map(Response::into_inner))
         });
-        for (_, answer) in futures::future::join_all(calls).await {
-            for report in answer.map(|answer| answer.replicas).unwrap_or_default() {
-                add_report(&mut groups, report);
+        let mut unreachable = Vec::new();
+        for (node, answer) in futures::future::join_all(calls).await {
+            match answer {
+                Some(answer) => answer.replicas.into_iter().for_each(|report| add_report(&mut groups, report)),
+                None => unreachable.push(node.to_owned()),
             }
         }
         let leadership = self.context.leadership.borrow().clone();
@@ -429,6 +431,7 @@ impl Ledger for Api {
             leader: leadership.leader,
             groups,
             coordinators: self.context.coordinators(),
+            unreachable,
         }))
     }
 }

@@ -1,7 +1,7 @@
 //! The commit protocol against real nodes: commits, refusals, sessions, proofs, and the traces of PROTOCOL.md that need a
 //! cluster.
 
-use coppice_types::{Params, Reason};
+use coppice_types::{GroupId, Params, Reason};
 use coppice_verify::{
     check::{Answer, Claim},
     header::Header,
@@ -553,8 +553,21 @@ async fn the_standard_services_are_there() {
     let running = world.leader().await;
     let channel = world.net.connector("client").channel("a");
     let service = "coppice.v1.Ledger".to_owned();
-    let health = HealthClient::new(channel.clone()).check(HealthCheckRequest { service }).await.expect("served");
-    assert_eq!(health.into_inner().status(), ServingStatus::Serving);
+    let health = HealthClient::new(channel.clone());
+    let until = async |wanted: ServingStatus| {
+        let look = async {
+            let check = async || health.clone().check(HealthCheckRequest { service: service.clone() }).await;
+            while check().await.expect("served").into_inner().status() != wanted {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(common::LIMIT, look).await.expect("the health changes");
+    };
+    until(ServingStatus::Serving).await;
+    world.nodes[0].stop_replica(GroupId::Root).await.expect("it stops");
+    until(ServingStatus::NotServing).await;
+    world.nodes[0].start_replica(world.replica(1, GroupId::Root)).await.expect("it starts again");
+    until(ServingStatus::Serving).await;
     let list = ServerReflectionRequest {
         host: String::new(),
         message_request: Some(MessageRequest::ListServices(String::new())),
@@ -568,6 +581,18 @@ async fn the_standard_services_are_there() {
     let mut client = running.client.clone();
     client.commit(commit(vec![put("a", "1")], Vec::new())).await.expect("committed");
     assert_eq!(value_at(&mut client, "a", None).await.expect("it is read").as_deref(), Some("1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_do_not_answer_are_named() {
+    let world = World::new(Params::default()).await;
+    let mut client = world.leader().await.client;
+    let status = client.status(v1::StatusRequest {}).await.expect("served").into_inner();
+    assert_eq!(status.unreachable, Vec::<String>::new());
+    world.nodes[2].kill().await;
+    let status = client.status(v1::StatusRequest {}).await.expect("served").into_inner();
+    assert_eq!(status.unreachable, ["node-3"]);
+    assert!(status.groups.iter().all(|group| group.replicas.len() == 2), "{:?}", status.groups);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -163,10 +163,10 @@ impl Replica {
         }
     }
 
-    pub(crate) async fn retire(&self) {
+    pub(crate) async fn retire(&self, hand_over: bool) {
         let retired = match self {
-            Self::Shard(replica) => replica.ask(RETIRE_TIMEOUT, Input::Retire).await,
-            Self::Root(replica) => replica.ask(RETIRE_TIMEOUT, Input::Retire).await,
+            Self::Shard(replica) => replica.ask(RETIRE_TIMEOUT, |answer| Input::Retire(hand_over, answer)).await,
+            Self::Root(replica) => replica.ask(RETIRE_TIMEOUT, |answer| Input::Retire(hand_over, answer)).await,
         };
         if let Err(refusal) = retired {
             tracing::warn!(reason = %refusal.reason, refusal.message, "a replica did not retire in order");

@@ -260,8 +260,17 @@ impl Handle {
 
     /// Stops the node in order: leaderships are handed over, everything is flushed.
     pub async fn stop(&self) {
+        self.retire(true).await;
+    }
+
+    /// Stops the node in order where all of its cluster is stopped: nobody is there to hand over to, and everything is flushed.
+    pub async fn stop_with_cluster(&self) {
+        self.retire(false).await;
+    }
+
+    async fn retire(&self, hand_over: bool) {
         let retiring = self.inner.hosted.all().into_values();
-        futures::future::join_all(retiring.map(|replica| async move { replica.retire().await })).await;
+        futures::future::join_all(retiring.map(|replica| async move { replica.retire(hand_over).await })).await;
         self.close(DRAIN_TIMEOUT).await;
     }
 

@@ -228,7 +228,7 @@ impl<M: StateMachine> Actor<M> {
             Input::Change(change, answer) => self.change(change, answer),
             Input::Fetched(position, result) => self.fetched(position, result)?,
             Input::Damaged(note) => self.quarantine(0, Digest::default(), Digest::default(), &note)?,
-            Input::Retire(answer) => self.retire(answer),
+            Input::Retire(hand_over, answer) => self.retire(hand_over, answer),
         }
         Ok(())
     }

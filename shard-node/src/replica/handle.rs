@@ -63,8 +63,8 @@ pub enum Input<M: StateMachine> {
     Fetched(Position, Result<(), Failed>),
     /// A read met damaged bytes.
     Damaged(String),
-    /// To move leadership away, to flush and to end.
-    Retire(Answer<()>),
+    /// To flush and to end; before that, if it is said so, to move leadership away.
+    Retire(bool, Answer<()>),
 }
 
 /// What a replica shows of itself.

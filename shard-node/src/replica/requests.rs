@@ -174,12 +174,12 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
-    /// Hands leadership over, if there is someone to take it; the replica ends when it leads no more, or has waited long enough.
-    pub(super) fn retire(&mut self, answer: Answer<()>) {
+    /// Hands leadership over, if it is wanted and there is someone to take it; the replica ends when it leads no more, or has waited long enough.
+    pub(super) fn retire(&mut self, hand_over: bool, answer: Answer<()>) {
         let status = self.group.status();
         let heirs = status.peers.iter().filter(|peer| !peer.learner && peer.active && peer.id != status.id);
         let patience = match heirs.max_by_key(|peer| peer.matched) {
-            Some(heir) if self.leading => match self.group.transfer_leader(heir.id) {
+            Some(heir) if self.leading && hand_over => match self.group.transfer_leader(heir.id) {
                 Ok(()) => RETIRE_TICKS_MAX,
                 Err(error) => {
                     tracing::debug!(%error, "leadership could not be handed over");

@@ -771,3 +771,24 @@ async fn a_replica_whose_log_finds_no_room_starts_again_by_itself_and_has_lost_n
     leader.adopt().await;
     leader.wait_for(1, "b", "2").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_stop_with_their_cluster_lose_nothing() {
+    let mut cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    leader.finalize().await;
+    for ordinal in 1..=3 {
+        leader.wait_for(ordinal, "a", "1").await;
+    }
+    for node in std::mem::take(&mut cluster.nodes).into_values() {
+        node.stop_with_cluster().await;
+    }
+    for ordinal in 1..=3 {
+        let node = cluster.open(ordinal, CLUSTER).await.expect("it starts again");
+        cluster.nodes.insert(ordinal, node);
+    }
+    leader.caller = cluster.caller();
+    leader.adopt().await;
+    leader.wait_for(2, "a", "1").await;
+}

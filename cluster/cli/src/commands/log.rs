@@ -228,6 +228,7 @@ pub async fn status(client: &Client, output: Output) -> Result<(), Failure> {
         "term": status.term,
         "leader": status.leader,
         "groups": groups,
+        "unreachable": status.unreachable,
     });
     output.result(&object, || {
         let mut text = format!(
@@ -236,6 +237,9 @@ pub async fn status(client: &Client, output: Output) -> Result<(), Failure> {
         );
         for group in &status.groups {
             text.push_str(&group_text(group));
+        }
+        for node in &status.unreachable {
+            text.push_str(&format!("\n{node} is unreachable: its replicas are not shown"));
         }
         text
     })

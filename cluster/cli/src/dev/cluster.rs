@@ -17,7 +17,7 @@ use coppice_verify::note::SignerKey;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::oneshot,
-    task::JoinHandle,
+    task::{JoinHandle, JoinSet},
     time::timeout,
 };
 use tokio_stream::{Stream, StreamExt, wrappers::TcpListenerStream};
@@ -215,9 +215,11 @@ impl Cluster {
         // It may have ended by itself.
         let _ = self.shutdown.send(());
         let ended = timeout(STOP_LIMIT, self.service).await;
-        for node in self.nodes.values() {
-            node.stop().await;
+        let mut stopping = JoinSet::new();
+        for node in self.nodes.into_values() {
+            stopping.spawn(async move { node.stop_with_cluster().await });
         }
+        stopping.join_all().await;
         match ended {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(error))) => Err(Failure::new(Code::Unavailable, error.to_string())),

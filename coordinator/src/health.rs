@@ -1,0 +1,51 @@
+//! Whether a coordinator can serve its role, for whoever asks by `grpc.health.v1.Health`: the root group answers it, so that it can read, and
+//! it leads or knows who does, so that it can write.
+
+use std::{sync::Arc, time::Duration};
+
+use coppice_env::watch;
+use coppice_proto::v1::ledger_server::LedgerServer;
+use tokio::time::{sleep, timeout};
+use tonic_health::{ServingStatus, server::HealthReporter};
+
+use crate::{exec::context::Context, service::Api};
+
+/// How often it is looked at.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// How long the root group may take to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+
+/// Keeps the answer up to date until the coordinator is told to stop.
+pub async fn report(context: Arc<Context>, reporter: HealthReporter, mut stop: watch::Receiver<bool>) {
+    tell(&reporter, false).await;
+    tokio::select! {
+        biased;
+        // A dropped sender is a coordinator that is dropped.
+        _ = stop.wait_for(|stop| *stop) => {}
+        () = keep(&context, &reporter) => {}
+    }
+    tell(&reporter, false).await;
+}
+
+async fn keep(context: &Context, reporter: &HealthReporter) {
+    let mut told = false;
+    loop {
+        let answers = matches!(timeout(ANSWER_MAX, context.view()).await, Ok(Ok(_)));
+        let serving = answers && !context.leadership.borrow().leader.is_empty();
+        if told != serving {
+            tell(reporter, serving).await;
+            told = serving;
+        }
+        sleep(INTERVAL).await;
+    }
+}
+
+/// For the whole server, and for its one service.
+async fn tell(reporter: &HealthReporter, serving: bool) {
+    let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+    reporter.set_service_status("", status).await;
+    match serving {
+        true => reporter.set_serving::<LedgerServer<Api>>().await,
+        false => reporter.set_not_serving::<LedgerServer<Api>>().await,
+    }
+}
