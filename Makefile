@@ -11,12 +11,13 @@ export PATH := $(PATH):/usr/local/go/bin
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
 
-.PHONY: crds charts help demo test test-loadtest test-chaos chaos bench-cluster check audit build release sim sim-bugs
+.PHONY: crds charts e2e help demo test test-loadtest test-chaos chaos bench-cluster check audit build release sim sim-bugs
 
 help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
 	@echo "make test     all tests"
 	@echo "make chaos    a cluster of real processes under real faults for CHAOS_SECONDS=600; the plan follows from CHAOS_SEED=1"
+	@echo "make e2e      installed by its charts on a real Kubernetes of three nodes on this machine, under load and faults; needs root"
 	@echo "make bench-cluster  Coppice beside etcd and immudb; QUICK=1 takes less than 5 minutes"
 	@echo "make crds     the custom resource definitions of the chart, from the operator's types"
 	@echo "make charts   lint the charts, and compare what they render with charts/golden; BLESS=1 replaces that"
@@ -47,6 +48,10 @@ test-chaos: build
 
 chaos: build
 	python3 loadtest/chaos.py --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
+
+# Builds Kubernetes from pinned Go modules at the first time, which takes a quarter of an hour.
+e2e: build
+	python3 e2e/run.py
 
 bench-cluster: release
 	python3 loadtest/bench.py

@@ -2,7 +2,7 @@
 # charts.sh [--bless]: lints the charts and compares what they render with charts/golden, or replaces that.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-helm=$(scripts/go-tool.sh helm scripts/helm helm.sh/helm/v3/cmd/helm)
+helm=$(scripts/go-tool.sh helm e2e/bed helm.sh/helm/v3/cmd/helm)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export HELM_CACHE_HOME=$work/cache HELM_CONFIG_HOME=$work/config HELM_DATA_HOME=$work/data

@@ -32,6 +32,9 @@ pub struct Options {
     /// A coordinator.
     #[arg(long, value_name = "URL")]
     pub endpoint: String,
+    /// The authority of its certificate (PEM), for `https`.
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
     /// The ledger's public key.
     #[arg(long, value_name = "VKEY")]
     pub key: String,
@@ -47,7 +50,8 @@ pub struct Options {
 pub async fn run(options: Options) -> Result<()> {
     let key = VerifierKey::parse(options.key.trim()).context("--key")?;
     let patience = Duration::from_secs(30);
-    let client = Client::new(client::Options { patience, ..client::Options::new(options.endpoint.clone()) })?;
+    let tls = crate::tls(options.ca.as_deref())?;
+    let client = Client::new(client::Options { patience, tls, ..client::Options::new(options.endpoint.clone()) })?;
     let changes = list_changes(&client, &options.out).await?;
     let checkpoints = read_checkpoints(&options.out.join("checkpoints.jsonl"), &key)?;
     let entries = walk(&client, &checkpoints).await?;

@@ -11,9 +11,11 @@ mod history;
 mod pair;
 mod values;
 
-use std::process::ExitCode;
+use std::{fs, path::Path, process::ExitCode};
 
+use anyhow::{Context, Result};
 use clap::Parser;
+use coppice_client::Tls;
 
 /// Load on a ledger, recorded.
 #[derive(Debug, Parser)]
@@ -48,4 +50,10 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whom a client believes to be a coordinator: those with a certificate of this authority; nobody is asked for one without.
+fn tls(ca: Option<&Path>) -> Result<Option<Tls>> {
+    let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
+    Ok(ca.map(read).transpose()?.map(|ca| Tls { ca, identity: None }))
 }

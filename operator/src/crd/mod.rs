@@ -14,6 +14,7 @@ mod tests;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
+use serde_json::Value;
 
 pub use cluster::{Coordinators, LedgerCluster, LedgerClusterSpec, Nodes, Root, Shards};
 pub use operation::{
@@ -31,5 +32,25 @@ pub const API_GROUP: &str = "coppice.dev";
 /// The custom resource definitions, each with the name of its file.
 #[must_use]
 pub fn definitions() -> [(&'static str, CustomResourceDefinition); 2] {
-    [("ledgerclusters.yaml", LedgerCluster::crd()), ("ledgeroperations.yaml", LedgerOperation::crd())]
+    [("ledgerclusters.yaml", signed(LedgerCluster::crd())), ("ledgeroperations.yaml", signed(LedgerOperation::crd()))]
+}
+
+/// Kubernetes knows no unsigned formats, and warns of them at every installation. What the numbers may be is said by their bounds.
+fn signed(definition: CustomResourceDefinition) -> CustomResourceDefinition {
+    let mut value = serde_json::to_value(definition).expect("a definition is JSON");
+    sign(&mut value);
+    serde_json::from_value(value).expect("formats are words")
+}
+
+fn sign(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            if fields.get("format").is_some_and(|format| format == "uint32") {
+                fields.insert("format".to_owned(), "int64".into());
+            }
+            fields.values_mut().for_each(sign);
+        }
+        Value::Array(items) => items.iter_mut().for_each(sign),
+        _ => {}
+    }
 }

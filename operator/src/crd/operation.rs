@@ -27,7 +27,11 @@ use serde::{Deserialize, Serialize};
 )]
 #[x_kube(validation = Rule::new("self == oldSelf").message("an operation can't be changed; make another one"))]
 #[x_kube(validation = Rule::new("has(self.prune) != has(self.rollback)").message("an operation is either a prune or a rollback"))]
-#[x_kube(validation = Rule::new("!has(self.rollback) || self.rollback.confirm == 'roll back ' + self.cluster + ' to ' + string(self.rollback.to)")
+// Not `confirm == '…' + string(to)`: the API server takes a number's text for unboundedly long, and refuses the rule for its cost. 14 letters are
+// those of `roll back ` and ` to `.
+#[x_kube(validation = Rule::new("!has(self.rollback) || (self.rollback.confirm.startsWith('roll back ' + self.cluster + ' to ') \
+    && self.rollback.confirm.substring(14 + self.cluster.size()).matches('^[0-9]{1,18}$') \
+    && int(self.rollback.confirm.substring(14 + self.cluster.size())) == self.rollback.to)")
     .message("rollback.confirm must read: roll back CLUSTER to VERSION"))]
 #[serde(rename_all = "camelCase")]
 pub struct LedgerOperationSpec {

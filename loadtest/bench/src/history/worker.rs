@@ -90,8 +90,10 @@ impl Worker {
         } else {
             (std::slice::from_ref(&all), PATIENCE)
         };
+        let tls = crate::tls(options.ca.as_deref())?;
         let connect = |endpoint: &String| {
             Client::new(client::Options {
+                tls: tls.clone(),
                 attempt_timeout: ATTEMPT_TIMEOUT,
                 patience,
                 trust: id.is_multiple_of(2).then(|| key.clone()),

@@ -1,0 +1,14 @@
+# The image of all programs: `docker buildx build --platform linux/amd64,linux/arm64 --tag NAME:TAG .`
+# scripts/image.py makes one of the same form without a container engine, from programs that are built already.
+FROM docker.io/library/rust:1.95-slim-bookworm AS build
+WORKDIR /src
+COPY . .
+RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target,id=target-$TARGETPLATFORM \
+    cargo build --release --locked --bin coppice --bin coppice-shard-node --bin coppice-coordinator --bin coppice-operator \
+    && mkdir /programs && cd target/release && cp coppice coppice-shard-node coppice-coordinator coppice-operator /programs/
+
+# The C library and nothing else; its user `nonroot` is 65532.
+FROM gcr.io/distroless/cc-debian12:nonroot
+COPY --from=build /programs/ /usr/local/bin/
+ENV PATH=/usr/local/bin
+USER 65532:65532

@@ -1,0 +1,69 @@
+"""What can be seen of Coppice on Kubernetes on a machine that can't run pods."""
+
+import json
+import pathlib
+
+from steps import LEDGER, NAMESPACE, OPERATOR, SYSTEM, Steps, beds, expect, wait_for
+
+from harness.processes import Process
+
+
+class ApiRun(Steps):
+    """What can be seen without a machine that runs pods: the API server, and the operator as a process with the rights that its chart gives it."""
+
+    TITLE = "The API server's part alone: no pod ran"
+
+    def __init__(self, options):
+        super().__init__(options, beds.Api(pathlib.Path(options.directory) / "api"))
+        self.operator = None
+
+    def carry_out_all(self):
+        self.carry_out(self.start, self.install, self.work, self.refuse, self.clean_up)
+
+    def start(self):
+        """an API server starts."""
+        self.bed.programs.build(self.say, only=self.bed.PROGRAMS)
+        self.bed.up()
+
+    def install(self):
+        """helm installs the operator and a ledger: the API server takes definitions and objects."""
+        self.make_namespace()
+        self.install_operator()
+        self.install_ledger()
+
+    def work(self):
+        """the operator makes all objects, with no more rights than its chart gives."""
+        token = self.bed.kubectl("-n", SYSTEM, "create", "token", OPERATOR).strip()
+        config = json.loads((self.bed.pki / "admin.kubeconfig").read_text())
+        config["users"][0]["user"] = {"token": token}
+        (self.directory / "operator.kubeconfig").write_text(json.dumps(config))
+        environment = {"KUBECONFIG": str(self.directory / "operator.kubeconfig"), "POD_NAME": "operator-1", "POD_NAMESPACE": SYSTEM}
+        self.operator = Process("operator", [self.options.binaries / "coppice-operator", "run"], self.directory / "operator.log", environment)
+        self.operator.start()
+        sets = {f"{LEDGER}-{role}" for role in ("etcd", "node", "coordinator")}
+
+        def made():
+            expect(self.operator.running(), f"the operator ended: {self.operator.tail()}")
+            return {item["metadata"]["name"] for item in self.get("statefulsets")["items"]} == sets
+
+        wait_for("all StatefulSets", made, 60)
+        wait_for("a status", lambda: self.conditions().get("Valid", {}).get("status") == "True", 60)
+        expect(self.conditions()["Ready"]["status"] == "False", "it is ready without a pod")
+        refused = [line for line in self.operator.log.read_text().splitlines() if "orbidden" in line]
+        expect(not refused, f"the operator lacks rights: {refused[:3]}")
+        return ", ".join(sorted(sets))
+
+    def clean_up(self):
+        """a ledger that is deleted leaves its signing key."""
+        self.helm("uninstall", LEDGER, "--namespace", NAMESPACE)
+        wait_for("the resource is gone", lambda: not self.get("ledgerclusters")["items"], 60)
+        self.get("secret", f"{LEDGER}-signing-key")
+
+    def collect(self):
+        if self.operator:
+            self.say(self.operator.tail(20))
+
+    def close(self):
+        if self.operator:
+            self.operator.stop()
+        self.bed.down()

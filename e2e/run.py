@@ -1,0 +1,478 @@
+#!/usr/bin/env python3
+"""`make e2e`: Coppice on a real Kubernetes of three nodes, installed by its charts, under load and under faults.
+
+Every step has a condition, and a limit of time in which it must come true. While pods are killed, machines fail and versions change, clients outside of
+the pods read and write through the service; in the end their history is judged as that of `make chaos`: nothing acknowledged is lost, nothing is applied
+twice, every proof holds. `report.json` and `report.md` say what happened and how long it took; logs of a failure lie beside them. Exit code 0 if all holds.
+"""
+
+import argparse
+import base64
+import concurrent.futures
+import json
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from api import ApiRun
+from steps import IMAGE, LEDGER, NAMESPACE, OPERATOR, ROOT, SYSTEM, Failure, Steps, beds, expect, wait_for
+
+import image
+from harness.cluster import build_go, well
+from harness.history import Progress
+from harness.processes import Process
+
+PROGRAMS = ("coppice", "coppice-shard-node", "coppice-coordinator", "coppice-operator")
+ROLES = ("node", "coordinator", "etcd")
+NODES = 3
+VERSIONS = 300
+ENDPOINT = f"https://{LEDGER}.{NAMESPACE}.svc:7411"
+
+
+class Run(Steps):
+    """All of it."""
+
+    TITLE = "End to end on Kubernetes"
+
+    def __init__(self, options):
+        super().__init__(options, beds.Bed(pathlib.Path(options.directory) / "bed", name="coppice-e2e"))
+        self.history = self.directory / "history"
+        self.load = None
+
+    def carry_out_all(self):
+        self.carry_out(
+            self.start, self.give_images, self.install, self.become_ready, self.spread, self.refuse, self.test_release, self.load_data,
+            self.start_load, self.crash, self.delete_pods, self.lose_volume, self.upgrade, self.bad_image, self.renew, self.drain,
+            self.lose_power, self.cut_cable, self.judge, self.roll_back, self.prune, self.reinstall, self.delete)
+
+    # What is asked of the cluster.
+
+    def pods(self, role=None):
+        labels = f"app.kubernetes.io/instance={LEDGER}" + (f",app.kubernetes.io/component={role}" if role else ",app.kubernetes.io/component")
+        return self.get("pods", "-l", labels)["items"]
+
+    def pod(self, name):
+        return next((pod for pod in self.pods() if pod["metadata"]["name"] == name), None)
+
+    def outside(self, *words):
+        """A command line that runs outside of the pods."""
+        return self.bed.command(*words)
+
+    def coppice(self, *words, code=0):
+        """Runs the `coppice` command outside of the pods; it must end with a code."""
+        variables = [f"COPPICE_ENDPOINT={ENDPOINT}", f"COPPICE_CA={self.directory}/ca.crt", f"COPPICE_TRUST=@{self.directory}/ledger.vkey"]
+        command = self.outside("env", *variables, self.options.binaries / "coppice", *words)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        expect(done.returncode == code, f"coppice {' '.join(map(str, words))} ended with {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def status(self):
+        try:
+            return json.loads(self.coppice("status", "--json"))
+        except Failure:
+            return None
+
+    def is_ready(self):
+        """The operator says so of the newest specification, and so does the ledger itself."""
+        generation = self.cluster()["metadata"]["generation"]
+        ready = self.conditions().get("Ready", {})
+        return ready.get("status") == "True" and ready.get("observedGeneration") == generation and well(self.status(), NODES)
+
+    def await_ready(self):
+        """Waits until all is well, and a commit was acknowledged since."""
+        wait_for("every pod and group is well again", self.is_ready)
+        moment = time.monotonic()
+        if self.load:
+            expect(self.load.running(), f"the load ended by itself: {self.load.tail()}")
+            wait_for("a commit after that", lambda: self.progress.commit_after(moment), 60)
+
+    def await_commits(self, count=20):
+        """Waits for so many commits from now on."""
+        begin = self.progress.poll()
+        wait_for(f"{count} more commits", lambda: self.progress.poll() >= begin + count, 120)
+
+    def images(self):
+        """The images that pods of the ledger run, but for etcd's."""
+        return {pod["spec"]["containers"][0]["image"] for role in ("node", "coordinator") for pod in self.pods(role)}
+
+    def machine(self, pod):
+        """On which node of the bed it is."""
+        return self.bed.node(int(pod["spec"]["nodeName"].rpartition("-")[2]))
+
+    # The steps.
+
+    def start(self):
+        """a Kubernetes of three nodes starts."""
+        self.bed.programs.build(self.say)
+        self.bed.up(NODES, self.say)
+
+    def give_images(self):
+        """two images are made without a container engine, and given to every node."""
+        programs = [self.options.binaries / name for name in PROGRAMS]
+        sizes = []
+        for tag in ("1", "2"):
+            archive = self.directory / f"coppice-{tag}.tar"
+            image.write(archive, f"{IMAGE}:{tag}", programs, revision=tag, strip=True)
+            sizes.append(archive.stat().st_size >> 20)
+            self.bed.load(archive)
+            archive.unlink()
+        return f"{sizes[0]} MiB each"
+
+    def install(self):
+        """helm installs the operator, and a ledger in a namespace of restricted pods."""
+        self.make_namespace()
+        self.install_operator("--wait", "--timeout", "2m")
+        self.install_ledger()
+
+    def become_ready(self):
+        """two shards and the root group of three replicas, two coordinators and etcd become ready."""
+        def trust():
+            self.vkey = self.cluster().get("status", {}).get("vkey")
+            return self.vkey
+
+        wait_for("the ledger's key is in its status", trust, 60)
+        (self.directory / "ledger.vkey").write_text(self.vkey)
+        data = wait_for("the certificates", lambda: self.secret(f"{LEDGER}-coordinator-tls"), 60)
+        (self.directory / "ca.crt").write_text(data["ca.crt"])
+        self.await_ready()
+        groups = {group["name"]: group for group in self.cluster()["status"]["groups"]}
+        expect(set(groups) == {"root", "shard-0", "shard-1"}, f"the groups are {sorted(groups)}")
+        return f"led by {', '.join(sorted(group['leader'] for group in groups.values()))}"
+
+    def secret(self, name):
+        try:
+            data = self.get("secret", name)["data"]
+        except beds.Failure:
+            return None
+        return {key: base64.b64decode(value).decode() for key, value in data.items()}
+
+    def spread(self):
+        """the replicas of each role are on three machines."""
+        for role in ("node", "etcd"):
+            machines = {pod["spec"]["nodeName"] for pod in self.pods(role)}
+            expect(len(machines) == NODES, f"pods of role {role} are on {sorted(machines)}")
+
+    def test_release(self):
+        """helm test commits, and reads with a proof."""
+        self.helm("test", LEDGER, "--namespace", NAMESPACE, "--timeout", "2m")
+
+    def load_data(self):
+        """data is loaded from outside the pods, and its proofs hold offline."""
+        lines = [{"note": "opening", "put": [[f"account/{number:03}", "1000"] for number in range(200)]}]
+        lines += [{"note": f"transfer {number}", "put": [[f"account/{number % 200:03}", str(number)]]} for number in range(2, VERSIONS + 1)]
+        file = self.directory / "accounts.jsonl"
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        self.coppice("load", file)
+        proof = self.directory / "record.proof"
+        self.coppice("get", "account/007", "--proof", proof)
+        self.verify(proof)
+        absence = self.directory / "absence.proof"
+        self.coppice("get", "account/none", "--proof", absence, code=1)
+        self.verify(absence)
+        forged = bytearray(proof.read_bytes())
+        forged[len(forged) // 2] ^= 1
+        proof.with_name("forged.proof").write_bytes(forged)
+        self.coppice("verify", proof.with_name("forged.proof"), "--key", self.vkey, code=1)
+        return f"{VERSIONS} versions"
+
+    def verify(self, proof):
+        self.coppice("verify", proof, "--key", self.vkey)
+
+    def start_load(self):
+        """clients begin to read and write, and what they are told is recorded."""
+        command = self.outside(self.options.binaries / "coppice-bench", "history", "--endpoints", ENDPOINT, "--ca", self.directory / "ca.crt",
+                               "--key", self.vkey, "--out", self.history, "--clients", 4, "--pause-ms", 150)
+        self.load = Process("load", command, self.directory / "load.log")
+        self.load.start()
+        wait_for("the load's start", lambda: "started" in self.load.tail(), 30)
+        self.progress = Progress(self.history / "history.jsonl", time.monotonic())
+        self.await_commits()
+
+    def leaders(self):
+        """The pods that lead: of the coordinators, of the root group, of a shard."""
+        status = wait_for("a status with leaders", lambda: (found := self.status()) and well(found, NODES) and found)
+        led = {group["group"]: next(replica["node"] for replica in group["replicas"] if replica["role"] == "leader") for group in status["groups"]}
+        return [status["leader"], led["root"], next(node for group, node in sorted(led.items()) if group != "root")]
+
+    def crash(self):
+        """processes of leaders are killed: a coordinator's, the root group's, a shard's."""
+        killed = []
+        for index in range(3):
+            name = self.leaders()[index]
+            pod = self.pod(name)
+            container = pod["status"]["containerStatuses"][0]
+            task = container["containerID"].removeprefix("containerd://")
+            beds.run(*self.bed.command("ctr", "--namespace", "k8s.io", "task", "kill", "--signal", "SIGKILL", task, node=self.machine(pod)))
+
+            def again(name=name, before=container["restartCount"]):
+                return self.pod(name)["status"]["containerStatuses"][0]["restartCount"] > before
+
+            wait_for(f"{name} is started again", again)
+            self.await_ready()
+            killed.append(name)
+        return ", ".join(killed)
+
+    def delete_pods(self):
+        """pods are deleted: of the leading coordinator and node, and of etcd."""
+        deleted = []
+        for name in (self.leaders()[0], self.leaders()[1], f"{LEDGER}-etcd-0"):
+            self.replace(name)
+            self.await_ready()
+            deleted.append(name)
+        return ", ".join(deleted)
+
+    def replace(self, name, *more):
+        """Deletes a pod, with something else, and waits for the next one of its name."""
+        before = self.pod(name)["metadata"]["uid"]
+        self.kubectl("delete", f"pod/{name}", *more, "--wait=false")
+        wait_for(f"another {name}", lambda: (pod := self.pod(name)) and pod["metadata"]["uid"] != before)
+
+    def lose_volume(self):
+        """a node's volume is lost, and refilled from the others."""
+        name = f"{LEDGER}-node-1"
+        claim = f"data-{name}"
+        before = self.get("pvc", claim)["spec"]["volumeName"]
+        self.replace(name, f"pvc/{claim}")
+        wait_for("another volume", lambda: self.volume(claim) not in (None, before))
+        self.await_ready()
+        return f"{before} became {self.volume(claim)}"
+
+    def volume(self, claim):
+        try:
+            return self.get("pvc", claim)["spec"].get("volumeName")
+        except beds.Failure:
+            return None
+
+    def set_tag(self, tag):
+        self.helm("upgrade", LEDGER, ROOT / "charts/coppice", "--namespace", NAMESPACE, "--reuse-values", "--set-string", f"image.tag={tag}")
+
+    def upgrade(self):
+        """a rolling upgrade, in the middle of which the operator's pod is deleted; no commit fails."""
+        lines = self.unknown_writes()
+        self.set_tag("2")
+        wait_for("the first pod of the new image", lambda: f"{IMAGE}:2" in self.images())
+        expect(self.images() != {f"{IMAGE}:2"}, "all pods were replaced at once")
+        self.bed.kubectl("-n", SYSTEM, "delete", "pod", "-l", f"app.kubernetes.io/instance={OPERATOR}", "--wait=false")
+        wait_for("all pods of the new image", lambda: self.images() == {f"{IMAGE}:2"})
+        self.await_ready()
+        failed = self.unknown_writes() - lines
+        expect(failed == 0, f"{failed} commits failed, though their clients tried again")
+
+    def unknown_writes(self):
+        """Unconditional writes in a session that got no answer, however often they were sent."""
+        lines = (json.loads(line) for line in (self.history / "history.jsonl").read_text().splitlines(keepends=True) if line.endswith("\n"))
+        return sum(line["kind"] == "write" and line["outcome"] == "unknown" and "condition" not in line and line["client"] % 4 != 3 for line in lines)
+
+    def bad_image(self):
+        """an image that can't be had is rolled out: one pod stops, commits go on; the old one heals it."""
+        self.set_tag("none")
+
+        def stuck():
+            waiting = [pod["metadata"]["name"] for pod in self.pods() if any(
+                container.get("state", {}).get("waiting", {}).get("reason") in ("ErrImagePull", "ImagePullBackOff")
+                for container in pod["status"].get("containerStatuses", []))]
+            return waiting
+
+        first = wait_for("a pod without its image", stuck)
+        self.await_commits()
+        expect(stuck() == first and len(first) == 1, f"more than one pod was replaced: {stuck()}")
+        progress = self.conditions()["Progressing"]["message"]
+        expect(first[0] in progress, f"the condition Progressing says: {progress}")
+        self.set_tag("2")
+        wait_for("the old image everywhere", lambda: self.images() == {f"{IMAGE}:2"} and not stuck())
+        self.await_ready()
+        return first[0]
+
+    def renew(self):
+        """certificates that are gone are made anew, and taken up by one pod after the other."""
+        before = self.certificates()
+        self.kubectl("delete", "secret", *(f"{LEDGER}-{role}-tls" for role in ROLES))
+        wait_for("pods of other certificates", lambda: len(now := self.certificates()) == len(before) and not now & before)
+        self.await_ready()
+
+    def certificates(self):
+        """The names of the certificates that pods were made with."""
+        return {pod["metadata"]["annotations"]["coppice.dev/certificate"] for pod in self.pods()}
+
+    def drain(self):
+        """one machine is drained; a second one can't be, since budgets keep the majorities."""
+        def drain(machine, limit):
+            command = self.bed.command("kubectl", "drain", machine, "--ignore-daemonsets", "--delete-emptydir-data", "--force", f"--timeout={limit}s")
+            return subprocess.run(command, capture_output=True, text=True, check=False)
+
+        first, second = (self.bed.node(number).name for number in (3, 2))
+        done = drain(first, 90)
+        expect(done.returncode == 0, f"{first} could not be drained: {done.stderr}")
+        self.await_commits()
+        refused = drain(second, 8)
+        expect(refused.returncode != 0, f"{second} was drained, too")
+        expect("disruption budget" in refused.stderr, f"not for its budget: {refused.stderr}")
+        self.await_commits()
+        for machine in (first, second):
+            self.bed.kubectl("uncordon", machine)
+        self.await_ready()
+
+    def lose_power(self):
+        """a machine without power is noticed and survived; it comes back with its disk."""
+        node = self.bed.node(3)
+        node.off()
+        self.await_commits()
+        self.bed.kubectl("wait", "--for=condition=Ready=Unknown", f"node/{node.name}", "--timeout=120s")
+        self.await_commits()
+        node.on()
+        self.bed.kubectl("wait", "--for=condition=Ready", f"node/{node.name}", "--timeout=120s")
+        self.await_ready()
+
+    def cut_cable(self):
+        """a machine without network is survived; it heals when its cable is back."""
+        node = self.bed.node(2)
+        node.cable("down")
+        self.await_commits()
+        self.bed.kubectl("wait", "--for=condition=Ready=Unknown", f"node/{node.name}", "--timeout=120s")
+        self.await_commits()
+        node.cable("up")
+        self.bed.kubectl("wait", "--for=condition=Ready", f"node/{node.name}", "--timeout=120s")
+        self.await_ready()
+
+    def judge(self):
+        """nothing that was acknowledged is lost, nothing was applied twice, every proof holds."""
+        code = self.load.stop(limit=90)
+        self.progress.poll()
+        told = self.load.tail(1)
+        expect(code == 0, f"the clients ended with {code}: {self.load.tail()}")
+        findings = (self.history / "findings.jsonl").read_text()
+        expect(not findings, f"clients were told what can't be: {findings}")
+        command = self.outside(self.options.binaries / "coppice-bench", "collect", "--endpoint", ENDPOINT, "--ca", self.directory / "ca.crt",
+                               "--key", self.vkey, "--out", self.history)
+        beds.run(*command)
+        checker = build_go("checker", "loadtest/checker")
+        done = subprocess.run([checker, "-dump", self.history / "changes.jsonl", self.history / "history.jsonl"],
+                              capture_output=True, text=True, check=False)
+        expect(done.returncode in (0, 1), f"the checker failed: {done.stderr}")
+        checked = json.loads(done.stdout)
+        faults = [f"{part['name']}: {fault}" for part in checked["verdicts"] for fault in part.get("faults", [])]
+        expect(not faults and done.returncode == 0, f"the history does not hold: {faults[:5]}")
+        proofs = sorted((self.history / "proofs").glob("*.proof"))
+        expect(proofs, "no proof was kept")
+        with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
+            list(pool.map(self.verify, proofs))
+        self.load = self.progress = None
+        return f"{checked['operations']} operations, {len(proofs)} proofs; {told}"
+
+    def operate(self, name, **what):
+        """Applies an operation, and waits for its end."""
+        self.kubectl("apply", "-f", "-", input=json.dumps({
+            "apiVersion": "coppice.dev/v1alpha1", "kind": "LedgerOperation", "metadata": {"name": name}, "spec": {"cluster": LEDGER, **what},
+        }))
+
+        def over():
+            status = self.get("ledgeroperation", name).get("status", {})
+            return status if status.get("phase") in ("Succeeded", "Failed") else None
+
+        return wait_for(f"the end of {name}", over, 120)
+
+    def head(self):
+        return json.loads(self.coppice("head", "--json"))
+
+    def roll_back(self):
+        """a rollback by resource is done once: the same again does nothing."""
+        epoch, version = (self.head()[name] for name in ("epoch", "version"))
+        rollback = {"to": version - 3, "expectedHead": {"epoch": epoch, "version": version}, "reason": "e2e",
+                    "confirm": f"roll back {LEDGER} to {version - 3}"}
+        done = self.operate("undo", rollback=rollback)
+        expect(done["phase"] == "Succeeded", f"{done}")
+        head = self.head()
+        expect((head["epoch"], head["version"]) == (epoch + 1, version - 3), f"head is {head}")
+        again = self.operate("undo-again", rollback=rollback)
+        expect(again["phase"] == "Failed" and "nothing was done" in again["message"], f"{again}")
+        expect(self.head()["version"] == version - 3, "it was done twice")
+        return done["message"]
+
+    def prune(self):
+        """a prune by resource."""
+        done = self.operate("tidy", prune={"before": 100, "reason": "e2e"})
+        expect(done["phase"] == "Succeeded", f"{done}")
+        self.coppice("get", "account/007", "--version", 99, code=3)
+        self.coppice("get", "account/007", "--version", 100)
+        return done["message"]
+
+    def reinstall(self):
+        """uninstalling leaves volumes and key; an installation of the same name has the same root."""
+        before = self.head()
+        self.helm("uninstall", LEDGER, "--namespace", NAMESPACE, "--wait", "--timeout", "2m")
+        wait_for("all pods are gone", lambda: not self.pods())
+        claims = {claim["metadata"]["name"] for claim in self.get("pvc")["items"]}
+        expected = {f"data-{LEDGER}-{role}-{number}" for role in ("node", "etcd") for number in range(3)}
+        expect(claims == expected, f"the claims that are left are {sorted(claims)}")
+        expect(self.secret(f"{LEDGER}-signing-key"), "the signing key is gone")
+        self.install_ledger()
+        self.become_ready()
+        after = self.head()
+        keys = ("epoch", "version", "state_root")
+        expect([after[key] for key in keys] == [before[key] for key in keys], f"{before} became {after}")
+        self.verify(self.directory / "record.proof")
+        return f"version {after['version']} of epoch {after['epoch']}"
+
+    def delete(self):
+        """volumes and key go with the resource, if it says so."""
+        self.helm("upgrade", LEDGER, ROOT / "charts/coppice", "--namespace", NAMESPACE, "--reuse-values", "--set", "volumePolicy=Delete")
+        self.helm("uninstall", LEDGER, "--namespace", NAMESPACE, "--wait", "--timeout", "2m")
+        wait_for("volumes and key are gone", lambda: not self.get("pvc")["items"] and not self.secret(f"{LEDGER}-signing-key"))
+
+    # The end.
+
+    def collect(self):
+        """What is needed to understand a failure."""
+        folder = self.directory / "failure"
+        folder.mkdir(exist_ok=True)
+
+        def keep(name, *words):
+            done = subprocess.run(self.bed.command("kubectl", *words), capture_output=True, text=True, check=False)
+            (folder / name).write_text(done.stdout + done.stderr)
+            return done.stdout
+
+        if not self.bed.node(1).pid():
+            return
+        keep("objects.yaml", "get", "all,pvc,pv,ledgerclusters,ledgeroperations", "--all-namespaces", "-o", "yaml")
+        keep("events.txt", "get", "events", "--all-namespaces", "--sort-by=.lastTimestamp")
+        for namespace in (NAMESPACE, SYSTEM, "kube-system"):
+            for pod in keep(f"{namespace}.txt", "-n", namespace, "get", "pods", "-o", "name").split():
+                for option in ("", "--previous"):
+                    keep(f"{namespace}-{pod.partition('/')[2]}{option}.log", "-n", namespace, "logs", pod, "--tail=2000", *filter(None, [option]))
+        self.say(f"logs and objects are in {folder}")
+
+    def close(self):
+        if self.load:
+            self.load.stop(limit=30)
+        if not self.options.keep:
+            self.bed.down()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "target" / "debug")
+    parser.add_argument("--directory", type=pathlib.Path, default=ROOT / "target" / "e2e", help="what a run leaves; replaced by the next")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster as it is; e2e/bed/bed.py ends it")
+    parser.add_argument("--api", action="store_true", help="an API server alone, which runs no pods; so it is done where nothing else can be")
+    options = parser.parse_args()
+    options.binaries = options.binaries.resolve()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    lacks = beds.unusable()
+    if lacks and not options.api:
+        print(f"NO KUBERNETES CAN RUN HERE: this machine lacks {', '.join(lacks)}. Only the API server's part is tested.", flush=True)
+    run = ApiRun(options) if lacks or options.api else Run(options)
+    run.bed.down()
+    shutil.rmtree(run.directory, ignore_errors=True)
+    run.directory.mkdir(parents=True)
+    try:
+        run.carry_out_all()
+    finally:
+        run.close()
+    return 0 if run.report() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
