@@ -130,19 +130,32 @@ impl<'e> View<'e> {
         low: &[u8],
         high: Option<&[u8]>,
     ) -> Result<Vec<(Option<Record>, Option<Record>)>> {
-        let mut keys = BTreeSet::new();
-        for (before, after) in self.lifetimes(from)? {
-            let mut compare = Compare { store: &self.engine.store, low, high, keys: &mut keys };
-            compare.trees(&before, &after)?;
-        }
         let mut out = Vec::new();
-        for key in keys {
+        for key in self.touched_keys(from, low, high, usize::MAX)?.keys {
             let (before, after) = (from.get(&key, true)?, self.get(&key, true)?);
             if before.as_ref().map(|record| record.stamp) != after.as_ref().map(|record| record.stamp) {
                 out.push((before, after));
             }
         }
         Ok(out)
+    }
+
+    /// The first keys, at most `limit`, that versions between an older one of the same line and this one touched, for
+    /// `low <= key < high`. The records of some may be equal again.
+    pub(crate) fn touched_keys(
+        &self,
+        from: &View<'_>,
+        low: &[u8],
+        high: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<TouchedKeys> {
+        assert!(limit > 0, "a part has a key at least");
+        let found = TouchedKeys { keys: BTreeSet::new(), next: None };
+        let mut compare = Compare { store: &self.engine.store, low, high, limit, found };
+        for (before, after) in self.lifetimes(from)? {
+            compare.trees(&before, &after)?;
+        }
+        Ok(compare.found)
     }
 
     /// The active trees between two versions: of each, as it was at the older version (or empty) and when it was last
@@ -179,6 +192,13 @@ impl HistoryPage {
     }
 }
 
+/// A part of the keys that versions touched.
+pub(crate) struct TouchedKeys {
+    pub(crate) keys: BTreeSet<Vec<u8>>,
+    /// The limit cut them short; this is the lowest of the others.
+    pub(crate) next: Option<Vec<u8>>,
+}
+
 /// What comes next on one side of a comparison, with its lowest key.
 enum Item {
     Node { key: Vec<u8>, child: Child, level: u8 },
@@ -193,12 +213,14 @@ impl Item {
     }
 }
 
-/// Finds the keys that two trees disagree on, and reads only nodes that they do not share.
+/// Finds the keys that two trees disagree on, and reads only nodes that they do not share. It ends where as many keys as it may hold
+/// are below.
 struct Compare<'c> {
     store: &'c Store,
     low: &'c [u8],
     high: Option<&'c [u8]>,
-    keys: &'c mut BTreeSet<Vec<u8>>,
+    limit: usize,
+    found: TouchedKeys,
 }
 
 impl Compare<'_> {
@@ -212,6 +234,10 @@ impl Compare<'_> {
                 (None, Some(_)) => Ordering::Greater,
                 (Some(a), Some(b)) => a.key().cmp(b.key()),
             };
+            let next = if order == Ordering::Greater { &b } else { &a };
+            if next.last().is_some_and(|next| self.is_above(next.key())) {
+                return Ok(());
+            }
             match order {
                 Ordering::Less => self.one_sided(&mut a)?,
                 Ordering::Greater => self.one_sided(&mut b)?,
@@ -230,7 +256,7 @@ impl Compare<'_> {
     fn one_sided(&mut self, side: &mut Vec<Item>) -> Result<()> {
         match side.pop() {
             Some(Item::Record { key, .. }) => self.differs(key),
-            Some(Item::Node { key, child, level }) => self.expand(side, key, &child, level)?,
+            Some(Item::Node { child, level, .. }) => self.expand(side, &child, level)?,
             None => {}
         }
         Ok(())
@@ -268,17 +294,25 @@ impl Compare<'_> {
         }
     }
 
+    /// Neither this key nor a higher one is of interest.
+    fn is_above(&self, key: &[u8]) -> bool {
+        let ends = [self.high, self.found.next.as_deref()];
+        ends.into_iter().flatten().any(|end| key >= end)
+    }
+
     fn differs(&mut self, key: Vec<u8>) {
-        if *key >= *self.low && self.high.is_none_or(|high| *key < *high) {
-            self.keys.insert(key);
+        if *key >= *self.low && !self.is_above(&key) {
+            self.found.keys.insert(key);
+        }
+        if self.found.keys.len() > self.limit {
+            self.found.next = self.found.keys.pop_last();
         }
     }
 
     /// Puts a node's entries in its place, unless no key of the range is among them.
-    fn expand(&self, side: &mut Vec<Item>, key: Vec<u8>, child: &Child, level: u8) -> Result<()> {
-        let above = self.high.is_some_and(|high| *key >= *high);
+    fn expand(&self, side: &mut Vec<Item>, child: &Child, level: u8) -> Result<()> {
         let below = side.last().is_some_and(|next| next.key() <= self.low);
-        if above || below {
+        if below {
             return Ok(());
         }
         let node = self.store.node(child, level, Class::Young)?;

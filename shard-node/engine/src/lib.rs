@@ -6,7 +6,7 @@
 //!
 //! Modules, from the bottom: `page`, `list` and `node` (bytes), `space` (free pages), `meta` with `meta_log` and `superblock`
 //! (what is where), `values`, `cache` and `store` (nodes and values by reference), `tree` (one tree), `stage` and
-//! `merge` (how forests change), `engine`, `ahead` (what is written before a flush); on top `view`, `proof`, `history`, `snapshot`, and `fsck`, which trusts
+//! `merge` (how forests change), `engine`, `ahead` (what is written before a flush); on top `view`, `proof`, `history`, `three_way`, `footprint`, `snapshot`, and `fsck`, which trusts
 //! nothing.
 
 mod ahead;
@@ -14,6 +14,7 @@ mod cache;
 mod counters;
 mod engine;
 mod error;
+mod footprint;
 mod fsck;
 mod history;
 mod list;
@@ -28,6 +29,7 @@ mod space;
 mod stage;
 mod store;
 mod superblock;
+mod three_way;
 mod tree;
 mod values;
 mod view;
@@ -38,10 +40,12 @@ pub use ahead::WriteAhead;
 pub use counters::Counters;
 pub use engine::{Engine, KeptJournal};
 pub use error::{Error, Result};
+pub use footprint::Footprint;
 pub use fsck::{Finding, Report, fsck};
 pub use history::{HistoryPage, KeyChange};
 pub use snapshot::{Manifest, SnapshotReceiver};
 pub use superblock::MACHINE_STATE_BYTES_MAX;
+pub use three_way::{Conflict, MergePage};
 pub use view::{RangePage, Record, View};
 
 /// How an engine uses memory and disk. Digests do not depend on it.

@@ -2,9 +2,9 @@
 
 use std::{borrow::Cow, collections::BTreeSet};
 
-use coppice_engine::{Engine, Error, KeyChange, Record, StagedInfo, View};
+use coppice_engine::{Conflict, Engine, Error, KeyChange, Record, StagedInfo, View};
 use coppice_env::{Rng, SimRng};
-use coppice_types::{Digest, Reason, Version};
+use coppice_types::{Change, Digest, Operation, Reason, Version};
 use coppice_verify::{
     check::{Answer, verify_trees},
     hash,
@@ -103,6 +103,8 @@ pub fn check_some(engine: &Engine, model: &Model, generator: &mut Generator) {
     check_range_proof(&view, &entry, &low, high.as_deref());
     check_history(&view, model, &entry, generator);
     check_diff(engine, model, &entry, generator, &low, high.as_deref());
+    check_merge(engine, model, &entry, generator, &low, high.as_deref());
+    check_footprint(engine, model, &entry);
 }
 
 fn assert_record(record: &Record, key: &[u8], live: &Live, valued: bool) {
@@ -263,6 +265,73 @@ fn assert_side(record: Option<&Record>, key: &[u8], live: Option<&Live>) {
         (Some(record), Some(live)) => assert_record(record, key, live, true),
         _ => panic!("diff of {key:?}: {record:?}, not {live:?}"),
     }
+}
+
+/// Merges what one version changed against another into a third one, in parts of a few keys.
+fn check_merge(
+    engine: &Engine,
+    model: &Model,
+    entry: &Entry,
+    generator: &mut Generator,
+    low: &[u8],
+    high: Option<&[u8]>,
+) {
+    let (base, right) = (generator.any_entry(model), generator.any_entry(model));
+    let view = |entry: &Entry| engine.view(&entry.state).expect("it is here");
+    let limit = [1, 2, 5, 1000][pick(&mut generator.rng, 4)];
+    let (mut taken, mut conflicts, mut from) = (Vec::new(), Vec::new(), Some(low.to_vec()));
+    while let Some(low) = from {
+        let page = view(entry).merge(&view(&base), &view(&right), &low, high, limit);
+        let descends = |newer: &Entry, older: &Entry| model.line(newer).iter().any(|entry| entry.id == older.id);
+        if !descends(&right, &base) && !descends(&base, &right) {
+            assert!(matches!(page, Err(Error::NotAncestor { .. })), "{:?} and {:?}", base.stamp, right.stamp);
+            return;
+        }
+        let page = page.expect("reads");
+        assert!(page.taken.len() + page.conflicts.len() <= limit);
+        assert!(page.next.as_ref().is_none_or(|next| *next > low), "each part goes on");
+        taken.extend(page.taken);
+        conflicts.extend(page.conflicts);
+        from = page.next;
+    }
+    let sides = [&base, entry, &right];
+    let keys: BTreeSet<&Vec<u8>> = sides.iter().flat_map(|side| live_in(side, low, high)).map(|(key, _)| key).collect();
+    let (mut expected_taken, mut expected_conflicts) = (Vec::new(), Vec::new());
+    for key in keys {
+        let [was, ours, theirs] = sides.map(|side| side.live.get(key).map(|live| &live.value));
+        if was == theirs || ours == theirs {
+            continue;
+        }
+        if ours == was {
+            let change = theirs.map_or(Change::Delete, |value| Change::Put(value.to_vec()));
+            expected_taken.push(Operation { key: key.clone(), change });
+        } else {
+            expected_conflicts.push(key);
+        }
+    }
+    assert_eq!(taken, expected_taken);
+    assert_eq!(conflicts.iter().map(|conflict| &conflict.key).collect::<Vec<_>>(), expected_conflicts);
+    for Conflict { key, base: was, left, right: theirs } in &conflicts {
+        for (record, side) in [was, left, theirs].into_iter().zip(sides) {
+            let live = side.live.get(key);
+            assert_eq!(record.is_some(), live.is_some());
+            if let (Some(record), Some(live)) = (record, live) {
+                assert_record(record, key, live, false);
+            }
+        }
+    }
+}
+
+/// All live values are reached, and nothing that was never written.
+fn check_footprint(engine: &Engine, model: &Model, entry: &Entry) {
+    let footprint = engine.view(&entry.state).expect("it is here").footprint().expect("reads");
+    let records: u64 = entry.forest.entries().iter().sum();
+    assert_eq!(footprint.spans.is_empty(), records == 0);
+    let stored = |live: &&Live| live.value.len() > model.params.inline_bytes as usize;
+    let live: usize = entry.live.values().filter(stored).map(|live| live.value.len()).sum();
+    let reached: u64 = footprint.values.values().sum();
+    let usage = engine.disk_usage().expect("asks");
+    assert!((live as u64..=usage.value_live_bytes).contains(&reached), "{reached} bytes of values, {live} are live");
 }
 
 /// A generator of other random numbers for reads, so that commands do not depend on them.

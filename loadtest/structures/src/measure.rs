@@ -1,0 +1,310 @@
+//! Asks each subject the same, checks the answers, and takes the time.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use coppice_env::{Clock, SystemClock};
+use serde::Serialize;
+
+use crate::{
+    structures,
+    subject::{Footprint, Hashed, Subject, Tpbf, Write},
+    workload::Workload,
+};
+
+/// Keys that are proven.
+const PROOFS: usize = 1000;
+
+/// Smallest, middle and largest of the repetitions.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// Smallest.
+    pub min: f64,
+    /// Middle.
+    pub median: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of at least one figure.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn of(mut figures: Vec<f64>) -> Self {
+        assert!(!figures.is_empty(), "something was measured");
+        figures.sort_by(f64::total_cmp);
+        Self { min: figures[0], median: figures[figures.len() / 2], max: figures[figures.len() - 1] }
+    }
+}
+
+/// What one repetition takes, in microseconds.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    load: f64,
+    update: f64,
+    lookup: f64,
+    lookup_old: f64,
+    diff_near: f64,
+    diff_far: f64,
+    merge: f64,
+    prove: f64,
+    verify: f64,
+}
+
+/// What does not vary between repetitions.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Sizes {
+    /// Nodes of the newest version.
+    pub newest_nodes: u64,
+    /// Bytes of the newest version.
+    pub newest_bytes: u64,
+    /// Nodes of the last loaded version and all after it, each once.
+    pub all_nodes: u64,
+    /// Bytes of these versions, what they share once.
+    pub all_bytes: u64,
+    /// 1 - bytes of the union / sum of the versions' bytes.
+    pub deduplication: f64,
+    /// 1 - nodes of the union / sum of the versions' nodes.
+    pub node_sharing: f64,
+    /// Mean bytes of a proof of a key that is there.
+    pub proof_present_bytes: f64,
+    /// Mean bytes of a proof of a key that is not there.
+    pub proof_absent_bytes: f64,
+    /// Keys in conflict in the merge.
+    pub conflicts: usize,
+    /// Keys that differ between the last loaded and the newest version.
+    pub changed: usize,
+}
+
+/// A line of the tables; times in microseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The structure.
+    pub structure: String,
+    /// A record of the load.
+    pub load_us: Spread,
+    /// A put or delete of the versions after it, root computed.
+    pub update_us: Spread,
+    /// A lookup in the newest version, with the value.
+    pub lookup_us: Spread,
+    /// A lookup in the last loaded version.
+    pub lookup_old_us: Spread,
+    /// A differing key between neighbouring versions.
+    pub diff_near_us: Spread,
+    /// A differing key between the last loaded and the newest version.
+    pub diff_far_us: Spread,
+    /// A key of the two batches that are merged, the new root included.
+    pub merge_us: Spread,
+    /// The proof of a key.
+    pub prove_us: Spread,
+    /// Its verification.
+    pub verify_us: Spread,
+    /// Sizes.
+    pub sizes: Sizes,
+}
+
+/// A workload's lines.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Table {
+    /// The workload.
+    pub workload: String,
+    /// What it is made of.
+    pub about: String,
+    /// One for each structure.
+    pub rows: Vec<Row>,
+}
+
+type Maker = Box<dyn Fn() -> Result<Box<dyn Subject>>>;
+
+fn subjects() -> Vec<Maker> {
+    let mut makers: Vec<Maker> = vec![Box::new(|| Ok(Box::new(Tpbf::new()?)))];
+    for at in 0..structures().len() {
+        makers.push(Box::new(move || Ok(Box::new(Hashed::new(structures().swap_remove(at))))));
+    }
+    makers
+}
+
+/// Asks all subjects, in turns.
+///
+/// # Errors
+/// If one fails, or answers wrong.
+pub fn table(workload: &Workload, repetitions: usize) -> Result<Table> {
+    let makers = subjects();
+    let mut runs: Vec<Vec<(&'static str, Times, Sizes)>> = makers.iter().map(|_| Vec::new()).collect();
+    for repetition in 0..repetitions {
+        for (maker, runs) in makers.iter().zip(&mut runs) {
+            let mut subject = maker()?;
+            eprintln!("{}, {} of {repetitions}: {}", workload.name, repetition + 1, subject.name());
+            let (times, sizes) = run(&mut *subject, workload).with_context(|| subject.name())?;
+            runs.push((subject.name(), times, sizes));
+        }
+    }
+    let rows = runs.into_iter().map(row).collect::<Result<_>>()?;
+    Ok(Table { workload: workload.name.clone(), about: workload.about.clone(), rows })
+}
+
+fn row(runs: Vec<(&'static str, Times, Sizes)>) -> Result<Row> {
+    let (name, _, sizes) = *runs.first().context("a repetition")?;
+    ensure!(runs.iter().all(|run| run.2 == sizes), "{name}: sizes differ between repetitions");
+    let spread = |of: fn(&Times) -> f64| Spread::of(runs.iter().map(|run| of(&run.1)).collect());
+    Ok(Row {
+        structure: name.to_owned(),
+        load_us: spread(|times| times.load),
+        update_us: spread(|times| times.update),
+        lookup_us: spread(|times| times.lookup),
+        lookup_old_us: spread(|times| times.lookup_old),
+        diff_near_us: spread(|times| times.diff_near),
+        diff_far_us: spread(|times| times.diff_far),
+        merge_us: spread(|times| times.merge),
+        prove_us: spread(|times| times.prove),
+        verify_us: spread(|times| times.verify),
+        sizes,
+    })
+}
+
+struct Watch {
+    clock: SystemClock,
+    start: Duration,
+}
+
+impl Watch {
+    fn start() -> Self {
+        let clock = SystemClock::new();
+        Self { start: clock.now(), clock }
+    }
+
+    /// Microseconds for each of so many.
+    fn each(&self, count: usize) -> f64 {
+        (self.clock.now() - self.start).as_secs_f64() * 1e6 / count.max(1) as f64
+    }
+}
+
+fn writes(versions: &[Vec<Write>]) -> usize {
+    versions.iter().map(Vec::len).sum()
+}
+
+fn run(subject: &mut dyn Subject, workload: &Workload) -> Result<(Times, Sizes)> {
+    let watch = Watch::start();
+    workload.load.iter().try_for_each(|version| subject.commit(version))?;
+    let load = watch.each(writes(&workload.load));
+    let loaded = subject.newest();
+
+    let mut numbers = vec![loaded];
+    let watch = Watch::start();
+    for version in &workload.updates {
+        subject.commit(version)?;
+        numbers.push(subject.newest());
+    }
+    let update = watch.each(writes(&workload.updates));
+    let newest = subject.newest();
+
+    let watch = Watch::start();
+    let mut found = 0;
+    for key in &workload.reads {
+        found += subject.get(newest, key)?.map_or(0, |value| value.len());
+    }
+    let lookup = watch.each(workload.reads.len());
+    let expected: usize = workload.reads.iter().filter_map(|key| workload.state.get(key)).map(Vec::len).sum();
+    ensure!(found == expected, "lookups gave {found} bytes, not {expected}");
+    for key in workload.reads.iter().take(PROOFS).chain(&workload.absent) {
+        ensure!(subject.get(newest, key)?.as_ref() == workload.state.get(key), "a lookup is wrong");
+    }
+    let watch = Watch::start();
+    for key in &workload.reads {
+        subject.get(loaded, key)?;
+    }
+    let lookup_old = watch.each(workload.reads.len());
+
+    let watch = Watch::start();
+    let mut near = 0;
+    for pair in numbers.windows(2) {
+        near += subject.diff(pair[0], pair[1])?;
+    }
+    let diff_near = watch.each(near);
+    let watch = Watch::start();
+    let changed = subject.diff(loaded, newest)?;
+    let diff_far = watch.each(changed);
+
+    let (prove, verify, proof_present_bytes) = proofs(subject, newest, &workload.reads, true)?;
+    let (_, _, proof_absent_bytes) = proofs(subject, newest, &workload.absent, false)?;
+
+    let all = subject.footprint(&numbers)?;
+    let one = subject.footprint(&[newest])?;
+
+    let (left, right) = (subject.branch(&workload.branches[0])?, subject.branch(&workload.branches[1])?);
+    let watch = Watch::start();
+    let merged = subject.merge(newest, left, right)?;
+    let merge = watch.each(writes(&workload.branches));
+    ensure!(merged.conflicts == workload.conflicts, "{} conflicts, not {}", merged.conflicts, workload.conflicts);
+    let taken = workload.branches[1].len() - workload.conflicts;
+    ensure!(merged.taken == taken, "{} keys taken, not {taken}", merged.taken);
+
+    let times = Times { load, update, lookup, lookup_old, diff_near, diff_far, merge, prove, verify };
+    let sizes = Sizes {
+        newest_nodes: one.nodes,
+        newest_bytes: one.bytes,
+        all_nodes: all.nodes,
+        all_bytes: all.bytes,
+        deduplication: all.deduplication(),
+        node_sharing: all.node_sharing(),
+        proof_present_bytes,
+        proof_absent_bytes,
+        conflicts: merged.conflicts,
+        changed,
+    };
+    Ok((times, sizes))
+}
+
+/// Microseconds to make one, microseconds to verify one, mean bytes.
+fn proofs(subject: &dyn Subject, version: usize, keys: &[Vec<u8>], present: bool) -> Result<(f64, f64, f64)> {
+    let keys = &keys[..keys.len().min(PROOFS)];
+    let watch = Watch::start();
+    let proofs = keys.iter().map(|key| subject.prove(version, key)).collect::<Result<Vec<_>>>()?;
+    let prove = watch.each(keys.len());
+    let watch = Watch::start();
+    for (key, proof) in keys.iter().zip(&proofs) {
+        ensure!(subject.verify(version, key, proof)? == present, "a proof shows something else");
+    }
+    let verify = watch.each(keys.len());
+    let bytes: usize = proofs.iter().map(Vec::len).sum();
+    Ok((prove, verify, bytes as f64 / keys.len().max(1) as f64))
+}
+
+/// What parties with histories of their own share in one store.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sharing {
+    /// The structure.
+    pub structure: String,
+    /// Share of records that all parties have, in percent.
+    pub overlap_percent: u64,
+    /// As in [`Sizes`], over the parties' newest versions.
+    pub deduplication: f64,
+    /// As in [`Sizes`].
+    pub node_sharing: f64,
+}
+
+/// Lets parties load into one store, and counts what their newest versions share.
+///
+/// # Errors
+/// If a structure fails.
+pub fn sharing(parties: &[Vec<Vec<Write>>], overlap_percent: u64) -> Result<Vec<Sharing>> {
+    let measure = |structure| {
+        let mut subject = Hashed::new(structure);
+        let mut newest = Vec::new();
+        for party in parties {
+            subject.start_over();
+            party.iter().try_for_each(|version| subject.commit(version))?;
+            newest.push(subject.newest());
+        }
+        let footprint: Footprint = subject.footprint(&newest)?;
+        Ok(Sharing {
+            structure: subject.name().to_owned(),
+            overlap_percent,
+            deduplication: footprint.deduplication(),
+            node_sharing: footprint.node_sharing(),
+        })
+    };
+    structures().into_iter().map(measure).collect()
+}
