@@ -1,5 +1,5 @@
-//! Whether a coordinator can serve its role, for whoever asks by `grpc.health.v1.Health`: the root group answers it, so that it can read, and
-//! it leads or knows who does, so that it can write.
+//! Whether a coordinator can serve its role: the root group answers it, so that it can read, and it leads or knows who does, so that it can
+//! write. It tells so by `grpc.health.v1.Health`, and its process by HTTP.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,6 +15,9 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// How long the root group may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
+/// Whether it can, or why not.
+pub type Readiness = Result<(), String>;
+
 /// Keeps the answer up to date until the coordinator is told to stop.
 pub async fn report(context: Arc<Context>, reporter: HealthReporter, mut stop: watch::Receiver<bool>) {
     tell(&reporter, false).await;
@@ -24,20 +27,34 @@ pub async fn report(context: Arc<Context>, reporter: HealthReporter, mut stop: w
         _ = stop.wait_for(|stop| *stop) => {}
         () = keep(&context, &reporter) => {}
     }
+    drop(context.readiness.send_replace(Err("stopping".to_owned())));
     tell(&reporter, false).await;
 }
 
 async fn keep(context: &Context, reporter: &HealthReporter) {
     let mut told = false;
     loop {
-        let answers = matches!(timeout(ANSWER_MAX, context.view()).await, Ok(Ok(_)));
-        let serving = answers && !context.leadership.borrow().leader.is_empty();
+        let readiness = look(context).await;
+        let serving = readiness.is_ok();
+        drop(context.readiness.send_replace(readiness));
         if told != serving {
             tell(reporter, serving).await;
             told = serving;
         }
         sleep(INTERVAL).await;
     }
+}
+
+async fn look(context: &Context) -> Readiness {
+    match timeout(ANSWER_MAX, context.view()).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(status)) => return Err(format!("the root group: {}", status.message())),
+        Err(_) => return Err("the root group does not answer".to_owned()),
+    }
+    if context.leadership.borrow().leader.is_empty() {
+        return Err("no coordinator leads".to_owned());
+    }
+    Ok(())
 }
 
 /// For the whole server, and for its one service.

@@ -262,6 +262,14 @@ impl Handle {
         self.context.leadership.borrow().clone()
     }
 
+    /// Whether this coordinator can serve its role.
+    ///
+    /// # Errors
+    /// Says why it can't.
+    pub fn readiness(&self) -> Result<(), String> {
+        self.context.readiness.borrow().clone()
+    }
+
     /// Waits until this coordinator leads; gives the term.
     pub async fn leading(&self) -> u64 {
         let mut leadership = self.context.leadership.subscribe();

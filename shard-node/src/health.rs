@@ -1,7 +1,7 @@
-//! Whether a node can serve its role, for whoever asks by `grpc.health.v1.Health`: each of its replicas votes, and knows a leader.
+//! Whether a node can serve its role, for whoever asks (by `grpc.health.v1.Health`, or its process by HTTP): each of its replicas has its state,
+//! votes, and knows a leader.
 
 use std::{
-    collections::BTreeSet,
     sync::{Arc, PoisonError},
     time::Duration,
 };
@@ -19,7 +19,7 @@ pub(crate) async fn report(hosted: Arc<Hosted>, reporter: HealthReporter) {
     let mut closing = hosted.closing.subscribe();
     let mut told = None;
     loop {
-        let serving = serves(&hosted);
+        let serving = readiness(&hosted).is_ok();
         if told != Some(serving) {
             let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
             reporter.set_service_status("", status).await;
@@ -34,14 +34,26 @@ pub(crate) async fn report(hosted: Arc<Hosted>, reporter: HealthReporter) {
     reporter.set_service_status("", ServingStatus::NotServing).await;
 }
 
-fn serves(hosted: &Hosted) -> bool {
+/// Whether it can, or why not.
+pub(crate) fn readiness(hosted: &Hosted) -> Result<(), String> {
     let replicas = hosted.all();
-    let expected: BTreeSet<GroupId> =
-        hosted.forming.read().unwrap_or_else(PoisonError::into_inner).expected.iter().copied().collect();
-    !replicas.is_empty() && expected.iter().all(|group| replicas.contains_key(group)) && replicas.values().all(votes)
+    let forming = hosted.forming.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(group) = forming.expected.iter().find(|group| !replicas.contains_key(group)) {
+        return Err(format!("{group} is not here yet: it is to be formed or joined"));
+    }
+    drop(forming);
+    if replicas.is_empty() {
+        return Err("no replica is here".to_owned());
+    }
+    replicas.iter().try_for_each(|(group, replica)| votes(*group, replica))
 }
 
-fn votes(replica: &Replica) -> bool {
+fn votes(group: GroupId, replica: &Replica) -> Result<(), String> {
     let status = replica.status();
-    matches!(status.role, "leader" | "follower") && status.leader != 0
+    match status.role {
+        "leader" | "follower" if !replica.is_open() => Err(format!("the replica of {group} waits for a snapshot")),
+        "leader" | "follower" if status.leader == 0 => Err(format!("{group} has no leader")),
+        "leader" | "follower" => Ok(()),
+        role => Err(format!("the replica of {group}: {role}")),
+    }
 }

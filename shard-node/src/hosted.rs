@@ -121,6 +121,15 @@ impl Replica {
         }
     }
 
+    /// Whether it has a state: not in quarantine, nor before its first snapshot.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        match self {
+            Self::Shard(replica) => replica.is_open(),
+            Self::Root(replica) => replica.is_open(),
+        }
+    }
+
     /// Changes the group's members; the replica must lead.
     ///
     /// # Errors

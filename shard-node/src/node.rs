@@ -201,6 +201,14 @@ impl Handle {
         self.inner.hosted.report()
     }
 
+    /// Whether the node can serve its role: each of its replicas has its state, votes, and knows a leader.
+    ///
+    /// # Errors
+    /// Says which does not.
+    pub fn readiness(&self) -> Result<(), String> {
+        crate::health::readiness(self.hosted())
+    }
+
     /// Starts a replica from its directory, or as its options say if it has none.
     ///
     /// # Errors

@@ -9,6 +9,8 @@
 
 pub mod config;
 mod failure;
+pub mod health;
+pub mod http;
 pub mod ledger;
 mod log;
 pub mod net;

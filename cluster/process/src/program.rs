@@ -16,7 +16,12 @@ const AFTER_HELP: &str = "Settings come from the files, then from environment va
                           Exit codes: 0 stopped in order, 2 wrong configuration, 3 refused (directory in use or another's), 4 failed.";
 
 /// The flags that every process has.
-const LOG_FLAGS: [Flag; 2] = [
+const COMMON_FLAGS: [Flag; 3] = [
+    Flag {
+        name: "health-listen",
+        value: "ADDRESS",
+        help: "Where to tell how it does, over plain HTTP: IP:PORT [default: nowhere]",
+    },
     Flag { name: "log", value: "FILTER", help: "What is logged: a level, or a filter [default: info]" },
     Flag { name: "log-format", value: "text|json", help: "How a log line looks [default: text]" },
 ];
@@ -41,13 +46,13 @@ pub struct Program {
     pub version: &'static str,
     /// One sentence.
     pub about: &'static str,
-    /// Settings that have a flag of their own, beside those of the log.
+    /// Settings that have a flag of their own, beside those that every process has.
     pub flags: &'static [Flag],
 }
 
 impl Program {
     fn all_flags(&self) -> impl Iterator<Item = &Flag> {
-        self.flags.iter().chain(&LOG_FLAGS)
+        self.flags.iter().chain(&COMMON_FLAGS)
     }
 }
 
@@ -70,6 +75,18 @@ pub struct Stop {
 }
 
 impl Stop {
+    /// Asked for by the sender: once it says `true`.
+    pub(crate) fn by_order() -> (watch::Sender<bool>, Self) {
+        let (order, asked) = watch::channel(false);
+        (order, Self { asked })
+    }
+
+    /// Whether the process was asked to stop.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        *self.asked.borrow()
+    }
+
     /// Ends when the process is asked to stop.
     pub async fn asked(&self) {
         let mut asked = self.asked.clone();
@@ -187,7 +204,7 @@ fn listen_for_signals() -> Result<Stop, Failure> {
     let failed = |error| Failure::new(Code::Unavailable, format!("signals cannot be waited for: {error}"));
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let (ask, asked) = watch::channel(false);
+    let (ask, stop) = Stop::by_order();
     tokio::spawn(async move {
         loop {
             tokio::select! {
@@ -201,5 +218,5 @@ fn listen_for_signals() -> Result<Stop, Failure> {
             tracing::info!("asked to stop; a second signal ends at once");
         }
     });
-    Ok(Stop { asked })
+    Ok(stop)
 }

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::{links::Links, retention::Retention, root::Root, shards::Shards, wire::View};
 use crate::{
+    health::Readiness,
     plan::{Leaves, Refusal},
     publish::Cosigned,
 };
@@ -136,6 +137,8 @@ pub struct Context {
     pub log_size: watch::Sender<u64>,
     /// Who leads.
     pub leadership: watch::Sender<Leadership>,
+    /// Whether this coordinator can serve its role.
+    pub readiness: watch::Sender<Readiness>,
     /// Witnesses are asked for cosignatures here.
     pub asks_witnesses: AtomicBool,
     /// The newest checkpoint that enough witnesses have cosigned.
@@ -174,6 +177,7 @@ impl Context {
             rng: Mutex::new(rng),
             log_size: watch::Sender::new(0),
             leadership: watch::Sender::new(Leadership::default()),
+            readiness: watch::Sender::new(Err("it has just started".to_owned())),
             asks_witnesses: AtomicBool::new(false),
             cosigned: watch::Sender::new(None),
             registry: watch::Sender::default(),

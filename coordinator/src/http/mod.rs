@@ -17,38 +17,31 @@ use axum::{
     routing::get,
 };
 use bytes::Bytes;
+use coppice_process::http;
 use coppice_proto::status;
 use coppice_types::ErrorKind;
 use coppice_verify::tile::TileName;
-use hyper::server::conn::http1;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::Semaphore,
-    task::JoinSet,
-    time::{sleep, timeout},
+    time::timeout,
 };
-use tokio_stream::{Stream, StreamExt};
+use tokio_stream::Stream;
 use tonic::Status;
 
 use self::tiles::Tiles;
 use crate::{exec::context::Context, publish::Publisher};
 
-/// Most connections at once; more wait to be accepted.
-const CONNECTIONS_MAX: usize = 1024;
 /// Most requests under way at once; more are told to come again.
 const REQUESTS_MAX: usize = 64;
 /// How long a request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a client may take to send the head of a request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long a connection may last, however busy.
-const CONNECTION_AGE_MAX: Duration = Duration::from_secs(600);
-/// Pause after a connection could not be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Of the connections.
+const LIMITS: http::Limits = http::Limits {
+    connections_max: 1024,
+    head_timeout: Duration::from_secs(15),
+    connection_age_max: Duration::from_secs(600),
+};
 
 /// What the handlers share.
 #[derive(Debug)]
@@ -70,38 +63,7 @@ where
     S: Stream<Item = Result<IO, E>>,
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    tokio::pin!(incoming);
-    let mut connections = JoinSet::new();
-    loop {
-        if connections.len() >= CONNECTIONS_MAX {
-            connections.join_next().await;
-        }
-        tokio::select! {
-            biased;
-            Some(_) = connections.join_next() => {}
-            accepted = incoming.next() => match accepted {
-                Some(Ok(io)) => {
-                    connections.spawn(serve_one(io, routes.clone()));
-                }
-                // Such as too many open files: that passes.
-                Some(Err(_)) => sleep(ACCEPT_PAUSE).await,
-                None => break,
-            }
-        }
-    }
-    while connections.join_next().await.is_some() {}
-}
-
-async fn serve_one<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: IO, routes: Router) {
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(io), TowerToHyperService::new(routes));
-    match timeout(CONNECTION_AGE_MAX, connection).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection for the root log failed"),
-        Err(_) => tracing::debug!("a connection for the root log was closed for its age"),
-    }
+    http::serve(incoming, routes, LIMITS).await;
 }
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {

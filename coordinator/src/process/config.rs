@@ -49,6 +49,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where to serve the root log over HTTP.
     pub http_listen: Option<SocketAddr>,
+    /// Where to tell how it does, over plain HTTP.
+    pub health_listen: Option<SocketAddr>,
     /// Where other coordinators reach this one.
     pub advertise: Option<String>,
     /// The key that signs checkpoints.

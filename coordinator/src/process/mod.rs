@@ -12,6 +12,7 @@ use coppice_metadata::{EmbeddedStore, EtcdOptions, EtcdStore, EtcdTls, Metadata}
 use coppice_process::{
     Code, Failure, Stop, chain,
     config::read_text,
+    health,
     net::{self, Dialer},
     tls::{Protocol, Tls},
 };
@@ -63,6 +64,13 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
         service.serve_log(net::incoming(listener, tls));
         tracing::info!(%address, "serving the root log over HTTP");
     }
+    let _health = match config.health_listen {
+        None => None,
+        Some(address) => {
+            let (listener, handle) = (net::listen(address).await?, handle.clone());
+            Some(health::serve(listener, stop.clone(), move || handle.readiness().into()))
+        }
+    };
     tracing::info!(name = config.name, %address, %cluster, "serving");
     let telling = tokio::spawn(tell_leadership(handle));
     let served = service.run(net::incoming(listener, tls), stop.asked()).await;

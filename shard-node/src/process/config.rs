@@ -58,6 +58,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Where to listen.
     pub listen: SocketAddr,
+    /// Where to tell how it does, over plain HTTP.
+    pub health_listen: Option<SocketAddr>,
     /// Whether groups may be formed.
     #[serde(default)]
     pub bootstrap: Bootstrap,

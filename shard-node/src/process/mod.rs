@@ -6,16 +6,24 @@
 mod config;
 mod connect;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use coppice_env::{DiskStorage, Rng, Storage, SystemClock, SystemRng};
-use coppice_process::{Code, Failure, Stop, net};
+use coppice_process::{
+    Code, Failure, Stop,
+    health::{self, Health},
+    net,
+};
 use coppice_types::ErrorKind;
 
 pub use config::{Bootstrap, Config, PROGRAM};
 
 use crate::{
-    Error, Node, Options,
+    Error, Handle, Node, Options,
     claim::Claim,
     formation::{self, Survey},
 };
@@ -27,6 +35,18 @@ use crate::{
 pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
     let tls = config.tls.as_ref().map(coppice_process::tls::Tls::acceptor).transpose()?;
     let connector = connect::connector(&config)?;
+    // Told from the beginning on: the replicas' logs may be long.
+    let started: Arc<OnceLock<Handle>> = Arc::default();
+    let _health = match config.health_listen {
+        None => None,
+        Some(address) => {
+            let (listener, started) = (net::listen(address).await?, Arc::clone(&started));
+            Some(health::serve(listener, stop.clone(), move || match started.get() {
+                None => Health::Starting("the replicas are being opened".to_owned()),
+                Some(node) => node.readiness().into(),
+            }))
+        }
+    };
     let storage: Arc<dyn Storage> = Arc::new(DiskStorage::new(&config.data_dir));
     let owner = config.owner()?;
     let refused = |error: Error| failed(&config, &error);
@@ -49,6 +69,8 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
     };
     let node = Node::start(options, net::incoming(listener, tls)).await.map_err(refused)?;
     node.form(&config.formation()?, &pending);
+    // Nobody else sets it.
+    let _ = started.set(node.clone());
     tracing::info!(node = config.node, listen = %config.listen, cluster = %owner.cluster, "serving");
     stop.asked().await;
     let limit = Duration::from_millis(config.stop_timeout_ms);

@@ -1,7 +1,7 @@
 //! A running replica as the rest of the node sees it.
 
 use std::{
-    sync::{Arc, Condvar, Mutex, PoisonError, RwLock, atomic::AtomicU64},
+    sync::{Arc, Condvar, Mutex, PoisonError, RwLock, TryLockError, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -175,6 +175,17 @@ impl<M: StateMachine> ReplicaHandle<M> {
     #[must_use]
     pub fn status(&self) -> Status {
         self.shared.status.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether it has a state: not in quarantine, nor before its first snapshot.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        match self.shared.machine.try_read() {
+            Ok(machine) => machine.is_some(),
+            Err(TryLockError::Poisoned(machine)) => machine.into_inner().is_some(),
+            // It is being written to.
+            Err(TryLockError::WouldBlock) => true,
+        }
     }
 
     /// Gives a message of another replica; it may be dropped.

@@ -2,7 +2,8 @@
 
 use std::{
     fs,
-    net::TcpListener,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
@@ -128,7 +129,10 @@ impl Drop for Process {
 /// The files and addresses of a cluster; processes come and go.
 pub struct Cluster {
     pub dir: tempfile::TempDir,
+    /// Of the nodes, then of the coordinator.
     ports: Vec<u16>,
+    /// Where they tell how they do.
+    health: Vec<u16>,
     tls: bool,
 }
 
@@ -145,7 +149,9 @@ impl Cluster {
 
     fn new(tls: bool) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let cluster = Self { dir, ports: free_ports(4), tls };
+        let mut ports = free_ports(8);
+        let health = ports.split_off(4);
+        let cluster = Self { dir, ports, health, tls };
         let key = cluster.path("ledger.key");
         common::run(common::coppice().arg("keygen").arg("--out").arg(&key)).expect(0);
         let vkey = fs::read_to_string(cluster.path("ledger.vkey")).expect("it was made");
@@ -175,6 +181,7 @@ impl Cluster {
         let name = format!("node-{ordinal}");
         let mut command = self.command("coppice-shard-node", &name);
         command.args(["--node", &name, "--listen", &format!("127.0.0.1:{}", self.ports[ordinal - 1])]);
+        command.args(["--health-listen", &format!("127.0.0.1:{}", self.health[ordinal - 1])]);
         command.arg("--data-dir").arg(self.path(&name)).args(more);
         command
     }
@@ -203,9 +210,31 @@ impl Cluster {
         let name = "coordinator-1";
         let mut command = self.command("coppice-coordinator", name);
         command.args(["--name", name, "--listen", &format!("127.0.0.1:{}", self.ports[3])]);
+        command.args(["--health-listen", &format!("127.0.0.1:{}", self.health[3])]);
         command.arg("--signing-key-file").arg(self.path("ledger.key"));
         command.arg("--set").arg(format!("metadata.dir={}", self.path("metadata").display()));
         Process::spawn(name, command, self.path("coordinator-1.log"))
+    }
+
+    /// What a process answers on its health port: 1 to 3 for the nodes, 4 for the coordinator; nothing if it does not listen.
+    pub fn probe(&self, process: usize, path: &str) -> Option<(u16, Value)> {
+        let mut connection = TcpStream::connect(("127.0.0.1", self.health[process - 1])).ok()?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: any\r\nConnection: close\r\n\r\n");
+        connection.write_all(request.as_bytes()).ok()?;
+        let mut text = String::new();
+        connection.read_to_string(&mut text).ok()?;
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        Some((head.get(9..12)?.parse().ok()?, serde_json::from_str(body).ok()?))
+    }
+
+    /// Waits until a process is not ready for a reason with these words, or is ready if there are none.
+    pub fn until_ready(&self, process: usize, why_not: &str) {
+        let code = if why_not.is_empty() { 200 } else { 503 };
+        until(&format!("process {process} answers {code} {why_not}"), || {
+            let (answered, body) = self.probe(process, "/readyz")?;
+            let why = body["why"].as_str().unwrap_or_default();
+            (answered == code && why.contains(why_not)).then_some(())
+        });
     }
 
     /// Starts the three nodes.

@@ -71,6 +71,31 @@ fn processes_start_in_any_order_and_stop_under_load_without_losing_anything() {
 }
 
 #[test]
+fn the_health_port_says_who_lives_who_has_started_and_who_serves_his_role() {
+    let cluster = Cluster::tls();
+    let started = |process| until("it has started", || (cluster.probe(process, "/startupz")?.0 == 200).then_some(()));
+    let coordinator = cluster.coordinator();
+    let mut nodes = vec![cluster.node(1)];
+    started(1);
+    cluster.until_ready(1, "is to be formed or joined");
+    cluster.until_ready(4, "root");
+    started(4);
+    nodes.extend([cluster.node(2), cluster.node(3)]);
+    (1..=4).for_each(|process| cluster.until_ready(process, ""));
+    // Without a majority nobody serves, and a restart of who is left would mend nothing.
+    nodes.drain(1..).for_each(harness::Process::kill);
+    cluster.until_ready(1, "has no leader");
+    cluster.until_ready(4, "root");
+    for process in [1, 4] {
+        assert_eq!(cluster.probe(process, "/livez").expect("it listens").0, 200);
+        started(process);
+    }
+    nodes.extend([cluster.node(2), cluster.node(3)]);
+    (1..=4).for_each(|process| cluster.until_ready(process, ""));
+    drop((coordinator, nodes));
+}
+
+#[test]
 fn a_node_without_its_disk_comes_back_under_a_new_raft_id_however_often_it_is_killed_on_the_way() {
     let cluster = Cluster::plain();
     let mut nodes = cluster.nodes();

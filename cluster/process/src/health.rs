@@ -1,0 +1,171 @@
+//! How a process does, for kubelets and load balancers, over plain HTTP/1.1 on a port of its own:
+//!
+//! - `/livez`: the process runs. Nothing else makes it fail: a restart would mend nothing that a node or coordinator waits for.
+//! - `/startupz`: it has opened what it keeps, and takes calls.
+//! - `/readyz`: it serves its role; not while it stops.
+//!
+//! Each is 200 or 503, with a short JSON body that says why not. The port has no TLS and asks nobody who he is, so an answer names groups and
+//! what they wait for, and nothing that is in the ledger. It is served from the beginning of the process to its end.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use tokio::{net::TcpListener, task::AbortHandle};
+use tokio_stream::Stream;
+
+use crate::{Stop, http, net::Connection};
+
+/// A probe is one short request.
+const LIMITS: http::Limits = http::Limits {
+    connections_max: 64,
+    head_timeout: Duration::from_secs(2),
+    connection_age_max: Duration::from_secs(10),
+};
+
+/// How a process does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It is about to take calls, after this.
+    Starting(String),
+    /// It takes calls, but can't serve its role for this reason.
+    NotReady(String),
+    /// It serves its role.
+    Ready,
+}
+
+impl From<Result<(), String>> for Health {
+    fn from(readiness: Result<(), String>) -> Self {
+        readiness.map_or_else(Self::NotReady, |()| Self::Ready)
+    }
+}
+
+/// Answers as long as this is kept.
+#[derive(Debug)]
+pub struct Server {
+    task: AbortHandle,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+type Look = Arc<dyn Fn() -> Health + Send + Sync>;
+
+/// Answers on `listener` what `look` says, which must be quick; once `stop` is asked for, the process is not ready.
+pub fn serve(listener: TcpListener, stop: Stop, look: impl Fn() -> Health + Send + Sync + 'static) -> Server {
+    let look = move || match look() {
+        Health::Ready if stop.is_asked() => Health::NotReady("stopping".to_owned()),
+        health => health,
+    };
+    let task = tokio::spawn(answer(crate::net::incoming(listener, None), Arc::new(look)));
+    Server { task: task.abort_handle() }
+}
+
+async fn answer(incoming: impl Stream<Item = std::io::Result<Connection>>, look: Look) {
+    http::serve(incoming, routes(look), LIMITS).await;
+}
+
+fn routes(look: Look) -> Router {
+    let readyz = |State(look): State<Look>| async move {
+        response(match look() {
+            Health::Ready => Ok(()),
+            Health::NotReady(why) | Health::Starting(why) => Err(why),
+        })
+    };
+    let startupz = |State(look): State<Look>| async move {
+        response(match look() {
+            Health::Ready | Health::NotReady(_) => Ok(()),
+            Health::Starting(why) => Err(why),
+        })
+    };
+    Router::new()
+        .route("/livez", get(|| async { response(Ok(())) }))
+        .route("/readyz", get(readyz))
+        .route("/startupz", get(startupz))
+        .with_state(look)
+}
+
+fn response(verdict: Result<(), String>) -> Response {
+    let (code, body) = match verdict {
+        Ok(()) => (StatusCode::OK, serde_json::json!({ "ok": true })),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, serde_json::json!({ "ok": false, "why": why })),
+    };
+    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+    (code, headers, format!("{body}\n")).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    async fn ask(io: &mut (impl AsyncReadExt + AsyncWriteExt + Unpin), path: &str) -> String {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: any\r\nConnection: close\r\n\r\n");
+        io.write_all(request.as_bytes()).await.expect("it is open");
+        let mut text = String::new();
+        io.read_to_string(&mut text).await.expect("an answer");
+        text
+    }
+
+    #[tokio::test]
+    async fn each_probe_asks_something_else_and_is_told_why_not() {
+        let listener = crate::net::listen("127.0.0.1:0".parse().expect("an address")).await.expect("a port");
+        let address = listener.local_addr().expect("it is bound");
+        let health = Arc::new(Mutex::new(Health::Starting("opening \"a\"".to_owned())));
+        let (order, stop) = Stop::by_order();
+        let shown = Arc::clone(&health);
+        let server = serve(listener, stop, move || shown.lock().expect("no holder panics").clone());
+        let probe = async |path: &str| {
+            let mut io = tokio::net::TcpStream::connect(address).await.expect("it listens");
+            let text = ask(&mut io, path).await;
+            let (head, body) = text.split_once("\r\n\r\n").expect("a body");
+            assert!(path == "/" || head.contains("application/json") && head.contains("no-store"), "{head}");
+            (head[9..12].to_owned(), body.to_owned())
+        };
+        let ok = ("200".to_owned(), "{\"ok\":true}\n".to_owned());
+        let not = |why: &str| ("503".to_owned(), format!("{{\"ok\":false,\"why\":\"{why}\"}}\n"));
+        assert_eq!(probe("/livez").await, ok);
+        assert_eq!(probe("/startupz").await, not("opening \\\"a\\\""));
+        assert_eq!(probe("/readyz").await, not("opening \\\"a\\\""));
+        *health.lock().expect("no holder panics") = Health::NotReady("no leader".to_owned());
+        assert_eq!((probe("/livez").await, probe("/startupz").await), (ok.clone(), ok.clone()));
+        assert_eq!(probe("/readyz").await, not("no leader"));
+        *health.lock().expect("no holder panics") = Health::Ready;
+        assert_eq!(probe("/readyz").await, ok);
+        assert_eq!(probe("/").await.0, "404");
+        order.send_replace(true);
+        assert_eq!((probe("/livez").await, probe("/readyz").await), (ok, not("stopping")));
+        drop(server);
+        while tokio::net::TcpStream::connect(address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_connects_and_says_nothing_keeps_nobody_out_for_long() {
+        let pairs: Vec<(DuplexStream, DuplexStream)> = (0..=LIMITS.connections_max).map(|_| duplex(4096)).collect();
+        let (mut near, far): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let incoming = tokio_stream::iter(far.into_iter().map(Ok::<_, std::io::Error>));
+        let server = tokio::spawn(http::serve(incoming, routes(Arc::new(|| Health::Ready)), LIMITS));
+        let mut last = near.pop().expect("there is one");
+        let began = tokio::time::Instant::now();
+        assert!(ask(&mut last, "/readyz").await.starts_with("HTTP/1.1 200"));
+        let waited = began.elapsed();
+        assert!(waited >= LIMITS.head_timeout, "it came after as many as are served at once: {waited:?}");
+        assert!(waited < LIMITS.connection_age_max, "{waited:?}");
+        // The others were cut, although their ends are still open here.
+        server.await.expect("it ends with its connections");
+        drop(near);
+    }
+}
