@@ -9,7 +9,6 @@
 //! - What is under way is bounded in number and bytes, and the deadline goes with the request.
 
 use std::{
-    error::Error as _,
     fmt,
     sync::{Arc, Mutex},
     time::Duration,
@@ -17,9 +16,10 @@ use std::{
 
 use coppice_proto::{
     Channel, status,
+    timeout::asked,
     v1::{self, ledger_client::LedgerClient},
 };
-use coppice_types::{ErrorKind, Reason};
+use coppice_types::{ErrorKind, Reason, causes};
 use prost::Message;
 use tokio::{
     sync::Semaphore,
@@ -47,8 +47,6 @@ impl fmt::Debug for Others {
 
 /// Marks a request that came from another coordinator.
 pub const FORWARDED: &str = "coppice-forwarded";
-/// The deadline of a call in gRPC.
-const TIMEOUT: &str = "grpc-timeout";
 /// How long a leader that was replaced may still take to answer.
 const GRACE: Duration = Duration::from_millis(300);
 /// Pause before the next attempt, at first and at most.
@@ -239,11 +237,6 @@ pub fn marked<T>(message: T) -> Request<T> {
     request
 }
 
-/// How long the caller waits, if it says so.
-pub fn asked(metadata: &MetadataMap) -> Option<Duration> {
-    parse_timeout(metadata.get(TIMEOUT)?.to_str().ok()?)
-}
-
 impl Shared {
     fn way(&self, leadership: &Leadership, forwarded: bool) -> Result<Way, Status> {
         if leadership.term.is_some() {
@@ -357,48 +350,12 @@ fn is_not_leader(error: &Status) -> bool {
 
 /// There was no connection to send it over.
 fn was_not_sent(error: &Status) -> bool {
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        if error.is::<tonic::ConnectError>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
-}
-
-/// A deadline as gRPC writes it: up to 8 digits and a unit.
-fn parse_timeout(text: &str) -> Option<Duration> {
-    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let count = digits.parse().ok()?;
-    match unit {
-        "H" => Some(Duration::from_secs(count * 3600)),
-        "M" => Some(Duration::from_secs(count * 60)),
-        "S" => Some(Duration::from_secs(count)),
-        "m" => Some(Duration::from_millis(count)),
-        "u" => Some(Duration::from_micros(count)),
-        "n" => Some(Duration::from_nanos(count)),
-        _ => None,
-    }
+    causes(error).any(|cause| cause.is::<tonic::ConnectError>())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn deadlines_are_read_as_grpc_writes_them() {
-        assert_eq!(parse_timeout("5S"), Some(Duration::from_secs(5)));
-        assert_eq!(parse_timeout("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
-        assert_eq!(parse_timeout("250m"), Some(Duration::from_millis(250)));
-        assert_eq!(parse_timeout("7u"), Some(Duration::from_micros(7)));
-        for bad in ["", "S", "5", "5s", "-5S", "123456789S", "5\u{e9}"] {
-            assert_eq!(parse_timeout(bad), None, "{bad}");
-        }
-    }
 
     #[tokio::test]
     async fn a_request_that_no_connection_carried_was_not_done() {

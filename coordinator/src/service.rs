@@ -5,6 +5,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use bytes::Bytes;
 use coppice_proto::{
     status,
+    timeout::asked,
     v1::{self, ledger_server::Ledger},
 };
 use coppice_types::{GroupId, Params, Reason, SessionId};
@@ -22,7 +23,7 @@ use crate::{
         context::{Context, Limits},
         stage_id, wire,
     },
-    forward::{self, Forward},
+    forward::Forward,
     plan::{self, Leaves, Refusal},
     proofs,
     reads::{Reads, Sink},
@@ -143,7 +144,7 @@ impl Api {
     /// How long a batch may wait: no longer than its client does.
     fn limit(&self, metadata: &MetadataMap) -> Duration {
         let limit = self.context.limits.commit_timeout;
-        forward::asked(metadata).map_or(limit, |asked| asked.min(limit))
+        asked(metadata).map_or(limit, |asked| asked.min(limit))
     }
 
     /// How long a caller waits for the outcome of a write.

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use coppice_env::{Clock, SystemClock};
+use coppice_types::chain;
 use futures::StreamExt;
 use k8s_openapi::{
     api::{apps::v1::StatefulSet, coordination::v1::Lease},
@@ -152,17 +153,6 @@ where
 fn failed(error: &finalizer::Error<Error>) -> Action {
     tracing::warn!(error = chain(error), "a reconciliation failed");
     Action::requeue(AFTER_ERROR)
-}
-
-/// An error with all that caused it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 /// Makes a cluster true, or cleans up behind it.

@@ -15,10 +15,7 @@ use tonic::{
 };
 use tower::{ServiceExt, util::BoxCloneSyncService};
 
-/// The header of a call that says for how long its answer is of use.
-const GRPC_TIMEOUT: &str = "grpc-timeout";
-/// The protocol allows eight digits.
-const TIMEOUT_MS_MAX: u64 = 99_999_999;
+use crate::timeout;
 
 /// A call.
 pub type HttpRequest = http::Request<Body>;
@@ -46,13 +43,10 @@ impl Channel {
     /// serves them need not go on beyond that.
     #[must_use]
     pub fn within(&self, limit: Duration) -> Self {
-        let ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).clamp(1, TIMEOUT_MS_MAX);
-        let Ok(value) = http::HeaderValue::try_from(format!("{ms}m")) else { return self.clone() };
-        let limited = self.clone().map_request(move |mut request: HttpRequest| {
-            request.headers_mut().entry(GRPC_TIMEOUT).or_insert_with(|| value.clone());
+        Self::new(self.clone().map_request(move |mut request: HttpRequest| {
+            timeout::ask(request.headers_mut(), limit);
             request
-        });
-        Self::new(limited)
+        }))
     }
 }
 
@@ -92,14 +86,14 @@ mod tests {
     async fn a_call_says_how_long_its_answer_is_of_use_unless_it_says_so_itself() {
         let (told, heard) = mpsc::channel();
         let channel = Channel::new(tower::service_fn(move |request: HttpRequest| {
-            told.send(request.headers().get(GRPC_TIMEOUT).cloned()).expect("the test listens");
+            told.send(request.headers().get(timeout::HEADER).cloned()).expect("the test listens");
             async { Ok::<_, Infallible>(HttpResponse::default()) }
         }));
         let call = |limit: Option<Duration>, own: Option<&'static str>| {
             let mut way = limit.map_or_else(|| channel.clone(), |limit| channel.within(limit));
             let mut request = HttpRequest::default();
             request.headers_mut().extend(
-                own.map(|own| (http::HeaderName::from_static(GRPC_TIMEOUT), http::HeaderValue::from_static(own))),
+                own.map(|own| (http::HeaderName::from_static(timeout::HEADER), http::HeaderValue::from_static(own))),
             );
             async move { way.call(request).await }
         };

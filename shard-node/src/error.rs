@@ -85,14 +85,7 @@ impl Error {
     /// The error with all that caused it, in one line.
     #[must_use]
     pub fn chain(&self) -> String {
-        let mut line = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            line.push_str(": ");
-            line.push_str(&cause.to_string());
-            source = cause.source();
-        }
-        line
+        coppice_types::chain(self)
     }
 }
 

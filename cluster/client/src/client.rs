@@ -7,7 +7,7 @@ use coppice_proto::{
     Channel,
     v1::{self, ledger_client::LedgerClient},
 };
-use coppice_types::{ErrorKind, PinId, SessionId};
+use coppice_types::{ErrorKind, PinId, SessionId, chain};
 use coppice_verify::{checkpoint::Checkpoint, note::VerifierKey};
 use tonic::{
     Request, Streaming,
@@ -102,20 +102,9 @@ fn connect(endpoint: &str, tls: Option<&Tls>) -> Result<(Endpoint, String), Stri
         return Err("it has no port; use http://HOST:PORT".to_owned());
     }
     if let Some(tls) = tls {
-        parsed = parsed.tls_config(tls.config()).map_err(|error| format!("CA or certificate: {}", describe(&error)))?;
+        parsed = parsed.tls_config(tls.config()).map_err(|error| format!("CA or certificate: {}", chain(&error)))?;
     }
     Ok((parsed, address))
-}
-
-/// An error with all that caused it.
-fn describe(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 /// A stream of answers.

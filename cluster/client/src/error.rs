@@ -1,7 +1,7 @@
 //! What can go wrong between a client and its ledger.
 
 use coppice_proto::status;
-use coppice_types::{ErrorKind, Reason};
+use coppice_types::{ErrorKind, Reason, causes};
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -87,13 +87,10 @@ impl From<tonic::Status> for Error {
 pub(crate) fn describe(status: &tonic::Status) -> String {
     let mut words =
         if status.message().is_empty() { status.code().description().to_owned() } else { status.message().to_owned() };
-    let mut source = std::error::Error::source(status);
-    while let Some(error) = source {
-        let more = error.to_string();
-        if !words.contains(&more) {
-            words = format!("{words}: {more}");
+    for cause in causes(status).skip(1).map(ToString::to_string) {
+        if !words.contains(&cause) {
+            words = format!("{words}: {cause}");
         }
-        source = error.source();
     }
     words
 }

@@ -5,7 +5,10 @@
 //! Every key of every source must be known. A variable `COPPICE_<KEY>` sets a key, with `__` between the parts of a nested one; those that the
 //! `coppice` command reads are left alone.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use config::{Config, Environment, File, FileFormat};
 use serde::{Serialize, de::DeserializeOwned};
@@ -85,6 +88,12 @@ impl Sources {
         Failure::usage(format!("configuration: {error} ({place})"))
             .hint("docs/OPERATIONS.md describes every key; --print-config shows what is in force.")
     }
+}
+
+/// A time as a setting says it.
+#[must_use]
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Settings as TOML.

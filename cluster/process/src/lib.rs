@@ -17,6 +17,6 @@ pub mod net;
 mod program;
 pub mod tls;
 
-pub use failure::{Code, Failure, chain};
+pub use failure::{Code, Failure};
 pub use log::{Format, Log};
 pub use program::{Flag, Program, Settings, Stop, run};

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use coppice_types::chain;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -75,7 +76,7 @@ impl Dialer {
     fn endpoint(&self, address: &str) -> Result<Endpoint, Failure> {
         check_address(address).map_err(Failure::usage)?;
         let scheme = if self.tls.is_some() { "https" } else { "http" };
-        let wrong = |error: tonic::transport::Error| Failure::usage(format!("{address}: {}", crate::chain(&error)));
+        let wrong = |error: tonic::transport::Error| Failure::usage(format!("{address}: {}", chain(&error)));
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}")).map_err(wrong)?;
         if let Some(tls) = &self.tls {
             endpoint = endpoint.tls_config(tls.clone()).map_err(wrong)?;

@@ -1,6 +1,25 @@
-//! What every error answers: what now?
+//! What every error answers: what now? And what caused it.
 
-use core::fmt;
+use alloc::string::{String, ToString};
+use core::{error::Error, fmt, iter};
+
+/// An error, what caused it, what caused that, and so on.
+pub fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    iter::successors(Some(error), |&error| error.source())
+}
+
+/// An error with all that caused it, in one line.
+#[must_use]
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut line = String::new();
+    for (at, cause) in causes(error).enumerate() {
+        if at > 0 {
+            line.push_str(": ");
+        }
+        line.push_str(&cause.to_string());
+    }
+    line
+}
 
 /// What the caller can do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,6 +12,6 @@ mod ids;
 mod params;
 
 pub use batch::{Batch, Change, Condition, Operation, Precondition};
-pub use error::{ErrorKind, Reason};
+pub use error::{ErrorKind, Reason, causes, chain};
 pub use ids::{ClusterId, Digest, Epoch, GroupId, PinId, Sequence, SessionId, ShardId, Stamp, Term, Version};
 pub use params::{InvalidParams, Params};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use coppice_types::{
     Change, ClusterId, Condition, Digest, ErrorKind, GroupId, Operation, Params, Precondition, Reason, SessionId,
-    ShardId, Stamp, Version,
+    ShardId, Stamp, Version, causes, chain,
     codec::{Error, Reader, Writer},
 };
 
@@ -155,4 +155,24 @@ fn reasons_have_names_of_their_own() {
     }
     assert_eq!(Reason::from_name("NO_SUCH_REASON"), None);
     assert_eq!(Reason::Pruned.kind(), ErrorKind::Conflict);
+}
+
+#[test]
+fn an_error_is_told_with_all_that_caused_it() {
+    #[derive(Debug)]
+    struct Because(&'static str, Option<Box<Because>>);
+    impl std::fmt::Display for Because {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+    impl std::error::Error for Because {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            self.1.as_deref().map(|cause| cause as _)
+        }
+    }
+    let because = |words, cause| Because(words, Some(Box::new(cause)));
+    let error = because("no answer", because("no connection", Because("no route", None)));
+    assert_eq!(chain(&error), "no answer: no connection: no route");
+    assert_eq!(causes(&error).filter_map(|cause| cause.downcast_ref::<Because>()).count(), 3);
 }

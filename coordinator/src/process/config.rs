@@ -4,6 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use coppice_process::{
     Failure, Flag, Format, Log, Program, Settings,
+    config::millis,
     ledger::{self, Ledger, Nodes, parse_cluster},
     tls::{ServerTls, Tls},
 };
@@ -163,7 +164,6 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let limits = crate::Limits::default();
-        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Self {
             queue_max: limits.queue_max,
             queue_bytes_max: limits.queue_bytes_max,

@@ -10,14 +10,14 @@ use std::{sync::Arc, time::Duration};
 use coppice_env::{Clock, DiskStorage, Storage, SystemClock, SystemRng};
 use coppice_metadata::{EmbeddedStore, EtcdOptions, EtcdStore, EtcdTls, Metadata};
 use coppice_process::{
-    Code, Failure, Stop, chain,
+    Code, Failure, Stop,
     config::read_text,
     health,
     net::{self, Dialer},
     tls::{Protocol, Tls},
 };
 use coppice_proto::Channel;
-use coppice_types::ClusterId;
+use coppice_types::{ClusterId, chain};
 use coppice_verify::note::SignerKey;
 
 pub use config::{Config, PROGRAM};

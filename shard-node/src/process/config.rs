@@ -9,6 +9,7 @@ use std::{
 
 use coppice_process::{
     Failure, Flag, Format, Log, Program, Settings,
+    config::millis,
     ledger::{self, Ledger, Nodes, parse_cluster},
     tls::Tls,
 };
@@ -118,7 +119,6 @@ pub struct Tuning {
 impl Default for Tuning {
     fn default() -> Self {
         let tuning = crate::Tuning::default();
-        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Self {
             tick_ms: millis(tuning.tick),
             flush_interval_ms: millis(tuning.flush_interval),

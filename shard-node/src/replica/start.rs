@@ -1,7 +1,7 @@
 //! Starting a replica: directory, raft group, state machine, and the thread or task that drives them.
 
 use std::{
-    io, iter,
+    io,
     sync::{Arc, PoisonError, RwLock, atomic::AtomicU64},
     thread::JoinHandle,
     time::Duration,
@@ -9,7 +9,7 @@ use std::{
 
 use coppice_consensus::{Error as ConsensusError, Group, Position, RaftId};
 use coppice_env::{Rng, SimRng};
-use coppice_types::{ErrorKind, GroupId};
+use coppice_types::{ErrorKind, GroupId, causes};
 
 use super::{
     actor::Actor,
@@ -277,8 +277,9 @@ async fn left<M: StateMachine>(
 
 /// A write failed for want of space, and not for one of our own bounds.
 fn lacks_space(error: &Error) -> bool {
-    let causes = iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
-    causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).any(|cause| cause.kind() == io::ErrorKind::StorageFull)
+    causes(error)
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::StorageFull)
 }
 
 /// Opens the replica again; none if it is to end meanwhile.

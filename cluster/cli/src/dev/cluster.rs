@@ -12,7 +12,7 @@ use coppice_metadata::{EmbeddedStore, Metadata};
 use coppice_shard_node::{
     Bootstrap, Connector, DuplexNet, Handle, Node, ReplicaOptions, Tuning, home as replica_home, raft_id,
 };
-use coppice_types::{ClusterId, ErrorKind, GroupId};
+use coppice_types::{ClusterId, ErrorKind, GroupId, chain};
 use coppice_verify::note::SignerKey;
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -378,15 +378,4 @@ fn failed(error: coppice_shard_node::Error) -> Failure {
 
 fn unreadable(error: &io::Error) -> Failure {
     Failure::new(Code::Unavailable, format!("the data directory: {error}"))
-}
-
-/// An error with its sources.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }
