@@ -45,6 +45,10 @@ data_dir = "$dir/$name"
 listen = "127.0.0.1:$((port + ordinal))"
 # Groups that nobody has are formed. It may stay: a node that comes back empty joins what there is.
 bootstrap = "new"
+
+[metadata]
+endpoints = ["https://127.0.0.1:$((port + 8))"]
+$(files "$name")
 $(tls "$name")
 END
   done
@@ -60,16 +64,15 @@ signing_key_file = "$dir/ledger.key"
 
 [metadata]
 endpoints = ["https://127.0.0.1:$((port + 8))"]
-ca = "$dir/tls/ca.pem"
-cert = "$dir/tls/$name.pem"
-key = "$dir/tls/$name.key"
+$(files "$name")
 $(tls "$name")
 END
   done
   echo "$port" >"$dir/port"
 }
 
-tls() { printf '\n[tls]\nca = "%s"\ncert = "%s"\nkey = "%s"\n' "$dir/tls/ca.pem" "$dir/tls/$1.pem" "$dir/tls/$1.key"; }
+files() { printf 'ca = "%s"\ncert = "%s"\nkey = "%s"\n' "$dir/tls/ca.pem" "$dir/tls/$1.pem" "$dir/tls/$1.key"; }
+tls() { printf '\n[tls]\n%s\n' "$(files "$1")"; }
 
 # A process that has ended, and that nobody has waited for, is a zombie for a while.
 alive() { kill -0 "$1" 2>/dev/null && ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status" 2>/dev/null; }

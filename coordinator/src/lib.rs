@@ -30,7 +30,7 @@ use std::{
 };
 
 use coppice_env::watch;
-use coppice_metadata::{Kind, Member, Metadata, Presence};
+use coppice_metadata::{Kind, Member, Metadata, Presence, Snapshot};
 use coppice_proto::v1::ledger_server::LedgerServer;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -260,6 +260,12 @@ impl Handle {
     #[must_use]
     pub fn leadership(&self) -> Leadership {
         self.context.leadership.borrow().clone()
+    }
+
+    /// What the metadata store said last, and whenever it says something else.
+    #[must_use]
+    pub fn registry(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.context.registry.subscribe()
     }
 
     /// Whether this coordinator can serve its role.

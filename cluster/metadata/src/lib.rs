@@ -9,6 +9,7 @@
 
 mod embedded;
 mod etcd;
+mod follow;
 mod keeper;
 mod state;
 #[cfg(feature = "test-suite")]
@@ -22,7 +23,8 @@ use async_trait::async_trait;
 use coppice_types::{ErrorKind, Reason};
 
 pub use embedded::EmbeddedStore;
-pub use etcd::{ENDPOINTS_MAX, EtcdOptions, EtcdStore, EtcdTls};
+pub use etcd::{ENDPOINTS_MAX, EtcdOptions, EtcdStore, EtcdTls, EtcdTlsSource};
+pub use follow::follow;
 pub use keeper::{Candidate, Presence, Tenure};
 pub use state::{CANDIDATES_MAX, HISTORY_MAX, LEASES_MAX, MEMBERS_MAX, TEXT_BYTES_MAX};
 

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 
 use crate::{
     Change, Changes, Error, Kind, LEASE_TTL_MAX, Leader, LeaseId, Member, Metadata, Revision, TEXT_BYTES_MAX, Watch,
+    follow,
 };
 
 /// Time of the leases in these tests.
@@ -46,6 +47,7 @@ where
     a_campaign_without_lease_fails(make().await).await;
     many_candidates_lead_one_at_a_time(make().await).await;
     a_watch_misses_and_repeats_nothing(make().await).await;
+    who_follows_hears_where_processes_are(make().await).await;
     a_watch_from_a_forgotten_revision_says_so(make().await).await;
     a_restart_keeps_the_store(make().await).await;
     limits_are_named(make().await).await;
@@ -70,6 +72,28 @@ async fn leader(store: &Arc<dyn Metadata>) -> Option<Leader> {
 
 async fn lease(store: &Arc<dyn Metadata>) -> LeaseId {
     store.grant(TTL).await.expect("answers")
+}
+
+/// A process that is started again elsewhere is found there, though the lease of its older self lives on.
+async fn who_follows_hears_where_processes_are(harness: impl Harness) {
+    let store = harness.store();
+    let (tell, mut told) = tokio::sync::watch::channel(vec![member(Kind::Coordinator, "nobody")]);
+    let following = tokio::spawn(follow(Arc::clone(&store), move |snapshot| drop(tell.send(snapshot.members))));
+    let mut hears = async |expected: &[Member]| {
+        patient("to hear of a change", told.wait_for(|members| members == expected)).await.expect("it follows");
+    };
+    hears(&[]).await;
+    let (older, newer) = (lease(&store).await, lease(&store).await);
+    let here = member(Kind::Node, "a");
+    store.register(older, here.clone()).await.expect("registers");
+    hears(std::slice::from_ref(&here)).await;
+    let there = Member { address: "elsewhere.example:4001".to_owned(), ..here };
+    store.register(newer, there.clone()).await.expect("registers");
+    hears(std::slice::from_ref(&there)).await;
+    store.revoke(older).await.expect("answers");
+    store.revoke(newer).await.expect("answers");
+    hears(&[]).await;
+    following.abort();
 }
 
 type Campaign = tokio::task::JoinHandle<Result<Leader, Error>>;

@@ -5,8 +5,8 @@ use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use coppice_metadata::{
-    Candidate, Change, Error, EtcdOptions, EtcdStore, EtcdTls, Kind, Leader, LeaseId, Member, Metadata, Presence,
-    Revision,
+    Candidate, Change, Error, EtcdOptions, EtcdStore, EtcdTls, EtcdTlsSource, Kind, Leader, LeaseId, Member, Metadata,
+    Presence, Revision,
     suite::{self, Harness, TTL},
     testing::{Etcd, certify},
 };
@@ -54,7 +54,10 @@ impl World {
     }
 
     fn options(&self) -> EtcdOptions {
-        EtcdOptions { tls: self.tls.clone(), ..EtcdOptions::new(self.etcd.endpoints(), self.cluster) }
+        EtcdOptions {
+            tls: self.tls.clone().map(EtcdTls::fixed),
+            ..EtcdOptions::new(self.etcd.endpoints(), self.cluster)
+        }
     }
 
     async fn client(&self) -> Client {
@@ -427,11 +430,38 @@ async fn an_etcd_that_asks_for_certificates_serves_who_has_one_and_is_believed_b
         ("another name is expected", EtcdTls { domain: Some("etcd.example".to_owned()), ..ours }),
     ];
     for (case, tls) in refused {
-        let store = EtcdStore::connect(EtcdOptions { tls: Some(tls), ..world.options() }).expect("connects later");
+        let store =
+            EtcdStore::connect(EtcdOptions { tls: Some(tls.fixed()), ..world.options() }).expect("connects later");
         let answer = store.snapshot().await;
         assert!(matches!(answer, Err(Error::Unavailable(_))), "{case}: {answer:?}");
     }
     assert_eq!(store.snapshot().await.expect("answers").members, [member("a")]);
+}
+
+#[tokio::test]
+async fn other_certificates_count_for_the_next_call_while_a_watch_goes_on() {
+    let world = World::with_tls();
+    let ours = Arc::new(world.tls.clone().expect("it has TLS"));
+    let stranger = Arc::new(EtcdTls { identity: None, ..(*ours).clone() });
+    let now = Arc::new(std::sync::Mutex::new(Arc::clone(&ours)));
+    let source = Arc::clone(&now);
+    let tls: EtcdTlsSource = Arc::new(move || source.lock().expect("nobody panics").clone());
+    let store: Arc<dyn Metadata> =
+        Arc::new(EtcdStore::connect(EtcdOptions { tls: Some(tls), ..world.options() }).expect("connects later"));
+    let before = store.snapshot().await.expect("answers");
+    let mut watch = store.watch(before.revision).await.expect("watches");
+    let other = world.store();
+    let lease = long_lease(&other).await;
+    other.register(lease, member("a")).await.expect("registers");
+    let changes = patient("the watch begins", watch.next()).await.expect("it is open");
+    assert_eq!(changes.changes, [Change::Joined(member("a"))]);
+    *now.lock().expect("nobody panics") = stranger;
+    assert!(matches!(store.snapshot().await, Err(Error::Unavailable(_))), "etcd asks for a certificate");
+    other.register(lease, member("b")).await.expect("registers");
+    let changes = patient("the watch goes on", watch.next()).await.expect("it is open");
+    assert_eq!(changes.changes, [Change::Joined(member("b"))]);
+    *now.lock().expect("nobody panics") = ours;
+    assert_eq!(store.snapshot().await.expect("answers").members, [member("a"), member("b")]);
 }
 
 #[tokio::test]
@@ -440,7 +470,8 @@ async fn options_that_cannot_work_are_refused_at_once() {
     let tls = EtcdTls { ca: Vec::new(), identity: None, domain: None };
     let none = EtcdOptions::new(Vec::new(), cluster);
     let bare = EtcdOptions::new(vec!["host:2379".to_owned()], cluster);
-    let plain = EtcdOptions { tls: Some(tls), ..EtcdOptions::new(vec!["http://host:2379".to_owned()], cluster) };
+    let plain =
+        EtcdOptions { tls: Some(tls.fixed()), ..EtcdOptions::new(vec!["http://host:2379".to_owned()], cluster) };
     for options in [none, bare, plain] {
         assert!(matches!(EtcdStore::connect(options), Err(Error::Invalid(_))));
     }

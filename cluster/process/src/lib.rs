@@ -14,7 +14,9 @@ pub mod http;
 pub mod ledger;
 mod log;
 pub mod net;
+pub mod nodes;
 mod program;
+pub mod store;
 pub mod tls;
 
 pub use failure::{Code, Failure};

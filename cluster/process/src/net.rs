@@ -1,7 +1,7 @@
 //! Connections between processes: listening and connecting over TCP, plain or by TLS.
 //!
 //! Every socket sends small messages at once and is probed by keep-alives, so that a peer that vanished is noticed. A connection is made when it is
-//! first used and again whenever it broke; callers pause between their attempts.
+//! first used and again whenever it broke, with the address and the certificates of that moment; callers pause between their attempts.
 
 use std::{
     io,
@@ -12,6 +12,7 @@ use std::{
 };
 
 use coppice_types::chain;
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -19,11 +20,15 @@ use tokio::{
     sync::{Semaphore, mpsc},
     time::timeout,
 };
-use tokio_rustls::server::TlsStream;
+use tokio_rustls::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, ClientTlsConfig, Endpoint, server::Connected};
+use tonic::transport::{Channel, Endpoint, Uri, server::Connected};
+use tower::ServiceExt;
 
-use crate::{Code, Failure, tls::Acceptor};
+use crate::{
+    Code, Failure,
+    tls::{Acceptor, Connector},
+};
 
 /// How long a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -47,13 +52,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug)]
 pub struct Dialer {
     from: String,
-    tls: Option<ClientTlsConfig>,
+    tls: Option<Connector>,
 }
 
 impl Dialer {
     /// Connects as `from`, which servers see as the user agent; by TLS if certificates are given.
     #[must_use]
-    pub fn new(from: &str, tls: Option<ClientTlsConfig>) -> Self {
+    pub fn new(from: &str, tls: Option<Connector>) -> Self {
         Self { from: from.to_owned(), tls }
     }
 
@@ -62,7 +67,29 @@ impl Dialer {
     /// # Errors
     /// If the address is none.
     pub fn channel(&self, address: &str) -> Result<Channel, Failure> {
-        Ok(self.endpoint(address)?.connect_lazy())
+        let address = address.to_owned();
+        self.channel_by(move || address.clone())
+    }
+
+    /// A channel to wherever `place` says at the time of each connection; it says `HOST:PORT`.
+    ///
+    /// # Errors
+    /// If what it says now is no address.
+    pub fn channel_by(&self, place: impl Fn() -> String + Clone + Send + Sync + 'static) -> Result<Channel, Failure> {
+        let endpoint = self.endpoint(&place())?;
+        let (sockets, tls) = (sockets(), self.tls.clone());
+        Ok(endpoint.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
+            let address = place();
+            let (sockets, tls) = (sockets.clone(), tls.clone());
+            async move {
+                let socket = sockets.oneshot(uri(&address)?).await.map_err(io::Error::other)?.into_inner();
+                let connection = match tls {
+                    None => Connection::Plain(socket),
+                    Some(tls) => Connection::Tls(Box::new(tls.connect(host(&address), socket).await?)),
+                };
+                Ok::<_, io::Error>(TokioIo::new(connection))
+            }
+        })))
     }
 
     /// Checks that a channel to an address can be made.
@@ -73,25 +100,44 @@ impl Dialer {
         self.endpoint(address).map(drop)
     }
 
+    /// The connector does TLS, so that the transport sees a plain connection.
     fn endpoint(&self, address: &str) -> Result<Endpoint, Failure> {
-        check_address(address).map_err(Failure::usage)?;
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
         let wrong = |error: tonic::transport::Error| Failure::usage(format!("{address}: {}", chain(&error)));
-        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}")).map_err(wrong)?;
-        if let Some(tls) = &self.tls {
-            endpoint = endpoint.tls_config(tls.clone()).map_err(wrong)?;
+        let mut endpoint = Endpoint::from(uri(address).map_err(|error| Failure::usage(error.to_string()))?);
+        if self.tls.is_some() {
+            let origin = format!("https://{address}").parse::<Uri>();
+            endpoint = endpoint.origin(origin.map_err(|error| Failure::usage(format!("{address}: {error}")))?);
         }
         let endpoint = endpoint.user_agent(format!("coppice/{}", self.from)).map_err(wrong)?;
         Ok(endpoint
             .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_nodelay(true)
-            .tcp_keepalive(Some(KEEPALIVE_INTERVAL))
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true)
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(2 * WINDOW_BYTES))
     }
+}
+
+/// Opens sockets as [`prepare`] makes them.
+fn sockets() -> HttpConnector {
+    let mut sockets = HttpConnector::new();
+    sockets.set_nodelay(true);
+    sockets.set_keepalive(Some(KEEPALIVE_INTERVAL));
+    sockets.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    sockets
+}
+
+fn uri(address: &str) -> io::Result<Uri> {
+    let wrong = |error: String| io::Error::new(io::ErrorKind::InvalidInput, error);
+    check_address(address).map_err(wrong)?;
+    format!("http://{address}").parse().map_err(|error| wrong(format!("{address}: {error}")))
+}
+
+/// The host of an address, as certificates name it.
+fn host(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
 }
 
 /// Checks that an address is `HOST:PORT`.
@@ -175,7 +221,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
-/// An accepted connection.
+/// A connection.
 #[derive(Debug)]
 pub enum Connection {
     /// Without TLS.
@@ -248,7 +294,9 @@ mod tests {
     fn an_address_has_a_host_and_a_port() {
         for good in ["localhost:1", "127.0.0.1:65535", "[::1]:80", "node-1.nodes:7400"] {
             assert_eq!(check_address(good), Ok(()), "{good}");
+            assert!(uri(good).is_ok(), "{good}");
         }
+        assert_eq!([host("[::1]:80"), host("node-1.nodes:7400")], ["::1", "node-1.nodes"]);
         for bad in ["", ":1", "localhost", "localhost:0", "localhost:65536", "http://localhost:1", "a:b"] {
             assert!(check_address(bad).is_err(), "{bad}");
         }

@@ -1,18 +1,26 @@
 //! Mutual TLS inside of a cluster, and TLS towards clients: rustls with ring, keys and certificates from PEM files.
 //!
 //! A cluster has a certificate authority of its own. Every process shows a certificate of it, and believes only such; what else a
-//! certificate says counts only for the name of the host that is connected to. Files are read once, at the start.
+//! certificate says counts only for the name of the host that is connected to.
+//!
+//! The files are looked at now and then, and new ones count from the next connection on ([`Live`]); open connections go on under what they began
+//! with. What the next connection uses is always a whole: certificate, key and authorities of one moment, checked against each other.
 
-use std::{path::Path, path::PathBuf, sync::Arc};
+mod live;
+
+use std::{io, path::Path, path::PathBuf, sync::Arc};
 
 use rustls::{
-    RootCertStore, ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    ClientConfig, RootCertStore, ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
     server::WebPkiClientVerifier,
+    sign::CertifiedKey,
 };
 use serde::{Deserialize, Serialize};
-use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
+pub use self::live::Live;
 use crate::Failure;
 
 /// The certificates of one process of a cluster.
@@ -48,11 +56,56 @@ pub enum Protocol {
     Http,
 }
 
-/// What a listener needs.
-pub type Acceptor = tokio_rustls::TlsAcceptor;
+impl Protocol {
+    fn name(self) -> &'static [u8] {
+        match self {
+            Self::Grpc => b"h2",
+            Self::Http => b"http/1.1",
+        }
+    }
+}
+
+/// What a listener needs. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Acceptor(Live<ServerConfig>);
+
+impl Acceptor {
+    /// Shows a client who we are, and sees who it is if that is asked for.
+    ///
+    /// # Errors
+    /// If the client does not believe us, or we do not believe it.
+    pub async fn accept<IO>(&self, io: IO) -> io::Result<TlsStream<IO>>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
+        TlsAcceptor::from(self.0.now()).accept(io).await.map(TlsStream::from)
+    }
+}
+
+/// What connections to other processes need. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Connector(Live<ClientConfig>);
+
+impl Connector {
+    /// Sees that the other end is `host`, and shows it who we are.
+    ///
+    /// # Errors
+    /// If we do not believe it, or it does not believe us or speaks something else than gRPC.
+    pub async fn connect<IO>(&self, host: &str, io: IO) -> io::Result<TlsStream<IO>>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        let stream = TlsConnector::from(self.0.now()).connect(name, io).await?;
+        if stream.get_ref().1.alpn_protocol() != Some(Protocol::Grpc.name()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the other end does not speak gRPC"));
+        }
+        Ok(stream.into())
+    }
+}
 
 impl Tls {
-    /// For a listener that takes calls only from processes of the cluster.
+    /// For a listener that takes calls only from processes of the cluster. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// If a file cannot be read or holds something else.
@@ -66,58 +119,86 @@ impl Tls {
         ServerTls { cert: self.cert.clone(), key: self.key.clone(), client_ca: Some(self.ca.clone()) }
     }
 
-    /// For connections to other processes of the cluster.
+    /// For connections to other processes of the cluster. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// If a file cannot be read or holds something else.
-    pub fn client(&self) -> Result<ClientTlsConfig, Failure> {
-        // Parsed here so that a wrong file is named at the start, and not by the first connection.
-        roots(&self.ca)?;
-        certificates(&self.cert)?;
-        private_key(&self.key)?;
-        let identity = Identity::from_pem(read(&self.cert)?, read(&self.key)?);
-        Ok(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&self.ca)?)).identity(identity))
+    pub fn client(&self) -> Result<Connector, Failure> {
+        let files = self.clone();
+        let paths = vec![self.ca.clone(), self.cert.clone(), self.key.clone()];
+        Live::keep(paths, move |contents| files.client_config(contents)).map(Connector)
+    }
+
+    /// `contents` are those of `ca`, `cert` and `key`.
+    fn client_config(&self, contents: &[Vec<u8>]) -> Result<ClientConfig, Failure> {
+        let [ca, cert, key] = contents else { unreachable!("three files are kept") };
+        let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Failure::usage(format!("tls: {error}")))?;
+        let mut config = builder
+            .with_root_certificates(roots(&self.ca, ca)?)
+            .with_client_auth_cert(certificates(&self.cert, cert)?, private_key(&self.key, key)?)
+            .map_err(|error| unfit(&self.cert, &self.key, &error))?;
+        config.alpn_protocols = vec![Protocol::Grpc.name().to_vec()];
+        Ok(config)
     }
 }
 
 impl ServerTls {
-    /// For a listener.
+    /// For a listener. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// If a file cannot be read or holds something else.
     pub fn acceptor(&self, protocol: Protocol) -> Result<Acceptor, Failure> {
+        let files = self.clone();
+        let paths = [&self.cert, &self.key].into_iter().chain(&self.client_ca).cloned().collect();
+        Live::keep(paths, move |contents| files.server_config(protocol, contents)).map(Acceptor)
+    }
+
+    /// `contents` are those of `cert`, `key`, and `client_ca` if it is given.
+    fn server_config(&self, protocol: Protocol, contents: &[Vec<u8>]) -> Result<ServerConfig, Failure> {
+        let [cert, key, client_ca @ ..] = contents else { unreachable!("two files are kept at least") };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| Failure::usage(format!("tls: {error}")))?;
-        let builder = match &self.client_ca {
+        let builder = match self.client_ca.as_ref().zip(client_ca.first()) {
             None => builder.with_no_client_auth(),
-            Some(path) => {
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(path)?), provider)
+            Some((path, pem)) => {
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(path, pem)?), provider)
                     .build()
                     .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
                 builder.with_client_cert_verifier(verifier)
             }
         };
         let mut config = builder
-            .with_single_cert(certificates(&self.cert)?, private_key(&self.key)?)
-            .map_err(|error| Failure::usage(format!("{} and {}: {error}", self.cert.display(), self.key.display())))?;
-        config.alpn_protocols = match protocol {
-            Protocol::Grpc => vec![b"h2".to_vec()],
-            Protocol::Http => vec![b"http/1.1".to_vec()],
-        };
-        Ok(Arc::new(config).into())
+            .with_single_cert(certificates(&self.cert, cert)?, private_key(&self.key, key)?)
+            .map_err(|error| unfit(&self.cert, &self.key, &error))?;
+        config.alpn_protocols = vec![protocol.name().to_vec()];
+        Ok(config)
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).map_err(|error| {
-        Failure::file(path, &error).hint("scripts/certificates.sh makes certificates; docs/OPERATIONS.md says which.")
-    })
+/// Sees that a private key is that of a certificate.
+///
+/// # Errors
+/// If it is not.
+pub(crate) fn check_pair((cert, cert_pem): (&Path, &[u8]), (key, key_pem): (&Path, &[u8])) -> Result<(), Failure> {
+    let (chain, private) = (certificates(cert, cert_pem)?, private_key(key, key_pem)?);
+    let pair = CertifiedKey::from_der(chain, private, &rustls::crypto::ring::default_provider());
+    pair.map(drop).map_err(|error| unfit(cert, key, &error))
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Failure> {
-    let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
+fn unfit(cert: &Path, key: &Path, error: &rustls::Error) -> Failure {
+    Failure::usage(format!("{} and {}: {error}", cert.display(), key.display()))
+}
+
+/// The certificates in a file's content.
+///
+/// # Errors
+/// If there is none.
+pub(crate) fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Failure> {
+    let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match parsed {
         Ok(list) if list.is_empty() => Err(Failure::usage(format!("{}: holds no PEM certificate", path.display()))),
         Ok(list) => Ok(list),
@@ -125,15 +206,22 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Failure> {
     }
 }
 
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Failure> {
+/// The private key in a file's content.
+///
+/// # Errors
+/// If there is none.
+pub(crate) fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, Failure> {
     let wrong = |error| Failure::usage(format!("{}: no PEM private key: {error}", path.display()));
-    PrivateKeyDer::from_pem_slice(&read(path)?).map_err(wrong)
+    PrivateKeyDer::from_pem_slice(pem).map_err(wrong)
 }
 
-fn roots(path: &Path) -> Result<RootCertStore, Failure> {
+fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, Failure> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
+    for certificate in certificates(path, pem)? {
         roots.add(certificate).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
     }
     Ok(roots)
 }
+
+#[cfg(test)]
+mod tests;

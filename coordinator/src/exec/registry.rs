@@ -1,49 +1,19 @@
-//! What the metadata store says, kept up to date for everyone: which coordinator leads, and which coordinators there are.
-//!
-//! A watch only says *that* something changed; what there is comes from a snapshot. So a store that was wiped, set back or restarted needs
-//! no care of its own.
+//! What the metadata store says, kept up to date for everyone: which coordinator leads, and which coordinators and nodes there are.
 
 use std::{sync::Arc, time::Duration};
 
-use coppice_metadata::{Kind, Member, Metadata, Revision, Snapshot};
+use coppice_metadata::{Kind, Member, Metadata, Snapshot};
 use coppice_proto::v1;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::Instant;
 
 use super::context::Context;
 
-/// How often the store is asked, whether a watch says something or not.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// For how long the store counts as answering after it did.
 const FRESH: Duration = Duration::from_secs(3);
-/// Pause before a store that failed is asked again.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Follows the store for ever. While it does not answer, what it said last stands.
 pub async fn follow(context: Arc<Context>, metadata: Arc<dyn Metadata>) {
-    loop {
-        match metadata.snapshot().await {
-            Ok(snapshot) => {
-                let revision = snapshot.revision;
-                context.note_registry(snapshot);
-                // Over time is as good as a change.
-                let _ = timeout(LOOK_AGAIN, changed(&*metadata, revision)).await;
-            }
-            Err(error) => {
-                tracing::debug!(%error, "the metadata store does not answer");
-                sleep(PAUSE).await;
-            }
-        }
-    }
-}
-
-async fn changed(metadata: &dyn Metadata, after: Revision) {
-    let mut watch = match metadata.watch(after).await {
-        Ok(watch) => watch,
-        Err(_) => return sleep(PAUSE).await,
-    };
-    if watch.next().await.is_err() {
-        sleep(PAUSE).await;
-    }
+    coppice_metadata::follow(metadata, |snapshot| context.note_registry(snapshot)).await;
 }
 
 impl Context {

@@ -6,6 +6,7 @@ use coppice_process::{
     Failure, Flag, Format, Log, Program, Settings,
     config::millis,
     ledger::{self, Ledger, Nodes, parse_cluster},
+    store::Store,
     tls::{ServerTls, Tls},
 };
 use coppice_types::ClusterId;
@@ -100,30 +101,6 @@ fn info() -> String {
     "info".to_owned()
 }
 
-/// Who picks the coordinator that leads: etcd, or an embedded store for a cluster with one coordinator.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Store {
-    /// The directory of an embedded store.
-    pub dir: Option<PathBuf>,
-    /// The members of etcd: `http://HOST:PORT`, or `https://` with `ca`.
-    pub endpoints: Vec<String>,
-    /// Below which etcd keeps the cluster's keys, as `<prefix>/<cluster id>/` [default: /coppice].
-    pub prefix: Option<String>,
-    /// The authority of etcd's certificates.
-    pub ca: Option<PathBuf>,
-    /// Our certificate for etcd,
-    pub cert: Option<PathBuf>,
-    /// and its private key.
-    pub key: Option<PathBuf>,
-    /// The name in etcd's certificate, if it is not the endpoint's host.
-    pub domain: Option<String>,
-    /// Our name in etcd, where it asks for one,
-    pub user: Option<String>,
-    /// and the file that holds the password.
-    pub password_file: Option<PathBuf>,
-}
-
 /// Which versions the leading coordinator keeps: older ones are pruned by themselves, in steps, and never above a pin. The same for all
 /// coordinators.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -194,16 +171,7 @@ impl Settings for Config {
     fn check(&self) -> Result<(), Failure> {
         ledger::check_nodes(&self.nodes)?;
         ledger::check_name("name", &self.name)?;
-        let Store { dir, endpoints, ca, cert, key, user, password_file, .. } = &self.metadata;
-        if dir.is_some() != endpoints.is_empty() {
-            return Err(Failure::usage("metadata: either dir (an embedded store) or endpoints (etcd)"));
-        }
-        if cert.is_some() != key.is_some()
-            || (cert.is_some() && ca.is_none())
-            || user.is_some() != password_file.is_some()
-        {
-            return Err(Failure::usage("metadata: cert and key go together, with ca; so do user and password_file"));
-        }
+        self.metadata.check()?;
         if let Some(cluster) = &self.cluster_id {
             parse_cluster(cluster)?;
         }
@@ -211,7 +179,7 @@ impl Settings for Config {
             coppice_process::net::check_address(address)
                 .map_err(|error| Failure::usage(format!("advertise: {error}")))?;
         }
-        if !endpoints.is_empty() && self.advertise.is_none() && self.listen.ip().is_unspecified() {
+        if !self.metadata.endpoints.is_empty() && self.advertise.is_none() && self.listen.ip().is_unspecified() {
             return Err(Failure::usage(format!("listen = {} tells others nothing: advertise is missing", self.listen)));
         }
         if self.api_tls.is_some() && self.tls.is_none() {

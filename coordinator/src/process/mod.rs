@@ -7,22 +7,24 @@ mod config;
 
 use std::{sync::Arc, time::Duration};
 
-use coppice_env::{Clock, DiskStorage, Storage, SystemClock, SystemRng};
-use coppice_metadata::{EmbeddedStore, EtcdOptions, EtcdStore, EtcdTls, Metadata};
+use coppice_env::{Clock, SystemClock, SystemRng};
 use coppice_process::{
     Code, Failure, Stop,
     config::read_text,
     health,
     net::{self, Dialer},
+    nodes::Ways,
     tls::{Protocol, Tls},
 };
 use coppice_proto::Channel;
-use coppice_types::{ClusterId, chain};
+use coppice_types::chain;
 use coppice_verify::note::SignerKey;
+
+use tokio::task::JoinHandle;
 
 pub use config::{Config, PROGRAM};
 
-use crate::{Connect, Dial, Error, Genesis, Handle, Options, Service, options::cluster_of};
+use crate::{Error, Genesis, Handle, Options, Service, options::cluster_of};
 
 /// How often a coordinator that waits says what for.
 const WAITING_INTERVAL: Duration = Duration::from_secs(10);
@@ -40,11 +42,14 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
     let tls = config.api_tls().map(|tls| tls.acceptor(Protocol::Grpc)).transpose()?;
     let listener = net::listen(config.listen).await?;
     let address = listener.local_addr().map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
+    let dialer = Dialer::new(&config.name, config.tls.as_ref().map(Tls::client).transpose()?);
+    let ways = Ways::new(dialer.clone(), &config.nodes)?;
+    let to_nodes = ways.clone();
     let options = Options {
         name: config.name.clone(),
         nodes: config.nodes.keys().cloned().collect(),
-        connect: connect(&config)?,
-        metadata: metadata(&config, &cluster, Arc::clone(&clock))?,
+        connect: Arc::new(move |node| Channel::from(to_nodes.channel(node))),
+        metadata: config.metadata.open(&cluster, Arc::clone(&clock))?,
         signing_key,
         genesis: Genesis { params: config.ledger.params()?, shard_map: config.ledger.shard_map()? },
         limits: config.limits(),
@@ -52,7 +57,9 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
         rng: Box::new(SystemRng),
     };
     let (mut service, handle) = Service::new(options).map_err(|error| failed(&error))?;
-    service.join_others(config.advertise.clone().unwrap_or_else(|| address.to_string()), dial(&config)?);
+    // Other coordinators are where they are registered.
+    let dial = Arc::new(move |address: &str| dialer.channel(address).map(Channel::from).ok());
+    service.join_others(config.advertise.clone().unwrap_or_else(|| address.to_string()), dial);
     if !config.witnesses.is_empty() {
         let (witnesses, quorum) = config.witnesses()?;
         service.ask_witnesses(witnesses, quorum).map_err(|error| failed(&error))?;
@@ -72,9 +79,9 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
         }
     };
     tracing::info!(name = config.name, %address, %cluster, "serving");
-    let telling = tokio::spawn(tell_leadership(handle));
+    let telling = [tokio::spawn(learn_places(handle.clone(), ways)), tokio::spawn(tell_leadership(handle))];
     let served = service.run(net::incoming(listener, tls), stop.asked()).await;
-    telling.abort();
+    telling.iter().for_each(JoinHandle::abort);
     served.map_err(|error| failed(&error))?;
     tracing::info!("stopped in order");
     Ok(())
@@ -89,61 +96,15 @@ fn signing_key(config: &Config) -> Result<SignerKey, Failure> {
     key.map_err(|error| Failure::usage(format!("{}: {error}", path.display())).hint(KEY_HINT))
 }
 
-/// The way to the nodes of the configuration.
-fn connect(config: &Config) -> Result<Connect, Failure> {
-    let dialer = Dialer::new(&config.name, config.tls.as_ref().map(Tls::client).transpose()?);
-    for node in config.nodes.values() {
-        // Whatever is wrong with an address shows now.
-        dialer.check(&node.address)?;
+/// Keeps the places of the nodes up to date.
+async fn learn_places(handle: Handle, ways: Ways) {
+    let mut registry = handle.registry();
+    loop {
+        ways.learn(&registry.borrow_and_update().clone());
+        if registry.changed().await.is_err() {
+            return;
+        }
     }
-    let nodes = config.nodes.clone();
-    Ok(Arc::new(move |node| {
-        let address = nodes.get(node).map_or("unknown-node.invalid:1", |node| node.address.as_str());
-        Channel::from(dialer.channel(address).expect("addresses were checked above"))
-    }))
-}
-
-/// The way to other coordinators, by the addresses under which they are registered.
-fn dial(config: &Config) -> Result<Dial, Failure> {
-    let dialer = Dialer::new(&config.name, config.tls.as_ref().map(Tls::client).transpose()?);
-    Ok(Arc::new(move |address| dialer.channel(address).map(Channel::from).ok()))
-}
-
-/// The metadata store; it need not be there yet.
-fn metadata(config: &Config, cluster: &ClusterId, clock: Arc<dyn Clock>) -> Result<Arc<dyn Metadata>, Failure> {
-    if let Some(dir) = &config.metadata.dir {
-        // One store a cluster: a directory of another one cannot be taken by mistake.
-        let storage: Arc<dyn Storage> = Arc::new(DiskStorage::new(dir.join(cluster.to_string())));
-        let store = EmbeddedStore::open(storage, clock).map_err(|error| {
-            let failure = Failure::new(Code::Refused, format!("metadata: {}: {}", dir.display(), chain(&error)));
-            failure.hint(
-                "The embedded store is for one coordinator: for several, set metadata.endpoints to those of an etcd.",
-            )
-        })?;
-        return Ok(Arc::new(store));
-    }
-    let store = EtcdStore::connect(etcd(config, cluster)?);
-    Ok(Arc::new(store.map_err(|error| Failure::usage(format!("metadata: {}", chain(&error))))?))
-}
-
-fn etcd(config: &Config, cluster: &ClusterId) -> Result<EtcdOptions, Failure> {
-    let settings = &config.metadata;
-    let mut options = EtcdOptions::new(settings.endpoints.clone(), *cluster);
-    if let Some(prefix) = &settings.prefix {
-        options.prefix.clone_from(prefix);
-    }
-    if let Some(ca) = &settings.ca {
-        let identity = match (&settings.cert, &settings.key) {
-            (Some(cert), Some(key)) => Some((read_text(cert)?.into_bytes(), read_text(key)?.into_bytes())),
-            _ => None,
-        };
-        let ca = read_text(ca)?.into_bytes();
-        options.tls = Some(EtcdTls { ca, identity, domain: settings.domain.clone() });
-    }
-    if let (Some(user), Some(file)) = (&settings.user, &settings.password_file) {
-        options.user = Some((user.clone(), read_text(file)?.trim_end_matches('\n').to_owned()));
-    }
-    Ok(options)
 }
 
 /// Says who leads, and what is waited for.

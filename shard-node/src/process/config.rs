@@ -11,6 +11,7 @@ use coppice_process::{
     Failure, Flag, Format, Log, Program, Settings,
     config::millis,
     ledger::{self, Ledger, Nodes, parse_cluster},
+    store::Store,
     tls::Tls,
 };
 use coppice_types::GroupId;
@@ -81,6 +82,8 @@ pub struct Config {
     /// The nodes of a group, by its name (`root`, or the number of a shard); groups that are not named are on all nodes.
     #[serde(default)]
     pub placement: BTreeMap<String, BTreeSet<String>>,
+    /// The etcd in which the node says where it is, and finds where the others are.
+    pub metadata: Option<Store>,
     /// Certificates: with them, every connection is mutually authenticated.
     pub tls: Option<Tls>,
     /// How replicas pace themselves.
@@ -145,6 +148,14 @@ impl Settings for Config {
         let Tuning { tick_ms, log_segment_bytes, .. } = self.tuning;
         if !(1..=10_000).contains(&tick_ms) || !(64 << 10..=1 << 30).contains(&log_segment_bytes) {
             return Err(Failure::usage("tuning: tick_ms is 1 to 10000, log_segment_bytes 64 KiB to 1 GiB"));
+        }
+        if let Some(store) = &self.metadata {
+            store.check()?;
+            if store.dir.is_some() {
+                return Err(Failure::usage(
+                    "metadata: dir is for a coordinator alone; nodes register in etcd: endpoints",
+                ));
+            }
         }
         self.owner()?;
         self.formation().map(drop)

@@ -1,45 +1,51 @@
-//! Channels to the other nodes by TCP.
+//! Channels to the other nodes by TCP, and this node's place in the metadata store.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{sync::Arc, time::Duration};
 
-use coppice_process::{Failure, net::Dialer};
+use coppice_metadata::{Kind, Member, Metadata, Presence};
+use coppice_process::{Failure, net::Dialer, nodes::Ways, tls::Tls};
 use coppice_proto::Channel;
+use tokio::task::AbortHandle;
 
 use super::Config;
 use crate::Connector;
 
-/// Where nobody listens: for a node that is in no table.
-const NOWHERE: &str = "unknown-node.invalid:1";
+/// How long the store knows of a node that says nothing.
+const LEASE: Duration = Duration::from_secs(5);
 
-struct Tcp {
-    dialer: Dialer,
-    addresses: BTreeMap<String, String>,
-}
-
-impl fmt::Debug for Tcp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tcp").field("addresses", &self.addresses).finish_non_exhaustive()
-    }
-}
-
-impl Connector for Tcp {
+impl Connector for Ways {
     fn channel(&self, node: &str) -> Channel {
-        let address = self.addresses.get(node).map_or(NOWHERE, String::as_str);
-        self.dialer.channel(address).expect("addresses were checked with the configuration").into()
+        Ways::channel(self, node).into()
     }
 }
 
-/// The way to the nodes of the configuration.
+/// The ways to the nodes of the configuration.
 ///
 /// # Errors
 /// If a certificate cannot be read.
-pub(super) fn connector(config: &Config) -> Result<Arc<dyn Connector>, Failure> {
-    let tls = config.tls.as_ref().map(coppice_process::tls::Tls::client).transpose()?;
-    let dialer = Dialer::new(&config.node, tls);
-    for node in config.nodes.values() {
-        // Whatever is wrong with an address shows now.
-        dialer.check(&node.address)?;
+pub(super) fn ways(config: &Config) -> Result<Ways, Failure> {
+    Ways::new(Dialer::new(&config.node, config.tls.as_ref().map(Tls::client).transpose()?), &config.nodes)
+}
+
+/// A node that is registered as long as this is kept, and learns where the others are.
+pub(super) struct Registered {
+    _presence: Presence,
+    following: AbortHandle,
+}
+
+impl Registered {
+    /// Registers the node at its own address of the configuration.
+    pub(super) fn keep(config: &Config, store: Arc<dyn Metadata>, ways: Ways) -> Self {
+        let address = config.nodes.get(&config.node).map(|node| node.address.clone()).unwrap_or_default();
+        let member = Member { kind: Kind::Node, name: config.node.clone(), address };
+        let presence = Presence::keep(Arc::clone(&store), LEASE, member);
+        let following = tokio::spawn(coppice_metadata::follow(store, move |registry| ways.learn(&registry)));
+        Self { _presence: presence, following: following.abort_handle() }
     }
-    let addresses = config.nodes.iter().map(|(name, node)| (name.clone(), node.address.clone())).collect();
-    Ok(Arc::new(Tcp { dialer, addresses }))
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.following.abort();
+    }
 }

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use coppice_env::{DiskStorage, Rng, Storage, SystemClock, SystemRng};
+use coppice_env::{Clock, DiskStorage, Rng, Storage, SystemClock, SystemRng};
 use coppice_process::{
     Code, Failure, Stop,
     health::{self, Health},
@@ -34,7 +34,7 @@ use crate::{
 /// If the directory is another's or damaged, the address cannot be had, or a certificate cannot be read.
 pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
     let tls = config.tls.as_ref().map(coppice_process::tls::Tls::acceptor).transpose()?;
-    let connector = connect::connector(&config)?;
+    let ways = connect::ways(&config)?;
     // Told from the beginning on: the replicas' logs may be long.
     let started: Arc<OnceLock<Handle>> = Arc::default();
     let _health = match config.health_listen {
@@ -49,6 +49,8 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
     };
     let storage: Arc<dyn Storage> = Arc::new(DiskStorage::new(&config.data_dir));
     let owner = config.owner()?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let store = config.metadata.as_ref().map(|store| store.open(&owner.cluster, Arc::clone(&clock))).transpose()?;
     let refused = |error: Error| failed(&config, &error);
     let claim = Claim::take(storage.as_ref(), &owner).map_err(refused)?;
     let Survey { replicas, pending } =
@@ -61,8 +63,8 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
         params: config.ledger.params()?,
         nodes,
         storage,
-        connector,
-        clock: Arc::new(SystemClock::new()),
+        connector: Arc::new(ways.clone()),
+        clock,
         seed: SystemRng.next_u64(),
         replicas,
         tuning: config.tuning(),
@@ -71,11 +73,12 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
     node.form(&config.formation()?, &pending);
     // Nobody else sets it.
     let _ = started.set(node.clone());
+    let registered = store.map(|store| connect::Registered::keep(&config, store, ways));
     tracing::info!(node = config.node, listen = %config.listen, cluster = %owner.cluster, "serving");
     stop.asked().await;
     let limit = Duration::from_millis(config.stop_timeout_ms);
     let stopped = tokio::time::timeout(limit, node.stop()).await;
-    drop(claim);
+    drop((registered, claim));
     match stopped {
         Ok(()) => {
             tracing::info!("stopped in order");

@@ -10,6 +10,7 @@ use std::{
 };
 
 use coppice_env::{Clock, SystemClock};
+use coppice_metadata::testing::Etcd;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -65,7 +66,7 @@ pub struct Process {
 }
 
 impl Process {
-    fn spawn(name: &str, mut command: Command, log: PathBuf) -> Self {
+    pub fn spawn(name: &str, mut command: Command, log: PathBuf) -> Self {
         let file = fs::OpenOptions::new().create(true).append(true).open(&log).expect("a log file");
         let from = file.metadata().expect("it is open").len();
         let clone = file.try_clone().expect("it is open");
@@ -81,9 +82,14 @@ impl Process {
 
     /// Waits for words in its log.
     pub fn says(&mut self, words: &str) {
-        until(&format!("{} says {words:?}", self.name), || {
+        self.says_times(1, words);
+    }
+
+    /// Waits until words are in its log so often.
+    pub fn says_times(&mut self, times: usize, words: &str) {
+        until(&format!("{} says {words:?} {times} times", self.name), || {
             let log = self.log();
-            if log.contains(words) {
+            if log.matches(words).count() >= times {
                 return Some(());
             }
             let ended = self.child.try_wait().expect("it is our child");
@@ -134,24 +140,35 @@ pub struct Cluster {
     /// Where they tell how they do.
     health: Vec<u16>,
     tls: bool,
+    etcd: Option<Etcd>,
 }
 
 impl Cluster {
     /// A cluster of three nodes without certificates.
     pub fn plain() -> Self {
-        Self::new(false)
+        Self::new(false, false)
     }
 
     /// A cluster whose connections are by mutual TLS.
     pub fn tls() -> Self {
-        Self::new(true)
+        Self::new(true, false)
     }
 
-    fn new(tls: bool) -> Self {
+    /// A cluster without certificates, whose processes say in an etcd where they are.
+    pub fn registered() -> Self {
+        Self::new(false, true)
+    }
+
+    fn new(tls: bool, registered: bool) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let mut ports = free_ports(8);
         let health = ports.split_off(4);
-        let cluster = Self { dir, ports, health, tls };
+        let etcd = registered.then(|| {
+            let directory = dir.path().join("etcd");
+            fs::create_dir(&directory).expect("a directory");
+            Etcd::start(&directory, 1)
+        });
+        let cluster = Self { dir, ports, health, tls, etcd };
         let key = cluster.path("ledger.key");
         common::run(common::coppice().arg("keygen").arg("--out").arg(&key)).expect(0);
         let vkey = fs::read_to_string(cluster.path("ledger.vkey")).expect("it was made");
@@ -161,6 +178,9 @@ impl Cluster {
         for (at, port) in cluster.ports[..3].iter().enumerate() {
             let ordinal = at + 1;
             text += &format!("[nodes.node-{ordinal}]\nordinal = {ordinal}\naddress = \"127.0.0.1:{port}\"\n");
+        }
+        if let Some(etcd) = &cluster.etcd {
+            text += &format!("[metadata]\nendpoints = {:?}\n", etcd.endpoints());
         }
         fs::write(cluster.path("cluster.toml"), text).expect("a file can be written");
         if tls {
@@ -205,6 +225,16 @@ impl Cluster {
         Process::spawn(&name, self.node_command(ordinal, &["--bootstrap", "new"]), self.path(&format!("{name}.log")))
     }
 
+    /// Starts a node at another address than the others were told by the configuration.
+    pub fn node_elsewhere(&self, ordinal: usize) -> Process {
+        let name = format!("node-{ordinal}");
+        let address = format!("127.0.0.1:{}", free_ports(1)[0]);
+        let mut command = self.command("coppice-shard-node", &name);
+        command.args(["--node", &name, "--listen", &address, "--set", &format!("nodes.{name}.address={address}")]);
+        command.arg("--data-dir").arg(self.path(&name));
+        Process::spawn(&name, command, self.path(&format!("{name}.log")))
+    }
+
     /// Starts the coordinator.
     pub fn coordinator(&self) -> Process {
         let name = "coordinator-1";
@@ -212,7 +242,9 @@ impl Cluster {
         command.args(["--name", name, "--listen", &format!("127.0.0.1:{}", self.ports[3])]);
         command.args(["--health-listen", &format!("127.0.0.1:{}", self.health[3])]);
         command.arg("--signing-key-file").arg(self.path("ledger.key"));
-        command.arg("--set").arg(format!("metadata.dir={}", self.path("metadata").display()));
+        if self.etcd.is_none() {
+            command.arg("--set").arg(format!("metadata.dir={}", self.path("metadata").display()));
+        }
         Process::spawn(name, command, self.path("coordinator-1.log"))
     }
 
@@ -319,12 +351,22 @@ impl Authority {
 
     /// Makes `ca.pem`, `<name>.pem` and `<name>.key`.
     pub fn certify(&self, dir: &Path, name: &str) {
+        fs::write(dir.join("ca.pem"), self.pem()).expect("a file can be written");
+        self.certify_only(dir, name);
+    }
+
+    /// Its own certificate.
+    pub fn pem(&self) -> String {
+        self.issuer.pem()
+    }
+
+    /// Makes `<name>.pem` and `<name>.key`.
+    pub fn certify_only(&self, dir: &Path, name: &str) {
         let key = rcgen::KeyPair::generate().expect("a key");
         let hosts = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
         let params = rcgen::CertificateParams::new(hosts).expect("names of hosts");
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
         let write = |file: String, text: String| fs::write(dir.join(file), text).expect("a file can be written");
-        write("ca.pem".to_owned(), self.issuer.pem());
         write(format!("{name}.pem"), certificate.pem());
         write(format!("{name}.key"), key.serialize_pem());
     }

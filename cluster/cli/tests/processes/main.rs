@@ -139,6 +139,58 @@ fn voters_of(groups: &[Vec<(String, String, u64)>], node: &str) -> usize {
 }
 
 #[test]
+fn a_node_that_moves_to_another_port_is_found_without_a_restart_of_anybody_else() {
+    let cluster = Cluster::registered();
+    let mut nodes = cluster.nodes();
+    let mut coordinator = cluster.coordinator();
+    cluster.until_it_commits("ready=yes");
+    cluster.until_whole();
+    nodes.remove(1).kill();
+    let moved = cluster.node_elsewhere(2);
+    coordinator.says("a node is somewhere else now");
+    cluster.until_whole();
+    // With node-1 gone it is needed for a majority, by the coordinator and by node-3.
+    nodes.remove(0).kill();
+    cluster.until_it_commits("moved=yes");
+    drop((coordinator, nodes, moved));
+}
+
+#[test]
+fn a_new_authority_is_taken_up_without_a_restart_while_an_open_stream_goes_on() {
+    let words = "the next connections use them";
+    let cluster = Cluster::tls();
+    let mut nodes = cluster.nodes();
+    let mut coordinator = cluster.coordinator();
+    cluster.until_it_commits("ready=yes");
+    cluster.until_whole();
+    let follow = cluster.coppice(&["log", "--follow"]);
+    let mut follower = harness::Process::spawn("follower", follow, cluster.path("follower.log"));
+    follower.says("1");
+    let lines = |follower: &harness::Process| follower.log().lines().count();
+
+    let old = fs::read_to_string(cluster.path("ca.pem")).expect("it was made");
+    let new = Authority::new();
+    fs::write(cluster.path("ca.pem"), old + &new.pem()).expect("a file can be written");
+    // Those who listen and those who connect; the coordinator asks its clients for no certificate.
+    nodes.iter_mut().for_each(|node| node.says_times(2, words));
+    coordinator.says_times(1, words);
+    for name in ["node-1", "node-2", "node-3", "coordinator-1"] {
+        new.certify_only(cluster.dir.path(), name);
+    }
+    nodes.iter_mut().for_each(|node| node.says_times(4, words));
+    coordinator.says_times(3, words);
+    fs::write(cluster.path("ca.pem"), new.pem()).expect("a file can be written");
+    // Who starts now believes the new authority alone, and everyone must show a certificate of it.
+    nodes.remove(1).kill();
+    nodes.insert(1, cluster.node(2));
+    cluster.until_whole();
+    let before = lines(&follower);
+    cluster.until_it_commits("renewed=yes");
+    until("the stream of before goes on", || (lines(&follower) > before).then_some(()));
+    drop((coordinator, nodes));
+}
+
+#[test]
 fn a_process_with_a_foreign_certificate_is_not_let_in_and_nothing_is_spoken_in_the_clear() {
     let cluster = Cluster::tls();
     let mut nodes = cluster.nodes();
@@ -146,10 +198,8 @@ fn a_process_with_a_foreign_certificate_is_not_let_in_and_nothing_is_spoken_in_t
     cluster.until_it_commits("ready=yes");
     cluster.until_whole();
     nodes.remove(2).kill();
-    let mine = fs::read(cluster.path("ca.pem")).expect("it was made");
-    Authority::new().certify(cluster.dir.path(), "node-3");
-    let theirs = fs::read(cluster.path("ca.pem")).expect("it was made");
-    fs::write(cluster.path("ca.pem"), &mine).expect("a file can be written");
+    let theirs = Authority::new();
+    theirs.certify_only(cluster.dir.path(), "node-3");
     // It believes the others, but shows a certificate of somebody else.
     let impostor = cluster.node(3);
     nodes[0].says("a connection was refused: TLS");
@@ -158,10 +208,9 @@ fn a_process_with_a_foreign_certificate_is_not_let_in_and_nothing_is_spoken_in_t
     assert_eq!(voters_of(&groups, "node-3"), 0, "nobody talks to it: {groups:?}");
     impostor.kill();
 
-    fs::write(cluster.path("ca.pem"), &theirs).expect("a file can be written");
-    let stranger = cluster.run(&["head"]);
+    fs::write(cluster.path("theirs.pem"), theirs.pem()).expect("a file can be written");
+    let stranger = common::run(cluster.coppice(&["head"]).env("COPPICE_CA", cluster.path("theirs.pem")));
     assert_ne!(stranger.code, 0, "the client believes another authority");
-    fs::write(cluster.path("ca.pem"), &mine).expect("a file can be written");
     let plain = cluster.coppice(&["head"]).env_remove("COPPICE_CA").output().expect("the command can be run");
     assert_eq!(plain.status.code(), Some(2), "https without an authority");
     coordinator.says("this coordinator leads");

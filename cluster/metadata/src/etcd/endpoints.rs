@@ -1,46 +1,63 @@
 //! Calls to a cluster of etcd members: each within a time, on to the next member where one does not answer.
 //!
-//! There is one client for each member, made at its first use, so that nobody need wait for etcd to start. All calls that come
-//! through here can be made twice without harm.
+//! There is one client for each member, made at its first use, so that nobody need wait for etcd to start, and anew when there are other certificates:
+//! calls and watches that are under way then go on over the old one. All calls that come through here can be made twice without harm.
 
 use std::{
     future::Future,
     io,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use etcd_client::{Client, ConnectOptions, Error as EtcdError};
 use tokio::{
-    sync::OnceCell,
+    sync::Mutex,
     time::{Instant, sleep, timeout_at},
 };
 
+use super::{EtcdTls, EtcdTlsSource};
 use crate::{Error, LeaseId, Revision};
 
 /// Pause after every member was asked in vain.
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct Endpoints {
-    members: Vec<(String, OnceCell<Client>)>,
+    members: Vec<Member>,
     /// The member that answered last.
     current: AtomicUsize,
     connect: ConnectOptions,
+    tls: Option<EtcdTlsSource>,
     call_max: Duration,
     attempt_max: Duration,
 }
 
+struct Member {
+    url: String,
+    /// The client, and the certificates that it was made with.
+    client: Mutex<Option<(Option<Arc<EtcdTls>>, Client)>>,
+}
+
 impl Endpoints {
-    pub fn new(urls: Vec<String>, connect: ConnectOptions, call_max: Duration, attempt_max: Duration) -> Self {
+    pub fn new(
+        urls: Vec<String>,
+        connect: ConnectOptions,
+        tls: Option<EtcdTlsSource>,
+        call_max: Duration,
+        attempt_max: Duration,
+    ) -> Self {
         assert!(!urls.is_empty(), "options without an endpoint are refused");
         // With one member there is nobody else to ask meanwhile.
         let attempt_max = if urls.len() == 1 { call_max } else { attempt_max };
-        let members = urls.into_iter().map(|url| (url, OnceCell::new())).collect();
-        Self { members, current: AtomicUsize::new(0), connect, call_max, attempt_max }
+        let members = urls.into_iter().map(|url| Member { url, client: Mutex::default() }).collect();
+        Self { members, current: AtomicUsize::new(0), connect, tls, call_max, attempt_max }
     }
 
     pub fn urls(&self) -> impl Iterator<Item = &str> {
-        self.members.iter().map(|(url, _)| url.as_str())
+        self.members.iter().map(|member| member.url.as_str())
     }
 
     /// Makes a call, with the next member if one does not answer, until the time for a call is over.
@@ -62,7 +79,7 @@ impl Endpoints {
                 Ok(Err(error)) if is_unreachable(&error) => error,
                 Ok(answer) => return answer,
                 Err(_) => {
-                    let message = format!("etcd at {} did not answer in time", self.members[at].0);
+                    let message = format!("etcd at {} did not answer in time", self.members[at].url);
                     EtcdError::IoError(io::Error::new(io::ErrorKind::TimedOut, message))
                 }
             };
@@ -80,9 +97,21 @@ impl Endpoints {
     }
 
     async fn client(&self, at: usize) -> Result<Client, EtcdError> {
-        let (url, client) = &self.members[at];
-        let connect = || Client::connect([url], Some(self.connect.clone()));
-        client.get_or_try_init(connect).await.cloned()
+        let Member { url, client } = &self.members[at];
+        let tls = self.tls.as_ref().map(|source| source());
+        let mut client = client.lock().await;
+        if let Some((made_with, client)) = &*client
+            && made_with.as_ref().map(Arc::as_ptr) == tls.as_ref().map(Arc::as_ptr)
+        {
+            return Ok(client.clone());
+        }
+        let connect = match &tls {
+            Some(tls) => self.connect.clone().with_tls(tls.options()),
+            None => self.connect.clone(),
+        };
+        let made = Client::connect([url], Some(connect)).await?;
+        *client = Some((tls, made.clone()));
+        Ok(made)
     }
 }
 

@@ -55,7 +55,7 @@ pub struct EtcdOptions {
     /// The cluster.
     pub cluster: ClusterId,
     /// For `https` endpoints.
-    pub tls: Option<EtcdTls>,
+    pub tls: Option<EtcdTlsSource>,
     /// Name and password, where etcd asks for them.
     pub user: Option<(String, String)>,
     /// How long one call may take.
@@ -65,6 +65,9 @@ pub struct EtcdOptions {
     /// How long a campaign or a watch goes on trying while etcd does not answer.
     pub outage_max: Duration,
 }
+
+/// Gives what is in force now: connections are made anew when that is another than before.
+pub type EtcdTlsSource = Arc<dyn Fn() -> Arc<EtcdTls> + Send + Sync>;
 
 /// How etcd proves itself, and we to it. All is PEM.
 #[derive(Clone)]
@@ -115,17 +118,27 @@ impl EtcdOptions {
         if let Some((name, password)) = &self.user {
             connect = connect.with_user(name, password).with_auto_token_refresh(true);
         }
-        if let Some(tls) = &self.tls {
-            let mut options = TlsOptions::new().ca_certificate(Certificate::from_pem(&tls.ca));
-            if let Some((certificate, key)) = &tls.identity {
-                options = options.identity(Identity::from_pem(certificate, key));
-            }
-            if let Some(domain) = &tls.domain {
-                options = options.domain_name(domain);
-            }
-            connect = connect.with_tls(options);
-        }
         connect
+    }
+}
+
+impl EtcdTls {
+    /// These, and no others later.
+    #[must_use]
+    pub fn fixed(self) -> EtcdTlsSource {
+        let fixed = Arc::new(self);
+        Arc::new(move || Arc::clone(&fixed))
+    }
+
+    fn options(&self) -> TlsOptions {
+        let mut options = TlsOptions::new().ca_certificate(Certificate::from_pem(&self.ca));
+        if let Some((certificate, key)) = &self.identity {
+            options = options.identity(Identity::from_pem(certificate, key));
+        }
+        match &self.domain {
+            Some(domain) => options.domain_name(domain),
+            None => options,
+        }
     }
 }
 
@@ -182,7 +195,7 @@ impl EtcdStore {
         options.check()?;
         let connect = options.connect();
         let keys = Keys::new(&options.prefix, &options.cluster);
-        let endpoints = Endpoints::new(options.endpoints, connect, options.call_max, options.attempt_max);
+        let endpoints = Endpoints::new(options.endpoints, connect, options.tls, options.call_max, options.attempt_max);
         Ok(Self { inner: Arc::new(Inner { endpoints, keys, outage_max: options.outage_max }) })
     }
 }

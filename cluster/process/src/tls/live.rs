@@ -1,0 +1,126 @@
+//! What is made of files, and made anew when they change.
+//!
+//! Contents are compared, not times: files may be replaced by renaming, by links (as in Kubernetes' volumes), or one after the other. Until all of
+//! them together make a whole again, what was made of the last whole stays in force.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::sync::watch;
+
+use crate::Failure;
+
+/// How often the files are looked at.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// No such file is longer.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What was made of files, the newest. Clones are the same.
+pub struct Live<T> {
+    now: watch::Receiver<Arc<T>>,
+}
+
+impl<T> Clone for Live<T> {
+    fn clone(&self) -> Self {
+        Self { now: self.now.clone() }
+    }
+}
+
+impl<T> fmt::Debug for Live<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live").finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + Sync + 'static> Live<T> {
+    /// Makes a value of the contents of files, now and whenever they change. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or `make` fails for what it holds now.
+    pub fn keep(
+        paths: Vec<PathBuf>,
+        make: impl Fn(&[Vec<u8>]) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<Self, Failure> {
+        let (mut files, live) = Files::open(paths, make)?;
+        tokio::spawn(async move {
+            while !files.told.is_closed() {
+                tokio::time::sleep(LOOK_AGAIN).await;
+                let look = tokio::task::spawn_blocking(move || {
+                    files.look();
+                    files
+                });
+                // It fails only when the process ends.
+                let Ok(looked) = look.await else { return };
+                files = looked;
+            }
+        });
+        Ok(live)
+    }
+
+    /// What is in force now.
+    #[must_use]
+    pub fn now(&self) -> Arc<T> {
+        self.now.borrow().clone()
+    }
+}
+
+/// The files.
+pub(super) struct Files<T, M> {
+    paths: Vec<PathBuf>,
+    make: M,
+    /// What they held when they were last looked at, or what was wrong with them.
+    seen: Result<Vec<Vec<u8>>, Failure>,
+    told: watch::Sender<Arc<T>>,
+}
+
+impl<T, M: Fn(&[Vec<u8>]) -> Result<T, Failure>> Files<T, M> {
+    pub(super) fn open(paths: Vec<PathBuf>, make: M) -> Result<(Self, Live<T>), Failure> {
+        let contents = read(&paths)?;
+        let (told, now) = watch::channel(Arc::new(make(&contents)?));
+        Ok((Self { paths, make, seen: Ok(contents), told }, Live { now }))
+    }
+
+    /// Makes the value anew if the files have changed; the old one stays if they are no whole.
+    pub(super) fn look(&mut self) {
+        let contents = read(&self.paths);
+        if contents == self.seen {
+            return;
+        }
+        let files = self.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+        match contents.as_ref().map_err(ToString::to_string).and_then(|contents| {
+            let made = (self.make)(contents);
+            made.map_err(|failure| failure.to_string())
+        }) {
+            Ok(made) => {
+                self.told.send_replace(Arc::new(made));
+                tracing::info!(files, "the files have changed: the next connections use them");
+            }
+            Err(error) => {
+                tracing::warn!(
+                    files,
+                    error,
+                    "the files have changed, and can't be used: what they held before stays in force"
+                );
+            }
+        }
+        self.seen = contents;
+    }
+}
+
+fn read(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>, Failure> {
+    paths.iter().map(|path| read_one(path)).collect()
+}
+
+fn read_one(path: &Path) -> Result<Vec<u8>, Failure> {
+    let length = std::fs::metadata(path).map(|metadata| metadata.len());
+    if length.as_ref().is_ok_and(|length| *length > FILE_BYTES_MAX) {
+        return Err(Failure::usage(format!("{}: is longer than {FILE_BYTES_MAX} bytes", path.display())));
+    }
+    length.and_then(|_| std::fs::read(path)).map_err(|error| {
+        Failure::file(path, &error).hint("scripts/certificates.sh makes certificates; docs/OPERATIONS.md says which.")
+    })
+}
