@@ -9,7 +9,7 @@ use coppice_client::{
 };
 use coppice_env::{Rng, SimRng};
 use coppice_proto::v1;
-use coppice_types::{GroupId, Params, ShardId, Version};
+use coppice_types::{GroupId, Params, Reason, ShardId, Version};
 use tokio::time::timeout;
 
 mod common;
@@ -78,6 +78,35 @@ async fn a_sound_ledger_passes_whatever_was_done_to_it() {
     let again = audit(&world, "a", 80).await;
     assert_eq!((again.difference, again.to, again.compared), (None, Version(90), 11));
     assert_eq!(again.records, report.records);
+    // The state before is read at its own version: where that is pruned, an audit from there on can't be.
+    let first = audit(&world, "a", 41).await;
+    assert_eq!((first.difference, first.compared, first.records), (None, 50, report.records));
+    let pruned = Audit { key: world.key().verifier().clone(), from: Version(40), to: None };
+    let error = client(&world, "a").audit(&pruned, |_| {}).await.expect_err("version 39 is pruned");
+    assert!(
+        error.reason() == Some(Reason::Pruned) && error.to_string().contains("begin later, or at genesis"),
+        "{error}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_to_begin_with_is_read_in_parts_and_is_the_same_forest() {
+    let world = World::of(1, &[b"m".to_vec()], Params { capacity: 64, ..params() }).await;
+    let mut running = world.leader().await;
+    // More records than one part has, some of them superseded and some deleted, in several trees; the second shard is empty.
+    for round in 0..4 {
+        let key = |item: u32| format!("k{:04}", item * 7 % 1500);
+        let operations = (round * 300..round * 300 + 450).map(|item| match item % 9 {
+            0 => delete(&key(item)),
+            _ => put(&key(item), &format!("{round}-{item}")),
+        });
+        running.client.commit(commit(operations.collect(), Vec::new())).await.expect("it commits");
+    }
+    running.client.commit(commit(vec![put("k0001", "last")], Vec::new())).await.expect("it commits");
+    let (whole, last) = (audit(&world, "a", 0).await, audit(&world, "a", 5).await);
+    assert_eq!((whole.difference, last.difference), (None, None));
+    assert_eq!((whole.to, last.to, last.compared), (Version(5), Version(5), 1));
+    assert!(whole.records > 1000 && last.records == whole.records, "{} and {}", whole.records, last.records);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,6 +166,10 @@ async fn a_shard_that_lies_with_all_its_replicas_is_found_at_its_version() {
     );
     assert!(difference.what.contains("its batches give"), "{}", difference.what);
     assert_eq!(report.compared, version - 1, "all before are right");
+    let from = audit(&world, "a", version - 3).await;
+    assert_eq!((from.difference.as_ref(), from.compared), (Some(&difference), 3), "it is the same from a version on");
+    let after = audit(&world, "a", version + 1).await;
+    assert_eq!((after.difference, after.compared), (None, 40 - version), "what was wrong before is not looked at");
     // A reader of that version is told nothing wrong: its proofs hold. Only the auditor knows.
     let read = v1::ReadOptions { at: Some(at(0, version)), ..v1::ReadOptions::default() };
     running.client.get(v1::GetRequest { key: "a1".into(), read: Some(read) }).await.expect("it is answered");

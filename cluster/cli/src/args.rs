@@ -362,7 +362,7 @@ pub struct Audit {
     /// The ledger's public key, or `@` and a file that holds it [default: that of --trust].
     #[arg(long, value_name = "PUBKEY")]
     pub key: Option<String>,
-    /// The first version whose state root is compared; those below are replayed only [default: genesis].
+    /// The first version that is replayed: the state of the one before is trusted, and read with its proofs [default: genesis].
     #[arg(long, value_name = "VERSION", value_parser = parse_from)]
     pub from: Option<u64>,
     /// The last version [default: head].

@@ -4,8 +4,11 @@
 //! signed checkpoint. That each state root follows from the batches is then computed here, by the public rules, from operation
 //! lists whose hashes the headers commit to. Of the first version where anything differs, the report says what and in which
 //! shard. Memory holds the newest state without values, and some 200 bytes for each version.
+//!
+//! It begins with the empty state of genesis, or with the state of a version that is trusted, which is read with its proofs.
 
 mod book;
+mod start;
 mod state;
 
 use coppice_proto::v1;
@@ -25,7 +28,8 @@ const RESUMES_MAX: u32 = 5;
 pub struct Audit {
     /// The ledger's public key.
     pub key: VerifierKey,
-    /// The first version whose state root is compared; those below are replayed only.
+    /// The first version that is replayed. The state of the one before is trusted, as far as its header has its root; 0 and 1 begin with the
+    /// empty state of genesis.
     pub from: Version,
     /// The last version; head if there is none.
     pub to: Option<Version>,
@@ -82,8 +86,8 @@ impl Client {
     /// Audits the ledger up to its newest checkpoint.
     ///
     /// # Errors
-    /// If the ledger keeps no journals, its headers are not those of a signed checkpoint, or it does not answer. What differs is in
-    /// the report and no error.
+    /// If the ledger keeps no journals, its headers are not those of a signed checkpoint, the state to begin with is pruned, or it does not
+    /// answer. What differs is in the report and no error.
     pub async fn audit(&self, audit: &Audit, progress: impl FnMut(Progress)) -> Result<Report, Error> {
         let answer = self.checkpoint(0).await?;
         let checkpoint = Checkpoint::open(&answer.checkpoint, &audit.key)
@@ -101,8 +105,14 @@ impl Client {
             let message = format!("version {version} is above head {head} of the checkpoint");
             return Err(Error::Refused { reason: Some(Reason::NotYet), kind: Reason::NotYet.kind(), message });
         }
-        let (state, from) = (State::new(&book), audit.from);
-        let mut replay = Replay { client: self, book: &book, state, from, to, report, progress };
+        let before = Version(audit.from.0.saturating_sub(1));
+        let state = if before == Version(0) {
+            State::new(&book)
+        } else {
+            start::fetch(self, &book, before, &audit.key).await?
+        };
+        let report = Report { to: before, ..report };
+        let mut replay = Replay { client: self, book: &book, state, to, report, progress };
         let done = replay.run().await;
         let Replay { state, mut report, .. } = replay;
         report.records = state.records();
@@ -159,8 +169,7 @@ struct Replay<'a, P> {
     client: &'a Client,
     book: &'a Book,
     state: State,
-    /// The first and the last version whose state roots are compared.
-    from: Version,
+    /// The last version.
     to: Version,
     report: Report,
     progress: P,
@@ -202,10 +211,8 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
                 Err(error) => return Err(error.into()),
             };
             if let Some(version) = self.state.take(self.book, message)? {
-                if version >= self.from {
-                    self.state.compare(self.book.line(version))?;
-                    self.report.compared += 1;
-                }
+                self.state.compare(self.book.line(version))?;
+                self.report.compared += 1;
                 self.report.to = version;
                 (self.progress)(Progress { version, to: self.to });
             }

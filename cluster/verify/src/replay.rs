@@ -4,6 +4,7 @@
 //! [`crate::rules`]: an oracle for tests. It keeps everything in memory and hashes a whole forest for each digest. [`LiveForest`] does the
 //! same for the newest state at the cost of what changes, and is the core of an audit.
 
+mod gather;
 mod ledger;
 mod live;
 mod prove;
@@ -15,6 +16,7 @@ use core::fmt;
 use coppice_types::{Digest, Params, Stamp};
 
 pub use self::{
+    gather::Gathered,
     ledger::{Commit, Ledger, Version},
     live::LiveForest,
     prove::part,
@@ -25,7 +27,7 @@ use crate::{
     rules::{self, Filter},
 };
 
-/// Why a Prepare does not follow on a state.
+/// Why a Prepare does not follow on a state, or parts of trees give no state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The inputs of a merge are not two or more neighbouring frozen trees.
@@ -37,12 +39,15 @@ pub enum Error {
         /// What the rules give.
         computed: Digest,
     },
+    /// Parts of trees that are not of one forest, or not all of it: what is wrong.
+    Parts(&'static str),
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Inputs => f.write_str("the merged trees are not neighbouring frozen trees"),
+            Self::Parts(what) => write!(f, "the parts of the trees are not those of one whole forest: {what}"),
             Self::Output { recorded, computed } => write!(f, "a merge gives {computed}, recorded is {recorded}"),
         }
     }

@@ -56,6 +56,7 @@ fn to_json(report: &Report, from: Version) -> Value {
     json!({
         "sound": report.difference.is_none(),
         "from": from.0,
+        "trusted": (from.0 > 1).then(|| from.0 - 1),
         "to": report.to.0,
         "compared": report.compared,
         "records": report.records,
@@ -73,11 +74,12 @@ fn to_text(report: &Report, from: Version) -> String {
     let under = format!("under the checkpoint of {} at {} entries", checkpoint.origin, checkpoint.size);
     match difference {
         None if from.0 > 1 => format!(
-            "sound: {compared} state roots, from version {from} to {to}, follow from the batches\n  \
-             {records} records replayed, {under}"
+            "sound: {compared} state roots, from version {from} to {to}, follow from the batches and from the state of version {}\n  \
+             {records} records in the end, {under}",
+            from.0 - 1
         ),
         None => format!(
-            "sound: all {compared} state roots up to version {to} follow from the batches\n  {records} records replayed, {under}"
+            "sound: all {compared} state roots up to version {to} follow from the batches\n  {records} records in the end, {under}"
         ),
         Some(Difference { stamp, shard, what }) => {
             let shard = shard.map_or_else(String::new, |shard| format!(", shard {shard}"));

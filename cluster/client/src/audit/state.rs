@@ -15,6 +15,7 @@ use coppice_verify::{
 use super::{
     Difference, Stop,
     book::{Book, Line},
+    start::Forests,
 };
 use crate::Error;
 
@@ -59,6 +60,16 @@ impl State {
         };
         let order = shards.iter().map(|shard| shard.id).collect();
         Self { shards: shards.iter().map(state).collect(), order, pending: None }
+    }
+
+    /// The state of these forests; none if they are not those of all shards.
+    pub fn at(book: &Book, mut forests: Forests) -> Option<Self> {
+        let mut state = Self::new(book);
+        for (id, shard) in &mut state.shards {
+            let (version, forest) = forests.remove(id)?;
+            (shard.version, shard.digest, shard.forest) = (version, forest.digest(), forest);
+        }
+        forests.is_empty().then_some(state)
     }
 
     /// Records in all trees.

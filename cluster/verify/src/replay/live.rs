@@ -3,12 +3,15 @@
 //! Hashes of untouched nodes are kept; frozen trees are their records, filter and digest. A test holds it against the model,
 //! digest by digest.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 use core::{mem, ops::Range};
 
 use coppice_types::{Digest, Params, Stamp};
 
-use super::{Change, Error, Record, Tree};
+use super::{
+    Change, Error, Record, Tree,
+    gather::{Gathered, GatheredNode, GatheredTree},
+};
 use crate::{
     hash::{self, RecordBody},
     rules::{self, Filter},
@@ -57,6 +60,14 @@ impl LiveForest {
         Self { params: params.clone(), active: LiveTree::empty(), frozen: Vec::new() }
     }
 
+    /// The state of trees that have come whole; `gathered` has the youngest first.
+    pub(super) fn of(params: &Params, gathered: Gathered) -> Result<Self, Error> {
+        let mut trees = gathered.trees.into_iter().map(LiveTree::of).collect::<Result<Vec<_>, _>>()?.into_iter();
+        let active = trees.next().ok_or(Error::Parts("none"))?;
+        let frozen = trees.map(|tree| FrozenTree::of(params, tree)).collect();
+        Ok(Self { params: params.clone(), active, frozen })
+    }
+
     /// The shard digest.
     #[must_use]
     pub fn digest(&self) -> Digest {
@@ -99,10 +110,7 @@ impl LiveForest {
 
     fn freeze(&mut self) {
         let active = mem::replace(&mut self.active, LiveTree::empty());
-        let digest = active.digest();
-        let mut records = Vec::new();
-        active.root.collect(&mut records);
-        self.frozen.insert(0, FrozenTree { digest, filter: filter_of(&self.params, &records), records });
+        self.frozen.insert(0, FrozenTree::of(&self.params, active));
     }
 
     fn change(&self, key: &[u8], stamp: Stamp, body: RecordBody) -> Option<Change> {
@@ -148,6 +156,13 @@ fn filter_of(params: &Params, records: &[Record]) -> Filter {
 }
 
 impl FrozenTree {
+    fn of(params: &Params, tree: LiveTree) -> Self {
+        let digest = tree.digest();
+        let mut records = Vec::new();
+        tree.root.collect(&mut records);
+        Self { digest, filter: filter_of(params, &records), records }
+    }
+
     fn find(&self, key: &[u8]) -> Option<&Record> {
         let at = self.records.binary_search_by(|record| record.key.as_slice().cmp(key)).ok()?;
         self.records.get(at)
@@ -157,6 +172,15 @@ impl FrozenTree {
 impl LiveTree {
     fn empty() -> Self {
         Self { root: Node::leaf(Vec::new()), entries: 0 }
+    }
+
+    fn of(GatheredTree { level, entries, root }: GatheredTree) -> Result<Self, Error> {
+        if entries == 0 {
+            // Of an empty tree a proof shows nothing but its hash.
+            return Ok(Self::empty());
+        }
+        let root = Node::of(level, root.ok_or(Error::Parts("without a root"))?)?;
+        Ok(Self { root, entries })
     }
 
     fn digest(&self) -> Digest {
@@ -186,6 +210,37 @@ impl LiveTree {
 }
 
 impl Node {
+    fn of(level: u8, GatheredNode { count, records, children }: GatheredNode) -> Result<Self, Error> {
+        let missing = Err(Error::Parts("without some entries of a node"));
+        // Indices ascend and are below the count.
+        let whole =
+            |found: usize, last: Option<&u16>| found == usize::from(count) && last.is_none_or(|last| *last < count);
+        let Some(below) = level.checked_sub(1) else {
+            if !whole(records.len(), records.last_key_value().map(|(index, _)| index)) {
+                return missing;
+            }
+            let hashed = |record: Record| {
+                let hash = hash::record_hash(&record.key, record.stamp, &record.body);
+                (record, hash)
+            };
+            return Ok(Self::leaf(records.into_values().map(hashed).collect()));
+        };
+        if count == 0 || !whole(children.len(), children.last_key_value().map(|(index, _)| index)) {
+            return missing;
+        }
+        let child = |(separator, child): (Vec<u8>, Option<Box<GatheredNode>>)| {
+            let child = child.ok_or(Error::Parts("without a child of a node"))?;
+            Ok((separator, Self::of(below, *child)?))
+        };
+        Ok(Self::parent(level, children.into_values().map(child).collect::<Result<_, _>>()?))
+    }
+
+    fn parent(level: u8, entries: Vec<(Vec<u8>, Node)>) -> Self {
+        let hashes: Vec<Digest> =
+            entries.iter().map(|(separator, child)| hash::entry_hash(separator, &child.hash)).collect();
+        Self { hash: hash::inner_node_hash(level, &hashes), kind: Kind::Inner(level, entries) }
+    }
+
     fn leaf(records: Vec<(Record, Digest)>) -> Self {
         let hashes: Vec<Digest> = records.iter().map(|(_, hash)| *hash).collect();
         Self { hash: hash::leaf_node_hash(&hashes), kind: Kind::Leaf(records) }
@@ -195,12 +250,7 @@ impl Node {
     fn inner(params: &Params, level: u8, entries: Vec<(Vec<u8>, Node)>) -> Vec<Self> {
         let weights: Vec<u32> =
             entries.iter().map(|(separator, _)| rules::entry_weight(params, separator.len())).collect();
-        let make = |entries: Vec<(Vec<u8>, Node)>| {
-            let hashes: Vec<Digest> =
-                entries.iter().map(|(separator, child)| hash::entry_hash(separator, &child.hash)).collect();
-            Self { hash: hash::inner_node_hash(level, &hashes), kind: Kind::Inner(level, entries) }
-        };
-        cut(entries, rules::split(params, &weights)).into_iter().map(make).collect()
+        cut(entries, rules::split(params, &weights)).into_iter().map(|entries| Self::parent(level, entries)).collect()
     }
 
     fn level(&self) -> u8 {

@@ -1,0 +1,101 @@
+//! The state of a version that is trusted, from which an audit goes on.
+//!
+//! It is read in proven ranges. Their proofs show all trees of every shard, and what these come to must be the state root in the header of that
+//! version; so nobody is believed but the header.
+
+use std::collections::BTreeMap;
+
+use coppice_proto::v1;
+use coppice_types::{ErrorKind, Reason, ShardId, Version};
+use coppice_verify::{
+    check,
+    note::VerifierKey,
+    proof::{Proof, ProofFile, QueryProof},
+    replay::{Gathered, LiveForest},
+};
+
+use super::{RESUMES_MAX, book::Book, may_resume, state::State};
+use crate::{Client, Error};
+
+/// Most records of one range; fewer where their values are large.
+const RECORDS_MAX: u32 = 512;
+
+/// Reads the state at a version of the book.
+pub async fn fetch(client: &Client, book: &Book, at: Version, key: &VerifierKey) -> Result<State, Error> {
+    let mut reader = Reader { client, book, at, key, parts: BTreeMap::new() };
+    let mut limit = RECORDS_MAX;
+    let mut low = Some(Vec::new());
+    let mut resumes = 0;
+    while let Some(from) = &low {
+        match reader.read(from, limit).await {
+            Ok(next) => (low, resumes) = (next, 0),
+            Err(error) if error.kind() == ErrorKind::Exhausted && limit > 1 => limit /= 2,
+            Err(error) if resumes < RESUMES_MAX && may_resume(&error) && error.reason() != Some(Reason::Pruned) => {
+                resumes += 1;
+            }
+            Err(error) => return Err(told(error, at)),
+        }
+    }
+    let mut forests = BTreeMap::new();
+    for (shard, (version, gathered)) in reader.parts {
+        let forest = gathered.forest(&book.params).map_err(|_| Error::Malformed("proofs that leave something out"))?;
+        forests.insert(shard, (version, forest));
+    }
+    let state = State::at(book, forests).ok_or(Error::Malformed("proofs that leave a shard out"))?;
+    match state.compare(book.line(at)) {
+        Ok(()) => Ok(state),
+        Err(_) => Err(Error::Untrusted("the proven state is not the one whose root the header has")),
+    }
+}
+
+/// What to do where the version can't be read any more.
+fn told(error: Error, at: Version) -> Error {
+    match error {
+        Error::Refused { reason: Some(Reason::Pruned), kind, message } => {
+            let message = format!(
+                "the audit would begin with the state of version {at}, which is pruned: begin later, or at genesis, whose batches are kept ({message})"
+            );
+            Error::Refused { reason: Some(Reason::Pruned), kind, message }
+        }
+        error => error,
+    }
+}
+
+struct Reader<'a> {
+    client: &'a Client,
+    book: &'a Book,
+    at: Version,
+    key: &'a VerifierKey,
+    /// The version of each shard, and what has come of its trees.
+    parts: BTreeMap<ShardId, (Version, Gathered)>,
+}
+
+impl Reader<'_> {
+    /// Reads a range; gives where the next one begins, if there is one.
+    async fn read(&mut self, low: &[u8], limit: u32) -> Result<Option<Vec<u8>>, Error> {
+        let line = self.book.line(self.at);
+        let at = Some(v1::Stamp { epoch: line.stamp.epoch.0, version: line.stamp.version.0 });
+        let read = Some(v1::ReadOptions { at, want_proof: true, ..v1::ReadOptions::default() });
+        let request = v1::RangeRequest { low: low.to_vec().into(), high: None, limit, read };
+        let (records, end) = self.client.range_all(request).await?;
+        let verified = check::verify(&end.proof, self.key, None)?;
+        if verified.header().is_none_or(|header| header.hash() != line.hash) {
+            return Err(Error::Untrusted("versions were rolled back since the audit began: audit again"));
+        }
+        let file = ProofFile::decode(&end.proof).map_err(|_| Error::Malformed("proof"))?;
+        let Proof::Query(QueryProof { shards, .. }) = file.proof else { return Err(Error::Malformed("proof")) };
+        for shard in &shards {
+            let (_, gathered) = self.parts.entry(shard.shard).or_insert_with(|| (shard.version, Gathered::default()));
+            gathered.take(&shard.trees).map_err(|_| Error::Malformed("proofs of one state that do not fit"))?;
+        }
+        match records.last() {
+            // The smallest key above it.
+            Some(last) if end.more => Ok(Some([&last.key[..], &[0]].concat())),
+            None if end.more => Err(Error::Malformed("a range without records that goes on")),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Forests by shard, with the versions at which they stand.
+pub type Forests = BTreeMap<ShardId, (Version, LiveForest)>;

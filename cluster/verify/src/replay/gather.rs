@@ -1,0 +1,87 @@
+//! The trees of a shard, gathered from proofs of ranges that together are all of it: where a replay may begin.
+//!
+//! A proof of a range shows every record in it, those that are superseded or deleted included, in the nodes in which they are. So the parts of all
+//! ranges, laid over each other, are the trees themselves; and they are the right ones if they have the digest that is signed.
+
+use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
+
+use coppice_types::Params;
+
+use super::{Error, LiveForest, Record};
+use crate::proof::{Entry, NodePart, Subtree, TreeList};
+
+/// Parts of a shard's trees, youngest first.
+#[derive(Debug, Default)]
+pub struct Gathered {
+    pub(super) trees: Vec<GatheredTree>,
+}
+
+#[derive(Debug)]
+pub(super) struct GatheredTree {
+    pub level: u8,
+    pub entries: u64,
+    pub root: Option<GatheredNode>,
+}
+
+/// A node, as far as it has come.
+#[derive(Debug)]
+pub(super) struct GatheredNode {
+    pub count: u16,
+    /// In a leaf.
+    pub records: BTreeMap<u16, Record>,
+    /// In an inner node, under their separators.
+    pub children: BTreeMap<u16, (Vec<u8>, Option<Box<GatheredNode>>)>,
+}
+
+impl Gathered {
+    /// Lays a part over what is there.
+    ///
+    /// # Errors
+    /// If it is of other trees.
+    pub fn take(&mut self, part: &TreeList<'_>) -> Result<(), Error> {
+        if self.trees.is_empty() {
+            let tree =
+                |tree: &crate::proof::Tree<'_>| GatheredTree { level: tree.level, entries: tree.entries, root: None };
+            self.trees = part.trees.iter().map(tree).collect();
+        }
+        let same = |(known, tree): (&GatheredTree, &crate::proof::Tree<'_>)| {
+            (known.level, known.entries) == (tree.level, tree.entries)
+        };
+        if self.trees.len() != part.trees.len() || !self.trees.iter().zip(&part.trees).all(same) {
+            return Err(Error::Parts("of other trees"));
+        }
+        for (known, tree) in self.trees.iter_mut().zip(&part.trees) {
+            known.root = join(known.root.take(), &tree.root)?;
+        }
+        Ok(())
+    }
+
+    /// The forest, once every part has come. Its digest tells whether it is the right one.
+    ///
+    /// # Errors
+    /// If something is missing.
+    pub fn forest(self, params: &Params) -> Result<LiveForest, Error> {
+        LiveForest::of(params, self)
+    }
+}
+
+fn join(known: Option<GatheredNode>, part: &Subtree<'_>) -> Result<Option<GatheredNode>, Error> {
+    let Subtree::Expanded(NodePart { count, entries, .. }) = part else { return Ok(known) };
+    let mut node = known.unwrap_or(GatheredNode { count: *count, records: BTreeMap::new(), children: BTreeMap::new() });
+    if node.count != *count {
+        return Err(Error::Parts("of another node"));
+    }
+    for (index, entry) in entries {
+        match entry {
+            Entry::Record { key, stamp, body } => {
+                node.records.insert(*index, Record { key: key.to_vec(), stamp: *stamp, body: *body });
+            }
+            Entry::Child { separator, child } => {
+                let known = node.children.remove(index).and_then(|(_, known)| known);
+                let joined = join(known.map(|known| *known), child)?;
+                node.children.insert(*index, (separator.to_vec(), joined.map(Box::new)));
+            }
+        }
+    }
+    Ok(Some(node))
+}
