@@ -38,10 +38,7 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_stream::Stream;
-use tonic::{
-    service::Routes,
-    transport::{Server, server::Connected},
-};
+use tonic::{service::Routes, transport::server::Connected};
 
 pub use error::Error;
 pub use exec::{
@@ -56,12 +53,6 @@ use exec::{Command, context::Context, links::Links, root::Root};
 
 /// How much larger than the largest message the transport's limit is.
 const MESSAGE_SLACK_BYTES: usize = 1 << 20;
-/// Calls in progress on one connection; more are refused at once.
-const CALLS_PER_CONNECTION_MAX: u32 = 1024;
-/// HTTP/2 flow control windows, so that one large batch does not wait for several round trips.
-const WINDOW_BYTES: u32 = 2 << 20;
-/// How often an open connection is probed.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// How long open calls may take to end when the service stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -162,18 +153,10 @@ impl Service {
         let stop = self.stop.clone();
         let (routes, _tasks, resigned) = self.start().await?;
         let (begin, begun) = oneshot::channel();
-        let server = Server::builder()
-            .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
-            .concurrency_limit_per_connection(CALLS_PER_CONNECTION_MAX as usize)
-            .load_shed(true)
-            .initial_stream_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(2 * WINDOW_BYTES)
-            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-            .add_routes(routes)
-            .serve_with_incoming_shutdown(incoming, async {
-                // A dropped sender is a service that is dropped.
-                let _ = begun.await;
-            });
+        let server = coppice_process::net::server().add_routes(routes).serve_with_incoming_shutdown(incoming, async {
+            // A dropped sender is a service that is dropped.
+            let _ = begun.await;
+        });
         let stopped = async {
             let mut told = stop.subscribe();
             tokio::select! {

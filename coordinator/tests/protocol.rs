@@ -515,6 +515,40 @@ async fn stages_are_finalized_on_head_and_lost_by_any_other_commit() {
     assert_eq!(reason(&client.discard(request).await.expect_err("it is gone")), Reason::StageLost);
 }
 
+/// A forest that stages have made full becomes smaller when they are finalized, and what finalizes them waits for nobody who stages on top.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stage_on_a_full_stage_is_refused_at_once_and_taken_when_those_below_are_final() {
+    let mut world = World::of(1, &[], Params { capacity: 8, tree_limit: 4, ..Params::default() }).await;
+    // Whoever waited for a merge would do so for longer than this test.
+    world.limits.prepare_timeout = 4 * common::LIMIT;
+    world.limits.stages_max = 64;
+    let mut client = world.leader().await.client;
+    let mut staged: Vec<bytes::Bytes> = Vec::new();
+    let refused = loop {
+        let keys = [0, 1, 2, 3, 4, 5, 6, 7].map(|item| put(&format!("{}-{item}", staged.len()), "staged"));
+        let parent_stage_id = staged.last().cloned().unwrap_or_default();
+        let request = v1::StageRequest { batch: commit(keys.to_vec(), Vec::new()).batch, parent_stage_id };
+        let answer = tokio::time::timeout(common::LIMIT, client.stage(request.clone()));
+        match answer.await.expect("it does not wait for a merge") {
+            Ok(answer) => staged.push(answer.into_inner().stage_id),
+            Err(error) => {
+                assert_eq!(reason(&error), Reason::ResourceExhausted, "{error:?}");
+                assert!(error.message().contains("finalize the stages below"), "{error:?}");
+                break request;
+            }
+        }
+    };
+    assert!((2..60).contains(&staged.len()), "the trees have a limit: {}", staged.len());
+    for stage_id in &staged {
+        let finalize = v1::FinalizeRequest { stage_id: stage_id.clone(), want_receipt: false };
+        client.finalize(finalize).await.expect("nothing holds it up");
+    }
+    // On head it waits for the merges that are built now.
+    let request = v1::StageRequest { parent_stage_id: bytes::Bytes::new(), ..refused };
+    let answer = tokio::time::timeout(common::LIMIT, client.stage(request)).await.expect("merges are built");
+    answer.expect("there is room again");
+}
+
 /// PROTOCOL 5.6: a `TakeOver` drops stages, and a session that another coordinator opened is known here.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_term_drops_stages_and_any_coordinator_opens_sessions() {

@@ -29,8 +29,6 @@ pub const STAGED_MAX: usize = 256;
 pub const ABORTED_MAX: usize = 128;
 /// Entries whose digests are compared at a time.
 pub const AGREEMENTS_MAX: usize = 1024;
-/// Calls in progress on one connection.
-pub const CALLS_PER_CONNECTION_MAX: u32 = 512;
 /// Messages of a stream that are made before the caller takes them.
 pub const STREAM_QUEUE_MAX: usize = 4;
 /// Bytes of records in one message of a scan.

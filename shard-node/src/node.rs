@@ -16,16 +16,13 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::oneshot,
 };
-use tonic::{
-    service::Routes,
-    transport::{Server, server::Connected},
-};
+use tonic::{service::Routes, transport::server::Connected};
 
 use crate::{
     Error,
     home::{self, Identity},
     hosted::{Hosted, Replica},
-    limits::{CALLS_PER_CONNECTION_MAX, KEEPALIVE_INTERVAL, PEER_MESSAGE_EXTRA_BYTES, WINDOW_BYTES},
+    limits::PEER_MESSAGE_EXTRA_BYTES,
     net::Connector,
     replica::{self, Bootstrap, Config, Tuning, Work},
     service::{NodeService, PeerService, RootService, ShardService},
@@ -173,12 +170,7 @@ where
     IO::ConnectInfo: Clone + Send + Sync + 'static,
     E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
 {
-    let router = Server::builder()
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(2 * WINDOW_BYTES)
-        .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .add_routes(routes);
+    let router = coppice_process::net::server().add_routes(routes);
     let shutdown = async {
         // Also ends when the handle is gone.
         let _ = ended.await;
@@ -326,5 +318,79 @@ fn start(hosted: &Arc<Hosted>, options: ReplicaOptions) -> Result<(Replica, Work
             let (replica, work) = replica::start(Config { identity, bootstrap, machine, hosted })?;
             Ok((Replica::Shard(replica), work))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_process::net::CALLS_PER_CONNECTION_MAX;
+    use coppice_types::Reason;
+    use tokio::sync::{Semaphore, mpsc};
+    use tonic::{Request, Response, Status};
+
+    use super::*;
+    use crate::DuplexNet;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// Answers nothing before it is let go, and says when a call has come.
+    struct Slow {
+        came: mpsc::Sender<()>,
+        go: Arc<Semaphore>,
+    }
+
+    #[tonic::async_trait]
+    impl v1::node_server::Node for Slow {
+        async fn node_status(
+            &self,
+            _request: Request<v1::NodeStatusRequest>,
+        ) -> Result<Response<v1::NodeStatusResponse>, Status> {
+            self.came.send(()).await.map_err(|_| Status::internal("the test is over"))?;
+            let _go = self.go.acquire().await.map_err(|_| Status::internal("the test is over"))?;
+            Ok(Response::new(v1::NodeStatusResponse::default()))
+        }
+
+        async fn leads(&self, _request: Request<v1::LeadsRequest>) -> Result<Response<v1::LeadsResponse>, Status> {
+            Ok(Response::new(v1::LeadsResponse::default()))
+        }
+
+        async fn change_member(
+            &self,
+            _request: Request<v1::ChangeMemberRequest>,
+        ) -> Result<Response<v1::ChangeMemberResponse>, Status> {
+            Ok(Response::new(v1::ChangeMemberResponse::default()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_with_as_many_calls_as_it_may_have_is_refused_more_at_once_and_no_other() {
+        let (came, mut coming) = mpsc::channel(1);
+        let go = Arc::new(Semaphore::new(0));
+        let routes = Routes::new(NodeServer::new(Slow { came, go: Arc::clone(&go) }));
+        let net = DuplexNet::new();
+        let (end, ended) = oneshot::channel();
+        let server = tokio::spawn(serve(routes, net.listen("node"), ended));
+        let client = || v1::node_client::NodeClient::new(net.connector("client").channel("node"));
+        let busy = client();
+        let call = || {
+            let mut busy = busy.clone();
+            tokio::spawn(async move { busy.node_status(v1::NodeStatusRequest {}).await })
+        };
+        let calls: Vec<_> = (0..CALLS_PER_CONNECTION_MAX).map(|_| call()).collect();
+        for _ in 0..CALLS_PER_CONNECTION_MAX {
+            tokio::time::timeout(LIMIT, coming.recv()).await.expect("each call comes").expect("the server lives");
+        }
+        let refused = tokio::time::timeout(LIMIT, call()).await.expect("it does not wait").expect("it does not panic");
+        let refused = refused.expect_err("there is no room for it");
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused:?}");
+        assert_eq!(coppice_proto::status::kind(&refused), Reason::ResourceExhausted.kind());
+        let other = client().leads(v1::LeadsRequest { group: 0 });
+        tokio::time::timeout(LIMIT, other).await.expect("it does not wait").expect("another connection has room");
+        go.add_permits(CALLS_PER_CONNECTION_MAX as usize);
+        for call in calls {
+            call.await.expect("it does not panic").expect("what was let in is answered");
+        }
+        drop((end, busy));
+        server.abort();
     }
 }

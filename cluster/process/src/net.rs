@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_rustls::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint, Uri, server::Connected};
+use tonic::transport::{Channel, Endpoint, Server, Uri, server::Connected};
 use tower::ServiceExt;
 
 use crate::{
@@ -45,6 +45,10 @@ const WINDOW_BYTES: u32 = 2 << 20;
 const HANDSHAKES_MAX: usize = 128;
 /// Connections that wait to be served.
 const ACCEPTED_MAX: usize = 64;
+/// Calls of one connection that are worked on at a time; more are refused at once (`RESOURCE_EXHAUSTED`).
+pub const CALLS_PER_CONNECTION_MAX: u32 = 1024;
+/// Streams that one connection may have open: those calls, answers that are still being taken, and calls that are about to be refused.
+const STREAMS_PER_CONNECTION_MAX: u32 = 2 * CALLS_PER_CONNECTION_MAX;
 /// Pause after the system could not accept a connection, for instance for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -150,6 +154,18 @@ pub fn check_address(address: &str) -> Result<(), String> {
         Some(port) if port > 0 => Ok(()),
         _ => Err(format!("{address:?} is not HOST:PORT")),
     }
+}
+
+/// A gRPC server with the bounds that all processes have.
+#[must_use]
+pub fn server() -> Server {
+    Server::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        .concurrency_limit_per_connection(CALLS_PER_CONNECTION_MAX as usize)
+        .load_shed(true)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(2 * WINDOW_BYTES)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
 }
 
 /// Listens on an address.

@@ -135,7 +135,6 @@ impl Sequencer {
             Some(Verdict::Taken) => {}
             Some(Verdict::Refused(refusal)) => return Ok(Err(self.checked(refusal).await)),
             _ if !full.is_empty() => {
-                // A merge is built of a state that stands, and the stage below holds an older one.
                 let staged = full.iter().any(|shard| base.shapes.contains_key(shard));
                 let way = if staged { "finalize the stages below and stage again" } else { "try again later" };
                 let message = format!("tree_limit is {}, and no merge is built yet: {way}", self.params.tree_limit);
@@ -194,6 +193,10 @@ impl Sequencer {
     }
 
     /// Waits a while for merges of forests on head that a write would make too large; gives those that stay so.
+    ///
+    /// A forest that a stage has made full is not waited for. Shards build merges of the trees of decided states only, so what it lacks comes
+    /// with the finalization of the stages below, and that has to pass here, too: to wait would hold up the very thing that is waited for.
+    /// Whoever stages is told so at once.
     async fn wait_for_merges(&mut self, request: &Request, base: &Base) -> Result<BTreeSet<ShardId>, Exit> {
         let deadline = Instant::now() + self.context.limits.prepare_timeout;
         loop {
