@@ -1,14 +1,18 @@
 //! The real file system below one directory.
 
 use std::fs;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::io::{Errno, pwritev};
 
 use crate::storage::{File, OpenMode, Storage, parts};
+
+/// Most parts of one system call; the kernel takes 1024.
+const IO_PARTS_MAX: usize = 512;
 
 /// A directory of the real file system.
 #[derive(Clone, Debug)]
@@ -139,6 +143,43 @@ impl File for DiskFile {
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         name(self.file.write_all_at(bytes, offset), &self.path)
+    }
+
+    fn write_parts_at(&self, parts: &[&[u8]], mut offset: u64) -> io::Result<()> {
+        let parts = parts.iter().filter(|part| !part.is_empty());
+        let mut slices: Vec<IoSlice<'_>> = parts.map(|part| IoSlice::new(part)).collect();
+        let mut left = &mut slices[..];
+        while !left.is_empty() {
+            let batch = left.len().min(IO_PARTS_MAX);
+            let written = match pwritev(&self.file, &left[..batch], offset) {
+                Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+                Err(Errno::INTR) => continue,
+                written => written.map_err(io::Error::from),
+            };
+            let written = name(written, &self.path)?;
+            IoSlice::advance_slices(&mut left, written);
+            offset += written as u64;
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        let present = self.len()?;
+        if len <= present {
+            return Ok(());
+        }
+        match fallocate(&self.file, FallocateFlags::empty(), present, len - present) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                let zeroes = usize::try_from(len - present).map_err(|_| io::ErrorKind::FileTooLarge)?;
+                self.write_all_at(&vec![0; zeroes], present)
+            }
+            done => name(done.map_err(io::Error::from), &self.path),
+        }
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        name(fallocate(&self.file, flags, offset, len).map_err(io::Error::from), &self.path)
     }
 
     fn len(&self) -> io::Result<u64> {

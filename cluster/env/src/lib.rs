@@ -13,6 +13,7 @@ mod rng;
 mod sim;
 mod storage;
 pub mod watch;
+mod workers;
 
 pub use clock::{Clock, SimClock, SystemClock};
 pub use disk::DiskStorage;
@@ -20,3 +21,4 @@ pub use network::{Faults, Network, SimNetwork};
 pub use rng::{Rng, SimRng, SystemRng};
 pub use sim::{Fault, Operation, SimStorage};
 pub use storage::{File, OpenMode, Storage};
+pub use workers::Workers;

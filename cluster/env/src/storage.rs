@@ -93,6 +93,27 @@ pub trait File: Send + Sync + Debug {
     /// `StorageFull` on a full disk; a part may have been written.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
+    /// [`File::write_all_at`] of parts that follow on each other.
+    ///
+    /// # Errors
+    /// As there.
+    fn write_parts_at(&self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.write_all_at(&parts.concat(), offset)
+    }
+
+    /// Extends the file with zeroes to `len` bytes, unless it has as many: later writes there do not fail for want of space.
+    ///
+    /// # Errors
+    /// `StorageFull` on a full disk.
+    fn allocate(&self, len: u64) -> io::Result<()>;
+
+    /// Gives back the space of bytes that nobody needs, where the file system can. The file keeps its length; the bytes are
+    /// zeroes or as they were, and after a loss of power any mixture of both.
+    ///
+    /// # Errors
+    /// If it can't be done; nothing is lost but the space.
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
+
     /// Length in bytes.
     ///
     /// # Errors

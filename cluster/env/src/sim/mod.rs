@@ -3,6 +3,7 @@
 //! What [`SimStorage::power_loss`] may do, by its seed, to what was not synced:
 //! - each 512-byte sector of each write is kept or lost on its own, so that writes are torn, lost and reordered; a file
 //!   may have grown (with zeroes) though the bytes are lost;
+//! - a discard is kept or lost sector by sector, as zeroes that were written are;
 //! - a truncation is kept or lost; a new, renamed or removed name is kept or lost on its own, a rename as a whole.
 //!
 //! What was synced stays. A `sync_data` that was made to fail loses the writes it should have covered for good: they
@@ -22,7 +23,7 @@ use model::{Disk, InodeId};
 pub enum Operation {
     /// `read_exact_at`.
     Read,
-    /// `write_all_at` and `set_len`.
+    /// `write_all_at`, `discard` and `set_len`.
     Write,
     /// `sync_data`.
     Sync,
@@ -240,6 +241,14 @@ impl File for SimFile {
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.storage.disk().write(self.inode, &self.path, bytes, offset)
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        if len > self.len()? { self.set_len(len) } else { Ok(()) }
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.storage.disk().discard(self.inode, &self.path, offset, len)
     }
 
     fn len(&self) -> io::Result<u64> {

@@ -487,6 +487,16 @@ impl Disk {
         Ok(self.file(inode).data.len() as u64)
     }
 
+    /// Zeroes as far as the file goes. They count as used: what a file system would give back is not modelled.
+    pub(super) fn discard(&mut self, inode: InodeId, path: &str, offset: u64, len: u64) -> io::Result<()> {
+        let crash = self.charge(Operation::Write, path)?;
+        let end = offset.saturating_add(len).min(self.file(inode).data.len() as u64);
+        if offset < end {
+            self.file_mut(inode).change(Change::Write { offset, bytes: vec![0; index(end - offset)] });
+        }
+        if crash { Err(crash_error()) } else { Ok(()) }
+    }
+
     pub(super) fn set_len(&mut self, inode: InodeId, path: &str, len: u64) -> io::Result<()> {
         let crash = self.charge(Operation::Write, path)?;
         let growth = len.saturating_sub(self.file(inode).data.len() as u64);

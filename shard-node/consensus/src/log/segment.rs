@@ -12,6 +12,10 @@ use super::meta::Owner;
 use crate::error::{Error, Result};
 
 const SUFFIX: &str = ".log";
+/// A batch of more than this part of what is filled at once is a large one,
+const LARGE_BATCH_SHARE: u64 = 8;
+/// behind which so small a part is.
+const LARGE_BATCH_FILL_SHARE: u64 = 16;
 
 /// Where an entry's item stands: the bytes of a segment's stream, from its first block on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +56,12 @@ pub(crate) struct Segment {
     file: Arc<dyn File>,
     /// Where the next batch goes.
     pub end_block: u64,
-    /// The file is filled up to here; beyond it, zeroes are implied.
+    /// The file has space on the disk up to here; what was not written reads as zeroes, as it does beyond.
     pub filled_blocks: u64,
-    /// As much of that is durable. Every batch says so, and a file that is shorter was cut by no power failure.
+    /// Batches or zeroes were written up to here: to write there again changes nothing but these bytes, so that the sync of
+    /// a small batch need not wait for the file system's own records.
+    written_blocks: u64,
+    /// As much of the filled part is durable. Every batch says so, and a file that is shorter was cut by no power failure.
     synced_blocks: u64,
 }
 
@@ -87,6 +94,7 @@ impl Segment {
             file,
             end_block: 0,
             filled_blocks: len / BLOCK_BYTES as u64,
+            written_blocks: len / BLOCK_BYTES as u64,
             synced_blocks: 0,
         })
     }
@@ -95,16 +103,12 @@ impl Segment {
         Error::Corrupted { file: self.name.clone(), block, detail }
     }
 
-    /// Extends the file with zeroes so that it has `blocks` blocks.
+    /// Makes room so that the file has `blocks` blocks.
     pub(crate) fn fill(&mut self, blocks: u64) -> Result<()> {
-        if blocks <= self.filled_blocks {
-            return Ok(());
+        if blocks > self.filled_blocks {
+            self.file.allocate(bytes_of(blocks)).map_err(Error::io("fill a segment"))?;
+            self.filled_blocks = blocks;
         }
-        let missing = usize::try_from(bytes_of(blocks - self.filled_blocks)).expect("segments fit in memory");
-        let zeroes = vec![0; missing];
-        let at = bytes_of(self.filled_blocks);
-        self.file.write_all_at(&zeroes, at).map_err(Error::io("fill a segment"))?;
-        self.filled_blocks = blocks;
         Ok(())
     }
 
@@ -119,11 +123,13 @@ impl Segment {
         let first = self.end_block;
         let mut bytes = block::frame(self.salt, first, &[&header, items[0], items[1]]);
         let end = first + block::count(BATCH_HEADER_BYTES + len);
-        if end > self.filled_blocks {
-            // One write for the batch and the zeroes behind it.
-            let filled = end.div_ceil(fill_blocks) * fill_blocks;
-            bytes.resize(usize::try_from(bytes_of(filled - first)).expect("segments fit in memory"), 0);
-            self.filled_blocks = filled;
+        if end > self.written_blocks {
+            // One write for the batch and the zeroes behind it: many, for small batches to come; few behind a large one.
+            let large = (end - first) * LARGE_BATCH_SHARE > fill_blocks;
+            let step = if large { (fill_blocks / LARGE_BATCH_FILL_SHARE).max(1) } else { fill_blocks };
+            self.written_blocks = end.next_multiple_of(step);
+            bytes.resize(usize::try_from(bytes_of(self.written_blocks - first)).expect("segments fit in memory"), 0);
+            self.filled_blocks = self.filled_blocks.max(self.written_blocks);
         }
         self.file.write_all_at(&bytes, bytes_of(first)).map_err(Error::io("write a batch"))?;
         if !planted(Bug::SkippedSync) {
