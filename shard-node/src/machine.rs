@@ -85,8 +85,9 @@ pub trait StateMachine: Send + Sync + Debug + Sized + 'static {
     /// How much would be written by a flush, in bytes.
     fn unflushed_bytes(&self) -> u64;
 
-    /// Whether it is time to write ahead.
-    fn ahead(&self) -> Ahead {
+    /// Whether it is time to write ahead; a flush that is due waits for it.
+    fn ahead(&self, flush_due: bool) -> Ahead {
+        let _ = flush_due;
         Ahead::Idle
     }
 
@@ -94,7 +95,8 @@ pub trait StateMachine: Send + Sync + Debug + Sized + 'static {
     ///
     /// # Errors
     /// If no thread can be had for it.
-    fn write_ahead(&mut self) -> Result<(), Error> {
+    fn write_ahead(&mut self, flush_due: bool) -> Result<(), Error> {
+        let _ = flush_due;
         Ok(())
     }
 
@@ -114,6 +116,15 @@ pub trait StateMachine: Send + Sync + Debug + Sized + 'static {
     /// # Errors
     /// If the state cannot be read or written.
     fn work(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Reads and checks about so many bytes of what is durable, and goes on from there with the next call.
+    ///
+    /// # Errors
+    /// If something is damaged, or cannot be read.
+    fn scrub(&mut self, bytes: u64) -> Result<(), Error> {
+        let _ = bytes;
         Ok(())
     }
 

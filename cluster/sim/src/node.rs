@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use coppice_env::{Clock, SimStorage};
+use coppice_env::{Clock, SimStorage, Workers};
 use coppice_shard_node::{Bootstrap, Handle, Node, Options, ReplicaOptions, Runner, Tuning, fsck, raft_id};
 use coppice_types::GroupId;
 
@@ -65,6 +65,8 @@ pub fn engine_options() -> coppice_engine::Options {
         segment_bytes_max: 16 << 10,
         meta_compaction_bytes_min: 4 << 10,
         filters_cached_max: 3,
+        free_bytes_kept_min: 64 << 10,
+        workers: Workers::Inline,
     }
 }
 
@@ -76,6 +78,8 @@ fn tuning(disk: &SimStorage, seed: u64) -> Tuning {
         flush_entries_max: 8 + seed % 5 * 40,
         flush_bytes_max: 64 << 10,
         log_segment_bytes: 32 << 10,
+        // What rots is to be found by those who read it.
+        scrub_bytes_per_s: 0,
         reserve_bytes: 32 << 10,
         engine: engine_options(),
         runner: Runner::Inline(Arc::new(move || disk.take_took())),

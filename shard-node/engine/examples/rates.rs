@@ -3,13 +3,25 @@
 //!
 //! It loads `records` records of 32 B keys and `value` B values in batches of `batch`, then puts `updates` records at
 //! random, as a replica does: stage, settle, prune to the last `retain` versions, merge a little, flush when `flush_mib`
-//! wait. Then it gets, proves, prunes and rolls back. Every put computes the shard digest; `device` is what the kernel
+//! wait, with what lasts written ahead on a thread (`ahead=0`: not). `durable=1` flushes each batch; `durable=2` merges meanwhile. Then it gets, proves, prunes
+//! and rolls back. Every put computes the shard digest; `device` is what the kernel
 //! counts as written by this process, after a last flush. Names and their defaults stand in [`Config`].
+//!
+//! `report=N` prints a line of comma-separated values after each N updates, to see whether all that may grow comes to rest.
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    num::NonZero,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::{Builder, JoinHandle},
+    time::Duration,
+};
 
-use coppice_engine::{Counters, Engine, MergeProgress, Options, PrepareId, RaftPosition, StageRequest};
-use coppice_env::{Clock, DiskStorage, Rng, SimRng, SystemClock};
+use coppice_engine::{
+    AheadScope, Counters, Engine, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, WriteAhead,
+};
+use coppice_env::{Clock, DiskStorage, Rng, SimRng, SystemClock, Workers};
 use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp, Version};
 
 type Outcome = Result<(), Box<dyn Error>>;
@@ -28,6 +40,12 @@ struct Config {
     flush_mib: u64,
     cache_mib: u64,
     reads: u64,
+    ahead: u64,
+    durable: u64,
+    /// Threads beside the one that stages.
+    helpers: u64,
+    ratio: u64,
+    report: u64,
 }
 
 impl Config {
@@ -42,6 +60,11 @@ impl Config {
             flush_mib: 32,
             cache_mib: 64,
             reads: 50_000,
+            ahead: 1,
+            durable: 0,
+            helpers: 1,
+            ratio: u64::from(Params::default().tier_ratio),
+            report: 0,
         };
         for argument in arguments {
             let (name, number) = argument.split_once('=').ok_or("NAME=NUMBER")?;
@@ -55,6 +78,11 @@ impl Config {
                 "flush_mib" => &mut config.flush_mib,
                 "cache_mib" => &mut config.cache_mib,
                 "reads" => &mut config.reads,
+                "ahead" => &mut config.ahead,
+                "durable" => &mut config.durable,
+                "helpers" => &mut config.helpers,
+                "ratio" => &mut config.ratio,
+                "report" => &mut config.report,
                 _ => return Err(format!("what is {name}?").into()),
             };
             *field = number.parse()?;
@@ -78,6 +106,15 @@ fn kernel() -> Result<(u64, u64), Box<dyn Error>> {
         Ok(line.split_whitespace().next().ok_or("no figure")?.parse()?)
     };
     Ok((field("/proc/self/io", "write_bytes:")?, field("/proc/self/status", "VmRSS:")? << 10))
+}
+
+/// Bytes that the files of a directory take on their disk.
+#[expect(clippy::disallowed_methods, reason = "no storage tells it")]
+fn allocated(dir: &Path) -> Result<u64, Box<dyn Error>> {
+    use std::os::unix::fs::MetadataExt;
+    let blocks = |entry: std::io::Result<std::fs::DirEntry>| Ok::<u64, std::io::Error>(entry?.metadata()?.blocks());
+    let blocks: Vec<u64> = std::fs::read_dir(dir)?.map(blocks).collect::<Result<_, _>>()?;
+    Ok(blocks.iter().sum::<u64>() * 512)
 }
 
 /// Time of this thread on a processor: on a machine that others use too, it says more than the clock.
@@ -117,6 +154,11 @@ struct Bench {
     clock: SystemClock,
     rng: SimRng,
     version: u64,
+    dir: PathBuf,
+    /// What is written beside everything else.
+    thread: Option<JoinHandle<WriteAhead>>,
+    /// All was written ahead, and the flush is next.
+    all_ahead: bool,
 }
 
 #[derive(Default)]
@@ -136,7 +178,7 @@ impl Bench {
     fn put(&mut self, what: &str, batches: u64, mut next: impl FnMut(&mut SimRng) -> u64) -> Outcome {
         let mut times = Times::default();
         let (before, device_before) = (self.engine.counters(), kernel()?.0);
-        let mut records = 0;
+        let (mut records, mut reported, mut last, started) = (0, 0, before, self.clock.now());
         for _ in 0..batches {
             let value = |number: u64, version: u64| {
                 let mut bytes = vec![number as u8; self.config.value as usize];
@@ -152,16 +194,24 @@ impl Bench {
             operations.dedup_by(|a, b| a.key == b.key);
             records += operations.len();
             self.commit(&operations, &mut times)?;
+            if what == "update" && self.config.report > 0 && records as u64 / self.config.report > reported {
+                reported = records as u64 / self.config.report;
+                let counters = self.engine.counters();
+                self.report(records, started, &last, &counters)?;
+                last = counters;
+            }
         }
         self.flush(&mut times)?;
+        let wall = (self.clock.now() - started).as_secs_f64();
         let after = self.engine.counters();
         let (device, resident) = kernel()?;
         let all = [times.stage, times.settle, times.merge, times.flush];
         let rate = |of: fn(&Span) -> Duration| records as f64 / all.iter().map(of).sum::<Duration>().as_secs_f64();
         println!(
-            "{what}: {:.0} records/s, {:.0} a second of processor | us/record (processor): stage {}, settle+prune {}, \
+            "{what}: {:.0} records/s ({:.0} with their making), {:.0} a second of processor | us/record (processor): stage {}, settle+prune {}, \
              merge {}, flush {} | batch max {:.1} ms, {} MiB resident, {} trees",
             rate(|span| span.clock),
+            records as f64 / wall,
             rate(|span| span.processor),
             times.stage.each(records),
             times.settle.each(records),
@@ -193,11 +243,51 @@ impl Bench {
         self.engine.settle(&staged.state)?;
         self.engine.prune(Version(self.version.saturating_sub(self.config.retain)))?;
         times.settle.add(end, self.now()?);
-        self.merge(operations.len(), times)?;
-        if self.engine.unflushed_bytes() >= self.config.flush_mib << 20 {
-            self.flush(times)?;
+        if self.config.durable == 2 {
+            self.begin_ahead(AheadScope::All, times)?;
         }
+        self.merge(operations.len(), times)?;
+        self.write(times)
+    }
+
+    fn begin_ahead(&mut self, scope: AheadScope, times: &mut Times) -> Outcome {
+        let start = self.now()?;
+        let mut ahead = self.engine.begin_ahead(scope);
+        let run = move || {
+            ahead.run();
+            ahead
+        };
+        self.thread = Some(spawn(run)?);
+        times.flush.add(start, self.now()?);
         Ok(())
+    }
+
+    /// Writes ahead or flushes, as a replica does.
+    fn write(&mut self, times: &mut Times) -> Outcome {
+        let flush_bytes = self.config.flush_mib << 20;
+        let unflushed = self.engine.unflushed_bytes();
+        let due = self.config.durable > 0 || unflushed >= flush_bytes;
+        if self.config.ahead == 0 || self.config.durable > 0 || unflushed >= 2 * flush_bytes {
+            return if due { self.flush(times) } else { Ok(()) };
+        }
+        if self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            return Ok(());
+        }
+        let start = self.now()?;
+        self.end_ahead();
+        let scope = if due { AheadScope::All } else { AheadScope::Lasting };
+        if due && self.all_ahead || self.engine.behind_bytes(scope) < flush_bytes / 16 {
+            return if due { self.flush(times) } else { Ok(()) };
+        }
+        self.all_ahead = due;
+        times.flush.add(start, self.now()?);
+        self.begin_ahead(scope, times)
+    }
+
+    fn end_ahead(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.engine.end_ahead(thread.join().expect("writes break no invariant"));
+        }
     }
 
     /// Merges ten times as many records as were put, and to the end if writes would be refused otherwise.
@@ -220,8 +310,52 @@ impl Bench {
 
     fn flush(&mut self, times: &mut Times) -> Outcome {
         let start = self.now()?;
+        self.end_ahead();
+        self.all_ahead = false;
         self.engine.flush(RaftPosition { index: self.version, term: 1 }, b"")?;
         times.flush.add(start, self.now()?);
+        Ok(())
+    }
+
+    /// A line of what must come to rest.
+    fn report(&mut self, updates: usize, started: Duration, last: &Counters, now: &Counters) -> Outcome {
+        const GETS: u64 = 2000;
+        if *last == Counters::default() || updates as u64 / self.config.report == 1 {
+            println!(
+                "updates,seconds,disk_bytes,live_bytes,index_bytes,index_free,data_bytes,data_free,value_bytes,value_live,\
+                 meta_bytes,trees,get_us,proof_bytes,resident_mib,pages_written,values_written,meta_written"
+            );
+        }
+        let seconds = (self.clock.now() - started).as_secs_f64();
+        let view = self.engine.view(&self.engine.decided())?;
+        let begin = self.clock.now();
+        for _ in 0..GETS {
+            view.get(&key(self.rng.below(self.config.records)), true)?.ok_or("a record is missing")?;
+        }
+        let get_us = (self.clock.now() - begin).as_secs_f64() * 1e6 / GETS as f64;
+        let mut proof_bytes = 0;
+        for _ in 0..50 {
+            proof_bytes += view.prove_keys(&[&key(self.rng.below(self.config.records))])?.len() / 50;
+        }
+        let usage = self.engine.disk_usage()?;
+        let user = (now.user_bytes - last.user_bytes) as f64;
+        println!(
+            "{updates},{seconds:.1},{},{},{},{},{},{},{},{},{},{},{get_us:.2},{proof_bytes},{},{:.2},{:.2},{:.2}",
+            allocated(&self.dir)?,
+            self.config.records * (32 + self.config.value),
+            usage.index_bytes,
+            usage.index_free_bytes,
+            usage.data_bytes,
+            usage.data_free_bytes,
+            usage.value_bytes,
+            usage.value_live_bytes,
+            usage.meta_bytes,
+            self.engine.shape(&self.engine.decided())?.entries.len(),
+            kernel()?.1 >> 20,
+            (now.span_write_bytes - last.span_write_bytes) as f64 / user,
+            (now.value_write_bytes - last.value_write_bytes) as f64 / user,
+            (now.meta_write_bytes - last.meta_write_bytes) as f64 / user,
+        );
         Ok(())
     }
 
@@ -306,26 +440,42 @@ fn time(clock: &SystemClock, what: &str, count: u64, run: impl FnOnce() -> Outco
     Ok(())
 }
 
+#[expect(clippy::disallowed_methods, reason = "this is who owns the engine and the threads beside it")]
+fn spawn(run: impl FnOnce() -> WriteAhead + Send + 'static) -> std::io::Result<JoinHandle<WriteAhead>> {
+    Builder::new().name("write-ahead".to_owned()).spawn(run)
+}
+
 fn main() -> Outcome {
     let mut arguments = std::env::args().skip(1);
     let dir = arguments.next().ok_or("which directory?")?;
     let config = Config::read(arguments)?;
     println!("{config:?}");
-    let storage = Arc::new(DiskStorage::new(dir));
-    let params = Params { capacity: u32::try_from(config.capacity)?, ..Params::default() };
+    let storage = Arc::new(DiskStorage::new(&dir));
+    let (capacity, tier_ratio) = (u32::try_from(config.capacity)?, u8::try_from(config.ratio)?);
+    let params = Params { capacity, tier_ratio, ..Params::default() };
     let cache = (config.cache_mib as usize) << 20;
-    let options = Options { young_cache_bytes: cache, old_cache_bytes: cache, ..Options::default() };
+    let workers = NonZero::new(config.helpers as usize).map_or(Workers::Inline, Workers::Threads);
+    let options = Options { young_cache_bytes: cache, old_cache_bytes: cache, workers, ..Options::default() };
     let engine = Engine::create(storage, ShardId(0), params, options)?;
     let (records, batch) = (config.records, config.batch);
     let batches = (records / batch, config.updates / batch);
-    let mut bench = Bench { config, engine, clock: SystemClock::new(), rng: SimRng::new(1), version: 0 };
+    let mut bench = Bench {
+        config,
+        engine,
+        clock: SystemClock::new(),
+        rng: SimRng::new(1),
+        version: 0,
+        dir: dir.into(),
+        thread: None,
+        all_ahead: false,
+    };
     let mut loaded = 0;
     bench.put("load", batches.0, |_| {
         loaded += 1;
         loaded - 1
     })?;
-    bench.put("update", batches.1, |rng| rng.below(loaded))?;
     bench.config.records = loaded;
+    bench.put("update", batches.1, |rng| rng.below(loaded))?;
     bench.read()?;
     bench.drop_versions()?;
     println!("{:?}", bench.engine.disk_usage()?);

@@ -17,6 +17,16 @@ use crate::{
     values::{Sealed, write_sealed},
 };
 
+/// How much is written ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AheadScope {
+    /// Values, and what merges made: what a prune or rollback of some recent versions leaves alone. The nodes of the active tree
+    /// wait for the flush, since one that dies before it is never written.
+    Lasting,
+    /// Everything: a flush is due.
+    All,
+}
+
 /// Writes that may be done beside the engine, on another thread: [`Engine::begin_ahead`] gives them, [`WriteAhead::run`]
 /// does them, [`Engine::end_ahead`] takes them back.
 #[derive(Debug)]
@@ -46,20 +56,20 @@ impl WriteAhead {
 }
 
 impl Engine {
-    /// How many bytes of nodes and values a flush would have to write now.
+    /// How many bytes of that are not written yet.
     #[must_use]
-    pub fn behind_bytes(&self) -> u64 {
-        self.store.behind_bytes()
+    pub fn behind_bytes(&self, scope: AheadScope) -> u64 {
+        self.store.behind_bytes(scope)
     }
 
     /// Those nodes and values, to be written ahead.
     ///
     /// # Panics
     /// If what was begun before was not given back.
-    pub fn begin_ahead(&mut self) -> WriteAhead {
+    pub fn begin_ahead(&mut self, scope: AheadScope) -> WriteAhead {
         assert!(!self.ahead, "one at a time");
         self.ahead = true;
-        self.store.begin_ahead()
+        self.store.begin_ahead(scope)
     }
 
     /// Takes back what [`Engine::begin_ahead`] gave; what was written durably, the next flush need not write.

@@ -21,9 +21,12 @@ pub(crate) enum Class {
     Old,
 }
 
+/// What an item takes beside its bytes: its slot, its place in the map, the head of its allocation, and what of these is vacant.
+const ITEM_BYTES: usize = 144;
+
 /// What a clock keeps.
 pub(crate) trait Cached {
-    /// Bytes that count in the clock's budget.
+    /// Bytes of it that count in the clock's budget.
     fn size_bytes(&self) -> usize;
 }
 
@@ -91,7 +94,7 @@ impl<T: Cached> Clock<T> {
         let place = self.places.remove(&pid)?;
         let slot = self.slots[place].take().expect("a place holds an item");
         self.vacant.push(place);
-        self.bytes -= slot.item.size_bytes();
+        self.bytes -= slot.item.size_bytes() + ITEM_BYTES;
         Some(slot)
     }
 
@@ -101,7 +104,7 @@ impl<T: Cached> Clock<T> {
 
     pub(crate) fn insert(&mut self, pid: Pid, checksum: u64, item: T) {
         self.remove(pid);
-        let len = item.size_bytes();
+        let len = item.size_bytes() + ITEM_BYTES;
         if len > self.bytes_max {
             return;
         }
@@ -137,6 +140,11 @@ impl<T: Cached> Clock<T> {
                 None => {}
             }
         }
+    }
+
+    /// Bytes of all items.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     pub(crate) fn clear(&mut self) {
@@ -227,6 +235,8 @@ mod tests {
         page::PageFile,
     };
 
+    const PAGE: usize = 4096 + ITEM_BYTES;
+
     fn page(first: u64) -> (Pid, Node, u64) {
         let key = first.to_be_bytes();
         let record = LeafRecord { key: &key, stamp: Stamp::new(0, 1), body: Body::Tombstone };
@@ -237,28 +247,28 @@ mod tests {
 
     #[test]
     fn a_page_is_in_one_cache_only_and_a_frozen_read_moves_it() {
-        let cache = DualCache::new(4 * 4096, 4 * 4096);
+        let cache = DualCache::new(4 * PAGE, 4 * PAGE);
         let (pid, node, checksum) = page(1);
         cache.insert(pid, node, Class::Young);
-        assert_eq!(cache.bytes(), (4096, 0));
+        assert_eq!(cache.bytes(), (PAGE, 0));
         assert_eq!(cache.get(pid, checksum, Class::Old).map(|found| found.1), Some(Class::Young));
-        assert_eq!(cache.bytes(), (0, 4096));
+        assert_eq!(cache.bytes(), (0, PAGE));
         assert_eq!(cache.get(pid, checksum, Class::Young).map(|found| found.1), Some(Class::Old));
-        assert_eq!(cache.bytes(), (0, 4096));
+        assert_eq!(cache.bytes(), (0, PAGE));
         assert!(cache.get(pid, checksum + 1, Class::Young).is_none());
         assert_eq!(cache.bytes(), (0, 0));
     }
 
     #[test]
     fn the_cache_is_bounded_and_keeps_what_is_used() {
-        let cache = DualCache::new(4 * 4096, 0);
+        let cache = DualCache::new(4 * PAGE, 0);
         let (hot, node, checksum) = page(0);
         cache.insert(hot, node, Class::Young);
         for first in 1..50 {
             assert!(cache.get(hot, checksum, Class::Young).is_some());
             let (pid, node, _) = page(first);
             cache.insert(pid, node, Class::Young);
-            assert!(cache.bytes().0 <= 4 * 4096);
+            assert!(cache.bytes().0 <= 4 * PAGE);
         }
     }
 }

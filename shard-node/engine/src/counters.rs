@@ -42,7 +42,7 @@ counters! {
     node_young_hits,
     /// Nodes found in the old cache.
     node_old_hits,
-    /// Spans read from a file.
+    /// Spans that lookups, merges and stages read from a file.
     span_reads,
     /// Bytes of them.
     span_read_bytes,
@@ -54,12 +54,20 @@ counters! {
     nodes_made,
     /// Values read from the value log, in memory or not.
     value_reads,
+    /// Values read from a file: with `span_reads`, the physical reads.
+    value_file_reads,
     /// Bytes of keys and values that stages were given: the base of write amplification.
     user_bytes,
     /// Bytes written to the value log.
     value_write_bytes,
     /// Bytes written to the meta log and the superblocks.
     meta_write_bytes,
+    /// Bytes of free pages that were given back to the file system.
+    discarded_bytes,
+    /// Bytes that the scrubber has read and found sound.
+    scrubbed_bytes,
+    /// Times that it has read everything.
+    scrubs,
     /// Flushes that ended well.
     flushes,
     /// Versions staged.

@@ -6,7 +6,7 @@
 //!
 //! Modules, from the bottom: `page`, `list` and `node` (bytes), `space` (free pages), `meta` with `meta_log` and `superblock`
 //! (what is where), `values`, `cache` and `store` (nodes and values by reference), `tree` (one tree), `stage` and
-//! `merge` (how forests change), `engine`, `ahead` (what is written before a flush); on top `view`, `proof`, `history`, `three_way`, `footprint`, `snapshot`, and `fsck`, which trusts
+//! `merge` (how forests change), `engine`, `ahead` (what is written before a flush); on top `view`, `proof`, `history`, `three_way`, `footprint`, `snapshot`, `scrub`, and `fsck`, which trusts
 //! nothing.
 
 mod ahead;
@@ -17,6 +17,8 @@ mod error;
 mod footprint;
 mod fsck;
 mod history;
+#[cfg(test)]
+mod hostile;
 mod list;
 mod merge;
 mod meta;
@@ -24,6 +26,7 @@ mod meta_log;
 mod node;
 mod page;
 mod proof;
+mod scrub;
 mod snapshot;
 mod space;
 mod stage;
@@ -34,9 +37,10 @@ mod tree;
 mod values;
 mod view;
 
+use coppice_env::Workers;
 use coppice_types::{Digest, Operation, Stamp, Version};
 
-pub use ahead::WriteAhead;
+pub use ahead::{AheadScope, WriteAhead};
 pub use counters::Counters;
 pub use engine::{Engine, KeptJournal};
 pub use error::{Error, Result};
@@ -63,6 +67,10 @@ pub struct Options {
     pub meta_compaction_bytes_min: u64,
     /// Filters of trees that no version has are forgotten when more than this many are in memory.
     pub filters_cached_max: usize,
+    /// Up to here free pages stay with their files in any case; beyond, those that are not soon used again go back to the file system.
+    pub free_bytes_kept_min: u64,
+    /// Who hashes and encodes what a large batch changes.
+    pub workers: Workers,
 }
 
 impl Default for Options {
@@ -74,6 +82,8 @@ impl Default for Options {
             segment_bytes_max: 64 << 20,
             meta_compaction_bytes_min: 4 << 20,
             filters_cached_max: 64,
+            free_bytes_kept_min: 4 << 20,
+            workers: Workers::of_this_machine(),
         }
     }
 }
@@ -195,5 +205,7 @@ pub struct DiskUsage {
     pub meta_bytes: u64,
     pub young_cache_bytes: u64,
     pub old_cache_bytes: u64,
+    pub hash_cache_bytes: u64,
+    pub filter_bytes: u64,
     pub versions: u64,
 }

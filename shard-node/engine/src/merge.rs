@@ -7,6 +7,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use coppice_env::Workers;
 use coppice_types::{Params, Version};
 use coppice_verify::{
     hash,
@@ -50,10 +51,10 @@ impl MergeTask {
     pub(crate) fn new(
         store: &Store,
         meta: &Meta,
-        params: &Params,
         trees: &[Tree],
         at: usize,
         count: usize,
+        workers: Workers,
     ) -> Result<Self> {
         let (inputs, older) = trees[at..].split_at(count);
         assert!(inputs.len() >= 2);
@@ -67,7 +68,7 @@ impl MergeTask {
             older: older.iter().map(Tree::id).collect(),
             older_filters: older.iter().map(|tree| store.filter(tree)).collect::<Result<_>>()?,
             cursor,
-            builder: Builder::new(params, Version(0)),
+            builder: Builder::new(&meta.params, Version(0), workers),
             keys: Vec::new(),
             sparse: sparse.map(|(id, _)| *id).collect(),
             read: 0,
@@ -219,7 +220,8 @@ impl Engine {
             if self.meta.find_merge(&tip.trees, 1, count).is_some() {
                 return Ok(MergeProgress::Idle);
             }
-            self.merge = Some(MergeTask::new(&self.store, &self.meta, &self.meta.params, &tip.trees, 1, count)?);
+            let workers = self.options.workers;
+            self.merge = Some(MergeTask::new(&self.store, &self.meta, &tip.trees, 1, count, workers)?);
         }
         let mut task = self.merge.take().expect("it was begun above");
         self.merge_owed = self.merge_owed.saturating_sub(budget as u64);
@@ -248,5 +250,82 @@ impl Engine {
     #[must_use]
     pub fn built_merges(&self) -> Vec<MergeName> {
         self.shape_of(&self.meta.tip().trees).ready
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+    use coppice_types::{Change, Operation, ShardId, Stamp};
+
+    use super::*;
+    use crate::{Options, PrepareId, RaftPosition, StageRequest, fsck};
+
+    fn commit(engine: &mut Engine, version: u64, mut operations: Vec<Operation>) {
+        operations.sort_by(|a, b| a.key.cmp(&b.key));
+        let request = StageRequest {
+            stamp: Stamp::new(0, version),
+            prepare_id: PrepareId { term: 1, attempt: version },
+            base: engine.decided(),
+            merges: &engine.built_merges(),
+            operations: &operations,
+        };
+        let staged = engine.stage(&request).expect("it follows on the decided state");
+        engine.settle(&staged.state).expect("it is staged");
+        while engine.merge_step(100).expect("sound pages") == MergeProgress::Working {}
+        engine.prune(Version(version)).expect("usable");
+        engine.flush(RaftPosition { index: version, term: 1 }, b"").expect("room");
+    }
+
+    /// Neither records nor tombstones, and no bytes of values, once the trees that had them are merged.
+    #[test]
+    fn a_key_that_no_retained_version_has_leaves_nothing_behind() {
+        let sim = SimStorage::new();
+        let params =
+            Params { key_bytes_max: 8, node_bytes: 320, fanout: 4, capacity: 32, tier_ratio: 4, ..Params::default() };
+        let options = Options { segment_bytes_max: 4000, ..Options::default() };
+        let mut engine = Engine::create(sim.storage(), ShardId(0), params, options).expect("an empty directory");
+        let put = |name: char, n: u64, byte: u8| Operation {
+            key: format!("{name}{n:04}").into_bytes(),
+            change: Change::Put(vec![byte; 200]),
+        };
+        let delete = |n: u64| Operation { key: format!("gone{n:03}").into_bytes(), change: Change::Delete };
+        let gone = |n: u64| Operation { key: format!("gone{n:03}").into_bytes(), ..put('x', n, 1) };
+        let mut version = 0;
+        let mut next = |engine: &mut Engine, operations: Vec<Operation>| {
+            version += 1;
+            commit(engine, version, operations);
+        };
+        for round in 0..10 {
+            next(&mut engine, (0..20).map(|n| gone(20 * round + n)).collect());
+        }
+        let (before, held) =
+            (engine.disk_usage().expect("readable"), engine.shape(&engine.decided()).expect("decided"));
+        assert!(held.entries.iter().sum::<u64>() >= 200 && before.value_live_bytes >= 200 * 216);
+        for round in 0..10 {
+            next(&mut engine, (0..20).map(|n| delete(20 * round + n)).collect());
+        }
+        // Others come and go, so that trees freeze and merge.
+        let of_gone = |engine: &Engine| {
+            let trees = &engine.meta.tip().trees;
+            let mut cursor = ForestCursor::seek(&engine.store, trees, b"").expect("sound pages");
+            let mut found = 0;
+            while let Some(key) = cursor.key() {
+                found += usize::from(key.starts_with(b"gone"));
+                cursor.next(&engine.store).expect("sound pages");
+            }
+            found
+        };
+        assert!(of_gone(&engine) > 0, "tombstones");
+        for round in 0..40 {
+            next(&mut engine, (0..20).map(|n| put('k', (round * 7 + n) % 60, round as u8)).collect());
+        }
+        assert_eq!(of_gone(&engine), 0);
+        let after = engine.disk_usage().expect("readable");
+        assert!(after.value_live_bytes < 4 * 60 * 216, "{after:?}");
+        assert!(after.value_bytes < 4 * after.value_live_bytes, "{after:?}");
+        drop(engine);
+        let report = fsck(sim.storage()).expect("a directory");
+        assert!(report.is_clean() && report.records < 4 * 60, "{report:?}");
     }
 }

@@ -9,6 +9,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use coppice_env::bug::{Bug, planted};
 
+/// Shorter ranges are not given back to the file system.
+const DISCARD_PAGES_MIN: u64 = 16;
+/// Free pages are kept for use up to this part of those that are used.
+const KEPT_SHARE: u64 = 4;
+
 /// Free pages as maximal ranges, found by place and by length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FreeRanges {
@@ -64,6 +69,22 @@ impl FreeRanges {
             self.add_range(start + len, found - len);
         }
         Some(start)
+    }
+
+    /// Keeps what another one has, too.
+    pub(crate) fn keep_common(&mut self, other: &Self) {
+        let mut common = Self::default();
+        for (start, len) in std::mem::take(&mut self.by_start) {
+            let end = start + len;
+            let first = other.by_start.range(..=start).next_back().map_or(start, |(first, _)| *first);
+            for (&from, &len) in other.by_start.range(first..end) {
+                let (from, to) = (from.max(start), (from + len).min(end));
+                if from < to {
+                    common.add_range(from, to - from);
+                }
+            }
+        }
+        *self = common;
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
@@ -154,6 +175,33 @@ impl Space {
         sound
     }
 
+    /// Free ranges to give back to the file system, highest first, and notes them in `discarded`, where those are that were given
+    /// back before. What is soon used again is kept: [`KEPT_SHARE`] of what is used, and short ranges.
+    pub(crate) fn to_discard(&self, discarded: &mut FreeRanges, kept_min: u64) -> Vec<(u64, u64)> {
+        discarded.keep_common(&self.free);
+        let free = self.free.pages();
+        let used = self.high - free - self.limbo_pages();
+        let excess = (free - discarded.pages()).saturating_sub((used / KEPT_SHARE).max(kept_min));
+        let (mut found, mut pages) = (Vec::new(), 0);
+        for (&start, &len) in self.free.by_start.iter().rev().filter(|(_, len)| **len >= DISCARD_PAGES_MIN) {
+            if pages >= excess {
+                break;
+            }
+            let known: u64 = discarded.by_start.range(start..start + len).map(|(_, len)| len).sum();
+            if known < len {
+                pages += len - known;
+                found.push((start, len));
+            }
+        }
+        for (start, len) in &found {
+            let within: Vec<(u64, u64)> =
+                discarded.by_start.range(start..&(start + len)).map(|(s, l)| (*s, *l)).collect();
+            within.iter().for_each(|(start, len)| discarded.remove_range(*start, *len));
+            discarded.add_range(*start, *len);
+        }
+        found
+    }
+
     pub(crate) fn limbo_pages(&self) -> u64 {
         self.limbo.iter().map(|limbo| limbo.len).sum()
     }
@@ -176,6 +224,23 @@ mod tests {
         assert!(!free.take_at(10, 1));
         assert!(!free.take_at(9, 2));
         assert_eq!(free.iter().collect::<Vec<_>>(), [(3, 1), (9, 1), (11, 1)]);
+    }
+
+    #[test]
+    fn what_is_free_in_excess_is_discarded_once_until_it_was_used_again() {
+        let mut space = Space::default();
+        assert_eq!(space.allocate(1000), 0);
+        assert!(space.release(100, 900) && space.release(10, 15) && space.release(40, 20));
+        let mut discarded = FreeRanges::default();
+        assert_eq!(space.to_discard(&mut discarded, 5000), []);
+        // All but a fourth of the 65 pages in use, in whole ranges.
+        assert_eq!(space.to_discard(&mut discarded, 0), [(100, 900), (40, 20)]);
+        assert_eq!(space.to_discard(&mut discarded, 0), []);
+        assert_eq!((space.allocate(10), space.allocate(300)), (10, 100));
+        assert_eq!(space.to_discard(&mut discarded, 0), []);
+        assert!(space.release(100, 300));
+        assert_eq!(space.to_discard(&mut discarded, 0), [(100, 900)]);
+        assert_eq!(discarded.pages(), 920);
     }
 
     #[test]

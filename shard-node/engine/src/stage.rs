@@ -1,13 +1,17 @@
 //! Staging a version: what a Prepare does to the forest (`docs/verification.md` section 6), in its order: events,
 //! freeze, writes.
 
-use coppice_types::{Change, Digest, Operation};
-use coppice_verify::{hash, rules::Filter};
+use coppice_env::Workers;
+use coppice_types::{Change, Digest, Operation, Stamp};
+use coppice_verify::{
+    hash::{self, RecordBody},
+    rules::Filter,
+};
 
 use crate::{
     Engine, Error, MergeName, Result, StageRequest, Staged,
     merge::MergeTask,
-    meta::{Delta, MergeId, MetaOp, Tree, VersionRecord},
+    meta::{BlobRef, Delta, MergeId, MetaOp, Tree, VersionRecord},
     node::{Body, HashedRecord, LeafRecord},
     tree::{
         self,
@@ -16,6 +20,42 @@ use crate::{
     },
     values::RecordKind,
 };
+
+/// Operations that are hashed as one job.
+const HASH_CHUNK: usize = 32;
+/// Changes below which a stage needs no help.
+const SHARED_CHANGES_MIN: usize = 128;
+
+/// What is to become of a key.
+#[derive(Clone, Copy, Debug)]
+enum Wanted<'o> {
+    Value(&'o [u8]),
+    Tombstone,
+    /// No record.
+    Nothing,
+}
+
+/// An operation that changes something.
+#[derive(Clone, Copy, Debug)]
+struct Write<'o> {
+    key: &'o [u8],
+    wanted: Wanted<'o>,
+}
+
+impl Write<'_> {
+    /// Hash of the value, and of the record.
+    fn hashes(&self, stamp: Stamp) -> (Digest, Digest) {
+        let (value_hash, body) = match self.wanted {
+            Wanted::Value(value) => {
+                let value_hash = hash::sha256(value);
+                (value_hash, RecordBody::Put { value_len: value.len() as u32, value_hash })
+            }
+            Wanted::Tombstone => (Digest::default(), RecordBody::Tombstone),
+            Wanted::Nothing => return (Digest::default(), Digest::default()),
+        };
+        (value_hash, hash::record_hash(self.key, stamp, &body))
+    }
+}
 
 /// A forest on its way from a base to a staged version.
 struct Draft {
@@ -143,7 +183,7 @@ impl Engine {
         let params = self.meta.params.clone();
         let mut task = match running {
             Some(task) => task,
-            None => MergeTask::new(&self.store, &self.meta, &params, trees, at, count)?,
+            None => MergeTask::new(&self.store, &self.meta, trees, at, count, self.options.workers)?,
         };
         loop {
             match task.step(&mut self.store, &mut self.meta, usize::MAX) {
@@ -182,47 +222,76 @@ impl Engine {
     }
 
     fn write(&mut self, request: &StageRequest<'_>, draft: &mut Draft) -> Result<()> {
-        let mut changes: Vec<TreeChange<'_>> = Vec::with_capacity(request.operations.len());
-        let mut user_bytes = 0;
-        for Operation { key, change } in request.operations {
-            user_bytes += key.len();
-            let body = match change {
-                Change::Put(value) => {
-                    user_bytes += value.len();
-                    Some(self.place_value(value, &mut draft.delta))
-                }
-                Change::Delete if !tree::get(&self.store, &draft.trees, key)?.is_some_and(|found| found.is_put()) => {
-                    continue;
-                }
-                Change::Delete if self.leaves_nothing(&draft.trees, key)? => None,
-                Change::Delete => Some(Body::Tombstone),
+        let stamp = request.stamp;
+        let writes = self.resolve(request.operations, &draft.trees)?;
+        // Values are hashed beside their way into the log.
+        let mut hashes = vec![(Digest::default(), Digest::default()); writes.len()];
+        let workers = self.workers(writes.len());
+        let places = workers.share(
+            writes.chunks(HASH_CHUNK).zip(hashes.chunks_mut(HASH_CHUNK)),
+            |(writes, hashes)| writes.iter().zip(hashes).for_each(|(write, out)| *out = write.hashes(stamp)),
+            || self.place_values(&writes, &mut draft.delta),
+        );
+        let changes = writes.iter().zip(hashes).zip(places).map(|((write, (value_hash, hash)), place)| {
+            let body = match (write.wanted, place) {
+                (Wanted::Nothing, _) => return TreeChange::Remove(write.key),
+                (Wanted::Tombstone, _) => Body::Tombstone,
+                (Wanted::Value(value), None) => Body::Inline { hash: value_hash, value },
+                (Wanted::Value(_), Some(BlobRef { at, len })) => Body::Stored { hash: value_hash, len, at },
             };
-            changes.push(match body {
-                Some(body) => TreeChange::Upsert(HashedRecord::new(LeafRecord { key, stamp: request.stamp, body })),
-                None => TreeChange::Remove(key),
-            });
-        }
-        self.store.counters.user_bytes.add(user_bytes as u64);
+            TreeChange::Upsert(HashedRecord { record: LeafRecord { key: write.key, stamp, body }, hash })
+        });
+        let changes: Vec<TreeChange<'_>> = changes.collect();
         let params = self.meta.params.clone();
         let active = draft.trees[0].clone();
         let mut applier = Applier {
             store: &mut self.store,
             meta: &mut self.meta,
             params: &params,
-            version: request.stamp.version,
+            version: stamp.version,
             delta: &mut draft.delta,
+            workers,
         };
         draft.trees[0] = applier.apply(&active, &changes)?;
         Ok(())
     }
 
-    fn place_value<'v>(&mut self, value: &'v [u8], delta: &mut Delta) -> Body<'v> {
-        let hash = hash::sha256(value);
-        if value.len() <= self.meta.params.inline_bytes as usize {
-            return Body::Inline { hash, value };
+    /// A thread is worth its start when there is enough to do.
+    fn workers(&self, changes: usize) -> Workers {
+        if changes < SHARED_CHANGES_MIN { Workers::Inline } else { self.options.workers }
+    }
+
+    /// What each operation comes to; those that change nothing are left out.
+    fn resolve<'o>(&self, operations: &'o [Operation], trees: &[Tree]) -> Result<Vec<Write<'o>>> {
+        let mut writes = Vec::with_capacity(operations.len());
+        let mut user_bytes = 0;
+        for Operation { key, change } in operations {
+            user_bytes += key.len();
+            let wanted = match change {
+                Change::Put(value) => {
+                    user_bytes += value.len();
+                    Wanted::Value(value)
+                }
+                Change::Delete if !tree::get(&self.store, trees, key)?.is_some_and(|found| found.is_put()) => continue,
+                Change::Delete if self.leaves_nothing(trees, key)? => Wanted::Nothing,
+                Change::Delete => Wanted::Tombstone,
+            };
+            writes.push(Write { key, wanted });
         }
-        let blob = self.store.add_blob(&mut self.meta, delta, RecordKind::Value, value);
-        Body::Stored { hash, len: blob.len, at: blob.at }
+        self.store.counters.user_bytes.add(user_bytes as u64);
+        Ok(writes)
+    }
+
+    /// Appends the values that are too long for their leaf; says where each is.
+    fn place_values(&mut self, writes: &[Write<'_>], delta: &mut Delta) -> Vec<Option<BlobRef>> {
+        let inline_bytes = self.meta.params.inline_bytes as usize;
+        let place = |write: &Write<'_>| match write.wanted {
+            Wanted::Value(value) if value.len() > inline_bytes => {
+                Some(self.store.add_blob(&mut self.meta, delta, RecordKind::Value, value))
+            }
+            _ => None,
+        };
+        writes.iter().map(place).collect()
     }
 
     /// Whether the delete of a live key is a removal: the active tree has its record, and no frozen tree's filter

@@ -10,24 +10,27 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use coppice_env::{File, OpenMode, Storage};
+use coppice_env::{File, OpenMode, Storage, Workers};
 use coppice_types::Digest;
 use coppice_verify::{hash, rules::Filter};
 
 use crate::{
     Error, Options, Result,
-    ahead::WriteAhead,
+    ahead::{AheadScope, WriteAhead},
     cache::{Class, Clock, DualCache},
     counters::Live,
     list::MerkleList,
     meta::{BlobRef, Delta, Meta, Tree},
     node::{Child, Draft, Node, ValueRef},
-    page::{PageFile, Pid, PlaceMap},
-    values::{self, RecordKind, ValueLog},
+    page::{PAGE_BYTES, PageFile, Pid, PlaceMap},
+    values::{self, RecordKind, ValueLog, write_sealed},
 };
 
 /// Most bytes of one write of neighbouring spans.
 const WRITE_BYTES_MAX: usize = 1 << 20;
+
+/// Flushes of less are not worth a thread.
+const SHARED_WRITE_BYTES_MIN: u64 = 1 << 20;
 
 /// A node that no superblock covers.
 #[derive(Debug)]
@@ -44,8 +47,8 @@ pub(crate) struct Store {
     files: [Arc<dyn File>; 2],
     dirty: PlaceMap<Pid, Dirty>,
     dirty_bytes: u64,
-    /// Bytes of those that were written ahead.
-    ahead_bytes: u64,
+    /// Bytes of those that were not written ahead, of active and of frozen trees.
+    behind_bytes: [u64; 2],
     cache: DualCache,
     /// Hashes of the entries of active nodes. What is missing is computed.
     lists: Clock<MerkleList>,
@@ -61,7 +64,7 @@ impl Store {
             files: [open(PageFile::Index)?, open(PageFile::Data)?],
             dirty: PlaceMap::default(),
             dirty_bytes: 0,
-            ahead_bytes: 0,
+            behind_bytes: [0; 2],
             cache: DualCache::new(options.young_cache_bytes, options.old_cache_bytes),
             lists: Clock::new(options.hash_cache_bytes),
             values: ValueLog::new(Arc::clone(storage), options.segment_bytes_max, &meta.segments),
@@ -85,9 +88,16 @@ impl Store {
             }
             return Ok(node);
         }
+        self.counters.span_reads.one();
+        self.counters.span_read_bytes.add(child.pid.len_bytes() as u64);
         let node = self.read_node(child, level)?;
         self.cache.insert(child.pid, node.clone(), class);
         Ok(node)
+    }
+
+    /// The node, if no superblock covers it: its file may not have it.
+    pub(crate) fn dirty(&self, pid: Pid) -> Option<&Node> {
+        self.dirty.get(&pid).map(|dirty| &dirty.node)
     }
 
     /// The node from its file, past dirty ones and caches.
@@ -106,8 +116,6 @@ impl Store {
             }
             read => read.map_err(Error::io("read", name))?,
         }
-        self.counters.span_reads.one();
-        self.counters.span_read_bytes.add(bytes.len() as u64);
         Node::check(bytes, child, level).map_err(corrupted)
     }
 
@@ -117,7 +125,9 @@ impl Store {
         delta.allocated.push(pid);
         let (node, child) = draft.place(pid);
         self.counters.nodes_made.one();
-        self.dirty_bytes += node.bytes().len() as u64;
+        let len = node.bytes().len() as u64;
+        self.dirty_bytes += len;
+        self.behind_bytes[class as usize] += len;
         let before = self.dirty.insert(pid, Dirty { node, class, ahead: false });
         assert!(before.is_none(), "{pid:?} has two owners");
         child
@@ -134,6 +144,9 @@ impl Store {
     /// Reads a value.
     pub(crate) fn value(&self, at: ValueRef, len: u32) -> Result<Vec<u8>> {
         self.counters.value_reads.one();
+        if !self.values.in_memory(at) {
+            self.counters.value_file_reads.one();
+        }
         self.values.read(RecordKind::Value, BlobRef { at, len })
     }
 
@@ -175,7 +188,7 @@ impl Store {
             if let Some(dirty) = self.dirty.remove(pid) {
                 let len = dirty.node.bytes().len() as u64;
                 self.dirty_bytes -= len;
-                self.ahead_bytes -= if dirty.ahead { len } else { 0 };
+                self.behind_bytes[dirty.class as usize] -= if dirty.ahead { 0 } else { len };
             } else {
                 self.cache.remove(*pid);
             }
@@ -217,23 +230,26 @@ impl Store {
         self.dirty_bytes + self.values.unflushed_bytes()
     }
 
-    /// Those that were not written ahead.
-    pub(crate) fn behind_bytes(&self) -> u64 {
-        self.dirty_bytes - self.ahead_bytes + self.values.behind_bytes()
+    /// Those of them that were not written ahead.
+    pub(crate) fn behind_bytes(&self, scope: AheadScope) -> u64 {
+        let [young, old] = self.behind_bytes;
+        let nodes = if scope == AheadScope::All { young + old } else { old };
+        nodes + self.values.behind_bytes()
     }
 
     /// Dirty nodes that were not written ahead, in order of place.
-    fn behind(&self) -> Vec<(Pid, &Node)> {
-        let behind = self.dirty.iter().filter(|(_, dirty)| !dirty.ahead);
+    fn behind(&self, scope: AheadScope) -> Vec<(Pid, &Node)> {
+        let wanted = |dirty: &Dirty| !dirty.ahead && (scope == AheadScope::All || dirty.class == Class::Old);
+        let behind = self.dirty.iter().filter(|(_, dirty)| wanted(dirty));
         let mut nodes: Vec<(Pid, &Node)> = behind.map(|(pid, dirty)| (*pid, &dirty.node)).collect();
         nodes.sort_unstable_by_key(|(pid, _)| (pid.file() as usize, pid.first()));
         nodes
     }
 
-    /// All that is to be written, for the caller to write.
-    pub(crate) fn begin_ahead(&mut self) -> WriteAhead {
+    /// What is to be written, for the caller to write.
+    pub(crate) fn begin_ahead(&mut self, scope: AheadScope) -> WriteAhead {
         let values = self.values.seal();
-        let nodes = self.behind().into_iter().map(|(pid, node)| (pid, node.clone())).collect();
+        let nodes = self.behind(scope).into_iter().map(|(pid, node)| (pid, node.clone())).collect();
         WriteAhead { files: self.files.clone(), nodes, values, durable: false }
     }
 
@@ -248,7 +264,7 @@ impl Store {
                 && dirty.node.checksum() == node.checksum()
             {
                 dirty.ahead = true;
-                self.ahead_bytes += node.bytes().len() as u64;
+                self.behind_bytes[dirty.class as usize] -= node.bytes().len() as u64;
             }
         }
         self.counters.value_write_bytes.add(self.values.written_ahead(&done.values));
@@ -262,15 +278,28 @@ impl Store {
     /// Writes and syncs every dirty node and value that was not written ahead. They stay dirty until [`Self::flushed`],
     /// so that a failed flush can be repeated: what a failed sync has lost, no later sync would save. True if names
     /// changed.
-    pub(crate) fn write(&mut self) -> Result<bool> {
-        let nodes = self.behind();
-        for file in PageFile::ALL {
-            let of_file = nodes.iter().filter(|(pid, _)| pid.file() == file).copied();
-            write_nodes(&*self.files[file as usize], file, of_file)?;
-        }
-        nodes.iter().for_each(|(_, node)| self.count_write(node));
+    pub(crate) fn write(&mut self, workers: Workers) -> Result<bool> {
+        let workers =
+            if self.behind_bytes(AheadScope::All) < SHARED_WRITE_BYTES_MIN { Workers::Inline } else { workers };
         self.counters.value_write_bytes.add(self.values.behind_bytes());
-        self.values.write()
+        let (values, names_changed) = self.values.to_write()?;
+        let nodes = self.behind(AheadScope::All);
+        // The files are independent: what counts is that all are durable before the meta log names what is in them.
+        let mut outcomes = [const { Ok(()) }; 3];
+        let files = PageFile::ALL.into_iter().map(Some).chain([None]);
+        let write = |(file, outcome): (Option<PageFile>, &mut Result<()>)| {
+            *outcome = match file {
+                None => write_sealed(&values),
+                Some(file) => {
+                    let of_file = nodes.iter().filter(|(pid, _)| pid.file() == file).copied();
+                    write_nodes(&*self.files[file as usize], file, of_file)
+                }
+            };
+        };
+        workers.share(files.zip(&mut outcomes), write, || ());
+        outcomes.into_iter().collect::<Result<()>>()?;
+        nodes.iter().for_each(|(_, node)| self.count_write(node));
+        Ok(names_changed)
     }
 
     /// A superblock covers what was written.
@@ -278,13 +307,32 @@ impl Store {
         for (pid, dirty) in std::mem::take(&mut self.dirty) {
             self.cache.insert(pid, dirty.node, dirty.class);
         }
-        (self.dirty_bytes, self.ahead_bytes) = (0, 0);
+        (self.dirty_bytes, self.behind_bytes) = (0, [0; 2]);
         self.values.flushed();
+    }
+
+    /// Gives back the space of pages that nothing refers to. What fails is no loss.
+    pub(crate) fn discard(&self, file: PageFile, first: u64, pages: u64) {
+        let [offset, len] = [first, pages].map(|pages| pages * PAGE_BYTES as u64);
+        if self.files[file as usize].discard(offset, len).is_ok() {
+            self.counters.discarded_bytes.add(len);
+        }
     }
 
     /// Lengths of the page files.
     pub(crate) fn page_file_bytes(&self, file: PageFile) -> Result<u64> {
         self.files[file as usize].len().map_err(Error::io("read", file.name()))
+    }
+
+    /// Bytes of the filters in memory.
+    pub(crate) fn filter_bytes(&self) -> usize {
+        let filters = self.filters.read().unwrap_or_else(PoisonError::into_inner);
+        filters.values().map(|filter| size_of_val(filter.blocks())).sum()
+    }
+
+    /// Bytes of the lists of hashes in memory.
+    pub(crate) fn list_bytes(&self) -> usize {
+        self.lists.bytes()
     }
 
     pub(crate) fn cache_bytes(&self) -> (usize, usize) {
@@ -298,24 +346,26 @@ pub(crate) fn write_nodes<'n>(
     file: PageFile,
     nodes: impl Iterator<Item = (Pid, &'n Node)>,
 ) -> Result<()> {
-    let write = |run: &[u8], at: u64| handle.write_all_at(run, at).map_err(Error::io("write", file.name()));
-    let (mut run, mut run_at): (Vec<u8>, u64) = (Vec::new(), 0);
+    let write = |run: &[&[u8]], at: u64| handle.write_parts_at(run, at).map_err(Error::io("write", file.name()));
+    let mut run: Vec<&[u8]> = Vec::new();
+    let (mut start, mut end) = (0, 0);
     for (pid, node) in nodes {
-        let bytes = node.bytes();
-        let follows = run_at + run.len() as u64 == pid.offset_bytes();
-        if !run.is_empty() && (!follows || run.len() + bytes.len() > WRITE_BYTES_MAX) {
-            write(&run, run_at)?;
+        let (bytes, at) = (node.bytes(), pid.offset_bytes());
+        let more = (end - start) as usize + bytes.len();
+        if !run.is_empty() && (end != at || more > WRITE_BYTES_MAX) {
+            write(&run, start)?;
             run.clear();
         }
         if run.is_empty() {
-            run_at = pid.offset_bytes();
+            start = at;
         }
-        run.extend_from_slice(bytes);
+        run.push(bytes);
+        end = at + bytes.len() as u64;
     }
     if run.is_empty() {
         return Ok(());
     }
-    write(&run, run_at)?;
+    write(&run, start)?;
     handle.sync_data().map_err(Error::io("sync", file.name()))
 }
 

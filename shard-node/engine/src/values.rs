@@ -161,6 +161,11 @@ impl ValueLog {
         BlobRef { at, len }
     }
 
+    /// Whether the record is read without its file.
+    pub(crate) fn in_memory(&self, at: ValueRef) -> bool {
+        self.tails.get(&at.segment).is_some_and(|tail| tail.start <= u64::from(at.offset))
+    }
+
     /// Reads a record and checks it.
     pub(crate) fn read(&self, kind: RecordKind, blob: BlobRef) -> Result<Vec<u8>> {
         let size = RECORD_HEADER_BYTES + blob.len as usize;
@@ -183,6 +188,53 @@ impl ValueLog {
         check(kind, blob, &record).map_err(corrupted)?;
         record.drain(..RECORD_HEADER_BYTES);
         Ok(record)
+    }
+
+    /// Reads and checks the records of a segment from an offset on, of which the last one ends at `end`: as many as have about `bytes`.
+    /// Gives where the next one begins.
+    pub(crate) fn scrub(&self, segment: u32, offset: u64, end: u64, bytes: u64) -> Result<u64> {
+        let corrupted = |at: u64, what: &str| Error::corrupted(file_name(segment), Some(at), what);
+        let file = self.open(segment, OpenMode::Existing)?;
+        let read = |at: u64, len: u64| {
+            let len = usize::try_from(len).map_err(|_| corrupted(at, "record length"))?;
+            let mut buffer = vec![0; len];
+            match file.read_exact_at(&mut buffer, at) {
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                    Err(corrupted(at, "the segment ends before the record"))
+                }
+                read => read.map(|()| buffer).map_err(Error::io("read", &file_name(segment))),
+            }
+        };
+        let mut at = offset;
+        let mut buffer = read(at, (end - at).min(bytes.max(RECORD_HEADER_BYTES as u64)))?;
+        let mut rest: &[u8] = &buffer;
+        loop {
+            let Some((header, _)) = rest.split_first_chunk::<RECORD_HEADER_BYTES>() else { break };
+            let len = header[8..].first_chunk().map_or(0, |len| u32::from_le_bytes(*len));
+            let (kind, zeroes) = (header[12], &header[13..]);
+            let size = record_bytes(len);
+            if zeroes != [0; 3]
+                || !(RecordKind::Value as u8..=RecordKind::Journal as u8).contains(&kind)
+                || size > end - at
+            {
+                return Err(corrupted(at, "record header"));
+            }
+            if (rest.len() as u64) < size {
+                if at > offset {
+                    break;
+                }
+                buffer = read(at, size)?;
+                rest = &buffer;
+            }
+            let (record, after) = rest.split_at(size as usize);
+            let offset = u32::try_from(at).map_err(|_| corrupted(at, "offset"))?;
+            if record[..8] != checksum(ValueRef { segment, offset }, &record[8..]).to_le_bytes() {
+                return Err(corrupted(at, "checksum"));
+            }
+            at += size;
+            rest = after;
+        }
+        if at == offset { Err(corrupted(at, "the segment ends within a record")) } else { Ok(at) }
     }
 
     fn open(&self, segment: u32, mode: OpenMode) -> Result<Arc<dyn File>> {
@@ -254,10 +306,9 @@ impl ValueLog {
         self.open(segment, mode)
     }
 
-    /// Writes and syncs what was not written ahead, and keeps it in memory until [`Self::flushed`]. True if names changed.
-    pub(crate) fn write(&mut self) -> Result<bool> {
-        write_sealed(&self.try_seal()?)?;
-        Ok(self.names_changed)
+    /// What was not written ahead, for [`write_sealed`]; it is kept in memory until [`Self::flushed`]. True if names changed.
+    pub(crate) fn to_write(&mut self) -> Result<(Vec<Sealed>, bool)> {
+        Ok((self.try_seal()?, self.names_changed))
     }
 
     /// What was written is covered by a superblock.
@@ -307,7 +358,9 @@ mod tests {
             |log: &ValueLog| blobs.iter().map(|blob| log.read(RecordKind::Value, *blob)).collect::<Result<Vec<_>>>();
         let expected: Vec<Vec<u8>> = (0..5_u8).map(|n| vec![n; 40]).collect();
         assert_eq!(read(&log).expect("in memory"), expected);
-        assert!(log.write().expect("written"));
+        let (parts, names_changed) = log.to_write().expect("a new file");
+        assert!(names_changed);
+        write_sealed(&parts).expect("written");
         log.flushed();
         assert_eq!(read(&log).expect("in files"), expected);
         assert!(log.read(RecordKind::Filter, blobs[0]).is_err());

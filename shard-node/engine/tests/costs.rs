@@ -1,7 +1,9 @@
 //! What operations cost: nodes read and written, as the counters say. These are promises of the design, not tunings.
 
-use coppice_engine::{Counters, Engine, MergeProgress, Options, PrepareId, RaftPosition, StageRequest};
-use coppice_env::SimStorage;
+use std::num::NonZero;
+
+use coppice_engine::{AheadScope, Counters, Engine, MergeProgress, Options, PrepareId, RaftPosition, StageRequest};
+use coppice_env::{OpenMode, SimStorage, Workers};
 use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp, Version};
 
 const RECORDS: u64 = 8000;
@@ -117,7 +119,7 @@ fn nodes_that_were_written_ahead_are_not_written_again() {
     let mut shard = Shard::loaded();
     let puts: Vec<Operation> = (0..RECORDS).map(|number| put(number, b"next")).collect();
     shard.commit(puts);
-    let mut ahead = shard.engine.begin_ahead();
+    let mut ahead = shard.engine.begin_ahead(AheadScope::All);
     shard.commit(vec![put(7, b"later")]);
     let (written, ()) = shard.cost(|shard| {
         ahead.run();
@@ -128,6 +130,61 @@ fn nodes_that_were_written_ahead_are_not_written_again() {
     assert!((1..10).contains(&rest.span_writes), "{rest:?}");
     let (nothing, ()) = shard.cost(Shard::flush);
     assert_eq!(nothing.span_writes, 0);
+}
+
+#[test]
+fn of_the_active_tree_nothing_is_written_ahead_that_a_prune_may_take() {
+    let params = Params { capacity: 1000, ..Params::default() };
+    let mut shard = Shard::new(params, Options::default());
+    for round in 0..8 {
+        shard.commit((0..500).map(|number| put(round * 500 + number, b"value")).collect());
+        while shard.engine.merge_step(1000).expect("sound pages") == MergeProgress::Working {}
+    }
+    let all = shard.engine.behind_bytes(AheadScope::All);
+    let mut ahead = shard.engine.begin_ahead(AheadScope::Lasting);
+    let (lasting, ()) = shard.cost(|shard| {
+        ahead.run();
+        shard.engine.end_ahead(ahead);
+    });
+    assert_eq!(shard.engine.behind_bytes(AheadScope::Lasting), 0);
+    assert!(lasting.span_writes > 20 && shard.engine.behind_bytes(AheadScope::All) > all / 4, "{lasting:?}");
+    // Every version but the last one goes, and with them most of what is left to write.
+    shard.engine.prune(Version(8)).expect("usable");
+    let (rest, ()) = shard.cost(Shard::flush);
+    assert!((1..40).contains(&rest.span_writes), "{rest:?}");
+}
+
+#[test]
+fn threads_change_no_byte_and_no_digest() {
+    let run = |workers: Workers| {
+        let params = Params { capacity: 3000, ..Params::default() };
+        let sim = SimStorage::new();
+        let options = Options { workers, ..Options::default() };
+        let engine = Engine::create(sim.storage(), ShardId(0), params, options).expect("an empty directory");
+        let mut shard = Shard { engine, version: 0, index: 0 };
+        let mut states = Vec::new();
+        for round in 0..12_u64 {
+            let change = |number: u64| match (number * 31 + round) % 11 {
+                0 => Operation { key: key(number), change: Change::Delete },
+                long => put(number, &vec![round as u8; 40 * long as usize]),
+            };
+            let operations: Vec<Operation> = (0..RECORDS).filter(|n| (n * 7 + round) % 5 == 0).map(change).collect();
+            shard.commit(operations);
+            while shard.engine.merge_step(700).expect("sound pages") == MergeProgress::Working {}
+            shard.flush();
+            states.push(shard.engine.decided());
+        }
+        let bytes = |name: String| {
+            let file = sim.storage().open(&name, OpenMode::Existing).expect("it is listed");
+            let mut bytes = vec![0; file.len().expect("a length") as usize];
+            file.read_exact_at(&mut bytes, 0).expect("readable");
+            (name, bytes)
+        };
+        (states, sim.files().into_iter().map(bytes).collect::<Vec<_>>())
+    };
+    let inline = run(Workers::Inline);
+    let threads = NonZero::new(3).map_or(Workers::Inline, Workers::Threads);
+    assert!(inline == run(threads), "the outcome depends on who worked");
 }
 
 #[test]

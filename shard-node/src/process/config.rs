@@ -113,6 +113,8 @@ pub struct Tuning {
     pub flush_bytes_max: u64,
     /// Size of a file of the raft log.
     pub log_segment_bytes: u64,
+    /// How much of its files each replica reads in a second to see whether it is sound; 0 for nothing.
+    pub scrub_bytes_per_s: u64,
     /// Bytes of cached nodes of active trees, of each shard.
     pub young_cache_bytes: usize,
     /// Bytes of cached nodes of frozen trees, of each shard.
@@ -128,6 +130,7 @@ impl Default for Tuning {
             flush_entries_max: tuning.flush_entries_max,
             flush_bytes_max: tuning.flush_bytes_max,
             log_segment_bytes: tuning.log_segment_bytes,
+            scrub_bytes_per_s: tuning.scrub_bytes_per_s,
             young_cache_bytes: tuning.engine.young_cache_bytes,
             old_cache_bytes: tuning.engine.old_cache_bytes,
         }
@@ -232,6 +235,7 @@ impl Config {
             flush_entries_max: self.tuning.flush_entries_max,
             flush_bytes_max: self.tuning.flush_bytes_max,
             log_segment_bytes: self.tuning.log_segment_bytes,
+            scrub_bytes_per_s: self.tuning.scrub_bytes_per_s,
             engine: coppice_engine::Options { young_cache_bytes, old_cache_bytes, ..defaults.engine.clone() },
             ..defaults
         }

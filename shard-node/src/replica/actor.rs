@@ -244,6 +244,7 @@ impl<M: StateMachine> Actor<M> {
             self.next_tick += tick;
             self.ticks += 1;
             self.look_after_fitness();
+            self.scrub()?;
             if self.ticks.is_multiple_of(CARE_TICKS) {
                 self.care()?;
             }
@@ -257,6 +258,19 @@ impl<M: StateMachine> Actor<M> {
             drop(answer.send(Ok(())));
         }
         Ok(())
+    }
+
+    /// Checks a tick's share of what is durable, unless a reader has the state machine.
+    fn scrub(&mut self) -> Result<(), Error> {
+        let tuning = &self.config.hosted.tuning;
+        let bytes = u128::from(tuning.scrub_bytes_per_s) * tuning.tick.as_millis() / 1000;
+        let scrubbed = match self.shared.machine.try_write() {
+            Ok(mut machine) if bytes > 0 => {
+                machine.as_mut().map_or(Ok(()), |machine| machine.scrub(u64::try_from(bytes).unwrap_or(u64::MAX)))
+            }
+            _ => Ok(()),
+        };
+        scrubbed.or_else(|error| self.failed(error))
     }
 
     /// What is repeated because messages may be lost.

@@ -91,18 +91,21 @@ impl<M: StateMachine> Actor<M> {
         if self.unflushed_entries == 0 {
             return Ok(());
         }
-        let look = |machine: &M| (machine.unflushed_bytes(), machine.ahead());
-        let (bytes, ahead) = self.read_machine().as_ref().map_or((0, Ahead::Idle), look);
-        let much = self.unflushed_entries >= tuning.flush_entries_max || bytes >= tuning.flush_bytes_max;
+        let machine = self.read_machine();
+        let bytes = machine.as_ref().map_or(0, StateMachine::unflushed_bytes);
+        let due = old || self.unflushed_entries >= tuning.flush_entries_max || bytes >= tuning.flush_bytes_max;
+        let ahead = machine.as_ref().map_or(Ahead::Idle, |machine| machine.ahead(due));
+        drop(machine);
         match ahead {
-            // The next step flushes, and needs not wait.
-            Ahead::Busy if bytes < 2 * tuning.flush_bytes_max => Ok(()),
-            _ if old || much => self.flush(),
+            Ahead::Busy | Ahead::Due if bytes >= 2 * tuning.flush_bytes_max => self.flush(),
+            // A flush that is due comes with one of the next steps, and needs not wait.
+            Ahead::Busy => Ok(()),
             Ahead::Due => match self.try_machine().as_mut().and_then(|machine| machine.as_mut()) {
-                Some(machine) => machine.write_ahead(),
+                Some(machine) => machine.write_ahead(due),
                 None => Ok(()),
             },
-            Ahead::Busy | Ahead::Idle => Ok(()),
+            Ahead::Idle if due => self.flush(),
+            Ahead::Idle => Ok(()),
         }
     }
 

@@ -53,6 +53,8 @@ pub struct Tuning {
     pub flush_bytes_max: u64,
     /// Size of a file of the raft log, which is cut by whole files.
     pub log_segment_bytes: u64,
+    /// How much of its files each replica reads in a second to see whether it is sound; 0 for nothing.
+    pub scrub_bytes_per_s: u64,
     /// What each replica keeps back on its disk for what must go on when the disk is full.
     pub reserve_bytes: u64,
     /// The engine of each shard.
@@ -69,6 +71,7 @@ impl Default for Tuning {
             flush_entries_max: 2048,
             flush_bytes_max: 32 << 20,
             log_segment_bytes: 16 << 20,
+            scrub_bytes_per_s: 1 << 20,
             reserve_bytes: RESERVE_BYTES,
             engine: coppice_engine::Options::default(),
             runner: Runner::Threads,

@@ -2,7 +2,7 @@
 
 use std::thread::{Builder, JoinHandle};
 
-use coppice_engine::{Engine, WriteAhead};
+use coppice_engine::{AheadScope, Engine, WriteAhead};
 
 use crate::{Error, error, machine::Ahead, runner::Runner};
 
@@ -10,37 +10,48 @@ use crate::{Error, error, machine::Ahead, runner::Runner};
 const PARTS: u64 = 16;
 
 /// Writes for one engine, and never outlives the machine: a directory that is opened anew has no other writer.
+///
+/// What lasts is written as it comes. When a flush is due, the rest is, once, so that the flush has left what came meanwhile.
 #[derive(Debug)]
 pub(super) struct AheadWriter {
     runner: Runner,
     bytes_min: u64,
     /// What is written now, and by whom.
     thread: Option<JoinHandle<WriteAhead>>,
+    /// All of it was written since the last flush, or is now.
+    all: bool,
 }
 
 impl AheadWriter {
     /// `flush_bytes_max` is what flushes are to be about as large as.
     pub(super) fn new(runner: Runner, flush_bytes_max: u64) -> Self {
-        Self { runner, bytes_min: flush_bytes_max / PARTS, thread: None }
+        Self { runner, bytes_min: flush_bytes_max / PARTS, thread: None, all: false }
+    }
+
+    fn scope(&self, flush_due: bool) -> AheadScope {
+        if flush_due && !self.all { AheadScope::All } else { AheadScope::Lasting }
     }
 
     /// How far it is.
-    pub(super) fn state(&self, engine: &Engine) -> Ahead {
+    pub(super) fn state(&self, engine: &Engine, flush_due: bool) -> Ahead {
         match &self.thread {
             Some(thread) if thread.is_finished() => Ahead::Due,
             Some(_) => Ahead::Busy,
-            None if engine.behind_bytes() > self.bytes_min => Ahead::Due,
+            None if flush_due && self.all => Ahead::Idle,
+            None if engine.behind_bytes(self.scope(flush_due)) > self.bytes_min => Ahead::Due,
             None => Ahead::Idle,
         }
     }
 
-    /// Ends what was begun, and begins to write all that the engine has, if that is enough.
-    pub(super) fn go_on(&mut self, engine: &mut Engine) -> Result<(), Error> {
+    /// Ends what was begun, and begins to write what is to be written, if that is enough.
+    pub(super) fn go_on(&mut self, engine: &mut Engine, flush_due: bool) -> Result<(), Error> {
         self.end(engine);
-        if engine.behind_bytes() <= self.bytes_min {
+        let scope = self.scope(flush_due);
+        if engine.behind_bytes(scope) <= self.bytes_min || (flush_due && self.all) {
             return Ok(());
         }
-        let mut ahead = engine.begin_ahead();
+        self.all |= scope == AheadScope::All;
+        let mut ahead = engine.begin_ahead(scope);
         let run = move || {
             ahead.run();
             ahead
@@ -55,8 +66,14 @@ impl AheadWriter {
         Ok(())
     }
 
+    /// A flush begins: waits for what was begun.
+    pub(super) fn end_for_flush(&mut self, engine: &mut Engine) {
+        self.end(engine);
+        self.all = false;
+    }
+
     /// Waits for what was begun.
-    pub(super) fn end(&mut self, engine: &mut Engine) {
+    fn end(&mut self, engine: &mut Engine) {
         if let Some(thread) = self.thread.take() {
             engine.end_ahead(thread.join().expect("writes break no invariant"));
         }

@@ -85,16 +85,16 @@ impl StateMachine for ShardMachine {
         self.engine.unflushed_bytes()
     }
 
-    fn ahead(&self) -> Ahead {
-        self.writer.state(&self.engine)
+    fn ahead(&self, flush_due: bool) -> Ahead {
+        self.writer.state(&self.engine, flush_due)
     }
 
-    fn write_ahead(&mut self) -> Result<(), Error> {
-        self.writer.go_on(&mut self.engine)
+    fn write_ahead(&mut self, flush_due: bool) -> Result<(), Error> {
+        self.writer.go_on(&mut self.engine, flush_due)
     }
 
     fn flush(&mut self, position: Position) -> Result<(), Error> {
-        self.writer.end(&mut self.engine);
+        self.writer.end_for_flush(&mut self.engine);
         Ok(self.engine.flush(to_raft(position), &self.protocol.encode())?)
     }
 
@@ -113,6 +113,10 @@ impl StateMachine for ShardMachine {
         };
         let _: MergeProgress = self.engine.merge_step(records.clamp(WORK_RECORDS_MIN, WORK_RECORDS_MAX))?;
         Ok(())
+    }
+
+    fn scrub(&mut self, bytes: u64) -> Result<(), Error> {
+        Ok(self.engine.scrub(bytes)?)
     }
 
     fn pin_snapshot(&mut self, position: Position) -> Result<Pinned, Error> {

@@ -289,6 +289,42 @@ async fn a_leader_with_another_digest_answers_nothing_steps_down_and_is_rebuilt(
     is_rebuilt(&cluster, &leader, spoiled).await;
 }
 
+/// A follower that has flushed all that is committed.
+async fn flushed_follower(cluster: &Cluster) -> u32 {
+    let leads = cluster.leader(SHARD).await;
+    let follower = if leads == 1 { 2 } else { 1 };
+    // What it has committed itself may be less: it may have heard of nothing yet.
+    let all = cluster.node(leads).hosted().shard(SHARD).expect("it is there").status().committed;
+    until("all is flushed", async || {
+        let replica = cluster.node(follower).hosted().shard(SHARD).ok()?;
+        replica.read_now(|machine| Ok(machine.durable().index)).ok().filter(|&index| index >= all)
+    })
+    .await;
+    follower
+}
+
+/// Damages all pages on a disk.
+fn rot(disk: &coppice_env::SimStorage) {
+    for file in ["data", "index"] {
+        let path = format!("group-1/state-1/{file}");
+        let len =
+            disk.storage().open(&path, coppice_env::OpenMode::Existing).expect("it exists").len().expect("measured");
+        (0..len / 512).for_each(|sector| disk.flip_bit(&path, sector * 512 + 37, 2));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damage_that_nobody_reads_is_found_in_the_background() {
+    let cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    leader.commit("b", "2").await;
+    leader.finalize().await;
+    let damaged = flushed_follower(&cluster).await;
+    rot(&cluster.disks[&damaged]);
+    is_rebuilt(&cluster, &leader, damaged).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_pages_never_become_an_answer_and_the_replica_is_rebuilt() {
     let cluster = Cluster::start(3).await;
@@ -296,23 +332,9 @@ async fn damaged_pages_never_become_an_answer_and_the_replica_is_rebuilt() {
     leader.commit("a", "1").await;
     leader.commit("b", "2").await;
     leader.finalize().await;
-    let leads = cluster.leader(SHARD).await;
-    let damaged = if leads == 1 { 2 } else { 1 };
-    let disk = &cluster.disks[&damaged];
-    // What it has committed itself may be less: it may have heard of nothing yet.
-    let all = cluster.node(leads).hosted().shard(SHARD).expect("it is there").status().committed;
-    until("all is flushed", async || {
-        let replica = cluster.node(damaged).hosted().shard(SHARD).ok()?;
-        replica.read_now(|machine| Ok(machine.durable().index)).ok().filter(|&index| index >= all)
-    })
-    .await;
+    let damaged = flushed_follower(&cluster).await;
     cluster.node(damaged).stop_replica(SHARD).await.expect("stopped");
-    for file in ["data", "index"] {
-        let path = format!("group-1/state-1/{file}");
-        let len =
-            disk.storage().open(&path, coppice_env::OpenMode::Existing).expect("it exists").len().expect("measured");
-        (0..len / 512).for_each(|sector| disk.flip_bit(&path, sector * 512 + 37, 2));
-    }
+    rot(&cluster.disks[&damaged]);
     let options = cluster.options(damaged, CLUSTER).replicas.remove(1);
     cluster.node(damaged).start_replica(options).await.expect("started");
     until("a right answer", async || match leader.get(damaged, "a").await {

@@ -6,6 +6,7 @@ use crate::{
     Engine, Error, RaftPosition, Result,
     meta::MetaOp,
     meta_log::{self, MetaLog, Operations},
+    page::{PAGE_BYTES, PageFile},
     superblock::{self, MACHINE_STATE_BYTES_MAX, Superblock},
 };
 
@@ -59,7 +60,7 @@ impl Engine {
         let generation = self.superblock.generation + 1;
         let segment_ends = self.store.values.unflushed_ends();
         let dead_segments = self.meta.dying_segments(&segment_ends);
-        let mut names_changed = self.store.write()?;
+        let mut names_changed = self.store.write(self.options.workers)?;
         let checkpoint = MetaOp::Checkpoint { generation, segment_ends, dead_segments };
         let new_log = self.write_meta(&checkpoint)?;
         names_changed |= new_log.0.is_some();
@@ -135,11 +136,24 @@ impl Engine {
             let _ = self.storage.remove(&meta_log::file_name(*number));
         }
         self.meta_files = named;
+        self.discard_free_pages();
         if self.store.filters_cached() > self.options.filters_cached_max {
             let trees = self.meta.versions.values().flat_map(|version| &version.trees);
             let outputs = self.meta.merges.values().map(|merge| &merge.output);
             let places: BTreeSet<_> = trees.chain(outputs).filter_map(|tree| tree.filter).map(|blob| blob.at).collect();
             self.store.retain_filters(|at| places.contains(at));
+        }
+    }
+
+    /// Gives free pages back to the file system. Nothing refers to them, neither superblock and no pin: whatever a crash leaves of
+    /// it is right.
+    fn discard_free_pages(&mut self) {
+        let kept_min = self.options.free_bytes_kept_min / PAGE_BYTES as u64;
+        for file in PageFile::ALL {
+            let discarded = &mut self.discarded[file as usize];
+            for (start, len) in self.meta.space(file).to_discard(discarded, kept_min) {
+                self.store.discard(file, start, len);
+            }
         }
     }
 }

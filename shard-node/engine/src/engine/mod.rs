@@ -22,8 +22,10 @@ use crate::{
     merge::MergeTask,
     meta::{Delta, Meta, MetaOp, Tree, VersionId, VersionRecord},
     meta_log::{self, MetaLog, Operations},
-    page::PageFile,
+    page::{PAGE_BYTES, PageFile},
+    scrub::Scrub,
     snapshot::{self, Pin},
+    space::FreeRanges,
     store::Store,
     superblock::{self, Superblock},
     values,
@@ -34,7 +36,7 @@ const LOCK_FILE: &str = "lock";
 /// One shard's state: a forest at every retained version, and the staged ones.
 pub struct Engine {
     pub(crate) storage: Arc<dyn Storage>,
-    options: Options,
+    pub(crate) options: Options,
     pub(crate) meta: Meta,
     pub(crate) store: Store,
     pub(crate) merge: Option<MergeTask>,
@@ -46,11 +48,15 @@ pub struct Engine {
     super_file: Arc<dyn File>,
     pub(crate) superblock: Superblock,
     older: Option<Superblock>,
+    /// Free pages without space in the file system. Another opening does not know it, and may give them back once more.
+    discarded: [FreeRanges; 2],
     /// Meta log files in the directory.
     meta_files: BTreeSet<u64>,
     pub(crate) pins: Vec<Pin>,
     next_pin: u64,
     poisoned: bool,
+    /// How far the scrubber is.
+    pub(crate) scrub: Scrub,
     /// Someone writes ahead.
     pub(crate) ahead: bool,
     _lock: Box<dyn Send + Sync>,
@@ -176,10 +182,12 @@ impl Engine {
             super_file,
             superblock: newest,
             older,
+            discarded: Default::default(),
             meta_files,
             pins: Vec::new(),
             next_pin: 1,
             poisoned: false,
+            scrub: Scrub::default(),
             ahead: false,
             _lock: guard,
         })
@@ -338,24 +346,31 @@ impl Engine {
     /// # Errors
     /// If the storage fails.
     pub fn disk_usage(&self) -> Result<DiskUsage> {
-        // Pages that died before they were flushed may lie beyond the end of the file.
-        let bytes = |file: PageFile| self.store.page_file_bytes(file);
-        let free = |file: PageFile| {
+        // Of the file and of its free pages. Those that died before they were flushed may lie beyond its end; those that were given
+        // back take no space.
+        let bytes = |file: PageFile| {
             let space = self.meta.space(file);
-            let free = (space.free.pages() + space.limbo_pages()) * crate::page::PAGE_BYTES as u64;
-            bytes(file).map(|bytes| free.min(bytes))
+            let mut discarded = self.discarded[file as usize].clone();
+            discarded.keep_common(&space.free);
+            let [free, gone] =
+                [space.free.pages() + space.limbo_pages(), discarded.pages()].map(|n| n * PAGE_BYTES as u64);
+            self.store.page_file_bytes(file).map(|len| (len.saturating_sub(gone), free.saturating_sub(gone).min(len)))
         };
+        let (index_bytes, index_free_bytes) = bytes(PageFile::Index)?;
+        let (data_bytes, data_free_bytes) = bytes(PageFile::Data)?;
         let (young_cache_bytes, old_cache_bytes) = self.store.cache_bytes();
         Ok(DiskUsage {
-            index_bytes: bytes(PageFile::Index)?,
-            index_free_bytes: free(PageFile::Index)?,
-            data_bytes: bytes(PageFile::Data)?,
-            data_free_bytes: free(PageFile::Data)?,
+            index_bytes,
+            index_free_bytes,
+            data_bytes,
+            data_free_bytes,
             value_bytes: self.meta.segments.values().map(|segment| segment.end).sum(),
             value_live_bytes: self.meta.segments.values().map(|segment| segment.live).sum(),
             meta_bytes: self.log.len,
             young_cache_bytes: young_cache_bytes as u64,
             old_cache_bytes: old_cache_bytes as u64,
+            hash_cache_bytes: self.store.list_bytes() as u64,
+            filter_bytes: self.store.filter_bytes() as u64,
             versions: self.meta.versions.len() as u64,
         })
     }

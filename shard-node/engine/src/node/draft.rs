@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl LeafRecord<'_> {
-    fn encode(&self, out: &mut [u8]) {
+    pub(crate) fn encode(&self, out: &mut [u8]) {
         let mut out = Cut(out);
         out.put(&[match self.body {
             Body::Inline { .. } => KIND_INLINE,
@@ -76,6 +76,7 @@ pub(crate) struct HashedRecord<'a> {
     pub(crate) hash: Digest,
 }
 
+#[cfg(test)]
 impl<'a> HashedRecord<'a> {
     pub(crate) fn new(record: LeafRecord<'a>) -> Self {
         Self { record, hash: record.hash() }

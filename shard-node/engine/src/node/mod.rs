@@ -115,7 +115,7 @@ impl LeafRecord<'_> {
         hash::record_hash(self.key, self.stamp, &self.body.record_body())
     }
 
-    fn encoded_bytes(&self) -> usize {
+    pub(crate) fn encoded_bytes(&self) -> usize {
         RECORD_FIXED_BYTES + self.key.len() + self.body.encoded_bytes()
     }
 }
@@ -200,23 +200,7 @@ impl Node {
 
     pub(crate) fn record(&self, index: usize) -> LeafRecord<'_> {
         assert_eq!(self.level(), 0);
-        let at = self.slot(index);
-        let key = self.key(index);
-        let stamp = Stamp { epoch: Epoch(self.u64(at + 1)), version: Version(self.u64(at + 9)) };
-        let value_at = at + RECORD_FIXED_BYTES + key.len();
-        let kind = self.bytes[at];
-        if kind == KIND_TOMBSTONE {
-            return LeafRecord { key, stamp, body: Body::Tombstone };
-        }
-        let len = self.u32(value_at);
-        let hash = self.digest(value_at + 4);
-        let rest = value_at + VALUE_FIXED_BYTES;
-        let body = if kind == KIND_INLINE {
-            Body::Inline { hash, value: &self.bytes[rest..rest + len as usize] }
-        } else {
-            Body::Stored { hash, len, at: ValueRef { segment: self.u32(rest + 1), offset: self.u32(rest + 5) } }
-        };
-        LeafRecord { key, stamp, body }
+        decode_record(&self.bytes[self.slot(index)..])
     }
 
     pub(crate) fn child(&self, index: usize) -> Child {
@@ -294,24 +278,46 @@ impl Node {
     }
 
     fn u16(&self, at: usize) -> u16 {
-        u16::from_le_bytes(self.array(at))
+        u16::from_le_bytes(array(&self.bytes, at))
     }
 
     fn u32(&self, at: usize) -> u32 {
-        u32::from_le_bytes(self.array(at))
+        u32::from_le_bytes(array(&self.bytes, at))
     }
 
     fn u64(&self, at: usize) -> u64 {
-        u64::from_le_bytes(self.array(at))
+        u64::from_le_bytes(array(&self.bytes, at))
     }
 
     fn digest(&self, at: usize) -> Digest {
-        Digest(self.array(at))
+        Digest(array(&self.bytes, at))
     }
+}
 
-    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
-        *self.bytes[at..].first_chunk().expect("the layout was checked")
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    *bytes[at..].first_chunk().expect("the layout was checked")
+}
+
+/// The record at the start of bytes that are known to begin with one.
+pub(crate) fn decode_record(bytes: &[u8]) -> LeafRecord<'_> {
+    let key = encoded_key(bytes);
+    let [epoch, version] = [1, 9].map(|at| u64::from_le_bytes(array(bytes, at)));
+    let stamp = Stamp { epoch: Epoch(epoch), version: Version(version) };
+    let value_at = RECORD_FIXED_BYTES + key.len();
+    let kind = bytes[0];
+    if kind == KIND_TOMBSTONE {
+        return LeafRecord { key, stamp, body: Body::Tombstone };
     }
+    let len = u32::from_le_bytes(array(bytes, value_at));
+    let hash = Digest(array(bytes, value_at + 4));
+    let rest = value_at + VALUE_FIXED_BYTES;
+    let body = if kind == KIND_INLINE {
+        Body::Inline { hash, value: &bytes[rest..rest + len as usize] }
+    } else {
+        let [segment, offset] = [rest + 1, rest + 5].map(|at| u32::from_le_bytes(array(bytes, at)));
+        Body::Stored { hash, len, at: ValueRef { segment, offset } }
+    };
+    LeafRecord { key, stamp, body }
 }
 
 /// The key of an encoded record.

@@ -1,9 +1,14 @@
 //! Applying a batch of changes to the active tree (`docs/verification.md` section 4): in key order, depth first, each
 //! node touched once.
 //!
+//! The leaves of a large batch are made on several threads: hashing and encoding them is most of the work.
+//!
 //! No node is changed in place. The nodes on the way to a change are made anew and their predecessors pended; a failure
 //! leaves the old tree as it was, and the caller gives back what the delta has allocated.
 
+use std::ops::Range;
+
+use coppice_env::Workers;
 use coppice_types::{Digest, Params, Version};
 use coppice_verify::rules;
 
@@ -12,10 +17,13 @@ use crate::{
     cache::Class,
     list::MerkleList,
     meta::{Delta, Meta, Tree},
-    node::{Body, Child, ChildEntry, Draft, Entries, HashedRecord, NewEntry, Node, Source},
+    node::{Body, Child, ChildEntry, Draft, Entries, HashedRecord, NewEntry, Node, Source, ValueRef},
     store::Store,
     values,
 };
+
+/// Leaves that are made as one job.
+const JOB_LEAVES: usize = 8;
 
 /// What becomes of one key of the active tree.
 #[derive(Clone, Debug)]
@@ -64,10 +72,44 @@ impl NewEntry for TreeChange<'_> {
     }
 }
 
-/// A node that is replaced, with the hashes of its entries.
+/// A node that is replaced, with the hashes of its entries if they are known.
 struct Old {
     node: Node,
+    list: Option<MerkleList>,
+}
+
+/// A leaf that changes. What it becomes follows from this alone, so it may be found on any thread.
+struct LeafJob<'c> {
+    old: Option<Old>,
+    changes: &'c [TreeChange<'c>],
+    made: LeafMade,
+}
+
+/// What becomes of a leaf.
+#[derive(Default)]
+struct LeafMade {
+    pieces: Vec<Piece>,
+    added: u64,
+    removed: u64,
+    /// Places and lengths of values that no record of it has any more.
+    pended: Vec<(ValueRef, u32)>,
+}
+
+/// A node without a place, the hashes of its entries, and its lowest key.
+struct Piece {
+    draft: Draft,
     list: MerkleList,
+    separator: Vec<u8>,
+}
+
+/// A node on the way to changes. Leaves are listed apart, in order.
+enum Touched {
+    Leaf,
+    Inner {
+        old: Old,
+        /// Children by index, in order.
+        below: Vec<(usize, Touched)>,
+    },
 }
 
 /// Makes the nodes of one version.
@@ -77,28 +119,47 @@ pub(crate) struct Applier<'e> {
     pub(crate) params: &'e Params,
     pub(crate) version: Version,
     pub(crate) delta: &'e mut Delta,
+    pub(crate) workers: Workers,
 }
 
 impl Applier<'_> {
     /// The tree after the changes, which ascend by key.
+    ///
+    /// Nodes are found from the root down, leaves made on all hands, and then everything gets its place, in an order that
+    /// does not depend on who made what.
     pub(crate) fn apply(&mut self, tree: &Tree, changes: &[TreeChange<'_>]) -> Result<Tree> {
         assert!(tree.filter.is_none(), "frozen trees never change");
         assert!(changes.is_sorted_by(|a, b| a.key() < b.key()));
         if changes.is_empty() {
             return Ok(tree.clone());
         }
-        let mut entries = tree.entries;
+        let mut jobs = Vec::new();
+        let root = match tree.root {
+            Some(root) => Some(self.touch(root, tree.level, changes, &mut jobs)?),
+            None => {
+                jobs.push(LeafJob { old: None, changes, made: LeafMade::default() });
+                None
+            }
+        };
+        let (params, version) = (self.params, self.version);
+        self.workers.share(
+            jobs.chunks_mut(JOB_LEAVES),
+            |jobs| jobs.iter_mut().for_each(|job| job.run(params, version)),
+            || (),
+        );
+        let entries = jobs.iter().fold(tree.entries, |sum, job| sum + job.made.added - job.made.removed);
+        let mut leaves = jobs.into_iter().map(|job| job.made);
         let mut level = tree.level;
         let mut made = Vec::new();
-        match tree.root {
-            None => self.apply_leaf(None, changes, &mut entries, &mut made),
-            Some(root) => self.apply_node(root, level, changes, &mut entries, &mut made)?,
+        match root {
+            None => self.place_leaf(leaves.next().expect("the one that was pushed"), &mut made),
+            Some(root) => self.place_touched(root, &mut leaves, &mut made),
         }
         while made.len() > 1 {
             level = level.checked_add(1).expect("a tree is far lower than 255 levels");
             let sources: Vec<Source> = (0..made.len()).map(Source::New).collect();
             let below = std::mem::take(&mut made);
-            self.make(level, None, &sources, &below, &mut made);
+            self.place_inner(level, None, &sources, &below, &mut made);
         }
         let Some(ChildEntry { child: mut root, .. }) = made.pop() else { return Ok(Tree::empty()) };
         while level > 0 {
@@ -125,35 +186,21 @@ impl Applier<'_> {
         }
     }
 
-    fn apply_node(
+    /// Reads the nodes on the way to the changes.
+    fn touch<'c>(
         &mut self,
         child: Child,
         level: u8,
-        changes: &[TreeChange<'_>],
-        entries: &mut u64,
-        made: &mut Vec<ChildEntry>,
-    ) -> Result<()> {
+        mut changes: &'c [TreeChange<'c>],
+        jobs: &mut Vec<LeafJob<'c>>,
+    ) -> Result<Touched> {
         let node = self.store.node(&child, level, Class::Young)?;
         self.delta.pended.push(child.pid);
-        let list = self.store.take_list(&child).unwrap_or_else(|| MerkleList::new(node.entry_hashes()));
-        let old = Old { node, list };
+        let list = self.store.take_list(&child);
         if level == 0 {
-            self.apply_leaf(Some(old), changes, entries, made);
-            Ok(())
-        } else {
-            self.apply_inner(old, changes, entries, made)
+            jobs.push(LeafJob { old: Some(Old { node, list }), changes, made: LeafMade::default() });
+            return Ok(Touched::Leaf);
         }
-    }
-
-    fn apply_inner(
-        &mut self,
-        old: Old,
-        mut changes: &[TreeChange<'_>],
-        entries: &mut u64,
-        made: &mut Vec<ChildEntry>,
-    ) -> Result<()> {
-        let node = &old.node;
-        let mut sources = Vec::with_capacity(node.len() + 1);
         let mut below = Vec::with_capacity(changes.len().min(node.len()));
         for index in 0..node.len() {
             let mine = if index + 1 < node.len() {
@@ -164,30 +211,73 @@ impl Applier<'_> {
             };
             let (mine, later) = changes.split_at(mine);
             changes = later;
-            if mine.is_empty() {
-                sources.push(Source::Old(index));
-            } else {
-                let first = below.len();
-                self.apply_node(node.child(index), node.level() - 1, mine, entries, &mut below)?;
-                sources.extend((first..below.len()).map(Source::New));
+            if !mine.is_empty() {
+                below.push((index, self.touch(node.child(index), level - 1, mine, jobs)?));
             }
         }
-        self.make(node.level(), Some(old), &sources, &below, made);
-        Ok(())
+        Ok(Touched::Inner { old: Old { node, list }, below })
     }
 
-    fn apply_leaf(
+    /// Places what becomes of a node and all below it.
+    fn place_touched(
         &mut self,
-        old: Option<Old>,
-        changes: &[TreeChange<'_>],
-        entries: &mut u64,
+        touched: Touched,
+        leaves: &mut impl Iterator<Item = LeafMade>,
         made: &mut Vec<ChildEntry>,
     ) {
+        let Touched::Inner { old, below } = touched else {
+            return self.place_leaf(leaves.next().expect("each leaf has its job"), made);
+        };
+        let node = &old.node;
+        let mut sources = Vec::with_capacity(node.len() + 1);
+        let mut new = Vec::with_capacity(below.len());
+        let mut next = 0;
+        for (index, touched) in below {
+            sources.extend((next..index).map(Source::Old));
+            let first = new.len();
+            self.place_touched(touched, leaves, &mut new);
+            sources.extend((first..new.len()).map(Source::New));
+            next = index + 1;
+        }
+        sources.extend((next..node.len()).map(Source::Old));
+        self.place_inner(node.level(), Some(old), &sources, &new, made);
+    }
+
+    fn place_leaf(&mut self, leaf: LeafMade, made: &mut Vec<ChildEntry>) {
+        for (at, len) in leaf.pended {
+            self.delta.pend_value(at.segment, values::record_bytes(len));
+        }
+        self.place(leaf.pieces, made);
+    }
+
+    fn place_inner(
+        &mut self,
+        level: u8,
+        old: Option<Old>,
+        sources: &[Source],
+        new: &[ChildEntry],
+        made: &mut Vec<ChildEntry>,
+    ) {
+        self.place(pieces(self.params, self.version, level, old, sources, new), made);
+    }
+
+    fn place(&mut self, pieces: Vec<Piece>, made: &mut Vec<ChildEntry>) {
+        for Piece { draft, list, separator } in pieces {
+            let child = self.store.add_node(self.meta, self.delta, draft, Class::Young);
+            self.store.keep_list(&child, list);
+            made.push(ChildEntry { separator, child });
+        }
+    }
+}
+
+impl LeafJob<'_> {
+    fn run(&mut self, params: &Params, version: Version) {
+        let old = self.old.take();
         let node = old.as_ref().map(|old| &old.node);
         let old_len = node.map_or(0, Node::len);
-        let mut sources = Vec::with_capacity(old_len + changes.len());
+        let mut sources = Vec::with_capacity(old_len + self.changes.len());
         let mut next = 0;
-        for (index, change) in changes.iter().enumerate() {
+        for (index, change) in self.changes.iter().enumerate() {
             let found = node.map_or(Err(0), |node| node.search_from(next, change.key()));
             let (Ok(at) | Err(at)) = found;
             sources.extend((next..at).map(Source::Old));
@@ -195,46 +285,46 @@ impl Applier<'_> {
             if let (Ok(at), Some(node)) = (found, node)
                 && let Body::Stored { len, at, .. } = node.record(at).body
             {
-                self.delta.pend_value(at.segment, values::record_bytes(len));
+                self.made.pended.push((at, len));
             }
             match change {
                 TreeChange::Upsert(_) => {
                     sources.push(Source::New(index));
-                    *entries += u64::from(found.is_err());
+                    self.made.added += u64::from(found.is_err());
                 }
                 TreeChange::Remove(_) => {
                     assert!(found.is_ok(), "only records that exist are removed");
-                    *entries -= 1;
+                    self.made.removed += 1;
                 }
             }
         }
         sources.extend((next..old_len).map(Source::Old));
-        self.make(0, old, &sources, changes, made);
+        self.made.pieces = pieces(params, version, 0, old, &sources, self.changes);
     }
+}
 
-    /// Makes the nodes that the split rule gives for these entries.
-    fn make<E: NewEntry>(
-        &mut self,
-        level: u8,
-        old: Option<Old>,
-        sources: &[Source],
-        new: &[E],
-        made: &mut Vec<ChildEntry>,
-    ) {
-        let (node, mut list) = old.map(|old| (old.node, old.list)).unzip();
-        let entries = |sources| Entries { sources, old: node.as_ref(), new };
-        let all = entries(sources);
-        let weights: Vec<u32> = sources.iter().map(|source| all.weight(*source, self.params)).collect();
-        for piece in rules::split(self.params, &weights) {
-            let entries = entries(&sources[piece]);
-            let whole = entries.sources.len() == sources.len();
-            let list = list_of(&entries, if whole { list.take() } else { list.clone() });
-            let draft = Draft::new(self.version, level, &entries, &list);
-            let child = self.store.add_node(self.meta, self.delta, draft, Class::Young);
-            self.store.keep_list(&child, list);
-            made.push(ChildEntry { separator: entries.key(entries.sources[0]).to_vec(), child });
-        }
-    }
+/// The nodes that the split rule gives for these entries.
+fn pieces<E: NewEntry>(
+    params: &Params,
+    version: Version,
+    level: u8,
+    old: Option<Old>,
+    sources: &[Source],
+    new: &[E],
+) -> Vec<Piece> {
+    let (node, list) = old.map(|old| (old.node, old.list)).unzip();
+    let mut list = node.as_ref().map(|node| list.flatten().unwrap_or_else(|| MerkleList::new(node.entry_hashes())));
+    let entries = |sources| Entries { sources, old: node.as_ref(), new };
+    let all = entries(sources);
+    let weights: Vec<u32> = sources.iter().map(|source| all.weight(*source, params)).collect();
+    let piece = |range: Range<usize>| {
+        let entries = entries(&sources[range]);
+        let whole = entries.sources.len() == sources.len();
+        let list = list_of(&entries, if whole { list.take() } else { list.clone() });
+        let draft = Draft::new(version, level, &entries, &list);
+        Piece { draft, list, separator: entries.key(entries.sources[0]).to_vec() }
+    };
+    rules::split(params, &weights).into_iter().map(piece).collect()
 }
 
 /// The hashes of the entries, from those of the predecessor as far as they go.

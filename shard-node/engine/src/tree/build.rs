@@ -1,16 +1,22 @@
 //! Building a tree from records in order: the packing of `docs/verification.md` section 4.
 //!
-//! Nodes are made as they fill, so the builder's memory is one open node a level, whatever the tree's size.
+//! Nodes are made as they fill, leaves some at a time, so the builder's memory is bounded, whatever the tree's size.
 
+use std::iter;
+
+use coppice_env::Workers;
 use coppice_types::{Digest, Params, Version};
 use coppice_verify::rules::{self, Packer};
 
 use crate::{
     cache::Class,
     meta::{Delta, Meta, Tree},
-    node::{ChildEntry, Draft, HashedRecord, LeafRecord, NewEntry, encoded_key},
+    node::{ChildEntry, Draft, LeafRecord, NewEntry, decode_record, encoded_key},
     store::Store,
 };
+
+/// So many full leaves are made at once: enough to be worth a thread.
+const FULL_LEAVES_MAX: usize = 64;
 
 #[derive(Debug)]
 struct OpenNode {
@@ -20,53 +26,38 @@ struct OpenNode {
     made: u64,
 }
 
-/// A record that is encoded already.
-#[derive(Clone, Copy, Debug)]
-struct Encoded {
-    /// Where its bytes end; they begin where those of the one before end.
-    end: usize,
-    weight: u32,
-    hash: Digest,
-}
-
-/// The records of the leaf that is open, one behind the other.
+/// The records of one leaf, encoded one behind the other.
 #[derive(Debug, Default)]
-struct OpenLeaf {
+struct LeafRecords {
     bytes: Vec<u8>,
-    records: Vec<Encoded>,
-    first_key: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<usize>,
 }
 
-impl OpenLeaf {
-    fn push(&mut self, record: &LeafRecord<'_>, weight: u32) {
-        if self.records.is_empty() {
-            self.first_key = record.key.to_vec();
-        }
-        let new = HashedRecord::new(*record);
+impl LeafRecords {
+    fn push(&mut self, record: &LeafRecord<'_>) {
         let start = self.bytes.len();
-        self.bytes.resize(start + new.encoded_bytes(), 0);
-        new.encode(&mut self.bytes[start..]);
-        self.records.push(Encoded { end: self.bytes.len(), weight, hash: new.hash });
+        self.bytes.resize(start + record.encoded_bytes(), 0);
+        record.encode(&mut self.bytes[start..]);
+        self.ends.push(self.bytes.len());
     }
 
-    /// The leaf; the next one opens.
-    fn close(&mut self, made_at: Version) -> (Draft, Vec<u8>) {
-        let mut start = 0;
-        let mut entries = Vec::with_capacity(self.records.len());
-        for record in &self.records {
-            entries.push(EncodedEntry { bytes: &self.bytes[start..record.end], record: *record });
-            start = record.end;
-        }
-        let draft = Draft::all_new(made_at, 0, &entries);
-        self.bytes.clear();
-        self.records.clear();
-        (draft, std::mem::take(&mut self.first_key))
+    fn records(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
+    }
+
+    /// The leaf and its lowest key. The costly part of a merge: a function of the records alone.
+    fn draft(&self, made_at: Version) -> (Draft, Vec<u8>) {
+        let entry = |bytes| EncodedEntry { bytes, hash: decode_record(bytes).hash() };
+        let entries: Vec<EncodedEntry<'_>> = self.records().map(entry).collect();
+        (Draft::all_new(made_at, 0, &entries), entries[0].key().to_vec())
     }
 }
 
 struct EncodedEntry<'a> {
     bytes: &'a [u8],
-    record: Encoded,
+    hash: Digest,
 }
 
 impl NewEntry for EncodedEntry<'_> {
@@ -74,12 +65,13 @@ impl NewEntry for EncodedEntry<'_> {
         encoded_key(self.bytes)
     }
 
-    fn weight(&self, _params: &Params) -> u32 {
-        self.record.weight
+    fn weight(&self, params: &Params) -> u32 {
+        let record = decode_record(self.bytes);
+        rules::record_weight(params, record.key.len(), record.body.value_len())
     }
 
     fn hash(&self) -> Digest {
-        self.record.hash
+        self.hash
     }
 
     fn encoded_bytes(&self) -> usize {
@@ -96,8 +88,11 @@ impl NewEntry for EncodedEntry<'_> {
 pub(crate) struct Builder {
     params: Params,
     version: Version,
-    leaf: OpenLeaf,
+    workers: Workers,
+    leaf: LeafRecords,
     leaf_packer: Packer,
+    /// Leaves that are full and not made yet: many are, at once.
+    full: Vec<LeafRecords>,
     leaves_made: u64,
     /// Levels 1 and up.
     inner: Vec<OpenNode>,
@@ -106,12 +101,14 @@ pub(crate) struct Builder {
 
 impl Builder {
     /// `version` is the one that the nodes bear as theirs.
-    pub(crate) fn new(params: &Params, version: Version) -> Self {
+    pub(crate) fn new(params: &Params, version: Version, workers: Workers) -> Self {
         Self {
             params: params.clone(),
             version,
-            leaf: OpenLeaf::default(),
+            workers,
+            leaf: LeafRecords::default(),
             leaf_packer: Packer::new(params),
+            full: Vec::new(),
             leaves_made: 0,
             inner: Vec::new(),
             entries: 0,
@@ -122,17 +119,27 @@ impl Builder {
     pub(crate) fn push(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, record: &LeafRecord<'_>) {
         let weight = rules::record_weight(&self.params, record.key.len(), record.body.value_len());
         if self.leaf_packer.add(weight) {
-            self.close_leaf(store, meta, delta);
+            self.full.push(std::mem::take(&mut self.leaf));
+            if self.full.len() == FULL_LEAVES_MAX {
+                self.make_leaves(store, meta, delta);
+            }
         }
-        self.leaf.push(record, weight);
+        self.leaf.push(record);
         self.entries += 1;
     }
 
-    fn close_leaf(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) {
-        let (draft, separator) = self.leaf.close(self.version);
-        let child = store.add_node(meta, delta, draft, Class::Old);
-        self.leaves_made += 1;
-        self.push_child(store, meta, delta, 1, ChildEntry { separator, child });
+    /// Makes the leaves that are full, on all hands, and gives them their places in order.
+    fn make_leaves(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) {
+        let full = std::mem::take(&mut self.full);
+        let mut made: Vec<Option<(Draft, Vec<u8>)>> = full.iter().map(|_| None).collect();
+        let (workers, version) = (self.workers, self.version);
+        let workers = if full.len() < FULL_LEAVES_MAX { Workers::Inline } else { workers };
+        workers.share(full.iter().zip(&mut made), |(records, made)| *made = Some(records.draft(version)), || ());
+        for (draft, separator) in made.into_iter().flatten() {
+            let child = store.add_node(meta, delta, draft, Class::Old);
+            self.leaves_made += 1;
+            self.push_child(store, meta, delta, 1, ChildEntry { separator, child });
+        }
     }
 
     fn push_child(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, level: u8, entry: ChildEntry) {
@@ -157,10 +164,11 @@ impl Builder {
 
     /// The whole tree: its root and level, none if there were no records.
     pub(crate) fn finish(mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) -> Tree {
-        if self.leaf.records.is_empty() {
+        if self.entries == 0 {
             return Tree::empty();
         }
-        self.close_leaf(store, meta, delta);
+        self.full.push(std::mem::take(&mut self.leaf));
+        self.make_leaves(store, meta, delta);
         let mut level = 0;
         let mut made = self.leaves_made;
         // The single node of a level is the root: the level above has its entry and nothing else.

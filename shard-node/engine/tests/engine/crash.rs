@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use coppice_engine::{Engine, Error, MergeProgress, WriteAhead};
+use coppice_engine::{AheadScope, Engine, Error, MergeProgress, WriteAhead};
 use coppice_env::{Fault, Operation as Call, Rng, SimRng, SimStorage};
 use coppice_types::Params;
 
@@ -35,7 +35,7 @@ enum Ahead {
 impl Ahead {
     fn go_on(&mut self, engine: &mut Engine) {
         *self = match std::mem::replace(self, Self::None) {
-            Self::None => Self::Begun(engine.begin_ahead()),
+            Self::None => Self::Begun(engine.begin_ahead(AheadScope::All)),
             Self::Begun(mut ahead) => {
                 ahead.run();
                 Self::Written(ahead)

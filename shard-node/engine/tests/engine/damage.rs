@@ -109,6 +109,15 @@ impl Small {
         if errors > 0 { Outcome::FoundByRead } else { Outcome::Harmless }
     }
 
+    /// A round of the scrubber, in small steps.
+    fn scrub(&self, sim: &SimStorage) -> Result<(), Error> {
+        let mut engine = Engine::open(dir(sim), self.options.clone())?;
+        while engine.counters().scrubs == 0 {
+            engine.scrub(700)?;
+        }
+        Ok(())
+    }
+
     /// Fsck runs, and finds something if reads did.
     fn check(&self, sim: &SimStorage, outcome: Outcome) -> bool {
         let clean = match fsck(dir(sim)) {
@@ -148,6 +157,7 @@ fn a_flipped_bit_never_becomes_an_answer() {
         let pristine = small.sim.process_loss();
         assert_eq!(small.read(&pristine), Outcome::Harmless);
         assert!(small.check(&pristine, Outcome::Harmless));
+        small.scrub(&pristine).expect("nothing is damaged");
         let (mut refused, mut found_by_read, mut found_by_fsck, mut harmless) = (0, 0, 0, 0);
         for path in pristine.files() {
             for at in offsets(&bytes_of(&pristine, &path)) {
@@ -158,7 +168,13 @@ fn a_flipped_bit_never_becomes_an_answer() {
                 // Fsck is slow: it runs on one in some, and on all that reads overlooked.
                 match outcome {
                     Outcome::Refused => refused += 1,
-                    Outcome::FoundByRead => found_by_read += 1,
+                    Outcome::FoundByRead => {
+                        found_by_read += 1;
+                        if at % 16 == 0 {
+                            let found = small.scrub(&sim).expect_err("reads found what the scrubber does not");
+                            assert!(is_damage(&found), "{found:?}");
+                        }
+                    }
                     Outcome::Harmless if small.check(&sim, outcome) => harmless += 1,
                     Outcome::Harmless => found_by_fsck += 1,
                 }

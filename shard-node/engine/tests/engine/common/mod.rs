@@ -9,7 +9,7 @@ pub mod workload;
 use std::ops::Range;
 
 use coppice_engine::Options;
-use coppice_env::{Rng, SimRng};
+use coppice_env::{Rng, SimRng, Workers};
 use coppice_types::Params;
 
 /// Runs a test once for each seed, and names the seed that fails.
@@ -89,7 +89,7 @@ pub fn tiny_params(rng: &mut SimRng) -> Params {
 
 /// Caches, segments and logs so small that each of their limits is met.
 pub fn tiny_options(rng: &mut SimRng) -> Options {
-    let sizes = [0, 4096, 64 << 10, 1 << 20];
+    let sizes = [0, 5000, 64 << 10, 1 << 20];
     Options {
         young_cache_bytes: sizes[pick(rng, sizes.len())],
         old_cache_bytes: sizes[pick(rng, sizes.len())],
@@ -97,5 +97,7 @@ pub fn tiny_options(rng: &mut SimRng) -> Options {
         segment_bytes_max: [1000, 20_000, 1 << 20][pick(rng, 3)],
         meta_compaction_bytes_min: [0, 3000, 1 << 20][pick(rng, 3)],
         filters_cached_max: [0, 3, 64][pick(rng, 3)],
+        free_bytes_kept_min: [0, 64 << 10, 1 << 20][pick(rng, 3)],
+        workers: Workers::Inline,
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use coppice_engine::{
-    Engine, Error, Manifest, MergeProgress, Options, RaftPosition, Report, SnapshotReceiver, StageRequest, WriteAhead,
-    fsck,
+    AheadScope, Engine, Error, Manifest, MergeProgress, Options, RaftPosition, Report, SnapshotReceiver, StageRequest,
+    WriteAhead, fsck,
 };
 use coppice_env::{Rng, SimRng, SimStorage, Storage};
 use coppice_types::{Params, ShardId};
@@ -177,7 +177,8 @@ impl Replica {
     /// Begins to write ahead; or writes what was begun some commands ago, and ends it now or with the next flush.
     fn write_ahead(&mut self, rng: &mut SimRng) {
         let Some(mut ahead) = self.ahead.take() else {
-            self.ahead = Some(self.engine_mut().begin_ahead());
+            let scope = if rng.below(2) == 0 { AheadScope::All } else { AheadScope::Lasting };
+            self.ahead = Some(self.engine_mut().begin_ahead(scope));
             return;
         };
         ahead.run();
@@ -200,7 +201,8 @@ impl Replica {
                 }
             }
             40..60 => self.flush().expect("flushes"),
-            60..80 => self.write_ahead(rng),
+            60..70 => self.write_ahead(rng),
+            70..80 => self.engine_mut().scrub(1 + rng.below(20_000)).expect("what was flushed is sound"),
             80..86 => self.restart(Loss::Process),
             86..93 => self.restart(Loss::Power(rng.next_u64())),
             _ => self.move_by_snapshot(rng),

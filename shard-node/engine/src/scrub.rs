@@ -1,0 +1,175 @@
+//! The scrubber: reads all that the directory holds, a little at a time beside the normal work, so that what rots is found
+//! while other replicas have it.
+//!
+//! A round reads every node that a version has, from its file, and compares checksum and Merkle hash; then every record of
+//! the value log, with its checksum. Between two steps versions come and go, so a step goes on by version and key, not by
+//! place. Nodes that several versions share are read once a round. What is not flushed yet, a later round reads.
+
+use coppice_types::Digest;
+
+use crate::{
+    Engine, Error, Result,
+    meta::VersionId,
+    node::{Child, Node},
+    page::{PAGE_BYTES, Pid},
+    store::Store,
+};
+
+/// How far the scrubber is.
+#[derive(Debug, Default)]
+pub(crate) struct Scrub {
+    /// The version, the tree among its trees, and the key at which to go on.
+    version: VersionId,
+    tree: usize,
+    key: Vec<u8>,
+    seen: [Bits; 2],
+    /// Segment and offset, once all nodes are read.
+    values: Option<(u32, u64)>,
+}
+
+/// A set of pages: a bit for each.
+#[derive(Debug, Default)]
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn has(&self, at: u64) -> bool {
+        self.0.get(at as usize / 64).is_some_and(|word| word >> (at % 64) & 1 == 1)
+    }
+
+    fn insert(&mut self, at: u64) {
+        let word = at as usize / 64;
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (at % 64);
+    }
+}
+
+/// One step through a tree.
+struct Walk<'w> {
+    store: &'w Store,
+    seen: &'w mut [Bits; 2],
+    /// Keys below were walked.
+    key: Vec<u8>,
+    bytes_left: u64,
+}
+
+impl Walk<'_> {
+    /// False if it stopped, with the key at which to go on.
+    fn node(&mut self, child: &Child, level: u8) -> Result<bool> {
+        let pid = child.pid;
+        let seen = |pid: Pid| (pid.file() as usize, pid.first());
+        if self.seen[seen(pid).0].has(seen(pid).1) {
+            return Ok(true);
+        }
+        let dirty = self.store.dirty(pid);
+        if level == 0 && dirty.is_some() {
+            return Ok(true);
+        }
+        let node = match dirty {
+            Some(node) => node.clone(),
+            None => self.read(child, level)?,
+        };
+        for index in (0..node.len()).take_while(|_| level > 0) {
+            let passed = index + 1 < node.len() && *node.key(index + 1) <= *self.key;
+            if passed {
+                continue;
+            }
+            if self.bytes_left == 0 {
+                self.key = self.key.as_slice().max(node.key(index)).to_vec();
+                return Ok(false);
+            }
+            if !self.node(&node.child(index), level - 1)? {
+                return Ok(false);
+            }
+        }
+        if dirty.is_none() {
+            self.seen[seen(pid).0].insert(seen(pid).1);
+        }
+        Ok(true)
+    }
+
+    fn read(&mut self, child: &Child, level: u8) -> Result<Node> {
+        let node = self.store.read_node(child, level)?;
+        let found: Digest = node.hash();
+        if found != child.hash {
+            let what = "its hash is not what its parent says";
+            return Err(Error::corrupted(child.pid.file().name(), Some(child.pid.first()), what));
+        }
+        let bytes = child.pid.len_bytes() as u64;
+        self.store.counters.scrubbed_bytes.add(bytes);
+        self.bytes_left = self.bytes_left.saturating_sub(bytes);
+        Ok(node)
+    }
+}
+
+impl Engine {
+    /// Reads and checks about so many bytes of what is durable, and goes on from there with the next call.
+    ///
+    /// # Errors
+    /// `Corrupted`, or a failure of the storage; the next call comes to the same place.
+    pub fn scrub(&mut self, bytes: u64) -> Result<()> {
+        let mut left = bytes.max(PAGE_BYTES as u64);
+        if self.scrub.values.is_none() {
+            left = self.scrub_nodes(left)?;
+        }
+        if left > 0 {
+            self.scrub_values(left)?;
+        }
+        Ok(())
+    }
+
+    /// Gives what is left of the bytes when all nodes are read.
+    fn scrub_nodes(&mut self, bytes: u64) -> Result<u64> {
+        let scrub = &mut self.scrub;
+        let mut walk =
+            Walk { store: &self.store, seen: &mut scrub.seen, key: std::mem::take(&mut scrub.key), bytes_left: bytes };
+        for (id, version) in self.meta.versions.range(scrub.version..) {
+            if *id != scrub.version {
+                (scrub.version, scrub.tree) = (*id, 0);
+                walk.key.clear();
+            }
+            while let Some(tree) = version.trees.get(scrub.tree) {
+                let done = match &tree.root {
+                    Some(root) => walk.node(root, tree.level),
+                    None => Ok(true),
+                };
+                if !matches!(done, Ok(true)) {
+                    scrub.key = walk.key;
+                    return done.map(|_| 0);
+                }
+                scrub.tree += 1;
+                walk.key.clear();
+            }
+        }
+        let left = walk.bytes_left;
+        scrub.values = Some((0, 0));
+        Ok(left)
+    }
+
+    fn scrub_values(&mut self, mut bytes: u64) -> Result<()> {
+        let (mut segment, mut offset) = self.scrub.values.expect("nodes are read first");
+        while bytes > 0 {
+            let next = self.meta.segments.range(segment..).find(|(_, known)| known.dead_at.is_none() && known.end > 0);
+            let Some((&found, known)) = next else {
+                self.scrub = Scrub::default();
+                self.store.counters.scrubs.one();
+                return Ok(());
+            };
+            if found != segment {
+                (segment, offset) = (found, 0);
+            }
+            if offset < known.end {
+                let end = self.store.values.scrub(segment, offset, known.end, bytes)?;
+                self.store.counters.scrubbed_bytes.add(end - offset);
+                bytes = bytes.saturating_sub(end - offset);
+                offset = end;
+            }
+            if offset >= known.end {
+                (segment, offset) = (segment.saturating_add(1), 0);
+            }
+            self.scrub.values = Some((segment, offset));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! Memory that the engine takes is the memory that it was given.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicIsize, Ordering},
+};
+
+use coppice_engine::{Engine, MergeProgress, Options, PrepareId, RaftPosition, StageRequest};
+use coppice_env::{SimStorage, Workers};
+use coppice_types::{Change, Operation, Params, ShardId, Stamp, Version};
+
+/// Counts what is allocated.
+struct Counting;
+
+static HELD: AtomicIsize = AtomicIsize::new(0);
+
+#[expect(
+    unsafe_code,
+    reason = "an allocator is unsafe by its trait; this one hands every call to the system's as it is"
+)]
+// SAFETY: all contracts are those of `System`, which does all the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HELD.fetch_add(layout.size().cast_signed(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size().cast_signed(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn key(number: u64) -> Vec<u8> {
+    format!("{number:032}").into_bytes()
+}
+
+/// A directory with a frozen tree and an active one, which each have some megabytes of pages.
+fn directory() -> SimStorage {
+    let sim = SimStorage::new();
+    let params = Params { capacity: 60_000, ..Params::default() };
+    let mut engine = Engine::create(sim.storage(), ShardId(0), params, Options::default()).expect("an empty directory");
+    for version in 1..=24_u64 {
+        let put = |number: u64| Operation { key: key(number), change: Change::Put(vec![version as u8; 64]) };
+        let operations: Vec<Operation> = (version * 5000..(version + 1) * 5000).map(put).collect();
+        let request = StageRequest {
+            stamp: Stamp::new(0, version),
+            prepare_id: PrepareId { term: 1, attempt: version },
+            base: engine.decided(),
+            merges: &engine.built_merges(),
+            operations: &operations,
+        };
+        let staged = engine.stage(&request).expect("it follows on the decided state");
+        engine.settle(&staged.state).expect("it is staged");
+        engine.prune(Version(version)).expect("usable");
+        while engine.merge_step(1000).expect("sound pages") == MergeProgress::Working {}
+    }
+    engine.flush(RaftPosition { index: 1, term: 1 }, b"").expect("room");
+    sim
+}
+
+/// What an engine with caches of so many bytes holds when it has read everything, and what it says of that.
+fn held(sim: &SimStorage, cache_bytes: usize) -> (isize, u64) {
+    let before = HELD.load(Ordering::Relaxed);
+    let options = Options {
+        young_cache_bytes: cache_bytes,
+        old_cache_bytes: cache_bytes,
+        workers: Workers::Inline,
+        ..Options::default()
+    };
+    let engine = Engine::open(sim.storage(), options).expect("a sound directory");
+    let view = engine.view(&engine.decided()).expect("decided");
+    for _ in 0..2 {
+        for number in (5000..125_000).step_by(11) {
+            assert!(view.get(&key(number), true).expect("sound pages").is_some(), "{number}");
+        }
+    }
+    let usage = engine.disk_usage().expect("readable");
+    assert!(usage.filter_bytes > 0);
+    (HELD.load(Ordering::Relaxed) - before, usage.young_cache_bytes + usage.old_cache_bytes)
+}
+
+#[test]
+fn caches_take_what_they_were_given() {
+    let sim = directory();
+    let [(small, said_small), (large, said_large)] = [1 << 20, 4 << 20].map(|bytes| held(&sim, bytes));
+    let (budget, taken) = ((2 * (3 << 20)) as f64, (large - small) as f64);
+    assert!((taken / budget - 1.0).abs() < 0.05, "{taken} bytes for {budget}");
+    let said = (said_large - said_small) as f64;
+    assert!((said / budget - 1.0).abs() < 0.05, "{said} bytes for {budget}");
+}
