@@ -10,6 +10,9 @@ pub use coppice_consensus::Position;
 
 use crate::{Error, agreement::Voters, refusal::Refusal};
 
+/// Looks at every byte that counts: `Corrupted` is damage, any other error says nothing of the bytes.
+pub type Check = Box<dyn FnOnce() -> Result<(), Error> + Send>;
+
 /// What applying one entry gave.
 #[derive(Debug)]
 pub struct Applied<R> {
@@ -139,6 +142,12 @@ pub trait StateMachine: Send + Sync + Debug + Sized + 'static {
     /// # Errors
     /// If there is no such pin or file, or it cannot be read.
     fn read_snapshot(&self, id: u64, file: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error>;
+
+    /// What checks a pinned copy as its receiver does. It runs beside the state machine, and the pin must stay until then.
+    ///
+    /// # Errors
+    /// If there is no such pin.
+    fn check_of_snapshot(&self, id: u64) -> Result<Check, Error>;
 
     /// Ends a pin.
     fn unpin_snapshot(&mut self, id: u64);

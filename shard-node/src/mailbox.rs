@@ -18,6 +18,8 @@ pub enum Lane {
     Peers,
     /// Requests of clients and of the node itself.
     Requests,
+    /// What the replica's own tasks tell: one at a time each, so that there is always room.
+    Own,
 }
 
 /// The lane is full, or the replica has stopped.
@@ -78,6 +80,7 @@ impl<T> Mailbox<T> {
         let (queue, max) = match lane {
             Lane::Peers => (&mut lanes.peers, self.peers_max),
             Lane::Requests => (&mut lanes.requests, self.requests_max),
+            Lane::Own => (&mut lanes.requests, usize::MAX),
         };
         if queue.len() >= max {
             return Err(Full);
@@ -133,10 +136,11 @@ mod tests {
         let mailbox = Mailbox::new(2, 1);
         assert_eq!(mailbox.put(Lane::Requests, 10), Ok(()));
         assert_eq!(mailbox.put(Lane::Requests, 11), Err(Full));
+        assert_eq!(mailbox.put(Lane::Own, 12), Ok(()));
         assert_eq!(mailbox.put(Lane::Peers, 1), Ok(()));
         assert_eq!(mailbox.put(Lane::Peers, 2), Ok(()));
         assert_eq!(mailbox.put(Lane::Peers, 3), Err(Full));
-        assert_eq!(mailbox.take(Duration::MAX), vec![1, 2, 10]);
+        assert_eq!(mailbox.take(Duration::MAX), vec![1, 2, 10, 12]);
         assert_eq!(mailbox.take(Duration::ZERO), Vec::<i32>::new());
     }
 

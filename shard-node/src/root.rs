@@ -13,7 +13,7 @@ use coppice_types::{Digest, Epoch, PinId, Reason, Sequence, SessionId, ShardId, 
 
 use crate::{
     Error, convert,
-    machine::{Applied, Pinned, Position, Receiver, StateMachine},
+    machine::{Applied, Check, Pinned, Position, Receiver, StateMachine},
     refusal::Refusal,
 };
 
@@ -362,6 +362,11 @@ impl StateMachine for RootMachine {
 
     fn read_snapshot(&self, id: u64, file: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
         Ok(self.root.read_snapshot(id, file, offset, len)?)
+    }
+
+    fn check_of_snapshot(&self, id: u64) -> Result<Check, Error> {
+        let check = self.root.check_of_snapshot(id)?;
+        Ok(Box::new(|| Ok(check()?)))
     }
 
     fn unpin_snapshot(&mut self, id: u64) {

@@ -49,6 +49,8 @@ bugs! {
     FenceNotLifted = "fence-not-lifted";
     /// A snapshot lacks its last page, and its hashes are not checked.
     SnapshotCutShort = "snapshot-without-last-page";
+    /// A sender does not look at a snapshot that was refused as damaged.
+    RefusalUnheeded = "refusal-unheeded";
     /// A shard finds the state that is read by the number of its version alone, and though it missed a rollback.
     MissedAdminServed = "missed-rollback-served";
 }

@@ -112,6 +112,9 @@ pub enum Error {
         /// Name of the file.
         file: String,
     },
+    /// The storage failed while a snapshot was checked: it may be sound.
+    #[error("a snapshot could not be checked: {0}")]
+    Unchecked(String),
     /// A received snapshot is of another shard, or it is not complete.
     #[error("snapshot refused: {0}")]
     SnapshotRefused(String),
@@ -126,7 +129,9 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => ErrorKind::Exhausted,
-            Self::Io { .. } | Self::Poisoned | Self::MergeInputs | Self::SnapshotRefused(_) => ErrorKind::Internal,
+            Self::Io { .. } | Self::Poisoned | Self::MergeInputs | Self::Unchecked(_) | Self::SnapshotRefused(_) => {
+                ErrorKind::Internal
+            }
             Self::MergeOutput { .. } | Self::Corrupted { .. } => ErrorKind::Corrupted,
             Self::Missing | Self::SnapshotMissing { .. } => ErrorKind::NotFound,
             Self::AlreadyExists | Self::AlreadyStaged { .. } | Self::NotAncestor { .. } | Self::WrongShard(_) => {

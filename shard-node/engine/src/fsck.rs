@@ -68,6 +68,8 @@ pub struct Report {
     pub pages_used: u64,
     /// Pages that are free, or will be after the next superblocks.
     pub pages_free: u64,
+    /// Findings that only say that the storage failed.
+    unread: usize,
 }
 
 impl Report {
@@ -75,6 +77,19 @@ impl Report {
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty()
+    }
+
+    /// Whether what was checked is sound.
+    ///
+    /// # Errors
+    /// `Corrupted`, with the first finding; `Unchecked` if the storage failed and nothing else was found.
+    pub(crate) fn verdict(self) -> Result<()> {
+        let damaged = self.findings.len() > self.unread;
+        match self.findings.into_iter().next() {
+            None => Ok(()),
+            Some(finding) if !damaged => Err(Error::Unchecked(finding.to_string())),
+            Some(Finding { file, page, what }) => Err(Error::Corrupted { file, page, what }),
+        }
     }
 
     fn finding(&mut self, file: impl Into<String>, page: Option<u64>, what: impl Into<String>) {
@@ -87,6 +102,7 @@ impl Report {
             Error::Io { file, ref source, .. } => {
                 let what = source.to_string();
                 self.finding(file, None, what);
+                self.unread += 1;
             }
             other => self.finding("", None, other.to_string()),
         }

@@ -177,6 +177,18 @@ impl Engine {
         Ok(bytes)
     }
 
+    /// What checks every hash of a pinned snapshot, as its receiver does, beside everything else: it must stay pinned until then. It
+    /// gives `Corrupted` for damage.
+    ///
+    /// # Errors
+    /// `SnapshotMissing`.
+    pub fn check_of_snapshot(&self, id: u64) -> Result<impl FnOnce() -> Result<()> + Send + use<>> {
+        let pin = self.pins.iter().find(|pin| pin.id == id);
+        let pin = pin.ok_or_else(|| Error::SnapshotMissing { id, file: String::new() })?;
+        let (storage, superblock) = (Arc::clone(&self.storage), pin.superblock.clone());
+        Ok(move || check_superblock(&storage, &superblock).verdict())
+    }
+
     /// Lets the pages and files of a snapshot go.
     pub fn unpin_snapshot(&mut self, id: u64) {
         self.pins.retain(|pin| pin.id != id);
@@ -288,7 +300,7 @@ impl SnapshotReceiver {
     /// Checks every hash, then publishes the directory: [`Engine::open`] opens it in the state of the manifest.
     ///
     /// # Errors
-    /// `SnapshotRefused` if it is not complete or anything in it is not what its hashes say (it is deleted then), or a
+    /// `SnapshotRefused` if it is not complete, `Corrupted` if anything in it is not what its hashes say (it is deleted then), or a
     /// failure of the storage.
     pub fn finish(self) -> Result<()> {
         if let Some((name, _)) = self.next() {
@@ -297,10 +309,12 @@ impl SnapshotReceiver {
         for ((name, _), incoming) in self.manifest.files.iter().zip(&self.files) {
             incoming.file.sync_data().map_err(Error::io("sync", name))?;
         }
-        let report = check_superblock(&self.storage, &self.manifest.superblock);
-        if let Some(finding) = report.findings.first().filter(|_| !planted(Bug::SnapshotCutShort)) {
+        let checked = check_superblock(&self.storage, &self.manifest.superblock).verdict();
+        if let Err(error) = checked
+            && !planted(Bug::SnapshotCutShort)
+        {
             wipe(&*self.storage)?;
-            return Err(Error::SnapshotRefused(finding.to_string()));
+            return Err(error);
         }
         self.storage.remove(MANIFEST_FILE).map_err(Error::io("remove", MANIFEST_FILE))?;
         self.storage.sync_dir("").map_err(Error::io("sync", "the directory"))?;

@@ -82,6 +82,17 @@ impl Report {
         self.findings.is_empty()
     }
 
+    /// Whether what was checked is sound.
+    ///
+    /// # Errors
+    /// [`Error::Corrupted`], with the first finding.
+    pub(crate) fn verdict(self) -> Result<(), Error> {
+        match self.findings.into_iter().next() {
+            None => Ok(()),
+            Some(Finding { file, what }) => Err(Error::Corrupted { file, what }),
+        }
+    }
+
     fn replay(&mut self, storage: &Arc<dyn Storage>, superblock: &Superblock) -> Result<Root, Error> {
         let mut root = Root::from_parts(Arc::clone(storage), State::new(), End::of_chunk(0), Options::default());
         root.durable.superblock = superblock.clone();

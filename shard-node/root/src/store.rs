@@ -32,6 +32,11 @@ impl Store {
         &*self.storage
     }
 
+    /// The same, for work beside this machine.
+    pub(crate) fn shared(&self) -> Arc<dyn Storage> {
+        Arc::clone(&self.storage)
+    }
+
     /// Bytes that the next flush writes.
     pub(crate) fn pending_bytes(&self) -> u64 {
         self.pending.values().map(|bytes| bytes.len() as u64).sum()

@@ -143,6 +143,17 @@ impl Root {
         store::read_part(self.store.storage(), &file.name, offset, len)
     }
 
+    /// What checks a pinned snapshot, as its receiver does, beside everything else: it must stay pinned until then. It gives
+    /// `Corrupted` for damage.
+    ///
+    /// # Errors
+    /// If the snapshot is not pinned.
+    pub fn check_of_snapshot(&self, id: u64) -> Result<impl FnOnce() -> Result<(), Error> + Send + use<>, Error> {
+        let manifest = self.durable.pins.get(&id).ok_or(Error::Snapshot { id, what: "not pinned" })?;
+        let (storage, superblock) = (self.store.shared(), Superblock::from_file(&manifest.superblock)?);
+        Ok(move || fsck::check(&storage, &superblock)?.verdict())
+    }
+
     /// The snapshot is not read any more.
     pub fn unpin_snapshot(&mut self, id: u64) {
         if self.durable.pins.remove(&id).is_some() {
@@ -243,11 +254,7 @@ impl SnapshotReceiver {
             return Err(Error::Snapshot { id: self.manifest.id, what: "files are missing" });
         }
         let storage = &*self.storage;
-        let superblock = Superblock::from_file(&self.manifest.superblock)?;
-        let report = fsck::check(&self.storage, &superblock)?;
-        if let Some(finding) = report.findings.into_iter().next() {
-            return Err(Error::Corrupted { file: finding.file, what: finding.what });
-        }
+        fsck::check(&self.storage, &Superblock::from_file(&self.manifest.superblock)?)?.verdict()?;
         store::sync_parents(storage, self.manifest.files.iter().map(|file| file.name.as_str()))?;
         store::write_file(storage, SUPERBLOCK, &self.manifest.superblock)?;
         store::sync_parents(storage, [SUPERBLOCK].into_iter())?;

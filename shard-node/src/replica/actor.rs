@@ -14,6 +14,7 @@ use coppice_types::{Digest, ErrorKind, Reason};
 use tokio::task::JoinHandle;
 
 use super::{
+    doubt::Check,
     fitness::Fitness,
     handle::{Answer, Input, Member, Shared, Status},
     start::Config,
@@ -67,8 +68,11 @@ pub(super) struct Actor<M: StateMachine> {
     pub(super) pinned_at: Duration,
     /// When raft last sent a snapshot, or one was pinned.
     pub(super) snapshot_used_at: Duration,
-    /// The snapshot that is being fetched.
-    pub(super) fetching: Option<(IncomingCopy, JoinHandle<()>)>,
+    /// The check of a pinned snapshot that another replica refused, and when the next one may begin.
+    pub(super) check: Option<Check>,
+    pub(super) next_check: Duration,
+    /// The snapshot that is being fetched, and whose it is.
+    pub(super) fetching: Option<(IncomingCopy, RaftId, JoinHandle<()>)>,
     /// The snapshot that is complete, and that raft was told to take.
     pub(super) incoming: Option<IncomingCopy>,
     pub(super) flushed_at: Duration,
@@ -105,6 +109,8 @@ impl<M: StateMachine> Actor<M> {
             wanted: None,
             pinned_at: now,
             snapshot_used_at: now,
+            check: None,
+            next_check: now,
             fetching: None,
             incoming: None,
             flushed_at: now,
@@ -211,7 +217,7 @@ impl<M: StateMachine> Actor<M> {
 
     /// What is left to wait for when the replica is over: the fetch of a snapshot.
     pub(super) fn leave(&mut self) -> Option<JoinHandle<()>> {
-        self.fetching.take().map(|(_, fetch)| fetch)
+        self.fetching.take().map(|(_, _, fetch)| fetch)
     }
 
     fn input(&mut self, input: Input<M>) -> Result<(), Error> {
@@ -227,6 +233,7 @@ impl<M: StateMachine> Actor<M> {
             Input::ReadIndex(answer) => self.reads.queue(answer),
             Input::Change(change, answer) => self.change(change, answer),
             Input::Fetched(position, result) => self.fetched(position, result)?,
+            Input::Checked(began, result) => self.checked(began, result)?,
             Input::Damaged(note) => self.quarantine(0, Digest::default(), Digest::default(), &note)?,
             Input::Retire(hand_over, answer) => self.retire(hand_over, answer),
         }
@@ -373,16 +380,24 @@ impl<M: StateMachine> Actor<M> {
         let evidence = format!("entry {index}: own {own}, majority {majority}: {note}");
         tracing::error!(group = %self.config.identity.group, evidence, "this replica is quarantined");
         if self.leading {
-            self.group.step_down();
+            if self.heir().is_none_or(|heir| self.group.resign_to(heir).is_err()) {
+                self.group.step_down();
+            }
             self.leading = false;
         }
         self.group.quarantine(evidence.as_bytes())?;
-        self.unpin();
-        *self.machine() = None;
+        self.close();
         self.agreements = Agreements::new(self.config.identity.raft_id);
         self.waiters.fail_all(&Refusal::new(Reason::Unavailable, "the replica is quarantined: ask another one"));
         self.shared.status.write().unwrap_or_else(PoisonError::into_inner).note = evidence;
         Ok(())
+    }
+
+    /// Lets the state machine go, with all that depends on it.
+    pub(super) fn close(&mut self) {
+        self.unpin();
+        self.check = None;
+        *self.machine() = None;
     }
 
     /// The state machine is that of a snapshot now.

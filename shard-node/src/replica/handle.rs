@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use super::transfer::Failed;
 use crate::{
+    Error,
     machine::{Position, StateMachine},
     mailbox::{Lane, Mailbox},
     refusal::Refusal,
@@ -61,6 +62,8 @@ pub enum Input<M: StateMachine> {
     Change(Change, Answer<()>),
     /// A snapshot was fetched, or why it was not.
     Fetched(Position, Result<(), Failed>),
+    /// The check of a pinned snapshot, begun at this time, has ended.
+    Checked(Duration, Result<(), Error>),
     /// A read met damaged bytes.
     Damaged(String),
     /// To flush and to end; before that, if it is said so, to move leadership away.
@@ -123,13 +126,15 @@ impl Gate {
     }
 }
 
-/// Bytes of snapshots that were taken in.
+/// What came of snapshots.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    /// By the network.
+    /// Bytes that were taken in by the network.
     pub sent: AtomicU64,
-    /// They were here already.
+    /// Bytes that were taken in and were here already.
     pub held: AtomicU64,
+    /// Own ones that another replica refused and that were checked here.
+    pub checked: AtomicU64,
 }
 
 /// What a replica's thread shares with the services.

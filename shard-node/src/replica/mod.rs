@@ -12,6 +12,7 @@
 
 mod actor;
 mod apply;
+mod doubt;
 mod fitness;
 mod handle;
 mod requests;

@@ -46,6 +46,7 @@ impl<M: StateMachine> Actor<M> {
                     machine.note_built(from, &report.built);
                 }
             }
+            Some(Body::Refused(refused)) => self.refused(from, refused.snapshot_id),
             None => {}
         }
         Ok(())

@@ -4,7 +4,8 @@
 //! those that it has otherwise. A pin is kept for a while after its last use, and the same snapshot offered again. After a restart of the
 //! sender, or from another one, it is another snapshot, of which the most part is at the same places: pages are never rewritten in
 //! place, though other replicas may have placed them otherwise. While the receiver checks what it has, which may take
-//! longer than anything else, it tells the sender that it is still there.
+//! longer than anything else, it tells the sender that it is still there. If it finds damage, it tells the sender, too (`doubt`), and
+//! begins anew.
 //!
 //! What a crash leaves on the receiver: before the copy is noted as complete, a side directory that is resumed or dropped; after that,
 //! raft tells whether it has taken the snapshot, and the start finishes the switch if it has; if not, the copy is used when the same
@@ -20,7 +21,7 @@ use coppice_consensus::{Position, SnapshotOffer};
 use coppice_env::Storage;
 use coppice_proto::{
     Channel,
-    v1::{FetchSnapshotRequest, SnapshotChunk, peer_client::PeerClient},
+    v1::{FetchSnapshotRequest, SnapshotChunk, SnapshotRefused, peer_client::PeerClient, peer_message::Body},
 };
 use coppice_types::ErrorKind;
 use coppice_verify::hash::sha256;
@@ -63,12 +64,15 @@ pub struct Failed {
     note: String,
     /// What was fetched so far may be used by the next one.
     resumable: bool,
+    /// What was fetched is not what its hashes say.
+    damaged: bool,
 }
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         let resumable = matches!(error, Error::Call(_) | Error::Overdue(_));
-        Self { note: error.chain(), resumable }
+        let damaged = !resumable && error.kind() == ErrorKind::Corrupted;
+        Self { note: error.chain(), resumable, damaged }
     }
 }
 
@@ -114,7 +118,10 @@ impl<M: StateMachine> Actor<M> {
     pub(super) fn unpin(&mut self) {
         if let Some(id) = self.pinned.take() {
             self.group.clear_snapshot();
-            if let Some(machine) = self.machine().as_mut() {
+            // Pages that go while they are checked would look damaged.
+            if self.check.as_ref().is_none_or(|check| check.pin != id)
+                && let Some(machine) = self.machine().as_mut()
+            {
                 machine.unpin_snapshot(id);
             }
         }
@@ -174,24 +181,27 @@ impl<M: StateMachine> Actor<M> {
         let task = self.config.hosted.runtime.spawn(async move {
             let result = fetch.run().await.map_err(Failed::from);
             // A closed mailbox needs no news.
-            let _ = fetch.mailbox.put(Lane::Requests, Input::Fetched(position, result));
+            let _ = fetch.mailbox.put(Lane::Own, Input::Fetched(position, result));
         });
-        self.fetching = Some((incoming, task));
+        self.fetching = Some((incoming, from, task));
         Ok(())
     }
 
     /// A fetch has ended.
     pub(super) fn fetched(&mut self, position: Position, result: Result<(), Failed>) -> Result<(), Error> {
         // The task's last act was to say so.
-        let Some((incoming, _)) = self.fetching.take() else { return Ok(()) };
+        let Some((incoming, from, _)) = self.fetching.take() else { return Ok(()) };
         match result {
             Ok(()) => {
                 self.home.complete_incoming(&incoming)?;
                 self.incoming = Some(incoming);
                 Ok(self.group.accept_snapshot(position)?)
             }
-            Err(Failed { note, resumable }) => {
+            Err(Failed { note, resumable, damaged }) => {
                 tracing::warn!(group = %self.config.identity.group, note, resumable, "a snapshot could not be fetched");
+                if damaged && let Ok((snapshot_id, _)) = M::manifest_position(&incoming.manifest) {
+                    self.send_to(from.0, Body::Refused(SnapshotRefused { snapshot_id }));
+                }
                 if !resumable {
                     self.home.drop_incoming()?;
                 }
@@ -218,8 +228,7 @@ impl<M: StateMachine> Actor<M> {
             });
         };
         let quarantined = self.group.quarantined().is_some();
-        self.unpin();
-        *self.machine() = None;
+        self.close();
         self.home.install_incoming(&incoming, quarantined)?;
         let machine = M::open(self.home.state()?, &self.config.machine)?;
         if machine.durable() != position {

@@ -14,7 +14,7 @@ use crate::{
     agreement::Voters,
     convert,
     limits::STAGED_MAX,
-    machine::{Ahead, Applied, Backlog, Pinned, Receiver, StateMachine},
+    machine::{Ahead, Applied, Backlog, Check, Pinned, Receiver, StateMachine},
     refusal::Refusal,
     runner::Runner,
 };
@@ -129,6 +129,11 @@ impl StateMachine for ShardMachine {
 
     fn read_snapshot(&self, id: u64, file: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
         Ok(self.engine.read_snapshot(id, file, offset, len)?)
+    }
+
+    fn check_of_snapshot(&self, id: u64) -> Result<Check, Error> {
+        let check = self.engine.check_of_snapshot(id)?;
+        Ok(Box::new(|| Ok(check()?)))
     }
 
     fn unpin_snapshot(&mut self, id: u64) {

@@ -89,6 +89,18 @@ impl Cluster {
         Node::start(self.options(ordinal, cluster_id), self.net.listen(&name(ordinal))).await
     }
 
+    /// A message from one shard replica to another.
+    pub fn message(&self, from: u32, to: u32, body: v1::peer_message::Body) -> v1::PeerMessage {
+        v1::PeerMessage {
+            cluster_id: CLUSTER.as_bytes().to_vec().into(),
+            group: SHARD.number(),
+            from_raft_id: raft_id(from, 1),
+            to_raft_id: raft_id(to, 1),
+            unfit: false,
+            body: Some(body),
+        }
+    }
+
     pub fn node(&self, ordinal: u32) -> &Handle {
         &self.nodes[&ordinal]
     }

@@ -289,23 +289,28 @@ async fn a_leader_with_another_digest_answers_nothing_steps_down_and_is_rebuilt(
     is_rebuilt(&cluster, &leader, spoiled).await;
 }
 
+/// Waits until a replica has flushed all that the leader has committed. What it has committed itself may be less: it may have heard of nothing yet.
+async fn all_is_flushed(cluster: &Cluster, leads: u32, ordinal: u32) {
+    let all = cluster.node(leads).hosted().shard(SHARD).expect("it is there").status().committed;
+    until("all is flushed", async || {
+        let replica = cluster.node(ordinal).hosted().shard(SHARD).ok()?;
+        replica.read_now(|machine| Ok(machine.durable().index)).ok().filter(|&index| index >= all)
+    })
+    .await;
+}
+
 /// A follower that has flushed all that is committed.
 async fn flushed_follower(cluster: &Cluster) -> u32 {
     let leads = cluster.leader(SHARD).await;
     let follower = if leads == 1 { 2 } else { 1 };
-    // What it has committed itself may be less: it may have heard of nothing yet.
-    let all = cluster.node(leads).hosted().shard(SHARD).expect("it is there").status().committed;
-    until("all is flushed", async || {
-        let replica = cluster.node(follower).hosted().shard(SHARD).ok()?;
-        replica.read_now(|machine| Ok(machine.durable().index)).ok().filter(|&index| index >= all)
-    })
-    .await;
+    all_is_flushed(cluster, leads, follower).await;
     follower
 }
 
-/// Damages all pages on a disk.
-fn rot(disk: &coppice_env::SimStorage) {
-    for file in ["data", "index"] {
+/// A bit of every sector of some files of a shard's first state goes bad.
+fn rot(cluster: &Cluster, ordinal: u32, files: &[&str]) {
+    let disk = &cluster.disks[&ordinal];
+    for file in files {
         let path = format!("group-1/state-1/{file}");
         let len =
             disk.storage().open(&path, coppice_env::OpenMode::Existing).expect("it exists").len().expect("measured");
@@ -321,8 +326,64 @@ async fn damage_that_nobody_reads_is_found_in_the_background() {
     leader.commit("b", "2").await;
     leader.finalize().await;
     let damaged = flushed_follower(&cluster).await;
-    rot(&cluster.disks[&damaged]);
+    rot(&cluster, damaged, &["data", "index"]);
     is_rebuilt(&cluster, &leader, damaged).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_whose_snapshots_are_refused_finds_the_page_that_nobody_reads_and_is_rebuilt() {
+    let cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    leader.commit("b", "2").await;
+    leader.finalize().await;
+    let damaged = cluster.leader(SHARD).await;
+    all_is_flushed(&cluster, damaged, damaged).await;
+    // All that is read and written is in memory.
+    rot(&cluster, damaged, &["data", "index"]);
+    assert_eq!(leader.get(damaged, "a").await.expect("read"), Some("1".to_owned()));
+    let receiver = if damaged == 3 { 2 } else { 3 };
+    cluster.node(receiver).wipe_replica(SHARD).await.expect("wiped");
+    cluster.node(receiver).replace_replica(SHARD).await.expect("it joined");
+    is_rebuilt(&cluster, &leader, damaged).await;
+    leader.wait_for(receiver, "b", "2").await;
+    assert!(!cluster.disks[&receiver].files().iter().any(|file| file.contains("/evidence/")), "it was never damaged");
+    leader.commit("c", "3").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sound_leader_whose_snapshot_is_called_damaged_looks_and_stays() {
+    use std::sync::atomic::Ordering;
+    let cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    let value = "x".repeat(900 << 10);
+    for at in 0..16 {
+        leader.commit(&format!("key-{at}"), &value).await;
+    }
+    let sender = cluster.leader(SHARD).await;
+    let receiver = if sender == 3 { 2 } else { 3 };
+    let liar = 6 - sender - receiver;
+    cluster.node(receiver).wipe_replica(SHARD).await.expect("wiped");
+    let node = cluster.node(receiver).clone();
+    let joining = tokio::spawn(async move { node.replace_replica(SHARD).await });
+    until("some bytes are there", async || taken_in(&cluster, receiver).filter(|(_, bytes)| *bytes > 512 << 10)).await;
+    // The sender keeps what it has pinned.
+    cluster.net.cut(&name(sender), &name(receiver));
+    let replica = cluster.node(sender).hosted().shard(SHARD).expect("it runs");
+    until("it has looked", async || {
+        for snapshot_id in 1..9 {
+            let refused = v1::SnapshotRefused { snapshot_id };
+            replica.peer(cluster.message(liar, sender, v1::peer_message::Body::Refused(refused)), &name(liar));
+        }
+        (replica.shared.traffic.checked.load(Ordering::Relaxed) > 0).then_some(())
+    })
+    .await;
+    leader.commit("after", "1").await;
+    assert_eq!(cluster.role(sender, SHARD), "leader", "{}", note(&cluster, sender));
+    assert!(!cluster.disks[&sender].files().iter().any(|file| file.contains("/evidence/")));
+    cluster.net.heal(&name(sender), &name(receiver));
+    joining.await.expect("no panic").expect("it joined");
+    leader.wait_for(receiver, "after", "1").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -334,7 +395,7 @@ async fn damaged_pages_never_become_an_answer_and_the_replica_is_rebuilt() {
     leader.finalize().await;
     let damaged = flushed_follower(&cluster).await;
     cluster.node(damaged).stop_replica(SHARD).await.expect("stopped");
-    rot(&cluster.disks[&damaged]);
+    rot(&cluster, damaged, &["data", "index"]);
     let options = cluster.options(damaged, CLUSTER).replicas.remove(1);
     cluster.node(damaged).start_replica(options).await.expect("started");
     until("a right answer", async || match leader.get(damaged, "a").await {

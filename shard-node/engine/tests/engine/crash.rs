@@ -327,7 +327,7 @@ fn a_crash_while_a_snapshot_is_received_leaves_nothing_half() {
                 // It goes on, or begins anew if what came is damaged.
                 if !Engine::exists(&*dir(&target)).expect("asks") {
                     let resumed = replica::send(&engine, &manifest, &target, 1000);
-                    if matches!(resumed, Err(Error::SnapshotRefused(_))) {
+                    if matches!(resumed, Err(Error::Corrupted { .. })) {
                         replica::send(&engine, &manifest, &target, 1000).expect("receives from the start");
                     } else {
                         resumed.expect("goes on");

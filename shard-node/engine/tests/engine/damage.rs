@@ -8,7 +8,7 @@ use crate::common::{
     checks::check_names,
     for_each_seed,
     model::Model,
-    replica::{Replica, SHARD, dir},
+    replica::{Replica, SHARD, dir, send},
     workload::{Command, Generator},
 };
 
@@ -187,6 +187,29 @@ fn a_flipped_bit_never_becomes_an_answer() {
         assert!(counts[..3].iter().all(|count| *count > 500), "{counts:?}");
         println!("refused, found by a read, found by fsck, harmless: {counts:?}");
     });
+}
+
+#[test]
+fn a_sender_finds_in_a_snapshot_what_its_receiver_refuses_and_nothing_else() {
+    let small = small(2);
+    let sim = small.sim.process_loss();
+    let mut engine = Engine::open(dir(&sim), small.options.clone()).expect("opens");
+    let manifest = engine.pin_snapshot().expect("pins");
+    let (mut found, mut sound) = (0, 0);
+    for path in sim.files() {
+        for at in offsets(&bytes_of(&sim, &path)).into_iter().step_by(5) {
+            sim.flip_bit(&path, at, 3);
+            let checked = engine.check_of_snapshot(manifest.id).expect("it is pinned")();
+            let sent = send(&engine, &manifest, &SimStorage::new(), 4000);
+            assert_eq!(checked.is_err(), sent.is_err(), "{path} at {at}: {checked:?}, {sent:?}");
+            for error in [checked.as_ref().err(), sent.as_ref().err()].into_iter().flatten() {
+                assert_eq!(error.kind(), ErrorKind::Corrupted, "{path} at {at}: {error:?}");
+            }
+            *if checked.is_err() { &mut found } else { &mut sound } += 1;
+            sim.flip_bit(&path, at, 3);
+        }
+    }
+    assert!(found > 100 && sound > 10, "{found} found, {sound} sound");
 }
 
 #[test]

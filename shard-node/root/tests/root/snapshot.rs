@@ -64,6 +64,8 @@ fn an_installed_snapshot_equals_its_sender_as_of_the_pin() {
         }
         let disk = SimStorage::new();
         fetch_all(&root, disk.storage(), &manifest).expect("fetches");
+        let of_sender = root.check_of_snapshot(manifest.id).expect("it is pinned");
+        of_sender().expect("what goes on beside a pin does not damage it");
         root.unpin_snapshot(manifest.id);
         let report = fsck::fsck(&disk.storage()).expect("runs");
         assert!(report.is_clean() && report.notes.is_empty(), "{report:?}");
@@ -77,6 +79,27 @@ fn an_installed_snapshot_equals_its_sender_as_of_the_pin() {
         grow(&mut copy, &mut model, 10);
         check(&copy, &mut model);
     }
+}
+
+#[test]
+fn a_sender_finds_in_a_snapshot_what_its_receiver_refuses() {
+    let (sender_disk, mut root, model) = sender(26, 270);
+    let manifest = root.pin_snapshot(model.position()).expect("pins");
+    let mut found = 0;
+    for file in &manifest.files {
+        for at in (0..file.len).step_by(usize::try_from(file.len / 6 + 1).expect("small")) {
+            sender_disk.flip_bit(&file.name, at, 5);
+            let checked = root.check_of_snapshot(manifest.id).expect("it is pinned")();
+            let sent = fetch_all(&root, SimStorage::new().storage(), &manifest);
+            let what = format!("{} at {at}: {checked:?}, {sent:?}", file.name);
+            let both = [checked, sent];
+            assert!(both.iter().all(|result| matches!(result, Err(Error::Corrupted { .. }))), "{what}");
+            found += 1;
+            sender_disk.flip_bit(&file.name, at, 5);
+        }
+    }
+    assert!(found > 10, "only {found} bytes were tried");
+    fetch_all(&root, SimStorage::new().storage(), &manifest).expect("it is sound again");
 }
 
 #[test]

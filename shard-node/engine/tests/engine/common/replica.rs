@@ -166,6 +166,8 @@ impl Replica {
         assert_eq!(Manifest::decode(&manifest.encode()).expect("decodes"), manifest);
         let target = SimStorage::new();
         send(self.engine(), &manifest, &target, 1 + pick(rng, 20_000)).expect("receives");
+        let check = self.engine().check_of_snapshot(manifest.id).expect("it is pinned");
+        check().expect("what goes on beside a pin does not damage it");
         self.engine_mut().unpin_snapshot(manifest.id);
         self.flush().expect("flushes");
         self.check_directory();
