@@ -26,7 +26,7 @@ async fn world() -> World {
 
 fn client(world: &World, name: &str) -> Client {
     let channel = world.net.connector("auditor").channel(name);
-    Client::over(channel, name.to_owned(), &Options::new(format!("http://{name}:1")))
+    Client::over(vec![(name.to_owned(), channel)], 1, &Options::new(format!("http://{name}:1")))
 }
 
 async fn audit(world: &World, name: &str, from: u64) -> Report {

@@ -110,13 +110,19 @@ impl From<Error> for Failure {
                 Code::Unavailable
             }
         };
-        let hint = reason.and_then(reason_hint).or_else(|| error_hint(&error)).map(str::to_owned);
+        let open = error.outcome_unknown();
+        let hint =
+            reason.and_then(|reason| reason_hint(reason, open)).or_else(|| error_hint(&error)).map(str::to_owned);
         Self { code, reason, message: error.to_string(), hint }
     }
 }
 
-fn reason_hint(reason: Reason) -> Option<&'static str> {
+/// What to do next; `open`: an attempt before this refusal had no answer.
+fn reason_hint(reason: Reason, open: bool) -> Option<&'static str> {
     Some(match reason {
+        Reason::PreconditionFailed | Reason::LimitExceeded | Reason::ResourceExhausted if open => {
+            "An earlier attempt had no answer: a write may or may not have been applied. Read the key, and decide anew."
+        }
         Reason::NotYet => "`coppice head` shows the newest version.",
         Reason::Pruned => {
             "Older versions were dropped; `coppice head --json` shows the oldest that is left, `coppice log` who pruned and why."

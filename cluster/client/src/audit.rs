@@ -103,7 +103,8 @@ impl Client {
         let missing = [to, audit.from].into_iter().find(|version| *version > head);
         if let Some(version) = missing {
             let message = format!("version {version} is above head {head} of the checkpoint");
-            return Err(Error::Refused { reason: Some(Reason::NotYet), kind: Reason::NotYet.kind(), message });
+            let (reason, kind) = (Some(Reason::NotYet), Reason::NotYet.kind());
+            return Err(Error::Refused { reason, kind, message, outcome_unknown: false });
         }
         let before = Version(audit.from.0.saturating_sub(1));
         let state = if before == Version(0) {

@@ -52,6 +52,8 @@ where
     let until = Instant::now() + patience.total;
     let mut pause = PAUSE_MIN;
     let mut attempts = 0;
+    // An attempt may have had its effect, or have it yet.
+    let mut unknown = false;
     loop {
         let limit = match repeat {
             Repeat::Safe if routes.are_several() => patience.attempt.min(SLOW.saturating_mul(1 << attempts.min(16))),
@@ -74,28 +76,29 @@ where
             ErrorKind::Exhausted => {}
             _ => {
                 routes.succeeded(&pick);
-                return Err(status.into());
+                return Err(Error::refused(&status, unknown));
             }
         }
+        unknown |= !had_no_effect(&status);
         let over = Instant::now() + pause >= until;
         if over || (repeat == Repeat::Unsafe && !had_no_effect(&status)) {
-            return Err(give_up(&pick.address, attempts, &status));
+            return Err(give_up(&pick.address, attempts, &status, unknown));
         }
         sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 
-fn give_up(endpoint: &str, attempts: u32, status: &Status) -> Error {
+fn give_up(endpoint: &str, attempts: u32, status: &Status, outcome_unknown: bool) -> Error {
     if status::kind(status) == ErrorKind::Exhausted {
-        return status.clone().into();
+        return Error::refused(status, outcome_unknown);
     }
     Error::Unavailable {
         endpoint: endpoint.to_owned(),
         attempts,
         message: describe(status),
         reason: status::reason(status),
-        outcome_unknown: !had_no_effect(status),
+        outcome_unknown,
     }
 }
 
@@ -119,7 +122,7 @@ mod tests {
     fn routes(names: &[&str]) -> Routes {
         let channel = || tonic::transport::Endpoint::from_static("http://127.0.0.1:1").connect_lazy().into();
         let ledger = || coppice_proto::v1::ledger_client::LedgerClient::new(channel());
-        Routes::new(names.iter().map(|name| ((*name).to_owned(), ledger())).collect())
+        Routes::new(names.iter().map(|name| ((*name).to_owned(), ledger())).collect(), 1)
     }
 
     async fn run(repeat: Repeat, answers: &[Result<u8, Status>]) -> (Result<u8, Error>, usize) {
@@ -154,6 +157,18 @@ mod tests {
         for reason in [Reason::Pruned, Reason::PreconditionFailed, Reason::InvalidArgument, Reason::NotFound] {
             let (result, asked) = run(Repeat::Safe, &[Err(status::refuse(reason, "no")), Ok(1)]).await;
             assert_eq!((result.err().and_then(|error| error.reason()), asked), (Some(reason), 1));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_without_answer_leaves_the_outcome_open_whatever_the_later_ones_say() {
+        let lost = Status::unavailable("broken pipe");
+        for reason in [Reason::NotLeader, Reason::ResourceExhausted, Reason::PreconditionFailed] {
+            let refusal = status::refuse(reason, "no");
+            let (result, _) = run(Repeat::Safe, &[Err(lost.clone()), Err(refusal.clone())]).await;
+            assert!(result.expect_err("it is refused").outcome_unknown(), "{reason}");
+            let (result, _) = run(Repeat::Safe, &[Err(refusal)]).await;
+            assert!(!result.expect_err("it is refused").outcome_unknown(), "{reason}");
         }
     }
 

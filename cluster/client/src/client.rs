@@ -1,6 +1,11 @@
 //! The calls of `coppice.v1.Ledger`, with deadlines and repetitions.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use coppice_proto::{
@@ -157,18 +162,20 @@ impl Client {
             let (address, channel) = open(endpoint, options.tls.as_ref())?;
             Ok((address, ledger_over(channel)))
         });
-        Ok(Self::of(routes.collect::<Result<_, Error>>()?, &options))
+        Ok(Self::of(routes.collect::<Result<_, Error>>()?, RandomState::new().hash_one(0), &options))
     }
 
-    /// A client over a channel that exists, for instance one inside of a process.
+    /// A client over channels that exist, for instance inside of a process, by the names of their endpoints. How long it leaves a coordinator
+    /// alone that failed differs by `seed`.
     #[must_use]
-    pub fn over(channel: Channel, endpoint: String, options: &Options) -> Self {
-        Self::of(vec![(endpoint, ledger_over(channel))], options)
+    pub fn over(routes: Vec<(String, Channel)>, seed: u64, options: &Options) -> Self {
+        let routes = routes.into_iter().map(|(endpoint, channel)| (endpoint, ledger_over(channel)));
+        Self::of(routes.collect(), seed, options)
     }
 
-    fn of(routes: Vec<(String, LedgerClient<Channel>)>, options: &Options) -> Self {
+    fn of(routes: Vec<(String, LedgerClient<Channel>)>, seed: u64, options: &Options) -> Self {
         Self {
-            routes: Arc::new(Routes::new(routes)),
+            routes: Arc::new(Routes::new(routes, seed)),
             patience: Patience { attempt: options.attempt_timeout, total: options.patience },
             trust: options.trust.clone().map(|key| Arc::new(Trust::new(key))),
             tls: options.tls.clone(),

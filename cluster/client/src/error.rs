@@ -23,6 +23,8 @@ pub enum Error {
         kind: ErrorKind,
         /// The cluster's words.
         message: String,
+        /// An earlier attempt had no answer: the request may have had its effect, or have it yet.
+        outcome_unknown: bool,
     },
     /// Nothing answered within the patience of the client.
     #[error("no answer from {endpoint} after {attempts} attempts: {message}")]
@@ -35,7 +37,7 @@ pub enum Error {
         message: String,
         /// The machine-readable cause of the last attempt, if the cluster gave one.
         reason: Option<Reason>,
-        /// The request may have had its effect.
+        /// The request may have had its effect, or have it yet.
         outcome_unknown: bool,
     },
     /// The proof that came with the answer does not hold.
@@ -50,6 +52,24 @@ pub enum Error {
 }
 
 impl Error {
+    /// What the cluster refused, after attempts of which one may have had its effect.
+    pub(crate) fn refused(status: &tonic::Status, outcome_unknown: bool) -> Self {
+        let (reason, kind, message) = (status::reason(status), status::kind(status), describe(status));
+        // What the cluster says of the number itself holds for every attempt.
+        let outcome_unknown = outcome_unknown && !matches!(reason, Some(Reason::RolledBack | Reason::SessionMismatch));
+        Self::Refused { reason, kind, message, outcome_unknown }
+    }
+
+    /// The request may have had its effect, or have it yet. A numbered batch can be sent again to find out.
+    #[must_use]
+    pub fn outcome_unknown(&self) -> bool {
+        match self {
+            Self::Refused { outcome_unknown, .. } | Self::Unavailable { outcome_unknown, .. } => *outcome_unknown,
+            Self::Endpoint { .. } => false,
+            Self::Unproven(_) | Self::Untrusted(_) | Self::Malformed(_) => true,
+        }
+    }
+
     /// What the caller can do.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
@@ -79,7 +99,7 @@ impl From<coppice_verify::check::Failure> for Error {
 
 impl From<tonic::Status> for Error {
     fn from(status: tonic::Status) -> Self {
-        Self::Refused { reason: status::reason(&status), kind: status::kind(&status), message: describe(&status) }
+        Self::refused(&status, false)
     }
 }
 

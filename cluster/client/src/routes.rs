@@ -4,7 +4,6 @@
 //! back at once. While all rest, the one whose rest ends first is asked: a client never gives up by itself.
 
 use std::{
-    hash::{BuildHasher, RandomState},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -50,12 +49,12 @@ pub(crate) struct Pick {
 }
 
 impl Routes {
-    /// At least one coordinator, by address.
-    pub(crate) fn new(routes: Vec<(String, Ledger)>) -> Self {
+    /// At least one coordinator, by address. What is random follows from `seed`.
+    pub(crate) fn new(routes: Vec<(String, Ledger)>, seed: u64) -> Self {
         assert!(!routes.is_empty(), "a client has an endpoint");
         let route = |(address, ledger)| Route { address, ledger, failures: 0, rests_until: None };
         let routes = routes.into_iter().take(ROUTES_MAX).map(route).collect();
-        Self { state: Mutex::new(State { routes, at: 0, random: RandomState::new().hash_one(0) | 1 }) }
+        Self { state: Mutex::new(State { routes, at: 0, random: seed | 1 }) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -130,7 +129,7 @@ mod tests {
     }
 
     fn routes(names: &[&str]) -> Routes {
-        Routes::new(names.iter().map(|name| ((*name).to_owned(), ledger())).collect())
+        Routes::new(names.iter().map(|name| ((*name).to_owned(), ledger())).collect(), 1)
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,14 +1,14 @@
 //! A client's numbered stream of batches, for at-most-once.
 
 use coppice_proto::v1;
-use coppice_types::SessionId;
+use coppice_types::{Reason, SessionId};
 
 use crate::{Client, CommitStream, Error};
 
 /// A session: batch number n is applied once, however often it is sent.
 ///
-/// A refused batch uses no number up. After an error whose outcome is unknown, send the same batch again: its number is
-/// still the next one. A different batch under a number that was committed after all is refused (`SESSION_MISMATCH`).
+/// A refused batch uses no number up. After an error whose outcome is unknown ([`Error::outcome_unknown`]), send the same batch again:
+/// its number is still the next one. A different batch under a number that was committed after all is refused (`SESSION_MISMATCH`).
 #[derive(Clone, Debug)]
 pub struct Session {
     client: Client,
@@ -61,9 +61,12 @@ impl Session {
     /// What the cluster refuses, and what it did not answer in time.
     pub async fn commit(&mut self, batch: v1::Batch, want_receipt: bool) -> Result<v1::CommitResponse, Error> {
         let number = self.highest + 1;
-        let response = self.commit_as(number, batch, want_receipt).await?;
-        self.highest = number;
-        Ok(response)
+        let answer = self.commit_as(number, batch, want_receipt).await;
+        // What was committed and then rolled back has used its number up, too.
+        if answer.as_ref().map_or_else(|error| error.reason() == Some(Reason::RolledBack), |_| true) {
+            self.highest = number;
+        }
+        answer
     }
 
     /// Sends a batch under a number of its own, for instance one that was committed before.

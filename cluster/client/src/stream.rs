@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use coppice_proto::{status, v1};
-use coppice_types::ErrorKind;
+use coppice_types::{ErrorKind, Reason};
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep, timeout, timeout_at},
@@ -85,8 +85,8 @@ impl<'a> CommitStream<'a> {
     /// Waits for the answer to the oldest batch that has none; `None` if all have one.
     ///
     /// # Errors
-    /// What the cluster refuses: that batch and those after it were not applied, and the stream is over. Or what it did not
-    /// answer in time: the stream can go on.
+    /// What the cluster refuses: that batch and those after it were not applied, unless the error says that the outcome is unknown or that it
+    /// was rolled back, and the stream is over. Or what it did not answer in time: the stream can go on.
     pub async fn next(&mut self) -> Result<Option<Answer>, Error> {
         let Some(number) = self.under_way.front().map(|oldest| oldest.number) else { return Ok(None) };
         let patience = self.session.client().patience;
@@ -101,7 +101,12 @@ impl<'a> CommitStream<'a> {
             let pick = self.live.take().map(|live| live.pick);
             match status::kind(&status) {
                 ErrorKind::Unavailable | ErrorKind::Fenced | ErrorKind::Exhausted => {}
-                _ => return Err(status.into()),
+                _ => {
+                    if status::reason(&status) == Some(Reason::RolledBack) {
+                        self.session.reached(number);
+                    }
+                    return Err(Error::refused(&status, attempts > 1));
+                }
             }
             let routes = &self.session.client().routes;
             let pick = pick.unwrap_or_else(|| routes.pick());

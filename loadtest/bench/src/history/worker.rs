@@ -321,7 +321,7 @@ impl Worker {
             }
             Error::Endpoint { .. } => Told::Nothing,
             Error::Unavailable { outcome_unknown: false, .. } => Told::Nothing,
-            Error::Unavailable { .. } => Told::Unknown,
+            Error::Unavailable { .. } | Error::Refused { outcome_unknown: true, .. } => Told::Unknown,
             Error::Refused { reason: Some(reason), .. } => match reason {
                 Reason::PreconditionFailed => Told::Refused,
                 Reason::ResourceExhausted | Reason::NotLeader => Told::Nothing,
