@@ -47,7 +47,7 @@ pub use exec::{
 };
 pub use forward::Dial;
 pub use options::{Connect, Genesis, Options};
-pub use witness::{WITNESSES_MAX, Witness};
+pub use witness::{Post, WITNESSES_MAX, Witness};
 
 use exec::{Command, context::Context, links::Links, root::Root};
 
@@ -117,6 +117,14 @@ impl Service {
     /// # Errors
     /// If the quorum can't be reached, or there are more than [`WITNESSES_MAX`].
     pub fn ask_witnesses(&mut self, witnesses: Vec<Witness>, quorum: usize) -> Result<(), Error> {
+        self.ask_witnesses_by(witness::over_http()?, witnesses, quorum)
+    }
+
+    /// As [`ask_witnesses`](Self::ask_witnesses), by a way of the caller's.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ask_witnesses_by(&mut self, post: Post, witnesses: Vec<Witness>, quorum: usize) -> Result<(), Error> {
         if witnesses.len() > WITNESSES_MAX {
             return Err(Error::Options(format!("there are {} witnesses, at most {WITNESSES_MAX}", witnesses.len())));
         }
@@ -128,7 +136,7 @@ impl Service {
             return Err(Error::Options("two witnesses have one key".to_owned()));
         }
         self.context.asks_witnesses.store(true, Ordering::Relaxed);
-        self.tasks.spawn(witness::run(self.context.clone(), witnesses, quorum));
+        self.tasks.spawn(witness::run(self.context.clone(), post, witnesses, quorum));
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Simulated clients: each sends commits, reads, stages, prunes and rollbacks as its seed says, and writes down what it hears.
 
+mod library;
 mod reads;
 mod writes;
 
@@ -22,6 +23,8 @@ use crate::{
 
 /// How long a client waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(4000);
+/// Of so many clients one uses the client library.
+const LIBRARY_EVERY: u64 = 3;
 
 /// What the world wants of its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +53,10 @@ pub struct Client {
     /// States that it has heard of.
     stamps: Vec<Stamp>,
     head: Stamp,
+    /// The largest log that it has heard of.
+    log_size: u64,
+    /// It writes and reads by the client library alone.
+    library: Option<library::Library>,
     session: Option<writes::Session>,
     batches: u64,
 }
@@ -62,7 +69,13 @@ impl Client {
     #[must_use]
     pub fn new(id: u64, shape: Arc<Shape>, scribe: Scribe, net: &Net, coordinators: &[String]) -> Self {
         let life = Life::new(&format!("client-{id}"), 1, None);
-        let rng = SimRng::new(shape.seed.wrapping_mul(1009) ^ (id << 32));
+        let seed = shape.seed.wrapping_mul(1009) ^ (id << 32);
+        let rng = SimRng::new(seed);
+        let verifier = shape::signing_key().verifier().clone();
+        let library = id.is_multiple_of(LIBRARY_EVERY).then(|| {
+            let routes = coordinators.iter().map(|name| (name.clone(), net.channel(&life, name)));
+            library::Library::new(routes.collect(), seed, verifier.clone())
+        });
         Self {
             id,
             rng,
@@ -70,10 +83,12 @@ impl Client {
             scribe,
             channels: coordinators.iter().map(|name| net.channel(&life, name)).collect(),
             at: 0,
-            verifier: shape::signing_key().verifier().clone(),
+            verifier,
             seen: BTreeMap::new(),
             stamps: Vec::new(),
             head: Stamp::default(),
+            log_size: 0,
+            library,
             session: None,
             batches: 0,
         }
@@ -95,6 +110,13 @@ impl Client {
             }
         }
         while *phase.borrow() == Phase::Calm && !self.read_head().await {}
+        // Sound witnesses come back to what they had no answer to.
+        let wanted = self.log_size;
+        while self.id == 1
+            && self.shape.can_be_cosigned()
+            && *phase.borrow() == Phase::Calm
+            && !self.read_cosigned(wanted).await
+        {}
     }
 
     async fn act(&mut self) {

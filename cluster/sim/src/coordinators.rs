@@ -12,6 +12,7 @@ use crate::{
     metadata::Store,
     node::{self, Site},
     shape,
+    witnesses::QUORUM,
 };
 
 /// A machine with a coordinator on it.
@@ -75,7 +76,17 @@ impl Coordinator {
             rng: Box::new(SimRng::new(seed)),
         };
         let opened = match Service::new(options) {
-            Ok((service, handle)) => service.open().await.map(|(routes, tasks)| (handle, routes, tasks)),
+            Ok((mut service, handle)) => {
+                let (witnesses, post) = (site.witnesses.list(), site.witnesses.post(&life));
+                let asked = match witnesses.is_empty() {
+                    true => Ok(()),
+                    false => service.ask_witnesses_by(post, witnesses, QUORUM),
+                };
+                match asked {
+                    Ok(()) => service.open().await.map(|(routes, tasks)| (handle, routes, tasks)),
+                    Err(error) => Err(error),
+                }
+            }
             Err(error) => Err(error),
         };
         match opened {

@@ -20,6 +20,7 @@ pub mod net;
 pub mod node;
 pub mod shape;
 pub mod trace;
+pub mod witnesses;
 pub mod world;
 
 pub use world::{Settings, Verdict, run};

@@ -1,5 +1,6 @@
 //! The faults of a run. Each is one that the design promises to survive: of disks at most one is lost or rotten at a time, and only
-//! while every group has all its voters; everything else may fail everywhere at once.
+//! while every group has all its voters; or one is lost while another has a bad byte in the state of one group, and its raft logs are sound.
+//! Everything else may fail everywhere at once.
 
 use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 
@@ -49,6 +50,9 @@ enum Down {
     Coordinator(usize),
 }
 
+/// Bits that are tried until one counts.
+const SPOIL_TRIES: usize = 6;
+
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
@@ -90,6 +94,7 @@ impl Nemesis {
             14 if self.faults.crashes => self.restart_replicas(world).await,
             15..17 if crashes => self.lie_in_wait(world),
             17..19 if cuts => self.leave_behind(world),
+            19..21 => self.spoil_snapshots(world),
             _ => {}
         }
     }
@@ -290,12 +295,59 @@ impl Nemesis {
         if world.machines.values().any(|machine| machine.ordinal != node && !machine.rotten.is_empty()) {
             return;
         }
+        Self::take_disk(world, node);
+    }
+
+    fn take_disk(world: &mut World, node: u32) {
         let site = world.site.clone();
         let machine = world.machines.get_mut(&node).expect("it is one of the machines");
         machine.crash(&site, None);
         machine.disk = coppice_env::SimStorage::new();
         machine.rotten.clear();
         event!(site.net.trace(), "{} lost its disk", machine.name);
+    }
+
+    /// A bit goes bad in what a leader has on its disk and does not read, and another replica of the group is lost: it needs a snapshot.
+    fn spoil_snapshots(&mut self, world: &mut World) {
+        let free = self.faults.rot && self.faults.lost_disks && self.may_damage(world);
+        if !free || world.machines.values().any(|machine| !machine.rotten.is_empty()) {
+            return;
+        }
+        let groups: Vec<GroupId> = world.site.shape.groups.keys().copied().collect();
+        let group = groups[self.index(groups.len())];
+        let ordinals = world.site.shape.groups[&group].clone();
+        let leads = |ordinal: &u32| world.replica(*ordinal, group).is_some_and(|it| it.status().role == "leader");
+        let Some(leader) = ordinals.iter().copied().find(leads) else { return };
+        let machine = world.machines.get_mut(&leader).expect("it is one of the machines");
+        let parts = ["/data", "/index", "/values-", "/tile/", "/journal/"];
+        let state = format!("{}/state-", rot::directory_of(group));
+        let counts = |file: &String| file.starts_with(&state) && parts.iter().any(|part| file.contains(part));
+        let files: Vec<String> = machine.disk.files().into_iter().filter(counts).collect();
+        for _ in 0..SPOIL_TRIES.min(files.len()) {
+            let file = &files[self.index(files.len())];
+            let length = rot::length(&machine.disk, file);
+            if length == 0 {
+                continue;
+            }
+            let (at, bit) = (self.rng.below(length), u8::try_from(self.rng.below(8)).expect("a byte has 8 bits"));
+            let sound = machine.disk.process_loss();
+            machine.disk.flip_bit(file, at, bit);
+            match rot::judge(&sound, &machine.disk, group, file) {
+                Ok(Rot::Found) => {
+                    event!(world.site.net.trace(), "{} rots in {file} at {at}, and leads", machine.name);
+                    machine.rotten.insert(group);
+                    let others: Vec<u32> = ordinals.iter().copied().filter(|ordinal| *ordinal != leader).collect();
+                    let lost = others[self.index(others.len())];
+                    return Self::take_disk(world, lost);
+                }
+                Ok(Rot::Dead) => machine.disk.flip_bit(file, at, bit),
+                Err(finding) => return world.site.scribe.wrong(finding),
+            }
+        }
+    }
+
+    fn index(&mut self, length: usize) -> usize {
+        usize::try_from(self.rng.below(length as u64)).expect("it is below a length")
     }
 
     /// One bit of one file goes bad.

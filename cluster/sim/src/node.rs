@@ -16,6 +16,7 @@ use crate::{
     life::{Life, MachineClock},
     net::Net,
     shape::{CLUSTER, Shape},
+    witnesses::Witnesses,
 };
 
 /// A machine and its node.
@@ -47,6 +48,8 @@ pub struct Site {
     pub net: Net,
     /// Where what is wrong is noted.
     pub scribe: Scribe,
+    /// The witnesses of the root log.
+    pub witnesses: Witnesses,
 }
 
 /// The name of a node.

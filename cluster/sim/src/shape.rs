@@ -7,6 +7,8 @@ use coppice_env::{Rng, SimRng};
 use coppice_types::{ClusterId, GroupId, Params};
 use coppice_verify::{checkpoint::origin, note::SignerKey, shard_map::ShardMap};
 
+use crate::witnesses::{Habit, QUORUM};
+
 /// Where shards begin, and a first letter of the keys of each.
 const SPLITS: [&str; 3] = ["g", "n", "t"];
 const LETTERS: [&str; 4] = ["a", "g", "p", "x"];
@@ -68,6 +70,8 @@ pub struct Shape {
     pub pause_ms: u64,
     /// Prunes and rollbacks, of a thousand things that a client does.
     pub admin_per_mille: u64,
+    /// The witnesses of the root log; most seeds have none.
+    pub witnesses: Vec<Habit>,
 }
 
 /// The cluster of every run.
@@ -127,7 +131,21 @@ impl Shape {
             faults,
             pause_ms: [60, 60, 150, 300][usize::try_from(rng.below(4)).expect("it is below 4")],
             admin_per_mille: if faults.admin { 10 + rng.below(90) } else { 0 },
+            witnesses: Self::witnesses(&mut rng),
         }
+    }
+
+    fn witnesses(rng: &mut SimRng) -> Vec<Habit> {
+        const HABITS: [Habit; 5] = [Habit::Sound, Habit::Sound, Habit::Slow, Habit::Lying, Habit::Dead];
+        let count = if rng.chance(250) { 3 } else { 0 };
+        (0..count).map(|_| HABITS[usize::try_from(rng.below(5)).expect("it is below 5")]).collect()
+    }
+
+    /// Enough of its witnesses answer.
+    #[must_use]
+    pub fn can_be_cosigned(&self) -> bool {
+        let answers = |habit: &&Habit| matches!(habit, Habit::Sound | Habit::Slow);
+        self.witnesses.iter().filter(answers).count() >= QUORUM
     }
 
     fn faults(rng: &mut SimRng) -> Faults {

@@ -24,6 +24,7 @@ use crate::{
     node::{Machine, Site},
     shape::Shape,
     trace::Trace,
+    witnesses::Witnesses,
 };
 
 /// How long a cluster may take to form.
@@ -101,7 +102,8 @@ impl World {
         let scribe = Scribe::default();
         let net = Net::new(shape.seed ^ 0x7e7, trace.clone(), scribe.clone());
         let store = Store::new(Arc::new(clock()) as Arc<dyn Clock>, shape.seed ^ 0x3e7a, trace);
-        let site = Site { shape: Arc::new(shape), net, scribe };
+        let witnesses = Witnesses::new(&shape, net.clone());
+        let site = Site { shape: Arc::new(shape), net, scribe, witnesses };
         Self { site, store, machines, coordinators, formed: false }
     }
 
@@ -162,12 +164,23 @@ impl World {
         self.calm().await;
         phase.send_replace(Phase::Calm);
         event!(self.site.net.trace(), "calm");
+        self.settle(&mut clients, false).await;
+        event!(self.site.net.trace(), "all is well");
+        self.settle(&mut clients, true).await;
+        phase.send_replace(Phase::Over);
+        clients.abort_all();
+    }
+
+    /// Waits until everything works again: by itself, bad bytes or not; then with an operator who has replicas with a bad byte rebuilt.
+    async fn settle(&mut self, clients: &mut JoinSet<()>, with_operator: bool) {
         let limit = Instant::now() + CALM_LIMIT;
         while self.site.scribe.lock().wrong.is_none() {
             sleep(LOOK).await;
             while clients.try_join_next().is_some() {}
             self.mend().await;
-            self.rebuild().await;
+            if with_operator {
+                self.rebuild().await;
+            }
             check::observe(self);
             let waits = if clients.is_empty() { self.unsettled() } else { Some("clients wait".to_owned()) };
             match waits {
@@ -178,8 +191,6 @@ impl World {
                 Some(_) => {}
             }
         }
-        phase.send_replace(Phase::Over);
-        clients.abort_all();
     }
 
     fn is_led(&self) -> bool {
@@ -233,8 +244,7 @@ impl World {
         }
     }
 
-    /// An operator has replicas with a bad byte rebuilt, one after the other. A leader does not find what nobody reads, and hands it out in
-    /// snapshots, which are refused.
+    /// An operator has replicas with a bad byte rebuilt, one after the other.
     async fn rebuild(&mut self) {
         let site = self.site.clone();
         let mut groups = site.shape.groups.keys();

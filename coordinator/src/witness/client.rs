@@ -6,8 +6,12 @@ use coppice_env::watch;
 use coppice_proto::v1::{self, read_root_request::Read};
 use coppice_types::Digest;
 use coppice_verify::{cosignature, note};
+use futures::future::BoxFuture;
 use reqwest::{Client, StatusCode, redirect};
-use tokio::{sync::mpsc, time::sleep};
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
 use tonic::Status;
 
 use super::{Answer, Candidate, Witness};
@@ -23,13 +27,36 @@ const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// A witness that was asked with a wrong old size says which is right; then it is asked once more.
 const ATTEMPTS_MAX: usize = 2;
 
+/// Posts a body to an address: the answer's status and body, or why there is none.
+pub type Post = Arc<dyn Fn(String, Vec<u8>) -> BoxFuture<'static, Result<(StatusCode, Vec<u8>), String>> + Send + Sync>;
+
+/// Posts over HTTP.
+///
+/// # Errors
+/// If there can be no client.
+pub(super) fn over_http() -> Result<Post, reqwest::Error> {
+    let client = Client::builder().redirect(redirect::Policy::none()).build()?;
+    Ok(Arc::new(move |url, body| {
+        let client = client.clone();
+        Box::pin(async move {
+            let mut response = client.post(url).body(body).send().await.map_err(|error| error.to_string())?;
+            let mut answer = Vec::new();
+            while let Some(chunk) = response.chunk().await.map_err(|error| error.to_string())? {
+                if answer.len() + chunk.len() > ANSWER_BYTES_MAX {
+                    return Err("its answer is too long".to_owned());
+                }
+                answer.extend_from_slice(&chunk);
+            }
+            Ok((response.status(), answer))
+        })
+    }))
+}
+
 /// Why a witness has not cosigned.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("it does not answer: {0}")]
-    Transport(#[from] reqwest::Error),
-    #[error("its answer is too long")]
-    TooLong,
+    #[error("no answer: {0}")]
+    Transport(String),
     #[error("it answers {0}")]
     Status(StatusCode),
     /// Two answers of one ledger can't be consistent, or the witness is not sound: somebody should look.
@@ -48,17 +75,13 @@ enum Failure {
 /// Follows the candidates for ever.
 pub(super) async fn follow(
     context: Arc<Context>,
+    post: Post,
     witness: Witness,
     index: usize,
     mut candidates: watch::Receiver<Option<Arc<Candidate>>>,
     answers: mpsc::Sender<Answer>,
 ) {
-    let client = Client::builder().timeout(TIMEOUT).redirect(redirect::Policy::none()).build();
-    let client = match client {
-        Ok(client) => client,
-        Err(error) => return tracing::error!(%error, url = witness.url, "no client for a witness"),
-    };
-    let mut asked = Asked { context, client, witness, cosigned_size: 0 };
+    let mut asked = Asked { context, post, witness, cosigned_size: 0 };
     let mut pause = PAUSE_MIN;
     while candidates.changed().await.is_ok() {
         let Some(candidate) = candidates.borrow_and_update().clone() else { continue };
@@ -80,7 +103,7 @@ pub(super) async fn follow(
 
 struct Asked {
     context: Arc<Context>,
-    client: Client,
+    post: Post,
     witness: Witness,
     /// What the witness cosigned last, as far as is known here; it corrects that.
     cosigned_size: u64,
@@ -141,15 +164,10 @@ impl Asked {
 
     async fn post(&self, body: Vec<u8>) -> Result<(StatusCode, Vec<u8>), Failure> {
         let url = format!("{}/add-checkpoint", self.witness.url.trim_end_matches('/'));
-        let mut response = self.client.post(url).body(body).send().await?;
-        let mut answer = Vec::new();
-        while let Some(chunk) = response.chunk().await? {
-            if answer.len() + chunk.len() > ANSWER_BYTES_MAX {
-                return Err(Failure::TooLong);
-            }
-            answer.extend_from_slice(&chunk);
+        match timeout(TIMEOUT, (self.post)(url, body)).await {
+            Ok(answered) => answered.map_err(Failure::Transport),
+            Err(_) => Err(Failure::Transport(format!("within {} s", TIMEOUT.as_secs()))),
         }
-        Ok((response.status(), answer))
     }
 }
 

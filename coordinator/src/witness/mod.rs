@@ -23,7 +23,8 @@ use tokio::{
 };
 use tonic::Status;
 
-use crate::{exec::context::Context, publish::Cosigned};
+pub use self::client::Post;
+use crate::{Error, exec::context::Context, publish::Cosigned};
 
 /// How often the leader looks for a newer checkpoint.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -70,13 +71,28 @@ struct Round {
     lines: BTreeMap<usize, String>,
 }
 
+/// The way to witnesses over HTTP.
+///
+/// # Errors
+/// If the system allows none.
+pub fn over_http() -> Result<Post, Error> {
+    client::over_http().map_err(|error| Error::Options(format!("witnesses can't be asked: {error}")))
+}
+
 /// Asks for ever; publishes a checkpoint when `quorum` witnesses have cosigned it.
-pub async fn run(context: Arc<Context>, witnesses: Vec<Witness>, quorum: usize) {
+pub async fn run(context: Arc<Context>, post: Post, witnesses: Vec<Witness>, quorum: usize) {
     let candidates = watch::Sender::new(None);
     let (send, mut answers) = mpsc::channel(ANSWERS_MAX);
     let mut tasks = JoinSet::new();
     for (index, witness) in witnesses.into_iter().enumerate() {
-        tasks.spawn(client::follow(context.clone(), witness, index, candidates.subscribe(), send.clone()));
+        tasks.spawn(client::follow(
+            context.clone(),
+            post.clone(),
+            witness,
+            index,
+            candidates.subscribe(),
+            send.clone(),
+        ));
     }
     let mut round: Option<Round> = None;
     let mut look_at = Instant::now();

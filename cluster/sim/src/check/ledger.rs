@@ -1,16 +1,17 @@
 //! The root log as it is at the end, and the naive model of every state that it made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
+use coppice_engine::ShardState;
 use coppice_proto::v1::{self, operation::Change};
-use coppice_shard_node::Replica;
+use coppice_shard_node::{Replica, shard::decode_journal};
 use coppice_types::{Digest, GroupId, Sequence, ShardId, Stamp, Version};
 use coppice_verify::{
     epochs::Epochs,
     hash::{self, RecordBody},
     header::{Body, Header},
-    journal::{BatchEntry, Entry},
+    journal::{BatchEntry, Entry, decode_operations},
     merkle,
     replay::Forest,
     shard_map::{Shard, ShardMap, StateLeaf, state_root},
@@ -80,6 +81,102 @@ fn read_raw(world: &World) -> Result<Raw, Finding> {
     Ok(longest)
 }
 
+/// The operation lists that shards have kept, each version's in the order of its batches.
+type Lists = BTreeMap<(ShardId, Version), VecDeque<Vec<u8>>>;
+
+/// What the shards of a ledger that keeps its journals have kept.
+struct Journals {
+    lists: Lists,
+    /// At the end: what was rolled back is not kept.
+    epochs: Epochs,
+}
+
+impl Journals {
+    /// Reads them from every replica; none if this ledger keeps none.
+    fn read(world: &World, epochs: Epochs) -> Result<Option<Self>, Finding> {
+        if !world.site.shape.params.journals_kept {
+            return Ok(None);
+        }
+        let mut lists = Lists::new();
+        for (group, ordinals) in &world.site.shape.groups {
+            let GroupId::Shard(shard) = *group else { continue };
+            let mut first: Option<Lists> = None;
+            for ordinal in ordinals {
+                let read = match read_lists(world, *ordinal, shard) {
+                    // What went bad there may be a journal that only this reads.
+                    Err(_) if world.machines[ordinal].rotten.contains(group) => continue,
+                    read => read?,
+                };
+                if first.get_or_insert_with(|| read.clone()) != &read {
+                    return Err(format!("audit: {group} keeps other journals on node-{ordinal}"));
+                }
+            }
+            lists.extend(first.unwrap_or_default());
+        }
+        Ok(Some(Self { lists, epochs }))
+    }
+
+    /// The shard's next list of a version: it has what was sent. `sent` itself if the version does not stand.
+    fn take(&mut self, shard: ShardId, stamp: Stamp, sent: Operations) -> Result<Operations, Finding> {
+        if !self.epochs.stands(stamp) {
+            return Ok(sent);
+        }
+        let list = self.lists.get_mut(&(shard, stamp.version)).and_then(VecDeque::pop_front);
+        let list = list.ok_or_else(|| format!("audit: {shard} has not kept a list of {stamp}"))?;
+        let kept =
+            decode_operations(&list).map_err(|error| format!("audit: {shard} keeps no list of {stamp}: {error}"))?;
+        if kept != sent {
+            return Err(format!("audit: {shard} keeps other operations of {stamp} than were sent"));
+        }
+        Ok(kept)
+    }
+
+    /// Nothing was kept that is not of the log.
+    fn end(&self) -> Result<(), Finding> {
+        match self.lists.iter().find(|(_, left)| !left.is_empty()) {
+            None => Ok(()),
+            Some(((shard, version), _)) => Err(format!("audit: {shard} keeps more of version {version} than was sent")),
+        }
+    }
+}
+
+/// The journals of one replica, up to the state that the root group has of its shard.
+fn read_lists(world: &World, ordinal: u32, shard: ShardId) -> Result<Lists, Finding> {
+    let mut roots = world.site.shape.groups[&GroupId::Root].iter();
+    let state = roots.find_map(|ordinal| match world.replica(*ordinal, GroupId::Root)? {
+        Replica::Root(replica) => replica.read_now(|machine| Ok(machine.root().view().ok())).ok().flatten(),
+        Replica::Shard(_) => None,
+    });
+    let leaf = state.and_then(|view| view.leaves.iter().find(|leaf| leaf.shard == shard).cloned());
+    let leaf = leaf.ok_or_else(|| format!("audit: nobody knows the newest version of {shard}"))?;
+    let state = ShardState { version: leaf.version, digest: leaf.digest };
+    let failed = |why: String| format!("audit: node-{ordinal} can't tell the journals of {shard}: {why}");
+    let Some(Replica::Shard(replica)) = world.replica(ordinal, GroupId::Shard(shard)) else {
+        return Err(failed("it does not run".to_owned()));
+    };
+    let read = replica
+        .read_now(|machine| Ok(machine.engine().journals(&state, Version(0), state.version, usize::MAX)))
+        .map_err(|refusal| failed(refusal.message))?;
+    let mut lists = Lists::new();
+    for kept in read.map_err(|error| failed(error.to_string()))? {
+        let list = decode_journal(&kept.bytes).map_err(|error| failed(error.to_string()))?;
+        lists.insert((shard, kept.version), list.into());
+    }
+    Ok(lists)
+}
+
+/// The epochs after a log.
+fn epochs_of(raw: &Raw) -> Epochs {
+    let mut epochs = Epochs::new();
+    for (bytes, _) in raw {
+        // What can't be read is found when the log is replayed.
+        if let Ok(Header { stamp, body: Body::Rollback(rollback), .. }) = Header::decode(bytes) {
+            epochs.roll_back(stamp.epoch, rollback.target.version);
+        }
+    }
+    epochs
+}
+
 /// The naive model of the newest state.
 #[derive(Clone)]
 struct Model {
@@ -102,7 +199,9 @@ impl Ledger {
         let mut models = BTreeMap::from([(Stamp::default(), model.clone())]);
         let mut ledger = Self { events: Vec::new(), states: BTreeMap::new(), leaves: Vec::new() };
         let (mut epochs, mut boundary) = (Epochs::new(), Version(0));
-        for (sequence, (bytes, journal)) in read_raw(world)?.into_iter().enumerate() {
+        let raw = read_raw(world)?;
+        let mut kept = Journals::read(world, epochs_of(&raw))?;
+        for (sequence, (bytes, journal)) in raw.into_iter().enumerate() {
             let header = Header::decode(&bytes).map_err(|error| format!("log: entry {sequence}: {error}"))?;
             if let Some(before) = ledger.events.last() {
                 header.check_follows(&before.header).map_err(|rule| format!("log: entry {sequence}: {rule}"))?;
@@ -113,7 +212,7 @@ impl Ledger {
             match &header.body {
                 Body::Commit => {
                     let before = ledger.events.last().map_or_else(Stamp::default, |before| before.header.stamp);
-                    batches = model.apply(&header, before, &entries, &sent)?;
+                    batches = model.apply(&header, before, &entries, &sent, kept.as_mut())?;
                 }
                 Body::Rollback(rollback) => {
                     epochs.roll_back(header.stamp.epoch, rollback.target.version);
@@ -130,6 +229,7 @@ impl Ledger {
             ledger.leaves.push(hash::log_entry_hash(&bytes));
             ledger.events.push(Event { bytes, header, batches, epochs: epochs.clone(), boundary, head });
         }
+        kept.map_or(Ok(()), |kept| kept.end())?;
         Ok(ledger)
     }
 
@@ -148,13 +248,15 @@ impl Ledger {
 }
 
 impl Model {
-    /// Applies a version's journal; gives its batches by their place in it.
+    /// Applies a version's journal, with the operations that the shards have kept, or those that were sent; gives its batches by
+    /// their place in it.
     fn apply(
         &mut self,
         header: &Header,
         before: Stamp,
         journal: &[Entry],
         sent: &Sent<'_>,
+        mut kept: Option<&mut Journals>,
     ) -> Result<Vec<(u32, BatchId)>, Finding> {
         let mut touched: BTreeMap<ShardId, (Operations, Merges)> = BTreeMap::new();
         let mut batches = Vec::new();
@@ -168,7 +270,10 @@ impl Model {
                     let (id, batch) = sent.find(entry, header.stamp)?;
                     let opens = batches.is_empty().then_some(before);
                     commits::check_conditions(batch, id, &self.records, opens, alone)?;
-                    for (shard, operations) in sent.operations(batch, entry, header.stamp)? {
+                    for (shard, mut operations) in sent.operations(batch, entry, header.stamp)? {
+                        if let Some(kept) = &mut kept {
+                            operations = kept.take(shard, header.stamp, operations)?;
+                        }
                         touched.entry(shard).or_default().0.extend(operations);
                     }
                     batch.batch.operations.iter().for_each(|operation| self.change(operation, header.stamp));

@@ -61,7 +61,7 @@ fn log(image: &SimStorage, group: GroupId) -> Result<String, Finding> {
     let image = image.process_loss();
     let failed = |what: String| format!("rot: the log of {group}: {what}");
     let raft_id = Node::stored_raft_id(&image, group).map_err(|error| failed(error.to_string()))?.unwrap_or(0);
-    let storage = image.subdir(&format!("group-{}/raft", group.number())).map_err(|error| failed(error.to_string()))?;
+    let storage = image.subdir(&format!("{}/raft", directory_of(group))).map_err(|error| failed(error.to_string()))?;
     let report = Group::inspect(storage.as_ref(), CLUSTER, group, RaftId(raft_id));
     Ok(format!("{:?}", report.map_err(|error| failed(error.to_string()))?))
 }
@@ -112,6 +112,12 @@ fn shard(storage: Arc<dyn Storage>, text: &mut String) -> Result<(), coppice_eng
         let _ = write!(text, "{state:?} {page:?} {proof:?} {journals:?}");
     }
     Ok(())
+}
+
+/// The directory of a group's replica.
+#[must_use]
+pub fn directory_of(group: GroupId) -> String {
+    format!("group-{}", group.number())
 }
 
 /// The group that a file belongs to.

@@ -9,7 +9,10 @@ use coppice_types::{Reason, Stamp};
 use coppice_verify::check::{Answer, Claim, Record};
 
 use super::{Client, Heard, stamp, wire};
-use crate::history::{Look, Moment, Seen};
+use crate::{
+    history::{Look, Moment, Seen},
+    witnesses,
+};
 
 type Records = Vec<(Bytes, Option<(Bytes, Stamp)>)>;
 
@@ -54,9 +57,13 @@ impl Client {
         keys.sort();
         keys.dedup();
         let begin = self.scribe.now();
-        let (mut ledger, request) = (self.ledger(), v1::BatchGetRequest { keys, read: Some(read) });
-        let answer: Heard<_> =
-            self.hear(async move { ledger.batch_get(request).await.map(tonic::Response::into_inner) }).await;
+        let request = v1::BatchGetRequest { keys, read: Some(read) };
+        let answer: Heard<_> = if let Some(library) = &self.library {
+            library.client().batch_get(request).await.map_err(|error| self.told_of_read(&error))
+        } else {
+            let mut ledger = self.ledger();
+            self.hear(async move { ledger.batch_get(request).await.map(tonic::Response::into_inner) }).await
+        };
         match answer {
             Ok(answer) => {
                 let (at, records) = (stamp(answer.read_at), records(answer.records));
@@ -81,6 +88,7 @@ impl Client {
         let begin = self.scribe.now();
         let request = v1::RangeRequest { low: low.clone(), high: high.clone(), limit: 0, read: Some(read) };
         let mut ledger = self.ledger();
+        let by_library = self.library.as_ref().map(|library| (library.client(), request.clone()));
         let call = async move {
             let mut stream = ledger.range(request).await?.into_inner();
             let mut found = Vec::new();
@@ -92,7 +100,11 @@ impl Client {
             }
             Err(tonic::Status::unavailable("the stream ended early"))
         };
-        match self.hear(call).await {
+        let answer: Heard<_> = match by_library {
+            Some((client, request)) => client.range_all(request).await.map_err(|error| self.told_of_read(&error)),
+            None => self.hear(call).await,
+        };
+        match answer {
             Ok((found, end)) => {
                 let (at, records) = (stamp(end.read_at), records(found));
                 self.check_proof(&end.proof, at, &records, Some((&low, high.as_ref())));
@@ -147,7 +159,28 @@ impl Client {
         let stamp = stamp(answer.stamp);
         self.head = stamp;
         let v1::HeadResponse { log_size, pruned_boundary: boundary, .. } = answer;
+        self.log_size = self.log_size.max(log_size);
         self.look(begin, stale_ok, Seen::Head { stamp, log_size, boundary });
+        true
+    }
+
+    /// Asks for a checkpoint of so many entries that witnesses have cosigned; whether there is one. Without enough valid cosignatures, none is shown.
+    pub(super) async fn read_cosigned(&mut self, old_size: u64) -> bool {
+        let (mut ledger, request) = (self.ledger(), v1::GetCheckpointRequest { old_size, cosigned: true });
+        let answer =
+            self.hear(async move { ledger.get_checkpoint(request).await.map(tonic::Response::into_inner) }).await;
+        let Ok(answer) = answer else { return false };
+        self.note_checkpoint(&answer.checkpoint, "a cosigned checkpoint");
+        let mut valid = 0;
+        for key in witnesses::keys(&self.shape) {
+            match key.cosigned(&answer.checkpoint) {
+                Ok(cosigned) => valid += usize::from(cosigned.is_some()),
+                Err(error) => self.scribe.wrong(format!("checkpoints: a cosignature does not verify: {error}")),
+            }
+        }
+        if valid < witnesses::QUORUM {
+            self.scribe.wrong(format!("checkpoints: one with {valid} cosignatures is shown as a cosigned one"));
+        }
         true
     }
 
@@ -155,6 +188,10 @@ impl Client {
     pub(super) async fn look_at_log(&mut self) {
         let known: Vec<u64> = self.scribe.lock().checkpoints.keys().copied().collect();
         let old_size = self.pick(&known).unwrap_or(0);
+        if self.rng.chance(300) && !self.shape.witnesses.is_empty() {
+            self.read_cosigned(old_size).await;
+            return;
+        }
         let mut ledger = self.ledger();
         let request = v1::GetCheckpointRequest { old_size, ..v1::GetCheckpointRequest::default() };
         let answer =

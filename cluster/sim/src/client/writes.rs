@@ -33,8 +33,18 @@ pub struct Session {
 }
 
 impl Session {
+    /// The last number that is settled.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// An open batch is no more: its number is the next one's.
+    pub(super) fn give_up(&mut self, id: BatchId) {
+        self.open.retain(|open| *open != id);
+    }
+
     /// The oldest open batch is settled.
-    fn settle(&mut self, id: BatchId) {
+    pub(super) fn settle(&mut self, id: BatchId) {
         assert_eq!(self.open.pop_front(), Some(id), "batches are settled in order");
         self.number += 1;
         self.settled.push_back(id);
@@ -130,13 +140,17 @@ impl Client {
             let request = v1::CommitRequest { batch: Some(batch.batch.clone()), session_id, number, want_receipt };
             (request, batch.attempts.len() - 1)
         };
-        let mut ledger = self.ledger();
-        let answer = self.hear(async move { ledger.commit(request).await.map(tonic::Response::into_inner) }).await;
+        let answer = if self.library.is_some() {
+            self.commit_by_library(request).await
+        } else {
+            let mut ledger = self.ledger();
+            self.hear(async move { ledger.commit(request).await.map(tonic::Response::into_inner) }).await
+        };
         self.conclude(id, attempt, answer)
     }
 
     /// Writes down how an attempt ended.
-    fn conclude(&mut self, id: BatchId, attempt: usize, answer: Heard<v1::CommitResponse>) -> Outcome {
+    pub(super) fn conclude(&mut self, id: BatchId, attempt: usize, answer: Heard<v1::CommitResponse>) -> Outcome {
         let outcome = match answer {
             Ok(answer) => {
                 self.check_receipt(id, &answer);
@@ -195,9 +209,13 @@ impl Client {
         let mut id = [0; 16];
         self.rng.fill(&mut id);
         let id = Bytes::copy_from_slice(&id);
-        let (mut ledger, request) = (self.ledger(), v1::OpenSessionRequest { session_id: id.clone() });
-        let opened = self.hear(async move { ledger.open_session(request).await }).await;
-        if opened.is_ok() {
+        let opened = if self.library.is_some() {
+            self.open_by_library(&id).await
+        } else {
+            let (mut ledger, request) = (self.ledger(), v1::OpenSessionRequest { session_id: id.clone() });
+            self.hear(async move { ledger.open_session(request).await }).await.is_ok()
+        };
+        if opened {
             self.session = Some(Session { id, number: 0, open: VecDeque::new(), settled: VecDeque::new() });
         }
     }
@@ -223,19 +241,28 @@ impl Client {
         };
         for _ in 0..ATTEMPTS_MAX {
             let outcome = self.send(id).await;
+            let number_is_free = self.library.is_some() && self.was_only_refused(id);
             let session = self.session.as_mut().expect("it is still there");
             match outcome {
-                Outcome::Committed(_) | Outcome::RolledBack => {
+                Outcome::Committed(_) | Outcome::RolledBack | Outcome::Refused(Reason::SessionMismatch) => {
                     session.settle(id);
                     return;
                 }
                 Outcome::Refused(Reason::UnknownSession) => return self.session = None,
                 Outcome::Refused(Reason::NotLeader) | Outcome::Unknown => {}
+                // By the library's word: the number is the next batch's, unless others behind it have theirs.
+                Outcome::Refused(_) if number_is_free && session.open.len() == 1 => return session.give_up(id),
                 // The number was not used; an earlier attempt may still be under way, so nothing else takes it.
                 Outcome::Refused(_) => return session.settle(id),
             }
             tokio::time::sleep(Duration::from_millis(self.rng.below(30))).await;
         }
+    }
+
+    /// No attempt may still be under way.
+    fn was_only_refused(&self, id: BatchId) -> bool {
+        let history = self.scribe.lock();
+        history.batches[&id].attempts.iter().all(|attempt| matches!(attempt, Some(Outcome::Refused(_))))
     }
 
     /// Asks again for what is settled, maybe of another leader: it is answered as before, or too old.
@@ -262,6 +289,10 @@ impl Client {
             })
             .collect();
         self.session.as_mut().expect("it is still there").open.extend(&ids);
+        // The library numbers by itself what it streams.
+        if self.library.as_ref().is_some_and(|library| library.goes_on_from(session.number)) {
+            return self.stream_by_library(&ids).await;
+        }
         let mut ledger = self.ledger();
         let call = async move { ledger.commit_stream(tokio_stream::iter(requests)).await };
         let Ok(answers) = self.hear(call).await else { return self.leave_open(&ids) };

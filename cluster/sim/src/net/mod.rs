@@ -266,6 +266,20 @@ impl Net {
         }
     }
 
+    /// Something is on its way between a process and the world outside; false if it gets lost.
+    pub async fn errand(&self, process: &Life, what: &str) -> bool {
+        if !process.message() {
+            std::future::pending::<()>().await;
+        }
+        let fate = self.fate(false);
+        event!(self.trace, "{} {what} {fate:?}", process.name());
+        sleep(if fate.lost { fate.hang } else { fate.there }).await;
+        if !process.message() {
+            std::future::pending::<()>().await;
+        }
+        !fate.lost
+    }
+
     fn endpoint(&self, from: &Life, to: &str) -> Option<Endpoint> {
         let state = self.lock();
         if state.cut.contains(&(from.name().to_owned(), to.to_owned())) {

@@ -1,0 +1,190 @@
+//! Simulated witnesses of the root log: sound, slow, lying and dead ones, whom every coordinator asks.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use coppice_coordinator::{Post, Witness};
+use coppice_env::{Rng, SimRng};
+use coppice_types::Digest;
+use coppice_verify::{
+    checkpoint::Checkpoint,
+    cosignature::{Cosigner, CosignerKey},
+    merkle,
+    note::VerifierKey,
+};
+use tokio::time::sleep;
+use tonic::codegen::http::StatusCode;
+
+use crate::{
+    life::Life,
+    net::Net,
+    shape::{self, Shape},
+};
+
+/// How a witness behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Habit {
+    /// As specified.
+    Sound,
+    /// As specified, after seconds.
+    Slow,
+    /// It answers anything.
+    Lying,
+    /// It never answers.
+    Dead,
+}
+
+/// How many of a ledger's witnesses make a checkpoint a cosigned one.
+pub const QUORUM: usize = 2;
+
+/// What a witness answers.
+type Answer = (StatusCode, Vec<u8>);
+
+/// The witnesses of a run. Clones are the same ones.
+#[derive(Clone, Debug)]
+pub struct Witnesses(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    net: Net,
+    log: VerifierKey,
+    members: Vec<Member>,
+    rng: Mutex<SimRng>,
+}
+
+struct Member {
+    signer: Cosigner,
+    habit: Habit,
+    /// What it cosigned last.
+    last: Mutex<Option<Checkpoint>>,
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Member").field("habit", &self.habit).finish_non_exhaustive()
+    }
+}
+
+fn name(index: usize) -> String {
+    format!("witness-{index}")
+}
+
+fn signer(index: usize) -> Cosigner {
+    let seed = [u8::try_from(index).expect("witnesses are few") + 40; 32];
+    Cosigner::from_seed(&name(index), &seed).expect("it is a name")
+}
+
+/// The witnesses' keys, of which any may be asked for.
+#[must_use]
+pub fn keys(shape: &Shape) -> Vec<CosignerKey> {
+    (0..shape.witnesses.len()).map(|index| signer(index).verifier().clone()).collect()
+}
+
+impl Witnesses {
+    /// The witnesses of a shape; they may be none.
+    #[must_use]
+    pub fn new(shape: &Shape, net: Net) -> Self {
+        let member =
+            |(index, habit): (usize, &Habit)| Member { signer: signer(index), habit: *habit, last: Mutex::default() };
+        let members = shape.witnesses.iter().enumerate().map(member).collect();
+        let log = shape::signing_key().verifier().clone();
+        Self(Arc::new(Inner { net, log, members, rng: Mutex::new(SimRng::new(shape.seed ^ 0x3173)) }))
+    }
+
+    /// How coordinators are told of them.
+    #[must_use]
+    pub fn list(&self) -> Vec<Witness> {
+        let one =
+            |(index, member): (usize, &Member)| Witness { url: name(index), key: member.signer.verifier().clone() };
+        self.0.members.iter().enumerate().map(one).collect()
+    }
+
+    /// A process's way to them.
+    #[must_use]
+    pub fn post(&self, life: &Life) -> Post {
+        let (inner, life) = (self.0.clone(), life.clone());
+        Arc::new(move |url, body| {
+            let (inner, life) = (inner.clone(), life.clone());
+            Box::pin(async move {
+                let lost = || Err("the connection broke".to_owned());
+                if !inner.net.errand(&life, &format!("> {url}")).await {
+                    return lost();
+                }
+                let index = (0..inner.members.len()).find(|index| url.starts_with(&name(*index)));
+                let (status, answer) = inner.answer(index.expect("only witnesses are asked"), &body).await;
+                let back = inner.net.errand(&life, &format!("< {url} {status}")).await;
+                if back { Ok((status, answer)) } else { lost() }
+            })
+        })
+    }
+}
+
+impl Inner {
+    fn below(&self, limit: u64) -> u64 {
+        self.rng.lock().unwrap_or_else(PoisonError::into_inner).below(limit)
+    }
+
+    async fn answer(&self, index: usize, body: &[u8]) -> Answer {
+        let member = &self.members[index];
+        match member.habit {
+            Habit::Sound => {}
+            Habit::Slow => sleep(Duration::from_millis(500 + self.below(3000))).await,
+            Habit::Dead => std::future::pending().await,
+            Habit::Lying => return self.lie(member, body).await,
+        }
+        member.cosign(&self.log, body).unwrap_or_else(|refusal| refusal)
+    }
+
+    async fn lie(&self, member: &Member, body: &[u8]) -> Answer {
+        let line = |signer: &Cosigner, text: &str| format!("{}\n", signer.cosign(text, 1_800_000_000)).into_bytes();
+        let text = match read(&self.log, body) {
+            Ok((_, _, checkpoint)) => checkpoint.text(),
+            Err(_) => String::new(),
+        };
+        match self.below(8) {
+            0 => (StatusCode::OK, line(&member.signer, "another log\n1\nAAAA\n")),
+            1 => (StatusCode::OK, line(&signer(200), &text)),
+            2 => (StatusCode::OK, Vec::new()),
+            3 => (StatusCode::OK, b"\xff\xfe nothing".to_vec()),
+            4 => (StatusCode::CONFLICT, format!("{}\n", self.below(500)).into_bytes()),
+            5 => (StatusCode::UNPROCESSABLE_ENTITY, Vec::new()),
+            // Whatever it is shown, consistent or not.
+            6 => (StatusCode::OK, line(&member.signer, &text)),
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+/// Reads a request: the old size, the proof, the checkpoint.
+fn read(log: &VerifierKey, body: &[u8]) -> Result<(u64, Vec<Digest>, Checkpoint), Answer> {
+    let bad = || (StatusCode::BAD_REQUEST, Vec::new());
+    let body = std::str::from_utf8(body).map_err(|_| bad())?;
+    let (head, note) = body.split_once("\n\n").ok_or_else(bad)?;
+    let mut head = head.lines();
+    let old = head.next().and_then(|line| line.strip_prefix("old ")?.parse().ok()).ok_or_else(bad)?;
+    // The one reader of base64 that is public is that of checkpoints.
+    let hash = |line: &str| Checkpoint::parse(&format!("x\n1\n{line}\n")).ok().map(|parsed| parsed.root);
+    let proof = head.map(hash).collect::<Option<_>>().ok_or_else(bad)?;
+    let checkpoint = Checkpoint::open(note.as_bytes(), log).map_err(|_| (StatusCode::FORBIDDEN, Vec::new()))?;
+    Ok((old, proof, checkpoint))
+}
+
+impl Member {
+    fn cosign(&self, log: &VerifierKey, body: &[u8]) -> Result<Answer, Answer> {
+        let (old, proof, new) = read(log, body)?;
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (size, root) = last.as_ref().map_or((0, merkle::empty_root()), |last| (last.size, last.root));
+        if old != size {
+            return Err((StatusCode::CONFLICT, format!("{size}\n").into_bytes()));
+        }
+        if merkle::verify_consistency(old, new.size, &root, &new.root, &proof).is_err() {
+            return Err((StatusCode::UNPROCESSABLE_ENTITY, Vec::new()));
+        }
+        let line = self.signer.cosign(&new.text(), 1_800_000_000);
+        *last = Some(new);
+        Ok((StatusCode::OK, format!("{line}\n").into_bytes()))
+    }
+}
