@@ -11,13 +11,14 @@ export PATH := $(PATH):/usr/local/go/bin
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
 
-.PHONY: crds charts e2e help demo test test-loadtest test-chaos chaos bench-cluster check audit build release sim sim-bugs
+.PHONY: crds charts e2e help demo test test-loadtest test-chaos chaos bench bench-cluster check audit build release sim sim-bugs
 
 help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
 	@echo "make test     all tests"
 	@echo "make chaos    a cluster of real processes under real faults for CHAOS_SECONDS=600; the plan follows from CHAOS_SEED=1"
 	@echo "make e2e      installed by its charts on a real Kubernetes of three nodes on this machine, under load and faults; needs root"
+	@echo "make bench    the engine beside RocksDB, redb, fjall and NOMT; QUICK=1 takes less than 5 minutes, AGAINST=FILE compares with a former report"
 	@echo "make bench-cluster  Coppice beside etcd and immudb; QUICK=1 takes less than 5 minutes"
 	@echo "make bench-structures  the engine's forest beside other authenticated structures; QUICK=1 takes less than 2 minutes, DATA=DIR has the real data"
 	@echo "make crds     the custom resource definitions of the chart, from the operator's types"
@@ -53,6 +54,15 @@ chaos: build
 # Builds Kubernetes from pinned Go modules at the first time, which takes a quarter of an hour.
 e2e: build
 	python3 e2e/run.py
+
+# A workspace of its own, whose first build takes many minutes: RocksDB is C++.
+BENCH := target/engines/release/coppice-engines
+BENCH_DIR ?= target/bench/data
+bench:
+	LIBCLANG_PATH=$$(scripts/libclang.sh) BINDGEN_EXTRA_CLANG_ARGS="$${BINDGEN_EXTRA_CLANG_ARGS:--I$$(cc -print-file-name=include)}" \
+		$(CARGO) build --release --locked --manifest-path loadtest/engines/Cargo.toml --target-dir target/engines
+	$(if $(ROCKSDB_LIB_DIR),LD_LIBRARY_PATH=$(ROCKSDB_LIB_DIR)) $(BENCH) run --dir $(BENCH_DIR) --out target/bench --revision "$$(git describe --always --dirty)" \
+		$(if $(QUICK),--quick) $(if $(AGAINST),--against $(AGAINST)) $(BENCH_FLAGS)
 
 bench-cluster: release
 	python3 loadtest/bench.py

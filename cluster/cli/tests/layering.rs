@@ -25,7 +25,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("coppice-coordinator", &["types", "verify", "proto", "env", "metadata", "process"]),
     ("coppice-client", &["types", "verify", "proto"]),
     ("coppice-operator", &["types", "verify", "proto", "env", "client"]),
-    ("coppice-bench", &["types", "verify", "proto", "env", "client"]),
+    ("coppice-measure", &["types", "verify", "env", "engine", "consensus"]),
+    ("coppice-bench", &["types", "verify", "proto", "env", "client", "measure"]),
     (
         "coppice-sim",
         &["types", "verify", "proto", "env", "metadata", "engine", "root", "consensus", "shard-node", "coordinator"],
@@ -52,7 +53,7 @@ const SOLE_USERS: &[(&str, &[&str])] = &[
     ("clap", &["coppice", "coppice-bench", "coppice-process", "coppice-operator"]),
     ("config", &["coppice-process"]),
     ("rustls", &["coppice-process"]),
-    ("anyhow", &["coppice", "coppice-bench"]),
+    ("anyhow", &["coppice", "coppice-bench", "coppice-measure"]),
 ];
 
 struct Package {

@@ -1,0 +1,429 @@
+//! Our engine, driven as a replica with one voter drives it: a batch is an entry of the raft log, synced; then it is staged, which
+//! computes the shard digest, and settled; merges, writing ahead and flushes follow the rules of `coppice-shard-node`.
+
+use std::{
+    borrow::Cow,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    thread::JoinHandle,
+};
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use coppice_consensus::{Group, Options as RaftOptions, Payload, Position, RaftId, Role};
+use coppice_engine::{
+    Engine, MergePace, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, View, WriteAhead,
+};
+use coppice_env::{Clock, DiskStorage, SimRng, Storage, SystemClock};
+use coppice_types::{Change, ClusterId, GroupId, Operation, Params, ShardId, Stamp, Version, codec::Writer};
+use coppice_verify::{
+    check::{Answer, verify_trees},
+    proof::{Query, TreeList},
+};
+
+use crate::{
+    system::{Proofs, Reader, System},
+    workload::Record,
+};
+
+/// A flush begins when so much waits for it, and a sixteenth of that is written ahead at once: as in a replica.
+const FLUSH_BYTES: u64 = 32 << 20;
+const AHEAD_BYTES: u64 = FLUSH_BYTES / 16;
+/// Records that one step of merging takes: as in a replica.
+const MERGE_RECORDS_MIN: usize = 256;
+const MERGE_RECORDS_MAX: usize = 4096;
+
+/// What makes a batch durable before a put returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// The raft log: as in a cluster. The forest is flushed later.
+    Log,
+    /// A flush of the forest for each batch; there is no log.
+    Flush,
+    /// Nothing: the forest is flushed when much waits. For what is asked of the forest alone.
+    Later,
+}
+
+/// How the engine is set up.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The genesis parameters.
+    pub params: Params,
+    /// Bytes of all caches together.
+    pub cache_bytes: usize,
+    /// What makes a batch durable.
+    pub durability: Durability,
+    /// Versions below the last so many are pruned as it goes; none are without.
+    pub retain: Option<u64>,
+}
+
+impl Settings {
+    /// The defaults of a cluster, with every version kept.
+    #[must_use]
+    pub fn new(cache_bytes: usize) -> Self {
+        Self { params: Params::default(), cache_bytes, durability: Durability::Log, retain: None }
+    }
+
+    /// The caches: a quarter each, if that is not more than they can use, for the active tree's nodes and their hashes.
+    #[must_use]
+    pub fn options(&self) -> Options {
+        let defaults = Options::default();
+        let young = (self.cache_bytes / 4).min(defaults.young_cache_bytes);
+        let hashes = (self.cache_bytes / 4).min(defaults.hash_cache_bytes);
+        let old = self.cache_bytes - young - hashes;
+        Options { young_cache_bytes: young, hash_cache_bytes: hashes, old_cache_bytes: old, ..defaults }
+    }
+}
+
+/// One shard's engine and its log.
+#[derive(Debug)]
+pub struct Coppice {
+    // Before the engine: what writes ahead ends first.
+    ahead: Option<JoinHandle<WriteAhead>>,
+    engine: Engine,
+    /// Only puts use it, and have it to themselves; it alone can't be shared.
+    log: Option<Mutex<Group>>,
+    settings: Settings,
+    applied: Position,
+}
+
+impl Coppice {
+    /// Makes a store in a directory.
+    ///
+    /// # Errors
+    /// If the directory can't be written to.
+    pub fn create(dir: &Path, settings: Settings) -> Result<Self> {
+        let storage: Arc<dyn Storage> = Arc::new(DiskStorage::new(dir));
+        let options = settings.options();
+        let engine = Engine::create(storage.subdir("engine")?, ShardId(0), settings.params.clone(), options)?;
+        let log = (settings.durability == Durability::Log).then(|| lone_voter(&*storage)).transpose()?;
+        let applied = Position { index: 1, term: 1 };
+        Ok(Self { ahead: None, engine, log: log.map(Mutex::new), settings, applied })
+    }
+
+    /// The engine.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The engine, for what no batch does.
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    /// The newest version.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.engine.decided().version
+    }
+
+    /// Ends what writes ahead, and makes the forest durable.
+    ///
+    /// # Errors
+    /// If the storage fails.
+    pub fn flush(&mut self) -> Result<()> {
+        self.end_ahead();
+        let position = RaftPosition { index: self.applied.index, term: self.applied.term };
+        self.engine.flush(position, b"")?;
+        let floor = self.engine.fallback_position().index;
+        if let Some(log) = &mut self.log {
+            log.get_mut().unwrap_or_else(PoisonError::into_inner).compact(floor)?;
+        }
+        Ok(())
+    }
+
+    /// Opens the engine anew with other caches, which are empty then.
+    ///
+    /// # Errors
+    /// If the storage fails.
+    pub fn reopen(mut self, dir: &Path, cache_bytes: usize) -> Result<Self> {
+        self.flush()?;
+        let settings = Settings { cache_bytes, durability: Durability::Later, ..self.settings.clone() };
+        let applied = self.applied;
+        drop(self);
+        let storage = DiskStorage::new(dir).subdir("engine")?;
+        let engine = Engine::open(storage, settings.options())?;
+        Ok(Self { ahead: None, engine, log: None, settings, applied })
+    }
+
+    /// Appends a batch to the log; it is committed, so synced, when this returns.
+    fn append(&mut self, operations: &[Operation]) -> Result<()> {
+        let Some(log) = &mut self.log else {
+            self.applied.index += 1;
+            return Ok(());
+        };
+        let group = log.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let position = group.propose(encode(operations))?;
+        self.applied = advance(group, |committed| committed == position)?;
+        group.applied(self.applied.index);
+        Ok(())
+    }
+
+    fn stage(&mut self, operations: &[Operation]) -> Result<()> {
+        let version = self.version().next();
+        // A leader plans one merge for each version.
+        let merges: Vec<_> = self.engine.built_merges().into_iter().take(1).collect();
+        let staged = self.engine.stage(&StageRequest {
+            stamp: Stamp { epoch: self.engine.epoch(), version },
+            prepare_id: PrepareId { term: 1, attempt: version.0 },
+            base: self.engine.decided(),
+            merges: &merges,
+            operations,
+        })?;
+        self.engine.settle(&staged.state)?;
+        if let Some(retain) = self.settings.retain {
+            self.engine.prune(Version(version.0.saturating_sub(retain)))?;
+        }
+        Ok(())
+    }
+
+    /// Merges what is owed; and to the end if the next version would be refused otherwise, as a leader waits then.
+    fn merge_if_behind(&mut self) -> Result<()> {
+        while let MergePace::Behind(owed) = self.engine.merge_pace() {
+            let records = usize::try_from(owed).unwrap_or(MERGE_RECORDS_MAX);
+            self.engine.merge_step(records.clamp(MERGE_RECORDS_MIN, MERGE_RECORDS_MAX))?;
+        }
+        let trees = self.engine.shape(&self.engine.decided())?.entries.len();
+        if trees >= usize::from(self.engine.params().tree_limit) {
+            while self.engine.merge_step(MERGE_RECORDS_MAX)? == MergeProgress::Working {}
+        }
+        Ok(())
+    }
+
+    fn flush_if_due(&mut self) -> Result<()> {
+        if self.settings.durability == Durability::Flush {
+            return self.flush();
+        }
+        let bytes = self.engine.unflushed_bytes();
+        let busy = self.ahead.as_ref().is_some_and(|thread| !thread.is_finished());
+        if busy && bytes < 2 * FLUSH_BYTES {
+            return Ok(());
+        }
+        if bytes >= FLUSH_BYTES {
+            return self.flush();
+        }
+        self.end_ahead();
+        if self.engine.behind_bytes() > AHEAD_BYTES {
+            let mut ahead = self.engine.begin_ahead();
+            let run = move || {
+                ahead.run();
+                ahead
+            };
+            self.ahead = Some(std::thread::Builder::new().name("write-ahead".to_owned()).spawn(run)?);
+        }
+        Ok(())
+    }
+
+    fn end_ahead(&mut self) {
+        if let Some(thread) = self.ahead.take() {
+            self.engine.end_ahead(thread.join().expect("writes break no invariant"));
+        }
+    }
+
+    /// Makes and verifies a proof for each key, in a version of the past.
+    ///
+    /// # Errors
+    /// If a proof can't be made, or does not verify.
+    pub fn prove_at(&self, version: Version, keys: &[Vec<u8>]) -> Result<Proofs> {
+        let view = self.engine.view_at(version)?;
+        let clock = SystemClock::new();
+        let mut files = Vec::with_capacity(keys.len());
+        let begin = clock.now();
+        for key in keys {
+            files.push(view.prove_keys(&[key])?);
+        }
+        let made_in = clock.now() - begin;
+        let begin = clock.now();
+        for (key, file) in keys.iter().zip(&files) {
+            ensure!(is_proven(&view, key, file)?, "a key that was written has no record");
+        }
+        let verified_in = clock.now() - begin;
+        let bytes = files.iter().map(|file| file.len() as f64).collect();
+        Ok(Proofs { bytes, made_in, verified_in })
+    }
+}
+
+impl Drop for Coppice {
+    fn drop(&mut self) {
+        // The engine must have it back before it ends.
+        self.end_ahead();
+    }
+}
+
+/// A raft group of one, which leads.
+fn lone_voter(storage: &dyn Storage) -> Result<Group> {
+    let id = RaftId::new(1, 1);
+    let options = RaftOptions::new(ClusterId([7; 16]), GroupId::Shard(ShardId(0)), id);
+    storage.create_dir_all("raft")?;
+    let mut group = Group::create(storage.subdir("raft")?, options, Box::new(SimRng::new(1)), &[id])?;
+    group.campaign()?;
+    let position = advance(&mut group, |_| true)?;
+    group.applied(position.index);
+    ensure!(group.status().role == Role::Leader, "a lone voter leads");
+    Ok(group)
+}
+
+/// Does what is due until an entry is committed that is awaited.
+fn advance(group: &mut Group, awaited: impl Fn(Position) -> bool) -> Result<Position> {
+    while group.has_ready() {
+        let output = group.advance(&mut |_| {})?;
+        let committed = output.committed.iter().filter(|entry| !matches!(entry.payload, Payload::Membership(_)));
+        if let Some(entry) = committed.into_iter().find(|entry| awaited(entry.position)) {
+            return Ok(entry.position);
+        }
+    }
+    anyhow::bail!("the entry was not committed, though there is nobody else to wait for")
+}
+
+/// A batch as bytes of a log: about as long as the command of a replica.
+fn encode(operations: &[Operation]) -> Bytes {
+    let mut out = Writer::new();
+    out.u32(operations.len() as u32);
+    for operation in operations {
+        out.str16(&operation.key);
+        if let Change::Put(value) = &operation.change {
+            out.str32(value);
+        }
+    }
+    out.into_bytes().into()
+}
+
+fn is_proven(view: &View<'_>, key: &[u8], file: &[u8]) -> Result<bool> {
+    let trees = TreeList::decode(file).map_err(|error| anyhow::anyhow!("an unreadable proof: {error}"))?;
+    let query = Query::Keys(vec![Cow::Borrowed(key)]);
+    let answer = verify_trees(trees, &view.state().digest, view.stamp(), &query);
+    let answer = answer.map_err(|failure| anyhow::anyhow!("a proof fails: {failure}"))?;
+    Ok(matches!(answer, Answer::Keys(keys) if keys.iter().all(|(_, record)| record.is_some())))
+}
+
+impl System for Coppice {
+    fn put(&mut self, batch: Vec<Record>) -> Result<()> {
+        let operation = |record: Record| Operation { key: record.key, change: Change::Put(record.value) };
+        let mut operations: Vec<Operation> = batch.into_iter().map(operation).collect();
+        operations.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        self.append(&operations)?;
+        self.stage(&operations)?;
+        self.merge_if_behind()?;
+        self.flush_if_due()
+    }
+
+    /// Merges all that the tier rule asks for, each output installed by an empty version.
+    fn settle(&mut self) -> Result<()> {
+        loop {
+            while self.engine.merge_step(MERGE_RECORDS_MAX)? == MergeProgress::Working {}
+            if self.engine.built_merges().is_empty() {
+                return self.flush().context("after the last merge");
+            }
+            self.append(&[])?;
+            self.stage(&[])?;
+        }
+    }
+
+    fn reader(&self) -> Result<Box<dyn Reader + '_>> {
+        Ok(Box::new(self.engine.view(&self.engine.decided())?))
+    }
+
+    fn prove(&self, keys: &[Vec<u8>]) -> Result<Option<Proofs>> {
+        self.prove_at(self.version(), keys).map(Some)
+    }
+}
+
+impl Reader for View<'_> {
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let Some(found) = View::get(self, key, true)?.and_then(|record| record.value) else { return Ok(false) };
+        *value = found;
+        Ok(true)
+    }
+
+    fn range(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<Option<usize>> {
+        let page = View::range(self, from, None, limit, true)?;
+        for record in &page.records {
+            visit(&record.key, record.value.as_deref().unwrap_or_default());
+        }
+        Ok(Some(page.records.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::{Workload, key};
+
+    fn small(durability: Durability) -> Settings {
+        let params = Params { capacity: 64, ..Params::default() };
+        Settings { params, cache_bytes: 1 << 20, durability, retain: None }
+    }
+
+    fn value(store: &Coppice, number: u64) -> Vec<u8> {
+        let mut value = Vec::new();
+        let mut reader = store.reader().expect("reads");
+        assert!(reader.get(&key(number), &mut value).expect("reads"));
+        value
+    }
+
+    #[test]
+    fn what_was_put_is_read_and_proven_by_every_durability() {
+        for durability in [Durability::Log, Durability::Flush, Durability::Later] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let mut store = Coppice::create(dir.path(), small(durability)).expect("creates");
+            let mut workload = Workload::new(1000, 200, 0.0, 1);
+            for numbers in workload.order(false).chunks(50) {
+                let batch = workload.batch(numbers);
+                store.put(batch).expect("puts");
+            }
+            let updated = workload.record(7);
+            store.put(vec![updated.clone()]).expect("puts");
+            assert_eq!(value(&store, 7), updated.value);
+            store.settle().expect("merges");
+            assert_eq!(value(&store, 7), updated.value);
+            let keys: Vec<Vec<u8>> = (0..1000).map(key).collect();
+            let proofs = store.prove(&keys).expect("proves").expect("it can");
+            assert_eq!(proofs.bytes.len(), 1000);
+            let mut found = Vec::new();
+            let mut reader = store.reader().expect("reads");
+            let count = reader.range(&[], 2000, &mut |key, _| found.push(key.to_vec())).expect("reads");
+            assert_eq!((count, found.is_sorted()), (Some(1000), true));
+        }
+    }
+
+    #[test]
+    fn merges_keep_the_number_of_trees_small() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut store = Coppice::create(dir.path(), small(Durability::Later)).expect("creates");
+        let mut workload = Workload::new(5000, 20, 0.0, 1);
+        for numbers in workload.order(false).chunks(40) {
+            let batch = workload.batch(numbers);
+            store.put(batch).expect("puts");
+            let trees = store.engine.shape(&store.engine.decided()).expect("stands").entries.len();
+            assert!(trees <= usize::from(store.settings.params.tree_limit), "{trees} trees");
+        }
+    }
+
+    #[test]
+    fn a_store_that_is_opened_anew_has_everything_and_empty_caches() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut store = Coppice::create(dir.path(), small(Durability::Log)).expect("creates");
+        let mut workload = Workload::new(300, 200, 0.0, 1);
+        let batch = workload.batch(&workload.order(true));
+        store.put(batch).expect("puts");
+        let before = value(&store, 7);
+        let store = store.reopen(dir.path(), 1 << 20).expect("opens");
+        assert_eq!(store.engine.counters().span_reads, 0);
+        assert_eq!(value(&store, 7), before);
+        assert!(store.engine.counters().span_reads > 0);
+    }
+
+    #[test]
+    fn only_the_versions_to_retain_are_kept() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let settings = Settings { retain: Some(5), ..small(Durability::Later) };
+        let mut store = Coppice::create(dir.path(), settings).expect("creates");
+        let mut workload = Workload::new(10, 20, 0.0, 1);
+        for _ in 0..20 {
+            let batch = workload.updates(3);
+            store.put(batch).expect("puts");
+        }
+        assert_eq!((store.version(), store.engine.boundary()), (Version(20), Version(15)));
+    }
+}

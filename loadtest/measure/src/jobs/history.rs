@@ -1,0 +1,90 @@
+//! Gets in versions of the past, and what it costs to drop versions.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use coppice_env::{Clock, SystemClock};
+use coppice_types::{Epoch, Version};
+
+use super::{KEYS, Outcome, Sample, Scale, get_all, load_all, settle};
+use crate::{coppice::Coppice, statistics::Summary};
+
+/// How many versions back it is read; 0 is the head.
+const AGES: [u64; 4] = [0, 10, 40, 1000];
+/// Versions after the load: enough for all ages, prunes and rollbacks.
+const VERSIONS: u64 = 1110;
+/// Records that each of them updates.
+const TOUCHED: usize = 20;
+const ROUNDS: u32 = 5;
+
+/// Loads, makes 1,110 small versions, gets at 10, 40 and 1,000 back, then prunes 1 and 40 and rolls back 5, 50 and 1,000.
+///
+/// # Errors
+/// If the engine fails.
+pub fn history(mut store: Coppice, scale: &Scale) -> Result<Outcome> {
+    let mut workload = scale.workload();
+    load_all(&mut store, &mut workload, scale.batch, false)?;
+    settle(&mut store)?;
+    let first = store.version().0;
+    for _ in 0..VERSIONS {
+        let batch = workload.updates(TOUCHED);
+        crate::system::System::put(&mut store, batch)?;
+    }
+    store.flush()?;
+    let mut sample = Sample::new();
+    let keys = workload.keys(KEYS);
+    gets_by_age(&store, &keys, scale, &mut sample)?;
+    let engine = store.engine_mut();
+    // All versions of the load stand below the first: they are dropped before, in one go.
+    engine.prune(Version(first))?;
+    let pages = engine.counters().span_reads;
+    let clock = SystemClock::new();
+    let mut boundary = first;
+    for count in [1, 40] {
+        boundary += count;
+        let begin = clock.now();
+        engine.prune(Version(boundary))?;
+        note(&mut sample, "prune", count, clock.now() - begin);
+    }
+    let mut head = engine.decided().version.0;
+    for (epoch, count) in [(1, 5), (2, 50), (3, 1000)] {
+        head -= count;
+        let begin = clock.now();
+        engine.rollback(Version(head), Epoch(epoch))?;
+        note(&mut sample, "rollback", count, clock.now() - begin);
+    }
+    ensure!(engine.decided().version.0 == head, "a rollback ends at its target");
+    sample.insert("drop_pages_read".to_owned(), (engine.counters().span_reads - pages) as f64);
+    Ok(Outcome { sample, series: Vec::new() })
+}
+
+fn note(sample: &mut Sample, what: &str, count: u64, took: Duration) {
+    sample.insert(format!("{what}_{count}_us_per_version"), took.as_secs_f64() * 1e6 / count as f64);
+}
+
+/// Gets a second at each age: the same keys, in turns, so that what else the machine does befalls all ages alike.
+fn gets_by_age(store: &Coppice, keys: &[Vec<u8>], scale: &Scale, sample: &mut Sample) -> Result<()> {
+    let (head, clock) = (store.version().0, SystemClock::new());
+    let mut rates = vec![Vec::new(); AGES.len()];
+    for round in 0..=ROUNDS {
+        for (age, rates) in AGES.iter().zip(&mut rates) {
+            let mut view = store.engine().view_at(Version(head - age))?;
+            let (begin, mut count) = (clock.now(), 0);
+            for chunk in keys.chunks(256) {
+                count += get_all(&mut view, chunk, scale.value_bytes)?;
+                if clock.now() - begin >= scale.limit() / ROUNDS {
+                    break;
+                }
+            }
+            // The first round warms up.
+            if round > 0 {
+                rates.push(count as f64 / (clock.now() - begin).as_secs_f64());
+            }
+        }
+    }
+    for (age, rates) in AGES.iter().zip(&rates) {
+        let summary = Summary::of(rates).expect("there were rounds");
+        sample.insert(format!("get_back_{age}"), summary.median);
+    }
+    Ok(())
+}

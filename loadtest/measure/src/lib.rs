@@ -1,0 +1,18 @@
+//! What the benchmarks share, without any other database: so continuous integration builds and tests it.
+//!
+//! - [`workload`]: records and the order in which they are written and read, as functions of a seed;
+//! - [`system`]: what a store must do to be compared; [`coppice`]: our engine, driven as a replica drives it;
+//! - [`jobs`]: what is timed; [`plan`]: in which order, and where the figures go;
+//! - [`statistics`], [`goals`], [`report`], [`regression`]: from samples to a verdict;
+//! - [`machine`]: what the machine can do, and how busy it was.
+
+pub mod coppice;
+pub mod goals;
+pub mod jobs;
+pub mod machine;
+pub mod plan;
+pub mod regression;
+pub mod report;
+pub mod statistics;
+pub mod system;
+pub mod workload;

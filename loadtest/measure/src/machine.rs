@@ -1,0 +1,232 @@
+//! What the machine can do, how busy it is, and what the kernel says of this process.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::Write,
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    path::Path,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use coppice_env::{Clock, Rng, SimRng, SystemClock};
+use coppice_verify::hash::sha256;
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+
+use crate::statistics::quantile;
+
+/// What is written for the sequential figure, and read at random.
+const FILE_BYTES: usize = 256 << 20;
+const CHUNK_BYTES: usize = 1 << 20;
+const PAGE_BYTES: usize = 4096;
+
+/// What no program on this machine can exceed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ceiling {
+    /// Time of an append of 4 KiB with fdatasync, in microseconds.
+    pub append_4k_fdatasync_us: Quantiles,
+    /// Megabytes a second, written in order and synced once.
+    pub sequential_write_mb_per_second: f64,
+    /// Reads of 4 KiB a second past the page cache, one after the other.
+    pub random_read_4k_per_second: f64,
+    /// One core hashing messages of 1 KiB, in megabytes a second.
+    pub sha256_1k_mb_per_second: f64,
+    /// The same for 64 bytes.
+    pub sha256_64_mb_per_second: f64,
+    /// Cores.
+    pub cores: usize,
+}
+
+/// A distribution.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// The median.
+    pub p50: f64,
+    /// Nine of ten are at or below.
+    pub p90: f64,
+    /// 99 of 100.
+    pub p99: f64,
+    /// 999 of 1,000.
+    pub p999: f64,
+    /// How many were measured.
+    pub count: usize,
+}
+
+/// Measures in a directory, `limit` long for each figure.
+///
+/// # Errors
+/// If the disk can't be written to, or can't be read past the page cache.
+pub fn ceiling(dir: &Path, limit: Duration) -> Result<Ceiling> {
+    let path = dir.join("ceiling.tmp");
+    let syncs = syncs(&path, limit)?;
+    let sequential_write_mb_per_second = sequential(&path)?;
+    let random_read_4k_per_second = random_reads(&path, limit)?;
+    fs::remove_file(&path)?;
+    let at = |part| quantile(&syncs, part);
+    let append_4k_fdatasync_us =
+        Quantiles { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), count: syncs.len() };
+    Ok(Ceiling {
+        append_4k_fdatasync_us,
+        sequential_write_mb_per_second,
+        random_read_4k_per_second,
+        sha256_1k_mb_per_second: hashes(1024, limit),
+        sha256_64_mb_per_second: hashes(64, limit),
+        cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
+    })
+}
+
+fn create(path: &Path) -> Result<File> {
+    let file = OpenOptions::new().create(true).write(true).truncate(true).open(path);
+    file.with_context(|| path.display().to_string())
+}
+
+/// How many microseconds appends of 4 KiB take with fdatasync, in order. At least one.
+fn syncs(path: &Path, limit: Duration) -> Result<Vec<f64>> {
+    let mut file = create(path)?;
+    let (page, clock, mut times) = (vec![0xa5; PAGE_BYTES], SystemClock::new(), Vec::new());
+    while clock.now() < limit || times.is_empty() {
+        let before = clock.now();
+        file.write_all(&page)?;
+        file.sync_data()?;
+        times.push((clock.now() - before).as_secs_f64() * 1e6);
+    }
+    times.sort_unstable_by(f64::total_cmp);
+    Ok(times)
+}
+
+fn sequential(path: &Path) -> Result<f64> {
+    let mut file = create(path)?;
+    let (chunk, clock) = (vec![0x5a; CHUNK_BYTES], SystemClock::new());
+    for _ in 0..FILE_BYTES / CHUNK_BYTES {
+        file.write_all(&chunk)?;
+    }
+    file.sync_data()?;
+    Ok(FILE_BYTES as f64 / clock.now().as_secs_f64() / 1e6)
+}
+
+fn random_reads(path: &Path, limit: Duration) -> Result<f64> {
+    let direct = i32::try_from(OFlags::DIRECT.bits()).context("open flags are an int")?;
+    let opened = OpenOptions::new().read(true).custom_flags(direct).open(path);
+    let file = opened.context("random reads go past the page cache: measure on a disk's file system, not on tmpfs")?;
+    // Direct reads go to whole pages of memory.
+    let mut buffer = vec![0_u8; 2 * PAGE_BYTES];
+    let aligned = buffer.as_ptr().align_offset(PAGE_BYTES);
+    let page = &mut buffer[aligned..aligned + PAGE_BYTES];
+    let (mut rng, clock, mut count) = (SimRng::new(1), SystemClock::new(), 0_u64);
+    while clock.now() < limit || count == 0 {
+        let place = rng.below((FILE_BYTES / PAGE_BYTES) as u64);
+        file.read_exact_at(page, place * PAGE_BYTES as u64).context("a read past the page cache")?;
+        count += 1;
+    }
+    Ok(count as f64 / clock.now().as_secs_f64())
+}
+
+/// One core hashing messages of a length, in megabytes a second.
+fn hashes(length: usize, limit: Duration) -> f64 {
+    let (mut message, clock, mut count) = (vec![7; length], SystemClock::new(), 0_u64);
+    while clock.now() < limit || count == 0 {
+        for _ in 0..1000 {
+            let digest = sha256(&message);
+            message[..32].copy_from_slice(&digest.0);
+        }
+        count += 1000;
+    }
+    (count * length as u64) as f64 / clock.now().as_secs_f64() / 1e6
+}
+
+/// How many processes wanted a core in the last minute.
+#[must_use]
+pub fn load_average() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().and_then(|figure| figure.parse().ok()).unwrap_or(f64::NAN)
+}
+
+/// The processor, memory and kernel, in words.
+#[must_use]
+pub fn describe() -> String {
+    let line = |file: &str, name: &str| {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let line = text.lines().find(|line| line.starts_with(name)).and_then(|line| line.split_once(':'));
+        line.map_or_else(|| "?".to_owned(), |(_, value)| value.trim().to_owned())
+    };
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let memory = line("/proc/meminfo", "MemTotal");
+    let memory: u64 = memory.trim_end_matches(" kB").parse().unwrap_or(0);
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let model = line("/proc/cpuinfo", "model name");
+    format!("{cores} cores ({model}), {} GiB of memory, Linux {}", memory >> 20, kernel.trim())
+}
+
+/// Bytes that this process has sent to devices.
+///
+/// # Errors
+/// If the kernel doesn't say.
+pub fn device_write_bytes() -> Result<u64> {
+    figure("/proc/self/io", "write_bytes:")
+}
+
+/// Bytes of this process that were in memory at most.
+///
+/// # Errors
+/// If the kernel doesn't say.
+pub fn peak_memory_bytes() -> Result<u64> {
+    figure("/proc/self/status", "VmHWM:").map(|kib| kib << 10)
+}
+
+/// Bytes of this process that are in memory.
+///
+/// # Errors
+/// If the kernel doesn't say.
+pub fn memory_bytes() -> Result<u64> {
+    figure("/proc/self/status", "VmRSS:").map(|kib| kib << 10)
+}
+
+fn figure(file: &str, name: &str) -> Result<u64> {
+    let text = fs::read_to_string(file).with_context(|| file.to_owned())?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let figure =
+        line.and_then(|line| line.split_whitespace().next()).with_context(|| format!("no {name} in {file}"))?;
+    Ok(figure.parse()?)
+}
+
+/// Bytes on disk below a directory: what its files occupy, not how long they are.
+///
+/// # Errors
+/// If it can't be listed.
+pub fn disk_bytes(dir: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        let entry = entry?;
+        // A store may delete a file while it is looked at.
+        let Ok(metadata) = entry.metadata() else { continue };
+        bytes += if metadata.is_dir() { disk_bytes(&entry.path())? } else { metadata.blocks() * 512 };
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_knows_this_process() {
+        assert!(memory_bytes().expect("it says") > 1 << 20);
+        assert!(peak_memory_bytes().expect("it says") >= memory_bytes().expect("it says") / 2);
+        assert!(device_write_bytes().is_ok());
+        assert!(load_average() >= 0.0);
+        assert!(describe().contains("cores"));
+    }
+
+    #[test]
+    fn what_files_occupy_is_counted_through_all_directories() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir(dir.path().join("below")).expect("creates");
+        let file = File::create(dir.path().join("below/file")).expect("creates");
+        file.write_all_at(&[1; 100_000], 0).expect("writes");
+        file.set_len(1 << 30).expect("grows");
+        file.sync_all().expect("syncs");
+        let bytes = disk_bytes(dir.path()).expect("lists");
+        assert!((100_000..1_000_000).contains(&bytes), "{bytes}");
+    }
+}

@@ -1,0 +1,398 @@
+//! Which jobs a run consists of, in which order, and where their figures go.
+
+use std::{collections::BTreeMap, path::Path};
+
+use anyhow::{Result, ensure};
+use coppice_types::Params;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    coppice::{Coppice, Durability, Settings},
+    jobs::{self, Outcome, PlateauScale, Sample, Scale},
+    report::{Lines, Series},
+    system::{Facts, System},
+};
+
+/// A store to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Store {
+    Coppice,
+    CoppiceFlush,
+    RocksdbSynced,
+    RocksdbUnsynced,
+    Redb,
+    Fjall,
+    Nomt,
+}
+
+impl Store {
+    /// All of them, in the order of the tables.
+    pub const ALL: [Self; 7] = [
+        Self::Coppice,
+        Self::CoppiceFlush,
+        Self::RocksdbSynced,
+        Self::RocksdbUnsynced,
+        Self::Redb,
+        Self::Fjall,
+        Self::Nomt,
+    ];
+
+    /// Its name among the figures.
+    #[must_use]
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Coppice => "coppice",
+            Self::CoppiceFlush => "coppice-flush",
+            Self::RocksdbSynced => "rocksdb-synced",
+            Self::RocksdbUnsynced => "rocksdb-unsynced",
+            Self::Redb => "redb",
+            Self::Fjall => "fjall",
+            Self::Nomt => "nomt",
+        }
+    }
+
+    /// What is to be said of ours; none for others.
+    #[must_use]
+    pub fn own_facts(self) -> Option<Facts> {
+        let (name, timed, durable) = match self {
+            Self::Coppice => (
+                "Coppice",
+                "sort, raft log, stage with the shard digest, settle, merges that are due, flushes that are due",
+                "the batch: a raft log is synced; the forest follows",
+            ),
+            Self::CoppiceFlush => (
+                "Coppice, flushed",
+                "sort, stage with the shard digest, settle, merges that are due, a flush",
+                "the batch: the forest is flushed; there is no log",
+            ),
+            _ => return None,
+        };
+        Some(Facts {
+            name: name.to_owned(),
+            timed: timed.to_owned(),
+            durable: durable.to_owned(),
+            proven: "presence, absence and complete ranges, in every version; all versions are kept".to_owned(),
+            memory: "node and hash caches, 32 MiB or a little more that wait for the flush, filters; values are in no cache \
+                     of its own; page cache"
+                .to_owned(),
+        })
+    }
+}
+
+/// What is done with a store.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Job {
+    /// [`jobs::compare`].
+    Compare(Scale),
+    /// [`jobs::load`] in no order.
+    Load(Scale),
+    /// [`jobs::point`], with a capacity for ours.
+    Point(Scale, Option<u32>),
+    /// [`jobs::proofs`].
+    Proofs(Scale),
+    /// [`jobs::proofs_by_trees`]; ours alone.
+    ProofsByTrees(Scale),
+    /// [`jobs::history`]; ours alone.
+    History(Scale),
+    /// [`jobs::plateau`]; ours alone.
+    Plateau(PlateauScale),
+    /// [`jobs::reads_per_get`]; ours alone.
+    Reads(Scale),
+}
+
+impl Job {
+    /// How large it is.
+    #[must_use]
+    pub fn scale(&self) -> &Scale {
+        match self {
+            Self::Compare(scale)
+            | Self::Load(scale)
+            | Self::Point(scale, _)
+            | Self::Proofs(scale)
+            | Self::ProofsByTrees(scale)
+            | Self::History(scale)
+            | Self::Reads(scale) => scale,
+            Self::Plateau(plateau) => &plateau.scale,
+        }
+    }
+
+    /// Does it with any open store.
+    ///
+    /// # Errors
+    /// If the store fails, or the job is for ours alone.
+    pub fn run(&self, system: &mut dyn System, dir: &Path) -> Result<Outcome> {
+        match self {
+            Self::Compare(scale) => jobs::compare(system, dir, scale),
+            Self::Load(scale) => jobs::load(system, scale, false),
+            Self::Point(scale, _) => jobs::point(system, dir, scale),
+            Self::Proofs(scale) => jobs::proofs(system, scale),
+            _ => anyhow::bail!("{self:?} is for Coppice alone"),
+        }
+    }
+
+    /// Does it with ours, set up as the job wants it.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn run_ours(&self, store: Store, dir: &Path) -> Result<Outcome> {
+        ensure!(store.own_facts().is_some(), "{} is not ours", store.id());
+        let mut settings = Settings::new(self.scale().cache_bytes);
+        if store == Store::CoppiceFlush {
+            settings.durability = Durability::Flush;
+        }
+        match self {
+            Self::Point(_, Some(capacity)) => settings.params = Params { capacity: *capacity, ..settings.params },
+            Self::Plateau(plateau) => {
+                settings.durability = Durability::Later;
+                settings.retain = Some(plateau.retain);
+            }
+            Self::Reads(_) => settings.retain = Some(1),
+            _ => {}
+        }
+        let mut store = Coppice::create(dir, settings)?;
+        match self {
+            Self::ProofsByTrees(scale) => jobs::proofs_by_trees(store, scale),
+            Self::History(scale) => jobs::history(store, scale),
+            Self::Plateau(plateau) => jobs::plateau(store, dir, plateau),
+            Self::Reads(scale) => jobs::reads_per_get(store, dir, scale),
+            _ => self.run(&mut store, dir),
+        }
+    }
+}
+
+/// Where a job's figures go.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Target {
+    /// To the store's own figures, by the job's names.
+    Figures,
+    /// To the figures of another name, for what is measured at a second size.
+    Under(&'static str),
+    /// To figures with a prefix.
+    Prefixed(&'static str),
+    /// To a point of a curve, at this place on its axis.
+    Curve(&'static str, f64),
+}
+
+/// A job in a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// With what.
+    pub store: Store,
+    /// What.
+    pub job: Job,
+    /// Where to.
+    pub target: Target,
+}
+
+/// Everything of a run, in order. Repetitions of the comparison are interleaved: each round takes all systems once.
+#[must_use]
+pub fn plan(quick: bool) -> Vec<Step> {
+    let scale = base_scale(quick);
+    let step = |store, job, target| Step { store, job, target };
+    let mut steps = Vec::new();
+    for round in 0..3 {
+        let scale = Scale { seed: round + 1, ..scale.clone() };
+        // A quick run repeats only what most goals are about.
+        let again = |store: &Store| !quick || round == 0 || matches!(store, Store::Coppice | Store::RocksdbSynced);
+        for store in Store::ALL.into_iter().filter(again) {
+            steps.push(step(store, Job::Compare(scale.clone()), Target::Figures));
+        }
+        for store in [Store::Coppice, Store::RocksdbSynced].into_iter().filter(|_| !quick || round == 0) {
+            steps.push(step(store, Job::Load(scale.clone()), Target::Figures));
+        }
+        if !quick || round == 0 {
+            steps.push(step(Store::Coppice, Job::History(scale.clone()), Target::Figures));
+        }
+    }
+    steps.push(step(Store::Coppice, Job::History(fifth(&scale)), Target::Under("coppice-fifth")));
+    steps.push(step(Store::Coppice, Job::ProofsByTrees(scale.clone()), Target::Figures));
+    steps.push(step(Store::Nomt, Job::Proofs(scale.clone()), Target::Figures));
+    steps.push(step(Store::Coppice, Job::Plateau(plateau_scale(quick)), Target::Figures));
+    for value_bytes in [100, 1024] {
+        // So that the filters, ten bits a record, do not use up all of the smallest budget.
+        let scale = Scale { value_bytes, ..scale.clone() };
+        steps.push(step(Store::Coppice, Job::Reads(scale), Target::Figures));
+    }
+    steps.extend(sweeps(&scale, quick));
+    steps
+}
+
+fn base_scale(quick: bool) -> Scale {
+    let (records, cache_bytes, seconds) = if quick { (160_000, 64 << 20, 1.0) } else { (1_000_000, 256 << 20, 10.0) };
+    Scale { records, value_bytes: 1024, batch: 4000, skew: 0.0, cache_bytes, seconds, seed: 1 }
+}
+
+fn fifth(scale: &Scale) -> Scale {
+    Scale { records: scale.records / 5, ..scale.clone() }
+}
+
+fn plateau_scale(quick: bool) -> PlateauScale {
+    let (records, rounds) = if quick { (100_000, 8) } else { (200_000, 200) };
+    let batch = (records / 200) as usize;
+    let scale = Scale { records, value_bytes: 256, batch, skew: 0.0, cache_bytes: 64 << 20, seconds: 0.0, seed: 1 };
+    PlateauScale { scale, rounds, retain: 40, looks: 40 }
+}
+
+/// One quantity at a time is changed.
+fn sweeps(scale: &Scale, quick: bool) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut point = |store, scale: Scale, capacity: Option<u32>, curve, x: f64| {
+        steps.push(Step { store, job: Job::Point(scale, capacity), target: Target::Curve(curve, x) });
+    };
+    let capacities: &[u32] = if quick { &[8, 16, 64] } else { &[4, 8, 16, 32, 64, 128, 256, 1024] };
+    for capacity in capacities {
+        point(Store::Coppice, scale.clone(), Some(capacity << 10), "capacity", f64::from(*capacity));
+    }
+    if quick {
+        return steps;
+    }
+    for store in [Store::Coppice, Store::RocksdbSynced] {
+        for batch in [500, 1000, 2000, 4000] {
+            point(store, Scale { batch, ..scale.clone() }, None, "batch", batch as f64);
+        }
+        for value_bytes in [256, 512, 1024, 2048] {
+            point(store, Scale { value_bytes, ..scale.clone() }, None, "value", value_bytes as f64);
+        }
+        for skew in [0.0, 0.5, 0.9, 0.99] {
+            point(store, Scale { skew, ..scale.clone() }, None, "skew", skew);
+        }
+    }
+    // Equal data on both sides of the ratio: the smaller one is the comparison's.
+    let large = Scale { records: 10 * scale.records, ..scale.clone() };
+    let at = |scale: &Scale, target| Step { store: Store::Coppice, job: Job::Point(scale.clone(), None), target };
+    steps.push(at(scale, Target::Prefixed("scaling_")));
+    steps.push(at(&large, Target::Under("coppice-tenfold")));
+    steps
+}
+
+/// What a curve shows: its title and its axis.
+fn curve_words(curve: &str) -> (&'static str, &'static str) {
+    match curve {
+        "capacity" => ("By the capacity of the active tree", "Ki records"),
+        "batch" => ("By the size of batches", "records of a batch"),
+        "value" => ("By the size of values", "bytes of a value"),
+        "skew" => ("By the skew of keys", "Zipf's exponent"),
+        _ => ("", ""),
+    }
+}
+
+/// What is changed, and what is measured.
+type Curve = (&'static str, &'static str);
+
+/// All figures of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Collected {
+    /// By the name of their system.
+    pub samples: Vec<(String, Sample)>,
+    /// Points by curve and figure, then by line.
+    curves: BTreeMap<Curve, Lines>,
+    series: Vec<Series>,
+}
+
+impl Collected {
+    /// Takes what a step found.
+    pub fn add(&mut self, step: &Step, name: &str, outcome: Outcome) {
+        self.series.extend(outcome.series);
+        match step.target {
+            Target::Figures => self.samples.push((step.store.id().to_owned(), outcome.sample)),
+            Target::Under(other) => self.samples.push((other.to_owned(), outcome.sample)),
+            Target::Prefixed(prefix) => {
+                let sample = outcome.sample.into_iter().map(|(figure, value)| (format!("{prefix}{figure}"), value));
+                self.samples.push((step.store.id().to_owned(), sample.collect()));
+            }
+            Target::Curve(curve, x) => {
+                let figures = [("put", "records put a second"), ("get", "gets a second")];
+                for (figure, axis) in figures {
+                    let Some(y) = outcome.sample.get(figure) else { continue };
+                    let lines = self.curves.entry((curve, axis)).or_default();
+                    lines.entry(name.to_owned()).or_default().push((x, *y));
+                }
+            }
+        }
+    }
+
+    /// All curves.
+    #[must_use]
+    pub fn series(&self) -> Vec<Series> {
+        let curve = |((curve, axis), lines): (&Curve, &Lines)| {
+            let (title, x) = curve_words(curve);
+            let what = if axis.starts_with("gets") { "get" } else { "put" };
+            Series::new(&format!("{what}-by-{curve}"), &format!("{title}: {axis}"), x, axis, lines.clone())
+        };
+        self.series.iter().cloned().chain(self.curves.iter().map(curve)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_round_takes_all_systems_before_the_next() {
+        let compared = |quick| -> Vec<(u64, Store)> {
+            let seeds = plan(quick).into_iter().filter_map(|step| match step.job {
+                Job::Compare(scale) => Some((scale.seed, step.store)),
+                _ => None,
+            });
+            seeds.collect()
+        };
+        let full = compared(false);
+        assert_eq!(full.len(), 3 * Store::ALL.len());
+        assert!(full.is_sorted_by(|a, b| a.0 <= b.0));
+        let quick = compared(true);
+        assert_eq!(quick.iter().filter(|(_, store)| *store == Store::Coppice).count(), 3);
+        assert_eq!(quick.iter().filter(|(_, store)| *store == Store::Nomt).count(), 1);
+    }
+
+    #[test]
+    fn all_systems_have_the_same_cache_bytes_and_records_in_a_comparison() {
+        for quick in [true, false] {
+            let steps = plan(quick);
+            let mut scales =
+                steps.iter().filter(|step| matches!(step.job, Job::Compare(_))).map(|step| step.job.scale());
+            let first = scales.next().expect("there are some");
+            assert!(scales.all(|scale| (scale.records, scale.cache_bytes) == (first.records, first.cache_bytes)));
+        }
+    }
+
+    #[test]
+    fn a_job_is_read_as_it_was_written() {
+        for step in plan(false) {
+            let text = serde_json::to_string(&step.job).expect("writes");
+            assert_eq!(serde_json::from_str::<Job>(&text).expect("reads"), step.job);
+        }
+    }
+
+    #[test]
+    fn points_of_a_sweep_become_one_curve_for_each_figure() {
+        let mut collected = Collected::default();
+        let scale = base_scale(true);
+        for (x, put) in [(8.0, 100.0), (16.0, 200.0)] {
+            let target = Target::Curve("capacity", x);
+            let step = Step { store: Store::Coppice, job: Job::Point(scale.clone(), Some(8)), target };
+            let sample = [("put".to_owned(), put), ("get".to_owned(), 7.0)].into();
+            collected.add(&step, "Coppice", Outcome { sample, series: Vec::new() });
+        }
+        let series = collected.series();
+        assert_eq!(
+            series.iter().map(|series| series.id.as_str()).collect::<Vec<_>>(),
+            ["get-by-capacity", "put-by-capacity"]
+        );
+        assert_eq!(series[1].lines["Coppice"], [(8.0, 100.0), (16.0, 200.0)]);
+    }
+
+    #[test]
+    fn ours_does_every_job_of_its_own() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let scale = Scale { records: 2000, value_bytes: 20, batch: 100, seconds: 0.01, ..base_scale(true) };
+        let plateau = PlateauScale { scale: scale.clone(), rounds: 1, retain: 3, looks: 4 };
+        let jobs = [Job::Point(scale.clone(), Some(64)), Job::Plateau(plateau), Job::Reads(scale)];
+        for (at, job) in jobs.iter().enumerate() {
+            let dir = dir.path().join(at.to_string());
+            assert!(!job.run_ours(Store::Coppice, &dir).expect("runs").sample.is_empty());
+        }
+        assert!(jobs[0].run_ours(Store::Redb, dir.path()).is_err());
+    }
+}

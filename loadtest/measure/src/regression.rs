@@ -1,0 +1,114 @@
+//! Whether a run is worse than a former one. Machines and days differ, so what RocksDB did in the same run is the measure wherever
+//! it did the same.
+
+use crate::report::{Cells, Report, number};
+
+const OURS: &str = "coppice";
+const MEASURE: &str = "rocksdb-synced";
+
+/// A figure that became worse.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Regression {
+    /// Its name.
+    pub figure: String,
+    /// What it was, beside RocksDB or by itself.
+    pub before: f64,
+    /// What it is.
+    pub now: f64,
+    /// Both are multiples of RocksDB's.
+    pub relative: bool,
+}
+
+impl std::fmt::Display for Regression {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let unit = if self.relative { " x RocksDB" } else { "" };
+        write!(f, "{}: {}{unit}, it was {}{unit}", self.figure, number(self.now), number(self.before))
+    }
+}
+
+/// Whether more of a figure is better; none for figures that are not to be judged.
+fn more_is_better(figure: &str) -> Option<bool> {
+    let is_time = ["_ms", "_us", "_us_per_version", "_us_per_key"].iter().any(|unit| figure.ends_with(unit));
+    let is_cost =
+        ["proof_", "multiproof_", "reads_", "written_", "disk_", "memory_", "plateau_written", "plateau_disk"];
+    if figure.ends_with("_s") || figure.ends_with("_entries") || figure.ends_with("_rests") {
+        return None;
+    }
+    if is_time || is_cost.iter().any(|cost| figure.starts_with(cost)) {
+        return Some(false);
+    }
+    ["put", "get", "load", "range_", "scaling_", "plateau_put"]
+        .iter()
+        .any(|rate| figure.starts_with(rate))
+        .then_some(true)
+}
+
+/// Figures of our engine that are worse than in the former run by more than `tolerance`, a part of what they were.
+#[must_use]
+pub fn compare(former: &Report, now: &Report, tolerance: f64) -> Vec<Regression> {
+    let median = |cells: &Cells, system: &str, figure: &str| Some(cells.get(system)?.get(figure)?.median);
+    let mut regressions = Vec::new();
+    for figure in now.cells.get(OURS).into_iter().flat_map(|figures| figures.keys()) {
+        let Some(more_is_better) = more_is_better(figure) else { continue };
+        let both = |system| Some((median(&former.cells, system, figure)?, median(&now.cells, system, figure)?));
+        let Some((mut before, mut after)) = both(OURS) else { continue };
+        let measure = both(MEASURE).filter(|(before, now)| *before > 0.0 && *now > 0.0);
+        if let Some(measure) = measure {
+            (before, after) = (before / measure.0, after / measure.1);
+        }
+        let worse =
+            if more_is_better { after < before * (1.0 - tolerance) } else { after > before * (1.0 + tolerance) };
+        if worse {
+            regressions.push(Regression { figure: figure.clone(), before, now: after, relative: measure.is_some() });
+        }
+    }
+    regressions
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::report::Conditions;
+
+    fn report(figures: &[(&str, &str, f64)]) -> Report {
+        let samples: Vec<_> = figures
+            .iter()
+            .map(|(system, figure, value)| ((*system).to_owned(), [((*figure).to_owned(), *value)].into()))
+            .collect();
+        Report::new(Conditions::default(), Vec::new(), BTreeMap::new(), &samples, Vec::new())
+    }
+
+    #[test]
+    fn a_slower_machine_is_no_regression() {
+        let former = report(&[(OURS, "put_4000", 100.0), (MEASURE, "put_4000", 50.0)]);
+        let now = report(&[(OURS, "put_4000", 52.0), (MEASURE, "put_4000", 25.0)]);
+        assert_eq!(compare(&former, &now, 0.1), []);
+    }
+
+    #[test]
+    fn falling_behind_rocksdb_is_one() {
+        let former = report(&[(OURS, "put_4000", 100.0), (MEASURE, "put_4000", 50.0)]);
+        let now = report(&[(OURS, "put_4000", 100.0), (MEASURE, "put_4000", 60.0)]);
+        let found = compare(&former, &now, 0.1);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].to_string(), "put_4000: 1.67 x RocksDB, it was 2.00 x RocksDB");
+        assert_eq!(compare(&former, &now, 0.2), []);
+    }
+
+    #[test]
+    fn costs_are_worse_when_they_grow() {
+        let former = report(&[(OURS, "proof_2_trees_bytes", 1500.0), (OURS, "get_back_40", 100.0)]);
+        let larger = report(&[(OURS, "proof_2_trees_bytes", 2000.0), (OURS, "get_back_40", 100.0)]);
+        assert_eq!(compare(&former, &larger, 0.1).len(), 1);
+        assert_eq!(compare(&larger, &former, 0.1), []);
+    }
+
+    #[test]
+    fn what_one_of_the_runs_lacks_is_not_judged() {
+        let former = report(&[(OURS, "get_1", 100.0)]);
+        assert_eq!(compare(&former, &report(&[(OURS, "put_500", 1.0)]), 0.1), []);
+        assert_eq!(compare(&former, &report(&[(OURS, "load_settle_s", 1.0)]), 0.1), []);
+    }
+}

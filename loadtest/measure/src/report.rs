@@ -1,0 +1,316 @@
+//! The report: its data, written as JSON, and its tables, written as Markdown.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    goals::{self, Goal},
+    jobs::Sample,
+    machine::Ceiling,
+    statistics::Summary,
+    system::Facts,
+};
+
+/// Figures of each system, by the system's id and the figure's name.
+pub type Cells = BTreeMap<String, BTreeMap<String, Summary>>;
+
+/// Points by the name of their line.
+pub type Lines = BTreeMap<String, Vec<(f64, f64)>>;
+
+/// A plot's data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// Name of its file, without ending.
+    pub id: String,
+    /// Above the plot.
+    pub title: String,
+    /// What lies on the horizontal axis.
+    pub x: String,
+    /// What lies on the vertical axis.
+    pub y: String,
+    /// What is plotted.
+    pub lines: Lines,
+}
+
+impl Series {
+    /// A plot of lines.
+    #[must_use]
+    pub fn new(id: &str, title: &str, x: &str, y: &str, lines: Lines) -> Self {
+        Self { id: id.to_owned(), title: title.to_owned(), x: x.to_owned(), y: y.to_owned(), lines }
+    }
+}
+
+/// What holds for the whole run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conditions {
+    /// A run of minutes, with less data: its figures are not those of a full one.
+    pub quick: bool,
+    /// The machine, in words.
+    pub machine: String,
+    /// The commit that was built.
+    pub revision: String,
+    /// Data, caches, phases, in words.
+    pub workload: String,
+    /// Load averages, before each repetition and at the end.
+    pub load_averages: Vec<String>,
+}
+
+/// One run of everything.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// What holds for all of it.
+    pub conditions: Conditions,
+    /// The machine's, before and after.
+    pub ceilings: Vec<Ceiling>,
+    /// What is said of each system, by its id.
+    pub systems: BTreeMap<String, Facts>,
+    /// All figures.
+    pub cells: Cells,
+    /// Curves.
+    pub series: Vec<Series>,
+    /// Verdicts.
+    pub goals: Vec<Goal>,
+}
+
+impl Report {
+    /// The report of all repetitions; its goals are judged here.
+    #[must_use]
+    pub fn new(
+        conditions: Conditions,
+        ceilings: Vec<Ceiling>,
+        systems: BTreeMap<String, Facts>,
+        samples: &[(String, Sample)],
+        series: Vec<Series>,
+    ) -> Self {
+        let cells = summarise(samples);
+        let goals = goals::judge(&cells);
+        Self { conditions, ceilings, systems, cells, series, goals }
+    }
+}
+
+/// Repetitions by system, made into one figure each.
+#[must_use]
+pub fn summarise(samples: &[(String, Sample)]) -> Cells {
+    let mut values: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
+    for (system, sample) in samples {
+        for (name, value) in sample {
+            values.entry((system, name)).or_default().push(*value);
+        }
+    }
+    let mut cells = Cells::new();
+    for ((system, name), values) in values {
+        let summary = Summary::of(&values).expect("it was entered with a value");
+        cells.entry(system.to_owned()).or_default().insert(name.to_owned(), summary);
+    }
+    cells
+}
+
+/// Figures that all systems are compared by, in the order of the table.
+const COMPARED: [(&str, &str); 19] = [
+    ("put_4000", "put, batches of 4,000, records/s"),
+    ("put_4000_p50_ms", "- a batch, p50, ms"),
+    ("put_4000_p99_ms", "- a batch, p99, ms"),
+    ("put_500", "put, batches of 500, records/s"),
+    ("put_500_p50_ms", "- a batch, p50, ms"),
+    ("put_500_p99_ms", "- a batch, p99, ms"),
+    ("put_settle_s", "what the puts left to do afterwards, s"),
+    ("written_per_user_byte", "bytes to the device for each byte put"),
+    ("get_1", "get, 1 thread, per s"),
+    ("get_2", "get, 2 threads, per s"),
+    ("range_100_loaded", "ranges of 100 after the load, records/s"),
+    ("range_1000_loaded", "ranges of 1,000 after the load, records/s"),
+    ("range_100_updated", "ranges of 100 after updates, records/s"),
+    ("range_1000_updated", "ranges of 1,000 after updates, records/s"),
+    ("load_sorted", "load in key order, records/s"),
+    ("load_unsorted", "load in no order, records/s"),
+    ("disk_per_live_byte", "bytes on disk for each live byte, at the end"),
+    ("memory_mib", "peak of resident memory, MiB"),
+    ("proof_bytes", "proof of one record, bytes"),
+];
+
+/// The whole report as Markdown.
+#[must_use]
+pub fn markdown(report: &Report) -> String {
+    let mut out = String::new();
+    conditions(&mut out, report);
+    goal_table(&mut out, &report.goals);
+    comparison(&mut out, report);
+    out.push_str("## What is timed, durable and proven\n\n| system | a put | after a power failure | proven | memory and reads |\n| --- | --- | --- | --- | --- |\n");
+    for facts in report.systems.values() {
+        line(&mut out, &[&facts.name, &facts.timed, &facts.durable, &facts.proven, &facts.memory]);
+    }
+    others(&mut out, report);
+    out
+}
+
+fn line(out: &mut String, cells: &[&str]) {
+    let _ = writeln!(out, "| {} |", cells.join(" | "));
+}
+
+fn conditions(out: &mut String, report: &Report) {
+    type Of = fn(&Ceiling) -> f64;
+    let conditions = &report.conditions;
+    let kind =
+        if conditions.quick { "A quick run: less data and shorter phases than a full one." } else { "A full run." };
+    let _ = writeln!(
+        out,
+        "{kind} {}. {} Revision {}. Load averages: {}.\n",
+        conditions.machine,
+        conditions.workload,
+        conditions.revision,
+        conditions.load_averages.join(", ")
+    );
+    out.push_str("| the machine itself | before | after |\n| --- | --- | --- |\n");
+    let rows: [(&str, Of); 6] = [
+        ("append 4 KiB + fdatasync, p50, us", |ceiling| ceiling.append_4k_fdatasync_us.p50),
+        ("the same, p99, us", |ceiling| ceiling.append_4k_fdatasync_us.p99),
+        ("sequential write, MB/s", |ceiling| ceiling.sequential_write_mb_per_second),
+        ("random 4 KiB reads past the page cache, one after the other, per s", |ceiling| {
+            ceiling.random_read_4k_per_second
+        }),
+        ("SHA-256 of 1 KiB, one core, MB/s", |ceiling| ceiling.sha256_1k_mb_per_second),
+        ("SHA-256 of 64 B, one core, MB/s", |ceiling| ceiling.sha256_64_mb_per_second),
+    ];
+    for (name, of) in rows {
+        let figures: Vec<String> = report.ceilings.iter().map(|ceiling| number(of(ceiling))).collect();
+        line(out, &[&[name.to_owned()], figures.as_slice()].concat().iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    out.push('\n');
+}
+
+fn goal_table(out: &mut String, goals: &[Goal]) {
+    out.push_str("## Goals\n\n| | goal | measured | met |\n| --- | --- | --- | --- |\n");
+    for goal in goals {
+        let met = match goal.met {
+            Some(true) => "yes",
+            Some(false) => "**no**",
+            None => "not measured",
+        };
+        line(out, &[&goal.name, &goal.goal, &goal.measured, met]);
+    }
+    out.push('\n');
+}
+
+fn comparison(out: &mut String, report: &Report) {
+    let systems: Vec<_> = report.systems.iter().filter(|(id, _)| report.cells.contains_key(*id)).collect();
+    out.push_str("## Side by side\n\nMedian (least-greatest) of the repetitions.\n\n");
+    let names: Vec<&str> = systems.iter().map(|(_, facts)| facts.name.as_str()).collect();
+    line(out, &[&[""], names.as_slice()].concat());
+    line(out, &vec!["---"; names.len() + 1]);
+    for (name, label) in COMPARED {
+        let cells: Vec<String> = systems.iter().map(|(id, _)| cell(report.cells[*id].get(name))).collect();
+        if cells.iter().any(|cell| !cell.is_empty()) {
+            line(out, &[&[label], cells.iter().map(String::as_str).collect::<Vec<_>>().as_slice()].concat());
+        }
+    }
+    out.push('\n');
+}
+
+/// Whatever else was measured, by system.
+fn others(out: &mut String, report: &Report) {
+    out.push_str("\n## Other figures\n\n| system | figure | median (least-greatest) |\n| --- | --- | --- |\n");
+    for (system, figures) in &report.cells {
+        for (name, summary) in figures.iter().filter(|(name, _)| COMPARED.iter().all(|(shown, _)| shown != name)) {
+            line(out, &[system, name, &cell(Some(summary))]);
+        }
+    }
+}
+
+fn cell(summary: Option<&Summary>) -> String {
+    match summary {
+        None => String::new(),
+        Some(summary) if summary.count == 1 => number(summary.median),
+        Some(summary) => format!("{} ({}-{})", number(summary.median), number(summary.min), number(summary.max)),
+    }
+}
+
+/// Three digits that count; thousands are parted by commas.
+#[must_use]
+pub fn number(value: f64) -> String {
+    let size = value.abs();
+    if size < 10.0 {
+        return format!("{value:.2}");
+    }
+    if size < 100.0 {
+        return format!("{value:.1}");
+    }
+    let unit = 10_f64.powi(size.log10() as i32 - 2);
+    let digits = format!("{:.0}", (value / unit).round() * unit);
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) && !out.ends_with('-') {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Quantiles;
+
+    fn report() -> Report {
+        let quantiles = Quantiles { p50: 200.0, p90: 300.0, p99: 400.0, p999: 500.0, count: 10 };
+        let ceiling = Ceiling {
+            append_4k_fdatasync_us: quantiles,
+            sequential_write_mb_per_second: 650.0,
+            random_read_4k_per_second: 12_345.0,
+            sha256_1k_mb_per_second: 1400.0,
+            sha256_64_mb_per_second: 380.0,
+            cores: 2,
+        };
+        let facts = |name: &str| Facts {
+            name: name.to_owned(),
+            timed: "the put".to_owned(),
+            durable: "all".to_owned(),
+            proven: "nothing".to_owned(),
+            memory: "caches".to_owned(),
+        };
+        let sample = |put: f64| Sample::from([("put_4000".to_owned(), put), ("sweep".to_owned(), 7.0)]);
+        let samples = [
+            ("coppice".to_owned(), sample(50_000.0)),
+            ("coppice".to_owned(), sample(70_000.0)),
+            ("coppice".to_owned(), sample(60_000.0)),
+            ("rocksdb-synced".to_owned(), sample(80_000.0)),
+        ];
+        let systems = [("coppice", "Coppice"), ("rocksdb-synced", "RocksDB, synced")];
+        let systems = systems.into_iter().map(|(id, name)| (id.to_owned(), facts(name))).collect();
+        let conditions = Conditions { quick: true, machine: "2 cores".to_owned(), ..Conditions::default() };
+        Report::new(conditions, vec![ceiling.clone(), ceiling], systems, &samples, Vec::new())
+    }
+
+    #[test]
+    fn repetitions_become_medians_with_their_spread() {
+        let text = markdown(&report());
+        assert!(text.contains("| put, batches of 4,000, records/s | 60,000 (50,000-70,000) | 80,000 |"), "{text}");
+        assert!(text.contains("| append 4 KiB + fdatasync, p50, us | 200 | 200 |"), "{text}");
+        assert!(text.contains("| coppice | sweep | 7.00 (7.00-7.00) |"), "{text}");
+    }
+
+    #[test]
+    fn a_missed_goal_stands_out_and_one_without_figures_is_not_called_met() {
+        let text = markdown(&report());
+        assert!(text.lines().any(|line| line.contains("put, batch 4,000") && line.contains("**no**")), "{text}");
+        assert!(text.lines().any(|line| line.contains("QMDB") && line.contains("not measured")), "{text}");
+    }
+
+    #[test]
+    fn a_report_survives_being_written_and_read() {
+        let report = report();
+        let text = serde_json::to_string(&report).expect("writes");
+        assert_eq!(serde_json::from_str::<Report>(&text).expect("reads"), report);
+    }
+
+    #[test]
+    fn numbers_have_three_digits_that_count() {
+        let cases =
+            [(0.1234, "0.12"), (12.34, "12.3"), (123.4, "123"), (12_345.0, "12,300"), (1_234_567.0, "1,230,000")];
+        for (value, text) in cases {
+            assert_eq!(number(value), text);
+        }
+        assert_eq!(number(-123_456.0), "-123,000");
+    }
+}

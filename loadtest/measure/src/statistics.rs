@@ -1,0 +1,82 @@
+//! From repetitions to figures.
+
+use serde::{Deserialize, Serialize};
+
+/// Several measurements of one thing.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The middle one, or the mean of the two in the middle.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+    /// How many there were.
+    pub count: usize,
+}
+
+impl Summary {
+    /// Of at least one measurement.
+    #[must_use]
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let mut values = values.to_vec();
+        values.sort_unstable_by(f64::total_cmp);
+        let (first, last) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let median =
+            if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) };
+        Some(Self { median, min: first, max: last, count: values.len() })
+    }
+}
+
+/// What a part of the values, from 0 to 1, lies at or below; they ascend.
+///
+/// # Panics
+/// If there are none.
+#[must_use]
+pub fn quantile(ascending: &[f64], part: f64) -> f64 {
+    let index = (part * ascending.len() as f64) as usize;
+    ascending[index.min(ascending.len() - 1)]
+}
+
+/// Whether a quantity has come to rest: its greatest value in the last quarter is not above that of the quarter before
+/// the middle by more than a tenth.
+#[must_use]
+pub fn is_plateau(values: &[f64]) -> bool {
+    let quarter = values.len() / 4;
+    if quarter == 0 {
+        return false;
+    }
+    let greatest = |part: &[f64]| part.iter().copied().fold(0.0, f64::max);
+    greatest(&values[values.len() - quarter..]) <= 1.1 * greatest(&values[quarter..2 * quarter])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        let summary = Summary::of(&[3.0, 1.0, 2.0]).expect("not empty");
+        assert_eq!(summary, Summary { median: 2.0, min: 1.0, max: 3.0, count: 3 });
+        assert_eq!(Summary::of(&[4.0, 1.0]).expect("not empty").median.to_bits(), 2.5_f64.to_bits());
+        assert_eq!(Summary::of(&[]), None);
+    }
+
+    #[test]
+    fn quantiles_stay_within_the_values() {
+        let values: Vec<f64> = (0..100).map(f64::from).collect();
+        assert_eq!(quantile(&values, 0.99) as u32, 99);
+        assert_eq!(quantile(&values, 1.0) as u32, 99);
+        assert_eq!(quantile(&values, 0.0) as u32, 0);
+    }
+
+    #[test]
+    fn what_grows_is_no_plateau() {
+        let growing: Vec<f64> = (1..=40).map(f64::from).collect();
+        assert!(!is_plateau(&growing));
+        let resting: Vec<f64> = growing.iter().map(|value| value.min(12.0)).collect();
+        assert!(is_plateau(&resting));
+        assert!(!is_plateau(&[1.0, 1.0]));
+    }
+}
