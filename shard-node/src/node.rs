@@ -384,8 +384,9 @@ mod tests {
         let refused = refused.expect_err("there is no room for it");
         assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused:?}");
         assert_eq!(coppice_proto::status::kind(&refused), Reason::ResourceExhausted.kind());
-        let other = client().leads(v1::LeadsRequest { group: 0 });
-        tokio::time::timeout(LIMIT, other).await.expect("it does not wait").expect("another connection has room");
+        let mut other = client();
+        let answer = other.leads(v1::LeadsRequest { group: 0 });
+        tokio::time::timeout(LIMIT, answer).await.expect("it does not wait").expect("another connection has room");
         go.add_permits(CALLS_PER_CONNECTION_MAX as usize);
         for call in calls {
             call.await.expect("it does not panic").expect("what was let in is answered");
