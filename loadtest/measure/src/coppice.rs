@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use coppice_consensus::{Group, Options as RaftOptions, Payload, Position, RaftId, Role};
 use coppice_engine::{
-    Engine, MergePace, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, View, WriteAhead,
+    AheadScope, Engine, MergePace, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, View, WriteAhead,
 };
 use coppice_env::{Clock, DiskStorage, SimRng, Storage, SystemClock};
 use coppice_types::{Change, ClusterId, GroupId, Operation, Params, ShardId, Stamp, Version, codec::Writer};
@@ -80,6 +80,8 @@ impl Settings {
 pub struct Coppice {
     // Before the engine: what writes ahead ends first.
     ahead: Option<JoinHandle<WriteAhead>>,
+    /// Whether everything was written ahead since a flush fell due.
+    all_ahead: bool,
     engine: Engine,
     /// Only puts use it, and have it to themselves; it alone can't be shared.
     log: Option<Mutex<Group>>,
@@ -98,7 +100,7 @@ impl Coppice {
         let engine = Engine::create(storage.subdir("engine")?, ShardId(0), settings.params.clone(), options)?;
         let log = (settings.durability == Durability::Log).then(|| lone_voter(&*storage)).transpose()?;
         let applied = Position { index: 1, term: 1 };
-        Ok(Self { ahead: None, engine, log: log.map(Mutex::new), settings, applied })
+        Ok(Self { ahead: None, all_ahead: false, engine, log: log.map(Mutex::new), settings, applied })
     }
 
     /// The engine.
@@ -124,6 +126,7 @@ impl Coppice {
     /// If the storage fails.
     pub fn flush(&mut self) -> Result<()> {
         self.end_ahead();
+        self.all_ahead = false;
         let position = RaftPosition { index: self.applied.index, term: self.applied.term };
         self.engine.flush(position, b"")?;
         let floor = self.engine.fallback_position().index;
@@ -144,7 +147,7 @@ impl Coppice {
         drop(self);
         let storage = DiskStorage::new(dir).subdir("engine")?;
         let engine = Engine::open(storage, settings.options())?;
-        Ok(Self { ahead: None, engine, log: None, settings, applied })
+        Ok(Self { ahead: None, all_ahead: false, engine, log: None, settings, applied })
     }
 
     /// Appends a batch to the log; it is committed, so synced, when this returns.
@@ -196,22 +199,28 @@ impl Coppice {
             return self.flush();
         }
         let bytes = self.engine.unflushed_bytes();
-        let busy = self.ahead.as_ref().is_some_and(|thread| !thread.is_finished());
-        if busy && bytes < 2 * FLUSH_BYTES {
-            return Ok(());
-        }
-        if bytes >= FLUSH_BYTES {
+        if bytes >= 2 * FLUSH_BYTES {
             return self.flush();
         }
-        self.end_ahead();
-        if self.engine.behind_bytes() > AHEAD_BYTES {
-            let mut ahead = self.engine.begin_ahead();
-            let run = move || {
-                ahead.run();
-                ahead
-            };
-            self.ahead = Some(std::thread::Builder::new().name("write-ahead".to_owned()).spawn(run)?);
+        if self.ahead.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            return Ok(());
         }
+        self.end_ahead();
+        let due = bytes >= FLUSH_BYTES;
+        if due && self.all_ahead {
+            return self.flush();
+        }
+        let scope = if due { AheadScope::All } else { AheadScope::Lasting };
+        if self.engine.behind_bytes(scope) <= AHEAD_BYTES {
+            return if due { self.flush() } else { Ok(()) };
+        }
+        self.all_ahead = due;
+        let mut ahead = self.engine.begin_ahead(scope);
+        let run = move || {
+            ahead.run();
+            ahead
+        };
+        self.ahead = Some(std::thread::Builder::new().name("write-ahead".to_owned()).spawn(run)?);
         Ok(())
     }
 

@@ -51,11 +51,11 @@ pub async fn fetch(client: &Client, book: &Book, at: Version, key: &VerifierKey)
 /// What to do where the version can't be read any more.
 fn told(error: Error, at: Version) -> Error {
     match error {
-        Error::Refused { reason: Some(Reason::Pruned), kind, message } => {
+        Error::Refused { reason: Some(Reason::Pruned), kind, message, outcome_unknown } => {
             let message = format!(
                 "the audit would begin with the state of version {at}, which is pruned: begin later, or at genesis, whose batches are kept ({message})"
             );
-            Error::Refused { reason: Some(Reason::Pruned), kind, message }
+            Error::Refused { reason: Some(Reason::Pruned), kind, message, outcome_unknown }
         }
         error => error,
     }
