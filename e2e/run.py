@@ -460,7 +460,8 @@ def main():
     options = parser.parse_args()
     options.binaries = options.binaries.resolve()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    lacks = beds.unusable()
+    options.directory.mkdir(parents=True, exist_ok=True)
+    lacks = beds.unusable(options.directory)
     if lacks and not options.api:
         print(f"NO KUBERNETES CAN RUN HERE: this machine lacks {', '.join(lacks)}. Only the API server's part is tested.", flush=True)
     run = ApiRun(options) if lacks or options.api else Run(options)

@@ -28,6 +28,7 @@ import signal
 import string
 import subprocess
 import sys
+import tempfile
 import time
 
 from apiserver import SERVICES, Api, Authority, api_server, certify_api, launch
@@ -48,16 +49,26 @@ TUNABLES = {
 }
 
 
-def unusable():
-    """What this machine lacks for a bed; empty, if it has all."""
+def can_overlay(directory):
+    """An image's layers are mounted over each other; not every file system can be below."""
+    with tempfile.TemporaryDirectory(dir=directory) as work:
+        for name in ("lower", "upper", "work", "merged"):
+            os.mkdir(f"{work}/{name}")
+        mount = ["mount", "-t", "overlay", "overlay", "-o", f"lowerdir={work}/lower,upperdir={work}/upper,workdir={work}/work", f"{work}/merged"]
+        return subprocess.run(["unshare", "--mount", *mount], capture_output=True, check=False).returncode == 0
+
+
+def unusable(directory):
+    """What this machine lacks for a bed in a directory; empty, if it has all."""
     lacks = []
     if os.geteuid() != 0:
         return ["root"]
     for kind in ("memory", "pids", "cpu", "cpuset", "devices"):
-        if not pathlib.Path(f"/sys/fs/cgroup/{kind}/cgroup.procs").exists():
+        # Looks for a place that can be written to: a container may show it and not give it.
+        if not os.access(f"/sys/fs/cgroup/{kind}/cgroup.procs", os.W_OK):
             lacks.append(f"cgroup {kind} of version 1")
-    if "overlay" not in pathlib.Path("/proc/filesystems").read_text():
-        lacks.append("overlayfs")
+    if not can_overlay(directory):
+        lacks.append(f"a file system below {directory} on which overlayfs works")
     if subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "true"], capture_output=True, check=False).returncode != 0:
         lacks.append("namespaces")
     return lacks
@@ -337,7 +348,7 @@ def start_of(stat):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", default=ROOT / "target" / "bed", help="where a cluster keeps all that it has")
+    parser.add_argument("--directory", type=pathlib.Path, default=ROOT / "target" / "bed", help="where a cluster keeps all that it has")
     parser.add_argument("--name", default="coppice-bed", help="clusters of different names don't know each other")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("build")
@@ -353,7 +364,8 @@ def main():
         case "build":
             bed.programs.build()
         case "up":
-            if lacks := unusable():
+            options.directory.mkdir(parents=True, exist_ok=True)
+            if lacks := unusable(options.directory):
                 raise Failure(f"this machine lacks {', '.join(lacks)}")
             bed.programs.build()
             bed.up(options.nodes)
