@@ -51,6 +51,7 @@ pub(crate) fn readiness(hosted: &Hosted) -> Result<(), String> {
 fn votes(group: GroupId, replica: &Replica) -> Result<(), String> {
     let status = replica.status();
     match status.role {
+        "candidate" => Err(format!("{group} has no leader")),
         "leader" | "follower" if !replica.is_open() => Err(format!("the replica of {group} waits for a snapshot")),
         "leader" | "follower" if status.leader == 0 => Err(format!("{group} has no leader")),
         "leader" | "follower" => Ok(()),
