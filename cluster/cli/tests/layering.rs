@@ -29,7 +29,19 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("coppice-bench", &["types", "verify", "proto", "env", "client", "measure"]),
     (
         "coppice-sim",
-        &["types", "verify", "proto", "env", "metadata", "engine", "root", "consensus", "shard-node", "coordinator"],
+        &[
+            "types",
+            "verify",
+            "proto",
+            "env",
+            "metadata",
+            "engine",
+            "root",
+            "consensus",
+            "shard-node",
+            "coordinator",
+            "client",
+        ],
     ),
 ];
 
