@@ -282,7 +282,7 @@ impl Store {
         let workers =
             if self.behind_bytes(AheadScope::All) < SHARED_WRITE_BYTES_MIN { Workers::Inline } else { workers };
         self.counters.value_write_bytes.add(self.values.behind_bytes());
-        let (values, names_changed) = self.values.to_write()?;
+        let (values, names_changed) = self.values.seal_to_write()?;
         let nodes = self.behind(AheadScope::All);
         // The files are independent: what counts is that all are durable before the meta log names what is in them.
         let mut outcomes = [const { Ok(()) }; 3];

@@ -208,8 +208,7 @@ impl ValueLog {
         let mut at = offset;
         let mut buffer = read(at, (end - at).min(bytes.max(RECORD_HEADER_BYTES as u64)))?;
         let mut rest: &[u8] = &buffer;
-        loop {
-            let Some((header, _)) = rest.split_first_chunk::<RECORD_HEADER_BYTES>() else { break };
+        while let Some((header, _)) = rest.split_first_chunk::<RECORD_HEADER_BYTES>() {
             let len = header[8..].first_chunk().map_or(0, |len| u32::from_le_bytes(*len));
             let (kind, zeroes) = (header[12], &header[13..]);
             let size = record_bytes(len);
@@ -307,7 +306,7 @@ impl ValueLog {
     }
 
     /// What was not written ahead, for [`write_sealed`]; it is kept in memory until [`Self::flushed`]. True if names changed.
-    pub(crate) fn to_write(&mut self) -> Result<(Vec<Sealed>, bool)> {
+    pub(crate) fn seal_to_write(&mut self) -> Result<(Vec<Sealed>, bool)> {
         Ok((self.try_seal()?, self.names_changed))
     }
 
@@ -358,7 +357,7 @@ mod tests {
             |log: &ValueLog| blobs.iter().map(|blob| log.read(RecordKind::Value, *blob)).collect::<Result<Vec<_>>>();
         let expected: Vec<Vec<u8>> = (0..5_u8).map(|n| vec![n; 40]).collect();
         assert_eq!(read(&log).expect("in memory"), expected);
-        let (parts, names_changed) = log.to_write().expect("a new file");
+        let (parts, names_changed) = log.seal_to_write().expect("a new file");
         assert!(names_changed);
         write_sealed(&parts).expect("written");
         log.flushed();
