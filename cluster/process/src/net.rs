@@ -45,10 +45,8 @@ const WINDOW_BYTES: u32 = 2 << 20;
 const HANDSHAKES_MAX: usize = 128;
 /// Connections that wait to be served.
 const ACCEPTED_MAX: usize = 64;
-/// Calls of one connection that are worked on at a time; more are refused at once (`RESOURCE_EXHAUSTED`).
+/// Calls in progress on one connection: more wait with a client that keeps to HTTP/2, and are shed from any other.
 pub const CALLS_PER_CONNECTION_MAX: u32 = 1024;
-/// Streams that one connection may have open: those calls, answers that are still being taken, and calls that are about to be refused.
-const STREAMS_PER_CONNECTION_MAX: u32 = 2 * CALLS_PER_CONNECTION_MAX;
 /// Pause after the system could not accept a connection, for instance for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -160,7 +158,7 @@ pub fn check_address(address: &str) -> Result<(), String> {
 #[must_use]
 pub fn server() -> Server {
     Server::builder()
-        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
         .concurrency_limit_per_connection(CALLS_PER_CONNECTION_MAX as usize)
         .load_shed(true)
         .initial_stream_window_size(WINDOW_BYTES)
