@@ -52,6 +52,9 @@ struct Walk<'w> {
     /// Keys below were walked.
     key: Vec<u8>,
     bytes_left: u64,
+    /// Whether a node was finished that no step before had finished: nodes above it are read again in each step, and may be all
+    /// that there are bytes for.
+    moved: bool,
 }
 
 impl Walk<'_> {
@@ -75,7 +78,7 @@ impl Walk<'_> {
             if passed {
                 continue;
             }
-            if self.bytes_left == 0 {
+            if self.bytes_left == 0 && self.moved {
                 self.key = self.key.as_slice().max(node.key(index)).to_vec();
                 return Ok(false);
             }
@@ -85,6 +88,7 @@ impl Walk<'_> {
         }
         if dirty.is_none() {
             self.seen[seen(pid).0].insert(seen(pid).1);
+            self.moved = true;
         }
         Ok(true)
     }
@@ -122,8 +126,8 @@ impl Engine {
     /// Gives what is left of the bytes when all nodes are read.
     fn scrub_nodes(&mut self, bytes: u64) -> Result<u64> {
         let scrub = &mut self.scrub;
-        let mut walk =
-            Walk { store: &self.store, seen: &mut scrub.seen, key: std::mem::take(&mut scrub.key), bytes_left: bytes };
+        let key = std::mem::take(&mut scrub.key);
+        let mut walk = Walk { store: &self.store, seen: &mut scrub.seen, key, bytes_left: bytes, moved: false };
         for (id, version) in self.meta.versions.range(scrub.version..) {
             if *id != scrub.version {
                 (scrub.version, scrub.tree) = (*id, 0);
