@@ -41,8 +41,8 @@ use crate::{
 
 /// The finalizer of clusters: volumes go, if they are to go, before the resource does.
 const FINALIZER: &str = "coppice.dev/volumes";
-/// How long a ledger may take to tell how it stands.
-const PATIENCE: Duration = Duration::from_secs(4);
+/// How long a ledger may take to tell how it stands: time to find one coordinator dead, and to ask another.
+const PATIENCE: Duration = Duration::from_secs(6);
 /// How often a cluster is looked at in which nothing is under way.
 const QUIET: Duration = Duration::from_secs(30);
 /// How often one is looked at that isn't ready, or an operation that isn't over.
@@ -226,7 +226,7 @@ impl Context {
     }
 
     async fn report(&self, found: &Dereferenced) -> Option<Report> {
-        match ledger::report(&found.facts.endpoint(), found.tls.as_ref(), self.patience).await {
+        match ledger::report(&found.facts.coordinators(), found.tls.as_ref(), self.patience).await {
             Ok(report) => Some(report),
             Err(error) => {
                 tracing::debug!(cluster = found.facts.name(), %error, "the ledger does not answer");
@@ -370,7 +370,7 @@ impl Context {
         };
         let principal = operation::principal(&namespace, &resource.uid().unwrap_or_default());
         let operator = Operator {
-            endpoint: &cluster.facts.endpoint(),
+            endpoint: &cluster.facts.coordinators(),
             tls: cluster.tls.as_ref(),
             spec: &resource.spec,
             principal: &principal,

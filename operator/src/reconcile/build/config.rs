@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Map, Value, json};
 
-use super::{CLIENT_PORT, Facts, HTTP_PORT, NODE_PORT, Object, Role, hash_of};
+use super::{CLIENT_PORT, Facts, HEALTH_PORT, HTTP_PORT, NODE_PORT, Object, Role, hash_of};
 
 /// Where config maps are mounted.
 pub(super) const DIR: &str = "/etc/coppice/config";
@@ -86,6 +86,7 @@ fn shared(facts: &Facts) -> Map<String, Value> {
     let mut settings = Map::new();
     settings.insert("log".to_owned(), json!(spec.log_filter()));
     settings.insert("log_format".to_owned(), json!("json"));
+    settings.insert("health_listen".to_owned(), json!(format!("0.0.0.0:{HEALTH_PORT}")));
     settings.insert("nodes".to_owned(), Value::Object(nodes));
     settings.insert("ledger".to_owned(), ledger);
     if !spec.tls.plaintext {

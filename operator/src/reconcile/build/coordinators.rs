@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{
-    CLIENT_PORT, Facts, HTTP_PORT, Object, Role,
+    CLIENT_PORT, Facts, HEALTH_PORT, HTTP_PORT, Object, Role,
     config::{DIR, ETCD_TLS_DIR, KEY_DIR, TLS_DIR},
     pod::{self, Kind},
 };
@@ -32,8 +32,8 @@ pub(super) fn set(facts: &Facts, config_map: &str) -> Object {
             resources: json!(coordinators.resources.clone().unwrap_or_default()),
             command: command.to_vec(),
             env: vec![pod::own_name("COPPICE_NAME"), json!({ "name": "COPPICE_ADVERTISE", "value": advertise })],
-            ports: vec![("grpc", CLIENT_PORT), ("http", HTTP_PORT)],
-            probes: pod::probes(CLIENT_PORT, facts.spec().tls.plaintext),
+            ports: vec![("grpc", CLIENT_PORT), ("http", HTTP_PORT), ("health", HEALTH_PORT)],
+            probes: pod::probes(HEALTH_PORT, "/startupz"),
             mounts,
             volumes,
         },

@@ -23,7 +23,6 @@ pub(super) fn set(facts: &Facts) -> Object {
         mounts.push(("tls", TLS_DIR));
         volumes.push(pod::secret("tls", &secret));
     }
-    let health = |path: &str| json!({ "httpGet": { "path": path, "port": HEALTH_PORT, "scheme": "HTTP" } });
     let template = pod::template(
         facts,
         Kind {
@@ -34,7 +33,7 @@ pub(super) fn set(facts: &Facts) -> Object {
             command: command(facts),
             env: vec![pod::own_name("POD")],
             ports: vec![("client", 2379), ("peer", 2380), ("health", HEALTH_PORT)],
-            probes: pod::with_periods(health("/readyz"), health("/livez"), health("/readyz")),
+            probes: pod::probes(HEALTH_PORT, "/readyz"),
             mounts,
             volumes,
         },

@@ -31,6 +31,8 @@ pub const NODE_PORT: u16 = 7400;
 pub const CLIENT_PORT: u16 = 7411;
 /// Where coordinators serve the root log over HTTP.
 pub const HTTP_PORT: u16 = 7421;
+/// Where nodes and coordinators tell kubelets how they do, in the clear.
+pub const HEALTH_PORT: u16 = 7431;
 /// The name under which all is applied, and the value of `app.kubernetes.io/managed-by`.
 pub const MANAGER: &str = "coppice-operator";
 
@@ -195,6 +197,13 @@ impl Facts {
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("{}://{}.{}.svc:{CLIENT_PORT}", self.scheme(), self.name(), self.namespace())
+    }
+
+    /// Where the operator connects: to coordinators that aren't ready, too, since they tell what is amiss.
+    #[must_use]
+    pub fn coordinators(&self) -> String {
+        let endpoint = |pod: &String| format!("{}://{}:{CLIENT_PORT}", self.scheme(), self.host(Role::Coordinator, pod));
+        self.pods(Role::Coordinator).iter().map(endpoint).collect::<Vec<_>>().join(",")
     }
 
     /// The groups and their hosts by place among the nodes; the root group is first. Shards are dealt out in turn.

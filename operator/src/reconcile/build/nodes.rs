@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{
-    Facts, NODE_PORT, Object, Role,
+    Facts, HEALTH_PORT, NODE_PORT, Object, Role,
     config::{BOOTSTRAP_DIR, DATA_DIR, DIR, TLS_DIR},
     pod::{self, Kind},
 };
@@ -32,8 +32,8 @@ pub(super) fn set(facts: &Facts, config_map: &str) -> Object {
             resources: json!(nodes.resources.clone().unwrap_or_default()),
             command: command.to_vec(),
             env: vec![pod::own_name("COPPICE_NODE")],
-            ports: vec![("raft", NODE_PORT)],
-            probes: pod::probes(NODE_PORT, facts.spec().tls.plaintext),
+            ports: vec![("raft", NODE_PORT), ("health", HEALTH_PORT)],
+            probes: pod::probes(HEALTH_PORT, "/startupz"),
             mounts,
             volumes,
         },

@@ -157,21 +157,20 @@ pub(super) fn config_map(volume: &str, name: &str) -> Value {
     json!({ "name": volume, "configMap": { "name": name, "defaultMode": 0o444 } })
 }
 
-/// Starts take as long as replicas take to recover; then a process that no longer takes connections is restarted.
-///
-/// A kubelet asks gRPC health in the clear only, so with certificates a connection must do.
-pub(super) fn probes(port: u16, in_the_clear: bool) -> Value {
-    let connects = json!({ "tcpSocket": { "port": port } });
-    let serves = if in_the_clear { json!({ "grpc": { "port": port, "service": "" } }) } else { connects.clone() };
-    with_periods(connects.clone(), connects, serves)
-}
-
-/// Probes with our periods.
-pub(super) fn with_periods(mut startup: Value, mut liveness: Value, mut readiness: Value) -> Value {
-    merge(&mut startup, json!({ "periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 150 }));
-    merge(&mut liveness, json!({ "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6 }));
-    merge(&mut readiness, json!({ "periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 3 }));
-    json!({ "startupProbe": startup, "livenessProbe": liveness, "readinessProbe": readiness })
+/// Starts take as long as replicas take to recover; then a process that no longer answers is restarted. One that can't serve its role gets no clients,
+/// and is left alone: what it waits for, a restart doesn't bring.
+pub(super) fn probes(port: u16, startup: &str) -> Value {
+    let probe = |path: &str, period: u32, timeout: u32, failures: u32| {
+        json!({
+            "httpGet": { "path": path, "port": port, "scheme": "HTTP" },
+            "periodSeconds": period, "timeoutSeconds": timeout, "failureThreshold": failures,
+        })
+    };
+    json!({
+        "startupProbe": probe(startup, 2, 2, 150),
+        "livenessProbe": probe("/livez", 10, 5, 6),
+        "readinessProbe": probe("/readyz", 2, 2, 3),
+    })
 }
 
 /// A StatefulSet that replaces no pod by itself.

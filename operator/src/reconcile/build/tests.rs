@@ -1,9 +1,12 @@
 //! Properties of the built objects; the settings are read by the very types that the processes read them with.
 
 use coppice_process::Settings;
-use k8s_openapi::api::{
-    apps::v1::StatefulSet,
-    core::v1::{ConfigMap, PodTemplateSpec},
+use k8s_openapi::{
+    api::{
+        apps::v1::StatefulSet,
+        core::v1::{ConfigMap, PodTemplateSpec},
+    },
+    apimachinery::pkg::util::intstr::IntOrString,
 };
 
 use super::*;
@@ -242,7 +245,33 @@ fn certificates_name_every_host_that_is_connected_to() {
     let facts = facts(json!({}));
     assert!(facts.hosts(Role::Node).contains(&"ledger-node-2.ledger-node.bank.svc".to_owned()));
     let hosts = facts.hosts(Role::Coordinator);
-    let endpoint = facts.endpoint();
-    let host = endpoint.strip_prefix("https://").and_then(|rest| rest.split_once(':')).expect("it has a port").0;
-    assert!(hosts.contains(&host.to_owned()), "{hosts:?} lack {host}");
+    // Clients go through the service, the operator to the pods.
+    let (clients, own) = (facts.endpoint(), facts.coordinators());
+    assert_eq!(own.split(',').count(), 2);
+    for endpoint in own.split(',').chain([clients.as_str()]) {
+        let host = endpoint.strip_prefix("https://").and_then(|rest| rest.split_once(':')).expect("it has a port").0;
+        assert!(hosts.contains(&host.to_owned()), "{hosts:?} lack {host}");
+    }
+}
+
+#[test]
+fn kubelets_ask_a_port_that_is_listened_to_without_a_certificate() {
+    let objects = build(&facts(json!({})));
+    let config: coppice_coordinator::process::Config =
+        settings(&objects, "ledger-coordinator-", "coordinator.toml", &[("name", "c"), ("advertise", "c:1")]);
+    assert_eq!(config.health_listen.map(|address| address.port()), Some(HEALTH_PORT));
+    for (name, started) in [("ledger-node", "/startupz"), ("ledger-coordinator", "/startupz"), ("ledger-etcd", "/readyz")] {
+        let container = template(&objects, name).spec.expect("a template has a specification").containers.remove(0);
+        let ports = container.ports.expect("it has ports");
+        let health = ports.iter().find(|port| port.name.as_deref() == Some("health")).expect("it has one for health");
+        for (probe, path) in [
+            (container.startup_probe, started),
+            (container.liveness_probe, "/livez"),
+            (container.readiness_probe, "/readyz"),
+        ] {
+            let asked = probe.and_then(|probe| probe.http_get).expect("it is asked over HTTP");
+            assert_eq!((asked.path.as_deref(), asked.scheme.as_deref()), (Some(path), Some("HTTP")));
+            assert_eq!(asked.port, IntOrString::Int(health.container_port), "{name}");
+        }
+    }
 }
