@@ -46,7 +46,7 @@ class Run(Steps):
         self.carry_out(
             self.start, self.give_images, self.install, self.become_ready, self.spread, self.refuse, self.test_release, self.load_data,
             self.start_load, self.crash, self.delete_pods, self.lose_volume, self.upgrade, self.bad_image, self.renew, self.drain,
-            self.lose_power, self.cut_cable, self.judge, self.roll_back, self.prune, self.reinstall, self.delete)
+            self.lose_power, self.cut_cable, self.hand_over, self.judge, self.roll_back, self.prune, self.reinstall, self.delete)
 
     # What is asked of the cluster.
 
@@ -336,6 +336,15 @@ class Run(Steps):
         node.cable("up")
         self.bed.kubectl("wait", "--for=condition=Ready", f"node/{node.name}", "--timeout=120s")
         self.await_ready()
+
+    def hand_over(self):
+        """the leadership of the root group goes to a pod that a resource names."""
+        before = self.leaders()[1]
+        pod = next(name for name in (f"{LEDGER}-node-{number}" for number in range(NODES)) if name != before)
+        done = self.operate("hand-over", transfer={"group": "root", "node": pod})
+        expect(done["phase"] == "Succeeded" and self.leaders()[1] == pod, f"{done}")
+        self.await_ready()
+        return f"{before} handed over to {pod}"
 
     def judge(self):
         """nothing that was acknowledged is lost, nothing was applied twice, every proof holds."""

@@ -13,6 +13,7 @@ mod forward;
 mod health;
 mod http;
 mod journals;
+mod lead;
 mod options;
 pub mod plan;
 pub mod process;

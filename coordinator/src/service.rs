@@ -24,6 +24,7 @@ use crate::{
         stage_id, wire,
     },
     forward::Forward,
+    lead,
     plan::{self, Leaves, Refusal},
     proofs,
     reads::{Reads, Sink},
@@ -397,6 +398,12 @@ impl Ledger for Api {
     async fn list_pins(&self, _request: Request<v1::ListPinsRequest>) -> Answer<v1::ListPinsResponse> {
         let answer = self.context.root.read(v1::read_root_request::Read::Pins(true)).await?;
         Ok(Response::new(v1::ListPinsResponse { pins: answer.pins }))
+    }
+
+    async fn transfer_leader(&self, request: Request<v1::TransferLeaderRequest>) -> Answer<v1::TransferLeaderResponse> {
+        let deadline = Instant::now() + self.context.limits.admin_timeout;
+        lead::transfer(&self.context, request.get_ref(), deadline).await?;
+        Ok(Response::new(v1::TransferLeaderResponse {}))
     }
 
     async fn status(&self, _request: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {

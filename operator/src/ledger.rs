@@ -121,12 +121,17 @@ impl Operator<'_> {
                 expected_head: None,
             };
             client.prune(request).await
+        } else if let Some(transfer) = &self.spec.transfer {
+            return Ok(match client.transfer_leader(&transfer.group, &transfer.node).await {
+                Ok(()) => Answer::Done { sequence: None },
+                Err(error) => Answer::Failed { kind: error.kind(), message: error.to_string() },
+            });
         } else {
             return Ok(Answer::Failed { kind: ErrorKind::Invalid, message: "nothing is asked for".to_owned() });
         };
         Ok(match answer {
             Ok(answer) => match Header::decode(&answer.header) {
-                Ok(header) => Answer::Done { sequence: signed(header.sequence.0) },
+                Ok(header) => Answer::Done { sequence: Some(signed(header.sequence.0)) },
                 Err(_) => return Err(coppice_client::Error::Malformed("the record of the operation is no header")),
             },
             Err(error) => Answer::Failed { kind: error.kind(), message: error.to_string() },

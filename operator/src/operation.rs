@@ -26,10 +26,10 @@ pub struct Seen {
 /// How the ledger answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is done, and recorded here.
+    /// It is done.
     Done {
-        /// The place in the root log.
-        sequence: i64,
+        /// The place in the root log, where it is recorded there.
+        sequence: Option<i64>,
     },
     /// It was not done, or the answer was lost.
     Failed {
@@ -100,14 +100,10 @@ pub fn next(spec: &LedgerOperationSpec, status: &LedgerOperationStatus, event: E
     match event {
         Event::Looked(seen) => looked(spec, seen),
         Event::Searched(None) => Step::Ask,
-        Event::Searched(Some(sequence))
-        | Event::Answered(Answer::Done { sequence }, _)
-        | Event::Answered(Answer::Failed { .. }, Some(sequence)) => Step::Record(over(
-            status,
-            Phase::Succeeded,
-            format!("done: entry {sequence} of the root log"),
-            Some(sequence),
-        )),
+        Event::Searched(Some(sequence)) | Event::Answered(Answer::Failed { .. }, Some(sequence)) => {
+            succeeded(status, Some(sequence))
+        }
+        Event::Answered(Answer::Done { sequence }, _) => succeeded(status, sequence),
         Event::Answered(Answer::Failed { kind, message }, None) => match kind {
             ErrorKind::Invalid | ErrorKind::NotFound | ErrorKind::Conflict => {
                 Step::Record(over(status, Phase::Failed, message, None))
@@ -115,6 +111,14 @@ pub fn next(spec: &LedgerOperationSpec, status: &LedgerOperationStatus, event: E
             _ => Step::Later(message),
         },
     }
+}
+
+fn succeeded(status: &LedgerOperationStatus, sequence: Option<i64>) -> Step {
+    let message = match sequence {
+        Some(sequence) => format!("done: entry {sequence} of the root log"),
+        None => "done".to_owned(),
+    };
+    Step::Record(over(status, Phase::Succeeded, message, sequence))
 }
 
 fn looked(spec: &LedgerOperationSpec, seen: Seen) -> Step {
@@ -142,12 +146,12 @@ fn looked(spec: &LedgerOperationSpec, seen: Seen) -> Step {
             Step::Record(over(&fresh, Phase::Succeeded, message, None))
         }
         (None, Some(_)) => Step::Record(running),
-        (None, None) => Step::Record(over(
-            &fresh,
-            Phase::Failed,
-            "the operation is neither a prune nor a rollback".to_owned(),
-            None,
-        )),
+        // To transfer what was transferred is nothing: it needs no record.
+        (None, None) if spec.transfer.is_some() => Step::Record(running),
+        (None, None) => {
+            let message = "the operation is neither a prune nor a rollback nor a transfer".to_owned();
+            Step::Record(over(&fresh, Phase::Failed, message, None))
+        }
     }
 }
 

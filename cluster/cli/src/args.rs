@@ -101,6 +101,8 @@ pub enum Command {
     Rollback(Rollback),
     /// Show groups, replicas and leaders.
     Status,
+    /// Hand the leadership of a group to the replica of a node, before that of another one is stopped for instance.
+    Lead(Lead),
     /// Make a signing key and its public key.
     Keygen(Keygen),
     /// Check every replica of a stopped data directory, offline. Exit code 1 if anything is wrong.
@@ -438,6 +440,17 @@ pub struct Rollback {
     /// Who; stands in the root log [default: the user's name].
     #[arg(long, value_name = "NAME")]
     pub principal: Option<String>,
+}
+
+/// `coppice lead`.
+#[derive(Clone, Debug, Args)]
+pub struct Lead {
+    /// The group, as `coppice status` names it: `root`, or `shard-N`.
+    #[arg(value_name = "GROUP")]
+    pub group: String,
+    /// The node whose replica is to lead.
+    #[arg(value_name = "NODE")]
+    pub node: String,
 }
 
 /// `coppice keygen`.

@@ -52,6 +52,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Pins => pin::pins(&client()?, output).await,
         Command::Rollback(args) => write::rollback(&client()?, args, output).await,
         Command::Status => log::status(&client()?, output).await,
+        Command::Lead(args) => write::lead(&client()?, args, output).await,
         Command::Audit(args) => audit::audit(&client()?, args, arguments.common.trust.as_deref(), output).await,
         Command::Verify(args) => verify::verify(args, output),
         Command::Keygen(args) => keygen::keygen(args, output),

@@ -1,4 +1,4 @@
-//! The Kubernetes operator's prunes and rollbacks against a real cluster: done once, also if the operator dies after it asked.
+//! The Kubernetes operator's operations against a real cluster: done once, also if the operator dies after it asked.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -16,8 +16,8 @@ use serde_json::json;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-async fn cluster() -> Cluster {
-    let wanted = Wanted { replicas: Some(1), ..Wanted::default() };
+async fn cluster(replicas: u32) -> Cluster {
+    let wanted = Wanted { replicas: Some(replicas), ..Wanted::default() };
     let options = Options {
         storage: SimStorage::new().storage(),
         shape: wanted.shape().expect("a shape"),
@@ -57,7 +57,7 @@ async fn run(endpoint: &str, spec: &LedgerOperationSpec, uid: &str) -> Vec<Ledge
 
 #[tokio::test(flavor = "multi_thread")]
 async fn operations_are_done_once_and_found_again_in_the_root_log() {
-    let cluster = cluster().await;
+    let cluster = cluster(1).await;
     let endpoint = cluster.endpoint().to_owned();
     let client = Client::new(ClientOptions::new(endpoint.clone())).expect("it is an endpoint");
     for value in 1..=8 {
@@ -93,5 +93,35 @@ async fn operations_are_done_once_and_found_again_in_the_root_log() {
     let refused =
         run(&endpoint, &spec(json!({ "cluster": "ledger", "prune": { "before": 900, "reason": "r" } })), "four").await;
     assert_eq!(refused.last().map(|status| status.phase), Some(Phase::Failed), "there is no such version: {refused:?}");
+    cluster.stop().await.expect("it stops");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leadership_of_every_group_goes_to_the_node_that_is_named() {
+    let cluster = cluster(3).await;
+    let endpoint = cluster.endpoint().to_owned();
+    let groups = report(&endpoint, None, PATIENCE).await.expect("it answers").status.groups;
+    for (number, group) in groups.iter().enumerate() {
+        assert_eq!(group.replicas.len(), 3, "{group:?}");
+        // To the last one twice: it leads already.
+        for (turn, node) in group.replicas.iter().chain(group.replicas.last()).map(|replica| &replica.node).enumerate()
+        {
+            let transfer = spec(json!({ "cluster": "ledger", "transfer": { "group": group.group, "node": node } }));
+            let statuses = run(&endpoint, &transfer, &format!("{number}-{turn}")).await;
+            assert_eq!(statuses.last().map(|status| status.phase), Some(Phase::Succeeded), "{statuses:?}");
+            let now = report(&endpoint, None, PATIENCE).await.expect("it answers").status.groups;
+            let replicas = now.iter().find(|now| now.group == group.group).expect("it is there").replicas.iter();
+            let leaders: Vec<&str> =
+                replicas.filter(|replica| replica.role == "leader").map(|replica| replica.node.as_str()).collect();
+            assert_eq!(leaders, [node.as_str()]);
+        }
+    }
+    for (group, node) in [("root", "nobody"), ("shard-9", groups[0].replicas[0].node.as_str())] {
+        let transfer = spec(json!({ "cluster": "ledger", "transfer": { "group": group, "node": node } }));
+        let statuses = run(&endpoint, &transfer, group).await;
+        assert_eq!(statuses.last().map(|status| status.phase), Some(Phase::Failed), "{statuses:?}");
+    }
+    let client = Client::new(ClientOptions::new(endpoint)).expect("it is an endpoint");
+    commit(&client, 1).await;
     cluster.stop().await.expect("it stops");
 }

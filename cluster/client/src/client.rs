@@ -437,6 +437,15 @@ impl Client {
         ask!(self, Repeat::Unsafe, rollback, request)
     }
 
+    /// Hands a group's leadership to the replica of a node; returns when that one leads.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time.
+    pub async fn transfer_leader(&self, group: &str, node: &str) -> Result<(), Error> {
+        let request = v1::TransferLeaderRequest { group: group.to_owned(), node: node.to_owned() };
+        ask!(self, Repeat::Safe, transfer_leader, request).map(drop)
+    }
+
     /// Keeps a version from being pruned for a while, or renews the pin of this name.
     ///
     /// # Errors

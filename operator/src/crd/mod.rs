@@ -18,7 +18,7 @@ use serde_json::Value;
 
 pub use cluster::{Coordinators, LedgerCluster, LedgerClusterSpec, Nodes, Root, Shards};
 pub use operation::{
-    ExpectedHead, LedgerOperation, LedgerOperationSpec, LedgerOperationStatus, Phase, Prune, Rollback,
+    ExpectedHead, LedgerOperation, LedgerOperationSpec, LedgerOperationStatus, Phase, Prune, Rollback, Transfer,
 };
 pub use parts::{
     CertManager, Etcd, ExternalEtcd, Image, ManagedEtcd, Pods, Retention, SigningKey, Storage, Tls, TlsSecrets, Toggle,

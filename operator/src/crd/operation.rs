@@ -19,14 +19,15 @@ use serde::{Deserialize, Serialize};
     status = "LedgerOperationStatus",
     derive = "PartialEq",
     cel,
-    doc = "A prune or a rollback of a ledger, done once.",
+    doc = "A prune or a rollback of a ledger, or a transfer of a leadership, done once.",
     printcolumn = r#"{"name":"Cluster","type":"string","jsonPath":".spec.cluster"}"#,
     printcolumn = r#"{"name":"Phase","type":"string","jsonPath":".status.phase"}"#,
     printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.message"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[x_kube(validation = Rule::new("self == oldSelf").message("an operation can't be changed; make another one"))]
-#[x_kube(validation = Rule::new("has(self.prune) != has(self.rollback)").message("an operation is either a prune or a rollback"))]
+#[x_kube(validation = Rule::new("[has(self.prune), has(self.rollback), has(self.transfer)].filter(x, x).size() == 1")
+    .message("an operation is one of prune, rollback and transfer"))]
 // Not `confirm == '…' + string(to)`: the API server takes a number's text for unboundedly long, and refuses the rule for its cost. 14 letters are
 // those of `roll back ` and ` to `.
 #[x_kube(validation = Rule::new("!has(self.rollback) || (self.rollback.confirm.startsWith('roll back ' + self.cluster + ' to ') \
@@ -44,6 +45,9 @@ pub struct LedgerOperationSpec {
     /// Make an older version head again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Rollback>,
+    /// Hand the leadership of a group over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<Transfer>,
 }
 
 /// Drops old versions.
@@ -74,6 +78,18 @@ pub struct Rollback {
     /// `roll back CLUSTER to VERSION`, in so many words.
     #[schemars(length(min = 1, max = 100))]
     pub confirm: String,
+}
+
+/// Hands the leadership of a group to the replica of a node, before that of another one is stopped for instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Transfer {
+    /// The group, as the cluster's status names it: `root`, or `shard-N`.
+    #[schemars(regex(pattern = "^(root|shard-[0-9]{1,9})$"))]
+    pub group: String,
+    /// The pod of the node that is to lead.
+    #[schemars(length(min = 1, max = 63))]
+    pub node: String,
 }
 
 /// The name of the newest state.

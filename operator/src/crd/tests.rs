@@ -141,6 +141,12 @@ fn an_operation_is_one_thing_and_is_never_changed() {
     let prune = operation(json!({ "cluster": "ledger", "prune": { "before": 5, "reason": "r" } }));
     assert!(prune.validate_cel().is_ok());
     assert!(operation(json!({ "cluster": "ledger" })).validate_cel().is_err());
+    let transfer = json!({ "group": "root", "node": "ledger-node-1" });
+    assert!(operation(json!({ "cluster": "ledger", "transfer": transfer })).validate_cel().is_ok());
+    let both = operation(json!({ "cluster": "ledger", "prune": { "before": 5, "reason": "r" }, "transfer": transfer }));
+    assert!(
+        both.validate_cel().expect_err("it is refused").to_string().contains("one of prune, rollback and transfer")
+    );
     let other = operation(json!({ "cluster": "ledger", "prune": { "before": 6, "reason": "r" } }));
     let said = other.validate_cel_update(&prune).expect_err("it is refused").to_string();
     assert!(said.contains("can't be changed"), "{said}");

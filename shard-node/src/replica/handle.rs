@@ -45,6 +45,8 @@ pub enum Change {
     Promote(u64),
     /// A replica leaves for good.
     Remove(u64),
+    /// A voter is to lead; whether it comes to that is seen later.
+    Lead(u64),
 }
 
 /// What a replica's thread is asked.

@@ -143,6 +143,7 @@ impl<M: StateMachine> Actor<M> {
             Change::AddLearner(member) => membership.contains(RaftId(member.raft_id)),
             Change::Promote(id) => membership.is_voter(RaftId(*id)),
             Change::Remove(id) => !membership.contains(RaftId(*id)),
+            Change::Lead(id) => *id == self.config.identity.raft_id,
         };
         if done && !membership.is_joint() {
             return drop(answer.send(Ok(())));
@@ -157,6 +158,10 @@ impl<M: StateMachine> Actor<M> {
                 Err(refusal) => return drop(answer.send(Err(refusal))),
             },
             Change::Remove(id) => RaftChange::Remove(RaftId(id)),
+            Change::Lead(id) => {
+                let asked = self.group.transfer_leader(RaftId(id)).map_err(|error| self.refusal(&error));
+                return drop(answer.send(asked));
+            }
         };
         match self.group.change_membership(&[change]) {
             Ok(position) => self.waiters.change(position, answer),

@@ -70,6 +70,7 @@ fn change(request: &v1::ChangeMemberRequest) -> Result<Change, Refusal> {
         "add_learner" => Ok(Change::AddLearner(Member { raft_id: request.raft_id, node: request.node.clone() })),
         "promote" => Ok(Change::Promote(request.raft_id)),
         "remove" => Ok(Change::Remove(request.raft_id)),
-        _ => invalid("change is add_learner, promote or remove"),
+        "lead" => Ok(Change::Lead(request.raft_id)),
+        _ => invalid("change is add_learner, promote, remove or lead"),
     }
 }

@@ -8,7 +8,7 @@ use coppice_verify::header::{Body, Header};
 use serde_json::{Value, json};
 
 use crate::{
-    args::{Commit, Prune, Rollback},
+    args::{Commit, Lead, Prune, Rollback},
     failure::Failure,
     output::Output,
     text,
@@ -144,6 +144,16 @@ pub async fn rollback(client: &Client, args: &Rollback, output: Output) -> Resul
             stamp.version, stamp.epoch, header.sequence
         )
     })
+}
+
+/// `coppice lead`.
+///
+/// # Errors
+/// If the node can't lead the group, or there is no answer.
+pub async fn lead(client: &Client, args: &Lead, output: Output) -> Result<(), Failure> {
+    let Lead { group, node } = args;
+    client.transfer_leader(group, node).await?;
+    output.result(&json!({ "group": group, "leader": node }), || format!("{node} leads {group}"))
 }
 
 fn principal(given: Option<&str>) -> String {

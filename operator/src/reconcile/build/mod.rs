@@ -202,7 +202,8 @@ impl Facts {
     /// Where the operator connects: to coordinators that aren't ready, too, since they tell what is amiss.
     #[must_use]
     pub fn coordinators(&self) -> String {
-        let endpoint = |pod: &String| format!("{}://{}:{CLIENT_PORT}", self.scheme(), self.host(Role::Coordinator, pod));
+        let endpoint =
+            |pod: &String| format!("{}://{}:{CLIENT_PORT}", self.scheme(), self.host(Role::Coordinator, pod));
         self.pods(Role::Coordinator).iter().map(endpoint).collect::<Vec<_>>().join(",")
     }
 

@@ -260,7 +260,9 @@ fn kubelets_ask_a_port_that_is_listened_to_without_a_certificate() {
     let config: coppice_coordinator::process::Config =
         settings(&objects, "ledger-coordinator-", "coordinator.toml", &[("name", "c"), ("advertise", "c:1")]);
     assert_eq!(config.health_listen.map(|address| address.port()), Some(HEALTH_PORT));
-    for (name, started) in [("ledger-node", "/startupz"), ("ledger-coordinator", "/startupz"), ("ledger-etcd", "/readyz")] {
+    for (name, started) in
+        [("ledger-node", "/startupz"), ("ledger-coordinator", "/startupz"), ("ledger-etcd", "/readyz")]
+    {
         let container = template(&objects, name).spec.expect("a template has a specification").containers.remove(0);
         let ports = container.ports.expect("it has ports");
         let health = ports.iter().find(|port| port.name.as_deref() == Some("health")).expect("it has one for health");
