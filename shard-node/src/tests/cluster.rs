@@ -48,11 +48,17 @@ pub struct Cluster {
 
 impl Cluster {
     pub async fn start(size: u32) -> Self {
+        Self::start_scrubbing(size, Tuning::default().scrub_bytes_per_s).await
+    }
+
+    /// As [`start`](Self::start), with a scrubber of this speed.
+    pub async fn start_scrubbing(size: u32, scrub_bytes_per_s: u64) -> Self {
         let tuning = Tuning {
             tick: Duration::from_millis(15),
             flush_interval: Duration::from_millis(200),
             flush_entries_max: 64,
             log_segment_bytes: 64 << 10,
+            scrub_bytes_per_s,
             ..Tuning::default()
         };
         let disks = (1..=size).map(|ordinal| (ordinal, SimStorage::new())).collect();

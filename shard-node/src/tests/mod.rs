@@ -332,14 +332,14 @@ async fn damage_that_nobody_reads_is_found_in_the_background() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_whose_snapshots_are_refused_finds_the_page_that_nobody_reads_and_is_rebuilt() {
-    let cluster = Cluster::start(3).await;
+    let cluster = Cluster::start_scrubbing(3, 0).await;
     let mut leader = Leader::new(&cluster, 1).await;
     leader.commit("a", "1").await;
     leader.commit("b", "2").await;
     leader.finalize().await;
     let damaged = cluster.leader(SHARD).await;
     all_is_flushed(&cluster, damaged, damaged).await;
-    // All that is read and written is in memory.
+    // All that is read and written is in memory, and nothing is read in the background.
     rot(&cluster, damaged, &["data", "index"]);
     assert_eq!(leader.get(damaged, "a").await.expect("read"), Some("1".to_owned()));
     let receiver = if damaged == 3 { 2 } else { 3 };
