@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use coppice_proto::{status, v1};
-use coppice_types::{ErrorKind, Reason};
+use coppice_types::ErrorKind;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep, timeout, timeout_at},
@@ -85,8 +85,8 @@ impl<'a> CommitStream<'a> {
     /// Waits for the answer to the oldest batch that has none; `None` if all have one.
     ///
     /// # Errors
-    /// What the cluster refuses: that batch and those after it were not applied, unless the error says that the outcome is unknown or that it
-    /// was rolled back, and the stream is over. Or what it did not answer in time: the stream can go on.
+    /// What the cluster refuses: the stream is over, and nothing is known of the batches that were not answered; send them again, one by one
+    /// under their numbers. Or what it did not answer in time: the stream can go on.
     pub async fn next(&mut self) -> Result<Option<Answer>, Error> {
         let Some(number) = self.under_way.front().map(|oldest| oldest.number) else { return Ok(None) };
         let patience = self.session.client().patience;
@@ -101,11 +101,10 @@ impl<'a> CommitStream<'a> {
             let pick = self.live.take().map(|live| live.pick);
             match status::kind(&status) {
                 ErrorKind::Unavailable | ErrorKind::Fenced | ErrorKind::Exhausted => {}
+                // It may be said of another batch than the oldest, or because of the one before it.
                 _ => {
-                    if status::reason(&status) == Some(Reason::RolledBack) {
-                        self.session.reached(number);
-                    }
-                    return Err(Error::refused(&status, attempts > 1));
+                    let (reason, kind, message) = (status::reason(&status), status::kind(&status), describe(&status));
+                    return Err(Error::Refused { reason, kind, message, outcome_unknown: true });
                 }
             }
             let routes = &self.session.client().routes;

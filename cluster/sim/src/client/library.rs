@@ -9,8 +9,8 @@ use coppice_types::{Reason, SessionId};
 use coppice_verify::note::VerifierKey;
 use tonic::Status;
 
-use super::{Client, Heard, PATIENCE, writes::Session};
-use crate::history::{BatchId, Outcome};
+use super::{Client, Heard, PATIENCE};
+use crate::history::BatchId;
 
 /// How long the library repeats a call.
 const REPEATED: Duration = Duration::from_millis(2000);
@@ -139,28 +139,10 @@ impl Client {
         drop(stream);
         self.library.as_mut().expect("it is still there").session = Some(session);
         let Some(error) = failed else { return };
-        for (at, id) in left.enumerate() {
-            // What follows a refused batch was not applied.
-            let status = match self.told(&error) {
-                status if at == 0 || error.outcome_unknown() => status,
-                status if error.reason() == Some(Reason::RolledBack) => Status::unavailable(status.message()),
-                status => status::refuse(Reason::NotLeader, status.message().to_owned()),
-            };
-            let outcome = self.conclude(*id, 0, Err(status));
-            if let Some(own) = &mut self.session {
-                own.hear_of(*id, &outcome);
-            }
-        }
-    }
-}
-
-impl Session {
-    /// What the library says of an open batch: a refused one uses no number up.
-    pub(super) fn hear_of(&mut self, id: BatchId, outcome: &Outcome) {
-        match outcome {
-            Outcome::RolledBack => self.settle(id),
-            Outcome::Refused(_) => self.give_up(id),
-            Outcome::Unknown | Outcome::Committed(_) => {}
+        // Nothing is known of what was not answered.
+        let status = self.told(&error);
+        for id in left {
+            self.conclude(*id, 0, Err(status.clone()));
         }
     }
 }

@@ -39,7 +39,7 @@ impl Session {
     }
 
     /// An open batch is no more: its number is the next one's.
-    pub(super) fn give_up(&mut self, id: BatchId) {
+    fn give_up(&mut self, id: BatchId) {
         self.open.retain(|open| *open != id);
     }
 
