@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 const FORMS: &str = "Keys and values are text, or hex with `0x` in front, or the content of a file with `@`; \
                      `text:` in front takes the rest as it is.";
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 not found or verification failed, 2 wrong usage, \
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 not found, verification failed or merge in conflict, 2 wrong usage, \
                           3 refused (conflict, limit, pruned, rolled back), 4 unavailable.";
 
 /// A sharded, verifiable ledger database.
@@ -77,6 +77,8 @@ pub enum Command {
     History(History),
     /// List the keys that differ between two versions.
     Diff(Diff),
+    /// Put what one version changed against another into a third. Exit code 1 if keys are in conflict.
+    Merge(Merge),
     /// Show the newest state.
     Head,
     /// Show the header of a version, or of an entry of the root log.
@@ -285,6 +287,27 @@ pub struct Diff {
     pub from: u64,
     /// The version after.
     pub to: u64,
+}
+
+/// `coppice merge`.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "A key is taken from RIGHT if RIGHT has another value of it than BASE, and LEFT has not; it is in conflict if both have, and not the same.\n\
+                  With a BASE after RIGHT this takes back what was written between them, as in: --base 8 --left 12 --right 7 takes back version 8."
+)]
+pub struct Merge {
+    /// The version that both sides are compared with.
+    #[arg(long, value_name = "VERSION")]
+    pub base: u64,
+    /// The version that the changes are for.
+    #[arg(long, value_name = "VERSION")]
+    pub left: u64,
+    /// The version that has the changes.
+    #[arg(long, value_name = "VERSION")]
+    pub right: u64,
+    /// Commits them as one batch if no key is in conflict, and if head has each key that is written as LEFT has it.
+    #[arg(long)]
+    pub apply: bool,
 }
 
 /// `coppice header`.

@@ -5,6 +5,7 @@ pub mod fsck;
 pub mod keygen;
 pub mod log;
 pub mod log_check;
+pub mod merge;
 pub mod pin;
 pub mod read;
 pub mod verify;
@@ -37,6 +38,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Range(args) => read::range(&client()?, args, arguments.common.trust.is_some(), output).await,
         Command::History(args) => read::history(&client()?, args, output).await,
         Command::Diff(args) => read::diff(&client()?, args, output).await,
+        Command::Merge(args) => merge::merge(&client()?, args, arguments.common.trust.is_some(), output).await,
         Command::Head => log::head(&client()?, output).await,
         Command::Header(args) => log::header(&client()?, args, output).await,
         Command::Checkpoint(args) => log::checkpoint(&client()?, args, output).await,

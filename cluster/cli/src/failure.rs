@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 pub enum Code {
     /// Done: only for a command whose reader has gone away before the end.
     Done = 0,
-    /// Not found, or verification failed.
+    /// Not found, verification failed, or a merge in conflict.
     NotFound = 1,
     /// Wrong usage.
     Usage = 2,

@@ -110,7 +110,11 @@ pub fn markdown(report: &Report) -> String {
         "A {scale} run; {repetitions} repetitions in turns, median (min-max). {processor}, {processors} processors; load average {load_before} before, {load_after} after.\n"
     );
     for table in &report.tables {
-        let _ = writeln!(out, "### {}\n\n{}.\n\nMicroseconds for each key:\n", table.workload, table.about);
+        let _ = writeln!(
+            out,
+            "### {}\n\n{}.\n\nMicroseconds of processor time for each key:\n",
+            table.workload, table.about
+        );
         grid(&mut out, &table.rows, TIMES);
         out.push_str("Sizes:\n\n");
         grid(&mut out, &table.rows, SIZES);

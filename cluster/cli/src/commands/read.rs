@@ -215,7 +215,7 @@ fn read_options(at: &At, want_proof: bool, cosigned: bool) -> v1::ReadOptions {
     }
 }
 
-fn put_value(object: &mut Map<String, Value>, output: Output, record: &v1::Record) -> Result<(), Failure> {
+pub(super) fn put_value(object: &mut Map<String, Value>, output: Output, record: &v1::Record) -> Result<(), Failure> {
     let encoding = output.bytes(object, "value", &record.value)?;
     object.insert("encoding".to_owned(), json!(encoding));
     let changed = record.last_changed.map(|stamp| json!({ "epoch": stamp.epoch, "version": stamp.version }));

@@ -1,5 +1,7 @@
 //! Writes: `commit`, `prune`, `rollback`.
 
+use std::path::Path;
+
 use coppice_client::{Client, Error};
 use coppice_env::{Rng, SystemRng};
 use coppice_proto::v1;
@@ -14,7 +16,7 @@ use crate::{
     text,
 };
 
-/// `coppice commit`. The batch has a session of its own, so that it may be sent again when an answer is lost.
+/// `coppice commit`.
 ///
 /// # Errors
 /// If the batch is refused, or there is no answer.
@@ -27,11 +29,24 @@ pub async fn commit(client: &Client, args: &Commit, output: Output) -> Result<()
         };
         batch.expected_head = Some(Stamp::new(epoch, version));
     }
+    commit_batch(client, batch, args.receipt.as_deref(), output).await
+}
+
+/// Commits a batch and prints its version. It has a session of its own, so that it may be sent again when an answer is lost.
+///
+/// # Errors
+/// If the batch is refused, or there is no answer.
+pub(super) async fn commit_batch(
+    client: &Client,
+    batch: Batch,
+    receipt: Option<&Path>,
+    output: Output,
+) -> Result<(), Failure> {
     let mut name = [0; 16];
     SystemRng.fill(&mut name);
     let mut session = client.open_session(SessionId(name)).await?;
-    let done = session.commit(coppice_client::batch(batch), args.receipt.is_some()).await?;
-    super::read::save(args.receipt.as_deref(), &done.receipt)?;
+    let done = session.commit(coppice_client::batch(batch), receipt.is_some()).await?;
+    super::read::save(receipt, &done.receipt)?;
     let stamp = done.stamp.ok_or(Error::Malformed("no version"))?;
     let header = Header::decode(&done.header).map_err(|_| Error::Malformed("header"))?;
     let object = json!({

@@ -1,0 +1,288 @@
+//! `merge`: what one version changed against a base, put into another.
+//!
+//! The ledger keeps one line of versions, so the three are any of it; a right one that is older than the base takes back what came
+//! between them. The changes are streamed, and the left version is read a few keys at a time. A client that trusts a key reads
+//! all three with proofs: then no change that is shown is false, but that none was left out is the coordinator's word.
+//!
+//! With `--apply` the changes become one batch, on condition that head has what the left version has of each key that it writes: so it is
+//! written whole, and on what it was made for, or not at all.
+
+use coppice_client::{Client, Error};
+use coppice_proto::v1;
+use coppice_types::{Batch, Change, Condition, Operation, Params, Precondition, Reason};
+use coppice_verify::{
+    hash::sha256,
+    header::{Body, Header},
+};
+use serde_json::{Map, Value, json};
+use v1::get_header_request::Which;
+
+use crate::{
+    args::Merge,
+    commands::{read::put_value, write::commit_batch},
+    failure::{Code, Failure},
+    output::Output,
+    text,
+};
+
+/// Most keys that are read at once.
+const KEYS_MAX: u32 = 256;
+/// About what a record of an answer takes beside its value, its proof included.
+const RECORD_BYTES: u32 = 4096;
+/// About what the condition of a key takes in a message, beside the key.
+const CONDITION_BYTES: usize = 64;
+/// Characters of a value that are shown to people.
+const SHOWN_CHARS: usize = 72;
+
+/// `coppice merge`.
+///
+/// # Errors
+/// If both sides changed a key in different ways, a read or the batch is refused, or there is no answer.
+pub async fn merge(client: &Client, args: &Merge, trusting: bool, output: Output) -> Result<(), Failure> {
+    let params = genesis_params(client).await?;
+    let mut run = Run {
+        client,
+        output,
+        trusting,
+        base: stamp(client, args.base).await?,
+        left: stamp(client, args.left).await?,
+        right: stamp(client, args.right).await?,
+        keys_max: keys_max(&params) as usize,
+        batch: args.apply.then(Batch::default),
+        batch_bytes_left: params.batch_bytes_max as usize,
+        taken: 0,
+        conflicts: 0,
+    };
+    run.compare().await?;
+    let Run { taken, conflicts, batch, .. } = run;
+    output.note(&json!({ "taken": taken, "conflicts": conflicts }), || {
+        format!("{taken} keys taken, {conflicts} in conflict")
+    });
+    if conflicts > 0 {
+        let message = format!("{conflicts} keys were changed on both sides, in different ways");
+        let hint = "Nothing was written. A key that the left version has as the right one is in conflict no more.";
+        return Err(Failure::new(Code::NotFound, message).hint(hint));
+    }
+    match batch {
+        Some(batch) if taken > 0 => commit_batch(client, batch, None, output).await,
+        _ => Ok(()),
+    }
+}
+
+struct Run<'c> {
+    client: &'c Client,
+    output: Output,
+    trusting: bool,
+    base: v1::Stamp,
+    left: v1::Stamp,
+    right: v1::Stamp,
+    keys_max: usize,
+    /// What is to be committed, if anything is.
+    batch: Option<Batch>,
+    batch_bytes_left: usize,
+    taken: u64,
+    conflicts: u64,
+}
+
+/// A key in the three versions.
+struct Trio {
+    base: v1::Record,
+    left: v1::Record,
+    right: v1::Record,
+}
+
+/// What becomes of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It is on the left as it should be.
+    Stays,
+    /// The right one's is taken.
+    Taken,
+    /// Both sides changed it.
+    Conflict,
+}
+
+/// What counts is the content: a key put again as it was is not changed.
+fn judge<T: PartialEq>(base: T, left: T, right: T) -> Verdict {
+    if right == base || right == left {
+        Verdict::Stays
+    } else if left == base {
+        Verdict::Taken
+    } else {
+        Verdict::Conflict
+    }
+}
+
+fn value(record: &v1::Record) -> Option<&[u8]> {
+    record.found.then_some(&record.value[..])
+}
+
+/// So many that the answer fits a message, however long their values are.
+fn keys_max(params: &Params) -> u32 {
+    (params.message_bytes_max / (params.value_bytes_max + params.key_bytes_max + RECORD_BYTES)).clamp(1, KEYS_MAX)
+}
+
+async fn header(client: &Client, which: Which) -> Result<Header, Failure> {
+    Ok(Header::decode(&client.header(which).await?).map_err(|_| Error::Malformed("header"))?)
+}
+
+async fn genesis_params(client: &Client) -> Result<Params, Failure> {
+    match header(client, Which::Sequence(0)).await?.body {
+        Body::Genesis(genesis) => Ok(genesis.params),
+        _ => Err(Error::Malformed("genesis header").into()),
+    }
+}
+
+/// The version's full name, so that all that is read is of one state, whatever is rolled back meanwhile.
+async fn stamp(client: &Client, version: u64) -> Result<v1::Stamp, Failure> {
+    let stamp = header(client, Which::Version(version)).await?.stamp;
+    Ok(v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 })
+}
+
+impl Run<'_> {
+    async fn compare(&mut self) -> Result<(), Failure> {
+        let request = v1::DiffRequest { from: Some(self.base), to: Some(self.right), ..v1::DiffRequest::default() };
+        let mut stream = self.client.diff(request).await?;
+        let mut group = Vec::with_capacity(self.keys_max);
+        while let Some(message) = stream.next().await? {
+            for difference in message.differences {
+                let base = difference.before.ok_or(Error::Malformed("a difference without a before"))?;
+                let right = difference.after.ok_or(Error::Malformed("a difference without an after"))?;
+                group.push((base, right));
+                if group.len() == self.keys_max {
+                    self.judge_all(std::mem::take(&mut group)).await?;
+                }
+            }
+        }
+        self.judge_all(group).await
+    }
+
+    async fn judge_all(&mut self, group: Vec<(v1::Record, v1::Record)>) -> Result<(), Failure> {
+        if group.is_empty() {
+            return Ok(());
+        }
+        let key = |(base, right): &(v1::Record, v1::Record)| {
+            if right.key.is_empty() { base.key.to_vec() } else { right.key.to_vec() }
+        };
+        let keys: Vec<Vec<u8>> = group.iter().map(key).collect();
+        let (mut bases, mut rights): (Vec<_>, Vec<_>) = group.into_iter().unzip();
+        if self.trusting {
+            bases = self.read(&keys, self.base).await?;
+            rights = self.read(&keys, self.right).await?;
+        }
+        let lefts = self.read(&keys, self.left).await?;
+        for (key, ((base, right), left)) in keys.iter().zip(bases.into_iter().zip(rights).zip(lefts)) {
+            let trio = Trio { base, left, right };
+            match judge(value(&trio.base), value(&trio.left), value(&trio.right)) {
+                Verdict::Stays => {}
+                Verdict::Taken => self.take(key, &trio)?,
+                Verdict::Conflict => self.conflict(key, &trio)?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn read(&self, keys: &[Vec<u8>], at: v1::Stamp) -> Result<Vec<v1::Record>, Failure> {
+        let read = v1::ReadOptions { at: Some(at), ..v1::ReadOptions::default() };
+        let request = v1::BatchGetRequest { keys: keys.iter().cloned().map(Into::into).collect(), read: Some(read) };
+        let records = self.client.batch_get(request).await?.records;
+        if records.len() != keys.len() {
+            return Err(Error::Malformed("not a record for each key").into());
+        }
+        Ok(records)
+    }
+
+    fn take(&mut self, key: &[u8], trio: &Trio) -> Result<(), Failure> {
+        self.taken += 1;
+        let object = self.object("taken", key, &[("value", &trio.right)])?;
+        let shown = self.shown(&trio.right)?;
+        let name = self.output.text(key)?;
+        self.output.result(&object, || format!("{} {name}\t{shown}", if trio.right.found { '+' } else { '-' }))?;
+        let Some(batch) = &mut self.batch else { return Ok(()) };
+        let bytes = 2 * key.len() + trio.right.value.len() + CONDITION_BYTES;
+        self.batch_bytes_left = self.batch_bytes_left.checked_sub(bytes).ok_or_else(too_large)?;
+        let change = value(&trio.right).map_or(Change::Delete, |value| Change::Put(value.to_vec()));
+        batch.operations.push(Operation { key: key.to_vec(), change });
+        let condition = value(&trio.left).map_or(Condition::Absent, |value| Condition::ValueHash(sha256(value)));
+        batch.preconditions.push(Precondition { key: key.to_vec(), condition });
+        Ok(())
+    }
+
+    fn conflict(&mut self, key: &[u8], trio: &Trio) -> Result<(), Failure> {
+        self.conflicts += 1;
+        let sides = [("base", &trio.base), ("left", &trio.left), ("right", &trio.right)];
+        let object = self.object("conflict", key, &sides)?;
+        let name = self.output.text(key)?;
+        let shown = [self.shown(&trio.base)?, self.shown(&trio.left)?, self.shown(&trio.right)?];
+        self.output.result(&object, || {
+            let [base, left, right] = shown;
+            format!("! {name}\n    base\t{base}\n    left\t{left}\n    right\t{right}")
+        })
+    }
+
+    /// What is shown to people of a side.
+    fn shown(&self, record: &v1::Record) -> Result<String, Failure> {
+        let text = value(record).map(|value| self.output.text(value)).transpose()?;
+        Ok(text.map_or_else(|| "(not there)".to_owned(), |text| text::shorten(&text, SHOWN_CHARS)))
+    }
+
+    fn object(&self, kind: &str, key: &[u8], sides: &[(&str, &v1::Record)]) -> Result<Value, Failure> {
+        let mut object = Map::from_iter([("merge".to_owned(), json!(kind))]);
+        self.output.bytes(&mut object, "key", key)?;
+        for (side, record) in sides {
+            let mut inner = Map::new();
+            if record.found {
+                put_value(&mut inner, self.output, record)?;
+            }
+            object.insert((*side).to_owned(), if record.found { Value::Object(inner) } else { Value::Null });
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+fn too_large() -> Failure {
+    let failure = Failure {
+        reason: Some(Reason::LimitExceeded),
+        ..Failure::new(
+            Code::Refused,
+            "with its conditions the merge is larger than a batch may be, and it is not cut into several",
+        )
+    };
+    failure.hint(
+        "Nothing was written. Merge a right version nearer to the base first; `coppice header 0 --json` has the limit.",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_judged_by_its_three_values() {
+        let values = [None, Some("a"), Some("b"), Some("c")];
+        for base in values {
+            for left in values {
+                for right in values {
+                    let expected = match (left == base, right == base) {
+                        (_, true) => Verdict::Stays,
+                        (true, false) => Verdict::Taken,
+                        (false, false) if left == right => Verdict::Stays,
+                        (false, false) => Verdict::Conflict,
+                    };
+                    assert_eq!(judge(base, left, right), expected, "{base:?} {left:?} {right:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_fits_a_message() {
+        let wide = Params { value_bytes_max: 16 << 20, message_bytes_max: 16 << 20, ..Params::default() };
+        assert_eq!(keys_max(&wide), 1);
+        let narrow = Params { value_bytes_max: 64, ..Params::default() };
+        assert_eq!(keys_max(&narrow), KEYS_MAX);
+        let params = Params::default();
+        let answer = keys_max(&params) * (params.value_bytes_max + params.key_bytes_max + RECORD_BYTES);
+        assert!(keys_max(&params) > 1 && answer <= params.message_bytes_max);
+    }
+}
