@@ -308,7 +308,7 @@ impl Nemesis {
     }
 
     /// A bit goes bad in what a leader has on its disk and does not read, and another replica of the group is lost: it needs a snapshot.
-    fn spoil_snapshots(&mut self, world: &mut World) {
+    pub fn spoil_snapshots(&mut self, world: &mut World) {
         let free = self.faults.rot && self.faults.lost_disks && self.may_damage(world);
         if !free || world.machines.values().any(|machine| !machine.rotten.is_empty()) {
             return;

@@ -165,6 +165,9 @@ impl World {
         phase.send_replace(Phase::Calm);
         event!(self.site.net.trace(), "calm");
         self.settle(&mut clients, false).await;
+        // Nobody reads any more: only who needs a snapshot meets the bad byte.
+        nemesis.spoil_snapshots(self);
+        self.settle(&mut clients, false).await;
         event!(self.site.net.trace(), "all is well");
         self.settle(&mut clients, true).await;
         phase.send_replace(Phase::Over);

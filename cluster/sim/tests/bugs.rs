@@ -18,7 +18,7 @@ const FINDERS: &[(Bug, u64)] = &[
     (Bug::NewTermDropsDecided, 2),
     (Bug::FenceNotLifted, 125),
     (Bug::SnapshotCutShort, 1),
-    (Bug::RefusalUnheeded, 1),
+    (Bug::RefusalUnheeded, 12),
     (Bug::MissedAdminServed, 10),
 ];
 
