@@ -7,17 +7,17 @@ use coppice_sim::Settings;
 
 /// A seed that found each bug. Whatever changes a run may move it: then some seeds behind it are tried, too.
 const FINDERS: &[(Bug, u64)] = &[
-    (Bug::SkippedSync, 1),
+    (Bug::SkippedSync, 2),
     (Bug::VoteForgotten, 3),
     (Bug::TermUnchecked, 139),
     (Bug::OneDigestBelieved, 1),
-    (Bug::FinalizedBeforeAppend, 21),
+    (Bug::FinalizedBeforeAppend, 15),
     (Bug::PageReusedEarly, 7),
     (Bug::StaleLeaderRead, 7),
-    (Bug::SessionNumberLost, 139),
+    (Bug::SessionNumberLost, 56),
     (Bug::NewTermDropsDecided, 2),
-    (Bug::FenceNotLifted, 125),
-    (Bug::SnapshotCutShort, 1),
+    (Bug::FenceNotLifted, 7),
+    (Bug::SnapshotCutShort, 5),
     (Bug::RefusalUnheeded, 12),
     (Bug::MissedAdminServed, 10),
 ];
