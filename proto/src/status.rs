@@ -3,7 +3,7 @@
 //! A refusal carries a `google.rpc.ErrorInfo` whose reason is a [`Reason`]; its gRPC code follows from the reason's kind. A status
 //! without one came from the transport or from a foreign server and is judged by its code alone.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, error::Error};
 
 use coppice_types::{ErrorKind, Reason};
 use tonic::{Code, Status};
@@ -88,6 +88,8 @@ pub fn kind(status: &Status) -> ErrorKind {
         Code::DataLoss => ErrorKind::Corrupted,
         // A broken or overdue call may or may not have had its effect: to be tried again by whoever can tell.
         Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded | Code::Unknown => ErrorKind::Unavailable,
+        // Nobody said so: the connection broke, and tonic calls some of that internal.
+        Code::Internal if status.source().is_some() => ErrorKind::Unavailable,
         Code::Internal | Code::Ok => ErrorKind::Internal,
     }
 }
@@ -108,6 +110,15 @@ mod tests {
             assert_eq!(metadata(&received, LEADER).as_deref(), Some("node-2"));
             assert_eq!(metadata(&received, "other"), None);
         }
+    }
+
+    #[test]
+    fn a_broken_connection_is_no_fault_of_the_server() {
+        let said = Status::internal("a bug");
+        assert_eq!(kind(&said), ErrorKind::Internal);
+        let mut broken = Status::internal("h2 protocol error: http2 error");
+        broken.set_source(std::sync::Arc::new(std::io::Error::other("going away")));
+        assert_eq!(kind(&broken), ErrorKind::Unavailable);
     }
 
     #[test]
