@@ -10,13 +10,12 @@ mod lines;
 use std::{collections::VecDeque, io::IsTerminal, time::Duration};
 
 use coppice_client::{Answer, Client, Error, Session};
-use coppice_proto::v1::{self, get_header_request::Which};
-use coppice_types::{ClusterId, Params, Reason, SessionId};
-use coppice_verify::header::{Body, Header};
+use coppice_proto::v1;
+use coppice_types::{ClusterId, Reason, SessionId};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use crate::{args, failure::Failure, output::Output, text};
+use crate::{args, failure::Failure, genesis::genesis, output::Output, text};
 
 /// One batch of the input.
 pub(crate) struct Item {
@@ -178,21 +177,6 @@ fn report(
         let head = stamp.map_or_else(String::new, |stamp| format!("; the last is version {}", stamp.version));
         format!("{} versions written in {:.1} s{resumed}{head}", done.applied, took.as_secs_f64())
     })
-}
-
-/// What a load needs to know of the ledger.
-struct Genesis {
-    cluster: ClusterId,
-    params: Params,
-}
-
-async fn genesis(client: &Client) -> Result<Genesis, Failure> {
-    let bytes = client.header(Which::Sequence(0)).await?;
-    let header = Header::decode(&bytes).map_err(|_| Error::Malformed("genesis header"))?;
-    match header.body {
-        Body::Genesis(genesis) => Ok(Genesis { cluster: header.cluster, params: genesis.params }),
-        _ => Err(Error::Malformed("genesis header").into()),
-    }
 }
 
 /// The session of an input: named by hand, else by the cluster and how the input begins.

@@ -252,6 +252,13 @@ fn spoil(cluster: &Cluster, ordinal: u32) {
     machine.as_mut().expect("it serves").spoil_next = true;
 }
 
+/// Writes what [`is_rebuilt`] looks for.
+async fn fill_two_keys(leader: &mut Leader) {
+    leader.commit("a", "1").await;
+    leader.commit("b", "2").await;
+    leader.finalize().await;
+}
+
 async fn is_rebuilt(cluster: &Cluster, leader: &Leader, ordinal: u32) {
     until("it is quarantined, and then rebuilt", async || {
         let evidence = cluster.disks[&ordinal].files().iter().any(|file| file.contains("/evidence/"));
@@ -269,9 +276,7 @@ async fn a_follower_with_another_digest_is_quarantined_and_rebuilt() {
     let mut leader = Leader::new(&cluster, 1).await;
     let follower = if cluster.leader(SHARD).await == 1 { 2 } else { 1 };
     spoil(&cluster, follower);
-    leader.commit("a", "1").await;
-    leader.commit("b", "2").await;
-    leader.finalize().await;
+    fill_two_keys(&mut leader).await;
     is_rebuilt(&cluster, &leader, follower).await;
 }
 
@@ -281,9 +286,7 @@ async fn a_leader_with_another_digest_answers_nothing_steps_down_and_is_rebuilt(
     let mut leader = Leader::new(&cluster, 1).await;
     let spoiled = cluster.leader(SHARD).await;
     spoil(&cluster, spoiled);
-    leader.commit("a", "1").await;
-    leader.commit("b", "2").await;
-    leader.finalize().await;
+    fill_two_keys(&mut leader).await;
     let others: Vec<u32> = (1..=3).filter(|&ordinal| ordinal != spoiled).collect();
     cluster.leader_among(SHARD, &others).await;
     is_rebuilt(&cluster, &leader, spoiled).await;
@@ -322,9 +325,7 @@ fn rot(cluster: &Cluster, ordinal: u32, files: &[&str]) {
 async fn damage_that_nobody_reads_is_found_in_the_background() {
     let cluster = Cluster::start(3).await;
     let mut leader = Leader::new(&cluster, 1).await;
-    leader.commit("a", "1").await;
-    leader.commit("b", "2").await;
-    leader.finalize().await;
+    fill_two_keys(&mut leader).await;
     let damaged = flushed_follower(&cluster).await;
     rot(&cluster, damaged, &["data", "index"]);
     is_rebuilt(&cluster, &leader, damaged).await;
@@ -334,9 +335,7 @@ async fn damage_that_nobody_reads_is_found_in_the_background() {
 async fn a_leader_whose_snapshots_are_refused_finds_the_page_that_nobody_reads_and_is_rebuilt() {
     let cluster = Cluster::start_scrubbing(3, 0).await;
     let mut leader = Leader::new(&cluster, 1).await;
-    leader.commit("a", "1").await;
-    leader.commit("b", "2").await;
-    leader.finalize().await;
+    fill_two_keys(&mut leader).await;
     let damaged = cluster.leader(SHARD).await;
     all_is_flushed(&cluster, damaged, damaged).await;
     // All that is read and written is in memory, and nothing is read in the background.
@@ -390,9 +389,7 @@ async fn a_sound_leader_whose_snapshot_is_called_damaged_looks_and_stays() {
 async fn damaged_pages_never_become_an_answer_and_the_replica_is_rebuilt() {
     let cluster = Cluster::start(3).await;
     let mut leader = Leader::new(&cluster, 1).await;
-    leader.commit("a", "1").await;
-    leader.commit("b", "2").await;
-    leader.finalize().await;
+    fill_two_keys(&mut leader).await;
     let damaged = flushed_follower(&cluster).await;
     cluster.node(damaged).stop_replica(SHARD).await.expect("stopped");
     rot(&cluster, damaged, &["data", "index"]);

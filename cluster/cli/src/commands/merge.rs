@@ -10,10 +10,7 @@
 use coppice_client::{Client, Error};
 use coppice_proto::v1;
 use coppice_types::{Batch, Change, Condition, Operation, Params, Precondition, Reason};
-use coppice_verify::{
-    hash::sha256,
-    header::{Body, Header},
-};
+use coppice_verify::{hash::sha256, header::Header};
 use serde_json::{Map, Value, json};
 use v1::get_header_request::Which;
 
@@ -21,6 +18,7 @@ use crate::{
     args::Merge,
     commands::{read::put_value, write::commit_batch},
     failure::{Code, Failure},
+    genesis::{Genesis, genesis},
     output::Output,
     text,
 };
@@ -39,7 +37,7 @@ const SHOWN_CHARS: usize = 72;
 /// # Errors
 /// If both sides changed a key in different ways, a read or the batch is refused, or there is no answer.
 pub async fn merge(client: &Client, args: &Merge, trusting: bool, output: Output) -> Result<(), Failure> {
-    let params = genesis_params(client).await?;
+    let Genesis { params, .. } = genesis(client).await?;
     let mut run = Run {
         client,
         output,
@@ -122,20 +120,10 @@ fn keys_max(params: &Params) -> u32 {
     (params.message_bytes_max / (params.value_bytes_max + params.key_bytes_max + RECORD_BYTES)).clamp(1, KEYS_MAX)
 }
 
-async fn header(client: &Client, which: Which) -> Result<Header, Failure> {
-    Ok(Header::decode(&client.header(which).await?).map_err(|_| Error::Malformed("header"))?)
-}
-
-async fn genesis_params(client: &Client) -> Result<Params, Failure> {
-    match header(client, Which::Sequence(0)).await?.body {
-        Body::Genesis(genesis) => Ok(genesis.params),
-        _ => Err(Error::Malformed("genesis header").into()),
-    }
-}
-
 /// The version's full name, so that all that is read is of one state, whatever is rolled back meanwhile.
 async fn stamp(client: &Client, version: u64) -> Result<v1::Stamp, Failure> {
-    let stamp = header(client, Which::Version(version)).await?.stamp;
+    let bytes = client.header(Which::Version(version)).await?;
+    let stamp = Header::decode(&bytes).map_err(|_| Error::Malformed("header"))?.stamp;
     Ok(v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 })
 }
 
