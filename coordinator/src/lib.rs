@@ -14,6 +14,7 @@ mod health;
 mod http;
 mod journals;
 mod lead;
+mod metrics;
 mod options;
 pub mod plan;
 pub mod process;
@@ -32,7 +33,7 @@ use std::{
 
 use coppice_env::watch;
 use coppice_metadata::{Kind, Member, Metadata, Presence, Snapshot};
-use coppice_proto::v1::ledger_server::LedgerServer;
+use coppice_proto::{telemetry::Served, v1::ledger_server::LedgerServer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::{mpsc, oneshot},
@@ -95,6 +96,7 @@ impl Service {
         tasks.spawn(views);
         let commands = mpsc::channel(limits.queue_max + exec::TASKS_MAX);
         let context = Arc::new(Context::new(name, links, root, signing_key, limits, clock, rng));
+        metrics::show(&context);
         let stop = Arc::new(watch::Sender::new(false));
         let handle = Handle { context: context.clone(), stop: stop.clone() };
         Ok((Self { context, metadata, genesis, commands, message_bytes, tasks, others: None, stop }, handle))
@@ -162,7 +164,8 @@ impl Service {
         let stop = self.stop.clone();
         let (routes, _tasks, resigned) = self.start().await?;
         let (begin, begun) = oneshot::channel();
-        let server = coppice_process::net::server().add_routes(routes).serve_with_incoming_shutdown(incoming, async {
+        let server = coppice_process::net::server().layer(Served::new()).add_routes(routes);
+        let server = server.serve_with_incoming_shutdown(incoming, async {
             // A dropped sender is a service that is dropped.
             let _ = begun.await;
         });

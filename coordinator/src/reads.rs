@@ -176,7 +176,10 @@ impl Reads {
         if keys.len() > KEYS_MAX {
             return Err(Refusal::over_limit("keys_max", KEYS_MAX as u64, keys.len() as u64).into());
         }
-        self.retry(read, |located, deadline| self.get_at(located, keys, read.want_proof, deadline)).await
+        let answer =
+            self.retry(read, |located, deadline| self.get_at(located, keys, read.want_proof, deadline)).await?;
+        self.context.metrics.read(keys.len(), read.want_proof);
+        Ok(answer)
     }
 
     async fn get_at(

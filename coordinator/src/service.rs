@@ -10,6 +10,7 @@ use coppice_proto::{
 };
 use coppice_types::{GroupId, Params, Reason, SessionId};
 use coppice_verify::header::Genesis;
+use opentelemetry::context::FutureExt;
 use tokio::{
     sync::{OnceCell, Semaphore, mpsc, oneshot},
     time::{Instant, timeout},
@@ -21,10 +22,12 @@ use crate::{
     exec::{
         AdminRequest, Command, Entry, StageCommand, Wanted,
         context::{Context, Limits},
-        stage_id, wire,
+        stage_id,
+        trace::Trace,
+        wire,
     },
     forward::Forward,
-    lead,
+    lead, metrics,
     plan::{self, Leaves, Refusal},
     proofs,
     reads::{Reads, Sink},
@@ -56,8 +59,10 @@ impl Api {
     ///
     /// `message_bytes` is the size of the largest message: one always fits the queue.
     pub fn new(context: Arc<Context>, commands: mpsc::Sender<Command>, message_bytes: usize, forward: Forward) -> Self {
-        let room = Arc::new(Semaphore::new(message_bytes.max(context.limits.queue_bytes_max as usize)));
+        let room_max = message_bytes.max(context.limits.queue_bytes_max as usize);
+        let room = Arc::new(Semaphore::new(room_max));
         let places = Arc::new(Semaphore::new(context.limits.queue_max));
+        metrics::show_queue((&places, context.limits.queue_max), (&room, room_max));
         Self { reads: Reads::new(context.clone()), context, commands, places, room, genesis: Arc::default(), forward }
     }
 
@@ -81,6 +86,11 @@ impl Api {
     fn full(&self) -> Status {
         let message = format!("queue_max is {}: too many batches wait; try again later", self.context.limits.queue_max);
         status::refuse(Reason::ResourceExhausted, message)
+    }
+
+    /// What it shares with every part of the coordinator.
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     /// The bounds that it works in.
@@ -111,7 +121,17 @@ impl Api {
         let slot = self.commands.reserve().await.map_err(|_| stopping())?;
         let (reply, receive) = oneshot::channel();
         let deadline = Instant::now() + limit;
-        slot.send(Command::Commit(Entry { request, reply, deadline, want_receipt, _permits: [place, room] }));
+        // The batches of a stream are not traced: a stream lasts.
+        let (came, trace) = (Instant::now(), Trace::new());
+        slot.send(Command::Commit(Entry {
+            request,
+            reply,
+            deadline,
+            want_receipt,
+            came,
+            trace,
+            _permits: [place, room],
+        }));
         Ok(receive)
     }
 
@@ -130,7 +150,8 @@ impl Api {
         })?;
         let (reply, receive) = oneshot::channel();
         let deadline = Instant::now() + limit;
-        Ok((Entry { request, reply, deadline, want_receipt, _permits: [place, room] }, receive))
+        let (came, trace) = (Instant::now(), Trace::current());
+        Ok((Entry { request, reply, deadline, want_receipt, came, trace, _permits: [place, room] }, receive))
     }
 
     /// Waits for the sequencer's answer. Without one the outcome is unknown: a session tells later.
@@ -154,11 +175,18 @@ impl Api {
     }
 
     async fn commit_here(&self, request: v1::CommitRequest, limit: Duration) -> Answer<v1::CommitResponse> {
+        let came = Instant::now();
+        let answer = self.commit_batch(request, limit).await;
+        self.context.metrics.answered(came, answer.as_ref());
+        answer.map(Response::new)
+    }
+
+    async fn commit_batch(&self, request: v1::CommitRequest, limit: Duration) -> Result<v1::CommitResponse, Status> {
         let session = session_of(&request.session_id, request.number)?;
         let batch = Arc::new(self.admit(request.batch, session).await?);
         let (entry, receive) = self.entry(batch, request.want_receipt, limit)?;
         self.send(Command::Commit(entry))?;
-        Ok(Response::new(self.answer(receive, self.patience()).await?))
+        self.answer(receive, self.patience()).await
     }
 
     async fn stage_here(&self, request: v1::StageRequest) -> Answer<v1::StageResponse> {
@@ -171,11 +199,18 @@ impl Api {
     }
 
     async fn finalize_here(&self, request: v1::FinalizeRequest) -> Answer<v1::CommitResponse> {
+        let came = Instant::now();
+        let answer = self.finalize_stage(request).await;
+        self.context.metrics.answered(came, answer.as_ref());
+        answer.map(Response::new)
+    }
+
+    async fn finalize_stage(&self, request: v1::FinalizeRequest) -> Result<v1::CommitResponse, Status> {
         let id = stage_id(&request.stage_id)?;
         let nothing = Arc::new(self.admit(Some(v1::Batch::default()), None).await?);
         let (entry, receive) = self.entry(nothing, request.want_receipt, self.context.limits.commit_timeout)?;
         self.send(Command::Stage(StageCommand::Finalize { id, entry }))?;
-        Ok(Response::new(self.answer(receive, self.patience()).await?))
+        self.answer(receive, self.patience()).await
     }
 
     async fn discard_here(&self, request: v1::DiscardRequest) -> Answer<v1::DiscardResponse> {
@@ -227,13 +262,14 @@ where
     Fut: Future<Output = Result<(), Status>> + Send + 'static,
 {
     let (sink, messages) = mpsc::channel(STREAM_AHEAD);
-    tokio::spawn(async move {
+    let working = async move {
         let errors = sink.clone();
         if let Err(error) = work(sink).await {
             // A client that has gone does not hear of it.
             let _ = errors.send(Err(error)).await;
         }
-    });
+    };
+    tokio::spawn(working.with_context(Trace::current()));
     Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
 }
 

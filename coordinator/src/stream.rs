@@ -9,7 +9,10 @@ use std::{collections::VecDeque, sync::Arc};
 
 use coppice_proto::{status, v1};
 use coppice_types::{Reason, SessionId};
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout},
+};
 use tonic::{Status, Streaming};
 
 use crate::{
@@ -18,7 +21,9 @@ use crate::{
     service::{Api, session_of, stopping},
 };
 
-type Answers = VecDeque<(u64, oneshot::Receiver<Result<v1::CommitResponse, Status>>)>;
+/// A batch that is under way: its number, when it came, and where its answer will come.
+type UnderWay = (u64, Instant, oneshot::Receiver<Result<v1::CommitResponse, Status>>);
+type Answers = VecDeque<UnderWay>;
 
 /// Serves one stream until its writer ends it, a batch is refused, or either side breaks off.
 ///
@@ -30,6 +35,7 @@ pub async fn serve(
     sink: Sink<v1::CommitStreamResponse>,
 ) -> Result<(), Status> {
     let most = api.limits().stream_batches_max;
+    let context = api.context().clone();
     let mut writer = Writer { api, session: None, number: 0 };
     let mut under_way = Answers::new();
     let mut open = true;
@@ -39,8 +45,9 @@ pub async fn serve(
             // What waits is dropped with the answers' receivers: nobody will hear of it.
             () = sink.closed() => return Ok(()),
             answer = first_of(&mut under_way) => {
-                let (number, commit) = answer?;
-                let answer = v1::CommitStreamResponse { number, commit: Some(commit) };
+                let (number, came, commit) = answer;
+                context.metrics.answered(came, commit.as_ref());
+                let answer = v1::CommitStreamResponse { number, commit: Some(commit?) };
                 if sink.send(Ok(answer)).await.is_err() {
                     return Ok(());
                 }
@@ -55,12 +62,12 @@ pub async fn serve(
 }
 
 /// The answer to the oldest batch, once it is there; never, if none is under way.
-async fn first_of(under_way: &mut Answers) -> Result<(u64, v1::CommitResponse), Status> {
-    let Some((number, receive)) = under_way.front_mut() else { return std::future::pending().await };
-    let number = *number;
+async fn first_of(under_way: &mut Answers) -> (u64, Instant, Result<v1::CommitResponse, Status>) {
+    let Some((number, came, receive)) = under_way.front_mut() else { return std::future::pending().await };
+    let (number, came) = (*number, *came);
     let answer = receive.await.unwrap_or_else(|_| Err(stopping()));
     under_way.pop_front();
-    Ok((number, answer?))
+    (number, came, answer)
 }
 
 struct Writer {
@@ -71,10 +78,8 @@ struct Writer {
 
 impl Writer {
     /// Hands a batch to the sequencer, as soon as there is room.
-    async fn send(
-        &mut self,
-        message: v1::CommitStreamRequest,
-    ) -> Result<(u64, oneshot::Receiver<Result<v1::CommitResponse, Status>>), Status> {
+    async fn send(&mut self, message: v1::CommitStreamRequest) -> Result<UnderWay, Status> {
+        let came = Instant::now();
         let v1::CommitStreamRequest { session_id, number, batch, want_receipt } = message;
         if !session_id.is_empty() || self.session.is_none() {
             let (id, _) = session_of(&session_id, number)?.ok_or_else(|| Refusal::invalid("a stream has a session"))?;
@@ -91,7 +96,7 @@ impl Writer {
         request.ordered = true;
         let limit = self.api.limits().commit_timeout;
         match timeout(limit, self.api.queue(Arc::new(request), want_receipt, limit)).await {
-            Ok(receive) => Ok((number, receive?)),
+            Ok(receive) => Ok((number, came, receive?)),
             Err(_) => Err(status::refuse(Reason::ResourceExhausted, "too much waits: there was no room for the batch")),
         }
     }

@@ -1,7 +1,7 @@
 //! The way of a call to another process: any service that answers HTTP requests with gRPC bodies.
 //!
 //! Clients of the generated code are made over a [`Channel`], so that a caller does not know what carries its calls: a connection, a
-//! pipe of the same process, or a simulated network.
+//! pipe of the same process, or a simulated network. A call that is a part of a trace says so in its headers.
 
 use std::{
     fmt,
@@ -15,7 +15,7 @@ use tonic::{
 };
 use tower::{ServiceExt, util::BoxCloneSyncService};
 
-use crate::timeout;
+use crate::{telemetry, timeout};
 
 /// A call.
 pub type HttpRequest = http::Request<Body>;
@@ -71,8 +71,14 @@ impl Service<HttpRequest> for Channel {
         self.0.poll_ready(cx)
     }
 
-    fn call(&mut self, request: HttpRequest) -> Self::Future {
-        self.0.call(request)
+    fn call(&mut self, mut request: HttpRequest) -> Self::Future {
+        let Some(span) = telemetry::called(&mut request) else { return self.0.call(request) };
+        let answer = self.0.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            telemetry::answered(&span, answer.as_ref().ok());
+            answer
+        })
     }
 }
 

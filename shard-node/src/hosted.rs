@@ -19,6 +19,7 @@ use crate::{
     limits::{PEER_MESSAGE_EXTRA_BYTES, SNAPSHOT_CHUNK_BYTES, message_bytes},
     machine::StateMachine,
     mailbox::Lane,
+    metrics::Durations,
     net::Connector,
     peers::{Peers, Sender},
     refusal::Refusal,
@@ -91,6 +92,8 @@ pub struct Hosted {
     pub runtime: tokio::runtime::Handle,
     /// The queues to other nodes.
     pub peers: Peers,
+    /// How long replicas take for what they do.
+    pub durations: Durations,
     /// Set when the node ends: streams that would last for ever end too.
     pub closing: watch::Sender<bool>,
     nodes: BTreeMap<u32, String>,
@@ -127,6 +130,15 @@ impl Replica {
         match self {
             Self::Shard(replica) => replica.is_open(),
             Self::Root(replica) => replica.is_open(),
+        }
+    }
+
+    /// How many messages of other replicas, and requests, wait for it.
+    #[must_use]
+    pub fn waiting(&self) -> (u64, u64) {
+        match self {
+            Self::Shard(replica) => replica.shared.mailbox.waiting(),
+            Self::Root(replica) => replica.shared.mailbox.waiting(),
         }
     }
 
@@ -237,6 +249,7 @@ async fn read_snapshot<M: StateMachine>(
         machine.read_snapshot(id, &file, offset, SNAPSHOT_CHUNK_BYTES).map_err(refuse)
     };
     let bytes = replica.read(read).await?;
+    replica.shared.traffic.given.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     replica.shared.fetched_ms.store(now_ms, Ordering::Relaxed);
     Ok(bytes)
 }
@@ -371,6 +384,7 @@ impl Hosted {
             seed: options.seed,
             tuning: options.tuning,
             runtime,
+            durations: Durations::new(),
             closing: watch::Sender::new(false),
             nodes: options.nodes,
             learned: RwLock::default(),

@@ -21,6 +21,7 @@ pub mod limits;
 pub mod machine;
 pub mod mailbox;
 pub mod membership;
+mod metrics;
 mod net;
 mod node;
 mod peers;

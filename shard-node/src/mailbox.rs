@@ -103,6 +103,13 @@ impl<T> Mailbox<T> {
         all
     }
 
+    /// How many messages of other replicas, and requests, lie there.
+    #[must_use]
+    pub fn waiting(&self) -> (u64, u64) {
+        let lanes = self.lock();
+        (lanes.peers.len() as u64, lanes.requests.len() as u64)
+    }
+
     /// Makes the reader return from [`take`](Self::take) even if nothing arrives.
     pub fn wake(&self) {
         self.lock().woken = true;

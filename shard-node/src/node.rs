@@ -7,8 +7,9 @@ use std::{
 };
 
 use coppice_env::{Clock, Storage};
-use coppice_proto::v1::{
-    self, node_server::NodeServer, peer_server::PeerServer, root_server::RootServer, shard_server::ShardServer,
+use coppice_proto::{
+    telemetry::Served,
+    v1::{self, node_server::NodeServer, peer_server::PeerServer, root_server::RootServer, shard_server::ShardServer},
 };
 use coppice_types::{ClusterId, GroupId, Params};
 use futures::Stream;
@@ -127,6 +128,7 @@ impl Node {
         let runtime = tokio::runtime::Handle::current();
         let replicas = options.replicas.clone();
         let hosted = Arc::new_cyclic(|weak| Hosted::new(options, weak, runtime));
+        crate::metrics::show(&hosted);
         let inner = Inner {
             hosted: Arc::clone(&hosted),
             work: Mutex::default(),
@@ -170,7 +172,7 @@ where
     IO::ConnectInfo: Clone + Send + Sync + 'static,
     E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
 {
-    let router = coppice_process::net::server().add_routes(routes);
+    let router = coppice_process::net::server().layer(Served::new()).add_routes(routes);
     let shutdown = async {
         // Also ends when the handle is gone.
         let _ = ended.await;

@@ -5,8 +5,13 @@
 
 use std::{future::Future, time::Duration};
 
-use coppice_proto::status;
+use coppice_proto::{status, telemetry::root};
 use coppice_types::{ErrorKind, Reason};
+use opentelemetry::{
+    KeyValue,
+    context::FutureExt,
+    trace::{SpanBuilder, SpanKind, Status as SpanStatus, TraceContextExt},
+};
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{Response, Status};
 
@@ -39,8 +44,33 @@ pub(crate) struct Patience {
     pub total: Duration,
 }
 
-/// Calls `attempt` until it answers, is refused for good, or patience ends.
+/// Calls `attempt` until it answers, is refused for good, or patience ends: one span by the conventions for databases, with those of the
+/// attempts below it.
 pub(crate) async fn call<T, F>(
+    operation: &'static str,
+    routes: &Routes,
+    patience: Patience,
+    repeat: Repeat,
+    attempt: impl FnMut(Pick, Duration) -> F,
+) -> Result<T, Error>
+where
+    F: Future<Output = Result<Response<T>, Status>>,
+{
+    let attributes = [KeyValue::new("db.system.name", "coppice"), KeyValue::new("db.operation.name", operation)];
+    let span = root(SpanBuilder::from_name(operation).with_kind(SpanKind::Client).with_attributes(attributes));
+    let answer = attempts(routes, patience, repeat, attempt).with_context(span.clone()).await;
+    let span = span.span();
+    if let Err(error) = &answer {
+        let cause = error.reason().map_or_else(|| format!("{:?}", error.kind()), |reason| reason.name().to_owned());
+        span.set_attribute(KeyValue::new("db.response.status_code", cause.clone()));
+        span.set_attribute(KeyValue::new("error.type", cause));
+        span.set_status(SpanStatus::error(error.to_string()));
+    }
+    span.end();
+    answer
+}
+
+async fn attempts<T, F>(
     routes: &Routes,
     patience: Patience,
     repeat: Repeat,
@@ -127,7 +157,7 @@ mod tests {
 
     async fn run(repeat: Repeat, answers: &[Result<u8, Status>]) -> (Result<u8, Error>, usize) {
         let asked = Cell::new(0);
-        let result = call(&routes(&["http://test"]), PATIENCE, repeat, |_, _| {
+        let result = call("test", &routes(&["http://test"]), PATIENCE, repeat, |_, _| {
             let answer = answers.get(asked.get()).or(answers.last()).cloned();
             asked.set(asked.get() + 1);
             async move { answer.expect("a script has at least one answer").map(Response::new) }
@@ -184,7 +214,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_attempt_without_answer_ends() {
         let routes = routes(&["http://test"]);
-        let result: Result<(), Error> = call(&routes, PATIENCE, Repeat::Unsafe, |_, _| std::future::pending()).await;
+        let result: Result<(), Error> =
+            call("test", &routes, PATIENCE, Repeat::Unsafe, |_, _| std::future::pending()).await;
         assert!(matches!(result, Err(Error::Unavailable { attempts: 1, .. })));
     }
 
@@ -194,7 +225,7 @@ mod tests {
         let patience = Patience { attempt: Duration::from_secs(30), total: Duration::from_secs(30) };
         let started = Instant::now();
         for _ in 0..5 {
-            let answer = call(&routes, patience, Repeat::Safe, |pick, _| async move {
+            let answer = call("test", &routes, patience, Repeat::Safe, |pick, _| async move {
                 match pick.address.as_str() {
                     "dead" => Err(Status::unavailable("connection refused")),
                     "slow" => std::future::pending().await,

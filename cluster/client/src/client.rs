@@ -141,7 +141,7 @@ pub struct Client {
 macro_rules! ask {
     ($client:expr, $repeat:expr, $method:ident, $request:expr) => {{
         let (client, request) = (&$client, $request);
-        call(&client.routes, client.patience, $repeat, |pick, limit| {
+        call(stringify!($method), &client.routes, client.patience, $repeat, |pick, limit| {
             let (mut ledger, mut request) = (pick.ledger, Request::new(request.clone()));
             // The cluster need not do what nobody waits for.
             request.set_timeout(limit);

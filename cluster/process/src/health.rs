@@ -3,9 +3,10 @@
 //! - `/livez`: the process runs. Nothing else makes it fail: a restart would mend nothing that a node or coordinator waits for.
 //! - `/startupz`: it has opened what it keeps, and takes calls.
 //! - `/readyz`: it serves its role; not while it stops.
+//! - `/metrics`: what it has counted, in the text format of Prometheus.
 //!
-//! Each is 200 or 503, with a short JSON body that says why not. The port has no TLS and asks nobody who he is, so an answer names groups and
-//! what they wait for, and nothing that is in the ledger. It is served from the beginning of the process to its end.
+//! Each but the last is 200 or 503, with a short JSON body that says why not. The port has no TLS and asks nobody who he is, so an answer names
+//! groups and what they wait for, and nothing that is in the ledger. It is served from the beginning of the process to its end.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +20,10 @@ use axum::{
 use tokio::{net::TcpListener, task::AbortHandle};
 use tokio_stream::Stream;
 
-use crate::{Stop, http, net::Connection};
+use crate::{Stop, http, net::Connection, telemetry::metrics_text};
+
+/// The text format of Prometheus.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// A probe is one short request.
 const LIMITS: http::Limits = http::Limits {
@@ -90,7 +94,16 @@ fn routes(look: Look) -> Router {
         .route("/livez", get(|| async { response(Ok(())) }))
         .route("/readyz", get(readyz))
         .route("/startupz", get(startupz))
+        .route("/metrics", get(metrics))
         .with_state(look)
+}
+
+/// Looking at everything may wait for what is written to meanwhile.
+async fn metrics() -> Response {
+    match tokio::task::spawn_blocking(metrics_text).await {
+        Ok(text) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
 }
 
 fn response(verdict: Result<(), String>) -> Response {

@@ -1,4 +1,4 @@
-//! What the cluster's processes share: how they are configured, log, listen, connect, and stop.
+//! What the cluster's processes share: how they are configured, log, tell how they do, listen, connect, and stop.
 //!
 //! A process is a [`Program`] (its name, flags and help) and a function that serves until it is told to stop; [`run`] does the rest.
 //! Its settings come from TOML files, then the environment, then flags, each overriding the one before ([`config`]). An unknown key in any of them
@@ -17,8 +17,10 @@ pub mod net;
 pub mod nodes;
 mod program;
 pub mod store;
+pub mod telemetry;
 pub mod tls;
 
 pub use failure::{Code, Failure};
 pub use log::{Format, Log};
 pub use program::{Flag, Program, Settings, Stop, run};
+pub use telemetry::Telemetry;

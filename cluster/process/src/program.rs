@@ -9,7 +9,7 @@ use tokio::{
     sync::watch,
 };
 
-use crate::{Code, Failure, Log, config::Sources};
+use crate::{Code, Failure, Log, Telemetry, config::Sources};
 
 const AFTER_HELP: &str = "Settings come from the files, then from environment variables (COPPICE_ and the key in capitals, `__` between \
                           the parts of a nested key: COPPICE_TLS__CA), then from flags. docs/OPERATIONS.md describes every key.\n\n\
@@ -20,7 +20,7 @@ const COMMON_FLAGS: [Flag; 3] = [
     Flag {
         name: "health-listen",
         value: "ADDRESS",
-        help: "Where to tell how it does, over plain HTTP: IP:PORT [default: nowhere]",
+        help: "Where to tell how it does, and its metrics, over plain HTTP: IP:PORT [default: nowhere]",
     },
     Flag { name: "log", value: "FILTER", help: "What is logged: a level, or a filter [default: info]" },
     Flag { name: "log-format", value: "text|json", help: "How a log line looks [default: text]" },
@@ -60,6 +60,12 @@ impl Program {
 pub trait Settings: Serialize + DeserializeOwned {
     /// What is logged.
     fn log(&self) -> Log;
+
+    /// What the process is called, unlike any other of its program.
+    fn name(&self) -> &str;
+
+    /// Where metrics and spans are sent.
+    fn telemetry(&self) -> &Telemetry;
 
     /// Checks what no single value tells.
     ///
@@ -127,17 +133,22 @@ where
     Fut: Future<Output = Result<(), Failure>>,
 {
     let settings: C = sources(matches, program, std::env::vars_os())?.load()?;
+    let check = || settings.telemetry().check().and_then(|()| settings.check());
     if matches.get_flag("print-config") {
         print!("{}", crate::config::print(&settings)?);
-        return settings.check();
+        return check();
     }
-    settings.check()?;
+    check()?;
     settings.log().start()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Code::Unavailable, format!("no threads: {error}")))?;
     let result = runtime.block_on(async {
         let stop = listen_for_signals()?;
-        serve(settings, stop).await
+        let telemetry = settings.telemetry().start(program, settings.name())?;
+        let served = serve(settings, stop).await;
+        // It fails only if it panicked: then there is nothing left to send.
+        let _ = tokio::task::spawn_blocking(|| telemetry.stop()).await;
+        served
     });
     // What is left has nothing to finish.
     runtime.shutdown_background();

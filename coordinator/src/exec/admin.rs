@@ -103,6 +103,7 @@ impl Sequencer {
         self.forget_finalized(target_sequence);
         let operation = v1::execute_command::Operation::RollbackTo(wire::stamp_out(target));
         self.execute(operation, &leaves, &newest, deadline).await;
+        self.context.metrics.administered("rollback");
         Ok(answer)
     }
 
@@ -122,6 +123,7 @@ impl Sequencer {
         let answer = self.append_admin(commit).await.inspect_err(|_| self.boundary = old_boundary)?;
         let operation = v1::execute_command::Operation::PruneBefore(boundary.0);
         self.execute(operation, &leaves, &newest, deadline).await;
+        self.context.metrics.administered("prune");
         Ok(answer)
     }
 

@@ -10,17 +10,20 @@ use bytes::Bytes;
 use coppice_env::bug::{Bug, planted};
 use coppice_proto::v1;
 use coppice_types::{Digest, Reason, SessionId, Stamp};
-use tokio::sync::oneshot;
+use opentelemetry::context::FutureExt;
+use tokio::{sync::oneshot, time::Instant};
 use tonic::Status;
 
 use super::{
     context::Context,
     root::Decision,
     sequencer::{Entry, not_committed},
+    trace::Trace,
     wire,
 };
 use crate::{
-    plan::{Commit, Done, LogTail, Overlay, Refusal},
+    metrics::Stage,
+    plan::{Commit, Done, LogTail, Overlay, Refusal, Request},
     proofs,
 };
 
@@ -63,10 +66,14 @@ pub enum Outcome {
 #[derive(Debug)]
 pub struct Deciding {
     pub commit: Commit,
-    /// Its batches, in the order of the journal.
+    /// What it commits, in the order of the journal.
+    pub batches: Vec<Arc<Request>>,
+    /// Who waits for that, in the same order.
     pub entries: Vec<Entry>,
     /// Verdicts that were judged against it.
     pub held: Vec<Held>,
+    /// Its span.
+    pub trace: Trace,
 }
 
 impl Deciding {
@@ -84,12 +91,14 @@ impl Deciding {
             commits: self.commit.sessions.iter().map(done).collect(),
             outcome,
         };
-        tokio::spawn(self.decide(context, term, send));
+        let trace = self.trace.clone();
+        tokio::spawn(self.decide(context, term, send).with_context(trace));
         in_flight
     }
 
     async fn decide(self, context: Arc<Context>, term: u64, outcome: oneshot::Sender<Outcome>) {
-        let Self { commit, entries, held } = self;
+        let Self { commit, batches, entries, held, trace: _ } = self;
+        let began = Instant::now();
         let mut outcome = Some(outcome);
         if planted(Bug::FinalizedBeforeAppend) {
             tell(&mut outcome, Outcome::Committed);
@@ -98,7 +107,11 @@ impl Deciding {
             Decision::Committed { size, root, path } => {
                 // The sequencer goes on at once; it has ended only if the coordinator stops.
                 tell(&mut outcome, Outcome::Committed);
+                let appended = Instant::now();
+                context.metrics.took(Stage::Append, appended - began);
+                context.metrics.committed(batches.iter().map(|batch| &**batch));
                 answer_committed(&context, &commit, (size, root, path), entries).await;
+                context.metrics.took(Stage::Answer, appended.elapsed());
                 release(&context, term, held).await;
             }
             Decision::Deposed => {

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::{links::Links, retention::Retention, root::Root, shards::Shards, wire::View};
 use crate::{
     health::Readiness,
+    metrics::Metrics,
     plan::{Leaves, Refusal},
     publish::Cosigned,
 };
@@ -129,6 +130,8 @@ pub struct Context {
     pub key: SignerKey,
     /// Bounds and deadlines.
     pub limits: Limits,
+    /// What is counted.
+    pub metrics: Metrics,
     /// Wall and monotonic time.
     pub clock: Arc<dyn Clock>,
     /// Names of stages.
@@ -173,6 +176,7 @@ impl Context {
             root,
             key,
             limits,
+            metrics: Metrics::new(),
             clock,
             rng: Mutex::new(rng),
             log_size: watch::Sender::new(0),

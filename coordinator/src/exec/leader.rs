@@ -127,6 +127,7 @@ async fn reign(
             }
         };
         let term = sequencer.term;
+        context.metrics.took_over();
         tracing::info!(term, head = %sequencer.decided.header.stamp, "leading");
         context.leadership.send_replace(Leadership { leader: context.name.clone(), term: Some(term) });
         let exit = tokio::select! {

@@ -8,6 +8,7 @@ pub mod links;
 pub mod retention;
 pub mod root;
 pub mod shards;
+pub mod trace;
 pub mod wire;
 
 mod admin;

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use coppice_proto::{status, v1};
 use coppice_types::{ErrorKind, Reason, SessionId, ShardId};
 use futures::future::join_all;
+use opentelemetry::context::FutureExt;
 use tokio::time::Instant;
 use tonic::Status;
 
@@ -18,11 +19,15 @@ use super::{
     sequencer::{Entry, Exit, Progress, Sequencer, is_stale},
     shards::Shape,
     standing::{Link, ShardLink},
+    trace::{self, Trace},
     wire::{self, Digests},
 };
-use crate::plan::{
-    Bounds, BuiltMerge, Draft, Ground, KeyState, Leaves, Overlay, Plan, Request, Verdict, form, keys_to_read,
-    numbers_to_ask,
+use crate::{
+    metrics::Stage,
+    plan::{
+        Bounds, BuiltMerge, Draft, Ground, KeyState, Leaves, Overlay, Plan, Request, Verdict, form, keys_to_read,
+        numbers_to_ask,
+    },
 };
 
 /// Shards that did not prepare, and why.
@@ -48,13 +53,17 @@ impl Sequencer {
         if draft.taken() == 0 {
             return self.answer_draft(draft).await;
         }
-        let stamp = self.tip().next_stamp();
-        let taken = waiting.iter().zip(&draft.verdicts).filter(|(_, verdict)| **verdict == Verdict::Taken);
-        let batches = taken.map(|(request, _)| request.clone()).collect();
+        let (stamp, began) = (self.tip().next_stamp(), Instant::now());
+        let taken = self.waiting.iter().zip(&draft.verdicts).filter(|(_, verdict)| **verdict == Verdict::Taken);
+        let (batches, traces): (Vec<_>, Vec<_>) = taken.map(|(entry, _)| (entry.request.clone(), &entry.trace)).unzip();
+        let trace = trace::version(traces.into_iter(), stamp);
         let merges = self.merges();
         let plan = Plan::new(stamp, batches, &leaves, &merges, self.params.journals_kept);
-        match self.prepare(&plan).await? {
-            Ok(prepared) => self.hand_over(&plan, prepared, draft).await,
+        match self.prepare(&plan).with_context(trace.clone()).await? {
+            Ok(prepared) => {
+                self.context.metrics.took(Stage::Prepare, began.elapsed());
+                self.hand_over(&plan, prepared, draft, (began, trace)).await
+            }
             Err(failures) => {
                 self.refuse_shards(&failures);
                 Ok(Progress::Made)
@@ -283,19 +292,28 @@ impl Sequencer {
     }
 
     /// Every prepare is answered: the header is made, and decided once the one before is.
-    async fn hand_over(&mut self, plan: &Plan, prepared: Prepared, draft: Draft) -> Result<Progress, Exit> {
+    async fn hand_over(
+        &mut self,
+        plan: &Plan,
+        prepared: Prepared,
+        draft: Draft,
+        (began, trace): (Instant, Trace),
+    ) -> Result<Progress, Exit> {
         // On an error the batches are still in the queue: they are judged again by whoever leads next.
         self.settle_in_flight().await?;
         self.drop_stages("another commit");
         let overlay = draft.overlay.clone();
         let (entries, held) = self.remove(draft);
+        for entry in &entries {
+            self.context.metrics.took(Stage::Queue, began.saturating_duration_since(entry.came));
+        }
         let commit = plan.commit(&prepared.digests, &self.decided, self.context.clock.wall_ms());
         for (shard, shape) in prepared.shapes {
             let link = self.links.get_mut(&shard).expect("a plan's shards are those of the map");
             link.shape = shape;
             link.shape_of = commit.tail.leaves.state(shard);
         }
-        let deciding = Deciding { commit, entries, held };
+        let deciding = Deciding { commit, batches: plan.batches.clone(), entries, held, trace };
         self.in_flight = Some(deciding.start(self.context.clone(), self.term, overlay));
         Ok(Progress::Made)
     }

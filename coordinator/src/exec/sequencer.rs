@@ -27,6 +27,7 @@ use super::{
     shards::Shape,
     stages::{StageCommand, Stages},
     standing::{Event, Link, ShardLink},
+    trace::Trace,
     wire,
 };
 use crate::plan::{LogTail, Refusal, Request, Sessions};
@@ -55,6 +56,10 @@ pub struct Entry {
     pub deadline: Instant,
     /// It asks for a receipt.
     pub want_receipt: bool,
+    /// When it came.
+    pub came: Instant,
+    /// The trace that it is a part of.
+    pub trace: Trace,
     /// Its place in the queue, and its bytes there.
     pub _permits: [Permit; 2],
 }

@@ -21,6 +21,7 @@ use super::{
     sequencer::{Entry, Exit, Sequencer, id_bytes},
     shards::Shape,
     standing::Link,
+    trace,
     wire::Digests,
 };
 use crate::plan::{BuiltMerge, Done, Ground, Leaves, Overlay, Plan, Refusal, Request, ShardState, Verdict, form};
@@ -282,7 +283,9 @@ impl Sequencer {
             self.stages.finalized.pop_front();
         }
         self.stages.finalized.push_back((id, done));
-        let deciding = Deciding { commit, entries: vec![entry], held: Vec::new() };
+        let trace = trace::version(std::iter::once(&entry.trace), stage.plan.stamp);
+        let batches = stage.plan.batches;
+        let deciding = Deciding { commit, batches, entries: vec![entry], held: Vec::new(), trace };
         self.in_flight = Some(deciding.start(self.context.clone(), self.term, stage.overlay));
     }
 

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use coppice_process::{
-    Failure, Flag, Format, Log, Program, Settings,
+    Failure, Flag, Format, Log, Program, Settings, Telemetry,
     config::millis,
     ledger::{self, Ledger, Nodes, parse_cluster},
     store::Store,
@@ -40,7 +40,7 @@ pub const PROGRAM: Program = Program {
 };
 
 /// The settings of a coordinator.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// Its name.
@@ -51,7 +51,7 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where to serve the root log over HTTP.
     pub http_listen: Option<SocketAddr>,
-    /// Where to tell how it does, over plain HTTP.
+    /// Where to tell how it does, and its metrics, over plain HTTP.
     pub health_listen: Option<SocketAddr>,
     /// Where other coordinators reach this one.
     pub advertise: Option<String>,
@@ -63,6 +63,9 @@ pub struct Config {
     /// The form of a log line.
     #[serde(default)]
     pub log_format: Format,
+    /// Where metrics and spans are sent.
+    #[serde(default)]
+    pub telemetry: Telemetry,
     /// All nodes by name.
     pub nodes: Nodes,
     /// How the ledger is founded; the same for all processes.
@@ -166,6 +169,14 @@ impl Retention {
 impl Settings for Config {
     fn log(&self) -> Log {
         Log { filter: self.log.clone(), format: self.log_format }
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn telemetry(&self) -> &Telemetry {
+        &self.telemetry
     }
 
     fn check(&self) -> Result<(), Failure> {

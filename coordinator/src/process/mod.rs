@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 
 pub use config::{Config, PROGRAM};
 
-use crate::{Error, Genesis, Handle, Options, Service, options::cluster_of};
+use crate::{Error, Genesis, Handle, Options, Service, metrics, options::cluster_of};
 
 /// How often a coordinator that waits says what for.
 const WAITING_INTERVAL: Duration = Duration::from_secs(10);
@@ -34,6 +34,8 @@ const WAITING_INTERVAL: Duration = Duration::from_secs(10);
 /// # Errors
 /// If the key or a certificate cannot be read, or an address cannot be had.
 pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
+    let named = config.clone();
+    metrics::show_key(move || signing_key(&named).is_ok());
     let signing_key = signing_key(&config)?;
     let (_, cluster) = cluster_of(signing_key.name())
         .ok_or_else(|| Failure::usage("the key's name is not <prefix>/<cluster id>").hint(KEY_HINT))?;

@@ -85,7 +85,9 @@ pub(super) async fn follow(
     let mut pause = PAUSE_MIN;
     while candidates.changed().await.is_ok() {
         let Some(candidate) = candidates.borrow_and_update().clone() else { continue };
-        match asked.cosign(&candidate).await {
+        let cosigned = asked.cosign(&candidate).await;
+        asked.context.metrics.asked_witness(asked.witness.key.name(), cosigned.is_ok());
+        match cosigned {
             Ok(line) => {
                 pause = PAUSE_MIN;
                 let _ = answers.send(Answer { witness: index, size: candidate.size, line }).await;

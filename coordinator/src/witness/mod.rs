@@ -85,6 +85,7 @@ pub async fn run(context: Arc<Context>, post: Post, witnesses: Vec<Witness>, quo
     let (send, mut answers) = mpsc::channel(ANSWERS_MAX);
     let mut tasks = JoinSet::new();
     for (index, witness) in witnesses.into_iter().enumerate() {
+        context.metrics.has_witness(witness.key.name());
         tasks.spawn(client::follow(
             context.clone(),
             post.clone(),

@@ -149,6 +149,8 @@ pub struct Status {
     pub base: Position,
     /// Where the log ends.
     pub last: Position,
+    /// What the log's files take on the disk.
+    pub log_bytes: u64,
     /// Who is in the group.
     pub membership: Membership,
     /// On a leader, the others, by id.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use coppice_process::{
-    Failure, Flag, Format, Log, Program, Settings,
+    Failure, Flag, Format, Log, Program, Settings, Telemetry,
     config::millis,
     ledger::{self, Ledger, Nodes, parse_cluster},
     store::Store,
@@ -49,7 +49,7 @@ pub enum Bootstrap {
 }
 
 /// The settings of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// This node's name.
@@ -60,7 +60,7 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Where to listen.
     pub listen: SocketAddr,
-    /// Where to tell how it does, over plain HTTP.
+    /// Where to tell how it does, and its metrics, over plain HTTP.
     pub health_listen: Option<SocketAddr>,
     /// Whether groups may be formed.
     #[serde(default)]
@@ -71,6 +71,9 @@ pub struct Config {
     /// The form of a log line.
     #[serde(default)]
     pub log_format: Format,
+    /// Where metrics and spans are sent.
+    #[serde(default)]
+    pub telemetry: Telemetry,
     /// How long a stop may take.
     #[serde(default = "stop_timeout_ms")]
     pub stop_timeout_ms: u64,
@@ -140,6 +143,14 @@ impl Default for Tuning {
 impl Settings for Config {
     fn log(&self) -> Log {
         Log { filter: self.log.clone(), format: self.log_format }
+    }
+
+    fn name(&self) -> &str {
+        &self.node
+    }
+
+    fn telemetry(&self) -> &Telemetry {
+        &self.telemetry
     }
 
     fn check(&self) -> Result<(), Failure> {

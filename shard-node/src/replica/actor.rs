@@ -11,6 +11,7 @@ use bytes::Bytes;
 use coppice_consensus::{Committed, Group, Message, Output, Position, RaftId, Role};
 use coppice_proto::v1::{DigestReport, MergeReport, PeerMessage, peer_message::Body};
 use coppice_types::{Digest, ErrorKind, Reason};
+use opentelemetry::KeyValue;
 use tokio::task::JoinHandle;
 
 use super::{
@@ -26,6 +27,7 @@ use crate::{
     convert,
     home::{Home, IncomingCopy},
     machine::{Backlog, StateMachine},
+    metrics::group_label,
     refusal::Refusal,
 };
 
@@ -57,6 +59,8 @@ pub(super) struct Actor<M: StateMachine> {
     blocked: Cell<bool>,
     /// There is background work left.
     busy: bool,
+    /// Of what is measured here.
+    pub(super) labels: [KeyValue; 1],
     pub(super) waiters: Waiters<M::Reply>,
     pub(super) reads: Reads,
     pub(super) leading: bool,
@@ -89,6 +93,7 @@ pub(super) struct Actor<M: StateMachine> {
 impl<M: StateMachine> Actor<M> {
     pub(super) fn new(config: Config<M>, shared: Arc<Shared<M>>, home: Home, group: Group, applied: Position) -> Self {
         let now = config.hosted.clock.now();
+        let labels = [group_label(config.identity.group)];
         let mut actor = Self {
             agreements: Agreements::new(config.identity.raft_id),
             config,
@@ -102,6 +107,7 @@ impl<M: StateMachine> Actor<M> {
             backlog: VecDeque::new(),
             blocked: Cell::new(false),
             busy: false,
+            labels,
             waiters: Waiters::new(),
             reads: Reads::default(),
             leading: false,
@@ -229,7 +235,7 @@ impl<M: StateMachine> Actor<M> {
                     self.group.report_unreachable(id);
                 }
             }
-            Input::Command(command, answer) => self.propose(command, answer)?,
+            Input::Command(command, answer, sender) => self.propose(command, answer, sender)?,
             Input::ReadIndex(answer) => self.reads.queue(answer),
             Input::Change(change, answer) => self.change(change, answer),
             Input::Fetched(position, result) => self.fetched(position, result)?,
@@ -379,6 +385,7 @@ impl<M: StateMachine> Actor<M> {
         }
         let evidence = format!("entry {index}: own {own}, majority {majority}: {note}");
         tracing::error!(group = %self.config.identity.group, evidence, "this replica is quarantined");
+        self.shared.counts.quarantines.fetch_add(1, Ordering::Relaxed);
         if self.leading {
             if self.heir().is_none_or(|heir| self.group.resign_to(heir).is_err()) {
                 self.group.step_down();
@@ -409,6 +416,7 @@ impl<M: StateMachine> Actor<M> {
         self.shared.status.write().unwrap_or_else(PoisonError::into_inner).note.clear();
         self.group.applied(position.index);
         self.shared.applied.send_replace(position.index);
+        self.shared.traffic.installed.fetch_add(1, Ordering::Relaxed);
         self.note_members();
         tracing::info!(group = %self.config.identity.group, index = position.index, "a snapshot was installed");
     }
@@ -446,6 +454,7 @@ impl<M: StateMachine> Actor<M> {
             Role::Follower => "learner",
         };
         let mut status = self.shared.status.write().unwrap_or_else(PoisonError::into_inner);
+        self.shared.counts.note_role(status.role, role);
         let note = self.fitness.note(std::mem::take(&mut status.note), self.unfit());
         *status = Status {
             role,
@@ -454,6 +463,10 @@ impl<M: StateMachine> Actor<M> {
             leader_node: self.config.hosted.node_of(leader).unwrap_or_default(),
             applied: self.applied.index,
             committed: raft.commit,
+            last: raft.last.index,
+            log_entries: raft.last.index.saturating_sub(raft.base.index),
+            log_bytes: raft.log_bytes,
+            full: self.full,
             voters: raft.membership.voters.iter().map(member).collect(),
             learners: raft.membership.learners.iter().map(member).collect(),
             note,

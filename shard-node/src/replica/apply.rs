@@ -5,6 +5,7 @@ use std::time::Duration;
 use coppice_consensus::{Committed, Payload, Position};
 use coppice_proto::v1::peer_message::Body;
 use coppice_types::ErrorKind;
+use opentelemetry::trace::TraceContextExt;
 
 use super::actor::{Actor, to_report};
 use crate::{
@@ -67,13 +68,15 @@ impl<M: StateMachine> Actor<M> {
     }
 
     fn apply_one(&mut self, position: Position, command: &[u8]) -> Result<Step<M::Reply>, Error> {
-        let applied = match self.try_machine() {
-            None => return Ok(Step::Busy),
-            Some(mut machine) => match machine.as_mut() {
-                None => return Ok(Step::Closed),
-                Some(machine) => machine.apply(position.index, command),
-            },
-        };
+        // A reader that is in the way makes it try again: the span begins when none is.
+        let Some(mut guard) = self.try_machine() else { return Ok(Step::Busy) };
+        let Some(machine) = guard.as_mut() else { return Ok(Step::Closed) };
+        let (began, span) = (self.now(), self.waiters.applying(position));
+        let applied = machine.apply(position.index, command);
+        drop(guard);
+        span.span().end();
+        let took = self.now().saturating_sub(began);
+        self.config.hosted.durations.apply.record(took.as_secs_f64(), &self.labels);
         match applied {
             Ok(applied) => Ok(Step::Applied(applied)),
             Err(error) => self.failed(error).map(|()| Step::Closed),

@@ -83,8 +83,10 @@ impl<M: StateMachine> Actor<M> {
     /// Notes how long it took to make something durable.
     pub(super) fn note_pace(&mut self, began: Duration) {
         let now = self.now();
-        if now.saturating_sub(began) > SYNC_SLOW {
-            tracing::warn!(group = %self.config.identity.group, took = ?now.saturating_sub(began), "the disk is slow");
+        let took = now.saturating_sub(began);
+        self.config.hosted.durations.persist.record(took.as_secs_f64(), &self.labels);
+        if took > SYNC_SLOW {
+            tracing::warn!(group = %self.config.identity.group, ?took, "the disk is slow");
             self.fitness.slow_until = now + SLOW_KEPT;
         }
     }

@@ -1,13 +1,17 @@
 //! A running replica as the rest of the node sees it.
 
 use std::{
-    sync::{Arc, Condvar, Mutex, PoisonError, RwLock, TryLockError, atomic::AtomicU64},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError, RwLock, TryLockError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use coppice_env::watch;
 use coppice_proto::v1;
 use coppice_types::{GroupId, Reason};
+use opentelemetry::Context;
 use tokio::sync::oneshot;
 
 use super::transfer::Failed;
@@ -56,8 +60,8 @@ pub enum Input<M: StateMachine> {
     Peer(v1::PeerMessage, String),
     /// A node that cannot be reached.
     Unreachable(String),
-    /// A command to replicate.
-    Command(Vec<u8>, Answer<M::Reply>),
+    /// A command to replicate, and the trace that it is a part of.
+    Command(Vec<u8>, Answer<M::Reply>, Context),
     /// A read index, for a linearizable read.
     ReadIndex(Answer<u64>),
     /// A change of the members.
@@ -87,6 +91,14 @@ pub struct Status {
     pub applied: u64,
     /// The last entry that is known to be committed.
     pub committed: u64,
+    /// The last entry of the log.
+    pub last: u64,
+    /// Entries that the log holds.
+    pub log_entries: u64,
+    /// What the log takes on the disk.
+    pub log_bytes: u64,
+    /// No new versions are taken for want of space.
+    pub full: bool,
     /// The voters.
     pub voters: Vec<Member>,
     /// The copies without a vote.
@@ -137,6 +149,40 @@ pub struct Traffic {
     pub held: AtomicU64,
     /// Own ones that another replica refused and that were checked here.
     pub checked: AtomicU64,
+    /// Bytes of own ones that were handed out.
+    pub given: AtomicU64,
+    /// Own ones that were made for others.
+    pub pinned: AtomicU64,
+    /// Those of others that became the state here.
+    pub installed: AtomicU64,
+}
+
+/// What a replica counts of itself, since it runs here.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Commands proposed.
+    pub proposals: AtomicU64,
+    /// Elections begun.
+    pub campaigns: AtomicU64,
+    /// Elections won.
+    pub leaderships: AtomicU64,
+    /// Times that it was quarantined.
+    pub quarantines: AtomicU64,
+}
+
+impl Counts {
+    /// The role is another one than before, maybe. An election may be begun and won between two looks.
+    pub fn note_role(&self, before: &str, now: &str) {
+        if before == now {
+            return;
+        }
+        if now == "candidate" || (now == "leader" && before != "candidate") {
+            self.campaigns.fetch_add(1, Ordering::Relaxed);
+        }
+        if now == "leader" {
+            self.leaderships.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// What a replica's thread shares with the services.
@@ -156,6 +202,8 @@ pub struct Shared<M: StateMachine> {
     pub fetched_ms: AtomicU64,
     /// What came of snapshots.
     pub traffic: Arc<Traffic>,
+    /// What it counts of itself.
+    pub counts: Counts,
     /// Where reads run.
     pub runner: Runner,
 }
@@ -229,7 +277,7 @@ impl<M: StateMachine> ReplicaHandle<M> {
     /// # Errors
     /// As [`ask`](Self::ask).
     pub async fn command(&self, command: Vec<u8>) -> Result<M::Reply, Refusal> {
-        self.ask(COMMAND_TIMEOUT, |answer| Input::Command(command, answer)).await
+        self.ask(COMMAND_TIMEOUT, |answer| Input::Command(command, answer, Context::current())).await
     }
 
     /// Waits until everything is applied that was committed when this was called, anywhere in the group.

@@ -17,6 +17,7 @@ mod fitness;
 mod handle;
 mod requests;
 mod start;
+mod trace;
 mod transfer;
 mod waiters;
 

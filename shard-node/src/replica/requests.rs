@@ -1,13 +1,17 @@
 //! What a replica is asked: messages of peers, commands, changes of members, to retire.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use coppice_consensus::{Change as RaftChange, Error as ConsensusError, Message, RaftId};
 use coppice_proto::v1::{PeerMessage, peer_message::Body};
 use coppice_types::{Digest, ErrorKind, Reason};
+use opentelemetry::Context;
 
 use super::{
     actor::{Actor, to_report},
     handle::{Answer, Change, Member},
+    trace::Way,
 };
 use crate::{Error, machine::StateMachine, refusal::Refusal};
 
@@ -84,7 +88,7 @@ impl<M: StateMachine> Actor<M> {
         Refusal::not_leader(&leader.and_then(|leader| self.config.hosted.node_of(leader.0)).unwrap_or_default())
     }
 
-    pub(super) fn propose(&mut self, command: Vec<u8>, answer: Answer<M::Reply>) -> Result<(), Error> {
+    pub(super) fn propose(&mut self, command: Vec<u8>, answer: Answer<M::Reply>, sender: Context) -> Result<(), Error> {
         if answer.is_closed() {
             // Nobody waits for it any more: it is sent again if it is still wanted.
             return Ok(());
@@ -112,7 +116,9 @@ impl<M: StateMachine> Actor<M> {
             }
             match proposed {
                 Ok(position) => {
-                    self.waiters.command(position, answer);
+                    self.shared.counts.proposals.fetch_add(1, Ordering::Relaxed);
+                    let way = Way::begin(sender, self.config.identity.group, position.index);
+                    self.waiters.command(position, answer, way);
                     return Ok(());
                 }
                 Err(error) if is_full(&error) => self.full_refusal(),

@@ -13,7 +13,7 @@ use coppice_types::{ErrorKind, GroupId, causes};
 
 use super::{
     actor::Actor,
-    handle::{Gate, Member, ReplicaHandle, Shared, Status},
+    handle::{Counts, Gate, Member, ReplicaHandle, Shared, Status},
 };
 use crate::{
     Error,
@@ -176,6 +176,7 @@ pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, Wo
         status: RwLock::new(status),
         fetched_ms: AtomicU64::new(0),
         traffic: Arc::default(),
+        counts: Counts::default(),
         runner: config.hosted.tuning.runner.clone(),
     });
     let Identity { group, raft_id, .. } = config.identity;

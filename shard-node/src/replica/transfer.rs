@@ -97,6 +97,7 @@ impl<M: StateMachine> Actor<M> {
         match pinned {
             Ok(pinned) => {
                 self.wanted = None;
+                self.shared.traffic.pinned.fetch_add(1, Ordering::Relaxed);
                 self.pinned = Some(pinned.id);
                 self.pinned_at = self.now();
                 self.snapshot_used_at = self.now();

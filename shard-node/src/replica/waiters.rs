@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use coppice_consensus::{Position, ReadId};
 use coppice_types::Reason;
+use opentelemetry::Context;
 
-use super::handle::Answer;
+use super::{handle::Answer, trace::Way};
 use crate::{
     agreement::{Agreements, Verdict, Voters},
     limits::{PARKED_MAX, WAITERS_MAX},
@@ -22,7 +23,7 @@ struct Awaiting<R> {
 /// The proposer of an entry.
 #[derive(Debug)]
 enum Proposer<R> {
-    Command(Answer<R>),
+    Command(Answer<R>, Way),
     Change(Answer<()>),
 }
 
@@ -56,15 +57,24 @@ impl<R> Waiters<R> {
     /// Forgets those who gave up.
     pub fn sweep(&mut self) {
         self.proposed.retain(|_, (_, proposer)| match proposer {
-            Proposer::Command(answer) => !answer.is_closed(),
+            Proposer::Command(answer, _) => !answer.is_closed(),
             Proposer::Change(answer) => !answer.is_closed(),
         });
         self.awaiting.retain(|_, awaiting| !awaiting.answer.is_closed());
     }
 
     /// Someone proposed the command at a position.
-    pub fn command(&mut self, position: Position, answer: Answer<R>) {
-        self.put(position, Proposer::Command(answer));
+    pub fn command(&mut self, position: Position, answer: Answer<R>, way: Way) {
+        self.put(position, Proposer::Command(answer, way));
+    }
+
+    /// The command at a position is about to be applied: gives the span of that, if the command was traced here.
+    #[must_use]
+    pub fn applying(&self, position: Position) -> Context {
+        match self.proposed.get(&position.index) {
+            Some((term, Proposer::Command(_, way))) if *term == position.term => way.apply(),
+            _ => Context::default(),
+        }
     }
 
     /// Someone proposed the change of members at a position.
@@ -90,7 +100,7 @@ impl<R> Waiters<R> {
     /// The command at a position was applied; its proposer is told once a majority agrees.
     pub fn applied(&mut self, position: Position, reply: R) {
         match self.take(position) {
-            Some(Proposer::Command(answer)) => {
+            Some(Proposer::Command(answer, _)) => {
                 self.awaiting.insert(position.index, Awaiting { reply, answer });
             }
             Some(other) => other.refuse(lost()),
@@ -144,7 +154,7 @@ impl<R> Proposer<R> {
     fn refuse(self, refusal: Refusal) {
         // A caller that has gone needs no answer.
         match self {
-            Self::Command(answer) => drop(answer.send(Err(refusal))),
+            Self::Command(answer, _) => drop(answer.send(Err(refusal))),
             Self::Change(answer) => drop(answer.send(Err(refusal))),
         }
     }

@@ -221,8 +221,15 @@ impl Cluster {
 
     /// Starts a node, which may form groups.
     pub fn node(&self, ordinal: usize) -> Process {
+        self.node_with(ordinal, &[], &[])
+    }
+
+    /// The same, with further flags and variables.
+    pub fn node_with(&self, ordinal: usize, more: &[&str], variables: &[(&str, &str)]) -> Process {
         let name = format!("node-{ordinal}");
-        Process::spawn(&name, self.node_command(ordinal, &["--bootstrap", "new"]), self.path(&format!("{name}.log")))
+        let mut command = self.node_command(ordinal, &["--bootstrap", "new"]);
+        command.args(more).envs(variables.iter().copied());
+        Process::spawn(&name, command, self.path(&format!("{name}.log")))
     }
 
     /// Starts a node at another address than the others were told by the configuration.
@@ -237,6 +244,11 @@ impl Cluster {
 
     /// Starts the coordinator.
     pub fn coordinator(&self) -> Process {
+        self.coordinator_with(&[], &[])
+    }
+
+    /// The same, with further flags and variables.
+    pub fn coordinator_with(&self, more: &[&str], variables: &[(&str, &str)]) -> Process {
         let name = "coordinator-1";
         let mut command = self.command("coppice-coordinator", name);
         command.args(["--name", name, "--listen", &format!("127.0.0.1:{}", self.ports[3])]);
@@ -245,18 +257,36 @@ impl Cluster {
         if self.etcd.is_none() {
             command.arg("--set").arg(format!("metadata.dir={}", self.path("metadata").display()));
         }
+        command.args(more).envs(variables.iter().copied());
         Process::spawn(name, command, self.path("coordinator-1.log"))
     }
 
     /// What a process answers on its health port: 1 to 3 for the nodes, 4 for the coordinator; nothing if it does not listen.
     pub fn probe(&self, process: usize, path: &str) -> Option<(u16, Value)> {
+        let (code, body) = self.ask(process, path)?;
+        Some((code, serde_json::from_str(&body).ok()?))
+    }
+
+    /// A process's metrics, as text.
+    pub fn metrics(&self, process: usize) -> String {
+        let (code, body) = self.ask(process, "/metrics").expect("it listens");
+        assert_eq!(code, 200, "{body}");
+        body
+    }
+
+    fn ask(&self, process: usize, path: &str) -> Option<(u16, String)> {
         let mut connection = TcpStream::connect(("127.0.0.1", self.health[process - 1])).ok()?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: any\r\nConnection: close\r\n\r\n");
         connection.write_all(request.as_bytes()).ok()?;
         let mut text = String::new();
         connection.read_to_string(&mut text).ok()?;
         let (head, body) = text.split_once("\r\n\r\n")?;
-        Some((head.get(9..12)?.parse().ok()?, serde_json::from_str(body).ok()?))
+        Some((head.get(9..12)?.parse().ok()?, body.to_owned()))
+    }
+
+    /// Where the coordinator takes calls.
+    pub fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports[3])
     }
 
     /// Waits until a process is not ready for a reason with these words, or is ready if there are none.

@@ -5,6 +5,7 @@
 mod common;
 mod harness;
 mod script;
+mod telemetry;
 
 use std::{fs, path::Path, time::Duration};
 

@@ -305,6 +305,7 @@ impl Group {
             applied: self.applied,
             base: self.log().base(),
             last: self.log().last(),
+            log_bytes: self.log().disk_bytes(),
             membership: self.membership.clone(),
             peers,
             quarantined: self.quarantined().is_some(),

@@ -132,6 +132,12 @@ impl Log {
         }
     }
 
+    /// What the segments take on the disk.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        let blocks: u64 = self.segments.iter().chain(&self.spare).map(|segment| segment.filled_blocks).sum();
+        blocks * block::BLOCK_BYTES as u64
+    }
+
     pub(crate) fn base(&self) -> Position {
         self.meta.base
     }

@@ -1,0 +1,189 @@
+//! What a process tells of itself in numbers and spans.
+//!
+//! Everything is counted and traced through the API of OpenTelemetry; here is where it goes. Metrics are always there, at `/metrics` of the
+//! health port ([`crate::health`]). With an endpoint, they are also sent to it by OTLP over gRPC from time to time, and so are the spans of
+//! those calls that are traced: those whose caller traces them, and a part of the others. Sending is done by threads of its own, from
+//! bounded queues: what a collector does not take in time is dropped, and no call waits for it.
+
+use std::{path::PathBuf, time::Duration};
+
+use opentelemetry::{KeyValue, global};
+use opentelemetry_otlp::{MetricExporter, SpanExporter, WithTonicConfig};
+use opentelemetry_sdk::{
+    Resource,
+    metrics::{PeriodicReader, SdkMeterProvider},
+    propagation::TraceContextPropagator,
+    trace::{Sampler, SdkTracerProvider},
+};
+use serde::{Deserialize, Serialize};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+
+use crate::{Code, Failure, Program, config::read_text};
+
+/// How long a process that stops waits for what it has not sent yet.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where metrics and spans are sent. A part of every process's settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Telemetry {
+    /// A collector that takes OTLP over gRPC: `http://HOST:PORT` or `https://HOST:PORT`. Without one nothing is sent.
+    pub otlp_endpoint: Option<String>,
+    /// The authority that the collector's certificate comes from, for `https`.
+    pub otlp_ca: Option<PathBuf>,
+    /// Which part of the calls is traced whose callers say nothing of a trace, from 0 to 1.
+    pub trace_ratio: f64,
+    /// How often metrics are sent.
+    pub metrics_interval_ms: u64,
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Self { otlp_endpoint: None, otlp_ca: None, trace_ratio: 0.01, metrics_interval_ms: 30_000 }
+    }
+}
+
+impl Telemetry {
+    /// Checks what no single value tells.
+    ///
+    /// # Errors
+    /// If settings contradict each other, or are out of range.
+    pub fn check(&self) -> Result<(), Failure> {
+        if !(0.0..=1.0).contains(&self.trace_ratio) {
+            return Err(Failure::usage("telemetry: trace_ratio is a part of all calls, from 0 to 1"));
+        }
+        if !(100..=3_600_000).contains(&self.metrics_interval_ms) {
+            return Err(Failure::usage("telemetry: metrics_interval_ms is 100 to 3600000"));
+        }
+        match (self.otlp_endpoint.as_deref(), &self.otlp_ca) {
+            (None, Some(_)) => Err(Failure::usage("telemetry: otlp_ca without otlp_endpoint")),
+            (Some(endpoint), ca) => {
+                let scheme = if ca.is_some() { "https://" } else { "http://" };
+                let address = endpoint.strip_prefix(scheme).ok_or_else(|| {
+                    let message = format!("telemetry: otlp_endpoint = {endpoint:?} does not begin with {scheme}");
+                    Failure::usage(message).hint("With otlp_ca it is https://HOST:PORT, without it http://HOST:PORT.")
+                })?;
+                crate::net::check_address(address)
+                    .map_err(|error| Failure::usage(format!("telemetry: otlp_endpoint: {error}")))
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Counts and traces from now on. Must be called within a tokio runtime that lasts until [`Running::stop`], before anything asks for an
+    /// instrument, and once in a process.
+    ///
+    /// # Errors
+    /// If the authority's certificate cannot be read.
+    pub fn start(&self, program: &Program, instance: &str) -> Result<Running, Failure> {
+        let failed = |error: String| Failure::new(Code::Unavailable, format!("telemetry: {error}"));
+        let resource = Resource::builder()
+            .with_service_name(program.name)
+            .with_attribute(KeyValue::new("service.version", program.version))
+            .with_attribute(KeyValue::new("service.instance.id", instance.to_owned()))
+            .build();
+        let shown = opentelemetry_prometheus::exporter()
+            .with_registry(prometheus::default_registry().clone())
+            .scope_info_enabled(false)
+            .build()
+            .map_err(|error| failed(error.to_string()))?;
+        let mut metrics = SdkMeterProvider::builder().with_resource(resource.clone()).with_reader(shown);
+        let mut traces = None;
+        if let Some(channel) = self.channel()? {
+            let exporter = MetricExporter::builder().with_tonic().with_channel(channel.clone()).build();
+            let exporter = exporter.map_err(|error| failed(error.to_string()))?;
+            let interval = Duration::from_millis(self.metrics_interval_ms);
+            metrics = metrics.with_reader(PeriodicReader::builder(exporter).with_interval(interval).build());
+            let exporter = SpanExporter::builder().with_tonic().with_channel(channel).build();
+            let exporter = exporter.map_err(|error| failed(error.to_string()))?;
+            let ratio = Sampler::TraceIdRatioBased(self.trace_ratio);
+            let provider = SdkTracerProvider::builder()
+                .with_resource(resource)
+                .with_sampler(Sampler::ParentBased(Box::new(ratio)))
+                .with_batch_exporter(exporter)
+                .build();
+            global::set_tracer_provider(provider.clone());
+            global::set_text_map_propagator(TraceContextPropagator::new());
+            traces = Some(provider);
+        }
+        let metrics = metrics.build();
+        global::set_meter_provider(metrics.clone());
+        Ok(Running { metrics, traces })
+    }
+
+    /// The way to the collector, which is connected to when something is sent.
+    fn channel(&self) -> Result<Option<Channel>, Failure> {
+        let Some(address) = &self.otlp_endpoint else { return Ok(None) };
+        let wrong = |error: tonic::transport::Error| {
+            Failure::usage(format!("telemetry: {address}: {}", coppice_types::chain(&error)))
+        };
+        let mut endpoint = Endpoint::from_shared(address.clone()).map_err(wrong)?.connect_timeout(CONNECT_TIMEOUT);
+        if let Some(ca) = &self.otlp_ca {
+            let ca = Certificate::from_pem(read_text(ca)?);
+            endpoint = endpoint.tls_config(ClientTlsConfig::new().ca_certificate(ca)).map_err(wrong)?;
+        }
+        Ok(Some(endpoint.connect_lazy()))
+    }
+}
+
+/// Telemetry of a process that runs.
+#[derive(Debug)]
+pub struct Running {
+    metrics: SdkMeterProvider,
+    traces: Option<SdkTracerProvider>,
+}
+
+impl Running {
+    /// Sends what is left, for a bounded time. Blocks.
+    pub fn stop(self) {
+        let spans = self.traces.map_or(Ok(()), |traces| traces.shutdown_with_timeout(STOP_TIMEOUT));
+        for result in [spans, self.metrics.shutdown_with_timeout(STOP_TIMEOUT)] {
+            if let Err(error) = result {
+                tracing::debug!(%error, "the last telemetry was not sent");
+            }
+        }
+    }
+}
+
+/// All metrics in the text format of Prometheus. Takes as long as looking at everything does.
+#[must_use]
+pub fn metrics_text() -> String {
+    let mut text = String::new();
+    if let Err(error) = prometheus::TextEncoder::new().encode_utf8(&prometheus::gather(), &mut text) {
+        tracing::warn!(%error, "metrics can't be written as text");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_contradict_each_other_are_refused() {
+        let set = |endpoint: Option<&str>, ca: Option<&str>, trace_ratio: f64| Telemetry {
+            otlp_endpoint: endpoint.map(str::to_owned),
+            otlp_ca: ca.map(PathBuf::from),
+            trace_ratio,
+            ..Telemetry::default()
+        };
+        assert_eq!(Telemetry::default().check(), Ok(()));
+        assert_eq!(set(Some("http://collector:4317"), None, 1.0).check(), Ok(()));
+        assert_eq!(set(Some("https://collector:4317"), Some("ca.pem"), 0.0).check(), Ok(()));
+        let refused = [
+            (set(None, Some("ca.pem"), 0.0), "otlp_ca"),
+            (set(Some("https://collector:4317"), None, 0.0), "http://"),
+            (set(Some("http://collector:4317"), Some("ca.pem"), 0.0), "https://"),
+            (set(Some("collector:4317"), None, 0.0), "otlp_endpoint"),
+            (set(Some("http://collector"), None, 0.0), "HOST:PORT"),
+            (set(None, None, 1.5), "trace_ratio"),
+            (set(None, None, f64::NAN), "trace_ratio"),
+            (Telemetry { metrics_interval_ms: 1, ..Telemetry::default() }, "metrics_interval_ms"),
+        ];
+        for (settings, word) in refused {
+            let failure = settings.check().expect_err(word);
+            assert!(failure.to_string().contains(word), "{failure}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What a coordinator tells of itself in numbers; `docs/METRICS.md` lists them.
+//!
+//! Without a meter of the process nothing is recorded, and nobody collects.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use coppice_proto::{
+    status,
+    telemetry::{DURATIONS_S, SCOPE, name_of},
+    v1,
+};
+use coppice_types::Reason;
+use opentelemetry::{
+    KeyValue, global,
+    metrics::{AsyncInstrument, Counter, Histogram},
+};
+use tokio::{sync::Semaphore, time::Instant};
+use tonic::Status;
+
+use crate::{
+    exec::{context::Context, wire::View},
+    plan::Request,
+};
+
+/// The parts of a commit that are measured apart.
+#[derive(Clone, Copy, Debug)]
+pub enum Stage {
+    /// A batch waits until it is taken into a version.
+    Queue,
+    /// The shards prepare a version.
+    Prepare,
+    /// The root group appends its header.
+    Append,
+    /// It is signed, and its batches are answered.
+    Answer,
+}
+
+impl Stage {
+    fn label(self) -> KeyValue {
+        let name = match self {
+            Self::Queue => "queue",
+            Self::Prepare => "prepare",
+            Self::Append => "append",
+            Self::Answer => "answer",
+        };
+        KeyValue::new("stage", name)
+    }
+}
+
+/// What is counted as it happens.
+#[derive(Debug)]
+pub struct Metrics {
+    batches: Counter<u64>,
+    refusals: Counter<u64>,
+    duration: Histogram<f64>,
+    stages: Histogram<f64>,
+    versions: Counter<u64>,
+    records: Counter<u64>,
+    bytes: Counter<u64>,
+    takeovers: Counter<u64>,
+    operations: Counter<u64>,
+    keys: Counter<u64>,
+    cosignatures: Counter<u64>,
+    witness_failures: Counter<u64>,
+}
+
+impl Metrics {
+    /// Counted by the meter of the process.
+    pub fn new() -> Self {
+        let meter = global::meter(SCOPE);
+        let counter = |name: &'static str, unit: &'static str, help: &'static str| {
+            meter.u64_counter(name).with_unit(unit).with_description(help).build()
+        };
+        let durations = |name: &'static str, help: &'static str| {
+            let named = meter.f64_histogram(name).with_unit("s").with_description(help);
+            named.with_boundaries(DURATIONS_S.to_vec()).build()
+        };
+        let metrics = Self {
+            batches: counter("coppice.commit.batches", "", "Batches by what became of them"),
+            refusals: counter("coppice.commit.refusals", "", "Batches that were refused, by reason"),
+            duration: durations(
+                "coppice.commit.duration",
+                "How long committed batches took, from their coming to their answer",
+            ),
+            stages: durations(
+                "coppice.commit.stage.duration",
+                "How long a batch waited in the queue; how long a version took to be prepared, appended, and answered",
+            ),
+            versions: counter("coppice.commit.versions", "", "Versions that were committed"),
+            records: counter("coppice.commit.records", "", "Writes of keys in versions that were committed"),
+            bytes: counter("coppice.commit.payload", "By", "Bytes of the batches in versions that were committed"),
+            takeovers: counter("coppice.coordinator.takeovers", "", "Terms that the coordinator has begun as leader"),
+            operations: counter("coppice.admin.operations", "", "Rollbacks and prunes that were done"),
+            keys: counter("coppice.read.keys", "", "Keys that were read, with a proof or without"),
+            cosignatures: counter("coppice.witness.cosignatures", "", "Cosignatures that witnesses gave"),
+            witness_failures: counter("coppice.witness.failures", "", "Times that a witness was asked in vain"),
+        };
+        metrics.begin();
+        metrics
+    }
+
+    /// So that what never happened is seen as zero, and the first time as an increase.
+    fn begin(&self) {
+        for outcome in ["committed", "replayed", "refused"] {
+            self.batches.add(0, &[KeyValue::new("outcome", outcome)]);
+        }
+        for reason in [Reason::PreconditionFailed, Reason::ResourceExhausted, Reason::Unavailable, Reason::Internal] {
+            self.refusals.add(0, &[KeyValue::new("reason", reason.name())]);
+        }
+        for operation in ["rollback", "prune"] {
+            self.operations.add(0, &[KeyValue::new("operation", operation)]);
+        }
+        for proof in [false, true] {
+            self.keys.add(0, &[KeyValue::new("proof", proof)]);
+        }
+        for counter in [&self.versions, &self.records, &self.bytes, &self.takeovers] {
+            counter.add(0, &[]);
+        }
+    }
+
+    /// A batch that came at this time is answered. One that belongs to another coordinator is answered there.
+    pub fn answered(&self, came: Instant, answer: Result<&v1::CommitResponse, &Status>) {
+        if answer.is_err_and(|error| status::reason(error) == Some(Reason::NotLeader)) {
+            return;
+        }
+        let outcome = match answer {
+            Ok(answer) if answer.replayed => "replayed",
+            Ok(_) => {
+                self.duration.record(came.elapsed().as_secs_f64(), &[]);
+                "committed"
+            }
+            Err(error) => {
+                let reason = status::reason(error).map_or(name_of(error.code()), |reason| reason.name());
+                self.refusals.add(1, &[KeyValue::new("reason", reason)]);
+                "refused"
+            }
+        };
+        self.batches.add(1, &[KeyValue::new("outcome", outcome)]);
+    }
+
+    /// A part of a commit took so long.
+    pub fn took(&self, stage: Stage, time: Duration) {
+        self.stages.record(time.as_secs_f64(), &[stage.label()]);
+    }
+
+    /// A version of these batches is committed.
+    pub fn committed<'a>(&self, batches: impl Iterator<Item = &'a Request>) {
+        let (mut records, mut bytes) = (0, 0);
+        for batch in batches {
+            records += batch.writes.values().map(|writes| writes.len() as u64).sum::<u64>();
+            bytes += batch.bytes;
+        }
+        self.versions.add(1, &[]);
+        self.records.add(records, &[]);
+        self.bytes.add(bytes, &[]);
+    }
+
+    /// The coordinator leads from now on.
+    pub fn took_over(&self) {
+        self.takeovers.add(1, &[]);
+    }
+
+    /// A rollback or prune was done.
+    pub fn administered(&self, operation: &'static str) {
+        self.operations.add(1, &[KeyValue::new("operation", operation)]);
+    }
+
+    /// Keys were read.
+    pub fn read(&self, keys: usize, with_proof: bool) {
+        self.keys.add(keys as u64, &[KeyValue::new("proof", with_proof)]);
+    }
+
+    /// A witness will be asked.
+    pub fn has_witness(&self, name: &str) {
+        let label = [KeyValue::new("witness", name.to_owned())];
+        self.cosignatures.add(0, &label);
+        self.witness_failures.add(0, &label);
+    }
+
+    /// A witness has cosigned, or not.
+    pub fn asked_witness(&self, name: &str, cosigned: bool) {
+        let counter = if cosigned { &self.cosignatures } else { &self.witness_failures };
+        counter.add(1, &[KeyValue::new("witness", name.to_owned())]);
+    }
+}
+
+/// Shows the coordinator's state to whoever collects, as long as it runs.
+pub fn show(context: &Arc<Context>) {
+    let meter = global::meter(SCOPE);
+    let gauge = |name: &'static str, unit: &'static str, help: &'static str, read: fn(&Context) -> Option<u64>| {
+        let gauge = meter.u64_observable_gauge(name).with_unit(unit).with_description(help);
+        gauge.with_callback(observe(Arc::downgrade(context), read)).build();
+    };
+    gauge("coppice.coordinator.ready", "", "1 if the coordinator serves its role", |context| {
+        Some(context.readiness.borrow().is_ok().into())
+    });
+    gauge("coppice.coordinator.leader", "", "1 if the coordinator leads", |context| {
+        Some(context.leadership.borrow().term.is_some().into())
+    });
+    gauge("coppice.coordinator.has_leader", "", "1 if the coordinator leads or knows who does", |context| {
+        Some((!context.leadership.borrow().leader.is_empty()).into())
+    });
+    gauge("coppice.coordinator.metadata.age", "s", "How long ago the metadata store said something", |context| {
+        let heard = *context.registry_heard.lock().expect("no holder of the lock panics");
+        heard.map(|heard| heard.elapsed().as_secs())
+    });
+    gauge("coppice.ledger.log.entries", "", "Entries of the root log that the coordinator knows of", |context| {
+        Some(*context.log_size.borrow())
+    });
+    gauge("coppice.ledger.version", "", "The head's version, as it was last learnt", |context| {
+        view(context, |view| view.head().version.0)
+    });
+    gauge("coppice.ledger.epoch", "", "The head's epoch: a rollback begins another one", |context| {
+        view(context, |view| view.head().epoch.0)
+    });
+    gauge("coppice.ledger.pruned.version", "", "The oldest version that can be read", |context| {
+        view(context, |view| view.boundary.0)
+    });
+    gauge("coppice.ledger.term", "", "The leading coordinator's term", |context| view(context, |view| view.term));
+    gauge(
+        "coppice.witness.log.entries",
+        "",
+        "Entries of the newest log that enough witnesses have cosigned",
+        |context| {
+            let cosigned = context.cosigned.borrow().as_ref().map(|cosigned| cosigned.size);
+            asked(context).then(|| cosigned.unwrap_or_default())
+        },
+    );
+}
+
+/// Shows how much of the queue is taken, of so many places and so much room.
+pub fn show_queue((places, places_max): (&Arc<Semaphore>, usize), (room, room_max): (&Arc<Semaphore>, usize)) {
+    let meter = global::meter(SCOPE);
+    let taken = |of: &Arc<Semaphore>, max: usize| {
+        let of = Arc::downgrade(of);
+        move |observer: &dyn AsyncInstrument<u64>| {
+            if let Some(of) = of.upgrade() {
+                observer.observe(max.saturating_sub(of.available_permits()) as u64, &[]);
+            }
+        }
+    };
+    let batches = meter.u64_observable_gauge("coppice.commit.queue.batches");
+    let batches = batches.with_description("Batches that wait or are being decided");
+    batches.with_callback(taken(places, places_max)).build();
+    let bytes = meter.u64_observable_gauge("coppice.commit.queue.size").with_unit("By");
+    let bytes = bytes.with_description("Bytes of the batches that wait or are being decided");
+    bytes.with_callback(taken(room, room_max)).build();
+}
+
+/// Shows whether the signing key can be read, by whatever tries that: a process that is started again needs it.
+pub fn show_key(is_there: impl Fn() -> bool + Send + Sync + 'static) {
+    let meter = global::meter(SCOPE);
+    let gauge = meter.u64_observable_gauge("coppice.coordinator.signing_key.readable");
+    let gauge = gauge.with_description("1 if the file of the signing key is there and holds a key");
+    gauge.with_callback(move |observer| observer.observe(is_there().into(), &[])).build();
+}
+
+fn asked(context: &Context) -> bool {
+    context.asks_witnesses.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+fn observe(
+    context: Weak<Context>,
+    read: fn(&Context) -> Option<u64>,
+) -> impl Fn(&dyn AsyncInstrument<u64>) + Send + Sync + 'static {
+    move |observer| {
+        if let Some(value) = context.upgrade().as_deref().and_then(read) {
+            observer.observe(value, &[]);
+        }
+    }
+}
+
+fn view(context: &Context, read: impl Fn(&View) -> u64) -> Option<u64> {
+    context.last_view.lock().expect("no holder of the lock panics").as_deref().map(read)
+}

@@ -1,0 +1,526 @@
+//! What a node tells of its replicas in numbers; `docs/METRICS.md` lists them.
+//!
+//! Replicas count with plain atomics and show their state as they do to everyone; whoever collects looks at them. Only durations are
+//! recorded as they happen. Without a meter of the process, nobody collects and nothing is recorded.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError, Weak, atomic::Ordering},
+    time::Duration,
+};
+
+use coppice_engine::{Counters, DiskUsage};
+use coppice_proto::telemetry::{DURATIONS_S, SCOPE};
+use coppice_types::GroupId;
+use opentelemetry::{
+    KeyValue, global,
+    metrics::{AsyncInstrument, Histogram, Meter},
+};
+
+use crate::{
+    hosted::{Hosted, Replica},
+    replica::Status,
+    root::RootMachine,
+    shard::ShardMachine,
+};
+
+/// For how long one look serves: all metrics of a collection are of one.
+const LOOK_AGE_MAX: Duration = Duration::from_millis(500);
+
+/// The label of a group.
+pub fn group_label(group: GroupId) -> KeyValue {
+    KeyValue::new("group", group.to_string())
+}
+
+/// Durations of what replicas do, by group.
+#[derive(Clone, Debug)]
+pub struct Durations {
+    /// Of a step of raft that may write and sync its log.
+    pub persist: Histogram<f64>,
+    /// Of an entry.
+    pub apply: Histogram<f64>,
+}
+
+impl Durations {
+    /// Recorded by the meter of the process.
+    pub fn new() -> Self {
+        let meter = global::meter(SCOPE);
+        let histogram = |name: &'static str, help: &'static str| {
+            let named = meter.f64_histogram(name).with_unit("s").with_description(help);
+            named.with_boundaries(DURATIONS_S.to_vec()).build()
+        };
+        Self {
+            persist: histogram(
+                "coppice.raft.persist.duration",
+                "How long a step of raft took, with the write and sync of its log",
+            ),
+            apply: histogram("coppice.raft.apply.duration", "How long the state machine took for an entry"),
+        }
+    }
+}
+
+/// A shard's engine.
+#[derive(Debug)]
+struct Shard {
+    counters: Counters,
+    usage: Option<DiskUsage>,
+    trees: u64,
+    records: u64,
+    unflushed_bytes: u64,
+    staged: u64,
+    version: u64,
+}
+
+/// The root group's state.
+#[derive(Debug)]
+struct Root {
+    entries: u64,
+    sessions: u64,
+    term: u64,
+    disk_bytes: u64,
+}
+
+/// A replica as it was found.
+#[derive(Debug)]
+struct Look {
+    group: KeyValue,
+    replica: Replica,
+    status: Status,
+    shard: Option<Shard>,
+    root: Option<Root>,
+}
+
+impl Look {
+    fn at(group: GroupId, replica: Replica) -> Self {
+        // A replica without a state has only a status.
+        let (shard, root) = match &replica {
+            Replica::Shard(replica) => (replica.read_now(|machine| Ok(shard(machine))).ok(), None),
+            Replica::Root(replica) => (None, replica.read_now(|machine| Ok(root(machine))).ok()),
+        };
+        Self { group: group_label(group), status: replica.status(), replica, shard, root }
+    }
+
+    fn counter(&self, counter: fn(&Counters) -> u64) -> Option<u64> {
+        self.shard.as_ref().map(|shard| counter(&shard.counters))
+    }
+
+    fn usage(&self, bytes: fn(&DiskUsage) -> u64) -> Option<u64> {
+        self.shard.as_ref()?.usage.as_ref().map(bytes)
+    }
+
+    fn is(&self, role: &str) -> bool {
+        self.status.role == role
+    }
+}
+
+fn shard(machine: &ShardMachine) -> Shard {
+    let engine = machine.engine();
+    let decided = engine.decided();
+    let entries = engine.shape(&decided).map(|shape| shape.entries).unwrap_or_default();
+    Shard {
+        counters: engine.counters(),
+        usage: engine.disk_usage().ok(),
+        trees: entries.len() as u64,
+        records: entries.iter().sum(),
+        unflushed_bytes: engine.unflushed_bytes(),
+        staged: engine.staged().len() as u64,
+        version: decided.version.0,
+    }
+}
+
+fn root(machine: &RootMachine) -> Root {
+    let root = machine.root();
+    Root {
+        entries: root.log_size(),
+        sessions: root.sessions().count() as u64,
+        term: root.term().0,
+        disk_bytes: root.disk_usage().unwrap_or_default(),
+    }
+}
+
+/// Looks at the replicas of a node that still runs.
+#[derive(Debug)]
+struct Looker {
+    hosted: Weak<Hosted>,
+    last: Mutex<(Duration, Arc<Vec<Look>>)>,
+}
+
+impl Looker {
+    fn look(&self) -> Arc<Vec<Look>> {
+        let Some(hosted) = self.hosted.upgrade() else { return Arc::default() };
+        let now = hosted.clock.now();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.1.is_empty() || now.saturating_sub(last.0) > LOOK_AGE_MAX {
+            let looks = hosted.all().into_iter().map(|(group, replica)| Look::at(group, replica));
+            *last = (now, Arc::new(looks.collect()));
+        }
+        Arc::clone(&last.1)
+    }
+}
+
+type Reads = fn(&Look) -> Option<u64>;
+
+/// Makes instruments that read replicas.
+struct Instruments {
+    meter: Meter,
+    looker: Arc<Looker>,
+}
+
+impl Instruments {
+    /// What a collection does: observes each of `parts` of each replica that has it, under the part's label if it has one.
+    fn observe(
+        &self,
+        label: &'static str,
+        parts: &'static [(&'static str, Reads)],
+    ) -> impl Fn(&dyn AsyncInstrument<u64>) + Send + Sync + 'static {
+        let looker = Arc::clone(&self.looker);
+        move |observer| {
+            for look in looker.look().iter() {
+                for (part, read) in parts {
+                    let Some(value) = read(look) else { continue };
+                    if part.is_empty() {
+                        observer.observe(value, std::slice::from_ref(&look.group));
+                    } else {
+                        observer.observe(value, &[look.group.clone(), KeyValue::new(label, *part)]);
+                    }
+                }
+            }
+        }
+    }
+
+    fn gauges(
+        &self,
+        (name, unit, label): (&'static str, &'static str, &'static str),
+        help: &'static str,
+        parts: &'static [(&'static str, Reads)],
+    ) {
+        let gauge = self.meter.u64_observable_gauge(name).with_unit(unit).with_description(help);
+        gauge.with_callback(self.observe(label, parts)).build();
+    }
+
+    fn counters(
+        &self,
+        (name, unit, label): (&'static str, &'static str, &'static str),
+        help: &'static str,
+        parts: &'static [(&'static str, Reads)],
+    ) {
+        let counter = self.meter.u64_observable_counter(name).with_unit(unit).with_description(help);
+        counter.with_callback(self.observe(label, parts)).build();
+    }
+}
+
+/// A reader of what a replica counts.
+macro_rules! counted {
+    ($($field:ident).+) => {
+        |look: &Look| {
+            let count = match &look.replica {
+                Replica::Shard(replica) => &replica.shared.$($field).+,
+                Replica::Root(replica) => &replica.shared.$($field).+,
+            };
+            Some(count.load(Ordering::Relaxed))
+        }
+    };
+}
+
+/// Shows a node's replicas to whoever collects, as long as it runs.
+pub fn show(hosted: &Arc<Hosted>) {
+    let looker = Looker { hosted: Arc::downgrade(hosted), last: Mutex::default() };
+    let instruments = Instruments { meter: global::meter(SCOPE), looker: Arc::new(looker) };
+    replicas(&instruments);
+    raft(&instruments);
+    snapshots(&instruments);
+    engine(&instruments);
+    root_group(&instruments);
+}
+
+fn replicas(it: &Instruments) {
+    it.gauges(
+        ("coppice.replica.role", "", "role"),
+        "1 for the role that the replica has, 0 for the others",
+        &[
+            ("leader", |look| Some(look.is("leader").into())),
+            ("follower", |look| Some(look.is("follower").into())),
+            ("candidate", |look| Some(look.is("candidate").into())),
+            ("learner", |look| Some(look.is("learner").into())),
+            ("quarantined", |look| Some(look.is("quarantined").into())),
+        ],
+    );
+    it.gauges(
+        ("coppice.replica.open", "", ""),
+        "1 if the replica has its state, 0 if it is quarantined or waits for a snapshot",
+        &[("", |look| Some(look.replica.is_open().into()))],
+    );
+    it.gauges(
+        ("coppice.replica.disk_full", "", ""),
+        "1 if the replica takes no new versions for want of space",
+        &[("", |look| Some(look.status.full.into()))],
+    );
+    it.counters(
+        ("coppice.replica.quarantines", "", ""),
+        "Times that the replica stopped to trust itself",
+        &[("", counted!(counts.quarantines))],
+    );
+    it.gauges(
+        ("coppice.replica.queue.messages", "", "lane"),
+        "Messages of other replicas, and requests, that wait for the replica",
+        &[("peers", |look| Some(look.replica.waiting().0)), ("requests", |look| Some(look.replica.waiting().1))],
+    );
+}
+
+fn raft(it: &Instruments) {
+    it.gauges(("coppice.raft.term", "", ""), "Raft's term", &[("", |look| Some(look.status.term))]);
+    it.gauges(
+        ("coppice.raft.has_leader", "", ""),
+        "1 if the replica knows a leader of its group",
+        &[("", |look| Some((look.status.leader != 0).into()))],
+    );
+    it.gauges(
+        ("coppice.raft.index", "", "of"),
+        "The last entry of the log, the last that is known to be committed, and the last that is applied",
+        &[
+            ("last", |look| Some(look.status.last)),
+            ("committed", |look| Some(look.status.committed)),
+            ("applied", |look| Some(look.status.applied)),
+        ],
+    );
+    it.counters(
+        ("coppice.raft.proposals", "", ""),
+        "Commands that the replica has proposed as leader",
+        &[("", counted!(counts.proposals))],
+    );
+    it.counters(
+        ("coppice.raft.elections", "", "outcome"),
+        "Elections that the replica has begun, and those that made it leader",
+        &[("begun", counted!(counts.campaigns)), ("won", counted!(counts.leaderships))],
+    );
+    it.gauges(
+        ("coppice.raft.log.entries", "", ""),
+        "Entries that the log holds",
+        &[("", |look| Some(look.status.log_entries))],
+    );
+    it.gauges(
+        ("coppice.raft.log.size", "By", ""),
+        "Space that the log takes on the disk",
+        &[("", |look| Some(look.status.log_bytes))],
+    );
+}
+
+fn snapshots(it: &Instruments) {
+    it.counters(
+        ("coppice.snapshot.sent", "By", ""),
+        "Bytes of snapshots that were handed out to other replicas",
+        &[("", counted!(traffic.given))],
+    );
+    it.counters(
+        ("coppice.snapshot.received", "By", "from"),
+        "Bytes of snapshots that were taken in: over the network, or found on the disk from an earlier transfer",
+        &[("network", counted!(traffic.sent)), ("disk", counted!(traffic.held))],
+    );
+    it.counters(
+        ("coppice.snapshot.pins", "", ""),
+        "Snapshots that were made for other replicas",
+        &[("", counted!(traffic.pinned))],
+    );
+    it.counters(
+        ("coppice.snapshot.installs", "", ""),
+        "Snapshots of other replicas that became the replica's state",
+        &[("", counted!(traffic.installed))],
+    );
+    it.counters(
+        ("coppice.snapshot.checks", "", ""),
+        "Own snapshots that another replica refused and that were checked here",
+        &[("", counted!(traffic.checked))],
+    );
+}
+
+fn engine(it: &Instruments) {
+    engine_state(it);
+    engine_reads(it);
+    engine_writes(it);
+}
+
+fn engine_state(it: &Instruments) {
+    it.gauges(
+        ("coppice.engine.version", "", ""),
+        "The newest version that touched the shard and is known to be decided",
+        &[("", |look| Some(look.shard.as_ref()?.version))],
+    );
+    it.gauges(
+        ("coppice.engine.trees", "", ""),
+        "Trees of the newest decided version",
+        &[("", |look| Some(look.shard.as_ref()?.trees))],
+    );
+    it.gauges(
+        ("coppice.engine.records", "", ""),
+        "Records in the trees of the newest decided version, those that newer ones hide among them",
+        &[("", |look| Some(look.shard.as_ref()?.records))],
+    );
+    it.gauges(
+        ("coppice.engine.staged.versions", "", ""),
+        "Versions that are prepared and not decided",
+        &[("", |look| Some(look.shard.as_ref()?.staged))],
+    );
+    it.gauges(
+        ("coppice.engine.versions", "", ""),
+        "Versions that are kept",
+        &[("", |look| look.usage(|usage| usage.versions))],
+    );
+    it.gauges(
+        ("coppice.engine.unflushed", "By", ""),
+        "What the next flush has to write",
+        &[("", |look| Some(look.shard.as_ref()?.unflushed_bytes))],
+    );
+    it.gauges(
+        ("coppice.engine.disk", "By", "kind"),
+        "Space on the disk by kind of file",
+        &[
+            ("index", |look| look.usage(|usage| usage.index_bytes)),
+            ("data", |look| look.usage(|usage| usage.data_bytes)),
+            ("values", |look| look.usage(|usage| usage.value_bytes)),
+            ("meta", |look| look.usage(|usage| usage.meta_bytes)),
+        ],
+    );
+    it.gauges(
+        ("coppice.engine.disk.unused", "By", "kind"),
+        "Space on the disk that holds nothing that is needed, and is used again or given back",
+        &[
+            ("index", |look| look.usage(|usage| usage.index_free_bytes)),
+            ("data", |look| look.usage(|usage| usage.data_free_bytes)),
+            ("values", |look| look.usage(|usage| usage.value_bytes.saturating_sub(usage.value_live_bytes))),
+        ],
+    );
+    it.gauges(
+        ("coppice.engine.cache", "By", "cache"),
+        "Memory of caches: nodes of active and of frozen trees, hashes, filters",
+        &[
+            ("young", |look| look.usage(|usage| usage.young_cache_bytes)),
+            ("old", |look| look.usage(|usage| usage.old_cache_bytes)),
+            ("hashes", |look| look.usage(|usage| usage.hash_cache_bytes)),
+            ("filters", |look| look.usage(|usage| usage.filter_bytes)),
+        ],
+    );
+}
+
+fn engine_reads(it: &Instruments) {
+    it.counters(
+        ("coppice.engine.lookups", "", ""),
+        "Keys looked up, by reads and by deletes that ask whether there is something to delete",
+        &[("", |look| look.counter(|counters| counters.gets))],
+    );
+    it.counters(
+        ("coppice.engine.filter.skips", "", ""),
+        "Trees that a filter excluded from a lookup",
+        &[("", |look| look.counter(|counters| counters.filter_skips))],
+    );
+    it.counters(
+        ("coppice.engine.cache.hits", "", "cache"),
+        "Nodes found in memory: not flushed yet, or in a cache",
+        &[
+            ("dirty", |look| look.counter(|counters| counters.node_dirty_hits)),
+            ("young", |look| look.counter(|counters| counters.node_young_hits)),
+            ("old", |look| look.counter(|counters| counters.node_old_hits)),
+        ],
+    );
+    it.counters(
+        ("coppice.engine.reads", "", "of"),
+        "Reads of files: nodes, and values",
+        &[
+            ("nodes", |look| look.counter(|counters| counters.span_reads)),
+            ("values", |look| look.counter(|counters| counters.value_file_reads)),
+        ],
+    );
+    it.counters(
+        ("coppice.engine.read", "By", ""),
+        "Bytes of nodes that were read from files",
+        &[("", |look| look.counter(|counters| counters.span_read_bytes))],
+    );
+    it.counters(
+        ("coppice.engine.value.reads", "", ""),
+        "Values read, from memory or from files",
+        &[("", |look| look.counter(|counters| counters.value_reads))],
+    );
+    it.counters(
+        ("coppice.engine.scrubbed", "By", ""),
+        "Bytes that were read in the background and found sound",
+        &[("", |look| look.counter(|counters| counters.scrubbed_bytes))],
+    );
+    it.counters(
+        ("coppice.engine.scrubs", "", ""),
+        "Times that all files were read in the background and found sound",
+        &[("", |look| look.counter(|counters| counters.scrubs))],
+    );
+}
+
+fn engine_writes(it: &Instruments) {
+    it.counters(
+        ("coppice.engine.stages", "", ""),
+        "Versions prepared",
+        &[("", |look| look.counter(|counters| counters.stages))],
+    );
+    it.counters(
+        ("coppice.engine.flushes", "", ""),
+        "Flushes",
+        &[("", |look| look.counter(|counters| counters.flushes))],
+    );
+    it.counters(
+        ("coppice.engine.merges", "", ""),
+        "Merges of trees that were built",
+        &[("", |look| look.counter(|counters| counters.merges_built))],
+    );
+    it.counters(
+        ("coppice.engine.merge.records", "", ""),
+        "Records that merges have read",
+        &[("", |look| look.counter(|counters| counters.merge_records))],
+    );
+    it.counters(
+        ("coppice.engine.nodes.made", "", ""),
+        "Nodes made, flushed or not",
+        &[("", |look| look.counter(|counters| counters.nodes_made))],
+    );
+    it.counters(
+        ("coppice.engine.nodes.written", "", ""),
+        "Nodes written to files",
+        &[("", |look| look.counter(|counters| counters.span_writes))],
+    );
+    it.counters(
+        ("coppice.engine.staged", "By", ""),
+        "Bytes of keys and values that were to be written: the base of write amplification",
+        &[("", |look| look.counter(|counters| counters.user_bytes))],
+    );
+    it.counters(
+        ("coppice.engine.written", "By", "of"),
+        "Bytes written to files: nodes, values, the meta log",
+        &[
+            ("nodes", |look| look.counter(|counters| counters.span_write_bytes)),
+            ("values", |look| look.counter(|counters| counters.value_write_bytes)),
+            ("meta", |look| look.counter(|counters| counters.meta_write_bytes)),
+        ],
+    );
+    it.counters(
+        ("coppice.engine.discarded", "By", ""),
+        "Bytes of free pages that were given back to the file system",
+        &[("", |look| look.counter(|counters| counters.discarded_bytes))],
+    );
+}
+
+fn root_group(it: &Instruments) {
+    it.gauges(
+        ("coppice.root.log.entries", "", ""),
+        "Entries of the root log, as the replica has applied it",
+        &[("", |look| Some(look.root.as_ref()?.entries))],
+    );
+    it.gauges(
+        ("coppice.root.sessions", "", ""),
+        "Open sessions of clients",
+        &[("", |look| Some(look.root.as_ref()?.sessions))],
+    );
+    it.gauges(
+        ("coppice.root.term", "", ""),
+        "The leading coordinator's term",
+        &[("", |look| Some(look.root.as_ref()?.term))],
+    );
+    it.gauges(
+        ("coppice.root.disk", "By", ""),
+        "Space of the root group's state on the disk",
+        &[("", |look| Some(look.root.as_ref()?.disk_bytes))],
+    );
+}
