@@ -11,12 +11,13 @@ export PATH := $(PATH):/usr/local/go/bin
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
 
-.PHONY: crds charts e2e help demo test test-loadtest test-chaos chaos bench bench-cluster check audit build release sim sim-bugs
+.PHONY: crds charts e2e help demo test test-loadtest test-k6 test-chaos chaos load bench bench-cluster check audit build release sim sim-bugs
 
 help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
 	@echo "make test     all tests"
 	@echo "make chaos    a cluster of real processes under real faults for CHAOS_SECONDS=600; the plan follows from CHAOS_SEED=1"
+	@echo "make load SCENARIO=payment  a load test by k6 that verifies proofs meanwhile; TARGET=dev, processes or an endpoint; docs/load-testing.md lists scenarios and parameters"
 	@echo "make e2e      installed by its charts on a real Kubernetes of three nodes on this machine, under load and faults; needs root"
 	@echo "make bench    the engine beside RocksDB, redb, fjall and NOMT; QUICK=1 takes less than 5 minutes, AGAINST=FILE compares with a former report"
 	@echo "make bench-cluster  Coppice beside etcd and immudb; QUICK=1 takes less than 5 minutes"
@@ -35,7 +36,7 @@ demo: build
 test: test-loadtest
 	@scripts/install-etcd.sh >/dev/null
 	$(CARGO) test --workspace --locked
-	@$(MAKE) --no-print-directory test-chaos
+	@$(MAKE) --no-print-directory test-k6 test-chaos
 
 # The judge of recorded histories must be able to refuse: known-bad ones are put before it. Then the plan, the network and
 # the clocks of the chaos test, and what the comparison concludes.
@@ -44,12 +45,21 @@ test-loadtest:
 	cd loadtest/drive && go test ./...
 	cd loadtest && python3 -m unittest -q harness.test_harness test_bench
 
+# A few seconds of each load test, and that they fail when they should. Builds k6 at the first time, which takes two minutes.
+test-k6: build
+	cd loadtest/k6 && python3 -m unittest -q test_k6
+
 # A short run, as a part of `make test`.
 test-chaos: build
 	python3 loadtest/chaos.py --seconds 90 --seed $(CHAOS_SEED)
 
 chaos: build
 	python3 loadtest/chaos.py --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
+
+# Parameters such as DURATION=1m RATE=50/s are passed on. RELEASE=1 takes release binaries.
+TARGET ?= dev
+load: $(if $(RELEASE),release,build)
+	@python3 loadtest/k6/load.py $(SCENARIO) --target $(TARGET) $(if $(RELEASE),--binaries target/release)
 
 # Builds Kubernetes from pinned Go modules at the first time, which takes a quarter of an hour.
 e2e: build

@@ -18,17 +18,21 @@ import sys
 import time
 
 from api import ApiRun
-from steps import IMAGE, LEDGER, NAMESPACE, OPERATOR, ROOT, SYSTEM, Failure, Steps, beds, expect, wait_for
+from steps import IMAGE, LEDGER, LOAD_IMAGE, NAMESPACE, OPERATOR, ROOT, SYSTEM, Failure, Steps, beds, expect, wait_for
 
 import image
+import manifest
 from harness.cluster import build_go, well
 from harness.history import Progress
 from harness.processes import Process
+from load import build_k6
 
 PROGRAMS = ("coppice", "coppice-shard-node", "coppice-coordinator", "coppice-operator")
 ROLES = ("node", "coordinator", "etcd")
 NODES = 3
 VERSIONS = 300
+# Levels for a machine that has three machines on it.
+K6_PARAMETERS = ("DURATION=15s", "ACCOUNTS=3000", "READ_P95=5s", "WRITE_P95=10s")
 ENDPOINT = f"https://{LEDGER}.{NAMESPACE}.svc:7411"
 
 
@@ -45,7 +49,7 @@ class Run(Steps):
     def carry_out_all(self):
         self.carry_out(
             self.start, self.give_images, self.install, self.become_ready, self.spread, self.refuse, self.test_release, self.load_data,
-            self.start_load, self.crash, self.delete_pods, self.lose_volume, self.upgrade, self.bad_image, self.renew, self.drain,
+            self.run_k6, self.start_load, self.crash, self.delete_pods, self.lose_volume, self.upgrade, self.bad_image, self.renew, self.drain,
             self.lose_power, self.cut_cable, self.hand_over, self.judge, self.roll_back, self.prune, self.reinstall, self.delete)
 
     # What is asked of the cluster.
@@ -110,7 +114,7 @@ class Run(Steps):
         self.bed.up(NODES, self.say)
 
     def give_images(self):
-        """two images are made without a container engine, and given to every node."""
+        """two images, and one of the load test, are made without a container engine, and given to every node."""
         programs = [self.options.binaries / name for name in PROGRAMS]
         sizes = []
         for tag in ("1", "2"):
@@ -119,6 +123,10 @@ class Run(Steps):
             sizes.append(archive.stat().st_size >> 20)
             self.bed.load(archive)
             archive.unlink()
+        archive = self.directory / "load.tar"
+        image.write(archive, LOAD_IMAGE, [build_k6(), self.options.binaries / "coppice-bench"], strip=True)
+        self.bed.load(archive)
+        archive.unlink()
         return f"{sizes[0]} MiB each"
 
     def install(self):
@@ -190,6 +198,24 @@ class Run(Steps):
         wait_for("the load's start", lambda: "started" in self.load.tail(), 30)
         self.progress = Progress(self.history / "history.jsonl", time.monotonic())
         self.await_commits()
+
+    def run_k6(self):
+        """k6 pays between accounts from a pod: its levels hold, and the proofs that the container beside it verifies."""
+        name = f"{LEDGER}-payments"
+        job = manifest.made(["payment", "--namespace", NAMESPACE, "--name", name, "--endpoint", ENDPOINT, "--trust", self.vkey, "--ca-secret",
+                             f"{LEDGER}-coordinator-tls", "--k6-image", LOAD_IMAGE, "--judge-image", LOAD_IMAGE, *K6_PARAMETERS])
+        self.kubectl("apply", "-f", "-", input=json.dumps(job))
+
+        def over():
+            status = self.get("job", name).get("status", {})
+            return status if status.get("succeeded") or status.get("failed") else None
+
+        status = wait_for("the end of k6", over, 180)
+        log = self.kubectl("logs", f"job/{name}", "-c", "k6")
+        (self.directory / "k6.log").write_text(log)
+        expect(status.get("succeeded"), f"k6: {log}")
+        self.kubectl("delete", f"job/{name}", f"configmap/{name}")
+        return next((line.strip() for line in log.splitlines() if "proofs_checked" in line), "")
 
     def leaders(self):
         """The pods that lead: of the coordinators, of the root group, of a shard."""

@@ -7,7 +7,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-for folder in ("loadtest", "scripts", "e2e/bed"):
+for folder in ("loadtest", "loadtest/k6", "scripts", "e2e/bed"):
     sys.path.insert(0, str(ROOT / folder))
 
 import bed as beds  # noqa: E402
@@ -15,7 +15,7 @@ from harness.history import longest_gap  # noqa: E402
 
 NAMESPACE, LEDGER = "bank", "ledger"
 SYSTEM, OPERATOR = "coppice-system", "coppice-operator"
-IMAGE = "coppice.local/coppice"
+IMAGE, LOAD_IMAGE = "coppice.local/coppice", "coppice.local/load:1"
 # From a fault's end until every replica votes and every pod is ready, on a busy machine.
 HEAL_SECONDS = 240
 

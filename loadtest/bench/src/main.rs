@@ -1,13 +1,14 @@
-//! `coppice-bench`: the programs that put load on a ledger, for `make chaos` and `make bench-cluster`.
+//! `coppice-bench`: the programs that put load on a ledger, for `make chaos`, `make bench-cluster` and `make load`.
 //!
 //! `history` runs clients and records what they asked for and were told, for the checker beside this crate; `collect`
 //! lists what the ledger holds in the end and walks its root log. `drive` measures a ledger under load, as its siblings in
-//! Go measure others; `ceiling` measures the machine.
+//! Go measure others; `ceiling` measures the machine. `judge` holds answers that k6 was given against their proofs.
 
 mod ceiling;
 mod collect;
 mod drive;
 mod history;
+mod judge;
 mod pair;
 mod values;
 
@@ -27,6 +28,8 @@ enum Arguments {
     Collect(collect::Options),
     /// Put load on a ledger, and measure.
     Drive(drive::Options),
+    /// Hold answers that others were given against their proofs.
+    Judge(judge::Options),
     /// Measure the machine.
     Ceiling(ceiling::Options),
 }
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
             Arguments::History(options) => history::run(options).await,
             Arguments::Collect(options) => collect::run(options).await,
             Arguments::Drive(options) => drive::run(options).await,
+            Arguments::Judge(options) => judge::run(options).await,
             Arguments::Ceiling(options) => ceiling::run(&options),
         }
     });

@@ -1,0 +1,75 @@
+// `make load SCENARIO=...`: k6 runs this. docs/load-testing.md says how to run and read it.
+import { Ledger, Refused, invariant, metrics } from './lib/ledger.js';
+import { thresholds } from './lib/plan.js';
+import { endpoints, parameters } from './lib/settings.js';
+import { summaries } from './lib/summary.js';
+import { pruneUnderLoad, rollbackDrill } from './scenarios/admin.js';
+import { blocks } from './scenarios/blocks.js';
+import { phaseTags, soak, spike } from './scenarios/long.js';
+import { payment } from './scenarios/payment.js';
+import { verifiedReads } from './scenarios/reads.js';
+import { ycsb } from './scenarios/ycsb.js';
+
+const MAKERS = {
+  payment, blocks, soak, spike, 'verified-reads': verifiedReads, 'prune-under-load': pruneUnderLoad, 'rollback-drill': rollbackDrill,
+};
+
+const name = __ENV.SCENARIO;
+const { values, texts } = parameters(name, __ENV);
+const { secure, addresses } = endpoints(__ENV);
+if (values.PROOF_SHARE > 0 && !__ENV.JUDGE) throw new Error('JUDGE: the address of the judge of proofs, as http://HOST:PORT; or PROOF_SHARE=0');
+const file = (variable) => (__ENV[variable] ? open(__ENV[variable]) : undefined);
+const target = {
+  secure,
+  addresses,
+  tls: { cacerts: file('COPPICE_CA'), cert: file('COPPICE_CLIENT_CERT'), key: file('COPPICE_CLIENT_KEY') },
+  protos: { api: import.meta.resolve('../../proto'), errors: import.meta.resolve('./proto') },
+  timeout: `${values.TIMEOUT}ms`,
+  patienceMs: values.PATIENCE,
+  proofShare: values.PROOF_SHARE,
+  judge: __ENV.JUDGE,
+};
+const phased = name === 'soak' || name === 'spike';
+const ledger = new Ledger(target, phased ? phaseTags(name, values) : undefined);
+const scenario = MAKERS[name] ? MAKERS[name](ledger, values) : ycsb(name, ledger, values);
+
+export const options = {
+  scenarios: scenario.scenarios,
+  thresholds: thresholds(name, values, scenario.ops),
+  setupTimeout: '10m',
+  teardownTimeout: '10m',
+  summaryTrendStats: ['count', 'avg', 'min', 'med', 'p(90)', 'p(95)', 'p(99)', 'max'],
+};
+
+export function setup() {
+  // What never happens is counted, too.
+  for (const counter of ['retries', 'conflicts', 'unknown', 'rolledBack', 'broken', 'checked', 'bad', 'unjudged']) metrics[counter].add(0);
+  return { prepared: scenario.setup(), began: Date.now() };
+}
+
+// One iteration. What is refused outside of a measured operation is a failure, too, and k6 alone would go on after any other error.
+async function iterate(work, prepared) {
+  try {
+    await work(prepared);
+  } catch (error) {
+    if (error instanceof Refused) metrics.failed.add(true);
+    else invariant(false, `the script: ${error.stack || error}`);
+    console.error(String(error));
+  }
+}
+
+export function main({ prepared }) {
+  return iterate(scenario.main, prepared);
+}
+
+export function side({ prepared }) {
+  return iterate(scenario.side, prepared);
+}
+
+export function teardown() {
+  if (scenario.teardown) scenario.teardown();
+}
+
+export function handleSummary(data) {
+  return summaries(data, { scenario: name, parameters: texts, endpoint: __ENV.COPPICE_ENDPOINT, ops: scenario.ops }, __ENV.OUT);
+}

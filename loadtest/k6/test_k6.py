@@ -1,0 +1,228 @@
+"""Tests of the load tests: their own decisions, a few seconds of each scenario, and that they can fail."""
+
+import argparse
+import contextlib
+import io
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import manifest  # noqa: E402
+import load  # noqa: E402
+
+BINARIES = load.ROOT / "target" / "debug"
+# What a proof file begins with, and the type of a frame of HTTP/2 that carries an answer.
+MAGIC, DATA = b"coppice-proof", 0
+# Levels that hold on a machine that is busy with other things: these runs are about what is done, and not how fast.
+SLOW = {"READ_P95": "20s", "WRITE_P95": "20s", "DURATION": "2s"}
+SMALL = {"RECORDS": "500", "VALUE_BYTES": "100", "PROOF_SHARE": "20%"}
+SCENARIOS = {
+    **{f"ycsb-{letter}": SMALL for letter in "abcdef"},
+    "payment": {"ACCOUNTS": "500", "ACTIVE": "10%", "PROOF_SHARE": "20%"},
+    "blocks": SMALL | {"BLOCK_INTERVAL": "250ms", "BLOCK_RECORDS": "50", "LATE_SHARE": "100%"},
+    "verified-reads": SMALL,
+    "soak": SMALL | {"ACCOUNTS": "500", "ACTIVE": "10%", "RATE": "60/s", "LATE_SHARE": "100%"},
+    "spike": SMALL | {"RATE": "20/s", "SPIKE_RATE": "60/s"},
+    "prune-under-load": SMALL | {"PRUNE_INTERVAL": "1s", "KEEP": "20", "ADMIN_P95": "20s", "DESTRUCTIVE": "yes"},
+    "rollback-drill": SMALL | {"DRILL_INTERVAL": "1s", "ADMIN_P95": "20s", "DESTRUCTIVE": "yes"},
+}
+
+
+def options(scenario, target, out):
+    return argparse.Namespace(scenario=scenario, target=target, out=pathlib.Path(out), binaries=BINARIES, k6=None, quiet=True)
+
+
+class Liar:
+    """Stands between a ledger and its clients, and changes one bit of the last byte of each answer that has a proof in it; of none, if it is honest."""
+
+    def __init__(self, ledger, honest=False):
+        self.ledger, self.honest, self.lies = ledger, honest, 0
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self.server.getsockname()[1]}"
+        self.open = True
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.server.accept()
+            except OSError:
+                return  # It was closed.
+            ledger = socket.create_connection(self.ledger)
+            threading.Thread(target=self.pass_on, args=(client, ledger, False), daemon=True).start()
+            threading.Thread(target=self.pass_on, args=(ledger, client, not self.honest), daemon=True).start()
+
+    def pass_on(self, source, sink, lie):
+        with source, contextlib.suppress(OSError):
+            held = b""
+            while data := source.recv(1 << 16):
+                held = held + data if lie else data
+                while lie and len(held) >= 9 and len(held) >= (end := 9 + int.from_bytes(held[:3], "big")):
+                    sink.sendall(self.twisted(held[:end]))
+                    held = held[end:]
+                if not lie:
+                    sink.sendall(held)
+            sink.shutdown(socket.SHUT_WR)
+
+    def twisted(self, frame):
+        if frame[3] != DATA or MAGIC not in frame:
+            return frame
+        self.lies += 1
+        return frame[:-1] + bytes([frame[-1] ^ 1])
+
+    def close(self):
+        self.server.close()
+
+
+class Load(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.k6 = load.build_k6()
+        cls.work = tempfile.TemporaryDirectory(prefix="load-")
+        cls.stack = contextlib.ExitStack()
+        directory = pathlib.Path(cls.work.name) / "dev"
+        directory.mkdir()
+        connection, cls.trust = cls.stack.enter_context(load.dev(options(None, "dev", directory), directory, {}))
+        cls.endpoint = connection["COPPICE_ENDPOINT"]
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.stack.close()
+        cls.work.cleanup()
+
+    def load(self, scenario, endpoint=None, **parameters):
+        """Runs a scenario: gives its exit code, its summary, and what it printed."""
+        out = pathlib.Path(self.work.name) / scenario
+        environment = {"COPPICE_TRUST": self.trust, **parameters}
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            code = load.run(options(scenario, endpoint or self.endpoint, out), environment)
+        summary = out / "summary.json"
+        told = (out / "k6.log").read_text() + said.getvalue()
+        return code, json.loads(summary.read_text()) if summary.exists() else None, told
+
+    def test_the_scripts_decide_rightly(self):
+        done = subprocess.run([self.k6, "run", "--quiet", "--no-usage-report", "--address", "", HERE / "tests.js"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_every_scenario_runs_and_holds(self):
+        for scenario, parameters in SCENARIOS.items():
+            with self.subTest(scenario):
+                code, summary, said = self.load(scenario, **SLOW, **parameters)
+                self.assertEqual((code, summary["holds"]), (0, True), said)
+                self.assertGreater(summary["counts"]["proofs_checked"], 0)
+                self.assertIn(scenario, (pathlib.Path(self.work.name) / scenario / "summary.html").read_text())
+
+    def test_a_level_that_is_missed_fails_the_run(self):
+        code, summary, _ = self.load("ycsb-b", **SLOW | SMALL | {"READ_P95": "1ms", "DURATION": "1s"})
+        self.assertEqual((code, summary["holds"]), (1, False))
+        missed = [level["metric"] for level in summary["levels"] if not level["holds"]]
+        self.assertEqual(missed, ["op_duration{op:read}"])
+
+    def test_wrong_parameters_are_told(self):
+        code, summary, said = self.load("payment", DURATION="30")
+        self.assertEqual((code, summary), (load.WRONG, None))
+        self.assertIn("DURATION=30: it is a duration such as", said)
+
+    def through(self, liar, scenario):
+        try:
+            return self.load(scenario, liar.address, **SLOW | SMALL)
+        finally:
+            liar.close()
+
+    def ledger(self):
+        host, _, port = self.endpoint.removeprefix("http://").partition(":")
+        return host, int(port)
+
+    def test_one_flipped_bit_of_a_proof_fails_the_run(self):
+        for scenario in ("verified-reads", "ycsb-a"):
+            with self.subTest(scenario):
+                liar = Liar(self.ledger())
+                code, summary, said = self.through(liar, scenario)
+                self.assertGreater(liar.lies, 0)
+                self.assertEqual((code, summary["holds"]), (1, False), said)
+                self.assertGreater(summary["counts"]["proofs_bad"], 0)
+                self.assertIn("PROOFS: ", said)
+                self.assertTrue((pathlib.Path(self.work.name) / scenario / "evidence.json").exists())
+
+    def test_the_same_way_without_a_lie_is_believed(self):
+        code, _, said = self.through(Liar(self.ledger(), honest=True), "verified-reads")
+        self.assertEqual(code, 0, said)
+
+    def test_a_judge_that_ends_fails_the_run(self):
+        for counts, code in ((None, -9), ({"bad": 0, "reads": 1, "commits": 0}, 1)):
+            directory = pathlib.Path(self.work.name)
+            (directory / "judge.log").write_text("it broke")
+            with contextlib.redirect_stdout(io.StringIO()):
+                self.assertEqual(load.verdict(0, counts, code, directory), 1)
+
+
+class Processes(unittest.TestCase):
+    def test_a_coordinator_that_dies_is_survived_and_counted(self):
+        with tempfile.TemporaryDirectory(prefix="load-") as work:
+            directory = pathlib.Path(work)
+            system = load.Coppice(directory / "cluster", BINARIES, replicas=3, shards=2, coordinators=2)
+            try:
+                system.start()
+                chosen = options("payment", ",".join(system.cluster.endpoints()), directory / "out")
+                environment = {"COPPICE_TRUST": system.cluster.vkey, **SLOW, **SCENARIOS["payment"], "DURATION": "10s"}
+                codes = []
+                clients = threading.Thread(target=lambda: codes.append(load.run(chosen, environment)))
+                clients.start()
+                version = self.committed(system, 0, "payments have begun", clients)
+                system.leading_coordinator().kill()
+                self.committed(system, version, "payments go on", clients)
+                clients.join()
+                summary = json.loads((directory / "out" / "summary.json").read_text())
+                self.assertEqual((codes, summary["holds"]), ([0], True), summary["levels"])
+                self.assertGreater(summary["counts"]["retries"], 0)
+            finally:
+                system.stop()
+
+    def committed(self, system, version, what, clients):
+        """Waits until versions were committed while the load runs; gives the newest."""
+        end = time.monotonic() + 60
+        while clients.is_alive() and time.monotonic() < end:
+            for endpoint in system.cluster.endpoints():
+                head = system.cluster.coppice("head", "--json", place="node-1", endpoint=endpoint)
+                if head and json.loads(head)["version"] > version + 20:
+                    return json.loads(head)["version"]
+        self.fail(f"{what}: not while the load ran")
+
+
+class Manifest(unittest.TestCase):
+    OPTIONS = ["payment", "--endpoint", "https://ledger.bank.svc:7411", "--trust", "KEY", "--ca-secret", "ledger-coordinator-tls", "--judge-image",
+               "bench:1", "--k6-image", "k6:1", "--namespace", "bank", "RATE=50/s"]
+
+    def test_it_has_all_files_and_names_all_choices(self):
+        objects = {item["kind"]: item for item in manifest.made(self.OPTIONS)["items"]}
+        files = objects["ConfigMap"]["data"]
+        pod = objects["Job"]["spec"]["template"]["spec"]
+        paths = {item["key"]: item["path"] for item in next(volume for volume in pod["volumes"] if "configMap" in volume)["configMap"]["items"]}
+        self.assertEqual(set(paths), set(files))
+        for script in HERE.rglob("*.js"):
+            if script.name != "tests.js":
+                self.assertIn(f"loadtest/k6/{script.relative_to(HERE)}", paths.values())
+        self.assertIn("proto/coppice/v1/ledger.proto", paths.values())
+        environment = {entry["name"]: entry["value"] for entry in pod["containers"][0]["env"]}
+        self.assertEqual((environment["SCENARIO"], environment["RATE"]), ("payment", "50/s"))
+        self.assertEqual((pod["containers"][0]["image"], pod["initContainers"][0]["image"]), ("k6:1", "bench:1"))
+        self.assertLess(sum(map(len, files.values())), 1 << 20)
+
+    def test_a_parameter_that_is_none_is_refused(self):
+        for wrong in ("RATES=50/s", "RATE"):
+            with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+                manifest.made([*self.OPTIONS[:-1], wrong])
+
+
+if __name__ == "__main__":
+    unittest.main()
