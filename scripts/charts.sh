@@ -48,5 +48,7 @@ render coppice choices -f charts/golden/choices.values.yaml
 refused coppice volumePolicy --set volumePolicy=Perhaps
 refused coppice count --set nodes.count=0
 refused coppice nodez --set nodez.count=3
+refused coppice otlpEndpoint --set telemetry.otlpEndpoint=collector:4317
+refused coppice interval --set monitoring.podMonitor.interval=often
 refused coppice-operator replicas --set replicas=0
 exit $failed

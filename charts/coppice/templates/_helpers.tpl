@@ -68,5 +68,12 @@ retention:
   hours: {{ int64 . }}
   {{- end }}
 {{- end }}
+{{- with .Values.telemetry }}
+{{- if .otlpEndpoint }}
+telemetry:
+  otlpEndpoint: {{ .otlpEndpoint | quote }}
+  traceRatio: {{ .traceRatio }}
+{{- end }}
+{{- end }}
 volumePolicy: {{ .Values.volumePolicy }}
 {{- end }}

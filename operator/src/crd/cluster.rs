@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Etcd, Image, LedgerClusterStatus, Pods, Retention, SigningKey, Storage, Tls, Toggle, VolumePolicy, Witnesses,
+    Etcd, Image, LedgerClusterStatus, Pods, Retention, SigningKey, Storage, Telemetry, Tls, Toggle, VolumePolicy,
+    Witnesses,
 };
 
 /// A ledger and its processes. All has defaults: an empty specification is a cluster of three nodes, two coordinators and three members of etcd.
@@ -82,6 +83,9 @@ pub struct LedgerClusterSpec {
     #[schemars(length(min = 1, max = 512))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
+    /// Where processes send metrics and spans. Their metrics are at `/metrics` of their health ports in any case.
+    #[serde(default)]
+    pub telemetry: Telemetry,
     /// Whether network policies close what nobody needs to reach. A cluster without a network plugin that enforces them ignores them.
     #[serde(default)]
     pub network_policies: Toggle,

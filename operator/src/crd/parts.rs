@@ -252,6 +252,22 @@ pub struct Witness {
     pub vkey: String,
 }
 
+/// Where processes send metrics and spans; nowhere, if nothing is said.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = Rule::new("has(self.otlpEndpoint) || !has(self.traceRatio)")
+    .message("traceRatio says how much is sent to otlpEndpoint, which is missing"))]
+#[serde(rename_all = "camelCase")]
+pub struct Telemetry {
+    /// A collector that takes OTLP over gRPC, in plain text: `http://HOST:PORT`, such as an agent on each machine or a service of the cluster.
+    #[schemars(length(min = 1, max = 261), regex(pattern = "^http://[^/ ]+:[0-9]+$"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub otlp_endpoint: Option<String>,
+    /// Which part of the calls is traced whose callers say nothing of a trace; by default 0.01.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_ratio: Option<f64>,
+}
+
 /// What becomes of the volumes when the cluster is deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum VolumePolicy {

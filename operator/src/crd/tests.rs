@@ -80,6 +80,7 @@ fn specifications_that_contradict_themselves_are_refused() {
         (json!({ "tls": { "plaintext": true, "certManager": { "issuer": "i" } } }), "tls has one source"),
         (json!({ "tls": { "secrets": { "nodes": "n", "coordinators": "c" } } }), "tls.secrets.etcd is missing"),
         (json!({ "witnesses": { "quorum": 1 } }), "quorum is at most the number of witnesses"),
+        (json!({ "telemetry": { "traceRatio": 1.0 } }), "otlpEndpoint, which is missing"),
     ] {
         let said = refusal(spec.clone());
         assert!(said.contains(words), "{spec}: {said}");
@@ -157,8 +158,8 @@ fn what_the_chart_renders_is_a_cluster_without_a_misspelt_field() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/golden");
     for name in ["coppice-default.yaml", "coppice-choices.yaml"] {
         let rendered = std::fs::read_to_string(dir.join(name)).expect("the render is there");
-        let first = rendered.split("\n---\n").next().expect("there is always a first part");
-        let rendered: Value = serde_saphyr::from_str(first).expect("it is YAML");
+        let cluster = rendered.split("\n---\n").find(|part| part.contains("\nkind: LedgerCluster\n"));
+        let rendered: Value = serde_saphyr::from_str(cluster.expect("one part is a cluster")).expect("it is YAML");
         let cluster: LedgerCluster = serde_json::from_value(rendered.clone()).expect("it is a cluster");
         assert_eq!(cluster.validate_cel().map_err(|error| error.to_string()), Ok(()), "{name}");
         let kept = serde_json::to_value(&cluster.spec).expect("a specification is JSON");

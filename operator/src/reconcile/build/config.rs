@@ -87,6 +87,10 @@ fn shared(facts: &Facts) -> Map<String, Value> {
     settings.insert("log".to_owned(), json!(spec.log_filter()));
     settings.insert("log_format".to_owned(), json!("json"));
     settings.insert("health_listen".to_owned(), json!(format!("0.0.0.0:{HEALTH_PORT}")));
+    if let Some(endpoint) = &spec.telemetry.otlp_endpoint {
+        let telemetry = json!({ "otlp_endpoint": endpoint, "trace_ratio": spec.telemetry.trace_ratio });
+        settings.insert("telemetry".to_owned(), without_nulls(telemetry));
+    }
     settings.insert("nodes".to_owned(), Value::Object(nodes));
     settings.insert("ledger".to_owned(), ledger);
     if !spec.tls.plaintext {

@@ -3,7 +3,7 @@
 use k8s_openapi::api::{core::v1::Service, networking::v1::NetworkPolicy};
 use serde_json::{Value, json};
 
-use super::{CLIENT_PORT, Facts, HTTP_PORT, NODE_PORT, Object, Role};
+use super::{CLIENT_PORT, Facts, HEALTH_PORT, HTTP_PORT, NODE_PORT, Object, Role};
 
 /// A headless service for the pods of each role, and one for clients.
 pub(super) fn services(facts: &Facts) -> Vec<Object> {
@@ -36,7 +36,8 @@ pub(super) fn services(facts: &Facts) -> Vec<Object> {
     services
 }
 
-/// Nodes talk to nodes and coordinators, etcd to etcd and coordinators; coordinators to everyone.
+/// Nodes talk to nodes and coordinators, etcd to etcd and coordinators; coordinators to everyone. Whoever collects metrics may be anywhere, and
+/// finds nothing of the ledger in them.
 pub(super) fn policies(facts: &Facts) -> Vec<Object> {
     if !facts.spec().network_policies.enabled {
         return Vec::new();
@@ -57,8 +58,11 @@ pub(super) fn policies(facts: &Facts) -> Vec<Object> {
     };
     let ports =
         |numbers: &[u16]| numbers.iter().map(|number| json!({ "port": number, "protocol": "TCP" })).collect::<Vec<_>>();
-    let nodes = json!([{ "from": from(&[Role::Node, Role::Coordinator]), "ports": ports(&[NODE_PORT]) }]);
-    let clients = json!([{ "ports": ports(&[CLIENT_PORT, HTTP_PORT]) }]);
+    let nodes = json!([
+        { "from": from(&[Role::Node, Role::Coordinator]), "ports": ports(&[NODE_PORT]) },
+        { "ports": ports(&[HEALTH_PORT]) },
+    ]);
+    let clients = json!([{ "ports": ports(&[CLIENT_PORT, HTTP_PORT, HEALTH_PORT]) }]);
     let mut policies = vec![policy(Role::Node, nodes), policy(Role::Coordinator, clients)];
     if facts.count(Role::Etcd) > 0 {
         let members = json!([

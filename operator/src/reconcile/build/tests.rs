@@ -55,7 +55,8 @@ fn settings<C: Settings>(objects: &[Object], prefix: &str, file: &str, own: &[(&
         table.insert((*key).to_owned(), toml::Value::String((*value).to_owned()));
     }
     let config: C = table.try_into().expect("the process knows all settings");
-    config.check().map_err(|failure| format!("{failure:?}")).expect("the process takes the settings");
+    let checked = config.telemetry().check().and_then(|()| config.check());
+    checked.map_err(|failure| format!("{failure:?}")).expect("the process takes the settings");
     config
 }
 
@@ -65,6 +66,7 @@ fn specifications() -> Vec<Value> {
         json!({ "nodes": { "count": 1 }, "shards": { "count": 4 }, "tls": { "plaintext": true }, "retention": { "hours": 48 } }),
         json!({ "nodes": { "count": 5 }, "shards": { "count": 3, "splits": ["0x40", "m"], "replicas": 3, "capacity": 1024 }, "journals": true,
             "coordinators": { "count": 3 }, "retention": { "versions": 1000 },
+            "telemetry": { "otlpEndpoint": "http://collector.monitoring:4317", "traceRatio": 0.5 },
             "etcd": { "external": { "endpoints": ["https://etcd.example:2379"], "tlsSecret": "etcd-client" } } }),
     ]
 }
@@ -209,8 +211,27 @@ fn network_policies_close_nodes_and_etcd_and_can_be_left_out() {
         .map(|peer| &peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"])
         .collect();
     assert_eq!(roles, ["node", "coordinator"]);
+    assert_eq!(node[1], json!({ "ports": [{ "port": HEALTH_PORT, "protocol": "TCP" }] }), "metrics are for everyone");
     let open = build(&facts(json!({ "networkPolicies": { "enabled": false } })));
     assert!(open.iter().all(|object| object.resource.kind != "NetworkPolicy"));
+}
+
+#[test]
+fn metrics_and_spans_go_where_the_resource_says() {
+    let telemetry = |spec: Value| {
+        let objects = build(&facts(spec));
+        let own = [("name", "c"), ("advertise", "c:1")];
+        let coordinator: coppice_coordinator::process::Config =
+            settings(&objects, "ledger-coordinator-", "coordinator.toml", &own);
+        let own = [("node", "ledger-node-0"), ("bootstrap", "new")];
+        let node: coppice_shard_node::process::Config = settings(&objects, "ledger-node-", "node.toml", &own);
+        assert_eq!(node.telemetry, coordinator.telemetry);
+        (node.telemetry.otlp_endpoint, node.telemetry.trace_ratio)
+    };
+    assert_eq!(telemetry(json!({})), (None, 0.01));
+    let endpoint = "http://collector.monitoring:4317";
+    let spec = json!({ "telemetry": { "otlpEndpoint": endpoint, "traceRatio": 1 } });
+    assert_eq!(telemetry(spec), (Some(endpoint.to_owned()), 1.0));
 }
 
 #[test]
