@@ -6,7 +6,7 @@
 //! are those that are reachable.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, btree_map::Entry},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     fmt,
     sync::Arc,
 };
@@ -194,7 +194,7 @@ pub(crate) fn check_superblock(storage: &Arc<dyn Storage>, superblock: &Superblo
 }
 
 /// What is known of a node that was checked.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Known {
     checksum: u64,
     hash: Digest,
@@ -209,13 +209,21 @@ struct Checker<'c> {
     store: &'c Store,
     report: &'c mut Report,
     nodes: HashMap<Pid, Option<Known>>,
-    blobs: BTreeMap<ValueRef, u32>,
-    filters: HashSet<ValueRef>,
+    /// What of the value log was read so far.
+    blobs: HashMap<ValueRef, Blob>,
+}
+
+/// A record of the value log: how long it is, and half of a value's hash. Every version of a leaf names the values that it kept, so
+/// values are named by far more often than there are any, and each is read once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Blob {
+    len: u32,
+    hash: [u8; 16],
 }
 
 impl<'c> Checker<'c> {
     fn new(meta: &'c Meta, store: &'c Store, report: &'c mut Report) -> Self {
-        Self { meta, store, report, nodes: HashMap::new(), blobs: BTreeMap::new(), filters: HashSet::new() }
+        Self { meta, store, report, nodes: HashMap::new(), blobs: HashMap::new() }
     }
 
     fn check(mut self) {
@@ -239,7 +247,7 @@ impl<'c> Checker<'c> {
 
     fn check_journals(&mut self) {
         for ((version, id), blob) in &self.meta.journals {
-            self.blobs.insert(blob.at, blob.len);
+            self.note_blob(*blob);
             if let Err(error) = self.store.values.read(RecordKind::Journal, *blob) {
                 self.report.error(error);
             }
@@ -263,8 +271,7 @@ impl<'c> Checker<'c> {
             return;
         }
         if let Some(blob) = tree.filter {
-            self.blobs.insert(blob.at, blob.len);
-            if self.filters.insert(blob.at)
+            if self.note_blob(blob)
                 && let Err(error) = self.check_filter(tree, blob)
             {
                 self.report.error(error);
@@ -273,12 +280,12 @@ impl<'c> Checker<'c> {
     }
 
     /// Checks a node and all below it once; a parent that knows something else of it is wrong.
-    fn check_node(&mut self, child: &Child, level: u8) -> Option<Known> {
+    fn check_node(&mut self, child: &Child, level: u8) -> Option<&Known> {
         if !self.nodes.contains_key(&child.pid) {
             let known = self.read_node(child, level);
             self.nodes.insert(child.pid, known);
         }
-        let known = self.nodes.get(&child.pid)?.clone()?;
+        let known = self.nodes.get(&child.pid)?.as_ref()?;
         if (known.checksum, known.hash, known.level) != (child.checksum, child.hash, level) {
             let file = child.pid.file().name();
             self.report.finding(file, Some(child.pid.first()), "its parents disagree about it");
@@ -311,15 +318,25 @@ impl<'c> Checker<'c> {
             entries = 0;
             for index in 0..node.len() {
                 let below = self.check_node(&node.child(index), level - 1)?;
-                let next = (index + 1 < node.len()).then(|| node.key(index + 1));
-                if below.first != node.key(index) || next.is_some_and(|next| *below.last >= *next) {
+                entries += below.entries;
+                let bounded = match index + 1 < node.len() {
+                    true => *below.last < *node.key(index + 1),
+                    false => {
+                        last.clone_from(&below.last);
+                        true
+                    }
+                };
+                if below.first != node.key(index) || !bounded {
                     self.report.finding(file, page, "separators do not bound the children");
                 }
-                entries += below.entries;
-                last = below.last;
             }
         }
         Some(Known { checksum: child.checksum, hash, level, entries, first, last })
+    }
+
+    /// Notes a record of the value log that is no value; tells whether it is new.
+    fn note_blob(&mut self, blob: BlobRef) -> bool {
+        self.blobs.insert(blob.at, Blob { len: blob.len, ..Blob::default() }).is_none()
     }
 
     fn check_records(&mut self, leaf: &Node, pid: Pid) {
@@ -328,9 +345,14 @@ impl<'c> Checker<'c> {
                 Body::Tombstone => continue,
                 Body::Inline { hash, value } => (hash, Ok(value.to_vec())),
                 Body::Stored { hash, len, at } => {
-                    if let Entry::Vacant(entry) = self.blobs.entry(at) {
-                        entry.insert(len);
-                        self.report.values += 1;
+                    let named = Blob { len, hash: *hash.0.first_chunk().expect("a digest has 32 bytes") };
+                    match self.blobs.entry(at) {
+                        Entry::Occupied(entry) if *entry.get() == named => continue,
+                        Entry::Occupied(_) => {}
+                        Entry::Vacant(entry) => {
+                            entry.insert(named);
+                            self.report.values += 1;
+                        }
                     }
                     (hash, self.store.values.read(RecordKind::Value, BlobRef { at, len }))
                 }
@@ -397,8 +419,8 @@ impl<'c> Checker<'c> {
 
     fn check_segments(&mut self) {
         let mut live: BTreeMap<u32, u64> = BTreeMap::new();
-        for (at, len) in &self.blobs {
-            *live.entry(at.segment).or_default() += values::record_bytes(*len);
+        for (at, blob) in &self.blobs {
+            *live.entry(at.segment).or_default() += values::record_bytes(blob.len);
         }
         for (id, segment) in &self.meta.segments {
             let found = live.remove(id).unwrap_or(0);
