@@ -67,11 +67,17 @@ class Run(Steps):
 
     def coppice(self, *words, code=0):
         """Runs the `coppice` command outside of the pods; it must end with a code."""
-        variables = [f"COPPICE_ENDPOINT={ENDPOINT}", f"COPPICE_CA={self.directory}/ca.crt", f"COPPICE_TRUST=@{self.directory}/ledger.vkey"]
+        variables = [f"COPPICE_ENDPOINT={ENDPOINT}", f"COPPICE_CA={self.directory}/ca.crt", f"COPPICE_TRUST=@{self.directory}/ledger.vkey",
+                     f"COPPICE_CLIENT_CERT={self.directory}/tls.crt", f"COPPICE_CLIENT_KEY={self.directory}/tls.key"]
         command = self.outside("env", *variables, self.options.binaries / "coppice", *words)
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         expect(done.returncode == code, f"coppice {' '.join(map(str, words))} ended with {done.returncode}: {done.stderr.strip()}")
         return done.stdout
+
+    def certificate(self):
+        """The options of coppice-bench that say whom to believe, and what to show."""
+        files = [("--ca", "ca.crt"), ("--client-cert", "tls.crt"), ("--client-key", "tls.key")]
+        return [word for option, file in files for word in (option, self.directory / file)]
 
     def status(self):
         try:
@@ -143,8 +149,9 @@ class Run(Steps):
 
         wait_for("the ledger's key is in its status", trust, 60)
         (self.directory / "ledger.vkey").write_text(self.vkey)
-        data = wait_for("the certificates", lambda: self.secret(f"{LEDGER}-coordinator-tls"), 60)
-        (self.directory / "ca.crt").write_text(data["ca.crt"])
+        data = wait_for("the certificates", lambda: self.secret(f"{LEDGER}-writer-tls"), 60)
+        for file in ("ca.crt", "tls.crt", "tls.key"):
+            (self.directory / file).write_text(data[file])
         self.await_ready()
         groups = {group["name"]: group for group in self.cluster()["status"]["groups"]}
         expect(set(groups) == {"root", "shard-0", "shard-1"}, f"the groups are {sorted(groups)}")
@@ -191,7 +198,7 @@ class Run(Steps):
 
     def start_load(self):
         """clients begin to read and write, and what they are told is recorded."""
-        command = self.outside(self.options.binaries / "coppice-bench", "history", "--endpoints", ENDPOINT, "--ca", self.directory / "ca.crt",
+        command = self.outside(self.options.binaries / "coppice-bench", "history", "--endpoints", ENDPOINT, *self.certificate(),
                                "--key", self.vkey, "--out", self.history, "--clients", 4, "--pause-ms", 150)
         self.load = Process("load", command, self.directory / "load.log")
         self.load.start()
@@ -203,7 +210,7 @@ class Run(Steps):
         """k6 pays between accounts from a pod: its levels hold, and the proofs that the container beside it verifies."""
         name = f"{LEDGER}-payments"
         job = manifest.made(["payment", "--namespace", NAMESPACE, "--name", name, "--endpoint", ENDPOINT, "--trust", self.vkey, "--ca-secret",
-                             f"{LEDGER}-coordinator-tls", "--k6-image", LOAD_IMAGE, "--judge-image", LOAD_IMAGE, *K6_PARAMETERS])
+                             f"{LEDGER}-writer-tls", "--client-secret", f"{LEDGER}-writer-tls", "--k6-image", LOAD_IMAGE, "--judge-image", LOAD_IMAGE, *K6_PARAMETERS])
         self.kubectl("apply", "-f", "-", input=json.dumps(job))
 
         def over():
@@ -380,7 +387,7 @@ class Run(Steps):
         expect(code == 0, f"the clients ended with {code}: {self.load.tail()}")
         findings = (self.history / "findings.jsonl").read_text()
         expect(not findings, f"clients were told what can't be: {findings}")
-        command = self.outside(self.options.binaries / "coppice-bench", "collect", "--endpoint", ENDPOINT, "--ca", self.directory / "ca.crt",
+        command = self.outside(self.options.binaries / "coppice-bench", "collect", "--endpoint", ENDPOINT, *self.certificate(),
                                "--key", self.vkey, "--out", self.history)
         beds.run(*command)
         checker = build_go("checker", "loadtest/checker")

@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # Makes certificates for the processes of a cluster: an authority, if DIR has none, and one certificate of it.
 #
-# Usage: scripts/certificates.sh DIR NAME HOST...
+# Usage: scripts/certificates.sh DIR NAME ROLE[,ROLE] [HOST...]
 #   DIR/ca.pem, DIR/ca.key        the cluster's authority; the key signs, so keep it away from the machines that run the cluster
-#   DIR/NAME.pem, DIR/NAME.key    a certificate for a process that is reached as HOST (names or IP addresses)
+#   DIR/NAME.pem, DIR/NAME.key    a certificate with these roles: `node` and `coordinator` for processes, which are reached as HOST (names
+#                                 or IP addresses); `reader`, `writer`, `operator`, `auditor` for clients; `none` for others, such as etcd
 #
 # Any other way to make certificates will do: what counts is that all are of one authority that makes none for anybody else,
-# that each names the hosts by which its process is reached, and that it may be used by servers and clients.
+# that each names the hosts by which its process is reached, that it may be used by servers and clients, and that it has a URI
+# urn:coppice:role:ROLE among its alternative names for each role.
 set -euo pipefail
 if [ $# -lt 3 ]; then sed -n '2,/^set/p' "$0" | sed 's/^# \{0,1\}//;/^set/d' >&2; exit 2; fi
-dir=$1 name=$2
-shift 2
+dir=$1 name=$2 roles=$3
+shift 3
 umask 077
 mkdir -p "$dir"
 curve=(-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes)
@@ -18,14 +20,22 @@ if [ ! -f "$dir/ca.pem" ]; then
   openssl req -x509 "${curve[@]}" -keyout "$dir/ca.key" -out "$dir/ca.pem" -days 3650 -subj "/CN=coppice authority" \
     -addext "basicConstraints=critical,CA:TRUE" -addext "keyUsage=critical,keyCertSign,cRLSign" 2>/dev/null
 fi
-hosts=
-for host in "$@"; do
-  case $host in
-    *:*|[0-9]*.[0-9]*.[0-9]*.[0-9]*) hosts+=,IP:$host ;;
-    *) hosts+=,DNS:$host ;;
+names=
+for role in ${roles//,/ }; do
+  case $role in
+    node|coordinator|reader|writer|operator|auditor) names+=,URI:urn:coppice:role:$role ;;
+    none) ;;
+    *) echo "certificates.sh: there is no role $role" >&2; exit 2 ;;
   esac
 done
+for host in "$@"; do
+  case $host in
+    *:*|[0-9]*.[0-9]*.[0-9]*.[0-9]*) names+=,IP:$host ;;
+    *) names+=,DNS:$host ;;
+  esac
+done
+[ -n "$names" ] || { echo "certificates.sh: $name has neither a role nor a host" >&2; exit 2; }
 openssl req "${curve[@]}" -keyout "$dir/$name.key" -out "$dir/$name.csr" -subj "/CN=$name" 2>/dev/null
 openssl x509 -req -in "$dir/$name.csr" -CA "$dir/ca.pem" -CAkey "$dir/ca.key" -CAcreateserial -days 825 -out "$dir/$name.pem" 2>/dev/null \
-  -extfile <(printf 'basicConstraints=CA:FALSE\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\nsubjectAltName=%s\n' "${hosts#,}")
+  -extfile <(printf 'basicConstraints=CA:FALSE\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\nsubjectAltName=%s\n' "${names#,}")
 rm -f "$dir/$name.csr"

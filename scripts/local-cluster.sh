@@ -25,9 +25,11 @@ init() {
   mkdir -p "$dir"
   "$bin/coppice" keygen --out "$dir/ledger.key" >/dev/null
   cluster=$(sed 's/+.*//; s/.*\///' "$dir/ledger.vkey")
-  for name in etcd "${nodes[@]}" "${coordinators[@]}" client; do
-    "$repository/scripts/certificates.sh" "$dir/tls" "$name" 127.0.0.1 localhost
-  done
+  local certify="$repository/scripts/certificates.sh"
+  "$certify" "$dir/tls" etcd none 127.0.0.1 localhost
+  for name in "${nodes[@]}"; do "$certify" "$dir/tls" "$name" node 127.0.0.1 localhost; done
+  for name in "${coordinators[@]}"; do "$certify" "$dir/tls" "$name" coordinator 127.0.0.1 localhost; done
+  "$certify" "$dir/tls" client writer,operator,auditor
   # What all processes share.
   cat >"$dir/cluster.toml" <<END
 cluster_id = "$cluster"
@@ -103,7 +105,7 @@ variables() {
   port=$(cat "$dir/port")
   cat <<END
 export COPPICE_ENDPOINT=${1:-https://127.0.0.1:$((port + 11))}
-export COPPICE_CA=$dir/tls/ca.pem
+export COPPICE_CA=$dir/tls/ca.pem COPPICE_CLIENT_CERT=$dir/tls/client.pem COPPICE_CLIENT_KEY=$dir/tls/client.key
 export COPPICE_TRUST=@$dir/ledger.vkey
 END
 }

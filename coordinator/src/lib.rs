@@ -33,6 +33,7 @@ use std::{
 
 use coppice_env::watch;
 use coppice_metadata::{Kind, Member, Metadata, Presence, Snapshot};
+use coppice_process::access::Guard;
 use coppice_proto::{telemetry::Served, v1::ledger_server::LedgerServer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -68,6 +69,7 @@ pub struct Service {
     message_bytes: usize,
     tasks: JoinSet<()>,
     others: Option<forward::Others>,
+    guard: Option<Guard>,
     stop: Arc<watch::Sender<bool>>,
 }
 
@@ -99,7 +101,10 @@ impl Service {
         metrics::show(&context);
         let stop = Arc::new(watch::Sender::new(false));
         let handle = Handle { context: context.clone(), stop: stop.clone() };
-        Ok((Self { context, metadata, genesis, commands, message_bytes, tasks, others: None, stop }, handle))
+        Ok((
+            Self { context, metadata, genesis, commands, message_bytes, tasks, others: None, guard: None, stop },
+            handle,
+        ))
     }
 
     /// Also serves the root log to strangers (C2SP `tlog-tiles` over HTTP/1.1) on a listener of its own, from now on and as
@@ -149,6 +154,11 @@ impl Service {
         self.others = Some(forward::Others { address, dial });
     }
 
+    /// Also asks callers for their roles, on connections that tell who they are.
+    pub fn guard(&mut self, guard: Guard) {
+        self.guard = Some(guard);
+    }
+
     /// Serves until `shutdown` ends or the handle stops it; `incoming` may be any listener's connections.
     ///
     /// Dropped, it stops as if it had been killed.
@@ -161,8 +171,12 @@ impl Service {
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let stop = self.stop.clone();
+        let (stop, guard) = (self.stop.clone(), self.guard.clone());
         let (routes, _tasks, resigned) = self.start().await?;
+        let routes = match guard {
+            Some(guard) => guard.over(routes),
+            None => routes,
+        };
         let (begin, begun) = oneshot::channel();
         let server = coppice_process::net::server().layer(Served::new()).add_routes(routes);
         let server = server.serve_with_incoming_shutdown(incoming, async {

@@ -2,7 +2,7 @@
 """Prints a Job that puts load on a ledger from inside its Kubernetes cluster, with a ConfigMap of the scripts: for `kubectl apply -f -`.
 
     loadtest/k6/manifest.py payment --namespace bank --endpoint https://ledger.bank.svc:7411 --trust "$VKEY" \\
-        --ca-secret ledger-coordinator-tls --judge-image REGISTRY/coppice-bench:TAG DURATION=1m RATE=50/s | kubectl apply -f -
+        --ca-secret ledger-writer-tls --client-secret ledger-writer-tls --judge-image REGISTRY/coppice-bench:TAG DURATION=1m RATE=50/s | kubectl apply -f -
 
 The pod has k6 and, beside it, the judge of proofs. The Job fails if a service level does not hold, or one proof; the summary is in k6's log.
 `scripts/image.py` makes an image of `coppice-bench` for the judge, and of k6 where the public one can't be had.

@@ -200,8 +200,8 @@ class Processes(unittest.TestCase):
 
 
 class Manifest(unittest.TestCase):
-    OPTIONS = ["payment", "--endpoint", "https://ledger.bank.svc:7411", "--trust", "KEY", "--ca-secret", "ledger-coordinator-tls", "--judge-image",
-               "bench:1", "--k6-image", "k6:1", "--namespace", "bank", "RATE=50/s"]
+    OPTIONS = ["payment", "--endpoint", "https://ledger.bank.svc:7411", "--trust", "KEY", "--ca-secret", "ledger-writer-tls",
+               "--client-secret", "ledger-writer-tls", "--judge-image", "bench:1", "--k6-image", "k6:1", "--namespace", "bank", "RATE=50/s"]
 
     def test_it_has_all_files_and_names_all_choices(self):
         objects = {item["kind"]: item for item in manifest.made(self.OPTIONS)["items"]}

@@ -5,9 +5,12 @@
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, SanType,
 };
 use time::{Duration, OffsetDateTime};
+
+/// With a role's name behind it, the URI by which a certificate says a role.
+pub const ROLE_URI: &str = "urn:coppice:role:";
 
 /// How long an authority is good for.
 const AUTHORITY_DAYS: i64 = 3650;
@@ -61,15 +64,37 @@ pub fn authority(cluster: &str, now: i64) -> Result<Pair, Error> {
     Ok(Pair { certificate: params.self_signed(&key)?.pem(), key: key.serialize_pem(), ends })
 }
 
-/// A certificate for a process that is reached as one of these hosts, and connects to others.
+/// Who a certificate is for.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    /// Its name.
+    pub name: String,
+    /// As which it is reached, if it is.
+    pub hosts: Vec<String>,
+    /// What it may do, if it calls coordinators or nodes.
+    pub role: Option<&'static str>,
+}
+
+impl Holder {
+    /// The URI that says its role.
+    #[must_use]
+    pub fn uri(&self) -> Option<String> {
+        self.role.map(|role| format!("{ROLE_URI}{role}"))
+    }
+}
+
+/// A certificate for a process that connects to others, and is reached by them if it has hosts.
 ///
 /// # Errors
 /// If the authority's key or a host is not one.
-pub fn certificate(cluster: &str, authority: &Pair, name: &str, hosts: &[String], now: i64) -> Result<Pair, Error> {
+pub fn certificate(cluster: &str, authority: &Pair, holder: &Holder, now: i64) -> Result<Pair, Error> {
     let issuer = Issuer::new(authority_params(cluster), KeyPair::from_pem(&authority.key)?);
     let key = KeyPair::generate()?;
-    let mut params = CertificateParams::new(hosts)?;
-    params.distinguished_name = distinguished(name);
+    let mut params = CertificateParams::new(holder.hosts.as_slice())?;
+    if let Some(uri) = holder.uri() {
+        params.subject_alt_names.push(SanType::URI(uri.try_into()?));
+    }
+    params.distinguished_name = distinguished(&holder.name);
     params.is_ca = IsCa::ExplicitNoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
@@ -105,13 +130,20 @@ mod tests {
     use std::{path::Path, sync::Arc};
 
     use coppice_env::Clock;
-    use coppice_process::tls::Tls;
+    use coppice_process::{
+        access::{self, Denials, Identity, Role, Roles},
+        tls::Tls,
+    };
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
 
     use super::*;
 
     fn now() -> i64 {
         i64::try_from(coppice_env::SystemClock::new().wall_ms() / 1000).expect("it is not long since 1970")
+    }
+
+    fn holder(name: &str, host: &str, role: Option<&'static str>) -> Holder {
+        Holder { name: name.to_owned(), hosts: vec![host.to_owned()], role }
     }
 
     fn files(dir: &Path, authority: &Pair, pair: &Pair) -> Tls {
@@ -140,7 +172,7 @@ mod tests {
 
     /// Connects a client to a process that has these files.
     async fn connects(server: &Tls, client: rustls::ClientConfig, host: &str) -> bool {
-        let acceptor = server.acceptor().expect("the process can read its files");
+        let acceptor = server.acceptor(Denials::to_log()).expect("the process can read its files");
         let (near, far) = tokio::io::duplex(1 << 16);
         let name = ServerName::try_from(host.to_owned()).expect("it is a name");
         let connector = tokio_rustls::TlsConnector::from(Arc::new(client));
@@ -153,7 +185,8 @@ mod tests {
         let authority = authority("ledger", now()).expect("an authority can be made");
         let other = super::authority("ledger", now()).expect("an authority can be made");
         let make = |authority: &Pair, name: &str| {
-            certificate("ledger", authority, name, &[format!("{name}.bank.svc")], now()).expect("it can be made")
+            certificate("ledger", authority, &holder(name, &format!("{name}.bank.svc"), None), now())
+                .expect("it can be made")
         };
         let dir = tempfile::tempdir().expect("a directory can be made");
         let server = files(dir.path(), &authority, &make(&authority, "node"));
@@ -170,7 +203,7 @@ mod tests {
         let authority = authority("ledger", now()).expect("an authority can be made");
         let past = now() - (CERTIFICATE_DAYS + 1) * DAY_SECONDS;
         let old =
-            certificate("ledger", &authority, "node", &["node.bank.svc".to_owned()], past).expect("it can be made");
+            certificate("ledger", &authority, &holder("node", "node.bank.svc", None), past).expect("it can be made");
         assert!(old.ends < now());
         let dir = tempfile::tempdir().expect("a directory can be made");
         let server = files(dir.path(), &authority, &old);
@@ -178,10 +211,24 @@ mod tests {
     }
 
     #[test]
+    fn a_certificate_says_its_role_as_processes_read_it() {
+        assert_eq!(ROLE_URI, access::ROLE_URI);
+        let authority = authority("ledger", now()).expect("an authority can be made");
+        let roles = |role: Option<&'static str>| {
+            let pair = certificate("ledger", &authority, &holder("a", "a", role), now()).expect("it can be made");
+            Identity::of(&CertificateDer::from_pem_slice(pair.certificate.as_bytes()).expect("it is PEM")).roles
+        };
+        for role in Role::ALL {
+            assert_eq!(roles(Some(role.name())), Roles::of(&[role]));
+        }
+        assert_eq!(roles(None), Roles::NONE);
+    }
+
+    #[test]
     fn a_certificate_does_not_outlive_its_authority() {
         let mut authority = authority("ledger", now()).expect("an authority can be made");
         authority.ends = now() + DAY_SECONDS;
-        let pair = certificate("ledger", &authority, "node", &["a".to_owned()], now()).expect("it can be made");
+        let pair = certificate("ledger", &authority, &holder("node", "a", None), now()).expect("it can be made");
         assert_eq!(pair.ends, authority.ends);
     }
 }

@@ -26,6 +26,7 @@ pub fn code(kind: ErrorKind) -> Code {
     match kind {
         ErrorKind::Invalid => Code::InvalidArgument,
         ErrorKind::NotFound => Code::NotFound,
+        ErrorKind::Denied => Code::PermissionDenied,
         ErrorKind::Conflict => Code::FailedPrecondition,
         ErrorKind::Exhausted => Code::ResourceExhausted,
         ErrorKind::Unavailable => Code::Unavailable,
@@ -84,7 +85,8 @@ pub fn kind(status: &Status) -> ErrorKind {
         Code::NotFound => ErrorKind::NotFound,
         Code::FailedPrecondition | Code::AlreadyExists => ErrorKind::Conflict,
         Code::ResourceExhausted => ErrorKind::Exhausted,
-        Code::Aborted | Code::PermissionDenied | Code::Unauthenticated => ErrorKind::Fenced,
+        Code::PermissionDenied | Code::Unauthenticated => ErrorKind::Denied,
+        Code::Aborted => ErrorKind::Fenced,
         Code::DataLoss => ErrorKind::Corrupted,
         // A broken or overdue call may or may not have had its effect: to be tried again by whoever can tell.
         Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded | Code::Unknown => ErrorKind::Unavailable,

@@ -7,6 +7,7 @@ use std::{
 };
 
 use coppice_env::{Clock, Storage};
+use coppice_process::access::Guard;
 use coppice_proto::{
     telemetry::Served,
     v1::{self, node_server::NodeServer, peer_server::PeerServer, root_server::RootServer, shard_server::ShardServer},
@@ -109,9 +110,26 @@ impl Node {
         IO::ConnectInfo: Clone + Send + Sync + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
     {
+        Self::start_guarded(options, incoming, None).await
+    }
+
+    /// As [`start`](Self::start), and asks callers for their roles, on connections that tell who they are.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn start_guarded<I, IO, E>(options: Options, incoming: I, guard: Option<Guard>) -> Result<Handle, Error>
+    where
+        I: Stream<Item = Result<IO, E>> + Send + 'static,
+        IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+        IO::ConnectInfo: Clone + Send + Sync + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
+    {
         let (handle, routes) = Self::open(options).await?;
         let (reporter, health) = tonic_health::server::health_reporter();
-        let routes = routes.add_service(health);
+        let mut routes = routes.add_service(health);
+        if let Some(guard) = guard {
+            routes = guard.over(routes);
+        }
         tokio::spawn(crate::health::report(Arc::clone(handle.hosted()), reporter));
         let (shutdown, ended) = oneshot::channel();
         *handle.inner.shutdown.lock().unwrap_or_else(PoisonError::into_inner) = Some(shutdown);

@@ -142,6 +142,9 @@ pub struct Dev {
     /// Where to listen; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
+    /// Let --listen name an address that other machines reach, in the clear and without asking anybody who he is.
+    #[arg(long)]
+    pub plaintext: bool,
     /// Prune by itself, and keep at least so many of the newest versions [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub retain_versions: Option<u64>,

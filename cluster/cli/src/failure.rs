@@ -105,7 +105,7 @@ impl From<Error> for Failure {
             (Some(Reason::LimitExceeded | Reason::WrongCluster), _) => Code::Refused,
             (_, ErrorKind::Invalid) => Code::Usage,
             (_, ErrorKind::NotFound) => Code::NotFound,
-            (_, ErrorKind::Conflict | ErrorKind::Exhausted) => Code::Refused,
+            (_, ErrorKind::Denied | ErrorKind::Conflict | ErrorKind::Exhausted) => Code::Refused,
             (_, ErrorKind::Unavailable | ErrorKind::Fenced | ErrorKind::Corrupted | ErrorKind::Internal) => {
                 Code::Unavailable
             }
@@ -122,6 +122,9 @@ fn reason_hint(reason: Reason, open: bool) -> Option<&'static str> {
     Some(match reason {
         Reason::PreconditionFailed | Reason::LimitExceeded | Reason::ResourceExhausted if open => {
             "An earlier attempt had no answer: a write may or may not have been applied. Read the key, and decide anew."
+        }
+        Reason::Denied => {
+            "Nothing was done. Use a certificate with the role: --client-cert and --client-key, or COPPICE_CLIENT_CERT and COPPICE_CLIENT_KEY."
         }
         Reason::NotYet => "`coppice head` shows the newest version.",
         Reason::Pruned => {
@@ -143,6 +146,13 @@ fn reason_hint(reason: Reason, open: bool) -> Option<&'static str> {
 
 fn error_hint(error: &Error) -> Option<&'static str> {
     match error {
+        Error::Unavailable { endpoint, outcome_unknown, .. } if endpoint.starts_with("https://") => {
+            Some(if *outcome_unknown {
+                "Is the cluster running, is this its endpoint, and does it ask for a certificate (--client-cert)? A write may or may not have been applied."
+            } else {
+                "Is the cluster running, is this its endpoint, and does it ask for a certificate (--client-cert)? Nothing was written."
+            })
+        }
         Error::Unavailable { outcome_unknown: true, .. } => {
             Some("Is the cluster running, and is this its endpoint? A write may or may not have been applied.")
         }
@@ -164,7 +174,12 @@ mod tests {
             let expected = match reason {
                 Reason::NotFound => Code::NotFound,
                 Reason::InvalidArgument => Code::Usage,
-                reason if matches!(reason.kind(), ErrorKind::Conflict | ErrorKind::Exhausted | ErrorKind::Invalid) => {
+                reason
+                    if matches!(
+                        reason.kind(),
+                        ErrorKind::Denied | ErrorKind::Conflict | ErrorKind::Exhausted | ErrorKind::Invalid
+                    ) =>
+                {
                     Code::Refused
                 }
                 _ => Code::Unavailable,

@@ -239,6 +239,7 @@ fn bad_proofs_keys_and_directories_are_refused() {
             (&["dev", "--data-dir", &scene.path("new"), "--split", "a", "--split", "a"], 2, "same"),
             (&["dev", "--data-dir", &scene.path("new"), "--split", ""], 2, "at least one byte"),
             (&["dev", "--data-dir", &scene.path("new"), "--listen", "nonsense"], 2, "--listen"),
+            (&["dev", "--data-dir", &scene.path("new"), "--listen", "0.0.0.0:0"], 2, "--plaintext"),
             (&["fsck", &data], 3, "in use"),
             (&["fsck", "/nowhere"], 2, "No such file"),
             (&["fsck", &scene.path("foreign")], 2, "no data directory"),

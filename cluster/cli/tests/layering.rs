@@ -17,7 +17,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("coppice-verify", &["types"]),
     ("coppice-env", &["types"]),
     ("coppice-metadata", &["types", "env"]),
-    ("coppice-process", &["types", "verify", "env", "metadata"]),
+    ("coppice-process", &["types", "verify", "proto", "env", "metadata"]),
     ("coppice-engine", &["types", "verify", "env"]),
     ("coppice-root", &["types", "verify", "env"]),
     ("coppice-consensus", &["types", "env"]),
@@ -65,6 +65,7 @@ const SOLE_USERS: &[(&str, &[&str])] = &[
     ("clap", &["coppice", "coppice-bench", "coppice-process", "coppice-operator"]),
     ("config", &["coppice-process"]),
     ("rustls", &["coppice-process"]),
+    ("x509-parser", &["coppice-process"]),
     ("anyhow", &["coppice", "coppice-bench", "coppice-measure"]),
 ];
 

@@ -2,11 +2,12 @@
 //!
 //! A process is a [`Program`] (its name, flags and help) and a function that serves until it is told to stop; [`run`] does the rest.
 //! Its settings come from TOML files, then the environment, then flags, each overriding the one before ([`config`]). An unknown key in any of them
-//! is an error that names it. With certificates, every connection is mutually authenticated ([`tls`]).
+//! is an error that names it. With certificates, every connection is mutually authenticated ([`tls`]), and every call needs a role ([`access`]).
 //!
 //! **Invariants.** Nothing here knows what a node or a coordinator does. A process that was asked to stop ends within a bounded time; a
 //! second signal ends it at once. Where TLS is configured, no connection goes without.
 
+pub mod access;
 pub mod config;
 mod failure;
 pub mod health;

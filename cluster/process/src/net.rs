@@ -7,6 +7,7 @@ use std::{
     io,
     net::SocketAddr,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -27,6 +28,7 @@ use tower::ServiceExt;
 
 use crate::{
     Code, Failure,
+    access::{Identity, Peer},
     tls::{Acceptor, Connector},
 };
 
@@ -191,7 +193,7 @@ pub fn incoming(listener: TcpListener, tls: Option<Acceptor>) -> ReceiverStream<
 }
 
 async fn accept(listener: &TcpListener, tls: Option<Acceptor>, accepted: &mpsc::Sender<io::Result<Connection>>) {
-    let handshakes = std::sync::Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(connection) => connection,
@@ -218,8 +220,8 @@ async fn accept(listener: &TcpListener, tls: Option<Acceptor>, accepted: &mpsc::
             match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
                 // Nobody takes it if the service has ended.
                 Ok(Ok(stream)) => drop(accepted.send(Ok(Connection::Tls(Box::new(stream)))).await),
-                Ok(Err(error)) => tracing::warn!(%from, %error, "a connection was refused: TLS"),
-                Err(_) => tracing::warn!(%from, "a connection was refused: the TLS handshake took too long"),
+                Ok(Err(error)) => tls.refused(from, &error.to_string()),
+                Err(_) => tls.refused(from, "the handshake took too long"),
             }
         });
     }
@@ -295,9 +297,19 @@ impl AsyncWrite for Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = ();
+    type ConnectInfo = Peer;
 
-    fn connect_info(&self) -> Self::ConnectInfo {}
+    fn connect_info(&self) -> Peer {
+        match self {
+            Self::Plain(stream) => Peer { address: stream.peer_addr().ok(), identity: None },
+            Self::Tls(stream) => {
+                let (socket, tls) = stream.get_ref();
+                let certificate = tls.peer_certificates().and_then(|chain| chain.first());
+                let identity = certificate.map(|certificate| Arc::new(Identity::of(certificate)));
+                Peer { address: socket.peer_addr().ok(), identity }
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,12 @@
 
 mod live;
 
-use std::{io, path::Path, path::PathBuf, sync::Arc};
+use std::{
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
@@ -21,7 +26,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 pub use self::live::Live;
-use crate::Failure;
+use crate::{
+    Failure,
+    access::{Denial, Denials},
+};
 
 /// The certificates of one process of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +75,10 @@ impl Protocol {
 
 /// What a listener needs. Clones are the same.
 #[derive(Clone, Debug)]
-pub struct Acceptor(Live<ServerConfig>);
+pub struct Acceptor {
+    live: Live<ServerConfig>,
+    denials: Denials,
+}
 
 impl Acceptor {
     /// Shows a client who we are, and sees who it is if that is asked for.
@@ -78,7 +89,12 @@ impl Acceptor {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        TlsAcceptor::from(self.0.now()).accept(io).await.map(TlsStream::from)
+        TlsAcceptor::from(self.live.now()).accept(io).await.map(TlsStream::from)
+    }
+
+    /// Takes note of a connection that was not accepted.
+    pub(crate) fn refused(&self, address: SocketAddr, why: &str) {
+        self.denials.record(&Denial { why, method: None, address: Some(address), identity: None });
     }
 }
 
@@ -109,14 +125,14 @@ impl Tls {
     ///
     /// # Errors
     /// If a file cannot be read or holds something else.
-    pub fn acceptor(&self) -> Result<Acceptor, Failure> {
-        self.server().acceptor(Protocol::Grpc)
+    pub fn acceptor(&self, denials: Denials) -> Result<Acceptor, Failure> {
+        self.server().acceptor(Protocol::Grpc, &[&self.ca], denials)
     }
 
-    /// How a service that takes calls only from processes of the cluster shows itself.
+    /// How a service shows itself by the same certificate.
     #[must_use]
     pub fn server(&self) -> ServerTls {
-        ServerTls { cert: self.cert.clone(), key: self.key.clone(), client_ca: Some(self.ca.clone()) }
+        ServerTls { cert: self.cert.clone(), key: self.key.clone(), client_ca: None }
     }
 
     /// For connections to other processes of the cluster. Must be called within a tokio runtime.
@@ -145,31 +161,46 @@ impl Tls {
 }
 
 impl ServerTls {
-    /// For a listener. Must be called within a tokio runtime.
+    /// For a listener, where clients must show a certificate of one of these authorities, or none if there is no authority. Must be called
+    /// within a tokio runtime.
     ///
     /// # Errors
     /// If a file cannot be read or holds something else.
-    pub fn acceptor(&self, protocol: Protocol) -> Result<Acceptor, Failure> {
+    pub fn acceptor(
+        &self,
+        protocol: Protocol,
+        authorities: &[&PathBuf],
+        denials: Denials,
+    ) -> Result<Acceptor, Failure> {
         let files = self.clone();
-        let paths = [&self.cert, &self.key].into_iter().chain(&self.client_ca).cloned().collect();
-        Live::keep(paths, move |contents| files.server_config(protocol, contents)).map(Acceptor)
+        let paths: Vec<PathBuf> =
+            [&self.cert, &self.key].iter().chain(authorities).map(|path| (*path).clone()).collect();
+        let kept = paths.clone();
+        let live = Live::keep(paths, move |contents| files.server_config(protocol, &kept[2..], contents))?;
+        Ok(Acceptor { live, denials })
     }
 
-    /// `contents` are those of `cert`, `key`, and `client_ca` if it is given.
-    fn server_config(&self, protocol: Protocol, contents: &[Vec<u8>]) -> Result<ServerConfig, Failure> {
-        let [cert, key, client_ca @ ..] = contents else { unreachable!("two files are kept at least") };
+    /// `contents` are those of `cert`, `key`, and the authorities.
+    fn server_config(
+        &self,
+        protocol: Protocol,
+        authorities: &[PathBuf],
+        contents: &[Vec<u8>],
+    ) -> Result<ServerConfig, Failure> {
+        let [cert, key, theirs @ ..] = contents else { unreachable!("two files are kept at least") };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| Failure::usage(format!("tls: {error}")))?;
-        let builder = match self.client_ca.as_ref().zip(client_ca.first()) {
-            None => builder.with_no_client_auth(),
-            Some((path, pem)) => {
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(path, pem)?), provider)
-                    .build()
-                    .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-                builder.with_client_cert_verifier(verifier)
-            }
+        let mut believed = RootCertStore::empty();
+        for (path, pem) in authorities.iter().zip(theirs) {
+            believed.roots.extend(roots(path, pem)?.roots);
+        }
+        let builder = if authorities.is_empty() {
+            builder.with_no_client_auth()
+        } else {
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(believed), provider).build();
+            builder.with_client_cert_verifier(verifier.map_err(|error| Failure::usage(format!("tls: {error}")))?)
         };
         let mut config = builder
             .with_single_cert(certificates(&self.cert, cert)?, private_key(&self.key, key)?)

@@ -28,6 +28,8 @@ pub enum ErrorKind {
     Invalid,
     /// What was asked for does not exist.
     NotFound,
+    /// The caller may not ask for this.
+    Denied,
     /// The request does not fit the present state.
     Conflict,
     /// A bounded resource is exhausted.
@@ -82,6 +84,8 @@ reasons! {
     LimitExceeded = "LIMIT_EXCEEDED", Invalid;
     /// The request names another cluster.
     WrongCluster = "WRONG_CLUSTER", Invalid;
+    /// The roles of the caller's certificate do not allow the call.
+    Denied = "DENIED", Denied;
     /// No such header, stage or session.
     NotFound = "NOT_FOUND", NotFound;
     /// A precondition or the expected head does not hold.

@@ -4,10 +4,11 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use coppice_process::{
     Failure, Flag, Format, Log, Program, Settings, Telemetry,
+    access::{Access, Demand, Denials},
     config::millis,
     ledger::{self, Ledger, Nodes, parse_cluster},
     store::Store,
-    tls::{ServerTls, Tls},
+    tls::{Acceptor, Protocol, ServerTls, Tls},
 };
 use coppice_types::ClusterId;
 use coppice_verify::cosignature::CosignerKey;
@@ -77,6 +78,9 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// How the coordinator shows itself to clients; by default with the certificate of `tls`, if there is one.
     pub api_tls: Option<ServerTls>,
+    /// Who may call.
+    #[serde(default)]
+    pub access: Access,
     /// Who is asked to cosign checkpoints.
     #[serde(default)]
     pub witnesses: Vec<Witness>,
@@ -183,6 +187,7 @@ impl Settings for Config {
         ledger::check_nodes(&self.nodes)?;
         ledger::check_name("name", &self.name)?;
         self.metadata.check()?;
+        self.access.check(self.listen, self.tls.is_some())?;
         if let Some(cluster) = &self.cluster_id {
             parse_cluster(cluster)?;
         }
@@ -223,10 +228,19 @@ impl Config {
         Err(Failure::usage(format!("cluster_id = {configured:?}, but {key} signs for cluster {cluster}")))
     }
 
-    /// How the coordinator shows itself to clients. Where anything is by TLS, this is too.
-    pub(super) fn api_tls(&self) -> Option<ServerTls> {
-        let own = self.tls.as_ref().map(|tls| ServerTls { client_ca: None, ..tls.server() });
-        self.api_tls.clone().or(own)
+    /// For a listener to clients. Where anything is by TLS, this is too.
+    ///
+    /// Who calls needs a certificate if it needs a role, or if there is an authority for clients: one of that authority or, as other coordinators
+    /// have, of the cluster's. The root log is for strangers, unless there is an authority for clients.
+    pub(super) fn acceptor(&self, protocol: Protocol, denials: &Denials) -> Result<Option<Acceptor>, Failure> {
+        let Some(tls) = &self.tls else { return Ok(None) };
+        let shown = self.api_tls.clone().unwrap_or_else(|| tls.server());
+        let mut authorities: Vec<&PathBuf> = shown.client_ca.iter().collect();
+        let asked = self.access.roles == Demand::Required || !authorities.is_empty();
+        if protocol == Protocol::Grpc && asked {
+            authorities.push(&tls.ca);
+        }
+        shown.acceptor(protocol, &authorities, denials.clone()).map(Some)
     }
 
     /// Who is asked to cosign, and how many must.

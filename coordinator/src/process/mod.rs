@@ -41,7 +41,8 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
         .ok_or_else(|| Failure::usage("the key's name is not <prefix>/<cluster id>").hint(KEY_HINT))?;
     config.check_cluster(&cluster)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let tls = config.api_tls().map(|tls| tls.acceptor(Protocol::Grpc)).transpose()?;
+    let (guard, denials) = config.access.open(config.tls.is_some())?;
+    let tls = config.acceptor(Protocol::Grpc, &denials)?;
     let listener = net::listen(config.listen).await?;
     let address = listener.local_addr().map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
     let dialer = Dialer::new(&config.name, config.tls.as_ref().map(Tls::client).transpose()?);
@@ -59,6 +60,9 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
         rng: Box::new(SystemRng),
     };
     let (mut service, handle) = Service::new(options).map_err(|error| failed(&error))?;
+    if let Some(guard) = guard {
+        service.guard(guard);
+    }
     // Other coordinators are where they are registered.
     let dial = Arc::new(move |address: &str| dialer.channel(address).map(Channel::from).ok());
     service.join_others(config.advertise.clone().unwrap_or_else(|| address.to_string()), dial);
@@ -67,7 +71,7 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
         service.ask_witnesses(witnesses, quorum).map_err(|error| failed(&error))?;
     }
     if let Some(http) = config.http_listen {
-        let tls = config.api_tls().map(|tls| tls.acceptor(Protocol::Http)).transpose()?;
+        let tls = config.acceptor(Protocol::Http, &denials)?;
         let listener = net::listen(http).await?;
         let address = listener.local_addr().map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
         service.serve_log(net::incoming(listener, tls));

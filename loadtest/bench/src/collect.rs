@@ -32,9 +32,9 @@ pub struct Options {
     /// A coordinator.
     #[arg(long, value_name = "URL")]
     pub endpoint: String,
-    /// The authority of its certificate (PEM), for `https`.
-    #[arg(long, value_name = "FILE")]
-    pub ca: Option<PathBuf>,
+    /// For `https`.
+    #[command(flatten)]
+    pub files: crate::Files,
     /// The ledger's public key.
     #[arg(long, value_name = "VKEY")]
     pub key: String,
@@ -50,7 +50,7 @@ pub struct Options {
 pub async fn run(options: Options) -> Result<()> {
     let key = VerifierKey::parse(options.key.trim()).context("--key")?;
     let patience = Duration::from_secs(30);
-    let tls = crate::tls(options.ca.as_deref())?;
+    let tls = options.files.tls()?;
     let client = Client::new(client::Options { patience, tls, ..client::Options::new(options.endpoint.clone()) })?;
     let changes = list_changes(&client, &options.out).await?;
     let checkpoints = read_checkpoints(&options.out.join("checkpoints.jsonl"), &key)?;

@@ -28,9 +28,9 @@ pub struct Options {
     /// The coordinators.
     #[arg(long, value_name = "URL", value_delimiter = ',', required = true)]
     pub endpoints: Vec<String>,
-    /// The authority of their certificates (PEM), for `https`.
-    #[arg(long, value_name = "FILE")]
-    pub ca: Option<PathBuf>,
+    /// For `https`.
+    #[command(flatten)]
+    pub files: crate::Files,
     /// The ledger's public key.
     #[arg(long, value_name = "VKEY")]
     pub key: String,

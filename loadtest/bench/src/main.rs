@@ -12,7 +12,7 @@ mod judge;
 mod pair;
 mod values;
 
-use std::{fs, path::Path, process::ExitCode};
+use std::{fs, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -56,8 +56,28 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whom a client believes to be a coordinator: those with a certificate of this authority; nobody is asked for one without.
-fn tls(ca: Option<&Path>) -> Result<Option<Tls>> {
-    let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
-    Ok(ca.map(read).transpose()?.map(|ca| Tls { ca, identity: None }))
+/// Whom a client believes to be a coordinator, and what it shows.
+#[derive(Clone, Debug, clap::Args)]
+struct Files {
+    /// The authority of the coordinators' certificates (PEM), for `https`.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// The client's certificate (PEM); its roles are reader and writer.
+    #[arg(long, value_name = "FILE", requires_all = ["ca", "client_key"])]
+    client_cert: Option<PathBuf>,
+    /// Its private key (PEM).
+    #[arg(long, value_name = "FILE", requires = "client_cert")]
+    client_key: Option<PathBuf>,
+}
+
+impl Files {
+    fn tls(&self) -> Result<Option<Tls>> {
+        let read = |path: &PathBuf| fs::read(path).with_context(|| path.display().to_string());
+        let Some(ca) = &self.ca else { return Ok(None) };
+        let identity = match (&self.client_cert, &self.client_key) {
+            (Some(cert), Some(key)) => Some((read(cert)?, read(key)?)),
+            _ => None,
+        };
+        Ok(Some(Tls { ca: read(ca)?, identity }))
+    }
 }

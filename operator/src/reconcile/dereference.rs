@@ -21,7 +21,7 @@ use serde_json::json;
 
 use super::build::{Facts, MANAGER, Role, hash_of, selector_of};
 use crate::{
-    certificates::{self, Pair},
+    certificates::{self, Holder, Pair},
     crd::LedgerCluster,
     error::{Error, Trying},
 };
@@ -32,6 +32,8 @@ pub const FOUNDED: &str = "coppice.dev/founded";
 const ENDS: &str = "coppice.dev/not-after";
 /// The hosts that a certificate names.
 const HOSTS: &str = "coppice.dev/hosts";
+/// The role that it says.
+const ROLE: &str = "coppice.dev/role";
 /// Before the `/` of the names of keys that the operator makes.
 const ORIGIN_PREFIX: &str = "coppice";
 
@@ -155,19 +157,18 @@ async fn certificates(
     if facts.spec().tls.plaintext {
         return Ok(None);
     }
-    let roles: Vec<Role> = Role::ALL.into_iter().filter(|role| facts.count(*role) > 0).collect();
     if facts.spec().tls.cert_manager.is_some() {
-        for role in &roles {
-            ask_cert_manager(client, facts, *role).await?;
+        for (holder, secret) in facts.holders() {
+            ask_cert_manager(client, facts, &holder, &secret).await?;
         }
     } else if facts.spec().tls.secrets.is_none() {
         let authority = authority(secrets, facts, now).await?;
-        for role in &roles {
-            renew(secrets, facts, *role, &authority, now).await?;
+        for (holder, secret) in facts.holders() {
+            renew(secrets, facts, (&holder, &secret), &authority, now).await?;
         }
     }
     let mut own = None;
-    for role in roles {
+    for role in Role::ALL.into_iter().filter(|role| facts.count(*role) > 0).collect::<Vec<_>>() {
         let name = facts.tls_secret(role).unwrap_or_default();
         let secret = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
         let files = |secret: &Secret| ["ca.crt", "tls.crt", "tls.key"].map(|key| bytes(secret, key));
@@ -213,17 +214,21 @@ async fn authority(secrets: &Api<Secret>, facts: &Facts, now: i64) -> Result<Pai
     Ok(pair)
 }
 
-/// Makes a role's certificate, if it has none, or not for these hosts, or not for long.
-async fn renew(secrets: &Api<Secret>, facts: &Facts, role: Role, authority: &Pair, now: i64) -> Result<(), Error> {
-    let name = facts.tls_secret(role).unwrap_or_default();
-    let found = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
-    let hosts = facts.hosts(role);
-    if found.is_some_and(|secret| is_current(&secret, &hosts, &authority.certificate, now)) {
+/// Makes a holder's certificate, if it has none, or not for its hosts and role, or not for long.
+async fn renew(
+    secrets: &Api<Secret>,
+    facts: &Facts,
+    (holder, name): (&Holder, &str),
+    authority: &Pair,
+    now: i64,
+) -> Result<(), Error> {
+    let found = secrets.get_opt(name).await.trying(|| format!("reading secret {name}"))?;
+    if found.is_some_and(|secret| is_current(&secret, holder, &authority.certificate, now)) {
         return Ok(());
     }
-    let pair = certificates::certificate(&facts.name(), authority, &facts.set(role), &hosts, now)?;
+    let pair = certificates::certificate(&facts.name(), authority, holder, now)?;
     let mut secret = secret_of(
-        &name,
+        name,
         &facts.cluster,
         BTreeMap::from([
             ("ca.crt".to_owned(), authority.certificate.clone()),
@@ -232,42 +237,45 @@ async fn renew(secrets: &Api<Secret>, facts: &Facts, role: Role, authority: &Pai
         ]),
     );
     secret.annotations_mut().insert(ENDS.to_owned(), pair.ends.to_string());
-    secret.annotations_mut().insert(HOSTS.to_owned(), hosts.join(" "));
-    let applied = secrets.patch(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&secret)).await;
+    secret.annotations_mut().insert(HOSTS.to_owned(), holder.hosts.join(" "));
+    secret.annotations_mut().insert(ROLE.to_owned(), holder.role.unwrap_or_default().to_owned());
+    let applied = secrets.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&secret)).await;
     applied.map(drop).trying(|| format!("applying secret {name}"))
 }
 
-/// Whether a certificate is for these hosts, of this authority, and for long enough.
-fn is_current(secret: &Secret, hosts: &[String], authority: &str, now: i64) -> bool {
+/// Whether a certificate is for this holder, of this authority, and for long enough.
+fn is_current(secret: &Secret, holder: &Holder, authority: &str, now: i64) -> bool {
     let annotation = |name: &str| secret.annotations().get(name).cloned().unwrap_or_default();
     let ends: i64 = annotation(ENDS).parse().unwrap_or(0);
-    annotation(HOSTS) == hosts.join(" ")
+    annotation(HOSTS) == holder.hosts.join(" ")
+        && annotation(ROLE) == holder.role.unwrap_or_default()
         && text(secret, "ca.crt") == authority
         && ends - now > certificates::RENEWED_BEFORE_SECONDS
 }
 
-/// A `Certificate`, from which cert-manager makes the role's secret.
-async fn ask_cert_manager(client: &Client, facts: &Facts, role: Role) -> Result<(), Error> {
+/// A `Certificate`, from which cert-manager makes the holder's secret.
+async fn ask_cert_manager(client: &Client, facts: &Facts, holder: &Holder, secret: &str) -> Result<(), Error> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate"));
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &facts.namespace(), &resource);
-    let body = cert_manager_request(facts, role);
-    let name = facts.set(role);
-    let applied = api.patch(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await;
+    let body = cert_manager_request(facts, holder, secret);
+    let name = &holder.name;
+    let applied = api.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await;
     applied.map(drop).trying(|| format!("asking cert-manager for certificate {name}"))
 }
 
-fn cert_manager_request(facts: &Facts, role: Role) -> serde_json::Value {
+fn cert_manager_request(facts: &Facts, holder: &Holder, secret: &str) -> serde_json::Value {
     let issuer =
         facts.spec().tls.cert_manager.clone().map(|issuer| json!({ "name": issuer.issuer, "kind": issuer.kind }));
-    let metadata = secret_of(&facts.set(role), &facts.cluster, BTreeMap::new()).metadata;
+    let metadata = secret_of(&holder.name, &facts.cluster, BTreeMap::new()).metadata;
     json!({
         "apiVersion": "cert-manager.io/v1",
         "kind": "Certificate",
         "metadata": metadata,
         "spec": {
-            "secretName": facts.tls_secret(role),
-            "commonName": facts.set(role),
-            "dnsNames": facts.hosts(role),
+            "secretName": secret,
+            "commonName": holder.name,
+            "dnsNames": holder.hosts,
+            "uris": holder.uri().into_iter().collect::<Vec<_>>(),
             "usages": ["digital signature", "server auth", "client auth"],
             "privateKey": { "algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always" },
             "issuerRef": issuer,
@@ -340,25 +348,39 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_renewed_for_other_hosts_another_authority_and_in_time() {
+    fn a_certificate_is_renewed_for_other_hosts_another_role_another_authority_and_in_time() {
         let hosts = facts().hosts(Role::Node);
+        let holder = |hosts: &[String], role| Holder { name: "ledger-node".to_owned(), hosts: hosts.to_vec(), role };
+        let own = holder(&hosts, Some("node"));
         let mut secret = secret_of("s", &cluster(), BTreeMap::from([("ca.crt".to_owned(), "authority".to_owned())]));
         secret.annotations_mut().insert(ENDS.to_owned(), (certificates::RENEWED_BEFORE_SECONDS + 100).to_string());
         secret.annotations_mut().insert(HOSTS.to_owned(), hosts.join(" "));
-        assert!(is_current(&secret, &hosts, "authority", 99));
-        assert!(!is_current(&secret, &hosts, "authority", 100));
-        assert!(!is_current(&secret, &hosts, "other", 99));
-        assert!(!is_current(&secret, &hosts[1..], "authority", 99));
+        assert!(!is_current(&secret, &own, "authority", 99), "it was made before there were roles");
+        secret.annotations_mut().insert(ROLE.to_owned(), "node".to_owned());
+        assert!(is_current(&secret, &own, "authority", 99));
+        assert!(!is_current(&secret, &own, "authority", 100));
+        assert!(!is_current(&secret, &own, "other", 99));
+        assert!(!is_current(&secret, &holder(&hosts[1..], Some("node")), "authority", 99));
+        assert!(!is_current(&secret, &holder(&hosts, Some("coordinator")), "authority", 99));
     }
 
     #[test]
-    fn cert_manager_is_asked_for_the_hosts_and_both_uses() {
+    fn cert_manager_is_asked_for_the_hosts_the_role_and_both_uses() {
         let mut facts = facts();
         facts.cluster.spec.tls.cert_manager =
             Some(crate::crd::CertManager { issuer: "authority".to_owned(), kind: "Issuer".to_owned() });
-        let request = cert_manager_request(&facts, Role::Node);
+        let holders = facts.holders();
+        let of = |name: &str| holders.iter().find(|(holder, _)| holder.name == name).expect("it gets a certificate");
+        let (holder, secret) = of("ledger-node");
+        let request = cert_manager_request(&facts, holder, secret);
         assert_eq!(request["spec"]["secretName"], "ledger-node-tls");
         assert_eq!(request["spec"]["dnsNames"], json!(facts.hosts(Role::Node)));
+        assert_eq!(request["spec"]["uris"], json!(["urn:coppice:role:node"]));
+        let (holder, secret) = of("ledger-writer");
+        let client = cert_manager_request(&facts, holder, secret);
+        assert_eq!(client["spec"]["secretName"], "ledger-writer-tls");
+        assert_eq!(client["spec"]["uris"], json!(["urn:coppice:role:writer"]));
+        assert_eq!(of("ledger-etcd").0.role, None, "it calls neither nodes nor coordinators");
         assert_eq!(request["spec"]["issuerRef"], json!({ "name": "authority", "kind": "Issuer" }));
         assert_eq!(request["metadata"]["ownerReferences"][0]["kind"], "LedgerCluster");
     }

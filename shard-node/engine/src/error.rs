@@ -160,7 +160,8 @@ impl Error {
                 ErrorKind::Unavailable => Reason::Unavailable,
                 ErrorKind::Fenced => Reason::BaseMismatch,
                 ErrorKind::Corrupted => Reason::Corrupted,
-                ErrorKind::Internal => Reason::Internal,
+                // Nothing in here asks who calls.
+                ErrorKind::Denied | ErrorKind::Internal => Reason::Internal,
             },
         }
     }

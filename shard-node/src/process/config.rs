@@ -9,6 +9,7 @@ use std::{
 
 use coppice_process::{
     Failure, Flag, Format, Log, Program, Settings, Telemetry,
+    access::Access,
     config::millis,
     ledger::{self, Ledger, Nodes, parse_cluster},
     store::Store,
@@ -89,6 +90,9 @@ pub struct Config {
     pub metadata: Option<Store>,
     /// Certificates: with them, every connection is mutually authenticated.
     pub tls: Option<Tls>,
+    /// Who may call.
+    #[serde(default)]
+    pub access: Access,
     /// How replicas pace themselves.
     #[serde(default)]
     pub tuning: Tuning,
@@ -159,6 +163,7 @@ impl Settings for Config {
             let names: Vec<&str> = self.nodes.keys().map(String::as_str).collect();
             return Err(Failure::usage(format!("node = {:?} is not in [nodes]: {}", self.node, names.join(", "))));
         }
+        self.access.check(self.listen, self.tls.is_some())?;
         let Tuning { tick_ms, log_segment_bytes, .. } = self.tuning;
         if !(1..=10_000).contains(&tick_ms) || !(64 << 10..=1 << 30).contains(&log_segment_bytes) {
             return Err(Failure::usage("tuning: tick_ms is 1 to 10000, log_segment_bytes 64 KiB to 1 GiB"));

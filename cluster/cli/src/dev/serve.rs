@@ -24,6 +24,10 @@ use crate::{
 pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
     let filter = EnvFilter::try_from_env("COPPICE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    if !args.listen.ip().is_loopback() && !args.plaintext {
+        let failure = Failure::usage(format!("--listen {}: whoever reaches it might do anything", args.listen));
+        return Err(failure.hint("A development cluster has no certificates. Listen on 127.0.0.1, or add --plaintext."));
+    }
     let wanted = Wanted::parse(args)?;
     // Before anything is made: the signals stop a start, too.
     let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
@@ -51,7 +55,6 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
     };
     line(&format!("ready {}", cluster.endpoint()))?;
     let (shards, replicas) = (cluster.groups().len() - 1, cluster.nodes().len());
-    // There is no authentication.
     let exposed = !args.listen.ip().is_loopback();
     let object = json!({
         "data_dir": home.dir(),

@@ -185,7 +185,7 @@ impl Cluster {
         fs::write(cluster.path("cluster.toml"), text).expect("a file can be written");
         if tls {
             let authority = Authority::new();
-            for name in ["node-1", "node-2", "node-3", "coordinator-1", "client"] {
+            for name in CERTIFIED {
                 authority.certify(cluster.dir.path(), name);
             }
         }
@@ -194,6 +194,11 @@ impl Cluster {
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// Where a node listens.
+    pub fn port_of(&self, ordinal: usize) -> u16 {
+        self.ports[ordinal - 1]
     }
 
     /// The command of a node, with flags behind those that it needs.
@@ -254,6 +259,9 @@ impl Cluster {
         command.args(["--name", name, "--listen", &format!("127.0.0.1:{}", self.ports[3])]);
         command.args(["--health-listen", &format!("127.0.0.1:{}", self.health[3])]);
         command.arg("--signing-key-file").arg(self.path("ledger.key"));
+        if self.tls {
+            command.arg("--set").arg(format!("access.denials_file={}", self.path("denials").display()));
+        }
         if self.etcd.is_none() {
             command.arg("--set").arg(format!("metadata.dir={}", self.path("metadata").display()));
         }
@@ -304,13 +312,23 @@ impl Cluster {
         (1..=3).map(|ordinal| self.node(ordinal)).collect()
     }
 
-    /// A command for this cluster.
+    /// A command for this cluster that shows the certificate of this name; with the name of a role, one that has that role alone.
+    pub fn coppice_as(&self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = self.coppice(arguments);
+        command.env("COPPICE_CLIENT_CERT", self.path(&format!("{name}.pem")));
+        command.env("COPPICE_CLIENT_KEY", self.path(&format!("{name}.key")));
+        command
+    }
+
+    /// A command for this cluster, by a client that has all roles of clients.
     pub fn coppice(&self, arguments: &[&str]) -> Command {
         let mut command = common::coppice();
         let scheme = if self.tls { "https" } else { "http" };
         command.env("COPPICE_ENDPOINT", format!("{scheme}://127.0.0.1:{}", self.ports[3])).args(arguments);
         if self.tls {
             command.env("COPPICE_CA", self.path("ca.pem"));
+            command.env("COPPICE_CLIENT_CERT", self.path("client.pem"));
+            command.env("COPPICE_CLIENT_KEY", self.path("client.key"));
         }
         command
     }
@@ -365,6 +383,20 @@ impl Cluster {
     }
 }
 
+/// Who gets a certificate in a cluster by TLS: the processes, a client of all roles, one of each, and one of none.
+pub const CERTIFIED: [&str; 10] =
+    ["node-1", "node-2", "node-3", "coordinator-1", "client", "reader", "writer", "operator", "auditor", "nobody"];
+
+/// What the holder of a certificate is.
+fn roles_of(name: &str) -> Vec<&str> {
+    match name.split_once('-') {
+        Some((role, _)) => vec![role],
+        None if name == "nobody" => Vec::new(),
+        None if name == "client" => vec!["writer", "operator", "auditor"],
+        None => vec![name],
+    }
+}
+
 /// A certificate authority.
 pub struct Authority {
     issuer: rcgen::CertifiedIssuer<'static, rcgen::KeyPair>,
@@ -394,7 +426,11 @@ impl Authority {
     pub fn certify_only(&self, dir: &Path, name: &str) {
         let key = rcgen::KeyPair::generate().expect("a key");
         let hosts = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
-        let params = rcgen::CertificateParams::new(hosts).expect("names of hosts");
+        let mut params = rcgen::CertificateParams::new(hosts).expect("names of hosts");
+        for role in roles_of(name) {
+            let uri = format!("urn:coppice:role:{role}").try_into().expect("it is ASCII");
+            params.subject_alt_names.push(rcgen::SanType::URI(uri));
+        }
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
         let write = |file: String, text: String| fs::write(dir.join(file), text).expect("a file can be written");
         write(format!("{name}.pem"), certificate.pem());

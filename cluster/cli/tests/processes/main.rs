@@ -9,7 +9,13 @@ mod telemetry;
 
 use std::{fs, path::Path, time::Duration};
 
+use coppice_proto::v1::{self, node_client::NodeClient, root_client::RootClient};
 use harness::{Authority, Cluster, until};
+use serde_json::Value;
+use tonic::{
+    Code,
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
+};
 
 /// A stop in order takes no longer than this, on a machine that is busy with other things.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
@@ -172,14 +178,14 @@ fn a_new_authority_is_taken_up_without_a_restart_while_an_open_stream_goes_on() 
     let old = fs::read_to_string(cluster.path("ca.pem")).expect("it was made");
     let new = Authority::new();
     fs::write(cluster.path("ca.pem"), old + &new.pem()).expect("a file can be written");
-    // Those who listen and those who connect; the coordinator asks its clients for no certificate.
+    // Those who listen and those who connect.
     nodes.iter_mut().for_each(|node| node.says_times(2, words));
-    coordinator.says_times(1, words);
-    for name in ["node-1", "node-2", "node-3", "coordinator-1"] {
+    coordinator.says_times(2, words);
+    for name in harness::CERTIFIED {
         new.certify_only(cluster.dir.path(), name);
     }
     nodes.iter_mut().for_each(|node| node.says_times(4, words));
-    coordinator.says_times(3, words);
+    coordinator.says_times(4, words);
     fs::write(cluster.path("ca.pem"), new.pem()).expect("a file can be written");
     // Who starts now believes the new authority alone, and everyone must show a certificate of it.
     nodes.remove(1).kill();
@@ -215,5 +221,101 @@ fn a_process_with_a_foreign_certificate_is_not_let_in_and_nothing_is_spoken_in_t
     let plain = cluster.coppice(&["head"]).env_remove("COPPICE_CA").output().expect("the command can be run");
     assert_eq!(plain.status.code(), Some(2), "https without an authority");
     coordinator.says("this coordinator leads");
+    drop((coordinator, nodes));
+}
+
+/// What the coordinator has recorded of denials.
+fn denials(cluster: &Cluster) -> Vec<Value> {
+    let text = fs::read_to_string(cluster.path("denials")).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+#[test]
+fn a_client_may_do_what_its_role_says_and_what_is_denied_changes_nothing_and_is_recorded() {
+    let cluster = Cluster::tls();
+    let nodes = cluster.nodes();
+    let coordinator = cluster.coordinator();
+    cluster.until_it_commits("held=1");
+    cluster.until_whole();
+    let roles = ["reader", "writer", "operator", "auditor", "nobody"];
+    // Two of each kind of command, and who may give it.
+    let commands: [(&[&str], &str, &[&str]); 9] = [
+        (&["get", "held"], "Get", &["reader", "writer", "auditor"]),
+        (&["history", "held"], "History", &["reader", "writer", "auditor"]),
+        (&["head"], "Head", &["reader", "writer", "operator", "auditor"]),
+        (&["status"], "Status", &["reader", "writer", "operator", "auditor"]),
+        (&["commit", "--put", "held=2"], "OpenSession", &["writer"]),
+        (&["pin"], "Pin", &["operator"]),
+        (&["lead", "root", "node-9"], "TransferLeader", &["operator"]),
+        (&["prune", "--before", "1"], "Prune", &["operator"]),
+        (&["rollback", "--to", "1", "--reason", "test"], "Rollback", &["operator"]),
+    ];
+    let head = || cluster.run(&["head", "--json"]).expect(0).json();
+    let before = head();
+    let mut recorded = 0;
+    for (words, method, may) in commands {
+        for role in roles.iter().filter(|role| !may.contains(role)) {
+            let denied = common::run(cluster.coppice_as(role, words).arg("--json")).expect(3);
+            assert_eq!(denied.error()["reason"], "DENIED", "{role} {words:?}");
+            until("the denial is recorded", || (denials(&cluster).len() > recorded).then_some(()));
+            let lines = denials(&cluster);
+            assert_eq!(lines.len(), recorded + 1, "{role} {words:?}: {lines:?}");
+            let known: &[&str] = if *role == "nobody" { &[] } else { &[role] };
+            assert_eq!(lines[recorded]["roles"], serde_json::json!(known));
+            let path = lines[recorded]["method"].as_str().unwrap_or_default();
+            // Who may nothing fails with the first call that a command makes.
+            assert!(*role == "nobody" || path == format!("/coppice.v1.Ledger/{method}"), "{path} is {method}");
+            recorded += 1;
+        }
+    }
+    assert_eq!(head(), before, "nothing was written, pruned or rolled back");
+    assert_eq!(cluster.run(&["pins", "--json"]).expect(0).lines(), Vec::<Value>::new());
+
+    for (words, _, may) in commands {
+        for role in may {
+            let done = common::run(cluster.coppice_as(role, words).arg("--json"));
+            let allowed = done.code == 0 || done.error()["reason"] != "DENIED";
+            assert!(allowed, "{role} {words:?}");
+        }
+    }
+    assert_eq!(denials(&cluster).len(), recorded);
+    let mut uncertified = cluster.coppice(&["head"]);
+    uncertified.env_remove("COPPICE_CLIENT_CERT").env_remove("COPPICE_CLIENT_KEY");
+    let refused = common::run(&mut uncertified).expect(4);
+    assert!(refused.stderr.contains("--client-cert"), "{}", refused.stderr);
+    until("who has no certificate is recorded", || (denials(&cluster).len() > recorded).then_some(()));
+    drop((coordinator, nodes));
+}
+
+#[test]
+fn no_client_may_call_nodes_whatever_its_role() {
+    let cluster = Cluster::tls();
+    let (mut nodes, coordinator) = (cluster.nodes(), cluster.coordinator());
+    cluster.until_it_commits("held=1");
+    let read = |name: String| fs::read_to_string(cluster.path(&name)).expect("it was made");
+    let connect = |name: &str, node: usize| -> Channel {
+        let own = Identity::from_pem(read(format!("{name}.pem")), read(format!("{name}.key")));
+        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read("ca.pem".to_owned()))).identity(own);
+        let endpoint = Endpoint::from_shared(format!("https://localhost:{}", cluster.port_of(node)));
+        endpoint.expect("an endpoint").tls_config(tls).expect("the files are whole").connect_lazy()
+    };
+    let runtime = tokio::runtime::Runtime::new().expect("the system gives threads");
+    runtime.block_on(async {
+        for name in ["client", "reader", "writer", "operator", "auditor", "nobody"] {
+            for node in 1..=3 {
+                let channel = connect(name, node);
+                let takes_over = RootClient::new(channel.clone()).take_over(v1::TakeOverRequest::default()).await;
+                let reads = RootClient::new(channel.clone()).read_root(v1::ReadRootRequest::default()).await;
+                let asks = NodeClient::new(channel).node_status(v1::NodeStatusRequest {}).await;
+                for code in [takes_over.err(), reads.err(), asks.err()].map(|error| error.map(|error| error.code())) {
+                    assert_eq!(code, Some(Code::PermissionDenied), "{name} at node {node}");
+                }
+            }
+        }
+        let process = NodeClient::new(connect("coordinator-1", 1)).node_status(v1::NodeStatusRequest {}).await;
+        process.expect("a coordinator may ask");
+    });
+    nodes[0].says("a call was denied");
+    cluster.until_it_commits("held=2");
     drop((coordinator, nodes));
 }

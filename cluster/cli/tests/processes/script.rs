@@ -40,7 +40,9 @@ impl Script {
     fn coppice(&self, coordinator: u16, arguments: &[&str]) -> Command {
         let mut command = common::coppice();
         command.env("COPPICE_ENDPOINT", format!("https://127.0.0.1:{}", self.port + 10 + coordinator));
-        command.env("COPPICE_CA", self.path("tls/ca.pem"));
+        for (name, file) in [("CA", "ca.pem"), ("CLIENT_CERT", "client.pem"), ("CLIENT_KEY", "client.key")] {
+            command.env(format!("COPPICE_{name}"), self.path("tls").join(file));
+        }
         command.env("COPPICE_TRUST", format!("@{}", self.path("ledger.vkey").display())).args(arguments);
         command
     }

@@ -53,8 +53,8 @@ impl<T> End<T> {
 
 fn server(dir: &Path) -> End<ServerConfig> {
     let server = files(dir).server();
-    let paths = vec![dir.join("cert"), dir.join("key"), dir.join("ca")];
-    End::open(paths, Box::new(move |contents| server.server_config(Protocol::Grpc, contents)))
+    let (paths, ca) = (vec![dir.join("cert"), dir.join("key"), dir.join("ca")], [dir.join("ca")]);
+    End::open(paths, Box::new(move |contents| server.server_config(Protocol::Grpc, &ca, contents)))
 }
 
 fn client(dir: &Path) -> End<ClientConfig> {
@@ -65,7 +65,8 @@ fn client(dir: &Path) -> End<ClientConfig> {
 
 async fn connect(server: &Live<ServerConfig>, client: &Live<ClientConfig>) -> io::Result<Pair> {
     let (near, far) = duplex(1 << 16);
-    let (acceptor, connector) = (Acceptor(server.clone()), Connector(client.clone()));
+    let (acceptor, connector) =
+        (Acceptor { live: server.clone(), denials: Denials::to_log() }, Connector(client.clone()));
     let accepting = tokio::spawn(async move { acceptor.accept(far).await });
     let mut near = connector.connect("host", near).await?;
     let mut far = accepting.await.expect("it does not panic")?;

@@ -90,7 +90,7 @@ impl Worker {
         } else {
             (std::slice::from_ref(&all), PATIENCE)
         };
-        let tls = crate::tls(options.ca.as_deref())?;
+        let tls = options.files.tls()?;
         let connect = |endpoint: &String| {
             Client::new(client::Options {
                 tls: tls.clone(),

@@ -93,7 +93,9 @@ fn shared(facts: &Facts) -> Map<String, Value> {
     }
     settings.insert("nodes".to_owned(), Value::Object(nodes));
     settings.insert("ledger".to_owned(), ledger);
-    if !spec.tls.plaintext {
+    if spec.tls.plaintext {
+        settings.insert("access".to_owned(), json!({ "plaintext": true }));
+    } else {
         settings.insert("tls".to_owned(), tls_files(TLS_DIR));
     }
     settings

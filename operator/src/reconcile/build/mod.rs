@@ -23,7 +23,10 @@ use kube::{Resource, ResourceExt, api::ApiResource};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use crate::crd::{LedgerCluster, LedgerClusterSpec};
+use crate::{
+    certificates::Holder,
+    crd::{LedgerCluster, LedgerClusterSpec},
+};
 
 /// Where nodes listen.
 pub const NODE_PORT: u16 = 7400;
@@ -35,6 +38,9 @@ pub const HTTP_PORT: u16 = 7421;
 pub const HEALTH_PORT: u16 = 7431;
 /// The name under which all is applied, and the value of `app.kubernetes.io/managed-by`.
 pub const MANAGER: &str = "coppice-operator";
+
+/// The roles of clients, each of which gets a certificate.
+pub const CLIENT_ROLES: [&str; 4] = ["reader", "writer", "operator", "auditor"];
 
 /// The kinds of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -185,6 +191,23 @@ impl Facts {
             Role::Etcd => secrets.etcd.clone(),
         });
         Some(own.unwrap_or_else(|| format!("{}-tls", self.set(role))))
+    }
+
+    /// Who gets certificates, and the secret that holds each, unless they are somebody else's: the processes, and one client of each role.
+    #[must_use]
+    pub fn holders(&self) -> Vec<(Holder, String)> {
+        let process = |role: Role| {
+            let says = (role != Role::Etcd).then(|| role.name());
+            let holder = Holder { name: self.set(role), hosts: self.hosts(role), role: says };
+            (holder, self.tls_secret(role).unwrap_or_default())
+        };
+        let client = |role: &'static str| {
+            let name = format!("{}-{role}", self.name());
+            let secret = format!("{name}-tls");
+            (Holder { name, hosts: Vec::new(), role: Some(role) }, secret)
+        };
+        let processes = Role::ALL.into_iter().filter(|role| self.count(*role) > 0).map(process);
+        processes.chain(CLIENT_ROLES.map(client)).collect()
     }
 
     /// `http` or `https`.

@@ -1,0 +1,222 @@
+//! Every role against every method, over real connections by mutual TLS; and who is not let in at all.
+
+use std::{fs, path::Path, sync::Arc};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+use tonic::{
+    body::Body,
+    codegen::http,
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity as Shown, Server},
+};
+use tower::ServiceExt;
+
+use super::*;
+use crate::{net, tls::Tls};
+
+type Authority = CertifiedIssuer<'static, KeyPair>;
+
+fn authority() -> Authority {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority")
+}
+
+/// A certificate with these URIs, and its key.
+fn certify(authority: &Authority, uris: &[&str], change: impl FnOnce(&mut CertificateParams)) -> (String, String) {
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a host");
+    params.distinguished_name.push(DnType::CommonName, "somebody");
+    for uri in uris {
+        params.subject_alt_names.push(SanType::URI((*uri).try_into().expect("it is ASCII")));
+    }
+    change(&mut params);
+    (params.signed_by(&key, authority).expect("a certificate").pem(), key.serialize_pem())
+}
+
+fn of_role(authority: &Authority, role: &str) -> (String, String) {
+    certify(authority, &[&format!("{ROLE_URI}{role}")], |_| {})
+}
+
+/// A guarded server, which answers every path that gets through to it.
+struct Scene {
+    dir: tempfile::TempDir,
+    authority: Authority,
+    address: SocketAddr,
+}
+
+impl Scene {
+    async fn start() -> Self {
+        let (dir, authority) = (tempfile::tempdir().expect("a directory"), authority());
+        let (certificate, key) = of_role(&authority, "coordinator");
+        for (name, text) in [("ca", authority.pem()), ("cert", certificate), ("key", key)] {
+            fs::write(dir.path().join(name), text).expect("a file can be written");
+        }
+        let path = |name: &str| dir.path().join(name);
+        let access = Access { denials_file: Some(path("denials")), ..Access::default() };
+        let (guard, denials) = access.open(true).expect("the file can be made");
+        let tls = Tls { ca: path("ca"), cert: path("cert"), key: path("key") };
+        let acceptor = tls.acceptor(denials).expect("the files are whole");
+        let listener = net::listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("a port is free");
+        let address = listener.local_addr().expect("it listens");
+        let routes = Routes::from(axum::Router::new().fallback(async || "reached"));
+        let routes = guard.expect("roles are asked for by default").over(routes);
+        let server = Server::builder().add_routes(routes).serve_with_incoming(net::incoming(listener, Some(acceptor)));
+        tokio::spawn(server);
+        Self { dir, authority, address }
+    }
+
+    /// A connection by a certificate, or by none.
+    async fn connect(&self, shown: Option<&(String, String)>) -> Result<Channel, tonic::transport::Error> {
+        let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(self.authority.pem()));
+        if let Some((certificate, key)) = shown {
+            tls = tls.identity(Shown::from_pem(certificate, key));
+        }
+        let endpoint = Endpoint::from_shared(format!("https://localhost:{}", self.address.port()))?;
+        endpoint.tls_config(tls)?.connect().await
+    }
+
+    /// What is recorded, once there are so many lines.
+    async fn denials(&self, lines: usize) -> Vec<serde_json::Value> {
+        let read = || fs::read_to_string(self.dir.path().join("denials")).unwrap_or_default();
+        tokio::time::timeout(std::time::Duration::from_secs(60), async {
+            while read().lines().count() < lines {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .unwrap_or_else(|_| panic!("{lines} lines are written: {}", read()));
+        let lines = read();
+        lines.lines().map(|line| serde_json::from_str(line).expect("a line is an object")).collect()
+    }
+}
+
+/// Whether a call gets through; else it is denied with a reason.
+async fn reaches(channel: &Channel, path: &str) -> bool {
+    let request = http::Request::post(path).header("authorization", "a-secret").body(Body::empty()).expect("a request");
+    let answer = channel.clone().oneshot(request).await.expect("it is answered");
+    let Some(status) = Status::from_header_map(answer.headers()) else { return true };
+    assert_eq!(status.code(), tonic::Code::PermissionDenied, "{path}: {status:?}");
+    assert_eq!(status::reason(&status), Some(Reason::Denied), "{path}: {status:?}");
+    false
+}
+
+#[tokio::test]
+async fn each_role_may_call_what_the_table_says_and_nothing_else() {
+    use Role::{Auditor, Coordinator, Node, Operator, Reader, Writer};
+    let scene = Scene::start().await;
+    // Of each class one method, and who may call it: not taken from the table.
+    let expected: [(&str, &[Role]); 9] = [
+        ("/coppice.v1.Ledger/Get", &[Reader, Writer, Auditor, Coordinator]),
+        ("/coppice.v1.Ledger/Commit", &[Writer, Coordinator]),
+        ("/coppice.v1.Ledger/Rollback", &[Operator, Coordinator]),
+        ("/coppice.v1.Ledger/Journal", &[Auditor, Coordinator]),
+        ("/coppice.v1.Ledger/Head", &[Reader, Writer, Operator, Auditor, Coordinator]),
+        ("/coppice.v1.Peer/Exchange", &[Node]),
+        ("/coppice.v1.Shard/Command", &[Coordinator]),
+        ("/coppice.v1.Node/ChangeMember", &[Node, Coordinator]),
+        ("/coppice.v1.Ledger/Unheard", &[]),
+    ];
+    let mut denied = 0;
+    for role in Role::ALL {
+        let shown = of_role(&scene.authority, role.name());
+        let channel = scene.connect(Some(&shown)).await.expect("its certificate is believed");
+        for (path, roles) in expected {
+            assert_eq!(reaches(&channel, path).await, roles.contains(&role), "{role:?} {path}");
+            denied += usize::from(!roles.contains(&role));
+        }
+    }
+    let lines = scene.denials(denied).await;
+    assert_eq!(lines.len(), denied, "every denial is a line, and no other call");
+    let line = lines.iter().find(|line| line["method"] == "/coppice.v1.Ledger/Rollback").expect("a reader was denied");
+    assert_eq!(line["roles"], serde_json::json!(["reader"]));
+    assert_eq!(line["subject"], "CN=somebody");
+    assert_eq!(line["why"], "its roles do not allow it");
+    assert!(line["address"].as_str().is_some_and(|address| address.starts_with("127.0.0.1:")), "{line}");
+    assert_eq!(line["fingerprint"].as_str().map(str::len), Some(64));
+    assert!(line["serial"].as_str().is_some_and(|serial| !serial.is_empty()), "{line}");
+    assert!(!lines.iter().any(|line| line.to_string().contains("secret")), "nothing of a call is written");
+}
+
+#[tokio::test]
+async fn several_roles_add_up_and_anything_else_in_a_certificate_is_no_role() {
+    let scene = Scene::start().await;
+    let both = certify(&scene.authority, &["urn:coppice:role:reader", "urn:coppice:role:operator"], |_| {});
+    let channel = scene.connect(Some(&both)).await.expect("its certificate is believed");
+    for (path, may) in [("Get", true), ("Prune", true), ("Commit", false), ("Journal", false)] {
+        assert_eq!(reaches(&channel, &format!("/coppice.v1.Ledger/{path}")).await, may, "{path}");
+    }
+    let strange = [
+        "urn:coppice:role:",
+        "urn:coppice:role:Writer",
+        "urn:coppice:role:writer/x",
+        "URN:coppice:role:writer",
+        "writer",
+        "spiffe://urn:coppice:role:writer",
+    ];
+    let none = certify(&scene.authority, &strange, |params| {
+        params.distinguished_name.push(DnType::OrganizationalUnitName, "writer");
+        params.subject_alt_names.push(SanType::DnsName("writer".try_into().expect("a name")));
+    });
+    let channel = scene.connect(Some(&none)).await.expect("its certificate is believed");
+    for path in ["/coppice.v1.Ledger/Commit", "/coppice.v1.Ledger/Head", "/grpc.health.v1.Health/Check"] {
+        assert!(!reaches(&channel, path).await, "{path}");
+    }
+    let lines = scene.denials(5).await;
+    assert!(lines[2..].iter().all(|line| line["why"] == "its certificate has no role"), "{lines:?}");
+}
+
+#[tokio::test]
+async fn who_shows_no_certificate_a_foreign_one_or_one_that_ended_is_not_let_in() {
+    let scene = Scene::start().await;
+    let foreign = of_role(&authority(), "operator");
+    let ended = certify(&scene.authority, &["urn:coppice:role:operator"], |params| {
+        params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+    });
+    for (number, (shown, why)) in
+        [(None, "no certificates"), (Some(&foreign), "BadSignature"), (Some(&ended), "expired")].into_iter().enumerate()
+    {
+        // By TLS 1.3 a client may hear of it with its first call only.
+        if let Ok(channel) = scene.connect(shown).await {
+            let request = http::Request::post("/coppice.v1.Ledger/Head").body(Body::empty()).expect("a request");
+            assert!(channel.oneshot(request).await.is_err(), "{why}");
+        }
+        let lines = scene.denials(number + 1).await;
+        let line = &lines[number];
+        assert!(line["why"].as_str().is_some_and(|said| said.contains(why)), "{why}: {line}");
+        assert_eq!(line["method"], serde_json::Value::Null, "{line}");
+    }
+}
+
+#[test]
+fn nobody_is_asked_for_roles_without_tls_or_where_they_are_ignored() {
+    let open = |roles, tls| Access { roles, ..Access::default() }.open(tls).expect("there is no file").0.is_some();
+    assert!(open(Demand::Required, true));
+    assert!(!open(Demand::Required, false) && !open(Demand::Ignored, true));
+}
+
+#[test]
+fn without_tls_only_the_loopback_interface_is_listened_on_unless_that_is_said() {
+    let access = Access::default();
+    let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
+    for near in ["127.0.0.1:1", "127.3.2.1:1", "[::1]:1"] {
+        access.check(at(near), false).expect("no other machine reaches it");
+    }
+    for far in ["0.0.0.0:1", "10.0.0.1:1", "[::]:1"] {
+        let refused = access.check(at(far), false).expect_err("others reach it");
+        assert!(refused.to_string().contains("access.plaintext"), "{refused}");
+        access.check(at(far), true).expect("by TLS");
+        Access { plaintext: true, ..Access::default() }.check(at(far), false).expect("it is said");
+    }
+}
+
+#[test]
+fn a_file_of_denials_that_cannot_be_made_ends_the_start() {
+    let access = Access { denials_file: Some(Path::new("/nonexistent/denials").to_owned()), ..Access::default() };
+    assert!(access.open(true).expect_err("there is no such directory").to_string().contains("/nonexistent/denials"));
+}
+
+#[test]
+fn a_certificate_that_cannot_be_read_has_no_role() {
+    let garbage = rustls::pki_types::CertificateDer::from(vec![0x30, 0x03, 1, 2, 3]);
+    assert_eq!(Arc::new(Identity::of(&garbage)).roles, Roles::NONE);
+}
