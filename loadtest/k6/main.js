@@ -18,11 +18,13 @@ const name = __ENV.SCENARIO;
 const { values, texts } = parameters(name, __ENV);
 const { secure, addresses } = endpoints(__ENV);
 if (values.PROOF_SHARE > 0 && !__ENV.JUDGE) throw new Error('JUDGE: the address of the judge of proofs, as http://HOST:PORT; or PROOF_SHARE=0');
-const file = (variable) => (__ENV[variable] ? open(__ENV[variable]) : undefined);
+// What is not given must not be there at all.
+const files = { cacerts: 'COPPICE_CA', cert: 'COPPICE_CLIENT_CERT', key: 'COPPICE_CLIENT_KEY' };
+const tls = Object.fromEntries(Object.entries(files).filter(([, variable]) => __ENV[variable]).map(([name, variable]) => [name, open(__ENV[variable])]));
 const target = {
   secure,
   addresses,
-  tls: { cacerts: file('COPPICE_CA'), cert: file('COPPICE_CLIENT_CERT'), key: file('COPPICE_CLIENT_KEY') },
+  tls,
   protos: { api: import.meta.resolve('../../proto'), errors: import.meta.resolve('./proto') },
   timeout: `${values.TIMEOUT}ms`,
   patienceMs: values.PATIENCE,

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import pathlib
 import socket
 import subprocess
@@ -197,6 +198,40 @@ class Processes(unittest.TestCase):
                 if head and json.loads(head)["version"] > version + 20:
                     return json.loads(head)["version"]
         self.fail(f"{what}: not while the load ran")
+
+
+class Tls(unittest.TestCase):
+    def test_a_ledger_of_processes_is_reached_by_tls(self):
+        with tempfile.TemporaryDirectory(prefix="load-") as work:
+            directory = pathlib.Path(work)
+
+            def cluster(*words):
+                command = [load.ROOT / "scripts" / "local-cluster.sh", *words]
+                variables = {name: value for name, value in os.environ.items() if not name.startswith("COPPICE_")}
+                done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables | {"BIN": str(BINARIES), "PORT": str(free_ports(20))})
+                self.assertEqual(done.returncode, 0, done.stderr)
+                return done.stdout
+
+            cluster("init", directory / "cluster")
+            try:
+                cluster("start", directory / "cluster")
+                told = dict(line.removeprefix("export ").split("=", 1) for line in cluster("env", directory / "cluster").splitlines())
+                self.assertTrue(told["COPPICE_ENDPOINT"].startswith("https://"))
+                chosen = options("payment", told["COPPICE_ENDPOINT"], directory / "out")
+                environment = {**told, **SLOW, **SCENARIOS["payment"]}
+                self.assertEqual(load.run(chosen, environment), 0, (directory / "out" / "k6.log").read_text())
+            finally:
+                cluster("stop", directory / "cluster")
+
+
+def free_ports(count):
+    """The first of so many ports in a row that nobody listens on."""
+    for first in range(17400, 32000, count):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+    raise OSError("no ports are free")
 
 
 class Manifest(unittest.TestCase):
