@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pathlib
+import shlex
 import socket
 import subprocess
 import sys
@@ -215,7 +216,7 @@ class Tls(unittest.TestCase):
             cluster("init", directory / "cluster")
             try:
                 cluster("start", directory / "cluster")
-                told = dict(line.removeprefix("export ").split("=", 1) for line in cluster("env", directory / "cluster").splitlines())
+                told = dict(word.split("=", 1) for word in shlex.split(cluster("env", directory / "cluster")) if word != "export")
                 self.assertTrue(told["COPPICE_ENDPOINT"].startswith("https://"))
                 chosen = options("payment", told["COPPICE_ENDPOINT"], directory / "out")
                 environment = {**told, **SLOW, **SCENARIOS["payment"]}
