@@ -4,7 +4,10 @@
 //! recorded as they happen. Without a meter of the process, nobody collects and nothing is recorded.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, Weak, atomic::Ordering},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -18,7 +21,8 @@ use opentelemetry::{
 
 use crate::{
     hosted::{Hosted, Replica},
-    replica::Status,
+    machine::StateMachine,
+    replica::{Shared, Status},
     root::RootMachine,
     shard::ShardMachine,
 };
@@ -79,24 +83,65 @@ struct Root {
     disk_bytes: u64,
 }
 
-/// A replica as it was found.
+/// What a replica has counted of itself.
+#[derive(Debug)]
+struct Counted {
+    proposals: u64,
+    campaigns: u64,
+    leaderships: u64,
+    quarantines: u64,
+    snapshot_bytes_given: u64,
+    snapshot_bytes_sent: u64,
+    snapshot_bytes_held: u64,
+    snapshots_pinned: u64,
+    snapshots_installed: u64,
+    snapshots_checked: u64,
+}
+
+impl Counted {
+    fn of<M: StateMachine>(Shared { counts, traffic, .. }: &Shared<M>) -> Self {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        Self {
+            proposals: count(&counts.proposals),
+            campaigns: count(&counts.campaigns),
+            leaderships: count(&counts.leaderships),
+            quarantines: count(&counts.quarantines),
+            snapshot_bytes_given: count(&traffic.given),
+            snapshot_bytes_sent: count(&traffic.sent),
+            snapshot_bytes_held: count(&traffic.held),
+            snapshots_pinned: count(&traffic.pinned),
+            snapshots_installed: count(&traffic.installed),
+            snapshots_checked: count(&traffic.checked),
+        }
+    }
+}
+
+/// A replica as it was found. It holds nothing of the replica, which may end meanwhile.
 #[derive(Debug)]
 struct Look {
     group: KeyValue,
-    replica: Replica,
     status: Status,
+    is_open: bool,
+    /// Messages of other replicas, and requests, that wait for it.
+    waiting: (u64, u64),
+    counted: Counted,
     shard: Option<Shard>,
     root: Option<Root>,
 }
 
 impl Look {
-    fn at(group: GroupId, replica: Replica) -> Self {
+    fn at(group: GroupId, replica: &Replica) -> Self {
         // A replica without a state has only a status.
-        let (shard, root) = match &replica {
-            Replica::Shard(replica) => (replica.read_now(|machine| Ok(shard(machine))).ok(), None),
-            Replica::Root(replica) => (None, replica.read_now(|machine| Ok(root(machine))).ok()),
+        let (counted, shard, root) = match replica {
+            Replica::Shard(replica) => {
+                (Counted::of(&replica.shared), replica.read_now(|machine| Ok(shard(machine))).ok(), None)
+            }
+            Replica::Root(replica) => {
+                (Counted::of(&replica.shared), None, replica.read_now(|machine| Ok(root(machine))).ok())
+            }
         };
-        Self { group: group_label(group), status: replica.status(), replica, shard, root }
+        let (is_open, waiting) = (replica.is_open(), replica.waiting());
+        Self { group: group_label(group), status: replica.status(), is_open, waiting, counted, shard, root }
     }
 
     fn counter(&self, counter: fn(&Counters) -> u64) -> Option<u64> {
@@ -150,7 +195,7 @@ impl Looker {
         let now = hosted.clock.now();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.1.is_empty() || now.saturating_sub(last.0) > LOOK_AGE_MAX {
-            let looks = hosted.all().into_iter().map(|(group, replica)| Look::at(group, replica));
+            let looks = hosted.all().into_iter().map(|(group, replica)| Look::at(group, &replica));
             *last = (now, Arc::new(looks.collect()));
         }
         Arc::clone(&last.1)
@@ -208,19 +253,6 @@ impl Instruments {
     }
 }
 
-/// A reader of what a replica counts.
-macro_rules! counted {
-    ($($field:ident).+) => {
-        |look: &Look| {
-            let count = match &look.replica {
-                Replica::Shard(replica) => &replica.shared.$($field).+,
-                Replica::Root(replica) => &replica.shared.$($field).+,
-            };
-            Some(count.load(Ordering::Relaxed))
-        }
-    };
-}
-
 /// Shows a node's replicas to whoever collects, as long as it runs.
 pub fn show(hosted: &Arc<Hosted>) {
     let looker = Looker { hosted: Arc::downgrade(hosted), last: Mutex::default() };
@@ -242,12 +274,13 @@ fn replicas(it: &Instruments) {
             ("candidate", |look| Some(look.is("candidate").into())),
             ("learner", |look| Some(look.is("learner").into())),
             ("quarantined", |look| Some(look.is("quarantined").into())),
+            ("stopped", |look| Some(look.is("stopped").into())),
         ],
     );
     it.gauges(
         ("coppice.replica.open", "", ""),
         "1 if the replica has its state, 0 if it is quarantined or waits for a snapshot",
-        &[("", |look| Some(look.replica.is_open().into()))],
+        &[("", |look| Some(look.is_open.into()))],
     );
     it.gauges(
         ("coppice.replica.disk_full", "", ""),
@@ -257,12 +290,12 @@ fn replicas(it: &Instruments) {
     it.counters(
         ("coppice.replica.quarantines", "", ""),
         "Times that the replica stopped to trust itself",
-        &[("", counted!(counts.quarantines))],
+        &[("", |look| Some(look.counted.quarantines))],
     );
     it.gauges(
         ("coppice.replica.queue.messages", "", "lane"),
         "Messages of other replicas, and requests, that wait for the replica",
-        &[("peers", |look| Some(look.replica.waiting().0)), ("requests", |look| Some(look.replica.waiting().1))],
+        &[("peers", |look| Some(look.waiting.0)), ("requests", |look| Some(look.waiting.1))],
     );
 }
 
@@ -285,12 +318,12 @@ fn raft(it: &Instruments) {
     it.counters(
         ("coppice.raft.proposals", "", ""),
         "Commands that the replica has proposed as leader",
-        &[("", counted!(counts.proposals))],
+        &[("", |look| Some(look.counted.proposals))],
     );
     it.counters(
         ("coppice.raft.elections", "", "outcome"),
         "Elections that the replica has begun, and those that made it leader",
-        &[("begun", counted!(counts.campaigns)), ("won", counted!(counts.leaderships))],
+        &[("begun", |look| Some(look.counted.campaigns)), ("won", |look| Some(look.counted.leaderships))],
     );
     it.gauges(
         ("coppice.raft.log.entries", "", ""),
@@ -308,27 +341,30 @@ fn snapshots(it: &Instruments) {
     it.counters(
         ("coppice.snapshot.sent", "By", ""),
         "Bytes of snapshots that were handed out to other replicas",
-        &[("", counted!(traffic.given))],
+        &[("", |look| Some(look.counted.snapshot_bytes_given))],
     );
     it.counters(
         ("coppice.snapshot.received", "By", "from"),
         "Bytes of snapshots that were taken in: over the network, or found on the disk from an earlier transfer",
-        &[("network", counted!(traffic.sent)), ("disk", counted!(traffic.held))],
+        &[
+            ("network", |look| Some(look.counted.snapshot_bytes_sent)),
+            ("disk", |look| Some(look.counted.snapshot_bytes_held)),
+        ],
     );
     it.counters(
         ("coppice.snapshot.pins", "", ""),
         "Snapshots that were made for other replicas",
-        &[("", counted!(traffic.pinned))],
+        &[("", |look| Some(look.counted.snapshots_pinned))],
     );
     it.counters(
         ("coppice.snapshot.installs", "", ""),
         "Snapshots of other replicas that became the replica's state",
-        &[("", counted!(traffic.installed))],
+        &[("", |look| Some(look.counted.snapshots_installed))],
     );
     it.counters(
         ("coppice.snapshot.checks", "", ""),
         "Own snapshots that another replica refused and that were checked here",
-        &[("", counted!(traffic.checked))],
+        &[("", |look| Some(look.counted.snapshots_checked))],
     );
 }
 

@@ -330,7 +330,7 @@ fn note_end<M: StateMachine>(group: GroupId, shared: &Shared<M>, error: &Error) 
     shared.gate.open();
     *shared.machine.write().unwrap_or_else(PoisonError::into_inner) = None;
     let mut status = shared.status.write().unwrap_or_else(PoisonError::into_inner);
-    (status.role, status.note) = ("stopped", error.chain());
+    (status.role, status.note, status.full) = ("stopped", error.chain(), lacks_space(error));
 }
 
 /// A broken invariant of one replica ends the process: what it holds in memory can't be trusted.

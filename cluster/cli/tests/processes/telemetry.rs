@@ -133,6 +133,7 @@ fn every_metric_is_listed_and_everything_listed_is_there() {
         read(&cluster.metrics(number), process, &mut metrics);
     }
     assert!(metrics.contains_key("target_info"), "it names the process");
+    numbers_are_true(&cluster);
     let strange: Vec<&String> = metrics.keys().filter(|name| !named_as_they_should(name)).collect();
     assert_eq!(strange, Vec::<&String>::new(), "names begin with coppice_ and a subsystem");
     let lines: Vec<String> = metrics.iter().map(|(name, metric)| metric.line(name)).collect();
@@ -149,6 +150,52 @@ fn every_metric_is_listed_and_everything_listed_is_there() {
         missing.is_empty() && gone.is_empty(),
         "not listed: {missing:#?}\nlisted, and not there: {gone:#?}\nBLESS=1 writes the list anew"
     );
+}
+
+/// The sum of a metric's series whose labels hold these words.
+fn sum(text: &str, metric: &str, words: &[&str]) -> f64 {
+    let of = |line: &&str| line.strip_prefix(metric).is_some_and(|rest| rest.starts_with(['{', ' ']));
+    let fits = |line: &&str| words.iter().all(|word| line.contains(word));
+    let value = |line: &str| line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok()).expect("a number");
+    text.lines().filter(of).filter(fits).map(value).sum()
+}
+
+/// What is known of a cluster that has committed something, and was read from.
+fn numbers_are_true(cluster: &Cluster) {
+    cluster.until_ready(4, "");
+    let coordinator = until("the coordinator has learnt the head", || {
+        let text = cluster.metrics(4);
+        let version = sum(&text, "coppice_ledger_version", &[]);
+        (version >= 1.0 && sum(&text, "coppice_commit_versions_total", &[]) == version).then_some(text)
+    });
+    for metric in ["ready", "leader", "has_leader", "signing_key_readable"] {
+        assert_eq!(sum(&coordinator, &format!("coppice_coordinator_{metric}"), &[]), 1.0, "{metric}");
+    }
+    let version = sum(&coordinator, "coppice_ledger_version", &[]);
+    assert_eq!(sum(&coordinator, "coppice_commit_batches_total", &[r#""committed""#]), version, "one batch each");
+    assert_eq!(sum(&coordinator, "coppice_commit_duration_seconds_count", &[]), version);
+    assert_eq!(sum(&coordinator, "coppice_read_keys_total", &[]), 1.0);
+    let commits = [r#"rpc_method="coppice.v1.Ledger/Commit""#, r#"rpc_response_status_code="OK""#];
+    assert_eq!(sum(&coordinator, "rpc_server_call_duration_seconds_count", &commits), version);
+    until("each group has one leader, and all have applied what it has", || {
+        let nodes = [1, 2, 3].map(|node| cluster.metrics(node));
+        ["root", "shard-0", "shard-1"]
+            .into_iter()
+            .all(|group| {
+                let group = format!("group=\"{group}\"");
+                let leaders: f64 =
+                    nodes.iter().map(|text| sum(text, "coppice_replica_role", &[&group, r#""leader""#])).sum();
+                let applied = nodes.each_ref().map(|text| sum(text, "coppice_raft_index", &[&group, r#""applied""#]));
+                leaders == 1.0 && applied[0] > 0.0 && applied.iter().all(|index| *index == applied[0])
+            })
+            .then_some(())
+    });
+    let node = cluster.metrics(1);
+    assert_eq!(sum(&node, "coppice_replica_open", &[]), 3.0);
+    assert_eq!(sum(&node, "coppice_replica_disk_full", &[]), 0.0);
+    assert!(sum(&node, "coppice_raft_log_size_bytes", &[]) > 0.0);
+    // Shards are told what was decided when they are asked again, or after a while.
+    until("the record is decided", || (sum(&cluster.metrics(1), "coppice_engine_records", &[]) >= 1.0).then_some(()));
 }
 
 /// By our own rule, or by the conventions of OpenTelemetry.
