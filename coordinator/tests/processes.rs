@@ -1,6 +1,12 @@
 //! The binary `coppice-coordinator` by itself: its settings and its key. Whole clusters are tested with the command.
 
-use std::process::{Command, Output};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    process::{Command, Output, Stdio},
+};
+
+use coppice_verify::note::SignerKey;
 
 const CLUSTER: &str = "00112233445566778899aabbccddeeff";
 
@@ -46,4 +52,57 @@ fn settings_are_printed_and_unknown_or_contradictory_ones_are_named() {
 fn a_missing_key_is_named_with_what_makes_one() {
     let (code, text) = coordinator(&[]);
     assert!(code == Some(2) && text.contains("/nonexistent/ledger.key") && text.contains("coppice keygen"), "{text}");
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the process under test reads real files")]
+fn the_signing_key_is_neither_printed_nor_logged() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let seed = [0xa7; 32];
+    let key = SignerKey::from_seed(&format!("coppice/{CLUSTER}"), &seed).expect("a name");
+    let (file, store) = (dir.path().join("ledger.key"), dir.path().join("metadata"));
+    fs::write(&file, format!("{}\n", *key.to_private_text())).expect("a file can be written");
+    // The part of the text that is secret, the seed in hex, and as a list of numbers.
+    let text = key.to_private_text();
+    let secret = text.rsplit('+').next().expect("it has parts");
+    let shown = [secret.to_owned(), "a7".repeat(8), "167, 167".to_owned(), "PRIVATE".to_owned()];
+    let assert_hidden = |output: &str| {
+        for secret in &shown {
+            assert!(!output.to_lowercase().contains(&secret.to_lowercase()), "{secret}: {output}");
+        }
+    };
+    let command = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_coppice-coordinator"));
+        command
+            .env_clear()
+            .args(["--name", "c-1", "--listen", "127.0.0.1:0", "--log", "trace", "--signing-key-file"])
+            .arg(&file);
+        command.args(["--set", "nodes.n-1.ordinal=1", "--set", "nodes.n-1.address=127.0.0.1:1", "--set"]);
+        command.arg(format!("metadata.dir={}", store.display())).args(more);
+        command
+    };
+    let printed = command(&["--print-config"]).output().expect("the binary can be run");
+    assert!(printed.status.success());
+    assert_hidden(&String::from_utf8_lossy(&printed.stdout));
+
+    let mut child = command(&[]).stderr(Stdio::piped()).spawn().expect("the binary can be run");
+    let mut log = BufReader::new(child.stderr.take().expect("it is piped"));
+    let (mut said, mut line) = (String::new(), String::new());
+    // It has the key, and looks for the nodes.
+    while !said.contains("waiting for a leader") && log.read_line(&mut line).expect("it is text") > 0 {
+        said += &std::mem::take(&mut line);
+    }
+    child.kill().expect("it runs");
+    child.wait().expect("it is our child");
+    log.read_to_string(&mut said).expect("it is text");
+    assert!(said.contains("waiting for a leader"), "{said}");
+    assert_hidden(&said);
+
+    // A key that is damaged is not shown either.
+    fs::write(&file, text.replace("PRIVATE+KEY+coppice", "PRIVATE+KEY+other")).expect("a file can be written");
+    let refused = command(&[]).output().expect("the binary can be run");
+    assert_eq!(refused.status.code(), Some(2));
+    let words = String::from_utf8_lossy(&refused.stderr);
+    assert!(words.contains("ledger.key"), "{words}");
+    assert!(!words.contains(secret), "{words}");
 }

@@ -9,6 +9,7 @@ use core::fmt;
 use ed25519_dalek::{Signature, VerifyingKey};
 #[cfg(feature = "sign")]
 use ed25519_dalek::{Signer as _, SigningKey};
+use zeroize::Zeroizing;
 
 use crate::{base64, hash::key_id};
 
@@ -153,9 +154,11 @@ impl SignerKey {
 
     /// The private key text. Keep it secret.
     #[must_use]
-    pub fn to_private_text(&self) -> String {
-        let mut out = String::from("PRIVATE+KEY+");
-        write_key(&mut out, &self.verifier.name, self.verifier.id, TYPE_ED25519, self.key.as_bytes())
+    pub fn to_private_text(&self) -> Zeroizing<String> {
+        // Long enough, so that no part of it is left behind by a larger copy.
+        let mut out = Zeroizing::new(String::with_capacity(self.verifier.name.len() + 128));
+        out.push_str("PRIVATE+KEY+");
+        write_key(&mut *out, &self.verifier.name, self.verifier.id, TYPE_ED25519, self.key.as_bytes())
             .expect("writing to a string does not fail");
         out
     }
@@ -264,7 +267,7 @@ pub(crate) struct KeyText<'a> {
     pub(crate) name: &'a str,
     pub(crate) id: [u8; 4],
     pub(crate) key_type: u8,
-    pub(crate) key: Vec<u8>,
+    pub(crate) key: Zeroizing<Vec<u8>>,
 }
 
 /// Reads `name+hex(key id)+base64(type || key)`.
@@ -280,24 +283,29 @@ pub(crate) fn split_key_text(text: &str) -> Result<KeyText<'_>, Error> {
         return Err(Error::Malformed("key id"));
     }
     let id = u32::from_str_radix(hex, 16).map_err(|_| malformed)?.to_be_bytes();
-    let key = base64::decode(key).ok_or(malformed)?;
+    let key = Zeroizing::new(base64::decode(key).ok_or(malformed)?);
     let (&key_type, key) = key.split_first().ok_or(Error::Malformed("key type"))?;
-    Ok(KeyText { name, id, key_type, key: key.to_vec() })
+    Ok(KeyText { name, id, key_type, key: Zeroizing::new(key.to_vec()) })
 }
 
-/// Name, key id and the 32 bytes of a key text of the type given.
-fn split_key(text: &str, key_type: u8) -> Result<(&str, [u8; 4], [u8; 32]), Error> {
+/// Name, key id and the 32 bytes of a key.
+type Key<'a> = (&'a str, [u8; 4], Zeroizing<[u8; 32]>);
+
+/// What a key text of the type given holds.
+fn split_key(text: &str, key_type: u8) -> Result<Key<'_>, Error> {
     let parts = split_key_text(text)?;
     if parts.key_type != key_type {
         return Err(Error::Malformed("key type"));
     }
-    Ok((parts.name, parts.id, parts.key.try_into().map_err(|_| Error::Malformed("key"))?))
+    let key = parts.key.as_slice().try_into().map_err(|_| Error::Malformed("key"))?;
+    Ok((parts.name, parts.id, Zeroizing::new(key)))
 }
 
 fn write_key(out: &mut impl fmt::Write, name: &str, id: [u8; 4], key_type: u8, key: &[u8; 32]) -> fmt::Result {
-    let mut payload = Vec::from([key_type]);
-    payload.extend_from_slice(key);
-    write!(out, "{name}+{:08x}+{}", u32::from_be_bytes(id), base64::encode(&payload))
+    let mut payload = Zeroizing::new([key_type; 33]);
+    payload[1..].copy_from_slice(key);
+    let text = Zeroizing::new(base64::encode(&*payload));
+    write!(out, "{name}+{:08x}+{}", u32::from_be_bytes(id), *text)
 }
 
 #[cfg(test)]
@@ -349,6 +357,7 @@ mod tests {
         assert_eq!(VerifierKey::parse(&key.verifier().to_string()).as_ref(), Ok(key.verifier()));
         let again = SignerKey::parse(&key.to_private_text()).expect("a private key");
         assert_eq!(again.verifier(), key.verifier());
+        assert_eq!(format!("{key:?} {key:#?}").matches("ledger.example/x").count(), 2, "its name, and nothing else");
         assert_eq!(format!("{key:?}"), "SignerKey(\"ledger.example/x\")");
         assert!(SignerKey::parse(&key.verifier().to_string()).is_err());
         assert!(VerifierKey::parse(&key.to_private_text()).is_err());

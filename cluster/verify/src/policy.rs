@@ -309,11 +309,11 @@ fn witness_key(vkey: &str) -> Option<(Option<CosignerKey>, Vec<u8>)> {
     let parts = split_key_text(vkey).ok()?;
     if parts.key_type == TYPE_COSIGNATURE {
         let key = CosignerKey::parse(vkey).ok()?;
-        return Some((Some(key), parts.key));
+        return Some((Some(key), parts.key.to_vec()));
     }
     let id = key_id(parts.name, parts.key_type, &parts.key);
     let sound = (parts.key_type, parts.key.len()) == TYPE_MLDSA && id == parts.id && check_name(parts.name).is_ok();
-    sound.then_some((None, parts.key))
+    sound.then_some((None, parts.key.to_vec()))
 }
 
 /// A number without sign or zeros in front.

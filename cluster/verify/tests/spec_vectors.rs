@@ -71,7 +71,7 @@ fn keys_and_signatures_are_those_of_the_specification() {
     for key in vectors["keys"].as_object().expect("an object").values() {
         let seed: [u8; 32] = bytes(key, "seed_hex").try_into().expect("32 bytes");
         let signer = SignerKey::from_seed(text(key, "name"), &seed).expect("a name");
-        assert_eq!(signer.to_private_text(), text(key, "skey"));
+        assert_eq!(*signer.to_private_text(), text(key, "skey"));
         assert_eq!(signer.verifier().to_string(), text(key, "vkey_01"));
         assert_eq!(signer.verifier().public_key().to_vec(), bytes(key, "public_hex"));
         assert!(SignerKey::parse(text(key, "skey")).is_ok());

@@ -21,6 +21,7 @@ use coppice_types::chain;
 use coppice_verify::note::SignerKey;
 
 use tokio::task::JoinHandle;
+use zeroize::Zeroizing;
 
 pub use config::{Config, PROGRAM};
 
@@ -97,7 +98,7 @@ const KEY_HINT: &str = "`coppice keygen` makes a key whose name is right.";
 
 fn signing_key(config: &Config) -> Result<SignerKey, Failure> {
     let path = &config.signing_key_file;
-    let text = read_text(path).map_err(|failure| failure.hint(KEY_HINT))?;
+    let text = read_text(path).map(Zeroizing::new).map_err(|failure| failure.hint(KEY_HINT))?;
     let key = SignerKey::parse(text.trim_end_matches('\n'));
     key.map_err(|error| Failure::usage(format!("{}: {error}", path.display())).hint(KEY_HINT))
 }

@@ -18,6 +18,7 @@ use kube::{
     core::{ApiResource, GroupVersionKind},
 };
 use serde_json::json;
+use zeroize::Zeroizing;
 
 use super::build::{Facts, MANAGER, Role, hash_of, selector_of};
 use crate::{
@@ -110,19 +111,18 @@ async fn signing_secret(
 }
 
 fn new_signing_secret(name: &str, cluster: &LedgerCluster) -> Result<Secret, Error> {
-    let (mut id, mut seed) = ([0; 16], [0; 32]);
+    let (mut id, mut seed) = ([0; 16], Zeroizing::new([0; 32]));
     SystemRng.fill(&mut id);
-    SystemRng.fill(&mut seed);
+    SystemRng.fill(&mut *seed);
     let origin = checkpoint::origin(ORIGIN_PREFIX, &ClusterId(id));
     let key = SignerKey::from_seed(&origin, &seed)
         .map_err(|error| Error::blocked("SigningKeyInvalid", format!("a key could not be made: {error}")));
-    seed.fill(0);
     let key = key?;
     let mut secret = secret_of(
         name,
         cluster,
         BTreeMap::from([
-            ("ledger.key".to_owned(), format!("{}\n", key.to_private_text())),
+            ("ledger.key".to_owned(), format!("{}\n", *key.to_private_text())),
             ("ledger.vkey".to_owned(), format!("{}\n", key.verifier())),
         ]),
     );

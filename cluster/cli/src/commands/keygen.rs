@@ -26,7 +26,7 @@ pub fn keygen(args: &args::Keygen, output: Output) -> Result<(), Failure> {
         }
     }
     let key = home::new_key(args.name.as_deref(), &mut SystemRng)?;
-    home::write_file(&args.out, format!("{}\n", key.to_private_text()).as_bytes(), 0o600)?;
+    home::write_key(&args.out, &key)?;
     home::write_file(&public, format!("{}\n", key.verifier()).as_bytes(), 0o644)?;
     let vkey = key.verifier().to_string();
     let object = json!({ "name": key.name(), "vkey": vkey, "private_key": args.out, "public_key": public });

@@ -25,6 +25,7 @@ use std::{
 use coppice_env::{DiskStorage, Rng, Storage};
 use coppice_types::ClusterId;
 use coppice_verify::{checkpoint, note::SignerKey};
+use zeroize::Zeroizing;
 
 use super::shape::{Shape, Wanted};
 use crate::failure::{Code, Failure};
@@ -131,15 +132,24 @@ fn refuse_foreign(dir: &Path) -> Result<(), Failure> {
 }
 
 fn open_key(path: &Path, rng: &mut dyn Rng) -> Result<SignerKey, Failure> {
-    match fs::read_to_string(path) {
+    match fs::read_to_string(path).map(Zeroizing::new) {
         Ok(text) => parse_key(text.trim_end_matches('\n'), path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let key = new_key(None, rng)?;
-            write_file(path, format!("{}\n", key.to_private_text()).as_bytes(), 0o600)?;
+            write_key(path, &key)?;
             Ok(key)
         }
         Err(error) => Err(Failure::file(path, &error)),
     }
+}
+
+/// Writes the private key, for its user alone.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write_key(path: &Path, key: &SignerKey) -> Result<(), Failure> {
+    let line = Zeroizing::new([key.to_private_text().as_str(), "\n"].concat());
+    write_file(path, line.as_bytes(), 0o600)
 }
 
 fn parse_key(text: &str, path: &Path) -> Result<SignerKey, Failure> {
@@ -151,13 +161,11 @@ fn parse_key(text: &str, path: &Path) -> Result<SignerKey, Failure> {
 /// # Errors
 /// If the name cannot be one.
 pub fn new_key(name: Option<&str>, rng: &mut dyn Rng) -> Result<SignerKey, Failure> {
-    let (mut cluster, mut seed) = ([0; 16], [0; 32]);
+    let (mut cluster, mut seed) = ([0; 16], Zeroizing::new([0; 32]));
     rng.fill(&mut cluster);
-    rng.fill(&mut seed);
+    rng.fill(&mut *seed);
     let name = name.map_or_else(|| checkpoint::origin(ORIGIN_PREFIX, &ClusterId(cluster)), str::to_owned);
-    let key = SignerKey::from_seed(&name, &seed).map_err(|error| Failure::usage(format!("key name `{name}`: {error}")));
-    seed.fill(0);
-    key
+    SignerKey::from_seed(&name, &seed).map_err(|error| Failure::usage(format!("key name `{name}`: {error}")))
 }
 
 fn open_shape(path: &Path, wanted: &Wanted) -> Result<Shape, Failure> {
