@@ -270,12 +270,11 @@ impl<'c> Checker<'c> {
             self.report.finding("meta", None, format!("tree of {} entries and digest {}", tree.entries, tree.digest));
             return;
         }
-        if let Some(blob) = tree.filter {
-            if self.note_blob(blob)
-                && let Err(error) = self.check_filter(tree, blob)
-            {
-                self.report.error(error);
-            }
+        if let Some(blob) = tree.filter
+            && self.note_blob(blob)
+            && let Err(error) = self.check_filter(tree, blob)
+        {
+            self.report.error(error);
         }
     }
 
