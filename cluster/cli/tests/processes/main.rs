@@ -287,23 +287,25 @@ fn a_client_may_do_what_its_role_says_and_what_is_denied_changes_nothing_and_is_
     drop((coordinator, nodes));
 }
 
+/// A way to a node, by the certificate of this name.
+fn connect(cluster: &Cluster, name: &str, node: usize) -> Channel {
+    let read = |name: String| fs::read_to_string(cluster.path(&name)).expect("it was made");
+    let own = Identity::from_pem(read(format!("{name}.pem")), read(format!("{name}.key")));
+    let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read("ca.pem".to_owned()))).identity(own);
+    let endpoint = Endpoint::from_shared(format!("https://localhost:{}", cluster.port_of(node)));
+    endpoint.expect("an endpoint").tls_config(tls).expect("the files are whole").connect_lazy()
+}
+
 #[test]
 fn no_client_may_call_nodes_whatever_its_role() {
     let cluster = Cluster::tls();
     let (mut nodes, coordinator) = (cluster.nodes(), cluster.coordinator());
     cluster.until_it_commits("held=1");
-    let read = |name: String| fs::read_to_string(cluster.path(&name)).expect("it was made");
-    let connect = |name: &str, node: usize| -> Channel {
-        let own = Identity::from_pem(read(format!("{name}.pem")), read(format!("{name}.key")));
-        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read("ca.pem".to_owned()))).identity(own);
-        let endpoint = Endpoint::from_shared(format!("https://localhost:{}", cluster.port_of(node)));
-        endpoint.expect("an endpoint").tls_config(tls).expect("the files are whole").connect_lazy()
-    };
     let runtime = tokio::runtime::Runtime::new().expect("the system gives threads");
     runtime.block_on(async {
         for name in ["client", "reader", "writer", "operator", "auditor", "nobody"] {
             for node in 1..=3 {
-                let channel = connect(name, node);
+                let channel = connect(&cluster, name, node);
                 let takes_over = RootClient::new(channel.clone()).take_over(v1::TakeOverRequest::default()).await;
                 let reads = RootClient::new(channel.clone()).read_root(v1::ReadRootRequest::default()).await;
                 let asks = NodeClient::new(channel).node_status(v1::NodeStatusRequest {}).await;
@@ -312,10 +314,39 @@ fn no_client_may_call_nodes_whatever_its_role() {
                 }
             }
         }
-        let process = NodeClient::new(connect("coordinator-1", 1)).node_status(v1::NodeStatusRequest {}).await;
+        let process =
+            NodeClient::new(connect(&cluster, "coordinator-1", 1)).node_status(v1::NodeStatusRequest {}).await;
         process.expect("a coordinator may ask");
     });
     nodes[0].says("a call was denied");
     cluster.until_it_commits("held=2");
+    drop((coordinator, nodes));
+}
+
+#[test]
+fn clients_of_an_authority_of_their_own_reach_coordinators_and_no_node() {
+    let cluster = Cluster::tls();
+    let path = |name: &str| cluster.path(name).display().to_string();
+    let clients = Authority::new();
+    clients.certify_only(cluster.dir.path(), "writer");
+    // Whoever has this authority could name its client so, and still nodes do not believe it.
+    clients.certify_only(cluster.dir.path(), "coordinator-2");
+    fs::write(cluster.path("clients.pem"), clients.pem()).expect("a file can be written");
+    let mut nodes = cluster.nodes();
+    let shown = [("cert", "coordinator-1.pem"), ("key", "coordinator-1.key"), ("client_ca", "clients.pem")];
+    let settings = shown.map(|(key, file)| format!("api_tls.{key}={}", path(file)));
+    let flags: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    let coordinator = cluster.coordinator_with(&flags, &[]);
+    // By a certificate of the cluster's authority, as another coordinator has.
+    cluster.until_it_commits("held=1");
+    common::run(&mut cluster.coppice_as("writer", &["commit", "--put", "held=2"])).expect(0);
+    let denied = common::run(cluster.coppice_as("writer", &["rollback", "--to", "1", "--reason", "x"]).arg("--json"));
+    assert_eq!(denied.expect(3).error()["reason"], "DENIED");
+    let runtime = tokio::runtime::Runtime::new().expect("the system gives threads");
+    let refused = runtime.block_on(async {
+        NodeClient::new(connect(&cluster, "coordinator-2", 1)).node_status(v1::NodeStatusRequest {}).await
+    });
+    assert_ne!(refused.expect_err("it is not let in").code(), Code::PermissionDenied, "there is no connection");
+    nodes[0].says("a connection was refused: TLS");
     drop((coordinator, nodes));
 }
