@@ -232,13 +232,13 @@ impl Drop for Etcd {
     }
 }
 
-/// Makes `NAME.pem` and `NAME.key` in a directory, of the authority there, which is made if need be.
+/// Makes `NAME.pem` and `NAME.key` in a directory, of the authority there, which is made if need be. They say no role: etcd asks for none.
 ///
 /// # Panics
 /// If `scripts/certificates.sh` fails, with what it said.
 pub fn certify(directory: &Path, name: &str, host: &str) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/certificates.sh");
-    let made = Command::new(&script).arg(directory).args([name, host]).output().expect("the script runs");
+    let made = Command::new(&script).arg(directory).args([name, "none", host]).output().expect("the script runs");
     assert!(made.status.success(), "{}: {}", script.display(), String::from_utf8_lossy(&made.stderr));
 }
 
