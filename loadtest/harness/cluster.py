@@ -17,6 +17,9 @@ HTTP_PORT = 4180
 ETCD_CLIENT_PORT = 2379
 ETCD_PEER_PORT = 2380
 
+# The places' network is nobody else's: nothing there needs certificates to be safe.
+CLEAR = {"plaintext": True}
+
 # From the start of all processes to a leader, in seconds, on a machine that is busy with other things.
 READY_SECONDS = 90
 
@@ -116,7 +119,7 @@ class Cluster:
         return {
             "node": place, "cluster_id": self.cluster_id, "data_dir": self.node_directories[place],
             "listen": f"{self.network.address(place)}:{NODE_PORT}", "bootstrap": "new",
-            "ledger": self.ledger, **self._nodes_table(), **self.settings.get("node", {}),
+            "ledger": self.ledger, "access": CLEAR, **self._nodes_table(), **self.settings.get("node", {}),
         }
 
     def _coordinator_settings(self, place):
@@ -128,7 +131,7 @@ class Cluster:
         return {
             "name": place, "listen": f"{address}:{COORDINATOR_PORT}", "http_listen": f"{address}:{HTTP_PORT}",
             "advertise": f"{address}:{COORDINATOR_PORT}", "signing_key_file": self.key, "metadata": metadata,
-            "ledger": self.ledger, **self._nodes_table(), **self.settings.get("coordinator", {}),
+            "ledger": self.ledger, "access": CLEAR, **self._nodes_table(), **self.settings.get("coordinator", {}),
         }
 
     def _add(self, place, binary, settings):
