@@ -11,7 +11,7 @@ export PATH := $(PATH):/usr/local/go/bin
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
 
-.PHONY: crds charts e2e help demo test test-loadtest test-k6 test-chaos chaos load bench bench-cluster check audit build release sim sim-bugs
+.PHONY: crds charts e2e help demo test test-loadtest test-alerts test-k6 test-chaos chaos load bench bench-cluster check audit build release sim sim-bugs
 
 help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
@@ -36,7 +36,7 @@ demo: build
 test: test-loadtest
 	@scripts/install-etcd.sh >/dev/null
 	$(CARGO) test --workspace --locked
-	@$(MAKE) --no-print-directory test-k6 test-chaos
+	@$(MAKE) --no-print-directory test-alerts test-k6 test-chaos
 
 # The judge of recorded histories must be able to refuse: known-bad ones are put before it. Then the plan, the network and
 # the clocks of the chaos test, and what the comparison concludes.
@@ -44,6 +44,10 @@ test-loadtest:
 	cd loadtest/checker && go test ./...
 	cd loadtest/drive && go test ./...
 	cd loadtest && python3 -m unittest -q harness.test_harness test_bench
+
+# The alerts of the chart before Prometheus' own tool, which is built at the first time.
+test-alerts:
+	@scripts/alerts.sh
 
 # A few seconds of each load test, and that they fail when they should. Builds k6 at the first time, which takes two minutes.
 test-k6: build

@@ -1,10 +1,11 @@
 #!/bin/sh
-# go-tool.sh NAME DIR [PACKAGE]: builds a program of the Go module in DIR, once for each state of its sources and pinned
-# versions, into target/tools/, and prints where it lies. Modules come from the Go module proxy, checked against go.sum.
+# go-tool.sh NAME DIR [PACKAGE [TAGS]]: builds a program of the Go module in DIR, once for each state of its sources and
+# pinned versions, into target/tools/, and prints where it lies. Modules come from the Go module proxy, checked against go.sum.
 set -eu
 name=$1
 dir=$2
 package=${3:-.}
+tags=${4:-}
 root=$(cd "$(dirname "$0")/.." && pwd)
 PATH=$PATH:/usr/local/go/bin
 if ! command -v go >/dev/null; then
@@ -19,7 +20,7 @@ if [ ! -x "$tool" ]; then
     mkdir -p "$(dirname "$tool")"
     echo "building $name from its pinned Go module (once; minutes without a cache)" >&2
     # Beside and renamed: two builds at a time don't see each other's halves.
-    (cd "$dir" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly go build -buildvcs=false -trimpath -o "$tool.$$" "$package" >&2)
+    (cd "$dir" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly go build -buildvcs=false -trimpath -tags="$tags" -o "$tool.$$" "$package" >&2)
     mv "$tool.$$" "$tool"
 fi
 echo "$tool"

@@ -124,6 +124,22 @@ fn alerts_ask_for_metrics_that_there_are_and_each_has_a_runbook() {
         assert!(names.insert(name), "two alerts have one name");
     }
     assert!(names.len() >= 5, "{names:?}");
+    // That Prometheus agrees is for `make test-alerts` to see.
+    let tests: Value = serde_saphyr::from_str(&file("charts/tests/alerts.yaml")).expect("it is YAML");
+    let tests = tests["tests"].as_array().expect("there are tests");
+    let cases: Vec<&Value> = tests.iter().flat_map(|test| test["alert_rule_test"].as_array().expect("cases")).collect();
+    for name in names {
+        for fires in [true, false] {
+            let is_case = |case: &&&Value| {
+                case["alertname"] == name.as_str()
+                    && case["exp_alerts"].as_array().is_some_and(|list| list.is_empty() != fires)
+            };
+            assert!(
+                cases.iter().any(|case| is_case(&case)),
+                "charts/tests/alerts.yaml: {name} where it fires = {fires}"
+            );
+        }
+    }
 }
 
 #[test]

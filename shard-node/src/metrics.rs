@@ -307,6 +307,11 @@ fn raft(it: &Instruments) {
         &[("", |look| Some((look.status.leader != 0).into()))],
     );
     it.gauges(
+        ("coppice.raft.voters", "", ""),
+        "Voters of the group, as the replica knows them",
+        &[("", |look| Some(look.status.voters.len() as u64))],
+    );
+    it.gauges(
         ("coppice.raft.index", "", "of"),
         "The last entry of the log, the last that is known to be committed, and the last that is applied",
         &[
