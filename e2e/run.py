@@ -18,7 +18,7 @@ import sys
 import time
 
 from api import ApiRun
-from steps import IMAGE, LEDGER, LOAD_IMAGE, NAMESPACE, OPERATOR, ROOT, SYSTEM, Failure, Steps, beds, expect, wait_for
+from steps import HEAL_SECONDS, IMAGE, LEDGER, LOAD_IMAGE, NAMESPACE, OPERATOR, ROOT, SYSTEM, Failure, Steps, beds, expect, wait_for
 
 import image
 import manifest
@@ -28,12 +28,22 @@ from harness.processes import Process
 from load import build_k6
 
 PROGRAMS = ("coppice", "coppice-shard-node", "coppice-coordinator", "coppice-operator")
-ROLES = ("node", "coordinator", "etcd")
 NODES = 3
 VERSIONS = 300
 # Levels for a machine that has three machines on it.
 K6_PARAMETERS = ("DURATION=15s", "ACCOUNTS=3000", "READ_P95=5s", "WRITE_P95=10s")
 ENDPOINT = f"https://{LEDGER}.{NAMESPACE}.svc:7411"
+# Shows a certificate, sends something, and prints what it is told. Only that tells whether a certificate was believed: it is shown last.
+TALK_TLS = """
+import socket, ssl, sys
+host, port, folder, request = sys.argv[1:]
+context = ssl.create_default_context(cafile=f"{folder}/ca.crt")
+context.load_cert_chain(f"{folder}/tls.crt", f"{folder}/tls.key")
+with context.wrap_socket(socket.create_connection((host, int(port)), timeout=20), server_hostname=host) as connection:
+    connection.sendall(request.encode())
+    while told := connection.recv(4096):
+        print(told.decode())
+"""
 
 
 class Run(Steps):
@@ -48,8 +58,8 @@ class Run(Steps):
 
     def carry_out_all(self):
         self.carry_out(
-            self.start, self.give_images, self.install, self.become_ready, self.spread, self.refuse, self.test_release, self.load_data,
-            self.run_k6, self.start_load, self.crash, self.delete_pods, self.lose_volume, self.upgrade, self.bad_image, self.renew, self.drain,
+            self.start, self.give_images, self.install, self.become_ready, self.spread, self.refuse, self.keep_out, self.test_release,
+            self.load_data, self.run_k6, self.start_load, self.crash, self.delete_pods, self.lose_volume, self.upgrade, self.bad_image, self.renew, self.drain,
             self.lose_power, self.cut_cable, self.hand_over, self.judge, self.roll_back, self.prune, self.reinstall, self.delete)
 
     # What is asked of the cluster.
@@ -169,6 +179,32 @@ class Run(Steps):
         for role in ("node", "etcd"):
             machines = {pod["spec"]["nodeName"] for pod in self.pods(role)}
             expect(len(machines) == NODES, f"pods of role {role} are on {sorted(machines)}")
+
+    def keep_out(self):
+        """etcd refuses certificates of clients and of nodes, and lets in its own clients."""
+        folder = self.directory / "shown"
+        folder.mkdir()
+        own = f"{LEDGER}-etcd-client-tls"
+        (folder / "ca.crt").write_text(self.secret(own)["ca.crt"])
+
+        def answer(secret, request):
+            """What etcd says to somebody who shows the certificate in a secret, and asks for something."""
+            for file, text in self.secret(secret).items():
+                if file != "ca.crt":
+                    (folder / file).write_text(text)
+            command = self.outside(sys.executable, "-c", TALK_TLS, f"{LEDGER}-etcd-0.{LEDGER}-etcd.{NAMESPACE}.svc", 2379, folder, request)
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            return done.stdout + done.stderr
+
+        # Network policies are not enforced here, so what keeps anybody out is etcd.
+        told = answer(own, "GET /version HTTP/1.0\r\n\r\n")
+        expect("etcdserver" in told, f"etcd keeps out its own client: {told}")
+        strangers = [f"{LEDGER}-{role}-tls" for role in ("reader", "operator", "node", "coordinator")]
+        for secret in strangers:
+            # Nothing is sent: etcd would close the connection on it, and its alert might get lost.
+            told = answer(secret, "")
+            expect("alert" in told, f"etcd lets in who shows {secret}: {told}")
+        return f"{len(strangers)} other certificates"
 
     def test_release(self):
         """helm test commits, and reads with a proof."""
@@ -320,10 +356,18 @@ class Run(Steps):
         return first[0]
 
     def renew(self):
-        """certificates that are gone are made anew, and taken up by one pod after the other."""
-        before = self.certificates()
-        self.kubectl("delete", "secret", *(f"{LEDGER}-{role}-tls" for role in ROLES))
+        """certificates and etcd's authority that are gone are made anew, and taken up by one pod after the other."""
+        before, authority = self.certificates(), self.secret(f"{LEDGER}-etcd-authority")["tls.crt"]
+        self.kubectl("delete", "secret", f"{LEDGER}-etcd-authority", *(f"{LEDGER}-{role}-tls" for role in ("node", "coordinator")))
         wait_for("pods of other certificates", lambda: len(now := self.certificates()) == len(before) and not now & before)
+
+        def believed():
+            """Whom etcd and its clients are to believe: two at first."""
+            secrets = [self.secret(f"{LEDGER}-etcd-{name}") for name in ("authority", "server-tls", "client-tls")]
+            return all(secrets) and {secret["tls.crt" if place == 0 else "ca.crt"] for place, secret in enumerate(secrets)}
+
+        # Three rollouts of etcd and coordinators.
+        wait_for("etcd's other authority is believed alone", lambda: len(found := believed() or ()) == 1 and authority not in found, 3 * HEAL_SECONDS)
         self.await_ready()
 
     def certificates(self):

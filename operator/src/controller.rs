@@ -31,7 +31,10 @@ use crate::{
     reconcile::{
         apply,
         build::{self, Facts, MANAGER, Role},
-        dereference::{self, Dereferenced},
+        dereference::{
+            self, Dereferenced,
+            etcd::{self, Stage},
+        },
         observe::{Observed, node_groups},
         status::{self, Outcome},
         validate,
@@ -216,7 +219,7 @@ impl Context {
         }
         let fleets = fleets(&found.facts, &observed, report.as_ref(), now);
         let progress =
-            if cluster.spec.paused { None } else { self.roll_on(cluster, &found.facts, &observed, &fleets).await? };
+            if cluster.spec.paused { None } else { self.roll_on(cluster, &found, &observed, &fleets).await? };
         let busy = progress.is_some();
         let outcome = Outcome { found: &found, fleets: &fleets, report: report.as_ref(), progress };
         let status = status::status(cluster, &outcome, now);
@@ -239,12 +242,20 @@ impl Context {
     async fn roll_on(
         &self,
         cluster: &LedgerCluster,
-        facts: &Facts,
+        found: &Dereferenced,
         observed: &Observed,
         fleets: &[(Role, Fleet)],
     ) -> Result<Option<String>, Error> {
+        let facts = &found.facts;
         match plan(facts, fleets) {
-            Plan::Current => Ok(None),
+            Plan::Current => match found.stage {
+                None | Some(Stage::Alone) => Ok(None),
+                Some(stage) => {
+                    let words = etcd::advance(&self.client, facts, stage).await?.words();
+                    self.tell(cluster, EventType::Normal, "EtcdAuthority", words).await;
+                    Ok(Some(words.to_owned()))
+                }
+            },
             Plan::Wait(words) => Ok(Some(words)),
             Plan::Restart { pod, why } => {
                 let words = format!("{pod} is replaced: {why}");

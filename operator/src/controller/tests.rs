@@ -166,9 +166,15 @@ impl Server {
             // An apply, a merge or a replacement: by fields, as far as these tests go. A JSON patch adds or removes the finalizer.
             _ => {
                 let object = objects.entry(path).or_insert_with(|| json!({}));
+                let before = object["spec"].clone();
                 match &sent {
                     Value::Array(operations) => patch(object, operations),
                     _ => merge(object, &sent),
+                }
+                // The set's controller has not seen it yet.
+                if object["kind"] == "StatefulSet" && object["spec"] != before {
+                    object["metadata"]["generation"] =
+                        json!(object["metadata"]["generation"].as_i64().unwrap_or(0) + 1);
                 }
                 (200, object.clone())
             }
@@ -180,7 +186,10 @@ fn merge(into: &mut Value, from: &Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
             for (name, value) in from {
-                merge(into.entry(name.clone()).or_insert(Value::Null), value);
+                match value {
+                    Value::Null => drop(into.remove(name)),
+                    _ => merge(into.entry(name.clone()).or_insert(Value::Null), value),
+                }
             }
         }
         (into, from) => *into = from.clone(),
@@ -241,9 +250,10 @@ fn run_pods(server: &Server, revision: &str) {
     for (set, count) in [("ledger-etcd", 3), ("ledger-node", 3), ("ledger-coordinator", 2)] {
         let path = format!("{SETS}/{set}");
         let mut object = server.get(&path).expect("the set was applied");
+        let generation = object["metadata"]["generation"].clone();
         merge(
             &mut object,
-            &json!({ "metadata": { "generation": 1 }, "status": { "replicas": count, "observedGeneration": 1, "updateRevision": revision } }),
+            &json!({ "status": { "replicas": count, "observedGeneration": generation, "updateRevision": revision } }),
         );
         server.put(&path, object);
         for index in 0..count {
@@ -253,9 +263,12 @@ fn run_pods(server: &Server, revision: &str) {
 }
 
 fn run_pod(server: &Server, name: &str, revision: &str, state: &Value) {
+    let (set, _) = name.rsplit_once('-').expect("its number is the end of its name");
+    let made_from = server.get(&format!("{SETS}/{set}")).expect("the set was applied");
     server.put(
         &format!("{PODS}/{name}"),
         json!({
+            "spec": made_from["spec"]["template"]["spec"],
             "metadata": { "name": name, "namespace": "bank", "uid": format!("uid of {name}"), "labels": { "controller-revision-hash": revision } },
             "status": {
                 "containerStatuses": [{ "name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "state": state }],
@@ -269,9 +282,15 @@ fn run_pod(server: &Server, name: &str, revision: &str, state: &Value) {
 async fn an_empty_specification_becomes_a_cluster_and_a_second_look_makes_nothing_new() {
     let (server, context) = set_up(&json!({}));
     reconcile(&server, &context).await;
-    for name in
-        ["ledger-signing-key", "ledger-authority", "ledger-node-tls", "ledger-coordinator-tls", "ledger-etcd-tls"]
-    {
+    for name in [
+        "ledger-signing-key",
+        "ledger-authority",
+        "ledger-node-tls",
+        "ledger-coordinator-tls",
+        "ledger-etcd-authority",
+        "ledger-etcd-server-tls",
+        "ledger-etcd-client-tls",
+    ] {
         assert!(server.get(&format!("{SECRETS}/{name}")).is_some(), "{name}");
     }
     for name in ["ledger-etcd", "ledger-node", "ledger-coordinator"] {
@@ -305,6 +324,177 @@ async fn a_certificate_that_ends_soon_is_renewed_and_its_pods_are_of_another_tem
     assert_ne!(server.get(&path).expect("it is there")["data"]["tls.crt"], old);
     assert_ne!(template("ledger-node"), before[0]);
     assert_eq!(template("ledger-coordinator"), before[1], "its certificate is the old one");
+}
+
+/// A file of a secret.
+fn file(server: &Server, secret: &str, name: &str) -> String {
+    let secret = server.get(&format!("{SECRETS}/{secret}")).expect("the secret is there");
+    let secret: k8s_openapi::api::core::v1::Secret = serde_json::from_value(secret).expect("it is one");
+    String::from_utf8(secret.data.expect("it has files")[name].0.clone()).expect("it is PEM")
+}
+
+/// Whether a process that believes these authorities lets in, and goes to, whoever shows a certificate.
+fn believes(authorities: &str, certificate: &str) -> bool {
+    use rustls::pki_types::{CertificateDer, UnixTime, pem::PemObject};
+    let mut roots = rustls::RootCertStore::empty();
+    for authority in CertificateDer::pem_slice_iter(authorities.as_bytes()) {
+        roots.add(authority.expect("it is PEM")).expect("it is an authority");
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    let shown = CertificateDer::from_pem_slice(certificate.as_bytes()).expect("it is PEM");
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(SystemClock::new().wall_ms() / 1000));
+    verifier.build().expect("there is an authority").verify_client_cert(&shown, &[], now).is_ok()
+}
+
+/// The processes that connect to etcd, and its members, as they run: a member believes what it read at its start, and all else is read anew.
+struct Processes {
+    server: Arc<Server>,
+    context: Arc<Context>,
+    /// For each pod the secret that it mounts for etcd, and whom it believed at its start.
+    mounted: BTreeMap<String, (String, String)>,
+}
+
+impl Processes {
+    /// Makes a pod anew, of the template as it is now.
+    fn start(&mut self, pod: &str, revision: &str) {
+        run_pod(&self.server, pod, revision, &json!({ "running": {} }));
+        let made = self.server.get(&format!("{PODS}/{pod}")).expect("it was made");
+        let volumes = made["spec"]["volumes"].as_array().expect("it has volumes");
+        let volume = |name: &str| volumes.iter().find(|volume| volume["name"] == name);
+        let volume = volume("etcd-tls").or_else(|| volume("tls")).expect("it has a certificate");
+        let secret = volume["secret"]["secretName"].as_str().expect("it is a secret").to_owned();
+        let believed = file(&self.server, &secret, "ca.crt");
+        self.mounted.insert(pod.to_owned(), (secret, believed));
+    }
+
+    /// Every member believes every other one and every coordinator, and every coordinator every member.
+    fn assert_nobody_is_locked_out(&self, when: &str) {
+        let shown = |secret: &str| file(&self.server, secret, "tls.crt");
+        for (name, (secret, believed)) in &self.mounted {
+            let is_member = |name: &str| name.contains("-etcd-");
+            let believed = if is_member(name) { believed.clone() } else { file(&self.server, secret, "ca.crt") };
+            for (other, (shows, _)) in &self.mounted {
+                let connect = is_member(name) || is_member(other);
+                assert!(!connect || believes(&believed, &shown(shows)), "{when}: {name} does not believe {other}");
+            }
+        }
+    }
+
+    /// Rolls out what the operator wants, one pod after the other, until it wants nothing more; the number of rollouts.
+    async fn settle(&mut self, first_revision: u32) -> u32 {
+        let template = |server: &Server, set: &str| {
+            server.get(&format!("{SETS}/{set}")).expect("the set is there")["spec"]["template"].clone()
+        };
+        let sets = ["ledger-etcd", "ledger-coordinator"];
+        for round in 0.. {
+            assert!(round < 6, "there is no end of it");
+            let before = sets.map(|set| template(&self.server, set));
+            // The first look may find that all pods were made in a stage, the second one begins the next.
+            reconcile(&self.server, &self.context).await;
+            self.assert_nobody_is_locked_out("the operator looked");
+            reconcile(&self.server, &self.context).await;
+            if round > 0 && sets.map(|set| template(&self.server, set)) == before {
+                return round;
+            }
+            let revision = (first_revision + round).to_string();
+            for set in ["ledger-etcd", "ledger-node", "ledger-coordinator"] {
+                let path = format!("{SETS}/{set}");
+                let mut object = self.server.get(&path).expect("the set is there");
+                let generation = object["metadata"]["generation"].clone();
+                merge(
+                    &mut object,
+                    &json!({ "status": { "observedGeneration": generation, "updateRevision": revision } }),
+                );
+                self.server.put(&path, object);
+            }
+            let stage = |server: &Server| server.get(&format!("{SECRETS}/ledger-etcd-authority"));
+            let begun = stage(&self.server);
+            for index in 0..3 {
+                run_pod(&self.server, &format!("ledger-node-{index}"), &revision, &json!({ "running": {} }));
+            }
+            for pod in ["etcd-2", "etcd-1", "etcd-0", "coordinator-1", "coordinator-0"] {
+                reconcile(&self.server, &self.context).await;
+                assert_eq!(stage(&self.server), begun, "the pod {pod} is of the former stage");
+                self.start(&format!("ledger-{pod}"), &revision);
+                self.assert_nobody_is_locked_out(pod);
+            }
+        }
+        unreachable!("it returns above")
+    }
+}
+
+/// A cluster as it was before etcd had an authority of its own.
+async fn former_cluster() -> Processes {
+    let (server, context) = set_up(&json!({}));
+    reconcile(&server, &context).await;
+    for secret in ["authority", "client-tls", "server-tls"] {
+        server.objects().remove(&format!("{SECRETS}/ledger-etcd-{secret}"));
+    }
+    // No role: its certificate is like a coordinator's to etcd.
+    let of_cluster = server.get(&format!("{SECRETS}/ledger-coordinator-tls")).expect("it was made");
+    server.put(&format!("{SECRETS}/ledger-etcd-tls"), of_cluster);
+    for (set, of_etcd) in [("ledger-etcd", "ledger-etcd-tls"), ("ledger-coordinator", "ledger-coordinator-tls")] {
+        let path = format!("{SETS}/{set}");
+        let mut object = server.get(&path).expect("it was made");
+        object["spec"]["template"]["spec"]["volumes"] = json!([{ "name": "tls", "secret": { "secretName": of_etcd } }]);
+        server.put(&path, object);
+    }
+    run_pods(&server, "0");
+    let mut processes = Processes { server, context, mounted: BTreeMap::new() };
+    for pod in ["etcd-0", "etcd-1", "etcd-2", "coordinator-0", "coordinator-1"] {
+        processes.start(&format!("ledger-{pod}"), "0");
+    }
+    processes.assert_nobody_is_locked_out("before the upgrade");
+    processes
+}
+
+#[tokio::test]
+async fn a_cluster_whose_etcd_believed_everybody_gets_an_authority_of_its_own_without_locking_anybody_out() {
+    let mut processes = former_cluster().await;
+    let reader = file(&processes.server, "ledger-reader-tls", "tls.crt");
+    let members = |processes: &Processes| {
+        let is_member = |name: &&String| name.contains("-etcd-");
+        let names: Vec<String> = processes.mounted.keys().filter(is_member).cloned().collect();
+        names.iter().map(|name| processes.mounted[name].1.clone()).collect::<Vec<_>>()
+    };
+    assert!(members(&processes).iter().all(|believed| believes(believed, &reader)), "so it was");
+    assert_eq!(processes.settle(1).await, 3);
+    assert!(members(&processes).iter().all(|believed| !believes(believed, &reader)));
+    let authority = file(&processes.server, "ledger-etcd-authority", "tls.crt");
+    assert!(members(&processes).iter().all(|believed| *believed == authority));
+
+    // Another one is made in the same stages.
+    processes.server.objects().remove(&format!("{SECRETS}/ledger-etcd-authority"));
+    assert_eq!(processes.settle(4).await, 3);
+    let other = file(&processes.server, "ledger-etcd-authority", "tls.crt");
+    assert!(other != authority && members(&processes).iter().all(|believed| *believed == other));
+}
+
+#[tokio::test]
+async fn the_stages_of_an_authority_do_not_depend_on_secrets_that_are_gone() {
+    let mut processes = former_cluster().await;
+    reconcile(&processes.server, &processes.context).await;
+    processes.server.objects().remove(&format!("{SECRETS}/ledger-etcd-server-tls"));
+    processes.server.objects().remove(&format!("{SECRETS}/ledger-etcd-client-tls"));
+    assert_eq!(processes.settle(1).await, 3);
+}
+
+#[tokio::test]
+async fn a_new_cluster_has_an_authority_for_etcd_alone_from_the_beginning() {
+    let issuer = json!({ "tls": { "certManager": { "issuer": "i" } } });
+    let secrets = json!({ "tls": { "secrets": { "nodes": "n", "coordinators": "c" } } });
+    for spec in [json!({}), issuer, secrets] {
+        let (server, context) = set_up(&spec);
+        reconcile(&server, &context).await;
+        let authority = file(&server, "ledger-etcd-authority", "tls.crt");
+        for secret in ["ledger-etcd-server-tls", "ledger-etcd-client-tls"] {
+            assert_eq!(file(&server, secret, "ca.crt"), authority, "{spec}: {secret}");
+            assert!(believes(&authority, &file(&server, secret, "tls.crt")), "{spec}: {secret}");
+        }
+        let asked = server.objects().keys().any(|path| path.ends_with("/certificates/ledger-etcd"));
+        assert!(!asked, "{spec}: an issuer's certificates are everybody's");
+    }
 }
 
 #[tokio::test]

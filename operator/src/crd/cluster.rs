@@ -41,8 +41,6 @@ use super::{
     .message("shards.replicas is at most nodes.count"))]
 #[x_kube(validation = Rule::new("!has(self.root.replicas) || self.root.replicas <= self.nodes.count")
     .message("root.replicas is at most nodes.count"))]
-#[x_kube(validation = Rule::new("!has(self.tls.secrets) || has(self.etcd.external) || has(self.tls.secrets.etcd)")
-    .message("tls.secrets.etcd is missing: etcd is managed"))]
 #[serde(rename_all = "camelCase")]
 pub struct LedgerClusterSpec {
     /// The image of all processes of Coppice.

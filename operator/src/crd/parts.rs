@@ -165,7 +165,8 @@ pub struct Tls {
     pub plaintext: bool,
 }
 
-/// An issuer of cert-manager. It must sign for this cluster alone: a process believes every certificate of its authority.
+/// An issuer of cert-manager. It must sign for this cluster alone: a process believes every certificate of its authority. It is not asked for those of
+/// a managed etcd, which has an authority of its own that the operator keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CertManager {
@@ -182,8 +183,10 @@ fn issuer_kind() -> String {
     "Issuer".to_owned()
 }
 
-/// Secrets with `tls.crt`, `tls.key` and `ca.crt`, all of one authority that signs for this cluster alone.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Secrets with `tls.crt`, `tls.key` and `ca.crt`: those of nodes and coordinators of one authority that signs for this cluster alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = Rule::new("!has(self.etcdClient) || has(self.etcd)")
+    .message("etcdClient is for the etcd whose certificates secrets.etcd holds, which is missing"))]
 #[serde(rename_all = "camelCase")]
 pub struct TlsSecrets {
     /// For nodes, by the names that `docs/operator.md` lists.
@@ -192,10 +195,15 @@ pub struct TlsSecrets {
     /// For coordinators, and for the operator when it asks them.
     #[schemars(length(min = 1, max = 253))]
     pub coordinators: String,
-    /// For a managed etcd.
+    /// For the members of a managed etcd, which believe everybody whom its `ca.crt` signed for. Without it the operator makes them, of an authority
+    /// that signs for etcd alone.
     #[schemars(length(min = 1, max = 253))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd: Option<String>,
+    /// What coordinators show the members, and whom they believe to be one; by default what they show everybody.
+    #[schemars(length(min = 1, max = 253))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub etcd_client: Option<String>,
 }
 
 /// Which versions are kept; all, if nothing is said.

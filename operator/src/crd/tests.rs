@@ -78,7 +78,10 @@ fn specifications_that_contradict_themselves_are_refused() {
             "the endpoints begin with https://",
         ),
         (json!({ "tls": { "plaintext": true, "certManager": { "issuer": "i" } } }), "tls has one source"),
-        (json!({ "tls": { "secrets": { "nodes": "n", "coordinators": "c" } } }), "tls.secrets.etcd is missing"),
+        (
+            json!({ "tls": { "secrets": { "nodes": "n", "coordinators": "c", "etcdClient": "e" } } }),
+            "secrets.etcd holds, which is missing",
+        ),
         (json!({ "witnesses": { "quorum": 1 } }), "quorum is at most the number of witnesses"),
         (json!({ "telemetry": { "traceRatio": 1.0 } }), "otlpEndpoint, which is missing"),
     ] {

@@ -1,7 +1,9 @@
-//! Looks up what a specification names, and makes the secrets that the operator keeps itself: the signing key, the authority, certificates.
+//! Looks up what a specification names, and makes the secrets that the operator keeps itself: the signing key, authorities, certificates.
 //!
 //! A signing key is made only for a cluster that has never had one and has no volumes: with a new key the old data would be a stranger's, and the
 //! ledger would have no name any more. It is never replaced, and has no owner, so that it outlives the resource.
+
+pub mod etcd;
 
 use std::collections::BTreeMap;
 
@@ -47,6 +49,8 @@ pub struct Dereferenced {
     pub vkey: String,
     /// How the operator connects to coordinators; `None` in the clear.
     pub tls: Option<coppice_client::Tls>,
+    /// How far the authority of etcd has come; `None` if the operator keeps none.
+    pub stage: Option<etcd::Stage>,
 }
 
 /// Looks up all that a cluster names.
@@ -62,8 +66,12 @@ pub async fn dereference(client: &Client, cluster: &LedgerCluster, now: i64) -> 
     let founded = secret.annotations().get(FOUNDED).is_some_and(|word| word == "true");
     let mut facts =
         Facts { cluster: cluster.clone(), cluster_id, signing_secret: name, founded, certificates: BTreeMap::new() };
+    let stage = match facts.keeps_etcd_authority() {
+        true => Some(etcd::certificates(client, &secrets, &facts, now).await?),
+        false => None,
+    };
     let tls = certificates(client, &secrets, &mut facts, now).await?;
-    Ok(Dereferenced { facts, vkey: key.verifier().to_string(), tls })
+    Ok(Dereferenced { facts, vkey: key.verifier().to_string(), tls, stage })
 }
 
 /// Writes down, with the key, that its ledger was founded.
@@ -169,21 +177,28 @@ async fn certificates(
     }
     let mut own = None;
     for role in Role::ALL.into_iter().filter(|role| facts.count(*role) > 0).collect::<Vec<_>>() {
-        let name = facts.tls_secret(role).unwrap_or_default();
-        let secret = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
-        let files = |secret: &Secret| ["ca.crt", "tls.crt", "tls.key"].map(|key| bytes(secret, key));
-        let whole = secret.as_ref().map(files).filter(|files| !files.iter().any(Vec::is_empty));
-        let Some([ca, certificate, key]) = whole else {
-            let message = format!("secret {name} has not (yet) ca.crt, tls.crt and tls.key");
-            return Err(Error::blocked("CertificatesMissing", message));
-        };
-        let both = [String::from_utf8_lossy(&ca), String::from_utf8_lossy(&certificate)].concat();
-        facts.certificates.insert(role, hash_of(&both));
+        let [ca, certificate, key] = whole(secrets, &facts.tls_secret(role).unwrap_or_default()).await?;
+        let mut shown = [ca.as_slice(), &certificate].concat();
         if role == Role::Coordinator {
+            // Whoever waits for a stage of etcd's authority waits for pods that have its files.
+            if let Some(name) = facts.etcd_client_secret().filter(|_| facts.count(Role::Etcd) > 0) {
+                let [ca, certificate, _] = whole(secrets, &name).await?;
+                shown.extend([ca, certificate].concat());
+            }
             own = Some(coppice_client::Tls { ca, identity: Some((certificate, key)) });
         }
+        facts.certificates.insert(role, hash_of(&String::from_utf8_lossy(&shown)));
     }
     Ok(own)
+}
+
+/// The files of a secret with a certificate: the authority, the certificate, its key.
+async fn whole(secrets: &Api<Secret>, name: &str) -> Result<[Vec<u8>; 3], Error> {
+    let secret = secrets.get_opt(name).await.trying(|| format!("reading secret {name}"))?;
+    let files = |secret: &Secret| ["ca.crt", "tls.crt", "tls.key"].map(|key| bytes(secret, key));
+    secret.as_ref().map(files).filter(|files| !files.iter().any(Vec::is_empty)).ok_or_else(|| {
+        Error::blocked("CertificatesMissing", format!("secret {name} has not (yet) ca.crt, tls.crt and tls.key"))
+    })
 }
 
 fn bytes(secret: &Secret, key: &str) -> Vec<u8> {
@@ -194,16 +209,28 @@ fn text(secret: &Secret, key: &str) -> String {
     String::from_utf8(bytes(secret, key)).unwrap_or_default()
 }
 
+/// Who signs certificates.
+struct Authority {
+    /// Whose authority it is.
+    subject: String,
+    pair: Pair,
+    /// In PEM: the authorities that holders of its certificates believe.
+    believed: String,
+}
+
+impl Authority {
+    /// Believed alone.
+    fn of(subject: String, pair: Pair) -> Self {
+        Self { subject, believed: pair.certificate.clone(), pair }
+    }
+}
+
 /// The cluster's authority; made at the first time.
-async fn authority(secrets: &Api<Secret>, facts: &Facts, now: i64) -> Result<Pair, Error> {
+async fn authority(secrets: &Api<Secret>, facts: &Facts, now: i64) -> Result<Authority, Error> {
     let name = format!("{}-authority", facts.name());
     let found = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
     if let Some(secret) = found {
-        let ends = secret.annotations().get(ENDS).and_then(|text| text.parse().ok());
-        let ends = ends.ok_or_else(|| {
-            Error::blocked("AuthorityInvalid", format!("secret {name} has no {ENDS}: delete it, and a new one is made"))
-        })?;
-        return Ok(Pair { certificate: text(&secret, "tls.crt"), key: text(&secret, "tls.key"), ends });
+        return Ok(Authority::of(facts.name(), pair_of(&name, &secret)?));
     }
     let pair = certificates::authority(&facts.name(), now)?;
     let files =
@@ -211,7 +238,16 @@ async fn authority(secrets: &Api<Secret>, facts: &Facts, now: i64) -> Result<Pai
     let mut secret = secret_of(&name, &facts.cluster, files);
     secret.annotations_mut().insert(ENDS.to_owned(), pair.ends.to_string());
     secrets.create(&PostParams::default(), &secret).await.trying(|| format!("creating secret {name}"))?;
-    Ok(pair)
+    Ok(Authority::of(facts.name(), pair))
+}
+
+/// The authority in a secret.
+fn pair_of(name: &str, secret: &Secret) -> Result<Pair, Error> {
+    let ends = secret.annotations().get(ENDS).and_then(|text| text.parse().ok());
+    let ends = ends.ok_or_else(|| {
+        Error::blocked("AuthorityInvalid", format!("secret {name} has no {ENDS}: delete it, and a new one is made"))
+    })?;
+    Ok(Pair { certificate: text(secret, "tls.crt"), key: text(secret, "tls.key"), ends })
 }
 
 /// Makes a holder's certificate, if it has none, or not for its hosts and role, or not for long.
@@ -219,19 +255,19 @@ async fn renew(
     secrets: &Api<Secret>,
     facts: &Facts,
     (holder, name): (&Holder, &str),
-    authority: &Pair,
+    authority: &Authority,
     now: i64,
 ) -> Result<(), Error> {
     let found = secrets.get_opt(name).await.trying(|| format!("reading secret {name}"))?;
-    if found.is_some_and(|secret| is_current(&secret, holder, &authority.certificate, now)) {
+    if found.is_some_and(|secret| is_current(&secret, holder, &authority.believed, now)) {
         return Ok(());
     }
-    let pair = certificates::certificate(&facts.name(), authority, holder, now)?;
+    let pair = certificates::certificate(&authority.subject, &authority.pair, holder, now)?;
     let mut secret = secret_of(
         name,
         &facts.cluster,
         BTreeMap::from([
-            ("ca.crt".to_owned(), authority.certificate.clone()),
+            ("ca.crt".to_owned(), authority.believed.clone()),
             ("tls.crt".to_owned(), pair.certificate),
             ("tls.key".to_owned(), pair.key),
         ]),
@@ -243,13 +279,13 @@ async fn renew(
     applied.map(drop).trying(|| format!("applying secret {name}"))
 }
 
-/// Whether a certificate is for this holder, of this authority, and for long enough.
-fn is_current(secret: &Secret, holder: &Holder, authority: &str, now: i64) -> bool {
+/// Whether a certificate is for this holder, beside the authorities that are believed, and for long enough.
+fn is_current(secret: &Secret, holder: &Holder, believed: &str, now: i64) -> bool {
     let annotation = |name: &str| secret.annotations().get(name).cloned().unwrap_or_default();
     let ends: i64 = annotation(ENDS).parse().unwrap_or(0);
     annotation(HOSTS) == holder.hosts.join(" ")
         && annotation(ROLE) == holder.role.unwrap_or_default()
-        && text(secret, "ca.crt") == authority
+        && text(secret, "ca.crt") == believed
         && ends - now > certificates::RENEWED_BEFORE_SECONDS
 }
 
@@ -380,7 +416,7 @@ mod tests {
         let client = cert_manager_request(&facts, holder, secret);
         assert_eq!(client["spec"]["secretName"], "ledger-writer-tls");
         assert_eq!(client["spec"]["uris"], json!(["urn:coppice:role:writer"]));
-        assert_eq!(of("ledger-etcd").0.role, None, "it calls neither nodes nor coordinators");
+        assert!(holders.iter().all(|(holder, _)| !holder.name.contains("etcd")), "its authority is another one");
         assert_eq!(request["spec"]["issuerRef"], json!({ "name": "authority", "kind": "Issuer" }));
         assert_eq!(request["metadata"]["ownerReferences"][0]["kind"], "LedgerCluster");
     }

@@ -13,7 +13,7 @@ pub(super) const BOOTSTRAP_DIR: &str = "/etc/coppice/bootstrap";
 pub(super) const TLS_DIR: &str = "/etc/coppice/tls";
 /// Where the signing key is mounted.
 pub(super) const KEY_DIR: &str = "/etc/coppice/key";
-/// Where the certificate for an external etcd is mounted.
+/// Where coordinators find their certificate for etcd.
 pub(super) const ETCD_TLS_DIR: &str = "/etc/coppice/etcd-tls";
 /// Where a node's volume is mounted.
 pub(super) const DATA_DIR: &str = "/var/lib/coppice";
@@ -107,18 +107,15 @@ fn tls_files(dir: &str) -> Value {
 
 /// How coordinators reach etcd.
 fn metadata(facts: &Facts) -> Value {
-    if let Some(external) = &facts.spec().etcd.external {
-        let mut metadata = json!({ "endpoints": external.endpoints, "prefix": external.prefix });
-        if external.tls_secret.is_some() {
-            merge(&mut metadata, tls_files(ETCD_TLS_DIR));
+    let mut metadata = match &facts.spec().etcd.external {
+        Some(external) => json!({ "endpoints": external.endpoints, "prefix": external.prefix }),
+        None => {
+            let endpoint = |pod: &String| format!("{}://{}:2379", facts.scheme(), facts.host(Role::Etcd, pod));
+            json!({ "endpoints": facts.pods(Role::Etcd).iter().map(endpoint).collect::<Vec<_>>() })
         }
-        return metadata;
-    }
-    let endpoint = |pod: &String| format!("{}://{}:2379", facts.scheme(), facts.host(Role::Etcd, pod));
-    let endpoints: Vec<String> = facts.pods(Role::Etcd).iter().map(endpoint).collect();
-    let mut metadata = json!({ "endpoints": endpoints });
-    if !facts.spec().tls.plaintext {
-        merge(&mut metadata, tls_files(TLS_DIR));
+    };
+    if facts.etcd_client_secret().is_some() {
+        merge(&mut metadata, tls_files(ETCD_TLS_DIR));
     }
     metadata
 }

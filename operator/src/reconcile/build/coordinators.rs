@@ -17,9 +17,9 @@ pub(super) fn set(facts: &Facts, config_map: &str) -> Object {
         mounts.push(("tls", TLS_DIR));
         volumes.push(pod::secret("tls", &secret));
     }
-    if let Some(secret) = facts.spec().etcd.external.as_ref().and_then(|external| external.tls_secret.as_ref()) {
+    if let Some(secret) = facts.etcd_client_secret() {
         mounts.push(("etcd-tls", ETCD_TLS_DIR));
-        volumes.push(pod::secret("etcd-tls", secret));
+        volumes.push(pod::secret("etcd-tls", &secret));
     }
     let command = ["coppice-coordinator", "--config", &format!("{DIR}/coordinator.toml")].map(str::to_owned);
     let advertise = format!("{}:{CLIENT_PORT}", facts.host(Role::Coordinator, "$(COPPICE_NAME)"));

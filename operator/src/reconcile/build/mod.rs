@@ -190,15 +190,53 @@ impl Facts {
             Role::Coordinator => Some(secrets.coordinators.clone()),
             Role::Etcd => secrets.etcd.clone(),
         });
-        Some(own.unwrap_or_else(|| format!("{}-tls", self.set(role))))
+        let made = if role == Role::Etcd { "server-tls" } else { "tls" };
+        Some(own.unwrap_or_else(|| format!("{}-{made}", self.set(role))))
     }
 
-    /// Who gets certificates, and the secret that holds each, unless they are somebody else's: the processes, and one client of each role.
+    /// The secret with what coordinators show etcd, and whom they believe there; `None` if etcd is reached in the clear.
+    #[must_use]
+    pub fn etcd_client_secret(&self) -> Option<String> {
+        if let Some(external) = &self.spec().etcd.external {
+            return external.tls_secret.clone();
+        }
+        if self.keeps_etcd_authority() {
+            return Some(format!("{}-client-tls", self.set(Role::Etcd)));
+        }
+        let own = self.spec().tls.secrets.as_ref().and_then(|secrets| secrets.etcd_client.clone());
+        own.or_else(|| self.tls_secret(Role::Coordinator))
+    }
+
+    /// Whether the operator makes the certificates of etcd: wherever it runs etcd, unless the user says which. No issuer is asked for them.
+    #[must_use]
+    pub fn keeps_etcd_authority(&self) -> bool {
+        let tls = &self.spec().tls;
+        let given = tls.secrets.as_ref().is_some_and(|secrets| secrets.etcd.is_some());
+        self.count(Role::Etcd) > 0 && !tls.plaintext && !given
+    }
+
+    /// The secret with the authority of etcd.
+    #[must_use]
+    pub fn etcd_authority(&self) -> String {
+        format!("{}-authority", self.set(Role::Etcd))
+    }
+
+    /// Who gets certificates of etcd's authority, and the secret that holds each: its members, and coordinators as its clients.
+    #[must_use]
+    pub fn etcd_holders(&self) -> [(Role, Holder, String); 2] {
+        let holder = |role: Role, hosts: Vec<String>| Holder { name: self.set(role), hosts, role: None };
+        [
+            (Role::Etcd, holder(Role::Etcd, self.hosts(Role::Etcd)), self.tls_secret(Role::Etcd).unwrap_or_default()),
+            (Role::Coordinator, holder(Role::Coordinator, Vec::new()), self.etcd_client_secret().unwrap_or_default()),
+        ]
+    }
+
+    /// Who gets certificates of the cluster's authority, and the secret that holds each, unless they are somebody else's: nodes, coordinators, and one
+    /// client of each role.
     #[must_use]
     pub fn holders(&self) -> Vec<(Holder, String)> {
         let process = |role: Role| {
-            let says = (role != Role::Etcd).then(|| role.name());
-            let holder = Holder { name: self.set(role), hosts: self.hosts(role), role: says };
+            let holder = Holder { name: self.set(role), hosts: self.hosts(role), role: Some(role.name()) };
             (holder, self.tls_secret(role).unwrap_or_default())
         };
         let client = |role: &'static str| {
@@ -206,8 +244,7 @@ impl Facts {
             let secret = format!("{name}-tls");
             (Holder { name, hosts: Vec::new(), role: Some(role) }, secret)
         };
-        let processes = Role::ALL.into_iter().filter(|role| self.count(*role) > 0).map(process);
-        processes.chain(CLIENT_ROLES.map(client)).collect()
+        [Role::Node, Role::Coordinator].map(process).into_iter().chain(CLIENT_ROLES.map(client)).collect()
     }
 
     /// `http` or `https`.

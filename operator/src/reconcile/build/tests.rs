@@ -193,6 +193,38 @@ fn groups_are_dealt_out_evenly() {
     assert!(placement[1..].iter().all(|(_, hosts)| hosts.len() == 3), "an even number bears no more failures");
 }
 
+/// The secrets that etcd and coordinators mount for their connections, and that the settings say so.
+fn etcd_secrets(spec: Value) -> [Option<String>; 2] {
+    let objects = build(&facts(spec));
+    let mounted = |set: &str, volume: &str| {
+        let volumes = template(&objects, set).spec.and_then(|spec| spec.volumes).unwrap_or_default();
+        volumes.into_iter().find(|found| found.name == volume)?.secret?.secret_name
+    };
+    let client = mounted("ledger-coordinator", "etcd-tls");
+    let coordinator: coppice_coordinator::process::Config =
+        settings(&objects, "ledger-coordinator-", "coordinator.toml", &[("name", "c"), ("advertise", "c:1")]);
+    let shown = coordinator.metadata.cert.map(|cert| cert.to_string_lossy().into_owned());
+    assert_eq!(shown, client.as_ref().map(|_| "/etc/coppice/etcd-tls/tls.crt".to_owned()));
+    [mounted("ledger-etcd", "tls"), client]
+}
+
+#[test]
+fn etcd_and_its_clients_show_certificates_that_no_client_of_the_ledger_has() {
+    let own = ["ledger-etcd-server-tls", "ledger-etcd-client-tls"].map(|name| Some(name.to_owned()));
+    assert_eq!(etcd_secrets(json!({})), own);
+    assert_eq!(etcd_secrets(json!({ "tls": { "certManager": { "issuer": "i" } } })), own);
+    assert_eq!(etcd_secrets(json!({ "tls": { "plaintext": true } })), [None, None]);
+    let given = |more: Value| {
+        let mut secrets = json!({ "nodes": "n", "coordinators": "c" });
+        config::merge(&mut secrets, more);
+        etcd_secrets(json!({ "tls": { "secrets": secrets } }))
+    };
+    let names = |server: &str, client: &str| [Some(server.to_owned()), Some(client.to_owned())];
+    assert_eq!(given(json!({})), own);
+    assert_eq!(given(json!({ "etcd": "e" })), names("e", "c"), "of one authority, as nothing else is said");
+    assert_eq!(given(json!({ "etcd": "e", "etcdClient": "x" })), names("e", "x"));
+}
+
 #[test]
 fn an_external_etcd_is_not_built() {
     let external = json!({ "etcd": { "external": { "endpoints": ["http://etcd.example:2379"] } } });

@@ -27,7 +27,7 @@ fn found(cluster: &LedgerCluster) -> Dereferenced {
         founded: true,
         certificates: BTreeMap::new(),
     };
-    Dereferenced { facts, vkey: "vkey".to_owned(), tls: None }
+    Dereferenced { facts, vkey: "vkey".to_owned(), tls: None, stage: None }
 }
 
 fn fleets(found: &Dereferenced) -> Vec<(Role, Fleet)> {
