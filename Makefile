@@ -18,6 +18,7 @@ help:
 	@echo "make test     all tests"
 	@echo "make chaos    a cluster of real processes under real faults for CHAOS_SECONDS=600; the plan follows from CHAOS_SEED=1"
 	@echo "make load SCENARIO=payment  a load test by k6 that verifies proofs meanwhile; TARGET=dev, processes or an endpoint; docs/load-testing.md lists scenarios and parameters"
+	@echo "make dashboard  the chart's dashboard and alerts before a real Prometheus, on a cluster of processes whose nodes are killed"
 	@echo "make e2e      installed by its charts on a real Kubernetes of three nodes on this machine, under load and faults; needs root"
 	@echo "make bench    the engine beside RocksDB, redb, fjall and NOMT; QUICK=1 takes less than 5 minutes, AGAINST=FILE compares with a former report"
 	@echo "make bench-cluster  Coppice beside etcd and immudb; QUICK=1 takes less than 5 minutes"
@@ -92,6 +93,11 @@ test-structures:
 	$(CARGO) fmt --manifest-path loadtest/structures/Cargo.toml --check
 	$(CARGO) clippy $(STRUCTURES) --all-targets -- -D warnings
 	$(CARGO) test $(STRUCTURES)
+
+# Builds Prometheus from its pinned Go module at the first time, which takes minutes. BLESS=1 replaces the picture in docs.
+.PHONY: dashboard
+dashboard: build
+	python3 loadtest/dashboard.py $(if $(BLESS),--picture docs/dashboard.svg)
 
 crds:
 	$(CARGO) run --locked --bin coppice-operator -- crd charts/coppice-operator/crds

@@ -14,6 +14,7 @@ TOOLS = ROOT / "target" / "tools"
 NODE_PORT = 4200
 COORDINATOR_PORT = 4100
 HTTP_PORT = 4180
+HEALTH_PORT = 4190
 ETCD_CLIENT_PORT = 2379
 ETCD_PEER_PORT = 2380
 
@@ -28,10 +29,10 @@ class Failure(Exception):
     """The run cannot go on; the message says why."""
 
 
-def build_go(name, directory, package="."):
+def build_go(name, directory, package=".", tags=""):
     """Builds a pinned Go program once, and says where it lies."""
     script = ROOT / "scripts" / "go-tool.sh"
-    done = subprocess.run([script, name, ROOT / directory, package], stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run([script, name, ROOT / directory, package, tags], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         raise Failure(f"{name} could not be built; see above")
     return pathlib.Path(done.stdout.strip())
@@ -119,6 +120,7 @@ class Cluster:
         return {
             "node": place, "cluster_id": self.cluster_id, "data_dir": self.node_directories[place],
             "listen": f"{self.network.address(place)}:{NODE_PORT}", "bootstrap": "new",
+            "health_listen": f"{self.network.address(place)}:{HEALTH_PORT}",
             "ledger": self.ledger, "access": CLEAR, **self._nodes_table(), **self.settings.get("node", {}),
         }
 
@@ -130,6 +132,7 @@ class Cluster:
             metadata = {"dir": self.directory / "metadata"}
         return {
             "name": place, "listen": f"{address}:{COORDINATOR_PORT}", "http_listen": f"{address}:{HTTP_PORT}",
+            "health_listen": f"{address}:{HEALTH_PORT}",
             "advertise": f"{address}:{COORDINATOR_PORT}", "signing_key_file": self.key, "metadata": metadata,
             "ledger": self.ledger, "access": CLEAR, **self._nodes_table(), **self.settings.get("coordinator", {}),
         }

@@ -1,15 +1,17 @@
 """Tests of what the chaos test decides by itself: its plan, its times, its processes."""
 
+import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+import xml.etree.ElementTree
 
-from . import schedule
+from . import panels, schedule
 from .clocks import Clocks
-from .cluster import TOOLS, well, write_toml
+from .cluster import ROOT, TOOLS, well, write_toml
 from .history import Progress, longest_gap
 from .processes import Process, wait_until
 
@@ -134,6 +136,38 @@ class Networks(unittest.TestCase):
             finally:
                 server.kill()
                 network.close()
+
+
+class Panels(unittest.TestCase):
+    dashboard = json.loads((ROOT / "charts/coppice/files/dashboard.json").read_text())
+
+    def test_every_variable_of_a_query_is_filled_in(self):
+        asked = [query for _, _, query in panels.queries(self.dashboard, "ledger", "10s")]
+        self.assertGreater(len(asked), 20)
+        self.assertIn('max(coppice_ledger_version{job="ledger"})', asked)
+        panel = {"title": "strange", "targets": [{"expr": "sum(rate(up[$window]))"}]}
+        with self.assertRaises(AssertionError):
+            list(panels.queries({"panels": [panel]}, "ledger", "10s"))
+
+    def test_a_series_without_a_number_is_no_data(self):
+        self.assertFalse(panels.has_data([]))
+        self.assertFalse(panels.has_data([("a", [(1, float("nan"))])]))
+        self.assertTrue(panels.has_data([("a", [(1, float("nan")), (2, 0.0)])]))
+
+    def test_values_are_shown_in_the_units_of_their_panels(self):
+        cases = [(0.25, "percentunit", "25 %"), (0.0125, "s", "12.5 ms"), (2.0, "s", "2 s"), (3 << 20, "bytes", "3 MiB"),
+                 (512, "Bps", "512 B/s"), (1234567, "short", "1,234,567"), (0, "ops", "0 /s")]
+        for value, unit, text in cases:
+            self.assertEqual(panels.shown(value, unit), text)
+
+    def test_a_drawing_has_every_panel_and_breaks_lines_where_nothing_was_seen(self):
+        series = [("one & two", [(0, 1.0), (1, 2.0), (4, float("nan")), (5, 3.0)])]
+        answers = {panel["id"]: series for panel in self.dashboard["panels"]}
+        text = panels.draw(self.dashboard, answers, (0, 5), 1, [(2, "a fault")], "caption")
+        said = {element.text for element in xml.etree.ElementTree.fromstring(text).iter() if element.text}
+        self.assertLessEqual({panel["title"] for panel in self.dashboard["panels"]} | {"caption", "one & two"}, said)
+        lines = [part for part in text.split("\n") if 'stroke-width="1.5"' in part]
+        self.assertTrue(lines and all(line.count("M") == 2 for line in lines), lines[:1])
 
 
 if __name__ == "__main__":
