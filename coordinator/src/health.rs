@@ -1,5 +1,5 @@
-//! Whether a coordinator can serve its role: the root group answers it, so that it can read, and it leads or knows who does, so that it can
-//! write. It tells so by `grpc.health.v1.Health`, and its process by HTTP.
+//! Whether a coordinator can serve its role: the root group answers it, so that it can read, it has the ledger's key, so that it can sign, and
+//! it leads or knows who does, so that it can write. It tells so by `grpc.health.v1.Health`, and its process by HTTP.
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,6 +51,7 @@ async fn look(context: &Context) -> Readiness {
         Ok(Err(status)) => return Err(format!("the root group: {}", status.message())),
         Err(_) => return Err("the root group does not answer".to_owned()),
     }
+    context.keys.check().map_err(|refusal| refusal.message)?;
     if context.leadership.borrow().leader.is_empty() {
         return Err("no coordinator leads".to_owned());
     }

@@ -52,7 +52,7 @@ pub use forward::Dial;
 pub use options::{Connect, Genesis, Options};
 pub use witness::{Post, WITNESSES_MAX, Witness};
 
-use exec::{Command, context::Context, links::Links, root::Root};
+use exec::{Command, context::Context, keys::KeyRing, links::Links, root::Root};
 
 /// How much larger than the largest message the transport's limit is.
 const MESSAGE_SLACK_BYTES: usize = 1 << 20;
@@ -88,16 +88,17 @@ impl Service {
     pub fn new(options: Options) -> Result<(Self, Handle), Error> {
         let genesis = options.genesis_header()?;
         let message_bytes = options.genesis.params.message_bytes_max as usize + MESSAGE_SLACK_BYTES;
-        let Options { name, nodes, connect, metadata, signing_key, limits, clock, rng, .. } = options;
+        let Options { name, nodes, connect, metadata, signing_key, next_signing_key, limits, clock, rng, .. } = options;
         if nodes.is_empty() {
             return Err(Error::Options("there are no nodes".to_owned()));
         }
         let links = Arc::new(Links::new(&nodes, &connect, message_bytes, limits.attempt_timeout));
-        let (root, views) = Root::new(links.clone(), limits.root_timeout);
+        let keys = Arc::new(KeyRing::new(signing_key, next_signing_key));
+        let (root, views) = Root::new(links.clone(), keys.clone(), limits.root_timeout);
         let mut tasks = JoinSet::new();
         tasks.spawn(views);
         let commands = mpsc::channel(limits.queue_max + exec::TASKS_MAX);
-        let context = Arc::new(Context::new(name, links, root, signing_key, limits, clock, rng));
+        let context = Arc::new(Context::new(name, links, root, keys, limits, clock, rng));
         metrics::show(&context);
         let stop = Arc::new(watch::Sender::new(false));
         let handle = Handle { context: context.clone(), stop: stop.clone() };

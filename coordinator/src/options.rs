@@ -38,6 +38,8 @@ pub struct Options {
     pub metadata: Arc<dyn Metadata>,
     /// Signs checkpoints. Its name is the log's origin, `<prefix>/<cluster id>`: it says which cluster this is.
     pub signing_key: SignerKey,
+    /// The key that the ledger's is to be changed to, or that it was changed from: whichever of the two is in force signs.
+    pub next_signing_key: Option<SignerKey>,
     /// How a new ledger is founded.
     pub genesis: Genesis,
     /// Bounds and deadlines.
@@ -54,6 +56,7 @@ impl fmt::Debug for Options {
             .field("name", &self.name)
             .field("nodes", &self.nodes)
             .field("key", &self.signing_key)
+            .field("next_key", &self.next_signing_key)
             .field("genesis", &self.genesis)
             .finish_non_exhaustive()
     }
@@ -68,6 +71,15 @@ impl Options {
             .ok_or_else(|| Error::Options("the key's name is not <prefix>/<cluster id in hex>".to_owned()))?;
         if prefix.len() > header::PREFIX_BYTES_MAX {
             return Err(Error::Options(format!("the origin prefix is over {} bytes", header::PREFIX_BYTES_MAX)));
+        }
+        if let Some(next) = &self.next_signing_key
+            && (next.name() != self.signing_key.name() || next.verifier() == self.signing_key.verifier())
+        {
+            let names = (self.signing_key.name(), next.name());
+            return Err(Error::Options(format!(
+                "the next signing key must be another key of the same name: they are {} and {}",
+                names.0, names.1
+            )));
         }
         let genesis = header::Genesis {
             prefix: prefix.to_owned(),

@@ -110,20 +110,51 @@ impl Place {
         let stamp = wire::header_in(header)?.stamp;
         let rolled_back = || status::refuse(Reason::RolledBack, format!("version {stamp} was rolled back"));
         let epoch = EpochPart::new(&view.tail.epochs, stamp).ok_or_else(rolled_back)?;
-        let last = size - 1;
-        let indices = if last == sequence { vec![last] } else { vec![last, sequence] };
+        let changes = context.keys.changes_below(size);
+        let indices = [size - 1, sequence].into_iter().chain(changes.iter().copied()).collect();
         let read = v1::LogProofRead { indices, size, old_size: 0 };
         let answer = context.root.read(v1::read_root_request::Read::LogProof(read)).await?;
-        let paths = answer.inclusion.iter().map(wire::path_in).collect::<Result<Vec<_>, _>>()?;
-        let (Some(first), Some(last)) = (paths.first(), paths.last()) else { return Err(wire::broken("log proof")) };
+        let mut paths = paths_in(&answer)?;
+        let (Some(first), Some(own)) = (paths.next(), paths.next()) else { return Err(wire::broken("log proof")) };
         let log = LogPart {
             checkpoint: Cow::Owned(checkpoint.to_vec()),
             newest_header: Cow::Owned(newest.to_vec()),
-            path: first.clone(),
+            path: first,
+            key_changes: key_changes(context, &changes, paths).await?,
         };
-        let header = HeaderPart { header: Cow::Owned(header.to_vec()), path: last.clone() };
+        let header = HeaderPart { header: Cow::Owned(header.to_vec()), path: own };
         Ok(Self { view, log, header, epoch })
     }
+}
+
+fn paths_in(answer: &v1::ReadRootResponse) -> Result<std::vec::IntoIter<Vec<Digest>>, Status> {
+    Ok(answer.inclusion.iter().map(wire::path_in).collect::<Result<Vec<_>, _>>()?.into_iter())
+}
+
+/// The headers of the key changes at these places, each with its path.
+async fn key_changes(
+    context: &Context,
+    changes: &[u64],
+    paths: impl ExactSizeIterator<Item = Vec<Digest>>,
+) -> Result<Vec<HeaderPart<'static>>, Status> {
+    if paths.len() != changes.len() {
+        return Err(wire::broken("log proof"));
+    }
+    let mut parts = Vec::with_capacity(changes.len());
+    for (&sequence, path) in changes.iter().zip(paths) {
+        let header = match context.keys.header(sequence) {
+            Some(header) => header,
+            None => {
+                let read = v1::HeadersRead { from_sequence: sequence, limit: 1 };
+                let answer = context.root.read(v1::read_root_request::Read::Headers(read)).await?;
+                let header = answer.headers.into_iter().next().ok_or_else(|| wire::broken("header"))?;
+                context.keys.keep_header(sequence, header.clone());
+                header
+            }
+        };
+        parts.push(HeaderPart { header: Cow::Owned(header.to_vec()), path });
+    }
+    Ok(parts)
 }
 
 fn encode(cluster: ClusterId, proof: Proof<'_>) -> Result<Bytes, Status> {
@@ -192,17 +223,27 @@ pub struct Receipts {
 
 impl Receipts {
     /// Receipts of a version that was just committed as the newest entry of a log of this size and root; `None` if the
-    /// path does not lead there.
-    pub fn of_newest(checkpoint: &Bytes, commit: &Commit, size: u64, root: Digest, path: &[Digest]) -> Option<Self> {
+    /// path does not lead there, or if there are key changes to be proven.
+    pub fn of_newest(
+        context: &Context,
+        checkpoint: &Bytes,
+        commit: &Commit,
+        (size, root): (u64, Digest),
+        path: &[Digest],
+    ) -> Option<Self> {
         let header = &commit.tail.header;
         let newest = header.sequence.0;
         if size != newest + 1 || merkle::verify_inclusion(newest, size, &commit.tail.hash, path, &root).is_err() {
+            return None;
+        }
+        if !context.keys.changes_below(size).is_empty() {
             return None;
         }
         let log = LogPart {
             checkpoint: Cow::Owned(checkpoint.to_vec()),
             newest_header: Cow::Owned(commit.header.clone()),
             path: path.to_vec(),
+            key_changes: Vec::new(),
         };
         let place = HeaderPart { header: Cow::Owned(commit.header.clone()), path: path.to_vec() };
         let epoch = EpochPart::new(&commit.tail.epochs, header.stamp)?;
@@ -254,12 +295,16 @@ pub async fn standing_file(context: &Context, ground: &Ground, old_size: u64) ->
         let message = format!("old_size is {old_size}, the log has {size} entries");
         return Err(status::refuse(Reason::InvalidArgument, message));
     }
-    let read = v1::LogProofRead { indices: vec![size - 1], size: *size, old_size };
+    let changes = context.keys.changes_below(*size);
+    let indices = [size - 1].into_iter().chain(changes.iter().copied()).collect();
+    let read = v1::LogProofRead { indices, size: *size, old_size };
     let answer = context.root.read(v1::read_root_request::Read::LogProof(read)).await?;
-    let path = answer.inclusion.first().map(wire::path_in).transpose()?.ok_or_else(|| wire::broken("log proof"))?;
+    let mut paths = paths_in(&answer)?;
+    let path = paths.next().ok_or_else(|| wire::broken("log proof"))?;
+    let key_changes = key_changes(context, &changes, paths).await?;
     let consistency = answer.consistency.as_ref().map(wire::path_in).transpose()?.unwrap_or_default();
     let proof = StandingProof {
-        log: LogPart { checkpoint: Cow::Borrowed(checkpoint), newest_header: Cow::Borrowed(newest), path },
+        log: LogPart { checkpoint: Cow::Borrowed(checkpoint), newest_header: Cow::Borrowed(newest), path, key_changes },
         old_size,
         old_root: wire::digest_in(&answer.old_root)?,
         path: consistency,

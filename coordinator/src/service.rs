@@ -9,7 +9,7 @@ use coppice_proto::{
     v1::{self, ledger_server::Ledger},
 };
 use coppice_types::{GroupId, Params, Reason, SessionId};
-use coppice_verify::header::Genesis;
+use coppice_verify::{header::Genesis, note::VerifierKey};
 use opentelemetry::context::FutureExt;
 use tokio::{
     sync::{OnceCell, Semaphore, mpsc, oneshot},
@@ -423,6 +423,18 @@ impl Ledger for Api {
         self.forward.route(request, false, here, async |leader, request| leader.rollback(request).await).await
     }
 
+    async fn rotate_key(&self, request: Request<v1::RotateKeyRequest>) -> Answer<v1::AdminResponse> {
+        let here = async |v1::RotateKeyRequest { vkey, reason, principal, expected_head }| {
+            let key = VerifierKey::parse(&vkey).map_err(|error| Refusal::invalid(format!("vkey: {error}")))?;
+            if key.name() != self.context.keys.origin() {
+                let message = format!("the new key's name is {}, not {}", key.name(), self.context.keys.origin());
+                return Err(Refusal::invalid(message).into());
+            }
+            self.administer(Wanted::Key(key.public_key()), principal, reason, expected_head).await
+        };
+        self.forward.route(request, false, here, async |leader, request| leader.rotate_key(request).await).await
+    }
+
     async fn pin(&self, request: Request<v1::PinRequest>) -> Answer<v1::PinResponse> {
         Ok(Response::new(self.context.root.set_pin(&request.into_inner()).await?))
     }
@@ -467,8 +479,8 @@ impl Ledger for Api {
         let leadership = self.context.leadership.borrow().clone();
         Ok(Response::new(v1::StatusResponse {
             cluster_id: Bytes::copy_from_slice(&view.tail.header.cluster.0),
-            origin: self.context.key.name().to_owned(),
-            vkey: self.context.key.verifier().to_string(),
+            origin: self.context.keys.origin().to_owned(),
+            vkey: self.context.keys.current(),
             head: Some(wire::stamp_out(view.head())),
             pruned_boundary: view.boundary.0,
             term: view.term,

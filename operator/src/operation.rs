@@ -80,7 +80,7 @@ pub fn is_ours(header: &Header, principal: &str) -> bool {
     match &header.body {
         Body::Rollback(rollback) => rollback.principal == principal,
         Body::Prune(prune) => prune.principal == principal,
-        Body::Genesis(_) | Body::Commit | Body::Other { .. } => false,
+        Body::Genesis(_) | Body::Commit | Body::Key(_) | Body::Other { .. } => false,
     }
 }
 

@@ -61,6 +61,7 @@ impl RootMachine {
             term: view.term.0,
             clock_ms,
             oldest_pin: self.root.oldest_pin(clock_ms).as_ref().map(to_pin),
+            keys: view.keys.iter().map(to_key_turn).collect(),
         })
     }
 
@@ -187,6 +188,10 @@ pub fn pin_id(bytes: &[u8]) -> Result<PinId, Refusal> {
 pub fn to_pin(pin: &Pin) -> v1::VersionPin {
     let id = Bytes::copy_from_slice(pin.id.as_bytes());
     v1::VersionPin { id, version: pin.version.0, expires_ms: pin.expires_ms }
+}
+
+fn to_key_turn(turn: &coppice_root::KeyTurn) -> v1::KeyTurn {
+    v1::KeyTurn { sequence: turn.sequence.0, public_key: Bytes::copy_from_slice(&turn.public_key) }
 }
 
 fn to_path(hashes: &[Digest]) -> v1::HashPath {

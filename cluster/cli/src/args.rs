@@ -101,6 +101,8 @@ pub enum Command {
     Pins,
     /// Make an older version head again, in a new epoch. The root log keeps who and why.
     Rollback(Rollback),
+    /// Change the key that signs checkpoints to one that the coordinators have. The root log keeps who and why.
+    RotateKey(RotateKey),
     /// Show groups, replicas and leaders.
     Status,
     /// Hand the leadership of a group to the replica of a node, before that of another one is stopped for instance.
@@ -366,8 +368,8 @@ pub enum LogAction {
 /// `coppice log check`.
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_help = "The verdict is `fine`, `shrunk`, `fork` or `unproven`. With the last three, keep both checkpoints: \
-                  two signed ones that are not consistent are evidence against whoever holds the key."
+    after_help = "The verdict is `fine`, `shrunk`, `fork`, `late` (the saved checkpoint was signed by a key that the ledger had replaced) or `unproven`. \
+                  With all but the first, keep both checkpoints: two signed ones that are not consistent are evidence against whoever holds the key."
 )]
 pub struct LogCheck {
     /// The saved checkpoint: a note, or a proof file.
@@ -460,6 +462,23 @@ pub struct Rollback {
     /// The version that becomes head again.
     #[arg(long, value_name = "VERSION")]
     pub to: u64,
+    /// Why; stands in the root log.
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+    /// Who; stands in the root log [default: the user's name].
+    #[arg(long, value_name = "NAME")]
+    pub principal: Option<String>,
+}
+
+/// `coppice rotate-key`.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "First every coordinator is given the new key as `next_signing_key_file`; docs/OPERATIONS.md has all steps."
+)]
+pub struct RotateKey {
+    /// The new public key, or `@` and a file that holds it.
+    #[arg(value_name = "PUBKEY")]
+    pub key: String,
     /// Why; stands in the root log.
     #[arg(long, value_name = "TEXT")]
     pub reason: String,

@@ -53,6 +53,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Unpin(args) => pin::unpin(&client()?, args, output).await,
         Command::Pins => pin::pins(&client()?, output).await,
         Command::Rollback(args) => write::rollback(&client()?, args, output).await,
+        Command::RotateKey(args) => write::rotate_key(&client()?, args, output).await,
         Command::Status => log::status(&client()?, output).await,
         Command::Lead(args) => write::lead(&client()?, args, output).await,
         Command::Audit(args) => audit::audit(&client()?, args, arguments.common.trust.as_deref(), output).await,

@@ -4,7 +4,7 @@
 //! What a client knows besides is missing here: whether its log had grown further before it asked.
 
 use coppice_proto::v1;
-use coppice_verify::{checkpoint::Checkpoint, note::VerifierKey};
+use coppice_verify::{checkpoint::Checkpoint, keys::Keys, note::VerifierKey};
 
 use crate::{
     Error,
@@ -22,7 +22,8 @@ pub fn check_keys(
 ) -> Result<Checkpoint, Error> {
     let v1::BatchGetResponse { records, read_at, proof } = told;
     let (question, options) = (Question::Keys(&asked.keys), &asked.read.unwrap_or_default());
-    trust::check_read(key, &Read { question, options, records, read_at: read_at.as_ref(), proof, seen: 0 })
+    let read = Read { question, options, records, read_at: read_at.as_ref(), proof, seen: 0 };
+    trust::check_read(&Keys::new(key.clone()), None, &read).map(|seen| seen.checkpoint)
 }
 
 /// Checks that a read of a range, asked for with a proof, has this answer; gives the checkpoint of its proof.
@@ -38,7 +39,8 @@ pub fn check_range(
     let v1::RangeRequest { low, high, limit, read } = asked;
     let question = Question::Range { low, high: high.as_deref(), limit: *limit, more: end.more };
     let (options, read_at) = (&read.unwrap_or_default(), end.read_at.as_ref());
-    trust::check_read(key, &Read { question, options, records, read_at, proof: &end.proof, seen: 0 })
+    let read = Read { question, options, records, read_at, proof: &end.proof, seen: 0 };
+    trust::check_read(&Keys::new(key.clone()), None, &read).map(|seen| seen.checkpoint)
 }
 
 /// Checks that a commit with a receipt is of the batch that was sent, to the ledger of this genesis header, which need not be proven;
@@ -53,5 +55,6 @@ pub fn check_commit(
     told: &v1::CommitResponse,
 ) -> Result<Checkpoint, Error> {
     let sent = Sent::new(&asked.session_id, asked.number, asked.batch.as_ref())?;
-    trust::check_receipt(key, &trust::map_of(genesis)?, &sent, told)
+    trust::check_receipt(&Keys::new(key.clone()), None, &trust::map_of(genesis)?, &sent, told)
+        .map(|seen| seen.checkpoint)
 }

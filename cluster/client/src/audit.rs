@@ -1,6 +1,6 @@
 //! The auditor: replays the batches of a ledger that keeps its journals, and recomputes every state root.
 //!
-//! The ledger's key is trusted for one thing, that the headers are its own: they are read whole and must give the root of a
+//! The ledger's key, with those that it leads to, is trusted for one thing, that the headers are its own: they are read whole and must give the root of a
 //! signed checkpoint. That each state root follows from the batches is then computed here, by the public rules, from operation
 //! lists whose hashes the headers commit to. Of the first version where anything differs, the report says what and in which
 //! shard. Memory holds the newest state without values, and some 200 bytes for each version.
@@ -14,7 +14,13 @@ mod state;
 use coppice_proto::v1;
 use coppice_types::{Reason, ShardId, Stamp, Version};
 use coppice_verify::{
-    check, checkpoint::Checkpoint, merkle, note::VerifierKey, proof::Proof, proof::ProofFile, shard_map::StateLeaf,
+    check::{self, Verified},
+    checkpoint::Checkpoint,
+    keys::Keys,
+    merkle,
+    note::VerifierKey,
+    proof::{Proof, ProofFile},
+    shard_map::StateLeaf,
 };
 
 use self::{book::Book, state::State};
@@ -89,11 +95,11 @@ impl Client {
     /// If the ledger keeps no journals, its headers are not those of a signed checkpoint, the state to begin with is pruned, or it does not
     /// answer. What differs is in the report and no error.
     pub async fn audit(&self, audit: &Audit, progress: impl FnMut(Progress)) -> Result<Report, Error> {
-        let answer = self.checkpoint(0).await?;
-        let checkpoint = Checkpoint::open(&answer.checkpoint, &audit.key)
-            .map_err(|_| Error::Untrusted("the checkpoint is not signed by the key"))?;
+        // A proof of growth from genesis on tells of all key changes.
+        let answer = self.checkpoint(1).await?;
+        let Verified { checkpoint, keys, .. } = check::verify(&answer.standing, &audit.key, None)?;
         let report = Report { checkpoint, to: Version(0), compared: 0, records: 0, difference: None };
-        let book = match Book::read(self, &report.checkpoint, &audit.key).await {
+        let book = match Book::read(self, &report.checkpoint, &keys).await {
             Ok(book) => book,
             Err(Stop::Failed(error)) => return Err(error),
             Err(Stop::Differs(difference)) => return Ok(Report { difference: Some(difference), ..report }),
@@ -107,11 +113,8 @@ impl Client {
             return Err(Error::Refused { reason, kind, message, outcome_unknown: false });
         }
         let before = Version(audit.from.0.saturating_sub(1));
-        let state = if before == Version(0) {
-            State::new(&book)
-        } else {
-            start::fetch(self, &book, before, &audit.key).await?
-        };
+        let state =
+            if before == Version(0) { State::new(&book) } else { start::fetch(self, &book, before, &keys).await? };
         let report = Report { to: before, ..report };
         let mut replay = Replay { client: self, book: &book, state, to, report, progress };
         let done = replay.run().await;
@@ -121,7 +124,7 @@ impl Client {
             Ok(()) => Ok(report),
             Err(Stop::Differs(mut difference)) => {
                 if difference.shard.is_none() {
-                    difference.shard = self.differing_shard(&book, &state, difference.stamp, &audit.key).await;
+                    difference.shard = self.differing_shard(&book, &state, difference.stamp, &keys).await;
                 }
                 Ok(Report { difference: Some(difference), ..report })
             }
@@ -130,34 +133,27 @@ impl Client {
     }
 
     /// Which shard's leaf is not the replayed one: each shard proves its own, if the version can still be read.
-    async fn differing_shard(&self, book: &Book, state: &State, stamp: Stamp, key: &VerifierKey) -> Option<ShardId> {
+    async fn differing_shard(&self, book: &Book, state: &State, stamp: Stamp, keys: &Keys) -> Option<ShardId> {
         for (index, leaf) in state.leaves().into_iter().enumerate() {
-            if !self.has_leaf(book, index as u64, &leaf, stamp, key).await? {
+            if !self.has_leaf(book, index as u64, &leaf, stamp, keys).await? {
                 return Some(leaf.shard);
             }
         }
         None
     }
 
-    async fn has_leaf(
-        &self,
-        book: &Book,
-        index: u64,
-        leaf: &StateLeaf,
-        stamp: Stamp,
-        key: &VerifierKey,
-    ) -> Option<bool> {
+    async fn has_leaf(&self, book: &Book, index: u64, leaf: &StateLeaf, stamp: Stamp, keys: &Keys) -> Option<bool> {
         let asked = if leaf.low.is_empty() { vec![0] } else { leaf.low.clone() };
         let at = Some(v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 });
         let read = Some(v1::ReadOptions { at, want_proof: true, ..v1::ReadOptions::default() });
         let answer = self.get(v1::GetRequest { key: asked.into(), read }).await.ok()?;
-        let verified = check::verify(&answer.proof, key, None).ok()?;
+        let file = ProofFile::decode(&answer.proof).ok()?;
+        let verified = check::verify_known(&file, keys, None).ok()?;
         let header = verified.header()?;
         let line = book.line(stamp.version);
         if header.hash() != line.hash {
             return None;
         }
-        let file = ProofFile::decode(&answer.proof).ok()?;
         let Proof::Query(proof) = &file.proof else { return None };
         let leaves = u64::from(header.state_leaves);
         let root = merkle::list_root(leaves, &[(index, leaf.hash())], &proof.state_hashes).ok()?;

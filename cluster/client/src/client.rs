@@ -13,7 +13,7 @@ use coppice_proto::{
     v1::{self, ledger_client::LedgerClient},
 };
 use coppice_types::{ErrorKind, PinId, SessionId, chain};
-use coppice_verify::{checkpoint::Checkpoint, note::VerifierKey};
+use coppice_verify::{keys::Keys, note::VerifierKey};
 use tonic::{
     Request, Streaming,
     transport::{Certificate, ClientTlsConfig, Endpoint, Identity},
@@ -23,7 +23,7 @@ use crate::{
     Error, Session,
     call::{Patience, Repeat, call},
     routes::Routes,
-    trust::{Question, Read, Sent, Trust, check_read, check_receipt, map_of},
+    trust::{Question, Read, Seen, Sent, Trust, check_read, check_receipt, claimed_size, map_of},
 };
 
 /// Largest answer that is taken, in bytes: a proof file may have 64 MiB, and a message has a little more.
@@ -217,24 +217,31 @@ impl Client {
 
     async fn send_batch(&self, mut request: v1::CommitRequest, repeat: Repeat) -> Result<v1::CommitResponse, Error> {
         request.want_receipt |= self.trust.is_some();
-        let sent = request.clone();
+        let (sent, keys) = (request.clone(), self.keys());
         let response = ask!(self, repeat, commit, request)?;
-        self.trust_receipt(&sent.session_id, sent.number, sent.batch.as_ref(), &response).await?;
+        self.trust_receipt(keys.as_deref(), &sent.session_id, sent.number, sent.batch.as_ref(), &response).await?;
         Ok(response)
+    }
+
+    /// The ledger's keys as they are known before something is asked, if a key is trusted.
+    pub(crate) fn keys(&self) -> Option<Arc<Keys>> {
+        self.trust.as_ref().map(|trust| trust.keys())
     }
 
     /// Believes a commit only by a receipt of the very batch that was sent, if a key is trusted.
     pub(crate) async fn trust_receipt(
         &self,
+        keys: Option<&Keys>,
         session: &Bytes,
         number: u64,
         batch: Option<&v1::Batch>,
         response: &v1::CommitResponse,
     ) -> Result<(), Error> {
-        let Some(trust) = &self.trust else { return Ok(()) };
+        let (Some(trust), Some(keys)) = (&self.trust, keys) else { return Ok(()) };
         let genesis = async || map_of(&self.header(v1::get_header_request::Which::Sequence(0)).await?);
         let map = trust.map.get_or_try_init(genesis).await?;
-        let seen = check_receipt(trust.key(), map, &Sent::new(session, number, batch)?, response)?;
+        let newer = self.newer_than(keys, &response.receipt).await?;
+        let seen = check_receipt(keys, newer.as_deref(), map, &Sent::new(session, number, batch)?, response)?;
         self.follow(trust, seen).await
     }
 
@@ -280,12 +287,13 @@ impl Client {
     /// What the cluster refuses, what it did not answer in time, and an answer that is not proven to a client that trusts a key.
     pub async fn get(&self, mut request: v1::GetRequest) -> Result<v1::GetResponse, Error> {
         let (options, seen) = self.want_proof(&mut request.read);
+        let trusted = self.keys();
         let key = request.key.clone();
         let response = ask!(self, Repeat::Safe, get, request)?;
         let question = Question::Keys(std::slice::from_ref(&key));
         let v1::GetResponse { record, read_at, proof } = &response;
         let (options, records, read_at) = (&options, record.as_slice(), read_at.as_ref());
-        self.trust_read(&Read { question, options, records, read_at, proof, seen }).await?;
+        self.trust_read(trusted.as_deref(), &Read { question, options, records, read_at, proof, seen }).await?;
         Ok(response)
     }
 
@@ -295,29 +303,41 @@ impl Client {
     /// As [`Client::get`].
     pub async fn batch_get(&self, mut request: v1::BatchGetRequest) -> Result<v1::BatchGetResponse, Error> {
         let (options, seen) = self.want_proof(&mut request.read);
+        let trusted = self.keys();
         let keys = request.keys.clone();
         let response = ask!(self, Repeat::Safe, batch_get, request)?;
         let v1::BatchGetResponse { records, read_at, proof } = &response;
         let (question, options, read_at) = (Question::Keys(&keys), &options, read_at.as_ref());
-        self.trust_read(&Read { question, options, records, read_at, proof, seen }).await?;
+        self.trust_read(trusted.as_deref(), &Read { question, options, records, read_at, proof, seen }).await?;
         Ok(response)
     }
 
     /// Holds a checkpoint that was proven against the newest one before: the log may only have grown. From time to time, that
     /// it did is proven, too.
-    pub(crate) async fn follow(&self, trust: &Trust, seen: Checkpoint) -> Result<(), Error> {
+    pub(crate) async fn follow(&self, trust: &Trust, seen: Seen) -> Result<(), Error> {
         let Some(old) = trust.note(seen)? else { return Ok(()) };
+        let keys = trust.keys();
         // Without an answer it is asked for again: what was read is proven as it is.
         match self.checkpoint(old.size).await {
-            Ok(answer) => trust.check_growth(&old, &answer.standing),
+            Ok(answer) => trust.check_growth(&keys, &old, &answer.standing),
             Err(error) if error.kind() == ErrorKind::Unavailable => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    async fn trust_read(&self, read: &Read<'_>) -> Result<(), Error> {
-        let Some(trust) = &self.trust else { return Ok(()) };
-        let seen = check_read(trust.key(), read)?;
+    /// If a proof is under a checkpoint that a key signed which is not believed by itself any more (an answer that may be stale, or that witnesses
+    /// have cosigned): what shows that it is a beginning of the log.
+    async fn newer_than(&self, keys: &Keys, proof: &[u8]) -> Result<Option<Bytes>, Error> {
+        match claimed_size(proof) {
+            Some(size) if !keys.believes(size) => Ok(Some(self.checkpoint(size).await?.standing)),
+            _ => Ok(None),
+        }
+    }
+
+    async fn trust_read(&self, keys: Option<&Keys>, read: &Read<'_>) -> Result<(), Error> {
+        let (Some(trust), Some(keys)) = (&self.trust, keys) else { return Ok(()) };
+        let newer = self.newer_than(keys, read.proof).await?;
+        let seen = check_read(keys, newer.as_deref(), read)?;
         self.follow(trust, seen).await
     }
 
@@ -342,6 +362,7 @@ impl Client {
     /// As [`Client::get`]; also if the stream breaks off.
     pub async fn range_all(&self, mut request: v1::RangeRequest) -> Result<(Vec<v1::Record>, v1::RangeEnd), Error> {
         let (options, seen) = self.want_proof(&mut request.read);
+        let trusted = self.keys();
         let mut stream = self.range(request.clone()).await?;
         let mut records = Vec::new();
         while let Some(message) = stream.next().await? {
@@ -350,7 +371,8 @@ impl Client {
             let v1::RangeRequest { low, high, limit, .. } = &request;
             let question = Question::Range { low, high: high.as_deref(), limit: *limit, more: end.more };
             let (options, read_at, proof) = (&options, end.read_at.as_ref(), &end.proof);
-            self.trust_read(&Read { question, options, records: &records, read_at, proof, seen }).await?;
+            self.trust_read(trusted.as_deref(), &Read { question, options, records: &records, read_at, proof, seen })
+                .await?;
             return Ok((records, end));
         }
         Err(Error::Malformed("the range breaks off"))
@@ -444,6 +466,14 @@ impl Client {
     pub async fn transfer_leader(&self, group: &str, node: &str) -> Result<(), Error> {
         let request = v1::TransferLeaderRequest { group: group.to_owned(), node: node.to_owned() };
         ask!(self, Repeat::Safe, transfer_leader, request).map(drop)
+    }
+
+    /// Changes the key that signs checkpoints.
+    ///
+    /// # Errors
+    /// What the cluster refuses, and what it did not answer in time: then the log tells whether it was done.
+    pub async fn rotate_key(&self, request: v1::RotateKeyRequest) -> Result<v1::AdminResponse, Error> {
+        ask!(self, Repeat::Unsafe, rotate_key, request)
     }
 
     /// Keeps a version from being pruned for a while, or renews the pin of this name.

@@ -3,10 +3,11 @@
 //! What was not answered is kept, at most [`UNDER_WAY_MAX`] batches, and is sent again under its numbers, to whichever coordinator
 //! answers, when the stream breaks. So every batch is applied at most once, and only after the one before it.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use coppice_proto::{status, v1};
 use coppice_types::ErrorKind;
+use coppice_verify::keys::Keys;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep, timeout, timeout_at},
@@ -40,6 +41,8 @@ pub struct CommitStream<'a> {
     want_receipt: bool,
     /// Sent or to be sent, and not answered, in order.
     under_way: VecDeque<v1::CommitStreamRequest>,
+    /// For each of them, the ledger's keys as they were known when it was sent first, if a key is trusted.
+    keys: VecDeque<Option<Arc<Keys>>>,
     number: u64,
     live: Option<Live>,
 }
@@ -54,7 +57,7 @@ struct Live {
 impl<'a> CommitStream<'a> {
     pub(crate) fn new(session: &'a mut Session, want_receipt: bool) -> Self {
         let number = session.highest();
-        Self { session, want_receipt, under_way: VecDeque::new(), number, live: None }
+        Self { session, want_receipt, under_way: VecDeque::new(), keys: VecDeque::new(), number, live: None }
     }
 
     /// Sends the next batch. If as many are under way as may be, waits for the answer to the oldest, and gives it.
@@ -75,6 +78,7 @@ impl<'a> CommitStream<'a> {
             let _ = live.send.try_send(request.clone());
         }
         self.under_way.push_back(request);
+        self.keys.push_back(self.session.client().keys());
         if self.live.is_none() {
             // A failure shows, and is repeated, when an answer is waited for.
             self.live = self.connect().await.ok();
@@ -160,11 +164,13 @@ impl<'a> CommitStream<'a> {
         let commit = commit.ok_or(Error::Malformed("an answer without a version"))?;
         let client = self.session.client().clone();
         let sent = self.under_way.front().expect("it is the answer to the oldest");
-        client.trust_receipt(&sent.session_id, sent.number, sent.batch.as_ref(), &commit).await?;
+        let keys = self.keys.front().cloned().flatten();
+        client.trust_receipt(keys.as_deref(), &sent.session_id, sent.number, sent.batch.as_ref(), &commit).await?;
         if let Some(live) = &self.live {
             client.routes.succeeded(&live.pick);
         }
         self.under_way.pop_front();
+        self.keys.pop_front();
         self.session.reached(number);
         Ok(Answer { number, commit })
     }

@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -18,6 +18,7 @@ use coppice_verify::{
     hash::{self, RecordBody},
     header::{Body, Header},
     journal::BatchEntry,
+    keys::Keys,
     note::VerifierKey,
     proof::{Proof, ProofFile},
     shard_map::ShardMap,
@@ -41,10 +42,10 @@ pub(crate) enum Question<'a> {
 /// How long a checkpoint that grew may go without a proof that it did nothing else.
 const GROWTH_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The ledger's key, and the newest checkpoint that was seen under it.
+/// The ledger's keys, and the newest checkpoint that was seen under them.
 #[derive(Debug)]
 pub(crate) struct Trust {
-    key: VerifierKey,
+    keys: Mutex<Arc<Keys>>,
     newest: Mutex<Option<Newest>>,
     /// The shards, as genesis has them.
     pub(crate) map: OnceCell<ShardMap>,
@@ -60,11 +61,26 @@ struct Newest {
 
 impl Trust {
     pub(crate) fn new(key: VerifierKey) -> Self {
-        Self { key, newest: Mutex::default(), map: OnceCell::new() }
+        Self { keys: Mutex::new(Arc::new(Keys::new(key))), newest: Mutex::default(), map: OnceCell::new() }
     }
 
-    pub(crate) fn key(&self) -> &VerifierKey {
-        &self.key
+    /// The ledger's keys, as far as they are known now. An answer is held against what was known when it was asked for: it may have been
+    /// signed just before a key change that another answer has told of.
+    pub(crate) fn keys(&self) -> Arc<Keys> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Learns of key changes from a checkpoint that was proven; from then on only the newest key is believed.
+    ///
+    /// # Errors
+    /// If they contradict what is known, or the checkpoint was signed by a key that had been replaced at its size.
+    fn learn(&self, seen: &Seen) -> Result<(), Error> {
+        let mut known = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let joined = known.join(seen.keys.clone()).map_err(Error::Untrusted)?;
+        let size = seen.checkpoint.size;
+        ensure(joined.in_force(size) == seen.keys.in_force(size), LATE)?;
+        *known = Arc::new(joined.advanced());
+        Ok(())
     }
 
     /// Entries of the newest checkpoint that was seen.
@@ -76,7 +92,9 @@ impl Trust {
     ///
     /// # Errors
     /// If the log has had another root at that size: the ledger was forked, and both checkpoints are signed.
-    pub(crate) fn note(&self, seen: Checkpoint) -> Result<Option<Checkpoint>, Error> {
+    pub(crate) fn note(&self, seen: Seen) -> Result<Option<Checkpoint>, Error> {
+        self.learn(&seen)?;
+        let seen = seen.checkpoint;
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(known) = newest.as_mut() else {
             *newest = Some(Newest { checkpoint: seen.clone(), proven: seen, proven_at: Instant::now() });
@@ -99,13 +117,15 @@ impl Trust {
     ///
     /// # Errors
     /// If it shows another log, or nothing.
-    pub(crate) fn check_growth(&self, old: &Checkpoint, standing: &[u8]) -> Result<(), Error> {
-        let verified = check::verify(standing, &self.key, None)?;
+    pub(crate) fn check_growth(&self, keys: &Keys, old: &Checkpoint, standing: &[u8]) -> Result<(), Error> {
+        let file = ProofFile::decode(standing).map_err(malformed)?;
+        let verified = check::verify_known(&file, keys, None)?;
         let Claim::Standing(claim) = &verified.claim else {
             return Err(Error::Untrusted("the proof is of another kind"));
         };
         ensure(claim.old_size == old.size, "the proof is of another checkpoint")?;
         ensure(claim.old_root == old.root, FORKED)?;
+        self.learn(&Seen { checkpoint: verified.checkpoint.clone(), keys: verified.keys })?;
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = newest.as_mut()
             && known.proven.size < verified.checkpoint.size
@@ -123,6 +143,15 @@ impl Trust {
 
 const FORKED: &str = "the log has two roots of one size: keep both checkpoints, they are evidence";
 
+const LATE: &str = "its checkpoint is signed by a key that the ledger had replaced before: keep it, it is evidence";
+
+/// A checkpoint that was proven, and the keys that are known by it.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub checkpoint: Checkpoint,
+    pub keys: Keys,
+}
+
 /// What was answered to a read.
 pub(crate) struct Read<'a> {
     pub question: Question<'a>,
@@ -134,13 +163,19 @@ pub(crate) struct Read<'a> {
     pub seen: u64,
 }
 
-/// Checks the answer to a read; gives the checkpoint of its proof.
-pub(crate) fn check_read(key: &VerifierKey, read: &Read<'_>) -> Result<Checkpoint, Error> {
+/// What the checkpoint of a proof says of its size, whoever signed it; nothing if it is none.
+pub(crate) fn claimed_size(proof: &[u8]) -> Option<u64> {
+    let file = ProofFile::decode(proof).ok()?;
+    Checkpoint::claimed(&file.proof.log().checkpoint).ok().map(|checkpoint| checkpoint.size)
+}
+
+/// Checks the answer to a read; `newer` joins its checkpoint to a newer one, if that is needed. Gives the checkpoint of its proof.
+pub(crate) fn check_read(keys: &Keys, newer: Option<&[u8]>, read: &Read<'_>) -> Result<Seen, Error> {
     let file = ProofFile::decode(read.proof).map_err(malformed)?;
-    let verified = check::verify_file(&file, key, None)?;
+    let verified = check::verify_known(&file, keys, newer)?;
     check_place(&file.proof, &verified, read)?;
     check_claim(&verified, read)?;
-    Ok(verified.checkpoint)
+    Ok(Seen { checkpoint: verified.checkpoint, keys: verified.keys })
 }
 
 /// It is the version that was asked for, and no older view of the log than one before the question.
@@ -230,12 +265,14 @@ pub(crate) fn map_of(genesis: &[u8]) -> Result<ShardMap, Error> {
 
 /// Checks that the receipt of a commit is of the batch that was sent; gives its checkpoint.
 pub(crate) fn check_receipt(
-    key: &VerifierKey,
+    keys: &Keys,
+    newer: Option<&[u8]>,
     map: &ShardMap,
     sent: &Sent<'_>,
     response: &v1::CommitResponse,
-) -> Result<Checkpoint, Error> {
-    let verified = check::verify(&response.receipt, key, None)?;
+) -> Result<Seen, Error> {
+    let file = ProofFile::decode(&response.receipt).map_err(malformed)?;
+    let verified = check::verify_known(&file, keys, newer)?;
     let Claim::Receipt(claim) = &verified.claim else { return Err(Error::Untrusted("the proof is of another kind")) };
     let header = Header::decode(&response.header).map_err(|_| Error::Malformed("header"))?;
     ensure(claim.header == header, "the receipt is of another version")?;
@@ -243,7 +280,7 @@ pub(crate) fn check_receipt(
     ensure(same_stamp, "the receipt is of another version")?;
     ensure(map.hash() == header.shard_map, "the genesis header that was shown has other shards")?;
     ensure(claim.batch == sent.entry(map), "the receipt is of another batch")?;
-    Ok(verified.checkpoint)
+    Ok(Seen { checkpoint: verified.checkpoint, keys: verified.keys })
 }
 
 fn malformed(error: coppice_types::codec::Error) -> Error {

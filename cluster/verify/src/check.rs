@@ -1,6 +1,6 @@
 //! Verification of proof files, offline (`docs/verification.md` section 13).
 //!
-//! The verifier trusts one public key and nothing else. Each step has a name that failures carry. Recursion is bounded by the level of a tree
+//! The verifier trusts one public key, and those that it leads to, and nothing else. Each step has a name that failures carry. Recursion is bounded by the level of a tree
 //! (at most 32) and by 64 halvings of a list; time and memory by the length of the file.
 
 mod failure;
@@ -8,7 +8,7 @@ mod log;
 pub(crate) mod query;
 mod tree;
 
-use alloc::{borrow::Cow, vec::Vec};
+use alloc::{borrow::Cow, boxed::Box, vec::Vec};
 
 use coppice_types::{ClusterId, Digest, Stamp};
 
@@ -22,6 +22,7 @@ use crate::{
     epochs::Epochs,
     header::{Body, Header},
     journal::{BatchEntry, Entry},
+    keys::Keys,
     merkle,
     note::VerifierKey,
     policy::{Examined, Policy},
@@ -37,6 +38,8 @@ pub struct Verified<'a> {
     pub checkpoint: Checkpoint,
     /// The newest header at that checkpoint.
     pub newest: Header,
+    /// What is known of the ledger's keys now: it begins with the trusted one, or before it.
+    pub keys: Keys,
     /// What holds at that checkpoint.
     pub claim: Claim<'a>,
     /// The newer checkpoint, if one was given, by which the version still stands.
@@ -143,16 +146,30 @@ pub fn verify<'a>(file: &'a [u8], key: &VerifierKey, newer: Option<&[u8]>) -> Re
 /// # Errors
 /// Names the step that failed.
 pub fn verify_file<'a>(file: &ProofFile<'a>, key: &VerifierKey, newer: Option<&[u8]>) -> Result<Verified<'a>, Failure> {
-    let log = Log::check(file.cluster, file.proof.log(), key)?;
+    verify_known(file, &Keys::new(key.clone()), newer)
+}
+
+/// [`verify_file`] for one who knows of key changes already.
+///
+/// # Errors
+/// Names the step that failed.
+pub fn verify_known<'a>(file: &ProofFile<'a>, keys: &Keys, newer: Option<&[u8]>) -> Result<Verified<'a>, Failure> {
+    let newer = newer.map(|newer| Newer::decode(newer, keys)).transpose().map_err(Failure::in_newer)?;
+    // What is shown later may tell of key changes, and that the checkpoint in the file was signed by a key that is not trusted any more.
+    let (keys, joined) = match &newer {
+        Some(Newer::Standing { log, .. }) => (&log.keys, true),
+        _ => (keys, false),
+    };
+    let log = Log::check(file.cluster, file.proof.log(), keys, joined)?;
     let claim = match &file.proof {
         Proof::Query(proof) => Claim::Query(check_query(&log, proof)?),
         Proof::Receipt(proof) => Claim::Receipt(check_receipt(&log, proof)?),
         Proof::Standing(proof) => Claim::Standing(check_standing(&log, proof)?),
     };
-    let Log { cluster, checkpoint, newest } = log;
-    let mut verified = Verified { cluster, checkpoint, newest, claim, newer: None };
+    let Log { cluster, checkpoint, keys, newest } = log;
+    let mut verified = Verified { cluster, checkpoint, newest, keys, claim, newer: None };
     if let Some(newer) = newer {
-        verified.newer = Some(check_newer(&verified, newer, key).map_err(Failure::in_newer)?);
+        verified.newer = Some(check_newer(&verified, newer).map_err(Failure::in_newer)?);
     }
     Ok(verified)
 }
@@ -171,12 +188,14 @@ pub fn verify_under<'a>(
 ) -> Result<(Verified<'a>, Examined), Failure> {
     let file = ProofFile::decode(file).map_err(fail(Step::Format))?;
     let examined = match newer {
-        None => policy.examine(&file.proof.log().checkpoint),
+        None => log::successors(policy, file.cluster, file.proof.log()).examine(&file.proof.log().checkpoint),
         Some(newer) if newer.starts_with(MAGIC) => {
             let newer = ProofFile::decode(newer).map_err(fail(Step::Standing))?;
+            let policy = log::successors(policy, newer.cluster, newer.proof.log());
             policy.examine(&newer.proof.log().checkpoint)
         }
-        Some(note) => policy.examine(note),
+        // A key change would be in the file: a note of the same size has the same changes below it.
+        Some(note) => log::successors(policy, file.cluster, file.proof.log()).examine(note),
     };
     let examined = examined.map_err(fail(if newer.is_some() { Step::Standing } else { Step::Checkpoint }))?;
     let verified = verify_file(&file, &examined.log, newer)?;
@@ -232,26 +251,44 @@ fn check_standing(log: &Log, proof: &StandingProof<'_>) -> Result<StandingClaim,
     Ok(StandingClaim { old_size, old_root: proof.old_root, epochs })
 }
 
-/// The newer checkpoint in `newer`, if it extends the verified one and the version stands by it.
-fn check_newer(old: &Verified<'_>, newer: &[u8], key: &VerifierKey) -> Result<Checkpoint, Failure> {
-    let same_log = |size: u64, root: &Digest| (size, root) == (old.checkpoint.size, &old.checkpoint.root);
-    if !newer.starts_with(MAGIC) {
-        let note = Checkpoint::open(newer, key).map_err(fail(Step::Standing))?;
-        let joined = same_log(note.size, &note.root);
-        ensure(
-            joined,
-            Step::Standing,
-            "a note shows only its own size and root; ask for a standing proof from this size",
-        )?;
-        return Ok(note);
+/// A newer checkpoint, signed.
+enum Newer<'a> {
+    Note(&'a [u8]),
+    Standing { log: Box<Log>, proof: StandingProof<'a> },
+}
+
+impl<'a> Newer<'a> {
+    fn decode(bytes: &'a [u8], keys: &Keys) -> Result<Self, Failure> {
+        if !bytes.starts_with(MAGIC) {
+            return Ok(Self::Note(bytes));
+        }
+        let file = ProofFile::decode(bytes).map_err(fail(Step::Standing))?;
+        let Proof::Standing(proof) = file.proof else {
+            return Err(Failure::rule(Step::Standing, "not a standing proof"));
+        };
+        let log = Box::new(Log::check(file.cluster, &proof.log, keys, false)?);
+        Ok(Self::Standing { log, proof })
     }
-    let file = ProofFile::decode(newer).map_err(fail(Step::Standing))?;
-    ensure(file.cluster == old.cluster, Step::Standing, "of another cluster")?;
-    let Proof::Standing(proof) = &file.proof else {
-        return Err(Failure::rule(Step::Standing, "not a standing proof"));
+}
+
+/// The newer checkpoint, if it extends the verified one and the version stands by it.
+fn check_newer(old: &Verified<'_>, newer: Newer<'_>) -> Result<Checkpoint, Failure> {
+    let same_log = |size: u64, root: &Digest| (size, root) == (old.checkpoint.size, &old.checkpoint.root);
+    let (log, proof) = match newer {
+        Newer::Standing { log, proof } => (log, proof),
+        Newer::Note(note) => {
+            let note = log::open(note, &old.keys, false)?;
+            let joined = same_log(note.size, &note.root);
+            ensure(
+                joined,
+                Step::Standing,
+                "a note shows only its own size and root; ask for a standing proof from this size",
+            )?;
+            return Ok(note);
+        }
     };
-    let log = Log::check(file.cluster, &proof.log, key)?;
-    let claim = check_standing(&log, proof)?;
+    ensure(log.cluster == old.cluster, Step::Standing, "of another cluster")?;
+    let claim = check_standing(&log, &proof)?;
     ensure(
         same_log(claim.old_size, &claim.old_root),
         Step::Standing,

@@ -57,6 +57,14 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
+    /// What a note says, whoever signed it.
+    ///
+    /// # Errors
+    /// If it is no note, or not of a checkpoint.
+    pub fn claimed(note: &[u8]) -> Result<Self, Error> {
+        Self::parse(note::split_note(note)?.0)
+    }
+
     /// The checkpoint in a note that `key` signed, of the log that the key is named after.
     ///
     /// # Errors

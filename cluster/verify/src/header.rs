@@ -15,6 +15,7 @@ use coppice_types::{
 use crate::{
     epochs::Epochs,
     hash::log_entry_hash,
+    keys::KeyChange,
     merkle::empty_root,
     shard_map::{ShardMap, state_root},
 };
@@ -72,9 +73,11 @@ pub enum Body {
     Rollback(Rollback),
     /// Versions were pruned.
     Prune(Prune),
+    /// The key that signs checkpoints was changed.
+    Key(KeyChange),
     /// A kind that this code does not know, with its bytes.
     Other {
-        /// Number of the kind, 4 or more.
+        /// Number of the kind, 4 or more, and not 6.
         kind: u8,
         /// Its body.
         bytes: Vec<u8>,
@@ -164,6 +167,7 @@ impl Header {
             Body::Commit => 1,
             Body::Rollback(_) => 2,
             Body::Prune(_) => 3,
+            Body::Key(_) => 6,
             Body::Other { kind, .. } => *kind,
         }
     }
@@ -289,6 +293,7 @@ impl Header {
                 ("target above head", rollback.target <= rollback.head_before),
             ]),
             Body::Prune(prune) => check(&[("boundary above head", prune.boundary <= self.stamp.version)]),
+            Body::Key(change) => change.check(&self.cluster),
             Body::Other { .. } => Ok(()),
         }
     }
@@ -323,12 +328,16 @@ impl Header {
                 ("state of a prune", self.stamp == before.stamp && self.state_root == before.state_root),
                 ("shards and epochs of a prune", same_shards && same_epochs),
             ]),
+            Body::Key(_) => check(&[
+                ("state of a key change", self.stamp == before.stamp && self.state_root == before.state_root),
+                ("shards and epochs of a key change", same_shards && same_epochs),
+            ]),
             Body::Other { .. } => Ok(()),
         }
     }
 }
 
-fn check(rules: &[(&'static str, bool)]) -> Result<(), BrokenRule> {
+pub(crate) fn check(rules: &[(&'static str, bool)]) -> Result<(), BrokenRule> {
     match rules.iter().find(|(_, holds)| !holds) {
         Some((rule, _)) => Err(BrokenRule(rule)),
         None => Ok(()),
@@ -357,6 +366,7 @@ impl Body {
                 out.str16(prune.principal.as_bytes());
                 out.str16(prune.reason.as_bytes());
             }
+            Self::Key(change) => change.encode(&mut out),
             Self::Other { bytes, .. } => out.raw(bytes),
         }
         out.into_bytes()
@@ -383,6 +393,7 @@ impl Body {
                 principal: read_text(&mut input, PRINCIPAL_BYTES_MAX, "principal")?,
                 reason: read_text(&mut input, REASON_BYTES_MAX, "reason")?,
             }),
+            6 => Self::Key(KeyChange::decode(&mut input)?),
             _ => return Ok(Self::Other { kind, bytes: bytes.to_vec() }),
         };
         input.finish()?;
@@ -390,7 +401,7 @@ impl Body {
     }
 }
 
-fn read_text(input: &mut Reader<'_>, bytes_max: usize, field: &'static str) -> Result<String, Error> {
+pub(crate) fn read_text(input: &mut Reader<'_>, bytes_max: usize, field: &'static str) -> Result<String, Error> {
     let bytes = input.str16()?;
     if bytes.len() > bytes_max {
         return Err(Error::Malformed(field));

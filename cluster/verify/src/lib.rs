@@ -17,6 +17,7 @@ pub mod fuzz;
 pub mod hash;
 pub mod header;
 pub mod journal;
+pub mod keys;
 pub mod merkle;
 pub mod note;
 pub mod policy;

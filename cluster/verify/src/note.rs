@@ -175,12 +175,17 @@ impl SignerKey {
         &self.verifier.name
     }
 
+    /// The signature over a message that is no text of a note: its first byte says so.
+    pub(crate) fn sign(&self, message: &[u8]) -> [u8; 64] {
+        self.key.sign(message).to_bytes()
+    }
+
     /// The note of this text, with this key's signature line only.
     ///
     /// # Errors
     /// If the text can't be one of a note: it ends in a line feed and has no other control characters.
     pub fn sign_note(&self, text: &str) -> Result<String, Error> {
-        let signature = self.key.sign(text.as_bytes()).to_bytes();
+        let signature = self.sign(text.as_bytes());
         let mut payload = Vec::from(self.verifier.id);
         payload.extend_from_slice(&signature);
         let note = alloc::format!("{text}\n{DASH}{} {}\n", self.verifier.name, base64::encode(&payload));
@@ -257,7 +262,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), Error> {
 }
 
 /// An Ed25519 key that is not of small order.
-fn strong_key(public_key: &[u8; 32]) -> Result<VerifyingKey, Error> {
+pub(crate) fn strong_key(public_key: &[u8; 32]) -> Result<VerifyingKey, Error> {
     let key = VerifyingKey::from_bytes(public_key).map_err(|_| Error::Malformed("public key"))?;
     if key.is_weak() { Err(Error::WeakKey) } else { Ok(key) }
 }

@@ -133,6 +133,14 @@ impl Policy {
         may
     }
 
+    /// Believes the key to which one of the logs has changed its own; not if it is a witness's, who would vouch for itself.
+    pub(crate) fn believe_successor(&mut self, key: &VerifierKey) {
+        let of_witness = self.witnesses().any(|(_, witness, _)| witness.public_key() == key.public_key());
+        if !of_witness && !self.logs.contains(key) {
+            self.logs.push(key.clone());
+        }
+    }
+
     /// Names, keys and places of the witnesses whose keys are known here.
     pub fn witnesses(&self) -> impl Iterator<Item = (&[u8], &CosignerKey, Option<&[u8]>)> {
         self.named.iter().filter_map(|named| match &named.what {

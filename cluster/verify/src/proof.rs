@@ -17,6 +17,7 @@ pub use self::tree::{Entry, LEVEL_MAX, NodePart, Subtree, TREES_MAX, Tree, TreeL
 use crate::{
     epochs::{Epochs, Pair},
     hash::file_checksum,
+    keys::KEY_CHANGES_MAX,
     merkle,
     shard_map::{KEY_BYTES_MAX, read_bound, write_bound},
 };
@@ -28,7 +29,10 @@ pub const FILE_BYTES_MAX: usize = 64 << 20;
 /// Longest bound of a range: the successor of a longest key is one.
 pub const BOUND_BYTES_MAX: usize = KEY_BYTES_MAX + 1;
 
+/// Of files without key changes.
 const FORMAT: u8 = 1;
+/// Of files with key changes.
+const FORMAT_KEYS: u8 = 2;
 const CHECKSUM_BYTES: usize = 8;
 
 /// A proof file.
@@ -60,6 +64,8 @@ pub struct LogPart<'a> {
     pub newest_header: Cow<'a, [u8]>,
     /// Its inclusion path.
     pub path: Vec<Digest>,
+    /// All headers below the checkpoint that change the ledger's key, in order.
+    pub key_changes: Vec<HeaderPart<'a>>,
 }
 
 /// A header in the log of the checkpoint.
@@ -202,7 +208,7 @@ impl<'a> ProofFile<'a> {
     pub fn encode(&self) -> Result<Vec<u8>, TooLarge> {
         let mut out = Writer::new();
         out.raw(MAGIC);
-        out.u8(FORMAT);
+        out.u8(self.format());
         out.u8(self.proof.kind());
         out.raw(self.cluster.as_bytes());
         match &self.proof {
@@ -229,7 +235,8 @@ impl<'a> ProofFile<'a> {
         if input.take(MAGIC.len())? != MAGIC {
             return Err(Error::Malformed("proof file: first bytes"));
         }
-        if input.u8()? != FORMAT {
+        let format = input.u8()?;
+        if !matches!(format, FORMAT | FORMAT_KEYS) {
             return Err(Error::Malformed("proof file format"));
         }
         if file_checksum(content).to_le_bytes() != checksum {
@@ -244,7 +251,12 @@ impl<'a> ProofFile<'a> {
             _ => return Err(Error::Malformed("proof file kind")),
         };
         input.finish()?;
-        Ok(Self { cluster, proof })
+        let file = Self { cluster, proof };
+        if file.format() == format { Ok(file) } else { Err(Error::Malformed("key changes of another format")) }
+    }
+
+    fn format(&self) -> u8 {
+        if self.proof.log().key_changes.is_empty() { FORMAT } else { FORMAT_KEYS }
     }
 }
 
@@ -273,20 +285,22 @@ impl<'a> LogPart<'a> {
         out.str32(&self.checkpoint);
         out.str16(&self.newest_header);
         write_digests(out, &self.path);
-        // Key changes: none in this format.
-        out.u16(0);
+        out.u16(u16::try_from(self.key_changes.len()).expect("a ledger changes its key a few times"));
+        self.key_changes.iter().for_each(|change| change.encode(out));
     }
 
     fn decode(input: &mut Reader<'a>) -> Result<Self, Error> {
-        let part = Self {
-            checkpoint: Cow::Borrowed(input.str32()?),
-            newest_header: Cow::Borrowed(input.str16()?),
-            path: read_digests(input)?,
-        };
-        match input.u16()? {
-            0 => Ok(part),
-            _ => Err(Error::Malformed("key headers")),
+        let (checkpoint, newest_header) = (Cow::Borrowed(input.str32()?), Cow::Borrowed(input.str16()?));
+        let path = read_digests(input)?;
+        let count = usize::from(input.u16()?);
+        if count > KEY_CHANGES_MAX {
+            return Err(Error::Malformed("number of key changes"));
         }
+        let mut key_changes = Vec::new();
+        for _ in 0..count {
+            key_changes.push(HeaderPart::decode(input)?);
+        }
+        Ok(Self { checkpoint, newest_header, path, key_changes })
     }
 }
 

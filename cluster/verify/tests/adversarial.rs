@@ -37,8 +37,8 @@ fn every_attack_fails_at_its_step() {
         assert!(names.insert(attack.name), "{} twice", attack.name);
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    // The first step has the test of damaged files, the last one those of policies.
-    steps.extend([Step::Format, Step::Cosignatures]);
+    // The first step has the test of damaged files, key changes their own, the last one those of policies.
+    steps.extend([Step::Format, Step::Keys, Step::Cosignatures]);
     assert_eq!(steps.into_iter().collect::<Vec<_>>(), Step::ALL, "every step catches something");
 }
 
@@ -110,7 +110,7 @@ fn a_proof_of_another_key_or_cluster_is_not_believed() {
     let (_, bytes, _) = kinds(&sample).remove(0);
     let other = coppice_verify::note::SignerKey::from_seed(sample.ledger.key.name(), &[9; 32]).expect("a name");
     let failure = verify(&bytes, other.verifier(), None).expect_err("another key");
-    assert_eq!(failure.to_string(), "checkpoint: no signature of the trusted key");
+    assert!(failure.to_string().starts_with("checkpoint: no signature of the trusted key"), "{failure}");
 }
 
 /// Shows each entry and each child with these chances in 8.

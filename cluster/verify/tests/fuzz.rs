@@ -31,6 +31,11 @@ fn seeds(sample: &Sample) -> Vec<Vec<u8>> {
     }
     seeds.extend(ledger.headers.iter().rev().take(20).map(coppice_verify::header::Header::encode));
     seeds.push(ledger.headers[0].encode());
+    // A ledger that changed its key: the header, and a file that holds it.
+    let mut rotated = Sample::standard().ledger;
+    rotated.rotate(&[8; 32]);
+    seeds.push(rotated.newest().encode());
+    seeds.push(rotated.standing(7, rotated.headers.len() as u64).encode().expect("it fits"));
     seeds.push(ledger.shard_map.encode());
     seeds.extend(ledger.versions.values().flat_map(|version| &version.journal).take(9).map(Entry::encode));
     let mut out = Writer::new();

@@ -433,17 +433,70 @@ def canonical(text):
 
 
 class Key:
-    def __init__(self, vkey):
-        self.name, key_id, key = vkey.split("+", 2)
-        key = canonical(key)
-        assert key[0] == 1 and len(key) == 33
-        self.key, self.id = key[1:], H(self.name.encode(), b"\n\1", key[1:])[:4]
-        assert self.id.hex() == key_id
+    def __init__(self, name, key):
+        self.name, self.key, self.id = name, key, H(name.encode(), b"\n\1", key)[:4]
+
+    def vkey(self):
+        return "+".join([self.name, self.id.hex(), base64.b64encode(b"\1" + self.key).decode()])
 
 
-def open_checkpoint(note, key, step):
-    """(size, root) of a signed checkpoint."""
+def parse_key(vkey):
+    name, key_id, key = vkey.split("+", 2)
+    key = canonical(key)
+    assert key[0] == 1 and len(key) == 33
+    result = Key(name, key[1:])
+    assert result.id.hex() == key_id
+    return result
+
+
+class Keys:
+    """The keys of a ledger, from the first on if changes are known; those before `trusted` are not believed by themselves."""
+
+    def __init__(self, keys, changes, trusted):
+        self.keys, self.changes, self.trusted = keys, changes, trusted
+
+    def in_force(self, size):
+        return sum(sequence < size for sequence in self.changes)
+
+    def follow(self, headers):
+        """What is known with the key changes in a file, before it is known that they are in the log."""
+        if not headers:
+            return self
+        name, keys, changes = self.keys[0].name, [], []
+        need(len(headers) <= 256, "format")
+        for number, header in enumerate(headers, 1):
+            need(header.kind == 6, "keys")
+            r = Reader(header.body)
+            try:
+                n, old, new, by_old, by_new = r.u32(), r.take(32), r.take(32), r.take(64), r.take(64)
+                need(len(r.str16()) <= 256 and len(r.str16()) <= 4096, "keys")
+                r.end()
+            except Failed as error:
+                raise Failed("keys") from error
+            message = b"\x1fcoppice-key-change" + header.cluster + u32(n) + old + new
+            need(n == number and ed_verify(old, message, by_old) and ed_verify(new, message, by_new), "keys")
+            keys = keys or [old]
+            need(keys[-1] == old and new not in keys and (not changes or changes[-1] < header.sequence), "keys")
+            keys.append(new)
+            changes.append(header.sequence)
+        keys = [Key(name, key) for key in keys]
+        known = [key.key for key in self.keys]
+        if not self.changes:
+            need(known[0] in [key.key for key in keys], "keys")
+            return Keys(keys, changes, [key.key for key in keys].index(known[0]))
+        common = min(len(changes), len(self.changes))
+        need(changes[:common] == self.changes[:common], "keys")
+        need([key.key for key in keys][: common + 1] == known[: common + 1], "keys")
+        return self if len(self.changes) >= len(changes) else Keys(keys, changes, self.trusted)
+
+
+def open_checkpoint(note, keys, step, joined=False):
+    """(size, root) of a checkpoint that the key in force at its size signed."""
     try:
+        size = int(note.split(b"\n")[1])
+        at = keys.in_force(size)
+        need(joined or at >= keys.trusted, step)
+        key = keys.keys[at]
         text, lines = note.decode().rsplit("\n\n", 1)
         text += "\n"
         need(lines.endswith("\n") and min(c for c in note if c != 10) >= 32 and len(note) <= 65536, step)
@@ -463,7 +516,7 @@ def open_checkpoint(note, key, step):
         root = canonical(root)
         need(len(root) == 32, step)
         return int(size), root
-    except (ValueError, AssertionError, UnicodeDecodeError) as error:
+    except (ValueError, IndexError, AssertionError, UnicodeDecodeError) as error:
         raise Failed(step) from error
 
 
@@ -479,14 +532,20 @@ def epoch_leaf(pair):
 
 # Sections 12 and 13.
 class Log:
-    def __init__(self, r, cluster, key):
+    def __init__(self, r, cluster, keys, joined, changed):
         self.note, newest, path = r.str32(), r.str16(), r.hashes()
-        need(r.u16() == 0, "format")
-        self.parts, self.cluster, self.key = (newest, path), cluster, key
+        self.changes = [(r.str16(), r.hashes()) for _ in range(r.u16())]
+        need(bool(self.changes) == changed and len(self.changes) <= 256, "format")
+        self.parts, self.cluster, self.keys, self.joined = (newest, path), cluster, keys, joined
 
     def check(self):
-        self.size, self.root = open_checkpoint(self.note, self.key, "checkpoint")
-        need(self.key.name.endswith("/" + self.cluster.hex()), "checkpoint")
+        headers = [Header(part[0], "keys") for part in self.changes]
+        need(all(header.cluster == self.cluster for header in headers), "keys")
+        self.keys = self.keys.follow(headers)
+        self.size, self.root = open_checkpoint(self.note, self.keys, "checkpoint", self.joined)
+        need(self.keys.keys[0].name.endswith("/" + self.cluster.hex()), "checkpoint")
+        for part in self.changes:
+            self.header(part, "keys")
         self.newest = self.header(self.parts, "newest_header")
         need(self.newest.sequence == self.size - 1, "newest_header")
 
@@ -706,24 +765,41 @@ def check_standing(r, log):
     return None, {"kind": "standing", "old size": old, "old root": root.hex(), "pairs": [list(p) for p in pairs]}
 
 
-def verify(data, key):
+def verify(data, keys, joined=False):
     """(log, stamp, claim) of a proof file."""
     need(len(data) > 8 and H(b"\x1e", data[:-8])[:8] == data[-8:], "format")
     r = Reader(data[:-8])
-    need(r.take(13) == b"coppice-proof" and r.u8() == 1, "format")
+    need(r.take(13) == b"coppice-proof", "format")
+    form = r.u8()
+    need(form in (1, 2), "format")
     kind, cluster = r.u8(), r.take(16)
     need(kind < 3, "format")
-    log = Log(r, cluster, key)
+    log = Log(r, cluster, keys, joined, form == 2)
     stamp, claim = (check_query, check_receipt, check_standing)[kind](r, log)
     return log, stamp, claim
 
 
-def check_newer(log, stamp, newer, key):
+def verify_both(data, newer, key):
+    """As verify, with a newer checkpoint, which comes first: it may tell of key changes."""
+    keys, later = Keys([key], [], 0), None
+    if newer is not None and newer.startswith(b"coppice-proof"):
+        try:
+            later = verify(newer, keys)
+        except Failed as error:
+            raise Failed("standing") from error
+        keys = later[0].keys
+    log, stamp, claim = verify(data, keys, later is not None)
+    if newer is not None:
+        check_newer(log, stamp, newer, later)
+    return log, stamp, claim
+
+
+def check_newer(log, stamp, newer, later):
     try:
-        if not newer.startswith(b"coppice-proof"):
-            need(open_checkpoint(newer, key, "standing") == (log.size, log.root), "standing")
+        if later is None:
+            need(open_checkpoint(newer, log.keys, "standing") == (log.size, log.root), "standing")
             return
-        later, _, claim = verify(newer, key)
+        later, _, claim = later
         need(claim["kind"] == "standing" and later.cluster == log.cluster, "standing")
         need((claim["old size"], claim["old root"]) == (log.size, log.root.hex()), "standing")
         pairs = claim["pairs"]
@@ -793,12 +869,11 @@ def run_log():
 
 def run_proofs():
     vectors = load("proofs.json")
-    key = Key(vectors["vkey"])
+    key = parse_key(vectors["vkey"])
     for case in vectors["cases"]:
+        newer = None if case["newer"] is None else bytes.fromhex(case["newer"])
         try:
-            log, stamp, claim = verify(bytes.fromhex(case["file"]), key)
-            if case["newer"] is not None:
-                check_newer(log, stamp, bytes.fromhex(case["newer"]), key)
+            log, stamp, claim = verify_both(bytes.fromhex(case["file"]), newer, key)
         except Failed as failed:
             assert not case["valid"] and str(failed) == case["failed step"], (case["name"], str(failed))
             continue
@@ -808,6 +883,22 @@ def run_proofs():
     return len(vectors["cases"])
 
 
+def run_rotation():
+    vectors = load("rotation.json")
+    for case in vectors["cases"]:
+        newer = None if case["newer"] is None else bytes.fromhex(case["newer"])
+        for result in case["results"]:
+            name = (case["name"], result["key"])
+            try:
+                log, _, _ = verify_both(bytes.fromhex(case["file"]), newer, parse_key(result["key"]))
+            except Failed as failed:
+                assert not result["valid"] and str(failed) == result["failed step"], (name, str(failed))
+                continue
+            signer = log.keys.keys[log.keys.in_force(log.size)].vkey()
+            assert result["valid"] and signer == result["signed by"], name
+    return len(vectors["cases"])
+
+
 if __name__ == "__main__":
-    for run in (run_list_proofs, run_replay, run_log, run_proofs):
+    for run in (run_list_proofs, run_replay, run_log, run_proofs, run_rotation):
         print(run.__name__[4:].replace("_", " ") + ":", run(), "agree")

@@ -1,4 +1,4 @@
-//! Rollback and prune: headers like commits, and executed by every shard before it serves anything newer (PROTOCOL 8).
+//! Rollbacks, prunes and key changes: headers like commits, and the first two executed by every shard before it serves anything newer (PROTOCOL 8).
 //!
 //! A rollback stops at one of these places: before the header is in the log nothing has happened, and the fences are
 //! lifted by name, or by the next `TakeOver`; once it is in the log it is decided, and a shard that did not execute it
@@ -6,13 +6,17 @@
 
 use coppice_proto::{status, v1};
 use coppice_types::{Reason, Sequence, ShardId, Stamp, Version};
-use coppice_verify::header::PRINCIPAL_BYTES_MAX;
+use coppice_verify::{
+    header::{Body, PRINCIPAL_BYTES_MAX},
+    keys::{KEY_CHANGES_MAX, KeyChange},
+};
 use futures::future::join_all;
 use tokio::{sync::oneshot, time::Instant};
 use tonic::Status;
 
 use super::{
     answer::check_expected_head,
+    keys::PublicKey,
     root::Decision,
     sequencer::{Exit, Sequencer, not_committed},
     standing::Link,
@@ -30,9 +34,11 @@ pub enum Wanted {
     Rollback(Version),
     /// Versions below this one can no longer be read.
     Prune(Version),
+    /// This key signs checkpoints from now on.
+    Key(PublicKey),
 }
 
-/// A rollback or prune that waits.
+/// A rollback, prune or key change that waits.
 #[derive(Debug)]
 pub struct AdminRequest {
     pub wanted: Wanted,
@@ -43,7 +49,7 @@ pub struct AdminRequest {
 }
 
 impl Sequencer {
-    /// Performs a rollback or prune; no version is under way.
+    /// Performs a rollback, prune or key change; no version is under way.
     pub async fn on_admin(&mut self, request: AdminRequest) -> Result<(), Exit> {
         assert!(self.in_flight.is_none(), "the pipeline is drained first");
         let answer = self.administer(&request).await;
@@ -72,6 +78,7 @@ impl Sequencer {
                 check_pin(view.oldest_pin.as_ref(), before)?;
                 self.prune(before, request).await
             }
+            Wanted::Key(key) => self.rotate_key(&key, request).await,
         }
     }
 
@@ -124,6 +131,32 @@ impl Sequencer {
         let operation = v1::execute_command::Operation::PruneBefore(boundary.0);
         self.execute(operation, &leaves, &newest, deadline).await;
         self.context.metrics.administered("prune");
+        Ok(answer)
+    }
+
+    /// The key changes with the header, whose own checkpoint the new one signs. Shards need not know.
+    async fn rotate_key(&mut self, key: &PublicKey, request: &AdminRequest) -> Result<v1::AdminResponse, Failure> {
+        let keys = self.context.keys.clone();
+        let current = keys.signer(u64::MAX)?;
+        if current.verifier().public_key() == *key {
+            return Err(Refusal::invalid("it is the ledger's key already").into());
+        }
+        let missing = "the leading coordinator has no such key: name its file as next_signing_key_file of every coordinator, \
+                       start them again one after the other, and repeat this";
+        let new = keys.own(key).ok_or_else(|| Refusal::new(Reason::PreconditionFailed, missing.to_owned()))?;
+        if keys.changes() >= KEY_CHANGES_MAX {
+            return Err(Refusal::invalid(format!("a ledger's key changes at most {KEY_CHANGES_MAX} times")).into());
+        }
+        let number = u32::try_from(keys.changes() + 1).expect("key changes are few");
+        let change = KeyChange {
+            principal: request.principal.clone(),
+            reason: request.reason.clone(),
+            ..KeyChange::sign(number, &self.decided.header.cluster, current, new)
+        };
+        let commit = self.decided.change_key(change, self.context.clock.wall_ms());
+        let answer = self.append_admin(commit).await?;
+        tracing::info!(key = keys.current(), "the ledger's key was changed");
+        self.context.metrics.administered("rotate_key");
         Ok(answer)
     }
 
@@ -183,6 +216,8 @@ impl Sequencer {
             Decision::Deposed => Err(Failure::Over(not_committed(), Exit::Deposed)),
             // Set since the view was taken: nothing else is wrong with the header.
             Decision::Refused(error) if status::reason(&error) == Some(Reason::Pinned) => Err(Failure::Refused(error)),
+            // A key of before, as only the root group knows: nothing else is wrong with the header.
+            Decision::Refused(error) if matches!(commit.tail.header.body, Body::Key(_)) => Err(Failure::Refused(error)),
             Decision::Refused(error) => {
                 let exit = Exit::Reset(format!("the root group refused a header: {error}"));
                 Err(Failure::Over(error, exit))

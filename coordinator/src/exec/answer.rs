@@ -162,7 +162,7 @@ async fn answer_committed(context: &Arc<Context>, commit: &Commit, (size, root, 
     if with_receipt.is_empty() {
         return;
     }
-    let at_once = path.and_then(|path| proofs::Receipts::of_newest(&checkpoint, commit, size, root, &path));
+    let at_once = path.and_then(|path| proofs::Receipts::of_newest(context, &checkpoint, commit, (size, root), &path));
     let made = match at_once {
         Some(receipts) => Ok(receipts),
         None => proofs::Receipts::of(context, &header, &commit.journal).await,

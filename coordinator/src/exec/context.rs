@@ -10,13 +10,10 @@ use bytes::Bytes;
 use coppice_env::{Clock, Rng, watch};
 use coppice_metadata::Snapshot;
 use coppice_types::{Digest, Reason, Version};
-use coppice_verify::{
-    checkpoint::{Checkpoint, origin},
-    note::SignerKey,
-};
+use coppice_verify::checkpoint::{Checkpoint, origin};
 use tokio::time::Instant;
 
-use super::{links::Links, retention::Retention, root::Root, shards::Shards, wire::View};
+use super::{keys::KeyRing, links::Links, retention::Retention, root::Root, shards::Shards, wire::View};
 use crate::{
     health::Readiness,
     metrics::Metrics,
@@ -127,7 +124,7 @@ pub struct Context {
     /// The shards.
     pub shards: Shards,
     /// Signs checkpoints.
-    pub key: SignerKey,
+    pub keys: Arc<KeyRing>,
     /// Bounds and deadlines.
     pub limits: Limits,
     /// What is counted.
@@ -164,7 +161,7 @@ impl Context {
         name: String,
         links: Arc<Links>,
         root: Root,
-        key: SignerKey,
+        keys: Arc<KeyRing>,
         limits: Limits,
         clock: Arc<dyn Clock>,
         rng: Box<dyn Rng>,
@@ -174,7 +171,7 @@ impl Context {
             shards: Shards::new(links.clone(), root.clone()),
             links,
             root,
-            key,
+            keys,
             limits,
             metrics: Metrics::new(),
             clock,
@@ -192,11 +189,11 @@ impl Context {
         }
     }
 
-    /// Signs the head of a *committed* prefix of the root log: whoever signs it produces the same bytes.
+    /// Signs the head of a *committed* prefix of the root log by the key in force there: whoever signs it produces the same bytes.
     ///
     /// # Errors
-    /// `INTERNAL` if another root was signed for this size: then a replica lies or the log was rewritten, and the second
-    /// one is not signed.
+    /// `UNAVAILABLE` if the key is not here. `INTERNAL` if another root was signed for this size: then a replica lies or the log was
+    /// rewritten, and the second one is not signed.
     pub fn checkpoint(&self, size: u64, root: Digest) -> Result<Bytes, tonic::Status> {
         let mut known = self.checkpoints.lock().expect("no holder of the lock panics");
         if let Some((signed, note)) = known.get(&size) {
@@ -207,8 +204,9 @@ impl Context {
             let message = format!("the root log has two roots of size {size}: the second is not signed");
             return Err(coppice_proto::status::refuse(Reason::Internal, message));
         }
-        let checkpoint = Checkpoint { origin: self.key.name().to_owned(), size, root };
-        let note = checkpoint.sign(&self.key).expect("the origin is the key's name");
+        let key = self.keys.signer(size)?;
+        let checkpoint = Checkpoint { origin: key.name().to_owned(), size, root };
+        let note = checkpoint.sign(key).expect("the origin is the key's name");
         let note = Bytes::from(note.into_bytes());
         if known.len() >= CHECKPOINTS_MAX {
             known.pop_first();
@@ -234,10 +232,10 @@ impl Context {
     /// If the nodes belong to another one.
     pub fn check_cluster(&self, view: &View) -> Result<(), Refusal> {
         let cluster = view.tail.header.cluster;
-        if self.key.name() == origin(&view.genesis.prefix, &cluster) {
+        if self.keys.origin() == origin(&view.genesis.prefix, &cluster) {
             return Ok(());
         }
-        let message = format!("the nodes belong to cluster {cluster}, the key to {}", self.key.name());
+        let message = format!("the nodes belong to cluster {cluster}, the key to {}", self.keys.origin());
         Err(Refusal::new(Reason::WrongCluster, message))
     }
 

@@ -20,7 +20,7 @@ use super::{
     stages::StageCommand,
     wire,
 };
-use crate::plan::Sessions;
+use crate::plan::{Refusal, Sessions};
 
 /// Pause before a failed attempt to lead is repeated.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -199,16 +199,26 @@ async fn take_over(
     {
         return Ok(None);
     }
+    // A candidate that could not sign disturbs nobody. Before genesis there is no view, and nothing to be known.
+    if context.view().await.is_ok() {
+        context.keys.check().map_err(unable)?;
+    }
     let asked_ms = context.clock.wall_ms();
     let answer = context.root.take_over(&context.name, genesis.to_vec()).await?;
     check_clock(asked_ms, context.clock.wall_ms(), &answer.clocks_ms, context.limits.clock_skew_max)?;
     let view = wire::view_in(answer.view)?;
     context.check_cluster(&view)?;
+    context.keys.check().map_err(unable)?;
     let mut sessions = Sessions::new(view.genesis.params.session_window);
     for session in &answer.sessions {
         learn(&mut sessions, session)?;
     }
     Ok(Some((view, answer.term, sessions)))
+}
+
+/// Without the ledger's key it may not lead.
+fn unable(refusal: Refusal) -> tonic::Status {
+    Refusal::new(Reason::InvalidArgument, refusal.message).into()
 }
 
 fn learn(sessions: &mut Sessions, session: &v1::SessionState) -> Result<(), tonic::Status> {

@@ -4,6 +4,7 @@
 //! staged versions that the next leader's adoption drops or keeps, and a header that is in the log or is not.
 
 pub mod context;
+pub mod keys;
 pub mod links;
 pub mod retention;
 pub mod root;

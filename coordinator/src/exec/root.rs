@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use coppice_proto::{status, v1};
 use coppice_types::{Digest, GroupId, Reason, SessionId};
+use coppice_verify::header::Body;
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
@@ -15,6 +16,7 @@ use tokio::{
 use tonic::{Code, Status};
 
 use super::{
+    keys::KeyRing,
     links::Links,
     wire::{self, View},
 };
@@ -29,6 +31,8 @@ type Answer = oneshot::Sender<Result<Arc<View>, Status>>;
 #[derive(Clone, Debug)]
 pub struct Root {
     links: Arc<Links>,
+    /// Is shown every state of the group before anybody else sees it.
+    keys: Arc<KeyRing>,
     readers: mpsc::Sender<Answer>,
     timeout: Duration,
 }
@@ -64,10 +68,14 @@ pub enum Decision {
 
 impl Root {
     /// Calls over these links, and the task that batches reads; it ends with the last `Root`.
-    pub fn new(links: Arc<Links>, timeout: Duration) -> (Self, impl Future<Output = ()> + Send + 'static) {
+    pub fn new(
+        links: Arc<Links>,
+        keys: Arc<KeyRing>,
+        timeout: Duration,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (readers, queue) = mpsc::channel(READERS_MAX);
-        let task = serve_views(links.clone(), queue, timeout);
-        (Self { links, readers, timeout }, task)
+        let task = serve_views(links.clone(), keys.clone(), queue, timeout);
+        (Self { links, keys, readers, timeout }, task)
     }
 
     fn deadline(&self) -> Instant {
@@ -108,7 +116,9 @@ impl Root {
             let (mut client, request) = (self.links.root(channel), request());
             async move { client.take_over(request).await }
         };
-        self.links.to_leader(GroupId::Root, self.deadline(), call).await
+        let answer: v1::TakeOverResponse = self.links.to_leader(GroupId::Root, self.deadline(), call).await?;
+        answer.view.as_ref().map_or(Ok(()), |view| self.keys.learn(view))?;
+        Ok(answer)
     }
 
     /// Opens a session, or finds it again.
@@ -155,6 +165,11 @@ impl Root {
     pub async fn append(&self, commit: &Commit, term: u64) -> Decision {
         let request = wire::append_out(commit, term);
         let sequence = commit.tail.header.sequence.0;
+        let turned = || {
+            if let Body::Key(change) = &commit.tail.header.body {
+                self.keys.turned(sequence, change.new);
+            }
+        };
         loop {
             let call = |channel| {
                 let (mut client, request) = (self.links.root(channel), request.clone());
@@ -163,6 +178,7 @@ impl Root {
             match self.links.to_leader(GroupId::Root, self.deadline(), call).await {
                 Ok(answer) => match Digest::from_slice(&answer.log_root) {
                     Some(root) => {
+                        turned();
                         let path = answer.inclusion.as_ref().map(wire::path_in).and_then(Result::ok);
                         return Decision::Committed { size: answer.log_size, root, path };
                     }
@@ -203,7 +219,8 @@ impl Root {
     /// # Errors
     /// The root group's refusal; `UNAVAILABLE` after the time-out.
     pub async fn read(&self, read: v1::read_root_request::Read) -> Result<v1::ReadRootResponse, Status> {
-        read_root(&self.links, v1::ReadRootRequest { stale_ok: false, read: Some(read) }, self.deadline()).await
+        let request = v1::ReadRootRequest { stale_ok: false, read: Some(read) };
+        read_root(&self.links, &self.keys, request, self.deadline()).await
     }
 
     /// A read of something that never changes once it is there: any replica's answer will do, and one that `is_there` does
@@ -217,7 +234,7 @@ impl Root {
         is_there: impl Fn(&v1::ReadRootResponse) -> bool,
     ) -> Result<v1::ReadRootResponse, Status> {
         let request = v1::ReadRootRequest { stale_ok: true, read: Some(read.clone()) };
-        match read_root(&self.links, request, self.deadline()).await {
+        match read_root(&self.links, &self.keys, request, self.deadline()).await {
             Ok(answer) if is_there(&answer) => Ok(answer),
             _ => self.read(read).await,
         }
@@ -251,6 +268,7 @@ fn is_refusal(error: &Status) -> bool {
 
 async fn read_root(
     links: &Links,
+    keys: &KeyRing,
     request: v1::ReadRootRequest,
     deadline: Instant,
 ) -> Result<v1::ReadRootResponse, Status> {
@@ -265,17 +283,21 @@ async fn read_root(
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_millis(100));
             }
-            answer => return answer,
+            answer => {
+                let answer = answer?;
+                answer.view.as_ref().map_or(Ok(()), |view| keys.learn(view))?;
+                return Ok(answer);
+            }
         }
     }
 }
 
-async fn serve_views(links: Arc<Links>, mut queue: mpsc::Receiver<Answer>, timeout: Duration) {
+async fn serve_views(links: Arc<Links>, keys: Arc<KeyRing>, mut queue: mpsc::Receiver<Answer>, timeout: Duration) {
     let mut waiting = Vec::new();
     while queue.recv_many(&mut waiting, READERS_MAX).await > 0 {
         let read = Some(v1::read_root_request::Read::View(true));
         let request = v1::ReadRootRequest { stale_ok: false, read };
-        let answer = read_root(&links, request, Instant::now() + timeout).await;
+        let answer = read_root(&links, &keys, request, Instant::now() + timeout).await;
         let view = answer.and_then(|answer| wire::view_in(answer.view)).map(Arc::new);
         for reader in waiting.drain(..) {
             // A reader that has gone needs no answer.

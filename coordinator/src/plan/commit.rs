@@ -8,6 +8,7 @@ use coppice_verify::{
     hash::{self, RecordBody},
     header::{Body, Header, Prune, Rollback},
     journal::{BatchEntry, Entry, MergeEntry},
+    keys::KeyChange,
     merkle,
     shard_map::StateLeaf,
 };
@@ -189,6 +190,12 @@ impl LogTail {
             body,
             ..self.header.clone()
         }
+    }
+
+    /// Makes the header of a key change.
+    #[must_use]
+    pub fn change_key(&self, change: KeyChange, now_ms: u64) -> Commit {
+        Commit::of(self.next(Body::Key(change), now_ms), self.epochs.clone(), self.leaves.clone())
     }
 
     /// Makes the header of a rollback or prune.

@@ -58,6 +58,8 @@ pub struct Config {
     pub advertise: Option<String>,
     /// The key that signs checkpoints.
     pub signing_key_file: PathBuf,
+    /// The key that the ledger's is to be changed to, or was changed from.
+    pub next_signing_key_file: Option<PathBuf>,
     /// What is logged.
     #[serde(default = "info")]
     pub log: String,

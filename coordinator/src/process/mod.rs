@@ -5,7 +5,7 @@
 
 mod config;
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use coppice_env::{Clock, SystemClock, SystemRng};
 use coppice_process::{
@@ -36,8 +36,8 @@ const WAITING_INTERVAL: Duration = Duration::from_secs(10);
 /// If the key or a certificate cannot be read, or an address cannot be had.
 pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
     let named = config.clone();
-    metrics::show_key(move || signing_key(&named).is_ok());
-    let signing_key = signing_key(&config)?;
+    metrics::show_key(move || signing_keys(&named).is_ok());
+    let (signing_key, next_signing_key) = signing_keys(&config)?;
     let (_, cluster) = cluster_of(signing_key.name())
         .ok_or_else(|| Failure::usage("the key's name is not <prefix>/<cluster id>").hint(KEY_HINT))?;
     config.check_cluster(&cluster)?;
@@ -55,6 +55,7 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
         connect: Arc::new(move |node| Channel::from(to_nodes.channel(node))),
         metadata: config.metadata.open(&cluster, Arc::clone(&clock))?,
         signing_key,
+        next_signing_key,
         genesis: Genesis { params: config.ledger.params()?, shard_map: config.ledger.shard_map()? },
         limits: config.limits(),
         clock,
@@ -96,8 +97,12 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
 
 const KEY_HINT: &str = "`coppice keygen` makes a key whose name is right.";
 
-fn signing_key(config: &Config) -> Result<SignerKey, Failure> {
-    let path = &config.signing_key_file;
+fn signing_keys(config: &Config) -> Result<(SignerKey, Option<SignerKey>), Failure> {
+    let next = config.next_signing_key_file.as_deref().map(read_key).transpose()?;
+    Ok((read_key(&config.signing_key_file)?, next))
+}
+
+fn read_key(path: &Path) -> Result<SignerKey, Failure> {
     let text = read_text(path).map(Zeroizing::new).map_err(|failure| failure.hint(KEY_HINT))?;
     let key = SignerKey::parse(text.trim_end_matches('\n'));
     key.map_err(|error| Failure::usage(format!("{}: {error}", path.display())).hint(KEY_HINT))

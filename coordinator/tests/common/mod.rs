@@ -166,7 +166,19 @@ impl World {
     }
 
     pub fn key(&self) -> SignerKey {
-        SignerKey::from_seed(&origin("coppice.test", &CLUSTER), &[9; 32]).expect("it is a name")
+        self.key_of(9)
+    }
+
+    /// A key of the ledger's name.
+    pub fn key_of(&self, seed: u8) -> SignerKey {
+        SignerKey::from_seed(&origin("coppice.test", &CLUSTER), &[seed; 32]).expect("it is a name")
+    }
+
+    /// Starts a coordinator that has these keys.
+    pub fn coordinator_with_keys(&self, name: &str, key: SignerKey, next: Option<SignerKey>) -> Running {
+        let options = self.options(name, Arc::new(Store(self.picked.clone())), Arc::new(SystemClock::new()));
+        let options = Options { signing_key: key, next_signing_key: next, ..options };
+        self.run(name, Service::new(options).expect("the options are sound"))
     }
 
     /// Starts a coordinator; it leads when it is picked.
@@ -209,20 +221,24 @@ impl World {
     }
 
     fn service_with(&self, name: &str, metadata: Arc<dyn Metadata>, clock: Arc<dyn Clock>) -> (Service, Handle) {
+        Service::new(self.options(name, metadata, clock)).expect("the options are sound")
+    }
+
+    fn options(&self, name: &str, metadata: Arc<dyn Metadata>, clock: Arc<dyn Clock>) -> Options {
         let connector = self.net.connector(name);
         let connect: Connect = Arc::new(move |node| connector.channel(&proxy::proxy_of(node)));
-        let options = Options {
+        Options {
             name: name.to_owned(),
             nodes: (1..=u32::try_from(self.nodes.len()).expect("nodes are few")).map(name_of).collect(),
             connect,
             metadata,
             signing_key: self.key(),
+            next_signing_key: None,
             genesis: Genesis { params: self.params.clone(), shard_map: self.map.clone() },
             limits: self.limits.clone(),
             clock,
             rng: Box::new(SimRng::new(7)),
-        };
-        Service::new(options).expect("the options are sound")
+        }
     }
 
     /// Runs a service in the place of this name.

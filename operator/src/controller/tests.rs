@@ -717,6 +717,7 @@ async fn a_role_waits_for_those_before_it_unless_its_pods_are_broken() {
         cluster: LedgerCluster::clone(&the_cluster(&server)),
         cluster_id: String::new(),
         signing_secret: "k".to_owned(),
+        next_key: false,
         founded: true,
         certificates: BTreeMap::new(),
     };

@@ -226,7 +226,7 @@ pub struct Retention {
 #[serde(default, rename_all = "camelCase")]
 pub struct SigningKey {
     /// A secret whose `ledger.key` is the key, as `coppice keygen` makes it. If it is not named, the operator makes a key, in a secret that
-    /// it never deletes.
+    /// it never deletes. A `next.key` beside it is what the ledger's key is to be changed to.
     #[schemars(length(min = 1, max = 253))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,

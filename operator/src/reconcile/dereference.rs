@@ -62,10 +62,17 @@ pub async fn dereference(client: &Client, cluster: &LedgerCluster, now: i64) -> 
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
     let (name, secret) = signing_secret(client, &secrets, cluster, &namespace).await?;
     let key = signing_key(&name, &secret)?;
+    let next_key = has_next_key(&name, &secret, &key)?;
     let cluster_id = key.name().rsplit_once('/').map(|(_, id)| id.to_owned()).unwrap_or_default();
     let founded = secret.annotations().get(FOUNDED).is_some_and(|word| word == "true");
-    let mut facts =
-        Facts { cluster: cluster.clone(), cluster_id, signing_secret: name, founded, certificates: BTreeMap::new() };
+    let mut facts = Facts {
+        cluster: cluster.clone(),
+        cluster_id,
+        signing_secret: name,
+        next_key,
+        founded,
+        certificates: BTreeMap::new(),
+    };
     let stage = match facts.keeps_etcd_authority() {
         true => Some(etcd::certificates(client, &secrets, &facts, now).await?),
         false => None,
@@ -142,17 +149,34 @@ fn new_signing_secret(name: &str, cluster: &LedgerCluster) -> Result<Secret, Err
 
 /// The key in a secret, whose name must end in a cluster id.
 fn signing_key(name: &str, secret: &Secret) -> Result<SignerKey, Error> {
-    let invalid = |what: &str| Error::blocked("SigningKeyInvalid", format!("secret {name}: {what}"));
-    let text = secret.data.as_ref().and_then(|data| data.get("ledger.key"));
-    let text = text.ok_or_else(|| invalid("it has no ledger.key"))?;
-    let text = std::str::from_utf8(&text.0).map_err(|_| invalid("ledger.key is not text"))?;
-    let key = SignerKey::parse(text.trim_end()).map_err(|error| invalid(&format!("ledger.key: {error}")))?;
+    let invalid = |what: &str| invalid_key(name, what);
+    let key = read_key(name, secret, "ledger.key")?.ok_or_else(|| invalid("it has no ledger.key"))?;
     let id = key.name().rsplit_once('/').map(|(_, id)| id).unwrap_or_default();
     let hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     if id.len() == 32 && id.bytes().all(hex) {
         return Ok(key);
     }
     Err(invalid("the key's name does not end in / and a cluster id: make the key with `coppice keygen`"))
+}
+
+/// Whether a secret also has a key to which the ledger's is to be changed, or was.
+fn has_next_key(name: &str, secret: &Secret, key: &SignerKey) -> Result<bool, Error> {
+    match read_key(name, secret, "next.key")? {
+        None => Ok(false),
+        Some(next) if next.name() == key.name() && next.verifier() != key.verifier() => Ok(true),
+        Some(_) => Err(invalid_key(name, "next.key must be another key of the name that ledger.key has")),
+    }
+}
+
+fn read_key(name: &str, secret: &Secret, file: &str) -> Result<Option<SignerKey>, Error> {
+    let Some(text) = secret.data.as_ref().and_then(|data| data.get(file)) else { return Ok(None) };
+    let text = std::str::from_utf8(&text.0).map_err(|_| invalid_key(name, &format!("{file} is not text")))?;
+    let key = SignerKey::parse(text.trim_end());
+    key.map(Some).map_err(|error| invalid_key(name, &format!("{file}: {error}")))
+}
+
+fn invalid_key(name: &str, what: &str) -> Error {
+    Error::blocked("SigningKeyInvalid", format!("secret {name}: {what}"))
 }
 
 /// Sees to certificates, and takes note of them; gives what the operator itself connects with.
@@ -351,6 +375,7 @@ mod tests {
             cluster: cluster(),
             cluster_id: String::new(),
             signing_secret: "k".to_owned(),
+            next_key: false,
             founded: false,
             certificates: BTreeMap::new(),
         }
@@ -380,6 +405,21 @@ mod tests {
             let error = signing_key("s", &secret).expect_err("it is refused");
             assert_eq!(error.reason(), "SigningKeyInvalid");
             assert!(error.to_string().contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_next_key_is_another_one_of_the_same_name() {
+        let key = |name: &str, seed| SignerKey::from_seed(name, &[seed; 32]).expect("a key can be made");
+        let (name, elsewhere) = (format!("coppice/{:032x}", 1), format!("coppice/{:032x}", 2));
+        let first = key(&name, 1);
+        let with = |text: String| secret_of("s", &cluster(), BTreeMap::from([("next.key".to_owned(), text)]));
+        let found = |next: SignerKey| has_next_key("s", &with(next.to_private_text().to_string()), &first);
+        assert!(found(key(&name, 2)).expect("it is one"));
+        assert!(!has_next_key("s", &secret_of("s", &cluster(), BTreeMap::new()), &first).expect("there is none"));
+        for wrong in [found(key(&name, 1)), found(key(&elsewhere, 2)), has_next_key("s", &with("x".to_owned()), &first)]
+        {
+            assert_eq!(wrong.expect_err("it is refused").reason(), "SigningKeyInvalid");
         }
     }
 

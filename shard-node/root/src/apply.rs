@@ -12,6 +12,7 @@ use coppice_verify::{
     hash,
     header::{Body, Header, Prune, Rollback},
     journal::Entry,
+    keys::{KEY_CHANGES_MAX, KeyChange},
     merkle,
 };
 
@@ -23,7 +24,7 @@ use crate::{
     sessions::{SESSIONS_MAX, Unfit},
     state::{Ledger, state_of, state_root},
     timeline::Unreadable,
-    types::SessionCommit,
+    types::{KeyTurn, SessionCommit},
 };
 
 /// Why a command is not executed.
@@ -157,6 +158,9 @@ impl Root {
                 ledger.timeline.prune(prune.boundary, sequence);
                 ledger.pins.end_expired(header.timestamp_ms);
             }
+            Body::Key(change) => {
+                ledger.keys.push(KeyTurn { sequence, public_key: change.new });
+            }
             Body::Genesis(_) | Body::Other { .. } => unreachable!("other kinds were refused"),
         }
         let path = ledger.log.path_of_next();
@@ -191,6 +195,7 @@ impl Root {
                 changed
             }
             Body::Prune(prune) => check_prune(ledger, &header, prune, command)?,
+            Body::Key(change) => check_key(ledger, change, command)?,
             Body::Genesis(_) | Body::Other { .. } => return Err(Refusal::Follows("kind").into()),
         };
         check_state(ledger, &header, &changed)?;
@@ -270,6 +275,29 @@ fn check_prune(ledger: &Ledger, header: &Header, prune: &Prune, command: &Append
         Some(pin) if pin.version < version => Err(Refusal::Pinned { version, pin }),
         _ => Ok(States::new()),
     }
+}
+
+/// The change is the next one, from the current key to one that the ledger never had. Its signatures were checked when it was decoded.
+fn check_key(ledger: &Ledger, change: &KeyChange, command: &AppendHeader) -> Result<States, Refusal> {
+    check_no_journal(command)?;
+    if let Some(leaf) = command.changed_leaves.first() {
+        return Err(Refusal::Leaf { shard: leaf.shard, what: "a key change changes no state" });
+    }
+    let changes = ledger.keys.len();
+    if changes >= KEY_CHANGES_MAX {
+        return Err(Refusal::Key("it was changed as often as it can be"));
+    }
+    if usize::try_from(change.number) != Ok(changes + 1) {
+        return Err(Refusal::Key("the number is not the next"));
+    }
+    if change.old != ledger.current_key() {
+        return Err(Refusal::Key("the old key is not the current one"));
+    }
+    let used = ledger.genesis.public_key == change.new || ledger.keys.iter().any(|turn| turn.public_key == change.new);
+    if used {
+        return Err(Refusal::Key("the new key was the ledger's before"));
+    }
+    Ok(States::new())
 }
 
 /// The changed leaves name shards of the map with their ranges, each once, at the header's version.

@@ -16,8 +16,8 @@ use crate::types::{SessionCommit, StateLeaf, decode_leaf, encode_leaf};
 pub const COMMAND_VERSION: u8 = 1;
 /// The header format that this code applies.
 const HEADER_FORMAT: u8 = 1;
-/// The highest header kind that this code applies: genesis, commit, rollback, prune.
-const HEADER_KIND_MAX: u8 = 3;
+/// The header kinds that this code applies: genesis, commit, rollback, prune, key.
+const HEADER_KINDS: [u8; 5] = [0, 1, 2, 3, 6];
 /// Longest name of a candidate, in bytes.
 pub const CANDIDATE_BYTES_MAX: usize = 256;
 /// Most shards that one header changes.
@@ -279,7 +279,7 @@ impl AppendHeader {
 /// Refuses headers whose kind begins with a later protocol version: only replicas that know it can apply it.
 fn known(header: &[u8]) -> Result<(), CommandError> {
     match header {
-        [HEADER_FORMAT, kind, ..] if *kind <= HEADER_KIND_MAX => Ok(()),
+        [HEADER_FORMAT, kind, ..] if HEADER_KINDS.contains(kind) => Ok(()),
         [format, kind, ..] => Err(CommandError::UnknownHeader { format: *format, kind: *kind }),
         _ => Err(CommandError::Malformed(codec::Error::Malformed("header"))),
     }

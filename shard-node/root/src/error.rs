@@ -229,6 +229,9 @@ pub enum Refusal {
         /// The pin of the oldest version.
         pin: Pin,
     },
+    /// The key change is not the next one, or from another key than the current.
+    #[error("the key can't be changed so: {0}")]
+    Key(&'static str),
     /// A pin stays with its version.
     #[error("pin {pin} holds version {version}")]
     OtherPin {
@@ -267,7 +270,7 @@ impl Refusal {
             Self::Expired { .. } => Reason::RequestExpired,
             Self::Repeated { .. } => Reason::SessionMismatch,
             Self::Pinned { .. } => Reason::Pinned,
-            Self::OtherPin { .. } | Self::PinTime(_) => Reason::InvalidArgument,
+            Self::Key(_) | Self::OtherPin { .. } | Self::PinTime(_) => Reason::InvalidArgument,
             Self::PinsFull(_) | Self::SessionsFull(_) => Reason::ResourceExhausted,
         }
     }

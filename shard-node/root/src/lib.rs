@@ -45,7 +45,7 @@ pub use read::{HEADERS_PER_READ_MAX, View};
 pub use sessions::{SESSION_IDLE_MS_MAX, SESSION_IDLE_MS_MIN, SESSIONS_MAX, Session};
 pub use transfer::{Manifest, PINS_MAX, SnapshotFile, SnapshotReceiver};
 pub use types::{
-    AdminOperation, EpochPair, Operation, RaftPosition, SessionBatch, SessionCommit, ShardBoundary, ShardMap,
+    AdminOperation, EpochPair, KeyTurn, Operation, RaftPosition, SessionBatch, SessionCommit, ShardBoundary, ShardMap,
     ShardState, StateLeaf, VersionState,
 };
 

@@ -13,7 +13,7 @@ use crate::{
     sessions::Session,
     state::{Ledger, state_root},
     timeline::Unreadable,
-    types::{AdminOperation, EpochPair, Operation, ShardBoundary, ShardMap, StateLeaf, VersionState},
+    types::{AdminOperation, EpochPair, KeyTurn, Operation, ShardBoundary, ShardMap, StateLeaf, VersionState},
 };
 
 /// Most headers of one read; they lie in one bundle, so a read may give fewer.
@@ -44,6 +44,8 @@ pub struct View {
     pub term: Term,
     /// Name of the newest leader.
     pub leader: String,
+    /// The ledger's keys after that of genesis, oldest first.
+    pub keys: Vec<KeyTurn>,
 }
 
 impl Root {
@@ -68,6 +70,7 @@ impl Root {
             leaves: ledger.leaves(&ledger.states),
             term: self.state.term,
             leader: self.state.leader.clone(),
+            keys: ledger.keys.clone(),
         })
     }
 

@@ -8,7 +8,10 @@ use coppice_types::{
     ClusterId, Digest, Params, Sequence, Term,
     codec::{self, Reader, Writer},
 };
-use coppice_verify::header::{Body, Genesis, Header};
+use coppice_verify::{
+    header::{Body, Genesis, Header},
+    keys::KEY_CHANGES_MAX,
+};
 
 use crate::{
     Error,
@@ -21,13 +24,15 @@ use crate::{
     store::Store,
     tiles::{TILE_WIDTH, split_index},
     timeline::Timeline,
-    types::{ShardState, StateLeaf},
+    types::{KeyTurn, ShardState, StateLeaf},
 };
 
 /// First bytes of a saved state without pins.
 const MAGIC: &[u8; 8] = b"copstt01";
 /// First bytes of a saved state with pins, which follow the ledger.
 const MAGIC_PINS: &[u8; 8] = b"copstt02";
+/// First bytes of a saved state with pins, if there are any, and then the keys after the first.
+const MAGIC_KEYS: &[u8; 8] = b"copstt03";
 
 /// All that commands change.
 #[derive(Debug)]
@@ -58,6 +63,8 @@ pub(crate) struct Ledger {
     pub(crate) timeline: Timeline,
     pub(crate) sessions: Sessions,
     pub(crate) pins: Pins,
+    /// The keys after that of genesis.
+    pub(crate) keys: Vec<KeyTurn>,
     /// Index of the growing chunk.
     pub(crate) chunk: Chunk,
 }
@@ -71,8 +78,13 @@ impl State {
     /// The bytes of the file that saves this state, as of the journal's end.
     pub(crate) fn file(&self, journal: &End) -> Vec<u8> {
         let mut out = Writer::new();
+        let keyed = self.ledger.as_ref().is_some_and(|ledger| !ledger.keys.is_empty());
         let pinned = self.ledger.as_ref().is_some_and(|ledger| !ledger.pins.is_empty());
-        out.raw(if pinned { MAGIC_PINS } else { MAGIC });
+        out.raw(match (keyed, pinned) {
+            (true, _) => MAGIC_KEYS,
+            (false, true) => MAGIC_PINS,
+            (false, false) => MAGIC,
+        });
         out.u64(journal.chunk);
         out.u64(journal.len);
         out.digest(&journal.chain);
@@ -84,8 +96,11 @@ impl State {
         out.flag(self.ledger.is_some());
         if let Some(ledger) = &self.ledger {
             ledger.encode(&mut out);
-            if pinned {
+            if pinned || keyed {
                 ledger.pins.encode(&mut out);
+            }
+            if keyed {
+                encode_keys(&ledger.keys, &mut out);
             }
         }
         let mut bytes = out.into_bytes();
@@ -103,7 +118,7 @@ impl State {
     fn decode(bytes: &[u8]) -> Result<(Self, End), codec::Error> {
         let mut input = Reader::new(bytes);
         let magic = input.take(MAGIC.len())?;
-        if magic != MAGIC && magic != MAGIC_PINS {
+        if ![MAGIC, MAGIC_PINS, MAGIC_KEYS].iter().any(|known| magic == *known) {
             return Err(codec::Error::Malformed("magic"));
         }
         let journal = End { chunk: input.u64()?, len: input.u64()?, chain: input.digest()? };
@@ -114,10 +129,12 @@ impl State {
             sealed: list(&mut input, Sealed::decode)?,
             ledger: if input.flag("ledger")? { Some(Ledger::decode(&mut input)?) } else { None },
         };
-        if magic == MAGIC_PINS {
+        if magic != MAGIC {
             let ledger = state.ledger.as_mut().ok_or(codec::Error::Malformed("pins without a ledger"))?;
             ledger.pins = Pins::decode(&mut input)?;
-            if ledger.pins.is_empty() {
+            if magic == MAGIC_KEYS {
+                ledger.keys = decode_keys(&mut input, ledger.log.size())?;
+            } else if ledger.pins.is_empty() {
                 return Err(codec::Error::Malformed("pins"));
             }
         }
@@ -143,6 +160,7 @@ impl Ledger {
             timeline: Timeline::new(),
             sessions: Sessions::default(),
             pins: Pins::default(),
+            keys: Vec::new(),
             chunk: Chunk::default(),
         };
         // A log of one entry fills no tile.
@@ -180,6 +198,11 @@ impl Ledger {
         let full = std::mem::replace(&mut self.chunk, Chunk::new(self.states.clone()));
         log::seal(store, sealed, Kind::Index, journal.chunk, full.file(journal));
         sealed.push(Sealed { kind: Kind::Journal, number: journal.chunk, len: journal.len, hash: journal.chain });
+    }
+
+    /// The key that signs checkpoints of the whole log.
+    pub(crate) fn current_key(&self) -> [u8; 32] {
+        self.keys.last().map_or(self.genesis.public_key, |turn| turn.public_key)
     }
 
     pub(crate) fn params(&self) -> &Params {
@@ -229,6 +252,7 @@ impl Ledger {
             timeline: Timeline::decode(input)?,
             sessions: Sessions::decode(input)?,
             pins: Pins::default(),
+            keys: Vec::new(),
             chunk: Chunk::decode(input)?,
         };
         let consistent = ledger.newest.sequence.0.checked_add(1) == Some(ledger.log.size())
@@ -236,6 +260,25 @@ impl Ledger {
             && split_index(ledger.log.size()).1 == ledger.chunk.len();
         if consistent { Ok(ledger) } else { Err(codec::Error::Malformed("parts that belong together")) }
     }
+}
+
+fn encode_keys(keys: &[KeyTurn], out: &mut Writer) {
+    out.u32(len32(keys.len()));
+    for turn in keys {
+        out.u64(turn.sequence.0);
+        out.raw(&turn.public_key);
+    }
+}
+
+fn decode_keys(input: &mut Reader<'_>, log_size: u64) -> Result<Vec<KeyTurn>, codec::Error> {
+    let turn = |input: &mut Reader<'_>| {
+        let sequence = Sequence(input.u64()?);
+        Ok(KeyTurn { sequence, public_key: input.digest()?.0 })
+    };
+    let keys: Vec<KeyTurn> = list(input, turn)?;
+    let ascend = keys.windows(2).all(|pair| pair[0].sequence < pair[1].sequence);
+    let inside = keys.last().is_some_and(|turn| turn.sequence.0 < log_size) && keys[0].sequence.0 > 0;
+    if ascend && inside && keys.len() <= KEY_CHANGES_MAX { Ok(keys) } else { Err(codec::Error::Malformed("keys")) }
 }
 
 pub(crate) fn state_of(leaf: &StateLeaf) -> ShardState {

@@ -18,6 +18,15 @@ pub struct RaftPosition {
     pub term: u64,
 }
 
+/// A key of the ledger after the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyTurn {
+    /// The header that changed the key: the new one signs checkpoints of more entries.
+    pub sequence: Sequence,
+    /// The Ed25519 key.
+    pub public_key: [u8; 32],
+}
+
 /// Names a state of one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardState {

@@ -83,6 +83,13 @@ fn log_line(header: &Header) -> String {
             rollback.head_before, rollback.target, rollback.principal, rollback.reason
         ),
         Body::Prune(prune) => format!("before version {}, by `{}`: {}", prune.boundary, prune.principal, prune.reason),
+        Body::Key(change) => format!(
+            "number {}, to {}, by `{}`: {}",
+            change.number,
+            hex::encode(change.new),
+            change.principal,
+            change.reason
+        ),
         Body::Commit | Body::Other { .. } => format!("state root {}", header.state_root),
     };
     format!("{}\t{}\t{}\t{what}", header.sequence, header.kind_name(), header.stamp)
@@ -126,6 +133,16 @@ pub fn header_json(header: &Header) -> Value {
                 "boundary": prune.boundary.0,
                 "principal": prune.principal,
                 "reason": prune.reason,
+            }),
+        )),
+        Body::Key(change) => Some((
+            "key",
+            json!({
+                "number": change.number,
+                "old": hex::encode(change.old),
+                "new": hex::encode(change.new),
+                "principal": change.principal,
+                "reason": change.reason,
             }),
         )),
         Body::Commit | Body::Other { .. } => None,

@@ -8,9 +8,10 @@ use std::{fs, path::Path};
 use coppice_client::Client;
 use coppice_types::Reason;
 use coppice_verify::{
-    check::{self, Claim},
+    Step,
+    check::{self, Claim, Verified},
     checkpoint::Checkpoint,
-    note::VerifierKey,
+    note::{self, VerifierKey},
     policy::Policy,
     proof::ProofFile,
 };
@@ -32,6 +33,8 @@ enum Verdict {
     Shrunk,
     /// It has other entries: two signed checkpoints contradict each other.
     Fork,
+    /// The saved checkpoint was signed by a key that the ledger had replaced.
+    Late,
     /// The ledger gave no proof that holds.
     Unproven,
     /// It goes on, but too few witnesses have cosigned the newest checkpoint.
@@ -44,6 +47,7 @@ impl Verdict {
             Self::Fine => "fine",
             Self::Shrunk => "shrunk",
             Self::Fork => "fork",
+            Self::Late => "late",
             Self::Unproven => "unproven",
             Self::NotCosigned => "not cosigned",
         }
@@ -63,9 +67,16 @@ pub async fn check(client: &Client, args: &args::LogCheck, trust: Option<&str>, 
     let key = args.key.as_deref().or(trust);
     let (key, policy) = key_and_policy(key, args.policy.as_deref())?;
     let old_note = saved(&args.from)?;
-    let old = Checkpoint::open(&old_note, &key)
-        .map_err(|error| Failure::usage(format!("{}: {error}", args.from.display())))?;
-    let (verdict, newest) = compare(client, &key, policy.as_ref(), &old).await?;
+    let wrong = |error: note::Error| Failure::usage(format!("{}: {error}", args.from.display()));
+    let old = Checkpoint::claimed(&old_note).map_err(wrong)?;
+    let standing = ask(client, policy.is_some(), &old).await?;
+    let (verdict, newest) = match check::verify(&standing, &key, None) {
+        Ok(verified) => (
+            judge(&verified, policy.as_ref(), (&old, &old_note), &standing).map_err(wrong)?,
+            Some(newest(verified, &standing)),
+        ),
+        Err(_) => Checkpoint::open(&old_note, &key).map(|_| (Verdict::Unproven, None)).map_err(wrong)?,
+    };
     let text = |note: &[u8]| String::from_utf8_lossy(note).into_owned();
     let object = json!({
         "verdict": verdict.name(),
@@ -79,6 +90,7 @@ pub async fn check(client: &Client, args: &args::LogCheck, trust: Option<&str>, 
             Verdict::Fine => "the log goes on from the saved checkpoint",
             Verdict::Shrunk => "the log has SHRUNK: entries that were signed are gone",
             Verdict::Fork => "FORK: the log has other entries than the saved checkpoint signed; keep both checkpoints",
+            Verdict::Late => "LATE: the saved checkpoint was signed by a key that the ledger had replaced before; keep both checkpoints",
             Verdict::Unproven => "NOT PROVEN: the ledger did not show that the log goes on from the saved checkpoint",
             Verdict::NotCosigned => "the log goes on, but too few witnesses of the policy have cosigned it",
         };
@@ -115,48 +127,59 @@ fn saved(path: &Path) -> Result<Vec<u8>, Failure> {
     }
 }
 
-async fn compare(
-    client: &Client,
-    key: &VerifierKey,
-    policy: Option<&Policy>,
-    old: &Checkpoint,
-) -> Result<(Verdict, Option<Newest>), Failure> {
-    let answer = if policy.is_some() {
-        client.cosigned_checkpoint(old.size).await?
+/// A standing proof that tells of all key changes, from the old checkpoint's size if the log has so many entries.
+async fn ask(client: &Client, cosigned: bool, old: &Checkpoint) -> Result<Vec<u8>, Failure> {
+    let size = old.size.max(1);
+    let answer = if cosigned {
+        client.cosigned_checkpoint(size).await?
     } else {
-        match client.checkpoint(old.size).await {
+        match client.checkpoint(size).await {
             // The log may be smaller than it was; its newest checkpoint tells.
-            Err(error) if error.reason() == Some(Reason::InvalidArgument) => client.checkpoint(0).await?,
+            Err(error) if error.reason() == Some(Reason::InvalidArgument) => client.checkpoint(1).await?,
             answer => answer?,
         }
     };
-    let note = answer.checkpoint.to_vec();
-    let opened = Checkpoint::open(&note, key);
-    let Ok(checkpoint) = opened else { return Ok((Verdict::Unproven, None)) };
-    let mut verdict = judge(key, old, &checkpoint, &answer.standing);
-    if verdict == Verdict::Fine
-        && let Some(policy) = policy
-        && !policy.examine(&note).is_ok_and(|examined| examined.quorum)
-    {
-        verdict = Verdict::NotCosigned;
-    }
-    Ok((verdict, Some(Newest { note, checkpoint })))
+    Ok(answer.standing.to_vec())
 }
 
-/// Both checkpoints are signed by the key.
-fn judge(key: &VerifierKey, old: &Checkpoint, new: &Checkpoint, standing: &[u8]) -> Verdict {
+fn newest(verified: Verified<'_>, standing: &[u8]) -> Newest {
+    let note = ProofFile::decode(standing).map(|file| file.proof.log().checkpoint.to_vec());
+    Newest { note: note.unwrap_or_default(), checkpoint: verified.checkpoint }
+}
+
+/// What the newest checkpoint, which is proven, says of the old one.
+fn judge(
+    newest: &Verified<'_>,
+    policy: Option<&Policy>,
+    (old, old_note): (&Checkpoint, &[u8]),
+    standing: &[u8],
+) -> Result<Verdict, note::Error> {
+    match Checkpoint::open(old_note, newest.keys.in_force(old.size)) {
+        Err(note::Error::Unsigned) if newest.keys.another_signed(old_note, old.size) => return Ok(Verdict::Late),
+        opened => drop(opened?),
+    }
+    let grown = grown(newest, old);
+    if let (Verdict::Fine, Some(policy)) = (grown, policy) {
+        return Ok(match check::verify_under(standing, policy, None) {
+            Ok(_) => Verdict::Fine,
+            Err(failure) if failure.step == Step::Cosignatures => Verdict::NotCosigned,
+            Err(_) => Verdict::Unproven,
+        });
+    }
+    Ok(grown)
+}
+
+fn grown(newest: &Verified<'_>, old: &Checkpoint) -> Verdict {
+    let new = &newest.checkpoint;
     if new.size < old.size {
         return Verdict::Shrunk;
     }
     if new.size == old.size {
         return if new.root == old.root { Verdict::Fine } else { Verdict::Fork };
     }
-    if old.size == 0 {
-        return Verdict::Fine;
-    }
-    let Ok(verified) = check::verify(standing, key, None) else { return Verdict::Unproven };
-    match &verified.claim {
-        Claim::Standing(claim) if verified.checkpoint == *new && claim.old_size == old.size => {
+    match &newest.claim {
+        _ if old.size == 0 => Verdict::Fine,
+        Claim::Standing(claim) if claim.old_size == old.size => {
             // The new root commits to another beginning than the one that was signed.
             if claim.old_root == old.root { Verdict::Fine } else { Verdict::Fork }
         }
@@ -183,19 +206,59 @@ fn replace(path: Option<&Path>, note: &[u8]) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use coppice_types::Digest;
-    use coppice_verify::note::SignerKey;
+    use coppice_types::{ClusterId, Params};
+    use coppice_verify::{note::SignerKey, replay::Ledger, shard_map::ShardMap};
 
     use super::*;
 
+    /// A log of this many entries; another root for each `kind`.
+    fn ledger(entries: usize, kind: u64) -> Ledger {
+        let map = ShardMap::from_splits(&[]).expect("one shard");
+        let mut ledger = Ledger::new("ledger.example", ClusterId([9; 16]), &[1; 32], &Params::default(), map);
+        while ledger.headers.len() < entries {
+            ledger.append_unknown(9, kind.to_le_bytes().to_vec());
+        }
+        ledger
+    }
+
+    /// What is said of a saved note when the log is this one.
+    fn verdict(saved: &[u8], log: &Ledger, from: u64) -> Result<Verdict, note::Error> {
+        let size = log.headers.len() as u64;
+        let standing = log.standing(from.min(size), size).encode().expect("it fits");
+        let first = SignerKey::from_seed(log.key.name(), &[1; 32]).expect("a name");
+        let verified = check::verify(&standing, first.verifier(), None).expect("an honest proof");
+        let old = Checkpoint::claimed(saved).expect("a checkpoint");
+        judge(&verified, None, (&old, saved), &standing)
+    }
+
+    fn note(log: &Ledger, size: u64) -> Vec<u8> {
+        log.log_part(size).checkpoint.into_owned()
+    }
+
     #[test]
     fn what_contradicts_a_saved_checkpoint_is_told_apart() {
-        let key = SignerKey::from_seed("ledger.example/x", &[1; 32]).expect("a name");
-        let at = |size, root| Checkpoint { origin: key.name().to_owned(), size, root: Digest([root; 32]) };
-        let judge = |old: &Checkpoint, new: &Checkpoint| judge(key.verifier(), old, new, b"");
-        assert_eq!(judge(&at(5, 1), &at(5, 1)), Verdict::Fine);
-        assert_eq!(judge(&at(5, 1), &at(5, 2)), Verdict::Fork);
-        assert_eq!(judge(&at(5, 1), &at(4, 1)), Verdict::Shrunk);
-        assert_eq!(judge(&at(5, 1), &at(6, 1)), Verdict::Unproven, "growth needs a proof");
+        let saved = note(&ledger(5, 1), 5);
+        assert_eq!(verdict(&saved, &ledger(5, 1), 5), Ok(Verdict::Fine));
+        assert_eq!(verdict(&saved, &ledger(6, 1), 5), Ok(Verdict::Fine));
+        assert_eq!(verdict(&saved, &ledger(6, 1), 4), Ok(Verdict::Unproven), "growth from elsewhere");
+        assert_eq!(verdict(&saved, &ledger(5, 2), 5), Ok(Verdict::Fork));
+        assert_eq!(verdict(&saved, &ledger(6, 2), 5), Ok(Verdict::Fork));
+        assert_eq!(verdict(&saved, &ledger(4, 1), 1), Ok(Verdict::Shrunk));
+    }
+
+    #[test]
+    fn a_saved_checkpoint_is_believed_by_the_key_in_force_then() {
+        let mut log = ledger(5, 1);
+        let before = note(&log, 5);
+        log.rotate(&[2; 32]);
+        log.append_unknown(9, Vec::new());
+        assert_eq!(verdict(&before, &log, 5), Ok(Verdict::Fine));
+        assert_eq!(verdict(&note(&log, 6), &log, 6), Ok(Verdict::Fine), "signed by the new key");
+        let first = SignerKey::from_seed(log.key.name(), &[1; 32]).expect("a name");
+        let late = log.checkpoint(7).sign(&first).expect("the same name");
+        assert_eq!(verdict(late.as_bytes(), &log, 7), Ok(Verdict::Late));
+        let stranger = SignerKey::from_seed(log.key.name(), &[3; 32]).expect("a name");
+        let strange = log.checkpoint(7).sign(&stranger).expect("the same name");
+        assert_eq!(verdict(strange.as_bytes(), &log, 7), Err(note::Error::Unsigned));
     }
 }

@@ -123,6 +123,11 @@ fn proven(verified: &Verified<'_>, output: Output) -> Result<Map<String, Value>,
     object.insert("cluster_id".to_owned(), json!(verified.cluster.to_string()));
     let checkpoint = |checkpoint: &coppice_verify::checkpoint::Checkpoint| json!({ "origin": checkpoint.origin, "size": checkpoint.size, "root": checkpoint.root.to_string() });
     object.insert("checkpoint".to_owned(), checkpoint(&verified.checkpoint));
+    let signer = verified.keys.in_force(verified.checkpoint.size);
+    object.insert("signed_by".to_owned(), json!(signer.to_string()));
+    let changes = verified.keys.changes();
+    let changes: Vec<Value> = changes.map(|(at, key)| json!({ "sequence": at.0, "vkey": key.to_string() })).collect();
+    object.insert("key_changes".to_owned(), Value::Array(changes));
     object.insert("newer_checkpoint".to_owned(), verified.newer.as_ref().map_or(Value::Null, checkpoint));
     Ok(object)
 }
@@ -232,8 +237,10 @@ fn describe(object: &Map<String, Value>, verified: &Verified<'_>, examined: Opti
             names => format!("\n  cosigned by {}", names.join(", ")),
         }
     });
+    let changes: String =
+        verified.keys.changes().map(|(at, key)| format!("\n  key changed at entry {at} to {key}")).collect();
     format!(
-        "valid: {what}\n  at version {} of epoch {}, signed by {} at {} entries of its root log{stands}{cosigned}",
+        "valid: {what}\n  at version {} of epoch {}, signed by {} at {} entries of its root log{changes}{stands}{cosigned}",
         field("version"),
         field("epoch"),
         verified.checkpoint.origin,

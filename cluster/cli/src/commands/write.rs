@@ -1,4 +1,4 @@
-//! Writes: `commit`, `prune`, `rollback`.
+//! Writes: `commit`, `prune`, `rollback`, `rotate-key`.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use coppice_verify::header::{Body, Header};
 use serde_json::{Value, json};
 
 use crate::{
-    args::{Commit, Lead, Prune, Rollback},
+    args::{Commit, Lead, Prune, Rollback, RotateKey},
     failure::Failure,
     output::Output,
     text,
@@ -158,6 +158,25 @@ pub async fn rollback(client: &Client, args: &Rollback, output: Output) -> Resul
             "head is version {} again, in epoch {} (entry {} of the root log)",
             stamp.version, stamp.epoch, header.sequence
         )
+    })
+}
+
+/// `coppice rotate-key`.
+///
+/// # Errors
+/// If the key change is refused, or there is no answer.
+pub async fn rotate_key(client: &Client, args: &RotateKey, output: Output) -> Result<(), Failure> {
+    let vkey = super::verify::parse_vkey(&args.key)?.to_string();
+    let request = v1::RotateKeyRequest {
+        vkey: vkey.clone(),
+        reason: args.reason.clone(),
+        principal: principal(args.principal.as_deref()),
+        expected_head: None,
+    };
+    let (mut object, header) = describe(&client.rotate_key(request).await?)?;
+    object["vkey"] = json!(vkey);
+    output.result(&object, || {
+        format!("from {} entries of the root log on, {vkey} signs its checkpoints", header.sequence.0 + 1)
     })
 }
 

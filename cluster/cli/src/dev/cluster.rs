@@ -261,6 +261,7 @@ fn new_coordinator(
         connect: Arc::new(move |node| connector.channel(node)),
         metadata,
         signing_key,
+        next_signing_key: None,
         genesis: coordinator::Genesis { params: shape.params(), shard_map: shape.shard_map()? },
         limits: coordinator::Limits { retention, ..coordinator::Limits::default() },
         clock,

@@ -1,14 +1,14 @@
 //! The headers of a log, read whole and held against its checkpoint.
 
 use coppice_proto::v1;
-use coppice_types::{Digest, Params, Stamp, Version};
+use coppice_types::{Digest, Params, Sequence, Stamp, Version};
 use coppice_verify::{
     checkpoint::{Checkpoint, origin},
     epochs::Epochs,
     hash,
     header::{Body, Header},
+    keys::{KeyChange, Keys},
     merkle,
-    note::VerifierKey,
     shard_map::ShardMap,
 };
 
@@ -39,13 +39,13 @@ pub struct Book {
 }
 
 impl Book {
-    /// Reads the headers under a checkpoint that the key signed.
-    pub async fn read(client: &Client, checkpoint: &Checkpoint, key: &VerifierKey) -> Result<Self, Stop> {
+    /// Reads the headers under a checkpoint that the newest of the keys signed.
+    pub async fn read(client: &Client, checkpoint: &Checkpoint, keys: &Keys) -> Result<Self, Stop> {
         let mut reader = Reader::default();
         let mut resumes = 0;
         while reader.size < checkpoint.size {
             let before = reader.size;
-            let ended = reader.read_stream(client, checkpoint, key).await;
+            let ended = reader.read_stream(client, checkpoint, keys).await;
             resumes = if reader.size > before { 0 } else { resumes + 1 };
             match ended {
                 Err(Stop::Failed(error)) if resumes < RESUMES_MAX && may_resume(&error) => {}
@@ -58,6 +58,7 @@ impl Book {
         if reader.root() != checkpoint.root {
             return Err(Error::Untrusted("the headers are not those that the checkpoint signs").into());
         }
+        reader.check_keys(keys)?;
         reader.book.ok_or(Stop::Failed(Error::Malformed("the log is empty")))
     }
 
@@ -79,20 +80,31 @@ struct Reader {
     peaks: Vec<Digest>,
     before: Option<Header>,
     epochs: Epochs,
+    key_changes: Vec<(Sequence, KeyChange)>,
     book: Option<Book>,
 }
 
 impl Reader {
-    async fn read_stream(&mut self, client: &Client, checkpoint: &Checkpoint, key: &VerifierKey) -> Result<(), Stop> {
+    async fn read_stream(&mut self, client: &Client, checkpoint: &Checkpoint, keys: &Keys) -> Result<(), Stop> {
         let request = v1::WatchHeadsRequest { from_sequence: self.size, ..v1::WatchHeadsRequest::default() };
         let mut stream = client.watch(request).await?;
         while self.size < checkpoint.size {
             let Some(message) = stream.next().await? else { return Ok(()) };
             let header = Header::decode(&message.header).map_err(|_| Error::Malformed("header"))?;
             self.push(hash::log_entry_hash(&message.header));
-            self.take(header, checkpoint, key)?;
+            self.take(header, checkpoint, keys)?;
         }
         Ok(())
+    }
+
+    /// The log has the key changes that its checkpoint was proven by, and no others.
+    fn check_keys(&self, keys: &Keys) -> Result<(), Stop> {
+        let changes = self.key_changes.iter().map(|(sequence, change)| (*sequence, change));
+        let found = keys.follow(changes).map_err(Error::Untrusted)?;
+        if found == *keys && self.key_changes.len() == keys.changes().count() {
+            return Ok(());
+        }
+        Err(Error::Untrusted("the log has other key changes than the proof of its checkpoint").into())
     }
 
     fn push(&mut self, entry: Digest) {
@@ -111,7 +123,7 @@ impl Reader {
     }
 
     /// Checks the rules of the log, and keeps what stands.
-    fn take(&mut self, header: Header, checkpoint: &Checkpoint, key: &VerifierKey) -> Result<(), Stop> {
+    fn take(&mut self, header: Header, checkpoint: &Checkpoint, keys: &Keys) -> Result<(), Stop> {
         let broken = |what: String| {
             Stop::Differs(Difference { stamp: header.stamp, shard: None, what: format!("its header: {what}") })
         };
@@ -128,7 +140,7 @@ impl Reader {
         match (&header.body, &mut self.book) {
             (Body::Genesis(genesis), None) => {
                 let named = origin(&genesis.prefix, &header.cluster) == checkpoint.origin;
-                if !named || genesis.public_key != key.public_key() {
+                if !named || genesis.public_key != keys.first().public_key() {
                     return Err(broken("genesis names another origin or key than the checkpoint's".to_owned()));
                 }
                 let (params, shard_map) = (genesis.params.clone(), genesis.shard_map.clone());
@@ -153,6 +165,7 @@ impl Reader {
                     return Err(broken("a rollback to another state root than its target's".to_owned()));
                 }
             }
+            (Body::Key(change), Some(_)) => self.key_changes.push((header.sequence, change.clone())),
             (_, None) => return Err(broken("the log does not begin with genesis".to_owned())),
             _ => {}
         }

@@ -9,7 +9,7 @@ use coppice_proto::v1;
 use coppice_types::{ErrorKind, Reason, ShardId, Version};
 use coppice_verify::{
     check,
-    note::VerifierKey,
+    keys::Keys,
     proof::{Proof, ProofFile, QueryProof},
     replay::{Gathered, LiveForest},
 };
@@ -21,8 +21,8 @@ use crate::{Client, Error};
 const RECORDS_MAX: u32 = 512;
 
 /// Reads the state at a version of the book.
-pub async fn fetch(client: &Client, book: &Book, at: Version, key: &VerifierKey) -> Result<State, Error> {
-    let mut reader = Reader { client, book, at, key, parts: BTreeMap::new() };
+pub async fn fetch(client: &Client, book: &Book, at: Version, keys: &Keys) -> Result<State, Error> {
+    let mut reader = Reader { client, book, at, keys, parts: BTreeMap::new() };
     let mut limit = RECORDS_MAX;
     let mut low = Some(Vec::new());
     let mut resumes = 0;
@@ -65,7 +65,7 @@ struct Reader<'a> {
     client: &'a Client,
     book: &'a Book,
     at: Version,
-    key: &'a VerifierKey,
+    keys: &'a Keys,
     /// The version of each shard, and what has come of its trees.
     parts: BTreeMap<ShardId, (Version, Gathered)>,
 }
@@ -78,11 +78,11 @@ impl Reader<'_> {
         let read = Some(v1::ReadOptions { at, want_proof: true, ..v1::ReadOptions::default() });
         let request = v1::RangeRequest { low: low.to_vec().into(), high: None, limit, read };
         let (records, end) = self.client.range_all(request).await?;
-        let verified = check::verify(&end.proof, self.key, None)?;
+        let file = ProofFile::decode(&end.proof).map_err(|_| Error::Malformed("proof"))?;
+        let verified = check::verify_known(&file, self.keys, None)?;
         if verified.header().is_none_or(|header| header.hash() != line.hash) {
             return Err(Error::Untrusted("versions were rolled back since the audit began: audit again"));
         }
-        let file = ProofFile::decode(&end.proof).map_err(|_| Error::Malformed("proof"))?;
         let Proof::Query(QueryProof { shards, .. }) = file.proof else { return Err(Error::Malformed("proof")) };
         for shard in &shards {
             let (_, gathered) = self.parts.entry(shard.shard).or_insert_with(|| (shard.version, Gathered::default()));

@@ -69,7 +69,7 @@ impl Scene {
         let options = v1::ReadOptions { at: Some(at), ..v1::ReadOptions::default() };
         let (question, proof) = (Question::Keys(&keys), self.proof(proven.0, proven.1));
         let read = Read { question, options: &options, records, read_at: Some(&at), proof: &proof, seen: 0 };
-        check_read(&self.key, &read).map(drop)
+        check_read(&Keys::new(self.key.clone()), None, &read).map(drop)
     }
 
     /// Asks for `a` with these options after so much of the log was seen, and is answered by the record at `stamp`.
@@ -81,7 +81,7 @@ impl Scene {
         let keys = [Bytes::from_static(b"a")];
         let question = Question::Keys(&keys);
         let read = Read { question, options, records: &records, read_at: Some(&at), proof: &proof, seen };
-        check_read(&self.key, &read).map(drop)
+        check_read(&Keys::new(self.key.clone()), None, &read).map(drop)
     }
 
     fn check_range(
@@ -97,25 +97,47 @@ impl Scene {
         let question = Question::Range { low: asked.0, high: Some(asked.1), limit: asked.2, more };
         let options = v1::ReadOptions::default();
         let read = Read { question, options: &options, records, read_at: Some(&at), proof: &proof, seen: 0 };
-        check_read(&self.key, &read).map(drop)
+        check_read(&Keys::new(self.key.clone()), None, &read).map(drop)
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_log_may_grow_and_nothing_else() {
     let trust = Trust::new(Scene::new().key);
+    let keys = Keys::clone(&trust.keys());
     let checkpoint =
         |size: u64, root: u8| Checkpoint { origin: "model".to_owned(), size, root: coppice_types::Digest([root; 32]) };
-    assert_eq!(trust.note(checkpoint(5, 5)).expect("the first"), None);
-    assert_eq!(trust.note(checkpoint(7, 7)).expect("it grew"), None, "it is not time yet");
-    assert_eq!(trust.note(checkpoint(6, 6)).expect("an older one, from elsewhere"), None);
+    assert_eq!(trust.note(Seen { checkpoint: checkpoint(5, 5), keys: keys.clone() }).expect("the first"), None);
+    assert_eq!(
+        trust.note(Seen { checkpoint: checkpoint(7, 7), keys: keys.clone() }).expect("it grew"),
+        None,
+        "it is not time yet"
+    );
+    assert_eq!(
+        trust.note(Seen { checkpoint: checkpoint(6, 6), keys: keys.clone() }).expect("an older one, from elsewhere"),
+        None
+    );
     for (size, root) in [(5, 9), (7, 9)] {
-        assert!(matches!(trust.note(checkpoint(size, root)), Err(Error::Untrusted(_))), "two roots of size {size}");
+        assert!(
+            matches!(
+                trust.note(Seen { checkpoint: checkpoint(size, root), keys: keys.clone() }),
+                Err(Error::Untrusted(_))
+            ),
+            "two roots of size {size}"
+        );
     }
     tokio::time::advance(GROWTH_INTERVAL).await;
-    assert_eq!(trust.note(checkpoint(7, 7)).expect("known"), Some(checkpoint(5, 5)), "its growth is to be shown");
-    assert_eq!(trust.note(checkpoint(7, 7)).expect("known"), None, "one asks for all");
-    assert!(trust.check_growth(&checkpoint(5, 5), b"nothing").is_err());
+    assert_eq!(
+        trust.note(Seen { checkpoint: checkpoint(7, 7), keys: keys.clone() }).expect("known"),
+        Some(checkpoint(5, 5)),
+        "its growth is to be shown"
+    );
+    assert_eq!(
+        trust.note(Seen { checkpoint: checkpoint(7, 7), keys: keys.clone() }).expect("known"),
+        None,
+        "one asks for all"
+    );
+    assert!(trust.check_growth(&keys, &checkpoint(5, 5), b"nothing").is_err());
 }
 
 fn present(key: &[u8], value: u8, version: u64) -> v1::Record {
@@ -169,7 +191,7 @@ fn lies_about_keys_are_not_believed() {
     let keys = [bytes::Bytes::from_static(b"a")];
     let (question, options, proof) = (Question::Keys(&keys), v1::ReadOptions::default(), scene.proof(3, &[b"a"]));
     let read = Read { question, options: &options, records: &[honest], read_at: None, proof: &proof, seen: 0 };
-    let result = check_read(other.verifier(), &read);
+    let result = check_read(&Keys::new(other.verifier().clone()), None, &read);
     assert!(matches!(result, Err(Error::Unproven(_))), "another key");
 }
 
@@ -245,7 +267,13 @@ fn a_receipt_is_of_the_version_that_was_answered_and_of_the_batch_that_was_sent(
     };
     let check = |commit: &Commit, response: &v1::CommitResponse| {
         let batch = on_the_wire(commit);
-        check_receipt(&scene.key, map, &Sent { session: commit.session, batch: &batch }, response)
+        check_receipt(
+            &Keys::new(scene.key.clone()),
+            None,
+            map,
+            &Sent { session: commit.session, batch: &batch },
+            response,
+        )
     };
     let untrusted = |commit: &Commit, response: &v1::CommitResponse| {
         assert!(matches!(check(commit, response), Err(Error::Untrusted(_))), "{commit:?}");
@@ -264,7 +292,13 @@ fn a_receipt_is_of_the_version_that_was_answered_and_of_the_batch_that_was_sent(
     }
     let other_map = ShardMap::from_splits(&[]).expect("no split");
     let batch = on_the_wire(&sent);
-    let result = check_receipt(&scene.key, &other_map, &Sent { session: None, batch: &batch }, &response);
+    let result = check_receipt(
+        &Keys::new(scene.key.clone()),
+        None,
+        &other_map,
+        &Sent { session: None, batch: &batch },
+        &response,
+    );
     assert!(matches!(result, Err(Error::Untrusted(_))), "a map that is not the ledger's");
     response.receipt = receipt(3, 0).into();
     check(&numbered, &response).expect("an honest receipt");
@@ -277,4 +311,55 @@ fn a_receipt_is_of_the_version_that_was_answered_and_of_the_batch_that_was_sent(
     untrusted(&sent, &response);
     response.receipt = Bytes::new();
     assert!(matches!(check(&sent, &response), Err(Error::Unproven(_))));
+}
+
+/// What a client notes of an answer that it asked for when it knew these keys.
+fn answered(trust: &Trust, asked: &Keys, file: &ProofFile<'_>) -> Result<(), Error> {
+    let bytes = file.encode().expect("a small file");
+    let file = ProofFile::decode(&bytes).expect("a file");
+    let verified = check::verify_known(&file, asked, None)?;
+    trust.note(Seen { checkpoint: verified.checkpoint, keys: verified.keys }).map(drop)
+}
+
+#[tokio::test]
+async fn a_client_follows_key_changes_and_leaves_the_old_key_behind() {
+    let Scene { mut ledger, key } = Scene::new();
+    let trust = Trust::new(key.clone());
+    let before = trust.keys();
+    let old = ledger.standing(1, ledger.headers.len() as u64);
+    answered(&trust, &before, &old).expect("signed by the first key");
+    ledger.rotate(&[2; 32]);
+    ledger.commit(&[of_round(1)]).expect("a batch");
+    let size = ledger.headers.len() as u64;
+    let new = ledger.standing(1, size);
+    answered(&trust, &before, &new).expect("the change is shown");
+    assert_eq!(trust.keys().newest(), ledger.key.verifier());
+    // Signed before the change, and asked for before it was known.
+    answered(&trust, &before, &old).expect("an answer that was on its way");
+    assert!(answered(&trust, &trust.keys(), &old).is_err(), "whoever signs so now has a key that was replaced");
+    // The first key signs beyond its end; the server hides the change.
+    let mut late = new.clone();
+    let Proof::Standing(proof) = &mut late.proof else { panic!("a standing proof") };
+    proof.log.key_changes.clear();
+    let thief = SignerKey::from_seed(key.name(), &[1; 32]).expect("a name");
+    assert_eq!(thief.verifier(), &key);
+    let note = ledger.checkpoint(size).sign(&thief).expect("the same name");
+    proof.log.checkpoint = note.into_bytes().into();
+    let result = answered(&trust, &before, &late);
+    assert!(matches!(result, Err(Error::Untrusted(LATE))), "{result:?}");
+    assert!(matches!(answered(&trust, &trust.keys(), &late), Err(Error::Unproven(_))));
+}
+
+#[tokio::test]
+async fn another_key_change_than_the_known_one_is_a_fork() {
+    let Scene { mut ledger, key } = Scene::new();
+    let trust = Trust::new(key);
+    let before = trust.keys();
+    ledger.rotate(&[2; 32]);
+    answered(&trust, &before, &ledger.standing(1, ledger.headers.len() as u64)).expect("the change is shown");
+    let mut fork = Scene::new().ledger;
+    fork.rotate(&[3; 32]);
+    let forked = fork.standing(1, fork.headers.len() as u64);
+    assert!(matches!(answered(&trust, &before, &forked), Err(Error::Untrusted(_))));
+    assert!(matches!(answered(&trust, &trust.keys(), &forked), Err(Error::Unproven(_))));
 }

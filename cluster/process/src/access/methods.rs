@@ -24,7 +24,7 @@ const BY_COORDINATORS: Roles = Roles::of(&[Coordinator]);
 /// What both ask of nodes.
 const INSIDE: Roles = Roles::of(&[Node, Coordinator]);
 
-const METHODS: [(&str, Roles); 41] = [
+const METHODS: [(&str, Roles); 42] = [
     ("/coppice.v1.Ledger/Commit", WRITE),
     ("/coppice.v1.Ledger/CommitStream", WRITE),
     ("/coppice.v1.Ledger/Stage", WRITE),
@@ -45,6 +45,7 @@ const METHODS: [(&str, Roles); 41] = [
     ("/coppice.v1.Ledger/ListPins", LOG),
     ("/coppice.v1.Ledger/Prune", OPERATE),
     ("/coppice.v1.Ledger/Rollback", OPERATE),
+    ("/coppice.v1.Ledger/RotateKey", OPERATE),
     ("/coppice.v1.Ledger/Pin", OPERATE),
     ("/coppice.v1.Ledger/Unpin", OPERATE),
     ("/coppice.v1.Ledger/TransferLeader", OPERATE),

@@ -11,7 +11,9 @@ use crate::{merkle, note};
 pub enum Step {
     /// The file parses.
     Format,
-    /// The checkpoint is signed by the key, for the file's cluster.
+    /// The key changes follow each other, lead from the trusted key, and are in the checkpoint's log.
+    Keys,
+    /// The checkpoint is signed by the key in force, for the file's cluster.
     Checkpoint,
     /// The newest header is the last entry of the checkpoint's log.
     NewestHeader,
@@ -39,6 +41,7 @@ impl Step {
     /// All steps, for tables in tests and documents.
     pub const ALL: &'static [Step] = &[
         Self::Format,
+        Self::Keys,
         Self::Checkpoint,
         Self::NewestHeader,
         Self::Header,
@@ -57,6 +60,7 @@ impl Step {
     pub fn name(self) -> &'static str {
         match self {
             Self::Format => "format",
+            Self::Keys => "keys",
             Self::Checkpoint => "checkpoint",
             Self::NewestHeader => "newest_header",
             Self::Header => "header",

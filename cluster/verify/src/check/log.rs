@@ -1,34 +1,44 @@
-//! Steps `checkpoint`, `newest_header`, `header` and `epoch`: from the trusted key to a version that stands.
+//! Steps `keys`, `checkpoint`, `newest_header`, `header` and `epoch`: from the trusted key to a version that stands.
 
-use coppice_types::{ClusterId, Stamp};
+use alloc::vec::Vec;
+
+use coppice_types::{ClusterId, Digest, Sequence, Stamp};
 
 use super::failure::{Failure, Step, ensure, fail};
 use crate::{
     checkpoint::{self, Checkpoint},
     hash::log_entry_hash,
-    header::Header,
+    header::{Body, Header},
+    keys::{KeyChange, Keys},
     merkle,
-    note::VerifierKey,
+    note::{self, split_line, split_note},
+    policy::Policy,
     proof::{EpochPart, HeaderPart, LogPart},
 };
 
-/// A log whose checkpoint the key signed.
+/// A log whose checkpoint the key in force signed.
 pub(super) struct Log {
     pub(super) cluster: ClusterId,
     pub(super) checkpoint: Checkpoint,
+    pub(super) keys: Keys,
     pub(super) newest: Header,
 }
 
 impl Log {
-    pub(super) fn check(cluster: ClusterId, part: &LogPart<'_>, key: &VerifierKey) -> Result<Self, Failure> {
-        let checkpoint = Checkpoint::open(&part.checkpoint, key).map_err(fail(Step::Checkpoint))?;
+    /// With `joined`, the checkpoint may also be one of before the trusted key, since it will be shown to be a part of a newer one.
+    pub(super) fn check(cluster: ClusterId, part: &LogPart<'_>, keys: &Keys, joined: bool) -> Result<Self, Failure> {
+        let keys = follow(keys, cluster, part)?;
+        let checkpoint = open(&part.checkpoint, &keys, joined)?;
+        for part in &part.key_changes {
+            included(&part.header, &part.path, cluster, &checkpoint, Step::Keys)?;
+        }
         let prefix = checkpoint.origin.rsplit_once('/').map(|(prefix, _)| prefix);
         let of_cluster = prefix.is_some_and(|prefix| checkpoint::origin(prefix, &cluster) == checkpoint.origin);
         ensure(of_cluster, Step::Checkpoint, "origin of another cluster")?;
         let last = checkpoint.size.checked_sub(1).ok_or(Failure::rule(Step::NewestHeader, "the log is empty"))?;
         let newest = included(&part.newest_header, &part.path, cluster, &checkpoint, Step::NewestHeader)?;
         ensure(newest.sequence.0 == last, Step::NewestHeader, "not the last entry of the log")?;
-        Ok(Self { cluster, checkpoint, newest })
+        Ok(Self { cluster, checkpoint, keys, newest })
     }
 
     /// A header that is in the log.
@@ -41,7 +51,7 @@ impl Log {
         let index = u64::from(part.index);
         let pairs = u64::from(self.newest.epoch_pairs);
         let revealed = [Some((index, part.pair.hash())), part.next.map(|next| (index + 1, next.hash()))];
-        let revealed: alloc::vec::Vec<_> = revealed.into_iter().flatten().collect();
+        let revealed: Vec<_> = revealed.into_iter().flatten().collect();
         let root = merkle::list_root(pairs, &revealed, &part.hashes).map_err(fail(Step::Epoch))?;
         ensure(root == self.newest.epochs_root, Step::Epoch, "another epochs root")?;
         ensure(part.next.is_some() || index + 1 == pairs, Step::Epoch, "the next pair is not shown")?;
@@ -50,10 +60,67 @@ impl Log {
     }
 }
 
+/// What is known of the keys with the key changes that are shown, before it is known that they are in the log.
+fn follow(keys: &Keys, cluster: ClusterId, part: &LogPart<'_>) -> Result<Keys, Failure> {
+    let headers = part.key_changes.iter().map(|part| Header::decode(&part.header).map_err(fail(Step::Keys)));
+    let headers = headers.collect::<Result<Vec<_>, Failure>>()?;
+    keys.follow(changes(&headers, cluster)?).map_err(|rule| Failure::rule(Step::Keys, rule))
+}
+
+/// The policy with the keys to which those of its logs have changed. That the changes are in the log is left to [`Log::check`].
+pub(super) fn successors(policy: &Policy, cluster: ClusterId, part: &LogPart<'_>) -> Policy {
+    let mut extended = policy.clone();
+    for log in policy.logs() {
+        // The changes of one log lead nowhere from the key of another.
+        if let Ok(keys) = follow(&Keys::new(log.clone()), cluster, part) {
+            extended.believe_successor(keys.newest());
+        }
+    }
+    extended
+}
+
+/// The key changes in headers, which must all be such.
+fn changes(headers: &[Header], cluster: ClusterId) -> Result<Vec<(Sequence, &KeyChange)>, Failure> {
+    let mut changes = Vec::new();
+    for header in headers {
+        let Body::Key(change) = &header.body else { return Err(Failure::rule(Step::Keys, "not a key change")) };
+        ensure(header.cluster == cluster, Step::Keys, "header of another cluster")?;
+        changes.push((header.sequence, change));
+    }
+    Ok(changes)
+}
+
+/// The checkpoint in a note that the key in force at its size signed.
+///
+/// # Errors
+/// If it is none, or signed by another key; the message says what to do.
+pub(super) fn open(note: &[u8], keys: &Keys, joined: bool) -> Result<Checkpoint, Failure> {
+    let (text, lines) = split_note(note).map_err(fail(Step::Checkpoint))?;
+    let size = Checkpoint::parse(text).map_err(fail(Step::Checkpoint))?.size;
+    let key = keys.in_force(size);
+    let rule = |rule| Err(Failure::rule(Step::Checkpoint, rule));
+    match Checkpoint::open(note, key) {
+        Ok(_) if !joined && !keys.believes(size) => rule(
+            "signed by a key that the ledger has replaced since: show a newer checkpoint that goes on from this one",
+        ),
+        Err(note::Error::Unsigned) if keys.another_signed(note, size) => rule(
+            "signed by a key of the ledger that is not in force at this size: keep it, it is evidence that a replaced key is misused",
+        ),
+        Err(note::Error::Unsigned)
+            if lines.lines().any(|line| split_line(line).is_ok_and(|it| it.name == key.name())) =>
+        {
+            rule(
+                "no signature of the trusted key, but one of another key of its name: if the ledger has changed its key, the changes are missing; ask for a new proof file, or trust the new key if its holder has told you of it",
+            )
+        }
+        opened => opened.map_err(fail(Step::Checkpoint)),
+    }
+}
+
 /// The header of these bytes, which are the log's entry at the header's own sequence.
 fn included(
     bytes: &[u8],
-    path: &[coppice_types::Digest],
+    path: &[Digest],
     cluster: ClusterId,
     checkpoint: &Checkpoint,
     step: Step,

@@ -3,7 +3,7 @@ use alloc::{vec, vec::Vec};
 use coppice_types::Epoch;
 
 use super::*;
-use crate::{epochs::Epochs, hash::sha256, shard_map::ShardMap};
+use crate::{epochs::Epochs, hash::sha256, note::SignerKey, shard_map::ShardMap};
 
 fn genesis() -> Header {
     let shard_map = ShardMap::from_splits(&[b"m".to_vec()]).expect("one split");
@@ -24,7 +24,7 @@ fn after(before: &Header, body: Body) -> Header {
     }
 }
 
-/// Genesis, two commits, a prune, a rollback to version 1, a header of the future.
+/// Genesis, two commits, a prune, a rollback to version 1, a header of the future, a key change.
 fn log() -> Vec<Header> {
     let genesis = genesis();
     let mut one = after(&genesis, Body::Commit);
@@ -45,7 +45,11 @@ fn log() -> Vec<Header> {
     epochs.roll_back(Epoch(1), Version(1));
     (rollback.epochs_root, rollback.epoch_pairs) = (epochs.root(), 2);
     let future = after(&rollback, Body::Other { kind: 9, bytes: b"opaque".to_vec() });
-    vec![genesis, one, two, prune, rollback, future]
+    let signer = |seed| SignerKey::from_seed("ledger.example/x", &[seed; 32]).expect("a name");
+    let (principal, reason) = who();
+    let change = KeyChange { principal, reason, ..KeyChange::sign(1, &ClusterId([9; 16]), &signer(1), &signer(2)) };
+    let key = after(&future, Body::Key(change));
+    vec![genesis, one, two, prune, rollback, future, key]
 }
 
 #[test]
@@ -112,6 +116,25 @@ fn each_rule_of_the_log_is_checked() {
     assert_eq!(broken(3, &|header| header.admin_sequence = 0), "admin sequence");
     assert_eq!(broken(4, &|header| header.stamp.version.0 = 2), "target of a rollback");
     assert_eq!(broken(4, &|header| header.stamp.epoch.0 = 2), "epoch of a rollback");
+    assert_eq!(broken(6, &|header| header.stamp.version.0 = 2), "state of a key change");
+    assert_eq!(broken(6, &|header| header.state_root.0[0] ^= 1), "state of a key change");
+    assert_eq!(broken(6, &|header| header.state_leaves = 3), "shards and epochs of a key change");
+    assert_eq!(broken(6, &|header| header.epochs_root.0[0] ^= 1), "shards and epochs of a key change");
+    assert_eq!(broken(6, &|header| header.journal_leaves = 1), "journal of a header that is no commit");
+    assert_eq!(broken(6, &|header| header.admin_sequence += 1), "admin sequence");
+    let change = |edit: &dyn Fn(&mut KeyChange)| {
+        broken(6, &|header| match &mut header.body {
+            Body::Key(change) => edit(change),
+            other => panic!("not a key change: {other:?}"),
+        })
+    };
+    assert_eq!(change(&|change| change.number = 0), "number of a key change");
+    assert_eq!(change(&|change| change.number = 2), "signature of the old key");
+    assert_eq!(change(&|change| change.by_old[0] ^= 1), "signature of the old key");
+    assert_eq!(change(&|change| change.by_new[0] ^= 1), "signature of the new key");
+    assert_eq!(change(&|change| change.new = change.old), "a key change to the same key");
+    assert_eq!(change(&|change| change.new = [0; 32]), "keys of a key change");
+    assert_eq!(broken(6, &|header| header.cluster.0[0] = 0), "signature of the old key");
 }
 
 #[test]

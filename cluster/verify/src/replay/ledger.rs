@@ -13,6 +13,7 @@ use crate::{
     hash::{self, RecordBody},
     header::{Body, Genesis, Header, Prune, Rollback},
     journal::{self, BatchEntry, Entry, MergeEntry},
+    keys::KeyChange,
     merkle,
     note::SignerKey,
     proof::{
@@ -50,6 +51,8 @@ pub struct Version {
 pub struct Ledger {
     /// Its key; the name is the origin.
     pub key: SignerKey,
+    /// The keys before, oldest first, and where the changes from them lie in the log.
+    pub old_keys: Vec<(SignerKey, u64)>,
     /// Its name.
     pub cluster: ClusterId,
     /// Its shards.
@@ -87,6 +90,7 @@ impl Ledger {
         let version = Version { header: header.clone(), forests, leaves, journal: Vec::new() };
         Self {
             key,
+            old_keys: Vec::new(),
             cluster,
             shard_map,
             headers: Vec::from([header]),
@@ -177,6 +181,30 @@ impl Ledger {
         self.append(header);
     }
 
+    /// Changes the key.
+    ///
+    /// # Panics
+    /// Never: the name of the old key is one.
+    pub fn rotate(&mut self, seed: &[u8; 32]) {
+        let new = SignerKey::from_seed(self.key.name(), seed).expect("the name of a key is one");
+        let number = self.old_keys.len() as u32 + 1;
+        let change = KeyChange {
+            principal: String::from("model"),
+            reason: String::from("rotation"),
+            ..KeyChange::sign(number, &self.cluster, &self.key, &new)
+        };
+        let header = self.next_header(self.head(), self.newest().state_root, &[], Body::Key(change));
+        let old = core::mem::replace(&mut self.key, new);
+        self.old_keys.push((old, header.sequence.0));
+        self.append(header);
+    }
+
+    /// The key that signs the checkpoint of so many entries.
+    #[must_use]
+    pub fn key_at(&self, size: u64) -> &SignerKey {
+        self.old_keys.iter().find(|(_, change)| size <= *change).map_or(&self.key, |(key, _)| key)
+    }
+
     /// Appends a header of a kind to come.
     pub fn append_unknown(&mut self, kind: u8, bytes: Vec<u8>) {
         let header = self.next_header(self.head(), self.newest().state_root, &[], Body::Other { kind, bytes });
@@ -236,11 +264,18 @@ impl Ledger {
     /// If the log is shorter, or `size` is 0.
     #[must_use]
     pub fn log_part(&self, size: u64) -> LogPart<'static> {
-        let note = self.checkpoint(size).sign(&self.key).expect("the key is named after the log");
+        let note = self.checkpoint(size).sign(self.key_at(size)).expect("the key is named after the log");
+        let entries = self.entries(size);
+        let changes = self.old_keys.iter().map(|(_, sequence)| *sequence).filter(|sequence| *sequence < size);
+        let key_changes = changes.map(|sequence| HeaderPart {
+            header: Cow::Owned(self.headers[sequence as usize].encode()),
+            path: merkle::inclusion_path(&entries, sequence),
+        });
         LogPart {
+            key_changes: key_changes.collect(),
             checkpoint: Cow::Owned(note.into_bytes()),
             newest_header: Cow::Owned(self.headers[size as usize - 1].encode()),
-            path: merkle::inclusion_path(&self.entries(size), size - 1),
+            path: merkle::inclusion_path(&entries, size - 1),
         }
     }
 

@@ -45,6 +45,9 @@ pub(super) fn coordinators(facts: &Facts) -> Object {
     settings.insert("listen".to_owned(), json!(format!("0.0.0.0:{CLIENT_PORT}")));
     settings.insert("http_listen".to_owned(), json!(format!("0.0.0.0:{HTTP_PORT}")));
     settings.insert("signing_key_file".to_owned(), json!(format!("{KEY_DIR}/ledger.key")));
+    if facts.next_key {
+        settings.insert("next_signing_key_file".to_owned(), json!(format!("{KEY_DIR}/next.key")));
+    }
     settings.insert("metadata".to_owned(), metadata(facts));
     let retention = json!({ "versions": spec.retention.versions, "hours": spec.retention.hours });
     settings.insert("retention".to_owned(), without_nulls(retention));

@@ -77,6 +77,8 @@ pub struct Facts {
     pub cluster_id: String,
     /// The secret that holds the signing key.
     pub signing_secret: String,
+    /// It has a second key, `next.key`.
+    pub next_key: bool,
     /// The ledger was founded: no node may found it again.
     pub founded: bool,
     /// A name for the certificate of each role: processes read theirs at the start, so with another one pods are replaced.

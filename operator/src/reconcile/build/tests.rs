@@ -22,6 +22,7 @@ fn facts(spec: Value) -> Facts {
         cluster: serde_json::from_value(object).expect("the specification can be read"),
         cluster_id: "0f1e2d3c4b5a69788796a5b4c3d2e1f0".to_owned(),
         signing_secret: "ledger-signing-key".to_owned(),
+        next_key: false,
         founded: false,
         certificates: BTreeMap::new(),
     }
@@ -109,6 +110,19 @@ fn nodes_and_coordinators_agree_on_the_ledger() {
         assert_eq!(node.ledger, coordinator.ledger);
         assert_eq!(node.nodes, coordinator.nodes);
     }
+}
+
+#[test]
+fn coordinators_are_given_the_second_key_of_the_secret() {
+    let read = |next_key| {
+        let objects = build(&Facts { next_key, ..facts(json!({})) });
+        let config: coppice_coordinator::process::Config =
+            settings(&objects, "ledger-coordinator-", "coordinator.toml", &[("name", "c"), ("advertise", "c:1")]);
+        (config.signing_key_file, config.next_signing_key_file)
+    };
+    let (key, next) = read(true);
+    assert_eq!(next, Some(key.with_file_name("next.key")));
+    assert_eq!(read(false), (key, None));
 }
 
 #[test]

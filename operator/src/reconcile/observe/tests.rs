@@ -18,6 +18,7 @@ fn facts() -> Facts {
         cluster: serde_json::from_value(object).expect("it can be read"),
         cluster_id: String::new(),
         signing_secret: "k".to_owned(),
+        next_key: false,
         founded: true,
         certificates: BTreeMap::new(),
     }

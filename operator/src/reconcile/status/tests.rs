@@ -24,6 +24,7 @@ fn found(cluster: &LedgerCluster) -> Dereferenced {
         cluster: cluster.clone(),
         cluster_id: "0f".to_owned(),
         signing_secret: "k".to_owned(),
+        next_key: false,
         founded: true,
         certificates: BTreeMap::new(),
     };

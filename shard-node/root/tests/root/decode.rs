@@ -13,7 +13,9 @@ fn commands() -> Vec<Vec<u8>> {
         let command = model.any();
         model.accept(&mut root, &command);
     }
-    model.raft.iter().map(|(_, bytes, _)| bytes.clone()).collect()
+    let mut commands: Vec<Vec<u8>> = model.raft.iter().map(|(_, bytes, _)| bytes.clone()).collect();
+    commands.push(Command::AppendHeader(model.key_change(1, 0, 1)).encode().expect("within limits"));
+    commands
 }
 
 /// Whatever decodes has these bytes as its encoding.

@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod decode;
 mod format;
+mod keys;
 mod model;
 mod pins;
 mod refusals;

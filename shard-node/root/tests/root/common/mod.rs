@@ -16,7 +16,9 @@ use coppice_verify::{
     hash::{log_entry_hash, sha256},
     header::{Body, Genesis, Header, Prune, Rollback},
     journal::{BatchEntry, Entry, MergeEntry, journal_root},
+    keys::KeyChange,
     merkle,
+    note::SignerKey,
     shard_map::{ShardMap, state_root},
 };
 
@@ -111,9 +113,23 @@ pub fn params() -> Params {
 }
 
 pub fn genesis() -> Header {
+    founded_on([3; 32])
+}
+
+/// Genesis that names a key whose private part is known here.
+pub fn genesis_with_key() -> Header {
+    founded_on(signer(0).verifier().public_key())
+}
+
+fn founded_on(public_key: [u8; 32]) -> Header {
     let shard_map = ShardMap::from_splits(&[b"g".to_vec(), b"p".to_vec()]).expect("splits ascend");
-    let genesis = Genesis { prefix: "ledger.example".into(), public_key: [3; 32], params: params(), shard_map };
+    let genesis = Genesis { prefix: "ledger.example".into(), public_key, params: params(), shard_map };
     Header::genesis(ClusterId([7; 16]), 1_000_000, genesis)
+}
+
+/// The key of a number.
+pub fn signer(number: u8) -> SignerKey {
+    SignerKey::from_seed("ledger.example/x", &[number; 32]).expect("a name")
 }
 
 impl Model {
@@ -302,6 +318,13 @@ impl Model {
         self.append(&header)
     }
 
+    /// A change of the key, soundly signed.
+    pub fn key_change(&mut self, number: u32, old: u8, new: u8) -> AppendHeader {
+        let change = KeyChange::sign(number, &self.newest().cluster, &signer(old), &signer(new));
+        let header = self.next_header(Body::Key(change));
+        self.append(&header)
+    }
+
     pub fn prune(&mut self, before: u64) -> AppendHeader {
         let text = String::from("test");
         let body = Body::Prune(Prune { boundary: Version(before), principal: text.clone(), reason: text });
@@ -390,10 +413,11 @@ impl Model {
 
     fn learn(&mut self, command: &Command) {
         match command {
-            Command::TakeOver(_) => {
+            Command::TakeOver(take) => {
                 self.term += 1;
                 if self.headers.is_empty() {
-                    let header = genesis();
+                    let bytes = take.genesis.as_ref().expect("it founds the ledger");
+                    let header = Header::decode(bytes).expect("a genesis header");
                     let Body::Genesis(genesis) = &header.body else { panic!("genesis") };
                     self.leaves.push(genesis.shard_map.genesis_leaves());
                     self.standing.push(Standing { stamp: Stamp::new(0, 0), sequence: 0 });
@@ -455,6 +479,7 @@ impl Model {
                 self.admins.push(Admin { sequence, rollback_to: None, prune_before, boundary, newest: before });
                 self.boundary = prune.boundary.0;
             }
+            Body::Key(_) => {}
             _ => panic!("not made by this model"),
         }
         self.leaves.push(after);
