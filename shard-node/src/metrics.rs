@@ -416,6 +416,7 @@ fn engine_state(it: &Instruments) {
         &[
             ("index", |look| look.usage(|usage| usage.index_bytes)),
             ("data", |look| look.usage(|usage| usage.data_bytes)),
+            ("patches", |look| look.usage(|usage| usage.patch_bytes)),
             ("values", |look| look.usage(|usage| usage.value_bytes)),
             ("meta", |look| look.usage(|usage| usage.meta_bytes)),
         ],
@@ -426,6 +427,7 @@ fn engine_state(it: &Instruments) {
         &[
             ("index", |look| look.usage(|usage| usage.index_free_bytes)),
             ("data", |look| look.usage(|usage| usage.data_free_bytes)),
+            ("patches", |look| look.usage(|usage| usage.patch_free_bytes)),
             ("values", |look| look.usage(|usage| usage.value_bytes.saturating_sub(usage.value_live_bytes))),
         ],
     );

@@ -322,7 +322,7 @@ impl Bench {
         const GETS: u64 = 2000;
         if *last == Counters::default() || updates as u64 / self.config.report == 1 {
             println!(
-                "updates,seconds,disk_bytes,live_bytes,index_bytes,index_free,data_bytes,data_free,value_bytes,value_live,\
+                "updates,seconds,disk_bytes,live_bytes,index_bytes,index_free,data_bytes,data_free,patch_bytes,patch_free,value_bytes,value_live,\
                  meta_bytes,trees,get_us,proof_bytes,resident_mib,pages_written,values_written,meta_written"
             );
         }
@@ -340,13 +340,15 @@ impl Bench {
         let usage = self.engine.disk_usage()?;
         let user = (now.user_bytes - last.user_bytes) as f64;
         println!(
-            "{updates},{seconds:.1},{},{},{},{},{},{},{},{},{},{},{get_us:.2},{proof_bytes},{},{:.2},{:.2},{:.2}",
+            "{updates},{seconds:.1},{},{},{},{},{},{},{},{},{},{},{},{},{get_us:.2},{proof_bytes},{},{:.2},{:.2},{:.2}",
             allocated(&self.dir)?,
             self.config.records * (32 + self.config.value),
             usage.index_bytes,
             usage.index_free_bytes,
             usage.data_bytes,
             usage.data_free_bytes,
+            usage.patch_bytes,
+            usage.patch_free_bytes,
             usage.value_bytes,
             usage.value_live_bytes,
             usage.meta_bytes,

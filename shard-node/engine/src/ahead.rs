@@ -11,9 +11,8 @@ use coppice_env::File;
 
 use crate::{
     Engine, Result,
-    node::Node,
     page::{PageFile, Pid},
-    store::write_nodes,
+    store::write_spans,
     values::{Sealed, write_sealed},
 };
 
@@ -32,9 +31,9 @@ pub enum AheadScope {
 #[derive(Debug)]
 #[must_use = "the engine waits for its end"]
 pub struct WriteAhead {
-    pub(crate) files: [Arc<dyn File>; 2],
+    pub(crate) files: [Option<Arc<dyn File>>; 3],
     /// By place.
-    pub(crate) nodes: Vec<(Pid, Node)>,
+    pub(crate) spans: Vec<(Pid, Arc<[u8]>)>,
     /// In the order of the log.
     pub(crate) values: Vec<Sealed>,
     pub(crate) durable: bool,
@@ -48,8 +47,7 @@ impl WriteAhead {
 
     fn write(&self) -> Result<()> {
         for file in PageFile::ALL {
-            let nodes = self.nodes.iter().filter(|(pid, _)| pid.file() == file).map(|(pid, node)| (*pid, node));
-            write_nodes(&*self.files[file as usize], file, nodes)?;
+            write_spans(&self.files, file, &self.spans)?;
         }
         write_sealed(&self.values)
     }

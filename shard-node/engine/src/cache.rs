@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{
     list::MerkleList,
-    node::Node,
+    node::{Base, Node},
     page::{Pid, PlaceMap},
 };
 
@@ -32,7 +32,7 @@ pub(crate) trait Cached {
 
 impl Cached for Node {
     fn size_bytes(&self) -> usize {
-        self.bytes().len()
+        self.bytes().len() + self.base().map_or(0, Base::size_bytes)
     }
 }
 

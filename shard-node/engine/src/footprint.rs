@@ -10,7 +10,7 @@ use crate::{
 /// Spans and stored values of a version. Versions that share one have it at the same place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Bytes of each span of pages, by its page id.
+    /// Bytes of each span of pages or patch, by its page id.
     pub spans: BTreeMap<u64, u64>,
     /// Bytes of each value in the value log, by segment (the upper half) and offset.
     pub values: BTreeMap<u64, u64>,
@@ -27,7 +27,14 @@ impl View<'_> {
             let mut open: Vec<(Child, u8)> = tree.root.map(|root| (root, tree.level)).into_iter().collect();
             while let Some((child, level)) = open.pop() {
                 let node = self.engine.store.node(&child, level, tree.class())?;
-                footprint.spans.insert(child.pid.to_u64(), node.bytes().len() as u64);
+                let whole = node.bytes().len() as u64;
+                match node.base() {
+                    None => drop(footprint.spans.insert(child.pid.to_u64(), whole)),
+                    Some(base) => {
+                        footprint.spans.insert(child.pid.to_u64(), u64::from(base.patch_bytes));
+                        footprint.spans.insert(base.pid.to_u64(), base.pid.len_bytes() as u64);
+                    }
+                }
                 for index in 0..node.len() {
                     match level.checked_sub(1) {
                         Some(below) => open.push((node.child(index), below)),

@@ -6,7 +6,7 @@
 //! are those that are reachable.
 
 use std::{
-    collections::{BTreeMap, HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
     fmt,
     sync::Arc,
 };
@@ -21,7 +21,7 @@ use crate::{
     meta::{BlobRef, Meta, Tree},
     meta_log::{self, MetaLog},
     node::{Body, Child, Node, ValueRef},
-    page::{PageFile, Pid},
+    page::{PageFile, Pid, PlaceMap},
     store::{Store, decode_filter},
     superblock::{self, Slot, Superblock},
     values::{self, RecordKind},
@@ -209,6 +209,8 @@ struct Checker<'c> {
     store: &'c Store,
     report: &'c mut Report,
     nodes: HashMap<Pid, Option<Known>>,
+    /// What nodes that lie as patches rest on.
+    bases: HashSet<Pid>,
     /// What of the value log was read so far.
     blobs: HashMap<ValueRef, Blob>,
 }
@@ -223,7 +225,7 @@ struct Blob {
 
 impl<'c> Checker<'c> {
     fn new(meta: &'c Meta, store: &'c Store, report: &'c mut Report) -> Self {
-        Self { meta, store, report, nodes: HashMap::new(), blobs: HashMap::new() }
+        Self { meta, store, report, nodes: HashMap::new(), bases: HashSet::new(), blobs: HashMap::new() }
     }
 
     fn check(mut self) {
@@ -301,6 +303,7 @@ impl<'c> Checker<'c> {
                 return None;
             }
         };
+        self.bases.extend(node.base().map(|base| base.pid));
         let (file, page) = (child.pid.file().name(), Some(child.pid.first()));
         let hash = node.hash();
         if hash != child.hash {
@@ -387,15 +390,30 @@ impl<'c> Checker<'c> {
         Ok(())
     }
 
-    /// A page is reachable if and only if it is used.
+    /// A page is reachable if and only if it is used, and so is a patch.
     fn check_pages(&mut self) {
+        let mut patches = PlaceMap::default();
+        for pid in self.nodes.keys().filter(|pid| pid.is_patch()) {
+            *patches.entry(pid.first()).or_insert(0) += 1;
+        }
+        for (page, used) in self.meta.patches() {
+            let found = patches.get(page).copied().unwrap_or(0);
+            if found != *used {
+                let what = format!("{found} patches of it are reachable, not {used}");
+                self.report.finding(PageFile::Patches.name(), Some(*page), what);
+            }
+        }
+        let whole = |pid: &&Pid| !pid.is_patch();
+        let spans: HashSet<Pid> = self.nodes.keys().filter(whole).chain(&self.bases).copied().collect();
+        let pages = patches.keys().map(|page| Pid::of_patch(*page, 0));
+        let reachable: Vec<Pid> = spans.into_iter().chain(pages).collect();
         for file in PageFile::ALL {
             let space = self.meta.space(file);
             // Start and length of everything that must tile the file, and whether it is reachable.
             let mut spans: Vec<(u64, u64, bool)> = space.free.iter().map(|(start, len)| (start, len, false)).collect();
             spans.extend(space.limbo.iter().map(|limbo| (limbo.start, limbo.len, false)));
             let free: u64 = spans.iter().map(|(_, len, _)| len).sum();
-            let reachable = self.nodes.keys().filter(|pid| pid.file() == file);
+            let reachable = reachable.iter().filter(|pid| pid.file() == file);
             spans.extend(reachable.map(|pid| (pid.first(), pid.pages(), true)));
             spans.sort_unstable();
             let mut end = 0;

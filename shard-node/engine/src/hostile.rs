@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use crate::{
     Engine, Manifest, Options,
     meta::Segment,
-    node::{Child, Node},
+    node::{Base, Child, Node, patch_in},
     page::{PAGE_BYTES, PageFile, Pid},
     store::decode_filter,
     superblock::{SLOT_BYTES, Superblock},
@@ -22,7 +22,7 @@ use crate::{
 };
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/corpus");
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v1");
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v2");
 const ROUNDS: u64 = 3000;
 
 fn mend(bytes: &mut [u8], at: usize, checksum: impl Fn(&[u8]) -> u64) {
@@ -71,6 +71,28 @@ fn node(mut bytes: Vec<u8>) {
     }
 }
 
+/// A node's span, and a page of patches that all rest on it.
+fn patches(bytes: Vec<u8>) {
+    let Some((span, page)) = bytes.split_at_checked(PAGE_BYTES) else { return };
+    let mut span = span.to_vec();
+    let Some(pid) = Pid::from_u64(u64::from_le_bytes(*span[8..].first_chunk().expect("a page"))) else { return };
+    mend(&mut span, 0, |rest| xxh3_64_with_seed(rest, pid.to_u64()));
+    let checksum = u64::from_le_bytes(*span.first_chunk().expect("a page"));
+    let level = span[25];
+    let Ok(base) = Node::check(span.into(), &Child { pid, checksum, hash: Digest::default() }, level) else { return };
+    for slot in 0..=u8::MAX {
+        let Some(patch) = patch_in(page, slot) else { return };
+        let _ = Base::of(patch);
+        let pid = Pid::of_patch(0, slot);
+        let child = Child { pid, checksum: 0, hash: Digest::default() };
+        let Ok((bytes, _)) = Node::apply(patch, &base, &child, level) else { continue };
+        let checksum = xxh3_64_with_seed(&bytes[8..], pid.to_u64());
+        let Ok(node) = Node::patched(patch, &base, &Child { checksum, ..child }, level) else { continue };
+        let _ = node.hash();
+        assert!(node.bytes().len() <= 4 * PAGE_BYTES);
+    }
+}
+
 /// A segment of the value log, read from end to end.
 fn segment(mut bytes: Vec<u8>) {
     let mut at = 0;
@@ -96,8 +118,14 @@ fn segment(mut bytes: Vec<u8>) {
 }
 
 type Decoder = fn(Vec<u8>);
-const DECODERS: [(&str, Decoder); 5] =
-    [("superblock", superblock), ("manifest", manifest), ("filter", filter), ("node", node), ("segment", segment)];
+const DECODERS: [(&str, Decoder); 6] = [
+    ("superblock", superblock),
+    ("manifest", manifest),
+    ("filter", filter),
+    ("node", node),
+    ("patches", patches),
+    ("segment", segment),
+];
 
 fn read(storage: &dyn Storage, name: &str) -> Vec<u8> {
     let file = storage.open(name, OpenMode::Existing).expect("the file exists");
@@ -118,9 +146,18 @@ fn bless(corpus: &DiskStorage) {
     for slot in read(&sim, "superblock").chunks(SLOT_BYTES) {
         inputs.push(("superblock", slot[..200].to_vec()));
     }
-    for file in PageFile::ALL {
+    for file in [PageFile::Index, PageFile::Data] {
         let pages = read(&sim, file.name());
         inputs.extend(pages.chunks(PAGE_BYTES).step_by(7).take(3).map(|page| ("node", page.to_vec())));
+    }
+    // All patches of the page on the base of the first one that lies in a page: what does not fit it is a hostile input as it is.
+    let pages = read(&sim, PageFile::Patches.name());
+    for page in pages.chunks(PAGE_BYTES).take(3) {
+        for on in (0..=u8::MAX).map_while(|slot| patch_in(page, slot)).filter_map(Base::of).take(2) {
+            let mut span = read(&sim, on.pid.file().name())[on.pid.offset_bytes() as usize..][..PAGE_BYTES].to_vec();
+            span.extend_from_slice(page);
+            inputs.push(("patches", span));
+        }
     }
     inputs.push(("segment", read(&sim, "values-0")));
     inputs.push(("filter", (0..128).collect()));

@@ -200,6 +200,8 @@ pub struct DiskUsage {
     pub index_free_bytes: u64,
     pub data_bytes: u64,
     pub data_free_bytes: u64,
+    pub patch_bytes: u64,
+    pub patch_free_bytes: u64,
     pub value_bytes: u64,
     pub value_live_bytes: u64,
     pub meta_bytes: u64,

@@ -1,7 +1,8 @@
 //! Pages, spans and their names.
 //!
-//! A node lies in a span of 1 to 4 pages of 4 KiB. Its [`Pid`] is its place: file, first page and length in one number,
-//! so that reading it needs no table. A span is written once and never changed while anything refers to it.
+//! A node lies in a span of 1 to 4 pages of 4 KiB, or, as what sets it apart from such a node, in a slot of a page that it
+//! shares with others. Its [`Pid`] is its place: file, first page and length or slot in one number,
+//! so that reading it needs no table. A page is written once and never changed while anything refers to it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,20 +22,23 @@ pub(crate) enum PageFile {
     Index,
     /// Leaf nodes.
     Data,
+    /// Nodes of both kinds, as patches of others.
+    Patches,
 }
 
 impl PageFile {
-    pub(crate) const ALL: [Self; 2] = [Self::Index, Self::Data];
+    pub(crate) const ALL: [Self; 3] = [Self::Index, Self::Data, Self::Patches];
 
     /// Name in the data directory.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Index => "index",
             Self::Data => "data",
+            Self::Patches => "patches",
         }
     }
 
-    /// Inner nodes and leaves lie in separate files, since they are read at different rates.
+    /// Whole inner nodes and leaves lie in separate files, since they are read at different rates.
     pub(crate) fn of_level(level: u8) -> Self {
         if level == 0 { Self::Data } else { Self::Index }
     }
@@ -43,11 +47,12 @@ impl PageFile {
         match self {
             Self::Index => 1,
             Self::Data => 2,
+            Self::Patches => 3,
         }
     }
 }
 
-/// Name and place of a span: `file (8 bits) | pages (8) | first page (48)`.
+/// Name and place of a node: `file (8 bits) | pages, or slot (8) | first page (48)`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Pid(u64);
 
@@ -60,10 +65,20 @@ impl Pid {
         Self(file.number() << 56 | (pages as u64) << 48 | first)
     }
 
+    /// The place of a node that is stored as a patch.
+    ///
+    /// # Panics
+    /// If the page is beyond 2^48.
+    pub(crate) fn of_patch(page: u64, slot: u8) -> Self {
+        assert!(page < 1 << 48);
+        Self(PageFile::Patches.number() << 56 | u64::from(slot) << 48 | page)
+    }
+
     /// Reads a stored number.
     pub(crate) fn from_u64(number: u64) -> Option<Self> {
         let pages = number >> 48 & 0xff;
-        let valid = matches!(number >> 56, 1 | 2) && (1..=SPAN_PAGES_MAX as u64).contains(&pages);
+        let span = matches!(number >> 56, 1 | 2) && (1..=SPAN_PAGES_MAX as u64).contains(&pages);
+        let valid = span || number >> 56 == PageFile::Patches.number();
         valid.then_some(Self(number))
     }
 
@@ -72,7 +87,15 @@ impl Pid {
     }
 
     pub(crate) fn file(self) -> PageFile {
-        if self.0 >> 56 == 1 { PageFile::Index } else { PageFile::Data }
+        match self.0 >> 56 {
+            1 => PageFile::Index,
+            2 => PageFile::Data,
+            _ => PageFile::Patches,
+        }
+    }
+
+    pub(crate) fn is_patch(self) -> bool {
+        self.file() == PageFile::Patches
     }
 
     /// First page.
@@ -80,9 +103,15 @@ impl Pid {
         self.0 & ((1 << 48) - 1)
     }
 
-    /// Length in pages.
+    /// How many pages are read for it.
     pub(crate) fn pages(self) -> u64 {
-        self.0 >> 48 & 0xff
+        if self.is_patch() { 1 } else { self.0 >> 48 & 0xff }
+    }
+
+    /// Of a patch: which one of its page.
+    pub(crate) fn slot(self) -> u8 {
+        assert!(self.is_patch());
+        (self.0 >> 48) as u8
     }
 
     pub(crate) fn len_bytes(self) -> usize {
@@ -124,7 +153,7 @@ impl Hasher for PlaceHasher {
 
 impl fmt::Debug for Pid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}+{}", self.file().name(), self.first(), self.pages())
+        write!(f, "{}:{}+{}", self.file().name(), self.first(), self.0 >> 48 & 0xff)
     }
 }
 
@@ -138,11 +167,14 @@ mod tests {
         assert_eq!((pid.file(), pid.first(), pid.pages()), (PageFile::Data, 77, 3));
         assert_eq!(Pid::from_u64(pid.to_u64()), Some(pid));
         assert_eq!((pid.len_bytes(), pid.offset_bytes()), (12_288, 77 * 4096));
+        let pid = Pid::of_patch(77, 0);
+        assert_eq!((pid.file(), pid.first(), pid.pages(), pid.slot()), (PageFile::Patches, 77, 1, 0));
+        assert_eq!(Pid::from_u64(pid.to_u64()), Some(pid));
     }
 
     #[test]
     fn numbers_that_are_no_place_are_refused() {
-        for number in [0, 1 << 56, 1 << 56 | 5 << 48, 3 << 56 | 1 << 48] {
+        for number in [0, 1 << 56, 1 << 56 | 5 << 48, 4 << 56 | 1 << 48] {
             assert_eq!(Pid::from_u64(number), None);
         }
     }

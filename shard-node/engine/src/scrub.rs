@@ -9,6 +9,7 @@ use coppice_types::Digest;
 
 use crate::{
     Engine, Error, Result,
+    cache::Class,
     meta::VersionId,
     node::{Child, Node},
     page::{PAGE_BYTES, Pid},
@@ -22,12 +23,12 @@ pub(crate) struct Scrub {
     version: VersionId,
     tree: usize,
     key: Vec<u8>,
-    seen: [Bits; 2],
+    seen: [Bits; 3],
     /// Segment and offset, once all nodes are read.
     values: Option<(u32, u64)>,
 }
 
-/// A set of pages: a bit for each.
+/// A set of pages or patches: a bit for each.
 #[derive(Debug, Default)]
 struct Bits(Vec<u64>);
 
@@ -48,7 +49,7 @@ impl Bits {
 /// One step through a tree.
 struct Walk<'w> {
     store: &'w Store,
-    seen: &'w mut [Bits; 2],
+    seen: &'w mut [Bits; 3],
     /// Keys below were walked.
     key: Vec<u8>,
     bytes_left: u64,
@@ -61,18 +62,16 @@ impl Walk<'_> {
     /// False if it stopped, with the key at which to go on.
     fn node(&mut self, child: &Child, level: u8) -> Result<bool> {
         let pid = child.pid;
-        let seen = |pid: Pid| (pid.file() as usize, pid.first());
+        let place = |pid: Pid| if pid.is_patch() { pid.first() << 8 | u64::from(pid.slot()) } else { pid.first() };
+        let seen = |pid: Pid| (pid.file() as usize, place(pid));
         if self.seen[seen(pid).0].has(seen(pid).1) {
             return Ok(true);
         }
-        let dirty = self.store.dirty(pid);
-        if level == 0 && dirty.is_some() {
+        let dirty = self.store.is_dirty(pid);
+        if level == 0 && dirty {
             return Ok(true);
         }
-        let node = match dirty {
-            Some(node) => node.clone(),
-            None => self.read(child, level)?,
-        };
+        let node = if dirty { self.store.node(child, level, Class::Young)? } else { self.read(child, level)? };
         for index in (0..node.len()).take_while(|_| level > 0) {
             let passed = index + 1 < node.len() && *node.key(index + 1) <= *self.key;
             if passed {
@@ -86,7 +85,7 @@ impl Walk<'_> {
                 return Ok(false);
             }
         }
-        if dirty.is_none() {
+        if !dirty {
             self.seen[seen(pid).0].insert(seen(pid).1);
             self.moved = true;
         }
@@ -100,7 +99,7 @@ impl Walk<'_> {
             let what = "its hash is not what its parent says";
             return Err(Error::corrupted(child.pid.file().name(), Some(child.pid.first()), what));
         }
-        let bytes = child.pid.len_bytes() as u64;
+        let bytes = (child.pid.len_bytes() + node.base().map_or(0, |base| base.pid.len_bytes())) as u64;
         self.store.counters.scrubbed_bytes.add(bytes);
         self.bytes_left = self.bytes_left.saturating_sub(bytes);
         Ok(node)

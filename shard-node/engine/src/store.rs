@@ -2,7 +2,7 @@
 //!
 //! A node is looked for among the dirty ones, then in the caches, then in its file, where it is checked against its
 //! parent's checksum before anyone sees it. New nodes stay dirty until a flush; those that die before are never
-//! written.
+//! written. Of a node that lies as a patch of another one, the patch stays dirty and not the node.
 
 use std::{
     io::ErrorKind,
@@ -21,7 +21,7 @@ use crate::{
     counters::Live,
     list::MerkleList,
     meta::{BlobRef, Delta, Meta, Tree},
-    node::{Child, Draft, Node, ValueRef},
+    node::{Base, Child, Draft, Node, PatchPage, ValueRef, patch_in},
     page::{PAGE_BYTES, PageFile, Pid, PlaceMap},
     values::{self, RecordKind, ValueLog, write_sealed},
 };
@@ -41,11 +41,24 @@ struct Dirty {
     ahead: bool,
 }
 
+/// A page of patches that no superblock covers.
+#[derive(Debug)]
+struct DirtyPatches {
+    page: PatchPage,
+    /// Patches that were not given up.
+    live: u16,
+    ahead: bool,
+}
+
 /// Everything that lies in files but the meta log and the superblocks.
 #[derive(Debug)]
 pub(crate) struct Store {
-    files: [Arc<dyn File>; 2],
+    /// A directory of the first version of the format has no patches, until it is opened to be changed.
+    files: [Option<Arc<dyn File>>; 3],
     dirty: PlaceMap<Pid, Dirty>,
+    patches: PlaceMap<u64, DirtyPatches>,
+    /// The page of patches that fills, over several versions. Nobody writes it yet.
+    filling: Option<u64>,
     dirty_bytes: u64,
     /// Bytes of those that were not written ahead, of active and of frozen trees.
     behind_bytes: [u64; 2],
@@ -59,10 +72,15 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn open(storage: &Arc<dyn Storage>, options: &Options, meta: &Meta, mode: OpenMode) -> Result<Self> {
-        let open = |file: PageFile| storage.open(file.name(), mode).map_err(Error::io("open", file.name()));
+        let open = |file: PageFile| match storage.open(file.name(), mode) {
+            Err(error) if error.kind() == ErrorKind::NotFound && file == PageFile::Patches => Ok(None),
+            opened => opened.map(Some).map_err(Error::io("open", file.name())),
+        };
         Ok(Self {
-            files: [open(PageFile::Index)?, open(PageFile::Data)?],
+            files: [open(PageFile::Index)?, open(PageFile::Data)?, open(PageFile::Patches)?],
             dirty: PlaceMap::default(),
+            patches: PlaceMap::default(),
+            filling: None,
             dirty_bytes: 0,
             behind_bytes: [0; 2],
             cache: DualCache::new(options.young_cache_bytes, options.old_cache_bytes),
@@ -88,49 +106,136 @@ impl Store {
             }
             return Ok(node);
         }
-        self.counters.span_reads.one();
-        self.counters.span_read_bytes.add(child.pid.len_bytes() as u64);
-        let node = self.read_node(child, level)?;
+        let node = match child.pid.is_patch() {
+            true => self.patched(child, level, |base| self.base(base, level, class))?,
+            false => self.counted_read(child, level)?,
+        };
         self.cache.insert(child.pid, node.clone(), class);
         Ok(node)
     }
 
-    /// The node, if no superblock covers it: its file may not have it.
-    pub(crate) fn dirty(&self, pid: Pid) -> Option<&Node> {
-        self.dirty.get(&pid).map(|dirty| &dirty.node)
+    /// The node that a patch rests on. Of the active tree, more than one version is read with it.
+    fn base(&self, base: &Child, level: u8, class: Class) -> Result<Node> {
+        if let Some(Dirty { node, .. }) = self.dirty.get(&base.pid) {
+            assert_eq!(node.checksum(), base.checksum, "{:?} has two owners", base.pid);
+            return Ok(node.clone());
+        }
+        if let Some((node, _)) = self.cache.get(base.pid, base.checksum, Class::Young) {
+            return Ok(node);
+        }
+        let node = self.counted_read(base, level)?;
+        if class == Class::Young {
+            self.cache.insert(base.pid, node.clone(), class);
+        }
+        Ok(node)
+    }
+
+    fn counted_read(&self, child: &Child, level: u8) -> Result<Node> {
+        self.count_read(child.pid);
+        self.read_node(child, level)
+    }
+
+    fn count_read(&self, pid: Pid) {
+        self.counters.span_reads.one();
+        self.counters.span_read_bytes.add(pid.len_bytes() as u64);
+    }
+
+    /// Whether no superblock covers the node: its file may not have it.
+    pub(crate) fn is_dirty(&self, pid: Pid) -> bool {
+        if pid.is_patch() { self.patches.contains_key(&pid.first()) } else { self.dirty.contains_key(&pid) }
+    }
+
+    fn file(&self, file: PageFile) -> Result<&dyn File> {
+        self.files[file as usize].as_deref().ok_or_else(|| missing(file))
+    }
+
+    /// The node that lies as a patch of another one.
+    fn patched(&self, child: &Child, level: u8, base: impl FnOnce(&Child) -> Result<Node>) -> Result<Node> {
+        let name = PageFile::Patches.name();
+        let corrupted = |what: &str| Error::corrupted(name, Some(child.pid.first()), what);
+        let mut read = [0; PAGE_BYTES];
+        let page = match self.patches.get(&child.pid.first()) {
+            Some(dirty) => dirty.page.bytes(),
+            None => {
+                self.count_read(child.pid);
+                let file = self.file(PageFile::Patches)?;
+                file.read_exact_at(&mut read, child.pid.offset_bytes()).map_err(unread(child.pid))?;
+                read.as_slice()
+            }
+        };
+        let patch = patch_in(page, child.pid.slot()).ok_or_else(|| corrupted("it has no such patch"))?;
+        let on = Base::of(patch).ok_or_else(|| corrupted("a patch of nothing"))?;
+        Node::patched(patch, &base(&on.child())?, child, level).map_err(corrupted)
     }
 
     /// The node from its file, past dirty ones and caches.
     pub(crate) fn read_node(&self, child: &Child, level: u8) -> Result<Node> {
-        let name = child.pid.file().name();
-        let corrupted = |what: &str| Error::corrupted(name, Some(child.pid.first()), what);
+        if child.pid.is_patch() {
+            return self.patched(child, level, |base| self.read_node(base, level));
+        }
+        let corrupted = |what: &str| Error::corrupted(child.pid.file().name(), Some(child.pid.first()), what);
         if PageFile::of_level(level) != child.pid.file() {
             return Err(corrupted("a node of this level lies in the other file"));
         }
-        let file = &self.files[child.pid.file() as usize];
         let mut bytes: Arc<[u8]> = iter::repeat_n(0, child.pid.len_bytes()).collect();
         let buffer = Arc::get_mut(&mut bytes).expect("it was made here");
-        match file.read_exact_at(buffer, child.pid.offset_bytes()) {
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                return Err(corrupted("the file ends before the span"));
-            }
-            read => read.map_err(Error::io("read", name))?,
-        }
+        self.file(child.pid.file())?.read_exact_at(buffer, child.pid.offset_bytes()).map_err(unread(child.pid))?;
         Node::check(bytes, child, level).map_err(corrupted)
     }
 
     /// Gives a node its place.
     pub(crate) fn add_node(&mut self, meta: &mut Meta, delta: &mut Delta, draft: Draft, class: Class) -> Child {
-        let pid = meta.allocate(PageFile::of_level(draft.level), draft.pages());
+        self.counters.nodes_made.one();
+        let pid = match &draft.patch {
+            Some(patch) => self.add_patch(meta, &patch.bytes),
+            None => meta.allocate(PageFile::of_level(draft.level), draft.pages()),
+        };
         delta.allocated.push(pid);
         let (node, child) = draft.place(pid);
-        self.counters.nodes_made.one();
+        if pid.is_patch() {
+            self.cache.insert(pid, node, class);
+            return child;
+        }
         let len = node.bytes().len() as u64;
         self.dirty_bytes += len;
         self.behind_bytes[class as usize] += len;
         let before = self.dirty.insert(pid, Dirty { node, class, ahead: false });
         assert!(before.is_none(), "{pid:?} has two owners");
         child
+    }
+
+    /// Gives a patch its place, in the page that fills if it has room.
+    fn add_patch(&mut self, meta: &mut Meta, patch: &[u8]) -> Pid {
+        if let Some(page) = self.filling {
+            let dirty = self.patches.get_mut(&page).expect("the page that fills is dirty");
+            if let Some(slot) = dirty.page.push(patch) {
+                dirty.live += 1;
+                return meta.allocate_patch(Some((page, slot)));
+            }
+        }
+        let pid = meta.allocate_patch(None);
+        let mut page = PatchPage::new();
+        page.push(patch).expect("a page has room for the largest patch");
+        let before = self.patches.insert(pid.first(), DirtyPatches { page, live: 1, ahead: false });
+        assert!(before.is_none(), "{pid:?} has two owners");
+        self.dirty_bytes += PAGE_BYTES as u64;
+        self.behind_bytes[Class::Young as usize] += PAGE_BYTES as u64;
+        self.filling = Some(pid.first());
+        pid
+    }
+
+    /// Forgets a patch that was given up, and its page with the last one.
+    fn forget_patch(&mut self, pid: Pid) {
+        let page = pid.first();
+        let Some(dirty) = self.patches.get_mut(&page) else { return };
+        dirty.live -= 1;
+        if dirty.live > 0 {
+            return;
+        }
+        self.dirty_bytes -= PAGE_BYTES as u64;
+        self.behind_bytes[Class::Young as usize] -= if dirty.ahead { 0 } else { PAGE_BYTES as u64 };
+        self.patches.remove(&page);
+        self.filling = self.filling.filter(|filling| *filling != page);
     }
 
     /// Appends a value or filter.
@@ -192,6 +297,9 @@ impl Store {
             } else {
                 self.cache.remove(*pid);
             }
+            if pid.is_patch() {
+                self.forget_patch(*pid);
+            }
             self.lists.forget(*pid);
         }
     }
@@ -237,42 +345,52 @@ impl Store {
         nodes + self.values.behind_bytes()
     }
 
-    /// Dirty nodes that were not written ahead, in order of place.
-    fn behind(&self, scope: AheadScope) -> Vec<(Pid, &Node)> {
+    /// Dirty spans that were not written ahead, in order of place, a page of patches by its first one. No patch comes to these pages
+    /// any more.
+    fn take_behind(&mut self, scope: AheadScope) -> Vec<(Pid, Arc<[u8]>)> {
         let wanted = |dirty: &Dirty| !dirty.ahead && (scope == AheadScope::All || dirty.class == Class::Old);
         let behind = self.dirty.iter().filter(|(_, dirty)| wanted(dirty));
-        let mut nodes: Vec<(Pid, &Node)> = behind.map(|(pid, dirty)| (*pid, &dirty.node)).collect();
-        nodes.sort_unstable_by_key(|(pid, _)| (pid.file() as usize, pid.first()));
-        nodes
+        let mut spans: Vec<(Pid, Arc<[u8]>)> =
+            behind.map(|(pid, dirty)| (*pid, Arc::clone(dirty.node.bytes()))).collect();
+        if scope == AheadScope::All {
+            self.filling = None;
+            let behind = self.patches.iter().filter(|(_, dirty)| !dirty.ahead);
+            spans.extend(behind.map(|(page, dirty)| (Pid::of_patch(*page, 0), Arc::clone(dirty.page.bytes()))));
+        }
+        spans.sort_unstable_by_key(|(pid, _)| (pid.file() as usize, pid.first()));
+        spans
     }
 
     /// What is to be written, for the caller to write.
     pub(crate) fn begin_ahead(&mut self, scope: AheadScope) -> WriteAhead {
         let values = self.values.seal();
-        let nodes = self.behind(scope).into_iter().map(|(pid, node)| (pid, node.clone())).collect();
-        WriteAhead { files: self.files.clone(), nodes, values, durable: false }
+        WriteAhead { files: self.files.clone(), spans: self.take_behind(scope), values, durable: false }
     }
 
-    /// Notes what was written, unless other nodes came to the places meanwhile.
+    /// Notes what was written, unless something else came to the places meanwhile.
     pub(crate) fn end_ahead(&mut self, done: WriteAhead) {
         if !done.durable {
             return;
         }
-        for (pid, node) in &done.nodes {
-            self.count_write(node);
-            if let Some(dirty) = self.dirty.get_mut(pid)
-                && dirty.node.checksum() == node.checksum()
+        for (pid, bytes) in &done.spans {
+            self.count_write(bytes);
+            let dirty = match self.patches.get_mut(&pid.first()).filter(|_| pid.is_patch()) {
+                Some(dirty) => Some((dirty.page.bytes(), Class::Young, &mut dirty.ahead)),
+                None => self.dirty.get_mut(pid).map(|dirty| (dirty.node.bytes(), dirty.class, &mut dirty.ahead)),
+            };
+            if let Some((still, class, ahead)) = dirty
+                && Arc::ptr_eq(still, bytes)
             {
-                dirty.ahead = true;
-                self.behind_bytes[dirty.class as usize] -= node.bytes().len() as u64;
+                *ahead = true;
+                self.behind_bytes[class as usize] -= bytes.len() as u64;
             }
         }
         self.counters.value_write_bytes.add(self.values.written_ahead(&done.values));
     }
 
-    fn count_write(&self, node: &Node) {
+    fn count_write(&self, span: &[u8]) {
         self.counters.span_writes.one();
-        self.counters.span_write_bytes.add(node.bytes().len() as u64);
+        self.counters.span_write_bytes.add(span.len() as u64);
     }
 
     /// Writes and syncs every dirty node and value that was not written ahead. They stay dirty until [`Self::flushed`],
@@ -283,22 +401,19 @@ impl Store {
             if self.behind_bytes(AheadScope::All) < SHARED_WRITE_BYTES_MIN { Workers::Inline } else { workers };
         self.counters.value_write_bytes.add(self.values.behind_bytes());
         let (values, names_changed) = self.values.seal_to_write()?;
-        let nodes = self.behind(AheadScope::All);
+        let spans = self.take_behind(AheadScope::All);
         // The files are independent: what counts is that all are durable before the meta log names what is in them.
-        let mut outcomes = [const { Ok(()) }; 3];
+        let mut outcomes = [const { Ok(()) }; 4];
         let files = PageFile::ALL.into_iter().map(Some).chain([None]);
         let write = |(file, outcome): (Option<PageFile>, &mut Result<()>)| {
             *outcome = match file {
                 None => write_sealed(&values),
-                Some(file) => {
-                    let of_file = nodes.iter().filter(|(pid, _)| pid.file() == file).copied();
-                    write_nodes(&*self.files[file as usize], file, of_file)
-                }
+                Some(file) => write_spans(&self.files, file, &spans),
             };
         };
         workers.share(files.zip(&mut outcomes), write, || ());
         outcomes.into_iter().collect::<Result<()>>()?;
-        nodes.iter().for_each(|(_, node)| self.count_write(node));
+        spans.iter().for_each(|(_, bytes)| self.count_write(bytes));
         Ok(names_changed)
     }
 
@@ -307,6 +422,8 @@ impl Store {
         for (pid, dirty) in std::mem::take(&mut self.dirty) {
             self.cache.insert(pid, dirty.node, dirty.class);
         }
+        self.patches.clear();
+        self.filling = None;
         (self.dirty_bytes, self.behind_bytes) = (0, [0; 2]);
         self.values.flushed();
     }
@@ -314,14 +431,14 @@ impl Store {
     /// Gives back the space of pages that nothing refers to. What fails is no loss.
     pub(crate) fn discard(&self, file: PageFile, first: u64, pages: u64) {
         let [offset, len] = [first, pages].map(|pages| pages * PAGE_BYTES as u64);
-        if self.files[file as usize].discard(offset, len).is_ok() {
+        if self.file(file).is_ok_and(|file| file.discard(offset, len).is_ok()) {
             self.counters.discarded_bytes.add(len);
         }
     }
 
     /// Lengths of the page files.
     pub(crate) fn page_file_bytes(&self, file: PageFile) -> Result<u64> {
-        self.files[file as usize].len().map_err(Error::io("read", file.name()))
+        self.files[file as usize].as_ref().map_or(Ok(0), |handle| handle.len()).map_err(Error::io("read", file.name()))
     }
 
     /// Bytes of the filters in memory.
@@ -340,17 +457,35 @@ impl Store {
     }
 }
 
-/// Writes nodes of one file, in order of place, neighbours in one write; and syncs, if there are any.
-pub(crate) fn write_nodes<'n>(
-    handle: &dyn File,
+fn missing(file: PageFile) -> Error {
+    Error::corrupted(file.name(), None, "the file is missing")
+}
+
+fn unread(pid: Pid) -> impl FnOnce(std::io::Error) -> Error {
+    move |error| match error.kind() {
+        ErrorKind::UnexpectedEof => {
+            Error::corrupted(pid.file().name(), Some(pid.first()), "the file ends before the span")
+        }
+        _ => Error::io("read", pid.file().name())(error),
+    }
+}
+
+/// Writes the spans of one file, which are in order of place, neighbours in one write; and syncs, if there are any.
+pub(crate) fn write_spans(
+    files: &[Option<Arc<dyn File>>; 3],
     file: PageFile,
-    nodes: impl Iterator<Item = (Pid, &'n Node)>,
+    spans: &[(Pid, Arc<[u8]>)],
 ) -> Result<()> {
+    let mut spans = spans.iter().filter(|(pid, _)| pid.file() == file).peekable();
+    if spans.peek().is_none() {
+        return Ok(());
+    }
+    let handle = files[file as usize].as_deref().ok_or_else(|| missing(file))?;
     let write = |run: &[&[u8]], at: u64| handle.write_parts_at(run, at).map_err(Error::io("write", file.name()));
     let mut run: Vec<&[u8]> = Vec::new();
     let (mut start, mut end) = (0, 0);
-    for (pid, node) in nodes {
-        let (bytes, at) = (node.bytes(), pid.offset_bytes());
+    for (pid, bytes) in spans {
+        let at = pid.offset_bytes();
         let more = (end - start) as usize + bytes.len();
         if !run.is_empty() && (end != at || more > WRITE_BYTES_MAX) {
             write(&run, start)?;
@@ -361,9 +496,6 @@ pub(crate) fn write_nodes<'n>(
         }
         run.push(bytes);
         end = at + bytes.len() as u64;
-    }
-    if run.is_empty() {
-        return Ok(());
     }
     write(&run, start)?;
     handle.sync_data().map_err(Error::io("sync", file.name()))

@@ -19,7 +19,9 @@ pub(crate) const SLOT_BYTES: usize = 72 << 10;
 /// Most bytes of the caller's state.
 pub const MACHINE_STATE_BYTES_MAX: usize = 64 << 10;
 const MAGIC: &[u8; 8] = b"coppiceS";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+/// Of directories without patches; the first flush makes them ones of today's.
+const FORMAT_V1: u32 = 1;
 const FIXED_BYTES: usize = 8 + 8 + 4 + 6 * 8 + 4;
 const _: () = assert!(FIXED_BYTES + MACHINE_STATE_BYTES_MAX <= SLOT_BYTES);
 
@@ -66,7 +68,7 @@ impl Superblock {
             return None;
         }
         let mut input = Reader::new(body);
-        if input.u32().ok()? != FORMAT {
+        if !matches!(input.u32().ok()?, FORMAT | FORMAT_V1) {
             return None;
         }
         let superblock = Self {

@@ -115,6 +115,23 @@ fn nodes_that_die_before_a_flush_are_never_written() {
 }
 
 #[test]
+fn a_change_of_a_few_records_of_each_leaf_writes_a_small_part_of_the_tree() {
+    let mut shard = Shard::loaded();
+    let before = shard.engine.disk_usage().expect("readable");
+    let tree = before.index_bytes + before.data_bytes;
+    let mut written = Vec::new();
+    // The first one splits leaves that are a little too full.
+    for round in 0..41 {
+        shard.commit((0..RECORDS).step_by(40).map(|number| put(number + round, b"next")).collect());
+        let start = shard.engine.counters().span_write_bytes;
+        shard.flush();
+        written.push(shard.engine.counters().span_write_bytes - start);
+    }
+    assert!(written[1] < tree / 10, "{written:?} of {tree}");
+    assert!(written[1..].iter().sum::<u64>() < 40 * tree / 3, "{written:?} of {tree}");
+}
+
+#[test]
 fn nodes_that_were_written_ahead_are_not_written_again() {
     let mut shard = Shard::loaded();
     let puts: Vec<Operation> = (0..RECORDS).map(|number| put(number, b"next")).collect();

@@ -1,7 +1,8 @@
-//! The bytes of `docs/FORMAT.md`, held by golden files: `testdata/v1` was written by the first version of the formats.
+//! The bytes of `docs/FORMAT.md`, held by golden files: `testdata/v1` was written by the first version of the formats, `v2` by
+//! today's.
 //!
 //! A test that fails here means that directories of users can't be opened any more. If a format must change, it gets a
-//! new version number, and `v1` stays as it is. `COPPICE_BLESS=1` writes the files of a new version.
+//! new version number, and the directories of those before stay as they are. `COPPICE_BLESS=1` writes the files of a new version.
 
 use std::sync::Arc;
 
@@ -9,7 +10,8 @@ use coppice_engine::{Engine, MergeProgress, Options, PrepareId, RaftPosition, Sh
 use coppice_env::{DiskStorage, OpenMode, SimStorage, Storage};
 use coppice_types::{Change, Operation, Params, ShardId, Stamp, Version};
 
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v1");
+const GOLDEN_V1: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v1");
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v2");
 
 fn read(storage: &dyn Storage, name: &str) -> Vec<u8> {
     let file = storage.open(name, OpenMode::Existing).expect("the file exists");
@@ -103,14 +105,23 @@ fn the_same_commands_write_the_golden_files() {
     }
     assert_eq!(names(&sim), names(&golden));
     for name in names(&sim) {
-        assert!(read(&sim, &name) == read(&golden, &name), "{name} has other bytes than version 1 of the format");
+        assert!(read(&sim, &name) == read(&golden, &name), "{name} has other bytes than the golden files");
     }
 }
 
 #[test]
 fn the_golden_files_are_opened_and_answer() {
+    opened(GOLDEN);
+}
+
+#[test]
+fn those_of_the_first_version_too() {
+    opened(GOLDEN_V1);
+}
+
+fn opened(golden: &str) {
     let sim = SimStorage::new();
-    copy(&DiskStorage::new(GOLDEN), &sim);
+    copy(&DiskStorage::new(golden), &sim);
     let report = fsck(Arc::new(sim.clone())).expect("a directory");
     assert_eq!((report.findings, report.versions), (vec![], 5));
     let mut engine = Engine::open(sim.storage(), Options::default()).expect("a sound directory");
@@ -129,6 +140,15 @@ fn the_golden_files_are_opened_and_answer() {
     assert_eq!(record.value, Some(vec![2; 20]));
     assert_eq!(view.range(b"", None, 100, true).expect("sound pages").records.len(), 17);
     commit_again(&mut engine);
+    // It is of today's format from the first flush on, and patches lie beside what was there before.
+    drop(engine);
+    let report = fsck(Arc::new(sim.clone())).expect("a directory");
+    assert_eq!(report.findings, vec![]);
+    assert!(sim.files().contains(&"patches".to_owned()));
+    let engine = Engine::open(sim.storage(), Options::default()).expect("a sound directory");
+    assert!(engine.disk_usage().expect("readable").patch_bytes > 0);
+    let view = engine.view(&engine.decided()).expect("decided");
+    assert_eq!(view.get(b"k1", true).expect("sound pages").and_then(|record| record.value), Some(b"new".to_vec()));
 }
 
 /// The directory takes new versions.

@@ -151,7 +151,7 @@ impl StateMachine for ShardMachine {
 
     fn disk_bytes(&self) -> u64 {
         let Ok(usage) = self.engine.disk_usage() else { return 0 };
-        [usage.index_bytes, usage.data_bytes, usage.value_bytes, usage.meta_bytes]
+        [usage.index_bytes, usage.data_bytes, usage.patch_bytes, usage.value_bytes, usage.meta_bytes]
             .into_iter()
             .fold(0, u64::saturating_add)
     }

@@ -49,7 +49,7 @@ pub struct Engine {
     pub(crate) superblock: Superblock,
     older: Option<Superblock>,
     /// Free pages without space in the file system. Another opening does not know it, and may give them back once more.
-    discarded: [FreeRanges; 2],
+    discarded: [FreeRanges; 3],
     /// Meta log files in the directory.
     meta_files: BTreeSet<u64>,
     pub(crate) pins: Vec<Pin>,
@@ -151,6 +151,9 @@ impl Engine {
         let file = storage.open(superblock::FILE, OpenMode::Existing).map_err(Error::io("open", superblock::FILE))?;
         let (newest, older) = superblock::newest(superblock::read_slots(&*file)?)?;
         // A process that was killed, or whose sync failed, leaves a superblock that can be read but need not be durable. What it no longer names is given away below, so it is made durable first.
+        // A directory of the first version of the format gets its file of patches with it.
+        let patches = PageFile::Patches.name();
+        storage.open(patches, OpenMode::OpenOrCreate).map_err(Error::io("open", patches))?;
         superblock::republish(&*storage, &*file, &newest)?;
         let (log, mut meta) = MetaLog::open(&*storage, &newest)?;
         meta.take_dead_segments();
@@ -358,12 +361,15 @@ impl Engine {
         };
         let (index_bytes, index_free_bytes) = bytes(PageFile::Index)?;
         let (data_bytes, data_free_bytes) = bytes(PageFile::Data)?;
+        let (patch_bytes, patch_free_bytes) = bytes(PageFile::Patches)?;
         let (young_cache_bytes, old_cache_bytes) = self.store.cache_bytes();
         Ok(DiskUsage {
             index_bytes,
             index_free_bytes,
             data_bytes,
             data_free_bytes,
+            patch_bytes,
+            patch_free_bytes,
             value_bytes: self.meta.segments.values().map(|segment| segment.end).sum(),
             value_live_bytes: self.meta.segments.values().map(|segment| segment.live).sum(),
             meta_bytes: self.log.len,

@@ -24,7 +24,7 @@ pub(crate) use record::{BlobRef, Delta, MergeId, MergeRecord, MetaOp, Tree, Tree
 
 use crate::{
     ShardState,
-    page::{PageFile, Pid, PlaceSet},
+    page::{PageFile, Pid, PlaceMap, PlaceSet},
     space::Space,
     values::record_bytes,
 };
@@ -65,7 +65,9 @@ pub(crate) struct Meta {
     pub(crate) segments: BTreeMap<u32, Segment>,
     /// Kept journals by version and number of the record that they came with, which a prune may have dropped.
     pub(crate) journals: BTreeMap<(Version, VersionId), BlobRef>,
-    spaces: [Space; 2],
+    spaces: [Space; 3],
+    /// Used patches by page.
+    patches: PlaceMap<u64, u16>,
     next_id: u64,
     /// Pages allocated since the last checkpoint: no superblock refers to them.
     fresh: PlaceSet<Pid>,
@@ -108,6 +110,7 @@ impl Meta {
             segments: BTreeMap::new(),
             journals: BTreeMap::new(),
             spaces: Default::default(),
+            patches: PlaceMap::default(),
             next_id: 0,
             fresh: PlaceSet::default(),
             reserved: PlaceSet::default(),
@@ -183,6 +186,30 @@ impl Meta {
         pid
     }
 
+    /// A place for a patch: in a page that fills, given with its next slot, or at the start of another one.
+    pub(crate) fn allocate_patch(&mut self, open: Option<(u64, u8)>) -> Pid {
+        let (page, slot) = open.unwrap_or_else(|| (self.spaces[PageFile::Patches as usize].allocate(1), 0));
+        *self.patches.entry(page).or_default() += 1;
+        let pid = Pid::of_patch(page, slot);
+        let new = self.reserved.insert(pid);
+        assert!(new, "{pid:?} is allocated twice");
+        pid
+    }
+
+    /// Whether no page is left in use when this place is given up. False for a patch beside others.
+    fn vacate(&mut self, pid: Pid) -> Result<bool, Inconsistent> {
+        if !pid.is_patch() {
+            return Ok(true);
+        }
+        let used = self.patches.get_mut(&pid.first()).ok_or(Inconsistent("a patch is freed twice"))?;
+        *used -= 1;
+        let vacant = *used == 0;
+        if vacant {
+            self.patches.remove(&pid.first());
+        }
+        Ok(vacant)
+    }
+
     pub(crate) fn reserve_value(&mut self, segment: u32, bytes: u64) {
         *self.reserved_values.entry(segment).or_default() += bytes;
     }
@@ -191,7 +218,8 @@ impl Meta {
     pub(crate) fn discard(&mut self, pid: Pid) {
         let known = self.reserved.remove(&pid);
         assert!(known, "{pid:?} was not reserved");
-        let released = self.spaces[pid.file() as usize].release(pid.first(), pid.pages());
+        let vacant = self.vacate(pid).expect("what is reserved is used");
+        let released = !vacant || self.spaces[pid.file() as usize].release(pid.first(), pid.pages());
         assert!(released, "{pid:?} was free");
         self.freed.push(pid);
     }
@@ -419,8 +447,7 @@ impl Meta {
     /// Takes what an operation names: from the reserve live, from the free pages in recovery.
     fn claim(&mut self, delta: &Delta) -> Result<(), Inconsistent> {
         for pid in &delta.allocated {
-            let space = &mut self.spaces[pid.file() as usize];
-            if !self.reserved.remove(pid) && !space.claim(pid.first(), pid.pages()) {
+            if !self.reserved.remove(pid) && !self.claim_place(*pid) {
                 return Err(Inconsistent("a page is allocated twice"));
             }
             self.fresh.insert(*pid);
@@ -436,10 +463,29 @@ impl Meta {
         Ok(())
     }
 
+    /// Takes a place as a replay does. False if it is in use.
+    fn claim_place(&mut self, pid: Pid) -> bool {
+        if pid.is_patch() {
+            // A page of patches is claimed with the first one of them.
+            let used = self.patches.entry(pid.first()).or_default();
+            *used = used.saturating_add(1);
+            if *used > 1 {
+                return true;
+            }
+        }
+        self.spaces[pid.file() as usize].claim(pid.first(), pid.pages())
+    }
+
     fn free_pages(&mut self, pids: &[Pid]) -> Result<(), Inconsistent> {
         for pid in pids {
+            // No flush comes between two patches of a page, so all of them are fresh, or none.
+            let fresh = self.fresh.remove(pid);
+            if !self.vacate(*pid)? {
+                self.freed.push(*pid);
+                continue;
+            }
             let space = &mut self.spaces[pid.file() as usize];
-            if !self.fresh.remove(pid) {
+            if !fresh {
                 space.retire(pid.first(), pid.pages(), self.generation + 1);
             } else if !space.release(pid.first(), pid.pages()) {
                 return Err(Inconsistent("a page is freed twice"));
@@ -497,6 +543,11 @@ impl Meta {
 
     pub(crate) fn space(&self, file: PageFile) -> &Space {
         &self.spaces[file as usize]
+    }
+
+    /// Pages of patches, and how many of each are used.
+    pub(crate) fn patches(&self) -> &PlaceMap<u64, u16> {
+        &self.patches
     }
 }
 

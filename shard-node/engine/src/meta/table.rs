@@ -16,8 +16,9 @@ use crate::{
 
 impl Meta {
     /// The whole table, as the first block of a meta log. Reserved pages are free in it, since nothing durable names
-    /// them.
+    /// them; patches are reserved by a stage alone, which ends before anything is written.
     pub(crate) fn encode(&self, out: &mut Writer) {
+        assert!(!self.reserved.iter().any(|pid| pid.is_patch()), "no stage is at work");
         out.u32(self.shard.0);
         self.params.encode(out);
         out.u64(self.generation);
@@ -41,6 +42,12 @@ impl Meta {
                 out.u64(limbo.len);
             });
         }
+        let mut patches: Vec<_> = self.patches.iter().collect();
+        patches.sort_unstable();
+        encode_list(&patches, out, |(page, used), out| {
+            out.u64(**page);
+            out.u16(**used);
+        });
         encode_list(&self.segments.iter().collect::<Vec<_>>(), out, |(id, segment), out| {
             out.u32(**id);
             out.u64(segment.end);
@@ -58,8 +65,8 @@ impl Meta {
         }
     }
 
-    /// Reads what `encode` wrote.
-    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, CodecError> {
+    /// Reads what `encode` wrote, or, without patches, that of the first version of the format.
+    pub(crate) fn decode(input: &mut Reader<'_>, with_patches: bool) -> Result<Self, CodecError> {
         let shard = ShardId(input.u32()?);
         let mut meta = Self::empty(shard, Params::decode(input)?);
         meta.generation = input.u64()?;
@@ -69,8 +76,17 @@ impl Meta {
         meta.epoch = Epoch(input.u64()?);
         meta.boundary = Version(input.u64()?);
         meta.next_id = input.u64()?;
-        for space in &mut meta.spaces {
-            *space = decode_space(input)?;
+        for file in PageFile::ALL.into_iter().filter(|file| with_patches || *file != PageFile::Patches) {
+            meta.spaces[file as usize] = decode_space(input)?;
+        }
+        if with_patches {
+            let patches = decode_list(input, |input| Ok((input.u64()?, input.u16()?)))?;
+            let high = meta.spaces[PageFile::Patches as usize].high;
+            if !patches.is_sorted_by(|a, b| a.0 < b.0) || patches.iter().any(|(page, used)| *page >= high || *used == 0)
+            {
+                return Err(CodecError::Malformed("pages of patches"));
+            }
+            meta.patches = patches.into_iter().collect();
         }
         for (id, segment) in decode_list(input, |input| {
             let id = input.u32()?;

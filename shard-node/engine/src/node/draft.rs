@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
     Body, Child, ENTRY_FIXED_BYTES, FORMAT, HEADER_BYTES, KIND_INLINE, KIND_STORED, KIND_TOMBSTONE, LOCATOR_VALUE_LOG,
-    LeafRecord, Node, SLOT_BYTES,
+    LeafRecord, Node, Patch, SLOT_BYTES,
 };
 use crate::{
     list::MerkleList,
@@ -201,7 +201,9 @@ impl<'a, E: NewEntry> Entries<'a, E> {
 
 /// The bytes of a node before it has a place.
 pub(crate) struct Draft {
-    bytes: Arc<[u8]>,
+    pub(super) bytes: Arc<[u8]>,
+    /// How it is to lie, if not whole.
+    pub(crate) patch: Option<Patch>,
     pub(crate) level: u8,
     pub(crate) hash: Digest,
 }
@@ -217,7 +219,7 @@ impl Draft {
             0 => hash::leaf_node_hash_of(count as u16, root),
             _ => hash::inner_node_hash_of(level, count as u16, root),
         };
-        Self { bytes: encode(made_at, level, entries), level, hash }
+        Self { bytes: encode(made_at, level, entries), patch: None, level, hash }
     }
 
     /// A node without a predecessor.
@@ -227,19 +229,21 @@ impl Draft {
         Self::new(made_at, level, &Entries { sources: &sources, old: None, new }, &list)
     }
 
-    /// Length of the span that it needs.
+    /// Length of the span that it needs if it is to lie whole.
     pub(crate) fn pages(&self) -> usize {
         self.bytes.len() / PAGE_BYTES
     }
 
     /// Gives it its place.
     pub(crate) fn place(mut self, pid: Pid) -> (Node, Child) {
-        assert_eq!(pid.len_bytes(), self.bytes.len());
+        assert_eq!(pid.is_patch(), self.patch.is_some());
+        assert!(pid.is_patch() || pid.len_bytes() == self.bytes.len());
         let bytes = Arc::get_mut(&mut self.bytes).expect("a draft has one owner");
         bytes[8..16].copy_from_slice(&pid.to_u64().to_le_bytes());
         let checksum = xxh3_64_with_seed(&bytes[8..], pid.to_u64());
         bytes[..8].copy_from_slice(&checksum.to_le_bytes());
-        (Node { bytes: self.bytes }, Child { pid, checksum, hash: self.hash })
+        let base = self.patch.map(|patch| patch.base);
+        (Node { bytes: self.bytes, base }, Child { pid, checksum, hash: self.hash })
     }
 }
 

@@ -6,6 +6,7 @@
 //! of it.
 
 mod draft;
+mod patch;
 
 use std::{cmp::Ordering, ops::Range, sync::Arc};
 
@@ -17,6 +18,7 @@ use coppice_verify::{
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub(crate) use draft::{ChildEntry, Draft, Entries, HashedRecord, NewEntry, Source};
+pub(crate) use patch::{Base, Patch, PatchPage, patch_in};
 
 use crate::page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX};
 
@@ -124,15 +126,17 @@ impl LeafRecord<'_> {
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     bytes: Arc<[u8]>,
+    /// What it is a patch of, if it lies as one.
+    base: Option<Base>,
 }
 
 impl Node {
     /// Checks bytes that were read from a place against what the parent knows.
     pub(crate) fn check(bytes: Arc<[u8]>, child: &Child, level: u8) -> Result<Self, &'static str> {
-        if bytes.len() != child.pid.len_bytes() {
+        if !child.pid.is_patch() && bytes.len() != child.pid.len_bytes() {
             return Err("span length");
         }
-        let node = Self { bytes };
+        let node = Self { bytes, base: None };
         if xxh3_64_with_seed(&node.bytes[8..], child.pid.to_u64()) != child.checksum || node.u64(0) != child.checksum {
             return Err("checksum");
         }
@@ -171,6 +175,15 @@ impl Node {
 
     pub(crate) fn bytes(&self) -> &Arc<[u8]> {
         &self.bytes
+    }
+
+    pub(crate) fn base(&self) -> Option<&Base> {
+        self.base.as_ref()
+    }
+
+    /// Its place.
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_u64(self.u64(8)).expect("a node is made for a place, or was checked against it")
     }
 
     pub(crate) fn checksum(&self) -> u64 {

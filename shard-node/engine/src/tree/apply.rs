@@ -17,7 +17,8 @@ use crate::{
     cache::Class,
     list::MerkleList,
     meta::{Delta, Meta, Tree},
-    node::{Body, Child, ChildEntry, Draft, Entries, HashedRecord, NewEntry, Node, Source, ValueRef},
+    node::{Body, Child, ChildEntry, Draft, Entries, HashedRecord, NewEntry, Node, Patch, Source, ValueRef},
+    page::Pid,
     store::Store,
     values,
 };
@@ -78,6 +79,13 @@ struct Old {
     list: Option<MerkleList>,
 }
 
+impl Old {
+    /// Its place, and that of its base.
+    fn places(&self) -> [Option<Pid>; 2] {
+        [Some(self.node.pid()), self.node.base().map(|base| base.pid)]
+    }
+}
+
 /// A leaf that changes. What it becomes follows from this alone, so it may be found on any thread.
 struct LeafJob<'c> {
     old: Option<Old>,
@@ -93,6 +101,8 @@ struct LeafMade {
     removed: u64,
     /// Places and lengths of values that no record of it has any more.
     pended: Vec<(ValueRef, u32)>,
+    /// Where it lay.
+    old: [Option<Pid>; 2],
 }
 
 /// A node without a place, the hashes of its entries, and its lowest key.
@@ -167,15 +177,16 @@ impl Applier<'_> {
             if node.len() > 1 {
                 break;
             }
-            self.retire(root);
+            self.retire(root, &node);
             root = node.child(0);
             level -= 1;
         }
         Ok(Tree::new(Some(root), level, entries, None))
     }
 
-    /// A node that the new tree does not use: never made if it is new, else pended.
-    fn retire(&mut self, child: Child) {
+    /// A node that the new tree does not use: never made if it is new, else pended. What it rests on is older, and kept until now.
+    fn retire(&mut self, child: Child, node: &Node) {
+        self.delta.pended.extend(node.base().map(|base| base.pid));
         match self.delta.allocated.iter().rposition(|pid| *pid == child.pid) {
             Some(at) => {
                 self.delta.allocated.swap_remove(at);
@@ -195,10 +206,10 @@ impl Applier<'_> {
         jobs: &mut Vec<LeafJob<'c>>,
     ) -> Result<Touched> {
         let node = self.store.node(&child, level, Class::Young)?;
-        self.delta.pended.push(child.pid);
-        let list = self.store.take_list(&child);
+        let old = Old { list: self.store.take_list(&child), node: node.clone() };
         if level == 0 {
-            jobs.push(LeafJob { old: Some(Old { node, list }), changes, made: LeafMade::default() });
+            let made = LeafMade { old: old.places(), ..LeafMade::default() };
+            jobs.push(LeafJob { old: Some(old), changes, made });
             return Ok(Touched::Leaf);
         }
         let mut below = Vec::with_capacity(changes.len().min(node.len()));
@@ -215,7 +226,7 @@ impl Applier<'_> {
                 below.push((index, self.touch(node.child(index), level - 1, mine, jobs)?));
             }
         }
-        Ok(Touched::Inner { old: Old { node, list }, below })
+        Ok(Touched::Inner { old, below })
     }
 
     /// Places what becomes of a node and all below it.
@@ -247,7 +258,7 @@ impl Applier<'_> {
         for (at, len) in leaf.pended {
             self.delta.pend_value(at.segment, values::record_bytes(len));
         }
-        self.place(leaf.pieces, made);
+        self.place(leaf.old, leaf.pieces, made);
     }
 
     fn place_inner(
@@ -258,10 +269,14 @@ impl Applier<'_> {
         new: &[ChildEntry],
         made: &mut Vec<ChildEntry>,
     ) {
-        self.place(pieces(self.params, self.version, level, old, sources, new), made);
+        let places = old.as_ref().map(Old::places).unwrap_or_default();
+        self.place(places, pieces(self.params, self.version, level, old, sources, new), made);
     }
 
-    fn place(&mut self, pieces: Vec<Piece>, made: &mut Vec<ChildEntry>) {
+    /// Places what becomes of a node that lay in these places, and pends them, but for a base that is one still.
+    fn place(&mut self, old: [Option<Pid>; 2], pieces: Vec<Piece>, made: &mut Vec<ChildEntry>) {
+        let base = pieces.iter().find_map(|piece| piece.draft.patch.as_ref()).map(|patch| patch.base.pid);
+        self.delta.pended.extend(old.into_iter().flatten().filter(|pid| Some(*pid) != base));
         for Piece { draft, list, separator } in pieces {
             let child = self.store.add_node(self.meta, self.delta, draft, Class::Young);
             self.store.keep_list(&child, list);
@@ -321,7 +336,10 @@ fn pieces<E: NewEntry>(
         let entries = entries(&sources[range]);
         let whole = entries.sources.len() == sources.len();
         let list = list_of(&entries, if whole { list.take() } else { list.clone() });
-        let draft = Draft::new(version, level, &entries, &list);
+        let mut draft = Draft::new(version, level, &entries, &list);
+        if let Some(node) = node.as_ref().filter(|_| whole) {
+            draft.patch = Patch::new(&draft, node, sources);
+        }
         Piece { draft, list, separator: entries.key(entries.sources[0]).to_vec() }
     };
     rules::split(params, &weights).into_iter().map(piece).collect()

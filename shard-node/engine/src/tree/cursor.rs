@@ -15,7 +15,7 @@ pub(crate) struct Cursor {
     tree: Tree,
     /// From the root down; each with the index of the child or record it is at.
     path: Vec<(Node, usize)>,
-    /// Nodes entered since it was last taken.
+    /// Places of nodes entered since it was last taken, and of what those rest on.
     entered: Vec<Pid>,
 }
 
@@ -36,6 +36,7 @@ impl Cursor {
         for level in (0..=level).rev() {
             let node = store.node(&child, level, self.tree.class())?;
             self.entered.push(child.pid);
+            self.entered.extend(node.base().map(|base| base.pid));
             let index = choose(&node);
             if level > 0 {
                 child = node.child(index);
@@ -88,7 +89,7 @@ impl Cursor {
         self.settle(store)
     }
 
-    /// Nodes entered since the last call: a merge that walks a whole tree learns all its pages.
+    /// Places of the nodes entered since the last call: a merge that walks a whole tree learns all its pages.
     pub(crate) fn take_entered(&mut self) -> Vec<Pid> {
         std::mem::take(&mut self.entered)
     }
