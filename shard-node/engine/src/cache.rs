@@ -180,8 +180,9 @@ impl DualCache {
     }
 
     fn part(&self, pid: Pid) -> MutexGuard<'_, Part> {
-        // Spans are neighbours, so the lowest bits of their places spread them.
-        let part = &self.parts[pid.first() as usize & (self.parts.len() - 1)];
+        // Spans are neighbours, and patches of a page, so the lowest bits of their places spread them.
+        let place = pid.first() + u64::from(pid.slot().unwrap_or(0));
+        let part = &self.parts[place as usize & (self.parts.len() - 1)];
         part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -213,6 +214,11 @@ impl DualCache {
         let part = &mut *self.part(pid);
         part.young.remove(pid);
         part.old.remove(pid);
+    }
+
+    /// Removes a page of the active tree that later versions of it seldom need.
+    pub(crate) fn remove_young(&self, pid: Pid) {
+        self.part(pid).young.remove(pid);
     }
 
     /// Bytes in the young and in the old cache.

@@ -109,9 +109,8 @@ impl Pid {
     }
 
     /// Of a patch: which one of its page.
-    pub(crate) fn slot(self) -> u8 {
-        assert!(self.is_patch());
-        (self.0 >> 48) as u8
+    pub(crate) fn slot(self) -> Option<u8> {
+        self.is_patch().then_some((self.0 >> 48) as u8)
     }
 
     pub(crate) fn len_bytes(self) -> usize {
@@ -168,7 +167,7 @@ mod tests {
         assert_eq!(Pid::from_u64(pid.to_u64()), Some(pid));
         assert_eq!((pid.len_bytes(), pid.offset_bytes()), (12_288, 77 * 4096));
         let pid = Pid::of_patch(77, 0);
-        assert_eq!((pid.file(), pid.first(), pid.pages(), pid.slot()), (PageFile::Patches, 77, 1, 0));
+        assert_eq!((pid.file(), pid.first(), pid.pages(), pid.slot()), (PageFile::Patches, 77, 1, Some(0)));
         assert_eq!(Pid::from_u64(pid.to_u64()), Some(pid));
     }
 

@@ -62,7 +62,7 @@ impl Walk<'_> {
     /// False if it stopped, with the key at which to go on.
     fn node(&mut self, child: &Child, level: u8) -> Result<bool> {
         let pid = child.pid;
-        let place = |pid: Pid| if pid.is_patch() { pid.first() << 8 | u64::from(pid.slot()) } else { pid.first() };
+        let place = |pid: Pid| pid.slot().map_or(pid.first(), |slot| pid.first() << 8 | u64::from(slot));
         let seen = |pid: Pid| (pid.file() as usize, place(pid));
         if self.seen[seen(pid).0].has(seen(pid).1) {
             return Ok(true);

@@ -151,6 +151,7 @@ impl Store {
 
     /// The node that lies as a patch of another one.
     fn patched(&self, child: &Child, level: u8, base: impl FnOnce(&Child) -> Result<Node>) -> Result<Node> {
+        let slot = child.pid.slot().expect("the place of a patch");
         let name = PageFile::Patches.name();
         let corrupted = |what: &str| Error::corrupted(name, Some(child.pid.first()), what);
         let mut read = [0; PAGE_BYTES];
@@ -163,7 +164,7 @@ impl Store {
                 read.as_slice()
             }
         };
-        let patch = patch_in(page, child.pid.slot()).ok_or_else(|| corrupted("it has no such patch"))?;
+        let patch = patch_in(page, slot).ok_or_else(|| corrupted("it has no such patch"))?;
         let on = Base::of(patch).ok_or_else(|| corrupted("a patch of nothing"))?;
         Node::patched(patch, &base(&on.child())?, child, level).map_err(corrupted)
     }
@@ -285,6 +286,11 @@ impl Store {
     /// False only if the frozen tree holds no record of a key with this filter hash.
     pub(crate) fn admits(&self, tree: &Tree, filter_hash: (u64, u64)) -> Result<bool> {
         Ok(self.filter(tree)?.admits_hash(filter_hash))
+    }
+
+    /// Takes the node of a patch out of the young cache: it can be made again.
+    pub(crate) fn uncache(&mut self, pid: Pid) {
+        self.cache.remove_young(pid);
     }
 
     /// Forgets freed pages, everywhere. Filters of dead trees are forgotten when none of the given trees has them.

@@ -8,7 +8,7 @@
 
 use std::{iter, ops::Range, sync::Arc};
 
-use coppice_types::codec::{Reader, Writer};
+use coppice_types::codec::Reader;
 
 use super::{Child, Draft, FORMAT, HEADER_BYTES, Node, SLOT_BYTES, Source, entry_bytes, record_bytes};
 use crate::page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX};
@@ -41,11 +41,11 @@ impl Base {
         Child { pid: self.pid, checksum: self.checksum, hash: coppice_types::Digest::default() }
     }
 
-    fn encode(&self, out: &mut Writer) {
-        out.u64(self.pid.to_u64());
-        out.u64(self.checksum);
-        out.u32(self.spent);
-        out.u16(self.count);
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.pid.to_u64().to_le_bytes());
+        out.extend(self.checksum.to_le_bytes());
+        out.extend(self.spent.to_le_bytes());
+        out.extend(self.count.to_le_bytes());
     }
 
     /// Bytes of it in memory.
@@ -106,14 +106,13 @@ impl Patch {
         }
         let (spent, count) = (spent + len as u32, count + 1);
         let base = Base { pid, checksum, spent, count, patch_bytes: len as u16, from };
-        let mut out = Writer::new();
-        base.encode(&mut out);
-        out.u64(node.made_at().0);
+        let mut bytes = Vec::with_capacity(len);
+        base.encode(&mut bytes);
+        bytes.extend(node.made_at().0.to_le_bytes());
         for Run { first, count, new } in runs {
-            [first, count, new.len() as u16].into_iter().for_each(|number| out.u16(number));
-            out.raw(&node.bytes[new]);
+            [first, count, new.len() as u16].into_iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+            bytes.extend_from_slice(&node.bytes[new]);
         }
-        let bytes = out.into_bytes();
         assert_eq!(bytes.len(), len);
         Some(Self { bytes, base })
     }
@@ -121,7 +120,8 @@ impl Patch {
 
 /// How a node is made of its base's entries and of new ones.
 fn runs(from: &[u16], node: &Node) -> Vec<Run> {
-    let mut runs = vec![Run::default()];
+    let mut runs = Vec::with_capacity(8);
+    runs.push(Run::default());
     for (index, from) in from.iter().enumerate() {
         let run = runs.last_mut().expect("there is one");
         if *from == NEW {

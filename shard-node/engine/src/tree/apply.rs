@@ -277,6 +277,8 @@ impl Applier<'_> {
     fn place(&mut self, old: [Option<Pid>; 2], pieces: Vec<Piece>, made: &mut Vec<ChildEntry>) {
         let base = pieces.iter().find_map(|piece| piece.draft.patch.as_ref()).map(|patch| patch.base.pid);
         self.delta.pended.extend(old.into_iter().flatten().filter(|pid| Some(*pid) != base));
+        // Older versions are seldom read, and each would take as much of the cache as this one.
+        old.into_iter().flatten().filter(|pid| pid.is_patch()).for_each(|pid| self.store.uncache(pid));
         for Piece { draft, list, separator } in pieces {
             let child = self.store.add_node(self.meta, self.delta, draft, Class::Young);
             self.store.keep_list(&child, list);
