@@ -56,6 +56,8 @@ impl World {
     fn options(&self) -> EtcdOptions {
         EtcdOptions {
             tls: self.tls.clone().map(EtcdTls::fixed),
+            // On a machine that is busy with other tests a sync of etcd's takes seconds.
+            call_max: Duration::from_secs(20),
             ..EtcdOptions::new(self.etcd.endpoints(), self.cluster)
         }
     }
