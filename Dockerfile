@@ -4,8 +4,8 @@ FROM docker.io/library/rust:1.95-slim-bookworm AS build
 WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target,id=target-$TARGETPLATFORM \
-    cargo build --release --locked --bin coppice --bin coppice-shard-node --bin coppice-coordinator --bin coppice-operator \
-    && mkdir /programs && cd target/release && cp coppice coppice-shard-node coppice-coordinator coppice-operator /programs/
+    cargo build --release --locked --bin coppice --bin coppice-shard-node --bin coppice-coordinator --bin coppice-operator --bin coppice-bench \
+    && mkdir /programs && cd target/release && cp coppice coppice-shard-node coppice-coordinator coppice-operator coppice-bench /programs/
 
 # The C library and nothing else; its user `nonroot` is 65532.
 FROM gcr.io/distroless/cc-debian12:nonroot

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes a container image of programs without a container engine: the one that the Dockerfile describes, from programs that were built here.
 
-    scripts/image.py ghcr.io/coppice-dev/coppice:0.1.0 coppice.tar target/release/coppice{,-shard-node,-coordinator,-operator}
+    scripts/image.py ghcr.io/coppice-dev/coppice:0.1.0 coppice.tar target/release/coppice{,-shard-node,-coordinator,-operator,-bench}
 
 The archive is an OCI layout with the manifest of `docker save` beside it, so podman, docker, skopeo, kind and containerd all take it. It holds the
 programs in /usr/local/bin, the shared libraries that they need on this machine, and a user 65532. A program that is alone is what the image runs.

@@ -2,10 +2,10 @@
 """Prints a Job that puts load on a ledger from inside its Kubernetes cluster, with a ConfigMap of the scripts: for `kubectl apply -f -`.
 
     loadtest/k6/manifest.py payment --namespace bank --endpoint https://ledger.bank.svc:7411 --trust "$VKEY" \\
-        --ca-secret ledger-writer-tls --client-secret ledger-writer-tls --judge-image REGISTRY/coppice-bench:TAG DURATION=1m RATE=50/s | kubectl apply -f -
+        --ca-secret ledger-load-tls --client-secret ledger-load-tls --judge-image REGISTRY/coppice:TAG DURATION=1m RATE=50/s | kubectl apply -f -
 
 The pod has k6 and, beside it, the judge of proofs. The Job fails if a service level does not hold, or one proof; the summary is in k6's log.
-`scripts/image.py` makes an image of `coppice-bench` for the judge, and of k6 where the public one can't be had.
+The judge is in Coppice's own image; `scripts/image.py` makes one of k6 where the public one can't be had.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def parser():
     parser.add_argument("parameters", nargs="*", metavar="NAME=VALUE", help="as `make load` takes them from the environment")
     parser.add_argument("--endpoint", required=True, help="https://SERVICE.NAMESPACE.svc:PORT")
     parser.add_argument("--trust", required=True, metavar="VKEY", help="the ledger's public key: `status.vkey` of a LedgerCluster")
-    parser.add_argument("--judge-image", required=True, metavar="IMAGE", help="an image with coppice-bench")
+    parser.add_argument("--judge-image", required=True, metavar="IMAGE", help="the image of Coppice, which has coppice-bench")
     parser.add_argument("--k6-image", default=K6_IMAGE, metavar="IMAGE", help=f"an image with k6 [{K6_IMAGE}]")
     parser.add_argument("--ca-secret", metavar="NAME", help="a secret whose ca.crt is the authority of the ledger's certificate")
     parser.add_argument("--client-secret", metavar="NAME", help="a secret whose tls.crt and tls.key are the client's, where the ledger asks for them")

@@ -9,7 +9,7 @@ use rcgen::{
 };
 use time::{Duration, OffsetDateTime};
 
-/// With a role's name behind it, the URI by which a certificate says a role.
+/// With a role's name behind it, the URI by which a certificate says a role; one for each.
 pub const ROLE_URI: &str = "urn:coppice:role:";
 
 /// How long an authority is good for.
@@ -71,15 +71,15 @@ pub struct Holder {
     pub name: String,
     /// As which it is reached, if it is.
     pub hosts: Vec<String>,
-    /// What it may do, if it calls coordinators or nodes.
-    pub role: Option<&'static str>,
+    /// What it may do, where it calls coordinators or nodes.
+    pub roles: Vec<&'static str>,
 }
 
 impl Holder {
-    /// The URI that says its role.
+    /// The URIs that say its roles.
     #[must_use]
-    pub fn uri(&self) -> Option<String> {
-        self.role.map(|role| format!("{ROLE_URI}{role}"))
+    pub fn uris(&self) -> Vec<String> {
+        self.roles.iter().map(|role| format!("{ROLE_URI}{role}")).collect()
     }
 }
 
@@ -91,7 +91,7 @@ pub fn certificate(cluster: &str, authority: &Pair, holder: &Holder, now: i64) -
     let issuer = Issuer::new(authority_params(cluster), KeyPair::from_pem(&authority.key)?);
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(holder.hosts.as_slice())?;
-    if let Some(uri) = holder.uri() {
+    for uri in holder.uris() {
         params.subject_alt_names.push(SanType::URI(uri.try_into()?));
     }
     params.distinguished_name = distinguished(&holder.name);
@@ -142,8 +142,8 @@ mod tests {
         i64::try_from(coppice_env::SystemClock::new().wall_ms() / 1000).expect("it is not long since 1970")
     }
 
-    fn holder(name: &str, host: &str, role: Option<&'static str>) -> Holder {
-        Holder { name: name.to_owned(), hosts: vec![host.to_owned()], role }
+    fn holder(name: &str, host: &str, roles: &[&'static str]) -> Holder {
+        Holder { name: name.to_owned(), hosts: vec![host.to_owned()], roles: roles.to_vec() }
     }
 
     fn files(dir: &Path, authority: &Pair, pair: &Pair) -> Tls {
@@ -185,7 +185,7 @@ mod tests {
         let authority = authority("ledger", now()).expect("an authority can be made");
         let other = super::authority("ledger", now()).expect("an authority can be made");
         let make = |authority: &Pair, name: &str| {
-            certificate("ledger", authority, &holder(name, &format!("{name}.bank.svc"), None), now())
+            certificate("ledger", authority, &holder(name, &format!("{name}.bank.svc"), &[]), now())
                 .expect("it can be made")
         };
         let dir = tempfile::tempdir().expect("a directory can be made");
@@ -203,7 +203,7 @@ mod tests {
         let authority = authority("ledger", now()).expect("an authority can be made");
         let past = now() - (CERTIFICATE_DAYS + 1) * DAY_SECONDS;
         let old =
-            certificate("ledger", &authority, &holder("node", "node.bank.svc", None), past).expect("it can be made");
+            certificate("ledger", &authority, &holder("node", "node.bank.svc", &[]), past).expect("it can be made");
         assert!(old.ends < now());
         let dir = tempfile::tempdir().expect("a directory can be made");
         let server = files(dir.path(), &authority, &old);
@@ -214,21 +214,22 @@ mod tests {
     fn a_certificate_says_its_role_as_processes_read_it() {
         assert_eq!(ROLE_URI, access::ROLE_URI);
         let authority = authority("ledger", now()).expect("an authority can be made");
-        let roles = |role: Option<&'static str>| {
-            let pair = certificate("ledger", &authority, &holder("a", "a", role), now()).expect("it can be made");
+        let roles = |roles: &[&'static str]| {
+            let pair = certificate("ledger", &authority, &holder("a", "a", roles), now()).expect("it can be made");
             Identity::of(&CertificateDer::from_pem_slice(pair.certificate.as_bytes()).expect("it is PEM")).roles
         };
         for role in Role::ALL {
-            assert_eq!(roles(Some(role.name())), Roles::of(&[role]));
+            assert_eq!(roles(&[role.name()]), Roles::of(&[role]));
         }
-        assert_eq!(roles(None), Roles::NONE);
+        assert_eq!(roles(&["writer", "operator"]), Roles::of(&[Role::Writer, Role::Operator]));
+        assert_eq!(roles(&[]), Roles::NONE);
     }
 
     #[test]
     fn a_certificate_does_not_outlive_its_authority() {
         let mut authority = authority("ledger", now()).expect("an authority can be made");
         authority.ends = now() + DAY_SECONDS;
-        let pair = certificate("ledger", &authority, &holder("node", "a", None), now()).expect("it can be made");
+        let pair = certificate("ledger", &authority, &holder("node", "a", &[]), now()).expect("it can be made");
         assert_eq!(pair.ends, authority.ends);
     }
 }

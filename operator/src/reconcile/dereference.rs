@@ -35,7 +35,7 @@ pub const FOUNDED: &str = "coppice.dev/founded";
 const ENDS: &str = "coppice.dev/not-after";
 /// The hosts that a certificate names.
 const HOSTS: &str = "coppice.dev/hosts";
-/// The role that it says.
+/// The roles that it says.
 const ROLE: &str = "coppice.dev/role";
 /// Before the `/` of the names of keys that the operator makes.
 const ORIGIN_PREFIX: &str = "coppice";
@@ -298,7 +298,7 @@ async fn renew(
     );
     secret.annotations_mut().insert(ENDS.to_owned(), pair.ends.to_string());
     secret.annotations_mut().insert(HOSTS.to_owned(), holder.hosts.join(" "));
-    secret.annotations_mut().insert(ROLE.to_owned(), holder.role.unwrap_or_default().to_owned());
+    secret.annotations_mut().insert(ROLE.to_owned(), holder.roles.join(" "));
     let applied = secrets.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&secret)).await;
     applied.map(drop).trying(|| format!("applying secret {name}"))
 }
@@ -308,7 +308,7 @@ fn is_current(secret: &Secret, holder: &Holder, believed: &str, now: i64) -> boo
     let annotation = |name: &str| secret.annotations().get(name).cloned().unwrap_or_default();
     let ends: i64 = annotation(ENDS).parse().unwrap_or(0);
     annotation(HOSTS) == holder.hosts.join(" ")
-        && annotation(ROLE) == holder.role.unwrap_or_default()
+        && annotation(ROLE) == holder.roles.join(" ")
         && text(secret, "ca.crt") == believed
         && ends - now > certificates::RENEWED_BEFORE_SECONDS
 }
@@ -335,7 +335,7 @@ fn cert_manager_request(facts: &Facts, holder: &Holder, secret: &str) -> serde_j
             "secretName": secret,
             "commonName": holder.name,
             "dnsNames": holder.hosts,
-            "uris": holder.uri().into_iter().collect::<Vec<_>>(),
+            "uris": holder.uris(),
             "usages": ["digital signature", "server auth", "client auth"],
             "privateKey": { "algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always" },
             "issuerRef": issuer,
@@ -426,8 +426,12 @@ mod tests {
     #[test]
     fn a_certificate_is_renewed_for_other_hosts_another_role_another_authority_and_in_time() {
         let hosts = facts().hosts(Role::Node);
-        let holder = |hosts: &[String], role| Holder { name: "ledger-node".to_owned(), hosts: hosts.to_vec(), role };
-        let own = holder(&hosts, Some("node"));
+        let holder = |hosts: &[String], role| Holder {
+            name: "ledger-node".to_owned(),
+            hosts: hosts.to_vec(),
+            roles: vec![role],
+        };
+        let own = holder(&hosts, "node");
         let mut secret = secret_of("s", &cluster(), BTreeMap::from([("ca.crt".to_owned(), "authority".to_owned())]));
         secret.annotations_mut().insert(ENDS.to_owned(), (certificates::RENEWED_BEFORE_SECONDS + 100).to_string());
         secret.annotations_mut().insert(HOSTS.to_owned(), hosts.join(" "));
@@ -436,8 +440,8 @@ mod tests {
         assert!(is_current(&secret, &own, "authority", 99));
         assert!(!is_current(&secret, &own, "authority", 100));
         assert!(!is_current(&secret, &own, "other", 99));
-        assert!(!is_current(&secret, &holder(&hosts[1..], Some("node")), "authority", 99));
-        assert!(!is_current(&secret, &holder(&hosts, Some("coordinator")), "authority", 99));
+        assert!(!is_current(&secret, &holder(&hosts[1..], "node"), "authority", 99));
+        assert!(!is_current(&secret, &holder(&hosts, "coordinator"), "authority", 99));
     }
 
     #[test]
@@ -456,6 +460,9 @@ mod tests {
         let client = cert_manager_request(&facts, holder, secret);
         assert_eq!(client["spec"]["secretName"], "ledger-writer-tls");
         assert_eq!(client["spec"]["uris"], json!(["urn:coppice:role:writer"]));
+        let (holder, secret) = of("ledger-load");
+        let both = cert_manager_request(&facts, holder, secret);
+        assert_eq!(both["spec"]["uris"], json!(["urn:coppice:role:writer", "urn:coppice:role:operator"]));
         assert!(holders.iter().all(|(holder, _)| !holder.name.contains("etcd")), "its authority is another one");
         assert_eq!(request["spec"]["issuerRef"], json!({ "name": "authority", "kind": "Issuer" }));
         assert_eq!(request["metadata"]["ownerReferences"][0]["kind"], "LedgerCluster");

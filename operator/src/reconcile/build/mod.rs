@@ -39,8 +39,14 @@ pub const HEALTH_PORT: u16 = 7431;
 /// The name under which all is applied, and the value of `app.kubernetes.io/managed-by`.
 pub const MANAGER: &str = "coppice-operator";
 
-/// The roles of clients, each of which gets a certificate.
-pub const CLIENT_ROLES: [&str; 4] = ["reader", "writer", "operator", "auditor"];
+/// The clients that get a certificate, with their roles: one for each role, and one for load tests, some of which take away what they wrote.
+pub const CLIENTS: [(&str, &[&str]); 5] = [
+    ("reader", &["reader"]),
+    ("writer", &["writer"]),
+    ("operator", &["operator"]),
+    ("auditor", &["auditor"]),
+    ("load", &["writer", "operator"]),
+];
 
 /// The kinds of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -226,27 +232,26 @@ impl Facts {
     /// Who gets certificates of etcd's authority, and the secret that holds each: its members, and coordinators as its clients.
     #[must_use]
     pub fn etcd_holders(&self) -> [(Role, Holder, String); 2] {
-        let holder = |role: Role, hosts: Vec<String>| Holder { name: self.set(role), hosts, role: None };
+        let holder = |role: Role, hosts: Vec<String>| Holder { name: self.set(role), hosts, roles: Vec::new() };
         [
             (Role::Etcd, holder(Role::Etcd, self.hosts(Role::Etcd)), self.tls_secret(Role::Etcd).unwrap_or_default()),
             (Role::Coordinator, holder(Role::Coordinator, Vec::new()), self.etcd_client_secret().unwrap_or_default()),
         ]
     }
 
-    /// Who gets certificates of the cluster's authority, and the secret that holds each, unless they are somebody else's: nodes, coordinators, and one
-    /// client of each role.
+    /// Who gets certificates of the cluster's authority, and the secret that holds each, unless they are somebody else's: nodes, coordinators, clients.
     #[must_use]
     pub fn holders(&self) -> Vec<(Holder, String)> {
         let process = |role: Role| {
-            let holder = Holder { name: self.set(role), hosts: self.hosts(role), role: Some(role.name()) };
+            let holder = Holder { name: self.set(role), hosts: self.hosts(role), roles: vec![role.name()] };
             (holder, self.tls_secret(role).unwrap_or_default())
         };
-        let client = |role: &'static str| {
-            let name = format!("{}-{role}", self.name());
+        let client = |(client, roles): (&str, &[&'static str])| {
+            let name = format!("{}-{client}", self.name());
             let secret = format!("{name}-tls");
-            (Holder { name, hosts: Vec::new(), role: Some(role) }, secret)
+            (Holder { name, hosts: Vec::new(), roles: roles.to_vec() }, secret)
         };
-        [Role::Node, Role::Coordinator].map(process).into_iter().chain(CLIENT_ROLES.map(client)).collect()
+        [Role::Node, Role::Coordinator].map(process).into_iter().chain(CLIENTS.map(client)).collect()
     }
 
     /// `http` or `https`.
