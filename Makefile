@@ -66,7 +66,7 @@ TARGET ?= dev
 load: $(if $(RELEASE),release,build)
 	@python3 loadtest/k6/load.py $(SCENARIO) --target $(TARGET) $(if $(RELEASE),--binaries target/release)
 
-# Builds Kubernetes from pinned Go modules at the first time, which takes a quarter of an hour.
+# Builds Kubernetes from pinned Go modules at the first time, which takes two cores 11 minutes.
 e2e: build
 	python3 e2e/run.py
 

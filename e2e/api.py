@@ -46,8 +46,8 @@ class ApiRun(Steps):
             expect(self.operator.running(), f"the operator ended: {self.operator.tail()}")
             return {item["metadata"]["name"] for item in self.get("statefulsets")["items"]} == sets
 
-        wait_for("all StatefulSets", made, 60)
-        wait_for("a status", lambda: self.conditions().get("Valid", {}).get("status") == "True", 60)
+        wait_for("all StatefulSets", made)
+        wait_for("a status", lambda: self.conditions().get("Valid", {}).get("status") == "True")
         expect(self.conditions()["Ready"]["status"] == "False", "it is ready without a pod")
         refused = [line for line in self.operator.log.read_text().splitlines() if "orbidden" in line]
         expect(not refused, f"the operator lacks rights: {refused[:3]}")
@@ -56,7 +56,7 @@ class ApiRun(Steps):
     def clean_up(self):
         """a ledger that is deleted leaves its signing key."""
         self.helm("uninstall", LEDGER, "--namespace", NAMESPACE)
-        wait_for("the resource is gone", lambda: not self.get("ledgerclusters")["items"], 60)
+        wait_for("the resource is gone", lambda: not self.get("ledgerclusters")["items"])
         self.get("secret", f"{LEDGER}-signing-key")
 
     def collect(self):

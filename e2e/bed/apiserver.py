@@ -127,7 +127,7 @@ class Api:
         arguments = api_server(self.pki, self.directory / "etcd", "127.0.0.1", self.port, client, peer)
         self.running = [launch(self.programs, name, arguments[name] | more, log)
                         for name, more in (("etcd", {}), ("kube-apiserver", {"bind-address": "127.0.0.1", "cert-dir": self.pki}))]
-        eventually("the API server is ready", 60, lambda: self.kubectl("get", "--raw", "/readyz"))
+        eventually("the API server is ready", 120, lambda: self.kubectl("get", "--raw", "/readyz"))
 
     def server(self):
         return f"https://127.0.0.1:{self.port}"

@@ -12,8 +12,8 @@ A node is a network namespace, and a process that is number 1 of a process names
 failure: the kernel ends everything inside and drops the mounts, so nothing is looked for by its name. Node 1 runs the control plane, and its bridge is
 the switch that the others hang on. Programs come from the modules that go.mod pins, checked against go.sum.
 
-It needs root, cgroups of version 1, overlayfs, nftables, and network, mount and process namespaces; `unusable` says what is missing. Network policies
-are not enforced, sizes of volumes neither.
+It needs root, cgroups of version 1, overlayfs, bridges, nftables, and network, mount and process namespaces; `unusable` says what is missing. Network
+policies are not enforced, sizes of volumes neither.
 """
 
 import argparse
@@ -40,6 +40,9 @@ __all__ = ["IMAGES", "Api", "Bed", "Failure", "run", "unusable"]
 NODE_ADDRESS, NODE_PODS = "10.71.0.{}", "10.72.{}.0/24"
 ALL_PODS, DNS_SERVICE = "10.72.0.0/16", "10.73.0.10"
 NODES_MAX = 9
+FREE_GIB = 5
+# How long anything may take to start or end: seconds, on a machine with nothing else to do.
+START_SECONDS = 120
 # Volumes that wait on each node.
 VOLUMES = 12
 # The kubelet wants these values, and would set them for the whole machine; it is shown files that have them.
@@ -58,11 +61,25 @@ def can_overlay(directory):
         return subprocess.run(["unshare", "--mount", *mount], capture_output=True, check=False).returncode == 0
 
 
+# What a network of machines and services is made of, each tried in a network of its own.
+NETWORKS = {
+    "bridges and pairs of links": "ip link add switch type bridge && ip link add cable type veth peer name far && ip link set cable master switch",
+    "rules for what crosses bridges (br_netfilter)": "sysctl -qw net.bridge.bridge-nf-call-iptables=1",
+    "translation of addresses by nftables": "nft 'add table ip t; add chain ip t c { type nat hook prerouting priority -100; };"
+                                            " add rule ip t c ip daddr 10.0.0.1 tcp dport 1 dnat to 10.0.0.2:1; add chain ip t d"
+                                            " { type nat hook postrouting priority 100; }; add rule ip t d masquerade'",
+}
+
+
 def unusable(directory):
-    """What this machine lacks for a bed in a directory; empty, if it has all."""
+    """What this machine lacks for a bed in a directory; empty, if it has all. Installs the system's programs that are missing."""
     lacks = []
     if os.geteuid() != 0:
         return ["root"]
+    try:
+        Programs.install_system()
+    except Failure as failure:
+        return [f"programs of the system ({failure})"]
     for kind in ("memory", "pids", "cpu", "cpuset", "devices"):
         # Looks for a place that can be written to: a container may show it and not give it.
         if not os.access(f"/sys/fs/cgroup/{kind}/cgroup.procs", os.W_OK):
@@ -70,7 +87,10 @@ def unusable(directory):
     if not can_overlay(directory):
         lacks.append(f"a file system below {directory} on which overlayfs works")
     if subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "true"], capture_output=True, check=False).returncode != 0:
-        lacks.append("namespaces")
+        return [*lacks, "namespaces"]
+    for what, trial in NETWORKS.items():
+        if subprocess.run(["unshare", "--net", "sh", "-c", trial], capture_output=True, check=False).returncode != 0:
+            lacks.append(what)
     return lacks
 
 
@@ -94,20 +114,23 @@ class Bed:
     def up(self, nodes=1, say=print):
         began = time.monotonic()
         self.down()
+        free = shutil.disk_usage(self.directory.parent).free >> 30
+        if free < FREE_GIB:
+            raise Failure(f"{free} GiB are free in {self.directory.parent}, and a cluster with its images may take {FREE_GIB}: kubelets on a full disk evict pods")
         every = [self.node(number) for number in range(1, nodes + 1)]
         self.certify(every)
         for node in every:
             node.plug_in(every)
             node.on()
-        eventually("the API server is ready", 60, lambda: self.kubectl("get", "--raw", "/readyz"))
+        eventually("the API server is ready", START_SECONDS, lambda: self.kubectl("get", "--raw", "/readyz"))
         self.apply(self.fill(HERE / "config" / "cluster.yaml", every[0]))
         self.apply(json.dumps({"apiVersion": "v1", "kind": "List", "items": [volume for node in every for volume in node.volumes()]}))
         for node in every:
-            eventually(f"containerd of {node.name} answers", 60, lambda node=node: run(*self.command("ctr", "version", node=node)))
+            eventually(f"containerd of {node.name} answers", START_SECONDS, lambda node=node: run(*self.command("ctr", "version", node=node)))
         self.load(*(self.programs.folder / f"{name}.tar" for name in IMAGES))
-        self.kubectl("wait", "--for=condition=Ready", "--timeout=90s", *(f"node/{node.name}" for node in every))
-        self.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=90s")
-        eventually("an account for pods", 30, lambda: self.kubectl("get", "serviceaccount", "default"))
+        self.kubectl("wait", "--for=condition=Ready", f"--timeout={START_SECONDS}s", *(f"node/{node.name}" for node in every))
+        self.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", f"--timeout={START_SECONDS}s")
+        eventually("an account for pods", START_SECONDS, lambda: self.kubectl("get", "serviceaccount", "default"))
         say(f"a cluster of {nodes} node(s) is up after {time.monotonic() - began:.1f} s")
 
     def down(self):
@@ -202,13 +225,18 @@ class Node:
             inside = ["nsenter", f"--net=/run/netns/{self.name}", "unshare", "--mount", "--pid", "--uts", "--ipc", "--fork", sys.executable,
                       __file__, "--directory", self.bed.directory, "--name", self.bed.name, "be", self.number]
             subprocess.Popen([str(word) for word in inside], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-        eventually(f"{self.name} is on (see {self.log}/node.log)", 20, self.pid)
+        eventually(f"{self.name} is on (see {self.log}/node.log)", START_SECONDS, self.pid)
 
     def off(self):
         if pid := self.pid():
             os.kill(pid, signal.SIGKILL)
-            eventually(f"{self.name} is off", 30, lambda: not self.pid())
+            eventually(f"{self.name} is off", START_SECONDS, lambda: not self.pid())
         self.record.unlink(missing_ok=True)
+
+    def inside(self):
+        """The processes in its network; of one whose record was lost, too."""
+        listed = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True, check=False).stdout
+        return [int(pid) for pid in listed.split()]
 
     def plug_in(self, every):
         run("ip", "netns", "add", self.name)
@@ -235,6 +263,11 @@ class Node:
 
     def unplug(self):
         if pathlib.Path(f"/run/netns/{self.name}").exists():
+            # A run that was killed, and whose folder was removed, left them.
+            for pid in self.inside():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            eventually(f"nothing is left in the network of {self.name}", START_SECONDS, lambda: not self.inside())
             run("ip", "netns", "delete", self.name)
         shutil.rmtree(pathlib.Path("/etc/netns") / self.name, ignore_errors=True)
 
@@ -245,7 +278,7 @@ class Node:
             return not folder.exists()
 
         for controller in self.controllers():
-            eventually(f"no process is left in {controller / self.name}", 20, lambda folder=controller / self.name: empty(folder))
+            eventually(f"no process is left in {controller / self.name}", START_SECONDS, lambda folder=controller / self.name: empty(folder))
 
     def cable(self, state):
         if self.number == 1:

@@ -79,7 +79,7 @@ class Programs:
         self.folder = self.cache / f"bin-{made_of.hexdigest()[:16]}"
 
     def build(self, say=print, only=tuple(PACKAGES)):
-        """Builds what is not there yet: a quarter of an hour of two cores, the first time."""
+        """Builds what is not there yet: 11 minutes of two cores, the first time."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.cache / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
