@@ -70,7 +70,7 @@ impl Coordinator {
             connect,
             metadata: store.link(&life),
             signing_key: shape::signing_key(),
-            next_signing_key: None,
+            next_signing_key: Some(shape::next_signing_key()),
             genesis: Genesis { params: site.shape.params.clone(), shard_map: site.shape.map.clone() },
             limits: limits(),
             clock: Arc::new(self.clock.clone()) as Arc<dyn Clock>,

@@ -1,7 +1,7 @@
 //! What clients asked and what they heard, in the order in which it happened.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -133,6 +133,8 @@ pub struct History {
     pub staged: BTreeMap<BatchId, Staged>,
     /// Every head of the root log that was ever shown, signed or by a replica, by size.
     pub checkpoints: BTreeMap<u64, Digest>,
+    /// The keys that signed heads of the root log, by size.
+    pub signers: BTreeSet<(u64, [u8; 32])>,
     /// Digest of what came of each entry of each group's raft log, and the first replica that told it.
     digests: BTreeMap<(u32, u64), (Bytes, u64)>,
     /// What each state of each shard was, wherever it was seen: by group, admin operations executed, and version.

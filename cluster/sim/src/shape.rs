@@ -77,10 +77,20 @@ pub struct Shape {
 /// The cluster of every run.
 pub const CLUSTER: ClusterId = ClusterId([7; 16]);
 
-/// The key that signs checkpoints.
+/// The key that signs checkpoints at first.
 #[must_use]
 pub fn signing_key() -> SignerKey {
-    SignerKey::from_seed(&origin("sim.coppice.test", &CLUSTER), &[3; 32]).expect("the origin is a name")
+    key(3)
+}
+
+/// The key that it is changed to in some runs.
+#[must_use]
+pub fn next_signing_key() -> SignerKey {
+    key(4)
+}
+
+fn key(seed: u8) -> SignerKey {
+    SignerKey::from_seed(&origin("sim.coppice.test", &CLUSTER), &[seed; 32]).expect("the origin is a name")
 }
 
 impl Shape {

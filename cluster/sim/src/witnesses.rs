@@ -50,7 +50,7 @@ pub struct Witnesses(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     net: Net,
-    log: VerifierKey,
+    log: [VerifierKey; 2],
     members: Vec<Member>,
     rng: Mutex<SimRng>,
 }
@@ -90,7 +90,7 @@ impl Witnesses {
         let member =
             |(index, habit): (usize, &Habit)| Member { signer: signer(index), habit: *habit, last: Mutex::default() };
         let members = shape.witnesses.iter().enumerate().map(member).collect();
-        let log = shape::signing_key().verifier().clone();
+        let log = [shape::signing_key(), shape::next_signing_key()].map(|key| key.verifier().clone());
         Self(Arc::new(Inner { net, log, members, rng: Mutex::new(SimRng::new(shape.seed ^ 0x3173)) }))
     }
 
@@ -159,7 +159,7 @@ impl Inner {
 }
 
 /// Reads a request: the old size, the proof, the checkpoint.
-fn read(log: &VerifierKey, body: &[u8]) -> Result<(u64, Vec<Digest>, Checkpoint), Answer> {
+fn read(log: &[VerifierKey], body: &[u8]) -> Result<(u64, Vec<Digest>, Checkpoint), Answer> {
     let bad = || (StatusCode::BAD_REQUEST, Vec::new());
     let body = std::str::from_utf8(body).map_err(|_| bad())?;
     let (head, note) = body.split_once("\n\n").ok_or_else(bad)?;
@@ -168,12 +168,13 @@ fn read(log: &VerifierKey, body: &[u8]) -> Result<(u64, Vec<Digest>, Checkpoint)
     // The one reader of base64 that is public is that of checkpoints.
     let hash = |line: &str| Checkpoint::parse(&format!("x\n1\n{line}\n")).ok().map(|parsed| parsed.root);
     let proof = head.map(hash).collect::<Option<_>>().ok_or_else(bad)?;
-    let checkpoint = Checkpoint::open(note.as_bytes(), log).map_err(|_| (StatusCode::FORBIDDEN, Vec::new()))?;
+    let checkpoint = log.iter().find_map(|key| Checkpoint::open(note.as_bytes(), key).ok());
+    let checkpoint = checkpoint.ok_or((StatusCode::FORBIDDEN, Vec::new()))?;
     Ok((old, proof, checkpoint))
 }
 
 impl Member {
-    fn cosign(&self, log: &VerifierKey, body: &[u8]) -> Result<Answer, Answer> {
+    fn cosign(&self, log: &[VerifierKey], body: &[u8]) -> Result<Answer, Answer> {
         let (old, proof, new) = read(log, body)?;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (size, root) = last.as_ref().map_or((0, merkle::empty_root()), |last| (last.size, last.root));

@@ -239,7 +239,8 @@ fn a_client_may_do_what_its_role_says_and_what_is_denied_changes_nothing_and_is_
     cluster.until_whole();
     let roles = ["reader", "writer", "operator", "auditor", "nobody"];
     // Two of each kind of command, and who may give it.
-    let commands: [(&[&str], &str, &[&str]); 9] = [
+    let vkey = fs::read_to_string(cluster.path("ledger.vkey")).expect("it was made");
+    let commands: [(&[&str], &str, &[&str]); 10] = [
         (&["get", "held"], "Get", &["reader", "writer", "auditor"]),
         (&["history", "held"], "History", &["reader", "writer", "auditor"]),
         (&["head"], "Head", &["reader", "writer", "operator", "auditor"]),
@@ -247,6 +248,7 @@ fn a_client_may_do_what_its_role_says_and_what_is_denied_changes_nothing_and_is_
         (&["commit", "--put", "held=2"], "OpenSession", &["writer"]),
         (&["pin"], "Pin", &["operator"]),
         (&["lead", "root", "node-9"], "TransferLeader", &["operator"]),
+        (&["rotate-key", vkey.trim(), "--reason", "test"], "RotateKey", &["operator"]),
         (&["prune", "--before", "1"], "Prune", &["operator"]),
         (&["rollback", "--to", "1", "--reason", "test"], "Rollback", &["operator"]),
     ];
@@ -284,6 +286,66 @@ fn a_client_may_do_what_its_role_says_and_what_is_denied_changes_nothing_and_is_
     let refused = common::run(&mut uncertified).expect(4);
     assert!(refused.stderr.contains("--client-cert"), "{}", refused.stderr);
     until("who has no certificate is recorded", || (denials(&cluster).len() > recorded).then_some(()));
+    drop((coordinator, nodes));
+}
+
+#[test]
+fn the_signing_key_is_changed_and_who_trusts_the_old_one_follows() {
+    let cluster = Cluster::plain();
+    let nodes = cluster.nodes();
+    let coordinator = cluster.coordinator();
+    cluster.until_it_commits("held=1");
+    let path = |name: &str| cluster.path(name).display().to_string();
+    let vkey = |name: &str| fs::read_to_string(cluster.path(name)).expect("a public key").trim().to_owned();
+    let old = vkey("ledger.vkey");
+    let (name, _) = old.split_once('+').expect("a vkey");
+    cluster.run(&["keygen", "--out", &path("next.key"), "--name", name]).expect(0);
+    let new = vkey("next.vkey");
+    cluster.run(&["get", "held", "--proof", &path("before.proof")]).expect(0);
+    let rotate = || cluster.run(&["rotate-key", &new, "--reason", "schedule", "--principal", "ops", "--json"]);
+    let refused = rotate().expect(3);
+    assert!(refused.stderr.contains("next_signing_key_file"), "{}", refused.stderr);
+
+    coordinator.stop();
+    let next = format!("next_signing_key_file={}", path("next.key"));
+    let coordinator = cluster.coordinator_with(&["--set", &next], &[]);
+    cluster.until_it_commits("held=2");
+    fs::write(cluster.path("saved"), cluster.run(&["checkpoint"]).expect(0).stdout).expect("a file can be written");
+    let entry = rotate().expect(0).json();
+    assert_eq!((entry["kind"].as_str(), entry["vkey"].as_str()), (Some("key"), Some(new.as_str())));
+    assert_eq!(cluster.run(&["status", "--json"]).expect(0).json()["vkey"], new.as_str());
+
+    cluster.run(&["commit", "--put", "held=3", "--trust", &old]).expect(0);
+    cluster.run(&["get", "held", "--proof", &path("after.proof"), "--trust", &old]).expect(0);
+    let newer = path("newer.proof");
+    cluster.run(&["checkpoint", "--since", &path("before.proof"), "--proof", &newer]).expect(0);
+    let verify = |file: &str, key: &str, more: &[&str]| {
+        let mut command = common::coppice();
+        command.args(["verify", "--json", "--key", key]).args(more).arg(path(file));
+        common::run(&mut command)
+    };
+    for key in [&old, &new] {
+        let proven = verify("after.proof", key, &[]).expect(0).json();
+        assert_eq!(proven["signed_by"], new.as_str());
+        assert_eq!(proven["key_changes"], serde_json::json!([{ "sequence": entry["sequence"], "vkey": new }]));
+        let proven = verify("before.proof", key, &["--checkpoint", &newer]).expect(0).json();
+        assert_eq!(proven["signed_by"], old.as_str());
+        let checked = cluster.run(&["log", "check", "--from", &path("saved"), "--key", key, "--json"]).expect(0).json();
+        assert_eq!(checked["verdict"], "fine");
+    }
+    verify("before.proof", &old, &[]).expect(0);
+    let alone = verify("before.proof", &new, &[]).expect(1).json();
+    let words = alone["error"].as_str().unwrap_or_default();
+    assert!(words.contains("one of another key of its name"), "{words}");
+
+    coordinator.stop();
+    let forgotten = cluster.coordinator();
+    cluster.until_ready(4, "next_signing_key_file");
+    forgotten.stop();
+    fs::copy(cluster.path("next.key"), cluster.path("ledger.key")).expect("a file can be copied");
+    let coordinator = cluster.coordinator();
+    cluster.until_it_commits("held=4");
+    cluster.run(&["get", "held", "--trust", &old]).expect(0);
     drop((coordinator, nodes));
 }
 

@@ -20,6 +20,7 @@ use coppice_verify::{
 use super::{Finding, commits};
 use crate::{
     history::{Batch, BatchId, History},
+    shape,
     world::World,
 };
 
@@ -233,7 +234,7 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Every signed tree head that was ever shown is of a prefix of the log.
+    /// Every signed tree head that was ever shown is of a prefix of the log, and signed by the key in force there.
     pub fn check_checkpoints(&self, history: &History) -> Result<(), Finding> {
         for (&size, &root) in &history.checkpoints {
             let prefix = usize::try_from(size).ok().and_then(|size| self.leaves.get(..size));
@@ -241,6 +242,19 @@ impl Ledger {
                 .ok_or_else(|| format!("log: a checkpoint of {size} entries, there are {}", self.leaves.len()))?;
             if merkle::mth(prefix) != root {
                 return Err(format!("log: the checkpoint of {size} entries is of another log"));
+            }
+        }
+        for (size, signer) in &history.signers {
+            let below = self.events.iter().take_while(|event| event.header.sequence.0 < *size);
+            let changes = below.filter_map(|event| match &event.header.body {
+                Body::Key(change) => Some(change.new),
+                _ => None,
+            });
+            let in_force = changes.last().unwrap_or_else(|| shape::signing_key().verifier().public_key());
+            if in_force != *signer {
+                return Err(format!(
+                    "log: the checkpoint of {size} entries is signed by a key that is not in force there"
+                ));
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Commits, sessions, stages, prunes and rollbacks of a simulated client.
+//! Commits, sessions, stages, prunes, rollbacks and key changes of a simulated client.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -13,7 +13,10 @@ use coppice_verify::{check::Claim, hash};
 use tokio::time::Instant;
 
 use super::{Client, Heard, stamp, wire};
-use crate::history::{Batch, BatchId, Committed, Look, Outcome, Seen, Staged};
+use crate::{
+    history::{Batch, BatchId, Committed, Look, Outcome, Seen, Staged},
+    shape,
+};
 
 /// Attempts at a batch of a session before its client tries something else; it comes back to it.
 const ATTEMPTS_MAX: u32 = 6;
@@ -397,7 +400,7 @@ impl Client {
         }
     }
 
-    /// Prunes or rolls back, near the head that it has seen.
+    /// Prunes or rolls back, near the head that it has seen; or changes the ledger's key.
     pub(super) async fn administer(&mut self) {
         if !self.read_head().await {
             return;
@@ -406,7 +409,11 @@ impl Client {
         let principal = format!("client-{}", self.id);
         let begin = self.scribe.now();
         let mut ledger = self.ledger();
-        let answer = if self.rng.chance(500) && head.version.0 > 3 {
+        let answer = if self.rng.chance(100) {
+            let vkey = shape::next_signing_key().verifier().to_string();
+            let request = v1::RotateKeyRequest { vkey, reason: "because".to_owned(), principal, expected_head: None };
+            self.hear(async move { ledger.rotate_key(request).await.map(tonic::Response::into_inner) }).await
+        } else if self.rng.chance(500) && head.version.0 > 3 {
             let deepest = if self.rng.chance(500) { 3 } else { 12 };
             let to = (head.version.0 - 1).saturating_sub(self.rng.below(deepest));
             let expected_head = self.rng.chance(500).then(|| wire(head));
@@ -419,7 +426,7 @@ impl Client {
             self.hear(async move { ledger.prune(request).await.map(tonic::Response::into_inner) }).await
         };
         let Ok(answer) = answer else { return };
-        self.note_checkpoint(&answer.checkpoint, "the checkpoint of a prune or rollback");
+        self.note_checkpoint(&answer.checkpoint, "the checkpoint of a prune, rollback or key change");
         self.head = stamp(answer.head);
         let seen = Seen::Admin { header: answer.header };
         let mut history = self.scribe.lock();
