@@ -2,7 +2,8 @@
 //!
 //! A call that is made while a span is active gets a span below that, and carries it in its headers (W3C trace context); whoever serves the
 //! call goes on with that trace. Spans of the work in between are made by [`child`]. All goes through the API of OpenTelemetry, which
-//! does nothing in a program that starts no SDK: nothing is recorded there, nothing is sent along, and no clock is read but for [`Served`].
+//! does nothing in a program that starts no SDK: nothing is recorded there, nothing is sent along, and no clock is read but for [`Served`], which
+//! does not even ask that API for spans.
 
 use std::{
     task::{Context as Task, Poll},
@@ -167,10 +168,11 @@ impl Extractor for Received<'_> {
 #[derive(Clone, Debug)]
 pub struct Served {
     duration: Histogram<f64>,
+    has_spans: bool,
 }
 
 impl Served {
-    /// Counts by the meter that the process has set.
+    /// Counts by the meter that the process has set. Where no propagator is set by now, nothing is traced: calls are counted, and no span is made.
     #[must_use]
     pub fn new() -> Self {
         let duration = global::meter(SCOPE)
@@ -179,7 +181,7 @@ impl Served {
             .with_description("How long calls took to be answered, or until their stream of answers began")
             .with_boundaries(DURATIONS_S.to_vec())
             .build();
-        Self { duration }
+        Self { duration, has_spans: global::get_text_map_propagator(|propagator| propagator.fields().next().is_some()) }
     }
 }
 
@@ -193,7 +195,7 @@ impl<S> Layer<S> for Served {
     type Service = Serving<S>;
 
     fn layer(&self, inner: S) -> Serving<S> {
-        Serving { inner, duration: self.duration.clone() }
+        Serving { inner, served: self.clone() }
     }
 }
 
@@ -201,7 +203,7 @@ impl<S> Layer<S> for Served {
 #[derive(Clone, Debug)]
 pub struct Serving<S> {
     inner: S,
-    duration: Histogram<f64>,
+    served: Served,
 }
 
 impl<S, A, B> Service<http::Request<A>> for Serving<S>
@@ -218,11 +220,14 @@ where
     }
 
     fn call(&mut self, request: http::Request<A>) -> Self::Future {
-        let call = Call::begin(self.duration.clone(), request.uri().path(), request.headers());
+        let call = Call::begin(&self.served, request.uri().path(), request.headers());
         let context = call.context.clone();
         let answer = self.inner.call(request);
         Box::pin(async move {
-            let answer = if is_traced(&context) { answer.with_context(context).await } else { answer.await };
+            let answer = match context {
+                Some(context) if is_traced(&context) => answer.with_context(context).await,
+                _ => answer.await,
+            };
             call.answered(answer.as_ref().map_or(Code::Unknown, code_of));
             answer
         })
@@ -234,19 +239,23 @@ struct Call {
     duration: Histogram<f64>,
     began: Instant,
     method: String,
-    context: Context,
+    /// With its span, where there are any.
+    context: Option<Context>,
     code: Code,
 }
 
 impl Call {
-    fn begin(duration: Histogram<f64>, path: &str, headers: &HeaderMap) -> Self {
-        let parent = global::get_text_map_propagator(|propagator| propagator.extract(&Received(headers)));
-        let span = tracer().build_with_context(span_of(path, SpanKind::Server), &parent);
+    fn begin(served: &Served, path: &str, headers: &HeaderMap) -> Self {
+        let context = served.has_spans.then(|| {
+            let parent = global::get_text_map_propagator(|propagator| propagator.extract(&Received(headers)));
+            let span = tracer().build_with_context(span_of(path, SpanKind::Server), &parent);
+            parent.with_span(span)
+        });
         Self {
-            duration,
+            duration: served.duration.clone(),
             began: now(),
             method: method_of(path).to_owned(),
-            context: parent.with_span(span),
+            context,
             // Unless it is answered.
             code: Code::Cancelled,
         }
@@ -259,7 +268,9 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        end(&self.context, self.code, is_fault(self.code));
+        if let Some(context) = &self.context {
+            end(context, self.code, is_fault(self.code));
+        }
         let known = self.code != Code::Unimplemented;
         let method = if known { std::mem::take(&mut self.method) } else { OTHER_METHOD.to_owned() };
         let attributes = [
@@ -274,4 +285,28 @@ impl Drop for Call {
 #[expect(clippy::disallowed_methods, reason = "a duration that people are told, and that nothing follows from")]
 fn now() -> Instant {
     Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry_sdk::{propagation::TraceContextPropagator, trace::SdkTracerProvider};
+
+    use super::*;
+
+    /// In one test: what a process sets, all of it shares.
+    #[test]
+    fn calls_have_spans_only_where_the_process_traces() {
+        let mut headers = HeaderMap::new();
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        headers.insert("traceparent", HeaderValue::from_static(parent));
+        let untraced = Served::new();
+        global::set_text_map_propagator(TraceContextPropagator::new());
+        global::set_tracer_provider(SdkTracerProvider::builder().build());
+        let traced = Served::new();
+        let context = |served: &Served| Call::begin(served, "/coppice.v1.Ledger/Commit", &headers).context.clone();
+        assert!(context(&untraced).is_none(), "nothing is made, whatever the caller says");
+        let context = context(&traced).expect("there is a span");
+        assert_eq!(context.span().span_context().trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
+        assert!(context.span().span_context().is_sampled());
+    }
 }

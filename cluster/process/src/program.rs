@@ -46,6 +46,8 @@ pub struct Program {
     pub version: &'static str,
     /// One sentence.
     pub about: &'static str,
+    /// Whether others call it than processes of the cluster and their operators.
+    pub serves_clients: bool,
     /// Settings that have a flag of their own, beside those that every process has.
     pub flags: &'static [Flag],
 }

@@ -2,18 +2,26 @@
 //!
 //! Everything is counted and traced through the API of OpenTelemetry; here is where it goes. Metrics are always there, at `/metrics` of the
 //! health port ([`crate::health`]). With an endpoint, they are also sent to it by OTLP over gRPC from time to time, and so are the spans of
-//! those calls that are traced: those whose caller traces them, and a part of the others. Sending is done by threads of its own, from
+//! those calls that are traced: those whose caller traces them, and a part of the others. What clients can have traced has a limit ([`Limited`]),
+//! since a header is all that they need for it; processes of the cluster believe each other. Sending is done by threads of its own, from
 //! bounded queues: what a collector does not take in time is dropped, and no call waits for it.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
-use opentelemetry::{KeyValue, global};
+use opentelemetry::{
+    Context, KeyValue, global,
+    trace::{Link, SpanKind, TraceId},
+};
 use opentelemetry_otlp::{MetricExporter, SpanExporter, WithTonicConfig};
 use opentelemetry_sdk::{
     Resource,
     metrics::{PeriodicReader, SdkMeterProvider},
     propagation::TraceContextPropagator,
-    trace::{Sampler, SdkTracerProvider},
+    trace::{Sampler, SamplingResult, SdkTracerProvider, ShouldSample},
 };
 use serde::{Deserialize, Serialize};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
@@ -34,13 +42,21 @@ pub struct Telemetry {
     pub otlp_ca: Option<PathBuf>,
     /// Which part of the calls is traced whose callers say nothing of a trace, from 0 to 1.
     pub trace_ratio: f64,
+    /// How many calls of clients that trace them are traced here a second, at most. Nodes have no clients.
+    pub client_traces_per_s: u32,
     /// How often metrics are sent.
     pub metrics_interval_ms: u64,
 }
 
 impl Default for Telemetry {
     fn default() -> Self {
-        Self { otlp_endpoint: None, otlp_ca: None, trace_ratio: 0.01, metrics_interval_ms: 30_000 }
+        Self {
+            otlp_endpoint: None,
+            otlp_ca: None,
+            trace_ratio: 0.01,
+            client_traces_per_s: 100,
+            metrics_interval_ms: 30_000,
+        }
     }
 }
 
@@ -97,10 +113,13 @@ impl Telemetry {
             metrics = metrics.with_reader(PeriodicReader::builder(exporter).with_interval(interval).build());
             let exporter = SpanExporter::builder().with_tonic().with_channel(channel).build();
             let exporter = exporter.map_err(|error| failed(error.to_string()))?;
-            let ratio = Sampler::TraceIdRatioBased(self.trace_ratio);
+            let mut sampler = Sampler::parent_based(Sampler::TraceIdRatioBased(self.trace_ratio));
+            if program.serves_clients {
+                sampler = sampler.with_remote_parent_sampled(Limited::new(self.client_traces_per_s));
+            }
             let provider = SdkTracerProvider::builder()
                 .with_resource(resource)
-                .with_sampler(Sampler::ParentBased(Box::new(ratio)))
+                .with_sampler(sampler)
                 .with_batch_exporter(exporter)
                 .build();
             global::set_tracer_provider(provider.clone());
@@ -125,6 +144,50 @@ impl Telemetry {
         }
         Ok(Some(endpoint.connect_lazy()))
     }
+}
+
+/// Samples so many spans a second, and drops the others. Clones share what is left.
+#[derive(Clone, Debug)]
+struct Limited {
+    per_second: u32,
+    /// When the second began, and how many it has had.
+    used: Arc<Mutex<(Instant, u32)>>,
+}
+
+impl Limited {
+    fn new(per_second: u32) -> Self {
+        Self { per_second, used: Arc::new(Mutex::new((now(), 0))) }
+    }
+
+    fn takes(&self, now: Instant) -> bool {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.saturating_duration_since(used.0) >= Duration::from_secs(1) {
+            *used = (now, 0);
+        }
+        let takes = used.1 < self.per_second;
+        used.1 += u32::from(takes);
+        takes
+    }
+}
+
+impl ShouldSample for Limited {
+    fn should_sample(
+        &self,
+        parent: Option<&Context>,
+        trace: TraceId,
+        name: &str,
+        kind: &SpanKind,
+        attributes: &[KeyValue],
+        links: &[Link],
+    ) -> SamplingResult {
+        let sampler = if self.takes(now()) { Sampler::AlwaysOn } else { Sampler::AlwaysOff };
+        sampler.should_sample(parent, trace, name, kind, attributes, links)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "which calls are traced, and nothing follows from that")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 /// Telemetry of a process that runs.
@@ -159,6 +222,17 @@ pub fn metrics_text() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_clients_can_have_traced_has_a_limit() {
+        let begin = now();
+        let limited = Limited::new(2);
+        let after_ms = |ms| limited.clone().takes(begin + Duration::from_millis(ms));
+        assert_eq!([0, 1, 999].map(after_ms), [true, true, false]);
+        assert_eq!([1100, 1200, 2000].map(after_ms), [true, true, false], "a second begins with its first call");
+        assert!(after_ms(2100));
+        assert!(!Limited::new(0).takes(begin));
+    }
 
     #[test]
     fn settings_that_contradict_each_other_are_refused() {

@@ -19,6 +19,7 @@ pub const PROGRAM: Program = Program {
     name: "coppice-coordinator",
     version: env!("CARGO_PKG_VERSION"),
     about: "Serves a ledger's clients: orders writes, answers reads, signs checkpoints",
+    serves_clients: true,
     flags: &[
         Flag { name: "name", value: "NAME", help: "This coordinator's name, unlike that of any other" },
         Flag { name: "listen", value: "ADDRESS", help: "Where to listen for clients (gRPC): IP:PORT" },

@@ -25,6 +25,7 @@ pub const PROGRAM: Program = Program {
     name: "coppice-shard-node",
     version: env!("CARGO_PKG_VERSION"),
     about: "Hosts replicas of a ledger's shards and of its root log",
+    serves_clients: false,
     flags: &[
         Flag { name: "node", value: "NAME", help: "This node's name, as in [nodes]" },
         Flag { name: "cluster-id", value: "HEX", help: "The cluster: the end of the signing key's name" },
