@@ -1,9 +1,10 @@
 //! Generated messages and services of the `coppice.v1` API, without logic but the mapping of errors in [`status`], the times of calls in
-//! [`timeout`], and how calls are traced and measured in [`telemetry`].
+//! [`timeout`], how calls are traced and measured in [`telemetry`], and certificates that both ends read anew in [`live`].
 //!
 //! `v1::ledger_*` is what clients use; `v1::{peer,shard,root,node}_*` is what coordinators and shard-nodes say to each other.
 
 mod channel;
+pub mod live;
 pub mod status;
 pub mod telemetry;
 pub mod timeout;

@@ -11,8 +11,6 @@ pub mod read;
 pub mod verify;
 pub mod write;
 
-use std::{fs, path::PathBuf};
-
 use clap::CommandFactory;
 use coppice_client::{Client, Options, Tls};
 
@@ -84,15 +82,10 @@ fn connect(common: &Common) -> Result<Client, Failure> {
             failure.hint("It names the PEM file of the authority that the coordinators' certificates are from.")
         );
     }
-    Ok(Client::new(Options { trust, tls: tls(common)?, ..Options::new(endpoint) })?)
+    Ok(Client::new(Options { trust, tls: tls(common), ..Options::new(endpoint) })?)
 }
 
-fn tls(common: &Common) -> Result<Option<Tls>, Failure> {
-    let read = |path: &PathBuf| fs::read(path).map_err(|error| Failure::file(path, &error));
-    let Some(ca) = &common.ca else { return Ok(None) };
-    let identity = match (&common.client_cert, &common.client_key) {
-        (Some(cert), Some(key)) => Some((read(cert)?, read(key)?)),
-        _ => None,
-    };
-    Ok(Some(Tls { ca: read(ca)?, identity }))
+fn tls(common: &Common) -> Option<Tls> {
+    let identity = common.client_cert.clone().zip(common.client_key.clone());
+    Some(Tls::Files { ca: common.ca.clone()?, identity })
 }

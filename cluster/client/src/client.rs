@@ -1,7 +1,6 @@
 //! The calls of `coppice.v1.Ledger`, with deadlines and repetitions.
 
 use std::{
-    fmt,
     hash::{BuildHasher, RandomState},
     sync::Arc,
     time::Duration,
@@ -10,19 +9,21 @@ use std::{
 use bytes::Bytes;
 use coppice_proto::{
     Channel,
+    live::Live,
     v1::{self, ledger_client::LedgerClient},
 };
-use coppice_types::{ErrorKind, PinId, SessionId, chain};
+use coppice_types::{ErrorKind, PinId, SessionId};
 use coppice_verify::{keys::Keys, note::VerifierKey};
 use tonic::{
     Request, Streaming,
-    transport::{Certificate, ClientTlsConfig, Endpoint, Identity},
+    transport::{ClientTlsConfig, Endpoint},
 };
 
 use crate::{
     Error, Session,
     call::{Patience, Repeat, call},
     routes::Routes,
+    tls::{self, Tls, Unfit},
     trust::{Question, Read, Seen, Sent, Trust, check_read, check_receipt, claimed_size, map_of},
 };
 
@@ -34,39 +35,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whom a client believes to be the ledger's server, and who it says it is. All is PEM.
-#[derive(Clone)]
-pub struct Tls {
-    /// The authorities that the server's certificate may come from.
-    pub ca: Vec<u8>,
-    /// The client's certificate and private key, where the server asks for them.
-    pub identity: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-/// Without the key.
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("identity", &self.identity.is_some()).finish_non_exhaustive()
-    }
-}
-
-impl Tls {
-    fn config(&self) -> ClientTlsConfig {
-        let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&self.ca));
-        match &self.identity {
-            Some((certificate, key)) => config.identity(Identity::from_pem(certificate, key)),
-            None => config,
-        }
-    }
-}
-
 /// How a client behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where a coordinator listens: `http://host:port`, `https://host:port`, or `host:port`, which is the latter if `tls` is given.
     /// Several coordinators are separated by commas.
     pub endpoint: String,
-    /// For `https`.
+    /// For `https`. With files, the client is to be made within a tokio runtime.
     pub tls: Option<Tls>,
     /// How long one attempt waits for its answer.
     pub attempt_timeout: Duration,
@@ -90,24 +65,21 @@ impl Options {
     }
 }
 
-/// How an endpoint is connected to, and its address in full.
-fn connect(endpoint: &str, tls: Option<&Tls>) -> Result<(Endpoint, String), String> {
-    let address = match (endpoint.split_once("://"), tls) {
-        (None, None) => format!("http://{endpoint}"),
-        (None, Some(_)) => format!("https://{endpoint}"),
-        (Some(("http", _)), None) | (Some(("https", _)), Some(_)) => endpoint.to_owned(),
-        (Some(("http", _)), Some(_)) => {
+/// How an endpoint is connected to, but for its TLS, and its address in full.
+fn connect(endpoint: &str, has_tls: bool) -> Result<(Endpoint, String), String> {
+    let address = match (endpoint.split_once("://"), has_tls) {
+        (None, false) => format!("http://{endpoint}"),
+        (None, true) => format!("https://{endpoint}"),
+        (Some(("http", _)), false) | (Some(("https", _)), true) => endpoint.to_owned(),
+        (Some(("http", _)), true) => {
             return Err("with a CA only https:// is spoken; use https://HOST:PORT".to_owned());
         }
-        (Some(("https", _)), None) => return Err("https:// needs the server's CA".to_owned()),
+        (Some(("https", _)), false) => return Err("https:// needs the server's CA".to_owned()),
         (Some(_), _) => return Err("only http:// and https:// are spoken; use http://HOST:PORT".to_owned()),
     };
-    let mut parsed = Endpoint::from_shared(address.clone()).map_err(|error| error.to_string())?;
+    let parsed = Endpoint::from_shared(address.clone()).map_err(|error| error.to_string())?;
     if parsed.uri().port_u16().is_none() {
         return Err("it has no port; use http://HOST:PORT".to_owned());
-    }
-    if let Some(tls) = tls {
-        parsed = parsed.tls_config(tls.config()).map_err(|error| format!("CA or certificate: {}", chain(&error)))?;
     }
     Ok((parsed, address))
 }
@@ -134,7 +106,7 @@ pub struct Client {
     pub(crate) routes: Arc<Routes>,
     pub(crate) patience: Patience,
     pub(crate) trust: Option<Arc<Trust>>,
-    tls: Option<Tls>,
+    tls: Option<Live<ClientTlsConfig>>,
 }
 
 /// Calls a method of the generated client, by kind of repetition.
@@ -155,18 +127,21 @@ impl Client {
     /// A client that connects with its first call.
     ///
     /// # Errors
-    /// If an endpoint is not one.
+    /// If an endpoint is not one, or authorities or certificates are none.
     pub fn new(options: Options) -> Result<Self, Error> {
+        let tls = options.tls.clone().map(Tls::live).transpose();
+        let tls = tls.map_err(|Unfit(why)| Error::Tls(why))?;
         let endpoints: Vec<&str> = options.endpoint.split(',').map(str::trim).collect();
         let routes = endpoints.into_iter().map(|endpoint| {
-            let (address, channel) = open(endpoint, options.tls.as_ref())?;
+            let (address, channel) = open(endpoint, tls.as_ref())?;
             Ok((address, ledger_over(channel)))
         });
-        Ok(Self::of(routes.collect::<Result<_, Error>>()?, RandomState::new().hash_one(0), &options))
+        let routes = routes.collect::<Result<_, Error>>()?;
+        Ok(Self { tls, ..Self::of(routes, RandomState::new().hash_one(0), &options) })
     }
 
     /// A client over channels that exist, for instance inside of a process, by the names of their endpoints. How long it leaves a coordinator
-    /// alone that failed differs by `seed`.
+    /// alone that failed differs by `seed`. Other endpoints that it learns of are connected to without TLS.
     #[must_use]
     pub fn over(routes: Vec<(String, Channel)>, seed: u64, options: &Options) -> Self {
         let routes = routes.into_iter().map(|(endpoint, channel)| (endpoint, ledger_over(channel)));
@@ -178,7 +153,7 @@ impl Client {
             routes: Arc::new(Routes::new(routes, seed)),
             patience: Patience { attempt: options.attempt_timeout, total: options.patience },
             trust: options.trust.clone().map(|key| Arc::new(Trust::new(key))),
-            tls: options.tls.clone(),
+            tls: None,
         }
     }
 
@@ -517,15 +492,19 @@ fn ledger_over(channel: Channel) -> LedgerClient<Channel> {
 }
 
 /// An endpoint's address, and a channel that connects with its first call.
-fn open(endpoint: &str, tls: Option<&Tls>) -> Result<(String, Channel), Error> {
+fn open(endpoint: &str, tls: Option<&Live<ClientTlsConfig>>) -> Result<(String, Channel), Error> {
     let refuse = |message| Error::Endpoint { endpoint: endpoint.to_owned(), message };
-    let (endpoint, address) = connect(endpoint, tls).map_err(refuse)?;
-    let endpoint = endpoint
+    let (parsed, address) = connect(endpoint, tls.is_some()).map_err(refuse)?;
+    let parsed = parsed
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT);
-    Ok((address, endpoint.connect_lazy().into()))
+    let channel = match tls {
+        None => parsed.connect_lazy().into(),
+        Some(tls) => tls::channel(parsed, tls.clone()).map_err(|Unfit(why)| Error::Tls(why))?,
+    };
+    Ok((address, channel))
 }
 
 #[cfg(test)]

@@ -14,6 +14,9 @@ pub enum Error {
         /// What is wrong with it.
         message: String,
     },
+    /// Authorities, certificates or keys can't be read, or do not fit each other.
+    #[error("certificates: {0}")]
+    Tls(String),
     /// The cluster refused, and said why.
     #[error("{message}")]
     Refused {
@@ -65,7 +68,7 @@ impl Error {
     pub fn outcome_unknown(&self) -> bool {
         match self {
             Self::Refused { outcome_unknown, .. } | Self::Unavailable { outcome_unknown, .. } => *outcome_unknown,
-            Self::Endpoint { .. } => false,
+            Self::Endpoint { .. } | Self::Tls(_) => false,
             Self::Unproven(_) | Self::Untrusted(_) | Self::Malformed(_) => true,
         }
     }
@@ -74,7 +77,7 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Endpoint { .. } => ErrorKind::Invalid,
+            Self::Endpoint { .. } | Self::Tls(_) => ErrorKind::Invalid,
             Self::Refused { kind, .. } => *kind,
             Self::Unavailable { .. } => ErrorKind::Unavailable,
             Self::Malformed(_) | Self::Unproven(_) | Self::Untrusted(_) => ErrorKind::Corrupted,
@@ -86,7 +89,7 @@ impl Error {
     pub fn reason(&self) -> Option<Reason> {
         match self {
             Self::Refused { reason, .. } | Self::Unavailable { reason, .. } => *reason,
-            Self::Endpoint { .. } | Self::Malformed(_) | Self::Unproven(_) | Self::Untrusted(_) => None,
+            Self::Endpoint { .. } | Self::Tls(_) | Self::Malformed(_) | Self::Unproven(_) | Self::Untrusted(_) => None,
         }
     }
 }

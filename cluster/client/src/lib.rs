@@ -16,10 +16,12 @@ mod error;
 mod routes;
 mod session;
 mod stream;
+mod tls;
 mod trust;
 
-pub use client::{Client, Options, Stream, Tls};
+pub use client::{Client, Options, Stream};
 pub use convert::batch;
 pub use error::Error;
 pub use session::Session;
 pub use stream::{Answer, CommitStream};
+pub use tls::Tls;

@@ -2,6 +2,8 @@
 
 use std::{fmt, path::Path};
 
+use coppice_proto::live::Unreadable;
+
 /// Exit codes of the processes; those of the `coppice` command where both have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
@@ -45,6 +47,13 @@ impl Failure {
     #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
+    }
+}
+
+impl From<Unreadable> for Failure {
+    fn from(file: Unreadable) -> Self {
+        let failure = Self::usage(file.to_string());
+        failure.hint("scripts/certificates.sh makes certificates; docs/OPERATIONS.md says which.")
     }
 }
 

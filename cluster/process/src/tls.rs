@@ -6,8 +6,6 @@
 //! The files are looked at now and then, and new ones count from the next connection on ([`Live`]); open connections go on under what they began
 //! with. What the next connection uses is always a whole: certificate, key and authorities of one moment, checked against each other.
 
-mod live;
-
 use std::{
     io,
     net::SocketAddr,
@@ -25,11 +23,11 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-pub use self::live::Live;
 use crate::{
     Failure,
     access::{Denial, Denials},
 };
+pub use coppice_proto::live::Live;
 
 /// The certificates of one process of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

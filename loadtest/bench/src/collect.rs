@@ -50,7 +50,7 @@ pub struct Options {
 pub async fn run(options: Options) -> Result<()> {
     let key = VerifierKey::parse(options.key.trim()).context("--key")?;
     let patience = Duration::from_secs(30);
-    let tls = options.files.tls()?;
+    let tls = options.files.tls();
     let client = Client::new(client::Options { patience, tls, ..client::Options::new(options.endpoint.clone()) })?;
     let changes = list_changes(&client, &options.out).await?;
     let checkpoints = read_checkpoints(&options.out.join("checkpoints.jsonl"), &key)?;

@@ -12,9 +12,8 @@ mod judge;
 mod pair;
 mod values;
 
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context, Result};
 use clap::Parser;
 use coppice_client::Tls;
 
@@ -71,13 +70,8 @@ struct Files {
 }
 
 impl Files {
-    fn tls(&self) -> Result<Option<Tls>> {
-        let read = |path: &PathBuf| fs::read(path).with_context(|| path.display().to_string());
-        let Some(ca) = &self.ca else { return Ok(None) };
-        let identity = match (&self.client_cert, &self.client_key) {
-            (Some(cert), Some(key)) => Some((read(cert)?, read(key)?)),
-            _ => None,
-        };
-        Ok(Some(Tls { ca: read(ca)?, identity }))
+    fn tls(&self) -> Option<Tls> {
+        let identity = self.client_cert.clone().zip(self.client_key.clone());
+        Some(Tls::Files { ca: self.ca.clone()?, identity })
     }
 }

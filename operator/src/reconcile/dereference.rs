@@ -209,7 +209,7 @@ async fn certificates(
                 let [ca, certificate, _] = whole(secrets, &name).await?;
                 shown.extend([ca, certificate].concat());
             }
-            own = Some(coppice_client::Tls { ca, identity: Some((certificate, key)) });
+            own = Some(coppice_client::Tls::Pem { ca, identity: Some((certificate, key)) });
         }
         facts.certificates.insert(role, hash_of(&String::from_utf8_lossy(&shown)));
     }

@@ -198,6 +198,46 @@ fn a_new_authority_is_taken_up_without_a_restart_while_an_open_stream_goes_on() 
 }
 
 #[test]
+fn a_client_takes_up_renewed_certificates_while_it_runs() {
+    let cluster = Cluster::tls();
+    let _nodes = cluster.nodes();
+    let _coordinator = cluster.coordinator();
+    cluster.until_it_commits("ready=yes");
+    let own = |name: &str| {
+        for kind in ["pem", "key"] {
+            let (from, to) = (cluster.path(&format!("{name}.{kind}")), cluster.path(&format!("own.{kind}")));
+            fs::copy(from, to).expect("a file can be written");
+        }
+    };
+    own("reader");
+    let runtime = tokio::runtime::Runtime::new().expect("threads");
+    let entered = runtime.enter();
+    let identity = Some((cluster.path("own.pem"), cluster.path("own.key")));
+    let tls = Some(coppice_client::Tls::Files { ca: cluster.path("ca.pem"), identity });
+    let endpoint = cluster.endpoint().replace("http://", "https://");
+    let options = coppice_client::Options { tls, ..coppice_client::Options::new(endpoint) };
+    let client = coppice_client::Client::new(options.clone()).expect("the files are whole");
+    let put = |value: &'static [u8]| v1::Operation {
+        key: bytes::Bytes::from_static(b"renewed"),
+        change: Some(v1::operation::Change::Put(bytes::Bytes::from_static(value))),
+    };
+    let commit = || {
+        let batch = v1::Batch { operations: vec![put(b"yes")], ..Default::default() };
+        runtime.block_on(client.commit(batch, false))
+    };
+    let refused = commit().expect_err("a reader writes nothing");
+    assert!(refused.to_string().contains("writer"), "{refused}");
+    own("writer");
+    until("the same client writes", || commit().ok());
+    // What is no whole does not count: the certificate of one, the key of another.
+    fs::copy(cluster.path("reader.key"), cluster.path("own.key")).expect("a file can be written");
+    let broken = coppice_client::Client::new(options).expect_err("a client that begins now");
+    assert!(broken.to_string().starts_with("certificates: "), "{broken}");
+    commit().expect("what the files held before stays in force");
+    drop(entered);
+}
+
+#[test]
 fn a_process_with_a_foreign_certificate_is_not_let_in_and_nothing_is_spoken_in_the_clear() {
     let cluster = Cluster::tls();
     let mut nodes = cluster.nodes();

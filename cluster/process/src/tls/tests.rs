@@ -4,7 +4,9 @@ use std::{fs, path::Path};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
-use super::{live::Files, *};
+use coppice_proto::live::Files;
+
+use super::*;
 
 struct Authority(rcgen::CertifiedIssuer<'static, rcgen::KeyPair>);
 

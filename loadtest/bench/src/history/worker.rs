@@ -90,7 +90,7 @@ impl Worker {
         } else {
             (std::slice::from_ref(&all), PATIENCE)
         };
-        let tls = options.files.tls()?;
+        let tls = options.files.tls();
         let connect = |endpoint: &String| {
             Client::new(client::Options {
                 tls: tls.clone(),
@@ -319,7 +319,7 @@ impl Worker {
                 self.recorder.finding(self.id, &format!("{what}: {error}"))?;
                 Told::Unknown
             }
-            Error::Endpoint { .. } => Told::Nothing,
+            Error::Endpoint { .. } | Error::Tls(_) => Told::Nothing,
             Error::Unavailable { outcome_unknown: false, .. } => Told::Nothing,
             Error::Unavailable { .. } | Error::Refused { outcome_unknown: true, .. } => Told::Unknown,
             Error::Refused { reason: Some(reason), .. } => match reason {

@@ -12,12 +12,25 @@ use std::{
 
 use tokio::sync::watch;
 
-use crate::Failure;
-
 /// How often the files are looked at.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// No such file is longer.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A file that can't be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Which one.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.why)
+    }
+}
 
 /// What was made of files, the newest. Clones are the same.
 pub struct Live<T> {
@@ -37,14 +50,20 @@ impl<T> fmt::Debug for Live<T> {
 }
 
 impl<T: Send + Sync + 'static> Live<T> {
+    /// A value that stays what it is.
+    #[must_use]
+    pub fn fixed(value: T) -> Self {
+        Self { now: watch::channel(Arc::new(value)).1 }
+    }
+
     /// Makes a value of the contents of files, now and whenever they change. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// If a file cannot be read, or `make` fails for what it holds now.
-    pub fn keep(
+    pub fn keep<E: From<Unreadable> + fmt::Display + 'static>(
         paths: Vec<PathBuf>,
-        make: impl Fn(&[Vec<u8>]) -> Result<T, Failure> + Send + 'static,
-    ) -> Result<Self, Failure> {
+        make: impl Fn(&[Vec<u8>]) -> Result<T, E> + Send + 'static,
+    ) -> Result<Self, E> {
         let (mut files, live) = Files::open(paths, make)?;
         tokio::spawn(async move {
             while !files.told.is_closed() {
@@ -68,24 +87,38 @@ impl<T: Send + Sync + 'static> Live<T> {
     }
 }
 
-/// The files.
-pub(super) struct Files<T, M> {
+/// The files, for whoever looks at them when it wants to.
+pub struct Files<T, M> {
     paths: Vec<PathBuf>,
     make: M,
     /// What they held when they were last looked at, or what was wrong with them.
-    seen: Result<Vec<Vec<u8>>, Failure>,
+    seen: Result<Vec<Vec<u8>>, Unreadable>,
     told: watch::Sender<Arc<T>>,
 }
 
-impl<T, M: Fn(&[Vec<u8>]) -> Result<T, Failure>> Files<T, M> {
-    pub(super) fn open(paths: Vec<PathBuf>, make: M) -> Result<(Self, Live<T>), Failure> {
+impl<T, M> fmt::Debug for Files<T, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Files").field("paths", &self.paths).finish_non_exhaustive()
+    }
+}
+
+impl<T, E, M> Files<T, M>
+where
+    E: From<Unreadable> + fmt::Display,
+    M: Fn(&[Vec<u8>]) -> Result<T, E>,
+{
+    /// Makes the value of what they hold now.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or `make` fails for what it holds.
+    pub fn open(paths: Vec<PathBuf>, make: M) -> Result<(Self, Live<T>), E> {
         let contents = read(&paths)?;
         let (told, now) = watch::channel(Arc::new(make(&contents)?));
         Ok((Self { paths, make, seen: Ok(contents), told }, Live { now }))
     }
 
     /// Makes the value anew if the files have changed; the old one stays if they are no whole.
-    pub(super) fn look(&mut self) {
+    pub fn look(&mut self) {
         let contents = read(&self.paths);
         if contents == self.seen {
             return;
@@ -93,7 +126,7 @@ impl<T, M: Fn(&[Vec<u8>]) -> Result<T, Failure>> Files<T, M> {
         let files = self.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
         match contents.as_ref().map_err(ToString::to_string).and_then(|contents| {
             let made = (self.make)(contents);
-            made.map_err(|failure| failure.to_string())
+            made.map_err(|error| error.to_string())
         }) {
             Ok(made) => {
                 self.told.send_replace(Arc::new(made));
@@ -111,16 +144,15 @@ impl<T, M: Fn(&[Vec<u8>]) -> Result<T, Failure>> Files<T, M> {
     }
 }
 
-fn read(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>, Failure> {
+fn read(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>, Unreadable> {
     paths.iter().map(|path| read_one(path)).collect()
 }
 
-fn read_one(path: &Path) -> Result<Vec<u8>, Failure> {
+fn read_one(path: &Path) -> Result<Vec<u8>, Unreadable> {
+    let unreadable = |why: String| Unreadable { path: path.to_owned(), why };
     let length = std::fs::metadata(path).map(|metadata| metadata.len());
     if length.as_ref().is_ok_and(|length| *length > FILE_BYTES_MAX) {
-        return Err(Failure::usage(format!("{}: is longer than {FILE_BYTES_MAX} bytes", path.display())));
+        return Err(unreadable(format!("is longer than {FILE_BYTES_MAX} bytes")));
     }
-    length.and_then(|_| std::fs::read(path)).map_err(|error| {
-        Failure::file(path, &error).hint("scripts/certificates.sh makes certificates; docs/OPERATIONS.md says which.")
-    })
+    length.and_then(|_| std::fs::read(path)).map_err(|error| unreadable(error.to_string()))
 }
