@@ -213,6 +213,9 @@ impl Client {
         response: &v1::CommitResponse,
     ) -> Result<(), Error> {
         let (Some(trust), Some(keys)) = (&self.trust, keys) else { return Ok(()) };
+        if response.receipt.is_empty() {
+            return Err(Error::unproven_commit());
+        }
         let genesis = async || map_of(&self.header(v1::get_header_request::Which::Sequence(0)).await?);
         let map = trust.map.get_or_try_init(genesis).await?;
         let newer = self.newer_than(keys, &response.receipt).await?;

@@ -55,6 +55,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// The cluster says that a batch without a number was committed, and could not prove it at that moment.
+    pub(crate) fn unproven_commit() -> Self {
+        Self::Refused {
+            reason: Some(Reason::Unavailable),
+            kind: ErrorKind::Unavailable,
+            message: "the cluster made no receipt: it may have committed the batch".to_owned(),
+            outcome_unknown: true,
+        }
+    }
+
     /// What the cluster refused, after attempts of which one may have had its effect.
     pub(crate) fn refused(status: &tonic::Status, outcome_unknown: bool) -> Self {
         let (reason, kind, message) = (status::reason(status), status::kind(status), describe(status));

@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
 use coppice_env::bug::{Bug, planted};
-use coppice_proto::v1;
+use coppice_proto::{status, v1};
 use coppice_types::{Digest, Reason, SessionId, Stamp};
 use opentelemetry::context::FutureExt;
 use tokio::{sync::oneshot, time::Instant};
@@ -168,10 +168,17 @@ async fn answer_committed(context: &Arc<Context>, commit: &Commit, (size, root, 
         None => proofs::Receipts::of(context, &header, &commit.journal).await,
     };
     for (entry, mut answer) in with_receipt {
-        // The batch is committed whatever becomes of its receipt: that can be asked for again under its session number.
         match made.as_ref().map_err(Clone::clone).and_then(|receipts| receipts.receipt(answer.journal_index)) {
             Ok(receipt) => answer.receipt = receipt,
-            Err(error) => tracing::warn!(%error, "a receipt could not be made"),
+            Err(error) => {
+                tracing::warn!(%error, "a receipt could not be made");
+                // The batch is committed. A receipt can be asked for again under its session number, if it has one.
+                if entry.request.session.is_some() {
+                    let told = format!("version {stamp} is committed, its receipt could not be made: ask again");
+                    entry.answer(Err(status::refuse(Reason::Unavailable, told)));
+                    continue;
+                }
+            }
         }
         entry.answer(Ok(answer));
     }
