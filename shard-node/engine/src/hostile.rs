@@ -150,7 +150,7 @@ fn bless(corpus: &DiskStorage) {
         let pages = read(&sim, file.name());
         inputs.extend(pages.chunks(PAGE_BYTES).step_by(7).take(3).map(|page| ("node", page.to_vec())));
     }
-    // All patches of the page on the base of the first one that lies in a page: what does not fit it is a hostile input as it is.
+    // All patches of a page on the base of one of the first two: those that rest on another one are hostile inputs as they are.
     let pages = read(&sim, PageFile::Patches.name());
     for page in pages.chunks(PAGE_BYTES).take(3) {
         for on in (0..=u8::MAX).map_while(|slot| patch_in(page, slot)).filter_map(Base::of).take(2) {

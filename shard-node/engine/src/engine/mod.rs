@@ -150,10 +150,10 @@ impl Engine {
         let guard = lock(&*storage)?;
         let file = storage.open(superblock::FILE, OpenMode::Existing).map_err(Error::io("open", superblock::FILE))?;
         let (newest, older) = superblock::newest(superblock::read_slots(&*file)?)?;
-        // A process that was killed, or whose sync failed, leaves a superblock that can be read but need not be durable. What it no longer names is given away below, so it is made durable first.
-        // A directory of the first version of the format gets its file of patches with it.
+        // A directory of the first version of the format gets its file of patches; its name becomes durable with the superblock's.
         let patches = PageFile::Patches.name();
         storage.open(patches, OpenMode::OpenOrCreate).map_err(Error::io("open", patches))?;
+        // A process that was killed, or whose sync failed, leaves a superblock that can be read but need not be durable. What it no longer names is given away below, so it is made durable first.
         superblock::republish(&*storage, &*file, &newest)?;
         let (log, mut meta) = MetaLog::open(&*storage, &newest)?;
         meta.take_dead_segments();

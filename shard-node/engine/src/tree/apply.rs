@@ -206,8 +206,9 @@ impl Applier<'_> {
         jobs: &mut Vec<LeafJob<'c>>,
     ) -> Result<Touched> {
         let node = self.store.node(&child, level, Class::Young)?;
-        let old = Old { list: self.store.take_list(&child), node: node.clone() };
+        let list = self.store.take_list(&child);
         if level == 0 {
+            let old = Old { node, list };
             let made = LeafMade { old: old.places(), ..LeafMade::default() };
             jobs.push(LeafJob { old: Some(old), changes, made });
             return Ok(Touched::Leaf);
@@ -226,7 +227,7 @@ impl Applier<'_> {
                 below.push((index, self.touch(node.child(index), level - 1, mine, jobs)?));
             }
         }
-        Ok(Touched::Inner { old, below })
+        Ok(Touched::Inner { old: Old { node, list }, below })
     }
 
     /// Places what becomes of a node and all below it.
