@@ -86,6 +86,10 @@ async fn header_at(context: &Context, view: &View, sequence: u64) -> Result<Byte
     if sequence + 1 == view.log_size {
         return Ok(view.newest.clone());
     }
+    read_header(context, sequence).await
+}
+
+async fn read_header(context: &Context, sequence: u64) -> Result<Bytes, Status> {
     let read = v1::HeadersRead { from_sequence: sequence, limit: 1 };
     let answer = context.root.read(v1::read_root_request::Read::Headers(read)).await?;
     answer.headers.into_iter().next().ok_or_else(|| wire::broken("header"))
@@ -145,9 +149,7 @@ async fn key_changes(
         let header = match context.keys.header(sequence) {
             Some(header) => header,
             None => {
-                let read = v1::HeadersRead { from_sequence: sequence, limit: 1 };
-                let answer = context.root.read(v1::read_root_request::Read::Headers(read)).await?;
-                let header = answer.headers.into_iter().next().ok_or_else(|| wire::broken("header"))?;
+                let header = read_header(context, sequence).await?;
                 context.keys.keep_header(sequence, header.clone());
                 header
             }
