@@ -2,7 +2,7 @@
 //!
 //! Everything is counted and traced through the API of OpenTelemetry; here is where it goes. Metrics are always there, at `/metrics` of the
 //! health port ([`crate::health`]). With an endpoint, they are also sent to it by OTLP over gRPC from time to time, and so are the spans of
-//! those calls that are traced: those whose caller traces them, and a part of the others. What clients can have traced has a limit ([`Limited`]),
+//! those calls that are traced: those whose caller traces them, and a part of the others. What clients can have traced has a limit (`Limited`),
 //! since a header is all that they need for it; processes of the cluster believe each other. Sending is done by threads of its own, from
 //! bounded queues: what a collector does not take in time is dropped, and no call waits for it.
 
