@@ -95,6 +95,8 @@ class Cluster:
         self.node_directories = {node: self.directory / node for node in nodes} | (node_directories or {})
         self.directory.mkdir(parents=True, exist_ok=True)
         self.cluster_id, self.key, self.vkey = self._make_key()
+        # What everybody's settings say of the nodes, for good.
+        self.first_addresses = {node: network.address(node) for node in nodes}
         self.processes = {}
         for place in self.nodes:
             self._add(place, "coppice-shard-node", self._node_settings(place))
@@ -111,17 +113,19 @@ class Cluster:
             vkey = key.with_name(key.name + ".vkey")
         return cluster, key, vkey.read_text().strip()
 
-    def _nodes_table(self):
-        address = self.network.address
-        return {f"nodes.{place}": {"ordinal": number, "address": f"{address(place)}:{NODE_PORT}"}
+    def _nodes_table(self, own=()):
+        addresses = self.first_addresses | {place: self.network.address(place) for place in own}
+        return {f"nodes.{place}": {"ordinal": number, "address": f"{addresses[place]}:{NODE_PORT}"}
                 for number, place in enumerate(self.nodes, start=1)}
 
     def _node_settings(self, place):
+        metadata = {"metadata": {"endpoints": self.etcd.endpoints()}} if self.etcd else {}
         return {
             "node": place, "cluster_id": self.cluster_id, "data_dir": self.node_directories[place],
             "listen": f"{self.network.address(place)}:{NODE_PORT}", "bootstrap": "new",
             "health_listen": f"{self.network.address(place)}:{HEALTH_PORT}",
-            "ledger": self.ledger, "access": CLEAR, **self._nodes_table(), **self.settings.get("node", {}),
+            "ledger": self.ledger, "access": CLEAR, **metadata, **self._nodes_table([place]),
+            **self.settings.get("node", {}),
         }
 
     def _coordinator_settings(self, place):
@@ -149,7 +153,15 @@ class Cluster:
     def form_no_more(self):
         """From now on a node with an empty directory joins, as an operator would have it after the first start."""
         for place in self.nodes:
-            write_toml(self.directory / f"{place}.toml", self._node_settings(place) | {"bootstrap": "existing"})
+            self._write_joining(place)
+
+    def _write_joining(self, place):
+        write_toml(self.directory / f"{place}.toml", self._node_settings(place) | {"bootstrap": "existing"})
+
+    def move(self, place):
+        """Gives a node that does not run another address. Its own settings alone know it: the others find it by etcd."""
+        self.network.move(place)
+        self._write_joining(place)
 
     def all(self):
         """Every process by place: etcd first, since the others wait for it."""

@@ -26,6 +26,7 @@ class Faults:
             "node can't send": self._cannot_send, "node can't receive": self._cannot_receive,
             "coordinator without nodes": self._without_nodes, "nodes apart": self._apart, "slow link": self._slow,
             "full disk": self._full, "clock shift": self._shift, "lost disk": self._lose,
+            "move node": self._move,
             "kill everything": self._kill_all, "kill all etcd": self._kill_all, "kill all coordinators": self._kill_all,
             "rolling restart": self._roll,
         }
@@ -149,6 +150,15 @@ class Faults:
                 shutil.rmtree(entry.path)
             else:
                 os.unlink(entry.path)
+        return process.start
+
+    def _move(self, fault, target):
+        """The node comes back under another address, which it tells etcd; nobody else is told."""
+        if not self.cluster.etcd:
+            raise NotInjected("no etcd that says where the node is")
+        process = self.cluster.all()[target]
+        process.kill()
+        self.cluster.move(target)
         return process.start
 
     def _roll(self, fault, target):

@@ -1,7 +1,8 @@
 """A network of our own: one namespace for each place, one that routes between them, and faults on the routes.
 
-Every place has an address 10.213.N.2 behind its own virtual cable; all packets pass the hub, which can drop those of one
-place to another without a word (a routing rule), and squeeze what goes to a place through a narrow pipe (a token bucket).
+Every place has a network 10.213.N.0/24 behind its own virtual cable, and an address in it, which may change; all packets
+pass the hub, which can drop those of one place to another without a word (a routing rule), and squeeze what goes to a place
+through a narrow pipe (a token bucket).
 Nothing of it is seen outside: the namespaces have no way out, and go with `close`.
 
 Where namespaces can't be made, `open_network` says so loudly and gives addresses on the loopback interface; then nothing
@@ -11,6 +12,13 @@ can be cut or slowed down, and the report lists what was not injected.
 import os
 import subprocess
 import sys
+
+# The last number of an address: the first one of a place, and the last.
+FIRST_HOST, LAST_HOST = 2, 254
+
+
+def _next(host):
+    return host + 1 if host < LAST_HOST else FIRST_HOST
 
 
 def _run(*command):
@@ -25,6 +33,7 @@ class Namespaces:
 
     def __init__(self, places):
         self.places = {place: number for number, place in enumerate(places, start=1)}
+        self.hosts = dict.fromkeys(places, FIRST_HOST)
         self.tag = f"cop{os.getpid()}"
         self.hub = f"{self.tag}-hub"
         self._made = []
@@ -48,10 +57,9 @@ class Namespaces:
             _run("ip", "-n", self.hub, "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name)
             _run("ip", "-n", self.hub, "addr", "add", f"10.213.{number}.1/24", "dev", cable)
             _run("ip", "-n", self.hub, "link", "set", cable, "up")
-            _run("ip", "-n", name, "addr", "add", f"10.213.{number}.2/24", "dev", "eth0")
             _run("ip", "-n", name, "link", "set", "lo", "up")
             _run("ip", "-n", name, "link", "set", "eth0", "up")
-            _run("ip", "-n", name, "route", "add", "default", "via", f"10.213.{number}.1")
+            self._settle(place)
 
     def _add(self, name):
         _run("ip", "netns", "add", name)
@@ -63,9 +71,20 @@ class Namespaces:
     def _cable(self, place):
         return f"cable{self.places[place]}"
 
+    def _settle(self, place):
+        """Puts a place where it is to be reached."""
+        _run("ip", "-n", self._name(place), "addr", "add", f"{self.address(place)}/24", "dev", "eth0")
+        _run("ip", "-n", self._name(place), "route", "add", "default", "via", f"10.213.{self.places[place]}.1")
+
     def address(self, place):
         """Where a place is reached."""
-        return f"10.213.{self.places[place]}.2"
+        return f"10.213.{self.places[place]}.{self.hosts[place]}"
+
+    def move(self, place):
+        """Gives a place another address. Nobody has the old one any more, and its routes have gone with it."""
+        _run("ip", "-n", self._name(place), "addr", "del", f"{self.address(place)}/24", "dev", "eth0")
+        self.hosts[place] = _next(self.hosts[place])
+        self._settle(place)
 
     def command(self, place, command):
         """The command that runs another one in a place, under the same process id."""
@@ -87,7 +106,7 @@ class Namespaces:
         self._slow.clear()
 
     def _rule(self, verb, source, target):
-        source, target = self.address(source), self.address(target)
+        source, target = (f"10.213.{self.places[place]}.0/24" for place in (source, target))
         _run("ip", "-n", self.hub, "rule", verb, "from", source, "to", target, "blackhole")
         _run("ip", "-n", self.hub, "route", "flush", "cache")
 
@@ -113,9 +132,13 @@ class Loopback:
 
     def __init__(self, places):
         self.places = {place: number for number, place in enumerate(places, start=1)}
+        self.hosts = dict.fromkeys(places, FIRST_HOST)
 
     def address(self, place):
-        return f"127.1.{self.places[place]}.2"
+        return f"127.1.{self.places[place]}.{self.hosts[place]}"
+
+    def move(self, place):
+        self.hosts[place] = _next(self.hosts[place])
 
     def command(self, place, command):
         del place

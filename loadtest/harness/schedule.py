@@ -22,6 +22,7 @@ ESSENTIAL = {
     "full disk": (("node-3",), (3, 6)),
     "clock shift": (NODES + COORDINATORS, (2, 5)),
     "lost disk": (NODES, (1, 2)),
+    "move node": (NODES, (1, 3)),
     "kill everything": (("all",), (1, 2)),
 }
 FURTHER = {
