@@ -29,6 +29,8 @@ from load import build_k6
 
 PROGRAMS = ("coppice", "coppice-shard-node", "coppice-coordinator", "coppice-operator", "coppice-bench")
 NODES = 3
+# What a client is given of its secret.
+FILES = ("ca.crt", "tls.crt", "tls.key")
 VERSIONS = 300
 # Levels for a machine that has three machines on it.
 K6_LEVELS = ("READ_P95=5s", "WRITE_P95=10s", "ADMIN_P95=20s")
@@ -59,7 +61,7 @@ class Run(Steps):
     def carry_out_all(self):
         self.carry_out(
             self.start, self.give_images, self.install, self.become_ready, self.spread, self.refuse, self.keep_out, self.test_release,
-            self.load_data, self.run_k6, self.start_load, self.crash, self.delete_pods, self.lose_volume, self.upgrade, self.bad_image, self.renew, self.drain,
+            self.load_data, self.run_k6, self.start_load, self.crash, self.delete_pods, self.lose_volume, self.lose_etcd, self.upgrade, self.bad_image, self.renew, self.drain,
             self.lose_power, self.cut_cable, self.hand_over, self.judge, self.roll_back, self.prune, self.take_away, self.reinstall, self.delete)
 
     # What is asked of the cluster.
@@ -86,8 +88,14 @@ class Run(Steps):
 
     def certificate(self):
         """The options of coppice-bench that say whom to believe, and what to show."""
-        files = [("--ca", "ca.crt"), ("--client-cert", "tls.crt"), ("--client-key", "tls.key")]
-        return [word for option, file in files for word in (option, self.directory / file)]
+        options = zip(("--ca", "--client-cert", "--client-key"), FILES, strict=True)
+        return [word for option, file in options for word in (option, self.directory / file)]
+
+    def take_files(self, files):
+        """What a client outside of the cluster is given of its secret."""
+        data = self.secret(f"{LEDGER}-writer-tls")
+        for file in files:
+            (self.directory / file).write_text(data[file])
 
     def status(self):
         try:
@@ -159,9 +167,8 @@ class Run(Steps):
 
         wait_for("the ledger's key is in its status", trust, 60)
         (self.directory / "ledger.vkey").write_text(self.vkey)
-        data = wait_for("the certificates", lambda: self.secret(f"{LEDGER}-writer-tls"), 60)
-        for file in ("ca.crt", "tls.crt", "tls.key"):
-            (self.directory / file).write_text(data[file])
+        wait_for("the certificates", lambda: self.secret(f"{LEDGER}-writer-tls"), 60)
+        self.take_files(FILES)
         self.await_ready()
         groups = {group["name"]: group for group in self.cluster()["status"]["groups"]}
         expect(set(groups) == {"root", "shard-0", "shard-1"}, f"the groups are {sorted(groups)}")
@@ -319,6 +326,16 @@ class Run(Steps):
         self.await_ready()
         return f"{before} became {self.volume(claim)}"
 
+    def lose_etcd(self):
+        """etcd loses all it has, by the runbook's command: it starts empty, and commits go on."""
+        claims = [f"data-{pod['metadata']['name']}" for pod in self.pods("etcd")]
+        before = {self.volume(claim) for claim in claims}
+        labels = f"app.kubernetes.io/instance={LEDGER},app.kubernetes.io/component=etcd"
+        self.kubectl("delete", "pods,pvc", "-l", labels, "--wait=false")
+        wait_for("other volumes", lambda: None not in (now := {self.volume(claim) for claim in claims}) and not now & before)
+        self.await_ready()
+        return f"{len(before)} members"
+
     def volume(self, claim):
         try:
             return self.get("pvc", claim)["spec"].get("volumeName")
@@ -368,18 +385,24 @@ class Run(Steps):
         return first[0]
 
     def renew(self):
-        """certificates and etcd's authority that are gone are made anew, and taken up by one pod after the other."""
-        before, authority = self.certificates(), self.secret(f"{LEDGER}-etcd-authority")["tls.crt"]
-        self.kubectl("delete", "secret", f"{LEDGER}-etcd-authority", *(f"{LEDGER}-{role}-tls" for role in ("node", "coordinator")))
-        wait_for("pods of other certificates", lambda: len(now := self.certificates()) == len(before) and not now & before)
+        """other authorities of the ledger and of etcd come, and certificates with them; clients are given their files in between."""
+        before, names = self.certificates(), (f"{LEDGER}-authority", f"{LEDGER}-etcd-authority")
+        former = {self.secret(name)["tls.crt"] for name in names}
+        self.kubectl("delete", "secret", *names)
+        for stage, files in (("believed", ("ca.crt",)), ("shown", FILES)):
+            # One or two rollouts of everything.
+            wait_for(f"clients are waited for: {stage}", lambda told=f"={stage}": self.conditions()["Progressing"]["message"].endswith(told), 3 * HEAL_SECONDS)
+            self.take_files(files)
+            self.await_commits()
+            self.kubectl("annotate", "--overwrite", "secret", names[0], f"coppice.dev/clients={stage}")
 
         def believed():
-            """Whom etcd and its clients are to believe: two at first."""
-            secrets = [self.secret(f"{LEDGER}-etcd-{name}") for name in ("authority", "server-tls", "client-tls")]
-            return all(secrets) and {secret["tls.crt" if place == 0 else "ca.crt"] for place, secret in enumerate(secrets)}
+            """Whom everybody is to believe: two at first, of each kind."""
+            return {self.secret(f"{LEDGER}-{name}")["ca.crt"] for name in ("node-tls", "coordinator-tls", "writer-tls", "etcd-server-tls", "etcd-client-tls")}
 
-        # Three rollouts of etcd and coordinators.
-        wait_for("etcd's other authority is believed alone", lambda: len(found := believed() or ()) == 1 and authority not in found, 3 * HEAL_SECONDS)
+        wait_for("the other authorities are believed alone", lambda: len(now := believed()) == 2 and now == {self.secret(name)["tls.crt"] for name in names}, 3 * HEAL_SECONDS)
+        wait_for("pods of other certificates", lambda: len(now := self.certificates()) == len(before) and not now & before)
+        expect(not believed() & former, "a former authority is believed")
         self.await_ready()
 
     def certificates(self):

@@ -33,7 +33,7 @@ use crate::{
         build::{self, Facts, MANAGER, Role},
         dereference::{
             self, Dereferenced,
-            etcd::{self, Stage},
+            authority::{self, Stage},
         },
         observe::{Observed, node_groups},
         status::{self, Outcome},
@@ -248,14 +248,7 @@ impl Context {
     ) -> Result<Option<String>, Error> {
         let facts = &found.facts;
         match plan(facts, fleets) {
-            Plan::Current => match found.stage {
-                None | Some(Stage::Alone) => Ok(None),
-                Some(stage) => {
-                    let words = etcd::advance(&self.client, facts, stage).await?.words();
-                    self.tell(cluster, EventType::Normal, "EtcdAuthority", words).await;
-                    Ok(Some(words.to_owned()))
-                }
-            },
+            Plan::Current => self.advance_authorities(cluster, found).await,
             Plan::Wait(words) => Ok(Some(words)),
             Plan::Restart { pod, why } => {
                 let words = format!("{pod} is replaced: {why}");
@@ -264,6 +257,27 @@ impl Context {
                 Ok(Some(words))
             }
         }
+    }
+
+    /// All pods are current: authorities that are being replaced go on, but for those that wait for somebody; what is done or waited for.
+    async fn advance_authorities(
+        &self,
+        cluster: &LedgerCluster,
+        found: &Dereferenced,
+    ) -> Result<Option<String>, Error> {
+        let mut words = None;
+        for standing in found.authorities.iter().filter(|standing| standing.stage != Stage::Alone) {
+            let news = match standing.waits_for(&found.facts) {
+                Some(waits) => waits,
+                None => {
+                    let next = authority::advance(&self.client, &found.facts, *standing).await?;
+                    self.tell(cluster, EventType::Normal, "Authority", next.words()).await;
+                    next.words().to_owned()
+                }
+            };
+            words.get_or_insert(news);
+        }
+        Ok(words)
     }
 
     /// Publishes an event. One that is lost is no reason to stop.

@@ -497,6 +497,108 @@ async fn a_new_cluster_has_an_authority_for_etcd_alone_from_the_beginning() {
     }
 }
 
+/// Whom somebody believes, and what they show.
+type Files = (String, String);
+
+/// Nodes, coordinators, and a client far away whose files somebody has to bring.
+struct Ledger {
+    server: Arc<Server>,
+    context: Arc<Context>,
+    /// The files of each pod's secret as it started.
+    pods: BTreeMap<String, Files>,
+    client: Files,
+}
+
+impl Ledger {
+    fn files(&self, secret: &str) -> Files {
+        (file(&self.server, secret, "ca.crt"), file(&self.server, secret, "tls.crt"))
+    }
+
+    fn start(&mut self, pod: &str, revision: &str) {
+        run_pod(&self.server, pod, revision, &json!({ "running": {} }));
+        let (set, _) = pod.rsplit_once('-').expect("its number is the end of its name");
+        self.pods.insert(pod.to_owned(), self.files(&format!("{set}-tls")));
+    }
+
+    /// Whether a process has read its files anew since it started or not: everybody believes everybody.
+    fn assert_nobody_is_locked_out(&self, when: &str) {
+        let now = ["ledger-node-tls", "ledger-coordinator-tls"].map(|secret| self.files(secret));
+        let all: BTreeSet<&Files> = self.pods.values().chain(&now).chain([&self.client]).collect();
+        for (believed, _) in &all {
+            assert!(all.iter().all(|(_, shown)| believes(believed, shown)), "{when}");
+        }
+    }
+
+    async fn look(&self, when: &str) {
+        reconcile(&self.server, &self.context).await;
+        self.assert_nobody_is_locked_out(when);
+    }
+
+    /// Replaces all pods, one after the other.
+    async fn roll_out(&mut self, revision: &str) {
+        for (set, count) in [("ledger-node", 3), ("ledger-coordinator", 2)] {
+            let path = format!("{SETS}/{set}");
+            let mut object = self.server.get(&path).expect("the set is there");
+            let generation = object["metadata"]["generation"].clone();
+            merge(&mut object, &json!({ "status": { "observedGeneration": generation, "updateRevision": revision } }));
+            self.server.put(&path, object);
+            for index in 0..count {
+                let begun = self.stage();
+                self.look("before a pod is replaced").await;
+                assert_eq!(self.stage(), begun, "a pod is of the former stage");
+                self.start(&format!("{set}-{index}"), revision);
+                self.assert_nobody_is_locked_out("a pod was replaced");
+            }
+        }
+    }
+
+    fn stage(&self) -> Value {
+        let secret = self.server.get(&format!("{SECRETS}/ledger-authority")).expect("it is there");
+        secret["metadata"]["annotations"]["coppice.dev/stage"].clone()
+    }
+}
+
+#[tokio::test]
+async fn another_authority_of_the_ledger_locks_nobody_out_and_waits_for_clients() {
+    let (server, context) = set_up(&json!({}));
+    reconcile(&server, &context).await;
+    run_pods(&server, "0");
+    let mut ledger = Ledger { server, context, pods: BTreeMap::new(), client: Files::default() };
+    ledger.client = ledger.files("ledger-writer-tls");
+    for pod in ["node-0", "node-1", "node-2", "coordinator-0", "coordinator-1"] {
+        ledger.start(&format!("ledger-{pod}"), "0");
+    }
+    let former = file(&ledger.server, "ledger-authority", "tls.crt");
+    ledger.server.objects().remove(&format!("{SECRETS}/ledger-authority"));
+    for (revision, stage) in [("1", "believed"), ("2", "shown")] {
+        ledger.look("the operator looked").await;
+        ledger.look("the operator looked again").await;
+        assert_eq!(ledger.stage(), json!(stage));
+        ledger.roll_out(revision).await;
+        // However often it looks, it is for a person to say that clients have come along.
+        for _ in 0..3 {
+            ledger.look("all pods are of the stage").await;
+        }
+        assert_eq!(ledger.stage(), json!(stage));
+        let told = the_cluster(&ledger.server).status.clone().expect("it is written").conditions;
+        let told = told.into_iter().find(|condition| condition.type_ == "Progressing").expect("it is told").message;
+        let command = format!("kubectl annotate --overwrite secret ledger-authority {}={stage}", authority::CLIENTS);
+        assert!(told.ends_with(&command), "{told}");
+        ledger.client = ledger.files("ledger-writer-tls");
+        ledger.assert_nobody_is_locked_out("clients came along");
+        let path = format!("{SECRETS}/ledger-authority");
+        let mut secret = ledger.server.get(&path).expect("it is there");
+        secret["metadata"]["annotations"][authority::CLIENTS] = json!(stage);
+        ledger.server.put(&path, secret);
+    }
+    ledger.look("the operator looked").await;
+    assert_eq!(ledger.stage(), Value::Null);
+    ledger.roll_out("3").await;
+    let other = file(&ledger.server, "ledger-authority", "tls.crt");
+    assert_ne!(other, former);
+    assert!(ledger.pods.values().all(|(believed, shown)| *believed == other && !believes(&former, shown)));
+}
+
 #[tokio::test]
 async fn what_the_api_server_refuses_is_told_as_an_event() {
     let (server, context) = set_up(&json!({}));

@@ -3,7 +3,7 @@
 //! A signing key is made only for a cluster that has never had one and has no volumes: with a new key the old data would be a stranger's, and the
 //! ledger would have no name any more. It is never replaced, and has no owner, so that it outlives the resource.
 
-pub mod etcd;
+pub mod authority;
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use kube::{
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::build::{Facts, MANAGER, Role, hash_of, selector_of};
+use super::build::{Facts, MANAGER, Realm, Role, hash_of, selector_of};
 use crate::{
     certificates::{self, Holder, Pair},
     crd::LedgerCluster,
@@ -49,8 +49,8 @@ pub struct Dereferenced {
     pub vkey: String,
     /// How the operator connects to coordinators; `None` in the clear.
     pub tls: Option<coppice_client::Tls>,
-    /// How far the authority of etcd has come; `None` if the operator keeps none.
-    pub stage: Option<etcd::Stage>,
+    /// The authorities that the operator keeps.
+    pub authorities: Vec<authority::Standing>,
 }
 
 /// Looks up all that a cluster names.
@@ -73,12 +73,12 @@ pub async fn dereference(client: &Client, cluster: &LedgerCluster, now: i64) -> 
         founded,
         certificates: BTreeMap::new(),
     };
-    let stage = match facts.keeps_etcd_authority() {
-        true => Some(etcd::certificates(client, &secrets, &facts, now).await?),
-        false => None,
-    };
-    let tls = certificates(client, &secrets, &mut facts, now).await?;
-    Ok(Dereferenced { facts, vkey: key.verifier().to_string(), tls, stage })
+    let mut authorities = Vec::new();
+    for of in facts.authorities() {
+        authorities.push(authority::certificates(client, &secrets, &facts, of, now).await?);
+    }
+    let tls = certificates(client, &secrets, &mut facts).await?;
+    Ok(Dereferenced { facts, vkey: key.verifier().to_string(), tls, authorities })
 }
 
 /// Writes down, with the key, that its ledger was founded.
@@ -179,24 +179,18 @@ fn invalid_key(name: &str, what: &str) -> Error {
     Error::blocked("SigningKeyInvalid", format!("secret {name}: {what}"))
 }
 
-/// Sees to certificates, and takes note of them; gives what the operator itself connects with.
+/// Takes note of the certificates of pods, and asks for those that cert-manager makes; gives what the operator itself connects with.
 async fn certificates(
     client: &Client,
     secrets: &Api<Secret>,
     facts: &mut Facts,
-    now: i64,
 ) -> Result<Option<coppice_client::Tls>, Error> {
     if facts.spec().tls.plaintext {
         return Ok(None);
     }
     if facts.spec().tls.cert_manager.is_some() {
-        for (holder, secret) in facts.holders() {
+        for (_, holder, secret) in facts.holders(Realm::Ledger) {
             ask_cert_manager(client, facts, &holder, &secret).await?;
-        }
-    } else if facts.spec().tls.secrets.is_none() {
-        let authority = authority(secrets, facts, now).await?;
-        for (holder, secret) in facts.holders() {
-            renew(secrets, facts, (&holder, &secret), &authority, now).await?;
         }
     }
     let mut own = None;
@@ -247,22 +241,6 @@ impl Authority {
     fn of(subject: String, pair: Pair) -> Self {
         Self { subject, believed: pair.certificate.clone(), pair }
     }
-}
-
-/// The cluster's authority; made at the first time.
-async fn authority(secrets: &Api<Secret>, facts: &Facts, now: i64) -> Result<Authority, Error> {
-    let name = format!("{}-authority", facts.name());
-    let found = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
-    if let Some(secret) = found {
-        return Ok(Authority::of(facts.name(), pair_of(&name, &secret)?));
-    }
-    let pair = certificates::authority(&facts.name(), now)?;
-    let files =
-        BTreeMap::from([("tls.crt".to_owned(), pair.certificate.clone()), ("tls.key".to_owned(), pair.key.clone())]);
-    let mut secret = secret_of(&name, &facts.cluster, files);
-    secret.annotations_mut().insert(ENDS.to_owned(), pair.ends.to_string());
-    secrets.create(&PostParams::default(), &secret).await.trying(|| format!("creating secret {name}"))?;
-    Ok(Authority::of(facts.name(), pair))
 }
 
 /// The authority in a secret.
@@ -449,21 +427,21 @@ mod tests {
         let mut facts = facts();
         facts.cluster.spec.tls.cert_manager =
             Some(crate::crd::CertManager { issuer: "authority".to_owned(), kind: "Issuer".to_owned() });
-        let holders = facts.holders();
-        let of = |name: &str| holders.iter().find(|(holder, _)| holder.name == name).expect("it gets a certificate");
-        let (holder, secret) = of("ledger-node");
+        let holders = facts.holders(Realm::Ledger);
+        let of = |name: &str| holders.iter().find(|(_, holder, _)| holder.name == name).expect("it gets a certificate");
+        let (_, holder, secret) = of("ledger-node");
         let request = cert_manager_request(&facts, holder, secret);
         assert_eq!(request["spec"]["secretName"], "ledger-node-tls");
         assert_eq!(request["spec"]["dnsNames"], json!(facts.hosts(Role::Node)));
         assert_eq!(request["spec"]["uris"], json!(["urn:coppice:role:node"]));
-        let (holder, secret) = of("ledger-writer");
+        let (_, holder, secret) = of("ledger-writer");
         let client = cert_manager_request(&facts, holder, secret);
         assert_eq!(client["spec"]["secretName"], "ledger-writer-tls");
         assert_eq!(client["spec"]["uris"], json!(["urn:coppice:role:writer"]));
-        let (holder, secret) = of("ledger-load");
+        let (_, holder, secret) = of("ledger-load");
         let both = cert_manager_request(&facts, holder, secret);
         assert_eq!(both["spec"]["uris"], json!(["urn:coppice:role:writer", "urn:coppice:role:operator"]));
-        assert!(holders.iter().all(|(holder, _)| !holder.name.contains("etcd")), "its authority is another one");
+        assert!(holders.iter().all(|(_, holder, _)| !holder.name.contains("etcd")), "its authority is another one");
         assert_eq!(request["spec"]["issuerRef"], json!({ "name": "authority", "kind": "Issuer" }));
         assert_eq!(request["metadata"]["ownerReferences"][0]["kind"], "LedgerCluster");
     }

@@ -74,6 +74,15 @@ impl Role {
     }
 }
 
+/// Who believe one authority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Realm {
+    /// Nodes, coordinators and clients.
+    Ledger,
+    /// The managed etcd and coordinators.
+    Etcd,
+}
+
 /// A cluster with what had to be looked up for it.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -223,35 +232,46 @@ impl Facts {
         self.count(Role::Etcd) > 0 && !tls.plaintext && !given
     }
 
-    /// The secret with the authority of etcd.
+    /// Whose authorities the operator keeps.
     #[must_use]
-    pub fn etcd_authority(&self) -> String {
-        format!("{}-authority", self.set(Role::Etcd))
+    pub fn authorities(&self) -> Vec<Realm> {
+        let tls = &self.spec().tls;
+        let ledger = !tls.plaintext && tls.cert_manager.is_none() && tls.secrets.is_none();
+        let kept = [(Realm::Ledger, ledger), (Realm::Etcd, self.keeps_etcd_authority())];
+        kept.into_iter().filter_map(|(of, is_kept)| is_kept.then_some(of)).collect()
     }
 
-    /// Who gets certificates of etcd's authority, and the secret that holds each: its members, and coordinators as its clients.
+    /// The secret with an authority that the operator keeps.
     #[must_use]
-    pub fn etcd_holders(&self) -> [(Role, Holder, String); 2] {
-        let holder = |role: Role, hosts: Vec<String>| Holder { name: self.set(role), hosts, roles: Vec::new() };
-        [
-            (Role::Etcd, holder(Role::Etcd, self.hosts(Role::Etcd)), self.tls_secret(Role::Etcd).unwrap_or_default()),
-            (Role::Coordinator, holder(Role::Coordinator, Vec::new()), self.etcd_client_secret().unwrap_or_default()),
-        ]
+    pub fn authority(&self, of: Realm) -> String {
+        match of {
+            Realm::Ledger => format!("{}-authority", self.name()),
+            Realm::Etcd => format!("{}-authority", self.set(Role::Etcd)),
+        }
     }
 
-    /// Who gets certificates of the cluster's authority, and the secret that holds each, unless they are somebody else's: nodes, coordinators, clients.
+    /// Who gets certificates of an authority, and the secret that holds each, unless they are somebody else's: of the ledger's, nodes, coordinators
+    /// and clients, which have no pods of ours; of etcd's, its members, and coordinators as its clients.
     #[must_use]
-    pub fn holders(&self) -> Vec<(Holder, String)> {
-        let process = |role: Role| {
-            let holder = Holder { name: self.set(role), hosts: self.hosts(role), roles: vec![role.name()] };
-            (holder, self.tls_secret(role).unwrap_or_default())
+    pub fn holders(&self, of: Realm) -> Vec<(Option<Role>, Holder, String)> {
+        let process = |role: Role, hosts, roles, secret: Option<String>| {
+            (Some(role), Holder { name: self.set(role), hosts, roles }, secret.unwrap_or_default())
         };
+        if of == Realm::Etcd {
+            let (member, client) = (Role::Etcd, Role::Coordinator);
+            return vec![
+                process(member, self.hosts(member), Vec::new(), self.tls_secret(member)),
+                process(client, Vec::new(), Vec::new(), self.etcd_client_secret()),
+            ];
+        }
         let client = |(client, roles): (&str, &[&'static str])| {
             let name = format!("{}-{client}", self.name());
             let secret = format!("{name}-tls");
-            (Holder { name, hosts: Vec::new(), roles: roles.to_vec() }, secret)
+            (None, Holder { name, hosts: Vec::new(), roles: roles.to_vec() }, secret)
         };
-        [Role::Node, Role::Coordinator].map(process).into_iter().chain(CLIENTS.map(client)).collect()
+        let processes = [Role::Node, Role::Coordinator]
+            .map(|role| process(role, self.hosts(role), vec![role.name()], self.tls_secret(role)));
+        processes.into_iter().chain(CLIENTS.map(client)).collect()
     }
 
     /// `http` or `https`.

@@ -28,7 +28,7 @@ fn found(cluster: &LedgerCluster) -> Dereferenced {
         founded: true,
         certificates: BTreeMap::new(),
     };
-    Dereferenced { facts, vkey: "vkey".to_owned(), tls: None, stage: None }
+    Dereferenced { facts, vkey: "vkey".to_owned(), tls: None, authorities: Vec::new() }
 }
 
 fn fleets(found: &Dereferenced) -> Vec<(Role, Fleet)> {

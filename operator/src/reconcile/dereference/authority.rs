@@ -1,0 +1,248 @@
+//! The authorities that the operator keeps: one for the ledger, and one for a managed etcd.
+//!
+//! etcd asks for no role: it lets in whomever its authority signed for. So that authority signs for its members and for the coordinators alone, and a
+//! client's certificate is refused even where network policies are not enforced.
+//!
+//! A process may believe the authorities that it read at its start. Another authority (a new one, where the secret of the former was deleted or its
+//! certificates came from elsewhere; etcd's first one of its own, where members believed that of the ledger) therefore comes in stages, and none begins
+//! before every pod was made in the one before it ([`advance`]): first both are believed, then everybody shows certificates of the new one, then the
+//! former is believed no more. In each of them, what any pod shows is believed by all, be they of this stage or of the one before. The stage stands
+//! with the authority, so an operator that was ended goes on where it was.
+//!
+//! The ledger's clients come along: whether they have the files of a stage, nobody here can see, so somebody says so in an annotation ([`CLIENTS`])
+//! before the next one begins. etcd has no clients but coordinators.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::{
+    Client, ResourceExt,
+    api::{Api, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+
+use super::{Authority, ENDS, HOSTS, ROLE, pair_of, renew, secret_of, text};
+use crate::{
+    certificates,
+    error::{Error, Trying},
+    reconcile::build::{Facts, MANAGER, Realm, Role, selector_of},
+};
+
+/// The annotation of the authority's secret with its stage; the last one has none.
+const STAGE: &str = "coppice.dev/stage";
+/// The annotation by which a person says that the ledger's clients have the files of a stage; its value is the stage's name.
+pub const CLIENTS: &str = "coppice.dev/clients";
+/// The authority that was believed before.
+const FORMER: &str = "former.crt";
+
+/// How far an authority has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It and the former one are believed; certificates of the former one are shown.
+    Believed,
+    /// Both are believed; its own certificates are shown.
+    Shown,
+    /// It alone is believed.
+    Alone,
+}
+
+impl Stage {
+    fn of(authority: &Secret) -> Self {
+        let name = authority.annotations().get(STAGE);
+        [Self::Believed, Self::Shown]
+            .into_iter()
+            .find(|stage| name.is_some_and(|name| name == stage.name()))
+            .unwrap_or(Self::Alone)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Believed => "believed",
+            Self::Shown => "shown",
+            Self::Alone => "alone",
+        }
+    }
+
+    fn next(self) -> Self {
+        match self {
+            Self::Believed => Self::Shown,
+            Self::Shown | Self::Alone => Self::Alone,
+        }
+    }
+}
+
+/// An authority that the operator keeps, and how far it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Whose it is.
+    pub of: Realm,
+    /// How far it has come.
+    pub stage: Stage,
+    /// Clients have the files of the stage, as far as anybody must say so.
+    pub clients: bool,
+}
+
+impl Standing {
+    /// What pods are being replaced for.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match (self.of, self.stage) {
+            (Realm::Etcd, Stage::Believed) => "etcd and coordinators come to believe etcd's new authority",
+            (Realm::Etcd, Stage::Shown) => "etcd and coordinators come to show certificates of etcd's new authority",
+            (Realm::Etcd, Stage::Alone) => "etcd comes to believe its own authority alone",
+            (Realm::Ledger, Stage::Believed) => "nodes and coordinators come to believe the ledger's new authority",
+            (Realm::Ledger, Stage::Shown) => {
+                "nodes and coordinators come to show certificates of the ledger's new authority"
+            }
+            (Realm::Ledger, Stage::Alone) => "nodes and coordinators come to believe the ledger's new authority alone",
+        }
+    }
+
+    /// What a person is to do before the next stage begins, if anything.
+    #[must_use]
+    pub fn waits_for(self, facts: &Facts) -> Option<String> {
+        if self.clients || self.stage == Stage::Alone {
+            return None;
+        }
+        let files = if self.stage == Stage::Believed { "ca.crt" } else { "ca.crt, tls.crt and tls.key" };
+        let (secret, stage) = (facts.authority(self.of), self.stage.name());
+        Some(format!(
+            "clients outside of the cluster need {files} of their secrets anew; then: kubectl annotate --overwrite secret {secret} {CLIENTS}={stage}"
+        ))
+    }
+}
+
+/// Sees to an authority and to the certificates that it signs.
+pub(super) async fn certificates(
+    client: &Client,
+    secrets: &Api<Secret>,
+    facts: &Facts,
+    of: Realm,
+    now: i64,
+) -> Result<Standing, Error> {
+    let name = facts.authority(of);
+    let found = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
+    let secret = match found {
+        Some(secret) => secret,
+        None => introduce(client, secrets, facts, of, now).await?,
+    };
+    let stage = Stage::of(&secret);
+    let told = secret.annotations().get(CLIENTS).is_some_and(|told| told == stage.name());
+    let mut authority = Authority::of(subject(facts, of), pair_of(&name, &secret)?);
+    if stage != Stage::Alone {
+        authority.believed.insert_str(0, &text(&secret, FORMER));
+    }
+    for (role, holder, name) in facts.holders(of) {
+        if stage != Stage::Believed || !keep(client, secrets, facts, (of, role, &name), &authority.believed).await? {
+            renew(secrets, facts, (&holder, &name), &authority, now).await?;
+        }
+    }
+    Ok(Standing { of, stage, clients: told || of == Realm::Etcd })
+}
+
+/// Goes on to the next stage: every pod was made in this one.
+///
+/// # Errors
+/// If the API server doesn't take it.
+pub async fn advance(client: &Client, facts: &Facts, standing: Standing) -> Result<Standing, Error> {
+    let stage = standing.stage.next();
+    let patch = match stage {
+        Stage::Alone => {
+            json!({ "metadata": { "annotations": { STAGE: null, CLIENTS: null } }, "data": { FORMER: null } })
+        }
+        _ => json!({ "metadata": { "annotations": { STAGE: stage.name() } } }),
+    };
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &facts.namespace());
+    let name = facts.authority(standing.of);
+    let patched = secrets.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    patched.map(|_| Standing { stage, ..standing }).trying(|| format!("writing the stage of secret {name}"))
+}
+
+/// Makes the authority; it is alone from the beginning only if no pod believes another one.
+async fn introduce(
+    client: &Client,
+    secrets: &Api<Secret>,
+    facts: &Facts,
+    of: Realm,
+    now: i64,
+) -> Result<Secret, Error> {
+    let roles = match of {
+        Realm::Etcd => [Role::Etcd].as_slice(),
+        Realm::Ledger => &[Role::Node, Role::Coordinator],
+    };
+    let mut former = String::new();
+    for role in roles {
+        if former.is_empty()
+            && let Some(secret) = mounted(client, secrets, facts, *role).await?
+        {
+            former = text(&secret, "ca.crt");
+        }
+    }
+    let pair = certificates::authority(&subject(facts, of), now)?;
+    let mut files = BTreeMap::from([("tls.crt".to_owned(), pair.certificate), ("tls.key".to_owned(), pair.key)]);
+    let stage = (!former.is_empty()).then(|| (STAGE.to_owned(), Stage::Believed.name().to_owned()));
+    if stage.is_some() {
+        files.insert(FORMER.to_owned(), former);
+    }
+    let name = facts.authority(of);
+    let mut secret = secret_of(&name, &facts.cluster, files);
+    secret.annotations_mut().insert(ENDS.to_owned(), pair.ends.to_string());
+    secret.annotations_mut().extend(stage);
+    secrets.create(&PostParams::default(), &secret).await.trying(|| format!("creating secret {name}"))
+}
+
+/// The certificate that is shown already goes on being shown, beside the authorities that are believed now. `false` if there is none.
+async fn keep(
+    client: &Client,
+    secrets: &Api<Secret>,
+    facts: &Facts,
+    (of, role, name): (Realm, Option<Role>, &str),
+    believed: &str,
+) -> Result<bool, Error> {
+    let read = async |name: &str| secrets.get_opt(name).await.trying(|| format!("reading secret {name}"));
+    let own = read(name).await?;
+    if own.as_ref().is_some_and(|secret| text(secret, "ca.crt") == believed) {
+        return Ok(true);
+    }
+    let shown = match (own, role) {
+        (Some(secret), _) => Some(secret),
+        // Before there was an authority for etcd, coordinators showed etcd what they show everybody.
+        (None, Some(role @ Role::Coordinator)) if of == Realm::Etcd => {
+            read(&facts.tls_secret(role).unwrap_or_default()).await?
+        }
+        (None, Some(role)) => mounted(client, secrets, facts, role).await?,
+        (None, None) => None,
+    };
+    let Some(shown) = shown else { return Ok(false) };
+    let mut files = BTreeMap::from(["tls.crt", "tls.key"].map(|file| (file.to_owned(), text(&shown, file))));
+    files.insert("ca.crt".to_owned(), believed.to_owned());
+    let mut secret = secret_of(name, &facts.cluster, files);
+    // It is not of this authority: the next stage makes one that is.
+    secret.annotations_mut().extend([ENDS, HOSTS, ROLE].map(|name| (name.to_owned(), String::new())));
+    let applied = secrets.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&secret)).await;
+    applied.map(|_| true).trying(|| format!("applying secret {name}"))
+}
+
+/// The secret that the pods of a role mount for what they show everybody, if there are any: they believe the authority in it.
+async fn mounted(client: &Client, secrets: &Api<Secret>, facts: &Facts, role: Role) -> Result<Option<Secret>, Error> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &facts.namespace());
+    let selector = ListParams::default().labels(&selector_of(&facts.name()));
+    let pods = pods.list(&selector).await.trying(|| "listing pods".to_owned())?;
+    let names = facts.pods(role);
+    let mounted = |pod: Pod| {
+        let volumes = pod.spec?.volumes?;
+        volumes.into_iter().find(|volume| volume.name == "tls")?.secret?.secret_name
+    };
+    let Some(name) = pods.items.into_iter().filter(|pod| names.contains(&pod.name_any())).find_map(mounted) else {
+        return Ok(None);
+    };
+    secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))
+}
+
+/// Whose authority it is, unlike for each of them.
+fn subject(facts: &Facts, of: Realm) -> String {
+    match of {
+        Realm::Ledger => facts.name(),
+        Realm::Etcd => format!("etcd of {}", facts.name()),
+    }
+}
