@@ -11,7 +11,19 @@ use serde_json::Value;
 /// Labels that whoever collects adds.
 const OF_TARGETS: &[&str] = &["job", "instance"];
 /// What PromQL calls by a name.
-const FUNCTIONS: &[&str] = &["count", "delta", "histogram_quantile", "increase", "max", "min", "rate", "sum", "vector"];
+const FUNCTIONS: &[&str] = &[
+    "absent",
+    "count",
+    "delta",
+    "histogram_quantile",
+    "increase",
+    "last_over_time",
+    "max",
+    "min",
+    "rate",
+    "sum",
+    "vector",
+];
 /// Words of PromQL before a list of labels.
 const BEFORE_LABELS: &[&str] = &["by", "on", "without", "ignoring", "group_left", "group_right"];
 const OPERATORS: &[&str] = &["and", "or", "unless"];
