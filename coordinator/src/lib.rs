@@ -24,6 +24,7 @@ mod reads;
 mod scans;
 mod service;
 mod stream;
+mod survey;
 mod witness;
 
 use std::{

@@ -31,12 +31,15 @@ use crate::{
     plan::{self, Leaves, Refusal},
     proofs,
     reads::{Reads, Sink},
+    survey::Survey,
 };
 
 /// Messages of a stream that are made ahead of the client.
 const STREAM_AHEAD: usize = 4;
 /// How long one node may take to tell its status.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
+/// Of the header of a key change.
+const KEY_KIND: u8 = 6;
 
 /// Serves `coppice.v1.Ledger`.
 #[derive(Clone, Debug)]
@@ -430,6 +433,8 @@ impl Ledger for Api {
                 let message = format!("the new key's name is {}, not {}", key.name(), self.context.keys.origin());
                 return Err(Refusal::invalid(message).into());
             }
+            let limit = self.context.limits.admin_timeout;
+            Survey::of(&self.context.links, limit).await.check_kind(KEY_KIND)?;
             self.administer(Wanted::Key(key.public_key()), principal, reason, expected_head).await
         };
         self.forward.route(request, false, here, async |leader, request| leader.rotate_key(request).await).await
@@ -456,26 +461,18 @@ impl Ledger for Api {
 
     async fn status(&self, _request: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
         let view = self.context.view().await?;
-        let mut groups = vec![v1::GroupStatus { group: GroupId::Root.to_string(), ..v1::GroupStatus::default() }];
-        groups.extend(view.tail.leaves.all().iter().map(|leaf| v1::GroupStatus {
-            group: GroupId::Shard(leaf.shard).to_string(),
-            low: Bytes::copy_from_slice(&leaf.low),
-            high: leaf.high.as_deref().map(Bytes::copy_from_slice),
-            shard_version: leaf.version.0,
-            digest: wire::bytes_of(&leaf.digest),
-            ..v1::GroupStatus::default()
+        let survey = Survey::of(&self.context.links, STATUS_TIMEOUT).await;
+        let mut groups = vec![survey.group(GroupId::Root, v1::GroupStatus::default())];
+        groups.extend(view.tail.leaves.all().iter().map(|leaf| {
+            let known = v1::GroupStatus {
+                low: Bytes::copy_from_slice(&leaf.low),
+                high: leaf.high.as_deref().map(Bytes::copy_from_slice),
+                shard_version: leaf.version.0,
+                digest: wire::bytes_of(&leaf.digest),
+                ..v1::GroupStatus::default()
+            };
+            survey.group(GroupId::Shard(leaf.shard), known)
         }));
-        let calls = self.context.links.all_nodes().map(|(name, mut client)| async move {
-            let answer = timeout(STATUS_TIMEOUT, client.node_status(v1::NodeStatusRequest {})).await;
-            (name, answer.ok().and_then(Result::ok).map(Response::into_inner))
-        });
-        let mut unreachable = Vec::new();
-        for (node, answer) in futures::future::join_all(calls).await {
-            match answer {
-                Some(answer) => answer.replicas.into_iter().for_each(|report| add_report(&mut groups, report)),
-                None => unreachable.push(node.to_owned()),
-            }
-        }
         let leadership = self.context.leadership.borrow().clone();
         Ok(Response::new(v1::StatusResponse {
             cluster_id: Bytes::copy_from_slice(&view.tail.header.cluster.0),
@@ -487,23 +484,9 @@ impl Ledger for Api {
             leader: leadership.leader,
             groups,
             coordinators: self.context.coordinators(),
-            unreachable,
+            unreachable: survey.silent,
         }))
     }
-}
-
-/// Adds a replica's report to its group.
-fn add_report(groups: &mut [v1::GroupStatus], report: v1::ReplicaReport) {
-    let name = GroupId::from_number(report.group).to_string();
-    let Some(group) = groups.iter_mut().find(|group| group.group == name) else { return };
-    if let Some(shape) = &report.shape {
-        let entries = shape.entries.iter().sum();
-        let trees = u32::try_from(shape.entries.len()).unwrap_or(u32::MAX);
-        if report.decided.as_ref().is_some_and(|state| state.version == group.shard_version) || group.trees == 0 {
-            (group.entries, group.trees) = (entries, trees);
-        }
-    }
-    group.replicas.extend(report.status);
 }
 
 #[cfg(test)]

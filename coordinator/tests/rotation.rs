@@ -228,6 +228,22 @@ async fn what_is_no_change_to_a_new_key_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_would_stop_at_a_key_change_holds_it_up() {
+    let world = world(3).await;
+    let mut running = start(&world, "a", 0, Some(1));
+    leading(&running).await;
+    let size = write(&mut running.client, "a1").await.stamp.expect("a stamp").version + 1;
+    world.faults.outdate(&["node-2"]);
+    let error = running.client.rotate_key(to(&world, 1)).await.expect_err("node-2 would stop");
+    assert_eq!(reason(&error), Reason::PreconditionFailed, "{error}");
+    assert!(error.message().contains("node-2") && !error.message().contains("node-3"), "{error}");
+    let head = running.client.head(v1::HeadRequest::default()).await.expect("it answers").into_inner();
+    assert_eq!(head.log_size, size, "nothing was appended");
+    world.faults.outdate(&[]);
+    rotate(&world, &mut running.client, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_key_is_changed_again_and_again() {
     let world = world(1).await;
     let mut running = start(&world, "a", 0, Some(1));

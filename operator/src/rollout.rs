@@ -57,10 +57,12 @@ pub struct Group {
     pub name: String,
     /// Its hosts, by their place among the members.
     pub parts: BTreeMap<usize, Part>,
-    /// How many hosts must vote.
+    /// How many must vote.
     pub quorum: usize,
     /// Somebody leads it.
     pub led: bool,
+    /// Replicas of before that are gone, and whose votes are still counted.
+    pub ghosts: usize,
 }
 
 /// What was observed: the pods first, then the groups.
@@ -169,6 +171,9 @@ impl Fleet {
         let mut blemishes = groups.iter().filter_map(|group| {
             if !group.led {
                 return Some(format!("{} has no leader", group.name));
+            }
+            if group.ghosts > 0 {
+                return Some(format!("{} still counts the vote of a replica that is gone", group.name));
             }
             let (member, part) = group.parts.iter().find(|(_, part)| matches!(part, Part::Behind | Part::Silent))?;
             let what = if *part == Part::Behind { "is far behind" } else { "does not vote" };

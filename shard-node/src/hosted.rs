@@ -13,6 +13,7 @@ use coppice_proto::{
     v1::{self, node_client::NodeClient},
 };
 use coppice_types::{ClusterId, Digest, ErrorKind, GroupId, Params, Reason};
+use coppice_verify::header::KINDS;
 
 use crate::{
     Error, Options, convert,
@@ -333,6 +334,7 @@ impl Hosted {
             ledger: ledger.as_ref().map(convert::to_bytes).unwrap_or_default(),
             pledged: pledged.iter().map(|group| group.number()).collect(),
             started: started.iter().map(|group| group.number()).collect(),
+            header_kinds: KINDS.iter().map(|kind| u32::from(*kind)).collect(),
         }
     }
 

@@ -84,6 +84,9 @@ pub enum Body {
     },
 }
 
+/// Numbers of the kinds that this code knows. Who replicates the log can't go on behind a header of another kind.
+pub const KINDS: [u8; 5] = [0, 1, 2, 3, 6];
+
 /// What a ledger is founded on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Genesis {

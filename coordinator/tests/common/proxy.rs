@@ -1,6 +1,7 @@
 //! Stands between a coordinator and a node, and loses or delays what a test says.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     sync::{Arc, Mutex},
 };
@@ -48,7 +49,7 @@ type Tamper = Box<dyn FnMut(&mut v1::PrepareRequest) + Send>;
 
 /// The rule in force, for all nodes.
 #[derive(Clone, Default)]
-pub struct Faults(Arc<Mutex<Option<Rule>>>, Arc<Mutex<Option<Tamper>>>);
+pub struct Faults(Arc<Mutex<Option<Rule>>>, Arc<Mutex<Option<Tamper>>>, Arc<Mutex<BTreeSet<String>>>);
 
 impl fmt::Debug for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,6 +85,11 @@ impl Faults {
     /// From now on every prepare is changed like this.
     pub fn tamper(&self, tamper: impl FnMut(&mut v1::PrepareRequest) + Send + 'static) {
         *self.1.lock().expect("no rule panics") = Some(Box::new(tamper));
+    }
+
+    /// From now on these nodes look as if they were of a version that does not say which headers it knows.
+    pub fn outdate(&self, nodes: &[&str]) {
+        *self.2.lock().expect("no rule panics") = nodes.iter().map(|node| (*node).to_owned()).collect();
     }
 
     /// Everything passes again.
@@ -235,7 +241,11 @@ impl Node for Proxy {
         &self,
         request: Request<v1::NodeStatusRequest>,
     ) -> Result<Response<v1::NodeStatusResponse>, Status> {
-        NodeClient::new(self.channel.clone()).node_status(request.into_inner()).await
+        let mut answer = NodeClient::new(self.channel.clone()).node_status(request.into_inner()).await?;
+        if self.faults.2.lock().expect("no rule panics").contains(&answer.get_ref().node) {
+            answer.get_mut().header_kinds.clear();
+        }
+        Ok(answer)
     }
 
     async fn leads(&self, request: Request<v1::LeadsRequest>) -> Result<Response<v1::LeadsResponse>, Status> {

@@ -64,8 +64,11 @@ pub struct Group {
     /// The node that leads it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
-    /// Each of its hosts votes, and one leads.
+    /// Each of its hosts votes, nobody else does, and one leads.
     pub whole: bool,
+    /// Replicas whose votes raft counts, of how many there should be: `3/3`. With fewer, the next failure may be one too many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub voters: Option<String>,
     /// What is wrong with it, if something is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,

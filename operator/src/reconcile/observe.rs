@@ -1,5 +1,6 @@
 //! What the pods of a cluster do, as [`crate::rollout`] sees them: pure functions of objects and of the ledger's report.
 
+use coppice_proto::v1::ReplicaStatus;
 use k8s_openapi::{
     api::{apps::v1::StatefulSet, core::v1::Pod},
     jiff::{SignedDuration, Timestamp},
@@ -103,7 +104,7 @@ fn ready_group(name: &str, members: &[Member], quorum: usize, leader: Option<&st
         _ => Part::Silent,
     };
     let parts = members.iter().map(part).enumerate().collect();
-    Group { name: name.to_owned(), parts, quorum, led: true }
+    Group { name: name.to_owned(), parts, quorum, led: true, ghosts: 0 }
 }
 
 /// The raft groups, by the ledger's report.
@@ -115,11 +116,15 @@ pub fn node_groups(facts: &Facts, report: &Report) -> Vec<Group> {
         let replicas = reported.map(|group| group.replicas.as_slice()).unwrap_or_default();
         let leaders = replicas.iter().filter(|replica| replica.role == "leader").count();
         let newest = replicas.iter().map(|replica| replica.applied).max().unwrap_or(0);
+        // Raft ids; none if the coordinator is of a version that does not tell them.
+        let voters = reported.map(|group| group.voters.as_slice()).unwrap_or_default();
+        let votes = |replica: &ReplicaStatus| voters.is_empty() || voters.contains(&replica.raft_id);
         let part = |host: &usize| {
             // A node that lost its volume may be reported twice for a moment; the replica that does more is the one that counts.
             let own = replicas.iter().filter(|replica| replica.node == names[*host]);
             let parts = own.map(|replica| match replica.role.as_str() {
                 "leader" => Part::Leads,
+                "follower" if !votes(replica) => Part::Silent,
                 "follower" if replica.applied + BEHIND_ENTRIES >= newest => Part::Votes,
                 "follower" => Part::Behind,
                 _ => Part::Silent,
@@ -132,8 +137,10 @@ pub fn node_groups(facts: &Facts, report: &Report) -> Vec<Group> {
             };
             (*host, parts.max_by_key(rank).unwrap_or(Part::Silent))
         };
-        let quorum = hosts.len() / 2 + 1;
-        Group { name, parts: hosts.iter().map(part).collect(), quorum, led: leaders == 1 }
+        // Of those that raft counts, who may be more than the hosts: a new replica gets its vote before the one that it replaces loses it.
+        let quorum = if voters.is_empty() { hosts.len() } else { voters.len() } / 2 + 1;
+        let ghosts = voters.len().saturating_sub(hosts.len());
+        Group { name, parts: hosts.iter().map(part).collect(), quorum, led: leaders == 1, ghosts }
     };
     facts.placement().into_iter().map(group).collect()
 }

@@ -81,16 +81,18 @@ fn groups(outcome: &Outcome<'_>) -> Vec<Group> {
             .filter(|(_, part)| matches!(part, Part::Silent | Part::Behind))
             .map(|(host, _)| names[*host].as_str())
             .collect();
-        let whole = group.led && missing.is_empty();
-        let note = match (group.led, missing.is_empty()) {
-            (true, true) => None,
-            (false, true) => Some("it has no leader".to_owned()),
-            (led, false) => {
-                let without = if led { "" } else { "it has no leader; " };
-                Some(format!("{without}not voting, or far behind: {}", missing.join(", ")))
-            }
-        };
-        Group { name: group.name, leader, whole, note }
+        let notes = [
+            (!group.led).then(|| "it has no leader".to_owned()),
+            (!missing.is_empty()).then(|| format!("not voting, or far behind: {}", missing.join(", "))),
+            (group.ghosts > 0).then(|| "the vote of a replica that is gone is still counted".to_owned()),
+        ];
+        let notes: Vec<String> = notes.into_iter().flatten().collect();
+        let note = (!notes.is_empty()).then(|| notes.join("; "));
+        let reported = report.status.groups.iter().find(|reported| reported.group == group.name);
+        let voters = reported
+            .filter(|group| !group.voters.is_empty())
+            .map(|reported| format!("{}/{}", reported.voters.len(), group.parts.len()));
+        Group { name: group.name, leader, whole: note.is_none(), voters, note }
     };
     node_groups(facts, report).into_iter().map(group).collect()
 }

@@ -13,6 +13,7 @@ fn fleet(outdated: [bool; 3]) -> Fleet {
         parts: (0..3).map(|index| (index, if index == leader { Part::Leads } else { Part::Votes })).collect(),
         quorum: 2,
         led: true,
+        ghosts: 0,
     };
     Fleet {
         members: (0..3).map(|index| member(index, State::Ready, outdated[index])).collect(),
@@ -54,6 +55,12 @@ fn the_next_one_waits_until_the_groups_are_whole() {
     let mut leaderless = fleet([true; 3]);
     leaderless.groups.as_mut().expect("the groups are known")[1].led = false;
     assert_eq!(next(&leaderless), Step::Wait("shard-0 has no leader".to_owned()));
+    let mut haunted = fleet([true; 3]);
+    let group = &mut haunted.groups.as_mut().expect("the groups are known")[1];
+    (group.quorum, group.ghosts) = (3, 1);
+    assert_eq!(next(&haunted), Step::Wait("shard-0 still counts the vote of a replica that is gone".to_owned()));
+    set(&mut haunted, 0, 0, Part::Silent);
+    assert_eq!(next(&haunted), Step::Wait("node-0 does not vote in root".to_owned()), "shard-0 needs three of four");
     for (state, words) in [(State::Gone, "is being replaced"), (State::Running, "is not ready yet")] {
         let mut fleet = fleet([true, true, false]);
         fleet.members[2].state = state;
@@ -121,6 +128,8 @@ impl Random {
 
 /// More steps than any start takes.
 const STALLED_STEPS: usize = 12;
+/// Steps for which a replica that was replaced is still counted.
+const GHOST_STEPS: usize = 3;
 
 /// How a template behaves.
 #[derive(Clone, Copy, PartialEq)]
@@ -138,6 +147,10 @@ struct Pod {
     returns_in: usize,
     /// For each group, steps until it votes.
     votes_in: Vec<usize>,
+    /// For each group, whether it waits for a vote in place of a replica that it had before.
+    joins: Vec<bool>,
+    /// For each group, steps until that one's vote is no longer counted: it still is when the new one has its own.
+    ghost_for: Vec<usize>,
     /// Steps for which it was there.
     age: usize,
 }
@@ -158,10 +171,18 @@ impl World {
         let replicas = if count >= 5 && random.one_in(2) { 5 } else { count.min(3) };
         let groups = 1 + random.below(4);
         let hosts = |group: usize| (0..replicas).map(|index| (group + index) % count).collect();
+        let pod = || Pod {
+            template: 0,
+            returns_in: 0,
+            votes_in: vec![0; groups],
+            joins: vec![false; groups],
+            ghost_for: vec![0; groups],
+            age: 0,
+        };
         Self {
             random,
             templates: vec![Quality::Good],
-            pods: (0..count).map(|_| Pod { template: 0, returns_in: 0, votes_in: vec![0; groups], age: 0 }).collect(),
+            pods: (0..count).map(|_| pod()).collect(),
             groups: (0..groups).map(|group| (hosts(group), None)).collect(),
         }
     }
@@ -176,9 +197,19 @@ impl World {
             && self.pods[pod].votes_in[group] == 0
     }
 
+    /// Replicas that are gone, and still counted beside those that took their place.
+    fn ghosts(&self, group: usize) -> usize {
+        self.groups[group].0.iter().filter(|pod| self.pods[**pod].ghost_for[group] > 0).count()
+    }
+
+    /// How many votes make a majority.
+    fn quorum(&self, group: usize) -> usize {
+        (self.groups[group].0.len() + self.ghosts(group)) / 2 + 1
+    }
+
     fn has_quorum(&self, group: usize) -> bool {
         let hosts = &self.groups[group].0;
-        hosts.iter().filter(|pod| self.votes(group, **pod)).count() > hosts.len() / 2
+        hosts.iter().filter(|pod| self.votes(group, **pod)).count() >= self.quorum(group)
     }
 
     fn current(&self) -> usize {
@@ -208,8 +239,9 @@ impl World {
         let group = |world: &Self, index: usize| Group {
             name: format!("group-{index}"),
             parts: world.groups[index].0.iter().map(|pod| (*pod, part(world, index, *pod))).collect(),
-            quorum: world.groups[index].0.len() / 2 + 1,
+            quorum: world.quorum(index),
             led: world.groups[index].1.is_some(),
+            ghosts: world.ghosts(index),
         };
         let groups = (0..self.groups.len()).map(|index| group(self, index)).collect();
         // Coordinators answer only while the root group has a quorum, and in bad times not even then.
@@ -220,9 +252,15 @@ impl World {
     fn pass_time(&mut self) {
         for pod in &mut self.pods {
             pod.returns_in = pod.returns_in.saturating_sub(1);
+            pod.ghost_for.iter_mut().for_each(|left| *left = left.saturating_sub(1));
             if pod.returns_in == 0 {
                 pod.age += 1;
                 pod.votes_in.iter_mut().for_each(|left| *left = left.saturating_sub(1));
+                for (group, votes_in) in pod.votes_in.iter().enumerate() {
+                    if *votes_in == 0 && std::mem::take(&mut pod.joins[group]) {
+                        pod.ghost_for[group] = GHOST_STEPS;
+                    }
+                }
             }
         }
         for group in 0..self.groups.len() {
@@ -246,6 +284,10 @@ impl World {
             1 => {
                 self.replace(pod);
                 self.pods[pod].votes_in.fill(6);
+                for group in 0..self.groups.len() {
+                    // A group of one host can't replace its replica.
+                    self.pods[pod].joins[group] = self.groups[group].0.len() > 1;
+                }
             }
             _ => {
                 let quality = [Quality::Good, Quality::Absent, Quality::Mute][self.random.below(3)];

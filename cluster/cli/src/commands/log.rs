@@ -285,18 +285,21 @@ fn group_json(group: &v1::GroupStatus) -> Value {
         "digest": hex::encode(&group.digest),
         "entries": group.entries,
         "trees": group.trees,
+        "voters": group.voters,
+        "learners": group.learners,
         "replicas": replicas,
     })
 }
 
 fn group_text(group: &v1::GroupStatus) -> String {
-    let mut text = format!("\n{}", group.group);
+    let mut facts = Vec::new();
     if group.group != "root" {
-        text.push_str(&format!(
-            ": version {}, {} entries in {} trees",
-            group.shard_version, group.entries, group.trees
-        ));
+        facts.push(format!("version {}, {} entries in {} trees", group.shard_version, group.entries, group.trees));
     }
+    if !group.voters.is_empty() {
+        facts.push(members_text(group));
+    }
+    let mut text = format!("\n{}: {}", group.group, facts.join(", "));
     for replica in &group.replicas {
         let note = if replica.note.is_empty() { String::new() } else { format!(", {}", replica.note) };
         text.push_str(&format!(
@@ -306,6 +309,20 @@ fn group_text(group: &v1::GroupStatus) -> String {
             replica.applied,
             replica.bytes_on_disk / 1024
         ));
+    }
+    text
+}
+
+/// Whose votes raft counts.
+fn members_text(group: &v1::GroupStatus) -> String {
+    let shown = |id: &u64| group.replicas.iter().any(|replica| replica.raft_id == *id);
+    let unseen: Vec<String> = group.voters.iter().filter(|id| !shown(id)).map(|id| format!("{id:#x}")).collect();
+    let mut text = format!("{} voters", group.voters.len());
+    if !group.learners.is_empty() {
+        text.push_str(&format!(" and {} to come", group.learners.len()));
+    }
+    if !unseen.is_empty() {
+        text.push_str(&format!(" (not seen: {})", unseen.join(", ")));
     }
     text
 }

@@ -57,6 +57,7 @@ fn headers_of_every_kind_survive_encoding() {
     for header in log() {
         let bytes = header.encode();
         assert_eq!(Header::decode(&bytes), Ok(header.clone()));
+        assert_eq!(KINDS.contains(&header.kind()), !matches!(header.body, Body::Other { .. }));
         for len in 0..bytes.len() {
             assert!(Header::decode(&bytes[..len]).is_err());
         }

@@ -127,6 +127,33 @@ fn groups_are_those_that_the_ledger_reports() {
 }
 
 #[test]
+fn who_votes_is_what_raft_counts_and_not_what_a_replica_thinks() {
+    let group = |voters: &[u64]| {
+        let replicas = (0..3).map(|index| v1::ReplicaStatus {
+            raft_id: index + 1,
+            ..replica(&format!("ledger-node-{index}"), if index == 0 { "leader" } else { "follower" }, 9)
+        });
+        let group = v1::GroupStatus {
+            group: "root".to_owned(),
+            replicas: replicas.collect(),
+            voters: voters.to_vec(),
+            ..v1::GroupStatus::default()
+        };
+        let status = v1::StatusResponse { groups: vec![group], ..v1::StatusResponse::default() };
+        node_groups(&facts(), &Report { status, state_root: Vec::new() }).swap_remove(0)
+    };
+    let of = |voters: &[u64]| {
+        let group = group(voters);
+        (group.parts[&2], group.quorum, group.ghosts)
+    };
+    assert_eq!(of(&[1, 2, 3]), (Part::Votes, 2, 0));
+    assert_eq!(of(&[1, 2]), (Part::Silent, 2, 0), "it has lost its vote, and does not know it yet");
+    assert_eq!(of(&[1, 2, 3, 9]), (Part::Votes, 3, 1), "another one is counted that nobody has");
+    assert_eq!(of(&[1, 2, 9]), (Part::Silent, 2, 0));
+    assert_eq!(of(&[]), (Part::Votes, 2, 0), "a coordinator of before does not tell");
+}
+
+#[test]
 fn without_a_report_the_nodes_groups_are_unknown_and_the_others_are_not() {
     let observed = Observed { sets: vec![set("new", 2)], pods: Vec::new() };
     let fleet = observed.fleet(&facts(), Role::Node, None, now()).expect("the template was seen");

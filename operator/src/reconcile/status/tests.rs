@@ -103,6 +103,14 @@ fn what_is_missing_is_named() {
     report.status.groups[1].replicas[1].role = "follower".to_owned();
     assert!(ready(&fleets, Some(&report), None).starts_with("shard-0: it has no leader; "));
     assert!(ready(&fleets, None, None).starts_with("no coordinator answers"));
+    let mut haunted = super::tests::report();
+    haunted.status.groups[1].voters = vec![0, 1, 2, 3];
+    haunted.status.groups[1].replicas.iter_mut().zip(0..).for_each(|(replica, id)| replica.raft_id = id);
+    let words = "shard-0: the vote of a replica that is gone is still counted";
+    assert_eq!(ready(&fleets, Some(&haunted), None), words);
+    let outcome = Outcome { found: &found, fleets: &fleets, report: Some(&haunted), progress: None };
+    let voters = status(&cluster, &outcome, at(5)).groups.into_iter().map(|group| group.voters);
+    assert_eq!(voters.collect::<Vec<_>>(), [None, Some("4/3".to_owned())]);
     let whole = super::tests::report();
     assert_eq!(ready(&fleets, Some(&whole), Some("ledger-node-2 goes")), "ledger-node-2 goes");
     fleets[1].1.members[0].state = State::Stopped;
