@@ -1,6 +1,10 @@
 //! The controllers: one for clusters, one for operations, both only while this process holds the lease.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use coppice_env::{Clock, SystemClock};
 use coppice_types::chain;
@@ -50,6 +54,8 @@ const PATIENCE: Duration = Duration::from_secs(6);
 const QUIET: Duration = Duration::from_secs(30);
 /// How often one is looked at that isn't ready, or an operation that isn't over.
 const BUSY: Duration = Duration::from_secs(3);
+/// Leaders are unevenly spread for so long before one is moved, and as long before the next one is.
+const SPREAD_AFTER: Duration = Duration::from_secs(60);
 /// How long after an error.
 const AFTER_ERROR: Duration = Duration::from_secs(10);
 
@@ -60,6 +66,8 @@ pub struct Context {
     clock: Arc<dyn Clock>,
     /// How long a ledger may take to answer: one without a leader must not hold up the others.
     patience: Duration,
+    /// By the uid of a cluster whose leaders are unevenly spread: since when, or when one was moved last.
+    uneven: Mutex<BTreeMap<String, Duration>>,
 }
 
 impl std::fmt::Debug for Context {
@@ -103,7 +111,8 @@ pub async fn run(client: Client, options: Options, stop: impl Future<Output = ()
     tracing::info!("holding the lease");
     let reporter = Reporter { controller: MANAGER.to_owned(), instance: Some(options.identity.clone()) };
     let recorder = Recorder::new(client.clone(), reporter);
-    let context = Arc::new(Context { client, recorder, clock: Arc::clone(&clock), patience: PATIENCE });
+    let context =
+        Arc::new(Context { client, recorder, clock: Arc::clone(&clock), patience: PATIENCE, uneven: Mutex::default() });
     tokio::select! {
         () = work(context, options.namespace.as_deref()) => Ok(()),
         () = &mut stop => Ok(()),
@@ -174,6 +183,7 @@ pub async fn cluster(cluster: Arc<LedgerCluster>, context: Arc<Context>) -> Resu
                     VolumePolicy::Delete => "volumes and signing key go, as spec.volumePolicy says",
                 };
                 context.tell(cluster.as_ref(), EventType::Normal, "Deleting", words).await;
+                context.is_due(cluster.uid().unwrap_or_default(), false);
                 apply::clean_up(&context.client, &cluster).await.map(|()| Action::await_change())
             }
         }
@@ -225,7 +235,47 @@ impl Context {
         let status = status::status(cluster, &outcome, now);
         let ready = status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
         self.write_status(cluster, &status).await?;
+        if ready && !busy && !cluster.spec.paused {
+            self.spread(cluster, &found, &fleets).await;
+        }
         Ok(Action::requeue(if ready && !busy { QUIET } else { BUSY }))
+    }
+
+    /// Moves one leadership if leaders are unevenly spread, and were so for a while. What does not work is tried again.
+    async fn spread(&self, cluster: &LedgerCluster, found: &Dereferenced, fleets: &[(Role, Fleet)]) {
+        let nodes = fleets.iter().find(|(role, _)| *role == Role::Node).map(|(_, fleet)| fleet);
+        let wanted = nodes.and_then(|nodes| Some((nodes, rollout::spread(nodes)?)));
+        let uid = cluster.uid().unwrap_or_default();
+        if !self.is_due(uid, wanted.is_some()) {
+            return;
+        }
+        let Some((nodes, handover)) = wanted else { return };
+        let (from, to) = (&nodes.members[handover.from].name, &nodes.members[handover.to].name);
+        let endpoint = found.facts.coordinators();
+        let asked = ledger::hand_over(&endpoint, found.tls.as_ref(), (&handover.group, to), self.patience).await;
+        match asked {
+            Ok(()) => {
+                let words = format!("{to} leads {} now: {from} led more shards than the others", handover.group);
+                self.tell(cluster, EventType::Normal, "LeaderMoved", &words).await;
+            }
+            Err(error) => tracing::warn!(group = handover.group, to, %error, "a leadership could not be moved"),
+        }
+    }
+
+    /// Whether leaders have been unevenly spread for long enough.
+    fn is_due(&self, uid: String, is_uneven: bool) -> bool {
+        let now = self.clock.now();
+        let mut uneven = self.uneven.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_uneven {
+            uneven.remove(&uid);
+            return false;
+        }
+        let since = uneven.entry(uid).or_insert(now);
+        let due = now.saturating_sub(*since) >= SPREAD_AFTER;
+        if due {
+            *since = now;
+        }
+        due
     }
 
     async fn report(&self, found: &Dereferenced) -> Option<Report> {

@@ -37,6 +37,19 @@ pub async fn report(endpoint: &str, tls: Option<&Tls>, patience: Duration) -> Re
     Ok(Report { status, state_root: head.state_root.to_vec() })
 }
 
+/// Hands the leadership of a group to a node.
+///
+/// # Errors
+/// If it doesn't lead in time.
+pub async fn hand_over(
+    endpoint: &str,
+    tls: Option<&Tls>,
+    (group, node): (&str, &str),
+    patience: Duration,
+) -> Result<(), coppice_client::Error> {
+    connect(endpoint, tls, patience)?.transfer_leader(group, node).await
+}
+
 fn connect(endpoint: &str, tls: Option<&Tls>, patience: Duration) -> Result<Client, coppice_client::Error> {
     let mut options = Options::new(endpoint);
     options.tls = tls.cloned();

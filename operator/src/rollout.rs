@@ -117,6 +117,38 @@ pub fn next(fleet: &Fleet) -> Step {
     }
 }
 
+/// A leadership that another member should have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handover {
+    /// The group's name.
+    pub group: String,
+    /// Who leads it, by its place among the members.
+    pub from: usize,
+    /// Who should.
+    pub to: usize,
+}
+
+/// The leadership to move for leaders to be spread, if all is current and whole: raft elects whoever is there, so after failures and rollouts
+/// one node may lead all shards. Only those count, and only a member that leads two more than another one gives one away: each move makes it
+/// more even, so moves come to an end.
+#[must_use]
+pub fn spread(fleet: &Fleet) -> Option<Handover> {
+    if next(fleet) != Step::Done || fleet.blemish().is_some() {
+        return None;
+    }
+    // The root group is the first.
+    let shards = fleet.known().get(1..)?;
+    let leads = |group: &Group, member: usize| fleet.part(group, member) == Part::Leads;
+    let count = |member: usize| shards.iter().filter(|group| leads(group, member)).count();
+    let moves = shards.iter().filter_map(|group| {
+        let from = group.parts.keys().copied().find(|member| leads(group, *member))?;
+        let to = group.parts.keys().copied().min_by_key(|member| count(*member))?;
+        let gap = count(from) - count(to);
+        (gap >= 2).then(|| (gap, Handover { group: group.name.clone(), from, to }))
+    });
+    moves.max_by_key(|(gap, _)| *gap).map(|(_, handover)| handover)
+}
+
 impl Fleet {
     fn known(&self) -> &[Group] {
         self.groups.as_deref().unwrap_or_default()

@@ -227,7 +227,7 @@ fn set_up(spec: &Value) -> (Arc<Server>, Arc<Context>) {
     let recorder = Recorder::new(client.clone(), reporter);
     let patience = Duration::from_millis(1);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    (server, Arc::new(Context { client, recorder, clock, patience }))
+    (server, Arc::new(Context { client, recorder, clock, patience, uneven: Mutex::default() }))
 }
 
 fn the_cluster(server: &Server) -> Arc<LedgerCluster> {
@@ -830,6 +830,7 @@ async fn a_role_waits_for_those_before_it_unless_its_pods_are_broken() {
             parts: [(0, rollout::Part::Votes)].into(),
             quorum: 1,
             led: true,
+            ghosts: 0,
         }];
         Fleet { groups: Some(groups), ..fleet(State::Ready) }
     };
@@ -843,4 +844,24 @@ async fn a_role_waits_for_those_before_it_unless_its_pods_are_broken() {
     assert!(matches!(plan(&facts, &fleets(&done, &healthy("c"))), Plan::Restart { .. }));
     assert_eq!(plan(&facts, &fleets(&done, &done)), Plan::Current);
     assert_eq!(plan(&facts, &[]), Plan::Wait("ledger-etcd is being made".to_owned()));
+}
+
+#[tokio::test]
+async fn leaders_that_are_unevenly_spread_are_moved_after_a_while_and_not_all_at_once() {
+    let (_, context) = set_up(&json!({}));
+    let clock = coppice_env::SimClock::new(0);
+    let context = Arc::into_inner(context).expect("nobody else has it");
+    let context = Context { clock: Arc::new(clock.clone()), ..context };
+    let due_after = |seconds: u64, uid: &str, is_uneven: bool| {
+        clock.advance(Duration::from_secs(seconds));
+        context.is_due(uid.to_owned(), is_uneven)
+    };
+    assert!(!due_after(0, "one", true), "it may be over in a moment");
+    assert!(!due_after(59, "one", true));
+    assert!(due_after(1, "one", true));
+    assert!(!due_after(0, "two", true), "each cluster by itself");
+    assert!(!due_after(59, "one", true), "one move, then a pause");
+    assert!(due_after(1, "one", true));
+    assert!(!due_after(30, "one", false));
+    assert!(!due_after(60, "one", true), "it was even meanwhile");
 }

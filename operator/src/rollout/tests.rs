@@ -342,3 +342,83 @@ fn no_rollout_takes_a_quorum_and_every_rollout_ends() {
     }
     assert!(restarts > 10_000, "the model is about rollouts: {restarts}");
 }
+
+/// A fleet in which all is well, but for where the leaders are.
+fn uneven(random: &mut Random) -> Fleet {
+    let count = 1 + random.below(6);
+    let replicas = [1, 3, 5].into_iter().filter(|replicas| *replicas <= count).max().unwrap_or(1);
+    let group = |index: usize, random: &mut Random| {
+        let hosts: Vec<usize> = (0..replicas).map(|place| (index + place) % count).collect();
+        let leader = hosts[random.below(replicas).min(random.below(replicas))];
+        let part = |host: &usize| (*host, if *host == leader { Part::Leads } else { Part::Votes });
+        let parts = hosts.iter().map(part).collect();
+        Group { name: format!("group-{index}"), parts, quorum: replicas / 2 + 1, led: true, ghosts: 0 }
+    };
+    let groups = (0..1 + random.below(12)).map(|index| group(index, random)).collect();
+    let members = (0..count).map(|index| member(index, State::Ready, false)).collect();
+    Fleet { members, groups: Some(groups), unborn: false }
+}
+
+/// How many shards each member leads.
+fn led(fleet: &Fleet) -> Vec<usize> {
+    let shards = &fleet.known()[1..];
+    let leads = |group: &&Group, member: usize| group.parts.get(&member) == Some(&Part::Leads);
+    (0..fleet.members.len()).map(|member| shards.iter().filter(|group| leads(group, member)).count()).collect()
+}
+
+#[test]
+fn leaders_are_spread_by_moves_that_come_to_an_end() {
+    let (mut random, mut moves) = (Random(7), 0);
+    for _ in 0..3000 {
+        let mut fleet = uneven(&mut random);
+        let root = fleet.known()[0].clone();
+        let squares = |fleet: &Fleet| led(fleet).into_iter().map(|count| count * count).sum::<usize>();
+        while let Some(Handover { group, from, to }) = spread(&fleet) {
+            let before = squares(&fleet);
+            let groups = fleet.groups.as_mut().expect("the groups are known");
+            let parts = &mut groups.iter_mut().find(|known| known.name == group).expect("it is known").parts;
+            assert_eq!(
+                (parts.insert(from, Part::Votes), parts.insert(to, Part::Leads)),
+                (Some(Part::Leads), Some(Part::Votes))
+            );
+            assert!(squares(&fleet) < before, "so there is a last one");
+            moves += 1;
+        }
+        assert_eq!(fleet.known()[0], root, "the root group's leader stays");
+        let led = led(&fleet);
+        for group in &fleet.known()[1..] {
+            let leader = group.parts.iter().find(|(_, part)| **part == Part::Leads).expect("somebody leads").0;
+            assert!(group.parts.keys().all(|host| led[*leader] <= led[*host] + 1), "{fleet:?}");
+        }
+    }
+    assert!(moves > 1000, "the model is about moves: {moves}");
+}
+
+#[test]
+fn no_leadership_moves_unless_all_is_current_and_whole() {
+    let mut random = Random(8);
+    let mut spoilt = 0;
+    for _ in 0..3000 {
+        let fleet = uneven(&mut random);
+        let Some(handover) = spread(&fleet) else { continue };
+        let (pod, group) = (random.below(fleet.members.len()), random.below(fleet.known().len()));
+        let groups =
+            |fleet: &mut Fleet, change: &dyn Fn(&mut Group)| change(&mut fleet.groups.as_mut().expect("known")[group]);
+        let spoil: [&dyn Fn(&mut Fleet); 7] = [
+            &|fleet| fleet.members[pod].outdated = true,
+            &|fleet| fleet.members[pod].state = State::Running,
+            &|fleet| fleet.members[pod].state = State::Gone,
+            &|fleet| fleet.groups = None,
+            &|fleet| groups(fleet, &|group| group.led = false),
+            &|fleet| groups(fleet, &|group| group.ghosts = 1),
+            &|fleet| groups(fleet, &|group| *group.parts.values_mut().next().expect("a host") = Part::Behind),
+        ];
+        for spoil in spoil {
+            let mut fleet = fleet.clone();
+            spoil(&mut fleet);
+            assert_eq!(spread(&fleet), None, "{handover:?} of {fleet:?}");
+            spoilt += 1;
+        }
+    }
+    assert!(spoilt > 5000, "the model is about what is spoilt: {spoilt}");
+}
