@@ -32,6 +32,7 @@ async fn cluster() -> (Cluster, coppice_verify::note::VerifierKey) {
         storage: SimStorage::new().storage(),
         shape: wanted.shape().expect("a shape"),
         key,
+        next_key: None,
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         http_listen: None,
         witnesses: Vec::new(),

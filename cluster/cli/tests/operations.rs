@@ -22,6 +22,7 @@ async fn cluster(replicas: u32) -> Cluster {
         storage: SimStorage::new().storage(),
         shape: wanted.shape().expect("a shape"),
         key: new_key(None, &mut SimRng::new(1)).expect("a key"),
+        next_key: None,
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         http_listen: None,
         witnesses: Vec::new(),

@@ -28,6 +28,7 @@ fn options(storage: Arc<dyn Storage>, replicas: u32, seed: u64) -> Options {
         storage,
         shape: wanted.shape().expect("a shape"),
         key: new_key(None, &mut SimRng::new(seed)).expect("a key"),
+        next_key: None,
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         http_listen: None,
         witnesses: Vec::new(),

@@ -162,6 +162,37 @@ fn a_loaded_input_that_was_rolled_back_is_not_loaded_again_unless_asked_for() {
     dev.stop();
 }
 
+#[test]
+fn a_key_change_is_rehearsed_as_the_readme_has_it() {
+    let work = tempfile::tempdir().expect("a temporary directory");
+    let data = work.path().join("data");
+    let path = |file: &str| data.join(file).display().to_string();
+    let shape = ["--replicas".to_owned(), "1".to_owned()];
+    let dev = Dev::start(&data, &shape);
+    let old = std::fs::read_to_string(path("ledger.vkey")).expect("a public key");
+    let (name, _) = old.split_once('+').expect("a vkey");
+    common::run(common::coppice().args(["keygen", "--out", &path("next.key"), "--name", name])).expect(0);
+    let next = format!("@{}", path("next.vkey"));
+    let rotate = ["rotate-key", next.as_str(), "--reason", "rehearsal"];
+    let refused = dev.run(&rotate).expect(3);
+    assert!(refused.stderr.contains("next_signing_key_file"), "{}", refused.stderr);
+    dev.stop();
+
+    let dev = Dev::start(&data, &shape);
+    dev.run(&rotate).expect(0);
+    dev.run(&["commit", "--put", "k=1"]).expect(0);
+    let proof = work.path().join("k.proof").display().to_string();
+    dev.run(&["get", "k", "--proof", &proof]).expect(0);
+    common::run(common::coppice().args(["verify", &proof, "--key", old.trim()])).expect(0);
+    dev.stop();
+
+    std::fs::rename(path("next.key"), path("ledger.key")).expect("a file can be renamed");
+    let dev = Dev::start(&data, &shape);
+    dev.run(&["get", "k", "--proof", &proof, "--trust", old.trim()]).expect(0);
+    common::run(common::coppice().args(["verify", &proof, "--key", &dev.vkey()])).expect(0);
+    dev.stop();
+}
+
 /// On this repository's own history where there is one, else on generated accounts.
 #[test]
 fn the_demonstration_comes_to_its_end() {

@@ -39,6 +39,8 @@ pub struct Options {
     pub shape: Shape,
     /// Signs checkpoints; its name ends in the cluster id.
     pub key: SignerKey,
+    /// The key that it can be changed to.
+    pub next_key: Option<SignerKey>,
     /// Where the coordinator listens.
     pub listen: SocketAddr,
     /// Where the root log is served over HTTP, if anywhere.
@@ -74,7 +76,7 @@ impl Cluster {
     /// # Errors
     /// If a replica cannot be started, the port cannot be had, or no leader is found in time.
     pub async fn start(options: Options) -> Result<Self, Failure> {
-        let Options { storage, shape, key, listen, http_listen, witnesses, retention, tuning } = options;
+        let Options { storage, shape, key, next_key, listen, http_listen, witnesses, retention, tuning } = options;
         let cluster = cluster_id(key.name())?;
         let map = shape.shard_map()?;
         let (listener, endpoint) = bind(listen, "--listen").await?;
@@ -98,7 +100,7 @@ impl Cluster {
         let formed = formation.is_formed()?;
         let (nodes, lost) = formation.start_nodes(formed).await?;
         let metadata = formation.open_metadata()?;
-        let (mut service, handle) = new_coordinator(&network, &shape, key, metadata, clock, retention)?;
+        let (mut service, handle) = new_coordinator(&network, &shape, (key, next_key), metadata, clock, retention)?;
         let (shutdown, stopped) = oneshot::channel();
         let log_url = log_listener.as_ref().map(|(_, address)| format!("http://{address}/"));
         if let Some((listener, _)) = log_listener {
@@ -248,7 +250,7 @@ fn connections(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream
 fn new_coordinator(
     network: &DuplexNet,
     shape: &Shape,
-    signing_key: SignerKey,
+    (signing_key, next_signing_key): (SignerKey, Option<SignerKey>),
     metadata: Arc<dyn Metadata>,
     clock: Arc<dyn Clock>,
     retention: Option<coordinator::Retention>,
@@ -261,7 +263,7 @@ fn new_coordinator(
         connect: Arc::new(move |node| connector.channel(node)),
         metadata,
         signing_key,
-        next_signing_key: None,
+        next_signing_key,
         genesis: coordinator::Genesis { params: shape.params(), shard_map: shape.shard_map()? },
         limits: coordinator::Limits { retention, ..coordinator::Limits::default() },
         clock,

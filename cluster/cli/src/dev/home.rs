@@ -4,6 +4,7 @@
 //! DIR/lock          held while a process uses the directory
 //!     ledger.key    the signing key, C2SP private key text, mode 0600; its name is the log's origin and ends in the cluster id
 //!     ledger.vkey   the public key
+//!     next.key      a second key of the same name, if the user put one there: the ledger's key can be changed to it
 //!     shape.json    what was chosen at the first start
 //!     formed        the groups were formed once: from now on an empty replica directory is a lost one
 //!     metadata/     the embedded metadata store
@@ -38,6 +39,7 @@ pub struct Home {
     dir: PathBuf,
     shape: Shape,
     key: SignerKey,
+    next_key: Option<SignerKey>,
     _lock: Box<dyn Send + Sync>,
 }
 
@@ -59,8 +61,9 @@ impl Home {
         let lock = lock(&dir, "lock")?;
         let key = open_key(&dir.join("ledger.key"), rng)?;
         write_file(&dir.join("ledger.vkey"), format!("{}\n", key.verifier()).as_bytes(), 0o644)?;
+        let next_key = open_next_key(&dir.join("next.key"), &key)?;
         let shape = open_shape(&dir.join("shape.json"), wanted)?;
-        Ok(Self { dir, shape, key, _lock: lock })
+        Ok(Self { dir, shape, key, next_key, _lock: lock })
     }
 
     /// What was chosen at the first start.
@@ -69,12 +72,13 @@ impl Home {
         &self.shape
     }
 
-    /// Gives up the signing key.
+    /// Gives up the signing key, and the second one if there is one.
     ///
     /// # Errors
-    /// If it cannot be read again.
-    pub fn key(&self) -> Result<SignerKey, Failure> {
-        parse_key(&self.key.to_private_text(), &self.dir)
+    /// If they cannot be read again.
+    pub fn keys(&self) -> Result<(SignerKey, Option<SignerKey>), Failure> {
+        let again = |key: &SignerKey| parse_key(&key.to_private_text(), &self.dir);
+        Ok((again(&self.key)?, self.next_key.as_ref().map(again).transpose()?))
     }
 
     /// The public key as text.
@@ -141,6 +145,21 @@ fn open_key(path: &Path, rng: &mut dyn Rng) -> Result<SignerKey, Failure> {
         }
         Err(error) => Err(Failure::file(path, &error)),
     }
+}
+
+/// The second key, if somebody put one there.
+fn open_next_key(path: &Path, key: &SignerKey) -> Result<Option<SignerKey>, Failure> {
+    let text = match fs::read_to_string(path).map(Zeroizing::new) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Failure::file(path, &error)),
+    };
+    let next = parse_key(text.trim_end_matches('\n'), path)?;
+    if next.name() != key.name() {
+        let failure = Failure::usage(format!("{}: its name is {}, not {}", path.display(), next.name(), key.name()));
+        return Err(failure.hint(format!("`coppice keygen --out {} --name {}`", path.display(), key.name())));
+    }
+    Ok(Some(next))
 }
 
 /// Writes the private key, for its user alone.
@@ -247,6 +266,25 @@ mod tests {
             fs::write(dir.path().join("shape.new"), b"{").expect("a torn file");
             assert_eq!(open(dir.path(), 2).expect("what is left is enough").vkey(), vkey);
         }
+    }
+
+    #[test]
+    fn a_second_key_is_taken_if_it_has_the_name_of_the_first() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (first, none) = open(dir.path(), 1).expect("an empty directory").keys().expect("they are read again");
+        assert!(none.is_none());
+        let put = |name: Option<&str>| {
+            let next = new_key(name, &mut SimRng::new(7)).expect("a key");
+            write_key(&dir.path().join("next.key"), &next).expect("a file can be written");
+            next.verifier().to_string()
+        };
+        put(None);
+        let failure = open(dir.path(), 1).err().expect("it is the key of another ledger");
+        assert!(failure.message.contains(first.name()), "{failure:?}");
+        let vkey = put(Some(first.name()));
+        let (same, next) = open(dir.path(), 1).expect("two keys").keys().expect("they are read again");
+        assert_eq!(same.verifier(), first.verifier());
+        assert_eq!(next.map(|next| next.verifier().to_string()), Some(vkey));
     }
 
     #[test]

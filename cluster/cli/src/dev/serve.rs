@@ -38,10 +38,12 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
     };
     let dir = args.data_dir.as_deref().or_else(|| temporary.as_ref().map(tempfile::TempDir::path));
     let home = Home::open(dir.ok_or_else(|| Failure::usage("no data directory"))?, &wanted, &mut SystemRng)?;
+    let (key, next_key) = home.keys()?;
     let options = Options {
         storage: home.storage(),
         shape: home.shape().clone(),
-        key: home.key()?,
+        key,
+        next_key,
         listen: args.listen,
         http_listen: args.http_listen,
         witnesses: witnesses(&args.witness)?,
