@@ -102,7 +102,7 @@ dashboard: build
 crds:
 	$(CARGO) run --locked --bin coppice-operator -- crd charts/coppice-operator/crds
 
-# Builds helm at the first time, which takes minutes: not a part of `make check`.
+# Builds helm at the first time, which takes minutes: not a part of `make check`, and last in CI.
 charts:
 	@scripts/charts.sh $(if $(BLESS),--bless)
 
