@@ -254,6 +254,12 @@ async fn rollback_and_prune_are_seen_in_reads_and_in_the_log() {
     assert_eq!(alias.read_at, Some(at(0, 3)));
     let error = client.get(get("a", Some(at(0, 6)))).await.expect_err("it was rolled back");
     assert_eq!(reason(&error), Reason::RolledBack);
+    for (version, expected) in [(6, Reason::RolledBack), (7, Reason::NotYet)] {
+        let mut by_number = get("a", Some(at(0, version)));
+        by_number.read.as_mut().expect("it has options").any_epoch = true;
+        let error = client.get(by_number).await.expect_err("above head");
+        assert_eq!(reason(&error), expected, "number {version}");
+    }
     let stamp = client.commit(commit(vec![put("b", "new")], Vec::new())).await.expect("committed").into_inner().stamp;
     assert_eq!(stamp, Some(at(1, 4)));
     let done = client

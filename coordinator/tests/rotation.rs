@@ -14,7 +14,7 @@ use coppice_proto::{
     Channel,
     v1::{self, ledger_client::LedgerClient},
 };
-use coppice_types::{GroupId, Params, Reason, ShardId, Version};
+use coppice_types::{ErrorKind, GroupId, Params, Reason, ShardId, Version};
 use coppice_verify::{
     checkpoint::Checkpoint,
     header::{Body, Header},
@@ -25,7 +25,7 @@ use tokio::time::{sleep, timeout};
 
 mod common;
 
-use common::{LIMIT, Running, World, at, commit, get, put, reason};
+use common::{LIMIT, Running, World, at, bytes, commit, get, proxy::Fate, put, reason};
 
 /// Seeds of the first keys.
 const KEYS: [u8; 3] = [9, 10, 11];
@@ -264,4 +264,33 @@ async fn the_key_is_changed_again_and_again() {
         let verified = verify(&file, &public(&world, key), None).expect("every key leads there");
         assert_eq!(verified.keys.changes().count(), 2);
     }
+}
+
+/// After a change of the key a receipt takes another read of the root group, which may fail when the version is decided.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_whose_receipt_can_not_be_made_is_to_be_sent_again() {
+    let world = world(1).await;
+    let leader = start(&world, "a", 0, Some(1));
+    leading(&leader).await;
+    let mut client = leader.client.clone();
+    rotate(&world, &mut client, 1).await;
+    let session_id = bytes("0123456789abcdef");
+    client.open_session(v1::OpenSessionRequest { session_id: session_id.clone() }).await.expect("it is opened");
+    let batch = commit(vec![put("a1", "numbered")], Vec::new());
+    let numbered = v1::CommitRequest { session_id, number: 1, want_receipt: true, ..batch };
+    world.faults.set(|call| if call.name == "prove_log" { Fate::Lost } else { Fate::Pass });
+    let library = trusting(&world, 0, &["a"]);
+    let unnumbered = v1::Batch { operations: vec![put("z", "unnumbered")], ..v1::Batch::default() };
+    let (told, unproven) = tokio::join!(client.commit(numbered.clone()), library.commit(unnumbered, true));
+    let told = told.expect_err("an answer without what was asked for is none");
+    assert_eq!(reason(&told), Reason::Unavailable);
+    let unproven = unproven.expect_err("a commit without a receipt is not believed");
+    assert_eq!(unproven.kind(), ErrorKind::Unavailable, "and it is no lie: {unproven}");
+    assert!(unproven.outcome_unknown(), "{unproven}");
+    world.faults.clear();
+    let again = client.commit(numbered).await.expect("it is answered again").into_inner();
+    assert!(again.replayed, "it was committed");
+    verify(&again.receipt, &public(&world, 0), None).expect("the receipt is sound");
+    let record = library.get(get("z", None)).await.expect("it is read").record.expect("a record");
+    assert_eq!(record.value, "unnumbered", "it was committed, too");
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use coppice_coordinator::Retention;
-use coppice_types::{Params, Reason, Version};
+use coppice_types::{Params, Reason, SessionId, Version};
 use coppice_verify::header::{Body, Header, Prune};
-use tokio::time::timeout;
+use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::iter;
 
 mod common;
@@ -367,4 +367,36 @@ async fn calls_beyond_what_a_connection_may_have_wait_with_their_client() {
     let mut world = small(|_| {}).await;
     world.limits.prepare_timeout = LIMIT;
     crowd(&world, 1500, 0, 1).await;
+}
+
+/// The second batch is refused at once, while the first one is being decided.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_stream_says_nothing_of_a_batch_that_was_not_answered() {
+    let world = small(|_| {}).await;
+    let _leader = world.leader().await;
+    let routes = vec![("a".to_owned(), world.net.connector("sdk").channel("a"))];
+    let client = coppice_client::Client::over(routes, 1, &coppice_client::Options::new("http://ledger:1"));
+    let mut session = client.open_session(SessionId(SESSION)).await.expect("it is opened");
+    let (appended, mut being_decided) = mpsc::unbounded_channel();
+    world.faults.set(move |call| {
+        if call.name != "append_header" {
+            return Fate::Pass;
+        }
+        // The test hears of the first one only.
+        let _ = appended.send(());
+        Fate::AnswerLost
+    });
+    let batch = |key| v1::Batch { operations: vec![put(key, "1")], ..v1::Batch::default() };
+    let mut stream = session.stream(false);
+    stream.push(batch("a")).await.expect("it is sent");
+    timeout(LIMIT, being_decided.recv()).await.expect("it is being decided in time");
+    stream.push(batch("")).await.expect("it is sent");
+    let error = timeout(LIMIT, stream.next()).await.expect("in time").expect_err("there is no such key");
+    assert_eq!(error.reason(), Some(Reason::InvalidArgument));
+    assert!(error.outcome_unknown(), "the first batch may have been committed: {error}");
+    world.faults.clear();
+    let first = session.commit(batch("a"), false).await.expect("it is answered again");
+    assert!(first.replayed, "it was committed");
+    let second = session.commit(batch("b"), false).await.expect("the number of the refused batch is free");
+    assert_eq!((second.replayed, second.stamp.map(|stamp| stamp.version)), (false, Some(2)));
 }

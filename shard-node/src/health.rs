@@ -9,7 +9,7 @@ use std::{
 use coppice_types::GroupId;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-use crate::hosted::{Hosted, Replica};
+use crate::{hosted::Hosted, replica::Status};
 
 /// How often the replicas are looked at.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -45,16 +45,35 @@ pub(crate) fn readiness(hosted: &Hosted) -> Result<(), String> {
     if replicas.is_empty() {
         return Err("no replica is here".to_owned());
     }
-    replicas.iter().try_for_each(|(group, replica)| votes(*group, replica))
+    replicas.iter().try_for_each(|(group, replica)| votes(*group, &replica.status(), replica.is_open()))
 }
 
-fn votes(group: GroupId, replica: &Replica) -> Result<(), String> {
-    let status = replica.status();
+fn votes(group: GroupId, status: &Status, is_open: bool) -> Result<(), String> {
     match status.role {
         "candidate" => Err(format!("{group} has no leader")),
-        "leader" | "follower" if !replica.is_open() => Err(format!("the replica of {group} waits for a snapshot")),
+        "leader" | "follower" if !is_open => Err(format!("the replica of {group} waits for a snapshot")),
         "leader" | "follower" if status.leader == 0 => Err(format!("{group} has no leader")),
         "leader" | "follower" => Ok(()),
         role => Err(format!("the replica of {group}: {role}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_votes_if_it_has_its_state_and_its_group_a_leader() {
+        let answer =
+            |role, leader, is_open| votes(GroupId::Root, &Status { role, leader, ..Status::default() }, is_open);
+        assert_eq!(answer("leader", 1, true), Ok(()));
+        assert_eq!(answer("follower", 1, true), Ok(()));
+        // It may stand for election at the moment at which it is asked.
+        let nobody = Err("root has no leader".to_owned());
+        assert_eq!([answer("follower", 0, true), answer("candidate", 0, true)], [nobody.clone(), nobody]);
+        assert_eq!(answer("follower", 1, false), Err("the replica of root waits for a snapshot".to_owned()));
+        for role in ["learner", "quarantined", "stopped"] {
+            assert_eq!(answer(role, 1, true), Err(format!("the replica of root: {role}")));
+        }
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     routes::{Pick, Routes},
 };
 
-/// The first pause before a repetition; each is twice the one before.
+/// The first pause before a repetition, at most; each is about twice the one before.
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(20);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// How long the first attempt waits for one of several coordinators; each waits twice as long as the one before.
@@ -114,7 +114,7 @@ where
         if over || (repeat == Repeat::Unsafe && !had_no_effect(&status)) {
             return Err(give_up(&pick.address, attempts, &status, unknown));
         }
-        sleep(pause).await;
+        sleep(routes.pause(pause)).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
 }
@@ -143,16 +143,20 @@ pub(crate) fn had_no_effect(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::{cell::Cell, collections::BTreeSet};
 
     use super::*;
 
     const PATIENCE: Patience = Patience { attempt: Duration::from_secs(1), total: Duration::from_secs(3) };
 
     fn routes(names: &[&str]) -> Routes {
+        routes_of(names, 1)
+    }
+
+    fn routes_of(names: &[&str], seed: u64) -> Routes {
         let channel = || tonic::transport::Endpoint::from_static("http://127.0.0.1:1").connect_lazy().into();
         let ledger = || coppice_proto::v1::ledger_client::LedgerClient::new(channel());
-        Routes::new(names.iter().map(|name| ((*name).to_owned(), ledger())).collect(), 1)
+        Routes::new(names.iter().map(|name| ((*name).to_owned(), ledger())).collect(), seed)
     }
 
     async fn run(repeat: Repeat, answers: &[Result<u8, Status>]) -> (Result<u8, Error>, usize) {
@@ -171,6 +175,25 @@ mod tests {
         let lost = Status::unavailable("broken pipe");
         let (result, asked) = run(Repeat::Safe, &[Err(lost.clone()), Err(lost), Ok(7)]).await;
         assert_eq!((result.ok(), asked), (Some(7), 3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_failed_at_one_moment_come_back_at_different_ones() {
+        let mut pauses = BTreeSet::new();
+        for client in 1..=50_u64 {
+            let (routes, asked) =
+                (routes_of(&["http://test"], client.wrapping_mul(0x9e37_79b9_7f4a_7c15)), Cell::new(0));
+            let started = Instant::now();
+            let answer = call("test", &routes, PATIENCE, Repeat::Safe, |_, _| {
+                asked.set(asked.get() + 1);
+                let first = asked.get() == 1;
+                async move { if first { Err(Status::unavailable("it restarts")) } else { Ok(Response::new(())) } }
+            });
+            answer.await.expect("the second answer");
+            pauses.insert(started.elapsed().as_millis());
+        }
+        let most = PAUSE_MIN.as_millis();
+        assert!(pauses.len() > 5 && pauses.iter().all(|pause| (most / 2..=most + 1).contains(pause)), "{pauses:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -94,16 +94,16 @@ impl Routes {
     /// It did not answer, or could not do what it was asked for: others are asked for a while.
     pub(crate) fn failed(&self, pick: &Pick) {
         let mut state = self.state();
-        // xorshift: no more is asked of it than that clients differ.
-        state.random ^= state.random << 13;
-        state.random ^= state.random >> 7;
-        state.random ^= state.random << 17;
-        let random = state.random;
+        let part = state.random_part();
         let Some(route) = state.routes.iter_mut().find(|route| route.address == pick.address) else { return };
         let rest = REST_MIN.saturating_mul(1 << route.failures.min(16)).min(REST_MAX);
         route.failures = route.failures.saturating_add(1);
-        let rest = rest / 2 + rest.mul_f64((random >> 32) as f64 / f64::from(u32::MAX)) / 2;
-        route.rests_until = Some(Instant::now() + rest);
+        route.rests_until = Some(Instant::now() + spread(rest, part));
+    }
+
+    /// A pause of about this, so that clients that failed at one moment do not come back at one.
+    pub(crate) fn pause(&self, about: Duration) -> Duration {
+        spread(about, self.state().random_part())
     }
 
     /// Adds a coordinator that was not known.
@@ -118,6 +118,22 @@ impl Routes {
     pub(crate) fn addresses(&self) -> Vec<String> {
         self.state().routes.iter().map(|route| route.address.clone()).collect()
     }
+}
+
+impl State {
+    /// From 0 to 1.
+    fn random_part(&mut self) -> f64 {
+        // xorshift: no more is asked of it than that clients differ.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 32) as f64 / f64::from(u32::MAX)
+    }
+}
+
+/// Between half of a time and all of it.
+fn spread(time: Duration, part: f64) -> Duration {
+    time / 2 + time.mul_f64(part) / 2
 }
 
 #[cfg(test)]

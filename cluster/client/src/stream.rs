@@ -125,7 +125,7 @@ impl<'a> CommitStream<'a> {
                     outcome_unknown: true,
                 });
             }
-            sleep(pause).await;
+            sleep(routes.pause(pause)).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }

@@ -231,7 +231,12 @@ impl Root for Proxy {
     }
 
     async fn read_root(&self, request: Request<v1::ReadRootRequest>) -> Result<Response<v1::ReadRootResponse>, Status> {
-        self.faults.pass("read_root", 0, self.root().read_root(request.into_inner())).await
+        let request = request.into_inner();
+        let name = match &request.read {
+            Some(v1::read_root_request::Read::LogProof(_)) => "prove_log",
+            _ => "read_root",
+        };
+        self.faults.pass(name, 0, self.root().read_root(request)).await
     }
 }
 

@@ -1,9 +1,11 @@
 //! What operations cost: nodes read and written, as the counters say. These are promises of the design, not tunings.
 
-use std::num::NonZero;
+use std::{io::ErrorKind, num::NonZero};
 
-use coppice_engine::{AheadScope, Counters, Engine, MergeProgress, Options, PrepareId, RaftPosition, StageRequest};
-use coppice_env::{OpenMode, SimStorage, Workers};
+use coppice_engine::{
+    AheadScope, Counters, Engine, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, fsck,
+};
+use coppice_env::{Fault, OpenMode, Operation as Call, SimStorage, Workers};
 use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp, Version};
 
 const RECORDS: u64 = 8000;
@@ -287,4 +289,38 @@ fn a_scan_of_frozen_trees_leaves_the_young_cache_alone() {
     let (cost, value) = shard.cost(read_young);
     assert_eq!(value, Some(b"young".to_vec()));
     assert_eq!((cost.span_reads, cost.node_old_hits), (0, 0), "{cost:?}");
+}
+
+/// Every version of a leaf names all of its values, those that it kept, too.
+#[test]
+fn fsck_reads_each_value_once() {
+    const VALUES: u64 = 40;
+    const VERSIONS: u64 = 60;
+    let sim = SimStorage::new();
+    let engine = Engine::create(sim.storage(), ShardId(0), Params::default(), Options::default()).expect("empty");
+    let mut shard = Shard { engine, version: 0, index: 0 };
+    shard.commit((0..VALUES).map(|number| put(number, &[1; 1000])).collect());
+    for version in 1..VERSIONS {
+        shard.commit(vec![put(version % VALUES, &[2; 1000])]);
+    }
+    shard.flush();
+    drop(shard);
+    let values = VALUES + VERSIONS - 1;
+    // The state of the superblock before is checked, too, but it has no values.
+    let one_too_many =
+        Fault { operation: Call::Read, path_part: "values-".to_owned(), skip: values, kind: ErrorKind::Other };
+    sim.inject(one_too_many);
+    let report = fsck(sim.storage()).expect("a directory");
+    assert_eq!((report.findings, report.values), (vec![], values));
+}
+
+#[test]
+fn the_scrubber_comes_to_an_end_in_steps_of_a_page() {
+    let mut shard = Shard::loaded();
+    let mut steps = 0;
+    while shard.engine.counters().scrubs == 0 {
+        shard.engine.scrub(1).expect("all is sound");
+        steps += 1;
+        assert!(steps < RECORDS, "it reads the same again and again");
+    }
 }

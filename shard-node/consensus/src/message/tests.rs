@@ -180,8 +180,9 @@ fn good() -> RaftMessage {
 #[test]
 fn what_no_replica_says_is_refused() {
     type Spoil = fn(&mut RaftMessage);
-    let cases: [(&str, Spoil); 15] = [
+    let cases: [(&str, Spoil); 16] = [
         ("what came before has no term", |raft| raft.log_term = 0),
+        ("its term leaves too few for those to come", |raft| raft.term = WIRE_NUMBER_MAX + 1),
         ("nobody sent it", |raft| raft.from = 0),
         ("it is for nobody", |raft| raft.to = 0),
         ("it is from its receiver", |raft| raft.from = raft.to),
