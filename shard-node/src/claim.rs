@@ -6,7 +6,9 @@
 //! group-<n>/      the replicas
 //! ```
 //!
-//! The file `node` is written before anything else and never changed. A crash before leaves an empty directory.
+//! The file `node` is written before anything else and never changed. A crash before leaves an empty directory. A cold directory has
+//! the same two files, and of the replicas what is cold. It is nothing without the data directory: replicas that are not
+//! there go.
 
 use std::fmt;
 
@@ -36,9 +38,9 @@ pub struct Owner {
     pub ledger: Digest,
 }
 
-/// A node's directory that no other process has.
+/// A node's directories that no other process has.
 pub struct Claim {
-    _lock: Box<dyn Send + Sync>,
+    _locks: Vec<Box<dyn Send + Sync>>,
 }
 
 impl fmt::Debug for Claim {
@@ -48,29 +50,42 @@ impl fmt::Debug for Claim {
 }
 
 impl Claim {
-    /// Locks a node's directory, and binds it to its owner if it is empty.
+    /// Locks a node's directory, and the cold one beside it, and binds them to their owner if they are empty.
     ///
     /// # Errors
-    /// If another process has it, it is another's, or it holds replicas of nobody.
+    /// If another process has one of them, it is another's, or it holds replicas of nobody.
     pub fn take(storage: &dyn Storage, owner: &Owner) -> Result<Self, Error> {
-        storage.create_dir_all("").map_err(failed("make the data directory"))?;
-        let lock = storage.lock("LOCK").map_err(failed("lock the data directory"))?;
-        match home::read(storage, FILE)? {
-            Some(bytes) => {
-                let found = parse(&bytes).map_err(|error| Error::Damaged { file: FILE, what: error.to_string() })?;
-                check(&found, owner)?;
-            }
-            None => {
-                let names = storage.list("").map_err(failed("list the data directory"))?;
-                if let Some(foreign) = names.iter().find(|name| !expected(name)) {
-                    let what = format!("it has `{foreign}` in it and no file `{FILE}`");
-                    return Err(Error::Identity(what));
-                }
-                home::write(storage, FILE, &bytes_of(owner))?;
-            }
+        let mut locks = vec![lock(storage)?];
+        if let Some(cold) = storage.cold() {
+            let of_cold = |error| match error {
+                Error::Identity(what) => Error::Identity(format!("the cold directory: {what}")),
+                other => other,
+            };
+            locks.push(lock(&*cold)?);
+            bind(&*cold, owner).map_err(of_cold)?;
         }
-        Ok(Self { _lock: lock })
+        bind(storage, owner)?;
+        home::remove_cold_orphans(storage, "group-")?;
+        Ok(Self { _locks: locks })
     }
+}
+
+fn lock(storage: &dyn Storage) -> Result<Box<dyn Send + Sync>, Error> {
+    storage.create_dir_all("").map_err(failed("make the data directory"))?;
+    storage.lock("LOCK").map_err(failed("lock the data directory"))
+}
+
+fn bind(storage: &dyn Storage, owner: &Owner) -> Result<(), Error> {
+    if let Some(bytes) = home::read(storage, FILE)? {
+        let found = parse(&bytes).map_err(|error| Error::Damaged { file: FILE, what: error.to_string() })?;
+        return check(&found, owner);
+    }
+    let names = storage.list("").map_err(failed("list the data directory"))?;
+    if let Some(foreign) = names.iter().find(|name| !expected(name)) {
+        let what = format!("it has `{foreign}` in it and no file `{FILE}`");
+        return Err(Error::Identity(what));
+    }
+    home::write(storage, FILE, &bytes_of(owner))
 }
 
 /// What a directory may hold before its first start has come to its end.
@@ -117,7 +132,9 @@ fn parse(bytes: &[u8]) -> Result<Owner, CodecError> {
 
 #[cfg(test)]
 mod tests {
-    use coppice_env::{OpenMode, SimStorage};
+    use std::sync::Arc;
+
+    use coppice_env::{OpenMode, SimStorage, TieredStorage};
 
     use super::*;
 
@@ -142,6 +159,31 @@ mod tests {
             assert!(error.contains(word), "{error}");
         }
         assert!(Claim::take(storage.as_ref(), &owner()).is_ok());
+    }
+
+    #[test]
+    fn a_cold_directory_is_bound_like_the_other_and_emptied_with_a_new_one() {
+        let (hot, cold) = (SimStorage::new(), SimStorage::new());
+        let with = |hot: &SimStorage| TieredStorage::new(hot.storage(), cold.storage());
+        let held = Claim::take(&with(&hot), &owner()).expect("both are empty");
+        assert!(matches!(Claim::take(&with(&SimStorage::new()), &owner()), Err(Error::InUse)), "the cold one is held");
+        drop(held);
+        hot.create_dir_all("group-1/state-1").expect("a directory");
+        cold.create_dir_all("group-1/state-1").expect("a directory");
+        cold.open("group-1/state-1/values-0", OpenMode::CreateNew).expect("a file");
+        drop(Claim::take(&with(&hot), &owner()).expect("it is the same node's"));
+        assert!(cold.files().contains(&"group-1/state-1/values-0".to_owned()));
+        let other = Owner { node: "node-2".to_owned(), ordinal: 2, ..owner() };
+        let error = Claim::take(&with(&SimStorage::new()), &other).expect_err("it is another's").to_string();
+        assert!(error.contains("the cold directory: it belongs to node node-1"), "{error}");
+        drop(Claim::take(&with(&SimStorage::new()), &owner()).expect("its other disk was lost"));
+        assert_eq!(cold.files(), ["LOCK", "node"]);
+        // Something else is mounted there.
+        let foreign = SimStorage::new();
+        foreign.create_dir_all("photos").expect("a directory");
+        let storage = Arc::new(TieredStorage::new(hot.storage(), foreign.storage()));
+        let error = Claim::take(storage.as_ref(), &owner()).expect_err("it is no cold directory").to_string();
+        assert!(error.contains("the cold directory: it has `photos` in it"), "{error}");
     }
 
     #[test]

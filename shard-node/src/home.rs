@@ -12,6 +12,9 @@
 //!                evidence/       the state machine that was last quarantined
 //! ```
 //!
+//! A node with a cold directory has there what of the state directories is cold, under the same names. It goes after its state here has
+//! gone; what a crash leaves of it goes with the next start.
+//!
 //! The small files are replaced by write, sync, rename, sync; each ends in the SHA-256 of what stands before. A crash leaves the old
 //! or the new one. A snapshot is first taken in, checked and noted as complete, then raft resets its log to it, then `current` changes: raft
 //! tells at the next start if a crash came between the last two.
@@ -92,11 +95,31 @@ pub fn remove(node: &dyn Storage, group: GroupId) -> io::Result<()> {
     let aside = format!("removed-{}", group.number());
     node.remove_dir_all(&aside)?;
     match node.rename(&directory(group), &aside) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        renamed => renamed?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        renamed => renamed.and_then(|()| node.sync_dir(""))?,
     }
-    node.sync_dir("")?;
+    remove_cold(node, &directory(group))?;
     node.remove_dir_all(&aside)
+}
+
+/// Removes what is in the cold directory under a name.
+fn remove_cold(storage: &dyn Storage, name: &str) -> io::Result<()> {
+    storage.cold().map_or(Ok(()), |cold| cold.remove_dir_all(name))
+}
+
+/// Removes directories of the cold directory whose names begin so and that are not here: they are nothing alone.
+pub(crate) fn remove_cold_orphans(storage: &dyn Storage, prefix: &str) -> Result<(), Error> {
+    let remove = || {
+        let Some(cold) = storage.cold() else { return Ok(()) };
+        let there = match cold.list("") {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            listed => listed?,
+        };
+        let here = storage.list("")?;
+        let orphans = there.iter().filter(|name| name.starts_with(prefix) && !here.contains(name));
+        orphans.into_iter().try_for_each(|name| cold.remove_dir_all(name))
+    };
+    remove().map_err(failed("clean up the cold directory"))
 }
 
 /// Whose directory a group's is in a node's, if there is one.
@@ -151,6 +174,14 @@ impl Home {
     pub fn clear(&self) -> Result<(), Error> {
         self.storage.remove_dir_all("raft").map_err(failed("remove an unfinished raft log"))?;
         self.remove_state(self.generation)
+    }
+
+    /// Removes from the cold directory what of states is there that are gone.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub fn clear_cold(&self) -> Result<(), Error> {
+        remove_cold_orphans(&*self.storage, "")
     }
 
     /// Notes that the raft log exists from now on.
@@ -277,7 +308,7 @@ impl Home {
             self.storage.remove_dir_all("evidence").map_err(failed("remove older evidence"))?;
             match self.storage.rename(&state_name(old), "evidence") {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("keep evidence")(error)),
-                _ => {}
+                _ => self.keep_cold(old).map_err(failed("keep cold evidence"))?,
             }
         }
         self.remove_state(old)?;
@@ -285,7 +316,19 @@ impl Home {
     }
 
     fn remove_state(&self, generation: u64) -> Result<(), Error> {
-        self.storage.remove_dir_all(&state_name(generation)).map_err(failed("remove an old state"))
+        let name = state_name(generation);
+        let removed = self.storage.remove_dir_all(&name).and_then(|()| remove_cold(&*self.storage, &name));
+        removed.map_err(failed("remove an old state"))
+    }
+
+    /// What is cold of the evidence.
+    fn keep_cold(&self, generation: u64) -> io::Result<()> {
+        let Some(cold) = self.storage.cold() else { return Ok(()) };
+        cold.remove_dir_all("evidence")?;
+        match cold.rename(&state_name(generation), "evidence") {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// An entry from which on the raft log is kept, whatever state the state machine is in.
@@ -434,7 +477,7 @@ fn check_identity(bytes: &[u8], expected: Identity) -> Result<bool, Error> {
 
 #[cfg(test)]
 mod tests {
-    use coppice_env::SimStorage;
+    use coppice_env::{SimStorage, TieredStorage};
 
     use super::*;
 
@@ -514,6 +557,31 @@ mod tests {
         home.install_incoming(&incoming, true).expect("installed");
         assert_eq!(home.storage.list("evidence").expect("kept"), vec!["page".to_owned()]);
         assert_eq!(home.floor().expect("read"), Position { index: 3, term: 1 });
+    }
+
+    #[test]
+    fn what_is_cold_of_a_replica_goes_with_it() {
+        let (hot, cold) = (coppice_env::SimStorage::new(), coppice_env::SimStorage::new());
+        let node = TieredStorage::new(hot.storage(), cold.storage());
+        let keep = |generation: u64| {
+            let dir = format!("group-0/state-{generation}");
+            cold.create_dir_all(&dir).expect("made");
+            cold.open(&format!("{dir}/values-0"), OpenMode::CreateNew).expect("made");
+        };
+        let mut home = Home::open(&node, IDENTITY).expect("made");
+        home.state().expect("made");
+        keep(1);
+        let incoming = home.begin_incoming(Position { index: 3, term: 1 }, b"manifest").expect("noted");
+        home.state_of(&incoming).expect("made");
+        keep(incoming.generation);
+        home.install_incoming(&incoming, true).expect("installed");
+        assert_eq!(cold.files(), ["group-0/evidence/values-0", "group-0/state-2/values-0"], "as the hot ones");
+        keep(7);
+        home.clear_cold().expect("cleared");
+        drop(home);
+        assert_eq!(cold.list("group-0").expect("listed"), ["evidence", "state-2"], "a crash left state-7");
+        remove(&node, GroupId::Root).expect("removed");
+        assert_eq!(cold.files(), Vec::<String>::new());
     }
 
     #[test]

@@ -131,6 +131,20 @@ pub trait StateMachine: Send + Sync + Debug + Sized + 'static {
         Ok(())
     }
 
+    /// Whether [`StateMachine::move_cold`] has something to begin or to end.
+    fn cold_due(&self) -> bool {
+        false
+    }
+
+    /// Begins to move so many bytes that are old to a cheaper disk, beside everything else, and ends what was begun.
+    ///
+    /// # Errors
+    /// If that failed. Nothing is lost, and a later call tries again.
+    fn move_cold(&mut self, bytes: u64) -> Result<(), Error> {
+        let _ = bytes;
+        Ok(())
+    }
+
     /// Pins a copy of the state at `position`, the last applied entry, which is made durable first.
     ///
     /// # Errors
@@ -156,7 +170,7 @@ pub trait StateMachine: Send + Sync + Debug + Sized + 'static {
     ///
     /// # Errors
     /// If the manifest cannot be read, or the directory holds something else.
-    fn receive(storage: Arc<dyn Storage>, manifest: &[u8]) -> Result<Self::Receiver, Error>;
+    fn receive(storage: Arc<dyn Storage>, config: &Self::Config, manifest: &[u8]) -> Result<Self::Receiver, Error>;
 
     /// The id of the pin and the position that a manifest names.
     ///

@@ -417,7 +417,8 @@ fn engine_state(it: &Instruments) {
             ("index", |look| look.usage(|usage| usage.index_bytes)),
             ("data", |look| look.usage(|usage| usage.data_bytes)),
             ("patches", |look| look.usage(|usage| usage.patch_bytes)),
-            ("values", |look| look.usage(|usage| usage.value_bytes)),
+            ("values", |look| look.usage(|usage| usage.value_bytes - usage.cold_value_bytes)),
+            ("cold_values", |look| look.usage(|usage| usage.cold_value_bytes)),
             ("meta", |look| look.usage(|usage| usage.meta_bytes)),
         ],
     );
@@ -494,6 +495,16 @@ fn engine_reads(it: &Instruments) {
 }
 
 fn engine_writes(it: &Instruments) {
+    it.counters(
+        ("coppice.engine.cold.moved", "By", ""),
+        "Bytes of values that were copied to the cold directory",
+        &[("", |look| look.counter(|counters| counters.cold_write_bytes))],
+    );
+    it.counters(
+        ("coppice.engine.cold.failures", "", ""),
+        "Moves to the cold directory that failed, of which each is tried again",
+        &[("", |look| look.counter(|counters| counters.cold_failures))],
+    );
     it.counters(
         ("coppice.engine.stages", "", ""),
         "Versions prepared",

@@ -378,7 +378,7 @@ impl StateMachine for RootMachine {
         self.root.unpin_snapshot(id);
     }
 
-    fn receive(storage: Arc<dyn Storage>, manifest: &[u8]) -> Result<RootReceiver, Error> {
+    fn receive(storage: Arc<dyn Storage>, _: &Self::Config, manifest: &[u8]) -> Result<RootReceiver, Error> {
         Ok(RootReceiver(SnapshotReceiver::new(storage, Manifest::decode(manifest)?)?))
     }
 

@@ -512,8 +512,11 @@ pub struct Keygen {
 /// `coppice fsck`.
 #[derive(Clone, Debug, Args)]
 pub struct Fsck {
-    /// A data directory of `coppice dev`, not in use.
+    /// A data directory of `coppice dev` or of a coppice-shard-node, not in use.
     pub dir: PathBuf,
+    /// The cold directory beside it: [cold] dir of the node's configuration.
+    #[arg(long, value_name = "DIR")]
+    pub cold_dir: Option<PathBuf>,
 }
 
 #[cfg(test)]

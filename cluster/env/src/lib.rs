@@ -12,6 +12,7 @@ mod network;
 mod rng;
 mod sim;
 mod storage;
+mod tiers;
 pub mod watch;
 mod workers;
 
@@ -21,4 +22,5 @@ pub use network::{Faults, Network, SimNetwork};
 pub use rng::{Rng, SimRng, SystemRng};
 pub use sim::{Fault, Operation, SimStorage};
 pub use storage::{File, OpenMode, Storage};
+pub use tiers::TieredStorage;
 pub use workers::Workers;

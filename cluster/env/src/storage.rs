@@ -77,6 +77,11 @@ pub trait Storage: Send + Sync + Debug {
     /// # Errors
     /// If the path is not a legal one.
     fn subdir(&self, dir: &str) -> io::Result<Arc<dyn Storage>>;
+
+    /// The second storage beside this one, on a cheaper disk, if there is one: see [`crate::TieredStorage`].
+    fn cold(&self) -> Option<Arc<dyn Storage>> {
+        None
+    }
 }
 
 /// An open file. Calls may come from several threads.

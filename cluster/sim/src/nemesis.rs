@@ -321,7 +321,7 @@ impl Nemesis {
         let machine = world.machines.get_mut(&leader).expect("it is one of the machines");
         let parts = ["/data", "/index", "/values-", "/tile/", "/journal/"];
         let state = format!("{}/state-", rot::directory_of(group));
-        let counts = |file: &String| file.starts_with(&state) && parts.iter().any(|part| file.contains(part));
+        let counts = |file: &String| file.contains(&state) && parts.iter().any(|part| file.contains(part));
         let files: Vec<String> = machine.disk.files().into_iter().filter(counts).collect();
         for _ in 0..SPOIL_TRIES.min(files.len()) {
             let file = &files[self.index(files.len())];

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use coppice_env::{Clock, SimStorage, Workers};
+use coppice_env::{Clock, SimStorage, Storage, TieredStorage, Workers};
 use coppice_shard_node::{Bootstrap, Handle, Node, Options, ReplicaOptions, Runner, Tuning, fsck, raft_id};
 use coppice_types::GroupId;
 
@@ -69,8 +69,15 @@ pub fn engine_options() -> coppice_engine::Options {
         meta_compaction_bytes_min: 4 << 10,
         filters_cached_max: 3,
         free_bytes_kept_min: 64 << 10,
+        hot_value_bytes_max: 32 << 10,
         workers: Workers::Inline,
     }
+}
+
+/// A machine's data directory, with a cold one on the same disk, so that one loss of power hits both.
+#[must_use]
+pub fn storage_of(disk: &SimStorage) -> Arc<dyn Storage> {
+    Arc::new(TieredStorage::new(disk.storage(), disk.subdir("cold").expect("a legal path")))
 }
 
 fn tuning(disk: &SimStorage, seed: u64) -> Tuning {
@@ -83,6 +90,7 @@ fn tuning(disk: &SimStorage, seed: u64) -> Tuning {
         log_segment_bytes: 32 << 10,
         // What rots is to be found by those who read it.
         scrub_bytes_per_s: 0,
+        cold_bytes_per_s: 64 << 20,
         reserve_bytes: 32 << 10,
         engine: engine_options(),
         runner: Runner::Inline(Arc::new(move || disk.take_took())),
@@ -110,7 +118,7 @@ impl Machine {
             cluster_id: CLUSTER,
             params: shape.params.clone(),
             nodes: (1..=shape.nodes).map(|ordinal| (ordinal, name(ordinal))).collect(),
-            storage: self.disk.storage(),
+            storage: storage_of(&self.disk),
             connector: net.connector(life),
             clock: Arc::new(self.clock.clone()) as Arc<dyn Clock>,
             seed: shape.seed ^ u64::from(self.ordinal) << 40 ^ u64::from(self.runs),
@@ -226,7 +234,7 @@ impl Machine {
 
     /// What a crash leaves must be sound, but for what is known to be rotten.
     pub fn check_image(&self, site: &Site) -> bool {
-        let image = self.disk.process_loss().storage();
+        let image = storage_of(&self.disk.process_loss());
         for group in self.groups(&site.shape).filter(|group| !self.rotten.contains(group)) {
             let report = fsck::check(&image, group);
             if let Some(finding) = report.findings.first() {

@@ -62,6 +62,12 @@ counters! {
     value_write_bytes,
     /// Bytes written to the meta log and the superblocks.
     meta_write_bytes,
+    /// Bytes of segments that were copied to the cold directory.
+    cold_write_bytes,
+    /// Segments that went there.
+    cold_segments,
+    /// Attempts to move a segment there that failed.
+    cold_failures,
     /// Bytes of free pages that were given back to the file system.
     discarded_bytes,
     /// Bytes that the scrubber has read and found sound.

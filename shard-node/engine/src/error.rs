@@ -35,6 +35,14 @@ pub enum Error {
         /// What does not hold.
         what: String,
     },
+    /// A segment is in the cold directory, which was not given, or is an empty one.
+    #[error(
+        "{file} lies in the cold directory, which is missing: no directory was given, or the disk in its place is another one"
+    )]
+    ColdMissing {
+        /// Name of the segment's file.
+        file: String,
+    },
     /// A data directory exists here already.
     #[error("the directory holds an engine already")]
     AlreadyExists,
@@ -138,7 +146,7 @@ impl Error {
                 ErrorKind::Conflict
             }
             Self::Pruned { .. } => ErrorKind::Conflict,
-            Self::Locked | Self::StateMissing(_) => ErrorKind::Unavailable,
+            Self::Locked | Self::ColdMissing { .. } | Self::StateMissing(_) => ErrorKind::Unavailable,
             Self::BaseMismatch { .. } | Self::StampMismatch { .. } => ErrorKind::Fenced,
             Self::Invalid(_) => ErrorKind::Invalid,
             Self::TreeLimit { .. } => ErrorKind::Exhausted,

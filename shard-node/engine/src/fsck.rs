@@ -16,7 +16,7 @@ use coppice_types::Digest;
 use coppice_verify::{hash, rules::Filter};
 
 use crate::{
-    Error, Options, Result,
+    Error, Options, Result, cold,
     engine::{is_ours, lock},
     meta::{BlobRef, Meta, Tree},
     meta_log::{self, MetaLog},
@@ -70,6 +70,8 @@ pub struct Report {
     pub pages_free: u64,
     /// Findings that only say that the storage failed.
     unread: usize,
+    /// A segment that is in a cold directory that is not there.
+    cold_missing: Option<String>,
 }
 
 impl Report {
@@ -104,6 +106,7 @@ impl Report {
                 self.finding(file, None, what);
                 self.unread += 1;
             }
+            Error::ColdMissing { file } => self.cold_missing = Some(file),
             other => self.finding("", None, other.to_string()),
         }
     }
@@ -112,7 +115,7 @@ impl Report {
 /// Checks the data directory, from both superblocks.
 ///
 /// # Errors
-/// `Missing` or `Locked`, or if the directory can't be listed; everything else is in the report.
+/// `Missing`, `Locked` or `ColdMissing`, or if the directory can't be listed; everything else is in the report.
 pub fn fsck(storage: Arc<dyn Storage>) -> Result<Report> {
     if !superblock::exists(&*storage)? {
         return Err(Error::Missing);
@@ -146,6 +149,9 @@ pub fn fsck(storage: Arc<dyn Storage>) -> Result<Report> {
     };
     let mut report = check_superblock(&storage, &newest);
     report.notes.extend(notes);
+    if let Some(file) = report.cold_missing.take() {
+        return Err(Error::ColdMissing { file });
+    }
     if let Some(older) = &older {
         let other = check_superblock(&storage, older);
         for finding in other.findings {
@@ -155,6 +161,7 @@ pub fn fsck(storage: Arc<dyn Storage>) -> Result<Report> {
         }
     }
     note_strangers(&*storage, &newest, older.as_ref(), &mut report)?;
+    note_cold_strangers(&*storage, &mut report)?;
     Ok(report)
 }
 
@@ -176,6 +183,19 @@ fn note_strangers(
     Ok(())
 }
 
+/// Files of the cold directory that the next start removes.
+fn note_cold_strangers(storage: &dyn Storage, report: &mut Report) -> Result<()> {
+    let Some(there) = storage.cold().map(|cold| cold::list(&*cold)).transpose()?.flatten() else { return Ok(()) };
+    let here = storage.list("").map_err(Error::io("list", "the directory"))?;
+    for name in there {
+        let known = cold::file_number(&name).is_some_and(|(_, last)| last);
+        if !known || here.contains(&name) {
+            report.notes.push(format!("{name}: a move to the cold directory was cut off"));
+        }
+    }
+    Ok(())
+}
+
 /// Checks the state that one superblock leads to.
 pub(crate) fn check_superblock(storage: &Arc<dyn Storage>, superblock: &Superblock) -> Report {
     let mut report = Report::default();
@@ -186,7 +206,8 @@ pub(crate) fn check_superblock(storage: &Arc<dyn Storage>, superblock: &Superblo
             return report;
         }
     };
-    match Store::open(storage, &Options::default(), &meta, OpenMode::Existing) {
+    let found = cold::find(&**storage, &meta);
+    match found.and_then(|_| Store::open(storage, &Options::default(), &meta, OpenMode::Existing)) {
         Ok(store) => Checker::new(&meta, &store, &mut report).check(),
         Err(error) => report.error(error),
     }

@@ -6,11 +6,12 @@
 //!
 //! Modules, from the bottom: `page`, `list` and `node` (bytes), `space` (free pages), `meta` with `meta_log` and `superblock`
 //! (what is where), `values`, `cache` and `store` (nodes and values by reference), `tree` (one tree), `stage` and
-//! `merge` (how forests change), `engine`, `ahead` (what is written before a flush); on top `view`, `proof`, `history`, `three_way`, `footprint`, `snapshot`, `scrub`, and `fsck`, which trusts
+//! `merge` (how forests change), `engine`, `ahead` (what is written before a flush), `cold` (what goes to a second directory); on top `view`, `proof`, `history`, `three_way`, `footprint`, `snapshot`, `scrub`, and `fsck`, which trusts
 //! nothing.
 
 mod ahead;
 mod cache;
+mod cold;
 mod counters;
 mod engine;
 mod error;
@@ -41,6 +42,7 @@ use coppice_env::Workers;
 use coppice_types::{Digest, Operation, Stamp, Version};
 
 pub use ahead::{AheadScope, WriteAhead};
+pub use cold::ColdStep;
 pub use counters::Counters;
 pub use engine::{Engine, KeptJournal};
 pub use error::{Error, Result};
@@ -69,6 +71,8 @@ pub struct Options {
     pub filters_cached_max: usize,
     /// Up to here free pages stay with their files in any case; beyond, those that are not soon used again go back to the file system.
     pub free_bytes_kept_min: u64,
+    /// With a cold directory beside this one, the oldest segments of the value log go there when those that are here have more bytes.
+    pub hot_value_bytes_max: u64,
     /// Who hashes and encodes what a large batch changes.
     pub workers: Workers,
 }
@@ -83,6 +87,7 @@ impl Default for Options {
             meta_compaction_bytes_min: 4 << 20,
             filters_cached_max: 64,
             free_bytes_kept_min: 4 << 20,
+            hot_value_bytes_max: u64::MAX,
             workers: Workers::of_this_machine(),
         }
     }
@@ -204,6 +209,7 @@ pub struct DiskUsage {
     pub patch_free_bytes: u64,
     pub value_bytes: u64,
     pub value_live_bytes: u64,
+    pub cold_value_bytes: u64,
     pub meta_bytes: u64,
     pub young_cache_bytes: u64,
     pub old_cache_bytes: u64,

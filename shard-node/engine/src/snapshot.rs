@@ -5,7 +5,10 @@
 //! it publishes the directory. A crash of the receiver leaves an unpublished directory. What is in it, of this snapshot or
 //! another, of this sender or another, is not trusted, but need not be sent again where the sender has the same bytes.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use coppice_env::{
     File, OpenMode, Storage,
@@ -14,7 +17,7 @@ use coppice_env::{
 use coppice_types::codec::{Error as CodecError, Reader, Writer};
 
 use crate::{
-    Engine, Error, RaftPosition, Result,
+    Engine, Error, RaftPosition, Result, cold,
     engine::lock,
     fsck::check_superblock,
     meta::Segment,
@@ -61,6 +64,18 @@ impl Manifest {
     #[must_use]
     pub fn machine_state(&self) -> &[u8] {
         &self.superblock.machine_state
+    }
+
+    /// Segments that go to the cold directory, so that those that stay have no more bytes than that: the newest ones stay.
+    fn cold(&self, hot_value_bytes_max: u64) -> BTreeSet<String> {
+        let segment = |(name, len): &(String, u64)| values::file_number(name).map(|number| (number, *len));
+        let segments: BTreeMap<u32, u64> = self.files.iter().filter_map(segment).collect();
+        let mut hot = 0_u64;
+        let older = segments.iter().rev().enumerate().skip_while(|(age, (_, len))| {
+            hot = hot.saturating_add(**len);
+            *age == 0 || hot <= hot_value_bytes_max
+        });
+        older.map(|(_, (id, _))| values::file_name(*id)).collect()
     }
 
     /// As it goes to a peer.
@@ -171,7 +186,10 @@ impl Engine {
         let len = end.saturating_sub(offset).min(len as u64) as usize;
         let mut bytes = vec![0; len];
         if len > 0 {
-            let handle = self.storage.open(file, OpenMode::Existing).map_err(Error::io("open", file))?;
+            let handle = match values::file_number(file) {
+                Some(segment) => self.store.values.open(segment, OpenMode::Existing)?,
+                None => self.storage.open(file, OpenMode::Existing).map_err(Error::io("open", file))?,
+            };
             handle.read_exact_at(&mut bytes, offset).map_err(Error::io("read", file))?;
         }
         Ok(bytes)
@@ -221,23 +239,34 @@ impl std::fmt::Debug for SnapshotReceiver {
 }
 
 impl SnapshotReceiver {
-    /// Begins. What the directory holds of an earlier transfer is kept, see [`Self::held`].
+    /// Begins. What the directory holds of an earlier transfer is kept, see [`Self::held`]. With a cold directory beside it, segments go
+    /// there at once as [`crate::Options::hot_value_bytes_max`] says.
     ///
     /// # Errors
     /// `AlreadyExists`, `Locked`, or a failure of the storage.
-    pub fn new(storage: Arc<dyn Storage>, manifest: Manifest) -> Result<Self> {
+    pub fn new(storage: Arc<dyn Storage>, manifest: Manifest, hot_value_bytes_max: u64) -> Result<Self> {
         storage.create_dir_all("").map_err(Error::io("create", "the directory"))?;
         let guard = lock(&*storage)?;
         if superblock::exists(&*storage)? {
             return Err(Error::AlreadyExists);
         }
         let encoded = manifest.encode();
-        if !holds(&*storage, &encoded)? {
-            for name in storage.list("").map_err(Error::io("list", "the directory"))? {
-                if crate::engine::is_ours(&name) && !manifest.files.iter().any(|(file, _)| *file == name) {
-                    storage.remove(&name).map_err(Error::io("remove", &name))?;
-                }
+        let tier = storage.cold();
+        let cold = if tier.is_some() { manifest.cold(hot_value_bytes_max) } else { BTreeSet::new() };
+        let wanted = |name: &str, of_cold: bool| {
+            let known = manifest.files.binary_search_by(|(file, _)| file.as_str().cmp(name)).is_ok();
+            known && cold.contains(name) == of_cold
+        };
+        for name in storage.list("").map_err(Error::io("list", "the directory"))? {
+            if crate::engine::is_ours(&name) && !wanted(&name, false) {
+                storage.remove(&name).map_err(Error::io("remove", &name))?;
             }
+        }
+        cold::clear(&*storage, |name| wanted(name, true))?;
+        if let Some(tier) = tier.as_ref().filter(|_| !cold.is_empty()) {
+            cold::begin(&*storage, &**tier)?;
+        }
+        if !holds(&*storage, &encoded)? {
             let file =
                 storage.open(MANIFEST_FILE, OpenMode::OpenOrCreate).map_err(Error::io("create", MANIFEST_FILE))?;
             file.set_len(0).map_err(Error::io("write", MANIFEST_FILE))?;
@@ -247,7 +276,8 @@ impl SnapshotReceiver {
         }
         let mut files = Vec::new();
         for (name, len) in &manifest.files {
-            let file = storage.open(name, OpenMode::OpenOrCreate).map_err(Error::io("create", name))?;
+            let place = tier.as_ref().filter(|_| cold.contains(name)).unwrap_or(&storage);
+            let file = place.open(name, OpenMode::OpenOrCreate).map_err(Error::io("create", name))?;
             let held = file.len().map_err(Error::io("read", name))?;
             if held > *len {
                 file.set_len(*len).map_err(Error::io("write", name))?;
@@ -316,6 +346,11 @@ impl SnapshotReceiver {
             wipe(&*self.storage)?;
             return Err(error);
         }
+        if let Some(cold) = self.storage.cold()
+            && cold::list(&*cold)?.is_some()
+        {
+            cold.sync_dir("").map_err(Error::io("sync", "the cold directory"))?;
+        }
         self.storage.remove(MANIFEST_FILE).map_err(Error::io("remove", MANIFEST_FILE))?;
         self.storage.sync_dir("").map_err(Error::io("sync", "the directory"))?;
         superblock::publish(&*self.storage, &self.manifest.superblock)
@@ -338,6 +373,7 @@ fn holds(storage: &dyn Storage, encoded: &[u8]) -> Result<bool> {
 
 /// Deletes what an unpublished directory holds, the manifest last.
 fn wipe(storage: &dyn Storage) -> Result<()> {
+    cold::clear(storage, |_| false)?;
     let mut names = storage.list("").map_err(Error::io("list", "the directory"))?;
     names.sort_by_key(|name| name == MANIFEST_FILE);
     for name in names {

@@ -3,10 +3,11 @@
 //! A record is written once and never moved; a merge may write a live one anew and pend the old. The Meta table counts
 //! the live bytes of each segment; one without any is deleted when no superblock on disk needs it. What was appended
 //! since the last flush is in memory and gets its place in the file with the flush; a crash loses it together with
-//! everything that refers to it.
+//! everything that refers to it. Old segments may lie in a second directory: see `cold`.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    io::ErrorKind,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -15,6 +16,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
     Error, Result,
+    cold::Tier,
     meta::{BlobRef, Segment},
     node::ValueRef,
 };
@@ -116,6 +118,7 @@ impl Tail {
 #[derive(Debug)]
 pub(crate) struct ValueLog {
     storage: Arc<dyn Storage>,
+    tier: Option<Tier>,
     segment_bytes_max: u32,
     active: u32,
     active_end: u64,
@@ -128,6 +131,7 @@ impl ValueLog {
     pub(crate) fn new(storage: Arc<dyn Storage>, segment_bytes_max: u32, segments: &BTreeMap<u32, Segment>) -> Self {
         let (active, active_end) = segments.last_key_value().map_or((0, 0), |(id, segment)| (*id, segment.end));
         Self {
+            tier: storage.cold().map(Tier::new),
             storage,
             segment_bytes_max,
             active,
@@ -136,6 +140,35 @@ impl ValueLog {
             files: Mutex::default(),
             names_changed: false,
         }
+    }
+
+    pub(crate) fn tier(&self) -> Option<&Tier> {
+        self.tier.as_ref()
+    }
+
+    pub(crate) fn tier_mut(&mut self) -> Option<&mut Tier> {
+        self.tier.as_mut()
+    }
+
+    /// Notes which segments are in the cold directory. If the newer superblock was lost, the last one may be among them: it takes no
+    /// more.
+    pub(crate) fn set_cold(&mut self, segments: BTreeSet<u32>) {
+        if segments.contains(&self.active) {
+            (self.active, self.active_end) = (self.active + 1, 0);
+        }
+        if let Some(tier) = &mut self.tier {
+            tier.set(segments);
+        }
+    }
+
+    /// Whether something of the segment is in memory alone.
+    pub(crate) fn has_tail(&self, segment: u32) -> bool {
+        self.tails.contains_key(&segment)
+    }
+
+    /// Forgets the open file of a segment.
+    pub(crate) fn close(&self, segment: u32) {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner).remove(&segment);
     }
 
     /// Appends in memory.
@@ -177,7 +210,7 @@ impl ValueLog {
             None => {
                 let mut record = vec![0; size];
                 match self.open(blob.at.segment, OpenMode::Existing)?.read_exact_at(&mut record, offset) {
-                    Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                         return Err(corrupted("the segment ends before the record"));
                     }
                     read => read.map_err(|error| Error::io("read", &file_name(blob.at.segment))(error))?,
@@ -199,7 +232,7 @@ impl ValueLog {
             let len = usize::try_from(len).map_err(|_| corrupted(at, "record length"))?;
             let mut buffer = vec![0; len];
             match file.read_exact_at(&mut buffer, at) {
-                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                     Err(corrupted(at, "the segment ends before the record"))
                 }
                 read => read.map(|()| buffer).map_err(Error::io("read", &file_name(segment))),
@@ -236,13 +269,20 @@ impl ValueLog {
         if at == offset { Err(corrupted(at, "the segment ends within a record")) } else { Ok(at) }
     }
 
-    fn open(&self, segment: u32, mode: OpenMode) -> Result<Arc<dyn File>> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = files.get(&segment) {
+    /// The file of a segment, in this directory or the cold one: one that goes there meanwhile is there before it is gone here.
+    pub(crate) fn open(&self, segment: u32, mode: OpenMode) -> Result<Arc<dyn File>> {
+        let files = || self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = files().get(&segment) {
             return Ok(Arc::clone(file));
         }
         let name = file_name(segment);
-        let file = self.storage.open(&name, mode).map_err(Error::io("open", &name))?;
+        // Without the lock: who wants a hot file need not wait for a slow disk.
+        let opened = match (self.storage.open(&name, mode), &self.tier) {
+            (Err(error), Some(tier)) if error.kind() == ErrorKind::NotFound => tier.storage.open(&name, mode),
+            (opened, _) => opened,
+        };
+        let file = opened.map_err(Error::io("open", &name))?;
+        let mut files = files();
         if files.len() >= OPEN_FILES_MAX {
             files.clear();
         }
@@ -316,14 +356,15 @@ impl ValueLog {
         self.names_changed = false;
     }
 
-    /// Deletes a segment's file.
+    /// Deletes a segment's file, wherever it is.
     pub(crate) fn delete(&mut self, segment: u32) -> Result<()> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner).remove(&segment);
+        self.close(segment);
         let name = file_name(segment);
         match self.storage.remove(&name) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", &name)(error)),
-            _ => Ok(()),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("remove", &name)(error)),
+            _ => {}
         }
+        self.tier.as_mut().map_or(Ok(()), |tier| tier.delete(segment))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -60,6 +60,8 @@ pub struct Config {
     pub cluster_id: String,
     /// Where the replicas live.
     pub data_dir: PathBuf,
+    /// Where old values go.
+    pub cold: Option<Cold>,
     /// Where to listen.
     pub listen: SocketAddr,
     /// Where to tell how it does, and its metrics, over plain HTTP.
@@ -97,6 +99,33 @@ pub struct Config {
     /// How replicas pace themselves.
     #[serde(default)]
     pub tuning: Tuning,
+}
+
+/// A second directory, on a cheaper disk, to which each shard's oldest values go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cold {
+    /// Where it is; this node's alone.
+    pub dir: PathBuf,
+    /// How many bytes of values each shard keeps in `data_dir`.
+    #[serde(default = "hot_value_bytes")]
+    pub hot_value_bytes: u64,
+    /// How much each replica copies there in a second.
+    #[serde(default = "cold_bytes_per_s")]
+    pub bytes_per_s: u64,
+}
+
+/// One of them holds the other, as far as their names tell.
+fn nested(one: &Path, other: &Path) -> bool {
+    one.starts_with(other) || other.starts_with(one)
+}
+
+fn hot_value_bytes() -> u64 {
+    4 << 30
+}
+
+fn cold_bytes_per_s() -> u64 {
+    crate::Tuning::default().cold_bytes_per_s
 }
 
 fn info() -> String {
@@ -168,6 +197,10 @@ impl Settings for Config {
         let Tuning { tick_ms, log_segment_bytes, .. } = self.tuning;
         if !(1..=10_000).contains(&tick_ms) || !(64 << 10..=1 << 30).contains(&log_segment_bytes) {
             return Err(Failure::usage("tuning: tick_ms is 1 to 10000, log_segment_bytes 64 KiB to 1 GiB"));
+        }
+        if let Some(Cold { dir, .. }) = self.cold.as_ref().filter(|cold| nested(&cold.dir, &self.data_dir)) {
+            let message = format!("cold.dir = {:?} and data_dir = {:?} are not apart", dir, self.data_dir);
+            return Err(Failure::usage(message));
         }
         if let Some(store) = &self.metadata {
             store.check()?;
@@ -246,14 +279,22 @@ impl Config {
     pub(super) fn tuning(&self) -> crate::Tuning {
         let Tuning { young_cache_bytes, old_cache_bytes, .. } = self.tuning;
         let defaults = crate::Tuning::default();
+        let cold = self.cold.as_ref();
+        let hot_value_bytes_max = cold.map_or(u64::MAX, |cold| cold.hot_value_bytes);
         crate::Tuning {
+            cold_bytes_per_s: cold.map_or(0, |cold| cold.bytes_per_s),
             tick: Duration::from_millis(self.tuning.tick_ms),
             flush_interval: Duration::from_millis(self.tuning.flush_interval_ms),
             flush_entries_max: self.tuning.flush_entries_max,
             flush_bytes_max: self.tuning.flush_bytes_max,
             log_segment_bytes: self.tuning.log_segment_bytes,
             scrub_bytes_per_s: self.tuning.scrub_bytes_per_s,
-            engine: coppice_engine::Options { young_cache_bytes, old_cache_bytes, ..defaults.engine.clone() },
+            engine: coppice_engine::Options {
+                young_cache_bytes,
+                old_cache_bytes,
+                hot_value_bytes_max,
+                ..defaults.engine.clone()
+            },
             ..defaults
         }
     }

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use coppice_env::{Clock, DiskStorage, Rng, Storage, SystemClock, SystemRng};
+use coppice_env::{Clock, DiskStorage, Rng, Storage, SystemClock, SystemRng, TieredStorage};
 use coppice_process::{
     Code, Failure, Stop,
     health::{self, Health},
@@ -48,7 +48,11 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
             }))
         }
     };
-    let storage: Arc<dyn Storage> = Arc::new(DiskStorage::new(&config.data_dir));
+    let disk = Arc::new(DiskStorage::new(&config.data_dir));
+    let storage: Arc<dyn Storage> = match &config.cold {
+        None => disk,
+        Some(cold) => Arc::new(TieredStorage::new(disk, Arc::new(DiskStorage::new(&cold.dir)))),
+    };
     let owner = config.owner()?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let store = config.metadata.as_ref().map(|store| store.open(&owner.cluster, Arc::clone(&clock))).transpose()?;
@@ -102,7 +106,11 @@ fn failed(config: &Config, error: &Error) -> Failure {
         }
         Error::Identity(_) => (
             Code::Refused,
-            "Give this process its own data_dir, or correct cluster_id, node and [ledger]. To replace the node, start with an empty directory.",
+            "Give this process its own data_dir (and [cold] dir), or correct cluster_id, node and [ledger]. To replace the node, start with an empty directory.",
+        ),
+        Error::Engine(coppice_engine::Error::ColdMissing { .. }) => (
+            Code::Refused,
+            "Mount the disk that had the cold directory, and name it in [cold] dir. If it is lost, replace the node: start with both directories empty.",
         ),
         _ if error.kind() == ErrorKind::Corrupted => (
             Code::Unavailable,

@@ -15,6 +15,7 @@ use opentelemetry::KeyValue;
 use tokio::task::JoinHandle;
 
 use super::{
+    cold::Cold,
     doubt::Check,
     fitness::Fitness,
     handle::{Answer, Input, Member, Shared, Status},
@@ -84,6 +85,7 @@ pub(super) struct Actor<M: StateMachine> {
     /// A write failed for want of space: no new versions are taken until the machine is flushed and a reserve is there.
     pub(super) full: bool,
     pub(super) fitness: Fitness,
+    pub(super) cold: Cold,
     pub(super) ended: bool,
     next_tick: Duration,
     pub(super) ticks: u64,
@@ -123,6 +125,7 @@ impl<M: StateMachine> Actor<M> {
             unflushed_entries: 0,
             full: false,
             fitness: Fitness::default(),
+            cold: Cold::default(),
             ended: false,
             next_tick: now,
             ticks: 0,
@@ -215,6 +218,7 @@ impl<M: StateMachine> Actor<M> {
         self.apply_backlog()?;
         self.compare()?;
         self.flush_if_due()?;
+        self.move_cold();
         self.hand_over_if_unfit();
         self.publish();
         self.busy = self.work(idle)?;
@@ -258,6 +262,7 @@ impl<M: StateMachine> Actor<M> {
             self.ticks += 1;
             self.look_after_fitness();
             self.scrub()?;
+            self.grant_cold();
             if self.ticks.is_multiple_of(CARE_TICKS) {
                 self.care()?;
             }

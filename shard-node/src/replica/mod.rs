@@ -12,6 +12,7 @@
 
 mod actor;
 mod apply;
+mod cold;
 mod doubt;
 mod fitness;
 mod handle;

@@ -55,6 +55,8 @@ pub struct Tuning {
     pub log_segment_bytes: u64,
     /// How much of its files each replica reads in a second to see whether it is sound; 0 for nothing.
     pub scrub_bytes_per_s: u64,
+    /// How much each replica copies to its cold directory in a second, if there is one.
+    pub cold_bytes_per_s: u64,
     /// What each replica keeps back on its disk for what must go on when the disk is full.
     pub reserve_bytes: u64,
     /// The engine of each shard.
@@ -72,6 +74,7 @@ impl Default for Tuning {
             flush_bytes_max: 32 << 20,
             log_segment_bytes: 16 << 20,
             scrub_bytes_per_s: 1 << 20,
+            cold_bytes_per_s: 16 << 20,
             reserve_bytes: RESERVE_BYTES,
             engine: coppice_engine::Options::default(),
             runner: Runner::Threads,
@@ -204,6 +207,7 @@ pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, Wo
 /// Opens the directory, or makes it; with the room of its reserve, where there is no other.
 fn open<M: StateMachine>(config: &Config<M>, without_reserve: bool) -> Result<Opened<M>, Error> {
     let home = Home::open(config.hosted.storage.as_ref(), config.identity)?;
+    home.clear_cold()?;
     if without_reserve {
         home.release_reserve()?;
     }

@@ -261,7 +261,8 @@ impl<M: StateMachine> Fetch<M> {
         let client =
             PeerClient::new(hosted.connector.channel(&self.node)).max_decoding_message_size(2 * SNAPSHOT_CHUNK_BYTES);
         let (storage, manifest) = (Arc::clone(&self.storage), self.manifest.clone());
-        let mut receiver = self.blocking(move || M::receive(storage, &manifest)).await??;
+        let machine = self.config.machine.clone();
+        let mut receiver = self.blocking(move || M::receive(storage, &machine, &manifest)).await??;
         let began = Instant::now();
         let mut moved_at = began;
         while let Some((file, offset)) = receiver.next() {

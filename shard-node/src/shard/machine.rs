@@ -8,7 +8,7 @@ use coppice_env::Storage;
 use coppice_proto::v1;
 use coppice_types::{Params, Reason, ShardId};
 
-use super::{Outcome, ShardMachine, ahead::AheadWriter, command};
+use super::{Outcome, ShardMachine, ahead::AheadWriter, cold::ColdMover, command};
 use crate::{
     Error,
     agreement::Voters,
@@ -66,7 +66,8 @@ impl StateMachine for ShardMachine {
         if *engine.params() != config.params {
             return Err(Error::Identity("its shard has other genesis parameters".to_owned()));
         }
-        Self::new(engine, AheadWriter::new(config.runner.clone(), config.flush_bytes_max))
+        let writer = AheadWriter::new(config.runner.clone(), config.flush_bytes_max);
+        Self::new(engine, writer, ColdMover::new(config.runner.clone()))
     }
 
     fn apply(&mut self, _index: u64, command: &[u8]) -> Result<Applied<Outcome>, Error> {
@@ -119,6 +120,14 @@ impl StateMachine for ShardMachine {
         Ok(self.engine.scrub(bytes)?)
     }
 
+    fn cold_due(&self) -> bool {
+        self.mover.is_due(&self.engine)
+    }
+
+    fn move_cold(&mut self, bytes: u64) -> Result<(), Error> {
+        self.mover.go_on(&mut self.engine, bytes)
+    }
+
     fn pin_snapshot(&mut self, position: Position) -> Result<Pinned, Error> {
         if self.durable() != position {
             self.flush(position)?;
@@ -140,8 +149,9 @@ impl StateMachine for ShardMachine {
         self.engine.unpin_snapshot(id);
     }
 
-    fn receive(storage: Arc<dyn Storage>, manifest: &[u8]) -> Result<ShardReceiver, Error> {
-        Ok(ShardReceiver(SnapshotReceiver::new(storage, Manifest::decode(manifest)?)?))
+    fn receive(storage: Arc<dyn Storage>, config: &ShardConfig, manifest: &[u8]) -> Result<ShardReceiver, Error> {
+        let manifest = Manifest::decode(manifest)?;
+        Ok(ShardReceiver(SnapshotReceiver::new(storage, manifest, config.engine.hot_value_bytes_max)?))
     }
 
     fn manifest_position(manifest: &[u8]) -> Result<(u64, Position), Error> {

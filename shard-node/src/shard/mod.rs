@@ -18,6 +18,7 @@ use coppice_env::bug::{Bug, planted, strikes};
 use coppice_types::{Digest, Reason, Term, Version, codec::Writer};
 
 mod ahead;
+mod cold;
 mod command;
 mod machine;
 mod protocol;
@@ -29,6 +30,7 @@ pub use machine::{ShardConfig, ShardReceiver};
 pub use protocol::{Fence, FenceName, Protocol};
 
 use ahead::AheadWriter;
+use cold::ColdMover;
 
 use crate::{Error, machine::Applied, refusal::Refusal};
 
@@ -49,8 +51,9 @@ pub type Outcome = Result<Reply, Refusal>;
 /// Engine and protocol state of one shard.
 #[derive(Debug)]
 pub struct ShardMachine {
-    // Before the engine, which holds the directory's lock: it ends first.
+    // Before the engine, which holds the directory's lock: they end first.
     writer: AheadWriter,
+    mover: ColdMover,
     engine: Engine,
     protocol: Protocol,
     /// Merges that the other replicas say they have built, by raft id. Not part of the replicated state.
@@ -62,10 +65,11 @@ pub struct ShardMachine {
 
 impl ShardMachine {
     /// A shard's engine with the protocol state that is durable with it.
-    fn new(engine: Engine, writer: AheadWriter) -> Result<Self, Error> {
+    fn new(engine: Engine, writer: AheadWriter, mover: ColdMover) -> Result<Self, Error> {
         let protocol = Protocol::decode(engine.machine_state()).map_err(Error::MachineState)?;
         Ok(Self {
             writer,
+            mover,
             engine,
             protocol,
             built: BTreeMap::new(),

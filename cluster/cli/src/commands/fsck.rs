@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use coppice_env::{DiskStorage, Storage};
+use coppice_env::{DiskStorage, Storage, TieredStorage};
 use coppice_shard_node::fsck::{Report, check};
 use coppice_types::GroupId;
 use serde_json::{Value, json};
@@ -20,14 +20,28 @@ use crate::{
 /// If anything is wrong with the directory, it is in use, or none.
 pub fn fsck(args: &args::Fsck, output: Output) -> Result<(), Failure> {
     let dir = &args.dir;
-    fs::read_dir(dir).map_err(|error| Failure::file(dir, &error))?;
+    let cold = args.cold_dir.as_ref();
+    for dir in cold.into_iter().chain([dir]) {
+        fs::read_dir(dir).map_err(|error| Failure::file(dir, &error))?;
+    }
+    let _cold_lock = cold.map(|cold| home::lock(cold, "LOCK")).transpose()?;
     let (_lock, nodes) = if dir.join("shape.json").is_file() {
+        if cold.is_some() {
+            return Err(Failure::usage("--cold-dir: nodes of `coppice dev` have no cold directory"));
+        }
         let nodes = names(dir, "node-")?;
         (home::lock(dir, "lock")?, nodes.into_iter().map(|node| (dir.join(&node), node)).collect())
     } else if dir.join("node").is_file() {
         // Of a process of its own: everything in it belongs to one node.
         let name =
             dir.file_name().map_or_else(|| dir.display().to_string(), |name| name.to_string_lossy().into_owned());
+        if let Some(cold) = cold {
+            let owner =
+                |dir: &Path| fs::read(dir.join("node")).map_err(|error| Failure::file(&dir.join("node"), &error));
+            if owner(cold)? != owner(dir)? {
+                return Err(Failure::usage(format!("--cold-dir: {} is not this node's", cold.display())));
+            }
+        }
         (home::lock(dir, "LOCK")?, vec![(dir.clone(), name)])
     } else {
         let message = format!("{}: no data directory of `coppice dev` or of a coppice-shard-node", dir.display());
@@ -35,7 +49,11 @@ pub fn fsck(args: &args::Fsck, output: Output) -> Result<(), Failure> {
     };
     let mut wrong = 0;
     for (dir, node) in nodes {
-        let storage: Arc<dyn Storage> = Arc::new(DiskStorage::new(&dir));
+        let disk = Arc::new(DiskStorage::new(&dir));
+        let storage: Arc<dyn Storage> = match cold {
+            None => disk,
+            Some(cold) => Arc::new(TieredStorage::new(disk, Arc::new(DiskStorage::new(cold)))),
+        };
         for name in names(&dir, "group-")? {
             let Some(group) = name["group-".len()..].parse().ok().map(GroupId::from_number) else { continue };
             let report = check(&storage, group);

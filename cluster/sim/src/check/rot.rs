@@ -31,11 +31,12 @@ pub enum Rot {
 /// # Errors
 /// If it is neither found nor dead: it would become an answer.
 pub fn judge(sound: &SimStorage, bad: &SimStorage, group: GroupId, file: &str) -> Result<Rot, Finding> {
-    let check = |image: &SimStorage| fsck::check(&image.process_loss().storage(), group);
+    let check = |image: &SimStorage| fsck::check(&node::storage_of(&image.process_loss()), group);
     let (before, after) = (check(sound), check(bad));
     if !after.findings.is_empty() || after.notes > before.notes {
         return Ok(Rot::Found);
     }
+    let file = in_hot(file);
     let parts: Vec<&str> = file.split('/').collect();
     let same = match parts[..] {
         [_, "raft", ..] => log(sound, group)? == log(bad, group)?,
@@ -68,8 +69,7 @@ fn log(image: &SimStorage, group: GroupId) -> Result<String, Finding> {
 
 /// Everything that can be read from a state directory.
 fn contents(image: &SimStorage, group: GroupId, directory: &str) -> Result<String, Finding> {
-    let image = image.process_loss();
-    let storage = image.subdir(directory).map_err(|error| error.to_string())?;
+    let storage = node::storage_of(&image.process_loss()).subdir(directory).map_err(|error| error.to_string())?;
     let mut text = String::new();
     match group {
         GroupId::Root => root(storage, &mut text).map_err(|error| format!("rot: {group} in {directory}: {error}"))?,
@@ -120,10 +120,15 @@ pub fn directory_of(group: GroupId) -> String {
     format!("group-{}", group.number())
 }
 
+/// The path of a file as if it were not in the cold directory.
+fn in_hot(file: &str) -> &str {
+    file.strip_prefix("cold/").unwrap_or(file)
+}
+
 /// The group that a file belongs to.
 #[must_use]
 pub fn group_of(file: &str) -> Option<GroupId> {
-    let directory = file.split('/').next()?;
+    let directory = in_hot(file).split('/').next()?;
     let number = directory.strip_prefix("group-").or_else(|| directory.strip_prefix("removed-"))?;
     number.parse().ok().map(GroupId::from_number)
 }

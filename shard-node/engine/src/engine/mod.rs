@@ -18,7 +18,7 @@ use coppice_verify::hash;
 
 use crate::{
     Counters, DiskUsage, Error, ForestShape, MergeName, Options, PrepareId, RaftPosition, Result, ShardState,
-    StagedInfo, View,
+    StagedInfo, View, cold,
     merge::MergeTask,
     meta::{Delta, Meta, MetaOp, Tree, VersionId, VersionRecord},
     meta_log::{self, MetaLog, Operations},
@@ -88,7 +88,8 @@ pub(crate) fn lock(storage: &dyn Storage) -> Result<Box<dyn Send + Sync>> {
 /// Files of a data directory that are numbered or paged: what a crashed create may leave.
 pub(crate) fn is_ours(name: &str) -> bool {
     let paged = PageFile::ALL.iter().any(|file| file.name() == name);
-    paged || meta_log::file_number(name).is_some() || values::file_number(name).is_some()
+    let numbered = meta_log::file_number(name).is_some() || values::file_number(name).is_some();
+    paged || numbered || name == cold::MARKER_FILE
 }
 
 impl Engine {
@@ -116,6 +117,7 @@ impl Engine {
                 storage.remove(&name).map_err(Error::io("remove", &name))?;
             }
         }
+        cold::clear(&*storage, |_| false)?;
         let mut meta = Meta::new(shard, params, genesis());
         let store = Store::open(&storage, &options, &meta, OpenMode::CreateNew)?;
         let mut log = MetaLog::create(&*storage, 1, &meta)?;
@@ -142,7 +144,7 @@ impl Engine {
     /// Opens a data directory in the state of its newest superblock; what a crash left beside it is deleted.
     ///
     /// # Errors
-    /// `Missing`, `Locked`, `Corrupted`, or a failure of the storage.
+    /// `Missing`, `Locked`, `Corrupted`, `ColdMissing`, or a failure of the storage.
     pub fn open(storage: Arc<dyn Storage>, options: Options) -> Result<Self> {
         if !superblock::exists(&*storage)? {
             return Err(Error::Missing);
@@ -157,7 +159,10 @@ impl Engine {
         superblock::republish(&*storage, &*file, &newest)?;
         let (log, mut meta) = MetaLog::open(&*storage, &newest)?;
         meta.take_dead_segments();
-        let store = Store::open(&storage, &options, &meta, OpenMode::Existing)?;
+        let cold = cold::find(&*storage, &meta)?;
+        cold::clear(&*storage, |name| cold::file_number(name).is_some_and(|(id, last)| last && cold.contains(&id)))?;
+        let mut store = Store::open(&storage, &options, &meta, OpenMode::Existing)?;
+        store.values.set_cold(cold);
         let mut engine = Self::assemble(storage, options, guard, (meta, store, log), (newest, older))?;
         engine.remove_orphans()?;
         Ok(engine)
@@ -372,6 +377,7 @@ impl Engine {
             patch_free_bytes,
             value_bytes: self.meta.segments.values().map(|segment| segment.end).sum(),
             value_live_bytes: self.meta.segments.values().map(|segment| segment.live).sum(),
+            cold_value_bytes: self.cold_bytes(),
             meta_bytes: self.log.len,
             young_cache_bytes: young_cache_bytes as u64,
             old_cache_bytes: old_cache_bytes as u64,

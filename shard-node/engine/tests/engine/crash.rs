@@ -2,10 +2,11 @@
 
 use std::cell::Cell;
 
-use coppice_engine::{AheadScope, Engine, Error, MergeProgress, WriteAhead};
+use coppice_engine::{AheadScope, ColdStep, Engine, Error, MergeProgress, WriteAhead};
 use coppice_env::{Fault, Operation as Call, Rng, SimRng, SimStorage};
 use coppice_types::Params;
 
+use crate::cold::move_all;
 use crate::common::{
     checks::check_all,
     for_each_seed,
@@ -23,6 +24,32 @@ enum Step {
     Merge(usize),
     /// Begins to write ahead, writes, or ends it: whatever comes next.
     Ahead,
+    /// Begins to move so many bytes to the cold directory, moves them, or ends it.
+    Cold(u64),
+}
+
+/// What is moved to the cold directory.
+enum Cold {
+    None,
+    Begun(ColdStep),
+    Moved(ColdStep),
+}
+
+impl Cold {
+    fn go_on(&mut self, engine: &mut Engine, bytes: u64) -> Result<(), Error> {
+        *self = match std::mem::replace(self, Self::None) {
+            Self::None => engine.begin_cold_step(bytes).map_or(Self::None, Self::Begun),
+            Self::Begun(mut step) => {
+                step.run();
+                Self::Moved(step)
+            }
+            Self::Moved(step) => {
+                engine.end_cold_step(step)?;
+                Self::None
+            }
+        };
+        Ok(())
+    }
 }
 
 /// What is written ahead.
@@ -81,8 +108,11 @@ impl Workload {
             match rng.below(10) {
                 0..2 => steps.push(Step::Flush),
                 2..5 => steps.push(Step::Merge(1 + pick(&mut rng, 20))),
-                5..9 => steps.push(Step::Ahead),
+                5..8 => steps.push(Step::Ahead),
                 _ => {}
+            }
+            for _ in 0..rng.below(3) {
+                steps.push(Step::Cold(1 + rng.below(4000)));
             }
         }
         steps.push(Step::Flush);
@@ -97,7 +127,7 @@ impl Workload {
             assert!(sim.crashed(), "an empty directory is made");
             return (sure, maybe);
         };
-        let mut ahead = Ahead::None;
+        let (mut ahead, mut cold) = (Ahead::None, Cold::None);
         for step in &self.steps {
             match step {
                 Step::Apply(command) => {
@@ -129,6 +159,13 @@ impl Workload {
                         return (sure, maybe);
                     }
                 }
+                Step::Cold(bytes) => {
+                    let moved = cold.go_on(&mut engine, *bytes);
+                    if sim.crashed() {
+                        return (sure, maybe);
+                    }
+                    moved.expect("moves");
+                }
             }
         }
         (sure, maybe)
@@ -151,6 +188,8 @@ impl Workload {
             Replica::reopen(sim.clone(), self.options.clone(), self.log.clone()).expect("opens and replays");
         check_all(replica.engine(), self.models.last().expect("at least the empty one"));
         replica.flush().expect("flushes");
+        move_all(replica.engine_mut()).expect("moves go on");
+        check_all(replica.engine(), self.models.last().expect("at least the empty one"));
         replica.check_directory();
     }
 }
@@ -250,7 +289,7 @@ fn a_failed_call_leaves_the_state_intact() {
         let sim = SimStorage::new();
         let mut engine = Engine::create(dir(&sim), SHARD, workload.params.clone(), workload.options.clone())
             .expect("an empty directory");
-        let (mut at, mut ahead) = (0, Ahead::None);
+        let (mut at, mut ahead, mut cold) = (0, Ahead::None, Cold::None);
         let fault = |rng: &mut SimRng| {
             let operation = CALLS[pick(rng, CALLS.len())];
             Fault { operation, path_part: String::new(), skip: rng.below(5), kind: std::io::ErrorKind::Other }
@@ -269,6 +308,13 @@ fn a_failed_call_leaves_the_state_intact() {
                     ahead.go_on(&mut engine);
                     sim.clear_faults();
                 }
+                // What failed is begun anew.
+                Step::Cold(bytes) => {
+                    sim.inject(fault(&mut rng));
+                    let _ = cold.go_on(&mut engine, *bytes);
+                    sim.clear_faults();
+                    check_all(&engine, &workload.models[at]);
+                }
                 Step::Flush => {
                     ahead.end(&mut engine);
                     sim.inject(fault(&mut rng));
@@ -283,6 +329,7 @@ fn a_failed_call_leaves_the_state_intact() {
                     if let Err(error) = again {
                         assert!(matches!(error, Error::Poisoned), "{error}");
                         drop(engine);
+                        cold = Cold::None;
                         let log = workload.log[..at].to_vec();
                         let mut reopened = Replica::reopen(sim.clone(), workload.options.clone(), log).expect("opens");
                         reopened.flush().expect("flushes");

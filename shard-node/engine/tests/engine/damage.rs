@@ -4,11 +4,12 @@ use coppice_engine::{Engine, Error, Options, fsck};
 use coppice_env::{OpenMode, Rng, SimRng, SimStorage, Storage};
 use coppice_types::{ErrorKind, Params};
 
+use crate::cold::move_all;
 use crate::common::{
     checks::check_names,
     for_each_seed,
     model::Model,
-    replica::{Replica, SHARD, dir, send},
+    replica::{COLD, Replica, SHARD, dir, send},
     workload::{Command, Generator},
 };
 
@@ -32,7 +33,12 @@ fn small(seed: u64) -> Small {
         tier_ratio: 2,
         ..Params::default()
     };
-    let options = Options { meta_compaction_bytes_min: 1 << 20, segment_bytes_max: 1500, ..Options::default() };
+    let options = Options {
+        meta_compaction_bytes_min: 1 << 20,
+        segment_bytes_max: 1500,
+        hot_value_bytes_max: 2000,
+        ..Options::default()
+    };
     let mut rng = SimRng::new(seed);
     let mut generator = Generator::new(SimRng::new(rng.next_u64()), &params, 12);
     let mut model = Model::new(&params);
@@ -54,6 +60,7 @@ fn small(seed: u64) -> Small {
     }
     replica.flush().expect("flushes");
     flushed.push((replica.log.len() as u64, model));
+    move_all(replica.engine_mut()).expect("moves");
     let sim = replica.sim.process_loss();
     Small { sim, options, flushed, keys: generator.keys }
 }
@@ -184,6 +191,7 @@ fn a_flipped_bit_never_becomes_an_answer() {
             }
         }
         let counts = [refused, found_by_read, found_by_fsck, harmless];
+        assert!(pristine.files().iter().any(|path| path.starts_with(COLD)), "something is cold");
         assert!(counts[..3].iter().all(|count| *count > 500), "{counts:?}");
         println!("refused, found by a read, found by fsck, harmless: {counts:?}");
     });

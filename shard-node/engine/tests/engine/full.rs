@@ -67,12 +67,12 @@ fn a_flush_to_a_full_disk_fails_and_leaves_everything_intact() {
     });
 }
 
-fn put(key: u8, len: usize) -> Operation {
+pub fn put(key: u8, len: usize) -> Operation {
     Operation { key: vec![b'k', key], change: Change::Put(vec![key; len]) }
 }
 
 /// Stages on the tip, settles.
-fn commit(replica: &mut Replica, model: &mut Model, operations: Vec<Operation>) {
+pub fn commit(replica: &mut Replica, model: &mut Model, operations: Vec<Operation>) {
     let tip = model.tip().state;
     let stage = Command::Stage(crate::common::workload::Stage {
         stamp: Stamp::new(0, tip.version.0 + 1),

@@ -98,6 +98,7 @@ pub fn tiny_options(rng: &mut SimRng) -> Options {
         meta_compaction_bytes_min: [0, 3000, 1 << 20][pick(rng, 3)],
         filters_cached_max: [0, 3, 64][pick(rng, 3)],
         free_bytes_kept_min: [0, 64 << 10, 1 << 20][pick(rng, 3)],
+        hot_value_bytes_max: [0, 4000, u64::MAX][pick(rng, 3)],
         workers: Workers::Inline,
     }
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use coppice_engine::{
-    AheadScope, Engine, Error, Manifest, MergeProgress, Options, RaftPosition, Report, SnapshotReceiver, StageRequest,
-    WriteAhead, fsck,
+    AheadScope, ColdStep, Engine, Error, Manifest, MergeProgress, Options, RaftPosition, Report, SnapshotReceiver,
+    StageRequest, WriteAhead, fsck,
 };
-use coppice_env::{Rng, SimRng, SimStorage, Storage};
+use coppice_env::{Rng, SimRng, SimStorage, Storage, TieredStorage};
 use coppice_types::{Params, ShardId};
 
 use super::{
@@ -17,6 +17,10 @@ use super::{
 
 pub const SHARD: ShardId = ShardId(3);
 const DIR: &str = "shards/3";
+/// The cold directory beside it.
+pub const COLD: &str = "cold/3";
+/// What a receiver of a snapshot keeps of the values in its own directory.
+const RECEIVED_HOT_BYTES: u64 = 2500;
 
 /// What a restart does to writes that were not synced.
 #[derive(Clone, Copy, Debug)]
@@ -36,11 +40,18 @@ pub struct Replica {
     engine: Option<Engine>,
     pinned: Option<Manifest>,
     ahead: Option<WriteAhead>,
+    /// What is being moved, and whether that is done.
+    cold: Option<(ColdStep, bool)>,
 }
 
-/// The shard's directory in a file system.
+/// The shard's directory in a file system, with a cold one.
 pub fn dir(sim: &SimStorage) -> Arc<dyn Storage> {
-    sim.storage().subdir(DIR).expect("a legal path")
+    Arc::new(TieredStorage::new(hot_dir(sim), sim.subdir(COLD).expect("a legal path")))
+}
+
+/// The shard's directory without the cold one.
+pub fn hot_dir(sim: &SimStorage) -> Arc<dyn Storage> {
+    sim.subdir(DIR).expect("a legal path")
 }
 
 /// Does to the engine what the command says.
@@ -82,7 +93,7 @@ impl Replica {
     pub fn new(params: &Params, options: Options) -> Self {
         let sim = SimStorage::new();
         let engine = Engine::create(dir(&sim), SHARD, params.clone(), options.clone()).expect("an empty directory");
-        Self { sim, options, log: Vec::new(), engine: Some(engine), pinned: None, ahead: None }
+        Self { sim, options, log: Vec::new(), engine: Some(engine), pinned: None, ahead: None, cold: None }
     }
 
     /// Opens the directory and replays the log from where the directory ends.
@@ -91,7 +102,8 @@ impl Replica {
     /// What `open` gives.
     pub fn reopen(sim: SimStorage, options: Options, log: Vec<(Command, Outcome)>) -> Result<Self, Error> {
         let engine = Engine::open(dir(&sim), options.clone())?;
-        let mut replica = Self { sim, options, log: Vec::new(), engine: Some(engine), pinned: None, ahead: None };
+        let mut replica =
+            Self { sim, options, log: Vec::new(), engine: Some(engine), pinned: None, ahead: None, cold: None };
         replica.replay(log);
         Ok(replica)
     }
@@ -144,7 +156,7 @@ impl Replica {
     /// Loses the process or the power, and comes back.
     pub fn restart(&mut self, loss: Loss) {
         let durable = self.engine().durable_position();
-        (self.engine, self.pinned, self.ahead) = (None, None, None);
+        (self.engine, self.pinned, self.ahead, self.cold) = (None, None, None, None);
         self.sim = match loss {
             Loss::Process => self.sim.process_loss(),
             Loss::Power(seed) => self.sim.power_loss(seed),
@@ -191,10 +203,24 @@ impl Replica {
         }
     }
 
+    /// Begins to move what is cold; or moves what was begun some commands ago, and ends it now or later.
+    fn move_cold(&mut self, rng: &mut SimRng) {
+        match self.cold.take() {
+            None => self.cold = self.engine_mut().begin_cold_step(1 + rng.below(3000)).map(|step| (step, false)),
+            Some((step, done)) if done || rng.chance(100) => {
+                self.engine_mut().end_cold_step(step).expect("moves");
+            }
+            Some((mut step, _)) => {
+                step.run();
+                self.cold = Some((step, true));
+            }
+        }
+    }
+
     /// A local action that no digest may depend on.
     pub fn act(&mut self, rng: &mut SimRng) {
         match rng.below(100) {
-            0..40 => {
+            0..30 => {
                 let budget = [1, 5, 1000][pick(rng, 3)];
                 for _ in 0..=rng.below(3) {
                     if self.engine_mut().merge_step(budget).expect("merges") == MergeProgress::Idle {
@@ -202,7 +228,8 @@ impl Replica {
                     }
                 }
             }
-            40..60 => self.flush().expect("flushes"),
+            30..45 => self.move_cold(rng),
+            45..60 => self.flush().expect("flushes"),
             60..70 => self.write_ahead(rng),
             70..80 => self.engine_mut().scrub(1 + rng.below(20_000)).expect("what was flushed is sound"),
             80..86 => self.restart(Loss::Process),
@@ -229,7 +256,15 @@ pub fn check_directory(sim: &SimStorage) -> Report {
 /// # Errors
 /// What the receiver gives.
 pub fn send(engine: &Engine, manifest: &Manifest, target: &SimStorage, piece: usize) -> Result<(), Error> {
-    let mut receiver = SnapshotReceiver::new(dir(target), manifest.clone())?;
+    send_to(engine, manifest, dir(target), piece)
+}
+
+/// The same to any directory.
+///
+/// # Errors
+/// What the receiver gives.
+pub fn send_to(engine: &Engine, manifest: &Manifest, target: Arc<dyn Storage>, piece: usize) -> Result<(), Error> {
+    let mut receiver = SnapshotReceiver::new(target, manifest.clone(), RECEIVED_HOT_BYTES)?;
     while let Some((file, offset)) = receiver.next() {
         let file = file.to_owned();
         let bytes = engine.read_snapshot(manifest.id, &file, offset, piece)?;
