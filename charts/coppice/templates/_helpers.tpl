@@ -28,6 +28,18 @@ nodes:
     {{- with .Values.nodes.storage.class }}
     class: {{ . }}
     {{- end }}
+  {{- with .Values.nodes.coldStorage }}
+  {{- if .size }}
+  coldStorage:
+    size: {{ .size | quote }}
+    {{- with .class }}
+    class: {{ . }}
+    {{- end }}
+    {{- if not (kindIs "invalid" .hotValueBytes) }}
+    hotValueBytes: {{ int64 .hotValueBytes }}
+    {{- end }}
+  {{- end }}
+  {{- end }}
   resources: {{- toYaml .Values.nodes.resources | nindent 4 }}
 shards:
   {{- if .Values.shards.splits }}

@@ -724,6 +724,26 @@ async fn larger_volumes_are_asked_for_and_the_set_is_made_anew_without_its_pods(
 }
 
 #[tokio::test]
+async fn a_larger_cold_volume_is_asked_for_alone() {
+    let (server, context) = set_up(&json!({ "nodes": { "coldStorage": { "size": "1Ti" } } }));
+    reconcile(&server, &context).await;
+    run_pods(&server, "1");
+    let claims = ["data", "cold"].map(|volume| format!("{CLAIMS}/{volume}-ledger-node-0"));
+    for claim in &claims {
+        server.put(claim, json!({ "metadata": { "name": claim.rsplit('/').next() } }));
+    }
+    let mut larger = server.get(CLUSTER).expect("the cluster is there");
+    larger["spec"]["nodes"]["coldStorage"]["size"] = json!("2Ti");
+    server.put(CLUSTER, larger);
+    reconcile(&server, &context).await;
+    assert_eq!(server.get(&claims[1]).expect("it is there")["spec"]["resources"]["requests"]["storage"], "2Ti");
+    assert_eq!(server.get(&claims[0]).expect("it is there")["spec"], Value::Null, "the other one is as it was");
+    reconcile(&server, &context).await;
+    let set = server.get(&format!("{SETS}/ledger-node")).expect("it was made anew");
+    assert_eq!(set["spec"]["volumeClaimTemplates"][1]["spec"]["resources"]["requests"]["storage"], "2Ti");
+}
+
+#[tokio::test]
 async fn settings_and_policies_that_nothing_needs_are_taken_away() {
     let (server, context) = set_up(&json!({}));
     reconcile(&server, &context).await;

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Etcd, Image, LedgerClusterStatus, Pods, Retention, SigningKey, Storage, Telemetry, Tls, Toggle, VolumePolicy,
-    Witnesses,
+    ColdStorage, Etcd, Image, LedgerClusterStatus, Pods, Retention, SigningKey, Storage, Telemetry, Tls, Toggle,
+    VolumePolicy, Witnesses,
 };
 
 /// A ledger and its processes. All has defaults: an empty specification is a cluster of three nodes, two coordinators and three members of etcd.
@@ -105,6 +105,8 @@ impl LedgerClusterSpec {
 
 /// The processes that hold the data. Their number is for good: data doesn't move between nodes yet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = Rule::new("has(self.coldStorage) == has(oldSelf.coldStorage)")
+    .message("nodes.coldStorage is for good: data doesn't move between volumes that come and go"))]
 #[serde(rename_all = "camelCase")]
 pub struct Nodes {
     /// How many: with three one may be down, with five two.
@@ -115,6 +117,9 @@ pub struct Nodes {
     /// The volume of each.
     #[serde(default = "node_storage")]
     pub storage: Storage,
+    /// A second volume of each, of a cheaper class, to which the oldest values go. It must be there from the beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cold_storage: Option<ColdStorage>,
     /// Processor time and memory of each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
@@ -133,7 +138,7 @@ fn node_storage() -> Storage {
 
 impl Default for Nodes {
     fn default() -> Self {
-        Self { count: three(), storage: node_storage(), resources: None, pods: Pods::default() }
+        Self { count: three(), storage: node_storage(), cold_storage: None, resources: None, pods: Pods::default() }
     }
 }
 

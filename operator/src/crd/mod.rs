@@ -21,8 +21,8 @@ pub use operation::{
     ExpectedHead, LedgerOperation, LedgerOperationSpec, LedgerOperationStatus, Phase, Prune, Rollback, Transfer,
 };
 pub use parts::{
-    CertManager, Etcd, ExternalEtcd, Image, ManagedEtcd, Pods, Retention, SigningKey, Storage, Telemetry, Tls,
-    TlsSecrets, Toggle, VolumePolicy, Witness, Witnesses,
+    CertManager, ColdStorage, Etcd, ExternalEtcd, Image, ManagedEtcd, Pods, Retention, SigningKey, Storage, Telemetry,
+    Tls, TlsSecrets, Toggle, VolumePolicy, Witness, Witnesses,
 };
 pub use status::{Group, Head, LedgerClusterStatus};
 

@@ -71,6 +71,7 @@ fn specifications_that_contradict_themselves_are_refused() {
         (json!({ "shards": { "replicas": 5 } }), "shards.replicas is at most nodes.count"),
         (json!({ "root": { "replicas": 5 } }), "root.replicas is at most nodes.count"),
         (json!({ "nodes": { "storage": { "size": "much" } } }), "size is a quantity"),
+        (json!({ "nodes": { "coldStorage": { "size": "much" } } }), "size is a quantity"),
         (json!({ "retention": { "versions": 5, "hours": 5 } }), "retention is by versions or by hours"),
         (json!({ "etcd": { "managed": {}, "external": { "endpoints": ["http://a:1"] } } }), "managed or external"),
         (
@@ -113,6 +114,18 @@ fn what_is_for_good_cannot_be_changed() {
         (json!({}), json!({ "root": { "replicas": 1 } }), "the root group is for good"),
         (json!({}), json!({ "journals": true }), "journals is for good"),
         (json!({}), json!({ "nodes": { "storage": { "size": "19Gi" } } }), "a volume can't shrink"),
+        (json!({}), json!({ "nodes": { "coldStorage": { "size": "1Ti" } } }), "nodes.coldStorage is for good"),
+        (json!({ "nodes": { "coldStorage": { "size": "1Ti" } } }), json!({}), "nodes.coldStorage is for good"),
+        (
+            json!({ "nodes": { "coldStorage": { "size": "1Ti", "class": "a" } } }),
+            json!({ "nodes": { "coldStorage": { "size": "1Ti", "class": "b" } } }),
+            "the storage class of existing volumes can't change",
+        ),
+        (
+            json!({ "nodes": { "coldStorage": { "size": "1Ti" } } }),
+            json!({ "nodes": { "coldStorage": { "size": "1Gi" } } }),
+            "a volume can't shrink",
+        ),
         (json!({}), json!({ "etcd": { "external": { "endpoints": ["http://a:1"] } } }), "etcd can't change"),
     ] {
         let said = change_refused(old, new.clone());

@@ -1,6 +1,6 @@
 //! Makes the API server's objects those that were built, by server-side apply; takes away what is no longer built; grows volumes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::{
     api::{
@@ -127,15 +127,19 @@ async fn grow_volumes(
             continue;
         }
         let built: StatefulSet = serde_json::from_value(built.body.clone()).expect("it was built as one");
-        let (Some(wanted), Some(has)) = (size(&built), size(there)) else { continue };
-        if wanted == has {
+        let has = sizes(there);
+        let mut larger = sizes(&built);
+        larger.retain(|volume, wanted| has.get(volume).is_some_and(|has| has != wanted));
+        if larger.is_empty() {
             continue;
         }
-        for pod in facts.pods(role) {
-            let claim = format!("data-{pod}");
-            let patch = json!({ "spec": { "resources": { "requests": { "storage": wanted } } } });
-            let patched = claims.patch(&claim, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop);
-            gone_is_fine(patched).trying(|| format!("growing volume {claim}: its storage class must allow it"))?;
+        for (volume, wanted) in larger {
+            for pod in facts.pods(role) {
+                let claim = format!("{volume}-{pod}");
+                let patch = json!({ "spec": { "resources": { "requests": { "storage": wanted } } } });
+                let patched = claims.patch(&claim, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop);
+                gone_is_fine(patched).trying(|| format!("growing volume {claim}: its storage class must allow it"))?;
+            }
         }
         let deleted = sets.delete(&name, &DeleteParams::orphan()).await.map(drop);
         gone_is_fine(deleted).trying(|| format!("replacing StatefulSet {name}"))?;
@@ -144,10 +148,14 @@ async fn grow_volumes(
     Ok(growing)
 }
 
-/// The size of the volumes of a set.
-fn size(set: &StatefulSet) -> Option<Quantity> {
-    let claim = set.spec.as_ref()?.volume_claim_templates.as_ref()?.first()?;
-    claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?.get("storage").cloned()
+/// The sizes of the volumes of a set, by name.
+fn sizes(set: &StatefulSet) -> BTreeMap<String, Quantity> {
+    let claims = set.spec.as_ref().and_then(|spec| spec.volume_claim_templates.as_ref());
+    let size = |claim: &PersistentVolumeClaim| {
+        let requests = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?;
+        Some((claim.name_any(), requests.get("storage")?.clone()))
+    };
+    claims.into_iter().flatten().filter_map(size).collect()
 }
 
 /// Deletes policies that are no longer built, and settings that no pod uses any more.

@@ -17,6 +17,8 @@ pub(super) const KEY_DIR: &str = "/etc/coppice/key";
 pub(super) const ETCD_TLS_DIR: &str = "/etc/coppice/etcd-tls";
 /// Where a node's volume is mounted.
 pub(super) const DATA_DIR: &str = "/var/lib/coppice";
+/// Where its second volume is, if it has one.
+pub(super) const COLD_DIR: &str = "/var/lib/coppice-cold";
 
 /// The settings of all nodes; who a pod is comes from its environment.
 pub(super) fn nodes(facts: &Facts) -> Object {
@@ -24,6 +26,10 @@ pub(super) fn nodes(facts: &Facts) -> Object {
     let mut settings = shared(facts);
     settings.insert("cluster_id".to_owned(), json!(facts.cluster_id));
     settings.insert("data_dir".to_owned(), json!(DATA_DIR));
+    if let Some(cold) = &facts.spec().nodes.cold_storage {
+        let cold = json!({ "dir": COLD_DIR, "hot_value_bytes": cold.hot_value_bytes });
+        settings.insert("cold".to_owned(), without_nulls(cold));
+    }
     settings.insert("listen".to_owned(), json!(format!("0.0.0.0:{NODE_PORT}")));
     let placement: Map<String, Value> = facts
         .placement()

@@ -38,5 +38,5 @@ pub(super) fn set(facts: &Facts, config_map: &str) -> Object {
             volumes,
         },
     );
-    pod::set(facts, Role::Coordinator, template, None)
+    pod::set(facts, Role::Coordinator, template, &[])
 }

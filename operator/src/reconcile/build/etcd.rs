@@ -17,7 +17,7 @@ const HEALTH_PORT: u16 = 2381;
 /// The members.
 pub(super) fn set(facts: &Facts) -> Object {
     let etcd: ManagedEtcd = facts.spec().etcd.managed.clone().unwrap_or_default();
-    let mut mounts = vec![("data", DATA_DIR)];
+    let mut mounts = vec![(pod::DATA_CLAIM, DATA_DIR)];
     let mut volumes = Vec::new();
     if let Some(secret) = facts.tls_secret(Role::Etcd) {
         mounts.push(("tls", TLS_DIR));
@@ -38,7 +38,7 @@ pub(super) fn set(facts: &Facts) -> Object {
             volumes,
         },
     );
-    pod::set(facts, Role::Etcd, template, Some(pod::claim(facts, Role::Etcd, &etcd.storage)))
+    pod::set(facts, Role::Etcd, template, &[pod::claim(facts, Role::Etcd, pod::DATA_CLAIM, &etcd.storage)])
 }
 
 fn command(facts: &Facts) -> Vec<String> {

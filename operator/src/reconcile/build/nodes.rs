@@ -4,18 +4,23 @@ use serde_json::json;
 
 use super::{
     Facts, HEALTH_PORT, NODE_PORT, Object, Role,
-    config::{BOOTSTRAP_DIR, DATA_DIR, DIR, TLS_DIR},
-    pod::{self, Kind},
+    config::{BOOTSTRAP_DIR, COLD_DIR, DATA_DIR, DIR, TLS_DIR},
+    pod::{self, COLD_CLAIM, DATA_CLAIM, Kind},
 };
 
 /// The nodes, with the settings of this config map.
 pub(super) fn set(facts: &Facts, config_map: &str) -> Object {
     let nodes = &facts.spec().nodes;
-    let mut mounts = vec![("data", DATA_DIR), ("config", DIR), ("bootstrap", BOOTSTRAP_DIR)];
+    let mut mounts = vec![(DATA_CLAIM, DATA_DIR), ("config", DIR), ("bootstrap", BOOTSTRAP_DIR)];
     let mut volumes = vec![
         pod::config_map("config", config_map),
         pod::config_map("bootstrap", &format!("{}-bootstrap", facts.name())),
     ];
+    let mut claims = vec![pod::claim(facts, Role::Node, DATA_CLAIM, &nodes.storage)];
+    if let Some(cold) = &nodes.cold_storage {
+        mounts.push((COLD_CLAIM, COLD_DIR));
+        claims.push(pod::claim(facts, Role::Node, COLD_CLAIM, &cold.volume()));
+    }
     if let Some(secret) = facts.tls_secret(Role::Node) {
         mounts.push(("tls", TLS_DIR));
         volumes.push(pod::secret("tls", &secret));
@@ -38,5 +43,5 @@ pub(super) fn set(facts: &Facts, config_map: &str) -> Object {
             volumes,
         },
     );
-    pod::set(facts, Role::Node, template, Some(pod::claim(facts, Role::Node, &nodes.storage)))
+    pod::set(facts, Role::Node, template, &claims)
 }

@@ -9,6 +9,11 @@ use crate::crd::{Image, Pods};
 /// The user that everything runs as: `nonroot` of the usual small images.
 const USER: u32 = 65532;
 
+/// The volume of each pod that keeps something.
+pub(super) const DATA_CLAIM: &str = "data";
+/// The second volume of a node.
+pub(super) const COLD_CLAIM: &str = "cold";
+
 /// The annotation of pods with the name of the certificate that they were made with.
 const CERTIFICATE: &str = "coppice.dev/certificate";
 
@@ -23,7 +28,7 @@ pub(super) struct Kind<'a> {
     pub ports: Vec<(&'static str, u16)>,
     /// Probes by name.
     pub probes: Value,
-    /// Where which volume is mounted, read-only but for `data`.
+    /// Where which volume is mounted, read-only but for those of its own.
     pub mounts: Vec<(&'static str, &'static str)>,
     pub volumes: Vec<Value>,
 }
@@ -94,7 +99,7 @@ fn container(facts: &Facts, kind: &Kind<'_>) -> Value {
     let port = |(name, number): &(&str, u16)| json!({ "name": name, "containerPort": number, "protocol": "TCP" });
     let mount = |(volume, path): &(&str, &str)| {
         let mut mount = json!({ "name": volume, "mountPath": path });
-        if *volume != "data" {
+        if ![DATA_CLAIM, COLD_CLAIM].contains(volume) {
             mount["readOnly"] = json!(true);
         }
         mount
@@ -174,7 +179,7 @@ pub(super) fn probes(port: u16, startup: &str) -> Value {
 }
 
 /// A StatefulSet that replaces no pod by itself.
-pub(super) fn set(facts: &Facts, role: Role, template: Value, claim: Option<Value>) -> Object {
+pub(super) fn set(facts: &Facts, role: Role, template: Value, claims: &[Value]) -> Object {
     let mut spec = json!({
         "serviceName": facts.set(role),
         "replicas": facts.count(role),
@@ -184,8 +189,8 @@ pub(super) fn set(facts: &Facts, role: Role, template: Value, claim: Option<Valu
         "selector": { "matchLabels": facts.selector(role) },
         "template": template,
     });
-    if let Some(claim) = claim {
-        spec["volumeClaimTemplates"] = json!([claim]);
+    if !claims.is_empty() {
+        spec["volumeClaimTemplates"] = json!(claims);
     }
     Object::new::<k8s_openapi::api::apps::v1::StatefulSet>(json!({
         "metadata": facts.metadata(&facts.set(role), Some(role)),
@@ -194,7 +199,7 @@ pub(super) fn set(facts: &Facts, role: Role, template: Value, claim: Option<Valu
 }
 
 /// The claim of a volume for each pod. It has no owner: volumes outlive the cluster unless its policy says otherwise.
-pub(super) fn claim(facts: &Facts, role: Role, storage: &crate::crd::Storage) -> Value {
+pub(super) fn claim(facts: &Facts, role: Role, name: &str, storage: &crate::crd::Storage) -> Value {
     let mut spec = json!({
         "accessModes": ["ReadWriteOnce"],
         "volumeMode": "Filesystem",
@@ -203,5 +208,5 @@ pub(super) fn claim(facts: &Facts, role: Role, storage: &crate::crd::Storage) ->
     if let Some(class) = &storage.class {
         spec["storageClassName"] = json!(class);
     }
-    json!({ "metadata": { "name": "data", "labels": facts.labels(Some(role)) }, "spec": spec })
+    json!({ "metadata": { "name": name, "labels": facts.labels(Some(role)) }, "spec": spec })
 }

@@ -64,7 +64,7 @@ fn settings<C: Settings>(objects: &[Object], prefix: &str, file: &str, own: &[(&
 fn specifications() -> Vec<Value> {
     vec![
         json!({}),
-        json!({ "nodes": { "count": 1 }, "shards": { "count": 4 }, "tls": { "plaintext": true }, "retention": { "hours": 48 } }),
+        json!({ "nodes": { "count": 1, "coldStorage": { "size": "1Ti" } }, "shards": { "count": 4 }, "tls": { "plaintext": true }, "retention": { "hours": 48 } }),
         json!({ "nodes": { "count": 5 }, "shards": { "count": 3, "splits": ["0x40", "m"], "replicas": 3, "capacity": 1024 }, "journals": true,
             "coordinators": { "count": 3 }, "retention": { "versions": 1000 },
             "telemetry": { "otlpEndpoint": "http://collector.monitoring:4317", "traceRatio": 0.5 },
@@ -305,6 +305,37 @@ fn pods_are_what_users_add_and_still_ours() {
     let claims = set(&objects, "ledger-node").spec.and_then(|spec| spec.volume_claim_templates);
     let claim = claims.and_then(|mut claims| claims.pop()).and_then(|claim| claim.spec).expect("it has a claim");
     assert_eq!(claim.storage_class_name.as_deref(), Some("fast"));
+}
+
+#[test]
+fn a_cold_volume_is_mounted_claimed_and_in_the_settings() {
+    let claims = |objects: &[Object]| {
+        let claims = set(objects, "ledger-node").spec.and_then(|spec| spec.volume_claim_templates).unwrap_or_default();
+        claims.into_iter().map(|claim| (claim.metadata.name, claim.spec)).collect::<Vec<_>>()
+    };
+    let node = |objects: &[Object]| -> coppice_shard_node::process::Config {
+        settings(objects, "ledger-node-", "node.toml", &[("node", "ledger-node-0"), ("bootstrap", "new")])
+    };
+    let without = build(&facts(json!({})));
+    assert_eq!((claims(&without).len(), node(&without).cold), (1, None));
+    let spec =
+        json!({ "nodes": { "coldStorage": { "size": "1Ti", "class": "slow", "hotValueBytes": 1_073_741_824 } } });
+    let objects = build(&facts(spec));
+    let claims = claims(&objects);
+    let names: Vec<Option<&str>> = claims.iter().map(|(name, _)| name.as_deref()).collect();
+    assert_eq!(names, [Some("data"), Some("cold")]);
+    let claim = claims[1].1.as_ref().expect("it has a specification");
+    assert_eq!(claim.storage_class_name.as_deref(), Some("slow"));
+    let requests = claim.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+    assert_eq!(requests.map(|requests| requests["storage"].0.as_str()), Some("1Ti"));
+    let config = node(&objects);
+    let cold = config.cold.expect("it is in the settings");
+    assert_eq!(cold.hot_value_bytes, 1 << 30);
+    assert!(cold.bytes_per_s > 0, "the default of the process");
+    let pod = template(&objects, "ledger-node").spec.expect("a template has a specification");
+    let mounts = pod.containers[0].volume_mounts.as_ref().expect("it has mounts");
+    let mount = mounts.iter().find(|mount| mount.name == "cold").expect("it is mounted");
+    assert_eq!((mount.mount_path.as_str(), mount.read_only), (cold.dir.to_str().expect("text"), None));
 }
 
 #[test]
