@@ -88,6 +88,11 @@ pub trait StateMachine: Send + Sync + Debug + Sized + 'static {
     /// How much would be written by a flush, in bytes.
     fn unflushed_bytes(&self) -> u64;
 
+    /// Whether a flush would free so much of the disk that it is due.
+    fn much_waits(&self) -> bool {
+        false
+    }
+
     /// Whether it is time to write ahead; a flush that is due waits for it.
     fn ahead(&self, flush_due: bool) -> Ahead {
         let _ = flush_due;

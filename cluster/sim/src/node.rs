@@ -70,6 +70,7 @@ pub fn engine_options() -> coppice_engine::Options {
         filters_cached_max: 3,
         free_bytes_kept_min: 64 << 10,
         hot_value_bytes_max: 32 << 10,
+        waiting_percent_max: 25,
         workers: Workers::Inline,
     }
 }

@@ -206,7 +206,7 @@ impl Coppice {
             return Ok(());
         }
         self.end_ahead();
-        let due = bytes >= FLUSH_BYTES;
+        let due = bytes >= FLUSH_BYTES || self.engine.much_waits();
         if due && self.all_ahead {
             return self.flush();
         }

@@ -46,6 +46,8 @@ struct Config {
     helpers: u64,
     ratio: u64,
     report: u64,
+    /// Of [`Options::waiting_percent_max`].
+    waiting: u64,
 }
 
 impl Config {
@@ -65,6 +67,7 @@ impl Config {
             helpers: 1,
             ratio: u64::from(Params::default().tier_ratio),
             report: 0,
+            waiting: u64::from(Options::default().waiting_percent_max),
         };
         for argument in arguments {
             let (name, number) = argument.split_once('=').ok_or("NAME=NUMBER")?;
@@ -83,6 +86,7 @@ impl Config {
                 "helpers" => &mut config.helpers,
                 "ratio" => &mut config.ratio,
                 "report" => &mut config.report,
+                "waiting" => &mut config.waiting,
                 _ => return Err(format!("what is {name}?").into()),
             };
             *field = number.parse()?;
@@ -266,7 +270,7 @@ impl Bench {
     fn write(&mut self, times: &mut Times) -> Outcome {
         let flush_bytes = self.config.flush_mib << 20;
         let unflushed = self.engine.unflushed_bytes();
-        let due = self.config.durable > 0 || unflushed >= flush_bytes;
+        let due = self.config.durable > 0 || unflushed >= flush_bytes || self.engine.much_waits();
         if self.config.ahead == 0 || self.config.durable > 0 || unflushed >= 2 * flush_bytes {
             return if due { self.flush(times) } else { Ok(()) };
         }
@@ -317,13 +321,14 @@ impl Bench {
         Ok(())
     }
 
-    /// A line of what must come to rest.
+    /// A line of what must come to rest. `disk` is for each byte of keys and values that are live or in kept versions.
     fn report(&mut self, updates: usize, started: Duration, last: &Counters, now: &Counters) -> Outcome {
         const GETS: u64 = 2000;
-        if *last == Counters::default() || updates as u64 / self.config.report == 1 {
+        if updates as u64 / self.config.report == 1 {
             println!(
-                "updates,seconds,disk_bytes,live_bytes,index_bytes,index_free,data_bytes,data_free,patch_bytes,patch_free,value_bytes,value_live,\
-                 meta_bytes,trees,get_us,proof_bytes,resident_mib,pages_written,values_written,meta_written"
+                "updates,seconds,disk,disk_mb,index_mb,data_mb,patches_mb,waiting_mb,free_mb,values_live_mb,values_dead_mb,meta_mb,trees,\
+                 get_us,proof_bytes,resident_mib,{}",
+                KINDS.map(|(kind, _)| kind).join(",")
             );
         }
         let seconds = (self.clock.now() - started).as_secs_f64();
@@ -337,28 +342,36 @@ impl Bench {
         for _ in 0..50 {
             proof_bytes += view.prove_keys(&[&key(self.rng.below(self.config.records))])?.len() / 50;
         }
-        let usage = self.engine.disk_usage()?;
-        let user = (now.user_bytes - last.user_bytes) as f64;
+        let places: Vec<String> = self.places()?.iter().map(|(_, bytes)| format!("{:.1}", bytes / 1e6)).collect();
+        let disk = allocated(&self.dir)? as f64;
+        let kept = (self.config.records + self.config.retain * self.config.batch) * (32 + self.config.value);
+        let shares: Vec<String> = shares(last, now).iter().map(|(_, share)| format!("{share:.2}")).collect();
         println!(
-            "{updates},{seconds:.1},{},{},{},{},{},{},{},{},{},{},{},{},{get_us:.2},{proof_bytes},{},{:.2},{:.2},{:.2}",
-            allocated(&self.dir)?,
-            self.config.records * (32 + self.config.value),
-            usage.index_bytes,
-            usage.index_free_bytes,
-            usage.data_bytes,
-            usage.data_free_bytes,
-            usage.patch_bytes,
-            usage.patch_free_bytes,
-            usage.value_bytes,
-            usage.value_live_bytes,
-            usage.meta_bytes,
+            "{updates},{seconds:.1},{:.2},{:.1},{},{},{get_us:.2},{proof_bytes},{},{}",
+            disk / kept as f64,
+            disk / 1e6,
+            places.join(","),
             self.engine.shape(&self.engine.decided())?.entries.len(),
             kernel()?.1 >> 20,
-            (now.span_write_bytes - last.span_write_bytes) as f64 / user,
-            (now.value_write_bytes - last.value_write_bytes) as f64 / user,
-            (now.meta_write_bytes - last.meta_write_bytes) as f64 / user,
+            shares.join(","),
         );
         Ok(())
+    }
+
+    /// Where the bytes on disk are. Of free pages, those count whose space the file system did not get back.
+    fn places(&self) -> Result<[(&'static str, f64); 8], Box<dyn Error>> {
+        let usage = self.engine.disk_usage()?;
+        let free = usage.index_free_bytes + usage.data_free_bytes + usage.patch_free_bytes;
+        Ok([
+            ("index", (usage.index_bytes - usage.index_free_bytes) as f64),
+            ("data", (usage.data_bytes - usage.data_free_bytes) as f64),
+            ("patches", (usage.patch_bytes - usage.patch_free_bytes) as f64),
+            ("waiting", usage.waiting_bytes as f64),
+            ("free", free as f64 - usage.waiting_bytes as f64),
+            ("values live", usage.value_live_bytes as f64),
+            ("values dead", usage.value_bytes as f64 - usage.value_live_bytes as f64),
+            ("meta", usage.meta_bytes as f64),
+        ])
     }
 
     fn read(&mut self) -> Outcome {
@@ -416,17 +429,32 @@ impl Bench {
     }
 }
 
-/// Bytes written for each byte of keys and values.
-fn written(before: &Counters, after: &Counters, device: u64) {
+/// What is written, by kind.
+type Kind = (&'static str, fn(&Counters) -> u64);
+const KINDS: [Kind; 7] = [
+    ("leaves", |all| all.span_write_bytes - all.patch_write_bytes - all.merge_write_bytes - all.inner_write_bytes),
+    ("inner", |all| all.inner_write_bytes),
+    ("patches", |all| all.patch_write_bytes),
+    ("merges", |all| all.merge_write_bytes),
+    ("values", |all| all.value_write_bytes - all.value_moved_bytes),
+    ("moved", |all| all.value_moved_bytes),
+    ("meta", |all| all.meta_write_bytes),
+];
+
+/// Bytes written for each byte of keys and values, by kind.
+fn shares(before: &Counters, after: &Counters) -> [(&'static str, f64); KINDS.len()] {
     let user = (after.user_bytes - before.user_bytes) as f64;
-    let ratio = |after: u64, before: u64| (after - before) as f64 / user;
+    KINDS.map(|(kind, of)| (kind, (of(after) as f64 - of(before) as f64) / user))
+}
+
+fn written(before: &Counters, after: &Counters, device: u64) {
+    let shares = shares(before, after);
+    let kinds: Vec<String> = shares.iter().map(|(kind, share)| format!("{kind} {share:.2}")).collect();
     println!(
-        "    written per user byte: pages {:.2}, values {:.2}, meta {:.2}; device {:.2}; {} nodes made, {} written, \
-         {} read, {} flushes",
-        ratio(after.span_write_bytes, before.span_write_bytes),
-        ratio(after.value_write_bytes, before.value_write_bytes),
-        ratio(after.meta_write_bytes, before.meta_write_bytes),
-        device as f64 / user,
+        "    written per user byte: {:.2} ({}); device {:.2}; {} nodes made, {} written, {} read, {} flushes",
+        shares.iter().map(|(_, share)| share).sum::<f64>(),
+        kinds.join(", "),
+        device as f64 / (after.user_bytes - before.user_bytes) as f64,
         after.nodes_made - before.nodes_made,
         after.span_writes - before.span_writes,
         after.span_reads - before.span_reads,
@@ -457,7 +485,13 @@ fn main() -> Outcome {
     let params = Params { capacity, tier_ratio, ..Params::default() };
     let cache = (config.cache_mib as usize) << 20;
     let workers = NonZero::new(config.helpers as usize).map_or(Workers::Inline, Workers::Threads);
-    let options = Options { young_cache_bytes: cache, old_cache_bytes: cache, workers, ..Options::default() };
+    let options = Options {
+        young_cache_bytes: cache,
+        old_cache_bytes: cache,
+        workers,
+        waiting_percent_max: config.waiting as u32,
+        ..Options::default()
+    };
     let engine = Engine::create(storage, ShardId(0), params, options)?;
     let (records, batch) = (config.records, config.batch);
     let batches = (records / batch, config.updates / batch);
@@ -480,6 +514,9 @@ fn main() -> Outcome {
     bench.put("update", batches.1, |rng| rng.below(loaded))?;
     bench.read()?;
     bench.drop_versions()?;
+    let places: Vec<String> =
+        bench.places()?.iter().map(|(place, bytes)| format!("{place} {:.1}", bytes / 1e6)).collect();
+    println!("MB: {:.1} on disk; {}", allocated(&bench.dir)? as f64 / 1e6, places.join(", "));
     println!("{:?}", bench.engine.disk_usage()?);
     Ok(())
 }

@@ -11,8 +11,8 @@ use coppice_env::File;
 
 use crate::{
     Engine, Result,
-    page::{PageFile, Pid},
-    store::write_spans,
+    page::PageFile,
+    store::{Span, write_spans},
     values::{Sealed, write_sealed},
 };
 
@@ -33,7 +33,7 @@ pub enum AheadScope {
 pub struct WriteAhead {
     pub(crate) files: [Option<Arc<dyn File>>; 3],
     /// By place.
-    pub(crate) spans: Vec<(Pid, Arc<[u8]>)>,
+    pub(crate) spans: Vec<Span>,
     /// In the order of the log.
     pub(crate) values: Vec<Sealed>,
     pub(crate) durable: bool,

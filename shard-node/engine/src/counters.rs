@@ -50,6 +50,12 @@ counters! {
     span_writes,
     /// Bytes of them.
     span_write_bytes,
+    /// Of these, patches of nodes of active trees.
+    patch_write_bytes,
+    /// Of these, what merges made.
+    merge_write_bytes,
+    /// Of these, whole inner nodes of active trees.
+    inner_write_bytes,
     /// Nodes made, flushed or not.
     nodes_made,
     /// Values read from the value log, in memory or not.
@@ -60,6 +66,8 @@ counters! {
     user_bytes,
     /// Bytes written to the value log.
     value_write_bytes,
+    /// Bytes of values that merges moved out of sparse segments, and that are written again therefore.
+    value_moved_bytes,
     /// Bytes written to the meta log and the superblocks.
     meta_write_bytes,
     /// Bytes of segments that were copied to the cold directory.

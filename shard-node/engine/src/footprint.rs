@@ -27,9 +27,8 @@ impl View<'_> {
             let mut open: Vec<(Child, u8)> = tree.root.map(|root| (root, tree.level)).into_iter().collect();
             while let Some((child, level)) = open.pop() {
                 let node = self.engine.store.node(&child, level, tree.class())?;
-                let whole = node.bytes().len() as u64;
                 match node.base() {
-                    None => drop(footprint.spans.insert(child.pid.to_u64(), whole)),
+                    None => drop(footprint.spans.insert(child.pid.to_u64(), node.whole_bytes() as u64)),
                     Some(base) => {
                         footprint.spans.insert(child.pid.to_u64(), u64::from(base.patch_bytes));
                         footprint.spans.insert(base.pid.to_u64(), base.pid.len_bytes() as u64);

@@ -414,7 +414,8 @@ impl<'c> Checker<'c> {
     /// A page is reachable if and only if it is used, and so is a patch.
     fn check_pages(&mut self) {
         let mut patches = PlaceMap::default();
-        for pid in self.nodes.keys().filter(|pid| pid.is_patch()) {
+        let places: HashSet<Pid> = self.nodes.keys().chain(&self.bases).copied().collect();
+        for pid in places.iter().filter(|pid| pid.is_patch()) {
             *patches.entry(pid.first()).or_insert(0) += 1;
         }
         for (page, used) in self.meta.patches() {
@@ -424,10 +425,8 @@ impl<'c> Checker<'c> {
                 self.report.finding(PageFile::Patches.name(), Some(*page), what);
             }
         }
-        let whole = |pid: &&Pid| !pid.is_patch();
-        let spans: HashSet<Pid> = self.nodes.keys().filter(whole).chain(&self.bases).copied().collect();
         let pages = patches.keys().map(|page| Pid::of_patch(*page, 0));
-        let reachable: Vec<Pid> = spans.into_iter().chain(pages).collect();
+        let reachable: Vec<Pid> = places.into_iter().filter(|pid| !pid.is_patch()).chain(pages).collect();
         for file in PageFile::ALL {
             let space = self.meta.space(file);
             // Start and length of everything that must tile the file, and whether it is reachable.

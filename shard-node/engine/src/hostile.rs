@@ -22,7 +22,7 @@ use crate::{
 };
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/corpus");
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v2");
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v3");
 const ROUNDS: u64 = 3000;
 
 fn mend(bytes: &mut [u8], at: usize, checksum: impl Fn(&[u8]) -> u64) {
@@ -82,12 +82,12 @@ fn patches(bytes: Vec<u8>) {
     let Ok(base) = Node::check(span.into(), &Child { pid, checksum, hash: Digest::default() }, level) else { return };
     for slot in 0..=u8::MAX {
         let Some(patch) = patch_in(page, slot) else { return };
-        let _ = Base::of(patch);
         let pid = Pid::of_patch(0, slot);
         let child = Child { pid, checksum: 0, hash: Digest::default() };
-        let Ok((bytes, _)) = Node::apply(patch, &base, &child, level) else { continue };
+        let base = Base::of(patch).flatten().map(|_| &base);
+        let Ok((bytes, _)) = Node::apply(patch, base, &child, level) else { continue };
         let checksum = xxh3_64_with_seed(&bytes[8..], pid.to_u64());
-        let Ok(node) = Node::patched(patch, &base, &Child { checksum, ..child }, level) else { continue };
+        let Ok(node) = Node::patched(patch, base, &Child { checksum, ..child }, level) else { continue };
         let _ = node.hash();
         assert!(node.bytes().len() <= 4 * PAGE_BYTES);
     }
@@ -153,7 +153,13 @@ fn bless(corpus: &DiskStorage) {
     // All patches of a page on the base of one of the first two: those that rest on another one are hostile inputs as they are.
     let pages = read(&sim, PageFile::Patches.name());
     for page in pages.chunks(PAGE_BYTES).take(3) {
-        for on in (0..=u8::MAX).map_while(|slot| patch_in(page, slot)).filter_map(Base::of).take(2) {
+        for on in (0..=u8::MAX)
+            .map_while(|slot| patch_in(page, slot))
+            .filter_map(Base::of)
+            .flatten()
+            .filter(|on| !on.pid.is_patch())
+            .take(2)
+        {
             let mut span = read(&sim, on.pid.file().name())[on.pid.offset_bytes() as usize..][..PAGE_BYTES].to_vec();
             span.extend_from_slice(page);
             inputs.push(("patches", span));

@@ -63,7 +63,7 @@ pub struct Options {
     pub old_cache_bytes: usize,
     /// Bytes of cached hashes of entries of the active tree's nodes, which changes need; about 64 an entry.
     pub hash_cache_bytes: usize,
-    /// A segment of the value log is closed before it grows beyond this, unless it is one record.
+    /// A segment of the value log is closed before it grows beyond this, unless it is one record. Those of a small log are smaller.
     pub segment_bytes_max: u32,
     /// A meta log is never rewritten before its operations have this many bytes.
     pub meta_compaction_bytes_min: u64,
@@ -73,6 +73,9 @@ pub struct Options {
     pub free_bytes_kept_min: u64,
     /// With a cold directory beside this one, the oldest segments of the value log go there when those that are here have more bytes.
     pub hot_value_bytes_max: u64,
+    /// A flush is due when more than this part of the bytes on disk, in percent of those that something needs, waits for one to be free. Less
+    /// of it takes less space, and writes more.
+    pub waiting_percent_max: u32,
     /// Who hashes and encodes what a large batch changes.
     pub workers: Workers,
 }
@@ -88,6 +91,7 @@ impl Default for Options {
             filters_cached_max: 64,
             free_bytes_kept_min: 4 << 20,
             hot_value_bytes_max: u64::MAX,
+            waiting_percent_max: 25,
             workers: Workers::of_this_machine(),
         }
     }
@@ -207,6 +211,8 @@ pub struct DiskUsage {
     pub data_free_bytes: u64,
     pub patch_bytes: u64,
     pub patch_free_bytes: u64,
+    /// Of the free bytes, those that a superblock on disk still refers to.
+    pub waiting_bytes: u64,
     pub value_bytes: u64,
     pub value_live_bytes: u64,
     pub cold_value_bytes: u64,

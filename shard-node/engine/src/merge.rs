@@ -134,6 +134,7 @@ impl MergeTask {
             let value = store.value(at, len)?;
             pend_value(&mut self.delta, &record.body);
             let moved = store.add_blob(meta, &mut self.delta, RecordKind::Value, &value);
+            store.counters.value_moved_bytes.add(values::record_bytes(len));
             record.body = Body::Stored { hash, len, at: moved.at };
         }
         self.keys.push(filter_hash);

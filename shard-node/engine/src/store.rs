@@ -1,8 +1,8 @@
 //! Nodes, values and filters by reference: what trees are built on.
 //!
 //! A node is looked for among the dirty ones, then in the caches, then in its file, where it is checked against its
-//! parent's checksum before anyone sees it. New nodes stay dirty until a flush; those that die before are never
-//! written. Of a node that lies as a patch of another one, the patch stays dirty and not the node.
+//! parent's checksum before anyone sees it. New nodes stay dirty until a flush, or until they were written ahead if they will
+//! last; those that die before are never written. Of a node that lies as a patch of another one, the patch stays dirty and not the node.
 
 use std::{
     io::ErrorKind,
@@ -29,10 +29,13 @@ use crate::{
 /// Most bytes of one write of neighbouring spans.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
+/// Pages that patches are put into, so that large ones find room, too.
+const FILLING_PAGES_MAX: usize = 4;
+
 /// Flushes of less are not worth a thread.
 const SHARED_WRITE_BYTES_MIN: u64 = 1 << 20;
 
-/// A node that no superblock covers.
+/// A node that no superblock covers and that is in no file, unless it is of the active tree and was written ahead.
 #[derive(Debug)]
 struct Dirty {
     node: Node,
@@ -50,6 +53,9 @@ struct DirtyPatches {
     ahead: bool,
 }
 
+/// Pages as they go to their file: a whole node, or patches by the first one.
+pub(crate) type Span = (Pid, Class, Arc<[u8]>);
+
 /// Everything that lies in files but the meta log and the superblocks.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -57,8 +63,8 @@ pub(crate) struct Store {
     files: [Option<Arc<dyn File>>; 3],
     dirty: PlaceMap<Pid, Dirty>,
     patches: PlaceMap<u64, DirtyPatches>,
-    /// The page of patches that fills, over several versions. Nobody writes it yet.
-    filling: Option<u64>,
+    /// Pages of patches that fill, over several versions. Nobody writes them yet.
+    filling: Vec<u64>,
     dirty_bytes: u64,
     /// Bytes of those that were not written ahead, of active and of frozen trees.
     behind_bytes: [u64; 2],
@@ -80,7 +86,7 @@ impl Store {
             files: [open(PageFile::Index)?, open(PageFile::Data)?, open(PageFile::Patches)?],
             dirty: PlaceMap::default(),
             patches: PlaceMap::default(),
-            filling: None,
+            filling: Vec::new(),
             dirty_bytes: 0,
             behind_bytes: [0; 2],
             cache: DualCache::new(options.young_cache_bytes, options.old_cache_bytes),
@@ -123,7 +129,10 @@ impl Store {
         if let Some((node, _)) = self.cache.get(base.pid, base.checksum, Class::Young) {
             return Ok(node);
         }
-        let node = self.counted_read(base, level)?;
+        let node = match base.pid.is_patch() {
+            true => self.patched(base, level, |_| Err(chain(base.pid)))?,
+            false => self.counted_read(base, level)?,
+        };
         if class == Class::Young {
             self.cache.insert(base.pid, node.clone(), class);
         }
@@ -140,7 +149,7 @@ impl Store {
         self.counters.span_read_bytes.add(pid.len_bytes() as u64);
     }
 
-    /// Whether no superblock covers the node: its file may not have it.
+    /// Whether the node's file may not have it.
     pub(crate) fn is_dirty(&self, pid: Pid) -> bool {
         if pid.is_patch() { self.patches.contains_key(&pid.first()) } else { self.dirty.contains_key(&pid) }
     }
@@ -165,14 +174,18 @@ impl Store {
             }
         };
         let patch = patch_in(page, slot).ok_or_else(|| corrupted("it has no such patch"))?;
-        let on = Base::of(patch).ok_or_else(|| corrupted("a patch of nothing"))?;
-        Node::patched(patch, &base(&on.child())?, child, level).map_err(corrupted)
+        let on = Base::of(patch).ok_or_else(|| corrupted("a patch that is none"))?;
+        let base = on.map(|on| base(&on.child())).transpose()?;
+        Node::patched(patch, base.as_ref(), child, level).map_err(corrupted)
     }
 
     /// The node from its file, past dirty ones and caches.
     pub(crate) fn read_node(&self, child: &Child, level: u8) -> Result<Node> {
         if child.pid.is_patch() {
-            return self.patched(child, level, |base| self.read_node(base, level));
+            return self.patched(child, level, |base| match base.pid.is_patch() {
+                true => self.patched(base, level, |_| Err(chain(base.pid))),
+                false => self.read_node(base, level),
+            });
         }
         let corrupted = |what: &str| Error::corrupted(child.pid.file().name(), Some(child.pid.first()), what);
         if PageFile::of_level(level) != child.pid.file() {
@@ -205,13 +218,13 @@ impl Store {
         child
     }
 
-    /// Gives a patch its place, in the page that fills if it has room.
+    /// Gives a patch its place, in the first page that fills and has room.
     fn add_patch(&mut self, meta: &mut Meta, patch: &[u8]) -> Pid {
-        if let Some(page) = self.filling {
-            let dirty = self.patches.get_mut(&page).expect("the page that fills is dirty");
+        for page in &self.filling {
+            let dirty = self.patches.get_mut(page).expect("a page that fills is dirty");
             if let Some(slot) = dirty.page.push(patch) {
                 dirty.live += 1;
-                return meta.allocate_patch(Some((page, slot)));
+                return meta.allocate_patch(Some((*page, slot)));
             }
         }
         let pid = meta.allocate_patch(None);
@@ -221,7 +234,10 @@ impl Store {
         assert!(before.is_none(), "{pid:?} has two owners");
         self.dirty_bytes += PAGE_BYTES as u64;
         self.behind_bytes[Class::Young as usize] += PAGE_BYTES as u64;
-        self.filling = Some(pid.first());
+        if self.filling.len() == FILLING_PAGES_MAX {
+            self.filling.remove(0);
+        }
+        self.filling.push(pid.first());
         pid
     }
 
@@ -236,7 +252,7 @@ impl Store {
         self.dirty_bytes -= PAGE_BYTES as u64;
         self.behind_bytes[Class::Young as usize] -= if dirty.ahead { 0 } else { PAGE_BYTES as u64 };
         self.patches.remove(&page);
-        self.filling = self.filling.filter(|filling| *filling != page);
+        self.filling.retain(|filling| *filling != page);
     }
 
     /// Appends a value or filter.
@@ -339,9 +355,9 @@ impl Store {
         self.filters.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Bytes of pages and values that no superblock covers.
+    /// Bytes of pages and values that are in memory until the flush, or until they are written ahead.
     pub(crate) fn unflushed_bytes(&self) -> u64 {
-        self.dirty_bytes + self.values.unflushed_bytes()
+        self.dirty_bytes + self.values.behind_bytes()
     }
 
     /// Those of them that were not written ahead.
@@ -353,17 +369,20 @@ impl Store {
 
     /// Dirty spans that were not written ahead, in order of place, a page of patches by its first one. No patch comes to these pages
     /// any more.
-    fn take_behind(&mut self, scope: AheadScope) -> Vec<(Pid, Arc<[u8]>)> {
+    fn take_behind(&mut self, scope: AheadScope) -> Vec<Span> {
         let wanted = |dirty: &Dirty| !dirty.ahead && (scope == AheadScope::All || dirty.class == Class::Old);
         let behind = self.dirty.iter().filter(|(_, dirty)| wanted(dirty));
-        let mut spans: Vec<(Pid, Arc<[u8]>)> =
-            behind.map(|(pid, dirty)| (*pid, Arc::clone(dirty.node.bytes()))).collect();
+        let mut spans: Vec<Span> =
+            behind.map(|(pid, dirty)| (*pid, dirty.class, Arc::clone(dirty.node.bytes()))).collect();
         if scope == AheadScope::All {
-            self.filling = None;
+            self.filling.clear();
             let behind = self.patches.iter().filter(|(_, dirty)| !dirty.ahead);
-            spans.extend(behind.map(|(page, dirty)| (Pid::of_patch(*page, 0), Arc::clone(dirty.page.bytes()))));
+            let span = |(page, dirty): (&u64, &DirtyPatches)| {
+                (Pid::of_patch(*page, 0), Class::Young, Arc::clone(dirty.page.bytes()))
+            };
+            spans.extend(behind.map(span));
         }
-        spans.sort_unstable_by_key(|(pid, _)| (pid.file() as usize, pid.first()));
+        spans.sort_unstable_by_key(|(pid, ..)| (pid.file() as usize, pid.first()));
         spans
     }
 
@@ -378,25 +397,40 @@ impl Store {
         if !done.durable {
             return;
         }
-        for (pid, bytes) in &done.spans {
-            self.count_write(bytes);
+        for span in &done.spans {
+            self.count_write(span);
+            let (pid, _, bytes) = span;
             let dirty = match self.patches.get_mut(&pid.first()).filter(|_| pid.is_patch()) {
                 Some(dirty) => Some((dirty.page.bytes(), Class::Young, &mut dirty.ahead)),
                 None => self.dirty.get_mut(pid).map(|dirty| (dirty.node.bytes(), dirty.class, &mut dirty.ahead)),
             };
-            if let Some((still, class, ahead)) = dirty
-                && Arc::ptr_eq(still, bytes)
+            let Some((still, class, ahead)) = dirty else { continue };
+            if !Arc::ptr_eq(still, bytes) {
+                continue;
+            }
+            *ahead = true;
+            self.behind_bytes[class as usize] -= bytes.len() as u64;
+            // What a merge made lasts, so nothing is gained by its memory.
+            if class == Class::Old
+                && let Some(Dirty { node, .. }) = self.dirty.remove(pid)
             {
-                *ahead = true;
-                self.behind_bytes[class as usize] -= bytes.len() as u64;
+                self.dirty_bytes -= bytes.len() as u64;
+                self.cache.insert(*pid, node, class);
             }
         }
         self.counters.value_write_bytes.add(self.values.written_ahead(&done.values));
     }
 
-    fn count_write(&self, span: &[u8]) {
+    fn count_write(&self, (pid, class, bytes): &Span) {
+        let bytes = bytes.len() as u64;
         self.counters.span_writes.one();
-        self.counters.span_write_bytes.add(span.len() as u64);
+        self.counters.span_write_bytes.add(bytes);
+        match (pid.file(), class) {
+            (PageFile::Patches, _) => self.counters.patch_write_bytes.add(bytes),
+            (_, Class::Old) => self.counters.merge_write_bytes.add(bytes),
+            (PageFile::Index, Class::Young) => self.counters.inner_write_bytes.add(bytes),
+            (PageFile::Data, Class::Young) => {}
+        }
     }
 
     /// Writes and syncs every dirty node and value that was not written ahead. They stay dirty until [`Self::flushed`],
@@ -419,19 +453,19 @@ impl Store {
         };
         workers.share(files.zip(&mut outcomes), write, || ());
         outcomes.into_iter().collect::<Result<()>>()?;
-        spans.iter().for_each(|(_, bytes)| self.count_write(bytes));
+        spans.iter().for_each(|span| self.count_write(span));
         Ok(names_changed)
     }
 
     /// A superblock covers what was written.
-    pub(crate) fn flushed(&mut self) {
+    pub(crate) fn flushed(&mut self, meta: &Meta) {
         for (pid, dirty) in std::mem::take(&mut self.dirty) {
             self.cache.insert(pid, dirty.node, dirty.class);
         }
         self.patches.clear();
-        self.filling = None;
+        self.filling.clear();
         (self.dirty_bytes, self.behind_bytes) = (0, [0; 2]);
-        self.values.flushed();
+        self.values.flushed(&meta.segments);
     }
 
     /// Gives back the space of pages that nothing refers to. What fails is no loss.
@@ -463,6 +497,10 @@ impl Store {
     }
 }
 
+fn chain(pid: Pid) -> Error {
+    Error::corrupted(pid.file().name(), Some(pid.first()), "a patch of a patch")
+}
+
 fn missing(file: PageFile) -> Error {
     Error::corrupted(file.name(), None, "the file is missing")
 }
@@ -477,12 +515,8 @@ fn unread(pid: Pid) -> impl FnOnce(std::io::Error) -> Error {
 }
 
 /// Writes the spans of one file, which are in order of place, neighbours in one write; and syncs, if there are any.
-pub(crate) fn write_spans(
-    files: &[Option<Arc<dyn File>>; 3],
-    file: PageFile,
-    spans: &[(Pid, Arc<[u8]>)],
-) -> Result<()> {
-    let mut spans = spans.iter().filter(|(pid, _)| pid.file() == file).peekable();
+pub(crate) fn write_spans(files: &[Option<Arc<dyn File>>; 3], file: PageFile, spans: &[Span]) -> Result<()> {
+    let mut spans = spans.iter().filter(|(pid, ..)| pid.file() == file).peekable();
     if spans.peek().is_none() {
         return Ok(());
     }
@@ -490,7 +524,7 @@ pub(crate) fn write_spans(
     let write = |run: &[&[u8]], at: u64| handle.write_parts_at(run, at).map_err(Error::io("write", file.name()));
     let mut run: Vec<&[u8]> = Vec::new();
     let (mut start, mut end) = (0, 0);
-    for (pid, bytes) in spans {
+    for (pid, _, bytes) in spans {
         let at = pid.offset_bytes();
         let more = (end - start) as usize + bytes.len();
         if !run.is_empty() && (end != at || more > WRITE_BYTES_MAX) {

@@ -1,7 +1,8 @@
 //! The two superblocks: where recovery begins.
 //!
-//! Generation g lies in slot g mod 2, so writing one never touches the other. A torn write leaves a slot whose checksum
-//! does not fit, next to the valid one of the generation before; recovery takes the newest valid one. The file is made
+//! Generation g is written to slot g mod 2, so writing one never touches the other. A torn write leaves a slot whose checksum
+//! does not fit, next to the valid one of the generation before; recovery takes the newest valid one. Once it is durable, a
+//! copy of it may take the other slot: then nothing of the generation before is needed any more. The file is made
 //! whole under another name and renamed, so its presence says that the directory was completed.
 
 use std::sync::Arc;
@@ -19,9 +20,9 @@ pub(crate) const SLOT_BYTES: usize = 72 << 10;
 /// Most bytes of the caller's state.
 pub const MACHINE_STATE_BYTES_MAX: usize = 64 << 10;
 const MAGIC: &[u8; 8] = b"coppiceS";
-const FORMAT: u32 = 2;
-/// Of directories without patches; the first flush makes them ones of today's.
-const FORMAT_V1: u32 = 1;
+const FORMAT: u32 = 3;
+/// What was before: 1 without patches, 2 without copies. The first flush makes them directories of today's.
+const FORMAT_MIN: u32 = 1;
 const FIXED_BYTES: usize = 8 + 8 + 4 + 6 * 8 + 4;
 const _: () = assert!(FIXED_BYTES + MACHINE_STATE_BYTES_MAX <= SLOT_BYTES);
 
@@ -68,7 +69,7 @@ impl Superblock {
             return None;
         }
         let mut input = Reader::new(body);
-        if !matches!(input.u32().ok()?, FORMAT | FORMAT_V1) {
+        if !(FORMAT_MIN..=FORMAT).contains(&input.u32().ok()?) {
             return None;
         }
         let superblock = Self {
@@ -120,6 +121,12 @@ pub(crate) fn write_slot(file: &dyn File, superblock: &Superblock) -> std::io::R
     file.write_all_at(&superblock.encode(), (superblock.generation % 2) * SLOT_BYTES as u64)
 }
 
+/// Writes the copy of a superblock that is durable in its own slot, over the one before; durable only after a sync. Torn, it leaves
+/// the first.
+pub(crate) fn write_copy(file: &dyn File, superblock: &Superblock) -> std::io::Result<()> {
+    file.write_all_at(&superblock.encode(), ((superblock.generation + 1) % 2) * SLOT_BYTES as u64)
+}
+
 /// Writes a superblock that was read to its slot again and makes it and its file's name durable. Torn, it leaves the other slot, of
 /// which nothing has been given away yet.
 pub(crate) fn republish(storage: &dyn Storage, file: &dyn File, newest: &Superblock) -> Result<()> {
@@ -138,7 +145,7 @@ pub(crate) fn read_slots(file: &dyn File) -> Result<[Slot; 2]> {
         let mut bytes = vec![0; SLOT_BYTES];
         file.read_exact_at(&mut bytes, number * SLOT_BYTES as u64).map_err(Error::io("read", FILE))?;
         Ok(match Superblock::decode(&bytes) {
-            Some(superblock) if superblock.generation % 2 == number => Slot::Valid(superblock),
+            Some(superblock) => Slot::Valid(superblock),
             _ if bytes.iter().all(|byte| *byte == 0) => Slot::Blank,
             _ => Slot::Broken,
         })
@@ -146,12 +153,13 @@ pub(crate) fn read_slots(file: &dyn File) -> Result<[Slot; 2]> {
     Ok([read(0)?, read(1)?])
 }
 
-/// The newest valid superblock and the one before it.
+/// The newest valid superblock and the one before it, unless the other slot has none or a copy.
 pub(crate) fn newest(slots: [Slot; 2]) -> Result<(Superblock, Option<Superblock>)> {
     match slots {
         [Slot::Valid(a), Slot::Valid(b)] => {
             let (newer, older) = if a.generation > b.generation { (a, b) } else { (b, a) };
-            Ok((newer, Some(older)))
+            let older = Some(older).filter(|older| older.generation < newer.generation);
+            Ok((newer, older))
         }
         [Slot::Valid(one), _] | [_, Slot::Valid(one)] => Ok((one, None)),
         _ => Err(Error::corrupted(FILE, None, "neither slot is valid")),
@@ -191,6 +199,7 @@ mod tests {
         assert_eq!(newest([valid(8), valid(7)]), Ok((superblock(8), Some(superblock(7)))));
         assert_eq!(newest([valid(8), valid(9)]), Ok((superblock(9), Some(superblock(8)))));
         assert_eq!(newest([Slot::Broken, valid(7)]), Ok((superblock(7), None)));
+        assert_eq!(newest([valid(7), valid(7)]), Ok((superblock(7), None)));
         assert!(newest([Slot::Broken, Slot::Blank]).is_err());
     }
 

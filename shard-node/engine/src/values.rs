@@ -2,7 +2,7 @@
 //!
 //! A record is written once and never moved; a merge may write a live one anew and pend the old. The Meta table counts
 //! the live bytes of each segment; one without any is deleted when no superblock on disk needs it. What was appended
-//! since the last flush is in memory and gets its place in the file with the flush; a crash loses it together with
+//! is in memory until it is written, ahead of the flush or with it; a crash before the flush loses it together with
 //! everything that refers to it. Old segments may lie in a second directory: see `cold`.
 
 use std::{
@@ -31,6 +31,11 @@ pub(crate) enum RecordKind {
     Filter = 2,
     Journal = 3,
 }
+
+/// The log has about so many segments at least, or one that is mostly dead would be too large a part of it,
+const SEGMENTS: u64 = 16;
+/// unless they were smaller than this.
+const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 
 /// Most segment files that are open at once; the values of old ones are read seldom.
 const OPEN_FILES_MAX: usize = 256;
@@ -77,15 +82,15 @@ pub(crate) fn write_sealed(sealed: &[Sealed]) -> Result<()> {
     Ok(())
 }
 
-/// What a segment has in memory.
+/// What no superblock covers of a segment.
 #[derive(Debug)]
 struct Tail {
-    /// Where the segment ends in its file.
+    /// Where it begins.
     start: u64,
+    /// How far it was written ahead: the rest is in memory.
+    ahead: u64,
     /// What follows on that, without a gap.
     sealed: Vec<Sealed>,
-    /// How far it was written ahead.
-    ahead: u64,
     /// Where `bytes` begin.
     open: u64,
     /// What comes last.
@@ -94,7 +99,7 @@ struct Tail {
 
 impl Tail {
     fn new(start: u64) -> Self {
-        Self { start, sealed: Vec::new(), ahead: start, open: start, bytes: Vec::new() }
+        Self { start, ahead: start, sealed: Vec::new(), open: start, bytes: Vec::new() }
     }
 
     fn end(&self) -> u64 {
@@ -119,7 +124,9 @@ impl Tail {
 pub(crate) struct ValueLog {
     storage: Arc<dyn Storage>,
     tier: Option<Tier>,
-    segment_bytes_max: u32,
+    segment_bytes_max: u64,
+    /// Where the next segment ends at the latest.
+    segment_bytes: u64,
     active: u32,
     active_end: u64,
     tails: BTreeMap<u32, Tail>,
@@ -130,16 +137,25 @@ pub(crate) struct ValueLog {
 impl ValueLog {
     pub(crate) fn new(storage: Arc<dyn Storage>, segment_bytes_max: u32, segments: &BTreeMap<u32, Segment>) -> Self {
         let (active, active_end) = segments.last_key_value().map_or((0, 0), |(id, segment)| (*id, segment.end));
-        Self {
+        let mut log = Self {
             tier: storage.cold().map(Tier::new),
             storage,
-            segment_bytes_max,
+            segment_bytes_max: segment_bytes_max.into(),
+            segment_bytes: 0,
             active,
             active_end,
             tails: BTreeMap::new(),
             files: Mutex::default(),
             names_changed: false,
-        }
+        };
+        log.fit_segments(segments);
+        log
+    }
+
+    /// Chooses the size of segments by that of the log.
+    fn fit_segments(&mut self, segments: &BTreeMap<u32, Segment>) {
+        let all = segments.values().fold(0_u64, |sum, segment| sum.saturating_add(segment.end));
+        self.segment_bytes = (all / SEGMENTS).max(SEGMENT_BYTES_MIN).min(self.segment_bytes_max);
     }
 
     pub(crate) fn tier(&self) -> Option<&Tier> {
@@ -174,7 +190,7 @@ impl ValueLog {
     /// Appends in memory.
     pub(crate) fn append(&mut self, kind: RecordKind, bytes: &[u8]) -> BlobRef {
         let len = u32::try_from(bytes.len()).expect("values and filters have less than 4 GiB");
-        if self.active_end > 0 && self.active_end + record_bytes(len) > u64::from(self.segment_bytes_max) {
+        if self.active_end > 0 && self.active_end + record_bytes(len) > self.segment_bytes {
             self.active += 1;
             self.active_end = 0;
         }
@@ -196,14 +212,14 @@ impl ValueLog {
 
     /// Whether the record is read without its file.
     pub(crate) fn in_memory(&self, at: ValueRef) -> bool {
-        self.tails.get(&at.segment).is_some_and(|tail| tail.start <= u64::from(at.offset))
+        self.tails.get(&at.segment).is_some_and(|tail| tail.ahead <= u64::from(at.offset))
     }
 
     /// Reads a record and checks it.
     pub(crate) fn read(&self, kind: RecordKind, blob: BlobRef) -> Result<Vec<u8>> {
         let size = RECORD_HEADER_BYTES + blob.len as usize;
         let offset = u64::from(blob.at.offset);
-        let tail = self.tails.get(&blob.at.segment).filter(|tail| tail.start <= offset);
+        let tail = self.tails.get(&blob.at.segment).filter(|tail| tail.ahead <= offset);
         let corrupted = |what: &str| Error::corrupted(file_name(blob.at.segment), Some(offset), what);
         let mut record = match tail {
             Some(tail) => tail.get(offset, size).ok_or_else(|| corrupted("no record"))?.to_vec(),
@@ -290,12 +306,7 @@ impl ValueLog {
         Ok(file)
     }
 
-    /// Bytes that no superblock covers.
-    pub(crate) fn unflushed_bytes(&self) -> u64 {
-        self.tails.values().map(|tail| tail.end() - tail.start).sum()
-    }
-
-    /// Those that were not written ahead.
+    /// Bytes that are not written.
     pub(crate) fn behind_bytes(&self) -> u64 {
         self.tails.values().map(|tail| tail.end() - tail.ahead).sum()
     }
@@ -323,16 +334,17 @@ impl ValueLog {
                 tail.sealed.push(Sealed { segment, file, start: tail.open, bytes });
                 tail.open = tail.sealed.last().map_or(tail.open, Sealed::end);
             }
-            given.extend(tail.sealed.iter().filter(|part| part.start >= tail.ahead).cloned());
+            given.extend(tail.sealed.iter().cloned());
         }
         Ok(given)
     }
 
-    /// Notes that these are durable, and gives their bytes.
+    /// Lets go of what is durable now, and gives how many bytes that are.
     pub(crate) fn written_ahead(&mut self, written: &[Sealed]) -> u64 {
         for part in written {
             let tail = self.tails.get_mut(&part.segment).expect("a flush waits for what is written ahead");
-            assert_eq!(tail.ahead, part.start, "parts are written in order");
+            let first = tail.sealed.remove(0);
+            assert_eq!((tail.ahead, first.start), (part.start, part.start), "parts are written in order");
             tail.ahead = part.end();
         }
         written.iter().map(|part| part.bytes.len() as u64).sum()
@@ -351,7 +363,8 @@ impl ValueLog {
     }
 
     /// What was written is covered by a superblock.
-    pub(crate) fn flushed(&mut self) {
+    pub(crate) fn flushed(&mut self, segments: &BTreeMap<u32, Segment>) {
+        self.fit_segments(segments);
         self.tails.clear();
         self.names_changed = false;
     }
@@ -401,7 +414,7 @@ mod tests {
         let (parts, names_changed) = log.seal_to_write().expect("a new file");
         assert!(names_changed);
         write_sealed(&parts).expect("written");
-        log.flushed();
+        log.flushed(&BTreeMap::new());
         assert_eq!(read(&log).expect("in files"), expected);
         assert!(log.read(RecordKind::Filter, blobs[0]).is_err());
         sim.flip_bit("values-3", 30, 2);

@@ -5,7 +5,7 @@ use std::{io::ErrorKind, num::NonZero};
 use coppice_engine::{
     AheadScope, Counters, Engine, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, fsck,
 };
-use coppice_env::{Fault, OpenMode, Operation as Call, SimStorage, Workers};
+use coppice_env::{Fault, OpenMode, Operation as Call, Rng, SimRng, SimStorage, Storage, Workers};
 use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp, Version};
 
 const RECORDS: u64 = 8000;
@@ -120,7 +120,7 @@ fn nodes_that_die_before_a_flush_are_never_written() {
 fn a_change_of_a_few_records_of_each_leaf_writes_a_small_part_of_the_tree() {
     let mut shard = Shard::loaded();
     let before = shard.engine.disk_usage().expect("readable");
-    let tree = before.index_bytes + before.data_bytes;
+    let tree = before.index_bytes + before.data_bytes + before.patch_bytes;
     let mut written = Vec::new();
     // The first one splits leaves that are a little too full.
     for round in 0..41 {
@@ -323,4 +323,82 @@ fn the_scrubber_comes_to_an_end_in_steps_of_a_page() {
         steps += 1;
         assert!(steps < RECORDS, "it reads the same again and again");
     }
+}
+
+#[test]
+fn where_much_waits_a_flush_frees_it_and_either_slot_has_its_state() {
+    let sim = SimStorage::new();
+    let options = Options { waiting_percent_max: 10, free_bytes_kept_min: 0, ..Options::default() };
+    let engine =
+        Engine::create(sim.storage(), ShardId(0), Params::default(), options.clone()).expect("an empty directory");
+    let mut shard = Shard { engine, version: 0, index: 0 };
+    for round in 1..=4_u8 {
+        shard.commit((0..RECORDS).map(|number| put(number, &[round; 256])).collect());
+        shard.engine.prune(Version(round.into())).expect("usable");
+        assert_eq!(shard.engine.much_waits(), round > 1);
+        shard.flush();
+        let usage = shard.engine.disk_usage().expect("readable");
+        assert_eq!((shard.engine.much_waits(), usage.waiting_bytes), (false, 0));
+        // The first one had nothing to free.
+        let older = shard.engine.fallback_position().index;
+        assert_eq!(older, if round == 1 { 0 } else { u64::from(round) });
+    }
+    let state = shard.engine.decided();
+    drop(shard);
+    let slot_bytes = sim.open("superblock", OpenMode::Existing).and_then(|file| file.len()).expect("readable") / 2;
+    // That of the newest generation, 5, first: opening mends it.
+    for slot in [1, 0] {
+        sim.flip_bit("superblock", slot * slot_bytes + 100, 3);
+        let report = fsck(sim.storage()).expect("a directory");
+        assert!(report.is_clean() && report.notes.len() == 1, "{report:?}");
+        let engine = Engine::open(sim.storage(), options.clone()).expect("the other slot has it");
+        assert_eq!((engine.decided(), engine.durable_position().index), (state, 4));
+    }
+}
+
+/// Random updates of 8,000 keys of 256 B in batches of 40, the last 40 versions kept: a small image of what
+/// `docs/ENGINE-PROFILE.md` reports.
+#[test]
+fn endless_updates_rest_on_little_disk_and_write_little() {
+    const BATCH: u64 = 40;
+    const RETAIN: u64 = 40;
+    let params = Params { capacity: 2600, ..Params::default() };
+    let options = Options { segment_bytes_max: 128 << 10, free_bytes_kept_min: 128 << 10, ..Options::default() };
+    let mut shard = Shard::new(params, options);
+    let mut rng = SimRng::new(5);
+    let record = 12 + 256;
+    let (mut disk_max, mut before) = (0, Counters::default());
+    let batches = RECORDS / BATCH;
+    for version in 1..=7 * batches {
+        let mut numbers: Vec<u64> = match version <= batches {
+            true => ((version - 1) * BATCH..version * BATCH).collect(),
+            false => (0..BATCH).map(|_| rng.below(RECORDS)).collect(),
+        };
+        numbers.sort_unstable();
+        numbers.dedup();
+        shard.commit(numbers.iter().map(|number| put(*number, &[version as u8; 256])).collect());
+        shard.engine.prune(Version(version.saturating_sub(RETAIN))).expect("usable");
+        let _: MergeProgress = shard.engine.merge_step(10 * BATCH as usize).expect("sound pages");
+        let mut ahead = shard.engine.begin_ahead(AheadScope::Lasting);
+        ahead.run();
+        shard.engine.end_ahead(ahead);
+        if shard.engine.unflushed_bytes() > 3 << 19 || shard.engine.much_waits() {
+            shard.flush();
+        }
+        if version == 2 * batches {
+            before = shard.engine.counters();
+        }
+        if version > 2 * batches {
+            let usage = shard.engine.disk_usage().expect("readable");
+            let pages = usage.index_bytes + usage.data_bytes + usage.patch_bytes;
+            disk_max = disk_max.max(pages + usage.value_bytes + usage.meta_bytes);
+        }
+    }
+    let after = shard.engine.counters();
+    // Superblocks of 72 KiB are much at this size only.
+    let written = |all: &Counters| all.span_write_bytes + all.value_write_bytes;
+    let user = after.user_bytes - before.user_bytes;
+    let amplification = (written(&after) - written(&before)) as f64 / user as f64;
+    let disk = disk_max as f64 / ((RECORDS + RETAIN * BATCH) * record) as f64;
+    assert!(disk < 3.7 && amplification < 3.9, "{disk} of disk, {amplification} written");
 }

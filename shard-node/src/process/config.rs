@@ -146,8 +146,10 @@ pub struct Tuning {
     pub flush_interval_ms: u64,
     /// or after so many entries,
     pub flush_entries_max: u64,
-    /// or when it has so much to write.
+    /// or when it has so much to write,
     pub flush_bytes_max: u64,
+    /// or when so much of a shard's disk waits for it to be free, in percent of what is used: less takes less space, and writes more.
+    pub waiting_percent_max: u32,
     /// Size of a file of the raft log.
     pub log_segment_bytes: u64,
     /// How much of its files each replica reads in a second to see whether it is sound; 0 for nothing.
@@ -166,6 +168,7 @@ impl Default for Tuning {
             flush_interval_ms: millis(tuning.flush_interval),
             flush_entries_max: tuning.flush_entries_max,
             flush_bytes_max: tuning.flush_bytes_max,
+            waiting_percent_max: tuning.engine.waiting_percent_max,
             log_segment_bytes: tuning.log_segment_bytes,
             scrub_bytes_per_s: tuning.scrub_bytes_per_s,
             young_cache_bytes: tuning.engine.young_cache_bytes,
@@ -277,10 +280,17 @@ impl Config {
 
     /// How replicas pace themselves.
     pub(super) fn tuning(&self) -> crate::Tuning {
-        let Tuning { young_cache_bytes, old_cache_bytes, .. } = self.tuning;
+        let Tuning { young_cache_bytes, old_cache_bytes, waiting_percent_max, .. } = self.tuning;
         let defaults = crate::Tuning::default();
         let cold = self.cold.as_ref();
         let hot_value_bytes_max = cold.map_or(u64::MAX, |cold| cold.hot_value_bytes);
+        let engine = coppice_engine::Options {
+            young_cache_bytes,
+            old_cache_bytes,
+            waiting_percent_max,
+            hot_value_bytes_max,
+            ..defaults.engine.clone()
+        };
         crate::Tuning {
             cold_bytes_per_s: cold.map_or(0, |cold| cold.bytes_per_s),
             tick: Duration::from_millis(self.tuning.tick_ms),
@@ -289,12 +299,7 @@ impl Config {
             flush_bytes_max: self.tuning.flush_bytes_max,
             log_segment_bytes: self.tuning.log_segment_bytes,
             scrub_bytes_per_s: self.tuning.scrub_bytes_per_s,
-            engine: coppice_engine::Options {
-                young_cache_bytes,
-                old_cache_bytes,
-                hot_value_bytes_max,
-                ..defaults.engine.clone()
-            },
+            engine,
             ..defaults
         }
     }

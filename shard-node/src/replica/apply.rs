@@ -96,7 +96,8 @@ impl<M: StateMachine> Actor<M> {
         }
         let machine = self.read_machine();
         let bytes = machine.as_ref().map_or(0, StateMachine::unflushed_bytes);
-        let due = old || self.unflushed_entries >= tuning.flush_entries_max || bytes >= tuning.flush_bytes_max;
+        let much = bytes >= tuning.flush_bytes_max || machine.as_ref().is_some_and(StateMachine::much_waits);
+        let due = old || self.unflushed_entries >= tuning.flush_entries_max || much;
         let ahead = machine.as_ref().map_or(Ahead::Idle, |machine| machine.ahead(due));
         drop(machine);
         match ahead {

@@ -86,6 +86,10 @@ impl StateMachine for ShardMachine {
         self.engine.unflushed_bytes()
     }
 
+    fn much_waits(&self) -> bool {
+        self.engine.much_waits()
+    }
+
     fn ahead(&self, flush_due: bool) -> Ahead {
         self.writer.state(&self.engine, flush_due)
     }

@@ -41,8 +41,8 @@ impl Engine {
     /// places that no superblock refers to, (2)
     /// the meta log behind the length that a superblock names, (3) names of new files: until here the old superblocks
     /// hold and nothing they refer to was touched; (4) the slot of the older superblock: torn, the newer one holds;
-    /// whole, the new state. Then what became free is reused and files that no superblock names are deleted; a crash
-    /// before leaves them to the next `open`.
+    /// whole, the new state; (5) where much waits for it, a copy in the other slot. Then what became free is reused and files that
+    /// no superblock names are deleted; a crash before leaves them to the next `open`.
     ///
     /// # Errors
     /// A failure of the storage (a full disk, say). Up to step 3 the state is intact and a later flush may succeed,
@@ -85,11 +85,37 @@ impl Engine {
         self.log.advance(end);
         self.operations = Operations::default();
         self.older = Some(std::mem::replace(&mut self.superblock, next));
-        self.store.flushed();
+        self.store.flushed(&self.meta);
         self.meta.apply(checkpoint).expect("generations ascend");
         self.store.counters.flushes.one();
+        self.copy_superblock();
         self.clean_up();
         Ok(())
+    }
+
+    /// Whether more than [`Options::waiting_percent_max`] of the disk waits for a flush. Not while a snapshot is pinned, for which
+    /// everything waits.
+    #[must_use]
+    pub fn much_waits(&self) -> bool {
+        let (waiting, used) = self.meta.waiting_bytes();
+        let percent = u64::from(self.options.waiting_percent_max);
+        waiting > self.options.free_bytes_kept_min && waiting > used / 100 * percent && !self.meta.is_pinned()
+    }
+
+    /// Where much waits for the superblock after the newest, a copy of the newest takes the other slot instead: all that only the one
+    /// before needed is free then. A crash before the copy is durable leaves the newest in its own slot, and so does a failure, after
+    /// which everything waits as it did.
+    fn copy_superblock(&mut self) {
+        if !self.much_waits() {
+            return;
+        }
+        // Of whatever is in the slot from here on, nothing is expected.
+        self.older = None;
+        let copied = superblock::write_copy(&*self.super_file, &self.superblock);
+        if copied.and_then(|()| self.super_file.sync_data()).is_ok() {
+            self.store.counters.meta_write_bytes.add(superblock::SLOT_BYTES as u64);
+            self.apply(MetaOp::Copied);
+        }
     }
 
     /// Step 2 of a flush: appends to the log, or begins a new one. Gives the new log and where it ends.

@@ -367,6 +367,7 @@ impl Engine {
         let (index_bytes, index_free_bytes) = bytes(PageFile::Index)?;
         let (data_bytes, data_free_bytes) = bytes(PageFile::Data)?;
         let (patch_bytes, patch_free_bytes) = bytes(PageFile::Patches)?;
+        let waiting: u64 = PageFile::ALL.iter().map(|file| self.meta.space(*file).limbo_pages()).sum();
         let (young_cache_bytes, old_cache_bytes) = self.store.cache_bytes();
         Ok(DiskUsage {
             index_bytes,
@@ -375,6 +376,7 @@ impl Engine {
             data_free_bytes,
             patch_bytes,
             patch_free_bytes,
+            waiting_bytes: waiting * PAGE_BYTES as u64,
             value_bytes: self.meta.segments.values().map(|segment| segment.end).sum(),
             value_live_bytes: self.meta.segments.values().map(|segment| segment.live).sum(),
             cold_value_bytes: self.cold_bytes(),

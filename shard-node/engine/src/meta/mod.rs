@@ -24,7 +24,7 @@ pub(crate) use record::{BlobRef, Delta, MergeId, MergeRecord, MetaOp, Tree, Tree
 
 use crate::{
     ShardState,
-    page::{PageFile, Pid, PlaceMap, PlaceSet},
+    page::{PAGE_BYTES, PageFile, Pid, PlaceMap, PlaceSet},
     space::Space,
     values::record_bytes,
 };
@@ -248,7 +248,7 @@ impl Meta {
 
     pub(crate) fn unpin(&mut self, id: u64) {
         self.pins.retain(|pin| pin.1 != id);
-        assert_eq!(self.settle_limbo(), Ok(()), "what waits is not free");
+        assert_eq!(self.settle_limbo(self.generation.saturating_sub(1)), Ok(()), "what waits is not free");
     }
 
     /// Segments whose files may go now.
@@ -259,10 +259,9 @@ impl Meta {
         gone
     }
 
-    /// Frees what neither superblock on disk nor a pinned one refers to. The superblocks are `generation` and the one
-    /// before.
-    fn settle_limbo(&mut self) -> Result<(), Inconsistent> {
-        let oldest = self.pins.first().map_or(u64::MAX, |pin| pin.0).min(self.generation.saturating_sub(1));
+    /// Frees what no superblock on disk, of which `oldest` is the older one, and no pinned one refers to.
+    fn settle_limbo(&mut self, oldest: u64) -> Result<(), Inconsistent> {
+        let oldest = self.pins.first().map_or(u64::MAX, |pin| pin.0).min(oldest);
         if self.spaces.iter_mut().all(|space| space.settle_limbo(oldest)) {
             Ok(())
         } else {
@@ -287,6 +286,10 @@ impl Meta {
             MetaOp::AddMerge(record) => self.add_merge(record),
             MetaOp::DropMerge(id) => self.drop_merge(id),
             MetaOp::KeepJournal(id, blob) => self.keep_journal(id, blob),
+            MetaOp::Copied => {
+                self.bury_segments();
+                self.settle_limbo(self.generation)
+            }
             MetaOp::Checkpoint { generation, segment_ends, dead_segments } => {
                 self.checkpoint(generation, &segment_ends, &dead_segments)
             }
@@ -411,14 +414,8 @@ impl Meta {
         for (segment, end) in segment_ends {
             self.segments.entry(*segment).or_default().end = *end;
         }
-        self.settle_limbo()?;
-        for (segment, known) in &self.segments {
-            if let Some(dead_at) = known.dead_at {
-                self.reserved_values.remove(segment);
-                self.dead_segments.push(DeadSegment { segment: *segment, dead_at });
-            }
-        }
-        self.segments.retain(|_, segment| segment.dead_at.is_none());
+        self.settle_limbo(generation.saturating_sub(1))?;
+        self.bury_segments();
         for id in dead_segments {
             let segment = self.segments.get_mut(id).ok_or(Inconsistent("an unknown segment is dead"))?;
             if segment.live > 0 {
@@ -427,6 +424,33 @@ impl Meta {
             segment.dead_at = Some(generation);
         }
         Ok(())
+    }
+
+    /// Gives up the segments that were dead as of the newest superblock.
+    fn bury_segments(&mut self) {
+        for (segment, known) in &self.segments {
+            if let Some(dead_at) = known.dead_at {
+                self.reserved_values.remove(segment);
+                self.dead_segments.push(DeadSegment { segment: *segment, dead_at });
+            }
+        }
+        self.segments.retain(|_, segment| segment.dead_at.is_none());
+    }
+
+    /// Bytes on disk that nothing needs but a superblock, and those that something else needs.
+    pub(crate) fn waiting_bytes(&self) -> (u64, u64) {
+        let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
+        let pages = |of: fn(&Space) -> u64| sum(&mut self.spaces.iter().map(of)).saturating_mul(PAGE_BYTES as u64);
+        let dead = self.segments.values().filter(|segment| segment.dead_at.is_some());
+        let dying = self.dying_segments(&[]).into_iter().map(|id| &self.segments[&id]);
+        let gone = sum(&mut dead.chain(dying).map(|segment| segment.end));
+        let all = sum(&mut self.segments.values().map(|segment| segment.end));
+        (pages(Space::limbo_pages).saturating_add(gone), pages(Space::used_pages).saturating_add(all - gone))
+    }
+
+    /// Whether a snapshot pins a superblock.
+    pub(crate) fn is_pinned(&self) -> bool {
+        !self.pins.is_empty()
     }
 
     /// Segments that nothing needs, neither a version nor a merge at work. The newest one takes what comes.

@@ -124,6 +124,8 @@ pub(crate) enum MetaOp {
     DropMerge(MergeId),
     /// Keeps the journal of a staged version; it goes with the version, but outlives its prune.
     KeepJournal(VersionId, BlobRef),
+    /// Both slots have the newest superblock: what only the one before needed is free.
+    Copied,
     /// The last operation before a superblock.
     Checkpoint {
         generation: u64,
@@ -356,6 +358,7 @@ impl MetaOp {
                 out.u64(*id);
                 blob.encode(out);
             }
+            Self::Copied => out.u8(10),
         }
     }
 
@@ -374,6 +377,7 @@ impl MetaOp {
                 dead_segments: decode_list(input, |input| input.u32())?,
             },
             9 => Self::KeepJournal(input.u64()?, BlobRef::decode(input)?),
+            10 => Self::Copied,
             _ => return Err(Error::Malformed("meta operation")),
         })
     }
@@ -428,6 +432,7 @@ mod tests {
             MetaOp::AddMerge(merge),
             MetaOp::DropMerge(5),
             MetaOp::KeepJournal(6, BlobRef { at: ValueRef { segment: 1, offset: 2 }, len: 3 }),
+            MetaOp::Copied,
             MetaOp::Checkpoint { generation: 6, segment_ends: vec![(0, 100)], dead_segments: vec![3] },
         ];
         for operation in operations {

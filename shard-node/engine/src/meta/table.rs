@@ -9,10 +9,7 @@ use super::{
     BlobRef, MergeRecord, Meta, Segment, VersionRecord,
     record::{decode_list, encode_list},
 };
-use crate::{
-    page::PageFile,
-    space::{Limbo, Space},
-};
+use crate::{page::PageFile, space::Space};
 
 impl Meta {
     /// The whole table, as the first block of a meta log. Reserved pages are free in it, since nothing durable names
@@ -126,7 +123,7 @@ impl Meta {
 }
 
 fn decode_space(input: &mut Reader<'_>) -> Result<Space, CodecError> {
-    let mut space = Space { high: input.u64()?, ..Space::default() };
+    let mut space = Space::used(input.u64()?);
     let mut end = 0;
     for (start, len) in decode_list(input, |input| Ok((input.u64()?, input.u64()?)))? {
         let range_end = start.checked_add(len).ok_or(CodecError::Malformed("free range"))?;
@@ -135,11 +132,12 @@ fn decode_space(input: &mut Reader<'_>) -> Result<Space, CodecError> {
         }
         end = range_end;
     }
-    let limbo =
-        decode_list(input, |input| Ok(Limbo { generation: input.u64()?, start: input.u64()?, len: input.u64()? }))?;
-    if !limbo.iter().all(|limbo| limbo.start.checked_add(limbo.len).is_some_and(|end| end <= space.high)) {
-        return Err(CodecError::Malformed("waiting range"));
+    for (generation, start, len) in decode_list(input, |input| Ok((input.u64()?, input.u64()?, input.u64()?)))? {
+        let left = space.used_pages();
+        if start.checked_add(len).is_none_or(|end| end > space.high) || len > left {
+            return Err(CodecError::Malformed("waiting range"));
+        }
+        space.retire(start, len, generation);
     }
-    space.limbo = limbo.into();
     Ok(space)
 }

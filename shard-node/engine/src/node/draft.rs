@@ -242,7 +242,7 @@ impl Draft {
         bytes[8..16].copy_from_slice(&pid.to_u64().to_le_bytes());
         let checksum = xxh3_64_with_seed(&bytes[8..], pid.to_u64());
         bytes[..8].copy_from_slice(&checksum.to_le_bytes());
-        let base = self.patch.map(|patch| patch.base);
+        let base = self.patch.and_then(|patch| patch.base);
         (Node { bytes: self.bytes, base }, Child { pid, checksum, hash: self.hash })
     }
 }

@@ -347,15 +347,20 @@ fn record_bytes(bytes: &[u8]) -> Option<usize> {
     if key_len == 0 {
         return None;
     }
+    Some(fixed + body_bytes(kind, bytes.get(fixed..)?)?)
+}
+
+/// Length of what follows on the key of a record of this kind, at the start of the bytes.
+fn body_bytes(kind: u8, bytes: &[u8]) -> Option<usize> {
     let len = match kind {
-        KIND_TOMBSTONE => fixed,
+        KIND_TOMBSTONE => 0,
         KIND_INLINE => {
-            let value_len = u32::from_le_bytes(*bytes.get(fixed..)?.first_chunk()?);
-            fixed + VALUE_FIXED_BYTES + usize::try_from(value_len).ok().filter(|len| *len <= bytes.len())?
+            let value_len = u32::from_le_bytes(*bytes.first_chunk()?);
+            VALUE_FIXED_BYTES + usize::try_from(value_len).ok().filter(|len| *len <= bytes.len())?
         }
         KIND_STORED => {
-            let locator_kind = *bytes.get(fixed + VALUE_FIXED_BYTES)?;
-            (locator_kind == LOCATOR_VALUE_LOG).then_some(fixed + VALUE_FIXED_BYTES + LOCATOR_BYTES)?
+            let locator_kind = *bytes.get(VALUE_FIXED_BYTES)?;
+            (locator_kind == LOCATOR_VALUE_LOG).then_some(VALUE_FIXED_BYTES + LOCATOR_BYTES)?
         }
         _ => return None,
     };

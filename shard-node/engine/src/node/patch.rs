@@ -1,4 +1,4 @@
-//! Nodes as patches: what sets a node apart from an older one, its base, that lies whole in its span.
+//! Nodes as patches: what sets a node apart from an older one, its base, that lies whole, in its span or as a patch of nothing.
 //!
 //! A version changes few entries of most nodes that it touches, so a whole span for each would be most of what is written.
 //! A patch has all that differs from the base, not from the node before it, so a read takes two places, however long the
@@ -10,7 +10,10 @@ use std::{iter, ops::Range, sync::Arc};
 
 use coppice_types::codec::Reader;
 
-use super::{Child, Draft, FORMAT, HEADER_BYTES, Node, SLOT_BYTES, Source, entry_bytes, record_bytes};
+use super::{
+    Child, Draft, ENTRY_FIXED_BYTES, FORMAT, HEADER_BYTES, Node, RECORD_FIXED_BYTES, SLOT_BYTES, Source, body_bytes,
+    entry_bytes, record_bytes,
+};
 use crate::page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX};
 
 /// Length of each patch in its page.
@@ -29,11 +32,17 @@ pub(crate) struct Base {
     count: u16,
     /// Length of the patch.
     pub(crate) patch_bytes: u16,
-    /// Of each entry of the node, which one of the base it is; [`NEW`] if it is none.
+    /// Of each entry of the node, which one of the base it is; [`RENEWED`] beside the number of one that has its key but is not it,
+    /// [`NEW`] if there is none.
     from: Arc<[u16]>,
 }
 
 const NEW: u16 = u16::MAX;
+const RENEWED: u16 = 1 << 15;
+/// Kind and stamp of a record.
+const RECORD_HEAD_BYTES: usize = RECORD_FIXED_BYTES - 2;
+/// Beside the kind of a record in a patch: it has the key of the base's next entry.
+const KEYLESS: u8 = 1 << 7;
 
 impl Base {
     /// As the parent of a node that lies whole would know it; nobody knows its hash.
@@ -53,13 +62,17 @@ impl Base {
         size_of_val(&*self.from)
     }
 
-    /// What a patch rests on, without its entries.
-    pub(crate) fn of(patch: &[u8]) -> Option<Self> {
+    /// What a patch rests on, without its entries; within, none if it is nothing.
+    pub(crate) fn of(patch: &[u8]) -> Option<Option<Self>> {
         let mut input = Reader::new(patch);
-        let pid = Pid::from_u64(input.u64().ok()?).filter(|pid| !pid.is_patch())?;
-        let (checksum, spent, count) = (input.u64().ok()?, input.u32().ok()?, input.u16().ok()?);
+        let (place, checksum) = (input.u64().ok()?, input.u64().ok()?);
+        let (spent, count) = (input.u32().ok()?, input.u16().ok()?);
+        if (place, checksum, spent, count) == (0, 0, 0, 0) {
+            return Some(None);
+        }
         let (patch_bytes, from) = (patch.len() as u16, Arc::default());
-        (count > 0).then_some(Self { pid, checksum, spent, count, patch_bytes, from })
+        let on = Self { pid: Pid::from_u64(place)?, checksum, spent, count, patch_bytes, from };
+        (count > 0).then_some(Some(on))
     }
 }
 
@@ -67,7 +80,8 @@ impl Base {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Patch {
     pub(crate) bytes: Vec<u8>,
-    pub(crate) base: Base,
+    /// None: it has the whole node.
+    pub(crate) base: Option<Base>,
 }
 
 /// Neighbours in the base, then entries that are new.
@@ -75,9 +89,14 @@ pub(crate) struct Patch {
 struct Run {
     first: u16,
     count: u16,
-    /// Where the new ones lie in the new node.
+    /// The base's entry whose key the next new one may have.
+    next: u16,
+    /// Which entries of the new node are new.
     new: Range<usize>,
 }
+
+/// A larger node lies in a span of its own, since it would leave little room for others in a page of patches.
+const WHOLE_BYTES_MAX: usize = PAGE_BYTES / 4 * 3;
 
 /// Base, version.
 const HEAD_BYTES: usize = 8 + 8 + 4 + 2 + 8;
@@ -90,74 +109,139 @@ impl Patch {
         let node = Node { bytes: Arc::clone(&draft.bytes), base: None };
         let before = old.base.as_ref();
         let (pid, checksum) = before.map_or_else(|| (old.pid(), old.checksum()), |base| (base.pid, base.checksum));
-        let (spent, count) = before.map_or((old.bytes.len() as u32, 1), |base| (base.spent, base.count));
+        let (spent, count) = before.map_or((old.whole_bytes() as u32, 1), |base| (base.spent, base.count));
         let mean = spent as usize / usize::from(count);
         let most = mean.min(PAGE_BYTES - LEN_BYTES);
-        let from = sources.iter().map(|source| match (source, before) {
-            (Source::New(_), _) => NEW,
-            (Source::Old(index), Some(base)) => base.from[*index],
-            (Source::Old(index), None) => *index as u16,
+        let of_base = |index: usize| before.map_or(index as u16, |base| base.from[index]);
+        let mut next = 0;
+        let from = sources.iter().enumerate().map(|(index, source)| match source {
+            Source::Old(old) => {
+                next = old + 1;
+                of_base(*old)
+            }
+            Source::New(_) => match old.search_from(next, node.key(index)).map(of_base) {
+                Ok(NEW) | Err(_) => NEW,
+                Ok(replaced) => replaced | RENEWED,
+            },
         });
         let from: Arc<[u16]> = from.collect();
-        let runs = runs(&from, &node);
-        let len = HEAD_BYTES + runs.iter().map(|run| RUN_BYTES + run.new.len()).sum::<usize>();
-        if len > most || count == u16::MAX {
+        let mut bytes = Vec::with_capacity(most);
+        bytes.resize(HEAD_BYTES, 0);
+        for Run { first, count, new, .. } in runs(&from) {
+            let start = bytes.len() + RUN_BYTES;
+            bytes.resize(start, 0);
+            new.for_each(|index| node.encode_new(index, from[index] != NEW, &mut bytes));
+            let run = [first, count, (bytes.len() - start) as u16];
+            let numbers = run.into_iter().flat_map(u16::to_le_bytes);
+            bytes[start - RUN_BYTES..start].iter_mut().zip(numbers).for_each(|(byte, number)| *byte = number);
+            if bytes.len() > most {
+                return None;
+            }
+        }
+        if bytes.len() > most || count == u16::MAX {
             return None;
         }
-        let (spent, count) = (spent + len as u32, count + 1);
-        let base = Base { pid, checksum, spent, count, patch_bytes: len as u16, from };
-        let mut bytes = Vec::with_capacity(len);
-        base.encode(&mut bytes);
-        bytes.extend(node.made_at().0.to_le_bytes());
-        for Run { first, count, new } in runs {
-            [first, count, new.len() as u16].into_iter().for_each(|number| bytes.extend(number.to_le_bytes()));
-            bytes.extend_from_slice(&node.bytes[new]);
+        let (spent, count) = (spent + bytes.len() as u32, count + 1);
+        let base = Base { pid, checksum, spent, count, patch_bytes: bytes.len() as u16, from };
+        let mut head = Vec::with_capacity(HEAD_BYTES);
+        base.encode(&mut head);
+        head.extend(node.made_at().0.to_le_bytes());
+        bytes[..HEAD_BYTES].copy_from_slice(&head);
+        Some(Self { bytes, base: Some(base) })
+    }
+
+    /// A node as a patch of nothing, if it is small.
+    pub(crate) fn whole(draft: &Draft) -> Option<Self> {
+        let node = Node { bytes: Arc::clone(&draft.bytes), base: None };
+        let entries = node.entry_range(0..node.len());
+        let len = HEAD_BYTES + RUN_BYTES + entries.len();
+        if len > WHOLE_BYTES_MAX {
+            return None;
         }
-        assert_eq!(bytes.len(), len);
-        Some(Self { bytes, base })
+        let mut bytes = Vec::with_capacity(len);
+        bytes.resize(HEAD_BYTES - 8, 0);
+        bytes.extend(node.made_at().0.to_le_bytes());
+        bytes.extend([0, 0, entries.len() as u16].into_iter().flat_map(u16::to_le_bytes));
+        bytes.extend_from_slice(&node.bytes[entries]);
+        Some(Self { bytes, base: None })
     }
 }
 
 /// How a node is made of its base's entries and of new ones.
-fn runs(from: &[u16], node: &Node) -> Vec<Run> {
+fn runs(from: &[u16]) -> Vec<Run> {
     let mut runs = Vec::with_capacity(8);
     runs.push(Run::default());
     for (index, from) in from.iter().enumerate() {
+        let (renewed, place) = (*from & RENEWED != 0, *from & !RENEWED);
         let run = runs.last_mut().expect("there is one");
-        if *from == NEW {
-            let Range { start, end } = node.entry_range(index..index + 1);
-            run.new = if run.new.is_empty() { start..end } else { run.new.start..end };
-        } else if run.new.is_empty() && run.count == 0 {
-            (run.first, run.count) = (*from, 1);
-        } else if run.new.is_empty() && run.first + run.count == *from {
+        let first_of_run = run.new.is_empty() && run.count == 0;
+        if *from == NEW || (renewed && run.next == place) {
+            let start = if run.new.is_empty() { index } else { run.new.start };
+            run.new = start..index + 1;
+            run.next += u16::from(*from != NEW);
+        } else if renewed {
+            runs.push(Run { first: place, count: 0, next: place + 1, new: index..index + 1 });
+        } else if first_of_run || (run.new.is_empty() && run.next == place) {
+            run.first = if first_of_run { place } else { run.first };
             run.count += 1;
+            run.next = place + 1;
         } else {
-            runs.push(Run { first: *from, count: 1, new: 0..0 });
+            runs.push(Run { first: place, count: 1, next: place + 1, new: 0..0 });
         }
     }
     runs
 }
 
+/// Seven bits a byte, the lowest first; all but the last byte have their highest bit set.
+fn put_short(mut number: u64, out: &mut Vec<u8>) {
+    while number > 0x7f {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn take_short(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..u64::BITS).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
 impl Node {
-    /// The node that a patch makes of its base, checked against what the parent knows.
-    pub(crate) fn patched(patch: &[u8], base: &Self, child: &Child, level: u8) -> Result<Self, &'static str> {
+    /// The node that a patch makes of its base, if it has one, checked against what the parent knows.
+    pub(crate) fn patched(patch: &[u8], base: Option<&Self>, child: &Child, level: u8) -> Result<Self, &'static str> {
         let (bytes, on) = Self::apply(patch, base, child, level)?;
         let mut node = Self::check(bytes, child, level)?;
-        node.base = Some(on);
+        node.base = on;
         Ok(node)
+    }
+
+    /// What it takes on disk where it lies whole.
+    pub(crate) fn whole_bytes(&self) -> usize {
+        match self.pid().is_patch() {
+            true => HEAD_BYTES + RUN_BYTES + self.entry_range(0..self.len()).len(),
+            false => self.bytes.len(),
+        }
     }
 
     /// The bytes of that node, not checked.
     pub(crate) fn apply(
         patch: &[u8],
-        base: &Self,
+        base: Option<&Self>,
         child: &Child,
         level: u8,
-    ) -> Result<(Arc<[u8]>, Base), &'static str> {
+    ) -> Result<(Arc<[u8]>, Option<Base>), &'static str> {
         let (on, made_at, pieces) = pieces(patch, base, level).ok_or("patch")?;
-        let count: usize = pieces.iter().map(|piece| piece.0).sum();
+        let count: usize = pieces.iter().map(|piece| piece.count).sum();
         let slots_end = HEADER_BYTES + count * SLOT_BYTES;
-        let end = slots_end + pieces.iter().map(|piece| piece.1.len()).sum::<usize>();
+        let end = slots_end + pieces.iter().map(Piece::len).sum::<usize>();
         if count == 0 || end > SPAN_PAGES_MAX * PAGE_BYTES {
             return Err("patch length");
         }
@@ -169,16 +253,45 @@ impl Node {
         (out[24], out[25]) = (FORMAT, level);
         out[26..28].copy_from_slice(&(count as u16).to_le_bytes());
         out[28..30].copy_from_slice(&(end as u16).to_le_bytes());
-        let (mut at, mut slot) = (slots_end, HEADER_BYTES);
-        for (count, bytes) in pieces {
-            out[at..at + bytes.len()].copy_from_slice(bytes);
-            for _ in 0..count {
+        let (mut at, mut to, mut slot) = (slots_end, slots_end, HEADER_BYTES);
+        for Piece { count, head, parts } in &pieces {
+            for part in head.iter().map(<[u8; _]>::as_slice).chain(*parts) {
+                out[to..to + part.len()].copy_from_slice(part);
+                to += part.len();
+            }
+            for _ in 0..*count {
                 out[slot..slot + SLOT_BYTES].copy_from_slice(&(at as u16).to_le_bytes());
                 slot += SLOT_BYTES;
-                at += entry_len(&out[at..end], level).ok_or("entry")?;
+                at += entry_len(&out[at..to], level).ok_or("entry")?;
             }
         }
         Ok((shared, on))
+    }
+
+    /// An entry as patches have it, without its key if it is that of the base's next one.
+    fn encode_new(&self, index: usize, keyless: bool, out: &mut Vec<u8>) {
+        let entry = &self.bytes[self.entry_range(index..index + 1)];
+        let key_len = self.key(index).len();
+        match (keyless, self.level()) {
+            (false, _) => out.extend_from_slice(entry),
+            (true, 0) => {
+                let stamp = self.record(index).stamp;
+                out.push(entry[0] | KEYLESS);
+                put_short(stamp.epoch.0, out);
+                put_short(self.made_at().0.wrapping_sub(stamp.version.0), out);
+                out.extend_from_slice(&entry[RECORD_FIXED_BYTES + key_len..]);
+            }
+            (true, _) => {
+                out.extend([0; 2]);
+                out.extend_from_slice(&entry[2 + key_len..]);
+            }
+        }
+    }
+
+    /// The bytes of an entry's key, with its length.
+    fn encoded_key(&self, index: usize) -> &[u8] {
+        let start = self.slot(index) + if self.level() == 0 { RECORD_HEAD_BYTES } else { 0 };
+        &self.bytes[start..start + 2 + self.key(index).len()]
     }
 }
 
@@ -186,35 +299,89 @@ fn entry_len(bytes: &[u8], level: u8) -> Option<usize> {
     if level == 0 { record_bytes(bytes) } else { entry_bytes(bytes) }
 }
 
-/// Entries that lie one behind the other: how many, and their bytes.
-type Piece<'a> = (usize, &'a [u8]);
+/// Entries that lie one behind the other: how many, and their bytes, one part behind the other.
+struct Piece<'a> {
+    count: usize,
+    /// Of a record without its key: what comes before that.
+    head: Option<[u8; RECORD_HEAD_BYTES]>,
+    parts: [&'a [u8]; 2],
+}
+
+impl Piece<'_> {
+    fn len(&self) -> usize {
+        self.head.map_or(0, |head| head.len()) + self.parts.iter().map(|part| part.len()).sum::<usize>()
+    }
+}
 
 /// What the patch rests on, the version that made the node, and the node's entries, in order.
-fn pieces<'a>(patch: &'a [u8], base: &'a Node, level: u8) -> Option<(Base, u64, Vec<Piece<'a>>)> {
+fn pieces<'a>(patch: &'a [u8], base: Option<&'a Node>, level: u8) -> Option<(Option<Base>, u64, Vec<Piece<'a>>)> {
     let mut on = Base::of(patch)?;
+    if on.is_some() != base.is_some() || base.is_some_and(|base| base.base.is_some()) {
+        return None;
+    }
     let (head, mut rest) = patch.split_at_checked(HEAD_BYTES)?;
     let made_at = u64::from_le_bytes(*head.last_chunk()?);
     let (mut pieces, mut from) = (Vec::new(), Vec::new());
     while !rest.is_empty() {
         let (head, after) = rest.split_first_chunk::<RUN_BYTES>()?;
         let [first, count, len] = [0, 2, 4].map(|at| usize::from(u16::from_le_bytes([head[at], head[at + 1]])));
-        let (new, after) = after.split_at_checked(len)?;
+        let (mut new, after) = after.split_at_checked(len)?;
         rest = after;
+        let mut next = first + count;
         if count > 0 {
-            let range = (first + count <= base.len()).then(|| base.entry_range(first..first + count))?;
-            pieces.push((count, &base.bytes[range]));
-            from.extend((first..first + count).map(|index| index as u16));
+            let base = base.filter(|base| next <= base.len())?;
+            let range = base.entry_range(first..next);
+            pieces.push(Piece { count, head: None, parts: [&base.bytes[range], &[]] });
+            from.extend((first..next).map(|index| index as u16));
         }
-        let mut open = new;
-        while !open.is_empty() {
-            let (entry, after) = open.split_at_checked(entry_len(open, level)?)?;
-            pieces.push((1, entry));
-            from.push(NEW);
-            open = after;
+        while !new.is_empty() {
+            let (piece, after) = match keyless(new, made_at, level) {
+                Some(body) => {
+                    let (head, body, after) = body?;
+                    let key = base.filter(|base| next < base.len())?.encoded_key(next);
+                    from.push(next as u16 | RENEWED);
+                    next += 1;
+                    (Piece { count: 1, head, parts: [key, body] }, after)
+                }
+                None => {
+                    let (entry, after) = new.split_at_checked(entry_len(new, level)?)?;
+                    from.push(NEW);
+                    (Piece { count: 1, head: None, parts: [entry, &[]] }, after)
+                }
+            };
+            pieces.push(piece);
+            new = after;
         }
     }
-    on.from = from.into();
+    if let Some(on) = &mut on {
+        on.from = from.into();
+    }
     Some((on, made_at, pieces))
+}
+
+/// What comes before the key of an entry, what comes after it, and the bytes after the entry.
+type Keyless<'a> = (Option<[u8; RECORD_HEAD_BYTES]>, &'a [u8], &'a [u8]);
+
+/// The entry at the start of the bytes, if it has no key of its own; within, none if it is cut off.
+fn keyless(bytes: &[u8], made_at: u64, level: u8) -> Option<Option<Keyless<'_>>> {
+    let record = || {
+        let (kind, mut rest) = bytes.split_first()?;
+        let kind = kind & !KEYLESS;
+        let (epoch, back) = (take_short(&mut rest)?, take_short(&mut rest)?);
+        let mut head = [kind; RECORD_HEAD_BYTES];
+        head[1..9].copy_from_slice(&epoch.to_le_bytes());
+        head[9..].copy_from_slice(&made_at.wrapping_sub(back).to_le_bytes());
+        let (body, after) = rest.split_at_checked(body_bytes(kind, rest)?)?;
+        Some((Some(head), body, after))
+    };
+    let child = || {
+        let (body, after) = bytes.get(2..)?.split_at_checked(ENTRY_FIXED_BYTES - 2)?;
+        Some((None, body, after))
+    };
+    match level {
+        0 => (*bytes.first()? & KEYLESS != 0).then(record),
+        _ => bytes.starts_with(&[0; 2]).then(child),
+    }
 }
 
 /// A page of patches as it fills.
@@ -336,7 +503,7 @@ mod tests {
             };
             let pid = Pid::of_patch(version, 3);
             let (placed, child) = draft.place(pid);
-            let read = Node::patched(&patch.bytes, &base, &child, 0).expect("what was written");
+            let read = Node::patched(&patch.bytes, Some(&base), &child, 0).expect("what was written");
             assert_eq!((read.bytes(), read.base(), read.hash()), (placed.bytes(), placed.base(), child.hash));
             assert_eq!(read.base().map(|on| on.child().checksum), Some(base.checksum()));
             bytes += patch.bytes.len();
@@ -345,6 +512,28 @@ mod tests {
         // What a cycle costs on average is near twice the root of base times growth.
         assert!(patches > 5 * wholes && wholes > 10, "{patches} {wholes}");
         assert!(bytes < 598 * 4096 / 2, "{bytes}");
+    }
+
+    #[test]
+    fn a_small_node_is_a_patch_of_nothing_and_a_base() {
+        let keys: Vec<Vec<u8>> = (0..40).map(key).collect();
+        let records: Vec<HashedRecord<'_>> = keys.iter().map(|key| leaf_record(key, 1)).collect();
+        assert_eq!(Patch::whole(&Draft::all_new(Version(1), 0, &records)), None);
+        let mut draft = Draft::all_new(Version(1), 0, &records[..25]);
+        draft.patch = Patch::whole(&draft);
+        let patch = draft.patch.clone().expect("it is small");
+        let (base, child) = draft.place(Pid::of_patch(9, 2));
+        let read = Node::patched(&patch.bytes, None, &child, 0).expect("what was written");
+        assert_eq!((read.bytes(), read.base(), read.hash()), (base.bytes(), None, child.hash));
+        assert!(Node::patched(&patch.bytes, Some(&base), &child, 0).is_err());
+        let draft = next(&base, 2, &keys[3..4], &[]);
+        let upper = draft.patch.clone().expect("little has changed");
+        let (placed, child) = draft.place(Pid::of_patch(9, 3));
+        let read = Node::patched(&upper.bytes, Some(&base), &child, 0).expect("what was written");
+        assert_eq!((read.bytes(), read.base()), (placed.bytes(), placed.base()));
+        // No chains.
+        assert!(Node::patched(&upper.bytes, Some(&placed), &child, 0).is_err());
+        assert!(Node::patched(&upper.bytes, None, &child, 0).is_err());
     }
 
     #[test]
@@ -359,12 +548,12 @@ mod tests {
             patch[at / 8] ^= 1 << (at % 8);
             let bookkeeping = (16..22).contains(&(at / 8)) || at / 8 < 16;
             // What the base is, `Store` asks before; the rest of the head only says when the next base is due.
-            assert!(bookkeeping || Node::patched(&patch, &base, &child, 0).is_err(), "bit {at}");
+            assert!(bookkeeping || Node::patched(&patch, Some(&base), &child, 0).is_err(), "bit {at}");
         }
         let elsewhere = Child { pid: Pid::of_patch(5, 1), ..child };
-        assert!(Node::patched(&patch, &base, &elsewhere, 0).is_err());
+        assert!(Node::patched(&patch, Some(&base), &elsewhere, 0).is_err());
         let (other, _) = whole(&keys[1..]);
-        assert!(Node::patched(&patch, &other, &child, 0).is_err());
+        assert!(Node::patched(&patch, Some(&other), &child, 0).is_err());
     }
 
     #[test]

@@ -276,7 +276,7 @@ impl Applier<'_> {
 
     /// Places what becomes of a node that lay in these places, and pends them, but for a base that is one still.
     fn place(&mut self, old: [Option<Pid>; 2], pieces: Vec<Piece>, made: &mut Vec<ChildEntry>) {
-        let base = pieces.iter().find_map(|piece| piece.draft.patch.as_ref()).map(|patch| patch.base.pid);
+        let base = pieces.iter().find_map(|piece| piece.draft.patch.as_ref()?.base.as_ref()).map(|base| base.pid);
         self.delta.pended.extend(old.into_iter().flatten().filter(|pid| Some(*pid) != base));
         // Older versions are seldom read, and each would take as much of the cache as this one.
         old.into_iter().flatten().filter(|pid| pid.is_patch()).for_each(|pid| self.store.uncache(pid));
@@ -343,6 +343,7 @@ fn pieces<E: NewEntry>(
         if let Some(node) = node.as_ref().filter(|_| whole) {
             draft.patch = Patch::new(&draft, node, sources);
         }
+        draft.patch = draft.patch.take().or_else(|| Patch::whole(&draft));
         Piece { draft, list, separator: entries.key(entries.sources[0]).to_vec() }
     };
     rules::split(params, &weights).into_iter().map(piece).collect()
