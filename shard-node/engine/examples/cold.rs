@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use coppice_engine::{ColdStep, Engine, Options, PrepareId, RaftPosition, StageRequest};
+use coppice_engine::{ColdStep, Engine, MergePace, Options, PrepareId, RaftPosition, StageRequest};
 use coppice_env::{Clock, DiskStorage, Rng, SimRng, SystemClock, TieredStorage};
 use coppice_types::{Change, Operation, Params, ShardId, Stamp, Version};
 
@@ -28,6 +28,8 @@ const HOT: u64 = 20_000;
 const HOT_BYTES: u64 = 64 << 20;
 const RETAINED: u64 = 40;
 const PHASES: usize = 8;
+/// Records that one step of merging takes, as in a replica.
+const MERGE_STEP: usize = 512;
 const STEP_BYTES_MIN: u64 = 1 << 20;
 
 struct Bench {
@@ -82,7 +84,11 @@ impl Bench {
         let staged = engine.stage(&request)?;
         engine.settle(&staged.state)?;
         engine.prune(Version(self.version.saturating_sub(RETAINED)))?;
-        engine.merge_step(512)?;
+        let records = match engine.merge_pace() {
+            MergePace::Behind(owed) => usize::try_from(owed)?.max(MERGE_STEP),
+            MergePace::Idle | MergePace::Going => MERGE_STEP,
+        };
+        engine.merge_step(records)?;
         if flush {
             engine.flush(RaftPosition { index: self.version, term: 1 }, b"")?;
         }
