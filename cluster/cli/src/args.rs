@@ -514,7 +514,7 @@ pub struct Keygen {
 pub struct Fsck {
     /// A data directory of `coppice dev` or of a coppice-shard-node, not in use.
     pub dir: PathBuf,
-    /// The cold directory beside it: [cold] dir of the node's configuration.
+    /// The cold directory beside it: `cold.dir` of the node's configuration.
     #[arg(long, value_name = "DIR")]
     pub cold_dir: Option<PathBuf>,
 }
