@@ -310,11 +310,16 @@ async fn a_shard_that_times_out_takes_only_its_batches_with_it() {
     assert_eq!(value_at(&mut client, "a", None).await.expect("it is read").as_deref(), Some("0"));
     assert_eq!(value_at(&mut client, "z", None).await.expect("it is read").as_deref(), Some("0"));
     assert_eq!(value_at(&mut client, "y", None).await.expect("it is read").as_deref(), Some("C's"));
-    // The shard is asked in the background, and comes back.
+    // The shard is asked in the background, and comes back, however busy the leader is with the other one.
+    let mut other = client.clone();
+    let busy =
+        tokio::spawn(async move { while other.commit(commit(vec![put("y", "1")], Vec::new())).await.is_ok() {} });
     let back = tokio::time::timeout(common::LIMIT, async {
         while client.commit(commit(vec![put("a", "1")], Vec::new())).await.is_err() {}
     });
     back.await.expect("the shard comes back");
+    assert!(!busy.is_finished(), "the other one goes on meanwhile");
+    busy.abort();
 }
 
 /// PROTOCOL 3.1: an append whose answer is lost is found in the log.

@@ -15,7 +15,7 @@ use crate::{Bootstrap, DuplexNet, Error, Handle, Node, Options, ReplicaOptions, 
 pub const CLUSTER: ClusterId = ClusterId([9; 16]);
 pub const SHARD: GroupId = GroupId::Shard(ShardId(0));
 /// No condition that a test waits for takes longer.
-const LIMIT: Duration = Duration::from_secs(30);
+pub const LIMIT: Duration = Duration::from_secs(30);
 
 pub fn name(ordinal: u32) -> String {
     format!("node-{ordinal}")

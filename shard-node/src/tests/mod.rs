@@ -4,7 +4,7 @@ mod cluster;
 
 use std::sync::PoisonError;
 
-use cluster::{CLUSTER, Cluster, Leader, SHARD, name, until};
+use cluster::{CLUSTER, Cluster, LIMIT, Leader, SHARD, name, until};
 use coppice_proto::{
     status,
     v1::{self, read_root_request::Read, shard_command_request::Command as Wire},
@@ -343,7 +343,8 @@ async fn a_leader_whose_snapshots_are_refused_finds_the_page_that_nobody_reads_a
     assert_eq!(leader.get(damaged, "a").await.expect("read"), Some("1".to_owned()));
     let receiver = if damaged == 3 { 2 } else { 3 };
     cluster.node(receiver).wipe_replica(SHARD).await.expect("wiped");
-    cluster.node(receiver).replace_replica(SHARD).await.expect("it joined");
+    let joining = cluster.node(receiver).replace_replica(SHARD);
+    tokio::time::timeout(LIMIT, joining).await.expect("it joins in time").expect("it joined");
     is_rebuilt(&cluster, &leader, damaged).await;
     leader.wait_for(receiver, "b", "2").await;
     assert!(!cluster.disks[&receiver].files().iter().any(|file| file.contains("/evidence/")), "it was never damaged");
