@@ -93,7 +93,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether more than [`Options::waiting_percent_max`] of the disk waits for a flush. Not while a snapshot is pinned, for which
+    /// Whether more than [`crate::Options::waiting_percent_max`] of the disk waits for a flush. Not while a snapshot is pinned, for which
     /// everything waits.
     #[must_use]
     pub fn much_waits(&self) -> bool {
