@@ -65,11 +65,11 @@ pub fn engine_options() -> coppice_engine::Options {
         young_cache_bytes: 32 << 10,
         old_cache_bytes: 16 << 10,
         hash_cache_bytes: 8 << 10,
-        segment_bytes_max: 16 << 10,
+        segment_bytes_max: 4 << 10,
         meta_compaction_bytes_min: 4 << 10,
         filters_cached_max: 3,
         free_bytes_kept_min: 64 << 10,
-        hot_value_bytes_max: 32 << 10,
+        hot_value_bytes_max: 4 << 10,
         waiting_percent_max: 25,
         workers: Workers::Inline,
     }
