@@ -327,7 +327,7 @@ async fn damage_that_nobody_reads_is_found_in_the_background() {
     let mut leader = Leader::new(&cluster, 1).await;
     fill_two_keys(&mut leader).await;
     let damaged = flushed_follower(&cluster).await;
-    rot(&cluster, damaged, &["data", "index"]);
+    rot(&cluster, damaged, &["data", "index", "patches"]);
     is_rebuilt(&cluster, &leader, damaged).await;
 }
 
@@ -339,7 +339,7 @@ async fn a_leader_whose_snapshots_are_refused_finds_the_page_that_nobody_reads_a
     let damaged = cluster.leader(SHARD).await;
     all_is_flushed(&cluster, damaged, damaged).await;
     // All that is read and written is in memory, and nothing is read in the background.
-    rot(&cluster, damaged, &["data", "index"]);
+    rot(&cluster, damaged, &["data", "index", "patches"]);
     assert_eq!(leader.get(damaged, "a").await.expect("read"), Some("1".to_owned()));
     let receiver = if damaged == 3 { 2 } else { 3 };
     cluster.node(receiver).wipe_replica(SHARD).await.expect("wiped");
@@ -393,7 +393,7 @@ async fn damaged_pages_never_become_an_answer_and_the_replica_is_rebuilt() {
     fill_two_keys(&mut leader).await;
     let damaged = flushed_follower(&cluster).await;
     cluster.node(damaged).stop_replica(SHARD).await.expect("stopped");
-    rot(&cluster, damaged, &["data", "index"]);
+    rot(&cluster, damaged, &["data", "index", "patches"]);
     let options = cluster.options(damaged, CLUSTER).replicas.remove(1);
     cluster.node(damaged).start_replica(options).await.expect("started");
     until("a right answer", async || match leader.get(damaged, "a").await {
