@@ -3,7 +3,7 @@
 //! Unfit is who has a full disk, who needs longer for a sync than followers wait for a sign of their leader, and a leader whose entries are not
 //! acknowledged though it hears of the others: its links are slow. Every message to the other replicas says so. An unfit leader hands
 //! over to a voter that is there and fit; if there is none, it goes on as well as it can. An unfit replica votes, but campaigns later than
-//! the others.
+//! the others. A replica in quarantine is unfit, too: it leads only where it alone has the end of the log, until another one has it.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -23,6 +23,7 @@ const HAND_OVER_TICKS: u64 = 12;
 
 const FULL: &str = "the disk is full";
 const SLOW: &str = "the disk or the links are slow";
+const QUARANTINED: &str = "it is quarantined";
 
 /// What a replica knows of its own fitness and that of the others.
 #[derive(Debug, Default)]
@@ -126,7 +127,7 @@ impl<M: StateMachine> Actor<M> {
 
     /// Hands leadership over, if this replica has it and should not, and there is someone who should.
     pub(super) fn hand_over_if_unfit(&mut self) {
-        let unfit = self.unfit();
+        let unfit = self.unfit().or(self.group.quarantined().map(|_| QUARANTINED));
         if self.fitness.told != unfit.is_some() {
             self.fitness.told = unfit.is_some();
             self.group.set_reluctant(self.fitness.told);

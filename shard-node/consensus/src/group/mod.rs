@@ -29,6 +29,8 @@ use crate::{Membership, Options, Position, RaftId};
 
 /// What evidence of a divergence may take.
 const EVIDENCE_BYTES_MAX: usize = 1 << 20;
+/// A quarantined replica that nobody has led for so many election timeouts campaigns all the same.
+const LAST_RESORT_TIMEOUTS: usize = 10;
 /// Room for an entry's header and its share of its blocks' headers.
 const ENTRY_OVERHEAD_BYTES: usize = 64;
 
@@ -57,6 +59,8 @@ pub struct Group {
     snapshotting: BTreeMap<RaftId, u64>,
     /// It leaves it to the others to campaign first.
     reluctant: bool,
+    /// For so many ticks a quarantine has kept it from campaigning.
+    held_ticks: usize,
     /// An error after which nothing is certain.
     failed: bool,
 }
@@ -169,6 +173,7 @@ impl Group {
             requested_in: 0,
             snapshotting: BTreeMap::new(),
             reluctant: false,
+            held_ticks: 0,
             failed: false,
         };
         group.draw_timeout();
@@ -209,12 +214,18 @@ impl Group {
     /// Lets one tick pass.
     pub fn tick(&mut self) {
         self.ticks += 1;
-        // A quarantined replica never reaches its timeout. It stays just below, where the lease of a silent leader is
-        // over, so that it can vote for others.
+        // A quarantined replica does not reach its timeout. It stays just below, where the lease of a silent leader is
+        // over, so that it can vote for others. Its log is sound, though, and where it alone has the end of it, nobody else
+        // can be elected: then it leads after all, and hands over to a replica that has caught up.
         let held = self.quarantined().is_some()
             && !self.is_leader()
             && self.raw.raft.election_elapsed + 1 >= self.timeout_ticks;
-        if !held {
+        self.held_ticks = if held { self.held_ticks + 1 } else { 0 };
+        if self.held_ticks > LAST_RESORT_TIMEOUTS * self.options.election_ticks {
+            self.held_ticks = 0;
+            // One that can't be elected now tries again.
+            let _ = self.raw.campaign();
+        } else if !held {
             self.raw.tick();
         }
         self.draw_timeout();
