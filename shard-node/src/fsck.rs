@@ -18,6 +18,8 @@ pub struct Report {
     pub findings: Vec<String>,
     /// What a crash left and the next start removes.
     pub notes: usize,
+    /// The state could not be checked: a part of it lies in a cold directory that was not given.
+    pub cold_missing: Option<String>,
 }
 
 /// Checks the replica of a group in a stopped node's directory. What can't be read is a finding, too.
@@ -55,7 +57,13 @@ fn check_parts(node: &Arc<dyn Storage>, group: GroupId, report: &mut Report) -> 
             report.findings.extend(found.findings.iter().map(|found| finding(&found.file, &found.what)));
         }
         GroupId::Shard(_) => {
-            let found = coppice_engine::fsck(state).map_err(|error| error.to_string())?;
+            let found = match coppice_engine::fsck(state) {
+                Err(error @ coppice_engine::Error::ColdMissing { .. }) => {
+                    report.cold_missing = Some(error.to_string());
+                    return Ok(());
+                }
+                found => found.map_err(|error| error.to_string())?,
+            };
             report.notes += found.notes.len();
             report.findings.extend(found.findings.iter().map(|found| finding(&found.file, &found.what)));
         }

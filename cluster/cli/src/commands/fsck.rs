@@ -57,6 +57,10 @@ pub fn fsck(args: &args::Fsck, output: Output) -> Result<(), Failure> {
         for name in names(&dir, "group-")? {
             let Some(group) = name["group-".len()..].parse().ok().map(GroupId::from_number) else { continue };
             let report = check(&storage, group);
+            if let Some(missing) = report.cold_missing {
+                return Err(Failure::new(Code::Unavailable, format!("{node} {group}: {missing}"))
+                    .hint("Nothing is wrong by that: name the node's cold directory by --cold-dir."));
+            }
             wrong += report.findings.len();
             tell(&node, group, &report, output)?;
         }

@@ -452,3 +452,53 @@ fn clients_of_an_authority_of_their_own_reach_coordinators_and_no_node() {
     nodes[0].says("a connection was refused: TLS");
     drop((coordinator, nodes));
 }
+
+#[test]
+fn old_values_go_to_the_cold_directory_and_a_node_does_not_start_without_it() {
+    let cluster = Cluster::plain();
+    let cold = |ordinal: usize| cluster.path(&format!("cold-{ordinal}"));
+    let node = |ordinal: usize| {
+        let dir = format!("cold.dir={}", cold(ordinal).display());
+        let settings = [&dir, "cold.hot_value_bytes=1", "tuning.flush_interval_ms=200"];
+        cluster.node_with(ordinal, &settings.map(|setting| ["--set", setting]).concat(), &[])
+    };
+    let mut nodes: Vec<_> = (1..=3).map(node).collect();
+    let coordinator = cluster.coordinator();
+    cluster.until_it_commits("ready=yes");
+    let values = |number: u64| -> Vec<(String, String)> {
+        (0..10).map(|key| (format!("account/{key:05}"), format!("{number}").repeat(100_000))).collect()
+    };
+    let line = |number: u64| {
+        let puts = values(number);
+        let text = serde_json::json!({ "put": puts }).to_string();
+        common::Line { text, puts, deletes: Vec::new(), hex: false }
+    };
+    let history: Vec<_> = (1..=9).map(line).collect();
+    let file = cluster.path("load.jsonl");
+    common::write_history(&file, &history);
+    common::run(&mut cluster.coppice(&["load", &file.display().to_string()])).expect(0);
+    let moved = |ordinal: usize| {
+        let state = fs::read_dir(cold(ordinal).join("group-1/state-1")).ok()?;
+        let names = state.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names.into_iter().find(|name| name.starts_with("values-") && !name.ends_with(".new"))
+    };
+    for ordinal in 1..=3 {
+        until("old values are in the cold directory", || moved(ordinal));
+    }
+    assert_all_there(&cluster, &history);
+    let old = common::run(&mut cluster.coppice(&["get", "account/00003", "--version", "2"])).expect(0).stdout;
+    assert_eq!(old.trim_end(), "1".repeat(100_000));
+    nodes.remove(0).stop();
+    let data = cluster.path("node-1");
+    common::run(common::coppice().arg("fsck").arg(&data).arg("--cold-dir").arg(cold(1))).expect(0);
+    let refused = common::run(common::coppice().arg("fsck").arg(&data));
+    assert!(refused.expect(4).stderr.contains("the cold directory"));
+    // Without it, nothing of what the node has is thrown away.
+    let mut without = cluster.node(1);
+    without.says("lies in the cold directory, which is missing");
+    without.kill();
+    nodes.push(node(1));
+    cluster.until_whole();
+    assert!(moved(1).is_some());
+    drop((coordinator, nodes));
+}
