@@ -154,11 +154,18 @@ impl Reads {
         Fut: Future<Output = Result<T, Status>>,
     {
         let deadline = Instant::now() + self.context.limits.read_timeout;
-        let mut stale_ok = read.stale_ok;
+        let (mut stale_ok, mut before) = (read.stale_ok, None);
         loop {
             let located = self.locate(read, stale_ok).await?;
             match work(located, deadline).await {
-                Err(error) if again(&error) && Instant::now() + PAUSE < deadline => tokio::time::sleep(PAUSE).await,
+                Err(error) if again(&error) => {
+                    if Instant::now() + PAUSE >= deadline {
+                        // The last attempt may have failed for want of time alone; the one before says why.
+                        return Err(before.unwrap_or(error));
+                    }
+                    before = Some(error);
+                    tokio::time::sleep(PAUSE).await;
+                }
                 answer => return answer,
             }
             stale_ok = false;

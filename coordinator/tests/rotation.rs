@@ -180,14 +180,7 @@ async fn who_has_not_the_key_does_not_lead_and_says_what_to_do() {
     assert_eq!(reason(&error), Reason::Unavailable);
     assert!(error.message().contains("is not here"), "{error}");
     let plain = v1::GetRequest { read: None, ..get("a1", None) };
-    let answered = async {
-        // A replica that is slow for a moment is asked again.
-        while let Err(error) = forgotten.client.get(plain.clone()).await {
-            assert!(error.message().contains("did not answer"), "{error}");
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(LIMIT, answered).await.expect("what needs no signature is answered");
+    forgotten.client.get(plain).await.expect("what needs no signature is answered");
     // A replica that is started again still knows.
     for group in [GroupId::Shard(ShardId(0)), GroupId::Shard(ShardId(1)), GroupId::Root] {
         world.nodes[0].stop_replica(group).await.expect("it stops");
