@@ -52,34 +52,16 @@ pub struct Storage {
 }
 
 /// A second volume for each node, for old values.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[x_kube(validation = Rule::new("has(self.class) == has(oldSelf.class)")
-    .message("the storage class of existing volumes can't change"))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ColdStorage {
-    /// How large; may grow, where the storage class allows it.
-    #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))")
-        .message("size is a quantity such as 20Gi"))]
-    #[x_kube(validation = Rule::new("quantity(self).compareTo(quantity(oldSelf)) >= 0").message("a volume can't shrink"))]
-    #[schemars(length(min = 1, max = 32))]
-    pub size: String,
-    /// The storage class; by default the cluster's own default.
-    #[x_kube(validation = Rule::new("self == oldSelf").message("the storage class of existing volumes can't change"))]
-    #[schemars(length(min = 1, max = 253))]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub class: Option<String>,
+    /// The volume itself.
+    #[serde(flatten)]
+    pub volume: Storage,
     /// How many bytes of values each shard keeps on the first volume; by default 4 GiB.
     #[schemars(range(min = 0, max = 1_125_899_906_842_624_i64))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hot_value_bytes: Option<i64>,
-}
-
-impl ColdStorage {
-    /// Its volume.
-    #[must_use]
-    pub fn volume(&self) -> Storage {
-        Storage { size: self.size.clone(), class: self.class.clone() }
-    }
 }
 
 /// What is added to the pods of a kind. The operator's own security settings, probes and labels stand.

@@ -19,7 +19,7 @@ pub(super) fn set(facts: &Facts, config_map: &str) -> Object {
     let mut claims = vec![pod::claim(facts, Role::Node, DATA_CLAIM, &nodes.storage)];
     if let Some(cold) = &nodes.cold_storage {
         mounts.push((COLD_CLAIM, COLD_DIR));
-        claims.push(pod::claim(facts, Role::Node, COLD_CLAIM, &cold.volume()));
+        claims.push(pod::claim(facts, Role::Node, COLD_CLAIM, &cold.volume));
     }
     if let Some(secret) = facts.tls_secret(Role::Node) {
         mounts.push(("tls", TLS_DIR));
