@@ -30,6 +30,5 @@ pub use ids::{Membership, Position, RaftId};
 pub use message::Message;
 pub use options::Options;
 pub use output::{
-    Appended, Committed, Install, LogReport, Output, Payload, Peer, ReadId, ReadReady, Role, RoleChange, SnapshotOffer,
-    Status,
+    Committed, Install, LogReport, Output, Payload, Peer, ReadId, ReadReady, Role, RoleChange, SnapshotOffer, Status,
 };

@@ -28,16 +28,6 @@ pub struct Committed {
     pub payload: Payload,
 }
 
-/// An entry that is durable in this replica's log and may never be committed. A later one with the same or a lower index
-/// takes its place and that of all after it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Appended {
-    /// Where it stands.
-    pub position: Position,
-    /// The proposal; empty for entries that carry none.
-    pub data: Bytes,
-}
-
 /// An answer to a read: it may be served once this much is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadReady {
@@ -97,8 +87,6 @@ pub struct RoleChange {
 pub struct Output {
     /// The last change of role or leader.
     pub role: Option<RoleChange>,
-    /// Entries that became durable here; the same may be committed below.
-    pub appended: Vec<Appended>,
     /// A snapshot to switch to, before `committed`.
     pub install: Option<Install>,
     /// Entries to apply.

@@ -1,6 +1,5 @@
 //! The order of durability: what is sent, written, synced, sent and handed out, and when.
 
-use bytes::Bytes;
 use raft::Ready;
 use raft::eraftpb::{Entry, EntryType, Message as RaftMessage, MessageType};
 
@@ -9,7 +8,7 @@ use crate::change;
 use crate::error::Result;
 use crate::log::batch::HardState;
 use crate::message::split_append;
-use crate::output::{Appended, Committed, Install, Output, Payload, ReadReady};
+use crate::output::{Committed, Install, Output, Payload, ReadReady};
 use crate::snapshot::Offer;
 use crate::{Membership, Message, Position, RaftId};
 
@@ -127,17 +126,11 @@ impl Group {
             self.membership = install.membership.clone();
             self.snapshot_requested = false;
             self.raw.mut_store().snapshot = None;
-            output.appended.clear();
             output.committed.clear();
             output.install = Some(install);
         }
         let log = &mut self.raw.mut_store().log;
         log.append(ready.entries());
-        let appended = ready.entries().iter().map(|entry| Appended {
-            position: Position { index: entry.index, term: entry.term },
-            data: if entry.get_entry_type() == EntryType::EntryNormal { entry.data.clone() } else { Bytes::new() },
-        });
-        output.appended.extend(appended);
         if let Some(state) = hard_state {
             log.set_hard_state(state);
         }

@@ -11,6 +11,8 @@ use crate::{Membership, Position, RaftId};
 pub(crate) const BATCH_HEADER_BYTES: usize = 16;
 /// Tag, kind, position and length before an entry's data.
 pub(crate) const ENTRY_HEADER_BYTES: usize = 22;
+/// Data of less is copied: a part of its own would cost more.
+const SHARED_BYTES_MIN: usize = 256;
 
 const TAG_START: u8 = 1;
 const TAG_HARD_STATE: u8 = 2;
@@ -57,7 +59,7 @@ impl HardState {
 
 /// The bytes of an entry that are kept and sent. What a change of membership says stands in the context; its data is
 /// only for raft's eyes when it is proposed.
-pub(crate) fn entry_data(entry: &Entry) -> &[u8] {
+pub(crate) fn entry_data(entry: &Entry) -> &Bytes {
     match entry.get_entry_type() {
         EntryType::EntryNormal => &entry.data,
         EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => &entry.context,
@@ -94,6 +96,55 @@ pub(crate) fn kind_of(byte: u8) -> Result<EntryType, DecodeError> {
     }
 }
 
+/// The items of a batch while it is gathered. What large entries say is not copied before the batch is framed.
+#[derive(Debug, Default)]
+pub(crate) struct Items {
+    parts: Vec<Bytes>,
+    parts_bytes: usize,
+    /// What follows on the parts.
+    rest: Writer,
+}
+
+impl Items {
+    pub(crate) fn len(&self) -> usize {
+        self.parts_bytes + self.rest.len()
+    }
+
+    pub(crate) fn push(&mut self, item: &Item<'_>) {
+        item.encode(&mut self.rest);
+    }
+
+    pub(crate) fn push_entry(&mut self, kind: EntryType, position: Position, data: &Bytes) {
+        if data.len() < SHARED_BYTES_MIN {
+            return self.push(&Item::Entry { kind, position, data });
+        }
+        encode_entry_header(kind, position, data.len(), &mut self.rest);
+        self.close();
+        self.parts_bytes += data.len();
+        self.parts.push(data.clone());
+    }
+
+    fn close(&mut self) {
+        let rest = std::mem::take(&mut self.rest).into_bytes();
+        self.parts_bytes += rest.len();
+        self.parts.push(rest.into());
+    }
+
+    pub(crate) fn into_parts(mut self) -> Vec<Bytes> {
+        self.close();
+        self.parts
+    }
+}
+
+fn encode_entry_header(kind: EntryType, position: Position, data_len: usize, writer: &mut Writer) {
+    let start = writer.len();
+    writer.u8(TAG_ENTRY);
+    writer.u8(kind_byte(kind));
+    position.encode(writer);
+    writer.u32(u32::try_from(data_len).expect("entries are limited to far less"));
+    assert_eq!(writer.len() - start, ENTRY_HEADER_BYTES);
+}
+
 impl<'a> Item<'a> {
     pub(crate) fn encode(&self, writer: &mut Writer) {
         match self {
@@ -111,12 +162,7 @@ impl<'a> Item<'a> {
                 membership.encode(writer);
             }
             Item::Entry { kind, position, data } => {
-                let start = writer.len();
-                writer.u8(TAG_ENTRY);
-                writer.u8(kind_byte(*kind));
-                position.encode(writer);
-                writer.u32(u32::try_from(data.len()).expect("entries are limited to far less"));
-                assert_eq!(writer.len() - start, ENTRY_HEADER_BYTES);
+                encode_entry_header(*kind, *position, data.len(), writer);
                 writer.raw(data);
             }
         }

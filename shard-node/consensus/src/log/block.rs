@@ -47,16 +47,16 @@ pub(crate) fn count(stream_bytes: usize) -> u64 {
     stream_bytes.div_ceil(PAYLOAD_BYTES) as u64
 }
 
-/// The blocks of one batch's stream, given in parts, to be written at block `first`.
-pub(crate) fn frame(salt: u32, first: u64, parts: &[&[u8]]) -> Vec<u8> {
-    let len: usize = parts.iter().map(|part| part.len()).sum();
-    let blocks = len.div_ceil(PAYLOAD_BYTES);
-    let mut bytes = Vec::with_capacity(blocks * BLOCK_BYTES);
-    let mut parts = parts.iter().copied();
+/// The blocks of one batch's stream, given in parts, to be written at block `first`. There is room for so many bytes at least.
+pub(crate) fn frame<'a>(salt: u32, first: u64, parts: impl Iterator<Item = &'a [u8]>, room: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(room);
+    let mut parts = parts.filter(|part| !part.is_empty()).peekable();
     let mut rest: &[u8] = &[];
-    for position in 0..blocks {
+    for position in 0_u32.. {
+        if rest.is_empty() && parts.peek().is_none() {
+            break;
+        }
         let start = bytes.len();
-        let position = u32::try_from(position).expect("a batch is smaller than 2 TiB");
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&position.to_le_bytes());
         while bytes.len() < start + BLOCK_BYTES {

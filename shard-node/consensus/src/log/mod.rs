@@ -16,6 +16,7 @@ pub(crate) mod recover;
 pub(crate) mod segment;
 
 use std::collections::VecDeque;
+use std::iter;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ use raft::eraftpb::{Entry, EntryType};
 
 use crate::error::{Error, Result};
 use crate::{Membership, Position};
-use batch::{ENTRY_HEADER_BYTES, HardState, Item, entry_data, make_entry};
+use batch::{ENTRY_HEADER_BYTES, HardState, Item, Items, entry_data, make_entry};
 use meta::{Meta, Owner};
 use segment::{Place, Segment, file_name};
 
@@ -60,7 +61,7 @@ struct Slot {
 
 #[derive(Debug, Default)]
 struct Pending {
-    items: Writer,
+    items: Items,
     /// (index, where its item begins in `items`).
     entries: Vec<(u64, u64)>,
     /// Raft's state has changed.
@@ -203,14 +204,10 @@ impl Log {
             let position = Position { index: entry.index, term: entry.term };
             assert_eq!(position.index, self.last().index + 1);
             assert!(position.term >= self.last().term, "terms never fall");
-            let data = entry_data(entry);
+            let data = entry_data(entry).clone();
             let kind = entry.get_entry_type();
             self.pending.entries.push((position.index, self.pending.items.len() as u64));
-            Item::Entry { kind, position, data }.encode(&mut self.pending.items);
-            let data = match kind {
-                EntryType::EntryNormal => entry.data.clone(),
-                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => entry.context.clone(),
-            };
+            self.pending.items.push_entry(kind, position, &data);
             let bytes = u32::try_from(data.len()).expect("entries are limited to far less");
             self.cached_bytes += data.len();
             self.slots.push_back(Slot { term: position.term, kind, bytes, place: None, data: Some(data) });
@@ -241,7 +238,7 @@ impl Log {
 
     /// Notes who is in the group once the entry at `index` is applied.
     pub(crate) fn set_membership(&mut self, index: u64, membership: Membership) {
-        Item::Membership(index, membership.clone()).encode(&mut self.pending.items);
+        self.pending.items.push(&Item::Membership(index, membership.clone()));
         self.memberships.retain(|(from, _)| *from < index);
         self.memberships.push((index, membership));
         self.pending.sync = true;
@@ -331,9 +328,9 @@ impl Log {
     /// After an error nobody knows what is durable, and the log must not be used again.
     pub(crate) fn flush(&mut self) -> Result<()> {
         if std::mem::take(&mut self.pending.hard_state) {
-            Item::HardState(self.hard_state).encode(&mut self.pending.items);
+            self.pending.items.push(&Item::HardState(self.hard_state));
         }
-        if self.pending.items.is_empty() {
+        if self.pending.items.len() == 0 {
             return Ok(());
         }
         let mut carried = Vec::new();
@@ -348,8 +345,9 @@ impl Log {
         let Pending { items, entries, .. } = std::mem::take(&mut self.pending);
         let fill_blocks = self.fill_blocks();
         let last = self.segments.back_mut().expect("there is one to write to");
-        let start =
-            last.append(self.sequence_next, [&carried, &items.into_bytes()], fill_blocks)? + carried.len() as u64;
+        let carried_bytes = carried.len() as u64;
+        let parts: Vec<Bytes> = iter::once(carried.into()).chain(items.into_parts()).collect();
+        let start = last.append(self.sequence_next, &parts, fill_blocks)? + carried_bytes;
         let segment = last.id;
         self.sequence_next += 1;
         self.written = (self.last(), self.hard_state);

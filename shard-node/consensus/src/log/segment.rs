@@ -1,7 +1,9 @@
 //! One segment file: batches one after the other, zeroes behind them.
 
+use std::iter;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use coppice_env::bug::{Bug, planted};
 use coppice_env::{File, OpenMode, Storage};
 use coppice_types::codec::Reader;
@@ -112,25 +114,29 @@ impl Segment {
         Ok(())
     }
 
-    /// Writes one batch, its items given in two parts, behind the last and makes it durable. Returns where its items begin.
-    pub(crate) fn append(&mut self, sequence: u64, items: [&[u8]; 2], fill_blocks: u64) -> Result<u64> {
-        let len = items[0].len() + items[1].len();
+    /// Writes one batch, its items given in parts, behind the last and makes it durable. Returns where its items begin.
+    pub(crate) fn append(&mut self, sequence: u64, items: &[Bytes], fill_blocks: u64) -> Result<u64> {
+        let len: usize = items.iter().map(Bytes::len).sum();
         let mut header = Vec::with_capacity(BATCH_HEADER_BYTES);
         header.extend_from_slice(&sequence.to_le_bytes());
         header.extend_from_slice(&u32::try_from(len).expect("a batch is smaller than 4 GiB").to_le_bytes());
         let synced = u32::try_from(self.synced_blocks).expect("a segment is smaller than 2 TiB");
         header.extend_from_slice(&synced.to_le_bytes());
         let first = self.end_block;
-        let mut bytes = block::frame(self.salt, first, &[&header, items[0], items[1]]);
         let end = first + block::count(BATCH_HEADER_BYTES + len);
+        let mut written = end;
         if end > self.written_blocks {
             // One write for the batch and the zeroes behind it: many, for small batches to come; few behind a large one.
             let large = (end - first) * LARGE_BATCH_SHARE > fill_blocks;
             let step = if large { (fill_blocks / LARGE_BATCH_FILL_SHARE).max(1) } else { fill_blocks };
-            self.written_blocks = end.next_multiple_of(step);
-            bytes.resize(usize::try_from(bytes_of(self.written_blocks - first)).expect("segments fit in memory"), 0);
-            self.filled_blocks = self.filled_blocks.max(self.written_blocks);
+            written = end.next_multiple_of(step);
+            self.written_blocks = written;
+            self.filled_blocks = self.filled_blocks.max(written);
         }
+        let room = usize::try_from(bytes_of(written - first)).expect("segments fit in memory");
+        let stream = iter::once(&header[..]).chain(items.iter().map(|part| &part[..]));
+        let mut bytes = block::frame(self.salt, first, stream, room);
+        bytes.resize(room, 0);
         self.file.write_all_at(&bytes, bytes_of(first)).map_err(Error::io("write a batch"))?;
         if !planted(Bug::SkippedSync) {
             self.sync()?;
