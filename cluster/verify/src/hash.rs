@@ -70,7 +70,10 @@ pub fn log_entry_hash(entry: &[u8]) -> Digest {
 /// Inner node of a Merkle list.
 #[must_use]
 pub fn list_node_hash(left: &Digest, right: &Digest) -> Digest {
-    Hasher::tagged(0x01).digest(left).digest(right).finish()
+    let mut message = LIST_NODE;
+    let (bytes, _) = message.as_flattened_mut()[1..].as_chunks_mut();
+    (bytes[0], bytes[1]) = (left.0, right.0);
+    compress(&message)
 }
 
 /// Record of a leaf node.
@@ -139,7 +142,8 @@ pub fn empty_tree_digest() -> Digest {
 #[must_use]
 pub fn shard_digest(trees: &[Digest]) -> Digest {
     let count = u8::try_from(trees.len()).expect("a shard has at most 16 trees");
-    trees.iter().fold(Hasher::tagged(0x14).u8(1).u8(count), Hasher::digest).finish()
+    let mut hasher = Hasher::tagged(0x14);
+    trees.iter().fold(hasher.u8(1).u8(count), Hasher::digest).finish()
 }
 
 /// The forest of a new shard: one empty tree.
@@ -272,8 +276,28 @@ const SHORT_BYTES_MAX: usize = 3 * BLOCK_BYTES;
 /// What the padding takes at least: a bit and the length.
 const PADDING_BYTES_MIN: usize = 9;
 
+/// Two digests under their tag, before these are written: a message of 65 bytes, padded.
+const LIST_NODE: [[u8; BLOCK_BYTES]; 2] = {
+    let mut message = [[0; BLOCK_BYTES]; 2];
+    message[0][0] = 0x01;
+    message[1][1] = 0x80;
+    let bits = 8_u16 * 65;
+    [message[1][BLOCK_BYTES - 2], message[1][BLOCK_BYTES - 1]] = bits.to_be_bytes();
+    message
+};
+
+/// SHA-256 of a padded message.
+#[inline]
+fn compress(message: &[[u8; BLOCK_BYTES]]) -> Digest {
+    let mut state = INITIAL;
+    compress256(&mut state, message);
+    let mut out = [0; 32];
+    out.as_chunks_mut().0.iter_mut().zip(state).for_each(|(bytes, word)| *bytes = word.to_be_bytes());
+    Digest(out)
+}
+
 /// SHA-256 fed with codec values. Nearly all messages of a tree have two blocks; they are padded where they were built
-/// and hashed at once, which takes half the time of a streaming hasher.
+/// and hashed at once, which takes half the time of a streaming hasher. They are built in place: moving one would cost as much as a block.
 struct Hasher {
     short: [u8; SHORT_BYTES_MAX],
     len: usize,
@@ -282,66 +306,80 @@ struct Hasher {
 }
 
 impl Hasher {
+    #[inline]
     fn new() -> Self {
         Self { short: [0; SHORT_BYTES_MAX], len: 0, long: None }
     }
 
+    #[inline]
     fn tagged(tag: u8) -> Self {
-        Self::new().u8(tag)
+        let mut hasher = Self::new();
+        hasher.short[0] = tag;
+        hasher.len = 1;
+        hasher
     }
 
     #[inline]
-    fn raw(mut self, bytes: &[u8]) -> Self {
-        if let Some(long) = &mut self.long {
-            long.update(bytes);
-        } else if self.len + bytes.len() + PADDING_BYTES_MIN <= SHORT_BYTES_MAX {
-            self.short[self.len..self.len + bytes.len()].copy_from_slice(bytes);
-            self.len += bytes.len();
+    fn raw(&mut self, bytes: &[u8]) -> &mut Self {
+        let end = self.len + bytes.len();
+        if end + PADDING_BYTES_MIN <= SHORT_BYTES_MAX && self.long.is_none() {
+            self.short[self.len..end].copy_from_slice(bytes);
+            self.len = end;
         } else {
-            let mut long = Sha256::new();
-            long.update(&self.short[..self.len]);
-            long.update(bytes);
-            self.long = Some(long);
+            self.stream(bytes);
         }
         self
     }
 
-    fn u8(self, value: u8) -> Self {
+    /// Goes on as a message that is too long for the stack.
+    fn stream(&mut self, bytes: &[u8]) {
+        let begun = &self.short[..self.len];
+        self.long.get_or_insert_with(|| Sha256::new_with_prefix(begun)).update(bytes);
+    }
+
+    #[inline]
+    fn u8(&mut self, value: u8) -> &mut Self {
         self.raw(&[value])
     }
 
-    fn u16(self, value: u16) -> Self {
+    #[inline]
+    fn u16(&mut self, value: u16) -> &mut Self {
         self.raw(&value.to_le_bytes())
     }
 
-    fn u32(self, value: u32) -> Self {
+    #[inline]
+    fn u32(&mut self, value: u32) -> &mut Self {
         self.raw(&value.to_le_bytes())
     }
 
-    fn u64(self, value: u64) -> Self {
+    #[inline]
+    fn u64(&mut self, value: u64) -> &mut Self {
         self.raw(&value.to_le_bytes())
     }
 
-    fn stamp(self, stamp: Stamp) -> Self {
+    #[inline]
+    fn stamp(&mut self, stamp: Stamp) -> &mut Self {
         self.u64(stamp.epoch.0).u64(stamp.version.0)
     }
 
-    fn str16(self, bytes: &[u8]) -> Self {
+    #[inline]
+    fn str16(&mut self, bytes: &[u8]) -> &mut Self {
         self.u16(len16(bytes.len())).raw(bytes)
     }
 
-    fn opt_str16(self, bytes: Option<&[u8]>) -> Self {
+    fn opt_str16(&mut self, bytes: Option<&[u8]>) -> &mut Self {
         match bytes {
             None => self.u8(0),
             Some(bytes) => self.u8(1).str16(bytes),
         }
     }
 
-    fn digest(self, digest: &Digest) -> Self {
+    #[inline]
+    fn digest(&mut self, digest: &Digest) -> &mut Self {
         self.raw(&digest.0)
     }
 
-    fn operations<'a>(self, operations: impl ExactSizeIterator<Item = (&'a [u8], RecordBody)>) -> Self {
+    fn operations<'a>(&mut self, operations: impl ExactSizeIterator<Item = (&'a [u8], RecordBody)>) -> &mut Self {
         let count = u32::try_from(operations.len()).expect("batches are limited");
         operations.fold(self.u32(count), |hasher, (key, body)| match body {
             RecordBody::Put { value_len, value_hash } => hasher.u8(0).str16(key).u32(value_len).digest(&value_hash),
@@ -349,19 +387,16 @@ impl Hasher {
         })
     }
 
-    fn finish(mut self) -> Digest {
-        if let Some(long) = self.long {
+    #[inline]
+    fn finish(&mut self) -> Digest {
+        if let Some(long) = self.long.take() {
             return Digest(long.finalize().into());
         }
         let blocks = (self.len + PADDING_BYTES_MIN).div_ceil(BLOCK_BYTES);
         self.short[self.len] = 0x80;
         let bits = 8 * self.len as u64;
         self.short[blocks * BLOCK_BYTES - 8..blocks * BLOCK_BYTES].copy_from_slice(&bits.to_be_bytes());
-        let mut state = INITIAL;
-        compress256(&mut state, &self.short.as_chunks().0[..blocks]);
-        let mut out = [0; 32];
-        out.as_chunks_mut().0.iter_mut().zip(state).for_each(|(bytes, word)| *bytes = word.to_be_bytes());
-        Digest(out)
+        compress(&self.short.as_chunks().0[..blocks])
     }
 }
 
@@ -378,6 +413,15 @@ mod tests {
                 let hash = Hasher::new().raw(&message[..cut]).raw(&message[cut..]).finish();
                 assert_eq!(hash, sha256(message), "{len} bytes cut at {cut}");
             }
+        }
+    }
+
+    #[test]
+    fn a_list_node_is_the_hash_of_its_tag_and_two_digests() {
+        for seed in 0..50_u8 {
+            let (left, right) = (sha256(&[seed]), sha256(&[seed, seed]));
+            let message = [&[0x01][..], &left.0, &right.0].concat();
+            assert_eq!(list_node_hash(&left, &right), sha256(&message));
         }
     }
 }

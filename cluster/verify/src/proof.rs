@@ -516,10 +516,7 @@ fn write_digests(out: &mut Writer, digests: &[Digest]) {
 }
 
 fn read_digests(input: &mut Reader<'_>) -> Result<Vec<Digest>, Error> {
-    let count = input.u16()?;
-    let mut digests = Vec::new();
-    for _ in 0..count {
-        digests.push(input.digest()?);
-    }
-    Ok(digests)
+    let count = usize::from(input.u16()?);
+    let (digests, _) = input.take(count * size_of::<Digest>())?.as_chunks();
+    Ok(digests.iter().copied().map(Digest).collect())
 }

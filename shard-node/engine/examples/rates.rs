@@ -158,6 +158,8 @@ struct Bench {
     clock: SystemClock,
     rng: SimRng,
     version: u64,
+    /// The first version that has all records.
+    loaded: u64,
     dir: PathBuf,
     /// What is written beside everything else.
     thread: Option<JoinHandle<WriteAhead>>,
@@ -296,19 +298,23 @@ impl Bench {
 
     /// Merges ten times as many records as were put, and to the end if writes would be refused otherwise.
     fn merge(&mut self, put: usize, times: &mut Times) -> Outcome {
-        let start = self.now()?;
         let crowded = |engine: &Engine| -> Result<bool, Box<dyn Error>> {
             let trees = engine.shape(&engine.decided())?.entries.len();
             Ok(trees >= usize::from(engine.params().tree_limit))
         };
         let mut steps = put * 10 / MERGE_STEP + 1;
         while steps > 0 || crowded(&self.engine)? {
-            if self.engine.merge_step(MERGE_STEP)? != MergeProgress::Working {
+            let start = self.now()?;
+            let progress = self.engine.merge_step(MERGE_STEP)?;
+            times.merge.add(start, self.now()?);
+            if progress != MergeProgress::Working {
                 break;
             }
             steps = steps.saturating_sub(1);
+            if self.config.durable == 0 {
+                self.write(times)?;
+            }
         }
-        times.merge.add(start, self.now()?);
         Ok(())
     }
 
@@ -386,8 +392,9 @@ impl Bench {
                 Ok(())
             })?;
         }
-        let older = engine.view_at(Version(self.version.saturating_sub(self.config.retain)).max(engine.boundary()))?;
-        time(clock, "gets at the oldest version", reads, || {
+        let older = self.version.saturating_sub(self.config.retain).max(self.loaded);
+        let older = engine.view_at(Version(older).max(engine.boundary()))?;
+        time(clock, "gets at the oldest version with all records", reads, || {
             for _ in 0..reads {
                 older.get(&key(rng.below(records)), true)?.ok_or("a record is missing")?;
             }
@@ -501,6 +508,7 @@ fn main() -> Outcome {
         clock: SystemClock::new(),
         rng: SimRng::new(1),
         version: 0,
+        loaded: 0,
         dir: dir.into(),
         thread: None,
         all_ahead: false,
@@ -510,7 +518,7 @@ fn main() -> Outcome {
         loaded += 1;
         loaded - 1
     })?;
-    bench.config.records = loaded;
+    (bench.config.records, bench.loaded) = (loaded, bench.version);
     bench.put("update", batches.1, |rng| rng.below(loaded))?;
     bench.read()?;
     bench.drop_versions()?;

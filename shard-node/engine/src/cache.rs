@@ -3,12 +3,13 @@
 //! A page is in one of them at most: a read of a frozen tree moves it from young to old. So a scan of old data never
 //! drives out what commits need. Each is a clock: a page that was used since the hand came by last stays for one more
 //! round. Both are cut into parts by place, each behind a lock of its own, so that readers seldom wait for each other.
+//! Beside a leaf in which keys were looked for lie the marks of its keys.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{
     list::MerkleList,
-    node::{Base, Node},
+    node::{Base, LeafRecord, Marks, Node},
     page::{Pid, PlaceMap},
 };
 
@@ -24,15 +25,39 @@ pub(crate) enum Class {
 /// What an item takes beside its bytes: its slot, its place in the map, the head of its allocation, and what of these is vacant.
 const ITEM_BYTES: usize = 144;
 
+/// What room for marks takes in a slot; some slots are vacant.
+const MARKS_BYTES: usize = size_of::<Option<Marks>>() * 3 / 2;
+
 /// What a clock keeps.
 pub(crate) trait Cached {
     /// Bytes of it that count in the clock's budget.
     fn size_bytes(&self) -> usize;
 }
 
-impl Cached for Node {
+/// A node as it is kept.
+#[derive(Debug)]
+struct Held {
+    node: Node,
+    /// Of a leaf, after the first search in it here.
+    marks: Option<Marks>,
+}
+
+impl Held {
+    /// Index of a leaf's record of this key.
+    fn search(&mut self, key: &[u8]) -> Option<usize> {
+        if self.marks.is_none() {
+            self.marks = Marks::of(&self.node);
+        }
+        match &self.marks {
+            Some(marks) => marks.search(&self.node, key),
+            None => self.node.search(key).ok(),
+        }
+    }
+}
+
+impl Cached for Held {
     fn size_bytes(&self) -> usize {
-        self.bytes().len() + self.base().map_or(0, Base::size_bytes)
+        self.node.bytes().len() + self.node.base().map_or(0, Base::size_bytes) + MARKS_BYTES
     }
 }
 
@@ -74,15 +99,26 @@ impl<T: Cached> Clock<T> {
     }
 
     /// The item. One of an older node of the same place is removed.
-    fn get(&mut self, pid: Pid, checksum: u64) -> Option<&T> {
+    pub(crate) fn get(&mut self, pid: Pid, checksum: u64) -> Option<&T> {
+        let place = self.find(pid, checksum)?;
+        Some(self.used(place))
+    }
+
+    /// The slot of the item. One of an older node of the same place is removed.
+    fn find(&mut self, pid: Pid, checksum: u64) -> Option<usize> {
         let place = *self.places.get(&pid)?;
         if self.slots[place].as_ref().is_some_and(|slot| slot.checksum != checksum) {
             self.remove(pid);
             return None;
         }
+        Some(place)
+    }
+
+    /// The item of a slot that was just found.
+    fn used(&mut self, place: usize) -> &mut T {
         let slot = self.slots[place].as_mut().expect("a place holds an item");
         slot.used = true;
-        Some(&slot.item)
+        &mut slot.item
     }
 
     /// Takes the item out.
@@ -154,8 +190,29 @@ impl<T: Cached> Clock<T> {
 
 #[derive(Debug)]
 struct Part {
-    young: Clock<Node>,
-    old: Clock<Node>,
+    young: Clock<Held>,
+    old: Clock<Held>,
+}
+
+impl Part {
+    /// The page, and where it was: it is looked for first where it belongs. A read for a frozen tree moves it there.
+    fn get(&mut self, pid: Pid, checksum: u64, class: Class) -> Option<(&mut Held, Class)> {
+        let Self { young, old } = self;
+        if class == Class::Young {
+            if let Some(place) = young.find(pid, checksum) {
+                return Some((young.used(place), Class::Young));
+            }
+            let place = old.find(pid, checksum)?;
+            return Some((old.used(place), Class::Old));
+        }
+        if let Some(place) = old.find(pid, checksum) {
+            return Some((old.used(place), Class::Old));
+        }
+        let held = young.take(pid, checksum)?;
+        old.insert(pid, checksum, held);
+        let place = old.find(pid, checksum)?;
+        Some((old.used(place), Class::Young))
+    }
 }
 
 /// Most parts; a power of two.
@@ -188,16 +245,21 @@ impl DualCache {
 
     /// The page, and where it was. The parent's checksum tells it from an older page of the same place.
     pub(crate) fn get(&self, pid: Pid, checksum: u64, class: Class) -> Option<(Node, Class)> {
-        let part = &mut *self.part(pid);
-        if let Some(node) = part.old.get(pid, checksum) {
-            return Some((node.clone(), Class::Old));
-        }
-        let node = part.young.get(pid, checksum)?.clone();
-        if class == Class::Old {
-            part.young.remove(pid);
-            part.old.insert(pid, checksum, node.clone());
-        }
-        Some((node, Class::Young))
+        self.part(pid).get(pid, checksum, class).map(|(held, found)| (held.node.clone(), found))
+    }
+
+    /// What a leaf has of a key, and where the leaf was.
+    pub(crate) fn search<T>(
+        &self,
+        (pid, checksum): (Pid, u64),
+        class: Class,
+        key: &[u8],
+        of: impl FnOnce(&LeafRecord<'_>) -> T,
+    ) -> Option<(Option<T>, Class)> {
+        let mut part = self.part(pid);
+        let (held, found) = part.get(pid, checksum, class)?;
+        let index = held.search(key);
+        Some((index.map(|index| of(&held.node.record(index))), found))
     }
 
     pub(crate) fn insert(&self, pid: Pid, node: Node, class: Class) {
@@ -207,7 +269,7 @@ impl DualCache {
             Class::Old => (&mut part.old, &mut part.young),
         };
         other.remove(pid);
-        this.insert(pid, node.checksum(), node);
+        this.insert(pid, node.checksum(), Held { node, marks: None });
     }
 
     pub(crate) fn remove(&self, pid: Pid) {
@@ -241,7 +303,7 @@ mod tests {
         page::PageFile,
     };
 
-    const PAGE: usize = 4096 + ITEM_BYTES;
+    const PAGE: usize = 4096 + ITEM_BYTES + MARKS_BYTES;
 
     fn page(first: u64) -> (Pid, Node, u64) {
         let key = first.to_be_bytes();
@@ -262,6 +324,23 @@ mod tests {
         assert_eq!(cache.get(pid, checksum, Class::Young).map(|found| found.1), Some(Class::Old));
         assert_eq!(cache.bytes(), (0, PAGE));
         assert!(cache.get(pid, checksum + 1, Class::Young).is_none());
+        assert_eq!(cache.bytes(), (0, 0));
+    }
+
+    #[test]
+    fn a_search_in_a_leaf_finds_its_keys_and_no_others_and_is_a_use_like_any() {
+        let cache = DualCache::new(4 * PAGE, 4 * PAGE);
+        let (pid, node, checksum) = page(7);
+        cache.insert(pid, node, Class::Young);
+        let search = |checksum: u64, key: u64, class: Class| {
+            cache.search((pid, checksum), class, &key.to_be_bytes(), |record| record.key.to_vec())
+        };
+        for class in [Class::Young, Class::Old] {
+            assert_eq!(search(checksum, 7, class), Some((Some(7_u64.to_be_bytes().to_vec()), Class::Young)));
+            assert_eq!(search(checksum, 8, class).map(|(found, _)| found), Some(None));
+        }
+        assert_eq!(cache.bytes(), (0, PAGE));
+        assert_eq!(search(checksum + 1, 7, Class::Old), None);
         assert_eq!(cache.bytes(), (0, 0));
     }
 

@@ -46,6 +46,10 @@ counters! {
     span_reads,
     /// Bytes of them.
     span_read_bytes,
+    /// Of these spans, inner nodes.
+    inner_reads,
+    /// And of the file of patches: these, each of which takes a second read if its base is in no cache, and small whole nodes.
+    patch_reads,
     /// Spans written.
     span_writes,
     /// Bytes of them.
@@ -60,7 +64,7 @@ counters! {
     nodes_made,
     /// Values read from the value log, in memory or not.
     value_reads,
-    /// Values read from a file: with `span_reads`, the physical reads.
+    /// Reads of files for them, one for neighbours that a range reads: with `span_reads`, the physical reads.
     value_file_reads,
     /// Bytes of keys and values that stages were given: the base of write amplification.
     user_bytes,

@@ -21,6 +21,7 @@ mod history;
 #[cfg(test)]
 mod hostile;
 mod list;
+mod lists;
 mod merge;
 mod meta;
 mod meta_log;
@@ -61,7 +62,8 @@ pub struct Options {
     pub young_cache_bytes: usize,
     /// Bytes of cached nodes of frozen trees.
     pub old_cache_bytes: usize,
-    /// Bytes of cached hashes of entries of the active tree's nodes, which changes need; about 64 an entry.
+    /// Bytes of cached hashes of nodes' entries, about 64 an entry: what the active tree needs, so that changes hash little (but three
+    /// quarters at most), and beside it what proofs in other nodes have computed.
     pub hash_cache_bytes: usize,
     /// A segment of the value log is closed before it grows beyond this, unless it is one record. Those of a small log are smaller.
     pub segment_bytes_max: u32,

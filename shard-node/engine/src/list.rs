@@ -1,11 +1,14 @@
-//! Merkle lists with all their inner nodes: what a node of the active tree keeps in memory, so that a change of one
-//! entry hashes `log2(n)` pairs and not n.
+//! Merkle lists with all their inner nodes: what is kept of a node in memory, so that a change of one entry hashes `log2(n)` pairs
+//! and not n, and a proof none.
 //!
 //! The tree of RFC 6962 over n leaves is the one in which each level pairs its neighbours and an odd last one moves up
 //! as it is. So a level is a prefix of pairs, and what lies left of the first change stays when entries come and go.
 
 use coppice_types::Digest;
 use coppice_verify::hash;
+
+/// Levels of the longest list: a node has fewer than 2^16 entries.
+const LEVELS_MAX: usize = 17;
 
 /// The hashes of a list of at least one leaf, level by level from the leaves to the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,9 +33,15 @@ impl MerkleList {
         Self::grown(leaves, None)
     }
 
+    /// Room for a list of so many leaves, which come first.
+    pub(crate) fn room(len: usize) -> Vec<Digest> {
+        Vec::with_capacity(levels(len).map(|(_, width)| width).sum())
+    }
+
     /// The list of these leaves, of which the first `same` are those of another list.
     pub(crate) fn grown(leaves: Vec<Digest>, before: Option<(&Self, usize)>) -> Self {
         assert!(!leaves.is_empty(), "a node has entries");
+        assert!(leaves.len() < 1 << 16, "a node counts its entries by 16 bits");
         let len = leaves.len();
         let mut hashes = leaves;
         hashes.reserve_exact(levels(len).skip(1).map(|(_, width)| width).sum());
@@ -95,9 +104,11 @@ impl MerkleList {
 
     /// The hashes that show the leaves `indices`, which ascend, as `coppice_verify::merkle::list_proof` gives them.
     pub(crate) fn proof(&self, indices: &[u64]) -> Vec<Digest> {
-        let mut out = Vec::new();
-        let levels: Vec<(usize, usize)> = levels(self.len).collect();
-        self.prove(&levels, 0, indices, &mut out);
+        let mut all = [(0, 0); LEVELS_MAX];
+        let count = all.iter_mut().zip(levels(self.len)).map(|(slot, level)| *slot = level).count();
+        // Each hash covers leaves that are not shown, and is beside the way to one that is.
+        let mut out = Vec::with_capacity((self.len - indices.len()).min(indices.len() * (count - 1)).max(1));
+        self.prove(&all[..count], 0, indices, &mut out);
         out
     }
 

@@ -8,7 +8,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use coppice_env::Workers;
-use coppice_types::{Params, Version};
+use coppice_types::Version;
 use coppice_verify::{
     hash,
     rules::{self, Filter},
@@ -37,8 +37,6 @@ pub(crate) struct MergeTask {
     older_filters: Vec<Arc<Filter>>,
     cursor: ForestCursor,
     builder: Builder,
-    /// Filter hashes of the output's keys; the filter's size is known at the end.
-    keys: Vec<(u64, u64)>,
     /// Segments that live values are moved out of.
     sparse: BTreeSet<u32>,
     /// Records of the inputs that were read.
@@ -69,7 +67,6 @@ impl MergeTask {
             older_filters: older.iter().map(|tree| store.filter(tree)).collect::<Result<_>>()?,
             cursor,
             builder: Builder::new(&meta.params, Version(0), workers),
-            keys: Vec::new(),
             sparse: sparse.map(|(id, _)| *id).collect(),
             read: 0,
             delta: Delta { pended, ..Delta::default() },
@@ -123,8 +120,10 @@ impl MergeTask {
     }
 
     fn take(&mut self, store: &mut Store, meta: &mut Meta, mut record: LeafRecord<'_>) -> Result<()> {
-        let filter_hash = hash::filter_hash(record.key);
-        let needless = || !self.older_filters.iter().any(|filter| filter.admits_hash(filter_hash));
+        let needless = || {
+            let filter_hash = hash::filter_hash(record.key);
+            !self.older_filters.iter().any(|filter| filter.admits_hash(filter_hash))
+        };
         if record.body == Body::Tombstone && needless() {
             return Ok(());
         }
@@ -137,18 +136,14 @@ impl MergeTask {
             store.counters.value_moved_bytes.add(values::record_bytes(len));
             record.body = Body::Stored { hash, len, at: moved.at };
         }
-        self.keys.push(filter_hash);
         self.builder.push(store, meta, &mut self.delta, &record);
         Ok(())
     }
 
     /// The output, once all records are read.
-    pub(crate) fn finish(mut self, store: &mut Store, meta: &mut Meta, params: &Params) -> MergeRecord {
+    pub(crate) fn finish(mut self, store: &mut Store, meta: &mut Meta) -> MergeRecord {
         assert!(self.cursor.youngest().is_none(), "a merge ends when its inputs are read");
-        let mut output = self.builder.finish(store, meta, &mut self.delta);
-        let mut filter = Filter::new(params, output.entries);
-        self.keys.iter().for_each(|key| filter.insert_hash(*key));
-        output.filter = Some(store.add_filter(meta, &mut self.delta, filter));
+        let output = self.builder.finish(store, meta, &mut self.delta);
         for filter in self.inputs.iter().filter_map(|tree| tree.filter) {
             self.delta.pend_value(filter.at.segment, values::record_bytes(filter.len));
         }
@@ -232,8 +227,7 @@ impl Engine {
                 Ok(MergeProgress::Working)
             }
             Ok(true) => {
-                let params = self.meta.params.clone();
-                let record = task.finish(&mut self.store, &mut self.meta, &params);
+                let record = task.finish(&mut self.store, &mut self.meta);
                 let inputs = record.inputs.iter().map(|input| input.digest).collect();
                 let name = MergeName { inputs, output: record.output.digest };
                 self.apply(MetaOp::AddMerge(record));
@@ -257,7 +251,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use coppice_env::SimStorage;
-    use coppice_types::{Change, Operation, ShardId, Stamp};
+    use coppice_types::{Change, Operation, Params, ShardId, Stamp};
 
     use super::*;
     use crate::{Options, PrepareId, RaftPosition, StageRequest, fsck};
@@ -311,9 +305,8 @@ mod tests {
             let trees = &engine.meta.tip().trees;
             let mut cursor = ForestCursor::seek(&engine.store, trees, b"").expect("sound pages");
             let mut found = 0;
-            while let Some(key) = cursor.key() {
-                found += usize::from(key.starts_with(b"gone"));
-                cursor.next(&engine.store).expect("sound pages");
+            while let Some(newest) = cursor.next_newest(&engine.store, None).expect("sound pages") {
+                found += usize::from(newest.key.starts_with(b"gone"));
             }
             found
         };

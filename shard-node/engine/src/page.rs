@@ -8,12 +8,20 @@ use std::{
     collections::{HashMap, HashSet},
     fmt,
     hash::{BuildHasherDefault, Hasher},
+    sync::Arc,
 };
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: usize = 4096;
 /// Most pages of one span.
 pub(crate) const SPAN_PAGES_MAX: usize = 4;
+
+static ZEROES: [u8; SPAN_PAGES_MAX * PAGE_BYTES] = [0; SPAN_PAGES_MAX * PAGE_BYTES];
+
+/// Bytes for a span, to be filled by their one owner.
+pub(crate) fn zeroed(len_bytes: usize) -> Arc<[u8]> {
+    Arc::from(&ZEROES[..len_bytes])
+}
 
 /// A file of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

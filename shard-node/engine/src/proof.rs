@@ -3,12 +3,9 @@
 //! For keys, each tree from the youngest on proves the keys that no younger one has answered; for ranges every tree
 //! proves all its records in the range. A node part reveals what the verifier's walk (section 13) needs and no more.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::borrow::Cow;
 
-use coppice_verify::{
-    merkle,
-    proof::{Entry, NodePart, Subtree, Tree as TreePart, TreeList},
-};
+use coppice_verify::proof::{Entry, NodePart, Subtree, Tree as TreePart, TreeList};
 
 use crate::{
     Error, Result, View,
@@ -17,19 +14,6 @@ use crate::{
     node::{Child, Node},
     store::{self, Store},
 };
-
-/// A key to prove in one tree.
-#[derive(Clone, Copy)]
-struct Asked<'k> {
-    key: &'k [u8],
-    present: bool,
-}
-
-/// What of a tree is asked.
-enum Query<'q> {
-    Keys(Vec<Asked<'q>>),
-    Range { low: &'q [u8], high: Option<&'q [u8]> },
-}
 
 impl View<'_> {
     /// Proves the records of keys, or that they have none; the keys ascend, each once.
@@ -40,16 +24,19 @@ impl View<'_> {
         if keys.is_empty() || !keys.is_sorted_by(|a, b| a < b) {
             return Err(Error::Invalid("keys to prove ascend"));
         }
-        let store = &self.engine.store;
         let mut open: Vec<&[u8]> = keys.to_vec();
-        let mut trees = Vec::new();
+        let mut trees = Vec::with_capacity(self.trees().len());
         for tree in self.trees() {
-            let mut asked = Vec::with_capacity(open.len());
-            for key in &open {
-                asked.push(Asked { key, present: tree.has(store, key)? });
-            }
-            open = asked.iter().filter(|asked| !asked.present).map(|asked| asked.key).collect();
-            trees.push(prove(store, tree, &Query::Keys(asked))?);
+            let root = match tree.root {
+                Some(root) if !open.is_empty() => {
+                    let mut absent = Vec::with_capacity(open.len());
+                    let part = self.walk(tree).keys(&root, tree.level, &open, &mut absent)?;
+                    open = absent;
+                    Subtree::Expanded(part)
+                }
+                _ => Subtree::Hash(store::root_hash(tree)),
+            };
+            trees.push(TreePart { level: tree.level, entries: tree.entries, root });
         }
         Ok(TreeList { trees }.encode())
     }
@@ -63,102 +50,124 @@ impl View<'_> {
         if high.is_some_and(|high| low >= high) {
             return Err(Error::Invalid("a range ends above its start"));
         }
-        let prove = |tree| prove(&self.engine.store, tree, &Query::Range { low, high });
-        let trees = self.trees().iter().map(prove).collect::<Result<_>>()?;
+        let mut trees = Vec::with_capacity(self.trees().len());
+        for tree in self.trees() {
+            let root = match tree.root {
+                Some(root) => Subtree::Expanded(self.walk(tree).range(&root, tree.level, low, high)?),
+                None => Subtree::Hash(store::root_hash(tree)),
+            };
+            trees.push(TreePart { level: tree.level, entries: tree.entries, root });
+        }
         Ok(TreeList { trees }.encode())
     }
-}
 
-fn prove(store: &Store, tree: &Tree, query: &Query<'_>) -> Result<TreePart<'static>> {
-    let nothing = matches!(query, Query::Keys(keys) if keys.is_empty());
-    let root = match tree.root {
-        Some(root) if !nothing => Subtree::Expanded(node_part(store, &root, tree.level, tree.class(), query)?),
-        _ => Subtree::Hash(store::root_hash(tree)),
-    };
-    Ok(TreePart { level: tree.level, entries: tree.entries, root })
-}
-
-fn node_part(store: &Store, child: &Child, level: u8, class: Class, query: &Query<'_>) -> Result<NodePart<'static>> {
-    let node = store.node(child, level, class)?;
-    let revealed = match (level, query) {
-        (0, Query::Keys(keys)) => leaf_keys(&node, keys),
-        (0, Query::Range { low, high }) => leaf_range(&node, low, *high),
-        (_, Query::Keys(keys)) => inner_keys(&node, keys),
-        (_, Query::Range { low, high }) => inner_range(&node, low, *high),
-    };
-    let indices: Vec<u64> = revealed.keys().map(|index| *index as u64).collect();
-    let hashes = match store.list(child) {
-        Some(list) => list.proof(&indices),
-        None => merkle::list_proof(&node.entry_hashes(), &indices),
-    };
-    let mut entries = Vec::with_capacity(revealed.len());
-    for (index, below) in revealed {
-        entries.push((index as u16, entry(store, &node, index, class, below.as_ref())?));
+    fn walk(&self, tree: &Tree) -> Walk<'_> {
+        Walk { store: &self.engine.store, class: tree.class() }
     }
-    Ok(NodePart { count: node.len() as u16, entries, hashes })
 }
 
-fn entry(store: &Store, node: &Node, index: usize, class: Class, below: Option<&Query<'_>>) -> Result<Entry<'static>> {
-    if node.level() == 0 {
-        let record = node.record(index);
-        let key = Cow::Owned(record.key.to_vec());
-        return Ok(Entry::Record { key, stamp: record.stamp, body: record.body.record_body() });
+/// Walks from a root down to the leaves that are asked for.
+struct Walk<'s> {
+    store: &'s Store,
+    class: Class,
+}
+
+/// Revealed entries by ascending index.
+type Revealed = Vec<(u16, Entry<'static>)>;
+
+impl Walk<'_> {
+    /// The part of a node that shows what it has of the keys, which ascend. Those that it has not join `absent`, in order.
+    fn keys<'k>(
+        &self,
+        child: &Child,
+        level: u8,
+        keys: &[&'k [u8]],
+        absent: &mut Vec<&'k [u8]>,
+    ) -> Result<NodePart<'static>> {
+        let node = self.store.node(child, level, self.class)?;
+        let revealed = if level == 0 { leaf_keys(&node, keys, absent) } else { self.inner_keys(&node, keys, absent)? };
+        Ok(self.part(child, &node, revealed))
     }
-    let child = node.child(index);
-    let subtree = match below {
-        Some(query) => Subtree::Expanded(node_part(store, &child, node.level() - 1, class, query)?),
-        None => Subtree::Hash(child.hash),
-    };
-    Ok(Entry::Child { separator: Cow::Owned(node.key(index).to_vec()), child: subtree })
-}
 
-/// Indices to reveal, each with what is asked of the child there; none for a record or a bare hash.
-type Revealed<'q> = BTreeMap<usize, Option<Query<'q>>>;
+    fn inner_keys<'k>(&self, node: &Node, keys: &[&'k [u8]], absent: &mut Vec<&'k [u8]>) -> Result<Revealed> {
+        let mut revealed = Revealed::with_capacity(2);
+        let (below, mut keys) = keys.split_at(keys.partition_point(|key| *key < node.key(0)));
+        absent.extend(below);
+        // That a key is absent shows beside the entry that is above it; it is a bare hash, unless other keys lie in there.
+        let mut neighbour = (!below.is_empty()).then_some(0);
+        while let Some(key) = keys.first() {
+            let index = node.child_of(key);
+            let next = Some(index + 1).filter(|next| *next < node.len());
+            let (mine, above) = keys.split_at(next.map_or(keys.len(), |next| {
+                let bound = node.key(next);
+                keys.partition_point(|key| *key < bound)
+            }));
+            keys = above;
+            let neighbour_below = neighbour.take().filter(|neighbour| *neighbour < index);
+            revealed.extend(neighbour_below.map(|neighbour| unexpanded(node, neighbour)));
+            let absent_before = absent.len();
+            let part = self.keys(&node.child(index), node.level() - 1, mine, absent)?;
+            revealed.push(child_entry(node, index, Subtree::Expanded(part)));
+            neighbour = next.filter(|_| absent.len() > absent_before);
+        }
+        revealed.extend(neighbour.map(|neighbour| unexpanded(node, neighbour)));
+        Ok(revealed)
+    }
 
-fn leaf_keys<'q>(leaf: &Node, keys: &[Asked<'_>]) -> Revealed<'q> {
-    let mut revealed = Revealed::new();
-    for asked in keys {
-        match leaf.search(asked.key) {
-            Ok(index) => {
-                revealed.insert(index, None);
+    /// The part of a node that shows all of its records in a range.
+    fn range(&self, child: &Child, level: u8, low: &[u8], high: Option<&[u8]>) -> Result<NodePart<'static>> {
+        let node = self.store.node(child, level, self.class)?;
+        // From the last entry that is not above low to the first one beyond the range.
+        let first = node.child_of(low);
+        let end = high.map_or(node.len(), |high| node.search(high).unwrap_or_else(|above| above));
+        let mut revealed = Revealed::with_capacity((end + 1).saturating_sub(first));
+        if level == 0 {
+            revealed.extend((first..(end + 1).min(node.len())).map(|index| record_entry(&node, index)));
+        } else {
+            for index in first..end {
+                let part = self.range(&node.child(index), level - 1, low, high)?;
+                revealed.push(child_entry(&node, index, Subtree::Expanded(part)));
             }
+            revealed.extend((end < node.len()).then(|| unexpanded(&node, end)));
+        }
+        Ok(self.part(child, &node, revealed))
+    }
+
+    fn part(&self, child: &Child, node: &Node, entries: Revealed) -> NodePart<'static> {
+        let indices: Vec<u64> = entries.iter().map(|(index, _)| u64::from(*index)).collect();
+        let hashes = self.store.list_proof(child, node, &indices);
+        NodePart { count: node.len() as u16, entries, hashes }
+    }
+}
+
+fn leaf_keys<'k>(leaf: &Node, keys: &[&'k [u8]], absent: &mut Vec<&'k [u8]>) -> Revealed {
+    let mut revealed = Revealed::with_capacity(2);
+    let mut next = 0;
+    for key in keys {
+        // The record, or both neighbours of the place where it would be. Keys ascend, so what lies before `next` is revealed if it has to be.
+        let (first, end) = match leaf.search(key) {
+            Ok(index) => (index, index + 1),
             Err(above) => {
-                let neighbours = [above.checked_sub(1), Some(above).filter(|above| *above < leaf.len())];
-                revealed.extend(neighbours.into_iter().flatten().map(|index| (index, None)));
+                absent.push(*key);
+                (above.saturating_sub(1), (above + 1).min(leaf.len()))
             }
-        }
+        };
+        revealed.extend((first.max(next)..end).map(|index| record_entry(leaf, index)));
+        next = end.max(next);
     }
     revealed
 }
 
-fn inner_keys<'q>(node: &Node, keys: &[Asked<'q>]) -> Revealed<'q> {
-    let mut revealed = Revealed::new();
-    for asked in keys {
-        if asked.key < node.key(0) {
-            revealed.entry(0).or_insert(None);
-            continue;
-        }
-        let index = node.child_of(asked.key);
-        match revealed.entry(index).or_insert(None) {
-            Some(Query::Keys(below)) => below.push(*asked),
-            expanded => *expanded = Some(Query::Keys(vec![*asked])),
-        }
-        if !asked.present && index + 1 < node.len() {
-            revealed.entry(index + 1).or_insert(None);
-        }
-    }
-    revealed
+fn record_entry(leaf: &Node, index: usize) -> (u16, Entry<'static>) {
+    let record = leaf.record(index);
+    let key = Cow::Owned(record.key.to_vec());
+    (index as u16, Entry::Record { key, stamp: record.stamp, body: record.body.record_body() })
 }
 
-fn leaf_range<'q>(leaf: &Node, low: &[u8], high: Option<&[u8]>) -> Revealed<'q> {
-    // From the last record that is not above low to the first one beyond the range.
-    let end = high.map_or(leaf.len(), |high| leaf.search(high).unwrap_or_else(|above| above));
-    (leaf.child_of(low)..(end + 1).min(leaf.len())).map(|index| (index, None)).collect()
+fn child_entry(node: &Node, index: usize, child: Subtree<'static>) -> (u16, Entry<'static>) {
+    (index as u16, Entry::Child { separator: Cow::Owned(node.key(index).to_vec()), child })
 }
 
-fn inner_range<'q>(node: &Node, low: &'q [u8], high: Option<&'q [u8]>) -> Revealed<'q> {
-    let first = node.child_of(low);
-    let end = high.map_or(node.len(), |high| node.search(high).unwrap_or_else(|above| above));
-    let expanded = (first..end).map(|index| (index, Some(Query::Range { low, high })));
-    expanded.chain((end < node.len()).then_some((end, None))).collect()
+fn unexpanded(node: &Node, index: usize) -> (u16, Entry<'static>) {
+    child_entry(node, index, Subtree::Hash(node.child(index).hash))
 }

@@ -180,7 +180,6 @@ impl Engine {
             let (inputs, older) = task.ids();
             inputs.iter().chain(older).copied().eq(trees[at..].iter().map(Tree::id)) && inputs.len() == count
         });
-        let params = self.meta.params.clone();
         let mut task = match running {
             Some(task) => task,
             None => MergeTask::new(&self.store, &self.meta, trees, at, count, self.options.workers)?,
@@ -196,7 +195,7 @@ impl Engine {
                 }
             }
         }
-        let record = task.finish(&mut self.store, &mut self.meta, &params);
+        let record = task.finish(&mut self.store, &mut self.meta);
         self.apply(MetaOp::AddMerge(record));
         Ok(())
     }

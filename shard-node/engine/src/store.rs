@@ -6,7 +6,6 @@
 
 use std::{
     io::ErrorKind,
-    iter,
     sync::{Arc, PoisonError, RwLock},
 };
 
@@ -17,12 +16,13 @@ use coppice_verify::{hash, rules::Filter};
 use crate::{
     Error, Options, Result,
     ahead::{AheadScope, WriteAhead},
-    cache::{Class, Clock, DualCache},
+    cache::{Class, DualCache},
     counters::Live,
     list::MerkleList,
+    lists::Lists,
     meta::{BlobRef, Delta, Meta, Tree},
-    node::{Base, Child, Draft, Node, PatchPage, ValueRef, patch_in},
-    page::{PAGE_BYTES, PageFile, Pid, PlaceMap},
+    node::{Base, Child, Draft, LeafRecord, Node, PatchPage, ValueRef, patch_in},
+    page::{PAGE_BYTES, PageFile, Pid, PlaceMap, zeroed},
     values::{self, RecordKind, ValueLog, write_sealed},
 };
 
@@ -69,8 +69,8 @@ pub(crate) struct Store {
     /// Bytes of those that were not written ahead, of active and of frozen trees.
     behind_bytes: [u64; 2],
     cache: DualCache,
-    /// Hashes of the entries of active nodes. What is missing is computed.
-    lists: Clock<MerkleList>,
+    /// Hashes of the entries of nodes. What is missing is computed.
+    lists: Lists,
     pub(crate) values: ValueLog,
     filters: RwLock<PlaceMap<ValueRef, Arc<Filter>>>,
     pub(crate) counters: Live,
@@ -90,7 +90,7 @@ impl Store {
             dirty_bytes: 0,
             behind_bytes: [0; 2],
             cache: DualCache::new(options.young_cache_bytes, options.old_cache_bytes),
-            lists: Clock::new(options.hash_cache_bytes),
+            lists: Lists::new(options.hash_cache_bytes, meta.params.capacity),
             values: ValueLog::new(Arc::clone(storage), options.segment_bytes_max, &meta.segments),
             filters: RwLock::default(),
             counters: Live::default(),
@@ -106,10 +106,7 @@ impl Store {
         }
         let cached = self.cache.get(child.pid, child.checksum, class);
         if let Some((node, found)) = cached {
-            match found {
-                Class::Young => self.counters.node_young_hits.one(),
-                Class::Old => self.counters.node_old_hits.one(),
-            }
+            self.count_hit(found);
             return Ok(node);
         }
         let node = match child.pid.is_patch() {
@@ -118,6 +115,31 @@ impl Store {
         };
         self.cache.insert(child.pid, node.clone(), class);
         Ok(node)
+    }
+
+    fn count_hit(&self, found: Class) {
+        match found {
+            Class::Young => self.counters.node_young_hits.one(),
+            Class::Old => self.counters.node_old_hits.one(),
+        }
+    }
+
+    /// What a leaf has of a key.
+    pub(crate) fn search<T>(
+        &self,
+        child: &Child,
+        class: Class,
+        key: &[u8],
+        of: impl Fn(&LeafRecord<'_>) -> T,
+    ) -> Result<Option<T>> {
+        if !self.dirty.contains_key(&child.pid)
+            && let Some((record, found)) = self.cache.search((child.pid, child.checksum), class, key, &of)
+        {
+            self.count_hit(found);
+            return Ok(record);
+        }
+        let leaf = self.node(child, 0, class)?;
+        Ok(leaf.search(key).ok().map(|index| of(&leaf.record(index))))
     }
 
     /// The node that a patch rests on. Of the active tree, more than one version is read with it.
@@ -147,6 +169,11 @@ impl Store {
     fn count_read(&self, pid: Pid) {
         self.counters.span_reads.one();
         self.counters.span_read_bytes.add(pid.len_bytes() as u64);
+        match pid.file() {
+            PageFile::Index => self.counters.inner_reads.one(),
+            PageFile::Patches => self.counters.patch_reads.one(),
+            PageFile::Data => {}
+        }
     }
 
     /// Whether the node's file may not have it.
@@ -191,7 +218,7 @@ impl Store {
         if PageFile::of_level(level) != child.pid.file() {
             return Err(corrupted("a node of this level lies in the other file"));
         }
-        let mut bytes: Arc<[u8]> = iter::repeat_n(0, child.pid.len_bytes()).collect();
+        let mut bytes = zeroed(child.pid.len_bytes());
         let buffer = Arc::get_mut(&mut bytes).expect("it was made here");
         self.file(child.pid.file())?.read_exact_at(buffer, child.pid.offset_bytes()).map_err(unread(child.pid))?;
         Node::check(bytes, child, level).map_err(corrupted)
@@ -272,6 +299,13 @@ impl Store {
         self.values.read(RecordKind::Value, BlobRef { at, len })
     }
 
+    /// Reads many values, those that are neighbours at once, and gives each away with its number.
+    pub(crate) fn values(&self, blobs: &[BlobRef], give: impl FnMut(usize, Vec<u8>)) -> Result<()> {
+        self.counters.value_reads.add(blobs.len() as u64);
+        self.counters.value_file_reads.add(self.values.read_many(blobs, give)?);
+        Ok(())
+    }
+
     /// Stores the filter of a tree that is being frozen or was made by a merge.
     pub(crate) fn add_filter(&mut self, meta: &mut Meta, delta: &mut Delta, filter: Filter) -> BlobRef {
         let bytes: Vec<u8> = filter.blocks().iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
@@ -328,22 +362,22 @@ impl Store {
 
     /// Takes the hashes of an active node's entries, if they are known: its successor's are made of them.
     pub(crate) fn take_list(&mut self, child: &Child) -> Option<MerkleList> {
-        self.lists.take(child.pid, child.checksum)
+        self.lists.take(child)
     }
 
     /// Keeps the hashes of an active node's entries.
     pub(crate) fn keep_list(&mut self, child: &Child, list: MerkleList) {
-        self.lists.insert(child.pid, child.checksum, list);
+        self.lists.keep(child, list);
     }
 
-    /// The hashes of a node's entries, if they are known.
-    pub(crate) fn list(&self, child: &Child) -> Option<&MerkleList> {
-        self.lists.peek(child.pid, child.checksum)
+    /// The hashes that show entries of a node, whose indices ascend.
+    pub(crate) fn list_proof(&self, child: &Child, node: &Node, indices: &[u64]) -> Vec<Digest> {
+        self.lists.proof(child, node, indices)
     }
 
-    /// Forgets the hashes of all nodes: there is a new active tree.
+    /// Forgets the hashes of active nodes: there is a new active tree.
     pub(crate) fn drop_lists(&mut self) {
-        self.lists.clear();
+        self.lists.drop_active();
     }
 
     /// Keeps only the filters that these places name.

@@ -6,7 +6,7 @@
 //! everything that refers to it. Old segments may lie in a second directory: see `cold`.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     io::ErrorKind,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -19,6 +19,7 @@ use crate::{
     cold::Tier,
     meta::{BlobRef, Segment},
     node::ValueRef,
+    page::PlaceMap,
 };
 
 /// Checksum, length, kind, zeroes.
@@ -37,8 +38,16 @@ const SEGMENTS: u64 = 16;
 /// unless they were smaller than this.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 
+/// A segment of the largest size waits in memory in so many parts: more, smaller ones cost more writes, and of larger ones more is vacant.
+const PARTS: u32 = 64;
+
 /// Most segment files that are open at once; the values of old ones are read seldom.
 const OPEN_FILES_MAX: usize = 256;
+
+/// Most bytes that are read at once for several records.
+const RUN_BYTES_MAX: u64 = 128 << 10;
+/// Up to so many bytes between two records are read with them: a second read would cost more.
+const RUN_GAP_BYTES_MAX: u64 = 2 << 10;
 
 /// Bytes that a record of this many takes.
 pub(crate) fn record_bytes(len: u32) -> u64 {
@@ -55,29 +64,35 @@ pub(crate) fn file_number(name: &str) -> Option<u32> {
     name.strip_prefix("values-")?.parse().ok()
 }
 
-/// Whole records of a segment that no more are added to, so that they can be written beside the engine.
+/// Whole records that no more are added to, so that they can be written beside the engine.
 #[derive(Clone, Debug)]
-pub(crate) struct Sealed {
-    segment: u32,
-    file: Arc<dyn File>,
+struct Part {
     start: u64,
     bytes: Arc<Vec<u8>>,
 }
 
-impl Sealed {
+impl Part {
     fn end(&self) -> u64 {
         self.start + self.bytes.len() as u64
     }
 }
 
+/// What is to be written of a segment.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    segment: u32,
+    file: Arc<dyn File>,
+    parts: Vec<Part>,
+}
+
 /// Writes records, in the order of the log, and syncs each segment.
 pub(crate) fn write_sealed(sealed: &[Sealed]) -> Result<()> {
-    for of_segment in sealed.chunk_by(|one, next| one.segment == next.segment) {
-        let name = file_name(of_segment[0].segment);
-        for part in of_segment {
-            part.file.write_all_at(&part.bytes, part.start).map_err(Error::io("write", &name))?;
+    for Sealed { segment, file, parts } in sealed {
+        let name = file_name(*segment);
+        for part in parts {
+            file.write_all_at(&part.bytes, part.start).map_err(Error::io("write", &name))?;
         }
-        of_segment[0].file.sync_data().map_err(Error::io("sync", &name))?;
+        file.sync_data().map_err(Error::io("sync", &name))?;
     }
     Ok(())
 }
@@ -90,7 +105,7 @@ struct Tail {
     /// How far it was written ahead: the rest is in memory.
     ahead: u64,
     /// What follows on that, without a gap.
-    sealed: Vec<Sealed>,
+    sealed: Vec<Part>,
     /// Where `bytes` begin.
     open: u64,
     /// What comes last.
@@ -104,6 +119,15 @@ impl Tail {
 
     fn end(&self) -> u64 {
         self.open + self.bytes.len() as u64
+    }
+
+    /// Closes what comes last.
+    fn close(&mut self) {
+        if !self.bytes.is_empty() {
+            let part = Part { start: self.open, bytes: Arc::new(std::mem::take(&mut self.bytes)) };
+            self.open = part.end();
+            self.sealed.push(part);
+        }
     }
 
     /// `size` bytes at an offset, if they are in memory, within one part.
@@ -125,12 +149,14 @@ pub(crate) struct ValueLog {
     storage: Arc<dyn Storage>,
     tier: Option<Tier>,
     segment_bytes_max: u64,
+    /// Room for records that is taken at once.
+    part_bytes: usize,
     /// Where the next segment ends at the latest.
     segment_bytes: u64,
     active: u32,
     active_end: u64,
     tails: BTreeMap<u32, Tail>,
-    files: Mutex<HashMap<u32, Arc<dyn File>>>,
+    files: Mutex<PlaceMap<u32, Arc<dyn File>>>,
     names_changed: bool,
 }
 
@@ -141,6 +167,7 @@ impl ValueLog {
             tier: storage.cold().map(Tier::new),
             storage,
             segment_bytes_max: segment_bytes_max.into(),
+            part_bytes: (segment_bytes_max / PARTS) as usize,
             segment_bytes: 0,
             active,
             active_end,
@@ -200,6 +227,12 @@ impl ValueLog {
         let mut rest = [0; 8];
         rest[..4].copy_from_slice(&len.to_le_bytes());
         rest[4] = kind as u8;
+        let size = RECORD_HEADER_BYTES + bytes.len();
+        if tail.bytes.len() + size > tail.bytes.capacity() {
+            // No copy of what is there: it is closed, and what follows has room of its own.
+            tail.close();
+            tail.bytes = Vec::with_capacity(self.part_bytes.max(size));
+        }
         let record_at = tail.bytes.len();
         tail.bytes.extend_from_slice(&[0; 8]);
         tail.bytes.extend_from_slice(&rest);
@@ -220,23 +253,82 @@ impl ValueLog {
         let size = RECORD_HEADER_BYTES + blob.len as usize;
         let offset = u64::from(blob.at.offset);
         let tail = self.tails.get(&blob.at.segment).filter(|tail| tail.ahead <= offset);
-        let corrupted = |what: &str| Error::corrupted(file_name(blob.at.segment), Some(offset), what);
-        let mut record = match tail {
-            Some(tail) => tail.get(offset, size).ok_or_else(|| corrupted("no record"))?.to_vec(),
-            None => {
-                let mut record = vec![0; size];
-                match self.open(blob.at.segment, OpenMode::Existing)?.read_exact_at(&mut record, offset) {
-                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                        return Err(corrupted("the segment ends before the record"));
-                    }
-                    read => read.map_err(|error| Error::io("read", &file_name(blob.at.segment))(error))?,
-                }
-                record
-            }
-        };
-        check(kind, blob, &record).map_err(corrupted)?;
+        if let Some(tail) = tail {
+            let record = tail.get(offset, size).ok_or_else(|| corrupted(blob.at, "no record"))?;
+            return Ok(check(kind, blob, record)?.to_vec());
+        }
+        let mut record = vec![0; size];
+        self.read_file(blob.at, &mut record)?;
+        check(kind, blob, &record)?;
         record.drain(..RECORD_HEADER_BYTES);
         Ok(record)
+    }
+
+    fn read_file(&self, at: ValueRef, buffer: &mut [u8]) -> Result<()> {
+        match self.open(at.segment, OpenMode::Existing)?.read_exact_at(buffer, at.offset.into()) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                Err(corrupted(at, "the segment ends before the record"))
+            }
+            Err(error) => Err(Error::io("read", &file_name(at.segment))(error)),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Reads values and checks them, in the order of their places; those that lie near each other in a file with one read. Each
+    /// is given away with its number. Gives how many reads of files that took.
+    pub(crate) fn read_many(&self, blobs: &[BlobRef], mut give: impl FnMut(usize, Vec<u8>)) -> Result<u64> {
+        let kind = RecordKind::Value;
+        let mut numbers: Vec<usize> = (0..blobs.len()).collect();
+        numbers.sort_unstable_by_key(|number| blobs[*number].at);
+        let (mut rest, mut buffer, mut reads) = (numbers.as_slice(), Vec::new(), 0);
+        while let Some(first) = rest.first().map(|number| blobs[*number]) {
+            if self.in_memory(first.at) {
+                give(rest[0], self.read(kind, first)?);
+                rest = &rest[1..];
+                continue;
+            }
+            let (count, bytes) = self.run(rest.iter().map(|number| blobs[*number]));
+            let (run, after) = rest.split_at(count);
+            rest = after;
+            if buffer.len() < bytes {
+                buffer.resize(bytes, 0);
+            }
+            reads += 1;
+            match self.read_file(first.at, &mut buffer[..bytes]) {
+                // Perhaps one of them alone can't be read, or what lies between them: each says it for itself.
+                Err(_) if count > 1 => {
+                    reads += count as u64;
+                    run.iter().try_for_each(|number| self.read(kind, blobs[*number]).map(|it| give(*number, it)))?;
+                }
+                read => {
+                    read?;
+                    for number in run {
+                        let blob = blobs[*number];
+                        let from = (blob.at.offset - first.at.offset) as usize;
+                        let record = &buffer[from..from + RECORD_HEADER_BYTES + blob.len as usize];
+                        give(*number, check(kind, blob, record)?.to_vec());
+                    }
+                }
+            }
+        }
+        Ok(reads)
+    }
+
+    /// How many of these records, in the order of their places, are read at once, and the bytes from the first one's start to the
+    /// last one's end. The first one is in its file.
+    fn run(&self, mut blobs: impl Iterator<Item = BlobRef>) -> (usize, usize) {
+        let first = blobs.next().expect("a run has a record");
+        let start = u64::from(first.at.offset);
+        let (mut count, mut end) = (1, start + record_bytes(first.len));
+        for blob in blobs {
+            let (from, to) = (u64::from(blob.at.offset), u64::from(blob.at.offset) + record_bytes(blob.len));
+            let near = blob.at.segment == first.at.segment && from <= end + RUN_GAP_BYTES_MAX;
+            if !near || to - start > RUN_BYTES_MAX || self.in_memory(blob.at) {
+                break;
+            }
+            (count, end) = (count + 1, end.max(to));
+        }
+        (count, (end - start) as usize)
     }
 
     /// Reads and checks the records of a segment from an offset on, of which the last one ends at `end`: as many as have about `bytes`.
@@ -329,25 +421,25 @@ impl ValueLog {
         for segment in behind {
             let file = self.file_to_write(segment)?;
             let tail = self.tails.get_mut(&segment).expect("it was found above");
-            if !tail.bytes.is_empty() {
-                let bytes = Arc::new(std::mem::take(&mut tail.bytes));
-                tail.sealed.push(Sealed { segment, file, start: tail.open, bytes });
-                tail.open = tail.sealed.last().map_or(tail.open, Sealed::end);
-            }
-            given.extend(tail.sealed.iter().cloned());
+            tail.close();
+            given.push(Sealed { segment, file, parts: tail.sealed.clone() });
         }
         Ok(given)
     }
 
     /// Lets go of what is durable now, and gives how many bytes that are.
     pub(crate) fn written_ahead(&mut self, written: &[Sealed]) -> u64 {
-        for part in written {
-            let tail = self.tails.get_mut(&part.segment).expect("a flush waits for what is written ahead");
-            let first = tail.sealed.remove(0);
-            assert_eq!((tail.ahead, first.start), (part.start, part.start), "parts are written in order");
-            tail.ahead = part.end();
+        let mut bytes = 0;
+        for Sealed { segment, parts, .. } in written {
+            let tail = self.tails.get_mut(segment).expect("a flush waits for what is written ahead");
+            let ahead = tail.ahead;
+            for (part, first) in parts.iter().zip(tail.sealed.drain(..parts.len())) {
+                assert_eq!((tail.ahead, first.start), (part.start, part.start), "parts are written in order");
+                tail.ahead = part.end();
+            }
+            bytes += tail.ahead - ahead;
         }
-        written.iter().map(|part| part.bytes.len() as u64).sum()
+        bytes
     }
 
     /// The file of a segment that has something in memory.
@@ -385,14 +477,22 @@ fn checksum(at: ValueRef, rest: &[u8]) -> u64 {
     xxh3_64_with_seed(rest, u64::from(at.segment) << 32 | u64::from(at.offset))
 }
 
-fn check(kind: RecordKind, blob: BlobRef, record: &[u8]) -> std::result::Result<(), &'static str> {
+fn corrupted(at: ValueRef, what: &str) -> Error {
+    Error::corrupted(file_name(at.segment), Some(at.offset.into()), what)
+}
+
+/// What a record holds, if it is the one that is expected.
+fn check(kind: RecordKind, blob: BlobRef, record: &[u8]) -> Result<&[u8]> {
     let mut rest = [0; 8];
     rest[..4].copy_from_slice(&blob.len.to_le_bytes());
     rest[4] = kind as u8;
     if record[..8] != checksum(blob.at, &record[8..]).to_le_bytes() {
-        return Err("checksum");
+        return Err(corrupted(blob.at, "checksum"));
     }
-    if record[8..16] != rest { Err("record header") } else { Ok(()) }
+    if record[8..RECORD_HEADER_BYTES] != rest {
+        return Err(corrupted(blob.at, "record header"));
+    }
+    Ok(&record[RECORD_HEADER_BYTES..])
 }
 
 #[cfg(test)]
@@ -419,5 +519,54 @@ mod tests {
         assert!(log.read(RecordKind::Filter, blobs[0]).is_err());
         sim.flip_bit("values-3", 30, 2);
         assert!(log.read(RecordKind::Value, blobs[3]).is_err());
+    }
+
+    #[test]
+    fn many_values_are_read_from_wherever_they_lie_in_any_order() {
+        let sim = SimStorage::new();
+        let mut log = ValueLog::new(sim.storage(), 4096, &BTreeMap::new());
+        let mut blobs = Vec::new();
+        let value = |number: usize| vec![number as u8; 100 + 7 * number];
+        // In files that a superblock covers, in files ahead of it, in memory sealed, and in memory open.
+        for round in 0..4 {
+            blobs.extend((10 * round..10 * (round + 1)).map(|number| log.append(RecordKind::Value, &value(number))));
+            let sealed = if round < 3 { log.seal() } else { Vec::new() };
+            if round < 2 {
+                write_sealed(&sealed).expect("written");
+                log.written_ahead(&sealed);
+            }
+            if round == 0 {
+                log.flushed(&BTreeMap::new());
+            }
+        }
+        assert!(blobs.iter().filter(|blob| log.in_memory(blob.at)).count() == 20);
+        let read = |log: &ValueLog, numbers: &[usize]| {
+            let wanted: Vec<BlobRef> = numbers.iter().map(|number| blobs[*number]).collect();
+            let mut found = vec![None; wanted.len()];
+            let reads = log.read_many(&wanted, |at, value| assert_eq!(found[at].replace(value), None))?;
+            let expected: Vec<Option<Vec<u8>>> = numbers.iter().map(|number| Some(value(*number))).collect();
+            assert_eq!(found, expected);
+            Ok::<u64, Error>(reads)
+        };
+        let shuffled: Vec<usize> = (0..40).map(|number| number * 27 % 40).collect();
+        let files = u64::from(blobs[19].at.segment) + 1;
+        assert_eq!(read(&log, &shuffled).expect("sound"), files);
+        assert_eq!(read(&log, &[]).expect("nothing"), 0);
+        assert_eq!(read(&log, &[5, 5, 5]).expect("the same thrice"), 1);
+        assert_eq!(read(&log, &[39, 38, 0, 1]).expect("two in memory"), 1);
+
+        let damaged = |error: Error| match error {
+            Error::Corrupted { file, page, .. } => (file, page),
+            other => panic!("{other:?}"),
+        };
+        let offset = |number: usize| (file_name(blobs[number].at.segment), Some(u64::from(blobs[number].at.offset)));
+        sim.flip_bit("values-0", u64::from(blobs[4].at.offset) + 60, 2);
+        assert_eq!(damaged(read(&log, &[3, 4, 5]).expect_err("a flipped bit")), offset(4));
+        assert_eq!(read(&log, &[3, 5]).expect("what is between two is nobody's"), 1);
+        // The file ends within the fifth.
+        let file = sim.open("values-0", OpenMode::Existing).expect("it is there");
+        file.set_len(u64::from(blobs[5].at.offset) + 20).expect("cut");
+        assert_eq!(damaged(read(&log, &[2, 3, 5]).expect_err("a short file")), offset(5));
+        assert_eq!(read(&log, &[2, 3]).expect("these are there"), 1);
     }
 }

@@ -4,7 +4,7 @@ use coppice_types::{Digest, Stamp, Version};
 
 use crate::{
     Engine, Result, ShardState,
-    meta::{Tree, VersionRecord},
+    meta::{BlobRef, Tree, VersionRecord},
     tree::{self, Found, FoundBody, cursor::ForestCursor},
 };
 
@@ -77,31 +77,34 @@ impl<'e> View<'e> {
         let store = &self.engine.store;
         let mut cursor = ForestCursor::seek(store, self.trees(), low)?;
         let mut page = RangePage::default();
-        while cursor.key().is_some_and(|key| high.is_none_or(|high| key < high)) {
-            let newest = cursor.next(store)?.swap_remove(0);
-            if newest.is_tombstone() {
-                continue;
-            }
+        // Values that lie elsewhere, and whose they are: read at the end, when it is known which ones are neighbours.
+        let (mut stored, mut owners) = (Vec::new(), Vec::new());
+        while let Some(newest) = cursor.next_newest(store, high)? {
+            let Some((record, elsewhere)) = shown(newest) else { continue };
             if page.records.len() == limit {
                 page.more = true;
                 break;
             }
-            page.records.extend(self.live(newest, want_values)?);
+            if let Some(blob) = elsewhere.filter(|_| want_values) {
+                stored.push(blob);
+                owners.push(page.records.len());
+            }
+            let value = record.value.filter(|_| want_values);
+            page.records.push(Record { value, ..record });
         }
+        store.values(&stored, |number, value| page.records[owners[number]].value = Some(value))?;
         Ok(page)
     }
 
     /// The record with its value; none for a tombstone.
     pub(crate) fn live(&self, found: Found, want_value: bool) -> Result<Option<Record>> {
-        let (value_hash, value_len, value) = match found.body {
-            FoundBody::Tombstone => return Ok(None),
-            FoundBody::Inline { hash, value } => (hash, value.len() as u32, want_value.then_some(value)),
-            FoundBody::Stored { hash, len, at } => {
-                let value = if want_value { Some(self.engine.store.value(at, len)?) } else { None };
-                (hash, len, value)
-            }
+        let Some((mut record, elsewhere)) = shown(found) else { return Ok(None) };
+        record.value = match elsewhere {
+            _ if !want_value => None,
+            Some(BlobRef { at, len }) => Some(self.engine.store.value(at, len)?),
+            None => record.value,
         };
-        Ok(Some(Record { key: found.key, stamp: found.stamp, value_len, value_hash, value }))
+        Ok(Some(record))
     }
 
     /// The newest version below `version` on the line of this view: its staged ancestors, then the decided versions.
@@ -117,4 +120,15 @@ impl<'e> View<'e> {
         }
         Some(Self { engine: self.engine, record })
     }
+}
+
+/// The record, with its value if that lies in its leaf, and where it lies otherwise; none for a tombstone.
+fn shown(found: Found) -> Option<(Record, Option<BlobRef>)> {
+    let Found { key, stamp, body } = found;
+    let (value_hash, value_len, value, elsewhere) = match body {
+        FoundBody::Tombstone => return None,
+        FoundBody::Inline { hash, value } => (hash, value.len() as u32, Some(value), None),
+        FoundBody::Stored { hash, len, at } => (hash, len, None, Some(BlobRef { at, len })),
+    };
+    Some((Record { key, stamp, value_len, value_hash, value }, elsewhere))
 }

@@ -66,6 +66,8 @@ impl Shard {
             node_dirty_hits: after.node_dirty_hits - before.node_dirty_hits,
             node_young_hits: after.node_young_hits - before.node_young_hits,
             node_old_hits: after.node_old_hits - before.node_old_hits,
+            value_reads: after.value_reads - before.value_reads,
+            value_file_reads: after.value_file_reads - before.value_file_reads,
             ..Counters::default()
         };
         (gained, out)
@@ -289,6 +291,36 @@ fn a_scan_of_frozen_trees_leaves_the_young_cache_alone() {
     let (cost, value) = shard.cost(read_young);
     assert_eq!(value, Some(b"young".to_vec()));
     assert_eq!((cost.span_reads, cost.node_old_hits), (0, 0), "{cost:?}");
+}
+
+#[test]
+fn a_range_reads_values_that_are_neighbours_at_once() {
+    let options = Options { segment_bytes_max: 1 << 20, ..Options::default() };
+    let mut shard = Shard::new(Params::default(), options);
+    shard.commit((0..2000).map(|number| put(number, &[number as u8; 1000])).collect());
+    let range = |shard: &mut Shard, low: u64, limit: usize| {
+        shard.cost(|shard| {
+            let view = shard.engine.view(&shard.engine.decided()).expect("decided");
+            view.range(&key(low), None, limit, true).expect("sound").records.len()
+        })
+    };
+    let reads = |cost: &Counters| (cost.value_reads, cost.value_file_reads);
+    assert_eq!(reads(&range(&mut shard, 0, 100).0), (100, 0), "all are in memory");
+    shard.flush();
+    // 1,016 bytes each: 129 with a read, and 1,032 in a segment.
+    assert_eq!(reads(&range(&mut shard, 0, 1).0), (1, 1));
+    assert_eq!(reads(&range(&mut shard, 3, 100).0), (100, 1));
+    let (all, records) = range(&mut shard, 0, 2000);
+    assert_eq!((records, reads(&all)), (2000, (2000, 16)));
+    // The new values of some lie behind all others; what they leave is read with its neighbours.
+    shard.commit((0..2000).step_by(10).map(|number| put(number, &[7; 1000])).collect());
+    shard.flush();
+    let (all, records) = range(&mut shard, 0, 2000);
+    assert_eq!((records, reads(&all)), (2000, (2000, 18)));
+    // Two kilobytes of others between each and the next are not worth their own reads, more are.
+    shard.commit((0..2000).filter(|number| number % 4 != 1).map(|number| put(number, b"inline")).collect());
+    let (some, records) = range(&mut shard, 0, 400);
+    assert_eq!((records, reads(&some)), (400, (100, 100)));
 }
 
 /// Every version of a leaf names all of its values, those that it kept, too.

@@ -45,7 +45,7 @@ fn subtree_hash(subtree: &Subtree<'_>, level: u8, bounds: Bounds<'_>, stamp: Sta
 fn node_hash(node: &NodePart<'_>, level: u8, bounds: Bounds<'_>, stamp: Stamp) -> Result<Digest, Failure> {
     ensure(node.count > 0 || level == 0 && bounds.low.is_none(), Step::Tree, "a node without entries")?;
     check_order(node, bounds)?;
-    let mut revealed = Vec::new();
+    let mut revealed = Vec::with_capacity(node.entries.len());
     for (position, (index, entry)) in node.entries.iter().enumerate() {
         let hash = match (level.checked_sub(1), entry) {
             (None, Entry::Record { key, stamp: written, body }) => {

@@ -180,7 +180,8 @@ impl<'a> NodePart<'a> {
     fn read(level: u8, input: &mut Reader<'a>) -> Result<Self, Error> {
         let count = input.u16()?;
         let revealed = input.u16()?;
-        let mut entries = Vec::new();
+        // A proof of one key reveals one entry, or two. What more are claimed, the bytes have to show first.
+        let mut entries = Vec::with_capacity(usize::from(revealed.min(2)));
         for _ in 0..revealed {
             let index = input.u16()?;
             let entry = match level.checked_sub(1) {

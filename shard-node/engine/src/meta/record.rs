@@ -13,7 +13,7 @@ use crate::{
     page::Pid,
 };
 
-/// A blob of the value log that is no value: a filter, or a journal.
+/// A blob of the value log: a value, a filter, or a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BlobRef {
     pub(crate) at: ValueRef,

@@ -1,6 +1,6 @@
 //! New nodes: from the entries of a predecessor and new ones, without taking the old ones apart.
 
-use std::{iter, sync::Arc};
+use std::sync::Arc;
 
 use coppice_types::{Digest, Params, Version};
 use coppice_verify::{hash, rules};
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     list::MerkleList,
-    page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX},
+    page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX, zeroed},
 };
 
 impl LeafRecord<'_> {
@@ -225,7 +225,9 @@ impl Draft {
     /// A node without a predecessor.
     pub(crate) fn all_new(made_at: Version, level: u8, new: &[impl NewEntry]) -> Self {
         let sources: Vec<Source> = (0..new.len()).map(Source::New).collect();
-        let list = MerkleList::new(new.iter().map(NewEntry::hash).collect());
+        let mut leaves = MerkleList::room(new.len());
+        leaves.extend(new.iter().map(NewEntry::hash));
+        let list = MerkleList::new(leaves);
         Self::new(made_at, level, &Entries { sources: &sources, old: None, new }, &list)
     }
 
@@ -252,7 +254,7 @@ fn encode<E: NewEntry>(made_at: Version, level: u8, entries: &Entries<'_, E>) ->
     let slots_end = HEADER_BYTES + sources.len() * SLOT_BYTES;
     let end = slots_end + sources.iter().map(|source| entries.encoded_bytes(*source)).sum::<usize>();
     assert!(end <= SPAN_PAGES_MAX * PAGE_BYTES, "weights bound the size of a node");
-    let mut shared: Arc<[u8]> = iter::repeat_n(0, end.next_multiple_of(PAGE_BYTES)).collect();
+    let mut shared = zeroed(end.next_multiple_of(PAGE_BYTES));
     let out = Arc::get_mut(&mut shared).expect("it was made here");
     out[16..24].copy_from_slice(&made_at.0.to_le_bytes());
     out[24] = FORMAT;

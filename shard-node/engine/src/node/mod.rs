@@ -6,6 +6,7 @@
 //! of it.
 
 mod draft;
+mod marks;
 mod patch;
 
 use std::{cmp::Ordering, ops::Range, sync::Arc};
@@ -18,6 +19,7 @@ use coppice_verify::{
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub(crate) use draft::{ChildEntry, Draft, Entries, HashedRecord, NewEntry, Source};
+pub(crate) use marks::Marks;
 pub(crate) use patch::{Base, Patch, PatchPage, patch_in};
 
 use crate::page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX};
@@ -205,6 +207,7 @@ impl Node {
     }
 
     /// Key of record `index`, or separator of child `index`.
+    #[inline]
     pub(crate) fn key(&self, index: usize) -> &[u8] {
         let at = self.slot(index) + if self.level() == 0 { 17 } else { 0 };
         let len = usize::from(self.u16(at));
@@ -250,7 +253,7 @@ impl Node {
         let Range { mut start, mut end } = first..self.len();
         while start < end {
             let middle = start + (end - start) / 2;
-            match self.key(middle).cmp(key) {
+            match compare(self.key(middle), key) {
                 Ordering::Less => start = middle + 1,
                 Ordering::Equal => return Ok(middle),
                 Ordering::Greater => end = middle,
@@ -304,6 +307,14 @@ impl Node {
 
     fn digest(&self, at: usize) -> Digest {
         Digest(array(&self.bytes, at))
+    }
+}
+
+/// The order of keys. Most of those that are compared in a search differ in their first bytes.
+fn compare(one: &[u8], other: &[u8]) -> Ordering {
+    match (one.first_chunk(), other.first_chunk()) {
+        (Some(first), Some(second)) if first != second => u64::from_be_bytes(*first).cmp(&u64::from_be_bytes(*second)),
+        _ => one.cmp(other),
     }
 }
 
@@ -393,6 +404,16 @@ mod tests {
         let (node, child) = draft.place(pid);
         assert_eq!((0..3).map(|index| node.record(index)).collect::<Vec<_>>(), records);
         (node, child)
+    }
+
+    #[test]
+    fn keys_are_compared_as_byte_strings() {
+        let keys: [&[u8]; 9] =
+            [b"", b"a", b"aaaaaaa", b"aaaaaaaa", b"aaaaaaaaa", b"aaaaaaab", b"aaaaaab", b"b\0", b"\xff\0\0\0\0\0\0\0"];
+        assert!(keys.is_sorted());
+        for (at, one) in keys.iter().enumerate() {
+            keys.iter().enumerate().for_each(|(other, key)| assert_eq!(compare(one, key), at.cmp(&other)));
+        }
     }
 
     #[test]

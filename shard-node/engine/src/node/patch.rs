@@ -6,7 +6,7 @@
 //!
 //! `docs/FORMAT.md` section "Patches" has the layout.
 
-use std::{iter, ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc};
 
 use coppice_types::codec::Reader;
 
@@ -14,7 +14,7 @@ use super::{
     Child, Draft, ENTRY_FIXED_BYTES, FORMAT, HEADER_BYTES, Node, RECORD_FIXED_BYTES, SLOT_BYTES, Source, body_bytes,
     entry_bytes, record_bytes,
 };
-use crate::page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX};
+use crate::page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX, zeroed};
 
 /// Length of each patch in its page.
 const LEN_BYTES: usize = 2;
@@ -245,7 +245,7 @@ impl Node {
         if count == 0 || end > SPAN_PAGES_MAX * PAGE_BYTES {
             return Err("patch length");
         }
-        let mut shared: Arc<[u8]> = iter::repeat_n(0, end.next_multiple_of(PAGE_BYTES)).collect();
+        let mut shared = zeroed(end.next_multiple_of(PAGE_BYTES));
         let out = Arc::get_mut(&mut shared).expect("it was made here");
         out[..8].copy_from_slice(&child.checksum.to_le_bytes());
         out[8..16].copy_from_slice(&child.pid.to_u64().to_le_bytes());
@@ -394,7 +394,7 @@ pub(crate) struct PatchPage {
 
 impl PatchPage {
     pub(crate) fn new() -> Self {
-        Self { bytes: iter::repeat_n(0, PAGE_BYTES).collect(), used: 0, count: 0 }
+        Self { bytes: zeroed(PAGE_BYTES), used: 0, count: 0 }
     }
 
     pub(crate) fn bytes(&self) -> &Arc<[u8]> {

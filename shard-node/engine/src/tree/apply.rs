@@ -90,7 +90,6 @@ impl Old {
 struct LeafJob<'c> {
     old: Option<Old>,
     changes: &'c [TreeChange<'c>],
-    made: LeafMade,
 }
 
 /// What becomes of a leaf.
@@ -135,8 +134,8 @@ pub(crate) struct Applier<'e> {
 impl Applier<'_> {
     /// The tree after the changes, which ascend by key.
     ///
-    /// Nodes are found from the root down, leaves made on all hands, and then everything gets its place, in an order that
-    /// does not depend on who made what.
+    /// Nodes are found from the root down; then leaves are made on all hands, and meanwhile everything gets its place, in an order
+    /// that does not depend on who made what.
     pub(crate) fn apply(&mut self, tree: &Tree, changes: &[TreeChange<'_>]) -> Result<Tree> {
         assert!(tree.filter.is_none(), "frozen trees never change");
         assert!(changes.is_sorted_by(|a, b| a.key() < b.key()));
@@ -147,24 +146,24 @@ impl Applier<'_> {
         let root = match tree.root {
             Some(root) => Some(self.touch(root, tree.level, changes, &mut jobs)?),
             None => {
-                jobs.push(LeafJob { old: None, changes, made: LeafMade::default() });
+                jobs.push(LeafJob { old: None, changes });
                 None
             }
         };
-        let (params, version) = (self.params, self.version);
-        self.workers.share(
-            jobs.chunks_mut(JOB_LEAVES),
-            |jobs| jobs.iter_mut().for_each(|job| job.run(params, version)),
-            || (),
-        );
-        let entries = jobs.iter().fold(tree.entries, |sum, job| sum + job.made.added - job.made.removed);
-        let mut leaves = jobs.into_iter().map(|job| job.made);
-        let mut level = tree.level;
+        let (params, version, workers) = (self.params, self.version, self.workers);
+        let (mut entries, mut level) = (tree.entries, tree.level);
         let mut made = Vec::new();
-        match root {
-            None => self.place_leaf(leaves.next().expect("the one that was pushed"), &mut made),
-            Some(root) => self.place_touched(root, &mut leaves, &mut made),
-        }
+        workers.in_order(
+            jobs.chunks_mut(JOB_LEAVES),
+            |jobs| jobs.iter_mut().map(|job| job.run(params, version)).collect::<Vec<_>>(),
+            |leaves| {
+                let mut leaves = leaves.flatten().inspect(|leaf| entries = entries + leaf.added - leaf.removed);
+                match root {
+                    None => self.place_leaf(leaves.next().expect("the one that was pushed"), &mut made),
+                    Some(root) => self.place_touched(root, &mut leaves, &mut made),
+                }
+            },
+        );
         while made.len() > 1 {
             level = level.checked_add(1).expect("a tree is far lower than 255 levels");
             let sources: Vec<Source> = (0..made.len()).map(Source::New).collect();
@@ -208,19 +207,13 @@ impl Applier<'_> {
         let node = self.store.node(&child, level, Class::Young)?;
         let list = self.store.take_list(&child);
         if level == 0 {
-            let old = Old { node, list };
-            let made = LeafMade { old: old.places(), ..LeafMade::default() };
-            jobs.push(LeafJob { old: Some(old), changes, made });
+            jobs.push(LeafJob { old: Some(Old { node, list }), changes });
             return Ok(Touched::Leaf);
         }
         let mut below = Vec::with_capacity(changes.len().min(node.len()));
         for index in 0..node.len() {
-            let mine = if index + 1 < node.len() {
-                let next = node.key(index + 1);
-                changes.partition_point(|change| change.key() < next)
-            } else {
-                changes.len()
-            };
+            let mine =
+                if index + 1 < node.len() { changes_before(changes, node.key(index + 1)) } else { changes.len() };
             let (mine, later) = changes.split_at(mine);
             changes = later;
             if !mine.is_empty() {
@@ -289,8 +282,9 @@ impl Applier<'_> {
 }
 
 impl LeafJob<'_> {
-    fn run(&mut self, params: &Params, version: Version) {
+    fn run(&mut self, params: &Params, version: Version) -> LeafMade {
         let old = self.old.take();
+        let mut made = LeafMade { old: old.as_ref().map(Old::places).unwrap_or_default(), ..LeafMade::default() };
         let node = old.as_ref().map(|old| &old.node);
         let old_len = node.map_or(0, Node::len);
         let mut sources = Vec::with_capacity(old_len + self.changes.len());
@@ -303,21 +297,22 @@ impl LeafJob<'_> {
             if let (Ok(at), Some(node)) = (found, node)
                 && let Body::Stored { len, at, .. } = node.record(at).body
             {
-                self.made.pended.push((at, len));
+                made.pended.push((at, len));
             }
             match change {
                 TreeChange::Upsert(_) => {
                     sources.push(Source::New(index));
-                    self.made.added += u64::from(found.is_err());
+                    made.added += u64::from(found.is_err());
                 }
                 TreeChange::Remove(_) => {
                     assert!(found.is_ok(), "only records that exist are removed");
-                    self.made.removed += 1;
+                    made.removed += 1;
                 }
             }
         }
         sources.extend((next..old_len).map(Source::Old));
-        self.made.pieces = pieces(params, version, 0, old, &sources, self.changes);
+        made.pieces = pieces(params, version, 0, old, &sources, self.changes);
+        made
     }
 }
 
@@ -353,7 +348,9 @@ fn pieces<E: NewEntry>(
 fn list_of<E: NewEntry>(entries: &Entries<'_, E>, old: Option<MerkleList>) -> MerkleList {
     let sources = entries.sources;
     let Some(mut old) = old else {
-        return MerkleList::new(sources.iter().map(|source| entries.new_hash(*source)).collect());
+        let mut leaves = MerkleList::room(sources.len());
+        leaves.extend(sources.iter().map(|source| entries.new_hash(*source)));
+        return MerkleList::new(leaves);
     };
     let stays = |(at, source): &(usize, &Source)| **source == Source::Old(*at);
     let in_place = |(at, source): (usize, &Source)| matches!(source, Source::New(_)) || *source == Source::Old(at);
@@ -363,9 +360,21 @@ fn list_of<E: NewEntry>(entries: &Entries<'_, E>, old: Option<MerkleList>) -> Me
         return old;
     }
     let same = sources.iter().enumerate().take_while(stays).count();
-    let leaves = sources.iter().map(|source| match source {
+    let mut leaves = MerkleList::room(sources.len());
+    leaves.extend(sources.iter().map(|source| match source {
         Source::Old(index) => old.leaves()[*index],
         Source::New(_) => entries.new_hash(*source),
-    });
-    MerkleList::grown(leaves.collect(), Some((&old, same)))
+    }));
+    MerkleList::grown(leaves, Some((&old, same)))
+}
+
+/// How many changes come before the key, in time that grows with the logarithm of that.
+fn changes_before(changes: &[TreeChange<'_>], key: &[u8]) -> usize {
+    let before = |change: &TreeChange<'_>| change.key() < key;
+    let mut end = 1;
+    while end <= changes.len() && before(&changes[end - 1]) {
+        end *= 2;
+    }
+    let start = end / 2;
+    start + changes[start..end.min(changes.len())].partition_point(before)
 }

@@ -6,12 +6,15 @@ use std::iter;
 
 use coppice_env::Workers;
 use coppice_types::{Digest, Params, Version};
-use coppice_verify::rules::{self, Packer};
+use coppice_verify::{
+    hash,
+    rules::{self, Filter, Packer},
+};
 
 use crate::{
     cache::Class,
     meta::{Delta, Meta, Tree},
-    node::{ChildEntry, Draft, LeafRecord, NewEntry, decode_record, encoded_key},
+    node::{Child, ChildEntry, Draft, LeafRecord, NewEntry, decode_record, encoded_key},
     store::Store,
 };
 
@@ -47,12 +50,23 @@ impl LeafRecords {
         starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
     }
 
-    /// The leaf and its lowest key. The costly part of a merge: a function of the records alone.
-    fn draft(&self, made_at: Version) -> (Draft, Vec<u8>) {
+    /// The leaf. The costly part of a merge: a function of the records alone.
+    fn make(&self, made_at: Version) -> MadeLeaf {
         let entry = |bytes| EncodedEntry { bytes, hash: decode_record(bytes).hash() };
         let entries: Vec<EncodedEntry<'_>> = self.records().map(entry).collect();
-        (Draft::all_new(made_at, 0, &entries), entries[0].key().to_vec())
+        MadeLeaf {
+            draft: Draft::all_new(made_at, 0, &entries),
+            separator: entries[0].key().to_vec(),
+            filter_hashes: entries.iter().map(|entry| hash::filter_hash(entry.key())).collect(),
+        }
     }
+}
+
+/// A leaf without a place, its lowest key, and what a filter takes of all its keys.
+struct MadeLeaf {
+    draft: Draft,
+    separator: Vec<u8>,
+    filter_hashes: Vec<(u64, u64)>,
 }
 
 struct EncodedEntry<'a> {
@@ -96,7 +110,9 @@ pub(crate) struct Builder {
     leaves_made: u64,
     /// Levels 1 and up.
     inner: Vec<OpenNode>,
-    pub(crate) entries: u64,
+    entries: u64,
+    /// Of all keys, by leaf: the filter's size is known at the end.
+    filter_hashes: Vec<Vec<(u64, u64)>>,
 }
 
 impl Builder {
@@ -112,6 +128,7 @@ impl Builder {
             leaves_made: 0,
             inner: Vec::new(),
             entries: 0,
+            filter_hashes: Vec::new(),
         }
     }
 
@@ -131,15 +148,20 @@ impl Builder {
     /// Makes the leaves that are full, on all hands, and gives them their places in order.
     fn make_leaves(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) {
         let full = std::mem::take(&mut self.full);
-        let mut made: Vec<Option<(Draft, Vec<u8>)>> = full.iter().map(|_| None).collect();
         let (workers, version) = (self.workers, self.version);
         let workers = if full.len() < FULL_LEAVES_MAX { Workers::Inline } else { workers };
-        workers.share(full.iter().zip(&mut made), |(records, made)| *made = Some(records.draft(version)), || ());
-        for (draft, separator) in made.into_iter().flatten() {
-            let child = store.add_node(meta, delta, draft, Class::Old);
-            self.leaves_made += 1;
-            self.push_child(store, meta, delta, 1, ChildEntry { separator, child });
-        }
+        workers.in_order(
+            full.iter(),
+            |records| records.make(version),
+            |made| {
+                for MadeLeaf { draft, separator, filter_hashes } in made {
+                    self.filter_hashes.push(filter_hashes);
+                    let child = store.add_node(meta, delta, draft, Class::Old);
+                    self.leaves_made += 1;
+                    self.push_child(store, meta, delta, 1, ChildEntry { separator, child });
+                }
+            },
+        );
     }
 
     fn push_child(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, level: u8, entry: ChildEntry) {
@@ -162,10 +184,19 @@ impl Builder {
         self.push_child(store, meta, delta, level + 1, ChildEntry { separator, child });
     }
 
-    /// The whole tree: its root and level, none if there were no records.
+    /// The whole tree, frozen.
     pub(crate) fn finish(mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) -> Tree {
+        let (root, level) = self.root(store, meta, delta).unzip();
+        let mut filter = Filter::new(&self.params, self.entries);
+        self.filter_hashes.iter().flatten().for_each(|hash| filter.insert_hash(*hash));
+        let filter = store.add_filter(meta, delta, filter);
+        Tree::new(root, level.unwrap_or(0), self.entries, Some(filter))
+    }
+
+    /// The root and its level; none if there were no records.
+    fn root(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) -> Option<(Child, u8)> {
         if self.entries == 0 {
-            return Tree::empty();
+            return None;
         }
         self.full.push(std::mem::take(&mut self.leaf));
         self.make_leaves(store, meta, delta);
@@ -178,6 +209,6 @@ impl Builder {
             made = self.inner[usize::from(level) - 1].made;
         }
         let root = self.inner[usize::from(level)].entries.pop().expect("the root was pushed up").child;
-        Tree::new(Some(root), level, self.entries, None)
+        Some((root, level))
     }
 }

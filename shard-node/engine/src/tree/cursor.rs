@@ -107,26 +107,25 @@ impl ForestCursor {
         Ok(Self { cursors: trees.iter().map(|tree| Cursor::seek(store, tree, low)).collect::<Result<_>>()? })
     }
 
-    /// The smallest key left.
-    pub(crate) fn key(&self) -> Option<&[u8]> {
-        self.cursors.iter().filter_map(Cursor::key).min()
-    }
-
     /// The youngest tree that has a record of the smallest key left. None at the end.
     pub(crate) fn youngest(&self) -> Option<usize> {
         let keys = self.cursors.iter().enumerate().filter_map(|(tree, cursor)| Some((cursor.key()?, tree)));
         keys.min().map(|(_, tree)| tree)
     }
 
-    /// The records of the smallest key left, youngest first, and on to the next key. Empty at the end.
-    pub(crate) fn next(&mut self, store: &Store) -> Result<Vec<Found>> {
-        let Some(key) = self.key().map(<[u8]>::to_vec) else { return Ok(Vec::new()) };
-        let mut records = Vec::new();
-        for cursor in &mut self.cursors {
-            if cursor.key() == Some(&key) {
-                records.extend(cursor.next(store)?);
+    /// The newest record of the smallest key left, if that is below `high`, and on to the next key.
+    pub(crate) fn next_newest(&mut self, store: &Store, high: Option<&[u8]>) -> Result<Option<Found>> {
+        let Some(youngest) = self.youngest() else { return Ok(None) };
+        let (newest, older) = self.cursors[youngest..].split_first_mut().expect("it is one of them");
+        if high.is_some_and(|high| newest.key().is_none_or(|key| key >= high)) {
+            return Ok(None);
+        }
+        let found = newest.next(store)?;
+        for cursor in older {
+            if cursor.key() == found.as_ref().map(|found| found.key.as_slice()) {
+                cursor.skip(store)?;
             }
         }
-        Ok(records)
+        Ok(found)
     }
 }

@@ -82,34 +82,34 @@ impl Tree {
         Ok(path)
     }
 
-    /// The leaf where the key belongs.
-    fn leaf(&self, store: &Store, key: &[u8]) -> Result<Option<Node>> {
+    /// What the tree has of a key.
+    fn search<T>(&self, store: &Store, key: &[u8], of: impl Fn(&LeafRecord<'_>) -> T) -> Result<Option<T>> {
         let Some(mut child) = self.root else { return Ok(None) };
         for level in (1..=self.level).rev() {
             let node = store.node(&child, level, self.class())?;
             child = node.child(node.child_of(key));
         }
-        store.node(&child, 0, self.class()).map(Some)
+        store.search(&child, self.class(), key, of)
     }
 
     /// Whether the tree has a record of the key.
     pub(crate) fn has(&self, store: &Store, key: &[u8]) -> Result<bool> {
-        Ok(self.leaf(store, key)?.is_some_and(|leaf| leaf.search(key).is_ok()))
+        Ok(self.search(store, key, |_| ())?.is_some())
     }
 
     /// The tree's record of the key.
     pub(crate) fn get(&self, store: &Store, key: &[u8]) -> Result<Option<Found>> {
-        let Some(leaf) = self.leaf(store, key)? else { return Ok(None) };
-        Ok(leaf.search(key).ok().map(|index| Found::of(&leaf.record(index))))
+        self.search(store, key, Found::of)
     }
 }
 
 /// The newest record of the key in a forest, tombstones included.
 pub(crate) fn get(store: &Store, trees: &[Tree], key: &[u8]) -> Result<Option<Found>> {
     store.counters.gets.one();
-    let filter_hash = if trees.len() > 1 { hash::filter_hash(key) } else { (0, 0) };
+    let mut filter_hash = None;
     for tree in trees {
-        if tree.filter.is_some() && !store.admits(tree, filter_hash)? {
+        let mut filter_hash = || *filter_hash.get_or_insert_with(|| hash::filter_hash(key));
+        if tree.filter.is_some() && !store.admits(tree, filter_hash())? {
             store.counters.filter_skips.one();
             continue;
         }
