@@ -61,7 +61,7 @@ class Run(Steps):
     def carry_out_all(self):
         self.carry_out(
             self.start, self.give_images, self.install, self.become_ready, self.spread, self.refuse, self.keep_out, self.test_release,
-            self.load_data, self.run_k6, self.start_load, self.crash, self.delete_pods, self.lose_volume, self.lose_etcd, self.upgrade, self.bad_image, self.renew, self.drain,
+            self.load_data, self.cool, self.run_k6, self.start_load, self.crash, self.delete_pods, self.lose_volume, self.lose_etcd, self.upgrade, self.bad_image, self.renew, self.drain,
             self.lose_power, self.cut_cable, self.hand_over, self.judge, self.roll_back, self.prune, self.take_away, self.reinstall, self.delete)
 
     # What is asked of the cluster.
@@ -236,6 +236,24 @@ class Run(Steps):
         self.coppice("verify", proof.with_name("forged.proof"), "--key", self.vkey, code=1)
         return f"{VERSIONS} versions"
 
+    def cool(self):
+        """old values go to the second volumes of all nodes, and are read and proven from there."""
+        before = self.head()["version"]
+        file = self.directory / "archive.jsonl"
+        file.write_text("".join(json.dumps({"put": [[f"archive/{key}", str(number) * 100_000] for key in range(10)]}) + "\n" for number in range(1, 10)))
+        self.coppice("load", file)
+
+        def moved(ordinal):
+            volume = self.bed.directory / "volumes" / self.volume(f"cold-{LEDGER}-node-{ordinal}")
+            return [path for path in volume.rglob("values-*") if path.suffix != ".new"]
+
+        counts = [len(wait_for(f"old values of node {ordinal}", lambda ordinal=ordinal: moved(ordinal), 60)) for ordinal in range(NODES)]
+        proof = self.directory / "archive.proof"
+        value = self.coppice("get", "archive/3", "--version", before + 1, "--proof", proof)
+        expect(value.strip() == "1" * 100_000, f"a cold value reads as {value[:20]}")
+        self.verify(proof)
+        return f"{', '.join(map(str, counts))} segments"
+
     def verify(self, proof):
         self.coppice("verify", proof, "--key", self.vkey)
 
@@ -317,7 +335,7 @@ class Run(Steps):
         wait_for(f"another {name}", lambda: (pod := self.pod(name)) and pod["metadata"]["uid"] != before)
 
     def lose_volume(self):
-        """a node's volume is lost, and refilled from the others."""
+        """a node's first volume is lost, and refilled from the others beside the second one, which is older."""
         name = f"{LEDGER}-node-1"
         claim = f"data-{name}"
         before = self.get("pvc", claim)["spec"]["volumeName"]
@@ -525,7 +543,8 @@ class Run(Steps):
         self.helm("uninstall", LEDGER, "--namespace", NAMESPACE, "--wait", "--timeout", "4m")
         wait_for("all pods are gone", lambda: not self.pods())
         claims = {claim["metadata"]["name"] for claim in self.get("pvc")["items"]}
-        expected = {f"data-{LEDGER}-{role}-{number}" for role in ("node", "etcd") for number in range(3)}
+        kinds = ("data", "node"), ("cold", "node"), ("data", "etcd")
+        expected = {f"{kind}-{LEDGER}-{role}-{number}" for kind, role in kinds for number in range(3)}
         expect(claims == expected, f"the claims that are left are {sorted(claims)}")
         expect(self.secret(f"{LEDGER}-signing-key"), "the signing key is gone")
         self.install_ledger()
