@@ -7,14 +7,15 @@ mod peers;
 mod plots;
 
 use std::{
-    collections::BTreeMap,
     fs,
+    io::Read,
     path::{Path, PathBuf},
-    process::{Command, ExitCode, Stdio},
+    process::{Child, Command, ExitCode, Stdio},
+    sync::mpsc::{RecvTimeoutError, channel},
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
 use coppice_env::{Clock, SystemClock};
 use coppice_measure::{
@@ -22,9 +23,11 @@ use coppice_measure::{
     machine,
     plan::{Collected, Job, Step, Store, plan},
     regression,
-    report::{Conditions, Report, markdown},
+    report::{CURVES_DIR, Conditions, Report, markdown, number},
     system::{Facts, System},
 };
+
+const JSON: &str = "bench-report.json";
 
 /// The engine beside its peers.
 #[derive(Debug, Parser)]
@@ -56,6 +59,9 @@ struct Run {
     /// Less data and shorter phases.
     #[arg(long)]
     quick: bool,
+    /// Jobs that would probably not end within so many minutes are left out, and one that is at work then is given up.
+    #[arg(long)]
+    minutes: Option<u32>,
     /// Only stores whose id holds this.
     #[arg(long)]
     only: Option<String>,
@@ -122,7 +128,8 @@ fn job_of_peer(store: Store, job: &Job, dir: &Path) -> Result<Outcome> {
     job.run(&mut *system, dir)
 }
 
-/// Runs everything. False if ours became worse than in the former report.
+/// Runs everything, and writes the report after each job, so that a run which is stopped leaves one. False if a job failed or was
+/// left out, or ours became worse than in the former report.
 fn run(options: &Run) -> Result<bool> {
     // First: a report that can't be read shall not be found out after an hour.
     let former = options.against.as_deref().map(read_report).transpose()?;
@@ -132,37 +139,63 @@ fn run(options: &Run) -> Result<bool> {
     fs::create_dir_all(&options.dir)?;
     fs::create_dir_all(&options.out)?;
     let limit = Duration::from_secs_f64(if options.quick { 0.5 } else { 3.0 });
-    let mut ceilings = vec![machine::ceiling(&options.dir, limit)?];
-    let (mut collected, mut loads, clock) = (Collected::default(), Vec::new(), SystemClock::new());
+    let mut report = Report { conditions: conditions(options, &steps), ..Report::default() };
+    report.systems = steps.iter().map(|step| (step.store.id().to_owned(), facts(step.store))).collect();
+    report.ceilings.push(machine::ceiling(&options.dir, limit)?);
+    let (mut collected, clock) = (Collected::default(), SystemClock::new());
+    let end = options.minutes.map_or(Duration::MAX, |minutes| Duration::from_secs(60 * u64::from(minutes)));
     for (at, step) in steps.iter().enumerate() {
-        let load = machine::load_average();
-        loads.push(format!("{load:.1}"));
-        let name = facts(step.store).name;
-        let minutes = clock.now().as_secs() / 60;
-        eprintln!("[{}/{}, {minutes} min, load {load:.1}] {name}: {}", at + 1, steps.len(), words(&step.job));
-        let outcome = job_apart(options, step).with_context(|| format!("{name}: {}", words(&step.job)))?;
-        collected.add(step, &name, outcome);
+        let (load, now, expected) = (machine::load_average(), clock.now(), step.expected());
+        let whole = now + steps[at..].iter().map(Step::expected).sum::<Duration>();
+        let words = format!("{}: {step}", report.systems[step.store.id()].name);
+        eprintln!(
+            "[{}/{}, minute {} of about {}, load {load:.1}] {words}, about {} s",
+            at + 1,
+            steps.len(),
+            now.as_secs() / 60,
+            whole.as_secs().div_ceil(60),
+            expected.as_secs()
+        );
+        let left = end.saturating_sub(now);
+        let outcome = if expected <= left {
+            job_apart(options, step, step.longest().min(left))
+        } else {
+            Err(anyhow!("left out for lack of time"))
+        };
+        match outcome {
+            Ok(outcome) => collected.add(step, &report.systems[step.store.id()].name, outcome),
+            Err(error) => {
+                eprintln!("  not measured: {error:#}");
+                report.conditions.missing.push(format!("{words}: {error:#}"));
+            }
+        }
+        report.conditions.load_averages.push(format!("{load:.1}"));
+        report.take(&collected);
+        write(&options.out, &report)?;
     }
-    ceilings.push(machine::ceiling(&options.dir, limit)?);
-    let systems: BTreeMap<String, Facts> =
-        steps.iter().map(|step| (step.store.id().to_owned(), facts(step.store))).collect();
+    report.ceilings.push(machine::ceiling(&options.dir, limit)?);
+    write(&options.out, &report)?;
+    show(&options.out, &report);
+    let no_worse = former.is_none_or(|former| is_no_worse(&former, &report, options.tolerance));
+    Ok(no_worse && report.conditions.missing.is_empty())
+}
+
+fn conditions(options: &Run, steps: &[Step]) -> Conditions {
     let scale = steps[0].job.scale();
-    let conditions = Conditions {
+    Conditions {
         quick: options.quick,
         machine: machine::describe(),
         revision: options.revision.clone(),
         workload: format!(
-            "{} records of 32 B + {} B that don't compress, {} MiB of caches for each system, phases of {} s.",
-            scale.records,
+            "{} records of 32 B + {} B that don't compress, {} MiB of caches for each system, phases of {} s, where nothing else \
+             is said.",
+            number(scale.records as f64),
             scale.value_bytes,
             scale.cache_bytes >> 20,
             scale.seconds
         ),
-        load_averages: loads,
-    };
-    let report = Report::new(conditions, ceilings, systems, &collected.samples, collected.series());
-    write(&options.out, &report)?;
-    Ok(former.is_none_or(|former| is_no_worse(&former, &report, options.tolerance)))
+        ..Conditions::default()
+    }
 }
 
 fn read_report(path: &Path) -> Result<Report> {
@@ -170,14 +203,8 @@ fn read_report(path: &Path) -> Result<Report> {
     serde_json::from_str(&text).with_context(|| format!("{} is no report of this program", path.display()))
 }
 
-/// The job's kind.
-fn words(job: &Job) -> String {
-    let text = format!("{job:?}");
-    text.split(['(', ' ']).next().unwrap_or_default().to_owned()
-}
-
-/// A job in a process of its own, on a directory of its own.
-fn job_apart(options: &Run, step: &Step) -> Result<Outcome> {
+/// A job in a process of its own, on a directory of its own, for so long at most.
+fn job_apart(options: &Run, step: &Step, longest: Duration) -> Result<Outcome> {
     let dir = tempfile::tempdir_in(&options.dir)?;
     let program = std::env::current_exe()?;
     let mut command =
@@ -190,26 +217,54 @@ fn job_apart(options: &Run, step: &Step) -> Result<Outcome> {
             }
         };
     command.arg("job").arg(step.store.id()).arg(serde_json::to_string(&step.job)?);
-    command.arg("--dir").arg(dir.path().join("store")).stderr(Stdio::inherit());
-    let output = command.output()?;
-    ensure!(output.status.success(), "it ended with {}", output.status);
-    let outcome = serde_json::from_slice(&output.stdout).context("what it printed is no outcome")?;
+    command.arg("--dir").arg(dir.path().join("store")).stdout(Stdio::piped());
+    let printed = output(command.spawn()?, longest)?;
+    let outcome = serde_json::from_slice(&printed).context("what it printed is no outcome")?;
     dir.close()?;
     Ok(outcome)
 }
 
+/// What a process prints, which is ended after a while.
+fn output(mut process: Child, longest: Duration) -> Result<Vec<u8>> {
+    let mut stdout = process.stdout.take().context("its output is no pipe")?;
+    let (sender, printed) = channel();
+    std::thread::spawn(move || {
+        let mut text = Vec::new();
+        // Nobody waits for it any more if the process was given up.
+        let _ = sender.send(stdout.read_to_end(&mut text).map(|_| text));
+    });
+    let printed = match printed.recv_timeout(longest) {
+        Ok(printed) => printed?,
+        Err(RecvTimeoutError::Timeout) => {
+            process.kill()?;
+            process.wait()?;
+            bail!("given up after {} s", longest.as_secs());
+        }
+        Err(RecvTimeoutError::Disconnected) => bail!("its output could not be read"),
+    };
+    let status = process.wait()?;
+    ensure!(status.success(), "it ended with {status}");
+    Ok(printed)
+}
+
 fn write(out: &Path, report: &Report) -> Result<()> {
-    let json = out.join("bench-report.json");
-    fs::write(&json, serde_json::to_string_pretty(report)? + "\n")?;
+    let curves = out.join(CURVES_DIR);
+    fs::create_dir_all(&curves)?;
+    fs::write(out.join(JSON), serde_json::to_string_pretty(report)? + "\n")?;
     fs::write(out.join("bench-report.md"), markdown(report))?;
-    plots::write(out, report)?;
+    plots::write(&curves, report)
+}
+
+fn show(out: &Path, report: &Report) {
     let met = report.goals.iter().filter(|goal| goal.met == Some(true)).count();
     let missed: Vec<_> = report.goals.iter().filter(|goal| goal.met == Some(false)).collect();
-    println!("{}: {met} goals met, {} missed", json.display(), missed.len());
+    println!("{}: {met} goals met, {} missed", out.join(JSON).display(), missed.len());
     for goal in missed {
         println!("  missed: {}: {} instead of {}", goal.name, goal.measured, goal.goal);
     }
-    Ok(())
+    for job in &report.conditions.missing {
+        println!("  not measured: {job}");
+    }
 }
 
 fn is_no_worse(former: &Report, report: &Report, tolerance: f64) -> bool {

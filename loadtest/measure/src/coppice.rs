@@ -14,7 +14,7 @@ use coppice_consensus::{Group, Options as RaftOptions, Payload, Position, RaftId
 use coppice_engine::{
     AheadScope, Engine, MergePace, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, View, WriteAhead,
 };
-use coppice_env::{Clock, DiskStorage, SimRng, Storage, SystemClock};
+use coppice_env::{Clock, DiskStorage, SimRng, Storage, SystemClock, TieredStorage};
 use coppice_types::{Change, ClusterId, GroupId, Operation, Params, ShardId, Stamp, Version, codec::Writer};
 use coppice_verify::{
     check::{Answer, verify_trees},
@@ -26,9 +26,10 @@ use crate::{
     workload::Record,
 };
 
-/// A flush begins when so much waits for it, and a sixteenth of that is written ahead at once: as in a replica.
+/// A flush begins when so much waits for it: as in a replica.
 const FLUSH_BYTES: u64 = 32 << 20;
-const AHEAD_BYTES: u64 = FLUSH_BYTES / 16;
+/// Part of that which is written ahead at once.
+const AHEAD_PART: u64 = 16;
 /// Records that one step of merging takes: as in a replica.
 const MERGE_RECORDS_MIN: usize = 256;
 const MERGE_RECORDS_MAX: usize = 4096;
@@ -55,13 +56,30 @@ pub struct Settings {
     pub durability: Durability,
     /// Versions below the last so many are pruned as it goes; none are without.
     pub retain: Option<u64>,
+    /// A flush begins when so much waits for it.
+    pub flush_bytes: u64,
+    /// Of [`Options::waiting_percent_max`].
+    pub waiting_percent: u32,
+    /// With it, there is a second directory for what the value log has beyond so many bytes.
+    pub hot_value_bytes: Option<u64>,
+    /// Nothing will be written, so that there are no hashes to keep for changes.
+    pub only_reads: bool,
 }
 
 impl Settings {
     /// The defaults of a cluster, with every version kept.
     #[must_use]
     pub fn new(cache_bytes: usize) -> Self {
-        Self { params: Params::default(), cache_bytes, durability: Durability::Log, retain: None }
+        Self {
+            params: Params::default(),
+            cache_bytes,
+            durability: Durability::Log,
+            retain: None,
+            flush_bytes: FLUSH_BYTES,
+            waiting_percent: Options::default().waiting_percent_max,
+            hot_value_bytes: None,
+            only_reads: false,
+        }
     }
 
     /// The caches: a quarter each, if that is not more than they can use, for the active tree's nodes and their hashes.
@@ -69,9 +87,21 @@ impl Settings {
     pub fn options(&self) -> Options {
         let defaults = Options::default();
         let young = (self.cache_bytes / 4).min(defaults.young_cache_bytes);
-        let hashes = (self.cache_bytes / 4).min(defaults.hash_cache_bytes);
-        let old = self.cache_bytes - young - hashes;
-        Options { young_cache_bytes: young, hash_cache_bytes: hashes, old_cache_bytes: old, ..defaults }
+        let hashes = if self.only_reads { 0 } else { (self.cache_bytes / 4).min(defaults.hash_cache_bytes) };
+        Options {
+            young_cache_bytes: young,
+            hash_cache_bytes: hashes,
+            old_cache_bytes: self.cache_bytes - young - hashes,
+            waiting_percent_max: self.waiting_percent,
+            hot_value_bytes_max: self.hot_value_bytes.unwrap_or(defaults.hot_value_bytes_max),
+            ..defaults
+        }
+    }
+
+    fn storage(&self, dir: &Path) -> Result<Arc<dyn Storage>> {
+        let storage: Arc<dyn Storage> = DiskStorage::new(dir).subdir("engine")?;
+        let cold = || Ok::<_, anyhow::Error>(DiskStorage::new(dir).subdir("cold")?);
+        Ok(if self.hot_value_bytes.is_some() { Arc::new(TieredStorage::new(storage, cold()?)) } else { storage })
     }
 }
 
@@ -97,7 +127,7 @@ impl Coppice {
     pub fn create(dir: &Path, settings: Settings) -> Result<Self> {
         let storage: Arc<dyn Storage> = Arc::new(DiskStorage::new(dir));
         let options = settings.options();
-        let engine = Engine::create(storage.subdir("engine")?, ShardId(0), settings.params.clone(), options)?;
+        let engine = Engine::create(settings.storage(dir)?, ShardId(0), settings.params.clone(), options)?;
         let log = (settings.durability == Durability::Log).then(|| lone_voter(&*storage)).transpose()?;
         let applied = Position { index: 1, term: 1 };
         Ok(Self { ahead: None, all_ahead: false, engine, log: log.map(Mutex::new), settings, applied })
@@ -136,17 +166,17 @@ impl Coppice {
         Ok(())
     }
 
-    /// Opens the engine anew with other caches, which are empty then.
+    /// Opens the engine anew for reads with other caches, which are empty then.
     ///
     /// # Errors
     /// If the storage fails.
     pub fn reopen(mut self, dir: &Path, cache_bytes: usize) -> Result<Self> {
         self.flush()?;
-        let settings = Settings { cache_bytes, durability: Durability::Later, ..self.settings.clone() };
+        let settings =
+            Settings { cache_bytes, durability: Durability::Later, only_reads: true, ..self.settings.clone() };
         let applied = self.applied;
         drop(self);
-        let storage = DiskStorage::new(dir).subdir("engine")?;
-        let engine = Engine::open(storage, settings.options())?;
+        let engine = Engine::open(settings.storage(dir)?, settings.options())?;
         Ok(Self { ahead: None, all_ahead: false, engine, log: None, settings, applied })
     }
 
@@ -185,33 +215,51 @@ impl Coppice {
     fn merge_if_behind(&mut self) -> Result<()> {
         while let MergePace::Behind(owed) = self.engine.merge_pace() {
             let records = usize::try_from(owed).unwrap_or(MERGE_RECORDS_MAX);
-            self.engine.merge_step(records.clamp(MERGE_RECORDS_MIN, MERGE_RECORDS_MAX))?;
+            self.merge_step(records.clamp(MERGE_RECORDS_MIN, MERGE_RECORDS_MAX))?;
         }
-        let trees = self.engine.shape(&self.engine.decided())?.entries.len();
-        if trees >= usize::from(self.engine.params().tree_limit) {
-            while self.engine.merge_step(MERGE_RECORDS_MAX)? == MergeProgress::Working {}
+        let params = self.engine.params();
+        let shape = self.engine.shape(&self.engine.decided())?;
+        let full = shape.entries.first().is_some_and(|active| *active >= u64::from(params.capacity));
+        if full && shape.entries.len() >= usize::from(params.tree_limit) && shape.ready.is_empty() {
+            while self.merge_step(MERGE_RECORDS_MAX)? == MergeProgress::Working {}
         }
         Ok(())
     }
 
-    fn flush_if_due(&mut self) -> Result<()> {
-        if self.settings.durability == Durability::Flush {
-            return self.flush();
+    /// Merges a little, as a replica does when it has nothing else to do. Whether there was something to merge.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn merge_a_little(&mut self) -> Result<bool> {
+        let idle = self.engine.merge_pace() == MergePace::Idle;
+        if !idle {
+            self.merge_step(MERGE_RECORDS_MIN)?;
         }
+        Ok(!idle)
+    }
+
+    /// One step, and on with what it made, of which no more waits in memory than of what is put.
+    fn merge_step(&mut self, records: usize) -> Result<MergeProgress> {
+        let progress = self.engine.merge_step(records)?;
+        self.flush_if_due()?;
+        Ok(progress)
+    }
+
+    fn flush_if_due(&mut self) -> Result<()> {
         let bytes = self.engine.unflushed_bytes();
-        if bytes >= 2 * FLUSH_BYTES {
+        if bytes >= 2 * self.settings.flush_bytes {
             return self.flush();
         }
         if self.ahead.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return Ok(());
         }
         self.end_ahead();
-        let due = bytes >= FLUSH_BYTES || self.engine.much_waits();
+        let due = bytes >= self.settings.flush_bytes || self.engine.much_waits();
         if due && self.all_ahead {
             return self.flush();
         }
         let scope = if due { AheadScope::All } else { AheadScope::Lasting };
-        if self.engine.behind_bytes(scope) <= AHEAD_BYTES {
+        if self.engine.behind_bytes(scope) <= self.settings.flush_bytes / AHEAD_PART {
             return if due { self.flush() } else { Ok(()) };
         }
         self.all_ahead = due;
@@ -314,13 +362,13 @@ impl System for Coppice {
         self.append(&operations)?;
         self.stage(&operations)?;
         self.merge_if_behind()?;
-        self.flush_if_due()
+        if self.settings.durability == Durability::Flush { self.flush() } else { self.flush_if_due() }
     }
 
     /// Merges all that the tier rule asks for, each output installed by an empty version.
     fn settle(&mut self) -> Result<()> {
         loop {
-            while self.engine.merge_step(MERGE_RECORDS_MAX)? == MergeProgress::Working {}
+            while self.merge_step(MERGE_RECORDS_MAX)? == MergeProgress::Working {}
             if self.engine.built_merges().is_empty() {
                 return self.flush().context("after the last merge");
             }
@@ -361,7 +409,7 @@ mod tests {
 
     fn small(durability: Durability) -> Settings {
         let params = Params { capacity: 64, ..Params::default() };
-        Settings { params, cache_bytes: 1 << 20, durability, retain: None }
+        Settings { params, durability, ..Settings::new(1 << 20) }
     }
 
     fn value(store: &Coppice, number: u64) -> Vec<u8> {
@@ -369,6 +417,22 @@ mod tests {
         let mut reader = store.reader().expect("reads");
         assert!(reader.get(&key(number), &mut value).expect("reads"));
         value
+    }
+
+    #[test]
+    fn merges_go_on_over_many_puts() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut store = Coppice::create(dir.path(), small(Durability::Later)).expect("creates");
+        let mut workload = Workload::new(4000, 10, 0.0, 1);
+        let mut unfinished = 0;
+        for numbers in workload.order(false).chunks(8) {
+            let batch = workload.batch(numbers);
+            store.put(batch).expect("puts");
+            let shape = store.engine().shape(&store.engine().decided()).expect("it is there");
+            let full = shape.entries.len() == usize::from(store.engine().params().tree_limit);
+            unfinished += u32::from(full && shape.ready.is_empty());
+        }
+        assert!(unfinished > 10, "{unfinished}");
     }
 
     #[test]

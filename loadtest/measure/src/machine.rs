@@ -158,12 +158,24 @@ pub fn describe() -> String {
     format!("{cores} cores ({model}), {} GiB of memory, Linux {}", memory >> 20, kernel.trim())
 }
 
-/// Bytes that this process has sent to devices.
+/// Bytes of pages that this process made dirty, or wrote past the page cache. A file system with large folios has whole ones counted.
 ///
 /// # Errors
 /// If the kernel doesn't say.
 pub fn device_write_bytes() -> Result<u64> {
     figure("/proc/self/io", "write_bytes:")
+}
+
+/// Bytes that all programs have written to the device which a directory is on; none if it is on none.
+///
+/// # Errors
+/// If the directory is not there, or the kernel's figure can't be read.
+pub fn device_written_bytes(dir: &Path) -> Result<Option<u64>> {
+    let device = fs::metadata(dir).with_context(|| dir.display().to_string())?.dev();
+    let file = format!("/sys/dev/block/{}:{}/stat", rustix::fs::major(device), rustix::fs::minor(device));
+    let Ok(text) = fs::read_to_string(&file) else { return Ok(None) };
+    let sectors: u64 = text.split_whitespace().nth(6).with_context(|| file.clone())?.parse().context(file)?;
+    Ok(Some(sectors * 512))
 }
 
 /// Bytes of this process that were in memory at most.
@@ -214,6 +226,7 @@ mod tests {
         assert!(memory_bytes().expect("it says") > 1 << 20);
         assert!(peak_memory_bytes().expect("it says") >= memory_bytes().expect("it says") / 2);
         assert!(device_write_bytes().is_ok());
+        assert!(device_written_bytes(Path::new("/")).is_ok());
         assert!(load_average() >= 0.0);
         assert!(describe().contains("cores"));
     }

@@ -1,6 +1,6 @@
 //! Which jobs a run consists of, in which order, and where their figures go.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, fmt, path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
 use coppice_types::Params;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     coppice::{Coppice, Durability, Settings},
     jobs::{self, Outcome, PlateauScale, Sample, Scale},
-    report::{Lines, Series},
+    report::{Lines, Series, number},
     system::{Facts, System},
 };
 
@@ -100,7 +100,18 @@ pub enum Job {
     Plateau(PlateauScale),
     /// [`jobs::reads_per_get`]; ours alone.
     Reads(Scale),
+    /// [`jobs::growth`]; ours keeps one version.
+    Growth(Scale),
+    /// [`jobs::growth_ours`] with reads for each get by memory; ours alone.
+    GrowthAndReads(Scale),
+    /// [`jobs::beside_merges`]; ours alone.
+    BesideMerges(Scale),
+    /// [`jobs::beside_moves`]; ours alone.
+    BesideMoves(Scale),
 }
+
+/// Records that the capacity of the active tree is meant for. Where less data stands for as much, it is less in proportion.
+const FULL_RECORDS: u64 = 10_000_000;
 
 impl Job {
     /// How large it is.
@@ -113,7 +124,11 @@ impl Job {
             | Self::Proofs(scale)
             | Self::ProofsByTrees(scale)
             | Self::History(scale)
-            | Self::Reads(scale) => scale,
+            | Self::Reads(scale)
+            | Self::Growth(scale)
+            | Self::GrowthAndReads(scale)
+            | Self::BesideMerges(scale)
+            | Self::BesideMoves(scale) => scale,
             Self::Plateau(plateau) => &plateau.scale,
         }
     }
@@ -128,6 +143,7 @@ impl Job {
             Self::Load(scale) => jobs::load(system, scale, false),
             Self::Point(scale, _) => jobs::point(system, dir, scale),
             Self::Proofs(scale) => jobs::proofs(system, scale),
+            Self::Growth(scale) => jobs::growth(system, dir, scale),
             _ => anyhow::bail!("{self:?} is for Coppice alone"),
         }
     }
@@ -142,13 +158,34 @@ impl Job {
         if store == Store::CoppiceFlush {
             settings.durability = Durability::Flush;
         }
+        let capacity = settings.params.capacity;
+        let of_capacity = |capacity: u32| Params { capacity, ..Params::default() };
         match self {
-            Self::Point(_, Some(capacity)) => settings.params = Params { capacity: *capacity, ..settings.params },
+            Self::Point(_, Some(capacity)) => settings.params = of_capacity(*capacity),
             Self::Plateau(plateau) => {
+                settings.params = of_capacity(plateau.capacity);
                 settings.durability = Durability::Later;
                 settings.retain = Some(plateau.retain);
+                settings.flush_bytes = plateau.flush_bytes;
+                settings.waiting_percent = plateau.waiting_percent;
             }
-            Self::Reads(_) => settings.retain = Some(1),
+            Self::Reads(scale) => {
+                let part = scale.records * u64::from(capacity) / FULL_RECORDS;
+                settings.params = of_capacity(u32::try_from(part)?.clamp(64, capacity));
+                settings.retain = Some(1);
+            }
+            Self::Growth(_) | Self::GrowthAndReads(_) => settings.retain = Some(1),
+            Self::BesideMerges(scale) => {
+                // So that several merges begin and end in a short time.
+                settings.params = of_capacity(u32::try_from(scale.records / 10)?.clamp(64, capacity / 4));
+                settings.durability = Durability::Later;
+                settings.retain = Some(40);
+            }
+            Self::BesideMoves(scale) => {
+                settings.durability = Durability::Later;
+                settings.retain = Some(40);
+                settings.hot_value_bytes = Some((scale.records * scale.value_bytes as u64 / 2).min(64 << 20));
+            }
             _ => {}
         }
         let mut store = Coppice::create(dir, settings)?;
@@ -157,6 +194,10 @@ impl Job {
             Self::History(scale) => jobs::history(store, scale),
             Self::Plateau(plateau) => jobs::plateau(store, dir, plateau),
             Self::Reads(scale) => jobs::reads_per_get(store, dir, scale),
+            Self::Growth(scale) => jobs::growth_ours(store, dir, scale, false),
+            Self::GrowthAndReads(scale) => jobs::growth_ours(store, dir, scale, true),
+            Self::BesideMerges(scale) => jobs::beside_merges(store, scale),
+            Self::BesideMoves(scale) => jobs::beside_moves(store, scale),
             _ => self.run(&mut store, dir),
         }
     }
@@ -186,7 +227,55 @@ pub struct Step {
     pub target: Target,
 }
 
-/// Everything of a run, in order. Repetitions of the comparison are interleaved: each round takes all systems once.
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (job, scale) = (format!("{:?}", self.job), self.job.scale());
+        let kind = job.split('(').next().unwrap_or_default();
+        write!(f, "{kind}, {} records of {} B", number(scale.records as f64), scale.value_bytes)?;
+        match self.target {
+            Target::Curve(curve, x) => write!(f, ", {curve} of {x}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Step {
+    /// How long it takes, about, on two cores of today.
+    #[must_use]
+    pub fn expected(&self) -> Duration {
+        let scale = self.job.scale();
+        let million = scale.records as f64 / 1e6;
+        let rate = match self.store {
+            Store::Coppice if scale.value_bytes < 256 => 120e3,
+            Store::Coppice if scale.records >= FULL_RECORDS / 2 => 45e3,
+            Store::Coppice | Store::Redb | Store::Nomt => 80e3,
+            Store::CoppiceFlush | Store::RocksdbSynced | Store::RocksdbUnsynced | Store::Fjall => 180e3,
+        };
+        let (phases, beside) = match &self.job {
+            Job::Compare(_) => (7.5, 2.0 + 8.0 * million),
+            Job::Point(..) => (3.0, 0.5),
+            Job::Growth(_) => (5.0, 2.0),
+            Job::GrowthAndReads(_) => (5.0, 20.0),
+            Job::History(_) => (4.2, 4.0),
+            Job::BesideMerges(_) | Job::BesideMoves(_) => (1.0, 1.0),
+            Job::Load(_) | Job::Proofs(_) | Job::ProofsByTrees(_) => (0.0, 2.0),
+            Job::Reads(_) => (0.0, 5.0),
+            Job::Plateau(plateau) => {
+                let updates = (plateau.rounds * scale.records) as f64 / 70e3;
+                (0.0, updates.min(scale.seconds))
+            }
+        };
+        Duration::from_secs_f64(0.5 + scale.records as f64 / rate + phases * scale.seconds + beside)
+    }
+
+    /// After so long it is given up.
+    #[must_use]
+    pub fn longest(&self) -> Duration {
+        Duration::from_secs(60) + 3 * self.expected()
+    }
+}
+
+/// Everything of a run, in order. Repetitions of the comparison are interleaved: each round takes the systems once.
 #[must_use]
 pub fn plan(quick: bool) -> Vec<Step> {
     let scale = base_scale(quick);
@@ -194,33 +283,34 @@ pub fn plan(quick: bool) -> Vec<Step> {
     let mut steps = Vec::new();
     for round in 0..3 {
         let scale = Scale { seed: round + 1, ..scale.clone() };
-        // A quick run repeats only what most goals are about.
-        let again = |store: &Store| !quick || round == 0 || matches!(store, Store::Coppice | Store::RocksdbSynced);
+        // Repeated is what goals are about.
+        let again = |store: &Store| round == 0 || matches!(store, Store::Coppice | Store::RocksdbSynced);
         for store in Store::ALL.into_iter().filter(again) {
             steps.push(step(store, Job::Compare(scale.clone()), Target::Figures));
         }
         for store in [Store::Coppice, Store::RocksdbSynced].into_iter().filter(|_| !quick || round == 0) {
             steps.push(step(store, Job::Load(scale.clone()), Target::Figures));
         }
-        if !quick || round == 0 {
-            steps.push(step(Store::Coppice, Job::History(scale.clone()), Target::Figures));
-        }
     }
+    steps.push(step(Store::Coppice, Job::History(scale.clone()), Target::Figures));
     steps.push(step(Store::Coppice, Job::History(fifth(&scale)), Target::Under("coppice-fifth")));
     steps.push(step(Store::Coppice, Job::ProofsByTrees(scale.clone()), Target::Figures));
-    steps.push(step(Store::Nomt, Job::Proofs(scale.clone()), Target::Figures));
-    steps.push(step(Store::Coppice, Job::Plateau(plateau_scale(quick)), Target::Figures));
-    for value_bytes in [100, 1024] {
-        // So that the filters, ten bits a record, do not use up all of the smallest budget.
-        let scale = Scale { value_bytes, ..scale.clone() };
-        steps.push(step(Store::Coppice, Job::Reads(scale), Target::Figures));
+    steps.push(step(Store::Nomt, Job::Proofs(fifth(&scale)), Target::Figures));
+    // While they are long enough for many merges, and moves.
+    let beside = Scale { records: 160_000, seconds: if quick { 8.0 } else { 32.0 }, ..scale.clone() };
+    steps.push(step(Store::Coppice, Job::BesideMerges(beside.clone()), Target::Figures));
+    steps.push(step(Store::Coppice, Job::BesideMoves(beside), Target::Figures));
+    // What goals are about comes first, should there not be time for all.
+    steps.extend(sizes(&scale, quick));
+    for plateau in plateaus(quick) {
+        steps.push(step(Store::Coppice, Job::Plateau(plateau), Target::Figures));
     }
     steps.extend(sweeps(&scale, quick));
     steps
 }
 
 fn base_scale(quick: bool) -> Scale {
-    let (records, cache_bytes, seconds) = if quick { (160_000, 64 << 20, 1.0) } else { (1_000_000, 256 << 20, 10.0) };
+    let (records, cache_bytes, seconds) = if quick { (160_000, 64 << 20, 1.0) } else { (1_000_000, 256 << 20, 3.0) };
     Scale { records, value_bytes: 1024, batch: 4000, skew: 0.0, cache_bytes, seconds, seed: 1 }
 }
 
@@ -228,20 +318,46 @@ fn fifth(scale: &Scale) -> Scale {
     Scale { records: scale.records / 5, ..scale.clone() }
 }
 
-fn plateau_scale(quick: bool) -> PlateauScale {
-    let (records, rounds) = if quick { (100_000, 8) } else { (200_000, 200) };
-    let batch = (records / 200) as usize;
-    let scale = Scale { records, value_bytes: 256, batch, skew: 0.0, cache_bytes: 64 << 20, seconds: 0.0, seed: 1 };
-    PlateauScale { scale, rounds, retain: 40, looks: 40 }
+/// Two settings of the engine: one that writes little, one that takes little disk. And a larger amount of data.
+fn plateaus(quick: bool) -> [PlateauScale; 3] {
+    let of = |name: &str, records: u64, value_bytes, rounds, seconds| {
+        let batch = (records / 200).min(4000) as usize;
+        let scale = Scale { records, value_bytes, batch, skew: 0.0, cache_bytes: 64 << 20, seconds, seed: 1 };
+        let (name, capacity) = (name.to_owned(), 64 << 10);
+        PlateauScale {
+            name,
+            scale,
+            rounds,
+            retain: 40,
+            looks: 40,
+            capacity,
+            flush_bytes: 64 << 20,
+            waiting_percent: 25,
+        }
+    };
+    let small = |plateau| PlateauScale { capacity: 16 << 10, flush_bytes: 32 << 20, waiting_percent: 10, ..plateau };
+    if quick {
+        return [
+            of("plateau", 100_000, 256, 6, 15.0),
+            small(of("plateau_small", 100_000, 256, 6, 15.0)),
+            of("plateau_large", 160_000, 1024, 3, 15.0),
+        ];
+    }
+    [
+        of("plateau", 200_000, 256, 200, 270.0),
+        small(of("plateau_small", 200_000, 256, 20, 60.0)),
+        of("plateau_large", 1_000_000, 1024, 5, 75.0),
+    ]
 }
 
 /// One quantity at a time is changed.
 fn sweeps(scale: &Scale, quick: bool) -> Vec<Step> {
+    let scale = if quick { scale.clone() } else { Scale { seconds: 1.5, ..fifth(scale) } };
     let mut steps = Vec::new();
     let mut point = |store, scale: Scale, capacity: Option<u32>, curve, x: f64| {
         steps.push(Step { store, job: Job::Point(scale, capacity), target: Target::Curve(curve, x) });
     };
-    let capacities: &[u32] = if quick { &[8, 16, 64] } else { &[4, 8, 16, 32, 64, 128, 256, 1024] };
+    let capacities: &[u32] = if quick { &[8, 16, 64] } else { &[4, 8, 16, 32, 64, 128] };
     for capacity in capacities {
         point(Store::Coppice, scale.clone(), Some(capacity << 10), "capacity", f64::from(*capacity));
     }
@@ -259,11 +375,30 @@ fn sweeps(scale: &Scale, quick: bool) -> Vec<Step> {
             point(store, Scale { skew, ..scale.clone() }, None, "skew", skew);
         }
     }
-    // Equal data on both sides of the ratio: the smaller one is the comparison's.
-    let large = Scale { records: 10 * scale.records, ..scale.clone() };
-    let at = |scale: &Scale, target| Step { store: Store::Coppice, job: Job::Point(scale.clone(), None), target };
-    steps.push(at(scale, Target::Prefixed("scaling_")));
-    steps.push(at(&large, Target::Under("coppice-tenfold")));
+    steps
+}
+
+/// The same at two sizes, and what reads cost at the larger one; a quick run has smaller ones.
+fn sizes(scale: &Scale, quick: bool) -> Vec<Step> {
+    let step = |store, job, target| Step { store, job, target };
+    let mut steps = Vec::new();
+    let small = if quick { Scale { records: scale.records / 2, ..scale.clone() } } else { scale.clone() };
+    for store in [Store::Coppice, Store::RocksdbSynced] {
+        steps.push(step(store, Job::Growth(small.clone()), Target::Prefixed("scaling_")));
+    }
+    let large = |scale: &Scale| Scale { records: 10 * scale.records, ..scale.clone() };
+    if quick {
+        steps.push(step(Store::Coppice, Job::Growth(large(&small)), Target::Under("coppice-tenfold")));
+        for value_bytes in [100, 1024] {
+            let scale = Scale { value_bytes, ..scale.clone() };
+            steps.push(step(Store::Coppice, Job::Reads(scale), Target::Figures));
+        }
+        return steps;
+    }
+    let short = Scale { value_bytes: 100, ..small.clone() };
+    steps.push(step(Store::Coppice, Job::Growth(short.clone()), Target::Prefixed("scaling_100_")));
+    steps.push(step(Store::Coppice, Job::GrowthAndReads(large(&small)), Target::Under("coppice-tenfold")));
+    steps.push(step(Store::Coppice, Job::GrowthAndReads(large(&short)), Target::Under("coppice-tenfold-100")));
     steps
 }
 
@@ -279,7 +414,7 @@ fn curve_words(curve: &str) -> (&'static str, &'static str) {
 }
 
 /// What is changed, and what is measured.
-type Curve = (&'static str, &'static str);
+pub(crate) type Curve = (&'static str, &'static str);
 
 /// All figures of a run.
 #[derive(Clone, Debug, Default)]
@@ -287,14 +422,17 @@ pub struct Collected {
     /// By the name of their system.
     pub samples: Vec<(String, Sample)>,
     /// Points by curve and figure, then by line.
-    curves: BTreeMap<Curve, Lines>,
-    series: Vec<Series>,
+    pub(crate) curves: BTreeMap<Curve, Lines>,
+    /// By their ids.
+    pub(crate) series: BTreeMap<String, Series>,
 }
 
 impl Collected {
     /// Takes what a step found.
     pub fn add(&mut self, step: &Step, name: &str, outcome: Outcome) {
-        self.series.extend(outcome.series);
+        for series in outcome.series {
+            self.add_series(name, series);
+        }
         match step.target {
             Target::Figures => self.samples.push((step.store.id().to_owned(), outcome.sample)),
             Target::Under(other) => self.samples.push((other.to_owned(), outcome.sample)),
@@ -313,6 +451,19 @@ impl Collected {
         }
     }
 
+    /// One curve may be put together from several steps; a line without a name is the system's.
+    fn add_series(&mut self, name: &str, mut series: Series) {
+        let lines = std::mem::take(&mut series.lines);
+        let known = self.series.entry(series.id.clone()).or_insert(series);
+        for (line, points) in lines {
+            let line = if line.is_empty() { name.to_owned() } else { line };
+            let all = known.lines.entry(line).or_default();
+            all.retain(|(x, _)| points.iter().all(|(other, _)| x.total_cmp(other).is_ne()));
+            all.extend(points);
+            all.sort_by(|one, other| one.0.total_cmp(&other.0));
+        }
+    }
+
     /// All curves.
     #[must_use]
     pub fn series(&self) -> Vec<Series> {
@@ -321,7 +472,7 @@ impl Collected {
             let what = if axis.starts_with("gets") { "get" } else { "put" };
             Series::new(&format!("{what}-by-{curve}"), &format!("{title}: {axis}"), x, axis, lines.clone())
         };
-        self.series.iter().cloned().chain(self.curves.iter().map(curve)).collect()
+        self.series.values().cloned().chain(self.curves.iter().map(curve)).collect()
     }
 }
 
@@ -339,7 +490,7 @@ mod tests {
             seeds.collect()
         };
         let full = compared(false);
-        assert_eq!(full.len(), 3 * Store::ALL.len());
+        assert_eq!(full.len(), Store::ALL.len() + 2 * 2);
         assert!(full.is_sorted_by(|a, b| a.0 <= b.0));
         let quick = compared(true);
         assert_eq!(quick.iter().filter(|(_, store)| *store == Store::Coppice).count(), 3);
@@ -355,6 +506,26 @@ mod tests {
             let first = scales.next().expect("there are some");
             assert!(scales.all(|scale| (scale.records, scale.cache_bytes) == (first.records, first.cache_bytes)));
         }
+    }
+
+    #[test]
+    fn a_run_has_an_end_in_sight() {
+        for (quick, minutes) in [(true, 5), (false, 32)] {
+            let all: Duration = plan(quick).iter().map(Step::expected).sum();
+            assert!(all <= Duration::from_secs(60 * minutes), "{all:?} of {minutes} min");
+        }
+    }
+
+    #[test]
+    fn curves_of_several_steps_are_one_with_a_line_for_each_system() {
+        let mut collected = Collected::default();
+        let series = |points: &[(f64, f64)]| Series::new("disk", "", "", "", [(String::new(), points.to_vec())].into());
+        collected.add_series("ours", series(&[(1.0, 10.0), (2.0, 20.0)]));
+        collected.add_series("ours", series(&[(2.0, 21.0), (3.0, 30.0)]));
+        collected.add_series("other", series(&[(1.0, 7.0)]));
+        let [series] = collected.series().try_into().expect("there is one");
+        assert_eq!(series.lines["ours"], [(1.0, 10.0), (2.0, 21.0), (3.0, 30.0)]);
+        assert_eq!(series.lines["other"], [(1.0, 7.0)]);
     }
 
     #[test]
@@ -387,8 +558,16 @@ mod tests {
     fn ours_does_every_job_of_its_own() {
         let dir = tempfile::tempdir().expect("a directory");
         let scale = Scale { records: 2000, value_bytes: 20, batch: 100, seconds: 0.01, ..base_scale(true) };
-        let plateau = PlateauScale { scale: scale.clone(), rounds: 1, retain: 3, looks: 4 };
-        let jobs = [Job::Point(scale.clone(), Some(64)), Job::Plateau(plateau), Job::Reads(scale)];
+        let [plateau, ..] = plateaus(true);
+        let plateau_scale = Scale { seconds: 10.0, ..scale.clone() };
+        let plateau = PlateauScale { scale: plateau_scale, rounds: 1, retain: 3, looks: 4, ..plateau };
+        let jobs = [
+            Job::Point(scale.clone(), Some(64)),
+            Job::Plateau(plateau),
+            Job::Reads(scale.clone()),
+            Job::Growth(scale.clone()),
+            Job::GrowthAndReads(scale),
+        ];
         for (at, job) in jobs.iter().enumerate() {
             let dir = dir.path().join(at.to_string());
             assert!(!job.run_ours(Store::Coppice, &dir).expect("runs").sample.is_empty());

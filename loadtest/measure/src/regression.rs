@@ -28,19 +28,21 @@ impl std::fmt::Display for Regression {
 
 /// Whether more of a figure is better; none for figures that are not to be judged.
 fn more_is_better(figure: &str) -> Option<bool> {
-    let is_time = ["_ms", "_us", "_us_per_version", "_us_per_key"].iter().any(|unit| figure.ends_with(unit));
-    let is_cost =
-        ["proof_", "multiproof_", "reads_", "written_", "disk_", "memory_", "plateau_written", "plateau_disk"];
-    if figure.ends_with("_s") || figure.ends_with("_entries") || figure.ends_with("_rests") {
+    let ends = |ends: &[&str]| ends.iter().any(|end| figure.ends_with(end));
+    if ends(&["_s", "_entries", "_rests", "_inner", "_leaves", "_patches", "_values", "_of_budget"]) {
         return None;
     }
-    if is_time || is_cost.iter().any(|cost| figure.starts_with(cost)) {
+    let alone = figure.strip_prefix("scaling_").unwrap_or(figure);
+    let alone = alone.strip_prefix("100_").unwrap_or(alone);
+    let begins = |begins: &[&str]| begins.iter().any(|begin| alone.starts_with(begin));
+    if alone.starts_with("plateau_") {
+        return if ends(&["_disk", "_written"]) { Some(false) } else { ends(&["_put"]).then_some(true) };
+    }
+    let is_time = ends(&["_ms", "_us", "_us_per_version", "_us_per_key"]);
+    if is_time || begins(&["proof_", "multiproof_", "reads_", "written_", "disk_", "memory_"]) {
         return Some(false);
     }
-    ["put", "get", "load", "range_", "scaling_", "plateau_put"]
-        .iter()
-        .any(|rate| figure.starts_with(rate))
-        .then_some(true)
+    begins(&["put", "get", "load", "range_"]).then_some(true)
 }
 
 /// Figures of our engine that are worse than in the former run by more than `tolerance`, a part of what they were.
@@ -67,17 +69,17 @@ pub fn compare(former: &Report, now: &Report, tolerance: f64) -> Vec<Regression>
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
-    use crate::report::Conditions;
+    use crate::plan::Collected;
 
     fn report(figures: &[(&str, &str, f64)]) -> Report {
         let samples: Vec<_> = figures
             .iter()
             .map(|(system, figure, value)| ((*system).to_owned(), [((*figure).to_owned(), *value)].into()))
             .collect();
-        Report::new(Conditions::default(), Vec::new(), BTreeMap::new(), &samples, Vec::new())
+        let mut report = Report::default();
+        report.take(&Collected { samples, ..Collected::default() });
+        report
     }
 
     #[test]
@@ -103,6 +105,23 @@ mod tests {
         let larger = report(&[(OURS, "proof_2_trees_bytes", 2000.0), (OURS, "get_back_40", 100.0)]);
         assert_eq!(compare(&former, &larger, 0.1).len(), 1);
         assert_eq!(compare(&larger, &former, 0.1), []);
+    }
+
+    #[test]
+    fn a_prefix_changes_nothing_about_a_figure() {
+        for (figure, better) in [
+            ("scaling_put", Some(true)),
+            ("scaling_100_get", Some(true)),
+            ("scaling_memory_beside_caches_mib", Some(false)),
+            ("scaling_records", None),
+            ("plateau_small_disk", Some(false)),
+            ("plateau_large_put", Some(true)),
+            ("plateau_large_flush_mib", None),
+            ("reads_100_at_10_per_mille", Some(false)),
+            ("reads_100_at_10_per_mille_leaves", None),
+        ] {
+            assert_eq!(more_is_better(figure), better, "{figure}");
+        }
     }
 
     #[test]

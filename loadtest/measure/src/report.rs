@@ -8,6 +8,7 @@ use crate::{
     goals::{self, Goal},
     jobs::Sample,
     machine::Ceiling,
+    plan::Collected,
     statistics::Summary,
     system::Facts,
 };
@@ -52,16 +53,19 @@ pub struct Conditions {
     pub revision: String,
     /// Data, caches, phases, in words.
     pub workload: String,
-    /// Load averages, before each repetition and at the end.
+    /// Load averages, before each job.
     pub load_averages: Vec<String>,
+    /// Jobs without figures, and why.
+    #[serde(default)]
+    pub missing: Vec<String>,
 }
 
 /// One run of everything.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// What holds for all of it.
     pub conditions: Conditions,
-    /// The machine's, before and after.
+    /// The machine's, before and, at the end of the run, after.
     pub ceilings: Vec<Ceiling>,
     /// What is said of each system, by its id.
     pub systems: BTreeMap<String, Facts>,
@@ -74,18 +78,11 @@ pub struct Report {
 }
 
 impl Report {
-    /// The report of all repetitions; its goals are judged here.
-    #[must_use]
-    pub fn new(
-        conditions: Conditions,
-        ceilings: Vec<Ceiling>,
-        systems: BTreeMap<String, Facts>,
-        samples: &[(String, Sample)],
-        series: Vec<Series>,
-    ) -> Self {
-        let cells = summarise(samples);
-        let goals = goals::judge(&cells);
-        Self { conditions, ceilings, systems, cells, series, goals }
+    /// Takes all that was measured so far, and judges it.
+    pub fn take(&mut self, collected: &Collected) {
+        self.cells = summarise(&collected.samples);
+        self.goals = goals::judge(&self.cells);
+        self.series = collected.series();
     }
 }
 
@@ -129,10 +126,16 @@ const COMPARED: [(&str, &str); 19] = [
     ("proof_bytes", "proof of one record, bytes"),
 ];
 
+/// Where curves and bars lie, below the report.
+pub const CURVES_DIR: &str = "benchmarks";
+
 /// The whole report as Markdown.
 #[must_use]
 pub fn markdown(report: &Report) -> String {
-    let mut out = String::new();
+    let mut out = String::from(
+        "# The engine beside its peers\n\nWhat `make bench` measured: [loadtest/README.md](../loadtest/README.md) says how it is made \
+         and what it can compare with. An absolute figure holds for one machine and one day; the ratios of one run are what to read.\n\n",
+    );
     conditions(&mut out, report);
     goal_table(&mut out, &report.goals);
     comparison(&mut out, report);
@@ -140,6 +143,7 @@ pub fn markdown(report: &Report) -> String {
     for facts in report.systems.values() {
         line(&mut out, &[&facts.name, &facts.timed, &facts.durable, &facts.proven, &facts.memory]);
     }
+    curves(&mut out, report);
     others(&mut out, report);
     out
 }
@@ -153,14 +157,22 @@ fn conditions(out: &mut String, report: &Report) {
     let conditions = &report.conditions;
     let kind =
         if conditions.quick { "A quick run: less data and shorter phases than a full one." } else { "A full run." };
+    let loads: Vec<f64> = conditions.load_averages.iter().filter_map(|load| load.parse().ok()).collect();
     let _ = writeln!(
         out,
-        "{kind} {}. {} Revision {}. Load averages: {}.\n",
+        "{kind} {}. {} Revision {}. Load averages before the jobs: {}.\n",
         conditions.machine,
         conditions.workload,
         conditions.revision,
-        conditions.load_averages.join(", ")
+        cell(Summary::of(&loads).as_ref())
     );
+    if !conditions.missing.is_empty() {
+        out.push_str("Not measured:\n");
+        for job in &conditions.missing {
+            let _ = writeln!(out, "- {job}");
+        }
+        out.push('\n');
+    }
     out.push_str("| the machine itself | before | after |\n| --- | --- | --- |\n");
     let rows: [(&str, Of); 6] = [
         ("append 4 KiB + fdatasync, p50, us", |ceiling| ceiling.append_4k_fdatasync_us.p50),
@@ -205,6 +217,16 @@ fn comparison(out: &mut String, report: &Report) {
         }
     }
     out.push('\n');
+}
+
+fn curves(out: &mut String, report: &Report) {
+    out.push_str("\n## Curves\n\n");
+    for series in &report.series {
+        let _ = writeln!(out, "![{}]({CURVES_DIR}/{}.svg)\n", series.title, series.id);
+    }
+    out.push_str(
+        "Reads for a get are those that the engine asks the file system for with its caches as the only memory.\n",
+    );
 }
 
 /// Whatever else was measured, by system.
@@ -279,7 +301,10 @@ mod tests {
         let systems = [("coppice", "Coppice"), ("rocksdb-synced", "RocksDB, synced")];
         let systems = systems.into_iter().map(|(id, name)| (id.to_owned(), facts(name))).collect();
         let conditions = Conditions { quick: true, machine: "2 cores".to_owned(), ..Conditions::default() };
-        Report::new(conditions, vec![ceiling.clone(), ceiling], systems, &samples, Vec::new())
+        let ceilings = vec![ceiling.clone(), ceiling];
+        let mut report = Report { conditions, ceilings, systems, ..Report::default() };
+        report.take(&Collected { samples: samples.into(), ..Collected::default() });
+        report
     }
 
     #[test]
@@ -295,6 +320,14 @@ mod tests {
         let text = markdown(&report());
         assert!(text.lines().any(|line| line.contains("put, batch 4,000") && line.contains("**no**")), "{text}");
         assert!(text.lines().any(|line| line.contains("QMDB") && line.contains("not measured")), "{text}");
+    }
+
+    #[test]
+    fn jobs_without_figures_are_named() {
+        let mut report = report();
+        assert!(!markdown(&report).contains("Not measured"));
+        report.conditions.missing.push("NOMT: Compare: given up after 60 s".to_owned());
+        assert!(markdown(&report).contains("Not measured:\n- NOMT: Compare: given up after 60 s\n"));
     }
 
     #[test]

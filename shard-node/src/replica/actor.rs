@@ -3,7 +3,7 @@
 use std::{
     cell::Cell,
     collections::{BTreeSet, VecDeque},
-    sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError, atomic::Ordering},
+    sync::{Arc, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -12,6 +12,7 @@ use coppice_consensus::{Committed, Group, Message, Output, Position, RaftId, Rol
 use coppice_proto::v1::{DigestReport, MergeReport, PeerMessage, peer_message::Body};
 use coppice_types::{Digest, ErrorKind, Reason};
 use opentelemetry::KeyValue;
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use tokio::task::JoinHandle;
 
 use super::{
@@ -138,7 +139,7 @@ impl<M: StateMachine> Actor<M> {
     /// The state machine, once all readers have left it. For what is rare: the thread does nothing else meanwhile.
     pub(super) fn machine(&self) -> RwLockWriteGuard<'_, Option<M>> {
         self.shared.gate.close();
-        let machine = self.shared.machine.write().unwrap_or_else(PoisonError::into_inner);
+        let machine = self.shared.machine.write();
         self.shared.gate.open();
         machine
     }
@@ -146,12 +147,11 @@ impl<M: StateMachine> Actor<M> {
     /// The state machine, unless a reader has it: then no new ones are let in, and the thread is to try again soon.
     pub(super) fn try_machine(&self) -> Option<RwLockWriteGuard<'_, Option<M>>> {
         match self.shared.machine.try_write() {
-            Ok(machine) => {
+            Some(machine) => {
                 self.shared.gate.open();
                 Some(machine)
             }
-            Err(TryLockError::Poisoned(machine)) => Some(machine.into_inner()),
-            Err(TryLockError::WouldBlock) => {
+            None => {
                 self.shared.gate.close();
                 self.blocked.set(true);
                 None
@@ -161,7 +161,7 @@ impl<M: StateMachine> Actor<M> {
 
     /// The state machine, to look at. Only this thread writes, so this never waits.
     pub(super) fn read_machine(&self) -> RwLockReadGuard<'_, Option<M>> {
-        self.shared.machine.read().unwrap_or_else(PoisonError::into_inner)
+        self.shared.machine.read()
     }
 
     pub(super) fn now(&self) -> Duration {
@@ -283,7 +283,7 @@ impl<M: StateMachine> Actor<M> {
         let tuning = &self.config.hosted.tuning;
         let bytes = u128::from(tuning.scrub_bytes_per_s) * tuning.tick.as_millis() / 1000;
         let scrubbed = match self.shared.machine.try_write() {
-            Ok(mut machine) if bytes > 0 => {
+            Some(mut machine) if bytes > 0 => {
                 machine.as_mut().map_or(Ok(()), |machine| machine.scrub(u64::try_from(bytes).unwrap_or(u64::MAX)))
             }
             _ => Ok(()),
@@ -373,7 +373,7 @@ impl<M: StateMachine> Actor<M> {
                 self.quarantine(index, own, majority, "another digest than the majority's")?;
             }
         }
-        let machine = self.shared.machine.read().unwrap_or_else(PoisonError::into_inner);
+        let machine = self.shared.machine.read();
         let (own_id, voters) = (self.config.identity.raft_id, &self.voters);
         self.waiters.settle(&mut self.agreements, voters, |reply| {
             if let Some(machine) = machine.as_ref() {

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Condvar, Mutex, PoisonError, RwLock, TryLockError,
+        Arc, Condvar, Mutex, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -190,8 +190,9 @@ impl Counts {
 pub struct Shared<M: StateMachine> {
     /// The way in.
     pub mailbox: Arc<Mailbox<Input<M>>>,
-    /// The state machine; none while the replica is in quarantine, takes in a snapshot, or has stopped.
-    pub machine: RwLock<Option<M>>,
+    /// The state machine; none while the replica is in quarantine, takes in a snapshot, or has stopped. The lock is a fair one: its
+    /// thread has it most of the time while it merges, and readers would seldom be awake in between.
+    pub machine: parking_lot::RwLock<Option<M>>,
     /// What readers pass before they take the state machine.
     pub gate: Gate,
     /// The last applied entry, for those who wait for one.
@@ -235,12 +236,8 @@ impl<M: StateMachine> ReplicaHandle<M> {
     /// Whether it has a state: not in quarantine, nor before its first snapshot.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        match self.shared.machine.try_read() {
-            Ok(machine) => machine.is_some(),
-            Err(TryLockError::Poisoned(machine)) => machine.into_inner().is_some(),
-            // It is being written to.
-            Err(TryLockError::WouldBlock) => true,
-        }
+        // Otherwise it is being written to.
+        self.shared.machine.try_read().is_none_or(|machine| machine.is_some())
     }
 
     /// Gives a message of another replica; it may be dropped.
@@ -313,7 +310,7 @@ impl<M: StateMachine> ReplicaHandle<M> {
     /// As [`read`](Self::read).
     pub fn read_now<T>(&self, read: impl FnOnce(&M) -> Result<T, Refusal>) -> Result<T, Refusal> {
         self.shared.gate.pass();
-        let machine = self.shared.machine.read().unwrap_or_else(PoisonError::into_inner);
+        let machine = self.shared.machine.read();
         let Some(machine) = machine.as_ref() else {
             let message = format!("the replica of {} does not serve: {}", self.group, self.status().note);
             return Err(Refusal::new(Reason::Unavailable, message));

@@ -173,7 +173,7 @@ pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, Wo
     };
     let shared = Arc::new(Shared {
         mailbox: Arc::new(Mailbox::new(PEER_QUEUE_MAX, REQUEST_QUEUE_MAX)),
-        machine: RwLock::new(opened.machine),
+        machine: parking_lot::RwLock::new(opened.machine),
         gate: Gate::default(),
         applied: coppice_env::watch::Sender::new(opened.applied.index),
         status: RwLock::new(status),
@@ -308,7 +308,7 @@ async fn reopen_when_room<M: StateMachine>(
         }
         match open(&config, true) {
             Ok(Opened { home, group, machine, applied, note }) => {
-                *shared.machine.write().unwrap_or_else(PoisonError::into_inner) = machine;
+                *shared.machine.write() = machine;
                 shared.applied.send_replace(applied.index);
                 shared.status.write().unwrap_or_else(PoisonError::into_inner).note = note;
                 return Ok(Some(Actor::new(config, Arc::clone(shared), home, group, applied)));
@@ -322,7 +322,7 @@ async fn reopen_when_room<M: StateMachine>(
 /// The replica is gone: nobody finds its state machine any more.
 fn end<M: StateMachine>(group: GroupId, shared: &Shared<M>, result: Result<(), Error>) {
     shared.gate.open();
-    *shared.machine.write().unwrap_or_else(PoisonError::into_inner) = None;
+    *shared.machine.write() = None;
     shared.status.write().unwrap_or_else(PoisonError::into_inner).role = "stopped";
     if let Err(error) = result {
         note_end(group, shared, &error);
@@ -332,7 +332,7 @@ fn end<M: StateMachine>(group: GroupId, shared: &Shared<M>, result: Result<(), E
 fn note_end<M: StateMachine>(group: GroupId, shared: &Shared<M>, error: &Error) {
     tracing::error!(%group, error = error.chain(), "a replica stopped");
     shared.gate.open();
-    *shared.machine.write().unwrap_or_else(PoisonError::into_inner) = None;
+    *shared.machine.write() = None;
     let mut status = shared.status.write().unwrap_or_else(PoisonError::into_inner);
     (status.role, status.note, status.full) = ("stopped", error.chain(), lacks_space(error));
 }

@@ -2,8 +2,6 @@
 
 mod cluster;
 
-use std::sync::PoisonError;
-
 use cluster::{CLUSTER, Cluster, LIMIT, Leader, SHARD, name, until};
 use coppice_proto::{
     status,
@@ -248,7 +246,7 @@ fn caught_up(cluster: &Cluster, ordinal: u32) -> Option<()> {
 /// Lets one replica compute another digest than the others.
 fn spoil(cluster: &Cluster, ordinal: u32) {
     let replica = cluster.node(ordinal).hosted().shard(SHARD).expect("it runs");
-    let mut machine = replica.shared.machine.write().unwrap_or_else(PoisonError::into_inner);
+    let mut machine = replica.shared.machine.write();
     machine.as_mut().expect("it serves").spoil_next = true;
 }
 
@@ -811,6 +809,14 @@ async fn a_follower_with_a_full_disk_acknowledges_nothing_serves_what_it_has_and
     let disk = &cluster.disks[&full];
     disk.set_capacity(Some(disk.used_bytes()));
     fill(&mut leader, "it noticed", || note(&cluster, full) == "the disk is full").await;
+    // What a flush frees meanwhile is no room, either, and then what the log has made ready is used up: a segment, and the next.
+    disk.set_capacity(Some(0));
+    let mut left = 16;
+    fill(&mut leader, "more than that is committed", || {
+        left -= 1;
+        left == 0
+    })
+    .await;
     leader.commit("b", "2").await;
     leader.finalize().await;
     let applied = |ordinal| cluster.replica(ordinal, SHARD).and_then(|it| it.status).expect("it runs").applied;

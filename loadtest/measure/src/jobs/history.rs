@@ -7,17 +7,17 @@ use coppice_env::{Clock, SystemClock};
 use coppice_types::{Epoch, Version};
 
 use super::{KEYS, Outcome, Sample, Scale, get_all, load_all, settle};
-use crate::{coppice::Coppice, statistics::Summary};
+use crate::{coppice::Coppice, report::Series, statistics::Summary};
 
 /// How many versions back it is read; 0 is the head.
-const AGES: [u64; 4] = [0, 10, 40, 1000];
+const AGES: [u64; 7] = [0, 10, 20, 40, 100, 400, 1000];
 /// Versions after the load: enough for all ages, prunes and rollbacks.
 const VERSIONS: u64 = 1110;
 /// Records that each of them updates.
 const TOUCHED: usize = 20;
 const ROUNDS: u32 = 5;
 
-/// Loads, makes 1,110 small versions, gets at 10, 40 and 1,000 back, then prunes 1 and 40 and rolls back 5, 50 and 1,000.
+/// Loads, makes 1,110 small versions, gets at several ages, then prunes 1 and 40 and rolls back 5, 50 and 1,000.
 ///
 /// # Errors
 /// If the engine fails.
@@ -33,7 +33,7 @@ pub fn history(mut store: Coppice, scale: &Scale) -> Result<Outcome> {
     store.flush()?;
     let mut sample = Sample::new();
     let keys = workload.keys(KEYS);
-    gets_by_age(&store, &keys, scale, &mut sample)?;
+    let points = gets_by_age(&store, &keys, scale, &mut sample)?;
     let engine = store.engine_mut();
     // All versions of the load stand below the first: they are dropped before, in one go.
     engine.prune(Version(first))?;
@@ -55,7 +55,9 @@ pub fn history(mut store: Coppice, scale: &Scale) -> Result<Outcome> {
     }
     ensure!(engine.decided().version.0 == head, "a rollback ends at its target");
     sample.insert("drop_pages_read".to_owned(), (engine.counters().span_reads - pages) as f64);
-    Ok(Outcome { sample, series: Vec::new() })
+    let lines = [(format!("{} records", scale.records), points)].into();
+    let title = "Gets by how far back they read";
+    Ok(Outcome { sample, series: vec![Series::new("get-by-history", title, "versions back", "gets a second", lines)] })
 }
 
 fn note(sample: &mut Sample, what: &str, count: u64, took: Duration) {
@@ -63,7 +65,7 @@ fn note(sample: &mut Sample, what: &str, count: u64, took: Duration) {
 }
 
 /// Gets a second at each age: the same keys, in turns, so that what else the machine does befalls all ages alike.
-fn gets_by_age(store: &Coppice, keys: &[Vec<u8>], scale: &Scale, sample: &mut Sample) -> Result<()> {
+fn gets_by_age(store: &Coppice, keys: &[Vec<u8>], scale: &Scale, sample: &mut Sample) -> Result<Vec<(f64, f64)>> {
     let (head, clock) = (store.version().0, SystemClock::new());
     let mut rates = vec![Vec::new(); AGES.len()];
     for round in 0..=ROUNDS {
@@ -72,7 +74,7 @@ fn gets_by_age(store: &Coppice, keys: &[Vec<u8>], scale: &Scale, sample: &mut Sa
             let (begin, mut count) = (clock.now(), 0);
             for chunk in keys.chunks(256) {
                 count += get_all(&mut view, chunk, scale.value_bytes)?;
-                if clock.now() - begin >= scale.limit() / ROUNDS {
+                if clock.now() - begin >= scale.limit() / (2 * ROUNDS) {
                     break;
                 }
             }
@@ -82,9 +84,11 @@ fn gets_by_age(store: &Coppice, keys: &[Vec<u8>], scale: &Scale, sample: &mut Sa
             }
         }
     }
+    let mut points = Vec::new();
     for (age, rates) in AGES.iter().zip(&rates) {
         let summary = Summary::of(rates).expect("there were rounds");
         sample.insert(format!("get_back_{age}"), summary.median);
+        points.push((*age as f64, summary.median));
     }
-    Ok(())
+    Ok(points)
 }

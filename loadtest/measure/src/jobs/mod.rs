@@ -1,10 +1,14 @@
 //! What is timed. Each job runs in a process of its own, on a fresh directory, so that memory and written bytes are its system's.
 
+mod beside;
+mod growth;
 mod history;
 mod plateau;
 mod proofs;
 mod reads;
 
+pub use beside::{beside_merges, beside_moves};
+pub use growth::{growth, growth_ours};
 pub use history::history;
 pub use plateau::{PlateauScale, plateau};
 pub use proofs::{proofs, proofs_by_trees};
@@ -76,6 +80,8 @@ impl Scale {
 
 /// Keys that reads go around in.
 const KEYS: usize = 50_000;
+/// Records of a range, for a curve.
+const LENGTHS: [usize; 7] = [5, 10, 50, 100, 500, 1000, 2000];
 
 /// All phases that every system can do: load in key order, ranges, updates by 4,000 and by 500, gets, ranges again.
 ///
@@ -249,21 +255,34 @@ fn ranges(
 ) -> Result<()> {
     for length in [100, 1000] {
         let starts = workload.keys(1000);
-        let (mut reader, clock, mut records, mut bytes) = (system.reader()?, SystemClock::new(), 0, 0);
-        for start in starts.iter().cycle() {
-            let found = reader.range(start, length, &mut |key, value| bytes += key.len() + value.len())?;
-            let Some(found) = found else { return Ok(()) };
-            ensure!(found <= length, "a range of {length} has {found} records");
-            records += found;
-            if clock.now() >= limit / 2 {
-                break;
-            }
-        }
-        let seconds = clock.now().as_secs_f64();
-        ensure!(bytes == records * (KEY_BYTES + workload.value_bytes), "a range shows keys and values");
-        sample.insert(format!("range_{length}_{when}"), records as f64 / seconds);
+        let rate = range_rate(system, starts.iter().cycle(), length, limit / 2, workload.value_bytes)?;
+        let Some(rate) = rate else { return Ok(()) };
+        sample.insert(format!("range_{length}_{when}"), rate);
     }
     Ok(())
+}
+
+/// Records a second of ranges of one length, from each start or as long as there is time; none if the system keeps no order.
+fn range_rate<'k>(
+    system: &dyn System,
+    starts: impl Iterator<Item = &'k Vec<u8>>,
+    length: usize,
+    limit: Duration,
+    value_bytes: usize,
+) -> Result<Option<f64>> {
+    let (mut reader, clock, mut records, mut bytes) = (system.reader()?, SystemClock::new(), 0, 0);
+    for start in starts {
+        let found = reader.range(start, length, &mut |key, value| bytes += key.len() + value.len())?;
+        let Some(found) = found else { return Ok(None) };
+        ensure!(found <= length, "a range of {length} has {found} records");
+        records += found;
+        if clock.now() >= limit {
+            break;
+        }
+    }
+    let seconds = clock.now().as_secs_f64();
+    ensure!(bytes == records * (KEY_BYTES + value_bytes), "a range shows keys and values");
+    Ok(Some(records as f64 / seconds))
 }
 
 #[cfg(test)]

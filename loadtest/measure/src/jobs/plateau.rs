@@ -7,19 +7,32 @@ use coppice_env::{Clock, SystemClock};
 use serde::{Deserialize, Serialize};
 
 use super::{Outcome, Puts, Sample, Scale, get_all, load_all};
-use crate::{coppice::Coppice, machine, report::Series, statistics::is_plateau};
+use crate::{
+    coppice::Coppice,
+    machine,
+    report::{Series, number},
+    statistics::{Summary, is_plateau},
+};
 
-/// How long it goes on.
+/// How long it goes on, and how the engine is set up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlateauScale {
-    /// Keys, values, batches.
+    /// What its figures and curves begin with.
+    pub name: String,
+    /// Keys, values, batches; `seconds` is the longest time for all updates.
     pub scale: Scale,
-    /// Updates for each key.
+    /// Updates for each key, if there is time.
     pub rounds: u64,
     /// Versions that are kept.
     pub retain: u64,
     /// How often it is looked at.
     pub looks: u64,
+    /// The active tree's.
+    pub capacity: u32,
+    /// A flush begins when so much waits for it.
+    pub flush_bytes: u64,
+    /// Of what is used, that may wait for a flush to be free.
+    pub waiting_percent: u32,
 }
 
 /// Quantities that must come to rest, with the axis that each has.
@@ -45,8 +58,12 @@ pub fn plateau(mut store: Coppice, dir: &Path, plateau: &PlateauScale) -> Result
     let each = (plateau.rounds * scale.records / scale.batch as u64 / plateau.looks).max(1);
     let keys = workload.keys(2000);
     let (mut points, mut updates) = (vec![Vec::new(); CURVES.len()], Puts::default());
-    let (written, counted) = (machine::device_write_bytes()?, store.engine().counters());
+    let (written, accounted) = (machine::device_written_bytes(dir)?, machine::device_write_bytes()?);
+    let (counted, clock) = (store.engine().counters(), SystemClock::new());
     for _ in 0..plateau.looks {
+        if clock.now() >= scale.limit() {
+            break;
+        }
         for _ in 0..each {
             let batch = workload.updates(scale.batch);
             updates.put(&mut store, batch)?;
@@ -77,19 +94,42 @@ pub fn plateau(mut store: Coppice, dir: &Path, plateau: &PlateauScale) -> Result
     let now = store.engine().counters();
     let ours = now.span_write_bytes + now.value_write_bytes + now.meta_write_bytes
         - (counted.span_write_bytes + counted.value_write_bytes + counted.meta_write_bytes);
+    let name = &plateau.name;
     let mut sample = Sample::new();
-    sample.insert("plateau_put".to_owned(), updates.rate());
-    sample.insert("plateau_written".to_owned(), ours as f64 / user);
-    sample.insert("plateau_device_written".to_owned(), (machine::device_write_bytes()? - written) as f64 / user);
-    let last = points[0].last().context("it was looked at")?.1;
-    sample.insert("plateau_disk".to_owned(), last);
+    sample.insert(format!("{name}_put"), updates.rate());
+    sample.insert(format!("{name}_active_ki"), f64::from(plateau.capacity >> 10));
+    sample.insert(format!("{name}_flush_mib"), (plateau.flush_bytes >> 20) as f64);
+    sample.insert(format!("{name}_waiting_percent"), f64::from(plateau.waiting_percent));
+    sample.insert(format!("{name}_rounds"), updates.records as f64 / scale.records as f64);
+    sample.insert(format!("{name}_written"), ours as f64 / user);
+    sample.insert(format!("{name}_accounted"), (machine::device_write_bytes()? - accounted) as f64 / user);
+    if let Some((before, now)) = written.zip(machine::device_written_bytes(dir)?) {
+        sample.insert(format!("{name}_device_written"), (now - before) as f64 / user);
+    }
+    let disk: Vec<f64> = points[0].iter().map(|(_, disk)| *disk).collect();
+    let rest = Summary::of(&disk[disk.len() - disk.len().div_ceil(4)..]).context("it was looked at")?;
+    sample.insert(format!("{name}_disk"), rest.median);
+    sample.insert(format!("{name}_disk_max"), rest.max);
     let mut series = Vec::new();
     for ((name, axis), points) in CURVES.iter().zip(points) {
         let values: Vec<f64> = points.iter().map(|(_, value)| *value).collect();
-        sample.insert(format!("plateau_{name}_rests"), f64::from(u8::from(is_plateau(&values))));
-        let title = format!("Under endless updates: {axis}");
+        sample.insert(format!("{}_{name}_rests", plateau.name), f64::from(u8::from(is_plateau(&values))));
+        let title = format!(
+            "Endless updates: {} keys of {} B, active {} Ki, flush {} MiB, waiting {} %",
+            number(scale.records as f64),
+            scale.value_bytes,
+            plateau.capacity >> 10,
+            plateau.flush_bytes >> 20,
+            plateau.waiting_percent
+        );
         let lines = [("Coppice".to_owned(), points)].into();
-        series.push(Series::new(&format!("plateau-{name}"), &title, "updates for each key", axis, lines));
+        series.push(Series::new(
+            &format!("{}-{name}", plateau.name.replace('_', "-")),
+            &title,
+            "updates for each key",
+            axis,
+            lines,
+        ));
     }
     Ok(Outcome { sample, series })
 }

@@ -9,7 +9,7 @@ fn scale(records: u64) -> Scale {
 
 fn store(dir: &Path, durability: Durability, retain: Option<u64>) -> Coppice {
     let params = Params { capacity: 128, ..Params::default() };
-    Coppice::create(dir, Settings { params, cache_bytes: 1 << 20, durability, retain }).expect("creates")
+    Coppice::create(dir, Settings { params, durability, retain, ..Settings::new(1 << 20) }).expect("creates")
 }
 
 #[test]
@@ -64,15 +64,26 @@ fn history_is_read_then_dropped_without_reading_a_page() {
 fn proofs_grow_with_the_number_of_trees() {
     let dir = tempfile::tempdir().expect("a directory");
     let sample = proofs_by_trees(store(dir.path(), Durability::Later, None), &scale(3000)).expect("runs").sample;
-    assert!(sample["proof_3_trees_bytes"] > sample["proof_2_trees_bytes"]);
-    assert!(sample["proof_2_trees_oldest_entries"] > sample["proof_1_trees_oldest_entries"]);
+    for trees in 2..=4 {
+        assert!(sample[&format!("proof_{trees}_trees_bytes")] > sample[&format!("proof_{}_trees_bytes", trees - 1)]);
+    }
+    assert!(sample["proof_4_trees_oldest_entries"] > sample["proof_1_trees_oldest_entries"]);
     assert!(sample["multiproof_100_bytes_per_key"] < sample["proof_3_trees_bytes"]);
 }
 
 #[test]
 fn the_plateau_has_a_point_for_each_look() {
     let dir = tempfile::tempdir().expect("a directory");
-    let plateau_scale = PlateauScale { scale: scale(500), rounds: 20, retain: 5, looks: 10 };
+    let plateau_scale = PlateauScale {
+        name: "plateau".to_owned(),
+        scale: Scale { seconds: 600.0, ..scale(500) },
+        rounds: 20,
+        retain: 5,
+        looks: 10,
+        capacity: 128,
+        flush_bytes: 32 << 20,
+        waiting_percent: 25,
+    };
     let outcome = plateau(store(dir.path(), Durability::Later, Some(5)), dir.path(), &plateau_scale).expect("runs");
     assert_eq!(outcome.series.len(), 5);
     for series in &outcome.series {
@@ -93,4 +104,49 @@ fn more_memory_saves_reads() {
     assert!(at(2) >= 1.0);
     let absent = outcome.sample["reads_100_at_30_per_mille_absent"];
     assert!(absent < at(30), "filters save reads: {absent} and {}", at(30));
+}
+
+#[test]
+fn data_that_grows_is_looked_at_on_its_way() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let outcome = growth_ours(store(dir.path(), Durability::Log, Some(1)), dir.path(), &scale(12_000), true);
+    let outcome = outcome.expect("runs");
+    let points = |id: &str| {
+        let series = outcome.series.iter().find(|series| series.id == id).unwrap_or_else(|| panic!("no curve {id}"));
+        series.lines.values().next().expect("a line").clone()
+    };
+    let disk = points("disk-by-records-100");
+    assert_eq!(disk.iter().map(|(records, _)| *records as u64).collect::<Vec<_>>(), [10_000, 12_000]);
+    assert!(disk.iter().all(|(_, bytes)| *bytes > 1.0), "{disk:?}");
+    assert_eq!(points("range-by-length-12000").len(), LENGTHS.len());
+    assert!(!points("reads-per-get-100").is_empty());
+    assert!(outcome.sample["cache_of_budget"] > 0.0);
+    assert!(outcome.sample["memory_beside_caches_mib"].is_finite());
+}
+
+#[test]
+fn commits_and_gets_are_timed_while_merging_and_while_not() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let scale = Scale { seconds: 1.0, ..scale(2000) };
+    let sample = beside_merges(store(dir.path(), Durability::Later, Some(5)), &scale).expect("runs").sample;
+    for what in ["merging_commit", "merging_get"] {
+        for name in ["p99_ms_without", "p99_ms_with", "p99_ratio"] {
+            assert!(sample[&format!("{what}_{name}")] > 0.0, "{what}_{name}");
+        }
+    }
+    assert!(sample["merging_records_merged"] > 0.0);
+    assert!((0.0..1.0).contains(&sample["merging_share_of_commits"]));
+}
+
+#[test]
+fn gets_are_timed_while_values_move_and_while_not() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let settings = Settings { hot_value_bytes: Some(64 << 10), ..Settings::new(1 << 20) };
+    let store = Coppice::create(dir.path(), Settings { durability: Durability::Later, ..settings }).expect("creates");
+    let scale = Scale { value_bytes: 1000, seconds: 2.0, ..scale(5000) };
+    let sample = beside_moves(store, &scale).expect("runs").sample;
+    assert!(sample["moving_mib"] > 0.0);
+    for name in ["moving_get_p99_ratio", "moving_commit_p99_ratio"] {
+        assert!(sample[name] > 0.0, "{name}");
+    }
 }

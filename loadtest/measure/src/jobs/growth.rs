@@ -1,0 +1,108 @@
+//! How it goes with the amount of data: one load, looked at on its way and used at its end.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::{KEYS, LENGTHS, Outcome, Puts, Sample, Scale, gets, range_rate, reads::reads_by_memory, settle, update};
+use crate::{
+    coppice::Coppice,
+    machine,
+    report::{Lines, Series, number},
+    system::System,
+    workload::Workload,
+};
+
+/// Records after which the disk is looked at.
+const MILESTONES: [u64; 6] = [10_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000];
+
+/// Ranges that are gone around in.
+const STARTS_MIN: usize = 25;
+const STARTS_MAX: usize = 1000;
+
+/// Loads in no order, looks at the disk as the data grows, then updates, gets and reads ranges of several lengths.
+///
+/// # Errors
+/// If the system fails, or reads anything but what was written.
+pub fn growth(system: &mut dyn System, dir: &Path, scale: &Scale) -> Result<Outcome> {
+    grow(system, dir, scale, &mut scale.workload())
+}
+
+fn grow(system: &mut dyn System, dir: &Path, scale: &Scale, workload: &mut Workload) -> Result<Outcome> {
+    let (mut puts, mut disk) = (Puts::default(), Vec::new());
+    while puts.records < scale.records {
+        let upto = MILESTONES.into_iter().find(|records| *records > puts.records).unwrap_or(scale.records);
+        let end = upto.min(puts.records + scale.batch as u64).min(scale.records);
+        // Keys are hashes: these are in no order.
+        let batch = (puts.records..end).map(|number| workload.record(number)).collect();
+        puts.put(system, batch)?;
+        if MILESTONES.contains(&end) || end == scale.records {
+            settle(system)?;
+            disk.push((end as f64, machine::disk_bytes(dir)? as f64 / (end * scale.record_bytes()) as f64));
+        }
+    }
+    let updates = update(system, workload, scale.batch, scale.limit())?;
+    settle(system)?;
+    let got = gets(system, &[workload.keys(KEYS)], scale.limit(), scale.value_bytes)?;
+    let mut ranges = Vec::new();
+    for length in LENGTHS {
+        // As many records as gets go around in, all of them once before.
+        let starts = workload.keys((KEYS / length).clamp(STARTS_MIN, STARTS_MAX));
+        let rate = |starts: &mut dyn Iterator<Item = &Vec<u8>>, limit| {
+            range_rate(system, starts, length, limit, scale.value_bytes)
+        };
+        rate(&mut starts.iter(), scale.limit())?;
+        let Some(rate) = rate(&mut starts.iter().cycle(), scale.limit() / 4)? else { break };
+        ranges.push((length as f64, rate));
+    }
+    let mut sample = Sample::from([
+        ("records".to_owned(), scale.records as f64),
+        ("load".to_owned(), puts.rate()),
+        ("put".to_owned(), updates.rate()),
+        ("get".to_owned(), got),
+        ("disk_per_live_byte_loaded".to_owned(), disk.last().map_or(f64::NAN, |(_, bytes)| *bytes)),
+    ]);
+    sample.extend(ranges.iter().map(|(length, rate)| (format!("range_{length}"), *rate)));
+    let alone = |points| Lines::from([(String::new(), points)]);
+    let series = vec![
+        Series::new(
+            &format!("disk-by-records-{}", scale.value_bytes),
+            &format!("Disk by the number of records, values of {} B", scale.value_bytes),
+            "records",
+            "bytes on disk for each live byte",
+            alone(disk),
+        ),
+        Series::new(
+            &format!("range-by-length-{}", scale.records),
+            &format!("Ranges by their length, {} records after random updates", number(scale.records as f64)),
+            "records of a range",
+            "records a second",
+            alone(ranges),
+        ),
+    ];
+    Ok(Outcome { sample, series })
+}
+
+/// The same with ours, then the memory that it holds beside its caches, and if that is asked for, reads for each get by memory.
+///
+/// # Errors
+/// If the engine fails.
+pub fn growth_ours(mut store: Coppice, dir: &Path, scale: &Scale, with_reads: bool) -> Result<Outcome> {
+    let mut workload = scale.workload();
+    let before = machine::memory_bytes()?;
+    let mut outcome = grow(&mut store, dir, scale, &mut workload)?;
+    let usage = store.engine().disk_usage()?;
+    let caches = usage.young_cache_bytes + usage.old_cache_bytes + usage.hash_cache_bytes;
+    let beside = |memory: u64| memory.saturating_sub(before + caches) as f64 / f64::from(1 << 20);
+    let sample = &mut outcome.sample;
+    sample.insert("memory_beside_caches_mib".to_owned(), beside(machine::memory_bytes()?));
+    sample.insert("memory_beside_caches_peak_mib".to_owned(), beside(machine::peak_memory_bytes()?));
+    sample.insert("cache_of_budget".to_owned(), caches as f64 / scale.cache_bytes as f64);
+    if !with_reads {
+        return Ok(outcome);
+    }
+    let reads = reads_by_memory(store, dir, scale, &mut workload)?;
+    outcome.sample.extend(reads.sample);
+    outcome.series.extend(reads.series);
+    Ok(outcome)
+}
