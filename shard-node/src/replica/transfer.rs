@@ -170,12 +170,14 @@ impl<M: StateMachine> Actor<M> {
             self.incoming = Some(copy);
             return Ok(self.group.accept_snapshot(position)?);
         }
-        let incoming = self.home.begin_incoming(position, &manifest)?;
+        let begun = self.home.begin_incoming(position, &manifest);
+        let begun = begun.and_then(|incoming| Ok((self.home.state_of(&incoming)?, incoming)));
+        let Some((storage, incoming)) = self.unless_full(position, begun)? else { return Ok(()) };
         let fetch = Fetch {
             config: self.config.clone(),
             mailbox: Arc::clone(&self.shared.mailbox),
             traffic: Arc::clone(&self.shared.traffic),
-            storage: self.home.state_of(&incoming)?,
+            storage,
             manifest: manifest.to_vec(),
             node,
         };
@@ -188,13 +190,26 @@ impl<M: StateMachine> Actor<M> {
         Ok(())
     }
 
+    /// Refuses a snapshot for which there is no room: it is offered again, and until then this replica serves what it has.
+    fn unless_full<T>(&mut self, position: Position, result: Result<T, Error>) -> Result<Option<T>, Error> {
+        match result {
+            Err(error) if error.kind() == ErrorKind::Exhausted => {
+                self.note_full();
+                self.group.refuse_snapshot(position)?;
+                Ok(None)
+            }
+            result => result.map(Some),
+        }
+    }
+
     /// A fetch has ended.
     pub(super) fn fetched(&mut self, position: Position, result: Result<(), Failed>) -> Result<(), Error> {
         // The task's last act was to say so.
         let Some((incoming, from, _)) = self.fetching.take() else { return Ok(()) };
         match result {
             Ok(()) => {
-                self.home.complete_incoming(&incoming)?;
+                let completed = self.home.complete_incoming(&incoming);
+                let Some(()) = self.unless_full(position, completed)? else { return Ok(()) };
                 self.incoming = Some(incoming);
                 Ok(self.group.accept_snapshot(position)?)
             }

@@ -107,6 +107,13 @@ impl Cluster {
         }
     }
 
+    /// Ends all nodes. A replica that waits for room on its disk wakes by a timer of the runtime, which must outlive it.
+    pub async fn end(self) {
+        for node in self.nodes.into_values() {
+            node.kill().await;
+        }
+    }
+
     pub fn node(&self, ordinal: u32) -> &Handle {
         &self.nodes[&ordinal]
     }

@@ -579,16 +579,10 @@ async fn a_replica_that_missed_what_the_log_no_longer_has_gets_a_snapshot() {
     assert!(state.is_some(), "it caught up without a snapshot");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
-    let cluster = Cluster::start(1).await;
-    let mut leader = Leader::new(&cluster, 1).await;
-    leader.commit("a", "1").await;
-    leader.finalize().await;
-    let disk = &cluster.disks[&1];
-    disk.set_capacity(Some(disk.used_bytes() + (64 << 10)));
+/// Prepares versions with a large record each, and decides them, until one is refused.
+async fn prepare_until_refused(leader: &mut Leader) -> tonic::Status {
     let long = "v".repeat(64 << 10);
-    let refusal = until("the disk is full", async || {
+    until("the disk is full", async || {
         let version = leader.decided().version + 1;
         let state = leader.prepare(version, leader.decided(), &[record("b", &long)]).await;
         match state {
@@ -599,7 +593,18 @@ async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
             Err(refusal) => Some(refusal),
         }
     })
-    .await;
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
+    let cluster = Cluster::start(1).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    leader.finalize().await;
+    let disk = &cluster.disks[&1];
+    disk.set_capacity(Some(disk.used_bytes() + (64 << 10)));
+    let refusal = prepare_until_refused(&mut leader).await;
     assert_eq!(status::reason(&refusal), Some(Reason::ResourceExhausted), "{refusal}");
     assert_eq!(leader.get(1, "a").await.expect("reads go on"), Some("1".to_owned()));
     leader.finalize().await;
@@ -613,14 +618,16 @@ async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
         newest: Some(newest),
     };
     leader.command(Wire::Execute(prune)).await.expect("a prune goes on");
-    let version = leader.decided().version + 1;
-    let refusal = leader.prepare(version, leader.decided(), &[record("b", "2")]).await.expect_err("still full");
+    // What the prune freed is gone, too.
+    disk.set_capacity(Some(0));
+    let refusal = prepare_until_refused(&mut leader).await;
     assert_eq!(status::reason(&refusal), Some(Reason::ResourceExhausted), "{refusal}");
     disk.set_capacity(None);
     until("versions are taken again", async || {
         leader.prepare(leader.decided().version + 1, leader.decided(), &[record("c", "3")]).await.ok()
     })
     .await;
+    cluster.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -795,6 +802,7 @@ async fn a_leader_with_a_full_disk_hands_over_and_follows_again_when_there_is_ro
     leader.finalize().await;
     leader.wait_for(full, "key-19", "x").await;
     until("it is well again", async || note(&cluster, full).is_empty().then_some(())).await;
+    cluster.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -823,12 +831,13 @@ async fn a_follower_with_a_full_disk_acknowledges_nothing_serves_what_it_has_and
     let other = (1..=3).find(|&it| it != full && cluster.role(it, SHARD) != "leader").expect("there are three");
     leader.wait_for(other, "b", "2").await;
     assert!(applied(full) < applied(other), "there was no room for so much");
-    assert_eq!(cluster.role(full, SHARD), "follower");
+    assert_eq!(cluster.role(full, SHARD), "follower", "{}", note(&cluster, full));
     let newest = leader.context.decided.replace(old);
     assert_eq!(leader.get(full, "a").await.expect("it serves"), Some("1".to_owned()));
     leader.context.decided = newest;
     disk.set_capacity(None);
     leader.wait_for(full, "b", "2").await;
+    cluster.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
