@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::Write,
+    io::{self, BufReader, Write},
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::Path,
     time::Duration,
@@ -215,6 +215,26 @@ pub fn disk_bytes(dir: &Path) -> Result<u64> {
         bytes += if metadata.is_dir() { disk_bytes(&entry.path())? } else { metadata.blocks() * 512 };
     }
     Ok(bytes)
+}
+
+/// Reads all files below a directory once, in order, so that the page cache has them.
+///
+/// # Errors
+/// If one can't be read.
+pub fn read_files(dir: &Path) -> Result<()> {
+    for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        let entry = entry?;
+        match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => read_files(&entry.path())?,
+            Ok(_) => {
+                let mut reader = BufReader::with_capacity(CHUNK_BYTES, File::open(entry.path())?);
+                io::copy(&mut reader, &mut io::sink()).with_context(|| entry.path().display().to_string())?;
+            }
+            // A store may delete a file while it is looked at.
+            Err(_) => {}
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

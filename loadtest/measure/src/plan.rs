@@ -247,7 +247,7 @@ impl Step {
         let million = scale.records as f64 / 1e6;
         let rate = match self.store {
             Store::Coppice if scale.value_bytes < 256 => 120e3,
-            Store::Coppice if scale.records >= FULL_RECORDS / 2 => 45e3,
+            Store::Coppice if scale.records >= FULL_RECORDS / 2 => 65e3,
             Store::Coppice | Store::Redb | Store::Nomt => 80e3,
             Store::CoppiceFlush | Store::RocksdbSynced | Store::RocksdbUnsynced | Store::Fjall => 180e3,
         };
@@ -255,7 +255,7 @@ impl Step {
             Job::Compare(_) => (7.5, 2.0 + 8.0 * million),
             Job::Point(..) => (3.0, 0.5),
             Job::Growth(_) => (5.0, 2.0),
-            Job::GrowthAndReads(_) => (5.0, 20.0),
+            Job::GrowthAndReads(_) => (5.0, 30.0),
             Job::History(_) => (4.2, 4.0),
             Job::BesideMerges(_) | Job::BesideMoves(_) => (1.0, 1.0),
             Job::Load(_) | Job::Proofs(_) | Job::ProofsByTrees(_) => (0.0, 2.0),

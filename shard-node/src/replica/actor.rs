@@ -41,6 +41,8 @@ const CARE_TICKS: u64 = 10;
 const REPEATED_MAX: usize = 64;
 /// How soon this thread tries again when a reader is in its way.
 const BLOCKED_WAIT: Duration = Duration::from_millis(1);
+/// After a step of background work that can wait, the thread rests so many times as long as it took: readers have the state machine then.
+const WORK_REST: u32 = 2;
 /// Ticks to make up for at once after a pause; a longer one is not made up for.
 const LATE_TICKS_MAX: u32 = 4;
 
@@ -60,7 +62,7 @@ pub(super) struct Actor<M: StateMachine> {
     /// A reader was in the way of this thread.
     blocked: Cell<bool>,
     /// There is background work left.
-    busy: bool,
+    work_at: Option<Duration>,
     /// Of what is measured here.
     pub(super) labels: [KeyValue; 1],
     pub(super) waiters: Waiters<M::Reply>,
@@ -109,7 +111,7 @@ impl<M: StateMachine> Actor<M> {
             members: Vec::new(),
             backlog: VecDeque::new(),
             blocked: Cell::new(false),
-            busy: false,
+            work_at: None,
             labels,
             waiters: Waiters::new(),
             reads: Reads::default(),
@@ -196,8 +198,8 @@ impl<M: StateMachine> Actor<M> {
 
     /// How long the next step may wait for something to arrive.
     pub(super) fn wait(&self) -> Duration {
-        match (self.busy, self.blocked.take()) {
-            (true, _) => Duration::ZERO,
+        match (self.work_at, self.blocked.take()) {
+            (Some(at), _) => at.min(self.next_tick).saturating_sub(self.now()),
             (_, true) => BLOCKED_WAIT,
             _ => self.next_tick.saturating_sub(self.now()),
         }
@@ -221,7 +223,7 @@ impl<M: StateMachine> Actor<M> {
         self.move_cold();
         self.hand_over_if_unfit();
         self.publish();
-        self.busy = self.work(idle)?;
+        self.work_at = self.work(idle)?;
         Ok(())
     }
 
@@ -478,23 +480,27 @@ impl<M: StateMachine> Actor<M> {
         };
     }
 
-    /// Background work of the state machine, when nothing else is to be done or it is behind. `true` if there may be more.
-    fn work(&mut self, idle: bool) -> Result<bool, Error> {
+    /// Background work of the state machine, when nothing else is to be done or it is behind. When there may be more to do, if there is.
+    fn work(&mut self, idle: bool) -> Result<Option<Duration>, Error> {
         let backlog = self.read_machine().as_ref().map_or(Backlog::None, StateMachine::backlog);
+        let (began, due) = (self.now(), self.work_at.unwrap_or_default());
         match backlog {
-            Backlog::None => return Ok(false),
+            Backlog::None => return Ok(None),
             // Soon, if nothing else arrives.
-            Backlog::Some if !idle => return Ok(true),
+            Backlog::Some if !idle || began < due => return Ok(Some(due)),
             Backlog::Some | Backlog::Behind => {}
         }
         let worked = match self.try_machine().as_mut().and_then(|machine| machine.as_mut()) {
             Some(machine) => machine.work(),
-            None => return Ok(false),
+            None => return Ok(None),
         };
         match worked {
-            Err(error) if error.kind() == ErrorKind::Exhausted => Ok(false),
-            Err(error) => self.failed(error).map(|()| false),
-            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::Exhausted => Ok(None),
+            Err(error) => self.failed(error).map(|()| None),
+            Ok(()) => {
+                let now = self.now();
+                Ok(Some(now + WORK_REST * (now - began)))
+            }
         }
     }
 

@@ -26,6 +26,8 @@ use crate::{
 const COMMIT: usize = 100;
 const COMMIT_EVERY: Duration = Duration::from_millis(10);
 const GET_EVERY: Duration = Duration::from_micros(200);
+/// After a step of merging, a rest of so many times as long: as in a replica.
+const MERGE_REST: u32 = 2;
 /// Phases without and with moves, in turn.
 const PHASES: u32 = 8;
 /// Values that are moved in a second, and at once at least.
@@ -54,12 +56,17 @@ impl Pace {
         if self.clock.now() >= self.due {
             return self.due;
         }
+        self.park_until(self.due)
+    }
+
+    /// When it woke.
+    fn park_until(&self, end: Duration) -> Duration {
         loop {
             let now = self.clock.now();
-            if now >= self.due {
+            if now >= end {
                 return now;
             }
-            std::thread::park_timeout(self.due - now);
+            std::thread::park_timeout(end - now);
         }
     }
 
@@ -143,11 +150,15 @@ impl Shared {
         self.store.read().engine().merge_pace() != MergePace::Idle
     }
 
-    /// Merges until the next commit is due.
+    /// Merges until the next commit is due, with rests.
     fn merge(&self, pace: &Pace) -> Result<()> {
-        while !pace.is_due() && self.with(Coppice::merge_a_little)? {
-            // Those who wait for the lock come first.
-            std::thread::yield_now();
+        while !pace.is_due() {
+            let began = pace.clock.now();
+            if !self.with(Coppice::merge_a_little)? {
+                break;
+            }
+            let end = pace.clock.now();
+            pace.park_until((end + MERGE_REST * (end - began)).min(pace.due + pace.every));
         }
         Ok(())
     }

@@ -43,6 +43,8 @@ fn grow(system: &mut dyn System, dir: &Path, scale: &Scale, workload: &mut Workl
     }
     let updates = update(system, workload, scale.batch, scale.limit())?;
     settle(system)?;
+    // A part of much data has left the page cache.
+    machine::read_files(dir)?;
     let got = gets(system, &[workload.keys(KEYS)], scale.limit(), scale.value_bytes)?;
     let mut ranges = Vec::new();
     for length in LENGTHS {

@@ -11,6 +11,7 @@ use coppice_engine::Counters;
 use super::{Outcome, Sample, Scale, get_all, load_all, settle};
 use crate::{
     coppice::Coppice,
+    machine,
     report::{Series, number},
     system::Reader,
     workload::Workload,
@@ -51,6 +52,8 @@ pub(super) fn reads_by_memory(
         let budget = data * share / 1000;
         let cache = usize::try_from(budget.saturating_sub(filters))?;
         store = store.reopen(dir, cache.max(CACHE_BYTES_MIN))?;
+        // So that the disk does not decide how long filling the caches takes.
+        machine::read_files(dir)?;
         let mut reader = store.engine().view(&store.engine().decided())?;
         get_all(&mut reader, &workload.keys(WARM_UP + cache / NODE_BYTES), scale.value_bytes)?;
         let before = store.engine().counters();
