@@ -256,7 +256,7 @@ impl Step {
             Job::Point(..) => (3.0, 0.5),
             Job::Growth(_) => (5.0, 2.0),
             Job::GrowthAndReads(_) => (5.0, 30.0),
-            Job::History(_) => (4.2, 4.0),
+            Job::History(_) => (4.2, 10.0),
             Job::BesideMerges(_) | Job::BesideMoves(_) => (1.0, 1.0),
             Job::Load(_) | Job::Proofs(_) | Job::ProofsByTrees(_) => (0.0, 2.0),
             Job::Reads(_) => (0.0, 5.0),
@@ -331,22 +331,23 @@ fn plateaus(quick: bool) -> [PlateauScale; 3] {
             retain: 40,
             looks: 40,
             capacity,
-            flush_bytes: 64 << 20,
+            flush_bytes: 128 << 20,
             waiting_percent: 25,
         }
     };
+    let large = |plateau| PlateauScale { flush_bytes: 64 << 20, waiting_percent: 15, ..plateau };
     let small = |plateau| PlateauScale { capacity: 16 << 10, flush_bytes: 32 << 20, waiting_percent: 10, ..plateau };
     if quick {
         return [
             of("plateau", 100_000, 256, 6, 15.0),
             small(of("plateau_small", 100_000, 256, 6, 15.0)),
-            of("plateau_large", 160_000, 1024, 3, 15.0),
+            large(of("plateau_large", 160_000, 1024, 3, 15.0)),
         ];
     }
     [
         of("plateau", 200_000, 256, 200, 270.0),
         small(of("plateau_small", 200_000, 256, 20, 60.0)),
-        of("plateau_large", 1_000_000, 1024, 5, 75.0),
+        large(of("plateau_large", 1_000_000, 1024, 5, 75.0)),
     ]
 }
 

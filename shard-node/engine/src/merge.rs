@@ -57,8 +57,10 @@ impl MergeTask {
         let (inputs, older) = trees[at..].split_at(count);
         assert!(inputs.len() >= 2);
         let newest = meta.segments.last_key_value().map(|(id, _)| *id);
-        let sparse =
-            meta.segments.iter().filter(|(id, segment)| Some(**id) != newest && segment.live * 2 < segment.end);
+        let unflushed = store.values.unflushed_ends();
+        let sparse = meta.segments.iter().filter(|(id, segment)| {
+            Some(**id) != newest && segment.live.saturating_mul(2) < meta.segment_end(**id, &unflushed)
+        });
         let mut cursor = ForestCursor::seek(store, inputs, b"")?;
         let pended = cursor.cursors.iter_mut().flat_map(Cursor::take_entered).collect();
         Ok(Self {

@@ -388,6 +388,25 @@ fn where_much_waits_a_flush_frees_it_and_either_slot_has_its_state() {
     }
 }
 
+#[test]
+fn values_that_were_written_ahead_and_died_wait_for_a_flush_too() {
+    let options = Options { segment_bytes_max: 64 << 10, free_bytes_kept_min: 0, ..Options::default() };
+    let mut shard = Shard::new(Params::default(), options);
+    for round in 1..=3_u8 {
+        shard.commit((0..500).map(|number| put(number, &[round; 256])).collect());
+        shard.engine.prune(Version(round.into())).expect("usable");
+        let mut ahead = shard.engine.begin_ahead(AheadScope::Lasting);
+        ahead.run();
+        shard.engine.end_ahead(ahead);
+        // No superblock knows their segments. Those of one of two rounds are dead, then those of two of three.
+        assert_eq!(shard.engine.much_waits(), round > 1);
+    }
+    let live = 500 * (16 + 256);
+    assert!(shard.engine.disk_usage().expect("readable").value_bytes >= 3 * live);
+    shard.flush();
+    assert!(shard.engine.disk_usage().expect("readable").value_bytes < 2 * live);
+}
+
 /// Random updates of 8,000 keys of 256 B in batches of 40, the last 40 versions kept: a small image of what
 /// `docs/ENGINE-PROFILE.md` reports.
 #[test]
@@ -432,5 +451,5 @@ fn endless_updates_rest_on_little_disk_and_write_little() {
     let user = after.user_bytes - before.user_bytes;
     let amplification = (written(&after) - written(&before)) as f64 / user as f64;
     let disk = disk_max as f64 / ((RECORDS + RETAIN * BATCH) * record) as f64;
-    assert!(disk < 3.7 && amplification < 3.9, "{disk} of disk, {amplification} written");
+    assert!(disk < 4.1 && amplification < 3.8, "{disk} of disk, {amplification} written");
 }

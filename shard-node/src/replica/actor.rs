@@ -41,7 +41,8 @@ const CARE_TICKS: u64 = 10;
 const REPEATED_MAX: usize = 64;
 /// How soon this thread tries again when a reader is in its way.
 const BLOCKED_WAIT: Duration = Duration::from_millis(1);
-/// After a step of background work that can wait, the thread rests so many times as long as it took: readers have the state machine then.
+/// After a step of background work that can wait, the thread rests so many times as long as it took, and for a tick at most: readers have
+/// the state machine then.
 const WORK_REST: u32 = 2;
 /// Ticks to make up for at once after a pause; a longer one is not made up for.
 const LATE_TICKS_MAX: u32 = 4;
@@ -198,11 +199,9 @@ impl<M: StateMachine> Actor<M> {
 
     /// How long the next step may wait for something to arrive.
     pub(super) fn wait(&self) -> Duration {
-        match (self.work_at, self.blocked.take()) {
-            (Some(at), _) => at.min(self.next_tick).saturating_sub(self.now()),
-            (_, true) => BLOCKED_WAIT,
-            _ => self.next_tick.saturating_sub(self.now()),
-        }
+        let next = self.work_at.map_or(self.next_tick, |at| at.min(self.next_tick));
+        let limit = if self.blocked.take() { BLOCKED_WAIT } else { Duration::MAX };
+        next.saturating_sub(self.now()).min(limit)
     }
 
     /// One round of everything, with what has arrived.
@@ -224,6 +223,10 @@ impl<M: StateMachine> Actor<M> {
         self.hand_over_if_unfit();
         self.publish();
         self.work_at = self.work(idle)?;
+        if !self.blocked.get() {
+            // Not every step that found a reader in the way has something to come back for.
+            self.shared.gate.open();
+        }
         Ok(())
     }
 
@@ -497,9 +500,10 @@ impl<M: StateMachine> Actor<M> {
         match worked {
             Err(error) if error.kind() == ErrorKind::Exhausted => Ok(None),
             Err(error) => self.failed(error).map(|()| None),
+            Ok(()) if backlog == Backlog::Behind => Ok(Some(began)),
             Ok(()) => {
                 let now = self.now();
-                Ok(Some(now + WORK_REST * (now - began)))
+                Ok(Some(now + (WORK_REST * (now - began)).min(self.config.hosted.tuning.tick)))
             }
         }
     }

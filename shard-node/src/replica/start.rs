@@ -284,7 +284,7 @@ async fn left<M: StateMachine>(
 }
 
 /// A write failed for want of space, and not for one of our own bounds.
-fn lacks_space(error: &Error) -> bool {
+pub(super) fn lacks_space(error: &Error) -> bool {
     causes(error)
         .filter_map(|cause| cause.downcast_ref::<io::Error>())
         .any(|cause| cause.kind() == io::ErrorKind::StorageFull)

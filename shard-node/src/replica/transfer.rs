@@ -31,10 +31,11 @@ use tonic::{Request, Streaming};
 use super::{
     actor::Actor,
     handle::{Input, Traffic},
-    start::Config,
+    start::{Config, lacks_space},
 };
 use crate::{
     Error,
+    home::Home,
     limits::{HASH_BYTES, SNAPSHOT_CHUNK_BYTES, SNAPSHOT_HELD_MAX},
     machine::{Receiver, StateMachine},
     mailbox::{Lane, Mailbox},
@@ -66,13 +67,16 @@ pub struct Failed {
     resumable: bool,
     /// What was fetched is not what its hashes say.
     damaged: bool,
+    /// There was no room for it.
+    full: bool,
 }
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         let resumable = matches!(error, Error::Call(_) | Error::Overdue(_));
         let damaged = !resumable && error.kind() == ErrorKind::Corrupted;
-        Self { note: error.chain(), resumable, damaged }
+        let full = lacks_space(&error);
+        Self { note: error.chain(), resumable, damaged, full }
     }
 }
 
@@ -170,9 +174,14 @@ impl<M: StateMachine> Actor<M> {
             self.incoming = Some(copy);
             return Ok(self.group.accept_snapshot(position)?);
         }
-        let begun = self.home.begin_incoming(position, &manifest);
-        let begun = begun.and_then(|incoming| Ok((self.home.state_of(&incoming)?, incoming)));
-        let Some((storage, incoming)) = self.unless_full(position, begun)? else { return Ok(()) };
+        if self.full {
+            return Ok(self.group.refuse_snapshot(position)?);
+        }
+        let begin = |home: &Home| {
+            let incoming = home.begin_incoming(position, &manifest)?;
+            Ok((home.state_of(&incoming)?, incoming))
+        };
+        let Some((storage, incoming)) = self.unless_full(position, begin)? else { return Ok(()) };
         let fetch = Fetch {
             config: self.config.clone(),
             mailbox: Arc::clone(&self.shared.mailbox),
@@ -190,15 +199,26 @@ impl<M: StateMachine> Actor<M> {
         Ok(())
     }
 
-    /// Refuses a snapshot for which there is no room: it is offered again, and until then this replica serves what it has.
-    fn unless_full<T>(&mut self, position: Position, result: Result<T, Error>) -> Result<Option<T>, Error> {
-        match result {
-            Err(error) if error.kind() == ErrorKind::Exhausted => {
-                self.note_full();
+    /// Notes something of a snapshot, with the room of the reserve if there is no other. Where there is none at all the snapshot is refused:
+    /// it is offered again, and until then this replica serves what it has.
+    fn unless_full<T>(
+        &mut self,
+        position: Position,
+        note: impl Fn(&Home) -> Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
+        let is_full = |error: &Error| error.kind() == ErrorKind::Exhausted;
+        let mut noted = note(&self.home);
+        if noted.as_ref().is_err_and(is_full) {
+            self.note_full();
+            self.home.release_reserve()?;
+            noted = note(&self.home);
+        }
+        match noted {
+            Err(error) if is_full(&error) => {
                 self.group.refuse_snapshot(position)?;
                 Ok(None)
             }
-            result => result.map(Some),
+            noted => noted.map(Some),
         }
     }
 
@@ -208,18 +228,21 @@ impl<M: StateMachine> Actor<M> {
         let Some((incoming, from, _)) = self.fetching.take() else { return Ok(()) };
         match result {
             Ok(()) => {
-                let completed = self.home.complete_incoming(&incoming);
-                let Some(()) = self.unless_full(position, completed)? else { return Ok(()) };
+                let complete = |home: &Home| home.complete_incoming(&incoming);
+                let Some(()) = self.unless_full(position, complete)? else { return Ok(()) };
                 self.incoming = Some(incoming);
                 Ok(self.group.accept_snapshot(position)?)
             }
-            Err(Failed { note, resumable, damaged }) => {
+            Err(Failed { note, resumable, damaged, full }) => {
                 tracing::warn!(group = %self.config.identity.group, note, resumable, "a snapshot could not be fetched");
                 if damaged && let Ok((snapshot_id, _)) = M::manifest_position(&incoming.manifest) {
                     self.send_to(from.0, Body::Refused(SnapshotRefused { snapshot_id }));
                 }
                 if !resumable {
                     self.home.drop_incoming()?;
+                }
+                if full {
+                    self.note_full();
                 }
                 Ok(self.group.refuse_snapshot(position)?)
             }

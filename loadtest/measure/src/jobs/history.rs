@@ -7,17 +7,20 @@ use coppice_env::{Clock, SystemClock};
 use coppice_types::{Epoch, Version};
 
 use super::{KEYS, Outcome, Sample, Scale, get_all, load_all, settle};
-use crate::{coppice::Coppice, report::Series, statistics::Summary};
+use crate::{coppice::Coppice, report::Series, statistics::Summary, system::System};
 
 /// How many versions back it is read; 0 is the head.
 const AGES: [u64; 7] = [0, 10, 20, 40, 100, 400, 1000];
+/// Versions that are rolled back, one after the other.
+const ROLLBACKS: [u64; 3] = [5, 50, 1000];
 /// Versions after the load: enough for all ages, prunes and rollbacks.
 const VERSIONS: u64 = 1110;
 /// Records that each of them updates.
 const TOUCHED: usize = 20;
 const ROUNDS: u32 = 5;
 
-/// Loads, makes 1,110 small versions, gets at several ages, then prunes 1 and 40 and rolls back 5, 50 and 1,000.
+/// Loads, makes 1,110 small versions, gets at several ages, then prunes 1 and 40 and rolls back 5, 50 and 1,000, the
+/// latter several times.
 ///
 /// # Errors
 /// If the engine fails.
@@ -26,35 +29,49 @@ pub fn history(mut store: Coppice, scale: &Scale) -> Result<Outcome> {
     load_all(&mut store, &mut workload, scale.batch, false)?;
     settle(&mut store)?;
     let first = store.version().0;
-    for _ in 0..VERSIONS {
-        let batch = workload.updates(TOUCHED);
-        crate::system::System::put(&mut store, batch)?;
-    }
-    store.flush()?;
+    let mut write = |store: &mut Coppice, versions: u64| {
+        for _ in 0..versions {
+            System::put(store, workload.updates(TOUCHED))?;
+        }
+        store.flush()
+    };
+    write(&mut store, VERSIONS)?;
     let mut sample = Sample::new();
-    let keys = workload.keys(KEYS);
+    let keys = scale.workload().keys(KEYS);
     let points = gets_by_age(&store, &keys, scale, &mut sample)?;
     let engine = store.engine_mut();
     // All versions of the load stand below the first: they are dropped before, in one go.
     engine.prune(Version(first))?;
-    let pages = engine.counters().span_reads;
+    let mut pages = 0;
     let clock = SystemClock::new();
     let mut boundary = first;
     for count in [1, 40] {
         boundary += count;
-        let begin = clock.now();
+        let (begin, read) = (clock.now(), engine.counters().span_reads);
         engine.prune(Version(boundary))?;
         note(&mut sample, "prune", count, clock.now() - begin);
+        pages += engine.counters().span_reads - read;
     }
-    let mut head = engine.decided().version.0;
-    for (epoch, count) in [(1, 5), (2, 50), (3, 1000)] {
-        head -= count;
-        let begin = clock.now();
-        engine.rollback(Version(head), Epoch(epoch))?;
-        note(&mut sample, "rollback", count, clock.now() - begin);
+    let mut times = [const { Vec::new() }; ROLLBACKS.len()];
+    for round in 0..ROUNDS {
+        if round > 0 {
+            write(&mut store, ROLLBACKS.iter().sum())?;
+        }
+        let engine = store.engine_mut();
+        for (count, times) in ROLLBACKS.iter().zip(&mut times) {
+            let (target, epoch) = (Version(engine.decided().version.0 - count), Epoch(engine.epoch().0 + 1));
+            let (begin, read) = (clock.now(), engine.counters().span_reads);
+            engine.rollback(target, epoch)?;
+            times.push((clock.now() - begin).as_secs_f64());
+            pages += engine.counters().span_reads - read;
+            ensure!(engine.decided().version == target, "a rollback ends at its target");
+        }
     }
-    ensure!(engine.decided().version.0 == head, "a rollback ends at its target");
-    sample.insert("drop_pages_read".to_owned(), (engine.counters().span_reads - pages) as f64);
+    for (count, times) in ROLLBACKS.into_iter().zip(&times) {
+        let took = Summary::of(times).expect("there were rounds").median;
+        note(&mut sample, "rollback", count, Duration::from_secs_f64(took));
+    }
+    sample.insert("drop_pages_read".to_owned(), pages as f64);
     let lines = [(format!("{} records", scale.records), points)].into();
     let title = "Gets by how far back they read";
     Ok(Outcome { sample, series: vec![Series::new("get-by-history", title, "versions back", "gets a second", lines)] })

@@ -97,7 +97,7 @@ impl Engine {
     /// everything waits.
     #[must_use]
     pub fn much_waits(&self) -> bool {
-        let (waiting, used) = self.meta.waiting_bytes();
+        let (waiting, used) = self.meta.waiting_bytes(&self.store.values.unflushed_ends());
         let percent = u64::from(self.options.waiting_percent_max);
         waiting > self.options.free_bytes_kept_min && waiting > used / 100 * percent && !self.meta.is_pinned()
     }

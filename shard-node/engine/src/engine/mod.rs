@@ -377,7 +377,7 @@ impl Engine {
             patch_bytes,
             patch_free_bytes,
             waiting_bytes: waiting * PAGE_BYTES as u64,
-            value_bytes: self.meta.segments.values().map(|segment| segment.end).sum(),
+            value_bytes: self.meta.segment_bytes(&self.store.values.unflushed_ends()),
             value_live_bytes: self.meta.segments.values().map(|segment| segment.live).sum(),
             cold_value_bytes: self.cold_bytes(),
             meta_bytes: self.log.len,

@@ -437,15 +437,29 @@ impl Meta {
         self.segments.retain(|_, segment| segment.dead_at.is_none());
     }
 
-    /// Bytes on disk that nothing needs but a superblock, and those that something else needs.
-    pub(crate) fn waiting_bytes(&self) -> (u64, u64) {
+    /// Bytes on disk that nothing needs but a superblock, and those that something else needs. `unflushed` are the segments that have grown
+    /// since the last flush, in their order, and where they end now.
+    pub(crate) fn waiting_bytes(&self, unflushed: &[(u32, u64)]) -> (u64, u64) {
         let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
         let pages = |of: fn(&Space) -> u64| sum(&mut self.spaces.iter().map(of)).saturating_mul(PAGE_BYTES as u64);
-        let dead = self.segments.values().filter(|segment| segment.dead_at.is_some());
-        let dying = self.dying_segments(&[]).into_iter().map(|id| &self.segments[&id]);
-        let gone = sum(&mut dead.chain(dying).map(|segment| segment.end));
-        let all = sum(&mut self.segments.values().map(|segment| segment.end));
+        let dead = self.segments.iter().filter(|(_, segment)| segment.dead_at.is_some()).map(|(id, _)| *id);
+        let dying = self.dying_segments(unflushed);
+        let gone = sum(&mut dead.chain(dying).map(|id| self.segment_end(id, unflushed)));
+        let all = self.segment_bytes(unflushed);
         (pages(Space::limbo_pages).saturating_add(gone), pages(Space::used_pages).saturating_add(all - gone))
+    }
+
+    /// Where a segment ends now.
+    pub(crate) fn segment_end(&self, id: u32, unflushed: &[(u32, u64)]) -> u64 {
+        let grown = unflushed.binary_search_by_key(&id, |(id, _)| *id).map_or(0, |at| unflushed[at].1);
+        self.segments.get(&id).map_or(0, |segment| segment.end).max(grown)
+    }
+
+    /// Bytes of all segments, those that no version names yet included.
+    pub(crate) fn segment_bytes(&self, unflushed: &[(u32, u64)]) -> u64 {
+        let unnamed = unflushed.iter().filter(|(id, _)| !self.segments.contains_key(id)).map(|(_, end)| *end);
+        let named = self.segments.keys().map(|id| self.segment_end(*id, unflushed));
+        named.chain(unnamed).fold(0, u64::saturating_add)
     }
 
     /// Whether a snapshot pins a superblock.
