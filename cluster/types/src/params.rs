@@ -47,7 +47,7 @@ impl Default for Params {
             fanout: 64,
             node_bytes: 4032,
             inline_bytes: 128,
-            filter_bits: 12,
+            filter_bits: 10,
             tree_limit: 4,
             tier_ratio: 8,
             journals_kept: false,

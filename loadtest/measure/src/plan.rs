@@ -256,7 +256,7 @@ impl Step {
             Job::Point(..) => (3.0, 0.5),
             Job::Growth(_) => (5.0, 2.0),
             Job::GrowthAndReads(_) => (5.0, 30.0),
-            Job::History(_) => (4.2, 10.0),
+            Job::History(_) => (4.2, 7.0),
             Job::BesideMerges(_) | Job::BesideMoves(_) => (1.0, 1.0),
             Job::Load(_) | Job::Proofs(_) | Job::ProofsByTrees(_) => (0.0, 2.0),
             Job::Reads(_) => (0.0, 5.0),

@@ -18,6 +18,7 @@ const VERSIONS: u64 = 1110;
 /// Records that each of them updates.
 const TOUCHED: usize = 20;
 const ROUNDS: u32 = 5;
+const ROLLBACK_ROUNDS: u32 = 3;
 
 /// Loads, makes 1,110 small versions, gets at several ages, then prunes 1 and 40 and rolls back 5, 50 and 1,000, the
 /// latter several times.
@@ -53,7 +54,7 @@ pub fn history(mut store: Coppice, scale: &Scale) -> Result<Outcome> {
         pages += engine.counters().span_reads - read;
     }
     let mut times = [const { Vec::new() }; ROLLBACKS.len()];
-    for round in 0..ROUNDS {
+    for round in 0..ROLLBACK_ROUNDS {
         if round > 0 {
             write(&mut store, ROLLBACKS.iter().sum())?;
         }

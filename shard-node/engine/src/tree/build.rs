@@ -38,6 +38,11 @@ struct LeafRecords {
 }
 
 impl LeafRecords {
+    /// None yet, with room for as many as another leaf has.
+    fn with_room_of(other: &Self) -> Self {
+        Self { bytes: Vec::with_capacity(other.bytes.len()), ends: Vec::with_capacity(other.ends.len()) }
+    }
+
     fn push(&mut self, record: &LeafRecord<'_>) {
         let start = self.bytes.len();
         self.bytes.resize(start + record.encoded_bytes(), 0);
@@ -136,7 +141,8 @@ impl Builder {
     pub(crate) fn push(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, record: &LeafRecord<'_>) {
         let weight = rules::record_weight(&self.params, record.key.len(), record.body.value_len());
         if self.leaf_packer.add(weight) {
-            self.full.push(std::mem::take(&mut self.leaf));
+            let next = LeafRecords::with_room_of(&self.leaf);
+            self.full.push(std::mem::replace(&mut self.leaf, next));
             if self.full.len() == FULL_LEAVES_MAX {
                 self.make_leaves(store, meta, delta);
             }
