@@ -226,16 +226,22 @@ impl Coppice {
         Ok(())
     }
 
+    /// Whether there is something to merge.
+    #[must_use]
+    pub fn has_merges(&self) -> bool {
+        self.engine.merge_pace() != MergePace::Idle
+    }
+
     /// Merges a little, as a replica does when it has nothing else to do. Whether there was something to merge.
     ///
     /// # Errors
     /// If the engine fails.
     pub fn merge_a_little(&mut self) -> Result<bool> {
-        let idle = self.engine.merge_pace() == MergePace::Idle;
-        if !idle {
+        let some = self.has_merges();
+        if some {
             self.merge_step(MERGE_RECORDS_MIN)?;
         }
-        Ok(!idle)
+        Ok(some)
     }
 
     /// One step, and on with what it made, of which no more waits in memory than of what is put.

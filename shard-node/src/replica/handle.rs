@@ -190,8 +190,8 @@ impl Counts {
 pub struct Shared<M: StateMachine> {
     /// The way in.
     pub mailbox: Arc<Mailbox<Input<M>>>,
-    /// The state machine; none while the replica is in quarantine, takes in a snapshot, or has stopped. The lock is a fair one: its
-    /// thread has it most of the time while it merges, and readers would seldom be awake in between.
+    /// The state machine; none while the replica is in quarantine, takes in a snapshot, or has stopped. The lock is one that
+    /// is handed on to those who wait: where merges are behind, its thread takes it again before a reader would be awake.
     pub machine: parking_lot::RwLock<Option<M>>,
     /// What readers pass before they take the state machine.
     pub gate: Gate,

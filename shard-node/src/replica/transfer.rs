@@ -206,15 +206,14 @@ impl<M: StateMachine> Actor<M> {
         position: Position,
         note: impl Fn(&Home) -> Result<T, Error>,
     ) -> Result<Option<T>, Error> {
-        let is_full = |error: &Error| error.kind() == ErrorKind::Exhausted;
         let mut noted = note(&self.home);
-        if noted.as_ref().is_err_and(is_full) {
+        if noted.as_ref().is_err_and(lacks_space) {
             self.note_full();
             self.home.release_reserve()?;
             noted = note(&self.home);
         }
         match noted {
-            Err(error) if is_full(&error) => {
+            Err(error) if lacks_space(&error) => {
                 self.group.refuse_snapshot(position)?;
                 Ok(None)
             }

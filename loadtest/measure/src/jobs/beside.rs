@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use coppice_engine::{ColdStep, Counters, MergePace};
+use coppice_engine::{ColdStep, Counters};
 use coppice_env::{Clock, Rng, SimRng, SystemClock};
 use parking_lot::RwLock;
 
@@ -146,10 +146,6 @@ impl Shared {
         self.store.read().engine().counters()
     }
 
-    fn has_merges(&self) -> bool {
-        self.store.read().engine().merge_pace() != MergePace::Idle
-    }
-
     /// Merges until the next commit is due, with rests.
     fn merge(&self, pace: &Pace) -> Result<()> {
         while !pace.is_due() {
@@ -227,7 +223,7 @@ pub fn beside_merges(mut store: Coppice, scale: &Scale) -> Result<Outcome> {
     let shared = Shared::new(store, scale);
     let began = shared.counters().merge_records;
     let between = |pace: &Pace| {
-        shared.busy.store(shared.has_merges(), Ordering::Relaxed);
+        shared.busy.store(shared.store.read().has_merges(), Ordering::Relaxed);
         shared.merge(pace)
     };
     let mut taken = Taken::default();

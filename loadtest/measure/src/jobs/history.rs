@@ -7,7 +7,7 @@ use coppice_env::{Clock, SystemClock};
 use coppice_types::{Epoch, Version};
 
 use super::{KEYS, Outcome, Sample, Scale, get_all, load_all, settle};
-use crate::{coppice::Coppice, report::Series, statistics::Summary, system::System};
+use crate::{coppice::Coppice, report::Series, statistics::Summary, system::System, workload::Workload};
 
 /// How many versions back it is read; 0 is the head.
 const AGES: [u64; 7] = [0, 10, 20, 40, 100, 400, 1000];
@@ -30,15 +30,9 @@ pub fn history(mut store: Coppice, scale: &Scale) -> Result<Outcome> {
     load_all(&mut store, &mut workload, scale.batch, false)?;
     settle(&mut store)?;
     let first = store.version().0;
-    let mut write = |store: &mut Coppice, versions: u64| {
-        for _ in 0..versions {
-            System::put(store, workload.updates(TOUCHED))?;
-        }
-        store.flush()
-    };
-    write(&mut store, VERSIONS)?;
+    write(&mut store, &mut workload, VERSIONS)?;
     let mut sample = Sample::new();
-    let keys = scale.workload().keys(KEYS);
+    let keys = workload.keys(KEYS);
     let points = gets_by_age(&store, &keys, scale, &mut sample)?;
     let engine = store.engine_mut();
     // All versions of the load stand below the first: they are dropped before, in one go.
@@ -56,7 +50,7 @@ pub fn history(mut store: Coppice, scale: &Scale) -> Result<Outcome> {
     let mut times = [const { Vec::new() }; ROLLBACKS.len()];
     for round in 0..ROLLBACK_ROUNDS {
         if round > 0 {
-            write(&mut store, ROLLBACKS.iter().sum())?;
+            write(&mut store, &mut workload, ROLLBACKS.iter().sum())?;
         }
         let engine = store.engine_mut();
         for (count, times) in ROLLBACKS.iter().zip(&mut times) {
@@ -76,6 +70,14 @@ pub fn history(mut store: Coppice, scale: &Scale) -> Result<Outcome> {
     let lines = [(format!("{} records", scale.records), points)].into();
     let title = "Gets by how far back they read";
     Ok(Outcome { sample, series: vec![Series::new("get-by-history", title, "versions back", "gets a second", lines)] })
+}
+
+/// Makes so many small versions, and flushes them.
+fn write(store: &mut Coppice, workload: &mut Workload, versions: u64) -> Result<()> {
+    for _ in 0..versions {
+        System::put(store, workload.updates(TOUCHED))?;
+    }
+    store.flush()
 }
 
 fn note(sample: &mut Sample, what: &str, count: u64, took: Duration) {
