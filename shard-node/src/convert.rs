@@ -155,12 +155,13 @@ pub fn to_command_response(reply: &Reply) -> v1::ShardCommandResponse {
 /// Gives a record that a read found.
 #[must_use]
 pub fn to_record(record: coppice_engine::Record) -> v1::ShardRecord {
+    let value_sha256 = to_bytes(&record.value_hash());
     v1::ShardRecord {
         key: record.key.into(),
         found: true,
         last_changed: Some(to_stamp(record.stamp)),
+        value_sha256,
         value: record.value.unwrap_or_default().into(),
-        value_sha256: to_bytes(&record.value_hash),
     }
 }
 

@@ -457,19 +457,21 @@ fn engine_reads(it: &Instruments) {
     );
     it.counters(
         ("coppice.engine.cache.hits", "", "cache"),
-        "Nodes found in memory: not flushed yet, or in a cache",
+        "Nodes found in memory, not flushed yet or in a cache, and pages of shortcuts",
         &[
             ("dirty", |look| look.counter(|counters| counters.node_dirty_hits)),
             ("young", |look| look.counter(|counters| counters.node_young_hits)),
             ("old", |look| look.counter(|counters| counters.node_old_hits)),
+            ("shortcuts", |look| look.counter(|counters| counters.shortcut_hits)),
         ],
     );
     it.counters(
         ("coppice.engine.reads", "", "of"),
-        "Reads of files: nodes, and values",
+        "Reads of files: nodes, values, and pages of shortcuts",
         &[
             ("nodes", |look| look.counter(|counters| counters.span_reads)),
             ("values", |look| look.counter(|counters| counters.value_file_reads)),
+            ("shortcuts", |look| look.counter(|counters| counters.shortcut_reads)),
         ],
     );
     it.counters(

@@ -71,6 +71,8 @@ pub fn engine_options() -> coppice_engine::Options {
         free_bytes_kept_min: 64 << 10,
         hot_value_bytes_max: 4 << 10,
         waiting_percent_max: 25,
+        // Short values have names, too, so that reads go by them.
+        name_percent_max: 1000,
         workers: Workers::Inline,
     }
 }

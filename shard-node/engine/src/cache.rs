@@ -3,14 +3,16 @@
 //! A page is in one of them at most: a read of a frozen tree moves it from young to old. So a scan of old data never
 //! drives out what commits need. Each is a clock: a page that was used since the hand came by last stays for one more
 //! round. Both are cut into parts by place, each behind a lock of its own, so that readers seldom wait for each other.
-//! Beside a leaf in which keys were looked for lie the marks of its keys.
+//! Beside a leaf in which keys were looked for lie the marks of its keys. Pages of shortcuts are among those of frozen trees: each serves
+//! many more keys than a leaf, so the clock keeps them where there is no room for both.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{
     list::MerkleList,
-    node::{Base, LeafRecord, Marks, Node},
-    page::{Pid, PlaceMap},
+    node::{Base, LeafRecord, Marks, Node, ValueRef},
+    page::{PAGE_BYTES, Pid, PlaceMap},
+    shortcuts::{Shortcut, ShortcutPage},
 };
 
 /// What a page is read for.
@@ -36,13 +38,13 @@ pub(crate) trait Cached {
 
 /// A node as it is kept.
 #[derive(Debug)]
-struct Held {
+struct HeldNode {
     node: Node,
     /// Of a leaf, after the first search in it here.
     marks: Option<Marks>,
 }
 
-impl Held {
+impl HeldNode {
     /// Index of a leaf's record of this key.
     fn search(&mut self, key: &[u8]) -> Option<usize> {
         if self.marks.is_none() {
@@ -55,9 +57,30 @@ impl Held {
     }
 }
 
+/// What a page is kept as.
+#[derive(Debug)]
+enum Held {
+    Node(HeldNode),
+    Shortcuts(ShortcutPage),
+}
+
+impl Held {
+    /// Of a page that was looked for by a node's place.
+    fn node(&mut self) -> &mut HeldNode {
+        match self {
+            Self::Node(held) => held,
+            Self::Shortcuts(_) => unreachable!("no node has such a place"),
+        }
+    }
+}
+
 impl Cached for Held {
     fn size_bytes(&self) -> usize {
-        self.node.bytes().len() + self.node.base().map_or(0, Base::size_bytes) + MARKS_BYTES
+        MARKS_BYTES
+            + match self {
+                Self::Node(held) => held.node.bytes().len() + held.node.base().map_or(0, Base::size_bytes),
+                Self::Shortcuts(_) => PAGE_BYTES,
+            }
     }
 }
 
@@ -196,7 +219,12 @@ struct Part {
 
 impl Part {
     /// The page, and where it was: it is looked for first where it belongs. A read for a frozen tree moves it there.
-    fn get(&mut self, pid: Pid, checksum: u64, class: Class) -> Option<(&mut Held, Class)> {
+    fn get(&mut self, pid: Pid, checksum: u64, class: Class) -> Option<(&mut HeldNode, Class)> {
+        let (held, found) = self.held(pid, checksum, class)?;
+        Some((held.node(), found))
+    }
+
+    fn held(&mut self, pid: Pid, checksum: u64, class: Class) -> Option<(&mut Held, Class)> {
         let Self { young, old } = self;
         if class == Class::Young {
             if let Some(place) = young.find(pid, checksum) {
@@ -269,7 +297,27 @@ impl DualCache {
             Class::Old => (&mut part.old, &mut part.young),
         };
         other.remove(pid);
-        this.insert(pid, node.checksum(), Held { node, marks: None });
+        this.insert(pid, node.checksum(), Held::Node(HeldNode { node, marks: None }));
+    }
+
+    /// The part for a page of shortcuts, and its key there.
+    fn part_of_shortcuts(&self, at: ValueRef) -> (MutexGuard<'_, Part>, Pid) {
+        let part = (at.offset as usize / PAGE_BYTES) & (self.parts.len() - 1);
+        (self.parts[part].lock().unwrap_or_else(PoisonError::into_inner), Pid::of_shortcuts(at))
+    }
+
+    /// What the page of shortcuts at a place says of a key, if it is here.
+    pub(crate) fn shortcut(&self, at: ValueRef, remainder: u16) -> Option<Shortcut> {
+        let (mut part, pid) = self.part_of_shortcuts(at);
+        match part.old.get(pid, 0)? {
+            Held::Shortcuts(page) => Some(page.find(remainder)),
+            Held::Node(_) => unreachable!("no node has such a place"),
+        }
+    }
+
+    pub(crate) fn insert_shortcuts(&self, at: ValueRef, page: ShortcutPage) {
+        let (mut part, pid) = self.part_of_shortcuts(at);
+        part.old.insert(pid, 0, Held::Shortcuts(page));
     }
 
     pub(crate) fn remove(&self, pid: Pid) {

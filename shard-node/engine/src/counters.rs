@@ -64,8 +64,12 @@ counters! {
     nodes_made,
     /// Values read from the value log, in memory or not.
     value_reads,
-    /// Reads of files for them, one for neighbours that a range reads: with `span_reads`, the physical reads.
+    /// Reads of files for them, one for neighbours that a range reads: with `span_reads` and `shortcut_reads`, the physical reads.
     value_file_reads,
+    /// Lookups of shortcuts in the cache.
+    shortcut_hits,
+    /// Pages of shortcuts that were read from a file.
+    shortcut_reads,
     /// Bytes of keys and values that stages were given: the base of write amplification.
     user_bytes,
     /// Bytes written to the value log.

@@ -48,8 +48,9 @@ impl View<'_> {
 
 impl Footprint {
     fn add(&mut self, body: Body<'_>) {
-        if let Body::Stored { len, at, .. } = body {
-            self.values.insert(u64::from(at.segment) << 32 | u64::from(at.offset), u64::from(len));
+        if let Body::Stored { blob, .. } = body {
+            let place = u64::from(blob.at.segment) << 32 | u64::from(blob.at.offset);
+            self.values.insert(place, u64::from(blob.len));
         }
     }
 }

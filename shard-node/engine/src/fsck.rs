@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use coppice_env::{OpenMode, Storage};
+use coppice_env::{OpenMode, Storage, Workers};
 use coppice_types::Digest;
 use coppice_verify::{hash, rules::Filter};
 
@@ -22,9 +22,10 @@ use crate::{
     meta_log::{self, MetaLog},
     node::{Body, Child, Node, ValueRef},
     page::{PageFile, Pid, PlaceMap},
+    shortcuts::{self, Gathered},
     store::{Store, decode_filter},
     superblock::{self, Slot, Superblock},
-    values::{self, RecordKind},
+    values::{self, RecordKind, StoredValue},
 };
 
 /// Something that is wrong.
@@ -293,9 +294,9 @@ impl<'c> Checker<'c> {
             self.report.finding("meta", None, format!("tree of {} entries and digest {}", tree.entries, tree.digest));
             return;
         }
-        if let Some(blob) = tree.filter
-            && self.note_blob(blob)
-            && let Err(error) = self.check_filter(tree, blob)
+        let new: Vec<bool> = tree.blobs().map(|blob| self.note_blob(blob)).collect();
+        if new.contains(&true)
+            && let Err(error) = self.check_blobs(tree)
         {
             self.report.error(error);
         }
@@ -367,9 +368,9 @@ impl<'c> Checker<'c> {
             let value = match leaf.record(index).body {
                 Body::Tombstone => continue,
                 Body::Inline { hash, value } => (hash, Ok(value.to_vec())),
-                Body::Stored { hash, len, at } => {
-                    let named = Blob { len, hash: *hash.0.first_chunk().expect("a digest has 32 bytes") };
-                    match self.blobs.entry(at) {
+                Body::Stored { hash, len, blob } => {
+                    let named = Blob { len: blob.len, hash: *hash.0.first_chunk().expect("a digest has 32 bytes") };
+                    match self.blobs.entry(blob.at) {
                         Entry::Occupied(entry) if *entry.get() == named => continue,
                         Entry::Occupied(_) => {}
                         Entry::Vacant(entry) => {
@@ -377,7 +378,7 @@ impl<'c> Checker<'c> {
                             self.report.values += 1;
                         }
                     }
-                    (hash, self.store.values.read(RecordKind::Value, BlobRef { at, len }))
+                    (hash, self.store.values.read_value(StoredValue { len, blob }))
                 }
             };
             match value {
@@ -391,22 +392,39 @@ impl<'c> Checker<'c> {
         }
     }
 
-    fn check_filter(&mut self, tree: &Tree, blob: BlobRef) -> Result<()> {
-        let bytes = self.store.values.read(RecordKind::Filter, blob)?;
-        let mut expected = Filter::new(&self.meta.params, tree.entries);
+    /// Makes a frozen tree's filter and shortcuts anew.
+    fn check_blobs(&mut self, tree: &Tree) -> Result<()> {
+        let (mut filter, mut gathered) = (Filter::new(&self.meta.params, tree.entries), Gathered::default());
         let mut open: Vec<(Child, u8)> = tree.root.map(|root| (root, tree.level)).into_iter().collect();
         while let Some((child, level)) = open.pop() {
             let node = self.store.read_node(&child, level)?;
             for index in 0..node.len() {
                 match level.checked_sub(1) {
-                    None => expected.insert(node.key(index)),
+                    None => {
+                        let filter_hash = hash::filter_hash(node.key(index));
+                        filter.insert_hash(filter_hash);
+                        gathered.extend([Gathered::entry(filter_hash, &node.record(index).body)]);
+                    }
                     Some(below) => open.push((node.child(index), below)),
                 }
             }
         }
-        if decode_filter(&bytes).as_ref() != Some(&expected) {
-            let file = values::file_name(blob.at.segment);
-            self.report.finding(file, Some(u64::from(blob.at.offset)), "the filter is not that of its tree");
+        let mut stranger = |blob: BlobRef, what: &str| {
+            self.report.finding(values::file_name(blob.at.segment), Some(u64::from(blob.at.offset)), what);
+        };
+        if let Some(blob) = tree.filter {
+            let bytes = self.store.values.read(RecordKind::Filter, blob)?;
+            if decode_filter(&bytes).as_ref() != Some(&filter) {
+                stranger(blob, "the filter is not that of its tree");
+            }
+        }
+        if let Some(blob) = tree.shortcuts {
+            let bytes = self.store.values.read(RecordKind::Shortcuts, blob)?;
+            let mut expected = gathered.pages(Workers::Inline).unwrap_or_default();
+            shortcuts::seal(&mut expected, blob.at);
+            if bytes != expected {
+                stranger(blob, "the shortcuts are not those of its tree");
+            }
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ impl<'e> View<'e> {
         // Versions in which the key has no record, if the walk is in such a stretch: the oldest of them.
         let mut absent_from: Option<Stamp> = None;
         while let Some(at) = view {
-            let found = tree::get(&at.engine.store, at.trees(), key)?;
+            let found = tree::get(&at.engine.store, at.trees(), at.active_keys(), key)?;
             let change = match found {
                 None => {
                     let since = at.unchanged_since(key)?;

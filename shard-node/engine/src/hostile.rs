@@ -7,22 +7,23 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use coppice_env::{DiskStorage, OpenMode, Rng, SimRng, SimStorage, Storage};
+use coppice_env::{DiskStorage, OpenMode, Rng, SimRng, SimStorage, Storage, Workers};
 use coppice_types::Digest;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::{
     Engine, Manifest, Options,
-    meta::Segment,
-    node::{Base, Child, Node, patch_in},
+    meta::{BlobRef, Segment},
+    node::{Base, Body, Child, Node, ValueRef, patch_in},
     page::{PAGE_BYTES, PageFile, Pid},
+    shortcuts::{Gathered, Shortcut, ShortcutPage},
     store::decode_filter,
     superblock::{SLOT_BYTES, Superblock},
     values::{self, ValueLog},
 };
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/corpus");
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v3");
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v4");
 const ROUNDS: u64 = 3000;
 
 fn mend(bytes: &mut [u8], at: usize, checksum: impl Fn(&[u8]) -> u64) {
@@ -110,6 +111,9 @@ fn segment(mut bytes: Vec<u8>) {
     let log = ValueLog::new(Arc::new(sim), 1 << 20, &segments);
     let mut at = 0;
     while at < end {
+        for size in [0, 40, 100] {
+            let _ = log.read_named(ValueRef { segment: 0, offset: at as u32 }, size, b"k1");
+        }
         match log.scrub(0, at, end, 100) {
             Ok(next) => at = next,
             Err(_) => return,
@@ -117,14 +121,32 @@ fn segment(mut bytes: Vec<u8>) {
     }
 }
 
+/// A page of shortcuts, in which keys of all kinds of hashes are looked for.
+fn shortcuts(mut bytes: Vec<u8>) {
+    bytes.resize(PAGE_BYTES, 0);
+    mend(&mut bytes, 0, |rest| xxh3_64_with_seed(rest, 0));
+    let at = ValueRef { segment: 0, offset: 0 };
+    let page = ShortcutPage::read(at, |page| {
+        page.copy_from_slice(&bytes);
+        Ok::<(), ()>(())
+    });
+    let Some(page) = page.expect("it fills") else { return };
+    for remainder in (0..=u16::MAX).step_by(509) {
+        if let Shortcut::Place { bytes, .. } = page.find(remainder) {
+            assert!(bytes <= 2 << 20);
+        }
+    }
+}
+
 type Decoder = fn(Vec<u8>);
-const DECODERS: [(&str, Decoder); 6] = [
+const DECODERS: [(&str, Decoder); 7] = [
     ("superblock", superblock),
     ("manifest", manifest),
     ("filter", filter),
     ("node", node),
     ("patches", patches),
     ("segment", segment),
+    ("shortcuts", shortcuts),
 ];
 
 fn read(storage: &dyn Storage, name: &str) -> Vec<u8> {
@@ -169,6 +191,14 @@ fn bless(corpus: &DiskStorage) {
     inputs.push(("filter", (0..128).collect()));
     let mut engine = Engine::open(sim.storage(), Options::default()).expect("a sound directory");
     inputs.push(("manifest", engine.pin_snapshot().expect("room").encode()));
+    let mut gathered = Gathered::default();
+    gathered.extend((0..300).map(|number| {
+        let (hash, len) = (Digest::default(), 1000 + number as u32 % 7);
+        let at = ValueRef { segment: number as u32 / 100, offset: number as u32 * 1100 };
+        let body = Body::Stored { hash, len, blob: BlobRef { at, len: len + 20 } };
+        Gathered::entry(((number * 997 % 300) << 55, 0), &body)
+    }));
+    inputs.push(("shortcuts", gathered.pages(Workers::Inline).expect("they are named")));
     corpus.create_dir_all("").expect("a directory");
     for (number, (kind, bytes)) in inputs.iter().enumerate() {
         let file = corpus.open(&format!("{kind}-{number}"), OpenMode::OpenOrCreate).expect("a file");

@@ -9,6 +9,7 @@
 //! `merge` (how forests change), `engine`, `ahead` (what is written before a flush), `cold` (what goes to a second directory); on top `view`, `proof`, `history`, `three_way`, `footprint`, `snapshot`, `scrub`, and `fsck`, which trusts
 //! nothing.
 
+mod active;
 mod ahead;
 mod cache;
 mod cold;
@@ -29,6 +30,7 @@ mod node;
 mod page;
 mod proof;
 mod scrub;
+mod shortcuts;
 mod snapshot;
 mod space;
 mod stage;
@@ -78,6 +80,9 @@ pub struct Options {
     /// A flush is due when more than this part of the bytes on disk, in percent of those that something needs, waits for one to be free. Less
     /// of it takes less space, and writes more.
     pub waiting_percent_max: u32,
+    /// A value's record in the value log bears its key and stamp if these take no more than so many percent of it: then a merge can lead
+    /// gets straight to it, past the leaf. 0: none does.
+    pub name_percent_max: u32,
     /// Who hashes and encodes what a large batch changes.
     pub workers: Workers,
 }
@@ -94,6 +99,7 @@ impl Default for Options {
             free_bytes_kept_min: 4 << 20,
             hot_value_bytes_max: u64::MAX,
             waiting_percent_max: 25,
+            name_percent_max: 6,
             workers: Workers::of_this_machine(),
         }
     }

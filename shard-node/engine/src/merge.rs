@@ -23,7 +23,7 @@ use crate::{
         build::Builder,
         cursor::{Cursor, ForestCursor},
     },
-    values::{self, RecordKind},
+    values::{self, StoredValue},
 };
 
 /// So many records may be owed before a merge is behind.
@@ -56,6 +56,7 @@ impl MergeTask {
     ) -> Result<Self> {
         let (inputs, older) = trees[at..].split_at(count);
         assert!(inputs.len() >= 2);
+        let records = inputs.iter().map(|tree| tree.entries).sum();
         let newest = meta.segments.last_key_value().map(|(id, _)| *id);
         let unflushed = store.values.unflushed_ends();
         let sparse = meta.segments.iter().filter(|(id, segment)| {
@@ -68,7 +69,7 @@ impl MergeTask {
             older: older.iter().map(Tree::id).collect(),
             older_filters: older.iter().map(|tree| store.filter(tree)).collect::<Result<_>>()?,
             cursor,
-            builder: Builder::new(&meta.params, Version(0), workers),
+            builder: Builder::new(&meta.params, Version(0), workers, store.wants_shortcuts(records)),
             sparse: sparse.map(|(id, _)| *id).collect(),
             read: 0,
             delta: Delta { pended, ..Delta::default() },
@@ -129,14 +130,14 @@ impl MergeTask {
         if record.body == Body::Tombstone && needless() {
             return Ok(());
         }
-        if let Body::Stored { hash, len, at } = record.body
-            && self.sparse.contains(&at.segment)
+        if let Body::Stored { hash, len, blob } = record.body
+            && self.sparse.contains(&blob.at.segment)
         {
-            let value = store.value(at, len)?;
+            let value = store.value(StoredValue { len, blob })?;
             pend_value(&mut self.delta, &record.body);
-            let moved = store.add_blob(meta, &mut self.delta, RecordKind::Value, &value);
-            store.counters.value_moved_bytes.add(values::record_bytes(len));
-            record.body = Body::Stored { hash, len, at: moved.at };
+            let moved = store.add_value(meta, &mut self.delta, (record.key, record.stamp), &value);
+            store.counters.value_moved_bytes.add(values::record_bytes(moved.len));
+            record.body = Body::Stored { hash, len, blob: moved };
         }
         self.builder.push(store, meta, &mut self.delta, &record);
         Ok(())
@@ -146,8 +147,8 @@ impl MergeTask {
     pub(crate) fn finish(mut self, store: &mut Store, meta: &mut Meta) -> MergeRecord {
         assert!(self.cursor.youngest().is_none(), "a merge ends when its inputs are read");
         let output = self.builder.finish(store, meta, &mut self.delta);
-        for filter in self.inputs.iter().filter_map(|tree| tree.filter) {
-            self.delta.pend_value(filter.at.segment, values::record_bytes(filter.len));
+        for blob in self.inputs.iter().flat_map(Tree::blobs) {
+            self.delta.pend_value(blob.at.segment, values::record_bytes(blob.len));
         }
         store.counters.merges_built.one();
         MergeRecord {
@@ -162,8 +163,8 @@ impl MergeTask {
 }
 
 fn pend_value(delta: &mut Delta, body: &Body<'_>) {
-    if let Body::Stored { len, at, .. } = body {
-        delta.pend_value(at.segment, values::record_bytes(*len));
+    if let Body::Stored { blob, .. } = body {
+        delta.pend_value(blob.at.segment, values::record_bytes(blob.len));
     }
 }
 

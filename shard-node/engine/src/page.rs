@@ -11,6 +11,8 @@ use std::{
     sync::Arc,
 };
 
+use crate::node::ValueRef;
+
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: usize = 4096;
 /// Most pages of one span.
@@ -80,6 +82,12 @@ impl Pid {
     pub(crate) fn of_patch(page: u64, slot: u8) -> Self {
         assert!(page < 1 << 48);
         Self(PageFile::Patches.number() << 56 | u64::from(slot) << 48 | page)
+    }
+
+    /// What a cache knows a page of shortcuts by: no two overlap, and nothing else has such a number.
+    pub(crate) fn of_shortcuts(at: ValueRef) -> Self {
+        const _: () = assert!(PAGE_BYTES >= 1 << 8);
+        Self(4 << 56 | u64::from(at.segment) << 24 | u64::from(at.offset) >> 8)
     }
 
     /// Reads a stored number.

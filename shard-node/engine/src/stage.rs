@@ -18,7 +18,6 @@ use crate::{
         apply::{Applier, TreeChange},
         cursor::Cursor,
     },
-    values::RecordKind,
 };
 
 /// Operations that are hashed as one job.
@@ -42,9 +41,16 @@ struct Write<'o> {
     wanted: Wanted<'o>,
 }
 
+type Hashes = (Digest, Digest, (u64, u64));
+
 impl Write<'_> {
-    /// Hash of the value, and of the record.
-    fn hashes(&self, stamp: Stamp) -> (Digest, Digest) {
+    /// Hash of the value, of the record, and of the key for filters.
+    fn hashes(&self, stamp: Stamp) -> Hashes {
+        let (value_hash, hash) = self.digests(stamp);
+        (value_hash, hash, hash::filter_hash(self.key))
+    }
+
+    fn digests(&self, stamp: Stamp) -> (Digest, Digest) {
         let (value_hash, body) = match self.wanted {
             Wanted::Value(value) => {
                 let value_hash = hash::sha256(value);
@@ -63,6 +69,8 @@ struct Draft {
     freezes: u64,
     installs: Vec<MergeId>,
     delta: Delta,
+    /// Of the keys that it writes.
+    filter_hashes: Vec<(u64, u64)>,
 }
 
 impl Engine {
@@ -75,17 +83,25 @@ impl Engine {
         self.check_usable()?;
         self.check_operations(request.operations)?;
         let base = self.check_names(request)?;
-        let mut draft =
-            Draft { trees: base.trees.clone(), freezes: base.freezes, installs: Vec::new(), delta: Delta::default() };
-        let parent = base.id;
+        let mut draft = Draft {
+            trees: base.trees.clone(),
+            freezes: base.freezes,
+            installs: Vec::new(),
+            delta: Delta::default(),
+            filter_hashes: Vec::new(),
+        };
+        let (parent, freezes_before) = (base.id, base.freezes);
         if let Err(error) = self.build(request, &mut draft) {
             self.meta.discard_all(&draft.delta);
             self.forget_freed();
             return Err(error);
         }
         let digests: Vec<Digest> = draft.trees.iter().map(|tree| tree.digest).collect();
+        let id = self.meta.next_id();
+        let froze = draft.freezes > freezes_before;
+        self.active_keys.note(&self.meta.params, parent, (id, draft.freezes), froze, &draft.filter_hashes);
         let record = VersionRecord {
-            id: self.meta.next_id(),
+            id,
             parent,
             decided: false,
             stamp: request.stamp,
@@ -224,19 +240,20 @@ impl Engine {
         let stamp = request.stamp;
         let writes = self.resolve(request.operations, &draft.trees)?;
         // Values are hashed beside their way into the log.
-        let mut hashes = vec![(Digest::default(), Digest::default()); writes.len()];
+        let mut hashes = vec![Hashes::default(); writes.len()];
         let workers = self.workers(writes.len());
         let places = workers.share(
             writes.chunks(HASH_CHUNK).zip(hashes.chunks_mut(HASH_CHUNK)),
             |(writes, hashes)| writes.iter().zip(hashes).for_each(|(write, out)| *out = write.hashes(stamp)),
-            || self.place_values(&writes, &mut draft.delta),
+            || self.place_values(stamp, &writes, &mut draft.delta),
         );
-        let changes = writes.iter().zip(hashes).zip(places).map(|((write, (value_hash, hash)), place)| {
+        draft.filter_hashes = hashes.iter().map(|(.., filter_hash)| *filter_hash).collect();
+        let changes = writes.iter().zip(hashes).zip(places).map(|((write, (value_hash, hash, _)), place)| {
             let body = match (write.wanted, place) {
                 (Wanted::Nothing, _) => return TreeChange::Remove(write.key),
                 (Wanted::Tombstone, _) => Body::Tombstone,
                 (Wanted::Value(value), None) => Body::Inline { hash: value_hash, value },
-                (Wanted::Value(_), Some(BlobRef { at, len })) => Body::Stored { hash: value_hash, len, at },
+                (Wanted::Value(value), Some(blob)) => Body::Stored { hash: value_hash, len: value.len() as u32, blob },
             };
             TreeChange::Upsert(HashedRecord { record: LeafRecord { key: write.key, stamp, body }, hash })
         });
@@ -271,7 +288,9 @@ impl Engine {
                     user_bytes += value.len();
                     Wanted::Value(value)
                 }
-                Change::Delete if !tree::get(&self.store, trees, key)?.is_some_and(|found| found.is_put()) => continue,
+                Change::Delete if !tree::get(&self.store, trees, None, key)?.is_some_and(|found| found.is_put()) => {
+                    continue;
+                }
                 Change::Delete if self.leaves_nothing(trees, key)? => Wanted::Nothing,
                 Change::Delete => Wanted::Tombstone,
             };
@@ -282,11 +301,11 @@ impl Engine {
     }
 
     /// Appends the values that are too long for their leaf; says where each is.
-    fn place_values(&mut self, writes: &[Write<'_>], delta: &mut Delta) -> Vec<Option<BlobRef>> {
+    fn place_values(&mut self, stamp: Stamp, writes: &[Write<'_>], delta: &mut Delta) -> Vec<Option<BlobRef>> {
         let inline_bytes = self.meta.params.inline_bytes as usize;
         let place = |write: &Write<'_>| match write.wanted {
             Wanted::Value(value) if value.len() > inline_bytes => {
-                Some(self.store.add_blob(&mut self.meta, delta, RecordKind::Value, value))
+                Some(self.store.add_value(&mut self.meta, delta, (write.key, stamp), value))
             }
             _ => None,
         };

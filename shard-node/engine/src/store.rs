@@ -10,7 +10,7 @@ use std::{
 };
 
 use coppice_env::{File, OpenMode, Storage, Workers};
-use coppice_types::Digest;
+use coppice_types::{Digest, Stamp};
 use coppice_verify::{hash, rules::Filter};
 
 use crate::{
@@ -23,7 +23,8 @@ use crate::{
     meta::{BlobRef, Delta, Meta, Tree},
     node::{Base, Child, Draft, LeafRecord, Node, PatchPage, ValueRef, patch_in},
     page::{PAGE_BYTES, PageFile, Pid, PlaceMap, zeroed},
-    values::{self, RecordKind, ValueLog, write_sealed},
+    shortcuts::{self, Gathered, Shortcut, ShortcutPage, Spot},
+    values::{self, Named, RecordKind, StoredValue, ValueLog, write_sealed},
 };
 
 /// Most bytes of one write of neighbouring spans.
@@ -34,6 +35,11 @@ const FILLING_PAGES_MAX: usize = 4;
 
 /// Flushes of less are not worth a thread.
 const SHARED_WRITE_BYTES_MIN: u64 = 1 << 20;
+
+/// A tree has shortcuts if its leaves would take one of so many parts of the cache of frozen trees, or more:
+const CACHE_PARTS: usize = 4;
+/// of each record about so much.
+const LEAF_RECORD_BYTES: usize = 128;
 
 /// A node that no superblock covers and that is in no file, unless it is of the active tree and was written ahead.
 #[derive(Debug)]
@@ -73,6 +79,9 @@ pub(crate) struct Store {
     lists: Lists,
     pub(crate) values: ValueLog,
     filters: RwLock<PlaceMap<ValueRef, Arc<Filter>>>,
+    name_percent_max: u32,
+    /// Leaves of fewer records are in the old cache anyway, and are soon merged again.
+    shortcut_records_min: u64,
     pub(crate) counters: Live,
 }
 
@@ -93,6 +102,8 @@ impl Store {
             lists: Lists::new(options.hash_cache_bytes, meta.params.capacity),
             values: ValueLog::new(Arc::clone(storage), options.segment_bytes_max, &meta.segments),
             filters: RwLock::default(),
+            name_percent_max: options.name_percent_max,
+            shortcut_records_min: (options.old_cache_bytes / CACHE_PARTS / LEAF_RECORD_BYTES) as u64,
             counters: Live::default(),
         })
     }
@@ -282,27 +293,51 @@ impl Store {
         self.filling.retain(|filling| *filling != page);
     }
 
-    /// Appends a value or filter.
+    /// Appends a filter, shortcuts or a journal.
     pub(crate) fn add_blob(&mut self, meta: &mut Meta, delta: &mut Delta, kind: RecordKind, bytes: &[u8]) -> BlobRef {
         let blob = self.values.append(kind, bytes);
+        Self::own_blob(meta, delta, blob)
+    }
+
+    /// Appends a value, named if that takes little of it.
+    pub(crate) fn add_value(
+        &mut self,
+        meta: &mut Meta,
+        delta: &mut Delta,
+        (key, stamp): (&[u8], Stamp),
+        value: &[u8],
+    ) -> BlobRef {
+        let (name_bytes, value_bytes) = (u64::from(values::name_bytes(key)), value.len() as u64);
+        let blob = match name_bytes * 100 <= value_bytes * u64::from(self.name_percent_max) {
+            true => self.values.append_named(key, stamp, value),
+            false => self.values.append(RecordKind::Value, value),
+        };
+        Self::own_blob(meta, delta, blob)
+    }
+
+    fn own_blob(meta: &mut Meta, delta: &mut Delta, blob: BlobRef) -> BlobRef {
         meta.reserve_value(blob.at.segment, values::record_bytes(blob.len));
         delta.allocate_value(blob.at.segment, values::record_bytes(blob.len));
         blob
     }
 
     /// Reads a value.
-    pub(crate) fn value(&self, at: ValueRef, len: u32) -> Result<Vec<u8>> {
+    pub(crate) fn value(&self, value: StoredValue) -> Result<Vec<u8>> {
+        self.count_value_read(value.blob.at);
+        self.values.read_value(value)
+    }
+
+    fn count_value_read(&self, at: ValueRef) {
         self.counters.value_reads.one();
         if !self.values.in_memory(at) {
             self.counters.value_file_reads.one();
         }
-        self.values.read(RecordKind::Value, BlobRef { at, len })
     }
 
     /// Reads many values, those that are neighbours at once, and gives each away with its number.
-    pub(crate) fn values(&self, blobs: &[BlobRef], give: impl FnMut(usize, Vec<u8>)) -> Result<()> {
-        self.counters.value_reads.add(blobs.len() as u64);
-        self.counters.value_file_reads.add(self.values.read_many(blobs, give)?);
+    pub(crate) fn values(&self, values: &[StoredValue], give: impl FnMut(usize, Vec<u8>)) -> Result<()> {
+        self.counters.value_reads.add(values.len() as u64);
+        self.counters.value_file_reads.add(self.values.read_many(values, give)?);
         Ok(())
     }
 
@@ -336,6 +371,62 @@ impl Store {
     /// False only if the frozen tree holds no record of a key with this filter hash.
     pub(crate) fn admits(&self, tree: &Tree, filter_hash: (u64, u64)) -> Result<bool> {
         Ok(self.filter(tree)?.admits_hash(filter_hash))
+    }
+
+    /// Whether a tree of so many records should have shortcuts.
+    pub(crate) fn wants_shortcuts(&self, records: u64) -> bool {
+        records >= self.shortcut_records_min
+    }
+
+    /// Stores the shortcuts of a tree that a merge made, if there are any.
+    pub(crate) fn add_shortcuts(
+        &mut self,
+        meta: &mut Meta,
+        delta: &mut Delta,
+        (gathered, workers): (Gathered, Workers),
+    ) -> Option<BlobRef> {
+        let mut pages = gathered.pages(workers)?;
+        let at = self.values.next_place(pages.len() as u32);
+        shortcuts::seal(&mut pages, at);
+        let blob = self.add_blob(meta, delta, RecordKind::Shortcuts, &pages);
+        assert_eq!(blob.at, at, "the log goes on where it said");
+        Some(blob)
+    }
+
+    /// What a frozen tree's shortcuts say of a key.
+    fn shortcut(&self, tree: &Tree, filter_hash: (u64, u64)) -> Result<Shortcut> {
+        let Some(blob) = tree.shortcuts else { return Ok(Shortcut::Unknown) };
+        let spot = Spot::new(filter_hash, shortcuts::pages(blob));
+        let at = spot.place(blob);
+        if let Some(found) = self.cache.shortcut(at, spot.remainder) {
+            self.counters.shortcut_hits.one();
+            return Ok(found);
+        }
+        if !self.values.in_memory(at) {
+            self.counters.shortcut_reads.one();
+        }
+        let page = ShortcutPage::read(at, |bytes| self.values.read_part(at, bytes))?.ok_or_else(|| {
+            Error::corrupted(values::file_name(at.segment), Some(u64::from(at.offset)), "no page of shortcuts")
+        })?;
+        let found = page.find(spot.remainder);
+        self.cache.insert_shortcuts(at, page);
+        Ok(found)
+    }
+
+    /// What a frozen tree has of a key, with the value, by its shortcuts. Where they don't know, or lead to something that can't be
+    /// read, only leaves say.
+    pub(crate) fn named(&self, tree: &Tree, key: &[u8], filter_hash: (u64, u64)) -> Result<Option<Named>> {
+        Ok(match self.shortcut(tree, filter_hash)? {
+            Shortcut::Unknown => None,
+            Shortcut::Absent => Some(Named::Other),
+            Shortcut::Place { at, bytes, only } => {
+                self.count_value_read(at);
+                match self.values.read_named(at, bytes, key) {
+                    Named::Other if !only => None,
+                    named => Some(named).filter(|named| *named != Named::Unknown),
+                }
+            }
+        })
     }
 
     /// Takes the node of a patch out of the young cache: it can be made again.

@@ -20,8 +20,8 @@ pub(crate) const SLOT_BYTES: usize = 72 << 10;
 /// Most bytes of the caller's state.
 pub const MACHINE_STATE_BYTES_MAX: usize = 64 << 10;
 const MAGIC: &[u8; 8] = b"coppiceS";
-const FORMAT: u32 = 3;
-/// What was before: 1 without patches, 2 without copies. The first flush makes them directories of today's.
+const FORMAT: u32 = 4;
+/// What was before: 1 without patches, 2 without copies, 3 without shortcuts and named values. The first flush makes them directories of today's.
 const FORMAT_MIN: u32 = 1;
 const FIXED_BYTES: usize = 8 + 8 + 4 + 6 * 8 + 4;
 const _: () = assert!(FIXED_BYTES + MACHINE_STATE_BYTES_MAX <= SLOT_BYTES);

@@ -70,5 +70,5 @@ impl View<'_> {
 }
 
 fn hash(record: &Option<Record>) -> Option<Digest> {
-    record.as_ref().map(|record| record.value_hash)
+    record.as_ref().map(|record| record.value_hash())
 }

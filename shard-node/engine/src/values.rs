@@ -1,4 +1,4 @@
-//! The value log: values too long for their leaf, filters, and kept journals, in append-only segments.
+//! The value log: values too long for their leaf, filters, shortcuts and kept journals, in append-only segments.
 //!
 //! A record is written once and never moved; a merge may write a live one anew and pend the old. The Meta table counts
 //! the live bytes of each segment; one without any is deleted when no superblock on disk needs it. What was appended
@@ -12,6 +12,7 @@ use std::{
 };
 
 use coppice_env::{File, OpenMode, Storage};
+use coppice_types::{Epoch, Stamp, Version};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
@@ -31,6 +32,38 @@ pub(crate) enum RecordKind {
     Value = 1,
     Filter = 2,
     Journal = 3,
+    /// A value behind its stamp and its key.
+    Named = 4,
+    Shortcuts = 5,
+}
+
+/// A value in the log: the last `len` bytes of what a record holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoredValue {
+    pub(crate) len: u32,
+    pub(crate) blob: BlobRef,
+}
+
+impl StoredValue {
+    fn kind(&self) -> RecordKind {
+        if self.blob.len == self.len { RecordKind::Value } else { RecordKind::Named }
+    }
+
+    /// The value in what its record holds.
+    fn of<'r>(&self, held: &'r [u8]) -> &'r [u8] {
+        &held[(self.blob.len - self.len) as usize..]
+    }
+}
+
+/// What is known of a record that bears a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Named {
+    /// It bears the key: its stamp and value.
+    This(Stamp, Vec<u8>),
+    /// It bears another one.
+    Other,
+    /// It can't be read.
+    Unknown,
 }
 
 /// The log has about so many segments at least, or one that is mostly dead would be too large a part of it,
@@ -48,6 +81,14 @@ const OPEN_FILES_MAX: usize = 256;
 const RUN_BYTES_MAX: u64 = 128 << 10;
 /// Up to so many bytes between two records are read with them: a second read would cost more.
 const RUN_GAP_BYTES_MAX: u64 = 2 << 10;
+
+/// Stamp, and length of the key.
+const NAME_FIXED_BYTES: usize = 16 + 2;
+
+/// Bytes before the value in a record that bears this key.
+pub(crate) fn name_bytes(key: &[u8]) -> u32 {
+    (NAME_FIXED_BYTES + key.len()) as u32
+}
 
 /// Bytes that a record of this many takes.
 pub(crate) fn record_bytes(len: u32) -> u64 {
@@ -214,20 +255,39 @@ impl ValueLog {
         self.files.lock().unwrap_or_else(PoisonError::into_inner).remove(&segment);
     }
 
-    /// Appends in memory.
-    pub(crate) fn append(&mut self, kind: RecordKind, bytes: &[u8]) -> BlobRef {
-        let len = u32::try_from(bytes.len()).expect("values and filters have less than 4 GiB");
+    /// Where the next record goes, if it holds so many bytes.
+    pub(crate) fn next_place(&mut self, len: u32) -> ValueRef {
         if self.active_end > 0 && self.active_end + record_bytes(len) > self.segment_bytes {
             self.active += 1;
             self.active_end = 0;
         }
         let offset = u32::try_from(self.active_end).expect("a segment ends below its maximum");
-        let at = ValueRef { segment: self.active, offset };
+        ValueRef { segment: self.active, offset }
+    }
+
+    /// Appends a value with its name.
+    pub(crate) fn append_named(&mut self, key: &[u8], stamp: Stamp, value: &[u8]) -> BlobRef {
+        let mut fixed = [0; NAME_FIXED_BYTES];
+        fixed[..8].copy_from_slice(&stamp.epoch.0.to_le_bytes());
+        fixed[8..16].copy_from_slice(&stamp.version.0.to_le_bytes());
+        fixed[16..].copy_from_slice(&(key.len() as u16).to_le_bytes());
+        self.append_parts(RecordKind::Named, &[&fixed, key, value])
+    }
+
+    /// Appends in memory.
+    pub(crate) fn append(&mut self, kind: RecordKind, bytes: &[u8]) -> BlobRef {
+        self.append_parts(kind, &[bytes])
+    }
+
+    fn append_parts(&mut self, kind: RecordKind, parts: &[&[u8]]) -> BlobRef {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let len = u32::try_from(bytes).expect("values and filters have less than 4 GiB");
+        let at = self.next_place(len);
         let tail = self.tails.entry(self.active).or_insert_with(|| Tail::new(self.active_end));
         let mut rest = [0; 8];
         rest[..4].copy_from_slice(&len.to_le_bytes());
         rest[4] = kind as u8;
-        let size = RECORD_HEADER_BYTES + bytes.len();
+        let size = RECORD_HEADER_BYTES + bytes;
         if tail.bytes.len() + size > tail.bytes.capacity() {
             // No copy of what is there: it is closed, and what follows has room of its own.
             tail.close();
@@ -236,7 +296,7 @@ impl ValueLog {
         let record_at = tail.bytes.len();
         tail.bytes.extend_from_slice(&[0; 8]);
         tail.bytes.extend_from_slice(&rest);
-        tail.bytes.extend_from_slice(bytes);
+        parts.iter().for_each(|part| tail.bytes.extend_from_slice(part));
         let checksum = checksum(at, &tail.bytes[record_at + 8..]);
         tail.bytes[record_at..record_at + 8].copy_from_slice(&checksum.to_le_bytes());
         self.active_end += record_bytes(len);
@@ -264,6 +324,41 @@ impl ValueLog {
         Ok(record)
     }
 
+    /// Reads a value and checks it.
+    pub(crate) fn read_value(&self, value: StoredValue) -> Result<Vec<u8>> {
+        let mut held = self.read(value.kind(), value.blob)?;
+        held.drain(..(value.blob.len - value.len) as usize);
+        Ok(held)
+    }
+
+    /// Reads the record that lies within so many bytes from a place on, and checks it, if it bears this key.
+    pub(crate) fn read_named(&self, at: ValueRef, bytes: usize, key: &[u8]) -> Named {
+        let mut record = vec![0; bytes.max(RECORD_HEADER_BYTES)];
+        if self.read_part(at, &mut record).is_err() {
+            return Named::Unknown;
+        }
+        let len = record[8..].first_chunk().map_or(0, |len| u32::from_le_bytes(*len));
+        record.truncate(record_bytes(len).min(record.len() as u64) as usize);
+        let Ok(held) = check(RecordKind::Named, BlobRef { at, len }, &record) else { return Named::Unknown };
+        let Some((stamp, named, value_len)) = split_name(held) else { return Named::Unknown };
+        if named != key {
+            return Named::Other;
+        }
+        let value_at = record.len() - value_len;
+        record.drain(..value_at);
+        Named::This(stamp, record)
+    }
+
+    /// Bytes of the log from a place within a record on, in memory or in a file, which ends no earlier.
+    pub(crate) fn read_part(&self, at: ValueRef, buffer: &mut [u8]) -> Result<()> {
+        if !self.in_memory(at) {
+            return self.read_file(at, buffer);
+        }
+        let bytes = self.tails[&at.segment].get(at.offset.into(), buffer.len());
+        buffer.copy_from_slice(bytes.ok_or_else(|| corrupted(at, "no record"))?);
+        Ok(())
+    }
+
     fn read_file(&self, at: ValueRef, buffer: &mut [u8]) -> Result<()> {
         match self.open(at.segment, OpenMode::Existing)?.read_exact_at(buffer, at.offset.into()) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
@@ -276,18 +371,17 @@ impl ValueLog {
 
     /// Reads values and checks them, in the order of their places; those that lie near each other in a file with one read. Each
     /// is given away with its number. Gives how many reads of files that took.
-    pub(crate) fn read_many(&self, blobs: &[BlobRef], mut give: impl FnMut(usize, Vec<u8>)) -> Result<u64> {
-        let kind = RecordKind::Value;
-        let mut numbers: Vec<usize> = (0..blobs.len()).collect();
-        numbers.sort_unstable_by_key(|number| blobs[*number].at);
+    pub(crate) fn read_many(&self, values: &[StoredValue], mut give: impl FnMut(usize, Vec<u8>)) -> Result<u64> {
+        let mut numbers: Vec<usize> = (0..values.len()).collect();
+        numbers.sort_unstable_by_key(|number| values[*number].blob.at);
         let (mut rest, mut buffer, mut reads) = (numbers.as_slice(), Vec::new(), 0);
-        while let Some(first) = rest.first().map(|number| blobs[*number]) {
+        while let Some(first) = rest.first().map(|number| values[*number].blob) {
             if self.in_memory(first.at) {
-                give(rest[0], self.read(kind, first)?);
+                give(rest[0], self.read_value(values[rest[0]])?);
                 rest = &rest[1..];
                 continue;
             }
-            let (count, bytes) = self.run(rest.iter().map(|number| blobs[*number]));
+            let (count, bytes) = self.run(rest.iter().map(|number| values[*number].blob));
             let (run, after) = rest.split_at(count);
             rest = after;
             if buffer.len() < bytes {
@@ -298,15 +392,15 @@ impl ValueLog {
                 // Perhaps one of them alone can't be read, or what lies between them: each says it for itself.
                 Err(_) if count > 1 => {
                     reads += count as u64;
-                    run.iter().try_for_each(|number| self.read(kind, blobs[*number]).map(|it| give(*number, it)))?;
+                    run.iter().try_for_each(|number| self.read_value(values[*number]).map(|it| give(*number, it)))?;
                 }
                 read => {
                     read?;
                     for number in run {
-                        let blob = blobs[*number];
-                        let from = (blob.at.offset - first.at.offset) as usize;
-                        let record = &buffer[from..from + RECORD_HEADER_BYTES + blob.len as usize];
-                        give(*number, check(kind, blob, record)?.to_vec());
+                        let value = values[*number];
+                        let from = (value.blob.at.offset - first.at.offset) as usize;
+                        let record = &buffer[from..from + RECORD_HEADER_BYTES + value.blob.len as usize];
+                        give(*number, value.of(check(value.kind(), value.blob, record)?).to_vec());
                     }
                 }
             }
@@ -354,7 +448,7 @@ impl ValueLog {
             let (kind, zeroes) = (header[12], &header[13..]);
             let size = record_bytes(len);
             if zeroes != [0; 3]
-                || !(RecordKind::Value as u8..=RecordKind::Journal as u8).contains(&kind)
+                || !(RecordKind::Value as u8..=RecordKind::Shortcuts as u8).contains(&kind)
                 || size > end - at
             {
                 return Err(corrupted(at, "record header"));
@@ -477,6 +571,14 @@ fn checksum(at: ValueRef, rest: &[u8]) -> u64 {
     xxh3_64_with_seed(rest, u64::from(at.segment) << 32 | u64::from(at.offset))
 }
 
+/// Stamp, key and length of the value of what a named record holds.
+fn split_name(held: &[u8]) -> Option<(Stamp, &[u8], usize)> {
+    let (fixed, rest) = held.split_first_chunk::<NAME_FIXED_BYTES>()?;
+    let [epoch, version] = [0, 8].map(|at| fixed[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));
+    let (key, value) = rest.split_at_checked(u16::from_le_bytes([fixed[16], fixed[17]]).into())?;
+    Some((Stamp { epoch: Epoch(epoch), version: Version(version) }, key, value.len()))
+}
+
 fn corrupted(at: ValueRef, what: &str) -> Error {
     Error::corrupted(file_name(at.segment), Some(at.offset.into()), what)
 }
@@ -527,9 +629,13 @@ mod tests {
         let mut log = ValueLog::new(sim.storage(), 4096, &BTreeMap::new());
         let mut blobs = Vec::new();
         let value = |number: usize| vec![number as u8; 100 + 7 * number];
+        let (key, stamp) = (|number: usize| vec![1; number + 1], |number: usize| Stamp::new(2, number as u64));
         // In files that a superblock covers, in files ahead of it, in memory sealed, and in memory open.
         for round in 0..4 {
-            blobs.extend((10 * round..10 * (round + 1)).map(|number| log.append(RecordKind::Value, &value(number))));
+            blobs.extend((10 * round..10 * (round + 1)).map(|number| match number % 3 {
+                0 => log.append_named(&key(number), stamp(number), &value(number)),
+                _ => log.append(RecordKind::Value, &value(number)),
+            }));
             let sealed = if round < 3 { log.seal() } else { Vec::new() };
             if round < 2 {
                 write_sealed(&sealed).expect("written");
@@ -541,7 +647,9 @@ mod tests {
         }
         assert!(blobs.iter().filter(|blob| log.in_memory(blob.at)).count() == 20);
         let read = |log: &ValueLog, numbers: &[usize]| {
-            let wanted: Vec<BlobRef> = numbers.iter().map(|number| blobs[*number]).collect();
+            let wanted =
+                numbers.iter().map(|number| StoredValue { len: value(*number).len() as u32, blob: blobs[*number] });
+            let wanted: Vec<StoredValue> = wanted.collect();
             let mut found = vec![None; wanted.len()];
             let reads = log.read_many(&wanted, |at, value| assert_eq!(found[at].replace(value), None))?;
             let expected: Vec<Option<Vec<u8>>> = numbers.iter().map(|number| Some(value(*number))).collect();
@@ -554,6 +662,20 @@ mod tests {
         assert_eq!(read(&log, &[]).expect("nothing"), 0);
         assert_eq!(read(&log, &[5, 5, 5]).expect("the same thrice"), 1);
         assert_eq!(read(&log, &[39, 38, 0, 1]).expect("two in memory"), 1);
+
+        for number in (0..40).step_by(3) {
+            let (blob, this) = (blobs[number], Named::This(stamp(number), value(number)));
+            let named = |key: &[u8], more: usize| {
+                let size = (record_bytes(blob.len) as usize).saturating_add_signed(more as isize - 20);
+                log.read_named(blob.at, size, key)
+            };
+            assert_eq!(named(&key(number), 20), this);
+            assert_eq!(named(&key(number + 1), 20), Named::Other);
+            assert_eq!(named(&key(number), 19), Named::Unknown);
+            // What follows is read with it, where something does.
+            assert!([this, Named::Unknown].contains(&named(&key(number), 30)));
+        }
+        assert_eq!(log.read_named(blobs[1].at, record_bytes(blobs[1].len) as usize, b""), Named::Unknown);
 
         let damaged = |error: Error| match error {
             Error::Corrupted { file, page, .. } => (file, page),

@@ -1,11 +1,13 @@
 //! Reads of one version: lookups and ranges.
 
 use coppice_types::{Digest, Stamp, Version};
+use coppice_verify::{hash, rules::Filter};
 
 use crate::{
     Engine, Result, ShardState,
-    meta::{BlobRef, Tree, VersionRecord},
+    meta::{Tree, VersionRecord},
     tree::{self, Found, FoundBody, cursor::ForestCursor},
+    values::StoredValue,
 };
 
 /// One state, decided or staged. It reads pages as it goes; every page is checked first.
@@ -24,10 +26,20 @@ pub struct Record {
     pub stamp: Stamp,
     /// Length of the value in bytes.
     pub value_len: u32,
-    /// SHA-256 of the value.
-    pub value_hash: Digest,
+    /// SHA-256 of the value, unless the value alone was read.
+    known_hash: Option<Digest>,
     /// The value, if it was asked for.
     pub value: Option<Vec<u8>>,
+}
+
+impl Record {
+    /// SHA-256 of the value.
+    #[must_use]
+    pub fn value_hash(&self) -> Digest {
+        let of_value =
+            || hash::sha256(self.value.as_deref().expect("what was found without its hash was found with its value"));
+        self.known_hash.unwrap_or_else(of_value)
+    }
 }
 
 /// A part of a range.
@@ -60,12 +72,18 @@ impl<'e> View<'e> {
         &self.record.trees
     }
 
+    /// A filter that its active tree has no other keys than.
+    pub(crate) fn active_keys(&self) -> Option<&'e Filter> {
+        self.engine.active_keys.filter(self.record)
+    }
+
     /// The key's record, if it has a value.
     ///
     /// # Errors
     /// `Corrupted`, or a failure of the storage.
     pub fn get(&self, key: &[u8], want_value: bool) -> Result<Option<Record>> {
-        let found = tree::get(&self.engine.store, self.trees(), key)?;
+        let get = if want_value { tree::get_with_value } else { tree::get };
+        let found = get(&self.engine.store, self.trees(), self.active_keys(), key)?;
         found.map_or(Ok(None), |found| self.live(found, want_value))
     }
 
@@ -85,8 +103,8 @@ impl<'e> View<'e> {
                 page.more = true;
                 break;
             }
-            if let Some(blob) = elsewhere.filter(|_| want_values) {
-                stored.push(blob);
+            if let Some(value) = elsewhere.filter(|_| want_values) {
+                stored.push(value);
                 owners.push(page.records.len());
             }
             let value = record.value.filter(|_| want_values);
@@ -101,7 +119,7 @@ impl<'e> View<'e> {
         let Some((mut record, elsewhere)) = shown(found) else { return Ok(None) };
         record.value = match elsewhere {
             _ if !want_value => None,
-            Some(BlobRef { at, len }) => Some(self.engine.store.value(at, len)?),
+            Some(stored) => Some(self.engine.store.value(stored)?),
             None => record.value,
         };
         Ok(Some(record))
@@ -123,12 +141,13 @@ impl<'e> View<'e> {
 }
 
 /// The record, with its value if that lies in its leaf, and where it lies otherwise; none for a tombstone.
-fn shown(found: Found) -> Option<(Record, Option<BlobRef>)> {
+fn shown(found: Found) -> Option<(Record, Option<StoredValue>)> {
     let Found { key, stamp, body } = found;
-    let (value_hash, value_len, value, elsewhere) = match body {
+    let (known_hash, value_len, value, elsewhere) = match body {
         FoundBody::Tombstone => return None,
-        FoundBody::Inline { hash, value } => (hash, value.len() as u32, Some(value), None),
-        FoundBody::Stored { hash, len, at } => (hash, len, None, Some(BlobRef { at, len })),
+        FoundBody::Inline { hash, value } => (Some(hash), value.len() as u32, Some(value), None),
+        FoundBody::Stored { hash, value } => (Some(hash), value.len, None, Some(value)),
+        FoundBody::Named { value } => (None, value.len() as u32, Some(value), None),
     };
-    Some((Record { key, stamp, value_len, value_hash, value }, elsewhere))
+    Some((Record { key, stamp, value_len, known_hash, value }, elsewhere))
 }

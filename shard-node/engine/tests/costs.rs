@@ -68,6 +68,8 @@ impl Shard {
             node_old_hits: after.node_old_hits - before.node_old_hits,
             value_reads: after.value_reads - before.value_reads,
             value_file_reads: after.value_file_reads - before.value_file_reads,
+            shortcut_reads: after.shortcut_reads - before.shortcut_reads,
+            shortcut_hits: after.shortcut_hits - before.shortcut_hits,
             ..Counters::default()
         };
         (gained, out)
@@ -295,7 +297,7 @@ fn a_scan_of_frozen_trees_leaves_the_young_cache_alone() {
 
 #[test]
 fn a_range_reads_values_that_are_neighbours_at_once() {
-    let options = Options { segment_bytes_max: 1 << 20, ..Options::default() };
+    let options = Options { segment_bytes_max: 1 << 20, name_percent_max: 0, ..Options::default() };
     let mut shard = Shard::new(Params::default(), options);
     shard.commit((0..2000).map(|number| put(number, &[number as u8; 1000])).collect());
     let range = |shard: &mut Shard, low: u64, limit: usize| {
@@ -321,6 +323,41 @@ fn a_range_reads_values_that_are_neighbours_at_once() {
     shard.commit((0..2000).filter(|number| number % 4 != 1).map(|number| put(number, b"inline")).collect());
     let (some, records) = range(&mut shard, 0, 400);
     assert_eq!((records, reads(&some)), (400, (100, 100)));
+}
+
+/// Two trees of 2,000 records each, merged: every third value is too short for a name.
+#[test]
+fn a_get_of_a_named_value_in_a_merged_tree_reads_none_of_its_nodes() {
+    const NAMED: usize = 1000;
+    let params = Params { capacity: 2000, ..Params::default() };
+    // The leaves would have room, but it is less than they may take of it.
+    let options = Options { old_cache_bytes: 1 << 20, ..Options::default() };
+    let mut shard = Shard::new(params, options);
+    let value = |number: u64| vec![number as u8; if number.is_multiple_of(3) { 300 } else { NAMED }];
+    for round in 0..3 {
+        shard.commit((0..2000).map(|number| number + 2000 * round).map(|number| put(number, &value(number))).collect());
+    }
+    while shard.engine.merge_step(1000).expect("sound pages") == MergeProgress::Working {}
+    shard.commit(vec![put(9999, b"the merge is installed")]);
+    shard.flush();
+    let get = |shard: &mut Shard, number: u64| {
+        shard.cost(|shard| {
+            let view = shard.engine.view(&shard.engine.decided()).expect("decided");
+            view.get(&key(number), true).expect("sound").and_then(|record| record.value)
+        })
+    };
+    let (mut straight, mut leaves) = (0, 0);
+    for number in 0..4000 {
+        let (cost, found) = get(&mut shard, number);
+        assert_eq!(found, Some(value(number)));
+        assert!(cost.shortcut_hits + cost.shortcut_reads > 0, "{cost:?}");
+        // The active tree is looked at first.
+        match cost.span_reads + cost.node_old_hits {
+            0 => straight += 1,
+            _ => leaves += 1,
+        }
+    }
+    assert!(straight > 4000 * 6 / 10 && leaves > 4000 / 4, "{straight}, {leaves}");
 }
 
 /// Every version of a leaf names all of its values, those that it kept, too.

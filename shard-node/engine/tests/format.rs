@@ -1,5 +1,5 @@
-//! The bytes of `docs/FORMAT.md`, held by golden files: `testdata/v1` and `v2` were written by the first versions of the formats,
-//! `v3` by today's.
+//! The bytes of `docs/FORMAT.md`, held by golden files: `testdata/v1` to `v3` were written by the first versions of the formats,
+//! `v4` by today's.
 //!
 //! A test that fails here means that directories of users can't be opened any more. If a format must change, it gets a
 //! new version number, and the directories of those before stay as they are. `COPPICE_BLESS=1` writes the files of a new version.
@@ -10,9 +10,12 @@ use coppice_engine::{Engine, MergeProgress, Options, PrepareId, RaftPosition, Sh
 use coppice_env::{DiskStorage, OpenMode, SimStorage, Storage};
 use coppice_types::{Change, Operation, Params, ShardId, Stamp, Version};
 
-const OLDER: [&str; 2] =
-    [concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v1"), concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v2")];
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v3");
+const OLDER: [&str; 3] = [
+    concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v1"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v2"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v3"),
+];
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v4");
 
 fn read(storage: &dyn Storage, name: &str) -> Vec<u8> {
     let file = storage.open(name, OpenMode::Existing).expect("the file exists");
@@ -62,10 +65,10 @@ fn delete(key: &str) -> Operation {
     Operation { key: key.into(), change: Change::Delete }
 }
 
-/// A directory with all that the formats have: inline and stored values, tombstones, frozen and merged trees, dropped
+/// A directory with all that the formats have: inline and stored values, with names and without, shortcuts, tombstones, frozen and merged trees, dropped
 /// and staged versions, dead pages.
 fn build(sim: &SimStorage) -> (Engine, Vec<ShardState>) {
-    let options = Options { segment_bytes_max: 1000, ..Options::default() };
+    let options = Options { segment_bytes_max: 1000, name_percent_max: 60, old_cache_bytes: 0, ..Options::default() };
     let mut engine = Engine::create(sim.storage(), ShardId(2), params(), options).expect("an empty directory");
     let mut states = Vec::new();
     for version in 1..=6 {

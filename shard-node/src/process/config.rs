@@ -150,6 +150,8 @@ pub struct Tuning {
     pub flush_bytes_max: u64,
     /// or when so much of a shard's disk waits for it to be free, in percent of what is used: less takes less space, and writes more.
     pub waiting_percent_max: u32,
+    /// A value's record bears its key if that takes no more of it, in percent: then gets need no leaf to find it.
+    pub name_percent_max: u32,
     /// Size of a file of the raft log.
     pub log_segment_bytes: u64,
     /// How much of its files each replica reads in a second to see whether it is sound; 0 for nothing.
@@ -169,6 +171,7 @@ impl Default for Tuning {
             flush_entries_max: tuning.flush_entries_max,
             flush_bytes_max: tuning.flush_bytes_max,
             waiting_percent_max: tuning.engine.waiting_percent_max,
+            name_percent_max: tuning.engine.name_percent_max,
             log_segment_bytes: tuning.log_segment_bytes,
             scrub_bytes_per_s: tuning.scrub_bytes_per_s,
             young_cache_bytes: tuning.engine.young_cache_bytes,
@@ -280,7 +283,7 @@ impl Config {
 
     /// How replicas pace themselves.
     pub(super) fn tuning(&self) -> crate::Tuning {
-        let Tuning { young_cache_bytes, old_cache_bytes, waiting_percent_max, .. } = self.tuning;
+        let Tuning { young_cache_bytes, old_cache_bytes, waiting_percent_max, name_percent_max, .. } = self.tuning;
         let defaults = crate::Tuning::default();
         let cold = self.cold.as_ref();
         let hot_value_bytes_max = cold.map_or(u64::MAX, |cold| cold.hot_value_bytes);
@@ -288,6 +291,7 @@ impl Config {
             young_cache_bytes,
             old_cache_bytes,
             waiting_percent_max,
+            name_percent_max,
             hot_value_bytes_max,
             ..defaults.engine.clone()
         };

@@ -89,16 +89,17 @@ pub(super) fn reads_by_memory(
 type Of = fn(&Counters) -> u64;
 
 /// What is read, by the end of the figure's name.
-const KINDS: [(&str, Of); 5] = [
+const KINDS: [(&str, Of); 6] = [
     ("", all),
     ("_inner", |counters| counters.inner_reads),
     ("_leaves", |counters| counters.span_reads - counters.inner_reads - counters.patch_reads),
     ("_patches", |counters| counters.patch_reads),
     ("_values", |counters| counters.value_file_reads),
+    ("_shortcuts", |counters| counters.shortcut_reads),
 ];
 
 fn all(counters: &Counters) -> u64 {
-    counters.span_reads + counters.value_file_reads
+    counters.span_reads + counters.value_file_reads + counters.shortcut_reads
 }
 
 fn each(reads: u64) -> f64 {

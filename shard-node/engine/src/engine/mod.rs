@@ -18,7 +18,9 @@ use coppice_verify::hash;
 
 use crate::{
     Counters, DiskUsage, Error, ForestShape, MergeName, Options, PrepareId, RaftPosition, Result, ShardState,
-    StagedInfo, View, cold,
+    StagedInfo, View,
+    active::ActiveKeys,
+    cold,
     merge::MergeTask,
     meta::{Delta, Meta, MetaOp, Tree, VersionId, VersionRecord},
     meta_log::{self, MetaLog, Operations},
@@ -39,6 +41,7 @@ pub struct Engine {
     pub(crate) options: Options,
     pub(crate) meta: Meta,
     pub(crate) store: Store,
+    pub(crate) active_keys: ActiveKeys,
     pub(crate) merge: Option<MergeTask>,
     /// Records that are to be merged for those that were written.
     pub(crate) merge_owed: u64,
@@ -165,6 +168,8 @@ impl Engine {
         store.values.set_cold(cold);
         let mut engine = Self::assemble(storage, options, guard, (meta, store, log), (newest, older))?;
         engine.remove_orphans()?;
+        // Without them all is found, too. What can't be read is reported to whom it is read for.
+        engine.active_keys = ActiveKeys::read(&engine.store, &engine.meta).unwrap_or_default();
         Ok(engine)
     }
 
@@ -183,6 +188,7 @@ impl Engine {
             options,
             meta,
             store,
+            active_keys: ActiveKeys::default(),
             merge: None,
             merge_owed: 0,
             log,
@@ -384,7 +390,7 @@ impl Engine {
             young_cache_bytes: young_cache_bytes as u64,
             old_cache_bytes: old_cache_bytes as u64,
             hash_cache_bytes: self.store.list_bytes() as u64,
-            filter_bytes: self.store.filter_bytes() as u64,
+            filter_bytes: (self.store.filter_bytes() + self.active_keys.size_bytes()) as u64,
             versions: self.meta.versions.len() as u64,
         })
     }

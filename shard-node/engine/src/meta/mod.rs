@@ -25,6 +25,7 @@ pub(crate) use record::{BlobRef, Delta, MergeId, MergeRecord, MetaOp, Tree, Tree
 use crate::{
     ShardState,
     page::{PAGE_BYTES, PageFile, Pid, PlaceMap, PlaceSet},
+    shortcuts,
     space::Space,
     values::record_bytes,
 };
@@ -543,10 +544,11 @@ impl Meta {
 
     /// What everything else relies on, after a log from a disk or a peer was replayed.
     pub(crate) fn check(&self) -> Result<(), Inconsistent> {
-        let frozen = |tree: &Tree| tree.filter.is_some() && sound(tree);
+        let frozen =
+            |tree: &Tree| tree.filter.is_some() && tree.shortcuts.is_none_or(shortcuts::is_sound) && sound(tree);
         for version in self.versions.values() {
             let (active, others) = version.trees.split_first().ok_or(Inconsistent("a version has no tree"))?;
-            if active.filter.is_some() || !sound(active) || others.len() >= 255 || !others.iter().all(frozen) {
+            if active.blobs().next().is_some() || !sound(active) || others.len() >= 255 || !others.iter().all(frozen) {
                 return Err(Inconsistent("a version's trees"));
             }
             let parent = self.versions.get(&version.parent);

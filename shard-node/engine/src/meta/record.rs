@@ -30,6 +30,8 @@ pub(crate) struct Tree {
     pub(crate) digest: Digest,
     /// Set if and only if the tree is frozen.
     pub(crate) filter: Option<BlobRef>,
+    /// Of what a merge made, unless there would be none.
+    pub(crate) shortcuts: Option<BlobRef>,
 }
 
 /// Names a tree by content and by place: staged siblings may have trees of equal digests on other pages, or freeze the
@@ -42,6 +44,11 @@ pub(crate) struct TreeId {
 }
 
 impl Tree {
+    /// What it has in the value log beside values.
+    pub(crate) fn blobs(&self) -> impl Iterator<Item = BlobRef> + use<> {
+        self.filter.into_iter().chain(self.shortcuts)
+    }
+
     pub(crate) fn id(&self) -> TreeId {
         TreeId { digest: self.digest, root: self.root.map(|root| root.pid), filter: self.filter }
     }
@@ -182,19 +189,32 @@ impl Tree {
         out.u8(self.level);
         out.u64(self.entries);
         out.digest(&self.digest);
-        encode_option(self.filter.as_ref(), out, BlobRef::encode);
+        out.u8(self.blobs().count() as u8);
+        self.blobs().for_each(|blob| blob.encode(out));
     }
 
     fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
-        Ok(Self {
+        let mut tree = Self {
             root: decode_option(input, |input| {
                 Ok(Child { pid: decode_pid(input)?, checksum: input.u64()?, hash: input.digest()? })
             })?,
             level: input.u8()?,
             entries: input.u64()?,
             digest: input.digest()?,
-            filter: decode_option(input, BlobRef::decode)?,
-        })
+            filter: None,
+            shortcuts: None,
+        };
+        let blobs = input.u8()?;
+        if blobs > 2 {
+            return Err(Error::Malformed("blobs of a tree"));
+        }
+        if blobs > 0 {
+            tree.filter = Some(BlobRef::decode(input)?);
+        }
+        if blobs > 1 {
+            tree.shortcuts = Some(BlobRef::decode(input)?);
+        }
+        Ok(tree)
     }
 }
 
@@ -392,7 +412,9 @@ mod tests {
         let pid = Pid::new(PageFile::Data, 9, 2);
         let root = Child { pid, checksum: 5, hash: Digest([7; 32]) };
         let filter = BlobRef { at: ValueRef { segment: 1, offset: 2 }, len: 64 };
-        let tree = Tree { root: Some(root), level: 2, entries: 10, digest: Digest([1; 32]), filter: Some(filter) };
+        let frozen =
+            Tree { root: Some(root), filter: Some(filter), entries: 10, digest: Digest([1; 32]), ..Tree::empty() };
+        let merged = Tree { shortcuts: Some(BlobRef { len: 4096, ..filter }), ..frozen.clone() };
         VersionRecord {
             id: 3,
             parent: 2,
@@ -400,7 +422,7 @@ mod tests {
             stamp: Stamp::new(1, 8),
             prepare_id: PrepareId { term: 4, attempt: 5 },
             digest: Digest([2; 32]),
-            trees: vec![Tree { root: None, level: 0, entries: 0, digest: Digest([3; 32]), filter: None }, tree],
+            trees: vec![Tree::empty(), frozen, merged],
             freezes: 6,
             installs: vec![1],
             delta: Delta {
@@ -419,7 +441,7 @@ mod tests {
             id: 8,
             inputs: version.trees.iter().map(Tree::id).collect(),
             older: vec![],
-            output: version.trees[1].clone(),
+            output: version.trees[2].clone(),
             delta: version.delta.clone(),
             installed_by: 0,
         };

@@ -7,8 +7,8 @@ use coppice_verify::{hash, rules};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
-    Body, Child, ENTRY_FIXED_BYTES, FORMAT, HEADER_BYTES, KIND_INLINE, KIND_STORED, KIND_TOMBSTONE, LOCATOR_VALUE_LOG,
-    LeafRecord, Node, Patch, SLOT_BYTES,
+    Body, Child, ENTRY_FIXED_BYTES, FORMAT, HEADER_BYTES, KIND_INLINE, KIND_STORED, KIND_TOMBSTONE, LOCATOR_NAMED,
+    LOCATOR_VALUE_LOG, LeafRecord, Node, Patch, SLOT_BYTES,
 };
 use crate::{
     list::MerkleList,
@@ -33,12 +33,12 @@ impl LeafRecord<'_> {
                 out.put(&hash.0);
                 out.put(value);
             }
-            Body::Stored { hash, len, at } => {
+            Body::Stored { hash, len, blob } => {
                 out.put(&len.to_le_bytes());
                 out.put(&hash.0);
-                out.put(&[LOCATOR_VALUE_LOG]);
-                out.put(&at.segment.to_le_bytes());
-                out.put(&at.offset.to_le_bytes());
+                out.put(&[if blob.len == *len { LOCATOR_VALUE_LOG } else { LOCATOR_NAMED }]);
+                out.put(&blob.at.segment.to_le_bytes());
+                out.put(&blob.at.offset.to_le_bytes());
             }
             Body::Tombstone => {}
         }

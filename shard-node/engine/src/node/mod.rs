@@ -22,7 +22,11 @@ pub(crate) use draft::{ChildEntry, Draft, Entries, HashedRecord, NewEntry, Sourc
 pub(crate) use marks::Marks;
 pub(crate) use patch::{Base, Patch, PatchPage, patch_in};
 
-use crate::page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX};
+use crate::{
+    meta::BlobRef,
+    page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX},
+    values,
+};
 
 const FORMAT: u8 = 1;
 const HEADER_BYTES: usize = 32;
@@ -45,8 +49,9 @@ const _: () = assert!(HEADER_BYTES + 8192 + 2048 <= SPAN_PAGES_MAX * PAGE_BYTES)
 const KIND_INLINE: u8 = 0;
 const KIND_STORED: u8 = 1;
 const KIND_TOMBSTONE: u8 = 2;
-/// File kind of a value locator: a segment of the value log. Others are free for later.
+/// File kinds of a value locator: a record of the value log, and one that bears stamp and key. Others are free for later.
 const LOCATOR_VALUE_LOG: u8 = 1;
+const LOCATOR_NAMED: u8 = 2;
 
 /// Place of a value in the value log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,11 +83,11 @@ pub(crate) enum Body<'a> {
         hash: Digest,
         value: &'a [u8],
     },
-    /// The value lies in the value log.
+    /// The value lies in the value log, at the end of what this record there holds.
     Stored {
         hash: Digest,
         len: u32,
-        at: ValueRef,
+        blob: BlobRef,
     },
     Tombstone,
 }
@@ -339,7 +344,9 @@ pub(crate) fn decode_record(bytes: &[u8]) -> LeafRecord<'_> {
         Body::Inline { hash, value: &bytes[rest..rest + len as usize] }
     } else {
         let [segment, offset] = [rest + 1, rest + 5].map(|at| u32::from_le_bytes(array(bytes, at)));
-        Body::Stored { hash, len, at: ValueRef { segment, offset } }
+        let name_bytes = if bytes[rest] == LOCATOR_NAMED { values::name_bytes(key) } else { 0 };
+        let blob = BlobRef { at: ValueRef { segment, offset }, len: len.saturating_add(name_bytes) };
+        Body::Stored { hash, len, blob }
     };
     LeafRecord { key, stamp, body }
 }
@@ -371,7 +378,7 @@ fn body_bytes(kind: u8, bytes: &[u8]) -> Option<usize> {
         }
         KIND_STORED => {
             let locator_kind = *bytes.get(VALUE_FIXED_BYTES)?;
-            (locator_kind == LOCATOR_VALUE_LOG).then_some(VALUE_FIXED_BYTES + LOCATOR_BYTES)?
+            matches!(locator_kind, LOCATOR_VALUE_LOG | LOCATOR_NAMED).then_some(VALUE_FIXED_BYTES + LOCATOR_BYTES)?
         }
         _ => return None,
     };
@@ -394,15 +401,17 @@ mod tests {
     fn leaf() -> (Node, Child) {
         let stamp = Stamp::new(1, 7);
         let at = ValueRef { segment: 3, offset: 99 };
+        let stored = |len, blob_len| Body::Stored { hash: hash::sha256(b""), len, blob: BlobRef { at, len: blob_len } };
         let records = [
             LeafRecord { key: b"a", stamp, body: Body::Inline { hash: hash::sha256(b"v"), value: b"v" } },
             LeafRecord { key: b"bb", stamp, body: Body::Tombstone },
-            LeafRecord { key: b"c", stamp, body: Body::Stored { hash: hash::sha256(b""), len: 5000, at } },
+            LeafRecord { key: b"c", stamp, body: stored(5000, 5000) },
+            LeafRecord { key: b"d", stamp, body: stored(5000, 5019) },
         ];
         let draft = Draft::all_new(Version(7), 0, &records.map(HashedRecord::new));
         let pid = Pid::new(PageFile::Data, 4, draft.pages());
         let (node, child) = draft.place(pid);
-        assert_eq!((0..3).map(|index| node.record(index)).collect::<Vec<_>>(), records);
+        assert_eq!((0..4).map(|index| node.record(index)).collect::<Vec<_>>(), records);
         (node, child)
     }
 
@@ -421,10 +430,10 @@ mod tests {
         let (node, child) = leaf();
         let node = Node::check(node.bytes().clone(), &child, 0).expect("untouched bytes are valid");
         assert_eq!(node.hash(), child.hash);
-        assert_eq!((node.made_at(), node.len()), (Version(7), 3));
+        assert_eq!((node.made_at(), node.len()), (Version(7), 4));
         assert_eq!(node.search(b"bb"), Ok(1));
         assert_eq!(node.search(b"b"), Err(1));
-        assert_eq!(node.search(b"d"), Err(3));
+        assert_eq!(node.search(b"ca"), Err(3));
     }
 
     #[test]

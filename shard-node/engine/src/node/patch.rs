@@ -439,6 +439,7 @@ mod tests {
     use super::*;
     use crate::{
         list::MerkleList,
+        meta::BlobRef,
         node::{Body, Entries, HashedRecord, LeafRecord},
         page::PageFile,
     };
@@ -449,7 +450,7 @@ mod tests {
 
     fn leaf_record(key: &[u8], version: u64) -> HashedRecord<'_> {
         let (hash, at) = (hash::sha256(&version.to_le_bytes()), crate::node::ValueRef { segment: 1, offset: 2 });
-        let body = Body::Stored { hash, len: 1024, at };
+        let body = Body::Stored { hash, len: 1024, blob: BlobRef { at, len: 1024 } };
         HashedRecord::new(LeafRecord { key, stamp: Stamp::new(1, version), body })
     }
 

@@ -16,8 +16,8 @@ use crate::{
     Result,
     cache::Class,
     list::MerkleList,
-    meta::{Delta, Meta, Tree},
-    node::{Body, Child, ChildEntry, Draft, Entries, HashedRecord, NewEntry, Node, Patch, Source, ValueRef},
+    meta::{BlobRef, Delta, Meta, Tree},
+    node::{Body, Child, ChildEntry, Draft, Entries, HashedRecord, NewEntry, Node, Patch, Source},
     page::Pid,
     store::Store,
     values,
@@ -98,8 +98,8 @@ struct LeafMade {
     pieces: Vec<Piece>,
     added: u64,
     removed: u64,
-    /// Places and lengths of values that no record of it has any more.
-    pended: Vec<(ValueRef, u32)>,
+    /// Values that no record of it has any more.
+    pended: Vec<BlobRef>,
     /// Where it lay.
     old: [Option<Pid>; 2],
 }
@@ -249,8 +249,8 @@ impl Applier<'_> {
     }
 
     fn place_leaf(&mut self, leaf: LeafMade, made: &mut Vec<ChildEntry>) {
-        for (at, len) in leaf.pended {
-            self.delta.pend_value(at.segment, values::record_bytes(len));
+        for blob in leaf.pended {
+            self.delta.pend_value(blob.at.segment, values::record_bytes(blob.len));
         }
         self.place(leaf.old, leaf.pieces, made);
     }
@@ -295,9 +295,9 @@ impl LeafJob<'_> {
             sources.extend((next..at).map(Source::Old));
             next = at + usize::from(found.is_ok());
             if let (Ok(at), Some(node)) = (found, node)
-                && let Body::Stored { len, at, .. } = node.record(at).body
+                && let Body::Stored { blob, .. } = node.record(at).body
             {
-                made.pended.push((at, len));
+                made.pended.push(blob);
             }
             match change {
                 TreeChange::Upsert(_) => {

@@ -14,7 +14,8 @@ use coppice_verify::{
 use crate::{
     cache::Class,
     meta::{Delta, Meta, Tree},
-    node::{Child, ChildEntry, Draft, LeafRecord, NewEntry, decode_record, encoded_key},
+    node::{Child, ChildEntry, Draft, LeafRecord, NewEntry, ValueRef, decode_record, encoded_key},
+    shortcuts::Gathered,
     store::Store,
 };
 
@@ -56,22 +57,26 @@ impl LeafRecords {
     }
 
     /// The leaf. The costly part of a merge: a function of the records alone.
-    fn make(&self, made_at: Version) -> MadeLeaf {
+    fn make(&self, made_at: Version, with_shortcuts: bool) -> MadeLeaf {
         let entry = |bytes| EncodedEntry { bytes, hash: decode_record(bytes).hash() };
         let entries: Vec<EncodedEntry<'_>> = self.records().map(entry).collect();
+        let filter_hashes: Vec<(u64, u64)> = entries.iter().map(|entry| hash::filter_hash(entry.key())).collect();
+        let place = |(hash, bytes): (&(u64, u64), &[u8])| Gathered::entry(*hash, &decode_record(bytes).body);
         MadeLeaf {
             draft: Draft::all_new(made_at, 0, &entries),
             separator: entries[0].key().to_vec(),
-            filter_hashes: entries.iter().map(|entry| hash::filter_hash(entry.key())).collect(),
+            places: filter_hashes.iter().zip(self.records()).filter(|_| with_shortcuts).map(place).collect(),
+            filter_hashes,
         }
     }
 }
 
-/// A leaf without a place, its lowest key, and what a filter takes of all its keys.
+/// A leaf without a place, its lowest key, and what a filter and shortcuts take of all its keys.
 struct MadeLeaf {
     draft: Draft,
     separator: Vec<u8>,
     filter_hashes: Vec<(u64, u64)>,
+    places: Vec<(u64, ValueRef)>,
 }
 
 struct EncodedEntry<'a> {
@@ -118,11 +123,12 @@ pub(crate) struct Builder {
     entries: u64,
     /// Of all keys, by leaf: the filter's size is known at the end.
     filter_hashes: Vec<Vec<(u64, u64)>>,
+    shortcuts: Option<Gathered>,
 }
 
 impl Builder {
     /// `version` is the one that the nodes bear as theirs.
-    pub(crate) fn new(params: &Params, version: Version, workers: Workers) -> Self {
+    pub(crate) fn new(params: &Params, version: Version, workers: Workers, with_shortcuts: bool) -> Self {
         Self {
             params: params.clone(),
             version,
@@ -134,6 +140,7 @@ impl Builder {
             inner: Vec::new(),
             entries: 0,
             filter_hashes: Vec::new(),
+            shortcuts: with_shortcuts.then(Gathered::default),
         }
     }
 
@@ -154,14 +161,17 @@ impl Builder {
     /// Makes the leaves that are full, on all hands, and gives them their places in order.
     fn make_leaves(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) {
         let full = std::mem::take(&mut self.full);
-        let (workers, version) = (self.workers, self.version);
+        let (workers, version, with_shortcuts) = (self.workers, self.version, self.shortcuts.is_some());
         let workers = if full.len() < FULL_LEAVES_MAX { Workers::Inline } else { workers };
         workers.in_order(
             full.iter(),
-            |records| records.make(version),
+            |records| records.make(version, with_shortcuts),
             |made| {
-                for MadeLeaf { draft, separator, filter_hashes } in made {
+                for MadeLeaf { draft, separator, filter_hashes, places } in made {
                     self.filter_hashes.push(filter_hashes);
+                    if let Some(shortcuts) = &mut self.shortcuts {
+                        shortcuts.extend(places);
+                    }
                     let child = store.add_node(meta, delta, draft, Class::Old);
                     self.leaves_made += 1;
                     self.push_child(store, meta, delta, 1, ChildEntry { separator, child });
@@ -195,8 +205,10 @@ impl Builder {
         let (root, level) = self.root(store, meta, delta).unzip();
         let mut filter = Filter::new(&self.params, self.entries);
         self.filter_hashes.iter().flatten().for_each(|hash| filter.insert_hash(*hash));
+        self.filter_hashes = Vec::new();
         let filter = store.add_filter(meta, delta, filter);
-        Tree::new(root, level.unwrap_or(0), self.entries, Some(filter))
+        let shortcuts = self.shortcuts.and_then(|it| store.add_shortcuts(meta, delta, (it, self.workers)));
+        Tree { shortcuts, ..Tree::new(root, level.unwrap_or(0), self.entries, Some(filter)) }
     }
 
     /// The root and its level; none if there were no records.

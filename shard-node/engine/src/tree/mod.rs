@@ -6,14 +6,15 @@ pub(crate) mod build;
 pub(crate) mod cursor;
 
 use coppice_types::{Digest, Stamp};
-use coppice_verify::hash;
+use coppice_verify::{hash, rules::Filter};
 
 use crate::{
     Result,
     cache::Class,
     meta::{BlobRef, Tree},
-    node::{Body, Child, LeafRecord, Node, ValueRef},
+    node::{Body, Child, LeafRecord, Node},
     store::Store,
+    values::{Named, StoredValue},
 };
 
 /// A record that was read, apart from its value if that lies elsewhere.
@@ -26,8 +27,18 @@ pub(crate) struct Found {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FoundBody {
-    Inline { hash: Digest, value: Vec<u8> },
-    Stored { hash: Digest, len: u32, at: ValueRef },
+    Inline {
+        hash: Digest,
+        value: Vec<u8>,
+    },
+    Stored {
+        hash: Digest,
+        value: StoredValue,
+    },
+    /// What shortcuts led to.
+    Named {
+        value: Vec<u8>,
+    },
     Tombstone,
 }
 
@@ -35,7 +46,7 @@ impl Found {
     pub(crate) fn of(record: &LeafRecord<'_>) -> Self {
         let body = match record.body {
             Body::Inline { hash, value } => FoundBody::Inline { hash, value: value.to_vec() },
-            Body::Stored { hash, len, at } => FoundBody::Stored { hash, len, at },
+            Body::Stored { hash, len, blob } => FoundBody::Stored { hash, value: StoredValue { len, blob } },
             Body::Tombstone => FoundBody::Tombstone,
         };
         Self { key: record.key.to_vec(), stamp: record.stamp, body }
@@ -53,14 +64,14 @@ impl Found {
 impl Tree {
     /// The empty tree, active.
     pub(crate) fn empty() -> Self {
-        Self { root: None, level: 0, entries: 0, digest: hash::empty_tree_digest(), filter: None }
+        Self { root: None, level: 0, entries: 0, digest: hash::empty_tree_digest(), filter: None, shortcuts: None }
     }
 
     /// A tree of this root; `level` 0 and no root is the empty one.
     pub(crate) fn new(root: Option<Child>, level: u8, entries: u64, filter: Option<BlobRef>) -> Self {
         assert_eq!(root.is_none(), entries == 0);
         let hash = root.map_or_else(hash::empty_root_hash, |root| root.hash);
-        Self { root, level, entries, digest: hash::tree_digest(level, entries, &hash), filter }
+        Self { root, level, entries, digest: hash::tree_digest(level, entries, &hash), filter, shortcuts: None }
     }
 
     /// The cache that its nodes belong to.
@@ -104,16 +115,47 @@ impl Tree {
 }
 
 /// The newest record of the key in a forest, tombstones included.
-pub(crate) fn get(store: &Store, trees: &[Tree], key: &[u8]) -> Result<Option<Found>> {
+pub(crate) fn get(store: &Store, trees: &[Tree], active: Option<&Filter>, key: &[u8]) -> Result<Option<Found>> {
+    newest(store, trees, active, key, |tree, _| tree.get(store, key))
+}
+
+/// The same with the value, which then is not read for itself, where shortcuts lead to it.
+pub(crate) fn get_with_value(
+    store: &Store,
+    trees: &[Tree],
+    active: Option<&Filter>,
+    key: &[u8],
+) -> Result<Option<Found>> {
+    newest(store, trees, active, key, |tree, filter_hash| match store.named(tree, key, filter_hash)? {
+        None => tree.get(store, key),
+        Some(Named::This(stamp, value)) => {
+            Ok(Some(Found { key: key.to_vec(), stamp, body: FoundBody::Named { value } }))
+        }
+        Some(_) => Ok(None),
+    })
+}
+
+/// What the youngest tree that has something of the key has of it. Only those are asked whose filters admit it, with its filter hash;
+/// the active one has a filter where `active` is known.
+fn newest(
+    store: &Store,
+    trees: &[Tree],
+    active: Option<&Filter>,
+    key: &[u8],
+    of: impl Fn(&Tree, (u64, u64)) -> Result<Option<Found>>,
+) -> Result<Option<Found>> {
     store.counters.gets.one();
-    let mut filter_hash = None;
+    let filter_hash = hash::filter_hash(key);
     for tree in trees {
-        let mut filter_hash = || *filter_hash.get_or_insert_with(|| hash::filter_hash(key));
-        if tree.filter.is_some() && !store.admits(tree, filter_hash())? {
+        let admits = match tree.filter {
+            None => active.is_none_or(|filter| filter.admits_hash(filter_hash)),
+            Some(_) => store.admits(tree, filter_hash)?,
+        };
+        if !admits {
             store.counters.filter_skips.one();
             continue;
         }
-        if let Some(found) = tree.get(store, key)? {
+        if let Some(found) = of(tree, filter_hash)? {
             return Ok(Some(found));
         }
     }

@@ -29,7 +29,12 @@ pub fn move_all(engine: &mut Engine) -> Result<(), Error> {
 }
 
 fn options(hot_value_bytes_max: u64) -> Options {
-    Options { segment_bytes_max: 8 << 10, hot_value_bytes_max, ..tiny_options(&mut SimRng::new(1)) }
+    Options {
+        segment_bytes_max: 8 << 10,
+        hot_value_bytes_max,
+        name_percent_max: 0,
+        ..tiny_options(&mut SimRng::new(1))
+    }
 }
 
 /// Several versions of twenty keys, flushed: more than ten segments, of which all versions need something.

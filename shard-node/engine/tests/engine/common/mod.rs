@@ -100,6 +100,7 @@ pub fn tiny_options(rng: &mut SimRng) -> Options {
         free_bytes_kept_min: [0, 64 << 10, 1 << 20][pick(rng, 3)],
         hot_value_bytes_max: [0, 4000, u64::MAX][pick(rng, 3)],
         waiting_percent_max: [0, 25, 1000][pick(rng, 3)],
+        name_percent_max: [0, 6, 10_000][pick(rng, 3)],
         workers: Workers::Inline,
     }
 }

@@ -1,0 +1,148 @@
+//! Which keys the active tree may have: most gets look for one that it has not.
+//!
+//! Nothing here is stored. A filter gets every key that a version writes into the active tree, whatever becomes of the version, so it
+//! has those of all versions of that tree that build on each other since it was made: since the freeze that began the tree, or
+//! since the engine was opened, when the tree was read. Other versions have none, and their trees are asked.
+
+use coppice_types::Params;
+use coppice_verify::rules::Filter;
+
+use crate::{
+    Result,
+    meta::{Meta, VersionId, VersionRecord},
+    store::Store,
+    tree::cursor::Cursor,
+};
+
+/// What is known of one active tree: versions of it from `from` on have no keys but those of the filter.
+#[derive(Debug)]
+struct Known {
+    /// Names the tree, as in [`VersionRecord`].
+    freezes: u64,
+    from: VersionId,
+    filter: Filter,
+}
+
+/// Keys of the active tree, and of the one before, which readers need until the freeze is decided.
+#[derive(Debug, Default)]
+pub(crate) struct ActiveKeys([Option<Known>; 2]);
+
+impl ActiveKeys {
+    /// Reads those of the decided version and of what is staged.
+    pub(crate) fn read(store: &Store, meta: &Meta) -> Result<Self> {
+        let tip = meta.tip();
+        let mut filter = new_filter(&meta.params);
+        let staged = meta.staged.iter().map(|id| &meta.versions[id]).filter(|staged| staged.freezes == tip.freezes);
+        for version in staged.chain([tip]) {
+            let mut cursor = Cursor::seek(store, &version.trees[0], b"")?;
+            while let Some(key) = cursor.key() {
+                filter.insert(key);
+                cursor.skip(store)?;
+            }
+        }
+        Ok(Self([Some(Known { freezes: tip.freezes, from: tip.id, filter }), None]))
+    }
+
+    /// Takes the keys that a new version writes, by their filter hashes. It has an active tree of its own if it `froze` that of its base.
+    pub(crate) fn note(
+        &mut self,
+        params: &Params,
+        base: VersionId,
+        (new, freezes): (VersionId, u64),
+        froze: bool,
+        filter_hashes: &[(u64, u64)],
+    ) {
+        if froze && self.0.iter().flatten().all(|known| known.freezes != freezes) {
+            let [newest, before] = &mut self.0;
+            *before = newest.replace(Known { freezes, from: new, filter: new_filter(params) });
+        }
+        for place in &mut self.0 {
+            let Some(known) = place.as_mut().filter(|known| known.freezes == freezes) else { continue };
+            if froze || base >= known.from {
+                filter_hashes.iter().for_each(|hash| known.filter.insert_hash(*hash));
+            } else {
+                // It has keys of a version that nothing is known of.
+                *place = None;
+            }
+        }
+    }
+
+    /// The filter of a version's active tree, if there is one.
+    pub(crate) fn filter(&self, version: &VersionRecord) -> Option<&Filter> {
+        let mut known = self.0.iter().flatten();
+        let of = |known: &&Known| known.freezes == version.freezes && version.id >= known.from;
+        known.find(of).map(|known| &known.filter)
+    }
+
+    /// Bytes in memory.
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.0.iter().flatten().map(|known| size_of_val(known.filter.blocks())).sum()
+    }
+}
+
+fn new_filter(params: &Params) -> Filter {
+    Filter::new(params, params.capacity.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_types::{Epoch, Stamp, Version};
+    use coppice_verify::hash;
+
+    use super::*;
+    use crate::meta::Tree;
+
+    fn version(id: VersionId, freezes: u64) -> VersionRecord {
+        VersionRecord {
+            id,
+            parent: 0,
+            decided: true,
+            stamp: Stamp { epoch: Epoch(0), version: Version(id) },
+            prepare_id: crate::PrepareId::default(),
+            digest: hash::empty_shard_digest(),
+            trees: vec![Tree::empty()],
+            freezes,
+            installs: Vec::new(),
+            delta: crate::meta::Delta::default(),
+        }
+    }
+
+    fn of(number: u8) -> (u64, u64) {
+        hash::filter_hash(&[number])
+    }
+
+    fn has(keys: &ActiveKeys, version: &VersionRecord, number: u8) -> Option<bool> {
+        keys.filter(version).map(|filter| filter.admits_hash(of(number)))
+    }
+
+    #[test]
+    fn a_version_has_the_keys_of_those_that_it_builds_on() {
+        let params = Params::default();
+        let mut keys = ActiveKeys::default();
+        keys.note(&params, 4, (5, 0), false, &[of(1)]);
+        assert_eq!(has(&keys, &version(5, 0), 1), None, "what was before is not known");
+        keys.note(&params, 5, (6, 1), true, &[of(2)]);
+        keys.note(&params, 6, (7, 1), false, &[of(3)]);
+        assert_eq!([1, 2, 3].map(|number| has(&keys, &version(7, 1), number)), [false, true, true].map(Some));
+        // The next tree is there while the decided version still has this one.
+        keys.note(&params, 7, (8, 2), true, &[of(4)]);
+        assert_eq!([3, 4].map(|number| has(&keys, &version(7, 1), number)), [true, false].map(Some));
+        assert_eq!([3, 4].map(|number| has(&keys, &version(8, 2), number)), [false, true].map(Some));
+        // It is aborted, and another one freezes the same tree, or goes on with it.
+        keys.note(&params, 7, (9, 2), true, &[of(5)]);
+        keys.note(&params, 7, (10, 1), false, &[of(6)]);
+        assert_eq!((has(&keys, &version(9, 2), 5), has(&keys, &version(10, 1), 6)), (Some(true), Some(true)));
+        assert_eq!(has(&keys, &version(10, 2), 6), Some(false));
+    }
+
+    #[test]
+    fn a_version_on_one_that_is_not_known_takes_the_filter_away() {
+        let params = Params::default();
+        let mut keys = ActiveKeys::default();
+        keys.note(&params, 5, (6, 1), true, &[of(2)]);
+        // As after a rollback to a version from before the engine was opened.
+        assert_eq!(has(&keys, &version(3, 1), 2), None);
+        keys.note(&params, 3, (7, 1), false, &[of(3)]);
+        assert_eq!(has(&keys, &version(7, 1), 3), None);
+    }
+}
