@@ -23,9 +23,13 @@ struct Known {
     filter: Filter,
 }
 
-/// Keys of the active tree, and of the one before, which readers need until the freeze is decided.
+/// Of so many active trees the keys are known: readers need those of the one before until a freeze is decided, and of older ones for
+/// versions of the past.
+const TREES_MAX: usize = 16;
+
+/// Keys of active trees, the newest last.
 #[derive(Debug, Default)]
-pub(crate) struct ActiveKeys([Option<Known>; 2]);
+pub(crate) struct ActiveKeys(Vec<Known>);
 
 impl ActiveKeys {
     /// Reads those of the decided version and of what is staged.
@@ -40,7 +44,7 @@ impl ActiveKeys {
                 cursor.skip(store)?;
             }
         }
-        Ok(Self([Some(Known { freezes: tip.freezes, from: tip.id, filter }), None]))
+        Ok(Self(vec![Known { freezes: tip.freezes, from: tip.id, filter }]))
     }
 
     /// Takes the keys that a new version writes, by their filter hashes. It has an active tree of its own if it `froze` that of its base.
@@ -52,31 +56,34 @@ impl ActiveKeys {
         froze: bool,
         filter_hashes: &[(u64, u64)],
     ) {
-        if froze && self.0.iter().flatten().all(|known| known.freezes != freezes) {
-            let [newest, before] = &mut self.0;
-            *before = newest.replace(Known { freezes, from: new, filter: new_filter(params) });
-        }
-        for place in &mut self.0 {
-            let Some(known) = place.as_mut().filter(|known| known.freezes == freezes) else { continue };
-            if froze || base >= known.from {
-                filter_hashes.iter().for_each(|hash| known.filter.insert_hash(*hash));
-            } else {
-                // It has keys of a version that nothing is known of.
-                *place = None;
+        let known = match self.0.iter().position(|known| known.freezes == freezes) {
+            Some(known) => known,
+            None if froze => {
+                if self.0.len() == TREES_MAX {
+                    self.0.remove(0);
+                }
+                self.0.push(Known { freezes, from: new, filter: new_filter(params) });
+                self.0.len() - 1
             }
+            None => return,
+        };
+        if froze || base >= self.0[known].from {
+            filter_hashes.iter().for_each(|hash| self.0[known].filter.insert_hash(*hash));
+        } else {
+            // It has keys of a version that nothing is known of.
+            self.0.remove(known);
         }
     }
 
     /// The filter of a version's active tree, if there is one.
     pub(crate) fn filter(&self, version: &VersionRecord) -> Option<&Filter> {
-        let mut known = self.0.iter().flatten();
         let of = |known: &&Known| known.freezes == version.freezes && version.id >= known.from;
-        known.find(of).map(|known| &known.filter)
+        self.0.iter().rev().find(of).map(|known| &known.filter)
     }
 
     /// Bytes in memory.
     pub(crate) fn size_bytes(&self) -> usize {
-        self.0.iter().flatten().map(|known| size_of_val(known.filter.blocks())).sum()
+        self.0.iter().map(|known| size_of_val(known.filter.blocks())).sum()
     }
 }
 
@@ -133,6 +140,13 @@ mod tests {
         keys.note(&params, 7, (10, 1), false, &[of(6)]);
         assert_eq!((has(&keys, &version(9, 2), 5), has(&keys, &version(10, 1), 6)), (Some(true), Some(true)));
         assert_eq!(has(&keys, &version(10, 2), 6), Some(false));
+        // Those of a bounded number of trees stay.
+        for freezes in 3..40 {
+            keys.note(&params, 10 + freezes, (11 + freezes, freezes), true, &[of(freezes as u8)]);
+        }
+        assert_eq!(keys.0.len(), TREES_MAX);
+        assert_eq!((has(&keys, &version(50, 39), 39), has(&keys, &version(35, 24), 24)), (Some(true), Some(true)));
+        assert_eq!(has(&keys, &version(34, 23), 23), None);
     }
 
     #[test]
