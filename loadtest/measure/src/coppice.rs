@@ -82,11 +82,13 @@ impl Settings {
         }
     }
 
-    /// The caches: a quarter each, if that is not more than they can use, for the active tree's nodes and their hashes.
+    /// The caches: a quarter each, if that is not more than they can use, for the active tree's nodes and their hashes; without writes an
+    /// eighth for these nodes.
     #[must_use]
     pub fn options(&self) -> Options {
         let defaults = Options::default();
-        let young = (self.cache_bytes / 4).min(defaults.young_cache_bytes);
+        // Without writes, filters keep most gets from the active tree.
+        let young = (self.cache_bytes / if self.only_reads { 8 } else { 4 }).min(defaults.young_cache_bytes);
         let hashes = if self.only_reads { 0 } else { (self.cache_bytes / 4).min(defaults.hash_cache_bytes) };
         Options {
             young_cache_bytes: young,

@@ -23,9 +23,10 @@ struct Known {
     filter: Filter,
 }
 
-/// Of so many active trees the keys are known: readers need those of the one before until a freeze is decided, and of older ones for
-/// versions of the past.
-const TREES_MAX: usize = 16;
+/// Filters of older trees are forgotten beyond so many bytes in all: versions of the past need them,
+const BYTES_MAX: usize = 2 << 20;
+/// but for this many: readers need that of the tree before until a freeze is decided.
+const TREES_MIN: usize = 2;
 
 /// Keys of active trees, the newest last.
 #[derive(Debug, Default)]
@@ -59,10 +60,10 @@ impl ActiveKeys {
         let known = match self.0.iter().position(|known| known.freezes == freezes) {
             Some(known) => known,
             None if froze => {
-                if self.0.len() == TREES_MAX {
+                self.0.push(Known { freezes, from: new, filter: new_filter(params) });
+                while self.size_bytes() > BYTES_MAX && self.0.len() > TREES_MIN {
                     self.0.remove(0);
                 }
-                self.0.push(Known { freezes, from: new, filter: new_filter(params) });
                 self.0.len() - 1
             }
             None => return,
@@ -141,12 +142,15 @@ mod tests {
         assert_eq!((has(&keys, &version(9, 2), 5), has(&keys, &version(10, 1), 6)), (Some(true), Some(true)));
         assert_eq!(has(&keys, &version(10, 2), 6), Some(false));
         // Those of a bounded number of trees stay.
-        for freezes in 3..40 {
+        for freezes in 3..60 {
             keys.note(&params, 10 + freezes, (11 + freezes, freezes), true, &[of(freezes as u8)]);
         }
-        assert_eq!(keys.0.len(), TREES_MAX);
-        assert_eq!((has(&keys, &version(50, 39), 39), has(&keys, &version(35, 24), 24)), (Some(true), Some(true)));
-        assert_eq!(has(&keys, &version(34, 23), 23), None);
+        assert!(keys.size_bytes() <= BYTES_MAX && keys.0.len() > 10, "{} of {}", keys.0.len(), keys.size_bytes());
+        assert_eq!((has(&keys, &version(70, 59), 59), has(&keys, &version(61, 50), 50)), (Some(true), Some(true)));
+        assert_eq!(has(&keys, &version(14, 3), 3), None);
+        let large = Params { capacity: 1 << 24, ..params };
+        (60..64).for_each(|freezes| keys.note(&large, 0, (100 + freezes, freezes), true, &[]));
+        assert_eq!(keys.0.len(), TREES_MIN);
     }
 
     #[test]

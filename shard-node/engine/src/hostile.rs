@@ -12,7 +12,7 @@ use coppice_types::Digest;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::{
-    Engine, Manifest, Options,
+    Engine, Manifest, Options, fsck,
     meta::{BlobRef, Segment},
     node::{Base, Body, Child, Node, ValueRef, patch_in},
     page::{PAGE_BYTES, PageFile, Pid},
@@ -156,14 +156,19 @@ fn read(storage: &dyn Storage, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Inputs from the golden directory.
-fn bless(corpus: &DiskStorage) {
-    let golden = DiskStorage::new(GOLDEN);
-    let sim = SimStorage::new();
+/// A copy of the golden directory.
+fn golden() -> SimStorage {
+    let (golden, sim) = (DiskStorage::new(GOLDEN), SimStorage::new());
     for name in golden.list("").expect("a directory") {
         let file = sim.open(&name, OpenMode::CreateNew).expect("a new file");
         file.write_all_at(&read(&golden, &name), 0).expect("room");
     }
+    sim
+}
+
+/// Inputs from the golden directory.
+fn bless(corpus: &DiskStorage) {
+    let sim = golden();
     let mut inputs: Vec<(&str, Vec<u8>)> = Vec::new();
     for slot in read(&sim, "superblock").chunks(SLOT_BYTES) {
         inputs.push(("superblock", slot[..200].to_vec()));
@@ -222,6 +227,46 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut SimRng) {
             }
         }
     }
+}
+
+/// Gets believe the names of values, so what checks a snapshot compares them with the leaves.
+#[test]
+fn a_value_with_another_name_or_of_another_place_is_found() {
+    let names: Vec<String> = golden().list("").expect("a directory");
+    let (mut names_changed, mut pages_changed) = (0, 0);
+    for name in names.iter().filter(|name| values::file_number(name).is_some()) {
+        let segment = values::file_number(name).expect("one of the value log");
+        let bytes = read(&golden(), name);
+        let mut at = 0;
+        while at < bytes.len() {
+            let len = u32::from_le_bytes(*bytes[at + 8..].first_chunk().expect("a length")) as usize;
+            let end = at + values::RECORD_HEADER_BYTES + len;
+            // A byte of the version, one of the key, and one of a remainder.
+            let (positions, count): (&[usize], _) = match bytes[at + 12] {
+                4 => (&[8, 18], &mut names_changed),
+                5 => (&[24], &mut pages_changed),
+                _ => (&[], &mut pages_changed),
+            };
+            for position in positions {
+                let seed = |at: usize| u64::from(segment) << 32 | at as u64;
+                let mut record = bytes[at..end].to_vec();
+                record[values::RECORD_HEADER_BYTES + position] ^= 1;
+                if bytes[at + 12] == 5 {
+                    let page = values::RECORD_HEADER_BYTES;
+                    mend(&mut record[page..], 0, |rest| xxh3_64_with_seed(rest, seed(at + page)));
+                }
+                mend(&mut record, 0, |rest| xxh3_64_with_seed(rest, seed(at)));
+                let sim = golden();
+                let file = sim.open(name, OpenMode::Existing).expect("it is there");
+                file.write_all_at(&record, at as u64).expect("room");
+                let report = fsck(Arc::new(sim)).expect("a directory");
+                assert!(!report.is_clean(), "byte {position} of the record at {at} in {name}");
+                *count += 1;
+            }
+            at = end;
+        }
+    }
+    assert!(names_changed > 0 && pages_changed > 0);
 }
 
 #[test]

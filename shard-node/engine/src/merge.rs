@@ -18,6 +18,7 @@ use crate::{
     Engine, MergeName, MergePace, MergeProgress, Result,
     meta::{Delta, MergeRecord, Meta, MetaOp, Tree, TreeId},
     node::{Body, LeafRecord},
+    shortcuts,
     store::Store,
     tree::{
         build::Builder,
@@ -56,7 +57,10 @@ impl MergeTask {
     ) -> Result<Self> {
         let (inputs, older) = trees[at..].split_at(count);
         assert!(inputs.len() >= 2);
-        let records = inputs.iter().map(|tree| tree.entries).sum();
+        let records: u64 = inputs.iter().map(|tree| tree.entries).sum();
+        let with_shortcuts = store.wants_shortcuts(records);
+        // A sound tree has no more than there is room for, and an unsound one is found when it is read.
+        let room = usize::try_from(records.min(shortcuts::RECORDS_MAX)).unwrap_or(0);
         let newest = meta.segments.last_key_value().map(|(id, _)| *id);
         let unflushed = store.values.unflushed_ends();
         let sparse = meta.segments.iter().filter(|(id, segment)| {
@@ -69,7 +73,7 @@ impl MergeTask {
             older: older.iter().map(Tree::id).collect(),
             older_filters: older.iter().map(|tree| store.filter(tree)).collect::<Result<_>>()?,
             cursor,
-            builder: Builder::new(&meta.params, Version(0), workers, store.wants_shortcuts(records)),
+            builder: Builder::new(&meta.params, Version(0), workers, room, with_shortcuts),
             sparse: sparse.map(|(id, _)| *id).collect(),
             read: 0,
             delta: Delta { pended, ..Delta::default() },

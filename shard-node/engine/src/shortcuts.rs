@@ -23,12 +23,14 @@ const REMAINDER_BYTES: usize = 2;
 /// A place is read with the seven bytes after it.
 const PLACE_BITS_MAX: u32 = 56;
 const SIZE_BITS_MAX: u32 = 4;
+/// So a get reads less than a kilobyte too much. Records that are much longer than the shortest have no shortcuts: their leaf is little
+/// beside them.
+const SIZE_SHIFT_MAX: u32 = 10;
+/// Trees of more have none: their pages would not fit a record of the value log.
+pub(crate) const RECORDS_MAX: u64 = 100_000_000;
 /// Pages are made for so much of what fits, in sixteenths, as some get more than others; the little that is too much is looked for
 /// in leaves.
 const FILL: usize = 15;
-
-/// So many bits of a hash say to which part an entry is gathered.
-const PART_BITS: u32 = 6;
 
 /// What shortcuts say of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,22 +80,19 @@ pub(crate) fn is_sound(blob: BlobRef) -> bool {
 }
 
 /// Places as they are gathered, in any order.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Gathered {
-    /// By the highest bits of the key's hash, so that they are put in order a part at a time, on all hands.
-    parts: Vec<Vec<Entry>>,
+    entries: Vec<Entry>,
 }
 
 /// The upper 48 bits of the key's hash, then the record's size (0: it is not named, or too long), and its place.
 pub(crate) type Entry = (u64, ValueRef);
 
-impl Default for Gathered {
-    fn default() -> Self {
-        Self { parts: vec![Vec::new(); 1 << PART_BITS] }
-    }
-}
-
 impl Gathered {
+    pub(crate) fn with_room(records: usize) -> Self {
+        Self { entries: Vec::with_capacity(records) }
+    }
+
     /// What is gathered of a record.
     pub(crate) fn entry(filter_hash: (u64, u64), body: &Body<'_>) -> Entry {
         let named = match body {
@@ -106,26 +105,24 @@ impl Gathered {
     }
 
     pub(crate) fn extend(&mut self, entries: impl IntoIterator<Item = Entry>) {
-        for entry in entries {
-            self.parts[(entry.0 >> (u64::BITS - PART_BITS)) as usize].push(entry);
-        }
+        self.entries.extend(entries);
     }
 
     /// The pages, one behind the other, without their checksums; nothing where there would be nothing in them, or places are too far
     /// apart.
     pub(crate) fn pages(mut self, workers: Workers) -> Option<Vec<u8>> {
-        let (widths, named) = Widths::of(self.parts.iter().flatten())?;
-        workers.share(self.parts.iter_mut(), |part| part.sort_unstable(), || ());
+        let (widths, named) = Widths::of(&self.entries)?;
+        sort(&mut self.entries, workers);
         let pages = named.div_ceil(widths.entries_max() * FILL / 16);
         let bytes_max = usize::try_from(u32::MAX).ok()? / 4;
         let mut bytes = vec![0; pages.checked_mul(PAGE_BYTES).filter(|bytes| *bytes <= bytes_max)?];
-        let mut rest = self.parts.iter().flatten().peekable();
+        let mut rest = self.entries.iter().peekable();
         let (mut places, spot) = (Vec::new(), |entry: &Entry| Spot::of_sorted(entry.0 >> 16, pages));
         for (number, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
             places.clear();
             let mut all = true;
             while let Some(entry) = rest.next_if(|entry| spot(entry).page == number) {
-                if size(entry) > 0 && places.len() < widths.entries_max() {
+                if widths.hold(entry) && places.len() < widths.entries_max() {
                     places.push((spot(entry).remainder, *entry));
                 } else {
                     all = false;
@@ -135,6 +132,13 @@ impl Gathered {
         }
         Some(bytes)
     }
+}
+
+/// Sorts the two halves on two hands.
+fn sort(entries: &mut [Entry], workers: Workers) {
+    let middle = entries.len() / 2;
+    let (low, _, high) = entries.select_nth_unstable(middle);
+    workers.share([low, high].into_iter(), <[Entry]>::sort_unstable, || ());
 }
 
 fn size(entry: &Entry) -> u16 {
@@ -155,9 +159,9 @@ struct Widths {
 
 impl Widths {
     /// Those of the named ones among entries, and how many these are.
-    fn of<'e>(entries: impl Iterator<Item = &'e Entry>) -> Option<(Self, usize)> {
+    fn of(entries: &[Entry]) -> Option<(Self, usize)> {
         let (mut segments, mut sizes, mut offset_max, mut count) = ((u32::MAX, 0), (u16::MAX, 0), 0, 0);
-        for entry in entries.filter(|entry| size(entry) > 0) {
+        for entry in entries.iter().filter(|entry| size(entry) > 0) {
             let ValueRef { segment, offset } = entry.1;
             segments = (segment.min(segments.0), segment.max(segments.1));
             sizes = (size(entry).min(sizes.0), size(entry).max(sizes.1));
@@ -168,8 +172,8 @@ impl Widths {
             return None;
         }
         let bits = |most: u32| u32::BITS - most.leading_zeros();
-        let more = u32::from(sizes.1 - sizes.0);
-        let size_shift = bits(more).saturating_sub(SIZE_BITS_MAX - 1);
+        let more = u32::from(sizes.1 - sizes.0).min(((1 << SIZE_BITS_MAX) - 1) << SIZE_SHIFT_MAX);
+        let size_shift = bits(more).saturating_sub(SIZE_BITS_MAX - 1).min(SIZE_SHIFT_MAX);
         let widths = Self {
             segment: segments.0,
             shortest: sizes.0,
@@ -179,6 +183,12 @@ impl Widths {
             size_shift,
         };
         (widths.place_bits() <= PLACE_BITS_MAX).then_some((widths, count))
+    }
+
+    /// Whether an entry can be written.
+    fn hold(&self, entry: &Entry) -> bool {
+        let most = u32::from(self.shortest) + (((1 << self.size_bits) - 1) << self.size_shift);
+        size(entry) > 0 && u32::from(size(entry)) <= most
     }
 
     fn place_bits(&self) -> u32 {
@@ -258,7 +268,7 @@ impl ShortcutPage {
         };
         let count = usize::from(u16::from_le_bytes(*bytes[18..].first_chunk()?));
         let bits = [widths.segment_bits, widths.offset_bits, widths.size_bits, widths.size_shift];
-        let fits = bits.iter().zip([32, 32, SIZE_BITS_MAX, 16]).all(|(bits, most)| *bits <= most);
+        let fits = bits.iter().zip([32, 32, SIZE_BITS_MAX, SIZE_SHIFT_MAX]).all(|(bits, most)| *bits <= most);
         let sound = fits && widths.place_bits() <= PLACE_BITS_MAX && count <= widths.entries_max() && bytes[20] <= 1;
         sound.then_some(Self { widths, count, all: bytes[20] == 1, bytes })
     }
@@ -352,7 +362,7 @@ mod tests {
     #[test]
     fn a_key_leads_to_its_place_and_hardly_any_other_key_to_one() {
         let mut rng = SimRng::new(5);
-        for (count, sizes) in [(1, 1), (7, 1), (3000, 1), (3000, 40_000), (20_000, 300)] {
+        for (count, sizes) in [(1, 1), (7, 1), (3000, 1), (3000, 14_000), (20_000, 300)] {
             let place = |number: u64| ValueRef { segment: 70 + (number % 9) as u32, offset: number as u32 * 2000 };
             let bodies: Vec<Body<'_>> =
                 (0..count).map(|number| stored(place(number), 1000 + rng.below(sizes) as u32, 30)).collect();
@@ -365,7 +375,7 @@ mod tests {
                     Shortcut::Place { at, bytes, only } => {
                         assert_eq!(at, blob.at);
                         let needed = record_bytes(blob.len) as usize;
-                        assert!(bytes >= needed && (sizes > 1 || bytes == needed) && bytes < needed + 8192);
+                        assert!(bytes >= needed && (sizes > 1 || bytes == needed) && bytes < needed + 1024);
                         assert!(only || count > 1000, "a page of few has room for all");
                     }
                     Shortcut::Unknown => unknown += 1,
@@ -381,7 +391,9 @@ mod tests {
     #[test]
     fn a_page_that_lacks_a_record_says_nothing_of_keys_that_it_lacks() {
         let place = |number: u64| ValueRef { segment: 1, offset: number as u32 * 100 };
-        for odd in [Body::Tombstone, stored(place(3), 1000, 0), stored(place(3), 1 << 20, 30)] {
+        for odd in
+            [Body::Tombstone, stored(place(3), 1000, 0), stored(place(3), 60_000, 30), stored(place(3), 1 << 20, 30)]
+        {
             let mut bodies: Vec<Body<'_>> = (0..10).map(|number| stored(place(number), 1000, 30)).collect();
             bodies[3] = odd;
             let bytes = sealed(gather(&bodies));
@@ -422,7 +434,7 @@ mod tests {
     fn places_that_are_too_far_apart_have_none() {
         let far = |segment| ValueRef { segment, offset: u32::MAX };
         assert_eq!(gather(&[stored(far(0), 1000, 30), stored(far(1 << 24), 1000, 30)]).pages(Workers::Inline), None);
-        let bytes = sealed(gather(&[stored(far(0), 1000, 30), stored(far((1 << 20) - 1), 50_000, 30)]));
+        let bytes = sealed(gather(&[stored(far(0), 1000, 30), stored(far((1 << 20) - 1), 16_000, 30)]));
         for (number, segment) in [(0, 0), (1, (1 << 20) - 1)] {
             assert!(matches!(look(&bytes, &key(number)), Shortcut::Place { at, .. } if at == far(segment)));
         }

@@ -375,7 +375,7 @@ impl Store {
 
     /// Whether a tree of so many records should have shortcuts.
     pub(crate) fn wants_shortcuts(&self, records: u64) -> bool {
-        records >= self.shortcut_records_min
+        (self.shortcut_records_min..=shortcuts::RECORDS_MAX).contains(&records)
     }
 
     /// Stores the shortcuts of a tree that a merge made, if there are any.
@@ -405,9 +405,13 @@ impl Store {
         if !self.values.in_memory(at) {
             self.counters.shortcut_reads.one();
         }
-        let page = ShortcutPage::read(at, |bytes| self.values.read_part(at, bytes))?.ok_or_else(|| {
-            Error::corrupted(values::file_name(at.segment), Some(u64::from(at.offset)), "no page of shortcuts")
-        })?;
+        let page = match ShortcutPage::read(at, |bytes| self.values.read_part(at, bytes)) {
+            // Leaves may lie on another disk than the value log.
+            Err(Error::Io { .. }) => return Ok(Shortcut::Unknown),
+            page => page?.ok_or_else(|| {
+                Error::corrupted(values::file_name(at.segment), Some(u64::from(at.offset)), "no page of shortcuts")
+            })?,
+        };
         let found = page.find(spot.remainder);
         self.cache.insert_shortcuts(at, page);
         Ok(found)

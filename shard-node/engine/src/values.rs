@@ -331,6 +331,16 @@ impl ValueLog {
         Ok(held)
     }
 
+    /// Reads the value of a leaf's record, and checks it, and the name that it may have.
+    pub(crate) fn read_of(&self, value: StoredValue, key: &[u8], stamp: Stamp) -> Result<Vec<u8>> {
+        let mut held = self.read(value.kind(), value.blob)?;
+        if value.kind() == RecordKind::Named && split_name(&held) != Some((stamp, key, value.len as usize)) {
+            return Err(corrupted(value.blob.at, "the value has another name than its record in the leaf"));
+        }
+        held.drain(..(value.blob.len - value.len) as usize);
+        Ok(held)
+    }
+
     /// Reads the record that lies within so many bytes from a place on, and checks it, if it bears this key.
     pub(crate) fn read_named(&self, at: ValueRef, bytes: usize, key: &[u8]) -> Named {
         let mut record = vec![0; bytes.max(RECORD_HEADER_BYTES)];

@@ -18,7 +18,7 @@ pub struct View<'e> {
 }
 
 /// A key that has a value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Record {
     /// The key.
     pub key: Vec<u8>,
@@ -34,11 +34,35 @@ pub struct Record {
 
 impl Record {
     /// SHA-256 of the value.
+    ///
+    /// # Panics
+    /// If the value was taken, and no leaf was read that has its hash.
     #[must_use]
     pub fn value_hash(&self) -> Digest {
         let of_value =
             || hash::sha256(self.value.as_deref().expect("what was found without its hash was found with its value"));
         self.known_hash.unwrap_or_else(of_value)
+    }
+}
+
+// What the hash is known from makes no difference.
+impl PartialEq for Record {
+    fn eq(&self, other: &Self) -> bool {
+        let of = |record: &Self| (record.stamp, record.value_len, record.value_hash());
+        self.key == other.key && of(self) == of(other) && self.value == other.value
+    }
+}
+
+impl Eq for Record {}
+
+impl std::fmt::Debug for Record {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Record")
+            .field("key", &self.key)
+            .field("stamp", &self.stamp)
+            .field("value_hash", &self.value_hash())
+            .field("value", &self.value)
+            .finish_non_exhaustive()
     }
 }
 

@@ -168,8 +168,6 @@ impl Engine {
         store.values.set_cold(cold);
         let mut engine = Self::assemble(storage, options, guard, (meta, store, log), (newest, older))?;
         engine.remove_orphans()?;
-        // Without them all is found, too. What can't be read is reported to whom it is read for.
-        engine.active_keys = ActiveKeys::read(&engine.store, &engine.meta).unwrap_or_default();
         Ok(engine)
     }
 
@@ -182,13 +180,15 @@ impl Engine {
     ) -> Result<Self> {
         let super_file =
             storage.open(superblock::FILE, OpenMode::Existing).map_err(Error::io("open", superblock::FILE))?;
+        // Without them all is found, too. What can't be read is reported to whom it is read for.
+        let active_keys = ActiveKeys::read(&store, &meta).unwrap_or_default();
         let meta_files = older.iter().map(|older| older.meta_file).chain([newest.meta_file]).collect();
         Ok(Self {
             storage,
             options,
             meta,
             store,
-            active_keys: ActiveKeys::default(),
+            active_keys,
             merge: None,
             merge_owed: 0,
             log,

@@ -36,7 +36,7 @@ pub(crate) struct Tree {
 
 /// Names a tree by content and by place: staged siblings may have trees of equal digests on other pages, or freeze the
 /// same pages with a filter each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TreeId {
     pub(crate) digest: Digest,
     pub(crate) root: Option<Pid>,

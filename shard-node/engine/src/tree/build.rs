@@ -121,14 +121,23 @@ pub(crate) struct Builder {
     /// Levels 1 and up.
     inner: Vec<OpenNode>,
     entries: u64,
-    /// Of all keys, by leaf: the filter's size is known at the end.
-    filter_hashes: Vec<Vec<(u64, u64)>>,
+    /// Of all keys: the filter's size is known at the end.
+    filter_hashes: Vec<(u64, u64)>,
     shortcuts: Option<Gathered>,
 }
 
 impl Builder {
-    /// `version` is the one that the nodes bear as theirs.
-    pub(crate) fn new(params: &Params, version: Version, workers: Workers, with_shortcuts: bool) -> Self {
+    /// A tree of at most so many records; `version` is the one that the nodes bear as theirs.
+    ///
+    /// What is gathered of all records has its room at once: memory of this size goes back to the system when it is let go, and what grew
+    /// would have been copied.
+    pub(crate) fn new(
+        params: &Params,
+        version: Version,
+        workers: Workers,
+        records_max: usize,
+        with_shortcuts: bool,
+    ) -> Self {
         Self {
             params: params.clone(),
             version,
@@ -139,8 +148,8 @@ impl Builder {
             leaves_made: 0,
             inner: Vec::new(),
             entries: 0,
-            filter_hashes: Vec::new(),
-            shortcuts: with_shortcuts.then(Gathered::default),
+            filter_hashes: Vec::with_capacity(records_max),
+            shortcuts: with_shortcuts.then(|| Gathered::with_room(records_max)),
         }
     }
 
@@ -168,7 +177,7 @@ impl Builder {
             |records| records.make(version, with_shortcuts),
             |made| {
                 for MadeLeaf { draft, separator, filter_hashes, places } in made {
-                    self.filter_hashes.push(filter_hashes);
+                    self.filter_hashes.extend(filter_hashes);
                     if let Some(shortcuts) = &mut self.shortcuts {
                         shortcuts.extend(places);
                     }
@@ -204,8 +213,7 @@ impl Builder {
     pub(crate) fn finish(mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) -> Tree {
         let (root, level) = self.root(store, meta, delta).unzip();
         let mut filter = Filter::new(&self.params, self.entries);
-        self.filter_hashes.iter().flatten().for_each(|hash| filter.insert_hash(*hash));
-        self.filter_hashes = Vec::new();
+        std::mem::take(&mut self.filter_hashes).into_iter().for_each(|hash| filter.insert_hash(hash));
         let filter = store.add_filter(meta, delta, filter);
         let shortcuts = self.shortcuts.and_then(|it| store.add_shortcuts(meta, delta, (it, self.workers)));
         Tree { shortcuts, ..Tree::new(root, level.unwrap_or(0), self.entries, Some(filter)) }
