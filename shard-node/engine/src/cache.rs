@@ -267,6 +267,10 @@ impl DualCache {
     fn part(&self, pid: Pid) -> MutexGuard<'_, Part> {
         // Spans are neighbours, and patches of a page, so the lowest bits of their places spread them.
         let place = pid.first() + u64::from(pid.slot().unwrap_or(0));
+        self.part_of(place)
+    }
+
+    fn part_of(&self, place: u64) -> MutexGuard<'_, Part> {
         let part = &self.parts[place as usize & (self.parts.len() - 1)];
         part.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -302,8 +306,7 @@ impl DualCache {
 
     /// The part for a page of shortcuts, and its key there.
     fn part_of_shortcuts(&self, at: ValueRef) -> (MutexGuard<'_, Part>, Pid) {
-        let part = (at.offset as usize / PAGE_BYTES) & (self.parts.len() - 1);
-        (self.parts[part].lock().unwrap_or_else(PoisonError::into_inner), Pid::of_shortcuts(at))
+        (self.part_of(u64::from(at.offset) / PAGE_BYTES as u64), Pid::of_shortcuts(at))
     }
 
     /// What the page of shortcuts at a place says of a key, if it is here.

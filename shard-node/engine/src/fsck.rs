@@ -305,7 +305,8 @@ impl<'c> Checker<'c> {
             return;
         }
         tree.blobs().for_each(|blob| self.note_blob(blob));
-        if self.trees.insert((tree.id(), tree.shortcuts))
+        if frozen
+            && self.trees.insert((tree.id(), tree.shortcuts))
             && let Err(error) = self.check_blobs(tree)
         {
             self.report.error(error);
@@ -406,9 +407,6 @@ impl<'c> Checker<'c> {
 
     /// Makes a frozen tree's filter and shortcuts anew.
     fn check_blobs(&mut self, tree: &Tree) -> Result<()> {
-        if tree.filter.is_none() {
-            return Ok(());
-        }
         let (mut filter, mut gathered) = (Filter::new(&self.meta.params, tree.entries), Gathered::default());
         let mut open: Vec<(Child, u8)> = tree.root.map(|root| (root, tree.level)).into_iter().collect();
         while let Some((child, level)) = open.pop() {

@@ -5,16 +5,13 @@
 //! of the hash. Such a place is one of the tree's own, so a record there that bears the key is the tree's record of the key;
 //! of any other key nothing follows. `docs/FORMAT.md` section "Shortcuts" has the bytes.
 
-use std::sync::Arc;
-
 use coppice_env::Workers;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
     meta::BlobRef,
     node::{Body, ValueRef},
-    page::{PAGE_BYTES, zeroed},
-    values::{RECORD_HEADER_BYTES, record_bytes},
+    page::PAGE_BYTES,
+    values::{RECORD_HEADER_BYTES, checksum, record_bytes},
 };
 
 /// Checksum, bases, widths, count, whether all are here.
@@ -228,34 +225,24 @@ pub(crate) fn seal(pages: &mut [u8], record: ValueRef) {
     let first = record.offset + RECORD_HEADER_BYTES as u32;
     for (number, page) in pages.chunks_exact_mut(PAGE_BYTES).enumerate() {
         let at = ValueRef { offset: first + (number * PAGE_BYTES) as u32, ..record };
-        let checksum = checksum(page, at);
+        let checksum = checksum(at, &page[8..]);
         page[..8].copy_from_slice(&checksum.to_le_bytes());
     }
-}
-
-fn checksum(page: &[u8], at: ValueRef) -> u64 {
-    xxh3_64_with_seed(&page[8..], u64::from(at.segment) << 32 | u64::from(at.offset))
 }
 
 /// A page whose bytes were checked.
 #[derive(Debug)]
 pub(crate) struct ShortcutPage {
-    bytes: Arc<[u8]>,
+    bytes: Box<[u8]>,
     widths: Widths,
     count: usize,
     all: bool,
 }
 
 impl ShortcutPage {
-    /// Reads a page by what fills its bytes, and checks it.
-    pub(crate) fn read<E>(at: ValueRef, fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<Option<Self>, E> {
-        let mut bytes = zeroed(PAGE_BYTES);
-        fill(Arc::get_mut(&mut bytes).expect("it was made here"))?;
-        Ok(Self::check(bytes, at))
-    }
-
-    fn check(bytes: Arc<[u8]>, at: ValueRef) -> Option<Self> {
-        if bytes.len() != PAGE_BYTES || bytes[..8] != checksum(&bytes, at).to_le_bytes() {
+    /// The page at a place, if these bytes are one.
+    pub(crate) fn check(bytes: Box<[u8]>, at: ValueRef) -> Option<Self> {
+        if bytes.len() != PAGE_BYTES || bytes[..8] != checksum(at, &bytes[8..]).to_le_bytes() {
             return None;
         }
         let widths = Widths {
@@ -341,11 +328,8 @@ mod tests {
         assert!(is_sound(blob));
         let spot = Spot::new(hash::filter_hash(key), pages(blob));
         let (at, from) = (spot.place(blob), spot.page * PAGE_BYTES);
-        let page = ShortcutPage::read(at, |page| {
-            page.copy_from_slice(&bytes[from..from + PAGE_BYTES]);
-            Ok::<(), ()>(())
-        });
-        page.expect("it fills").expect("it is whole").find(spot.remainder)
+        let page = ShortcutPage::check(bytes[from..from + PAGE_BYTES].into(), at);
+        page.expect("it is whole").find(spot.remainder)
     }
 
     fn sealed(gathered: Gathered) -> Vec<u8> {

@@ -405,13 +405,15 @@ impl Store {
         if !self.values.in_memory(at) {
             self.counters.shortcut_reads.one();
         }
-        let page = match ShortcutPage::read(at, |bytes| self.values.read_part(at, bytes)) {
+        let mut bytes = vec![0; PAGE_BYTES];
+        match self.values.read_part(at, &mut bytes) {
             // Leaves may lie on another disk than the value log.
             Err(Error::Io { .. }) => return Ok(Shortcut::Unknown),
-            page => page?.ok_or_else(|| {
-                Error::corrupted(values::file_name(at.segment), Some(u64::from(at.offset)), "no page of shortcuts")
-            })?,
-        };
+            read => read?,
+        }
+        let page = ShortcutPage::check(bytes.into(), at).ok_or_else(|| {
+            Error::corrupted(values::file_name(at.segment), Some(u64::from(at.offset)), "no page of shortcuts")
+        })?;
         let found = page.find(spot.remainder);
         self.cache.insert_shortcuts(at, page);
         Ok(found)

@@ -49,9 +49,20 @@ impl StoredValue {
         if self.blob.len == self.len { RecordKind::Value } else { RecordKind::Named }
     }
 
+    /// Bytes before it in what its record holds.
+    fn name_bytes(&self) -> usize {
+        (self.blob.len - self.len) as usize
+    }
+
     /// The value in what its record holds.
     fn of<'r>(&self, held: &'r [u8]) -> &'r [u8] {
-        &held[(self.blob.len - self.len) as usize..]
+        &held[self.name_bytes()..]
+    }
+
+    /// The value alone of what its record holds.
+    fn taken_from(&self, mut held: Vec<u8>) -> Vec<u8> {
+        held.drain(..self.name_bytes());
+        held
     }
 }
 
@@ -310,15 +321,8 @@ impl ValueLog {
 
     /// Reads a record and checks it.
     pub(crate) fn read(&self, kind: RecordKind, blob: BlobRef) -> Result<Vec<u8>> {
-        let size = RECORD_HEADER_BYTES + blob.len as usize;
-        let offset = u64::from(blob.at.offset);
-        let tail = self.tails.get(&blob.at.segment).filter(|tail| tail.ahead <= offset);
-        if let Some(tail) = tail {
-            let record = tail.get(offset, size).ok_or_else(|| corrupted(blob.at, "no record"))?;
-            return Ok(check(kind, blob, record)?.to_vec());
-        }
-        let mut record = vec![0; size];
-        self.read_file(blob.at, &mut record)?;
+        let mut record = vec![0; RECORD_HEADER_BYTES + blob.len as usize];
+        self.read_part(blob.at, &mut record)?;
         check(kind, blob, &record)?;
         record.drain(..RECORD_HEADER_BYTES);
         Ok(record)
@@ -326,19 +330,16 @@ impl ValueLog {
 
     /// Reads a value and checks it.
     pub(crate) fn read_value(&self, value: StoredValue) -> Result<Vec<u8>> {
-        let mut held = self.read(value.kind(), value.blob)?;
-        held.drain(..(value.blob.len - value.len) as usize);
-        Ok(held)
+        self.read(value.kind(), value.blob).map(|held| value.taken_from(held))
     }
 
     /// Reads the value of a leaf's record, and checks it, and the name that it may have.
     pub(crate) fn read_of(&self, value: StoredValue, key: &[u8], stamp: Stamp) -> Result<Vec<u8>> {
-        let mut held = self.read(value.kind(), value.blob)?;
+        let held = self.read(value.kind(), value.blob)?;
         if value.kind() == RecordKind::Named && split_name(&held) != Some((stamp, key, value.len as usize)) {
             return Err(corrupted(value.blob.at, "the value has another name than its record in the leaf"));
         }
-        held.drain(..(value.blob.len - value.len) as usize);
-        Ok(held)
+        Ok(value.taken_from(held))
     }
 
     /// Reads the record that lies within so many bytes from a place on, and checks it, if it bears this key.
@@ -577,7 +578,8 @@ impl ValueLog {
     }
 }
 
-fn checksum(at: ValueRef, rest: &[u8]) -> u64 {
+/// Of bytes that lie behind it at a place.
+pub(crate) fn checksum(at: ValueRef, rest: &[u8]) -> u64 {
     xxh3_64_with_seed(rest, u64::from(at.segment) << 32 | u64::from(at.offset))
 }
 
