@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::io::{self, IoSlice};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use rustix::io::{Errno, pwritev};
 
-use crate::storage::{File, OpenMode, Storage, parts};
+use crate::storage::{File, OpenMode, SECTOR_BYTES, Storage, parts};
 
 /// Most parts of one system call; the kernel takes 1024.
 const IO_PARTS_MAX: usize = 512;
@@ -36,6 +36,23 @@ impl DiskStorage {
     fn resolve(&self, path: &str) -> io::Result<PathBuf> {
         parts(path)?;
         Ok(if path.is_empty() { self.root.clone() } else { self.root.join(path) })
+    }
+
+    fn open_file(&self, path: &str, mode: OpenMode) -> io::Result<(PathBuf, fs::File)> {
+        let path = self.resolve(path)?;
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true);
+        match mode {
+            OpenMode::Existing => {}
+            OpenMode::OpenOrCreate => {
+                options.create(true).truncate(false);
+            }
+            OpenMode::CreateNew => {
+                options.create_new(true);
+            }
+        }
+        let file = name(options.open(&path), &path)?;
+        Ok((path, file))
     }
 }
 
@@ -64,20 +81,20 @@ fn create_durably(path: &Path) -> io::Result<()> {
 
 impl Storage for DiskStorage {
     fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        let path = self.resolve(path)?;
-        let mut options = fs::OpenOptions::new();
-        options.read(true).write(true);
-        match mode {
-            OpenMode::Existing => {}
-            OpenMode::OpenOrCreate => {
-                options.create(true).truncate(false);
-            }
-            OpenMode::CreateNew => {
-                options.create_new(true);
-            }
-        }
-        let file = name(options.open(&path), &path)?;
-        Ok(Arc::new(DiskFile { file, path }))
+        let (path, file) = self.open_file(path, mode)?;
+        Ok(Arc::new(DiskFile { file, direct: None, path }))
+    }
+
+    fn open_direct(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let (path, file) = self.open_file(path, mode)?;
+        let past_the_cache = OFlags::DIRECT.bits().cast_signed();
+        let direct = fs::OpenOptions::new().write(true).custom_flags(past_the_cache).open(&path);
+        let direct = match direct {
+            // Not every file system can.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => None,
+            direct => Some(name(direct, &path)?),
+        };
+        Ok(Arc::new(DiskFile { file, direct, path }))
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
@@ -130,9 +147,16 @@ impl Storage for DiskStorage {
     }
 }
 
+fn is_whole_sectors(bytes: &[u8], offset: u64) -> bool {
+    let (start, sector) = (bytes.as_ptr().align_offset(SECTOR_BYTES), SECTOR_BYTES as u64);
+    start == 0 && bytes.len().is_multiple_of(SECTOR_BYTES) && offset.is_multiple_of(sector)
+}
+
 #[derive(Debug)]
 struct DiskFile {
     file: fs::File,
+    /// The same file, past the system's cache.
+    direct: Option<fs::File>,
     path: PathBuf,
 }
 
@@ -142,6 +166,13 @@ impl File for DiskFile {
     }
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if let Some(direct) = self.direct.as_ref().filter(|_| is_whole_sectors(bytes, offset)) {
+            match direct.write_all_at(bytes, offset) {
+                // Sectors of this disk are larger, or it wants other places in memory.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+                written => return name(written, &self.path),
+            }
+        }
         name(self.file.write_all_at(bytes, offset), &self.path)
     }
 

@@ -21,6 +21,6 @@ pub use disk::DiskStorage;
 pub use network::{Faults, Network, SimNetwork};
 pub use rng::{Rng, SimRng, SystemRng};
 pub use sim::{Fault, Operation, SimStorage};
-pub use storage::{File, OpenMode, Storage};
+pub use storage::{DirectBuffer, File, OpenMode, Storage};
 pub use tiers::TieredStorage;
-pub use workers::Workers;
+pub use workers::{Begun, Workers};

@@ -9,6 +9,7 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// What [`Storage::open`] does about a file that exists, or does not.
@@ -29,6 +30,15 @@ pub trait Storage: Send + Sync + Debug {
     /// # Errors
     /// As [`OpenMode`] says; `NotFound` if the directory is missing.
     fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn File>>;
+
+    /// The same for a file that is written and hardly read again: where the system can, whole sectors of a [`DirectBuffer`] go to
+    /// the disk past its cache.
+    ///
+    /// # Errors
+    /// As there.
+    fn open_direct(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        self.open(path, mode)
+    }
 
     /// Removes a file. Open handles stay usable.
     ///
@@ -144,6 +154,41 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// If that is not certain.
     fn sync_data(&self) -> io::Result<()>;
+}
+
+/// What place in the file, length and place in memory must be multiples of for a write past the system's cache: a sector.
+pub(crate) const SECTOR_BYTES: usize = 512;
+
+/// Zeroes to begin with, at a place in memory that a disk can read from.
+#[derive(Debug)]
+pub struct DirectBuffer {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl DirectBuffer {
+    /// So many bytes.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Self {
+        let mut bytes = vec![0; len + SECTOR_BYTES];
+        let start = bytes.as_ptr().align_offset(SECTOR_BYTES);
+        bytes.truncate(start + len);
+        Self { bytes, start }
+    }
+}
+
+impl Deref for DirectBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+}
+
+impl DerefMut for DirectBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..]
+    }
 }
 
 /// Checks a path and splits it: no empty parts, no `.` or `..`, nothing absolute. The root gives no parts.

@@ -25,6 +25,10 @@ impl Storage for TieredStorage {
         self.hot.open(path, mode)
     }
 
+    fn open_direct(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        self.hot.open_direct(path, mode)
+    }
+
     fn remove(&self, path: &str) -> io::Result<()> {
         self.hot.remove(path)
     }

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     iter,
     num::NonZero,
+    panic,
     sync::{Mutex, PoisonError, mpsc},
     thread,
 };
@@ -11,13 +12,41 @@ use std::{
 /// Most threads beside the caller's: what is shared is short, and a machine has other shards to look after.
 const HELPERS_MAX: usize = 3;
 
-/// Who does the jobs of [`Workers::share`] and [`Workers::in_order`]. The outcome is the same; only with [`Workers::Inline`] the order is, too.
+/// Work that was begun, and that another thread may be doing.
+#[derive(Debug)]
+pub enum Begun<T> {
+    /// It is done.
+    Done(T),
+    /// It may be.
+    Going(thread::JoinHandle<T>),
+}
+
+impl<T> Begun<T> {
+    /// Whether somebody is at it still.
+    #[must_use]
+    pub fn is_going(&self) -> bool {
+        matches!(self, Self::Going(thread) if !thread.is_finished())
+    }
+
+    /// What came of it, once it is done.
+    ///
+    /// # Panics
+    /// If the work did.
+    pub fn end(self) -> T {
+        match self {
+            Self::Done(out) => out,
+            Self::Going(thread) => thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic)),
+        }
+    }
+}
+
+/// Who does the work of [`Workers::share`], [`Workers::in_order`] and [`Workers::begin`]. The outcome is the same; only with [`Workers::Inline`] the order is, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Workers {
     /// The caller alone.
     #[default]
     Inline,
-    /// The caller and so many threads, which live as long as the call.
+    /// The caller and so many threads, which live as long as their work.
     Threads(NonZero<usize>),
 }
 
@@ -27,6 +56,24 @@ impl Workers {
     pub fn of_this_machine() -> Self {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         NonZero::new((processors - 1).min(HELPERS_MAX)).map_or(Self::Inline, Self::Threads)
+    }
+
+    /// How many threads there are beside the caller's.
+    #[must_use]
+    pub fn helpers(self) -> usize {
+        match self {
+            Self::Inline => 0,
+            Self::Threads(helpers) => helpers.get(),
+        }
+    }
+
+    /// Begins work that the caller need not wait for: in a thread of its own, or, if those that go on are as many as there may be, at
+    /// once and here.
+    pub fn begin<T: Send + 'static>(self, going: usize, work: impl FnOnce() -> T + Send + 'static) -> Begun<T> {
+        match self {
+            Self::Threads(helpers) if going < helpers.get() => Begun::Going(thread::spawn(work)),
+            _ => Begun::Done(work()),
+        }
     }
 
     /// Does all jobs, each once, and `own` on the caller's thread, which helps with the jobs afterwards.
@@ -72,13 +119,9 @@ impl Workers {
             let job = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
             job.map(|(at, job)| (at, work(job)))
         };
-        let helpers = match self {
-            Self::Inline => 0,
-            Self::Threads(helpers) => helpers.get(),
-        };
         let (done, outcomes) = mpsc::channel();
         thread::scope(|scope| {
-            for _ in 0..helpers {
+            for _ in 0..self.helpers() {
                 let done = done.clone();
                 let next = &next;
                 scope.spawn(move || iter::from_fn(next).try_for_each(|outcome| done.send(outcome)));
@@ -130,6 +173,27 @@ mod tests {
             let squares = workers.in_order(0..1000, square, |squares| squares.collect::<Vec<_>>());
             assert!(squares.into_iter().eq((0..1000).map(square)));
             assert_eq!(workers.in_order(0..1000, square, |squares| squares.nth(9)), Some(81));
+        }
+    }
+
+    #[test]
+    fn what_is_begun_ends_with_its_outcome_here_or_elsewhere() {
+        for (workers, going, elsewhere) in [
+            (Workers::Inline, 0, false),
+            (Workers::Threads(NonZero::<usize>::MIN), 0, true),
+            (Workers::Threads(NonZero::<usize>::MIN), 1, false),
+        ] {
+            let caller = thread::current().id();
+            let (asked, answer) = mpsc::channel::<u64>();
+            // One that goes on elsewhere waits for what it is sent after it was begun.
+            let begun = workers.begin(going, move || match thread::current().id() == caller {
+                true => (7, caller),
+                false => (answer.recv().expect("it is sent"), thread::current().id()),
+            });
+            assert_eq!(begun.is_going(), elsewhere);
+            let _ = asked.send(7);
+            let (seven, thread) = begun.end();
+            assert_eq!((seven, thread != caller), (7, elsewhere));
         }
     }
 

@@ -17,7 +17,7 @@ use coppice_verify::{
 use crate::{
     Engine, MergeName, MergePace, MergeProgress, Result,
     meta::{Delta, MergeRecord, Meta, MetaOp, Tree, TreeId},
-    node::{Body, LeafRecord},
+    node::Body,
     shortcuts,
     store::Store,
     tree::{
@@ -67,7 +67,7 @@ impl MergeTask {
             Some(**id) != newest && segment.live.saturating_mul(2) < meta.segment_end(**id, &unflushed)
         });
         let mut cursor = ForestCursor::seek(store, inputs, b"")?;
-        let pended = cursor.cursors.iter_mut().flat_map(Cursor::take_entered).collect();
+        let pended = cursor.cursors.iter_mut().flat_map(|cursor| std::mem::take(&mut cursor.entered)).collect();
         Ok(Self {
             inputs: inputs.to_vec(),
             older: older.iter().map(Tree::id).collect(),
@@ -95,56 +95,55 @@ impl MergeTask {
     /// Merges about `budget` records. True when none is left.
     pub(crate) fn step(&mut self, store: &mut Store, meta: &mut Meta, budget: usize) -> Result<bool> {
         let mut read = 0;
-        while read < budget {
-            let Some(youngest) = self.cursor.youngest() else { return Ok(true) };
-            let (leaf, index) = self.cursor.cursors[youngest].at().expect("it has a key");
-            let (leaf, before) = (leaf.clone(), read);
-            let record = leaf.record(index);
-            for older in youngest + 1..self.cursor.cursors.len() {
-                let Some((found, index)) = self.cursor.cursors[older].at() else { continue };
-                if found.key(index) == record.key {
-                    let superseded = found.record(index).body;
-                    pend_value(&mut self.delta, &superseded);
-                    self.skip(store, older)?;
-                    read += 1;
-                }
+        let outcome = loop {
+            if read >= budget {
+                break Ok(false);
             }
-            self.take(store, meta, record)?;
-            self.skip(store, youngest)?;
-            read += 1;
-            self.read += (read - before) as u64;
-            store.counters.merge_records.add((read - before) as u64);
-        }
-        Ok(false)
-    }
-
-    /// On to the next record of one input.
-    fn skip(&mut self, store: &Store, input: usize) -> Result<()> {
-        let cursor = &mut self.cursor.cursors[input];
-        cursor.skip(store)?;
-        self.delta.pended.extend(cursor.take_entered());
-        Ok(())
-    }
-
-    fn take(&mut self, store: &mut Store, meta: &mut Meta, mut record: LeafRecord<'_>) -> Result<()> {
-        let needless = || {
-            let filter_hash = hash::filter_hash(record.key);
-            !self.older_filters.iter().any(|filter| filter.admits_hash(filter_hash))
+            match self.next_key(store, meta) {
+                Ok(0) => break Ok(true),
+                Ok(records) => read += records,
+                Err(error) => break Err(error),
+            }
         };
-        if record.body == Body::Tombstone && needless() {
-            return Ok(());
+        self.read += read as u64;
+        store.counters.merge_records.add(read as u64);
+        outcome
+    }
+
+    /// Takes the newest record of the smallest key that is left, if the output needs it, and says how many records there are of it.
+    fn next_key(&mut self, store: &mut Store, meta: &mut Meta) -> Result<usize> {
+        let Self { cursor, builder, delta, sparse, older_filters, .. } = self;
+        let Some(youngest) = cursor.youngest() else { return Ok(0) };
+        let (newest, older) = cursor.cursors[youngest..].split_first_mut().expect("it is one of them");
+        let (leaf, index) = newest.at().expect("it has a key");
+        let mut record = leaf.record(index);
+        let mut read = 1;
+        for cursor in older {
+            let superseded = cursor.at().map(|(leaf, index)| leaf.record(index));
+            if let Some(superseded) = superseded.filter(|superseded| superseded.key == record.key) {
+                pend_value(delta, &superseded.body);
+                skip(store, cursor, delta)?;
+                read += 1;
+            }
         }
-        if let Body::Stored { hash, len, blob } = record.body
-            && self.sparse.contains(&blob.at.segment)
-        {
-            let value = store.value(StoredValue { len, blob })?;
-            pend_value(&mut self.delta, &record.body);
-            let moved = store.add_value(meta, &mut self.delta, (record.key, record.stamp), &value);
-            store.counters.value_moved_bytes.add(values::record_bytes(moved.len));
-            record.body = Body::Stored { hash, len, blob: moved };
+        let is_needed = record.body != Body::Tombstone || {
+            let filter_hash = hash::filter_hash(record.key);
+            older_filters.iter().any(|filter| filter.admits_hash(filter_hash))
+        };
+        if is_needed {
+            if let Body::Stored { hash, len, blob } = record.body
+                && sparse.contains(&blob.at.segment)
+            {
+                let value = store.value(StoredValue { len, blob })?;
+                pend_value(delta, &record.body);
+                let moved = store.add_value(meta, delta, (record.key, record.stamp), &value);
+                store.counters.value_moved_bytes.add(values::record_bytes(moved.len));
+                record.body = Body::Stored { hash, len, blob: moved };
+            }
+            builder.push(store, meta, delta, &record);
         }
-        self.builder.push(store, meta, &mut self.delta, &record);
-        Ok(())
+        skip(store, newest, delta)?;
+        Ok(read)
     }
 
     /// The output, once all records are read.
@@ -164,6 +163,13 @@ impl MergeTask {
             installed_by: 0,
         }
     }
+}
+
+/// On to the next record of one input.
+fn skip(store: &Store, cursor: &mut Cursor, delta: &mut Delta) -> Result<()> {
+    cursor.skip(store)?;
+    delta.pended.append(&mut cursor.entered);
+    Ok(())
 }
 
 fn pend_value(delta: &mut Delta, body: &Body<'_>) {

@@ -1,7 +1,7 @@
 //! The simulated file system against the real one, and what its power failures may and may not do.
 
 use super::*;
-use crate::{DiskStorage, Rng, SimRng};
+use crate::{DirectBuffer, DiskStorage, Rng, SimRng};
 
 fn write(storage: &dyn Storage, path: &str, bytes: &[u8]) -> Arc<dyn File> {
     let file = storage.open(path, OpenMode::OpenOrCreate).expect("opens");
@@ -25,7 +25,7 @@ fn step(storage: &dyn Storage, rng: &mut SimRng) -> String {
     let mut bytes = vec![0; usize::try_from(rng.below(1500)).expect("small")];
     rng.fill(&mut bytes);
     let kind = |error: io::Error| error.kind();
-    match rng.below(9) {
+    match rng.below(10) {
         0 => format!("{:?}", storage.open(path, OpenMode::CreateNew).map(|_| ()).map_err(kind)),
         1 => format!("remove {path} {:?}", storage.remove(path).is_ok()),
         2 if !other.starts_with(path) && !path.starts_with(other) => {
@@ -40,6 +40,17 @@ fn step(storage: &dyn Storage, rng: &mut SimRng) -> String {
         },
         7 => match storage.open(path, OpenMode::Existing) {
             Ok(file) => format!("{:?} {:?}", file.set_len(offset).map_err(kind), file.sync_data().map_err(kind)),
+            Err(error) => format!("{:?}", error.kind()),
+        },
+        8 => match storage.open_direct(path, OpenMode::OpenOrCreate) {
+            // Whole sectors, mostly, at the place of one.
+            Ok(file) => {
+                let mut buffer = DirectBuffer::zeroed(512 * (1 + bytes.len() / 512));
+                buffer[..bytes.len()].copy_from_slice(&bytes);
+                let (cut, shift) = (usize::from(offset.is_multiple_of(7)), u64::from(offset.is_multiple_of(5)));
+                let written = file.write_all_at(&buffer[cut..], 512 * (offset / 512) + shift).map_err(kind);
+                format!("{written:?} {:?} {:?}", file.len().map_err(kind), file.sync_data().map_err(kind))
+            }
             Err(error) => format!("{:?}", error.kind()),
         },
         _ => match storage.open(path, OpenMode::Existing) {
@@ -61,6 +72,16 @@ fn simulated_and_real_storage_answer_alike() {
         for at in 0..200 {
             assert_eq!(step(&disk, &mut left), step(&sim, &mut right), "seed {seed}, step {at}");
         }
+    }
+}
+
+#[test]
+fn a_direct_buffer_lies_where_a_disk_can_read_it() {
+    for len in [0, 1, 512, 5000] {
+        let mut buffer = DirectBuffer::zeroed(len);
+        assert!(buffer.as_ptr().addr().is_multiple_of(512) && *buffer == vec![0; len]);
+        buffer.fill(9);
+        assert_eq!(*buffer, vec![9; len]);
     }
 }
 

@@ -47,30 +47,53 @@ pub(crate) fn count(stream_bytes: usize) -> u64 {
     stream_bytes.div_ceil(PAYLOAD_BYTES) as u64
 }
 
-/// The blocks of one batch's stream, given in parts, to be written at block `first`. There is room for so many bytes at least.
-pub(crate) fn frame<'a>(salt: u32, first: u64, parts: impl Iterator<Item = &'a [u8]>, room: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(room);
-    let mut parts = parts.filter(|part| !part.is_empty()).peekable();
-    let mut rest: &[u8] = &[];
-    for position in 0_u32.. {
-        if rest.is_empty() && parts.peek().is_none() {
-            break;
-        }
-        let start = bytes.len();
-        bytes.extend_from_slice(&[0; 4]);
-        bytes.extend_from_slice(&position.to_le_bytes());
-        while bytes.len() < start + BLOCK_BYTES {
-            if rest.is_empty() {
-                let Some(part) = parts.next() else { break };
-                rest = part;
-            }
-            let (now, later) = rest.split_at(rest.len().min(start + BLOCK_BYTES - bytes.len()));
-            bytes.extend_from_slice(now);
-            rest = later;
-        }
-        bytes.resize(start + BLOCK_BYTES, 0);
-        let crc = checksum(salt, first + u64::from(position), &bytes[start + 4..]);
-        bytes[start..start + 4].copy_from_slice(&crc.to_le_bytes());
+/// Frames the stream of one batch, which is given in parts, a piece at a time.
+pub(crate) struct Framer<'a, P: Iterator<Item = &'a [u8]>> {
+    salt: u32,
+    /// The next block's number, in the segment and in the batch.
+    number: u64,
+    position: u32,
+    parts: P,
+    rest: &'a [u8],
+}
+
+impl<'a, P: Iterator<Item = &'a [u8]>> Framer<'a, P> {
+    /// Of a batch that begins at block `first`.
+    pub(crate) fn new(salt: u32, first: u64, parts: P) -> Self {
+        let mut framer = Self { salt, number: first, position: 0, parts, rest: &[] };
+        framer.take_part();
+        framer
     }
-    bytes
+
+    /// What is left of the stream begins with `rest`, unless nothing is.
+    fn take_part(&mut self) {
+        while self.rest.is_empty() {
+            let Some(part) = self.parts.next() else { return };
+            self.rest = part;
+        }
+    }
+
+    /// Fills whole blocks with what comes next of the stream, and with zeroes behind its end.
+    pub(crate) fn fill(&mut self, out: &mut [u8]) {
+        for block in out.chunks_exact_mut(BLOCK_BYTES) {
+            if self.rest.is_empty() {
+                block.fill(0);
+                continue;
+            }
+            block[4..BLOCK_HEADER_BYTES].copy_from_slice(&self.position.to_le_bytes());
+            let mut room = &mut block[BLOCK_HEADER_BYTES..];
+            while !room.is_empty() && !self.rest.is_empty() {
+                let (now, later) = self.rest.split_at(self.rest.len().min(room.len()));
+                let (here, left) = room.split_at_mut(now.len());
+                here.copy_from_slice(now);
+                (room, self.rest) = (left, later);
+                self.take_part();
+            }
+            room.fill(0);
+            let crc = checksum(self.salt, self.number, &block[4..]);
+            block[..4].copy_from_slice(&crc.to_le_bytes());
+            self.number += 1;
+            self.position += 1;
+        }
+    }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coppice_env::bug::{Bug, planted};
-use coppice_env::{File, OpenMode, Storage};
+use coppice_env::{DirectBuffer, File, OpenMode, Storage};
 use coppice_types::codec::Reader;
 
 use super::batch::BATCH_HEADER_BYTES;
-use super::block::{self, BLOCK_BYTES, Block, PAYLOAD_BYTES};
+use super::block::{self, BLOCK_BYTES, Block, Framer, PAYLOAD_BYTES};
 use super::meta::Owner;
 use crate::error::{Error, Result};
 
@@ -87,7 +87,7 @@ impl Segment {
     /// Opens or makes the file of a segment; nothing is read or synced.
     pub(crate) fn open(storage: &dyn Storage, owner: &Owner, id: u64, mode: OpenMode) -> Result<Self> {
         let name = file_name(id);
-        let file = storage.open(&name, mode).map_err(Error::io("open a segment"))?;
+        let file = storage.open_direct(&name, mode).map_err(Error::io("open a segment"))?;
         let len = file.len().map_err(Error::io("measure a segment"))?;
         Ok(Self {
             id,
@@ -114,8 +114,15 @@ impl Segment {
         Ok(())
     }
 
-    /// Writes one batch, its items given in parts, behind the last and makes it durable. Returns where its items begin.
-    pub(crate) fn append(&mut self, sequence: u64, items: &[Bytes], fill_blocks: u64) -> Result<u64> {
+    /// Writes one batch, its items given in parts, behind the last and makes it durable, through a buffer of some blocks. Returns where
+    /// its items begin.
+    pub(crate) fn append(
+        &mut self,
+        sequence: u64,
+        items: &[Bytes],
+        fill_blocks: u64,
+        buffer: &mut DirectBuffer,
+    ) -> Result<u64> {
         let len: usize = items.iter().map(Bytes::len).sum();
         let mut header = Vec::with_capacity(BATCH_HEADER_BYTES);
         header.extend_from_slice(&sequence.to_le_bytes());
@@ -126,18 +133,22 @@ impl Segment {
         let end = first + block::count(BATCH_HEADER_BYTES + len);
         let mut written = end;
         if end > self.written_blocks {
-            // One write for the batch and the zeroes behind it: many, for small batches to come; few behind a large one.
+            // One sync for the batch and the zeroes behind it: many, for small batches to come; few behind a large one.
             let large = (end - first) * LARGE_BATCH_SHARE > fill_blocks;
             let step = if large { (fill_blocks / LARGE_BATCH_FILL_SHARE).max(1) } else { fill_blocks };
             written = end.next_multiple_of(step);
             self.written_blocks = written;
             self.filled_blocks = self.filled_blocks.max(written);
         }
-        let room = usize::try_from(bytes_of(written - first)).expect("segments fit in memory");
         let stream = iter::once(&header[..]).chain(items.iter().map(|part| &part[..]));
-        let mut bytes = block::frame(self.salt, first, stream, room);
-        bytes.resize(room, 0);
-        self.file.write_all_at(&bytes, bytes_of(first)).map_err(Error::io("write a batch"))?;
+        let mut framer = Framer::new(self.salt, first, stream);
+        let (mut at, end_at) = (bytes_of(first), bytes_of(written));
+        while at < end_at {
+            let len = usize::try_from(end_at - at).unwrap_or(usize::MAX).min(buffer.len());
+            framer.fill(&mut buffer[..len]);
+            self.file.write_all_at(&buffer[..len], at).map_err(Error::io("write a batch"))?;
+            at += len as u64;
+        }
         if !planted(Bug::SkippedSync) {
             self.sync()?;
         }

@@ -200,6 +200,7 @@ impl<'a, E: NewEntry> Entries<'a, E> {
 }
 
 /// The bytes of a node before it has a place.
+#[derive(Debug)]
 pub(crate) struct Draft {
     pub(super) bytes: Arc<[u8]>,
     /// How it is to lie, if not whole.

@@ -2,9 +2,9 @@
 //!
 //! Nodes are made as they fill, leaves some at a time, so the builder's memory is bounded, whatever the tree's size.
 
-use std::iter;
+use std::{collections::VecDeque, iter};
 
-use coppice_env::Workers;
+use coppice_env::{Begun, Workers};
 use coppice_types::{Digest, Params, Version};
 use coppice_verify::{
     hash,
@@ -21,6 +21,8 @@ use crate::{
 
 /// So many full leaves are made at once: enough to be worth a thread.
 const FULL_LEAVES_MAX: usize = 64;
+/// So many lots of leaves are made before they have their places, whoever makes them.
+const LOTS_AHEAD: usize = 4;
 
 #[derive(Debug)]
 struct OpenNode {
@@ -72,6 +74,7 @@ impl LeafRecords {
 }
 
 /// A leaf without a place, its lowest key, and what a filter and shortcuts take of all its keys.
+#[derive(Debug)]
 struct MadeLeaf {
     draft: Draft,
     separator: Vec<u8>,
@@ -117,6 +120,8 @@ pub(crate) struct Builder {
     leaf_packer: Packer,
     /// Leaves that are full and not made yet: many are, at once.
     full: Vec<LeafRecords>,
+    /// Lots of leaves that are made or being made, in order.
+    making: VecDeque<Begun<Vec<MadeLeaf>>>,
     leaves_made: u64,
     /// Levels 1 and up.
     inner: Vec<OpenNode>,
@@ -145,6 +150,7 @@ impl Builder {
             leaf: LeafRecords::default(),
             leaf_packer: Packer::new(params),
             full: Vec::new(),
+            making: VecDeque::new(),
             leaves_made: 0,
             inner: Vec::new(),
             entries: 0,
@@ -167,26 +173,31 @@ impl Builder {
         self.entries += 1;
     }
 
-    /// Makes the leaves that are full, on all hands, and gives them their places in order.
+    /// Begins to make the leaves that are full, and gives those that were begun some lots before their places.
     fn make_leaves(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) {
         let full = std::mem::take(&mut self.full);
-        let (workers, version, with_shortcuts) = (self.workers, self.version, self.shortcuts.is_some());
-        let workers = if full.len() < FULL_LEAVES_MAX { Workers::Inline } else { workers };
-        workers.in_order(
-            full.iter(),
-            |records| records.make(version, with_shortcuts),
-            |made| {
-                for MadeLeaf { draft, separator, filter_hashes, places } in made {
-                    self.filter_hashes.extend(filter_hashes);
-                    if let Some(shortcuts) = &mut self.shortcuts {
-                        shortcuts.extend(places);
-                    }
-                    let child = store.add_node(meta, delta, draft, Class::Old);
-                    self.leaves_made += 1;
-                    self.push_child(store, meta, delta, 1, ChildEntry { separator, child });
+        let (version, with_shortcuts) = (self.version, self.shortcuts.is_some());
+        let workers = if full.len() < FULL_LEAVES_MAX { Workers::Inline } else { self.workers };
+        let make = move || full.iter().map(|records| records.make(version, with_shortcuts)).collect();
+        let going = self.making.iter().filter(|lot| lot.is_going()).count();
+        self.making.push_back(workers.begin(going, make));
+        self.place_leaves(store, meta, delta, LOTS_AHEAD);
+    }
+
+    /// Gives all leaves their places, in order, but for the last lots.
+    fn place_leaves(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, lots: usize) {
+        while self.making.len() > lots {
+            let made = self.making.pop_front().map(Begun::end).unwrap_or_default();
+            for MadeLeaf { draft, separator, filter_hashes, places } in made {
+                self.filter_hashes.extend(filter_hashes);
+                if let Some(shortcuts) = &mut self.shortcuts {
+                    shortcuts.extend(places);
                 }
-            },
-        );
+                let child = store.add_node(meta, delta, draft, Class::Old);
+                self.leaves_made += 1;
+                self.push_child(store, meta, delta, 1, ChildEntry { separator, child });
+            }
+        }
     }
 
     fn push_child(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, level: u8, entry: ChildEntry) {
@@ -226,6 +237,7 @@ impl Builder {
         }
         self.full.push(std::mem::take(&mut self.leaf));
         self.make_leaves(store, meta, delta);
+        self.place_leaves(store, meta, delta, 0);
         let mut level = 0;
         let mut made = self.leaves_made;
         // The single node of a level is the root: the level above has its entry and nothing else.

@@ -15,8 +15,9 @@ pub(crate) struct Cursor {
     tree: Tree,
     /// From the root down; each with the index of the child or record it is at.
     path: Vec<(Node, usize)>,
-    /// Places of nodes entered since it was last taken, and of what those rest on.
-    entered: Vec<Pid>,
+    /// Places of nodes that were entered, and of what those rest on, until a merge takes them: it walks whole trees and so learns all
+    /// pages.
+    pub(crate) entered: Vec<Pid>,
 }
 
 impl Cursor {
@@ -87,11 +88,6 @@ impl Cursor {
             *index += 1;
         }
         self.settle(store)
-    }
-
-    /// Places of the nodes entered since the last call: a merge that walks a whole tree learns all its pages.
-    pub(crate) fn take_entered(&mut self) -> Vec<Pid> {
-        std::mem::take(&mut self.entered)
     }
 }
 
