@@ -3,6 +3,7 @@
 use std::{ffi::OsString, future::Future, path::PathBuf, process::ExitCode};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -128,6 +129,15 @@ where
     }
 }
 
+/// Segments and connections are many files, and the limit that a process begins with is often a thousand. What the system does not grant
+/// is not needed yet.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, limit = limit.current, "the limit of open files stays");
+    }
+}
+
 fn start<C, F, Fut>(matches: &ArgMatches, program: &Program, serve: F) -> Result<(), Failure>
 where
     C: Settings,
@@ -142,6 +152,7 @@ where
     }
     check()?;
     settings.log().start()?;
+    raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Code::Unavailable, format!("no threads: {error}")))?;
     let result = runtime.block_on(async {

@@ -85,8 +85,8 @@ const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 /// A segment of the largest size waits in memory in so many parts: more, smaller ones cost more writes, and of larger ones more is vacant.
 const PARTS: u32 = 64;
 
-/// Most segment files that are open at once; the values of old ones are read seldom.
-const OPEN_FILES_MAX: usize = 256;
+/// Most segment files that are open at once.
+const OPEN_FILES_MAX: usize = 512;
 
 /// Most bytes that are read at once for several records.
 const RUN_BYTES_MAX: u64 = 128 << 10;
@@ -203,8 +203,8 @@ pub(crate) struct ValueLog {
     segment_bytes_max: u64,
     /// Room for records that is taken at once.
     part_bytes: usize,
-    /// Where the next segment ends at the latest.
-    segment_bytes: u64,
+    /// Of all segments, what is not flushed included.
+    bytes: u64,
     active: u32,
     active_end: u64,
     tails: BTreeMap<u32, Tail>,
@@ -220,21 +220,24 @@ impl ValueLog {
             storage,
             segment_bytes_max: segment_bytes_max.into(),
             part_bytes: (segment_bytes_max / PARTS) as usize,
-            segment_bytes: 0,
+            bytes: 0,
             active,
             active_end,
             tails: BTreeMap::new(),
             files: Mutex::default(),
             names_changed: false,
         };
-        log.fit_segments(segments);
+        log.measure(segments);
         log
     }
 
-    /// Chooses the size of segments by that of the log.
-    fn fit_segments(&mut self, segments: &BTreeMap<u32, Segment>) {
-        let all = segments.values().fold(0_u64, |sum, segment| sum.saturating_add(segment.end));
-        self.segment_bytes = (all / SEGMENTS).max(SEGMENT_BYTES_MIN).min(self.segment_bytes_max);
+    fn measure(&mut self, segments: &BTreeMap<u32, Segment>) {
+        self.bytes = segments.values().fold(0, |sum, segment| sum.saturating_add(segment.end));
+    }
+
+    /// Where a segment ends at the latest.
+    fn segment_bytes(&self) -> u64 {
+        (self.bytes / SEGMENTS).max(SEGMENT_BYTES_MIN).min(self.segment_bytes_max)
     }
 
     pub(crate) fn tier(&self) -> Option<&Tier> {
@@ -268,7 +271,7 @@ impl ValueLog {
 
     /// Where the next record goes, if it holds so many bytes.
     pub(crate) fn next_place(&mut self, len: u32) -> ValueRef {
-        if self.active_end > 0 && self.active_end + record_bytes(len) > self.segment_bytes {
+        if self.active_end > 0 && self.active_end + record_bytes(len) > self.segment_bytes() {
             self.active += 1;
             self.active_end = 0;
         }
@@ -311,6 +314,7 @@ impl ValueLog {
         let checksum = checksum(at, &tail.bytes[record_at + 8..]);
         tail.bytes[record_at..record_at + 8].copy_from_slice(&checksum.to_le_bytes());
         self.active_end += record_bytes(len);
+        self.bytes = self.bytes.saturating_add(record_bytes(len));
         BlobRef { at, len }
     }
 
@@ -496,8 +500,10 @@ impl ValueLog {
         };
         let file = opened.map_err(Error::io("open", &name))?;
         let mut files = files();
-        if files.len() >= OPEN_FILES_MAX {
-            files.clear();
+        if files.len() >= OPEN_FILES_MAX
+            && let Some(any) = files.keys().next().copied()
+        {
+            files.remove(&any);
         }
         files.insert(segment, Arc::clone(&file));
         Ok(file)
@@ -561,7 +567,7 @@ impl ValueLog {
 
     /// What was written is covered by a superblock.
     pub(crate) fn flushed(&mut self, segments: &BTreeMap<u32, Segment>) {
-        self.fit_segments(segments);
+        self.measure(segments);
         self.tails.clear();
         self.names_changed = false;
     }
@@ -633,6 +639,35 @@ mod tests {
         assert!(log.read(RecordKind::Filter, blobs[0]).is_err());
         sim.flip_bit("values-3", 30, 2);
         assert!(log.read(RecordKind::Value, blobs[3]).is_err());
+    }
+
+    #[test]
+    fn segments_grow_with_the_log_flushed_or_not() {
+        let sim = SimStorage::new();
+        let mut log = ValueLog::new(sim.storage(), 64 << 20, &BTreeMap::new());
+        let value = vec![7; 256 << 10];
+        let places: Vec<ValueRef> = (0..400).map(|_| log.append(RecordKind::Value, &value).at).collect();
+        let segments = 1 + places.last().expect("some").segment;
+        // 100 MiB: about 16 of the first MiB each, and then as many for each factor of e.
+        assert!((16..80).contains(&segments), "{segments}");
+        let last = places.iter().filter(|at| at.segment == segments - 2).count();
+        assert!(last >= 16, "{last} values of 256 KiB in the last but one");
+    }
+
+    #[test]
+    fn more_segments_than_may_be_open_are_read() {
+        let sim = SimStorage::new();
+        let mut log = ValueLog::new(sim.storage(), 100, &BTreeMap::new());
+        let value = |n: usize| (n as u64).to_le_bytes().repeat(5);
+        let blobs: Vec<BlobRef> = (0..OPEN_FILES_MAX + 9).map(|n| log.append(RecordKind::Value, &value(n))).collect();
+        write_sealed(&log.seal_to_write().expect("new files").0).expect("written");
+        log.flushed(&BTreeMap::new());
+        for _ in 0..2 {
+            for (n, blob) in blobs.iter().enumerate() {
+                assert_eq!(log.read(RecordKind::Value, *blob).expect("it is there"), value(n));
+            }
+        }
+        assert_eq!(log.files.lock().expect("nobody broke it").len(), OPEN_FILES_MAX);
     }
 
     #[test]
