@@ -1,6 +1,8 @@
 # The image of all programs: `docker buildx build --platform linux/amd64,linux/arm64 --tag NAME:TAG .`
 # scripts/image.py makes one of the same form without a container engine, from programs that are built already.
 FROM docker.io/library/rust:1.95-slim-bookworm AS build
+# For jemalloc.
+RUN apt-get update && apt-get install --yes --no-install-recommends make && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target,id=target-$TARGETPLATFORM \

@@ -26,6 +26,11 @@ use coppice_measure::{
     report::{CURVES_DIR, Conditions, Report, markdown, number},
     system::{Facts, System},
 };
+use tikv_jemallocator::Jemalloc;
+
+/// As in a shard node. RocksDB is no Rust program and has the C library's.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 const JSON: &str = "bench-report.json";
 
