@@ -6,7 +6,9 @@ RUN apt-get update && apt-get install --yes --no-install-recommends make && rm -
 WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target,id=target-$TARGETPLATFORM \
-    cargo build --release --locked --bin coppice --bin coppice-shard-node --bin coppice-coordinator --bin coppice-operator --bin coppice-bench \
+    # Kernels for arm64 have pages of up to 64 KiB, and jemalloc must know it when it is built.
+    if [ "$(uname -m)" = aarch64 ]; then export JEMALLOC_SYS_WITH_LG_PAGE=16; fi \
+    && cargo build --release --locked --bin coppice --bin coppice-shard-node --bin coppice-coordinator --bin coppice-operator --bin coppice-bench \
     && mkdir /programs && cd target/release && cp coppice coppice-shard-node coppice-coordinator coppice-operator coppice-bench /programs/
 
 # The C library and nothing else; its user `nonroot` is 65532.

@@ -119,9 +119,8 @@ impl MergeTask {
         let mut record = leaf.record(index);
         let mut read = 1;
         for cursor in older {
-            let superseded = cursor.at().map(|(leaf, index)| leaf.record(index));
-            if let Some(superseded) = superseded.filter(|superseded| superseded.key == record.key) {
-                pend_value(delta, &superseded.body);
+            if let Some((leaf, index)) = cursor.at().filter(|(leaf, index)| leaf.key(*index) == record.key) {
+                pend_value(delta, &leaf.record(index).body);
                 skip(store, cursor, delta)?;
                 read += 1;
             }
