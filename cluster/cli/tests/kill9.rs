@@ -83,8 +83,10 @@ fn nothing_acknowledged_is_lost_when_the_server_is_killed_in_a_load() {
         if done.code == 0 {
             assert!(done.stdout.contains(&format!("the last is version {total}")), "{done:?}");
         } else {
-            in_the_middle += 1;
-            assert!(done.code == 4 && done.stderr.contains("Load the same input again"), "{done:?}");
+            // Close to the end there is little left to wait for: the kill may come before this load has reached the server.
+            let begun = done.stderr.contains("Load the same input again");
+            in_the_middle += usize::from(begun);
+            assert!(done.code == 4 && (begun || done.stderr.contains("Is the cluster running")), "{done:?}");
         }
     }
     assert!(in_the_middle > 0, "no kill hit a load");
