@@ -59,8 +59,7 @@ impl Workers {
     }
 
     /// How many threads there are beside the caller's.
-    #[must_use]
-    pub fn helpers(self) -> usize {
+    fn helpers(self) -> usize {
         match self {
             Self::Inline => 0,
             Self::Threads(helpers) => helpers.get(),
@@ -70,10 +69,7 @@ impl Workers {
     /// Begins work that the caller need not wait for: in a thread of its own, or, if those that go on are as many as there may be, at
     /// once and here.
     pub fn begin<T: Send + 'static>(self, going: usize, work: impl FnOnce() -> T + Send + 'static) -> Begun<T> {
-        match self {
-            Self::Threads(helpers) if going < helpers.get() => Begun::Going(thread::spawn(work)),
-            _ => Begun::Done(work()),
-        }
+        if going < self.helpers() { Begun::Going(thread::spawn(work)) } else { Begun::Done(work()) }
     }
 
     /// Does all jobs, each once, and `own` on the caller's thread, which helps with the jobs afterwards.

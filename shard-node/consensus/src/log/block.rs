@@ -50,8 +50,9 @@ pub(crate) fn count(stream_bytes: usize) -> u64 {
 /// Frames the stream of one batch, which is given in parts, a piece at a time.
 pub(crate) struct Framer<'a, P: Iterator<Item = &'a [u8]>> {
     salt: u32,
-    /// The next block's number, in the segment and in the batch.
-    number: u64,
+    /// The batch's first block in the segment.
+    first: u64,
+    /// The next block in the batch.
     position: u32,
     parts: P,
     rest: &'a [u8],
@@ -60,7 +61,7 @@ pub(crate) struct Framer<'a, P: Iterator<Item = &'a [u8]>> {
 impl<'a, P: Iterator<Item = &'a [u8]>> Framer<'a, P> {
     /// Of a batch that begins at block `first`.
     pub(crate) fn new(salt: u32, first: u64, parts: P) -> Self {
-        let mut framer = Self { salt, number: first, position: 0, parts, rest: &[] };
+        let mut framer = Self { salt, first, position: 0, parts, rest: &[] };
         framer.take_part();
         framer
     }
@@ -90,9 +91,8 @@ impl<'a, P: Iterator<Item = &'a [u8]>> Framer<'a, P> {
                 self.take_part();
             }
             room.fill(0);
-            let crc = checksum(self.salt, self.number, &block[4..]);
+            let crc = checksum(self.salt, self.first + u64::from(self.position), &block[4..]);
             block[..4].copy_from_slice(&crc.to_le_bytes());
-            self.number += 1;
             self.position += 1;
         }
     }
