@@ -29,7 +29,7 @@ pub struct Params {
     pub filter_bits: u16,
     /// Most trees of one shard.
     pub tree_limit: u8,
-    /// How many times larger the next older tree should be.
+    /// How many times larger the next older tree should be, at most.
     pub tier_ratio: u8,
     /// Shards keep the operation lists of batches.
     pub journals_kept: bool,

@@ -180,11 +180,24 @@ impl Filter {
     }
 }
 
+/// Below this ratio of sizes more than an eighth of the records would be superseded by a younger tree, on average.
+const TIER_RATIO_LEAST: u64 = 4;
+
+/// How many times larger the next older tree should be, where the oldest has so many entries.
+///
+/// The tree before the oldest grows by `capacity` at a time, each time merged anew, up to T entries: for each record written, merges
+/// take up T / 2 capacity there and oldest / T in the oldest. That is least where oldest / T is the root of oldest / 2 capacity.
+fn tier_ratio(params: &Params, oldest: u64) -> u64 {
+    let most = u64::from(params.tier_ratio);
+    let cheapest = (oldest / (2 * u64::from(params.capacity))).isqrt() + 1;
+    cheapest.clamp(TIER_RATIO_LEAST.min(most), most)
+}
+
 /// How many of the youngest frozen trees the tier rule merges now, of the entries of all frozen trees, youngest first.
 #[must_use]
 pub fn plan_merge(params: &Params, frozen: &[u64]) -> Option<usize> {
-    let ratio = u128::from(params.tier_ratio);
     let [first, second, ..] = frozen else { return None };
+    let ratio = u128::from(tier_ratio(params, *frozen.last()?));
     let crowded = frozen.len() >= usize::from(params.tree_limit) - 1;
     if !crowded && u128::from(*first) * ratio < u128::from(*second) {
         return None;
@@ -266,14 +279,23 @@ mod tests {
 
     #[test]
     fn the_tier_rule_merges_neighbours_of_like_size() {
-        let params = Params::default();
+        let params = Params { capacity: 64, ..Params::default() };
         assert_eq!(plan_merge(&params, &[]), None);
         assert_eq!(plan_merge(&params, &[64]), None);
         assert_eq!(plan_merge(&params, &[64, 64]), Some(2));
-        assert_eq!(plan_merge(&params, &[64, 512]), Some(2));
-        assert_eq!(plan_merge(&params, &[64, 513]), None);
+        assert_eq!(plan_merge(&params, &[64, 256]), Some(2));
+        assert_eq!(plan_merge(&params, &[64, 257]), None);
         assert_eq!(plan_merge(&params, &[64, 513, 100_000]), Some(2));
-        assert_eq!(plan_merge(&params, &[64, 513, 4616]), Some(3));
-        assert_eq!(plan_merge(&params, &[64, 513, 4617]), Some(2));
+        assert_eq!(plan_merge(&params, &[64, 513, 3462]), Some(3));
+        assert_eq!(plan_merge(&params, &[64, 513, 3463]), Some(2));
+    }
+
+    #[test]
+    fn the_ratio_of_tiers_is_the_one_that_merges_least_within_its_bounds() {
+        let params = Params { capacity: 64, ..Params::default() };
+        let ratios = [0, 128, 1152, 2048, 3200, 6272, 100_000].map(|oldest| tier_ratio(&params, oldest));
+        assert_eq!(ratios, [4, 4, 4, 5, 6, 8, 8]);
+        assert_eq!(tier_ratio(&Params { tier_ratio: 2, ..params.clone() }, 100_000), 2);
+        assert_eq!(tier_ratio(&Params { tier_ratio: 64, ..params }, u64::MAX), 64);
     }
 }
