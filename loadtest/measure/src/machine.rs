@@ -26,6 +26,8 @@ const PAGE_BYTES: usize = 4096;
 pub struct Ceiling {
     /// Time of an append of 4 KiB with fdatasync, in microseconds.
     pub append_4k_fdatasync_us: Quantiles,
+    /// Microseconds of a write of 4 KiB to the page cache alone, into pages that it did not have, and into pages that it had.
+    pub cached_write_4k_us: [f64; 2],
     /// Megabytes a second, written in order and synced once.
     pub sequential_write_mb_per_second: f64,
     /// Reads of 4 KiB a second past the page cache, one after the other.
@@ -60,6 +62,7 @@ pub struct Quantiles {
 pub fn ceiling(dir: &Path, limit: Duration) -> Result<Ceiling> {
     let path = dir.join("ceiling.tmp");
     let syncs = syncs(&path, limit)?;
+    let cached_write_4k_us = cached_writes(&path)?;
     let sequential_write_mb_per_second = sequential(&path)?;
     let random_read_4k_per_second = random_reads(&path, limit)?;
     fs::remove_file(&path)?;
@@ -68,6 +71,7 @@ pub fn ceiling(dir: &Path, limit: Duration) -> Result<Ceiling> {
         Quantiles { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), count: syncs.len() };
     Ok(Ceiling {
         append_4k_fdatasync_us,
+        cached_write_4k_us,
         sequential_write_mb_per_second,
         random_read_4k_per_second,
         sha256_1k_mb_per_second: hashes(1024, limit),
@@ -93,6 +97,19 @@ fn syncs(path: &Path, limit: Duration) -> Result<Vec<f64>> {
     }
     times.sort_unstable_by(f64::total_cmp);
     Ok(times)
+}
+
+/// How many microseconds each 4 KiB of a file take that is written, and of the same file written again, without a sync.
+fn cached_writes(path: &Path) -> Result<[f64; 2]> {
+    let (file, chunk, clock) = (create(path)?, vec![0x3c; CHUNK_BYTES], SystemClock::new());
+    let write = || {
+        let before = clock.now();
+        for at in 0..FILE_BYTES / CHUNK_BYTES {
+            file.write_all_at(&chunk, (at * CHUNK_BYTES) as u64)?;
+        }
+        anyhow::Ok((clock.now() - before).as_secs_f64() * 1e6 / (FILE_BYTES / PAGE_BYTES) as f64)
+    };
+    Ok([write()?, write()?])
 }
 
 fn sequential(path: &Path) -> Result<f64> {

@@ -332,11 +332,11 @@ fn plateaus(quick: bool) -> [PlateauScale; 3] {
             looks: 40,
             capacity,
             flush_bytes: 128 << 20,
-            waiting_percent: 25,
+            waiting_percent: 35,
         }
     };
     let large = |plateau| PlateauScale { flush_bytes: 64 << 20, waiting_percent: 15, ..plateau };
-    let small = |plateau| PlateauScale { capacity: 16 << 10, flush_bytes: 32 << 20, waiting_percent: 10, ..plateau };
+    let small = |plateau| PlateauScale { capacity: 20 << 10, flush_bytes: 32 << 20, waiting_percent: 20, ..plateau };
     if quick {
         return [
             of("plateau", 100_000, 256, 6, 15.0),

@@ -104,7 +104,7 @@ pub fn summarise(samples: &[(String, Sample)]) -> Cells {
 }
 
 /// Figures that all systems are compared by, in the order of the table.
-const COMPARED: [(&str, &str); 19] = [
+const COMPARED: [(&str, &str); 20] = [
     ("put_4000", "put, batches of 4,000, records/s"),
     ("put_4000_p50_ms", "- a batch, p50, ms"),
     ("put_4000_p99_ms", "- a batch, p99, ms"),
@@ -112,6 +112,7 @@ const COMPARED: [(&str, &str); 19] = [
     ("put_500_p50_ms", "- a batch, p50, ms"),
     ("put_500_p99_ms", "- a batch, p99, ms"),
     ("put_settle_s", "what the puts left to do afterwards, s"),
+    ("put_settled", "all these puts with what they left to do, records/s"),
     ("written_per_user_byte", "bytes to the device for each byte put"),
     ("get_1", "get, 1 thread, per s"),
     ("get_2", "get, 2 threads, per s"),
@@ -174,9 +175,11 @@ fn conditions(out: &mut String, report: &Report) {
         out.push('\n');
     }
     out.push_str("| the machine itself | before | after |\n| --- | --- | --- |\n");
-    let rows: [(&str, Of); 6] = [
+    let rows: [(&str, Of); 8] = [
         ("append 4 KiB + fdatasync, p50, us", |ceiling| ceiling.append_4k_fdatasync_us.p50),
         ("the same, p99, us", |ceiling| ceiling.append_4k_fdatasync_us.p99),
+        ("4 KiB into the page cache, pages that it has not yet, us", |ceiling| ceiling.cached_write_4k_us[0]),
+        ("the same, pages that it had, us", |ceiling| ceiling.cached_write_4k_us[1]),
         ("sequential write, MB/s", |ceiling| ceiling.sequential_write_mb_per_second),
         ("random 4 KiB reads past the page cache, one after the other, per s", |ceiling| {
             ceiling.random_read_4k_per_second
@@ -278,6 +281,7 @@ mod tests {
         let quantiles = Quantiles { p50: 200.0, p90: 300.0, p99: 400.0, p999: 500.0, count: 10 };
         let ceiling = Ceiling {
             append_4k_fdatasync_us: quantiles,
+            cached_write_4k_us: [1.0, 0.5],
             sequential_write_mb_per_second: 650.0,
             random_read_4k_per_second: 12_345.0,
             sha256_1k_mb_per_second: 1400.0,

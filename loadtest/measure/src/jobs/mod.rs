@@ -93,19 +93,22 @@ pub fn compare(system: &mut dyn System, dir: &Path, scale: &Scale) -> Result<Out
     sample.insert("load_sorted".to_owned(), loaded.rate());
     sample.insert("load_settle_s".to_owned(), settle(system)?);
     ranges(system, &mut workload, scale.limit(), "loaded", &mut sample)?;
-    let (mut user_bytes, written) = (0, machine::device_write_bytes()?);
-    let mut settled = 0.0;
+    let (mut updated, written) = (0, machine::device_write_bytes()?);
+    let (mut spent, mut settled) = (0.0, 0.0);
     for batch in [4000, 500] {
         let mut puts = update(system, &mut workload, batch, scale.limit())?;
         sample.insert(format!("put_{batch}"), puts.rate());
         puts.times.sort_unstable_by(f64::total_cmp);
         sample.insert(format!("put_{batch}_p50_ms"), quantile(&puts.times, 0.5) * 1e3);
         sample.insert(format!("put_{batch}_p99_ms"), quantile(&puts.times, 0.99) * 1e3);
-        user_bytes += puts.records * scale.record_bytes();
+        updated += puts.records;
+        spent += puts.times.iter().sum::<f64>();
         settled += settle(system)?;
     }
     sample.insert("put_settle_s".to_owned(), settled);
+    sample.insert("put_settled".to_owned(), updated as f64 / (spent + settled));
     let written = machine::device_write_bytes()? - written;
+    let user_bytes = updated * scale.record_bytes();
     sample.insert("written_per_user_byte".to_owned(), written as f64 / user_bytes as f64);
     for threads in [1, 2] {
         let keys = (0..threads).map(|_| workload.keys(KEYS)).collect::<Vec<_>>();
