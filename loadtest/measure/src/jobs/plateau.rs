@@ -11,7 +11,7 @@ use crate::{
     coppice::Coppice,
     machine,
     report::{Series, number},
-    statistics::{Summary, is_plateau},
+    statistics::{Look, Summary, is_plateau},
     system::Reader,
 };
 
@@ -37,12 +37,12 @@ pub struct PlateauScale {
 }
 
 /// Quantities that must come to rest, with the axis that each has.
-const CURVES: [(&str, &str); 5] = [
-    ("disk", "bytes on disk for each byte of live data and history"),
-    ("memory", "MiB of memory"),
-    ("trees", "trees"),
-    ("get", "us a get"),
-    ("proof", "bytes of a proof"),
+const CURVES: [(&str, &str, Look); 5] = [
+    ("disk", "bytes on disk for each byte of live data and history", Look::Greatest),
+    ("memory", "MiB of memory", Look::Greatest),
+    ("trees", "trees", Look::Greatest),
+    ("get", "us a get", Look::Median),
+    ("proof", "bytes of a proof", Look::Greatest),
 ];
 
 /// Keys that are read at once, and how often that is done for a look: what else the machine does befalls a few of these times.
@@ -125,9 +125,9 @@ pub fn plateau(mut store: Coppice, dir: &Path, plateau: &PlateauScale) -> Result
     sample.insert(format!("{name}_disk"), rest.median);
     sample.insert(format!("{name}_disk_max"), rest.max);
     let mut series = Vec::new();
-    for ((name, axis), points) in CURVES.iter().zip(points) {
+    for ((name, axis, look), points) in CURVES.iter().zip(points) {
         let values: Vec<f64> = points.iter().map(|(_, value)| *value).collect();
-        sample.insert(format!("{}_{name}_rests", plateau.name), f64::from(u8::from(is_plateau(&values))));
+        sample.insert(format!("{}_{name}_rests", plateau.name), f64::from(u8::from(is_plateau(&values, *look))));
         let title = format!(
             "Endless updates: {} keys of {} B, active {} Ki, flush {} MiB, waiting {} %",
             number(scale.records as f64),
