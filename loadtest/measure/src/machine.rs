@@ -62,8 +62,7 @@ pub struct Quantiles {
 pub fn ceiling(dir: &Path, limit: Duration) -> Result<Ceiling> {
     let path = dir.join("ceiling.tmp");
     let syncs = syncs(&path, limit)?;
-    let cached_write_4k_us = cached_writes(&path)?;
-    let sequential_write_mb_per_second = sequential(&path)?;
+    let (sequential_write_mb_per_second, cached_write_4k_us) = sequential(&path)?;
     let random_read_4k_per_second = random_reads(&path, limit)?;
     fs::remove_file(&path)?;
     let at = |part| quantile(&syncs, part);
@@ -99,9 +98,10 @@ fn syncs(path: &Path, limit: Duration) -> Result<Vec<f64>> {
     Ok(times)
 }
 
-/// How many microseconds each 4 KiB of a file take that is written, and of the same file written again, without a sync.
-fn cached_writes(path: &Path) -> Result<[f64; 2]> {
-    let (file, chunk, clock) = (create(path)?, vec![0x3c; CHUNK_BYTES], SystemClock::new());
+/// Megabytes a second of a file that is written in order and synced once, and how many microseconds each 4 KiB of it take without the
+/// sync, then and when it is written again.
+fn sequential(path: &Path) -> Result<(f64, [f64; 2])> {
+    let (file, chunk, clock) = (create(path)?, vec![0x5a; CHUNK_BYTES], SystemClock::new());
     let write = || {
         let before = clock.now();
         for at in 0..FILE_BYTES / CHUNK_BYTES {
@@ -109,17 +109,13 @@ fn cached_writes(path: &Path) -> Result<[f64; 2]> {
         }
         anyhow::Ok((clock.now() - before).as_secs_f64() * 1e6 / (FILE_BYTES / PAGE_BYTES) as f64)
     };
-    Ok([write()?, write()?])
-}
-
-fn sequential(path: &Path) -> Result<f64> {
-    let mut file = create(path)?;
-    let (chunk, clock) = (vec![0x5a; CHUNK_BYTES], SystemClock::new());
-    for _ in 0..FILE_BYTES / CHUNK_BYTES {
-        file.write_all(&chunk)?;
-    }
+    let fresh = write()?;
     file.sync_data()?;
-    Ok(FILE_BYTES as f64 / clock.now().as_secs_f64() / 1e6)
+    let rate = FILE_BYTES as f64 / clock.now().as_secs_f64() / 1e6;
+    let again = write()?;
+    // Reads past the page cache would wait for what it has not written.
+    file.sync_data()?;
+    Ok((rate, [fresh, again]))
 }
 
 fn random_reads(path: &Path, limit: Duration) -> Result<f64> {
