@@ -39,25 +39,13 @@ pub fn quantile(ascending: &[f64], part: f64) -> f64 {
     ascending[index.min(ascending.len() - 1)]
 }
 
-/// What a quantity's values of some time count as, when it is judged whether it has come to rest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
-    /// The greatest, of what is counted.
-    Greatest,
-    /// The median, of what is timed: one look that something else disturbed says nothing.
-    Median,
-}
-
-/// Whether a quantity has come to rest: in the last quarter of its values it is not above what it was in the quarter before the
-/// middle by more than a tenth.
+/// Whether a quantity has come to rest: what `of` takes of its values in the last quarter is not above that of the quarter before
+/// the middle by more than a tenth.
 #[must_use]
-pub fn is_plateau(values: &[f64], look: Look) -> bool {
+pub fn is_plateau(values: &[f64], of: fn(Summary) -> f64) -> bool {
     let quarter = values.len() / 4;
-    let of = |part: &[f64]| {
-        let summary = Summary::of(part)?;
-        Some(if look == Look::Greatest { summary.max } else { summary.median })
-    };
-    let (before, last) = (of(&values[quarter..2 * quarter]), of(&values[values.len() - quarter..]));
+    let before = Summary::of(&values[quarter..2 * quarter]).map(of);
+    let last = Summary::of(&values[values.len() - quarter..]).map(of);
     before.zip(last).is_some_and(|(before, last)| last <= 1.1 * before)
 }
 
@@ -85,14 +73,15 @@ mod tests {
     fn what_grows_is_no_plateau() {
         let growing: Vec<f64> = (1..=40).map(f64::from).collect();
         let resting: Vec<f64> = growing.iter().map(|value| value.min(12.0)).collect();
-        for look in [Look::Greatest, Look::Median] {
-            assert!(!is_plateau(&growing, look));
-            assert!(is_plateau(&resting, look));
-            assert!(!is_plateau(&[1.0, 1.0], look));
+        let [greatest, median]: [fn(Summary) -> f64; 2] = [|summary| summary.max, |summary| summary.median];
+        for of in [greatest, median] {
+            assert!(!is_plateau(&growing, of));
+            assert!(is_plateau(&resting, of));
+            assert!(!is_plateau(&[1.0, 1.0], of));
         }
         let mut disturbed = resting;
         disturbed[35] = 30.0;
-        assert!(!is_plateau(&disturbed, Look::Greatest));
-        assert!(is_plateau(&disturbed, Look::Median));
+        assert!(!is_plateau(&disturbed, greatest));
+        assert!(is_plateau(&disturbed, median));
     }
 }

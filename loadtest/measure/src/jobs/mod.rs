@@ -102,7 +102,7 @@ pub fn compare(system: &mut dyn System, dir: &Path, scale: &Scale) -> Result<Out
         sample.insert(format!("put_{batch}_p50_ms"), quantile(&puts.times, 0.5) * 1e3);
         sample.insert(format!("put_{batch}_p99_ms"), quantile(&puts.times, 0.99) * 1e3);
         updated += puts.records;
-        spent += puts.times.iter().sum::<f64>();
+        spent += puts.seconds();
         settled += settle(system)?;
     }
     sample.insert("put_settle_s".to_owned(), settled);
@@ -169,7 +169,12 @@ pub(crate) struct Puts {
 impl Puts {
     /// Records a second, by the time within puts alone.
     pub(crate) fn rate(&self) -> f64 {
-        self.records as f64 / self.times.iter().sum::<f64>()
+        self.records as f64 / self.seconds()
+    }
+
+    /// The time within puts alone.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.times.iter().sum()
     }
 
     pub(crate) fn put(&mut self, system: &mut dyn System, batch: Vec<crate::workload::Record>) -> Result<()> {
