@@ -137,12 +137,15 @@ struct Moment(Duration, Duration);
 struct Span {
     clock: Duration,
     processor: Duration,
+    /// The longest time of the clock.
+    longest: Duration,
 }
 
 impl Span {
     fn add(&mut self, from: Moment, to: Moment) {
         self.clock += to.0 - from.0;
         self.processor += to.1 - from.1;
+        self.longest = self.longest.max(to.0 - from.0);
     }
 
     /// Microseconds a record, by the clock and by the processor.
@@ -170,7 +173,6 @@ struct Bench {
 #[derive(Default)]
 struct Times {
     stage: Span,
-    stage_max: Duration,
     settle: Span,
     merge: Span,
     flush: Span,
@@ -213,9 +215,10 @@ impl Bench {
         let (device, resident) = kernel()?;
         let all = [times.stage, times.settle, times.merge, times.flush];
         let rate = |of: fn(&Span) -> Duration| records as f64 / all.iter().map(of).sum::<Duration>().as_secs_f64();
+        let longest = |span: &Span| span.longest.as_secs_f64() * 1e3;
         println!(
             "{what}: {:.0} records/s ({:.0} with their making), {:.0} a second of processor | us/record (processor): stage {}, settle+prune {}, \
-             merge {}, flush {} | batch max {:.1} ms, {} MiB resident, {} trees",
+             merge {}, flush {} | longest: stage {:.1} ms, settle+prune {:.1}, step of merging {:.1}, flush {:.1} | {} MiB resident, {} trees",
             rate(|span| span.clock),
             records as f64 / wall,
             rate(|span| span.processor),
@@ -223,7 +226,10 @@ impl Bench {
             times.settle.each(records),
             times.merge.each(records),
             times.flush.each(records),
-            times.stage_max.as_secs_f64() * 1e3,
+            longest(&times.stage),
+            longest(&times.settle),
+            longest(&times.merge),
+            longest(&times.flush),
             resident >> 20,
             self.engine.shape(&self.engine.decided())?.entries.len(),
         );
@@ -245,7 +251,6 @@ impl Bench {
         let staged = self.engine.stage(&request)?;
         let end = self.now()?;
         times.stage.add(start, end);
-        times.stage_max = times.stage_max.max(end.0 - start.0);
         self.engine.settle(&staged.state)?;
         self.engine.prune(Version(self.version.saturating_sub(self.config.retain)))?;
         times.settle.add(end, self.now()?);

@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use coppice_env::{OpenMode, Storage, Workers};
+use coppice_env::{OpenMode, Storage};
 use coppice_types::Digest;
 use coppice_verify::{hash, rules::Filter};
 
@@ -434,7 +434,7 @@ impl<'c> Checker<'c> {
         }
         if let Some(blob) = tree.shortcuts {
             let bytes = self.store.values.read(RecordKind::Shortcuts, blob)?;
-            let mut expected = gathered.pages(Workers::Inline).unwrap_or_default();
+            let mut expected = gathered.pages().unwrap_or_default();
             if bytes.len() == expected.len() {
                 shortcuts::seal(&mut expected, blob.at);
             }

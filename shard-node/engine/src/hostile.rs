@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use coppice_env::{DiskStorage, OpenMode, Rng, SimRng, SimStorage, Storage, Workers};
+use coppice_env::{DiskStorage, OpenMode, Rng, SimRng, SimStorage, Storage};
 use coppice_types::Digest;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -19,7 +19,7 @@ use crate::{
     shortcuts::{Gathered, Shortcut, ShortcutPage},
     store::decode_filter,
     superblock::{SLOT_BYTES, Superblock},
-    values::{self, ValueLog},
+    values::{self, ScrubPlace, ValueLog},
 };
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/corpus");
@@ -109,13 +109,13 @@ fn segment(mut bytes: Vec<u8>) {
     let end = bytes.len() as u64;
     let segments = BTreeMap::from([(0, Segment { end, ..Segment::default() })]);
     let log = ValueLog::new(Arc::new(sim), 1 << 20, &segments);
-    let mut at = 0;
-    while at < end {
+    let mut place = ScrubPlace::default();
+    while place.offset < end {
         for size in [0, 40, 100] {
-            let _ = log.read_named(ValueRef { segment: 0, offset: at as u32 }, size, b"k1");
+            let _ = log.read_named(ValueRef { segment: 0, offset: place.offset as u32 }, size, b"k1");
         }
-        match log.scrub(0, at, end, 100) {
-            Ok(next) => at = next,
+        match log.scrub(&mut place, end, 100) {
+            Ok(read) => assert!((1..=100).contains(&read)),
             Err(_) => return,
         }
     }
@@ -199,7 +199,7 @@ fn bless(corpus: &DiskStorage) {
         let body = Body::Stored { hash, len, blob: BlobRef { at, len: len + 20 } };
         Gathered::entry(((number * 997 % 300) << 55, 0), &body)
     }));
-    inputs.push(("shortcuts", gathered.pages(Workers::Inline).expect("they are named")));
+    inputs.push(("shortcuts", gathered.pages().expect("they are named")));
     corpus.create_dir_all("").expect("a directory");
     for (number, (kind, bytes)) in inputs.iter().enumerate() {
         let file = corpus.open(&format!("{kind}-{number}"), OpenMode::OpenOrCreate).expect("a file");

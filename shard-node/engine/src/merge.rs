@@ -92,7 +92,7 @@ impl MergeTask {
         trees.len() > ids.len() && trees[trees.len() - ids.len()..].iter().map(Tree::id).eq(ids)
     }
 
-    /// Merges about `budget` records. True when none is left.
+    /// Merges about `budget` records. True when none is left; what is made of all keys may take longer.
     pub(crate) fn step(&mut self, store: &mut Store, meta: &mut Meta, budget: usize) -> Result<bool> {
         let mut read = 0;
         let outcome = loop {
@@ -100,7 +100,10 @@ impl MergeTask {
                 break Ok(false);
             }
             match self.next_key(store, meta) {
-                Ok(0) => break Ok(true),
+                Ok(0) => {
+                    self.builder.close(store, meta, &mut self.delta);
+                    break Ok(true);
+                }
                 Ok(records) => read += records,
                 Err(error) => break Err(error),
             }
@@ -145,6 +148,11 @@ impl MergeTask {
         Ok(read)
     }
 
+    /// Whether it only waits for another thread.
+    fn is_going(&self) -> bool {
+        self.builder.is_going()
+    }
+
     /// The output, once all records are read.
     pub(crate) fn finish(mut self, store: &mut Store, meta: &mut Meta) -> MergeRecord {
         assert!(self.cursor.youngest().is_none(), "a merge ends when its inputs are read");
@@ -184,6 +192,7 @@ impl Engine {
     pub fn merge_pace(&self) -> MergePace {
         match self.merge_left() {
             0 => MergePace::Idle,
+            _ if self.merge.as_ref().is_some_and(MergeTask::is_going) => MergePace::Going,
             left if self.merge_owed >= left.min(MERGE_OWED_MAX) => MergePace::Behind(self.merge_owed),
             _ => MergePace::Going,
         }
@@ -234,11 +243,11 @@ impl Engine {
         let mut task = self.merge.take().expect("it was begun above");
         self.merge_owed = self.merge_owed.saturating_sub(budget as u64);
         match task.step(&mut self.store, &mut self.meta, budget) {
-            Ok(false) => {
+            Ok(all_read) if !all_read || task.is_going() => {
                 self.merge = Some(task);
                 Ok(MergeProgress::Working)
             }
-            Ok(true) => {
+            Ok(_) => {
                 let record = task.finish(&mut self.store, &mut self.meta);
                 let inputs = record.inputs.iter().map(|input| input.digest).collect();
                 let name = MergeName { inputs, output: record.output.digest };

@@ -14,6 +14,7 @@ use crate::{
     node::{Child, Node},
     page::{PAGE_BYTES, Pid},
     store::Store,
+    values::ScrubPlace,
 };
 
 /// How far the scrubber is.
@@ -24,8 +25,8 @@ pub(crate) struct Scrub {
     tree: usize,
     key: Vec<u8>,
     seen: [Bits; 3],
-    /// Segment and offset, once all nodes are read.
-    values: Option<(u32, u64)>,
+    /// Once all nodes are read.
+    values: Option<ScrubPlace>,
 }
 
 /// A set of pages or patches: a bit for each.
@@ -146,32 +147,31 @@ impl Engine {
             }
         }
         let left = walk.bytes_left;
-        scrub.values = Some((0, 0));
+        scrub.values = Some(ScrubPlace::default());
         Ok(left)
     }
 
     fn scrub_values(&mut self, mut bytes: u64) -> Result<()> {
-        let (mut segment, mut offset) = self.scrub.values.expect("nodes are read first");
+        let place = self.scrub.values.as_mut().expect("nodes are read first");
         while bytes > 0 {
-            let next = self.meta.segments.range(segment..).find(|(_, known)| known.dead_at.is_none() && known.end > 0);
+            let mut next = self.meta.segments.range(place.segment..);
+            let next = next.find(|(_, known)| known.dead_at.is_none() && known.end > 0);
             let Some((&found, known)) = next else {
                 self.scrub = Scrub::default();
                 self.store.counters.scrubs.one();
                 return Ok(());
             };
-            if found != segment {
-                (segment, offset) = (found, 0);
+            if found != place.segment {
+                *place = ScrubPlace::of_segment(found);
             }
-            if offset < known.end {
-                let end = self.store.values.scrub(segment, offset, known.end, bytes)?;
-                self.store.counters.scrubbed_bytes.add(end - offset);
-                bytes = bytes.saturating_sub(end - offset);
-                offset = end;
+            if place.offset < known.end {
+                let read = self.store.values.scrub(place, known.end, bytes)?;
+                self.store.counters.scrubbed_bytes.add(read);
+                bytes = bytes.saturating_sub(read);
             }
-            if offset >= known.end {
-                (segment, offset) = (segment.saturating_add(1), 0);
+            if place.offset >= known.end {
+                *place = ScrubPlace::of_segment(found.saturating_add(1));
             }
-            self.scrub.values = Some((segment, offset));
         }
         Ok(())
     }

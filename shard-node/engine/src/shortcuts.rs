@@ -5,8 +5,6 @@
 //! of the hash. Such a place is one of the tree's own, so a record there that bears the key is the tree's record of the key;
 //! of any other key nothing follows. `docs/FORMAT.md` section "Shortcuts" has the bytes.
 
-use coppice_env::Workers;
-
 use crate::{
     meta::BlobRef,
     node::{Body, ValueRef},
@@ -107,9 +105,9 @@ impl Gathered {
 
     /// The pages, one behind the other, without their checksums; nothing where there would be nothing in them, or places are too far
     /// apart.
-    pub(crate) fn pages(mut self, workers: Workers) -> Option<Vec<u8>> {
+    pub(crate) fn pages(mut self) -> Option<Vec<u8>> {
         let (widths, named) = Widths::of(&self.entries)?;
-        sort(&mut self.entries, workers);
+        self.entries.sort_unstable();
         let pages = named.div_ceil(widths.entries_max() * FILL / 16);
         let bytes_max = usize::try_from(u32::MAX).ok()? / 4;
         let mut bytes = vec![0; pages.checked_mul(PAGE_BYTES).filter(|bytes| *bytes <= bytes_max)?];
@@ -129,13 +127,6 @@ impl Gathered {
         }
         Some(bytes)
     }
-}
-
-/// Sorts the two halves on two hands.
-fn sort(entries: &mut [Entry], workers: Workers) {
-    let middle = entries.len() / 2;
-    let (low, _, high) = entries.select_nth_unstable(middle);
-    workers.share([low, high].into_iter(), <[Entry]>::sort_unstable, || ());
 }
 
 fn size(entry: &Entry) -> u16 {
@@ -333,7 +324,7 @@ mod tests {
     }
 
     fn sealed(gathered: Gathered) -> Vec<u8> {
-        let mut bytes = gathered.pages(Workers::Inline).expect("some are named");
+        let mut bytes = gathered.pages().expect("some are named");
         seal(&mut bytes, FIRST);
         bytes
     }
@@ -385,8 +376,8 @@ mod tests {
             assert_eq!(look(&bytes, &key(99)), Shortcut::Unknown);
             assert!(matches!(look(&bytes, &key(4)), Shortcut::Place { at, only: false, .. } if at == place(4)));
         }
-        assert_eq!(gather(&[Body::Tombstone, stored(place(1), 1000, 0)]).pages(Workers::Inline), None);
-        assert_eq!(Gathered::default().pages(Workers::Inline), None);
+        assert_eq!(gather(&[Body::Tombstone, stored(place(1), 1000, 0)]).pages(), None);
+        assert_eq!(Gathered::default().pages(), None);
     }
 
     #[test]
@@ -394,7 +385,7 @@ mod tests {
         let entry = |hash: u64| (hash << 16 | 1050, ValueRef { segment: 0, offset: hash as u32 });
         let mut gathered = Gathered::default();
         gathered.extend([entry(1 << 40), entry((1 << 40) + 1), entry(1 << 41)]);
-        let bytes = gathered.pages(Workers::Inline).expect("named");
+        let bytes = gathered.pages().expect("named");
         let page = |bytes: &[u8]| {
             let mut bytes = bytes.to_vec();
             seal(&mut bytes, FIRST);
@@ -407,7 +398,7 @@ mod tests {
         // All keys in the first of the pages.
         let mut gathered = Gathered::default();
         gathered.extend((0..4000).map(|number| entry(number << 24)));
-        let bytes = gathered.pages(Workers::Inline).expect("named");
+        let bytes = gathered.pages().expect("named");
         assert!(bytes.len() > PAGE_BYTES);
         let (first, last) = (page(&bytes[..PAGE_BYTES]), page(&bytes[bytes.len() - PAGE_BYTES..]));
         assert!(!first.all && first.count == first.widths.entries_max());
@@ -417,7 +408,7 @@ mod tests {
     #[test]
     fn places_that_are_too_far_apart_have_none() {
         let far = |segment| ValueRef { segment, offset: u32::MAX };
-        assert_eq!(gather(&[stored(far(0), 1000, 30), stored(far(1 << 24), 1000, 30)]).pages(Workers::Inline), None);
+        assert_eq!(gather(&[stored(far(0), 1000, 30), stored(far(1 << 24), 1000, 30)]).pages(), None);
         let bytes = sealed(gather(&[stored(far(0), 1000, 30), stored(far((1 << 20) - 1), 16_000, 30)]));
         for (number, segment) in [(0, 0), (1, (1 << 20) - 1)] {
             assert!(matches!(look(&bytes, &key(number)), Shortcut::Place { at, .. } if at == far(segment)));

@@ -23,7 +23,7 @@ use crate::{
     meta::{BlobRef, Delta, Meta, Tree},
     node::{Base, Child, Draft, LeafRecord, Node, PatchPage, ValueRef, patch_in},
     page::{PAGE_BYTES, PageFile, Pid, PlaceMap, zeroed},
-    shortcuts::{self, Gathered, Shortcut, ShortcutPage, Spot},
+    shortcuts::{self, Shortcut, ShortcutPage, Spot},
     values::{self, Named, RecordKind, StoredValue, ValueLog, write_sealed},
 };
 
@@ -378,19 +378,13 @@ impl Store {
         (self.shortcut_records_min..=shortcuts::RECORDS_MAX).contains(&records)
     }
 
-    /// Stores the shortcuts of a tree that a merge made, if there are any.
-    pub(crate) fn add_shortcuts(
-        &mut self,
-        meta: &mut Meta,
-        delta: &mut Delta,
-        (gathered, workers): (Gathered, Workers),
-    ) -> Option<BlobRef> {
-        let mut pages = gathered.pages(workers)?;
+    /// Stores the shortcuts of a tree that a merge made.
+    pub(crate) fn add_shortcuts(&mut self, meta: &mut Meta, delta: &mut Delta, mut pages: Vec<u8>) -> BlobRef {
         let at = self.values.next_place(pages.len() as u32);
         shortcuts::seal(&mut pages, at);
         let blob = self.add_blob(meta, delta, RecordKind::Shortcuts, &pages);
         assert_eq!(blob.at, at, "the log goes on where it said");
-        Some(blob)
+        blob
     }
 
     /// What a frozen tree's shortcuts say of a key.

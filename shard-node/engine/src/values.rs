@@ -7,13 +7,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     io::ErrorKind,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use coppice_env::{File, OpenMode, Storage};
 use coppice_types::{Epoch, Stamp, Version};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use crate::{
     Error, Result,
@@ -23,6 +24,7 @@ use crate::{
     page::PlaceMap,
 };
 
+const CHECKSUM_BYTES: usize = 8;
 /// Checksum, length, kind, zeroes.
 pub(crate) const RECORD_HEADER_BYTES: usize = 16;
 
@@ -192,6 +194,48 @@ impl Tail {
         };
         let from = usize::try_from(offset - start).ok()?;
         bytes.get(from..from.checked_add(size)?)
+    }
+}
+
+/// How far the scrubber is in the log.
+#[derive(Debug, Default)]
+pub(crate) struct ScrubPlace {
+    pub(crate) segment: u32,
+    /// Records before are checked.
+    pub(crate) offset: u64,
+    begun: Option<BegunRecord>,
+}
+
+impl ScrubPlace {
+    /// At the beginning of a segment.
+    pub(crate) fn of_segment(segment: u32) -> Self {
+        Self { segment, ..Self::default() }
+    }
+}
+
+/// A record that is read in several steps, as one may be much longer than a step.
+struct BegunRecord {
+    checksum: u64,
+    size: u64,
+    read: u64,
+    /// Of what was read behind the checksum.
+    hash: Xxh3,
+}
+
+impl BegunRecord {
+    /// The record at a place, its checksum read, if it can have such a header.
+    fn new(at: ValueRef, header: &[u8; RECORD_HEADER_BYTES]) -> Option<Self> {
+        let word = |at: usize| header[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+        let (checksum, len, kind, zeroes) = (word(0), word(8) as u32, header[12], &header[13..]);
+        let sound = (RecordKind::Value as u8..=RecordKind::Shortcuts as u8).contains(&kind) && zeroes == [0; 3];
+        let hash = Xxh3::with_seed(seed(at));
+        sound.then_some(Self { checksum, size: record_bytes(len), read: CHECKSUM_BYTES as u64, hash })
+    }
+}
+
+impl fmt::Debug for BegunRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BegunRecord").field("size", &self.size).field("read", &self.read).finish_non_exhaustive()
     }
 }
 
@@ -440,50 +484,47 @@ impl ValueLog {
         (count, (end - start) as usize)
     }
 
-    /// Reads and checks the records of a segment from an offset on, of which the last one ends at `end`: as many as have about `bytes`.
-    /// Gives where the next one begins.
-    pub(crate) fn scrub(&self, segment: u32, offset: u64, end: u64, bytes: u64) -> Result<u64> {
+    /// Reads and checks about so many bytes of the records of a segment, of which the last one ends at `end`, and goes on from there
+    /// with the next call. Gives how many were read.
+    pub(crate) fn scrub(&self, place: &mut ScrubPlace, end: u64, bytes: u64) -> Result<u64> {
+        let segment = place.segment;
         let corrupted = |at: u64, what: &str| Error::corrupted(file_name(segment), Some(at), what);
-        let file = self.open(segment, OpenMode::Existing)?;
-        let read = |at: u64, len: u64| {
-            let len = usize::try_from(len).map_err(|_| corrupted(at, "record length"))?;
-            let mut buffer = vec![0; len];
-            match file.read_exact_at(&mut buffer, at) {
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                    Err(corrupted(at, "the segment ends before the record"))
-                }
-                read => read.map(|()| buffer).map_err(Error::io("read", &file_name(segment))),
+        let from = place.offset + place.begun.as_ref().map_or(0, |record| record.read);
+        let mut buffer = vec![0; end.saturating_sub(from).min(bytes.max(RECORD_HEADER_BYTES as u64)) as usize];
+        match self.open(segment, OpenMode::Existing)?.read_exact_at(&mut buffer, from) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                return Err(corrupted(place.offset, "the segment ends before the record"));
             }
-        };
-        let mut at = offset;
-        let mut buffer = read(at, (end - at).min(bytes.max(RECORD_HEADER_BYTES as u64)))?;
-        let mut rest: &[u8] = &buffer;
-        while let Some((header, _)) = rest.split_first_chunk::<RECORD_HEADER_BYTES>() {
-            let len = header[8..].first_chunk().map_or(0, |len| u32::from_le_bytes(*len));
-            let (kind, zeroes) = (header[12], &header[13..]);
-            let size = record_bytes(len);
-            if zeroes != [0; 3]
-                || !(RecordKind::Value as u8..=RecordKind::Shortcuts as u8).contains(&kind)
-                || size > end - at
-            {
-                return Err(corrupted(at, "record header"));
-            }
-            if (rest.len() as u64) < size {
-                if at > offset {
-                    break;
-                }
-                buffer = read(at, size)?;
-                rest = &buffer;
-            }
-            let (record, after) = rest.split_at(size as usize);
-            let offset = u32::try_from(at).map_err(|_| corrupted(at, "offset"))?;
-            if record[..8] != checksum(ValueRef { segment, offset }, &record[8..]).to_le_bytes() {
-                return Err(corrupted(at, "checksum"));
-            }
-            at += size;
-            rest = after;
+            read => read.map_err(Error::io("read", &file_name(segment)))?,
         }
-        if at == offset { Err(corrupted(at, "the segment ends within a record")) } else { Ok(at) }
+        let mut rest: &[u8] = &buffer;
+        while !rest.is_empty() {
+            let at = place.offset;
+            let record = match &mut place.begun {
+                Some(record) => record,
+                begun => {
+                    let Some((header, _)) = rest.split_first_chunk() else { break };
+                    let offset = u32::try_from(at).map_err(|_| corrupted(at, "offset"))?;
+                    let new = BegunRecord::new(ValueRef { segment, offset }, header);
+                    let new = new.filter(|record| record.size <= end - at);
+                    rest = &rest[CHECKSUM_BYTES..];
+                    begun.insert(new.ok_or_else(|| corrupted(at, "record header"))?)
+                }
+            };
+            let here = rest.split_off(..rest.len().min((record.size - record.read) as usize)).unwrap_or_default();
+            record.hash.update(here);
+            record.read += here.len() as u64;
+            if record.read == record.size {
+                let (size, sound) = (record.size, record.hash.digest() == record.checksum);
+                place.begun = None;
+                if !sound {
+                    return Err(corrupted(at, "checksum"));
+                }
+                place.offset += size;
+            }
+        }
+        let read = buffer.len() - rest.len();
+        if read == 0 { Err(corrupted(from, "the segment ends within a record")) } else { Ok(read as u64) }
     }
 
     /// The file of a segment, in this directory or the cold one: one that goes there meanwhile is there before it is gone here.
@@ -586,7 +627,11 @@ impl ValueLog {
 
 /// Of bytes that lie behind it at a place.
 pub(crate) fn checksum(at: ValueRef, rest: &[u8]) -> u64 {
-    xxh3_64_with_seed(rest, u64::from(at.segment) << 32 | u64::from(at.offset))
+    xxh3_64_with_seed(rest, seed(at))
+}
+
+fn seed(at: ValueRef) -> u64 {
+    u64::from(at.segment) << 32 | u64::from(at.offset)
 }
 
 /// Stamp, key and length of the value of what a named record holds.

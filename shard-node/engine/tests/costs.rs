@@ -383,13 +383,20 @@ fn fsck_reads_each_value_once() {
     assert_eq!((report.findings, report.values), (vec![], values));
 }
 
+/// A path of nodes, a base with each, and a page: a long record of the log is read in parts.
+const SCRUB_STEP_MAX: u64 = 9 * 4096;
+
 #[test]
 fn the_scrubber_comes_to_an_end_in_steps_of_a_page() {
     let mut shard = Shard::loaded();
-    let mut steps = 0;
+    shard.commit(vec![put(RECORDS, &[7; 200_000])]);
+    shard.flush();
+    let (mut steps, mut before) = (0, 0);
     while shard.engine.counters().scrubs == 0 {
         shard.engine.scrub(1).expect("all is sound");
-        steps += 1;
+        let after = shard.engine.counters().scrubbed_bytes;
+        assert!(after - before <= SCRUB_STEP_MAX, "{} bytes in a step", after - before);
+        (steps, before) = (steps + 1, after);
         assert!(steps < RECORDS, "it reads the same again and again");
     }
 }

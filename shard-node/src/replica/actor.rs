@@ -44,6 +44,8 @@ const BLOCKED_WAIT: Duration = Duration::from_millis(1);
 /// After a step of background work that can wait, the thread rests so many times as long as it took, and for a tick at most: readers have
 /// the state machine then.
 const WORK_REST: u32 = 2;
+/// But no shorter than this: a step may find that it has to wait for another thread.
+const WORK_REST_MIN: Duration = Duration::from_micros(250);
 /// Ticks to make up for at once after a pause; a longer one is not made up for.
 const LATE_TICKS_MAX: u32 = 4;
 
@@ -503,7 +505,8 @@ impl<M: StateMachine> Actor<M> {
             Ok(()) if backlog == Backlog::Behind => Ok(Some(began)),
             Ok(()) => {
                 let now = self.now();
-                Ok(Some(now + (WORK_REST * (now - began)).min(self.config.hosted.tuning.tick)))
+                let rest = (WORK_REST * (now - began)).max(WORK_REST_MIN).min(self.config.hosted.tuning.tick);
+                Ok(Some(now + rest))
             }
         }
     }

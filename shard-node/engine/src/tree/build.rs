@@ -110,6 +110,13 @@ impl NewEntry for EncodedEntry<'_> {
     }
 }
 
+/// A tree that has all its nodes, without what is made of all its keys: that takes a while, in which others go on.
+#[derive(Debug)]
+struct Closed {
+    tree: Tree,
+    of_keys: Begun<(Filter, Option<Vec<u8>>)>,
+}
+
 /// A tree that grows at its right end.
 #[derive(Debug)]
 pub(crate) struct Builder {
@@ -129,6 +136,7 @@ pub(crate) struct Builder {
     /// Of all keys: the filter's size is known at the end.
     filter_hashes: Vec<(u64, u64)>,
     shortcuts: Option<Gathered>,
+    closed: Option<Closed>,
 }
 
 impl Builder {
@@ -156,6 +164,7 @@ impl Builder {
             entries: 0,
             filter_hashes: Vec::with_capacity(records_max),
             shortcuts: with_shortcuts.then(|| Gathered::with_room(records_max)),
+            closed: None,
         }
     }
 
@@ -220,14 +229,35 @@ impl Builder {
         self.push_child(store, meta, delta, level + 1, ChildEntry { separator, child });
     }
 
-    /// The whole tree, frozen.
-    pub(crate) fn finish(mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) -> Tree {
+    /// No record follows. Begins to make the filter and the shortcuts, once.
+    pub(crate) fn close(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) {
+        if self.closed.is_some() {
+            return;
+        }
         let (root, level) = self.root(store, meta, delta).unzip();
         let mut filter = Filter::new(&self.params, self.entries);
-        std::mem::take(&mut self.filter_hashes).into_iter().for_each(|hash| filter.insert_hash(hash));
-        let filter = store.add_filter(meta, delta, filter);
-        let shortcuts = self.shortcuts.and_then(|it| store.add_shortcuts(meta, delta, (it, self.workers)));
-        Tree { shortcuts, ..Tree::new(root, level.unwrap_or(0), self.entries, Some(filter)) }
+        let (filter_hashes, shortcuts) = (std::mem::take(&mut self.filter_hashes), self.shortcuts.take());
+        let make = move || {
+            filter_hashes.into_iter().for_each(|hash| filter.insert_hash(hash));
+            (filter, shortcuts.and_then(Gathered::pages))
+        };
+        let tree = Tree::new(root, level.unwrap_or(0), self.entries, None);
+        self.closed = Some(Closed { tree, of_keys: self.workers.begin(0, make) });
+    }
+
+    /// Whether another thread is at what was begun.
+    pub(crate) fn is_going(&self) -> bool {
+        self.closed.as_ref().is_some_and(|closed| closed.of_keys.is_going())
+    }
+
+    /// The whole tree, frozen.
+    pub(crate) fn finish(mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) -> Tree {
+        self.close(store, meta, delta);
+        let Closed { tree, of_keys } = self.closed.expect("it was closed above");
+        let (filter, shortcuts) = of_keys.end();
+        let filter = Some(store.add_filter(meta, delta, filter));
+        let shortcuts = shortcuts.map(|pages| store.add_shortcuts(meta, delta, pages));
+        Tree { filter, shortcuts, ..tree }
     }
 
     /// The root and its level; none if there were no records.
