@@ -192,14 +192,15 @@ fn bless(corpus: &DiskStorage) {
     inputs.push(("filter", (0..128).collect()));
     let mut engine = Engine::open(sim.storage(), Options::default()).expect("a sound directory");
     inputs.push(("manifest", engine.pin_snapshot().expect("room").encode()));
+    let filter_hashes: Vec<(u64, u64)> = (0..300).map(|number| ((number * 997 % 300) << 55, 0)).collect();
     let mut gathered = Gathered::default();
-    gathered.extend((0..300).map(|number| {
-        let (hash, len) = (Digest::default(), 1000 + number as u32 % 7);
-        let at = ValueRef { segment: number as u32 / 100, offset: number as u32 * 1100 };
+    gathered.extend((0..).zip(&filter_hashes).filter_map(|(number, filter_hash)| {
+        let (hash, len) = (Digest::default(), 1000 + number % 7);
+        let at = ValueRef { segment: number / 100, offset: number * 1100 };
         let body = Body::Stored { hash, len, blob: BlobRef { at, len: len + 20 } };
-        Gathered::entry(((number * 997 % 300) << 55, 0), &body)
+        Gathered::entry(*filter_hash, &body)
     }));
-    inputs.push(("shortcuts", gathered.pages().expect("they are named")));
+    inputs.push(("shortcuts", gathered.pages(&filter_hashes).expect("they are named")));
     corpus.create_dir_all("").expect("a directory");
     for (number, (kind, bytes)) in inputs.iter().enumerate() {
         let file = corpus.open(&format!("{kind}-{number}"), OpenMode::OpenOrCreate).expect("a file");

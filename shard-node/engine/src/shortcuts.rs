@@ -74,13 +74,13 @@ pub(crate) fn is_sound(blob: BlobRef) -> bool {
     whole && u64::from(blob.at.offset) + record_bytes(blob.len) <= u64::from(u32::MAX)
 }
 
-/// Places as they are gathered, in any order.
+/// Places as they are gathered, in any order: of records that have a name and are not too long.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     entries: Vec<Entry>,
 }
 
-/// The upper 48 bits of the key's hash, then the record's size (0: it is not named, or too long), and its place.
+/// The upper 48 bits of the key's hash, then the record's size, and its place.
 pub(crate) type Entry = (u64, ValueRef);
 
 impl Gathered {
@@ -89,14 +89,10 @@ impl Gathered {
     }
 
     /// What is gathered of a record.
-    pub(crate) fn entry(filter_hash: (u64, u64), body: &Body<'_>) -> Entry {
-        let named = match body {
-            Body::Stored { len, blob, .. } if blob.len != *len => Some(*blob),
-            _ => None,
-        };
-        let size = named.and_then(|blob| u16::try_from(record_bytes(blob.len)).ok()).unwrap_or(0);
-        let at = named.map_or(ValueRef { segment: 0, offset: 0 }, |blob| blob.at);
-        (filter_hash.0 & !0xffff | u64::from(size), at)
+    pub(crate) fn entry(filter_hash: (u64, u64), body: &Body<'_>) -> Option<Entry> {
+        let Body::Stored { len, blob, .. } = body else { return None };
+        let size = u16::try_from(record_bytes(blob.len)).ok().filter(|_| blob.len != *len)?;
+        Some((filter_hash.0 & !0xffff | u64::from(size), blob.at))
     }
 
     pub(crate) fn extend(&mut self, entries: impl IntoIterator<Item = Entry>) {
@@ -104,26 +100,25 @@ impl Gathered {
     }
 
     /// The pages, one behind the other, without their checksums; nothing where there would be nothing in them, or places are too far
-    /// apart.
-    pub(crate) fn pages(mut self) -> Option<Vec<u8>> {
-        let (widths, named) = Widths::of(&self.entries)?;
+    /// apart. The hashes are those of all keys of the tree.
+    pub(crate) fn pages(mut self, filter_hashes: &[(u64, u64)]) -> Option<Vec<u8>> {
+        let widths = Widths::of(&self.entries)?;
         self.entries.sort_unstable();
-        let pages = named.div_ceil(widths.entries_max() * FILL / 16);
+        let pages = self.entries.len().div_ceil(widths.entries_max() * FILL / 16);
         let bytes_max = usize::try_from(u32::MAX).ok()? / 4;
         let mut bytes = vec![0; pages.checked_mul(PAGE_BYTES).filter(|bytes| *bytes <= bytes_max)?];
+        let mut keys = vec![0_usize; pages];
+        filter_hashes.iter().for_each(|hash| keys[Spot::new(*hash, pages).page] += 1);
         let mut rest = self.entries.iter().peekable();
         let (mut places, spot) = (Vec::new(), |entry: &Entry| Spot::of_sorted(entry.0 >> 16, pages));
         for (number, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
             places.clear();
-            let mut all = true;
             while let Some(entry) = rest.next_if(|entry| spot(entry).page == number) {
                 if widths.hold(entry) && places.len() < widths.entries_max() {
                     places.push((spot(entry).remainder, *entry));
-                } else {
-                    all = false;
                 }
             }
-            widths.write(page, &places, all);
+            widths.write(page, &places, places.len() == keys[number]);
         }
         Some(bytes)
     }
@@ -146,17 +141,16 @@ struct Widths {
 }
 
 impl Widths {
-    /// Those of the named ones among entries, and how many these are.
-    fn of(entries: &[Entry]) -> Option<(Self, usize)> {
-        let (mut segments, mut sizes, mut offset_max, mut count) = ((u32::MAX, 0), (u16::MAX, 0), 0, 0);
-        for entry in entries.iter().filter(|entry| size(entry) > 0) {
+    /// Those that all entries need.
+    fn of(entries: &[Entry]) -> Option<Self> {
+        let (mut segments, mut sizes, mut offset_max) = ((u32::MAX, 0), (u16::MAX, 0), 0);
+        for entry in entries {
             let ValueRef { segment, offset } = entry.1;
             segments = (segment.min(segments.0), segment.max(segments.1));
             sizes = (size(entry).min(sizes.0), size(entry).max(sizes.1));
             offset_max = offset.max(offset_max);
-            count += 1;
         }
-        if count == 0 {
+        if entries.is_empty() {
             return None;
         }
         let bits = |most: u32| u32::BITS - most.leading_zeros();
@@ -170,13 +164,13 @@ impl Widths {
             size_bits: bits(more.div_ceil(1 << size_shift)),
             size_shift,
         };
-        (widths.place_bits() <= PLACE_BITS_MAX).then_some((widths, count))
+        (widths.place_bits() <= PLACE_BITS_MAX).then_some(widths)
     }
 
     /// Whether an entry can be written.
     fn hold(&self, entry: &Entry) -> bool {
         let most = u32::from(self.shortest) + (((1 << self.size_bits) - 1) << self.size_shift);
-        size(entry) > 0 && u32::from(size(entry)) <= most
+        u32::from(size(entry)) <= most
     }
 
     fn place_bits(&self) -> u32 {
@@ -307,11 +301,11 @@ mod tests {
         Body::Stored { hash: Digest::default(), len, blob: BlobRef { at, len: len + name_bytes } }
     }
 
-    fn gather(bodies: &[Body<'_>]) -> Gathered {
+    fn gather(bodies: &[Body<'_>]) -> Option<Vec<u8>> {
+        let hashes: Vec<(u64, u64)> = (0..bodies.len() as u64).map(|number| hash::filter_hash(&key(number))).collect();
         let mut gathered = Gathered::default();
-        let entry = |(number, body)| Gathered::entry(hash::filter_hash(&key(number)), body);
-        gathered.extend((0..).zip(bodies).map(entry));
-        gathered
+        gathered.extend(hashes.iter().zip(bodies).filter_map(|(hash, body)| Gathered::entry(*hash, body)));
+        gathered.pages(&hashes)
     }
 
     fn look(bytes: &[u8], key: &[u8]) -> Shortcut {
@@ -323,8 +317,8 @@ mod tests {
         page.expect("it is whole").find(spot.remainder)
     }
 
-    fn sealed(gathered: Gathered) -> Vec<u8> {
-        let mut bytes = gathered.pages().expect("some are named");
+    fn sealed(bodies: &[Body<'_>]) -> Vec<u8> {
+        let mut bytes = gather(bodies).expect("some are named");
         seal(&mut bytes, FIRST);
         bytes
     }
@@ -341,7 +335,7 @@ mod tests {
             let place = |number: u64| ValueRef { segment: 70 + (number % 9) as u32, offset: number as u32 * 2000 };
             let bodies: Vec<Body<'_>> =
                 (0..count).map(|number| stored(place(number), 1000 + rng.below(sizes) as u32, 30)).collect();
-            let bytes = sealed(gather(&bodies));
+            let bytes = sealed(&bodies);
             assert!(bytes.len() <= PAGE_BYTES + count as usize * 8, "{} bytes for {count}", bytes.len());
             let mut unknown = 0;
             for (number, body) in (0..count).zip(&bodies) {
@@ -371,21 +365,23 @@ mod tests {
         {
             let mut bodies: Vec<Body<'_>> = (0..10).map(|number| stored(place(number), 1000, 30)).collect();
             bodies[3] = odd;
-            let bytes = sealed(gather(&bodies));
+            let bytes = sealed(&bodies);
             assert_eq!(look(&bytes, &key(3)), Shortcut::Unknown);
             assert_eq!(look(&bytes, &key(99)), Shortcut::Unknown);
             assert!(matches!(look(&bytes, &key(4)), Shortcut::Place { at, only: false, .. } if at == place(4)));
         }
-        assert_eq!(gather(&[Body::Tombstone, stored(place(1), 1000, 0)]).pages(), None);
-        assert_eq!(Gathered::default().pages(), None);
+        assert_eq!(gather(&[Body::Tombstone, stored(place(1), 1000, 0)]), None);
+        assert_eq!(gather(&[]), None);
     }
 
     #[test]
     fn keys_of_one_remainder_and_pages_that_are_too_full_are_left_to_leaves() {
-        let entry = |hash: u64| (hash << 16 | 1050, ValueRef { segment: 0, offset: hash as u32 });
-        let mut gathered = Gathered::default();
-        gathered.extend([entry(1 << 40), entry((1 << 40) + 1), entry(1 << 41)]);
-        let bytes = gathered.pages().expect("named");
+        let gather = |hashes: &[u64]| {
+            let entry = |hash: &u64| (hash << 16 | 1050, ValueRef { segment: 0, offset: *hash as u32 });
+            let keys: Vec<(u64, u64)> = hashes.iter().map(|hash| (hash << 16, 0)).collect();
+            Gathered { entries: hashes.iter().map(entry).collect() }.pages(&keys).expect("named")
+        };
+        let bytes = gather(&[1 << 40, (1 << 40) + 1, 1 << 41]);
         let page = |bytes: &[u8]| {
             let mut bytes = bytes.to_vec();
             seal(&mut bytes, FIRST);
@@ -396,9 +392,7 @@ mod tests {
         assert_eq!(page(&bytes).find(7), Shortcut::Absent);
 
         // All keys in the first of the pages.
-        let mut gathered = Gathered::default();
-        gathered.extend((0..4000).map(|number| entry(number << 24)));
-        let bytes = gathered.pages().expect("named");
+        let bytes = gather(&(0..4000).map(|number| number << 24).collect::<Vec<u64>>());
         assert!(bytes.len() > PAGE_BYTES);
         let (first, last) = (page(&bytes[..PAGE_BYTES]), page(&bytes[bytes.len() - PAGE_BYTES..]));
         assert!(!first.all && first.count == first.widths.entries_max());
@@ -408,8 +402,8 @@ mod tests {
     #[test]
     fn places_that_are_too_far_apart_have_none() {
         let far = |segment| ValueRef { segment, offset: u32::MAX };
-        assert_eq!(gather(&[stored(far(0), 1000, 30), stored(far(1 << 24), 1000, 30)]).pages(), None);
-        let bytes = sealed(gather(&[stored(far(0), 1000, 30), stored(far((1 << 20) - 1), 16_000, 30)]));
+        assert_eq!(gather(&[stored(far(0), 1000, 30), stored(far(1 << 24), 1000, 30)]), None);
+        let bytes = sealed(&[stored(far(0), 1000, 30), stored(far((1 << 20) - 1), 16_000, 30)]);
         for (number, segment) in [(0, 0), (1, (1 << 20) - 1)] {
             assert!(matches!(look(&bytes, &key(number)), Shortcut::Place { at, .. } if at == far(segment)));
         }
@@ -419,7 +413,7 @@ mod tests {
     fn a_page_with_a_flipped_bit_or_of_another_place_is_none() {
         let bodies: Vec<Body<'_>> =
             (0..100).map(|number| stored(ValueRef { segment: 0, offset: number * 1100 }, 1000, 30)).collect();
-        let bytes = sealed(gather(&bodies));
+        let bytes = sealed(&bodies);
         let at = first_page();
         assert!(ShortcutPage::check(bytes.clone().into(), at).is_some());
         assert!(ShortcutPage::check(bytes.clone().into(), ValueRef { segment: 8, ..at }).is_none());

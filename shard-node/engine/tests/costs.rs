@@ -211,6 +211,49 @@ fn threads_change_no_byte_and_no_digest() {
 }
 
 #[test]
+fn versions_come_and_go_while_a_merge_ends_on_another_thread() {
+    let thread = NonZero::new(1).map_or(Workers::Inline, Workers::Threads);
+    let (params, sim) = (Params { capacity: 6000, ..Params::default() }, SimStorage::new());
+    let options = Options { workers: thread, old_cache_bytes: 0, ..Options::default() };
+    let engine = Engine::create(sim.storage(), ShardId(0), params, options).expect("an empty directory");
+    let mut shard = Shard { engine, version: 0, index: 0 };
+    let batch = |part: u64, byte: u8| (0..RECORDS).filter(|n| n % 2 == part).map(|n| put(n, &[byte; 200])).collect();
+    let mut ended_elsewhere = 0;
+    for round in 1..=20_u8 {
+        shard.commit(batch(0, round));
+        let (before, version) = (shard.engine.decided(), shard.version);
+        shard.commit(batch(1, round));
+        // All that there is to read of it: the next step finds it ended or not.
+        let step = shard.engine.merge_step(usize::MAX).expect("sound pages");
+        ended_elsewhere += u32::from(step == MergeProgress::Working);
+        match round % 4 {
+            // It has an input that is gone, or goes on without the version.
+            0 => {
+                let epoch = Epoch(shard.engine.epoch().0 + 1);
+                assert_eq!(shard.engine.rollback(Version(version), epoch).expect("it is kept"), before);
+                shard.version = version;
+                shard.commit(batch(1, round));
+            }
+            1 => shard.flush(),
+            // A version installs it, if it has ended.
+            2 => shard.commit(batch(0, round)),
+            _ => {}
+        }
+        while shard.engine.merge_step(1).expect("sound pages") == MergeProgress::Working {}
+        let view = shard.engine.view(&shard.engine.decided()).expect("decided");
+        for number in (0..RECORDS).step_by(37) {
+            let record = view.get(&key(number), true).expect("sound pages").expect("it was put");
+            assert_eq!(record.value.as_deref(), Some(&[round; 200][..]));
+        }
+    }
+    assert!(ended_elsewhere > 0, "a merge takes longer than the call that begins its end");
+    shard.flush();
+    drop(shard);
+    let report = fsck(sim.storage()).expect("a directory");
+    assert!(report.is_clean(), "{report:?}");
+}
+
+#[test]
 fn a_commit_touches_every_node_once() {
     let mut shard = Shard::loaded();
     let (cost, ()) = shard.cost(|shard| shard.commit((0..RECORDS).map(|number| put(number, b"again")).collect()));
@@ -458,7 +501,10 @@ fn endless_updates_rest_on_little_disk_and_write_little() {
     const BATCH: u64 = 40;
     const RETAIN: u64 = 40;
     let params = Params { capacity: 2600, ..Params::default() };
-    let options = Options { segment_bytes_max: 128 << 10, free_bytes_kept_min: 128 << 10, ..Options::default() };
+    // When a merge ends is chance with threads.
+    let workers = Workers::Inline;
+    let options =
+        Options { segment_bytes_max: 128 << 10, free_bytes_kept_min: 128 << 10, workers, ..Options::default() };
     let mut shard = Shard::new(params, options);
     let mut rng = SimRng::new(5);
     let record = 12 + 256;

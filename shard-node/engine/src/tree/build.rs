@@ -67,7 +67,7 @@ impl LeafRecords {
         MadeLeaf {
             draft: Draft::all_new(made_at, 0, &entries),
             separator: entries[0].key().to_vec(),
-            places: filter_hashes.iter().zip(self.records()).filter(|_| with_shortcuts).map(place).collect(),
+            places: filter_hashes.iter().zip(self.records()).filter(|_| with_shortcuts).filter_map(place).collect(),
             filter_hashes,
         }
     }
@@ -238,8 +238,8 @@ impl Builder {
         let mut filter = Filter::new(&self.params, self.entries);
         let (filter_hashes, shortcuts) = (std::mem::take(&mut self.filter_hashes), self.shortcuts.take());
         let make = move || {
-            filter_hashes.into_iter().for_each(|hash| filter.insert_hash(hash));
-            (filter, shortcuts.and_then(Gathered::pages))
+            filter_hashes.iter().for_each(|hash| filter.insert_hash(*hash));
+            (filter, shortcuts.and_then(|gathered| gathered.pages(&filter_hashes)))
         };
         let tree = Tree::new(root, level.unwrap_or(0), self.entries, None);
         self.closed = Some(Closed { tree, of_keys: self.workers.begin(0, make) });
