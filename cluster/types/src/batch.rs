@@ -76,6 +76,16 @@ impl Operation {
         }
     }
 
+    /// Bytes that `encode` appends.
+    #[must_use]
+    pub fn encoded_bytes(&self) -> usize {
+        let value = match &self.change {
+            Change::Put(value) => 4 + value.len(),
+            Change::Delete => 0,
+        };
+        1 + 2 + self.key.len() + value
+    }
+
     /// Reads what `encode` wrote.
     ///
     /// # Errors

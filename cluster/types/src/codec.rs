@@ -173,6 +173,12 @@ impl Writer {
         Self::default()
     }
 
+    /// An empty writer with room for so many bytes: what is long need not move as it grows.
+    #[must_use]
+    pub fn with_room(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes) }
+    }
+
     /// What was written.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {

@@ -59,6 +59,7 @@ fn operations_survive_encoding() {
         let mut out = Writer::new();
         operation.encode(&mut out);
         let bytes = out.into_bytes();
+        assert_eq!(operation.encoded_bytes(), bytes.len());
         assert_eq!(Operation::decode(&mut Reader::new(&bytes)), Ok(operation));
         for len in 0..bytes.len() {
             assert!(Operation::decode(&mut Reader::new(&bytes[..len])).is_err());

@@ -137,6 +137,9 @@ fn put_count(out: &mut Writer, count: usize) {
     out.u32(u32::try_from(count).expect("counts are checked before a command is encoded"));
 }
 
+/// For what a command has beside what may be long.
+const ROOM_BESIDE_BYTES: usize = 4 << 10;
+
 /// The operation lists of a version, as a shard keeps them.
 pub(super) fn encode_journal(lists: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Writer::new();
@@ -173,7 +176,7 @@ impl Command {
     /// The bytes that raft replicates. The command has been [checked](Self::check).
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::new();
+        let mut out = Writer::with_room(self.body.room());
         out.u8(COMMAND_VERSION);
         out.u8(self.body.kind());
         out.u64(self.context.term.0);
@@ -274,6 +277,13 @@ impl Body {
             Self::Unfence { .. } => 5,
             Self::Execute(_) => 6,
         }
+    }
+
+    /// Bytes of a command that may be long, about.
+    fn room(&self) -> usize {
+        let Self::Prepare(prepare) = self else { return 0 };
+        let operations = prepare.operations.iter().map(Operation::encoded_bytes);
+        operations.chain(prepare.journal.iter().map(Vec::len)).sum::<usize>() + ROOM_BESIDE_BYTES
     }
 }
 
