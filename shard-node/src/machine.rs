@@ -5,6 +5,7 @@ use std::{fmt::Debug, sync::Arc};
 use coppice_env::Storage;
 use coppice_proto::v1;
 use coppice_types::Digest;
+use parking_lot::RwLock;
 
 pub use coppice_consensus::Position;
 
@@ -216,6 +217,18 @@ pub trait StateMachine: Send + Sync + Debug + Sized + 'static {
     fn complete(&self, reply: &mut Self::Reply, own_id: u64, voters: &Voters) {
         let _ = (reply, own_id, voters);
     }
+}
+
+/// Does background work that must not wait, for as long as something else goes on and no reader is in the way.
+pub(crate) fn catch_up<M: StateMachine>(machine: &RwLock<Option<M>>, goes_on: &dyn Fn() -> bool) -> Result<(), Error> {
+    while goes_on() {
+        let Some(mut guard) = machine.try_write() else { break };
+        match guard.as_mut() {
+            Some(machine) if machine.backlog() == Backlog::Behind => machine.work()?,
+            _ => break,
+        }
+    }
+    Ok(())
 }
 
 /// Takes in the files of a copy.

@@ -40,7 +40,7 @@ impl<T> Begun<T> {
     }
 }
 
-/// Who does the work of [`Workers::share`], [`Workers::in_order`] and [`Workers::begin`]. The outcome is the same; only with [`Workers::Inline`] the order is, too.
+/// Who does the work of [`Workers::share`], [`Workers::in_order`], [`Workers::begin`] and [`Workers::beside`]. The outcome is the same; only with [`Workers::Inline`] the order is, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Workers {
     /// The caller alone.
@@ -70,6 +70,19 @@ impl Workers {
     /// once and here.
     pub fn begin<T: Send + 'static>(self, going: usize, work: impl FnOnce() -> T + Send + 'static) -> Begun<T> {
         if going < self.helpers() { Begun::Going(thread::spawn(work)) } else { Begun::Done(work()) }
+    }
+
+    /// Does the work on a thread of its own, and `own` on the caller's, which is told by what it is given whether the work still goes
+    /// on. Without threads the work alone is done, on the caller's.
+    pub fn beside<T: Send>(self, work: impl FnOnce() -> T + Send, own: impl FnOnce(&dyn Fn() -> bool)) -> T {
+        if self.helpers() == 0 {
+            return work();
+        }
+        thread::scope(|scope| {
+            let thread = scope.spawn(work);
+            own(&|| !thread.is_finished());
+            thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+        })
     }
 
     /// Does all jobs, each once, and `own` on the caller's thread, which helps with the jobs afterwards.
@@ -191,6 +204,26 @@ mod tests {
             let (seven, thread) = begun.end();
             assert_eq!((seven, thread != caller), (7, elsewhere));
         }
+    }
+
+    #[test]
+    fn the_caller_has_its_own_to_do_while_other_work_goes_on() {
+        let threads = Workers::Threads(NonZero::<usize>::MIN);
+        let (told, hears) = mpsc::channel();
+        // The work ends when it is told to, which the caller does while it goes on.
+        let out = threads.beside(
+            move || hears.recv().expect("it is told"),
+            |goes_on| {
+                assert!(goes_on());
+                told.send(7).expect("somebody listens");
+                while goes_on() {
+                    thread::yield_now();
+                }
+            },
+        );
+        assert_eq!(out, 7);
+        let caller = thread::current().id();
+        assert_eq!(Workers::Inline.beside(|| thread::current().id(), |_| panic!("there is nobody else")), caller);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use coppice_consensus::{Group, Options as RaftOptions, Payload, Position, RaftId
 use coppice_engine::{
     AheadScope, Engine, MergePace, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, View, WriteAhead,
 };
-use coppice_env::{Clock, DiskStorage, SimRng, Storage, SystemClock, TieredStorage};
+use coppice_env::{Clock, DiskStorage, SimRng, Storage, SystemClock, TieredStorage, Workers};
 use coppice_types::{Change, ClusterId, GroupId, Operation, Params, ShardId, Stamp, Version, codec::Writer};
 use coppice_verify::{
     check::{Answer, verify_trees},
@@ -32,7 +32,7 @@ const FLUSH_BYTES: u64 = 32 << 20;
 const AHEAD_PART: u64 = 16;
 /// Records that one step of merging takes: as in a replica.
 const MERGE_RECORDS_MIN: usize = 256;
-const MERGE_RECORDS_MAX: usize = 4096;
+const MERGE_RECORDS_MAX: usize = 1024;
 
 /// What makes a batch durable before a put returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,7 +182,7 @@ impl Coppice {
         Ok(Self { ahead: None, all_ahead: false, engine, log: None, settings, applied })
     }
 
-    /// Appends a batch to the log; it is committed, so synced, when this returns.
+    /// Appends a batch to the log; it is committed, so synced, when this returns. Meanwhile merges catch up, as a replica has it.
     fn append(&mut self, operations: &[Operation]) -> Result<()> {
         let Some(log) = &mut self.log else {
             self.applied.index += 1;
@@ -190,7 +190,15 @@ impl Coppice {
         };
         let group = log.get_mut().unwrap_or_else(PoisonError::into_inner);
         let position = group.propose(encode(operations))?;
-        self.applied = advance(group, |committed| committed == position)?;
+        let (engine, mut merged) = (&mut self.engine, Ok(()));
+        let workers = self.settings.options().workers;
+        let committed = advance(group, |committed| committed == position, workers, &mut |goes_on| {
+            while let Some(records) = records_behind(engine).filter(|_| merged.is_ok() && goes_on()) {
+                merged = engine.merge_step(records).map(|_| ());
+            }
+        });
+        merged?;
+        self.applied = committed?;
         group.applied(self.applied.index);
         Ok(())
     }
@@ -215,9 +223,8 @@ impl Coppice {
 
     /// Merges what is owed; and to the end if the next version would be refused otherwise, as a leader waits then.
     fn merge_if_behind(&mut self) -> Result<()> {
-        while let MergePace::Behind(owed) = self.engine.merge_pace() {
-            let records = usize::try_from(owed).unwrap_or(MERGE_RECORDS_MAX);
-            self.merge_step(records.clamp(MERGE_RECORDS_MIN, MERGE_RECORDS_MAX))?;
+        while let Some(records) = records_behind(&self.engine) {
+            self.merge_step(records)?;
         }
         let params = self.engine.params();
         let shape = self.engine.shape(&self.engine.decided())?;
@@ -316,6 +323,13 @@ impl Drop for Coppice {
     }
 }
 
+/// How many records the next step takes of a merge that is behind.
+fn records_behind(engine: &Engine) -> Option<usize> {
+    let MergePace::Behind(owed) = engine.merge_pace() else { return None };
+    let records = usize::try_from(owed).unwrap_or(MERGE_RECORDS_MAX);
+    Some(records.clamp(MERGE_RECORDS_MIN, MERGE_RECORDS_MAX))
+}
+
 /// A raft group of one, which leads.
 fn lone_voter(storage: &dyn Storage) -> Result<Group> {
     let id = RaftId::new(1, 1);
@@ -323,16 +337,21 @@ fn lone_voter(storage: &dyn Storage) -> Result<Group> {
     storage.create_dir_all("raft")?;
     let mut group = Group::create(storage.subdir("raft")?, options, Box::new(SimRng::new(1)), &[id])?;
     group.campaign()?;
-    let position = advance(&mut group, |_| true)?;
+    let position = advance(&mut group, |_| true, Workers::Inline, &mut |_| {})?;
     group.applied(position.index);
     ensure!(group.status().role == Role::Leader, "a lone voter leads");
     Ok(group)
 }
 
-/// Does what is due until an entry is committed that is awaited.
-fn advance(group: &mut Group, awaited: impl Fn(Position) -> bool) -> Result<Position> {
+/// Does what is due until an entry is committed that is awaited, and something else while a large one is written.
+fn advance(
+    group: &mut Group,
+    awaited: impl Fn(Position) -> bool,
+    workers: Workers,
+    meanwhile: &mut dyn FnMut(&dyn Fn() -> bool),
+) -> Result<Position> {
     while group.has_ready() {
-        let output = group.advance(&mut |_| {})?;
+        let output = group.advance_beside(&mut |_| {}, workers, meanwhile)?;
         let committed = output.committed.iter().filter(|entry| !matches!(entry.payload, Payload::Membership(_)));
         if let Some(entry) = committed.into_iter().find(|entry| awaited(entry.position)) {
             return Ok(entry.position);
@@ -343,14 +362,9 @@ fn advance(group: &mut Group, awaited: impl Fn(Position) -> bool) -> Result<Posi
 
 /// A batch as bytes of a log: about as long as the command of a replica.
 fn encode(operations: &[Operation]) -> Bytes {
-    let mut out = Writer::new();
+    let mut out = Writer::with_room(4 + operations.iter().map(Operation::encoded_bytes).sum::<usize>());
     out.u32(operations.len() as u32);
-    for operation in operations {
-        out.str16(&operation.key);
-        if let Change::Put(value) = &operation.change {
-            out.str32(value);
-        }
-    }
+    operations.iter().for_each(|operation| operation.encode(&mut out));
     out.into_bytes().into()
 }
 
@@ -368,8 +382,9 @@ impl System for Coppice {
         let mut operations: Vec<Operation> = batch.into_iter().map(operation).collect();
         operations.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         self.append(&operations)?;
-        self.stage(&operations)?;
+        // What the last batch owes, as far as there was no time for it.
         self.merge_if_behind()?;
+        self.stage(&operations)?;
         if self.settings.durability == Durability::Flush { self.flush() } else { self.flush_if_due() }
     }
 

@@ -9,6 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use coppice_consensus::{Committed, Group, Message, Output, Position, RaftId, Role};
+use coppice_env::Workers;
 use coppice_proto::v1::{DigestReport, MergeReport, PeerMessage, peer_message::Body};
 use coppice_types::{Digest, ErrorKind, Reason};
 use opentelemetry::KeyValue;
@@ -28,7 +29,7 @@ use crate::{
     agreement::{Agreements, Verdict, Voters},
     convert,
     home::{Home, IncomingCopy},
-    machine::{Backlog, StateMachine},
+    machine::{Backlog, StateMachine, catch_up},
     metrics::group_label,
     refusal::Refusal,
 };
@@ -320,17 +321,28 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
-    /// Lets raft do what is due: send, sync, commit; and applies what it gives.
+    /// Lets raft do what is due: send, sync, commit; and applies what it gives. While another thread writes a large batch to the log, this
+    /// one does background work that must not wait.
     pub(super) fn advance(&mut self) -> Result<(), Error> {
         while self.group.has_ready() {
-            let mut unsent = Vec::new();
-            let (config, unfit, began) = (&self.config, self.fitness.told, self.now());
-            let output = self.group.advance(&mut |message: Message| {
+            let (mut unsent, mut worked) = (Vec::new(), Ok(()));
+            let (config, shared, unfit, began) = (&self.config, &self.shared, self.fitness.told, self.now());
+            let mut send = |message: Message| {
                 let to = message.to();
                 if !send(config, unfit, to.0, Body::Raft(message.encode().into())) {
                     unsent.push((to, message.is_snapshot()));
                 }
-            })?;
+            };
+            // What is committed and waits comes first, and merges that can wait don't hold up whoever waits for the log.
+            let behind = shared.machine.read().as_ref().map(StateMachine::backlog) == Some(Backlog::Behind);
+            let beside = behind && self.backlog.is_empty();
+            let workers = if beside { config.hosted.tuning.engine.workers } else { Workers::Inline };
+            let mut meanwhile = |goes_on: &dyn Fn() -> bool| {
+                if worked.is_ok() {
+                    worked = catch_up(&shared.machine, goes_on);
+                }
+            };
+            let output = self.group.advance_beside(&mut send, workers, &mut meanwhile)?;
             self.note_pace(began);
             for (to, snapshot) in unsent {
                 self.group.report_unreachable(to);
@@ -339,6 +351,7 @@ impl<M: StateMachine> Actor<M> {
                 }
             }
             self.output(output)?;
+            worked.or_else(|error| self.work_failed(error))?;
         }
         Ok(())
     }
@@ -500,8 +513,7 @@ impl<M: StateMachine> Actor<M> {
             None => return Ok(None),
         };
         match worked {
-            Err(error) if error.kind() == ErrorKind::Exhausted => Ok(None),
-            Err(error) => self.failed(error).map(|()| None),
+            Err(error) => self.work_failed(error).map(|()| None),
             Ok(()) if backlog == Backlog::Behind => Ok(Some(began)),
             Ok(()) => {
                 let now = self.now();
@@ -509,6 +521,11 @@ impl<M: StateMachine> Actor<M> {
                 Ok(Some(now + rest))
             }
         }
+    }
+
+    /// Background work waits for room; else it is a failure as any other.
+    fn work_failed(&mut self, error: Error) -> Result<(), Error> {
+        if error.kind() == ErrorKind::Exhausted { Ok(()) } else { self.failed(error) }
     }
 
     /// Damage quarantines this replica; anything else that fails stops it.

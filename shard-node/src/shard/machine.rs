@@ -22,7 +22,7 @@ use crate::{
 /// Records that one piece of background work merges: about a millisecond, for which a command may have to wait.
 const WORK_RECORDS_MIN: usize = 256;
 /// The same when merges are behind.
-const WORK_RECORDS_MAX: usize = 4096;
+const WORK_RECORDS_MAX: usize = 1024;
 /// Most merges of one replica that are remembered.
 const BUILT_MAX: usize = 64;
 

@@ -8,7 +8,7 @@ use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp};
 
 use super::*;
 use crate::limits::STAGED_MAX;
-use crate::machine::{Position, StateMachine};
+use crate::machine::{Backlog, Position, StateMachine, catch_up};
 use crate::runner::Runner;
 
 fn config() -> ShardConfig {
@@ -93,6 +93,35 @@ impl Talk {
         let operation = AdminOperation::Rollback { to: Version(to), epoch: Epoch(epoch) };
         Body::Execute(Execute { admin_sequence: number, operation, boundary, newest })
     }
+}
+
+#[test]
+fn merges_catch_up_as_long_as_something_else_goes_on_and_no_reader_is_in_the_way() {
+    let mut talk = Talk::new();
+    let mut version = 0;
+    while talk.machine.backlog() != Backlog::Behind {
+        version += 1;
+        assert!(version < 20, "full trees are to be merged");
+        let Body::Prepare(mut prepare) = talk.attempt(version, version, talk.context.decided, "value") else {
+            panic!()
+        };
+        let first = prepare.operations[0].clone();
+        let of = |n: u8| Operation { key: vec![version as u8, n], ..first.clone() };
+        prepare.operations = (0..2).map(of).collect();
+        let reply = talk.send(Body::Prepare(prepare)).expect("the version is staged");
+        let state = ShardState { version: Version(version), digest: reply.staged.expect("a Prepare stages") };
+        talk.finalize(state).expect("it is decided");
+    }
+    let machine = parking_lot::RwLock::new(Some(talk.machine));
+    let backlog = || machine.read().as_ref().map(StateMachine::backlog);
+    catch_up(&machine, &|| false).expect("there is nothing to wait for");
+    assert_eq!(backlog(), Some(Backlog::Behind));
+    let reader = machine.read();
+    catch_up(&machine, &|| true).expect("a reader comes first");
+    drop(reader);
+    assert_eq!(backlog(), Some(Backlog::Behind));
+    catch_up(&machine, &|| true).expect("sound pages");
+    assert_ne!(backlog(), Some(Backlog::Behind));
 }
 
 #[track_caller]

@@ -1,11 +1,13 @@
 //! The order of durability: what is sent, written, synced, sent and handed out, and when.
 
+use coppice_env::Workers;
 use raft::Ready;
 use raft::eraftpb::{Entry, EntryType, Message as RaftMessage, MessageType};
 
 use super::{ENTRY_OVERHEAD_BYTES, Group};
 use crate::change;
 use crate::error::Result;
+use crate::log::Meanwhile;
 use crate::log::batch::HardState;
 use crate::message::split_append;
 use crate::output::{Committed, Install, Output, Payload, ReadReady};
@@ -33,9 +35,23 @@ impl Group {
     /// # Errors
     /// Any error is final: the storage failed or holds damaged bytes, and this group must be dropped.
     pub fn advance(&mut self, send: &mut dyn FnMut(Message)) -> Result<Output> {
+        self.advance_beside(send, Workers::Inline, &mut |_| {})
+    }
+
+    /// The same, with something to do for this thread while, in step 2, one of the workers writes and syncs a large batch: `meanwhile` is
+    /// told whether that still goes on, and is not called where no thread does it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn advance_beside(
+        &mut self,
+        send: &mut dyn FnMut(Message),
+        workers: Workers,
+        meanwhile: &mut dyn FnMut(&dyn Fn() -> bool),
+    ) -> Result<Output> {
         self.usable()?;
         let mut output = Output::default();
-        let outcome = self.advance_into(&mut output, send);
+        let outcome = self.advance_into(&mut output, send, workers, meanwhile);
         self.failed = outcome.is_err();
         outcome?;
         self.report_discarded(&mut output);
@@ -44,7 +60,13 @@ impl Group {
         Ok(output)
     }
 
-    fn advance_into(&mut self, output: &mut Output, send: &mut dyn FnMut(Message)) -> Result<()> {
+    fn advance_into(
+        &mut self,
+        output: &mut Output,
+        send: &mut dyn FnMut(Message),
+        workers: Workers,
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<()> {
         let mut handed_out = 0;
         loop {
             let mut number = None;
@@ -63,7 +85,7 @@ impl Group {
             }
             let Some(number) = number else { return Ok(()) };
             if self.log().needs_sync() {
-                self.raw.mut_store().log.flush()?;
+                self.raw.mut_store().log.flush(workers, meanwhile)?;
             }
             self.raw.on_persist_ready(number);
             if let Some(install) = output.install.as_ref().filter(|install| install.position.index > self.delivered()) {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coppice_env::{
-    DirectBuffer, OpenMode, Storage,
+    DirectBuffer, OpenMode, Storage, Workers,
     bug::{Bug, planted},
 };
 use coppice_types::codec::{Reader, Writer};
@@ -38,7 +38,15 @@ use segment::{Place, Segment, file_name};
 const RESERVE_BYTES: usize = 64 << 10;
 
 /// Most bytes of one write. Disks are as fast with it as with more, and memory that is used again costs no faults of pages.
-const WRITE_BYTES: usize = 512 << 10;
+const WRITE_BYTES_MAX: usize = 2 << 20;
+/// As long as batches are no longer than this, so are writes.
+const WRITE_BYTES_MIN: usize = 512 << 10;
+
+/// A batch of fewer bytes is written before a thread would have begun.
+const BESIDE_BYTES_MIN: usize = 256 << 10;
+
+/// What is done while another thread writes; it is told whether that still goes on.
+pub(crate) type Meanwhile<'m> = &'m mut dyn FnMut(&dyn Fn() -> bool);
 
 /// Sizes of the log.
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +139,7 @@ impl Log {
             spare: None,
             sequence_next: 1,
             pending: Pending::default(),
-            buffer: DirectBuffer::zeroed(WRITE_BYTES),
+            buffer: DirectBuffer::zeroed(WRITE_BYTES_MIN),
             written: (meta.base, meta.hard_state),
             cached_bytes: 0,
             cached_from: meta.base.index + 1,
@@ -329,10 +337,11 @@ impl Log {
         writer.into_bytes()
     }
 
-    /// Makes everything that was appended and set durable, with one fsync.
+    /// Makes everything that was appended and set durable, with one fsync. A large batch is written by a thread, if there is one, while
+    /// this one does something else.
     ///
     /// After an error nobody knows what is durable, and the log must not be used again.
-    pub(crate) fn flush(&mut self) -> Result<()> {
+    pub(crate) fn flush(&mut self, workers: Workers, meanwhile: Meanwhile<'_>) -> Result<()> {
         if std::mem::take(&mut self.pending.hard_state) {
             self.pending.items.push(&Item::HardState(self.hard_state));
         }
@@ -353,7 +362,14 @@ impl Log {
         let last = self.segments.back_mut().expect("there is one to write to");
         let carried_bytes = carried.len() as u64;
         let parts: Vec<Bytes> = iter::once(carried.into()).chain(items.into_parts()).collect();
-        let start = last.append(self.sequence_next, &parts, fill_blocks, &mut self.buffer)? + carried_bytes;
+        let bytes: usize = parts.iter().map(Bytes::len).sum();
+        let large = bytes >= BESIDE_BYTES_MIN;
+        if bytes > self.buffer.len() && self.buffer.len() < WRITE_BYTES_MAX {
+            self.buffer = DirectBuffer::zeroed(bytes.next_power_of_two().min(WRITE_BYTES_MAX));
+        }
+        let workers = if large { workers } else { Workers::Inline };
+        let (sequence, buffer) = (self.sequence_next, &mut self.buffer);
+        let start = workers.beside(|| last.append(sequence, &parts, fill_blocks, buffer), meanwhile)? + carried_bytes;
         let segment = last.id;
         self.sequence_next += 1;
         self.written = (self.last(), self.hard_state);

@@ -98,7 +98,7 @@ fn step(log: &mut Log, rng: &mut SimRng) -> Result<()> {
             if rng.chance(100) && commit > log.base().index {
                 log.set_membership(commit, Membership::of_voters(&[RaftId(commit), RaftId(1)]));
             }
-            log.flush()
+            log.flush(Workers::Inline, &mut |_| {})
         }
         70..80 => log.ensure_room(usize::try_from(rng.below(9000)).expect("small")),
         80..92 => log.compact(hard_state.commit.saturating_sub(rng.below(10))),
@@ -203,7 +203,7 @@ fn sample() -> (SimStorage, View) {
         let last = log.last();
         let commit = last.index.saturating_sub(4).max(1);
         log.set_hard_state(HardState { term: last.term, vote: 1, commit });
-        log.flush().expect("flushes");
+        log.flush(Workers::Inline, &mut |_| {}).expect("flushes");
     }
     log.compact(6).expect("compacts");
     (disk, view(&log))
@@ -307,13 +307,13 @@ fn a_full_disk_refuses_room_and_keeps_what_was_reserved() {
         }
         let last = log.last();
         log.append(&[entry(Position { index: last.index + 1, term: last.term }, &mut rng)]);
-        log.flush().expect("there is room for what was promised it");
+        log.flush(Workers::Inline, &mut |_| {}).expect("there is room for what was promised it");
         accepted += 1;
     }
     assert!(accepted > 20 && accepted < 2000, "{accepted} entries fitted");
     for vote in 0..100 {
         log.set_hard_state(HardState { term: 10 + vote, vote, commit: 1 });
-        log.flush().expect("votes go on");
+        log.flush(Workers::Inline, &mut |_| {}).expect("votes go on");
     }
     let before = view(&log);
     assert_eq!(view(&open(&disk.power_loss(1)).expect("opens")), before);
@@ -333,7 +333,7 @@ fn a_failed_sync_is_an_error_and_opening_makes_up_for_it() {
         skip: 0,
         kind: std::io::ErrorKind::Other,
     });
-    log.flush().expect_err("the disk says so");
+    log.flush(Workers::Inline, &mut |_| {}).expect_err("the disk says so");
     let before = view(&log);
     // The disk has lost the batch for good, and reads it all the same until the power goes.
     let disk = disk.process_loss();
@@ -367,11 +367,71 @@ fn segment_file_has_a_golden_form() {
     let position = Position { index: 2, term: 1 };
     log.append(&[make_entry(EntryType::EntryNormal, position, Bytes::from_static(b"golden"))]);
     log.set_hard_state(HardState { term: 1, vote: 2, commit: 1 });
-    log.flush().expect("flushes");
+    log.flush(Workers::Inline, &mut |_| {}).expect("flushes");
     let mut block = [0; 512];
     let file = disk.storage().open(&file_name(1), OpenMode::Existing).expect("opens");
     file.read_exact_at(&mut block, 0).expect("reads");
     let used = block.iter().rposition(|byte| *byte != 0).expect("something is written") + 1;
     let hex: String = block[..used].iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, include_str!("../../testdata/segment.hex").trim());
+}
+
+#[test]
+fn what_fails_on_a_thread_is_told_here() {
+    let disk = SimStorage::new();
+    let sizes = Sizes { segment_bytes: 8 << 20, fill_bytes: 1 << 20, cache_bytes: 1 << 20 };
+    let mut log = Log::create(disk.storage(), sizes, owner(), Position::START, voters()).expect("creates");
+    let entry = |index| {
+        let data = Bytes::from(vec![7; BESIDE_BYTES_MIN]);
+        make_entry(EntryType::EntryNormal, Position { index, term: 1 }, data)
+    };
+    let threads = Workers::Threads(std::num::NonZero::<usize>::MIN);
+    log.append(&[entry(2)]);
+    log.flush(threads, &mut |_| {}).expect("the disk works");
+    for operation in [Operation::Write, Operation::Sync] {
+        let disk = disk.process_loss();
+        let mut log = Log::open(disk.storage(), sizes, owner()).expect("sound").expect("there is a log");
+        log.append(&[entry(3)]);
+        let kind = std::io::ErrorKind::Other;
+        disk.inject(Fault { operation, path_part: ".log".to_owned(), skip: 0, kind });
+        let mut times = 0;
+        log.flush(threads, &mut |_| times += 1).expect_err("the disk says so");
+        assert_eq!(times, 1);
+    }
+}
+
+/// The log after some batches, the files that it left, and for how many of them there was time for something else.
+fn written_by(workers: Workers) -> (View, Vec<Vec<u8>>, u32) {
+    let disk = SimStorage::new();
+    let sizes = Sizes { segment_bytes: 8 << 20, fill_bytes: 1 << 20, cache_bytes: 1 << 20 };
+    let mut log = Log::create(disk.storage(), sizes, owner(), Position::START, voters()).expect("creates");
+    let mut times = 0;
+    for (index, bytes) in (2..).zip([100, BESIDE_BYTES_MIN, 2 * WRITE_BYTES_MAX + 7, BESIDE_BYTES_MIN / 2]) {
+        let position = Position { index, term: 1 };
+        log.append(&[make_entry(EntryType::EntryNormal, position, Bytes::from(vec![bytes as u8; bytes]))]);
+        let mut meanwhile = |goes_on: &dyn Fn() -> bool| {
+            times += 1;
+            while goes_on() {
+                std::thread::yield_now();
+            }
+        };
+        log.flush(workers, &mut meanwhile).expect("flushes");
+    }
+    let storage = disk.storage();
+    let names = storage.list("").expect("lists");
+    let file = |name: String| {
+        let file = storage.open(&name, OpenMode::Existing).expect("it is there");
+        let mut bytes = vec![0; usize::try_from(file.len().expect("it has a length")).expect("small")];
+        file.read_exact_at(&mut bytes, 0).expect("reads");
+        bytes
+    };
+    (view(&log), names.into_iter().map(file).collect(), times)
+}
+
+#[test]
+fn large_batches_are_written_by_a_thread_and_are_the_same() {
+    let (alone, files, times) = written_by(Workers::Inline);
+    assert_eq!((alone.entries.len(), times), (4, 0));
+    let beside = written_by(Workers::Threads(std::num::NonZero::<usize>::MIN));
+    assert!(beside == (alone, files, 2), "{} times", beside.2);
 }
