@@ -5,14 +5,21 @@ use std::io::{self, IoSlice};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use rustix::io::{Errno, pwritev};
 
-use crate::storage::{File, OpenMode, SECTOR_BYTES, Storage, parts};
+use crate::storage::{DirectBuffer, File, OpenMode, SECTOR_BYTES, Storage, parts};
 
 /// Most parts of one system call; the kernel takes 1024.
 const IO_PARTS_MAX: usize = 512;
+
+/// Fewer bytes that don't lie where a disk can read them go through the system's cache, which writes them with others: by themselves each
+/// write would wait for the disk. So do those that are written over others, whose pages the cache may have: what costs is a new page.
+const BY_BUFFER_BYTES_MIN: usize = 64 << 10;
+/// Most bytes of one write by a buffer.
+const BUFFER_BYTES_MAX: usize = 1 << 20;
 
 /// A directory of the real file system.
 #[derive(Clone, Debug)]
@@ -82,7 +89,7 @@ fn create_durably(path: &Path) -> io::Result<()> {
 impl Storage for DiskStorage {
     fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         let (path, file) = self.open_file(path, mode)?;
-        Ok(Arc::new(DiskFile { file, direct: None, path }))
+        Ok(Arc::new(DiskFile { file, direct: None, written: AtomicU64::new(0), path }))
     }
 
     fn open_direct(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
@@ -91,10 +98,11 @@ impl Storage for DiskStorage {
         let direct = fs::OpenOptions::new().write(true).custom_flags(past_the_cache).open(&path);
         let direct = match direct {
             // Not every file system can.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => None,
+            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => None,
             direct => Some(name(direct, &path)?),
         };
-        Ok(Arc::new(DiskFile { file, direct, path }))
+        let written = AtomicU64::new(name(file.metadata(), &path)?.len());
+        Ok(Arc::new(DiskFile { file, direct, written, path }))
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
@@ -147,9 +155,9 @@ impl Storage for DiskStorage {
     }
 }
 
-fn is_whole_sectors(bytes: &[u8], offset: u64) -> bool {
-    let (start, sector) = (bytes.as_ptr().align_offset(SECTOR_BYTES), SECTOR_BYTES as u64);
-    start == 0 && bytes.len().is_multiple_of(SECTOR_BYTES) && offset.is_multiple_of(sector)
+/// Whether so many bytes there are whole sectors of the file.
+fn is_whole_sectors(len: usize, offset: u64) -> bool {
+    len.is_multiple_of(SECTOR_BYTES) && offset.is_multiple_of(SECTOR_BYTES as u64)
 }
 
 #[derive(Debug)]
@@ -157,7 +165,62 @@ struct DiskFile {
     file: fs::File,
     /// The same file, past the system's cache.
     direct: Option<fs::File>,
+    /// Where the file was never written from on, if it is written past the cache.
+    written: AtomicU64,
     path: PathBuf,
+}
+
+impl DiskFile {
+    /// Writes whole sectors that lie where a disk can read them.
+    fn write_sectors(&self, direct: &fs::File, sectors: &[u8], offset: u64) -> io::Result<()> {
+        match direct.write_all_at(sectors, offset) {
+            // Sectors of this disk are larger, or it wants other places in memory.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => self.file.write_all_at(sectors, offset),
+            written => written,
+        }
+    }
+
+    /// Writes parts past the system's cache, by a buffer that lies where a disk can read it. Together they are whole sectors.
+    fn write_by_buffer(&self, direct: &fs::File, parts: &[&[u8]], mut offset: u64) -> io::Result<()> {
+        let mut buffer = DirectBuffer::zeroed(len_of(parts).min(BUFFER_BYTES_MAX));
+        let mut filled = 0;
+        for mut part in parts.iter().copied() {
+            while let Some(here) =
+                part.split_off(..part.len().min(buffer.len() - filled)).filter(|here| !here.is_empty())
+            {
+                buffer[filled..filled + here.len()].copy_from_slice(here);
+                filled += here.len();
+                if filled == buffer.len() {
+                    self.write_sectors(direct, &buffer, offset)?;
+                    offset += filled as u64;
+                    filled = 0;
+                }
+            }
+        }
+        self.write_sectors(direct, &buffer[..filled], offset)
+    }
+}
+
+fn len_of(parts: &[&[u8]]) -> usize {
+    parts.iter().map(|part| part.len()).sum()
+}
+
+/// Writes parts that follow on each other through the system's cache.
+fn write_parts(file: &fs::File, parts: &[&[u8]], mut offset: u64) -> io::Result<()> {
+    let parts = parts.iter().filter(|part| !part.is_empty());
+    let mut slices: Vec<IoSlice<'_>> = parts.map(|part| IoSlice::new(part)).collect();
+    let mut left = &mut slices[..];
+    while !left.is_empty() {
+        let batch = left.len().min(IO_PARTS_MAX);
+        let written = match pwritev(file, &left[..batch], offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Err(Errno::INTR) => continue,
+            written => written?,
+        };
+        IoSlice::advance_slices(&mut left, written);
+        offset += written as u64;
+    }
+    Ok(())
 }
 
 impl File for DiskFile {
@@ -166,32 +229,23 @@ impl File for DiskFile {
     }
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        if let Some(direct) = self.direct.as_ref().filter(|_| is_whole_sectors(bytes, offset)) {
-            match direct.write_all_at(bytes, offset) {
-                // Sectors of this disk are larger, or it wants other places in memory.
-                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
-                written => return name(written, &self.path),
-            }
-        }
-        name(self.file.write_all_at(bytes, offset), &self.path)
+        self.write_parts_at(&[bytes], offset)
     }
 
-    fn write_parts_at(&self, parts: &[&[u8]], mut offset: u64) -> io::Result<()> {
-        let parts = parts.iter().filter(|part| !part.is_empty());
-        let mut slices: Vec<IoSlice<'_>> = parts.map(|part| IoSlice::new(part)).collect();
-        let mut left = &mut slices[..];
-        while !left.is_empty() {
-            let batch = left.len().min(IO_PARTS_MAX);
-            let written = match pwritev(&self.file, &left[..batch], offset) {
-                Ok(0) => Err(io::ErrorKind::WriteZero.into()),
-                Err(Errno::INTR) => continue,
-                written => written.map_err(io::Error::from),
-            };
-            let written = name(written, &self.path)?;
-            IoSlice::advance_slices(&mut left, written);
-            offset += written as u64;
-        }
-        Ok(())
+    fn write_parts_at(&self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
+        let len = len_of(parts);
+        let direct = self.direct.as_ref().filter(|_| is_whole_sectors(len, offset));
+        let is_new = self.written.fetch_max(offset + len as u64, Ordering::Relaxed) <= offset;
+        let written = match (direct, parts) {
+            (Some(direct), [bytes]) if bytes.as_ptr().align_offset(SECTOR_BYTES) == 0 => {
+                self.write_sectors(direct, bytes, offset)
+            }
+            (Some(direct), parts) if is_new && len >= BY_BUFFER_BYTES_MIN => {
+                self.write_by_buffer(direct, parts, offset)
+            }
+            (_, parts) => write_parts(&self.file, parts, offset),
+        };
+        name(written, &self.path)
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {

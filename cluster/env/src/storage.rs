@@ -31,8 +31,9 @@ pub trait Storage: Send + Sync + Debug {
     /// As [`OpenMode`] says; `NotFound` if the directory is missing.
     fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn File>>;
 
-    /// The same for a file that is written and hardly read again: where the system can, whole sectors of a [`DirectBuffer`] go to
-    /// the disk past its cache.
+    /// The same for a file that is hardly read from the system's cache, since nobody reads it or its readers have a cache of their own:
+    /// where the system can, whole sectors go to the disk past its cache, those of a [`DirectBuffer`] as they are, and others by one if
+    /// they are many and the file grows by them.
     ///
     /// # Errors
     /// As there.

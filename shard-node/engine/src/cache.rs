@@ -334,6 +334,12 @@ impl DualCache {
         self.part(pid).young.remove(pid);
     }
 
+    /// Whether the page is here, which is no use of it.
+    pub(crate) fn has(&self, pid: Pid, checksum: u64) -> bool {
+        let part = self.part(pid);
+        part.young.peek(pid, checksum).is_some() || part.old.peek(pid, checksum).is_some()
+    }
+
     /// Bytes in the young and in the old cache.
     pub(crate) fn bytes(&self) -> (usize, usize) {
         let bytes = |part: &Mutex<Part>| {

@@ -66,7 +66,7 @@ impl MergeTask {
         let sparse = meta.segments.iter().filter(|(id, segment)| {
             Some(**id) != newest && segment.live.saturating_mul(2) < meta.segment_end(**id, &unflushed)
         });
-        let mut cursor = ForestCursor::seek(store, inputs, b"")?;
+        let mut cursor = ForestCursor::through(store, inputs, workers)?;
         let pended = cursor.cursors.iter_mut().flat_map(|cursor| std::mem::take(&mut cursor.entered)).collect();
         Ok(Self {
             inputs: inputs.to_vec(),

@@ -87,7 +87,7 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn open(storage: &Arc<dyn Storage>, options: &Options, meta: &Meta, mode: OpenMode) -> Result<Self> {
-        let open = |file: PageFile| match storage.open(file.name(), mode) {
+        let open = |file: PageFile| match storage.open_direct(file.name(), mode) {
             Err(error) if error.kind() == ErrorKind::NotFound && file == PageFile::Patches => Ok(None),
             opened => opened.map(Some).map_err(Error::io("open", file.name())),
         };
@@ -190,6 +190,20 @@ impl Store {
     /// Whether the node's file may not have it.
     pub(crate) fn is_dirty(&self, pid: Pid) -> bool {
         if pid.is_patch() { self.patches.contains_key(&pid.first()) } else { self.dirty.contains_key(&pid) }
+    }
+
+    /// Whether the node is had without its file.
+    pub(crate) fn is_in_memory(&self, child: &Child) -> bool {
+        self.is_dirty(child.pid) || self.cache.has(child.pid, child.checksum)
+    }
+
+    /// The file of leaves that are about to be read past the caches, and are counted as read; none if there is none.
+    pub(crate) fn file_to_read_ahead(&self, leaves: &[Child]) -> Option<Arc<dyn File>> {
+        let file = self.files[PageFile::Data as usize].clone();
+        if file.is_some() {
+            leaves.iter().for_each(|leaf| self.count_read(leaf.pid));
+        }
+        file
     }
 
     fn file(&self, file: PageFile) -> Result<&dyn File> {

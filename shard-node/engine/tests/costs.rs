@@ -3,7 +3,7 @@
 use std::{io::ErrorKind, num::NonZero};
 
 use coppice_engine::{
-    AheadScope, Counters, Engine, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, fsck,
+    AheadScope, Counters, Engine, Error, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, fsck,
 };
 use coppice_env::{Fault, OpenMode, Operation as Call, Rng, SimRng, SimStorage, Storage, Workers};
 use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp, Version};
@@ -179,10 +179,10 @@ fn of_the_active_tree_nothing_is_written_ahead_that_a_prune_may_take() {
 
 #[test]
 fn threads_change_no_byte_and_no_digest() {
-    let run = |workers: Workers| {
+    let run = |workers: Workers, old_cache_bytes: usize| {
         let params = Params { capacity: 3000, ..Params::default() };
         let sim = SimStorage::new();
-        let options = Options { workers, ..Options::default() };
+        let options = Options { workers, old_cache_bytes, ..Options::default() };
         let engine = Engine::create(sim.storage(), ShardId(0), params, options).expect("an empty directory");
         let mut shard = Shard { engine, version: 0, index: 0 };
         let mut states = Vec::new();
@@ -205,9 +205,75 @@ fn threads_change_no_byte_and_no_digest() {
         };
         (states, sim.files().into_iter().map(bytes).collect::<Vec<_>>())
     };
-    let inline = run(Workers::Inline);
     let threads = NonZero::new(3).map_or(Workers::Inline, Workers::Threads);
-    assert!(inline == run(threads), "the outcome depends on who worked");
+    let inline = run(Workers::Inline, 1 << 20);
+    assert!(inline == run(threads, 1 << 20), "the outcome depends on who worked");
+    // Nor on who reads what a merge needs, and when.
+    let (inline, threads) = (run(Workers::Inline, 0), run(threads, 0));
+    assert!(inline == threads, "the outcome depends on who read");
+}
+
+/// A directory with two trees to merge, one of which a merge made, and an engine that has nothing of them in memory.
+fn two_trees(workers: Workers) -> (SimStorage, Shard) {
+    let (params, sim) = (Params { capacity: 4000, ..Params::default() }, SimStorage::new());
+    let options = Options { workers, ..Options::default() };
+    let engine = Engine::create(sim.storage(), ShardId(0), params, options.clone()).expect("an empty directory");
+    let mut shard = Shard { engine, version: 0, index: 0 };
+    let part = |of: u64| (0..RECORDS).filter(|n| n % 2 == of).map(|n| put(n, &[9; 60])).collect();
+    // The third one makes two frozen trees of the first ones, which are merged, and the fifth one another beside that.
+    for round in 0..5 {
+        shard.commit(part(round % 2));
+        if round == 2 {
+            while shard.engine.merge_step(usize::MAX).expect("sound pages") == MergeProgress::Working {}
+        }
+    }
+    shard.flush();
+    let (version, index) = (shard.version, shard.index);
+    drop(shard);
+    let options = Options { old_cache_bytes: 0, ..options };
+    let engine = Engine::open(sim.storage(), options).expect("a directory");
+    (sim, Shard { engine, version, index })
+}
+
+#[test]
+fn a_merge_reads_neighbouring_leaves_at_once() {
+    for workers in [Workers::Inline, NonZero::new(1).map_or(Workers::Inline, Workers::Threads)] {
+        let (sim, mut shard) = two_trees(workers);
+        let before = sim.io_count();
+        let (cost, ()) =
+            shard.cost(|shard| while shard.engine.merge_step(100).expect("sound pages") == MergeProgress::Working {});
+        let calls = sim.io_count() - before;
+        assert!(cost.span_reads > 100 && calls * 4 < cost.span_reads, "{calls} calls, {cost:?}");
+        assert_eq!(shard.engine.built_merges().len(), 1);
+    }
+}
+
+#[test]
+fn a_damaged_leaf_is_named_by_the_merge_that_reads_it() {
+    let threads = NonZero::new(1).map_or(Workers::Inline, Workers::Threads);
+    let (sim, _) = two_trees(Workers::Inline);
+    let pages = sim.storage().open("data", OpenMode::Existing).and_then(|file| file.len()).expect("it is there") / 4096;
+    let mut named = 0;
+    for page in (0..pages).step_by(17) {
+        let (sim, mut shard) = two_trees(if page % 2 == 0 { Workers::Inline } else { threads });
+        sim.flip_bit("data", page * 4096 + 1000, 3);
+        let outcome = loop {
+            match shard.engine.merge_step(100) {
+                Ok(MergeProgress::Working) => {}
+                ended => break ended,
+            }
+        };
+        match outcome {
+            Err(Error::Corrupted { file, page: Some(at), .. }) => {
+                assert!(file == "data" && at <= page && page < at + 4, "{at} instead of {page}");
+                named += 1;
+            }
+            // No node that the merge needs is there.
+            Ok(MergeProgress::Built(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(named > 5, "{named} of {pages} pages");
 }
 
 #[test]

@@ -75,6 +75,47 @@ fn simulated_and_real_storage_answer_alike() {
     }
 }
 
+/// Pages of many parts, at the end of a file and over what it has, past the cache or through it: what is read is what was written.
+#[test]
+fn pages_that_go_past_the_cache_are_read_as_they_were_written() {
+    const PAGE: usize = 4096;
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let disk = DiskStorage::new(root.path());
+    for seed in 0..8 {
+        let mut rng = SimRng::new(seed);
+        let mut expected: Vec<u8> = Vec::new();
+        let name = format!("pages-{seed}");
+        let mut file = disk.open_direct(&name, OpenMode::CreateNew).expect("makes it");
+        for round in 0..40 {
+            let pages = usize::try_from(1 + rng.below(400)).expect("small");
+            let mut bytes = vec![0; pages * PAGE];
+            rng.fill(&mut bytes);
+            // Behind the end, at the end, or over what is there.
+            let at = usize::try_from(rng.below((expected.len() / PAGE + 2) as u64)).expect("small") * PAGE;
+            let at = if rng.chance(500) { expected.len() } else { at };
+            let parts: Vec<&[u8]> = bytes.chunks(PAGE * (1 + round % 3)).collect();
+            file.write_parts_at(&parts, at as u64).expect("writes");
+            expected.resize(expected.len().max(at + bytes.len()), 0);
+            expected[at..at + bytes.len()].copy_from_slice(&bytes);
+            if rng.chance(100) {
+                file.allocate((expected.len() + 50 * PAGE) as u64).expect("there is room");
+                expected.resize(expected.len() + 50 * PAGE, 0);
+            }
+            if rng.chance(100) {
+                file = disk.open_direct(&name, OpenMode::Existing).expect("it is there");
+            }
+            if rng.chance(300) {
+                file.sync_data().expect("syncs");
+                let from = usize::try_from(rng.below(expected.len() as u64)).expect("small");
+                let mut there = vec![0; (expected.len() - from).min(9000)];
+                file.read_exact_at(&mut there, from as u64).expect("reads");
+                assert!(there == expected[from..from + there.len()], "seed {seed}, round {round}");
+            }
+        }
+        assert!(read(&disk, &name).expect("it is there") == expected, "seed {seed}");
+    }
+}
+
 #[test]
 fn a_direct_buffer_lies_where_a_disk_can_read_it() {
     for len in [0, 1, 512, 5000] {

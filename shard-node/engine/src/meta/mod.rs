@@ -458,9 +458,9 @@ impl Meta {
 
     /// Bytes of all segments, those that no version names yet included.
     pub(crate) fn segment_bytes(&self, unflushed: &[(u32, u64)]) -> u64 {
-        let unnamed = unflushed.iter().filter(|(id, _)| !self.segments.contains_key(id)).map(|(_, end)| *end);
-        let named = self.segments.keys().map(|id| self.segment_end(*id, unflushed));
-        named.chain(unnamed).fold(0, u64::saturating_add)
+        let known = |id: &u32| self.segments.get(id).map_or(0, |segment| segment.end);
+        let grown = unflushed.iter().map(|(id, end)| end.saturating_sub(known(id)));
+        self.segments.values().map(|segment| segment.end).chain(grown).fold(0, u64::saturating_add)
     }
 
     /// Whether a snapshot pins a superblock.

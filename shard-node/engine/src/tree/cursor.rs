@@ -1,12 +1,14 @@
 //! Walks over one tree and over a forest in key order.
 
+use coppice_env::Workers;
+
 use crate::{
     Result,
     meta::Tree,
     node::{Child, Node},
     page::Pid,
     store::Store,
-    tree::Found,
+    tree::{Found, prefetch::Prefetch},
 };
 
 /// A place in one tree. It holds the nodes of its path, so it stays valid while the tree's pages do.
@@ -18,12 +20,23 @@ pub(crate) struct Cursor {
     /// Places of nodes that were entered, and of what those rest on, until a merge takes them: it walks whole trees and so learns all
     /// pages.
     pub(crate) entered: Vec<Pid>,
+    /// Of a walk through the whole tree.
+    prefetch: Option<Prefetch>,
 }
 
 impl Cursor {
     /// At the first record whose key is not below `low`.
     pub(crate) fn seek(store: &Store, tree: &Tree, low: &[u8]) -> Result<Self> {
-        let mut cursor = Self { tree: tree.clone(), path: Vec::new(), entered: Vec::new() };
+        Self::begin(store, tree, low, None)
+    }
+
+    /// At the first record, to walk through the whole tree: leaves are read before they are come to.
+    fn through(store: &Store, tree: &Tree, workers: Workers) -> Result<Self> {
+        Self::begin(store, tree, b"", Some(Prefetch::new(store, tree, workers)))
+    }
+
+    fn begin(store: &Store, tree: &Tree, low: &[u8], prefetch: Option<Prefetch>) -> Result<Self> {
+        let mut cursor = Self { tree: tree.clone(), path: Vec::new(), entered: Vec::new(), prefetch };
         let Some(root) = tree.root else { return Ok(cursor) };
         cursor.enter(store, root, tree.level, |node| match node.level() {
             0 => node.search(low).unwrap_or_else(|above| above),
@@ -35,7 +48,11 @@ impl Cursor {
 
     fn enter(&mut self, store: &Store, mut child: Child, level: u8, choose: impl Fn(&Node) -> usize) -> Result<()> {
         for level in (0..=level).rev() {
-            let node = store.node(&child, level, self.tree.class())?;
+            let prefetch = self.prefetch.as_mut().filter(|_| level == 0);
+            let node = match prefetch.and_then(|prefetch| prefetch.leaf(store, &child)) {
+                Some(leaf) => leaf,
+                None => store.node(&child, level, self.tree.class())?,
+            };
             self.entered.push(child.pid);
             self.entered.extend(node.base().map(|base| base.pid));
             let index = choose(&node);
@@ -101,6 +118,11 @@ impl ForestCursor {
     /// At the first keys not below `low`.
     pub(crate) fn seek(store: &Store, trees: &[Tree], low: &[u8]) -> Result<Self> {
         Ok(Self { cursors: trees.iter().map(|tree| Cursor::seek(store, tree, low)).collect::<Result<_>>()? })
+    }
+
+    /// At the first keys, to walk through all of the trees.
+    pub(crate) fn through(store: &Store, trees: &[Tree], workers: Workers) -> Result<Self> {
+        Ok(Self { cursors: trees.iter().map(|tree| Cursor::through(store, tree, workers)).collect::<Result<_>>()? })
     }
 
     /// The youngest tree that has a record of the smallest key left. None at the end.

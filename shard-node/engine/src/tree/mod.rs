@@ -4,6 +4,7 @@
 pub(crate) mod apply;
 pub(crate) mod build;
 pub(crate) mod cursor;
+mod prefetch;
 
 use coppice_types::{Digest, Stamp};
 use coppice_verify::{hash, rules::Filter};
