@@ -107,6 +107,7 @@ fn facts(store: Store) -> Facts {
         Store::Redb => peers::redb::facts(),
         Store::Fjall => peers::fjall::facts(),
         Store::Nomt => peers::nomt::facts(),
+        Store::Qmdb => peers::qmdb::facts(),
     }
 }
 
@@ -128,6 +129,7 @@ fn job_of_peer(store: Store, job: &Job, dir: &Path) -> Result<Outcome> {
         Store::Redb => Box::new(peers::redb::create(dir, scale.cache_bytes)?),
         Store::Fjall => Box::new(peers::fjall::create(dir, scale.cache_bytes)?),
         Store::Nomt => Box::new(peers::nomt::create(dir, scale.cache_bytes, scale.records)?),
+        Store::Qmdb => Box::new(peers::qmdb::create(dir, scale.cache_bytes)?),
         Store::Coppice | Store::CoppiceFlush => bail!("{} is no peer", store.id()),
     };
     job.run(&mut *system, dir)

@@ -25,11 +25,12 @@ pub enum Store {
     Redb,
     Fjall,
     Nomt,
+    Qmdb,
 }
 
 impl Store {
     /// All of them, in the order of the tables.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Coppice,
         Self::CoppiceFlush,
         Self::RocksdbSynced,
@@ -37,6 +38,7 @@ impl Store {
         Self::Redb,
         Self::Fjall,
         Self::Nomt,
+        Self::Qmdb,
     ];
 
     /// Its name among the figures.
@@ -50,6 +52,7 @@ impl Store {
             Self::Redb => "redb",
             Self::Fjall => "fjall",
             Self::Nomt => "nomt",
+            Self::Qmdb => "qmdb",
         }
     }
 
@@ -248,7 +251,7 @@ impl Step {
         let rate = match self.store {
             Store::Coppice if scale.value_bytes < 256 => 120e3,
             Store::Coppice if scale.records >= FULL_RECORDS / 2 => 65e3,
-            Store::Coppice | Store::Redb | Store::Nomt => 80e3,
+            Store::Coppice | Store::Redb | Store::Nomt | Store::Qmdb => 80e3,
             Store::CoppiceFlush | Store::RocksdbSynced | Store::RocksdbUnsynced | Store::Fjall => 180e3,
         };
         let (phases, beside) = match &self.job {
@@ -284,7 +287,11 @@ pub fn plan(quick: bool) -> Vec<Step> {
     for round in 0..3 {
         let scale = Scale { seed: round + 1, ..scale.clone() };
         // Repeated is what goals are about.
-        let again = |store: &Store| round == 0 || matches!(store, Store::Coppice | Store::RocksdbSynced);
+        let again = |store: &Store| match store {
+            Store::Coppice | Store::RocksdbSynced => true,
+            Store::Qmdb => round == 0 || !quick,
+            _ => round == 0,
+        };
         for store in Store::ALL.into_iter().filter(again) {
             steps.push(step(store, Job::Compare(scale.clone()), Target::Figures));
         }
@@ -295,7 +302,9 @@ pub fn plan(quick: bool) -> Vec<Step> {
     steps.push(step(Store::Coppice, Job::History(scale.clone()), Target::Figures));
     steps.push(step(Store::Coppice, Job::History(fifth(&scale)), Target::Under("coppice-fifth")));
     steps.push(step(Store::Coppice, Job::ProofsByTrees(scale.clone()), Target::Figures));
-    steps.push(step(Store::Nomt, Job::Proofs(fifth(&scale)), Target::Figures));
+    for store in [Store::Nomt, Store::Qmdb] {
+        steps.push(step(store, Job::Proofs(fifth(&scale)), Target::Figures));
+    }
     // While they are long enough for many merges, and moves.
     let beside = Scale { records: 160_000, seconds: if quick { 8.0 } else { 32.0 }, ..scale.clone() };
     steps.push(step(Store::Coppice, Job::BesideMerges(beside.clone()), Target::Figures));
@@ -491,7 +500,7 @@ mod tests {
             seeds.collect()
         };
         let full = compared(false);
-        assert_eq!(full.len(), Store::ALL.len() + 2 * 2);
+        assert_eq!(full.len(), Store::ALL.len() + 2 * 3);
         assert!(full.is_sorted_by(|a, b| a.0 <= b.0));
         let quick = compared(true);
         assert_eq!(quick.iter().filter(|(_, store)| *store == Store::Coppice).count(), 3);

@@ -2,6 +2,7 @@
 
 pub mod fjall;
 pub mod nomt;
+pub mod qmdb;
 pub mod redb;
 pub mod rocksdb;
 
