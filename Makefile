@@ -20,7 +20,7 @@ help:
 	@echo "make load SCENARIO=payment  a load test by k6 that verifies proofs meanwhile; TARGET=dev, processes or an endpoint; docs/load-testing.md lists scenarios and parameters"
 	@echo "make dashboard  the chart's dashboard and alerts before a real Prometheus, on a cluster of processes whose nodes are killed"
 	@echo "make e2e      installed by its charts on a real Kubernetes of three nodes on this machine, under load and faults; needs root"
-	@echo "make bench    the engine beside RocksDB, redb, fjall and NOMT, in half an hour; QUICK=1 takes less than 5 minutes, AGAINST=FILE compares with a former report"
+	@echo "make bench    the engine beside RocksDB, redb, fjall, NOMT and QMDB, in 35 minutes; QUICK=1 takes less than 5 minutes, AGAINST=FILE compares with a former report"
 	@echo "make bench-cluster  Coppice beside etcd and immudb; QUICK=1 takes less than 5 minutes"
 	@echo "make bench-structures  the engine's forest beside other authenticated structures; QUICK=1 takes less than 2 minutes, DATA=DIR has the real data"
 	@echo "make crds     the custom resource definitions of the chart, from the operator's types"

@@ -249,9 +249,9 @@ impl Step {
         let scale = self.job.scale();
         let million = scale.records as f64 / 1e6;
         let rate = match self.store {
-            Store::Coppice if scale.value_bytes < 256 => 120e3,
-            Store::Coppice if scale.records >= FULL_RECORDS / 2 => 65e3,
-            Store::Coppice | Store::Redb | Store::Nomt | Store::Qmdb => 80e3,
+            Store::Coppice if scale.value_bytes >= 256 && scale.records >= FULL_RECORDS / 2 => 65e3,
+            Store::Redb | Store::Nomt => 80e3,
+            Store::Coppice | Store::Qmdb => 120e3,
             Store::CoppiceFlush | Store::RocksdbSynced | Store::RocksdbUnsynced | Store::Fjall => 180e3,
         };
         let (phases, beside) = match &self.job {
@@ -264,7 +264,7 @@ impl Step {
             Job::Load(_) | Job::Proofs(_) | Job::ProofsByTrees(_) => (0.0, 2.0),
             Job::Reads(_) => (0.0, 5.0),
             Job::Plateau(plateau) => {
-                let updates = (plateau.rounds * scale.records) as f64 / 70e3;
+                let updates = (plateau.rounds * scale.records) as f64 / 100e3;
                 (0.0, updates.min(scale.seconds))
             }
         };
@@ -340,12 +340,12 @@ fn plateaus(quick: bool) -> [PlateauScale; 3] {
             retain: 40,
             looks: 40,
             capacity,
-            flush_bytes: 128 << 20,
-            waiting_percent: 40,
+            flush_bytes: 160 << 20,
+            waiting_percent: 35,
         }
     };
     let large = |plateau| PlateauScale { flush_bytes: 64 << 20, waiting_percent: 15, ..plateau };
-    let small = |plateau| PlateauScale { capacity: 20 << 10, flush_bytes: 32 << 20, waiting_percent: 20, ..plateau };
+    let small = |plateau| PlateauScale { capacity: 20 << 10, flush_bytes: 40 << 20, waiting_percent: 20, ..plateau };
     if quick {
         return [
             of("plateau", 100_000, 256, 6, 15.0),
