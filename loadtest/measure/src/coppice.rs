@@ -118,6 +118,8 @@ pub struct Coppice {
     /// Only puts use it, and have it to themselves; it alone can't be shared.
     log: Option<Mutex<Group>>,
     settings: Settings,
+    /// Those of the engine.
+    workers: Workers,
     applied: Position,
 }
 
@@ -129,10 +131,11 @@ impl Coppice {
     pub fn create(dir: &Path, settings: Settings) -> Result<Self> {
         let storage: Arc<dyn Storage> = Arc::new(DiskStorage::new(dir));
         let options = settings.options();
+        let workers = options.workers;
         let engine = Engine::create(settings.storage(dir)?, ShardId(0), settings.params.clone(), options)?;
         let log = (settings.durability == Durability::Log).then(|| lone_voter(&*storage)).transpose()?;
         let applied = Position { index: 1, term: 1 };
-        Ok(Self { ahead: None, all_ahead: false, engine, log: log.map(Mutex::new), settings, applied })
+        Ok(Self { ahead: None, all_ahead: false, engine, log: log.map(Mutex::new), settings, workers, applied })
     }
 
     /// The engine.
@@ -176,10 +179,10 @@ impl Coppice {
         self.flush()?;
         let settings =
             Settings { cache_bytes, durability: Durability::Later, only_reads: true, ..self.settings.clone() };
-        let applied = self.applied;
+        let (workers, applied) = (self.workers, self.applied);
         drop(self);
         let engine = Engine::open(settings.storage(dir)?, settings.options())?;
-        Ok(Self { ahead: None, all_ahead: false, engine, log: None, settings, applied })
+        Ok(Self { ahead: None, all_ahead: false, engine, log: None, settings, workers, applied })
     }
 
     /// Appends a batch to the log; it is committed, so synced, when this returns. Meanwhile merges catch up, as a replica has it.
@@ -191,8 +194,7 @@ impl Coppice {
         let group = log.get_mut().unwrap_or_else(PoisonError::into_inner);
         let position = group.propose(encode(operations))?;
         let (engine, mut merged) = (&mut self.engine, Ok(()));
-        let workers = self.settings.options().workers;
-        let committed = advance(group, |committed| committed == position, workers, &mut |goes_on| {
+        let committed = advance(group, |committed| committed == position, self.workers, &mut |goes_on| {
             while let Some(records) = records_behind(engine).filter(|_| merged.is_ok() && goes_on()) {
                 merged = engine.merge_step(records).map(|_| ());
             }
