@@ -2,6 +2,7 @@
 
 use std::{fmt::Debug, sync::Arc};
 
+use bytes::Bytes;
 use coppice_env::Storage;
 use coppice_proto::v1;
 use coppice_types::Digest;
@@ -41,7 +42,7 @@ pub enum Ahead {
     Idle,
     /// [`StateMachine::write_ahead`] has something to begin or to end.
     Due,
-    /// It writes: a flush would wait for that.
+    /// Something goes on that a flush would wait for, or undo.
     Busy,
 }
 
@@ -73,6 +74,12 @@ pub trait StateMachine: Send + Sync + Debug + Sized + 'static {
     /// # Errors
     /// If the state is damaged, or of another group.
     fn open(storage: Arc<dyn Storage>, config: &Self::Config) -> Result<Self, Error>;
+
+    /// Does what applying an entry would take, while the raft log writes it: it may never be durable, nor committed. The outcomes of
+    /// whatever is applied next, and what a flush makes durable, are the same as without it.
+    fn foresee(&mut self, index: u64, command: &Bytes) {
+        let _ = (index, command);
+    }
 
     /// Applies a committed entry.
     ///
@@ -216,6 +223,13 @@ pub trait StateMachine: Send + Sync + Debug + Sized + 'static {
     /// Completes a reply with what depends on the other replicas and not on the entries applied.
     fn complete(&self, reply: &mut Self::Reply, own_id: u64, voters: &Voters) {
         let _ = (reply, own_id, voters);
+    }
+}
+
+/// Looks ahead at commands that are being written, unless a reader is in the way.
+pub(crate) fn foresee<M: StateMachine>(machine: &RwLock<Option<M>>, commands: &[(u64, Bytes)]) {
+    if let Some(machine) = machine.try_write().as_deref_mut().and_then(Option::as_mut) {
+        commands.iter().for_each(|(index, command)| machine.foresee(*index, command));
     }
 }
 

@@ -55,7 +55,7 @@ impl Durations {
         Self {
             persist: histogram(
                 "coppice.raft.persist.duration",
-                "How long a step of raft took, with the write and sync of its log",
+                "From the begin of a step of raft until its log was synced",
             ),
             apply: histogram("coppice.raft.apply.duration", "How long the state machine took for an entry"),
         }

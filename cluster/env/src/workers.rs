@@ -73,9 +73,10 @@ impl Workers {
     }
 
     /// Does the work on a thread of its own, and `own` on the caller's, which is told by what it is given whether the work still goes
-    /// on. Without threads the work alone is done, on the caller's.
+    /// on. Without threads the caller does both, and `own`, which is told that nothing goes on, first.
     pub fn beside<T: Send>(self, work: impl FnOnce() -> T + Send, own: impl FnOnce(&dyn Fn() -> bool)) -> T {
         if self.helpers() == 0 {
+            own(&|| false);
             return work();
         }
         thread::scope(|scope| {
@@ -222,8 +223,9 @@ mod tests {
             },
         );
         assert_eq!(out, 7);
-        let caller = thread::current().id();
-        assert_eq!(Workers::Inline.beside(|| thread::current().id(), |_| panic!("there is nobody else")), caller);
+        let (caller, mut before) = (thread::current().id(), false);
+        let out = Workers::Inline.beside(|| thread::current().id(), |goes_on| before = !goes_on());
+        assert_eq!((out, before), (caller, true));
     }
 
     #[test]

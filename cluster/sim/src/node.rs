@@ -91,6 +91,8 @@ fn tuning(disk: &SimStorage, seed: u64) -> Tuning {
         flush_entries_max: 8 + seed % 5 * 40,
         flush_bytes_max: 64 << 10,
         log_segment_bytes: 32 << 10,
+        // Every one.
+        log_beside_bytes_min: 0,
         // What rots is to be found by those who read it.
         scrub_bytes_per_s: 0,
         cold_bytes_per_s: 64 << 20,

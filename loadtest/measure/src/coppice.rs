@@ -10,9 +10,10 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use coppice_consensus::{Group, Options as RaftOptions, Payload, Position, RaftId, Role};
+use coppice_consensus::{Beside, Group, Options as RaftOptions, Payload, Position, RaftId, Role, Writing};
 use coppice_engine::{
-    AheadScope, Engine, MergePace, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, View, WriteAhead,
+    AheadScope, Engine, MergePace, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, Staged, View,
+    WriteAhead,
 };
 use coppice_env::{Clock, DiskStorage, SimRng, Storage, SystemClock, TieredStorage, Workers};
 use coppice_types::{Change, ClusterId, GroupId, Operation, Params, ShardId, Stamp, Version, codec::Writer};
@@ -185,40 +186,34 @@ impl Coppice {
         Ok(Self { ahead: None, all_ahead: false, engine, log: None, settings, workers, applied })
     }
 
-    /// Appends a batch to the log; it is committed, so synced, when this returns. Meanwhile merges catch up, as a replica has it.
-    fn append(&mut self, operations: &[Operation]) -> Result<()> {
+    /// Appends a batch to the log, and stages it while that is written, as a replica has it. It is committed, so synced, when this returns;
+    /// then it is settled. While the log takes longer, merges catch up.
+    fn commit(&mut self, operations: &[Operation]) -> Result<()> {
         let Some(log) = &mut self.log else {
             self.applied.index += 1;
-            return Ok(());
+            let staged = stage(&mut self.engine, operations)?;
+            return self.settle_version(&staged);
         };
         let group = log.get_mut().unwrap_or_else(PoisonError::into_inner);
         let position = group.propose(encode(operations))?;
-        let (engine, mut merged) = (&mut self.engine, Ok(()));
-        let committed = advance(group, |committed| committed == position, self.workers, &mut |goes_on| {
-            while let Some(records) = records_behind(engine).filter(|_| merged.is_ok() && goes_on()) {
+        let (engine, mut staged, mut merged) = (&mut self.engine, None, Ok(()));
+        let committed = advance(group, |committed| committed == position, self.workers, &mut |writing| {
+            staged = Some(stage(engine, operations));
+            while let Some(records) = records_behind(engine).filter(|_| merged.is_ok() && (writing.goes_on)()) {
                 merged = engine.merge_step(records).map(|_| ());
             }
         });
         merged?;
         self.applied = committed?;
         group.applied(self.applied.index);
-        Ok(())
+        let staged = staged.unwrap_or_else(|| stage(engine, operations))?;
+        self.settle_version(&staged)
     }
 
-    fn stage(&mut self, operations: &[Operation]) -> Result<()> {
-        let version = self.version().next();
-        // A leader plans one merge for each version.
-        let merges: Vec<_> = self.engine.built_merges().into_iter().take(1).collect();
-        let staged = self.engine.stage(&StageRequest {
-            stamp: Stamp { epoch: self.engine.epoch(), version },
-            prepare_id: PrepareId { term: 1, attempt: version.0 },
-            base: self.engine.decided(),
-            merges: &merges,
-            operations,
-        })?;
+    fn settle_version(&mut self, staged: &Staged) -> Result<()> {
         self.engine.settle(&staged.state)?;
         if let Some(retain) = self.settings.retain {
-            self.engine.prune(Version(version.0.saturating_sub(retain)))?;
+            self.engine.prune(Version(staged.state.version.0.saturating_sub(retain)))?;
         }
         Ok(())
     }
@@ -325,6 +320,20 @@ impl Drop for Coppice {
     }
 }
 
+/// The version after the decided one.
+fn stage(engine: &mut Engine, operations: &[Operation]) -> Result<Staged, coppice_engine::Error> {
+    let version = engine.decided().version.next();
+    // A leader plans one merge for each version.
+    let merges: Vec<_> = engine.built_merges().into_iter().take(1).collect();
+    engine.stage(&StageRequest {
+        stamp: Stamp { epoch: engine.epoch(), version },
+        prepare_id: PrepareId { term: 1, attempt: version.0 },
+        base: engine.decided(),
+        merges: &merges,
+        operations,
+    })
+}
+
 /// How many records the next step takes of a merge that is behind.
 fn records_behind(engine: &Engine) -> Option<usize> {
     let MergePace::Behind(owed) = engine.merge_pace() else { return None };
@@ -350,10 +359,10 @@ fn advance(
     group: &mut Group,
     awaited: impl Fn(Position) -> bool,
     workers: Workers,
-    meanwhile: &mut dyn FnMut(&dyn Fn() -> bool),
+    meanwhile: &mut dyn FnMut(&Writing<'_>),
 ) -> Result<Position> {
     while group.has_ready() {
-        let output = group.advance_beside(&mut |_| {}, workers, meanwhile)?;
+        let output = group.advance_beside(&mut |_| {}, Beside { workers, meanwhile, synced: &|| {} })?;
         let committed = output.committed.iter().filter(|entry| !matches!(entry.payload, Payload::Membership(_)));
         if let Some(entry) = committed.into_iter().find(|entry| awaited(entry.position)) {
             return Ok(entry.position);
@@ -383,10 +392,9 @@ impl System for Coppice {
         let operation = |record: Record| Operation { key: record.key, change: Change::Put(record.value) };
         let mut operations: Vec<Operation> = batch.into_iter().map(operation).collect();
         operations.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        self.append(&operations)?;
         // What the last batch owes, as far as there was no time for it.
         self.merge_if_behind()?;
-        self.stage(&operations)?;
+        self.commit(&operations)?;
         if self.settings.durability == Durability::Flush { self.flush() } else { self.flush_if_due() }
     }
 
@@ -397,8 +405,7 @@ impl System for Coppice {
             if self.engine.built_merges().is_empty() {
                 return self.flush().context("after the last merge");
             }
-            self.append(&[])?;
-            self.stage(&[])?;
+            self.commit(&[])?;
         }
     }
 

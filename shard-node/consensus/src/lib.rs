@@ -30,5 +30,6 @@ pub use ids::{Membership, Position, RaftId};
 pub use message::Message;
 pub use options::Options;
 pub use output::{
-    Committed, Install, LogReport, Output, Payload, Peer, ReadId, ReadReady, Role, RoleChange, SnapshotOffer, Status,
+    Beside, Committed, Install, LogReport, Output, Payload, Peer, ReadId, ReadReady, Role, RoleChange, SnapshotOffer,
+    Status, Writing,
 };

@@ -42,6 +42,8 @@ pub struct Options {
     pub fill_bytes: u64,
     /// Entries kept in memory though they are durable.
     pub cache_bytes: usize,
+    /// A batch of fewer bytes is written before a thread for it would have begun: see [`crate::Beside`].
+    pub beside_bytes_min: usize,
 }
 
 impl Options {
@@ -65,6 +67,7 @@ impl Options {
             segment_bytes: 16 << 20,
             fill_bytes: 1 << 20,
             cache_bytes: 16 << 20,
+            beside_bytes_min: 256 << 10,
         }
     }
 
@@ -73,7 +76,8 @@ impl Options {
     }
 
     pub(crate) fn sizes(&self) -> Sizes {
-        Sizes { segment_bytes: self.segment_bytes, fill_bytes: self.fill_bytes, cache_bytes: self.cache_bytes }
+        let Self { segment_bytes, fill_bytes, cache_bytes, beside_bytes_min, .. } = *self;
+        Sizes { segment_bytes, fill_bytes, cache_bytes, beside_bytes_min }
     }
 
     pub(crate) fn raft(&self, applied: u64) -> Config {

@@ -1,6 +1,7 @@
 //! What a group hands to its caller.
 
 use bytes::Bytes;
+use coppice_env::Workers;
 
 use crate::{Membership, Position, RaftId};
 
@@ -80,6 +81,24 @@ pub struct RoleChange {
     pub leader: Option<RaftId>,
     /// The raft term.
     pub term: u64,
+}
+
+/// What goes on beside the writing of a large batch.
+pub struct Beside<'b> {
+    /// Who writes: one of them, or, if there are none, the caller's thread, after `meanwhile`.
+    pub workers: Workers,
+    /// What is done meanwhile.
+    pub meanwhile: &'b mut dyn FnMut(&Writing<'_>),
+    /// Called when a batch of any size is durable, or writing it has failed, by who wrote it.
+    pub synced: &'b (dyn Fn() + Sync),
+}
+
+/// A batch that is being written: it may never be durable.
+pub struct Writing<'w> {
+    /// What was proposed, by index.
+    pub commands: &'w [(u64, Bytes)],
+    /// Whether the writing still goes on.
+    pub goes_on: &'w dyn Fn() -> bool,
 }
 
 /// What one call of [`crate::Group::advance`] brought. To be handled in the order of the fields.

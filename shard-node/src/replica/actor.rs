@@ -8,12 +8,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use coppice_consensus::{Committed, Group, Message, Output, Position, RaftId, Role};
-use coppice_env::Workers;
+use coppice_consensus::{Beside, Committed, Group, Message, Output, Position, RaftId, Role, Writing};
 use coppice_proto::v1::{DigestReport, MergeReport, PeerMessage, peer_message::Body};
 use coppice_types::{Digest, ErrorKind, Reason};
 use opentelemetry::KeyValue;
-use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, RwLockReadGuard, RwLockWriteGuard};
 use tokio::task::JoinHandle;
 
 use super::{
@@ -29,7 +28,7 @@ use crate::{
     agreement::{Agreements, Verdict, Voters},
     convert,
     home::{Home, IncomingCopy},
-    machine::{Backlog, StateMachine, catch_up},
+    machine::{Backlog, StateMachine, catch_up, foresee},
     metrics::group_label,
     refusal::Refusal,
 };
@@ -63,6 +62,8 @@ pub(super) struct Actor<M: StateMachine> {
     pub(super) members: Vec<RaftId>,
     /// Committed entries that are not applied yet.
     pub(super) backlog: VecDeque<Committed>,
+    /// How long the state machine took for what it has not applied since.
+    pub(super) looked_ahead: Duration,
     /// A reader was in the way of this thread.
     blocked: Cell<bool>,
     /// There is background work left.
@@ -114,6 +115,7 @@ impl<M: StateMachine> Actor<M> {
             voters: Voters::default(),
             members: Vec::new(),
             backlog: VecDeque::new(),
+            looked_ahead: Duration::ZERO,
             blocked: Cell::new(false),
             work_at: None,
             labels,
@@ -321,8 +323,8 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
-    /// Lets raft do what is due: send, sync, commit; and applies what it gives. While another thread writes a large batch to the log, this
-    /// one does background work that must not wait.
+    /// Lets raft do what is due: send, sync, commit; and applies what it gives. While a large batch is written to the log, the state machine
+    /// looks ahead at it.
     pub(super) fn advance(&mut self) -> Result<(), Error> {
         while self.group.has_ready() {
             let (mut unsent, mut worked) = (Vec::new(), Ok(()));
@@ -333,17 +335,24 @@ impl<M: StateMachine> Actor<M> {
                     unsent.push((to, message.is_snapshot()));
                 }
             };
-            // What is committed and waits comes first, and merges that can wait don't hold up whoever waits for the log.
-            let behind = shared.machine.read().as_ref().map(StateMachine::backlog) == Some(Backlog::Behind);
-            let beside = behind && self.backlog.is_empty();
-            let workers = if beside { config.hosted.tuning.engine.workers } else { Workers::Inline };
-            let mut meanwhile = |goes_on: &dyn Fn() -> bool| {
-                if worked.is_ok() {
-                    worked = catch_up(&shared.machine, goes_on);
+            // What is committed and waits comes first.
+            let (waits, looked_ahead) = (!self.backlog.is_empty(), &mut self.looked_ahead);
+            let mut meanwhile = |writing: &Writing<'_>| {
+                if !waits && worked.is_ok() {
+                    let began = config.hosted.clock.now();
+                    foresee(&shared.machine, writing.commands);
+                    *looked_ahead += config.hosted.clock.now().saturating_sub(began);
+                    worked = catch_up(&shared.machine, writing.goes_on);
                 }
             };
-            let output = self.group.advance_beside(&mut send, workers, &mut meanwhile)?;
-            self.note_pace(began);
+            let synced = Mutex::new(None);
+            let note = || *synced.lock() = Some(config.hosted.clock.now());
+            let workers = config.hosted.tuning.engine.workers;
+            let beside = Beside { workers, meanwhile: &mut meanwhile, synced: &note };
+            let output = self.group.advance_beside(&mut send, beside)?;
+            if let Some(synced) = synced.into_inner() {
+                self.note_pace(synced.saturating_sub(began));
+            }
             for (to, snapshot) in unsent {
                 self.group.report_unreachable(to);
                 if snapshot {

@@ -75,7 +75,7 @@ impl<M: StateMachine> Actor<M> {
         let applied = machine.apply(position.index, command);
         drop(guard);
         span.span().end();
-        let took = self.now().saturating_sub(began);
+        let took = self.now().saturating_sub(began) + std::mem::take(&mut self.looked_ahead);
         self.config.hosted.durations.apply.record(took.as_secs_f64(), &self.labels);
         match applied {
             Ok(applied) => Ok(Step::Applied(applied)),

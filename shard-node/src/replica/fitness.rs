@@ -81,14 +81,12 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
-    /// Notes how long it took to make something durable.
-    pub(super) fn note_pace(&mut self, began: Duration) {
-        let now = self.now();
-        let took = now.saturating_sub(began);
+    /// Notes how long it took to make something durable in the log.
+    pub(super) fn note_pace(&mut self, took: Duration) {
         self.config.hosted.durations.persist.record(took.as_secs_f64(), &self.labels);
         if took > SYNC_SLOW {
             tracing::warn!(group = %self.config.identity.group, ?took, "the disk is slow");
-            self.fitness.slow_until = now + SLOW_KEPT;
+            self.fitness.slow_until = self.now() + SLOW_KEPT;
         }
     }
 

@@ -53,6 +53,8 @@ pub struct Tuning {
     pub flush_bytes_max: u64,
     /// Size of a file of the raft log, which is cut by whole files.
     pub log_segment_bytes: u64,
+    /// Batches of so many bytes are looked ahead at while the raft log writes them.
+    pub log_beside_bytes_min: usize,
     /// How much of its files each replica reads in a second to see whether it is sound; 0 for nothing.
     pub scrub_bytes_per_s: u64,
     /// How much each replica copies to its cold directory in a second, if there is one.
@@ -73,6 +75,7 @@ impl Default for Tuning {
             flush_entries_max: 2048,
             flush_bytes_max: 32 << 20,
             log_segment_bytes: 16 << 20,
+            log_beside_bytes_min: 256 << 10,
             scrub_bytes_per_s: 1 << 20,
             cold_bytes_per_s: 16 << 20,
             reserve_bytes: RESERVE_BYTES,
@@ -116,11 +119,13 @@ fn rng(config: &Config<impl StateMachine>) -> Box<dyn Rng> {
 
 fn options(config: &Config<impl StateMachine>) -> coppice_consensus::Options {
     let Identity { cluster, group, raft_id } = config.identity;
-    let segment_bytes = config.hosted.tuning.log_segment_bytes;
+    let &Tuning { log_segment_bytes: segment_bytes, log_beside_bytes_min: beside_bytes_min, .. } =
+        &config.hosted.tuning;
     let defaults = coppice_consensus::Options::new(cluster, group, RaftId(raft_id));
     let message_bytes = config.hosted.message_bytes_max;
     coppice_consensus::Options {
         segment_bytes,
+        beside_bytes_min,
         fill_bytes: defaults.fill_bytes.min(segment_bytes),
         entry_bytes_max: defaults.entry_bytes_max.max(message_bytes),
         uncommitted_bytes_max: defaults.uncommitted_bytes_max.max(2 * message_bytes as u64),

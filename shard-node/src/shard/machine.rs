@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use bytes::Bytes;
 use coppice_consensus::Position;
 use coppice_engine::{Engine, Manifest, MergeName, MergePace, MergeProgress, Options, RaftPosition, SnapshotReceiver};
 use coppice_env::Storage;
@@ -70,8 +71,12 @@ impl StateMachine for ShardMachine {
         Self::new(engine, writer, ColdMover::new(config.runner.clone()))
     }
 
-    fn apply(&mut self, _index: u64, command: &[u8]) -> Result<Applied<Outcome>, Error> {
-        self.apply_command(command)
+    fn foresee(&mut self, index: u64, command: &Bytes) {
+        self.stage_early(index, command);
+    }
+
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Applied<Outcome>, Error> {
+        self.apply_entry(index, command)
     }
 
     fn durable(&self) -> Position {
@@ -91,6 +96,10 @@ impl StateMachine for ShardMachine {
     }
 
     fn ahead(&self, flush_due: bool) -> Ahead {
+        if flush_due && self.foreseen.is_some() {
+            // A flush would drop what is about to be committed.
+            return Ahead::Busy;
+        }
         self.writer.state(&self.engine, flush_due)
     }
 
@@ -99,6 +108,7 @@ impl StateMachine for ShardMachine {
     }
 
     fn flush(&mut self, position: Position) -> Result<(), Error> {
+        self.forget_foreseen();
         self.writer.end_for_flush(&mut self.engine);
         Ok(self.engine.flush(to_raft(position), &self.protocol.encode())?)
     }

@@ -20,6 +20,7 @@ use coppice_types::{Digest, Reason, Term, Version, codec::Writer};
 mod ahead;
 mod cold;
 mod command;
+mod foreseen;
 mod machine;
 mod protocol;
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub use protocol::{Fence, FenceName, Protocol};
 
 use ahead::AheadWriter;
 use cold::ColdMover;
+use foreseen::Foreseen;
 
 use crate::{Error, machine::Applied, refusal::Refusal};
 
@@ -56,6 +58,8 @@ pub struct ShardMachine {
     mover: ColdMover,
     engine: Engine,
     protocol: Protocol,
+    /// Staged, though its Prepare is not applied.
+    foreseen: Option<Foreseen>,
     /// Merges that the other replicas say they have built, by raft id. Not part of the replicated state.
     built: BTreeMap<u64, BTreeSet<MergeName>>,
     /// Spoils what the next Prepare writes, to see that the other replicas notice.
@@ -72,6 +76,7 @@ impl ShardMachine {
             mover,
             engine,
             protocol,
+            foreseen: None,
             built: BTreeMap::new(),
             #[cfg(test)]
             spoil_next: false,
@@ -95,8 +100,11 @@ impl ShardMachine {
     /// # Errors
     /// If the command is unknown or the engine fails: this replica must stop, for it cannot do what the others do.
     pub fn apply_command(&mut self, bytes: &[u8]) -> Result<Applied<Outcome>, Error> {
-        let command = Command::decode(bytes).map_err(Error::UnknownCommand)?;
-        let reply = match self.run(&command) {
+        self.run_command(&Command::decode(bytes).map_err(Error::UnknownCommand)?)
+    }
+
+    fn run_command(&mut self, command: &Command) -> Result<Applied<Outcome>, Error> {
+        let reply = match self.run(command) {
             Ok(reply) => Ok(reply),
             Err(Stop::Refused(refusal)) => Err(refusal),
             Err(Stop::Failed(error)) => return Err(error),
@@ -241,11 +249,16 @@ impl ShardMachine {
             return Err(Refusal::new(Reason::BaseMismatch, message).into());
         }
         let state = self.stage(prepare, prepare_id)?;
-        if !prepare.journal.is_empty() {
-            let journal = command::encode_journal(&prepare.journal);
-            self.engine.keep_journal(&state, prepare_id, &journal).map_err(failed)?;
-        }
+        self.keep_journal(prepare, prepare_id, &state)?;
         self.reply(Some(state))
+    }
+
+    fn keep_journal(&mut self, prepare: &Prepare, prepare_id: PrepareId, state: &ShardState) -> Result<(), Stop> {
+        if prepare.journal.is_empty() {
+            return Ok(());
+        }
+        let journal = command::encode_journal(&prepare.journal);
+        self.engine.keep_journal(state, prepare_id, &journal).map_err(failed)
     }
 
     /// Whether a version may build on this state: the decided tip, or anything staged on it.

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use coppice_engine::Options;
 use coppice_env::{Rng, SimRng, SimStorage, Storage};
 use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp};
 
 use super::*;
 use crate::limits::STAGED_MAX;
-use crate::machine::{Backlog, Position, StateMachine, catch_up};
+use crate::machine::{Ahead, Backlog, Position, StateMachine, catch_up};
 use crate::runner::Runner;
 
 fn config() -> ShardConfig {
@@ -143,6 +144,72 @@ fn a_repeated_prepare_gives_the_same_answer_and_stages_once() {
     let state = ShardState { version: Version(1), digest: first.staged.expect("staged") };
     let elsewhere = talk.attempt(1, 2, state, "a");
     talk.send(elsewhere).expect("the same attempt number names another version here");
+}
+
+/// The commands of the next entries are staged early, at most one of them; says how many versions are staged then.
+fn foresee(machine: &mut ShardMachine, commands: &[(u64, Bytes)]) -> usize {
+    commands.iter().for_each(|(index, command)| machine.foresee(*index, command));
+    machine.engine().staged().len()
+}
+
+#[test]
+fn what_is_staged_while_the_log_writes_it_is_there_when_it_is_applied_and_never_durable_before() {
+    let disk = SimStorage::new();
+    let mut talk = Talk::new();
+    talk.machine = open(disk.storage());
+    talk.adopt().expect("adopted");
+    let encoded = |talk: &Talk, attempt| {
+        let body = talk.attempt(attempt, 1, talk.decided(), "a");
+        Bytes::from(Command { context: talk.context, body }.encode())
+    };
+    let (one, two) = (encoded(&talk, 1), encoded(&talk, 2));
+    assert_eq!(foresee(&mut talk.machine, &[(7, one.clone()), (8, two.clone())]), 1);
+    assert_eq!(talk.machine.ahead(true), Ahead::Busy);
+    let applied = talk.machine.apply(7, &one).expect("applied");
+    assert!(applied.reply.expect("staged").staged.is_some());
+    assert_eq!(talk.machine.engine().counters().stages, 1);
+    assert_ne!(talk.machine.ahead(true), Ahead::Busy);
+    // Another entry has its index, or it has another index: what was staged early is gone before anything else is done.
+    for index in [8, 9] {
+        assert_eq!(foresee(&mut talk.machine, &[(8, two.clone())]), 2);
+        let other = Command { context: talk.context, body: Body::Adopt }.encode();
+        talk.machine.apply(index, &other).expect("applied");
+        assert_eq!(talk.staged().len(), 1);
+    }
+    assert_eq!(foresee(&mut talk.machine, &[(9, two)]), 2);
+    talk.machine.flush(Position { index: 8, term: 1 }).expect("flushed");
+    assert_eq!(talk.staged().len(), 1);
+    let staged = talk.staged();
+    drop(talk);
+    let found: Vec<_> = open(disk.storage()).engine().staged().iter().map(|it| it.state).collect();
+    assert_eq!(found, staged);
+}
+
+#[test]
+fn a_version_that_is_staged_early_is_neither_decided_nor_repeated_by_commands_before_it() {
+    let mut talk = Talk::new();
+    let base = talk.decided();
+    let state = talk.prepare(1, base, "a");
+    let body = Body::Abort { version: state.version, prepare_id: PrepareId { term: 1, attempt: 1 } };
+    talk.send(body).expect("aborted");
+    let again = talk.attempt(2, 1, base, "a");
+    let encoded = |context, body: &Body| Bytes::from(Command { context, body: body.clone() }.encode());
+    let (finalize, decided) = (Body::Finalize, Context { decided: state, ..talk.context });
+    // The state is one that others don't have yet: so nobody may decide it yet.
+    assert_eq!(foresee(&mut talk.machine, &[(8, encoded(talk.context, &again))]), 1);
+    let applied = talk.machine.apply(7, &encoded(decided, &finalize)).expect("applied");
+    refused(applied.reply, Reason::BaseMismatch);
+    // Nor may the command itself.
+    assert_eq!(foresee(&mut talk.machine, &[(8, encoded(decided, &again))]), 0);
+    // What decides another state leaves it.
+    assert_eq!(foresee(&mut talk.machine, &[(9, encoded(talk.context, &again))]), 1);
+    talk.machine.apply(8, &encoded(talk.context, &finalize)).expect("applied").reply.expect("nothing new is decided");
+    assert_eq!(talk.staged(), [state]);
+    // A delayed copy of the same attempt with other content is not taken for it.
+    let other = talk.attempt(2, 1, base, "b");
+    let applied = talk.machine.apply(8, &encoded(talk.context, &other)).expect("applied").reply.expect("staged");
+    assert_ne!(applied.staged, Some(state.digest));
+    assert_eq!(talk.staged().len(), 1);
 }
 
 #[test]
@@ -482,18 +549,35 @@ fn random_command(rng: &mut SimRng, known: &[ShardState], executed: u64, term: u
 
 #[test]
 fn replicas_that_flush_and_restart_at_different_times_give_the_same_outcomes() {
-    let mut decided = 0;
-    for seed in 0..12 {
+    let (mut decided, mut early) = (0, 0);
+    for seed in 0..24 {
         let mut rng = SimRng::new(seed);
         let disks = [SimStorage::new(), SimStorage::new()];
         let mut machines = disks.each_ref().map(|disk| open(disk.storage()));
-        let mut log: Vec<Vec<u8>> = Vec::new();
+        let mut log: Vec<Bytes> = Vec::new();
         let mut known = vec![machines[0].engine().decided()];
-        for _ in 0..150 {
+        let mut next = None;
+        for index in 1..150 {
             let protocol = machines[0].protocol();
-            let command = random_command(&mut rng, &known, protocol.executed, protocol.term.0.max(1));
-            let bytes = command.encode();
-            let outcomes = machines.each_mut().map(|machine| machine.apply_command(&bytes).expect("applied"));
+            let (executed, term) = (protocol.executed, protocol.term.0.max(1));
+            let make = |rng: &mut SimRng| {
+                let command = random_command(rng, &known, executed, term);
+                (Bytes::from(command.encode()), command)
+            };
+            let (bytes, command) = next.take().filter(|_| rng.chance(800)).unwrap_or_else(|| make(&mut rng));
+            // One of them looks ahead at what is applied next, or thereafter, or never.
+            if rng.chance(300) {
+                machines[1].foresee(index, &bytes);
+            }
+            if rng.chance(500) {
+                next = Some(make(&mut rng));
+                next.iter().for_each(|(bytes, _)| machines[1].foresee(index + 1, bytes));
+            }
+            let stages = |machines: &[ShardMachine; 2]| machines.each_ref().map(|it| it.engine().counters().stages);
+            let before = stages(&machines);
+            let outcomes = machines.each_mut().map(|machine| machine.apply(index, &bytes).expect("applied"));
+            let after = stages(&machines);
+            early += u32::from(after[0] > before[0] && after[1] == before[1]);
             assert_eq!(outcomes[0].digest, outcomes[1].digest, "seed {seed}: {command:?}");
             assert_eq!(machines[0].protocol(), machines[1].protocol(), "seed {seed}");
             log.push(bytes);
@@ -506,16 +590,21 @@ fn replicas_that_flush_and_restart_at_different_times_give_the_same_outcomes() {
                 0 => machines[1].flush(at).expect("flushed"),
                 1 => machines[1].work().expect("worked"),
                 2 => machines[1] = restart(&disks[1], &mut machines[1], &log),
-                _ => {}
+                _ => continue,
+            }
+            if machines[1].foreseen.is_none() {
+                let staged = |at: usize| machines[at].engine().staged().into_iter().map(|it| (it.state, it.prepare_id));
+                assert_eq!(staged(1).collect::<Vec<_>>(), staged(0).collect::<Vec<_>>(), "seed {seed}");
             }
         }
         decided += machines[0].engine().decided().version.0;
     }
     assert!(decided > 20, "the commands decided next to nothing");
+    assert!(early > 40, "{early} versions were staged early");
 }
 
 /// Opens the shard from its disk and replays what follows its last flush.
-fn restart(disk: &SimStorage, old: &mut ShardMachine, log: &[Vec<u8>]) -> ShardMachine {
+fn restart(disk: &SimStorage, old: &mut ShardMachine, log: &[Bytes]) -> ShardMachine {
     *old = open(SimStorage::new().storage());
     let mut machine = open(disk.storage());
     let durable = usize::try_from(machine.durable().index).expect("small");

@@ -58,6 +58,7 @@ impl Cluster {
             flush_interval: Duration::from_millis(200),
             flush_entries_max: 64,
             log_segment_bytes: 64 << 10,
+            log_beside_bytes_min: 0,
             scrub_bytes_per_s,
             ..Tuning::default()
         };

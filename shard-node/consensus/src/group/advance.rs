@@ -7,10 +7,9 @@ use raft::eraftpb::{Entry, EntryType, Message as RaftMessage, MessageType};
 use super::{ENTRY_OVERHEAD_BYTES, Group};
 use crate::change;
 use crate::error::Result;
-use crate::log::Meanwhile;
 use crate::log::batch::HardState;
 use crate::message::split_append;
-use crate::output::{Committed, Install, Output, Payload, ReadReady};
+use crate::output::{Beside, Committed, Install, Output, Payload, ReadReady};
 use crate::snapshot::Offer;
 use crate::{Membership, Message, Position, RaftId};
 
@@ -35,23 +34,17 @@ impl Group {
     /// # Errors
     /// Any error is final: the storage failed or holds damaged bytes, and this group must be dropped.
     pub fn advance(&mut self, send: &mut dyn FnMut(Message)) -> Result<Output> {
-        self.advance_beside(send, Workers::Inline, &mut |_| {})
+        self.advance_beside(send, Beside { workers: Workers::Inline, meanwhile: &mut |_| {}, synced: &|| {} })
     }
 
-    /// The same, with something to do for this thread while, in step 2, one of the workers writes and syncs a large batch: `meanwhile` is
-    /// told whether that still goes on, and is not called where no thread does it.
+    /// The same, with something to do for this thread while, in step 2, a large batch is written and synced.
     ///
     /// # Errors
     /// As there.
-    pub fn advance_beside(
-        &mut self,
-        send: &mut dyn FnMut(Message),
-        workers: Workers,
-        meanwhile: &mut dyn FnMut(&dyn Fn() -> bool),
-    ) -> Result<Output> {
+    pub fn advance_beside(&mut self, send: &mut dyn FnMut(Message), mut beside: Beside<'_>) -> Result<Output> {
         self.usable()?;
         let mut output = Output::default();
-        let outcome = self.advance_into(&mut output, send, workers, meanwhile);
+        let outcome = self.advance_into(&mut output, send, &mut beside);
         self.failed = outcome.is_err();
         outcome?;
         self.report_discarded(&mut output);
@@ -64,8 +57,7 @@ impl Group {
         &mut self,
         output: &mut Output,
         send: &mut dyn FnMut(Message),
-        workers: Workers,
-        meanwhile: Meanwhile<'_>,
+        beside: &mut Beside<'_>,
     ) -> Result<()> {
         let mut handed_out = 0;
         loop {
@@ -85,7 +77,7 @@ impl Group {
             }
             let Some(number) = number else { return Ok(()) };
             if self.log().needs_sync() {
-                self.raw.mut_store().log.flush(workers, meanwhile)?;
+                self.raw.mut_store().log.flush(beside)?;
             }
             self.raw.on_persist_ready(number);
             if let Some(install) = output.install.as_ref().filter(|install| install.position.index > self.delivered()) {

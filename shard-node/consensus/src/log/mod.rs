@@ -22,13 +22,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coppice_env::{
-    DirectBuffer, OpenMode, Storage, Workers,
+    DirectBuffer, OpenMode, Storage,
     bug::{Bug, planted},
 };
 use coppice_types::codec::{Reader, Writer};
 use raft::eraftpb::{Entry, EntryType};
 
 use crate::error::{Error, Result};
+use crate::output::{Beside, Writing};
 use crate::{Membership, Position};
 use batch::{ENTRY_HEADER_BYTES, HardState, Item, Items, entry_data, make_entry};
 use meta::{Meta, Owner};
@@ -42,12 +43,6 @@ const WRITE_BYTES_MAX: usize = 2 << 20;
 /// As long as batches are no longer than this, so are writes.
 const WRITE_BYTES_MIN: usize = 512 << 10;
 
-/// A batch of fewer bytes is written before a thread would have begun.
-const BESIDE_BYTES_MIN: usize = 256 << 10;
-
-/// What is done while another thread writes; it is told whether that still goes on.
-pub(crate) type Meanwhile<'m> = &'m mut dyn FnMut(&dyn Fn() -> bool);
-
 /// Sizes of the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
@@ -57,6 +52,8 @@ pub(crate) struct Sizes {
     pub fill_bytes: u64,
     /// Entries kept in memory besides those not yet durable.
     pub cache_bytes: usize,
+    /// A batch of fewer bytes is written at once.
+    pub beside_bytes_min: usize,
 }
 
 #[derive(Debug)]
@@ -107,6 +104,21 @@ pub(crate) struct Log {
     cached_bytes: usize,
     /// Entries below have no data in memory.
     cached_from: u64,
+}
+
+/// Where the slot of an entry is among those of a log.
+fn slot_of(base: Position, index: u64) -> usize {
+    usize::try_from(index - base.index - 1).expect("an index into the log")
+}
+
+/// Those of a batch's entries that were proposed, by index.
+fn commands(slots: &VecDeque<Slot>, base: Position, entries: &[(u64, u64)]) -> Vec<(u64, Bytes)> {
+    let command = |(index, _): &(u64, u64)| {
+        let slot = &slots[slot_of(base, *index)];
+        let data = slot.data.clone().filter(|data| slot.kind == EntryType::EntryNormal && !data.is_empty());
+        data.map(|data| (*index, data))
+    };
+    entries.iter().filter_map(command).collect()
 }
 
 impl Log {
@@ -341,7 +353,7 @@ impl Log {
     /// this one does something else.
     ///
     /// After an error nobody knows what is durable, and the log must not be used again.
-    pub(crate) fn flush(&mut self, workers: Workers, meanwhile: Meanwhile<'_>) -> Result<()> {
+    pub(crate) fn flush(&mut self, beside: &mut Beside<'_>) -> Result<()> {
         if std::mem::take(&mut self.pending.hard_state) {
             self.pending.items.push(&Item::HardState(self.hard_state));
         }
@@ -363,19 +375,27 @@ impl Log {
         let carried_bytes = carried.len() as u64;
         let parts: Vec<Bytes> = iter::once(carried.into()).chain(items.into_parts()).collect();
         let bytes: usize = parts.iter().map(Bytes::len).sum();
-        let large = bytes >= BESIDE_BYTES_MIN;
         if bytes > self.buffer.len() && self.buffer.len() < WRITE_BYTES_MAX {
             self.buffer = DirectBuffer::zeroed(bytes.next_power_of_two().min(WRITE_BYTES_MAX));
         }
-        let workers = if large { workers } else { Workers::Inline };
-        let (sequence, buffer) = (self.sequence_next, &mut self.buffer);
-        let start = workers.beside(|| last.append(sequence, &parts, fill_blocks, buffer), meanwhile)? + carried_bytes;
+        let (sequence, buffer, synced) = (self.sequence_next, &mut self.buffer, beside.synced);
+        let mut write = || {
+            let start = last.append(sequence, &parts, fill_blocks, buffer);
+            synced();
+            start
+        };
+        let start = if bytes >= self.sizes.beside_bytes_min {
+            let (commands, meanwhile) = (commands(&self.slots, self.meta.base, &entries), &mut *beside.meanwhile);
+            beside.workers.beside(write, |goes_on| meanwhile(&Writing { commands: &commands, goes_on }))?
+        } else {
+            write()?
+        };
+        let start = start + carried_bytes;
         let segment = last.id;
         self.sequence_next += 1;
         self.written = (self.last(), self.hard_state);
         for (index, offset) in entries {
-            let at = usize::try_from(index - self.meta.base.index - 1).expect("an index into the log");
-            self.slots[at].place = Some(Place { segment, offset: start + offset });
+            self.slots[slot_of(self.meta.base, index)].place = Some(Place { segment, offset: start + offset });
         }
         self.evict();
         Ok(())

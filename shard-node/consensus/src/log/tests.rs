@@ -1,12 +1,28 @@
 //! The log against a model: random use, a crash at every I/O, every byte damaged.
 
-use coppice_env::{Fault, Operation, Rng, SimRng, SimStorage};
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use coppice_env::{Fault, Operation, Rng, SimRng, SimStorage, Workers};
 use coppice_types::{ClusterId, GroupId};
 
 use super::*;
 use crate::RaftId;
 
-const SIZES: Sizes = Sizes { segment_bytes: 6 << 10, fill_bytes: 2 << 10, cache_bytes: 512 };
+const SIZES: Sizes = Sizes { segment_bytes: 6 << 10, fill_bytes: 2 << 10, cache_bytes: 512, beside_bytes_min: 0 };
+
+/// Of logs whose batches are large.
+const LARGE: Sizes =
+    Sizes { segment_bytes: 8 << 20, fill_bytes: 1 << 20, cache_bytes: 1 << 20, beside_bytes_min: 256 << 10 };
+
+/// Flushes with nothing else to do.
+fn flush(log: &mut Log) -> Result<()> {
+    flush_beside(log, Workers::Inline, &mut |_| {})
+}
+
+fn flush_beside(log: &mut Log, workers: Workers, meanwhile: &mut dyn FnMut(&Writing<'_>)) -> Result<()> {
+    log.flush(&mut Beside { workers, meanwhile, synced: &|| {} })
+}
 
 fn owner() -> Owner {
     Owner { cluster: ClusterId([1; 16]), group: GroupId::Root, id: RaftId::new(1, 1) }
@@ -98,7 +114,7 @@ fn step(log: &mut Log, rng: &mut SimRng) -> Result<()> {
             if rng.chance(100) && commit > log.base().index {
                 log.set_membership(commit, Membership::of_voters(&[RaftId(commit), RaftId(1)]));
             }
-            log.flush(Workers::Inline, &mut |_| {})
+            flush(log)
         }
         70..80 => log.ensure_room(usize::try_from(rng.below(9000)).expect("small")),
         80..92 => log.compact(hard_state.commit.saturating_sub(rng.below(10))),
@@ -203,7 +219,7 @@ fn sample() -> (SimStorage, View) {
         let last = log.last();
         let commit = last.index.saturating_sub(4).max(1);
         log.set_hard_state(HardState { term: last.term, vote: 1, commit });
-        log.flush(Workers::Inline, &mut |_| {}).expect("flushes");
+        flush(&mut log).expect("flushes");
     }
     log.compact(6).expect("compacts");
     (disk, view(&log))
@@ -307,13 +323,13 @@ fn a_full_disk_refuses_room_and_keeps_what_was_reserved() {
         }
         let last = log.last();
         log.append(&[entry(Position { index: last.index + 1, term: last.term }, &mut rng)]);
-        log.flush(Workers::Inline, &mut |_| {}).expect("there is room for what was promised it");
+        flush(&mut log).expect("there is room for what was promised it");
         accepted += 1;
     }
     assert!(accepted > 20 && accepted < 2000, "{accepted} entries fitted");
     for vote in 0..100 {
         log.set_hard_state(HardState { term: 10 + vote, vote, commit: 1 });
-        log.flush(Workers::Inline, &mut |_| {}).expect("votes go on");
+        flush(&mut log).expect("votes go on");
     }
     let before = view(&log);
     assert_eq!(view(&open(&disk.power_loss(1)).expect("opens")), before);
@@ -333,7 +349,7 @@ fn a_failed_sync_is_an_error_and_opening_makes_up_for_it() {
         skip: 0,
         kind: std::io::ErrorKind::Other,
     });
-    log.flush(Workers::Inline, &mut |_| {}).expect_err("the disk says so");
+    flush(&mut log).expect_err("the disk says so");
     let before = view(&log);
     // The disk has lost the batch for good, and reads it all the same until the power goes.
     let disk = disk.process_loss();
@@ -367,7 +383,7 @@ fn segment_file_has_a_golden_form() {
     let position = Position { index: 2, term: 1 };
     log.append(&[make_entry(EntryType::EntryNormal, position, Bytes::from_static(b"golden"))]);
     log.set_hard_state(HardState { term: 1, vote: 2, commit: 1 });
-    log.flush(Workers::Inline, &mut |_| {}).expect("flushes");
+    flush(&mut log).expect("flushes");
     let mut block = [0; 512];
     let file = disk.storage().open(&file_name(1), OpenMode::Existing).expect("opens");
     file.read_exact_at(&mut block, 0).expect("reads");
@@ -379,44 +395,49 @@ fn segment_file_has_a_golden_form() {
 #[test]
 fn what_fails_on_a_thread_is_told_here() {
     let disk = SimStorage::new();
-    let sizes = Sizes { segment_bytes: 8 << 20, fill_bytes: 1 << 20, cache_bytes: 1 << 20 };
-    let mut log = Log::create(disk.storage(), sizes, owner(), Position::START, voters()).expect("creates");
+    let mut log = Log::create(disk.storage(), LARGE, owner(), Position::START, voters()).expect("creates");
     let entry = |index| {
-        let data = Bytes::from(vec![7; BESIDE_BYTES_MIN]);
+        let data = Bytes::from(vec![7; LARGE.beside_bytes_min]);
         make_entry(EntryType::EntryNormal, Position { index, term: 1 }, data)
     };
-    let threads = Workers::Threads(std::num::NonZero::<usize>::MIN);
+    let threads = Workers::Threads(NonZero::<usize>::MIN);
     log.append(&[entry(2)]);
-    log.flush(threads, &mut |_| {}).expect("the disk works");
+    flush_beside(&mut log, threads, &mut |_| {}).expect("the disk works");
     for operation in [Operation::Write, Operation::Sync] {
         let disk = disk.process_loss();
-        let mut log = Log::open(disk.storage(), sizes, owner()).expect("sound").expect("there is a log");
+        let mut log = Log::open(disk.storage(), LARGE, owner()).expect("sound").expect("there is a log");
         log.append(&[entry(3)]);
         let kind = std::io::ErrorKind::Other;
         disk.inject(Fault { operation, path_part: ".log".to_owned(), skip: 0, kind });
         let mut times = 0;
-        log.flush(threads, &mut |_| times += 1).expect_err("the disk says so");
+        flush_beside(&mut log, threads, &mut |_| times += 1).expect_err("the disk says so");
         assert_eq!(times, 1);
     }
 }
 
-/// The log after some batches, the files that it left, and for how many of them there was time for something else.
-fn written_by(workers: Workers) -> (View, Vec<Vec<u8>>, u32) {
+/// The log after some batches, the files that it left, and the entries for which there was time for something else.
+fn written_by(workers: Workers) -> (View, Vec<Vec<u8>>, Vec<u64>) {
     let disk = SimStorage::new();
-    let sizes = Sizes { segment_bytes: 8 << 20, fill_bytes: 1 << 20, cache_bytes: 1 << 20 };
-    let mut log = Log::create(disk.storage(), sizes, owner(), Position::START, voters()).expect("creates");
-    let mut times = 0;
-    for (index, bytes) in (2..).zip([100, BESIDE_BYTES_MIN, 2 * WRITE_BYTES_MAX + 7, BESIDE_BYTES_MIN / 2]) {
+    let mut log = Log::create(disk.storage(), LARGE, owner(), Position::START, voters()).expect("creates");
+    let (large, synced) = (LARGE.beside_bytes_min, AtomicUsize::new(0));
+    let mut beside = Vec::new();
+    for (index, bytes) in (2..).zip([100, large, 2 * WRITE_BYTES_MAX + 7, large / 2]) {
         let position = Position { index, term: 1 };
-        log.append(&[make_entry(EntryType::EntryNormal, position, Bytes::from(vec![bytes as u8; bytes]))]);
-        let mut meanwhile = |goes_on: &dyn Fn() -> bool| {
-            times += 1;
-            while goes_on() {
+        let data = Bytes::from(vec![bytes as u8; bytes]);
+        log.append(&[make_entry(EntryType::EntryNormal, position, data.clone())]);
+        let mut meanwhile = |writing: &Writing<'_>| {
+            assert_eq!(writing.commands, [(index, data.clone())]);
+            beside.push(index);
+            while (writing.goes_on)() {
                 std::thread::yield_now();
             }
         };
-        log.flush(workers, &mut meanwhile).expect("flushes");
+        let count = || {
+            synced.fetch_add(1, Ordering::Relaxed);
+        };
+        log.flush(&mut Beside { workers, meanwhile: &mut meanwhile, synced: &count }).expect("flushes");
     }
+    assert_eq!(synced.into_inner(), 4);
     let storage = disk.storage();
     let names = storage.list("").expect("lists");
     let file = |name: String| {
@@ -425,13 +446,34 @@ fn written_by(workers: Workers) -> (View, Vec<Vec<u8>>, u32) {
         file.read_exact_at(&mut bytes, 0).expect("reads");
         bytes
     };
-    (view(&log), names.into_iter().map(file).collect(), times)
+    (view(&log), names.into_iter().map(file).collect(), beside)
 }
 
 #[test]
 fn large_batches_are_written_by_a_thread_and_are_the_same() {
-    let (alone, files, times) = written_by(Workers::Inline);
-    assert_eq!((alone.entries.len(), times), (4, 0));
-    let beside = written_by(Workers::Threads(std::num::NonZero::<usize>::MIN));
-    assert!(beside == (alone, files, 2), "{} times", beside.2);
+    let alone = written_by(Workers::Inline);
+    assert_eq!((alone.0.entries.len(), alone.2.as_slice()), (4, [3, 4].as_slice()));
+    let beside = written_by(Workers::Threads(NonZero::<usize>::MIN));
+    assert!(beside == alone, "beside {:?}", beside.2);
+}
+
+#[test]
+fn only_what_was_proposed_is_shown_while_it_is_written() {
+    let disk = SimStorage::new();
+    let mut log = create(&disk).expect("creates");
+    let at = |index| Position { index, term: 1 };
+    let data = |text: &'static str| Bytes::from_static(text.as_bytes());
+    log.append(&[
+        make_entry(EntryType::EntryNormal, at(2), Bytes::new()),
+        make_entry(EntryType::EntryNormal, at(3), data("replaced")),
+        make_entry(EntryType::EntryNormal, at(4), data("gone")),
+    ]);
+    log.append(&[
+        make_entry(EntryType::EntryNormal, at(3), data("a")),
+        make_entry(EntryType::EntryConfChangeV2, at(4), data("b")),
+        make_entry(EntryType::EntryNormal, at(5), data("c")),
+    ]);
+    let mut shown = Vec::new();
+    flush_beside(&mut log, Workers::Inline, &mut |writing| shown.extend_from_slice(writing.commands)).expect("flushes");
+    assert_eq!(shown, [(3, data("a")), (5, data("c"))]);
 }
