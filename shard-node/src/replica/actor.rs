@@ -46,6 +46,9 @@ const BLOCKED_WAIT: Duration = Duration::from_millis(1);
 const WORK_REST: u32 = 2;
 /// But no shorter than this: a step may find that it has to wait for another thread.
 const WORK_REST_MIN: Duration = Duration::from_micros(250);
+/// Work that must not wait goes on for this part of a tick at most: else commands that come without a break would leave it ever further
+/// behind, until they have to wait for all of it.
+const CATCH_UP_PART: u32 = 4;
 /// Ticks to make up for at once after a pause; a longer one is not made up for.
 const LATE_TICKS_MAX: u32 = 4;
 
@@ -515,7 +518,15 @@ impl<M: StateMachine> Actor<M> {
             Backlog::None => return Ok(None),
             // Soon, if nothing else arrives.
             Backlog::Some if !idle || began < due => return Ok(Some(due)),
-            Backlog::Some | Backlog::Behind => {}
+            Backlog::Some => {}
+            Backlog::Behind => {
+                if self.try_machine().is_none() {
+                    return Ok(None);
+                }
+                let until = began + self.config.hosted.tuning.tick / CATCH_UP_PART;
+                let worked = catch_up(&self.shared.machine, &|| self.now() < until);
+                return worked.or_else(|error| self.work_failed(error)).map(|()| Some(began));
+            }
         }
         let worked = match self.try_machine().as_mut().and_then(|machine| machine.as_mut()) {
             Some(machine) => machine.work(),
@@ -523,7 +534,6 @@ impl<M: StateMachine> Actor<M> {
         };
         match worked {
             Err(error) => self.work_failed(error).map(|()| None),
-            Ok(()) if backlog == Backlog::Behind => Ok(Some(began)),
             Ok(()) => {
                 let now = self.now();
                 let rest = (WORK_REST * (now - began)).max(WORK_REST_MIN).min(self.config.hosted.tuning.tick);
