@@ -55,7 +55,7 @@ impl Durations {
         Self {
             persist: histogram(
                 "coppice.raft.persist.duration",
-                "From the begin of a step of raft until its log was synced",
+                "How long it took to write and sync a batch of the raft log",
             ),
             apply: histogram("coppice.raft.apply.duration", "How long the state machine took for an entry"),
         }

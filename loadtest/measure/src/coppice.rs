@@ -1,5 +1,5 @@
-//! Our engine, driven as a replica with one voter drives it: a batch is an entry of the raft log, synced; then it is staged, which
-//! computes the shard digest, and settled; merges, writing ahead and flushes follow the rules of `coppice-shard-node`.
+//! Our engine, driven as a replica with one voter drives it: a batch is an entry of the raft log, synced; it is staged meanwhile, which
+//! computes the shard digest, and settled then; merges, writing ahead and flushes follow the rules of `coppice-shard-node`.
 
 use std::{
     borrow::Cow,
@@ -362,7 +362,7 @@ fn advance(
     meanwhile: &mut dyn FnMut(&Writing<'_>),
 ) -> Result<Position> {
     while group.has_ready() {
-        let output = group.advance_beside(&mut |_| {}, Beside { workers, meanwhile, synced: &|| {} })?;
+        let output = group.advance_beside(&mut |_| {}, Beside { workers, meanwhile, writes: &|_| {} })?;
         let committed = output.committed.iter().filter(|entry| !matches!(entry.payload, Payload::Membership(_)));
         if let Some(entry) = committed.into_iter().find(|entry| awaited(entry.position)) {
             return Ok(entry.position);

@@ -89,8 +89,8 @@ pub struct Beside<'b> {
     pub workers: Workers,
     /// What is done meanwhile.
     pub meanwhile: &'b mut dyn FnMut(&Writing<'_>),
-    /// Called when a batch of any size is durable, or writing it has failed, by who wrote it.
-    pub synced: &'b (dyn Fn() + Sync),
+    /// Called by who writes, for batches of any size: `false` before that, and `true` when the batch is durable or writing it has failed.
+    pub writes: &'b (dyn Fn(bool) + Sync),
 }
 
 /// A batch that is being written: it may never be durable.

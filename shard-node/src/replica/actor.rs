@@ -331,7 +331,7 @@ impl<M: StateMachine> Actor<M> {
     pub(super) fn advance(&mut self) -> Result<(), Error> {
         while self.group.has_ready() {
             let (mut unsent, mut worked) = (Vec::new(), Ok(()));
-            let (config, shared, unfit, began) = (&self.config, &self.shared, self.fitness.told, self.now());
+            let (config, shared, unfit) = (&self.config, &self.shared, self.fitness.told);
             let mut send = |message: Message| {
                 let to = message.to();
                 if !send(config, unfit, to.0, Body::Raft(message.encode().into())) {
@@ -348,13 +348,13 @@ impl<M: StateMachine> Actor<M> {
                     worked = catch_up(&shared.machine, writing.goes_on);
                 }
             };
-            let synced = Mutex::new(None);
-            let note = || *synced.lock() = Some(config.hosted.clock.now());
+            let times = Mutex::new(Vec::new());
+            let note = |_| times.lock().push(config.hosted.clock.now());
             let workers = config.hosted.tuning.engine.workers;
-            let beside = Beside { workers, meanwhile: &mut meanwhile, synced: &note };
+            let beside = Beside { workers, meanwhile: &mut meanwhile, writes: &note };
             let output = self.group.advance_beside(&mut send, beside)?;
-            if let Some(synced) = synced.into_inner() {
-                self.note_pace(synced.saturating_sub(began));
+            for write in times.into_inner().chunks_exact(2) {
+                self.note_pace(write[1].saturating_sub(write[0]));
             }
             for (to, snapshot) in unsent {
                 self.group.report_unreachable(to);
@@ -524,8 +524,10 @@ impl<M: StateMachine> Actor<M> {
                     return Ok(None);
                 }
                 let until = began + self.config.hosted.tuning.tick / CATCH_UP_PART;
-                let worked = catch_up(&self.shared.machine, &|| self.now() < until);
-                return worked.or_else(|error| self.work_failed(error)).map(|()| Some(began));
+                return match catch_up(&self.shared.machine, &|| self.now() < until) {
+                    Err(error) => self.work_failed(error).map(|()| None),
+                    Ok(()) => Ok(Some(began)),
+                };
             }
         }
         let worked = match self.try_machine().as_mut().and_then(|machine| machine.as_mut()) {

@@ -101,7 +101,9 @@ impl<M: StateMachine> Actor<M> {
         let ahead = machine.as_ref().map_or(Ahead::Idle, |machine| machine.ahead(due));
         drop(machine);
         match ahead {
-            Ahead::Busy | Ahead::Due if bytes >= 2 * tuning.flush_bytes_max => self.flush(),
+            Ahead::Busy | Ahead::Due if bytes >= 2 * tuning.flush_bytes_max || age >= 2 * tuning.flush_interval => {
+                self.flush()
+            }
             // A flush that is due comes with one of the next steps, and needs not wait.
             Ahead::Busy => Ok(()),
             Ahead::Due => match self.try_machine().as_mut().and_then(|machine| machine.as_mut()) {

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use coppice_engine::{PrepareId, ShardState};
 
-use super::{Body, Command, Outcome, ShardMachine, command};
+use super::{Body, Command, Outcome, ShardMachine, command, prepare_id};
 use crate::{Error, machine::Applied};
 
 /// What was staged, and by what.
@@ -39,13 +39,16 @@ impl ShardMachine {
         }
         // What is refused or fails is so again when the entry is applied, if it is.
         let Ok(command) = Command::decode(bytes) else { return };
-        let Body::Prepare(prepare) = &command.body else { return };
+        let (context, Body::Prepare(prepare)) = (&command.context, &command.body) else { return };
+        if self.check_admin(context).and_then(|()| self.check_open(context, prepare)).is_err() {
+            return;
+        }
         let Ok(shape) = self.engine.shape(&prepare.base) else { return };
         if !prepare.merges.iter().all(|merge| shape.ready.contains(merge)) {
             // To build one takes longer than the log.
             return;
         }
-        let prepare_id = PrepareId { term: command.context.term.0, attempt: prepare.attempt };
+        let prepare_id = prepare_id(context, prepare);
         let Ok(state) = self.stage(prepare, prepare_id) else { return };
         let kept = self.keep_journal(prepare, prepare_id, &state).is_ok();
         let foreseen = Foreseen { index, bytes: bytes.clone(), prepare_id, state, command };

@@ -225,17 +225,23 @@ impl ShardMachine {
         Err(Refusal::new(Reason::BaseMismatch, message).into())
     }
 
-    fn prepare(&mut self, context: &Context, prepare: &Prepare) -> Result<Reply, Stop> {
+    /// What the protocol has against a Prepare, whatever is staged.
+    fn check_open(&self, context: &Context, prepare: &Prepare) -> Result<(), Stop> {
         self.check_adopted(context)?;
-        let prepare_id = PrepareId { term: context.term.0, attempt: prepare.attempt };
         if self.protocol.fence.is_some_and(|fence| prepare.stamp.version > fence.target) {
             return Err(
                 Refusal::new(Reason::FencedForRollback, "a rollback below this version is being decided").into()
             );
         }
-        if self.protocol.is_aborted(prepare_id) {
+        if self.protocol.is_aborted(prepare_id(context, prepare)) {
             return Err(Refusal::new(Reason::BaseMismatch, "this attempt was aborted").into());
         }
+        Ok(())
+    }
+
+    fn prepare(&mut self, context: &Context, prepare: &Prepare) -> Result<Reply, Stop> {
+        let prepare_id = prepare_id(context, prepare);
+        self.check_open(context, prepare)?;
         let same = self.engine.staged().into_iter().find(|it| it.stamp == prepare.stamp && it.prepare_id == prepare_id);
         if let Some(staged) = same {
             if staged.base == prepare.base {
@@ -364,6 +370,10 @@ impl ShardMachine {
         let shape = self.engine.shape(&staged.unwrap_or(decided)).map_err(failed)?;
         Ok(Reply { staged: staged.map(|state| state.digest), shape, decided })
     }
+}
+
+fn prepare_id(context: &Context, prepare: &Prepare) -> PrepareId {
+    PrepareId { term: context.term.0, attempt: prepare.attempt }
 }
 
 /// The refusal of a read whose state is not here.

@@ -34,7 +34,7 @@ impl Group {
     /// # Errors
     /// Any error is final: the storage failed or holds damaged bytes, and this group must be dropped.
     pub fn advance(&mut self, send: &mut dyn FnMut(Message)) -> Result<Output> {
-        self.advance_beside(send, Beside { workers: Workers::Inline, meanwhile: &mut |_| {}, synced: &|| {} })
+        self.advance_beside(send, Beside { workers: Workers::Inline, meanwhile: &mut |_| {}, writes: &|_| {} })
     }
 
     /// The same, with something to do for this thread while, in step 2, a large batch is written and synced.

@@ -378,10 +378,11 @@ impl Log {
         if bytes > self.buffer.len() && self.buffer.len() < WRITE_BYTES_MAX {
             self.buffer = DirectBuffer::zeroed(bytes.next_power_of_two().min(WRITE_BYTES_MAX));
         }
-        let (sequence, buffer, synced) = (self.sequence_next, &mut self.buffer, beside.synced);
+        let (sequence, buffer, writes) = (self.sequence_next, &mut self.buffer, beside.writes);
         let mut write = || {
+            writes(false);
             let start = last.append(sequence, &parts, fill_blocks, buffer);
-            synced();
+            writes(true);
             start
         };
         let start = if bytes >= self.sizes.beside_bytes_min {

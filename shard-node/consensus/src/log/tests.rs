@@ -21,7 +21,7 @@ fn flush(log: &mut Log) -> Result<()> {
 }
 
 fn flush_beside(log: &mut Log, workers: Workers, meanwhile: &mut dyn FnMut(&Writing<'_>)) -> Result<()> {
-    log.flush(&mut Beside { workers, meanwhile, synced: &|| {} })
+    log.flush(&mut Beside { workers, meanwhile, writes: &|_| {} })
 }
 
 fn owner() -> Owner {
@@ -419,7 +419,7 @@ fn what_fails_on_a_thread_is_told_here() {
 fn written_by(workers: Workers) -> (View, Vec<Vec<u8>>, Vec<u64>) {
     let disk = SimStorage::new();
     let mut log = Log::create(disk.storage(), LARGE, owner(), Position::START, voters()).expect("creates");
-    let (large, synced) = (LARGE.beside_bytes_min, AtomicUsize::new(0));
+    let (large, written) = (LARGE.beside_bytes_min, AtomicUsize::new(0));
     let mut beside = Vec::new();
     for (index, bytes) in (2..).zip([100, large, 2 * WRITE_BYTES_MAX + 7, large / 2]) {
         let position = Position { index, term: 1 };
@@ -432,12 +432,13 @@ fn written_by(workers: Workers) -> (View, Vec<Vec<u8>>, Vec<u64>) {
                 std::thread::yield_now();
             }
         };
-        let count = || {
-            synced.fetch_add(1, Ordering::Relaxed);
+        let count = |done: bool| {
+            // Before and after, in turn.
+            assert_eq!(written.fetch_add(1, Ordering::Relaxed) % 2 == 1, done);
         };
-        log.flush(&mut Beside { workers, meanwhile: &mut meanwhile, synced: &count }).expect("flushes");
+        log.flush(&mut Beside { workers, meanwhile: &mut meanwhile, writes: &count }).expect("flushes");
     }
-    assert_eq!(synced.into_inner(), 4);
+    assert_eq!(written.into_inner(), 8);
     let storage = disk.storage();
     let names = storage.list("").expect("lists");
     let file = |name: String| {
