@@ -304,6 +304,10 @@ impl Home {
         self.write("current", &out.into_bytes())?;
         let old = std::mem::replace(&mut self.generation, incoming.generation);
         self.set_floor(incoming.position)?;
+        if old == incoming.generation {
+            // A crash came when this was current, and before the floor was durable: what was before is not known any more.
+            return self.remove("incoming");
+        }
         if keep_old {
             self.storage.remove_dir_all("evidence").map_err(failed("remove older evidence"))?;
             match self.storage.rename(&state_name(old), "evidence") {
@@ -546,6 +550,28 @@ mod tests {
         assert_eq!(home.incoming().expect("read"), None);
         drop(home);
         assert_eq!(Home::open(node.as_ref(), IDENTITY).expect("opened").generation, second.generation);
+    }
+
+    #[test]
+    fn a_snapshot_that_is_current_already_stays_when_it_is_installed_again() {
+        let node = node();
+        let open = || Home::open(node.as_ref(), IDENTITY).expect("opens");
+        let mut home = open();
+        let position = Position { index: 22, term: 1 };
+        let incoming = home.begin_incoming(position, b"manifest").expect("begins");
+        home.state_of(&incoming).expect("a directory").create_dir_all("state").expect("makes");
+        home.complete_incoming(&incoming).expect("completes");
+        // The process ends after the first of the writes of an installation.
+        let mut out = Writer::new();
+        out.u64(incoming.generation);
+        home.write("current", &out.into_bytes()).expect("writes");
+        drop(home);
+        home = open();
+        let incoming = home.incoming().expect("reads").expect("it is there");
+        home.install_incoming(&incoming, true).expect("installs");
+        assert_eq!(home.floor().expect("reads"), position);
+        assert_eq!(home.incoming().expect("reads"), None);
+        assert_eq!(home.state().expect("a directory").list("").expect("lists"), ["state"]);
     }
 
     #[test]
