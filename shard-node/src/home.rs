@@ -304,11 +304,8 @@ impl Home {
         self.write("current", &out.into_bytes())?;
         let old = std::mem::replace(&mut self.generation, incoming.generation);
         self.set_floor(incoming.position)?;
-        if old == incoming.generation {
-            // A crash came when this was current, and before the floor was durable: what was before is not known any more.
-            return self.remove("incoming");
-        }
-        if keep_old {
+        // They are the same if a crash came when this was current, and before the floor was durable.
+        if keep_old && old != incoming.generation {
             self.storage.remove_dir_all("evidence").map_err(failed("remove older evidence"))?;
             match self.storage.rename(&state_name(old), "evidence") {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("keep evidence")(error)),
@@ -319,7 +316,11 @@ impl Home {
         self.remove("incoming")
     }
 
+    /// What is current stays: a crash may have left the note of the snapshot that it came from.
     fn remove_state(&self, generation: u64) -> Result<(), Error> {
+        if generation == self.generation {
+            return Ok(());
+        }
         let name = state_name(generation);
         let removed = self.storage.remove_dir_all(&name).and_then(|()| remove_cold(&*self.storage, &name));
         removed.map_err(failed("remove an old state"))
@@ -571,6 +572,11 @@ mod tests {
         home.install_incoming(&incoming, true).expect("installs");
         assert_eq!(home.floor().expect("reads"), position);
         assert_eq!(home.incoming().expect("reads"), None);
+        assert_eq!(home.state().expect("a directory").list("").expect("lists"), ["state"]);
+        // The same, with all but the last of the writes.
+        home.complete_incoming(&incoming).expect("completes");
+        home.begin_incoming(Position { index: 30, term: 1 }, b"the next one").expect("begins");
+        home.drop_incoming().expect("drops");
         assert_eq!(home.state().expect("a directory").list("").expect("lists"), ["state"]);
     }
 
