@@ -83,6 +83,11 @@ impl Settings {
         }
     }
 
+    /// The same data without a log, with other caches.
+    fn for_reads(&self, cache_bytes: usize) -> Self {
+        Self { cache_bytes, durability: Durability::Later, only_reads: true, ..self.clone() }
+    }
+
     /// The caches: a quarter each, if that is not more than they can use, for the active tree's nodes and their hashes; without writes an
     /// eighth for these nodes.
     #[must_use]
@@ -172,14 +177,28 @@ impl Coppice {
         Ok(())
     }
 
+    /// What a budget of bytes leaves for caches of an engine that is opened for reads, beside the filters that gets then bring to memory.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn caches_within(&self, budget: u64) -> Result<usize> {
+        let mut trees = self.engine.shape(&self.engine.decided())?.entries.into_iter().skip(1);
+        let filter = |records: u64| records * u64::from(self.engine.params().filter_bits) / 8;
+        let oldest = trees.next_back().map_or(0, filter);
+        let beside_younger = usize::try_from(budget.saturating_sub(trees.map(filter).sum()))?;
+        let beside_all = beside_younger.saturating_sub(usize::try_from(oldest)?);
+        // Of the oldest tree, a filter that is larger than the cache is not read for gets.
+        let is_read = |caches: usize| self.settings.for_reads(caches).options().old_cache_bytes as u64 >= oldest;
+        Ok(if is_read(beside_all) || is_read(beside_younger) { beside_all } else { beside_younger })
+    }
+
     /// Opens the engine anew for reads with other caches, which are empty then.
     ///
     /// # Errors
     /// If the storage fails.
     pub fn reopen(mut self, dir: &Path, cache_bytes: usize) -> Result<Self> {
         self.flush()?;
-        let settings =
-            Settings { cache_bytes, durability: Durability::Later, only_reads: true, ..self.settings.clone() };
+        let settings = self.settings.for_reads(cache_bytes);
         let (workers, applied) = (self.workers, self.applied);
         drop(self);
         let engine = Engine::open(settings.storage(dir)?, settings.options())?;

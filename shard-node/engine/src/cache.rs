@@ -1,17 +1,22 @@
 //! The dual page cache: a young one for the active partition, an old one for the frozen ones.
 //!
 //! A page is in one of them at most: a read of a frozen tree moves it from young to old. So a scan of old data never
-//! drives out what commits need. Each is a clock: a page that was used since the hand came by last stays for one more
+//! drives out what commits need. What the young one does not use, the old one has until it does. Each is a clock: a page that was used since the hand came by last stays for one more
 //! round. Both are cut into parts by place, each behind a lock of its own, so that readers seldom wait for each other.
 //! Beside a leaf in which keys were looked for lie the marks of its keys. Pages of shortcuts are among those of frozen trees: each serves
-//! many more keys than a leaf, so the clock keeps them where there is no room for both.
+//! many more keys than a leaf, so the clock keeps them where there is no room for both. Fences have a clock of their own within the
+//! budget of the old one: each serves some hundred times as many keys for its bytes as a leaf does, so leaves have what fences leave.
+//! A leaf that is read enters a full old cache only if it was read not long ago, too: so what is read once drives out nothing.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    hash::{BuildHasher, BuildHasherDefault},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use crate::{
     list::MerkleList,
-    node::{Base, LeafRecord, Marks, Node, ValueRef},
-    page::{PAGE_BYTES, Pid, PlaceMap},
+    node::{Base, Child, Fences, LeafRecord, Marks, Node, ValueRef},
+    page::{PAGE_BYTES, Pid, PlaceHasher, PlaceMap},
     shortcuts::{Shortcut, ShortcutPage},
 };
 
@@ -81,6 +86,12 @@ impl Cached for Held {
                 Self::Node(held) => held.node.bytes().len() + held.node.base().map_or(0, Base::size_bytes),
                 Self::Shortcuts(_) => PAGE_BYTES,
             }
+    }
+}
+
+impl Cached for Fences {
+    fn size_bytes(&self) -> usize {
+        Self::size_bytes(self)
     }
 }
 
@@ -161,6 +172,11 @@ impl<T: Cached> Clock<T> {
         self.remove(pid);
     }
 
+    /// Whether an item can come in without another one's leaving.
+    fn has_room(&self, item: &T) -> bool {
+        self.bytes + item.size_bytes() + ITEM_BYTES <= self.bytes_max
+    }
+
     pub(crate) fn insert(&mut self, pid: Pid, checksum: u64, item: T) {
         self.remove(pid);
         let len = item.size_bytes() + ITEM_BYTES;
@@ -201,6 +217,14 @@ impl<T: Cached> Clock<T> {
         }
     }
 
+    /// Changes the budget.
+    fn bound(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+        while self.bytes > bytes_max {
+            self.evict_one();
+        }
+    }
+
     /// Bytes of all items.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -211,13 +235,53 @@ impl<T: Cached> Clock<T> {
     }
 }
 
+/// Places that were read not long ago. Of two that meet in a slot it knows the later one.
+#[derive(Debug)]
+struct Recent {
+    marks: Box<[u32]>,
+}
+
+impl Recent {
+    /// About as many places as a cache of so many bytes has pages.
+    fn new(bytes_max: usize) -> Self {
+        Self { marks: vec![0; (bytes_max / PAGE_BYTES).next_power_of_two()].into() }
+    }
+
+    /// Notes a place; whether it was noted already.
+    fn note(&mut self, pid: Pid) -> bool {
+        let hash = BuildHasherDefault::<PlaceHasher>::default().hash_one(pid);
+        let (slot, mark) = ((hash >> 32) as usize & (self.marks.len() - 1), hash as u32);
+        std::mem::replace(&mut self.marks[slot], mark) == mark
+    }
+}
+
+/// Of the old cache's budget, in sixteenths, fences have no more.
+const FENCES_PART: usize = 15;
+
 #[derive(Debug)]
 struct Part {
     young: Clock<Held>,
+    /// Its budget is what the others leave.
     old: Clock<Held>,
+    fences: Clock<Fences>,
+    bytes_max: usize,
+    /// Leaves of frozen trees.
+    recent: Recent,
 }
 
 impl Part {
+    fn new(young_bytes_max: usize, old_bytes_max: usize) -> Self {
+        let bytes_max = young_bytes_max + old_bytes_max;
+        let (young, old) = (Clock::new(young_bytes_max), Clock::new(bytes_max));
+        let (fences, recent) = (Clock::new(old_bytes_max * FENCES_PART / 16), Recent::new(bytes_max));
+        Self { young, old, fences, bytes_max, recent }
+    }
+
+    /// Gives the old clock what the others leave.
+    fn share(&mut self) {
+        self.old.bound(self.bytes_max - self.young.bytes - self.fences.bytes);
+    }
+
     /// The page, and where it was: it is looked for first where it belongs. A read for a frozen tree moves it there.
     fn get(&mut self, pid: Pid, checksum: u64, class: Class) -> Option<(&mut HeldNode, Class)> {
         let (held, found) = self.held(pid, checksum, class)?;
@@ -225,21 +289,22 @@ impl Part {
     }
 
     fn held(&mut self, pid: Pid, checksum: u64, class: Class) -> Option<(&mut Held, Class)> {
-        let Self { young, old } = self;
+        if class == Class::Young
+            && let Some(place) = self.young.find(pid, checksum)
+        {
+            return Some((self.young.used(place), Class::Young));
+        }
+        if let Some(place) = self.old.find(pid, checksum) {
+            return Some((self.old.used(place), Class::Old));
+        }
         if class == Class::Young {
-            if let Some(place) = young.find(pid, checksum) {
-                return Some((young.used(place), Class::Young));
-            }
-            let place = old.find(pid, checksum)?;
-            return Some((old.used(place), Class::Old));
+            return None;
         }
-        if let Some(place) = old.find(pid, checksum) {
-            return Some((old.used(place), Class::Old));
-        }
-        let held = young.take(pid, checksum)?;
-        old.insert(pid, checksum, held);
-        let place = old.find(pid, checksum)?;
-        Some((old.used(place), Class::Young))
+        let held = self.young.take(pid, checksum)?;
+        self.share();
+        self.old.insert(pid, checksum, held);
+        let place = self.old.find(pid, checksum)?;
+        Some((self.old.used(place), Class::Young))
     }
 }
 
@@ -260,8 +325,8 @@ impl DualCache {
         while parts > 1 && young_bytes_max.min(old_bytes_max) / parts < PART_BYTES_MIN {
             parts /= 2;
         }
-        let part = |_| Part { young: Clock::new(young_bytes_max / parts), old: Clock::new(old_bytes_max / parts) };
-        Self { parts: (0..parts).map(part).map(Mutex::new).collect() }
+        let part = |_| Mutex::new(Part::new(young_bytes_max / parts, old_bytes_max / parts));
+        Self { parts: (0..parts).map(part).collect() }
     }
 
     fn part(&self, pid: Pid) -> MutexGuard<'_, Part> {
@@ -302,6 +367,30 @@ impl DualCache {
         };
         other.remove(pid);
         this.insert(pid, node.checksum(), Held::Node(HeldNode { node, marks: None }));
+        part.share();
+    }
+
+    /// Takes in a frozen tree's leaf that was read, if there is room, or if it was read not long ago.
+    pub(crate) fn offer(&self, pid: Pid, node: Node) {
+        let part = &mut *self.part(pid);
+        let (checksum, held) = (node.checksum(), Held::Node(HeldNode { node, marks: None }));
+        if part.old.has_room(&held) || part.recent.note(pid) {
+            part.young.remove(pid);
+            part.share();
+            part.old.insert(pid, checksum, held);
+        }
+    }
+
+    /// The child of a frozen tree's inner node where a key belongs, and whether that is sure, if there are fences of the node.
+    pub(crate) fn fenced(&self, inner: &Child, key: &[u8]) -> Option<(Child, bool)> {
+        let mut part = self.part(inner.pid);
+        part.fences.get(inner.pid, inner.checksum).map(|fences| fences.child_of(key))
+    }
+
+    pub(crate) fn insert_fences(&self, inner: &Child, fences: Fences) {
+        let mut part = self.part(inner.pid);
+        part.fences.insert(inner.pid, inner.checksum, fences);
+        part.share();
     }
 
     /// The part for a page of shortcuts, and its key there.
@@ -327,11 +416,15 @@ impl DualCache {
         let part = &mut *self.part(pid);
         part.young.remove(pid);
         part.old.remove(pid);
+        part.fences.remove(pid);
+        part.share();
     }
 
     /// Removes a page of the active tree that later versions of it seldom need.
     pub(crate) fn remove_young(&self, pid: Pid) {
-        self.part(pid).young.remove(pid);
+        let part = &mut *self.part(pid);
+        part.young.remove(pid);
+        part.share();
     }
 
     /// Whether the page is here, which is no use of it.
@@ -340,11 +433,11 @@ impl DualCache {
         part.young.peek(pid, checksum).is_some() || part.old.peek(pid, checksum).is_some()
     }
 
-    /// Bytes in the young and in the old cache.
+    /// Bytes in the young and in the old cache, fences among these.
     pub(crate) fn bytes(&self) -> (usize, usize) {
         let bytes = |part: &Mutex<Part>| {
             let part = part.lock().unwrap_or_else(PoisonError::into_inner);
-            (part.young.bytes, part.old.bytes)
+            (part.young.bytes, part.old.bytes + part.fences.bytes)
         };
         self.parts.iter().map(bytes).fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1))
     }
@@ -356,7 +449,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        node::{Body, Draft, HashedRecord, LeafRecord},
+        node::{Body, ChildEntry, Draft, HashedRecord, LeafRecord},
         page::PageFile,
     };
 
@@ -412,5 +505,53 @@ mod tests {
             cache.insert(pid, node, Class::Young);
             assert!(cache.bytes().0 <= 4 * PAGE);
         }
+    }
+
+    #[test]
+    fn a_full_cache_takes_in_what_is_read_again_and_nothing_that_is_read_once() {
+        let cache = DualCache::new(0, 4 * PAGE);
+        let offer = |first: u64| {
+            let (pid, node, checksum) = page(first);
+            cache.offer(pid, node);
+            cache.has(pid, checksum)
+        };
+        assert!((0..4).all(offer), "there is room");
+        assert!(!(4..50).any(offer));
+        assert!((0..4).map(page).all(|(pid, _, checksum)| cache.get(pid, checksum, Class::Old).is_some()));
+        assert!(!offer(50) && offer(50));
+        assert_eq!(cache.bytes(), (0, 4 * PAGE));
+    }
+
+    #[test]
+    fn leaves_have_what_fences_leave() {
+        let inner = |first: u64| {
+            let (pid, node, checksum) = page(first);
+            let child = Child { pid, checksum, hash: node.hash() };
+            let separators = [first, first + 1].map(|key| key.to_be_bytes().to_vec());
+            let entries = separators.map(|separator| ChildEntry { separator, child });
+            let draft = Draft::all_new(Version(1), 1, &entries);
+            draft.place(Pid::new(PageFile::Index, first, 1))
+        };
+        let cache = DualCache::new(0, 4 * PAGE);
+        for first in 0..100 {
+            let (pid, node, _) = page(first);
+            cache.insert(pid, node, Class::Old);
+            let (node, child) = inner(first);
+            cache.insert_fences(&child, Fences::of(&node).expect("they differ"));
+            assert!(cache.bytes().1 <= 4 * PAGE);
+            let (leaf, sure) = cache.fenced(&child, &(first + 1).to_be_bytes()).expect("it was just put there");
+            assert_eq!((leaf.pid, sure), (page(first).0, false));
+        }
+        // Leaves went first, then the fences that nobody asked for any more.
+        assert!(cache.bytes().1 > 3 * PAGE);
+        assert!(!(0..100).map(page).any(|(pid, _, checksum)| cache.has(pid, checksum)));
+        let (_, last) = inner(99);
+        assert!(cache.fenced(&last, b"key").is_some());
+        assert!(cache.fenced(&Child { checksum: last.checksum + 1, ..last }, b"key").is_none(), "of another node");
+        (0..100).for_each(|first| cache.remove(inner(first).1.pid));
+        assert_eq!(cache.bytes(), (0, 0));
+        let (pid, node, checksum) = page(7);
+        cache.insert(pid, node, Class::Old);
+        assert!(cache.has(pid, checksum), "the room is theirs again");
     }
 }

@@ -62,7 +62,7 @@ pub use view::{RangePage, Record, View};
 pub struct Options {
     /// Bytes of cached nodes of active trees.
     pub young_cache_bytes: usize,
-    /// Bytes of cached nodes of frozen trees.
+    /// Bytes of cached nodes of frozen trees, beside what those of active trees leave of theirs.
     pub old_cache_bytes: usize,
     /// Bytes of cached hashes of nodes' entries, about 64 an entry: what the active tree needs, so that changes hash little (but three
     /// quarters at most), and beside it what proofs in other nodes have computed.
@@ -95,7 +95,7 @@ impl Default for Options {
             hash_cache_bytes: 16 << 20,
             segment_bytes_max: 64 << 20,
             meta_compaction_bytes_min: 4 << 20,
-            filters_cached_max: 64,
+            filters_cached_max: 16,
             free_bytes_kept_min: 4 << 20,
             hot_value_bytes_max: u64::MAX,
             waiting_percent_max: 25,

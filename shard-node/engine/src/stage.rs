@@ -316,12 +316,16 @@ impl Engine {
     /// admits it.
     fn leaves_nothing(&self, trees: &[Tree], key: &[u8]) -> Result<bool> {
         let (active, frozen) = trees.split_first().expect("a forest has an active tree");
+        // First, since large filters may have to be read.
+        if !active.has(&self.store, key)? {
+            return Ok(false);
+        }
         let filter_hash = hash::filter_hash(key);
         for tree in frozen {
             if self.store.admits(tree, filter_hash)? {
                 return Ok(false);
             }
         }
-        active.has(&self.store, key)
+        Ok(true)
     }
 }

@@ -6,7 +6,7 @@
 
 use std::{
     io::ErrorKind,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
 };
 
 use coppice_env::{File, OpenMode, Storage, Workers};
@@ -21,7 +21,7 @@ use crate::{
     list::MerkleList,
     lists::Lists,
     meta::{BlobRef, Delta, Meta, Tree},
-    node::{Base, Child, Draft, LeafRecord, Node, PatchPage, ValueRef, patch_in},
+    node::{Base, Child, Draft, Fences, LeafRecord, Node, PatchPage, ValueRef, patch_in},
     page::{PAGE_BYTES, PageFile, Pid, PlaceMap, zeroed},
     shortcuts::{self, Shortcut, ShortcutPage, Spot},
     values::{self, Named, RecordKind, StoredValue, ValueLog, write_sealed},
@@ -82,6 +82,8 @@ pub(crate) struct Store {
     name_percent_max: u32,
     /// Leaves of fewer records are in the old cache anyway, and are soon merged again.
     shortcut_records_min: u64,
+    /// Larger filters are in memory only if deletes, or gets of what is in older trees, ask for them.
+    small_filter_bytes_max: usize,
     pub(crate) counters: Live,
 }
 
@@ -104,28 +106,69 @@ impl Store {
             filters: RwLock::default(),
             name_percent_max: options.name_percent_max,
             shortcut_records_min: (options.old_cache_bytes / CACHE_PARTS / LEAF_RECORD_BYTES) as u64,
+            small_filter_bytes_max: options.old_cache_bytes,
             counters: Live::default(),
         })
     }
 
     /// The node, checked.
     pub(crate) fn node(&self, child: &Child, level: u8, class: Class) -> Result<Node> {
+        if let Some(node) = self.node_in_memory(child, class) {
+            return Ok(node);
+        }
+        let node = self.node_of_file(child, level, class)?;
+        match (class, level) {
+            (Class::Old, 0) => self.cache.offer(child.pid, node.clone()),
+            _ => self.cache.insert(child.pid, node.clone(), class),
+        }
+        Ok(node)
+    }
+
+    fn node_in_memory(&self, child: &Child, class: Class) -> Option<Node> {
         if let Some(Dirty { node, .. }) = self.dirty.get(&child.pid) {
             assert_eq!(node.checksum(), child.checksum, "{:?} has two owners", child.pid);
             self.counters.node_dirty_hits.one();
-            return Ok(node.clone());
+            return Some(node.clone());
         }
-        let cached = self.cache.get(child.pid, child.checksum, class);
-        if let Some((node, found)) = cached {
-            self.count_hit(found);
-            return Ok(node);
+        let (node, found) = self.cache.get(child.pid, child.checksum, class)?;
+        self.count_hit(found);
+        Some(node)
+    }
+
+    fn node_of_file(&self, child: &Child, level: u8, class: Class) -> Result<Node> {
+        match child.pid.is_patch() {
+            true => self.patched(child, level, |base| self.base(base, level, class)),
+            false => self.counted_read(child, level),
         }
-        let node = match child.pid.is_patch() {
-            true => self.patched(child, level, |base| self.base(base, level, class))?,
-            false => self.counted_read(child, level)?,
+    }
+
+    /// The leaf of a frozen tree where a key belongs, and whether that is sure: if it is not, the key may be in the leaf before.
+    pub(crate) fn leaf_of(&self, root: &Child, root_level: u8, key: &[u8]) -> Result<(Child, bool)> {
+        let (mut child, mut all_sure) = (*root, true);
+        for level in (1..=root_level).rev() {
+            let (next, sure) = match self.cache.fenced(&child, key) {
+                Some(fenced) => {
+                    self.count_hit(Class::Old);
+                    fenced
+                }
+                None => (self.fence(&child, level, key)?, true),
+            };
+            (child, all_sure) = (next, all_sure && sure);
+        }
+        Ok((child, all_sure))
+    }
+
+    /// The child of an inner node where a key belongs. Its fences are kept and not the node, if it has any.
+    fn fence(&self, inner: &Child, level: u8, key: &[u8]) -> Result<Child> {
+        let node = match self.node_in_memory(inner, Class::Old) {
+            Some(node) => node,
+            None => self.node_of_file(inner, level, Class::Old)?,
         };
-        self.cache.insert(child.pid, node.clone(), class);
-        Ok(node)
+        match Fences::of(&node) {
+            Some(fences) => self.cache.insert_fences(inner, fences),
+            None => self.cache.insert(inner.pid, node.clone(), Class::Old),
+        }
+        Ok(node.child(node.child_of(key)))
     }
 
     fn count_hit(&self, found: Class) {
@@ -359,14 +402,16 @@ impl Store {
     pub(crate) fn add_filter(&mut self, meta: &mut Meta, delta: &mut Delta, filter: Filter) -> BlobRef {
         let bytes: Vec<u8> = filter.blocks().iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
         let blob = self.add_blob(meta, delta, RecordKind::Filter, &bytes);
-        self.keep_filter(blob.at, &Arc::new(filter));
+        if self.is_small(blob) {
+            self.keep_filter(blob, &Arc::new(filter));
+        }
         blob
     }
 
-    /// The filter of a frozen tree.
+    /// The filter of a frozen tree, for as long as it is used.
     pub(crate) fn filter(&self, tree: &Tree) -> Result<Arc<Filter>> {
-        let blob = tree.filter.expect("a frozen tree has a filter");
-        if let Some(filter) = self.filters.read().unwrap_or_else(PoisonError::into_inner).get(&blob.at) {
+        let blob = filter_of(tree);
+        if let Some(filter) = self.filters().get(&blob.at) {
             return Ok(Arc::clone(filter));
         }
         let bytes = self.values.read(RecordKind::Filter, blob)?;
@@ -374,17 +419,41 @@ impl Store {
             Error::corrupted(values::file_name(blob.at.segment), Some(u64::from(blob.at.offset)), "no filter")
         })?;
         let filter = Arc::new(filter);
-        self.keep_filter(blob.at, &filter);
+        if self.is_small(blob) {
+            self.keep_filter(blob, &filter);
+        }
         Ok(filter)
     }
 
-    fn keep_filter(&self, at: ValueRef, filter: &Arc<Filter>) {
-        self.filters.write().unwrap_or_else(PoisonError::into_inner).insert(at, Arc::clone(filter));
+    fn filters(&self) -> RwLockReadGuard<'_, PlaceMap<ValueRef, Arc<Filter>>> {
+        self.filters.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// False only if the frozen tree holds no record of a key with this filter hash.
+    fn keep_filter(&self, blob: BlobRef, filter: &Arc<Filter>) {
+        self.filters.write().unwrap_or_else(PoisonError::into_inner).insert(blob.at, Arc::clone(filter));
+    }
+
+    /// Whether a filter is in memory even if few ask for it.
+    fn is_small(&self, filter: BlobRef) -> bool {
+        filter.len as usize <= self.small_filter_bytes_max
+    }
+
+    /// False only if the frozen tree holds no record of a key with this filter hash. The filter is in memory from then on.
     pub(crate) fn admits(&self, tree: &Tree, filter_hash: (u64, u64)) -> Result<bool> {
-        Ok(self.filter(tree)?.admits_hash(filter_hash))
+        if let Some(filter) = self.filters().get(&filter_of(tree).at) {
+            return Ok(filter.admits_hash(filter_hash));
+        }
+        let filter = self.filter(tree)?;
+        self.keep_filter(filter_of(tree), &filter);
+        Ok(filter.admits_hash(filter_hash))
+    }
+
+    /// The same of the oldest tree, for a get: true as well where only a large filter would know that is not in memory.
+    /// It would save nothing for keys that have a record, and the memory holds fences and leaves for them.
+    pub(crate) fn oldest_admits(&self, tree: &Tree, filter_hash: (u64, u64)) -> Result<bool> {
+        let blob = filter_of(tree);
+        let asks = self.is_small(blob) || self.filters().contains_key(&blob.at);
+        if asks { self.admits(tree, filter_hash) } else { Ok(true) }
     }
 
     /// Whether a tree of so many records should have shortcuts.
@@ -491,7 +560,7 @@ impl Store {
     }
 
     pub(crate) fn filters_cached(&self) -> usize {
-        self.filters.read().unwrap_or_else(PoisonError::into_inner).len()
+        self.filters().len()
     }
 
     /// Bytes of pages and values that are in memory until the flush, or until they are written ahead.
@@ -622,8 +691,7 @@ impl Store {
 
     /// Bytes of the filters in memory.
     pub(crate) fn filter_bytes(&self) -> usize {
-        let filters = self.filters.read().unwrap_or_else(PoisonError::into_inner);
-        filters.values().map(|filter| size_of_val(filter.blocks())).sum()
+        self.filters().values().map(|filter| size_of_val(filter.blocks())).sum()
     }
 
     /// Bytes of the lists of hashes in memory.
@@ -634,6 +702,10 @@ impl Store {
     pub(crate) fn cache_bytes(&self) -> (usize, usize) {
         self.cache.bytes()
     }
+}
+
+fn filter_of(tree: &Tree) -> BlobRef {
+    tree.filter.expect("a frozen tree has a filter")
 }
 
 fn chain(pid: Pid) -> Error {

@@ -384,7 +384,7 @@ fn history_jumps_over_versions_that_did_not_touch_the_key() {
 #[test]
 fn a_scan_of_frozen_trees_leaves_the_young_cache_alone() {
     let params = Params { capacity: 1000, ..Params::default() };
-    let options = Options { young_cache_bytes: 1 << 20, old_cache_bytes: 64 << 10, ..Options::default() };
+    let options = Options { young_cache_bytes: 64 << 10, old_cache_bytes: 64 << 10, ..Options::default() };
     let mut shard = Shard::new(params, options);
     for round in 0..4 {
         shard.commit((round * 1000..(round + 1) * 1000).map(|number| put(number, b"value")).collect());
@@ -402,7 +402,7 @@ fn a_scan_of_frozen_trees_leaves_the_young_cache_alone() {
         view.range(b"", None, usize::MAX, false).expect("sound pages").records.len()
     });
     assert_eq!(records, 4000);
-    assert!(scan.span_reads > 50, "the old cache is too small for the scan: {scan:?}");
+    assert!(scan.span_reads > 50, "the caches are too small for the scan: {scan:?}");
     let (cost, value) = shard.cost(read_young);
     assert_eq!(value, Some(b"young".to_vec()));
     assert_eq!((cost.span_reads, cost.node_old_hits), (0, 0), "{cost:?}");
@@ -471,6 +471,72 @@ fn a_get_of_a_named_value_in_a_merged_tree_reads_none_of_its_nodes() {
         }
     }
     assert!(straight > 4000 * 6 / 10 && leaves > 4000 / 4, "{straight}, {leaves}");
+}
+
+/// What 2,000 gets of keys at random read, each, once as many have been made; and the bytes of filters in memory then.
+fn reads_of_merged_tree(old_cache_bytes: usize, keys: impl Fn(u64) -> u64) -> (Counters, u64) {
+    const GETS: u64 = 2000;
+    let params = Params { capacity: 20_000, ..Params::default() };
+    let options = Options { young_cache_bytes: 8 << 10, old_cache_bytes, ..Options::default() };
+    let mut shard = Shard::new(params, options);
+    for round in 0..3 {
+        let numbers = MERGED / 2 * round..MERGED / 2 * (round + 1);
+        shard.commit(numbers.map(|number| put(2 * number, &[7; 100])).collect());
+    }
+    while shard.engine.merge_step(1000).expect("sound pages") == MergeProgress::Working {}
+    shard.commit(vec![put(0, b"the merge is installed")]);
+    shard.flush();
+    let mut rng = SimRng::new(1);
+    let mut get = |shard: &mut Shard| {
+        let view = shard.engine.view(&shard.engine.decided()).expect("decided");
+        for _ in 0..GETS {
+            let number = keys(rng.below(MERGED));
+            let found = view.get(&key(number), true).expect("sound").is_some();
+            assert_eq!(found, number.is_multiple_of(2));
+        }
+    };
+    get(&mut shard);
+    let before = shard.engine.counters();
+    get(&mut shard);
+    let after = shard.engine.counters();
+    let usage = shard.engine.disk_usage().expect("readable");
+    assert!(usage.young_cache_bytes + usage.old_cache_bytes <= (8 << 10) + old_cache_bytes as u64);
+    let cost = Counters {
+        span_reads: after.span_reads - before.span_reads,
+        inner_reads: after.inner_reads - before.inner_reads,
+        ..Counters::default()
+    };
+    (cost, usage.filter_bytes)
+}
+
+/// Records of the merged tree, which is the oldest of three.
+const MERGED: u64 = 40_000;
+/// More than all filters but the merged tree's have, which has 50 KB: those of both inputs, of the younger tree and of the active one's keys.
+const FILTERS_BYTES: u64 = 200_000;
+
+#[test]
+fn a_get_reads_a_leaf_and_nothing_else_with_a_hundredth_of_the_data_in_memory() {
+    // Some 7 MB of leaves, 200 KB of inner nodes, and a filter of 50 KB.
+    let (cost, filter_bytes) = reads_of_merged_tree(48 << 10, |number| 2 * number);
+    assert!(cost.inner_reads < 20, "{cost:?}");
+    assert!((1900..2050).contains(&cost.span_reads), "{cost:?}");
+    assert!(filter_bytes < FILTERS_BYTES, "{filter_bytes}");
+}
+
+#[test]
+fn a_filter_that_fits_the_cache_keeps_gets_of_absent_keys_from_leaves() {
+    let (cost, filter_bytes) = reads_of_merged_tree(96 << 10, |number| 2 * number + 1);
+    assert!(cost.span_reads < 40, "{cost:?}");
+    assert!(filter_bytes > FILTERS_BYTES, "{filter_bytes}");
+    let (cost, _) = reads_of_merged_tree(48 << 10, |number| 2 * number + 1);
+    assert!(cost.span_reads > 1900, "{cost:?}");
+}
+
+/// A cache of leaves that is a fifth too small for what gets go around in still answers most of them.
+#[test]
+fn gets_that_go_around_in_more_than_the_cache_find_what_it_holds() {
+    let (cost, _) = reads_of_merged_tree(1 << 20, |number| 2 * (number % 6500));
+    assert!(cost.span_reads < 1000, "{cost:?}");
 }
 
 /// Every version of a leaf names all of its values, those that it kept, too.

@@ -45,12 +45,11 @@ pub(super) fn reads_by_memory(
     workload: &mut Workload,
 ) -> Result<Outcome> {
     let data = scale.records * scale.record_bytes();
-    // The filters are in memory whatever the caches are: they come out of the same budget.
-    let filters = scale.records * u64::from(store.engine().params().filter_bits) / 8;
     let (mut sample, mut present, mut absent) = (Sample::new(), Vec::new(), Vec::new());
     for share in SHARES {
         let budget = data * share / 1000;
-        let cache = usize::try_from(budget.saturating_sub(filters))?;
+        // Filters come out of the same budget.
+        let cache = store.caches_within(budget)?;
         store = store.reopen(dir, cache.max(CACHE_BYTES_MIN))?;
         // So that the disk does not decide how long filling the caches takes.
         machine::read_files(dir)?;
@@ -73,7 +72,7 @@ pub(super) fn reads_by_memory(
         let held = usage.young_cache_bytes + usage.old_cache_bytes + usage.hash_cache_bytes + usage.filter_bytes;
         sample.insert(format!("{name}_memory_of_budget"), held as f64 / budget as f64);
         // A budget that the filters alone exceed is no point of the curve.
-        if budget > filters {
+        if cache > CACHE_BYTES_MIN {
             present.push((share as f64 / 10.0, each(all(&found) - all(&before))));
             absent.push((share as f64 / 10.0, each(all(&end) - all(&found))));
         }

@@ -6,6 +6,7 @@
 //! of it.
 
 mod draft;
+mod fences;
 mod marks;
 mod patch;
 
@@ -19,6 +20,7 @@ use coppice_verify::{
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub(crate) use draft::{ChildEntry, Draft, Entries, HashedRecord, NewEntry, Source};
+pub(crate) use fences::Fences;
 pub(crate) use marks::Marks;
 pub(crate) use patch::{Base, Patch, PatchPage, patch_in};
 

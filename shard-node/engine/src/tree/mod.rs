@@ -97,6 +97,13 @@ impl Tree {
     /// What the tree has of a key.
     fn search<T>(&self, store: &Store, key: &[u8], of: impl Fn(&LeafRecord<'_>) -> T) -> Result<Option<T>> {
         let Some(mut child) = self.root else { return Ok(None) };
+        if self.class() == Class::Old {
+            let (leaf, sure) = store.leaf_of(&child, self.level, key)?;
+            let found = store.search(&leaf, Class::Old, key, &of)?;
+            if sure || found.is_some() {
+                return Ok(found);
+            }
+        }
         for level in (1..=self.level).rev() {
             let node = store.node(&child, level, self.class())?;
             child = node.child(node.child_of(key));
@@ -147,9 +154,10 @@ fn newest(
 ) -> Result<Option<Found>> {
     store.counters.gets.one();
     let filter_hash = hash::filter_hash(key);
-    for tree in trees {
+    for (index, tree) in trees.iter().enumerate() {
         let admits = match tree.filter {
             None => active.is_none_or(|filter| filter.admits_hash(filter_hash)),
+            Some(_) if index + 1 == trees.len() => store.oldest_admits(tree, filter_hash)?,
             Some(_) => store.admits(tree, filter_hash)?,
         };
         if !admits {
