@@ -1,8 +1,10 @@
 //! The dual page cache: a young one for the active partition, an old one for the frozen ones.
 //!
 //! A page is in one of them at most: a read of a frozen tree moves it from young to old. So a scan of old data never
-//! drives out what commits need. What the young one does not use, the old one has until it does. Each is a clock: a page that was used since the hand came by last stays for one more
-//! round. Both are cut into parts by place, each behind a lock of its own, so that readers seldom wait for each other.
+//! drives out what commits need. What the young one does not use, the old one has until it does. Each is a clock: a
+//! page that was used since the hand came by last stays for one more round. Both are cut into parts by place, each
+//! behind a lock of its own, so that readers seldom wait for each other.
+//!
 //! Beside a leaf in which keys were looked for lie the marks of its keys. Pages of shortcuts are among those of frozen trees: each serves
 //! many more keys than a leaf, so the clock keeps them where there is no room for both. Fences have a clock of their own within the
 //! budget of the old one: each serves some hundred times as many keys for its bytes as a leaf does, so leaves have what fences leave.
@@ -235,6 +237,9 @@ impl<T: Cached> Clock<T> {
     }
 }
 
+/// Most places of a part that are known to have been read not long ago.
+const RECENT_MAX: usize = 1 << 20;
+
 /// Places that were read not long ago. Of two that meet in a slot it knows the later one.
 #[derive(Debug)]
 struct Recent {
@@ -242,9 +247,10 @@ struct Recent {
 }
 
 impl Recent {
-    /// About as many places as a cache of so many bytes has pages.
+    /// About as many places as a cache of so many bytes has pages, up to a million.
     fn new(bytes_max: usize) -> Self {
-        Self { marks: vec![0; (bytes_max / PAGE_BYTES).next_power_of_two()].into() }
+        let places = (bytes_max / PAGE_BYTES).clamp(1, RECENT_MAX);
+        Self { marks: vec![0; places.next_power_of_two()].into() }
     }
 
     /// Notes a place; whether it was noted already.
@@ -271,9 +277,9 @@ struct Part {
 
 impl Part {
     fn new(young_bytes_max: usize, old_bytes_max: usize) -> Self {
-        let bytes_max = young_bytes_max + old_bytes_max;
+        let bytes_max = young_bytes_max.saturating_add(old_bytes_max);
         let (young, old) = (Clock::new(young_bytes_max), Clock::new(bytes_max));
-        let (fences, recent) = (Clock::new(old_bytes_max * FENCES_PART / 16), Recent::new(bytes_max));
+        let (fences, recent) = (Clock::new(old_bytes_max / 16 * FENCES_PART), Recent::new(bytes_max));
         Self { young, old, fences, bytes_max, recent }
     }
 
