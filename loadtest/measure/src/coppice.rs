@@ -188,8 +188,8 @@ impl Coppice {
         let beside_younger = usize::try_from(budget.saturating_sub(trees.map(filter).sum()))?;
         let beside_all = beside_younger.saturating_sub(usize::try_from(oldest)?);
         // Of the oldest tree, a filter that is larger than the cache is not read for gets.
-        let is_read = |caches: usize| self.settings.for_reads(caches).options().old_cache_bytes as u64 >= oldest;
-        Ok(if is_read(beside_all) || is_read(beside_younger) { beside_all } else { beside_younger })
+        let old_cache = self.settings.for_reads(beside_younger).options().old_cache_bytes;
+        Ok(if old_cache as u64 >= oldest { beside_all } else { beside_younger })
     }
 
     /// Opens the engine anew for reads with other caches, which are empty then.

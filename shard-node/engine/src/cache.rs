@@ -72,6 +72,10 @@ enum Held {
 }
 
 impl Held {
+    fn of(node: Node) -> Self {
+        Self::Node(HeldNode { node, marks: None })
+    }
+
     /// Of a page that was looked for by a node's place.
     fn node(&mut self) -> &mut HeldNode {
         match self {
@@ -307,10 +311,25 @@ impl Part {
             return None;
         }
         let held = self.young.take(pid, checksum)?;
-        self.share();
-        self.old.insert(pid, checksum, held);
+        self.insert(pid, checksum, held, Class::Old);
         let place = self.old.find(pid, checksum)?;
         Some((self.old.used(place), Class::Young))
+    }
+
+    /// Puts a page where it belongs, and nowhere else.
+    fn insert(&mut self, pid: Pid, checksum: u64, held: Held, class: Class) {
+        match class {
+            Class::Young => {
+                self.old.remove(pid);
+                self.young.insert(pid, checksum, held);
+                self.share();
+            }
+            Class::Old => {
+                self.young.remove(pid);
+                self.share();
+                self.old.insert(pid, checksum, held);
+            }
+        }
     }
 }
 
@@ -366,24 +385,15 @@ impl DualCache {
     }
 
     pub(crate) fn insert(&self, pid: Pid, node: Node, class: Class) {
-        let part = &mut *self.part(pid);
-        let (this, other) = match class {
-            Class::Young => (&mut part.young, &mut part.old),
-            Class::Old => (&mut part.old, &mut part.young),
-        };
-        other.remove(pid);
-        this.insert(pid, node.checksum(), Held::Node(HeldNode { node, marks: None }));
-        part.share();
+        self.part(pid).insert(pid, node.checksum(), Held::of(node), class);
     }
 
     /// Takes in a frozen tree's leaf that was read, if there is room, or if it was read not long ago.
     pub(crate) fn offer(&self, pid: Pid, node: Node) {
         let part = &mut *self.part(pid);
-        let (checksum, held) = (node.checksum(), Held::Node(HeldNode { node, marks: None }));
+        let (checksum, held) = (node.checksum(), Held::of(node));
         if part.old.has_room(&held) || part.recent.note(pid) {
-            part.young.remove(pid);
-            part.share();
-            part.old.insert(pid, checksum, held);
+            part.insert(pid, checksum, held, Class::Old);
         }
     }
 

@@ -62,6 +62,7 @@ impl Shard {
         let gained = Counters {
             nodes_made: after.nodes_made - before.nodes_made,
             span_reads: after.span_reads - before.span_reads,
+            inner_reads: after.inner_reads - before.inner_reads,
             span_writes: after.span_writes - before.span_writes,
             node_dirty_hits: after.node_dirty_hits - before.node_dirty_hits,
             node_young_hits: after.node_young_hits - before.node_young_hits,
@@ -496,16 +497,9 @@ fn reads_of_merged_tree(old_cache_bytes: usize, keys: impl Fn(u64) -> u64) -> (C
         }
     };
     get(&mut shard);
-    let before = shard.engine.counters();
-    get(&mut shard);
-    let after = shard.engine.counters();
+    let (cost, ()) = shard.cost(get);
     let usage = shard.engine.disk_usage().expect("readable");
     assert!(usage.young_cache_bytes + usage.old_cache_bytes <= (8 << 10) + old_cache_bytes as u64);
-    let cost = Counters {
-        span_reads: after.span_reads - before.span_reads,
-        inner_reads: after.inner_reads - before.inner_reads,
-        ..Counters::default()
-    };
     (cost, usage.filter_bytes)
 }
 

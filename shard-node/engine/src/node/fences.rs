@@ -4,6 +4,8 @@
 //! first bytes in which separators differ, the child's place beside its neighbours' and its checksum take some 14. So all inner nodes of
 //! a tree fit where a seventh of them would.
 
+use std::cmp::Ordering;
+
 use coppice_types::Digest;
 
 use super::{Child, Node};
@@ -68,9 +70,9 @@ impl Fences {
         let count = usize::from(self.count);
         let head = &key[..key.len().min(prefix.len())];
         let (above, sure) = match head.cmp(prefix) {
-            std::cmp::Ordering::Less => (0, true),
-            std::cmp::Ordering::Greater => (count, true),
-            std::cmp::Ordering::Equal => {
+            Ordering::Less => (0, true),
+            Ordering::Greater => (count, true),
+            Ordering::Equal => {
                 let sought = shortened(part(&key[prefix.len()..]), width);
                 let separator = |index: usize| shortened(part(&rest[index * width..(index + 1) * width]), width);
                 let (mut above, mut end) = (0, count);
