@@ -97,6 +97,34 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    /// A short number: seven bits a byte, the lowest first, all bytes but the last with their highest bit set.
+    ///
+    /// # Errors
+    /// If it ends early, is over 64 bits, or could be shorter.
+    pub fn short(&mut self) -> Result<u64, Error> {
+        let mut number = 0;
+        for shift in (0..u64::BITS).step_by(7) {
+            let byte = self.u8()?;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits || byte == 0 && shift > 0 {
+                break;
+            }
+            number |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(Error::Malformed("short number"))
+    }
+
+    /// A short number of a smaller type.
+    ///
+    /// # Errors
+    /// As [`Reader::short`], and if it is too large for the type.
+    pub fn short_as<T: TryFrom<u64>>(&mut self, field: &'static str) -> Result<T, Error> {
+        T::try_from(self.short()?).map_err(|_| Error::Malformed(field))
+    }
+
     /// A byte that must be 0 or 1.
     ///
     /// # Errors
@@ -220,6 +248,15 @@ impl Writer {
     /// Appends eight bytes.
     pub fn u64(&mut self, value: u64) {
         self.raw(&value.to_le_bytes());
+    }
+
+    /// Appends a short number: seven bits a byte, the lowest first, all bytes but the last with their highest bit set.
+    pub fn short(&mut self, mut value: u64) {
+        while value > 0x7f {
+            self.u8(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.u8(value as u8);
     }
 
     /// Appends 0 or 1.

@@ -55,6 +55,8 @@ impl Default for Params {
     }
 }
 
+const OTHER_PROTOCOL: &str = "protocol version: this build follows version 2 alone. Read the ledger with a build of its own version, and load what is to stay into a new one";
+
 /// Which parameter is out of its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidParams(pub &'static str);
@@ -69,7 +71,7 @@ impl core::error::Error for InvalidParams {}
 
 impl Params {
     /// The version of the rules that this code follows.
-    pub const PROTOCOL_VERSION: u32 = 1;
+    pub const PROTOCOL_VERSION: u32 = 2;
 
     /// The least weight of a node's entry, so that no node has more than `fanout` entries.
     #[must_use]
@@ -130,7 +132,7 @@ impl Params {
             return Err(Error::Malformed("parameter format"));
         }
         if input.u32()? != Self::PROTOCOL_VERSION {
-            return Err(Error::Malformed("protocol version"));
+            return Err(Error::Malformed(OTHER_PROTOCOL));
         }
         let params = Self {
             key_bytes_max: input.u32()?,

@@ -84,6 +84,37 @@ fn preconditions_have_different_bytes() {
 }
 
 #[test]
+fn short_numbers_have_one_spelling() {
+    let spelled = |number: u64| {
+        let mut out = Writer::new();
+        out.short(number);
+        out.into_bytes()
+    };
+    for bits in 0..=64_u32 {
+        for number in [1_u64.checked_shl(bits).unwrap_or(0), 1_u64.checked_shl(bits).unwrap_or(0).wrapping_sub(1)] {
+            let bytes = spelled(number);
+            assert_eq!(bytes.len() as u32, (u64::BITS - number.leading_zeros()).div_ceil(7).max(1));
+            let mut input = Reader::new(&bytes);
+            assert_eq!((input.short(), input.finish()), (Ok(number), Ok(())));
+            for len in 0..bytes.len() {
+                assert_eq!(Reader::new(&bytes[..len]).short(), Err(Error::Truncated));
+            }
+            let mut longer = bytes.clone();
+            *longer.last_mut().expect("a byte at least") |= 0x80;
+            longer.push(0);
+            assert_eq!(Reader::new(&longer).short(), Err(Error::Malformed("short number")), "{number}");
+        }
+    }
+    assert_eq!(spelled(300), [0xac, 2]);
+    let refused: [&[u8]; 3] = [&[0xff; 10], &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2], &[0x80; 11]];
+    for bytes in refused {
+        assert_eq!(Reader::new(bytes).short(), Err(Error::Malformed("short number")));
+    }
+    assert_eq!(Reader::new(&[0xac, 2]).short_as::<u16>("count"), Ok(300));
+    assert_eq!(Reader::new(&[0xac, 2]).short_as::<u8>("count"), Err(Error::Malformed("count")));
+}
+
+#[test]
 fn parameters_survive_encoding() {
     let params = Params { capacity: 99, journals_kept: true, ..Params::default() };
     assert_eq!(params.check(), Ok(()));
@@ -97,9 +128,12 @@ fn parameters_survive_encoding() {
     let mut other = bytes.clone();
     other[0] = 2;
     assert_eq!(Params::decode(&mut Reader::new(&other)), Err(Error::Malformed("parameter format")));
-    let mut other = bytes;
-    other[1] = 2;
-    assert_eq!(Params::decode(&mut Reader::new(&other)), Err(Error::Malformed("protocol version")));
+    for version in [0, 1, 3] {
+        let mut other = bytes.clone();
+        other[1] = version;
+        let Err(Error::Malformed(what)) = Params::decode(&mut Reader::new(&other)) else { panic!("another protocol") };
+        assert!(what.starts_with("protocol version: this build follows version 2 alone"), "{what}");
+    }
 }
 
 #[test]

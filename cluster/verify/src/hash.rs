@@ -99,7 +99,7 @@ pub fn leaf_node_hash_of(count: u16, list: &Digest) -> Digest {
     Hasher::tagged(0x11).u16(count).digest(list).finish()
 }
 
-/// Entry of an inner node: the separator is the lowest key in the child.
+/// Entry of an inner node: no key in the child is below the separator, none before it is not. That of a node's first entry is empty.
 #[must_use]
 pub fn entry_hash(separator: &[u8], child: &Digest) -> Digest {
     Hasher::tagged(0x12).str16(separator).digest(child).finish()

@@ -29,10 +29,8 @@ pub const FILE_BYTES_MAX: usize = 64 << 20;
 /// Longest bound of a range: the successor of a longest key is one.
 pub const BOUND_BYTES_MAX: usize = KEY_BYTES_MAX + 1;
 
-/// Of files without key changes.
-const FORMAT: u8 = 1;
-/// Of files with key changes.
-const FORMAT_KEYS: u8 = 2;
+/// That of ledgers of protocol version 2. Formats 1 and 2 were those of version 1.
+const FORMAT: u8 = 3;
 const CHECKSUM_BYTES: usize = 8;
 
 /// A proof file.
@@ -208,7 +206,7 @@ impl<'a> ProofFile<'a> {
     pub fn encode(&self) -> Result<Vec<u8>, TooLarge> {
         let mut out = Writer::new();
         out.raw(MAGIC);
-        out.u8(self.format());
+        out.u8(FORMAT);
         out.u8(self.proof.kind());
         out.raw(self.cluster.as_bytes());
         match &self.proof {
@@ -235,9 +233,10 @@ impl<'a> ProofFile<'a> {
         if input.take(MAGIC.len())? != MAGIC {
             return Err(Error::Malformed("proof file: first bytes"));
         }
-        let format = input.u8()?;
-        if !matches!(format, FORMAT | FORMAT_KEYS) {
-            return Err(Error::Malformed("proof file format"));
+        if input.u8()? != FORMAT {
+            return Err(Error::Malformed(
+                "proof file format: this build reads format 3 alone, of ledgers of protocol version 2",
+            ));
         }
         if file_checksum(content).to_le_bytes() != checksum {
             return Err(Error::Malformed("proof file checksum"));
@@ -251,12 +250,7 @@ impl<'a> ProofFile<'a> {
             _ => return Err(Error::Malformed("proof file kind")),
         };
         input.finish()?;
-        let file = Self { cluster, proof };
-        if file.format() == format { Ok(file) } else { Err(Error::Malformed("key changes of another format")) }
-    }
-
-    fn format(&self) -> u8 {
-        if self.proof.log().key_changes.is_empty() { FORMAT } else { FORMAT_KEYS }
+        Ok(Self { cluster, proof })
     }
 }
 
@@ -517,6 +511,10 @@ fn write_digests(out: &mut Writer, digests: &[Digest]) {
 
 fn read_digests(input: &mut Reader<'_>) -> Result<Vec<Digest>, Error> {
     let count = usize::from(input.u16()?);
+    take_digests(input, count)
+}
+
+fn take_digests(input: &mut Reader<'_>, count: usize) -> Result<Vec<Digest>, Error> {
     let (digests, _) = input.take(count * size_of::<Digest>())?.as_chunks();
     Ok(digests.iter().copied().map(Digest).collect())
 }

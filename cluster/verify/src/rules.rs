@@ -27,6 +27,14 @@ fn weight(fixed: u32, key_len: usize) -> u32 {
     fixed.saturating_add(u32::try_from(key_len).unwrap_or(u32::MAX))
 }
 
+/// The separator of two neighbouring leaves: of the prefixes of the lowest key on its right, the shortest above the highest on its left.
+#[must_use]
+pub fn separator<'k>(left: &[u8], right: &'k [u8]) -> &'k [u8] {
+    debug_assert!(left < right);
+    let common = left.iter().zip(right).take_while(|(left, right)| left == right).count();
+    right.get(..=common).unwrap_or(right)
+}
+
 /// The nodes that a list of entries with these weights becomes, as ranges of entries, in order.
 ///
 /// # Panics

@@ -174,6 +174,14 @@ fn rule_numbers() {
             json!({ "key length": key, "value length": value, "record": record, "inner entry": entry })
         })
         .collect();
+    let separators: Vec<Value> =
+        [("a", "b"), ("a", "ab"), ("key-19", "key-20"), ("key-2", "key-20"), ("abc", "abd"), ("ab", "b0")]
+            .into_iter()
+            .map(|(left, right)| {
+                let separator = rules::separator(left.as_bytes(), right.as_bytes());
+                json!({ "left": left, "right": right, "separator": str::from_utf8(separator).expect("a text") })
+            })
+            .collect();
     let filters: Vec<Value> = [0_u64, 1, 51, 52, 1000]
         .into_iter()
         .map(|entries| {
@@ -194,9 +202,9 @@ fn rule_numbers() {
     compare(
         "rules.json",
         &json!({
-            "about": "Weights, splits, packings, filters and tiers under these parameters; pieces are [first, end) of entries.",
+            "about": "Weights, splits, packings, separators, filters and tiers under these parameters; pieces are [first, end) of entries.",
             "parameters": encoded(&params),
-            "lists": lists, "weights": weights, "filters": filters,
+            "lists": lists, "weights": weights, "separators": separators, "filters": filters,
             "false positives of a filter of key-0 .. key-59 among key-60 .. key-399": admitted,
             "tiers": tiers,
         }),

@@ -77,6 +77,22 @@ class Reader:
     def u64(self):
         return struct.unpack("<Q", self.take(8))[0]
 
+    def short(self):
+        """Seven bits a byte, the lowest first, in one spelling."""
+        x = shift = 0
+        while True:
+            byte = self.u8()
+            x |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                need(x < 2**64 and (byte > 0 or shift == 7), "format")
+                return x
+
+    def less(self, bits):
+        x = self.short()
+        need(x < 2**bits, "format")
+        return x
+
     def flag(self):
         x = self.u8()
         need(x < 2, "format")
@@ -248,11 +264,22 @@ class Rules:
                 weight = weigh(entry)
         return nodes
 
+    def leaves(self, records, cut):
+        """(separator, leaf) of each, the first without a separator."""
+        pieces = cut(records, self.weigh_record)
+        bounds = [b""] + [separator(a[-1][0], b[0][0]) for a, b in zip(pieces, pieces[1:])]
+        return [(bound, (0, piece)) for bound, piece in zip(bounds, pieces)]
+
+    def inner(self, level, entries, cut):
+        """The same of inner nodes over these entries."""
+        entries = [(b"", node) for _, node in entries[:1]] + entries[1:]
+        pieces = cut(entries, self.weigh_entry)
+        return [(piece[0][0], (level, [(b"", piece[0][1])] + piece[1:])) for piece in pieces]
+
     def above(self, nodes, cut):
         while len(nodes) > 1:
-            level = nodes[0][0] + 1
-            nodes = [(level, piece) for piece in cut([(lowest(n), n) for n in nodes], self.weigh_entry)]
-        return nodes[0] if nodes else (0, [])
+            nodes = self.inner(nodes[0][1][0] + 1, nodes, cut)
+        return nodes[0][1] if nodes else (0, [])
 
     def apply(self, node, changes):
         level, entries = node
@@ -263,19 +290,16 @@ class Rules:
                     records.pop(key, None)
                 else:
                     records[key] = record
-            pieces = self.split([records[key] for key in sorted(records)], self.weigh_record)
-            return [(0, piece) for piece in pieces]
+            return self.leaves([records[key] for key in sorted(records)], self.split)
         groups = [[] for _ in entries]
         for key, record in changes:
-            at = max((i for i, (separator, _) in enumerate(entries) if separator <= key), default=0)
+            at = max(i for i, (bound, _) in enumerate(entries) if bound <= key)
             groups[at].append((key, record))
         after = []
-        for (separator, child), group in zip(entries, groups):
-            if group:
-                after += [(lowest(n), n) for n in self.apply(child, group)]
-            else:
-                after.append((separator, child))
-        return [(level, piece) for piece in self.split(after, self.weigh_entry)]
+        for (bound, child), group in zip(entries, groups):
+            new = self.apply(child, group) if group else [(bound, child)]
+            after += [(bound, node) for _, node in new[:1]] + new[1:]
+        return self.inner(level, after, self.split)
 
     def change(self, tree, changes):
         root = self.above(self.apply(tree, changes), self.split)
@@ -284,7 +308,7 @@ class Rules:
         return root
 
     def packed(self, records):
-        return self.above([(0, piece) for piece in self.pack(records, self.weigh_record)], self.pack)
+        return self.above(self.leaves(records, self.pack), self.pack)
 
     # Section 5.
     def filter(self, keys):
@@ -298,8 +322,8 @@ def filter_bits(key, blocks):
     return {(a * blocks >> 64, (x >> 9 * i) % 512) for i in range(7)}
 
 
-def lowest(node):
-    return node[1][0][0]
+def separator(left, right):
+    return next(right[:n] for n in range(len(right) + 1) if right[:n] > left)
 
 
 def records_of(node):
@@ -532,10 +556,10 @@ def epoch_leaf(pair):
 
 # Sections 12 and 13.
 class Log:
-    def __init__(self, r, cluster, keys, joined, changed):
+    def __init__(self, r, cluster, keys, joined):
         self.note, newest, path = r.str32(), r.str16(), r.hashes()
         self.changes = [(r.str16(), r.hashes()) for _ in range(r.u16())]
-        need(bool(self.changes) == changed and len(self.changes) <= 256, "format")
+        need(len(self.changes) <= 256, "format")
         self.parts, self.cluster, self.keys, self.joined = (newest, path), cluster, keys, joined
 
     def check(self):
@@ -571,31 +595,31 @@ def check_epoch(part, newest, stamp):
 
 def read_node(r, level):
     """(level, n, [(index, key, content)], hashes); content is a record, a child node, or a child's hash."""
-    n, entries = r.u16(), []
-    for _ in range(r.u16()):
-        index = r.u16()
+    n, entries = r.less(16), []
+    for _ in range(r.less(16)):
+        index = r.less(16)
         if level == 0:
-            tombstone, stamp, key = r.flag(), r.stamp(), r.str16()
-            record = (key, stamp, None, None) if tombstone else (key, stamp, r.u32(), r.take(32))
+            tombstone, stamp, key = r.flag(), (r.short(), r.short()), r.take(r.less(16))
+            record = (key, stamp, None, None) if tombstone else (key, stamp, r.less(32), r.take(32))
             entries.append((index, key, record))
         else:
-            separator = r.str16()
-            entries.append((index, separator, read_node(r, level - 1) if r.flag() else r.take(32)))
-    return (level, n, entries, r.hashes())
+            bound = r.take(r.less(16))
+            entries.append((index, bound, read_node(r, level - 1) if r.flag() else r.take(32)))
+    return (level, n, entries, [r.take(32) for _ in range(r.less(16))])
 
 
 def read_trees(r):
     count, trees = r.u8(), []
     need(count <= 16, "format")
     for _ in range(count):
-        level, entries = r.u8(), r.u64()
+        level, entries = r.u8(), r.short()
         need(level <= 32, "format")
         trees.append((level, entries, read_node(r, level) if r.flag() else r.take(32)))
     return trees
 
 
 def part_hash(node, low, high, stamp):
-    """The hash of a node of which a part is revealed. Its keys are in low .. high, and low is its lowest, if it has one."""
+    """The hash of a node of which a part is revealed. Its keys are in low .. high, and only the root has no low."""
     if isinstance(node, bytes):
         return node
     level, n, entries, hashes = node
@@ -603,14 +627,15 @@ def part_hash(node, low, high, stamp):
     keys, revealed = [key for _, key, _ in entries], []
     need(all(a < b for a, b in zip(keys, keys[1:])), "tree")
     for place, (index, key, content) in enumerate(entries):
-        need(low is None or (key == low if index == 0 else key > low), "tree")
+        first, least = level > 0 and index == 0, low or b""
+        need(key == b"" if first else key > least or level == 0 and key == least, "tree")
         need(high is None or key < high, "tree")
         if level == 0:
             need(content[1][0] <= stamp[0] and content[1][1] <= stamp[1], "tree")
             revealed.append((index, record_hash(content)))
         else:
             following = keys[place + 1] if place + 1 < len(keys) else high
-            revealed.append((index, entry_hash(key, part_hash(content, key, following, stamp))))
+            revealed.append((index, entry_hash(key, part_hash(content, least if first else key, following, stamp))))
     root = list_root(n, revealed, hashes, "tree")
     return leaf_hash(n, root) if level == 0 else inner_hash(level, n, root)
 
@@ -647,12 +672,26 @@ def complete(node, low, high):
     return level == 0 or all(complete(child, low, high) for _, _, child in run)
 
 
+def absent(node, key, ends=True):
+    """Whether it is shown that the node, with all behind it if it `ends` below what follows, has no record of a key."""
+    if isinstance(node, bytes):
+        return False
+    level, n, entries, _ = node
+    below, above = [e for e in entries if e[1] <= key], [e for e in entries if e[1] > key]
+    if not below:
+        return n == 0 or level == 0 and above[0][0] == 0
+    index, found, child = below[-1]
+    followed = bool(above) and above[0][0] == index + 1
+    ends = followed or ends and index == n - 1
+    return absent(child, key, ends) if level > 0 else found != key and ends
+
+
 def find(trees, key):
     for tree in trees:
         found = [record for record in shown(tree[2]) if record[0] == key]
         if found:
             return found[0]
-        need(empty(tree) or complete(tree[2], key, key + b"\0"), "query")
+        need(empty(tree) or absent(tree[2], key), "query")
     return None
 
 
@@ -770,11 +809,10 @@ def verify(data, keys, joined=False):
     need(len(data) > 8 and H(b"\x1e", data[:-8])[:8] == data[-8:], "format")
     r = Reader(data[:-8])
     need(r.take(13) == b"coppice-proof", "format")
-    form = r.u8()
-    need(form in (1, 2), "format")
+    need(r.u8() == 3, "format")
     kind, cluster = r.u8(), r.take(16)
     need(kind < 3, "format")
-    log = Log(r, cluster, keys, joined, form == 2)
+    log = Log(r, cluster, keys, joined)
     stamp, claim = (check_query, check_receipt, check_standing)[kind](r, log)
     return log, stamp, claim
 

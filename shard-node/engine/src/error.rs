@@ -43,6 +43,16 @@ pub enum Error {
         /// Name of the segment's file.
         file: String,
     },
+    /// Another version of the software wrote the directory.
+    #[error(
+        "the directory has format {found}, and this build reads format {known} alone: use the build that wrote it (docs/OPERATIONS.md, \"Ledgers of older builds\")"
+    )]
+    OtherFormat {
+        /// The directory's.
+        found: u32,
+        /// This build's.
+        known: u32,
+    },
     /// A data directory exists here already.
     #[error("the directory holds an engine already")]
     AlreadyExists,
@@ -145,7 +155,7 @@ impl Error {
             Self::AlreadyExists | Self::AlreadyStaged { .. } | Self::NotAncestor { .. } | Self::WrongShard(_) => {
                 ErrorKind::Conflict
             }
-            Self::Pruned { .. } => ErrorKind::Conflict,
+            Self::Pruned { .. } | Self::OtherFormat { .. } => ErrorKind::Conflict,
             Self::Locked | Self::ColdMissing { .. } | Self::StateMissing(_) => ErrorKind::Unavailable,
             Self::BaseMismatch { .. } | Self::StampMismatch { .. } => ErrorKind::Fenced,
             Self::Invalid(_) => ErrorKind::Invalid,

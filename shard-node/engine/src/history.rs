@@ -81,9 +81,10 @@ impl<'e> View<'e> {
         let path = self.trees()[0].path(&self.engine.store, key)?;
         // A node that holds keys on both sides has held this one's place since it was made: had the key's record gone
         // since, the node would have been made anew.
-        let holds = |node: &&Node| {
-            let above = node.search(key).unwrap_or_else(|above| above);
-            above > 0 && above < node.len()
+        let holds = |node: &&Node| match node.search(key) {
+            Ok(index) => index > 0,
+            // The first child of an inner node may have keys from before the node.
+            Err(above) => above > usize::from(node.level() > 0) && above < node.len(),
         };
         let node = path.iter().rev().find(holds);
         Ok(node.map_or_else(|| self.same_tree_since(), Node::made_at).min(self.record.stamp.version))
@@ -226,7 +227,7 @@ struct Compare<'c> {
 impl Compare<'_> {
     fn trees(&mut self, a: &Tree, b: &Tree) -> Result<()> {
         // The next item of each side is the last one.
-        let (mut a, mut b) = (self.root(a)?, self.root(b)?);
+        let (mut a, mut b) = (Self::root(a), Self::root(b));
         loop {
             let order = match (a.last(), b.last()) {
                 (None, None) => return Ok(()),
@@ -246,17 +247,15 @@ impl Compare<'_> {
         }
     }
 
-    fn root(&self, tree: &Tree) -> Result<Vec<Item>> {
-        let Some(child) = tree.root else { return Ok(Vec::new()) };
-        let key = self.store.node(&child, tree.level, Class::Young)?.key(0).to_vec();
-        Ok(vec![Item::Node { key, child, level: tree.level }])
+    fn root(tree: &Tree) -> Vec<Item> {
+        tree.root.into_iter().map(|child| Item::Node { key: Vec::new(), child, level: tree.level }).collect()
     }
 
     /// The lowest key is on one side only.
     fn one_sided(&mut self, side: &mut Vec<Item>) -> Result<()> {
         match side.pop() {
             Some(Item::Record { key, .. }) => self.differs(key),
-            Some(Item::Node { child, level, .. }) => self.expand(side, &child, level)?,
+            Some(Item::Node { key, child, level }) => self.expand(side, key, &child, level)?,
             None => {}
         }
         Ok(())
@@ -310,17 +309,19 @@ impl Compare<'_> {
     }
 
     /// Puts a node's entries in its place, unless no key of the range is among them.
-    fn expand(&self, side: &mut Vec<Item>, child: &Child, level: u8) -> Result<()> {
+    fn expand(&self, side: &mut Vec<Item>, separator: Vec<u8>, child: &Child, level: u8) -> Result<()> {
         let below = side.last().is_some_and(|next| next.key() <= self.low);
         if below {
             return Ok(());
         }
         let node = self.store.node(child, level, Class::Young)?;
         for index in (0..node.len()).rev() {
-            let key = node.key(index).to_vec();
             side.push(match level.checked_sub(1) {
-                None => Item::Record { key, stamp: node.record(index).stamp },
-                Some(level) => Item::Node { key, child: node.child(index), level },
+                None => Item::Record { key: node.key(index).to_vec(), stamp: node.record(index).stamp },
+                Some(level) => {
+                    let key = if index == 0 { separator.clone() } else { node.key(index).to_vec() };
+                    Item::Node { key, child: node.child(index), level }
+                }
             });
         }
         Ok(())

@@ -23,7 +23,7 @@ use crate::{
 };
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/corpus");
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v4");
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v5");
 const ROUNDS: u64 = 3000;
 
 fn mend(bytes: &mut [u8], at: usize, checksum: impl Fn(&[u8]) -> u64) {
@@ -175,18 +175,17 @@ fn bless(corpus: &DiskStorage) {
     }
     // All patches of a page on the base of one of the first two: those that rest on another one are hostile inputs as they are.
     let pages = read(&sim, PageFile::Patches.name());
-    for page in pages.chunks(PAGE_BYTES).take(3) {
-        for on in (0..=u8::MAX)
-            .map_while(|slot| patch_in(page, slot))
-            .filter_map(Base::of)
-            .flatten()
-            .filter(|on| !on.pid.is_patch())
-            .take(2)
-        {
-            let mut span = read(&sim, on.pid.file().name())[on.pid.offset_bytes() as usize..][..PAGE_BYTES].to_vec();
-            span.extend_from_slice(page);
-            inputs.push(("patches", span));
+    let base = |on: &Base| match on.pid.slot() {
+        None => read(&sim, on.pid.file().name())[on.pid.offset_bytes() as usize..][..PAGE_BYTES].to_vec(),
+        Some(slot) => {
+            let whole = patch_in(&pages[on.pid.offset_bytes() as usize..], slot).expect("a base");
+            let of_level = |level| Node::patched(whole, None, &on.child(), level).ok();
+            (0..4).find_map(of_level).expect("a node of some level").bytes().to_vec()
         }
+    };
+    for page in pages.chunks(PAGE_BYTES) {
+        let bases = (0..=u8::MAX).map_while(|slot| patch_in(page, slot)).filter_map(Base::of).flatten();
+        inputs.extend(bases.take(1).map(|on| ("patches", [base(&on), page.to_vec()].concat())));
     }
     inputs.push(("segment", read(&sim, "values-0")));
     inputs.push(("filter", (0..128).collect()));

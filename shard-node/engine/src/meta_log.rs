@@ -19,7 +19,6 @@ use crate::{
 const MAGIC: &[u8; 8] = b"coppiceM";
 const HEADER_BYTES: u64 = 16;
 const BLOCK_HEADER_BYTES: usize = 16;
-const KIND_SNAPSHOT_V1: u8 = 1;
 const KIND_OPERATIONS: u8 = 2;
 const KIND_SNAPSHOT: u8 = 3;
 
@@ -159,11 +158,7 @@ fn replay(bytes: &[u8], superblock: &Superblock) -> std::result::Result<(Meta, u
         let mut input = Reader::new(payload);
         match (input.u8(), &mut table) {
             (Ok(KIND_SNAPSHOT), None) => {
-                let meta = Meta::decode(&mut input, true).map_err(|error| bad(&error.to_string()))?;
-                table = Some((meta, end));
-            }
-            (Ok(KIND_SNAPSHOT_V1), None) => {
-                let meta = Meta::decode(&mut input, false).map_err(|error| bad(&error.to_string()))?;
+                let meta = Meta::decode(&mut input).map_err(|error| bad(&error.to_string()))?;
                 table = Some((meta, end));
             }
             (Ok(KIND_OPERATIONS), Some((meta, _))) => {

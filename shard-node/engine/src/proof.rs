@@ -30,7 +30,7 @@ impl View<'_> {
             let root = match tree.root {
                 Some(root) if !open.is_empty() => {
                     let mut absent = Vec::with_capacity(open.len());
-                    let part = self.walk(tree).keys(&root, tree.level, &open, &mut absent)?;
+                    let (part, _) = self.walk(tree).keys(&root, tree.level, &open, &mut absent)?;
                     open = absent;
                     Subtree::Expanded(part)
                 }
@@ -76,42 +76,46 @@ struct Walk<'s> {
 type Revealed = Vec<(u16, Entry<'static>)>;
 
 impl Walk<'_> {
-    /// The part of a node that shows what it has of the keys, which ascend. Those that it has not join `absent`, in order.
+    /// The part of a node that shows what it has of the keys, which ascend. Those that it has not join `absent`, in order. True: the last
+    /// one is above all that the node has, so what follows the node is to show that it is absent.
     fn keys<'k>(
         &self,
         child: &Child,
         level: u8,
         keys: &[&'k [u8]],
         absent: &mut Vec<&'k [u8]>,
-    ) -> Result<NodePart<'static>> {
+    ) -> Result<(NodePart<'static>, bool)> {
         let node = self.store.node(child, level, self.class)?;
-        let revealed = if level == 0 { leaf_keys(&node, keys, absent) } else { self.inner_keys(&node, keys, absent)? };
-        Ok(self.part(child, &node, revealed))
+        let (revealed, open) =
+            if level == 0 { leaf_keys(&node, keys, absent) } else { self.inner_keys(&node, keys, absent)? };
+        Ok((self.part(child, &node, revealed), open))
     }
 
-    fn inner_keys<'k>(&self, node: &Node, keys: &[&'k [u8]], absent: &mut Vec<&'k [u8]>) -> Result<Revealed> {
+    fn inner_keys<'k>(
+        &self,
+        node: &Node,
+        mut keys: &[&'k [u8]],
+        absent: &mut Vec<&'k [u8]>,
+    ) -> Result<(Revealed, bool)> {
         let mut revealed = Revealed::with_capacity(2);
-        let (below, mut keys) = keys.split_at(keys.partition_point(|key| *key < node.key(0)));
-        absent.extend(below);
-        // That a key is absent shows beside the entry that is above it; it is a bare hash, unless other keys lie in there.
-        let mut neighbour = (!below.is_empty()).then_some(0);
+        // The separator of what follows, beside a bare hash, unless other keys lie in there.
+        let mut open = None;
         while let Some(key) = keys.first() {
             let index = node.child_of(key);
-            let next = Some(index + 1).filter(|next| *next < node.len());
-            let (mine, above) = keys.split_at(next.map_or(keys.len(), |next| {
-                let bound = node.key(next);
-                keys.partition_point(|key| *key < bound)
-            }));
+            let next = index + 1;
+            let (mine, above) = keys.split_at(match next < node.len() {
+                true => keys.partition_point(|key| *key < node.key(next)),
+                false => keys.len(),
+            });
             keys = above;
-            let neighbour_below = neighbour.take().filter(|neighbour| *neighbour < index);
-            revealed.extend(neighbour_below.map(|neighbour| unexpanded(node, neighbour)));
-            let absent_before = absent.len();
-            let part = self.keys(&node.child(index), node.level() - 1, mine, absent)?;
+            revealed.extend(open.take().filter(|open| *open < index).map(|open| unexpanded(node, open)));
+            let (part, is_open) = self.keys(&node.child(index), node.level() - 1, mine, absent)?;
             revealed.push(child_entry(node, index, Subtree::Expanded(part)));
-            neighbour = next.filter(|_| absent.len() > absent_before);
+            open = is_open.then_some(next);
         }
-        revealed.extend(neighbour.map(|neighbour| unexpanded(node, neighbour)));
-        Ok(revealed)
+        let last = open == Some(node.len());
+        revealed.extend(open.filter(|_| !last).map(|open| unexpanded(node, open)));
+        Ok((revealed, last))
     }
 
     /// The part of a node that shows all of its records in a range.
@@ -140,22 +144,23 @@ impl Walk<'_> {
     }
 }
 
-fn leaf_keys<'k>(leaf: &Node, keys: &[&'k [u8]], absent: &mut Vec<&'k [u8]>) -> Revealed {
+fn leaf_keys<'k>(leaf: &Node, keys: &[&'k [u8]], absent: &mut Vec<&'k [u8]>) -> (Revealed, bool) {
     let mut revealed = Revealed::with_capacity(2);
-    let mut next = 0;
+    let (mut next, mut open) = (0, false);
     for key in keys {
         // The record, or both neighbours of the place where it would be. Keys ascend, so what lies before `next` is revealed if it has to be.
         let (first, end) = match leaf.search(key) {
             Ok(index) => (index, index + 1),
             Err(above) => {
                 absent.push(*key);
+                open = above == leaf.len();
                 (above.saturating_sub(1), (above + 1).min(leaf.len()))
             }
         };
         revealed.extend((first.max(next)..end).map(|index| record_entry(leaf, index)));
         next = end.max(next);
     }
-    revealed
+    (revealed, open)
 }
 
 fn record_entry(leaf: &Node, index: usize) -> (u16, Entry<'static>) {

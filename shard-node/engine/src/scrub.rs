@@ -83,6 +83,7 @@ impl Walk<'_> {
                 return Ok(false);
             }
             if !self.node(&node.child(index), level - 1)? {
+                self.key = self.key.as_slice().max(node.key(index)).to_vec();
                 return Ok(false);
             }
         }

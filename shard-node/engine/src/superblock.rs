@@ -20,9 +20,8 @@ pub(crate) const SLOT_BYTES: usize = 72 << 10;
 /// Most bytes of the caller's state.
 pub const MACHINE_STATE_BYTES_MAX: usize = 64 << 10;
 const MAGIC: &[u8; 8] = b"coppiceS";
-const FORMAT: u32 = 4;
-/// What was before: 1 without patches, 2 without copies, 3 without shortcuts and named values. The first flush makes them directories of today's.
-const FORMAT_MIN: u32 = 1;
+/// That of ledgers of protocol version 2. Formats 1 to 4 were those of version 1.
+const FORMAT: u32 = 5;
 const FIXED_BYTES: usize = 8 + 8 + 4 + 6 * 8 + 4;
 const _: () = assert!(FIXED_BYTES + MACHINE_STATE_BYTES_MAX <= SLOT_BYTES);
 
@@ -58,8 +57,8 @@ impl Superblock {
         slot
     }
 
-    /// The superblock in a slot's bytes, if it is whole.
-    pub(crate) fn decode(slot: &[u8]) -> Option<Self> {
+    /// The format in a slot's bytes, and what follows on it, if the slot is whole.
+    fn split(slot: &[u8]) -> Option<(u32, Reader<'_>)> {
         if slot.len() != SLOT_BYTES {
             return None;
         }
@@ -69,9 +68,12 @@ impl Superblock {
             return None;
         }
         let mut input = Reader::new(body);
-        if !(FORMAT_MIN..=FORMAT).contains(&input.u32().ok()?) {
-            return None;
-        }
+        Some((input.u32().ok()?, input))
+    }
+
+    /// The superblock in a slot's bytes, if it is whole and of today's format.
+    pub(crate) fn decode(slot: &[u8]) -> Option<Self> {
+        let (_, mut input) = Self::split(slot).filter(|(format, _)| *format == FORMAT)?;
         let superblock = Self {
             generation: input.u64().ok()?,
             position: RaftPosition { index: input.u64().ok()?, term: input.u64().ok()? },
@@ -144,6 +146,9 @@ pub(crate) fn read_slots(file: &dyn File) -> Result<[Slot; 2]> {
     let read = |number: u64| {
         let mut bytes = vec![0; SLOT_BYTES];
         file.read_exact_at(&mut bytes, number * SLOT_BYTES as u64).map_err(Error::io("read", FILE))?;
+        if let Some((found, _)) = Superblock::split(&bytes).filter(|(format, _)| *format != FORMAT) {
+            return Err(Error::OtherFormat { found, known: FORMAT });
+        }
         Ok(match Superblock::decode(&bytes) {
             Some(superblock) => Slot::Valid(superblock),
             _ if bytes.iter().all(|byte| *byte == 0) => Slot::Blank,

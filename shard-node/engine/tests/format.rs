@@ -1,21 +1,22 @@
-//! The bytes of `docs/FORMAT.md`, held by golden files: `testdata/v1` to `v3` were written by the first versions of the formats,
-//! `v4` by today's.
+//! The bytes of `docs/FORMAT.md`, held by golden files: `testdata/v5` was written by today's version of the formats, `v1` to `v4` by those
+//! of ledgers of protocol version 1, which are refused.
 //!
 //! A test that fails here means that directories of users can't be opened any more. If a format must change, it gets a
 //! new version number, and the directories of those before stay as they are. `COPPICE_BLESS=1` writes the files of a new version.
 
 use std::sync::Arc;
 
-use coppice_engine::{Engine, MergeProgress, Options, PrepareId, RaftPosition, ShardState, StageRequest, fsck};
+use coppice_engine::{Engine, Error, MergeProgress, Options, PrepareId, RaftPosition, ShardState, StageRequest, fsck};
 use coppice_env::{DiskStorage, OpenMode, SimStorage, Storage};
 use coppice_types::{Change, Operation, Params, ShardId, Stamp, Version};
 
-const OLDER: [&str; 3] = [
+const OLDER: [&str; 4] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v1"),
     concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v2"),
     concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v3"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v4"),
 ];
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v4");
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v5");
 
 fn read(storage: &dyn Storage, name: &str) -> Vec<u8> {
     let file = storage.open(name, OpenMode::Existing).expect("the file exists");
@@ -114,18 +115,26 @@ fn the_same_commands_write_the_golden_files() {
 }
 
 #[test]
-fn the_golden_files_are_opened_and_answer() {
-    opened(GOLDEN);
+fn those_of_older_versions_are_refused_and_stay_as_they_are() {
+    for (golden, format) in OLDER.into_iter().zip(1..) {
+        let (golden, sim) = (DiskStorage::new(golden), SimStorage::new());
+        copy(&golden, &sim);
+        let engine = Engine::open(sim.storage(), Options::default()).map(|_| ());
+        let checked = fsck(Arc::new(sim.clone())).map(|_| ());
+        for refused in [engine, checked] {
+            let error = refused.expect_err("a directory of another protocol");
+            assert!(matches!(error, Error::OtherFormat { found, known: 5 } if found == format), "{error}");
+            assert!(error.to_string().contains("use the build that wrote it"), "{error}");
+        }
+        assert_eq!(names(&sim), names(&golden));
+        names(&sim).iter().for_each(|name| assert!(read(&sim, name) == read(&golden, name), "{name}"));
+    }
 }
 
 #[test]
-fn those_of_older_versions_too() {
-    OLDER.into_iter().for_each(opened);
-}
-
-fn opened(golden: &str) {
+fn the_golden_files_are_opened_and_answer() {
     let sim = SimStorage::new();
-    copy(&DiskStorage::new(golden), &sim);
+    copy(&DiskStorage::new(GOLDEN), &sim);
     let report = fsck(Arc::new(sim.clone())).expect("a directory");
     assert_eq!((report.findings, report.versions), (vec![], 5));
     let mut engine = Engine::open(sim.storage(), Options::default()).expect("a sound directory");
@@ -144,7 +153,6 @@ fn opened(golden: &str) {
     assert_eq!(record.value, Some(vec![2; 20]));
     assert_eq!(view.range(b"", None, 100, true).expect("sound pages").records.len(), 17);
     commit_again(&mut engine);
-    // It is of today's format from the first flush on, and patches lie beside what was there before.
     drop(engine);
     let report = fsck(Arc::new(sim.clone())).expect("a directory");
     assert_eq!(report.findings, vec![]);

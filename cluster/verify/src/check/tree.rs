@@ -28,7 +28,7 @@ pub(super) fn digest(tree: &Tree<'_>, stamp: Stamp) -> Result<Digest, Failure> {
     Ok(hash::tree_digest(tree.level, tree.entries, &root))
 }
 
-/// Where the keys of a node lie: `low` is its lowest key exactly, `high` is above all of them.
+/// Where the keys of a node lie: none is below `low`, which is its separator, and `high` is above all of them.
 #[derive(Clone, Copy)]
 struct Bounds<'p> {
     low: Option<&'p [u8]>,
@@ -44,7 +44,7 @@ fn subtree_hash(subtree: &Subtree<'_>, level: u8, bounds: Bounds<'_>, stamp: Sta
 
 fn node_hash(node: &NodePart<'_>, level: u8, bounds: Bounds<'_>, stamp: Stamp) -> Result<Digest, Failure> {
     ensure(node.count > 0 || level == 0 && bounds.low.is_none(), Step::Tree, "a node without entries")?;
-    check_order(node, bounds)?;
+    check_order(node, level, bounds)?;
     let mut revealed = Vec::with_capacity(node.entries.len());
     for (position, (index, entry)) in node.entries.iter().enumerate() {
         let hash = match (level.checked_sub(1), entry) {
@@ -55,7 +55,8 @@ fn node_hash(node: &NodePart<'_>, level: u8, bounds: Bounds<'_>, stamp: Stamp) -
             }
             (Some(below), Entry::Child { separator, child }) => {
                 let next = node.entries.get(position + 1).map(|(_, next)| next.key());
-                let bounds = Bounds { low: Some(separator), high: next.or(bounds.high) };
+                let low = if *index == 0 { bounds.low.unwrap_or_default() } else { separator };
+                let bounds = Bounds { low: Some(low), high: next.or(bounds.high) };
                 hash::entry_hash(separator, &subtree_hash(child, below, bounds, stamp)?)
             }
             _ => return Err(Failure::rule(Step::Tree, "an entry of another level")),
@@ -69,45 +70,47 @@ fn node_hash(node: &NodePart<'_>, level: u8, bounds: Bounds<'_>, stamp: Stamp) -
     })
 }
 
-fn check_order(node: &NodePart<'_>, bounds: Bounds<'_>) -> Result<(), Failure> {
+fn check_order(node: &NodePart<'_>, level: u8, bounds: Bounds<'_>) -> Result<(), Failure> {
     let keys = || node.entries.iter().map(|(_, entry)| entry.key());
     ensure(keys().is_sorted_by(|a, b| a < b), Step::Tree, "keys do not ascend")?;
-    let first_fits = match (bounds.low, node.entries.first()) {
-        (Some(low), Some((0, entry))) => entry.key() == low,
-        (Some(low), Some((_, entry))) => entry.key() > low,
-        _ => true,
+    // An inner node begins where its own separator says; an empty one stands for that.
+    let first_fits = match (level, node.entries.first()) {
+        (0, Some((_, entry))) => bounds.low.is_none_or(|low| entry.key() >= low),
+        (_, Some((0, entry))) => entry.key().is_empty(),
+        (_, Some((_, entry))) => entry.key() > bounds.low.unwrap_or_default(),
+        (_, None) => true,
     };
-    ensure(first_fits, Step::Tree, "a separator that is not the lowest key of its child")?;
+    ensure(first_fits, Step::Tree, "a key below its node's separator")?;
     let last_fits = keys().next_back().is_none_or(|last| bounds.high.is_none_or(|high| last < high));
     ensure(last_fits, Step::Tree, "a key above its child's neighbour")
 }
 
 /// The record of a key, or none if the tree is shown to have none.
+///
+/// Keys ascend in a tree: two records beside each other in a leaf have none between them, wherever the leaf is.
 pub(super) fn find<'p, 'a>(tree: &'p Tree<'a>, key: &[u8]) -> Result<Option<Revealed<'p, 'a>>, Failure> {
     let unproven = Err(Failure::rule(Step::Query, "it is not shown whether a tree has the key"));
     let mut subtree = &tree.root;
-    // All nodes on the way show that the walk took the only child that could hold the key.
-    let mut bounded = true;
+    // What lies behind the node, if anything does, is shown to be above the key.
+    let mut ends = true;
     loop {
         let Subtree::Expanded(node) = subtree else {
             return if is_empty(tree) { Ok(None) } else { unproven };
         };
         let after = node.entries.partition_point(|(_, entry)| entry.key() <= key);
+        let above = node.entries.get(after);
         let Some((index, entry)) = after.checked_sub(1).map(|at| &node.entries[at]) else {
-            // The first entry, if revealed, is above the key.
-            let first = node.entries.first().is_none_or(|(index, _)| *index == 0);
-            return if bounded && first { Ok(None) } else { unproven };
+            // No separator on the way is above the key, so what lies before the leaf is below it, and its first record is above.
+            return if above.is_none_or(|(index, _)| *index == 0) { Ok(None) } else { unproven };
         };
-        bounded &= match node.entries.get(after) {
-            Some((next, _)) => *next == *index + 1,
-            None => *index == node.count - 1,
-        };
+        let followed = above.is_some_and(|(next, _)| *next == *index + 1);
+        ends = followed || ends && *index == node.count - 1;
         match entry {
             Entry::Child { child, .. } => subtree = child,
             Entry::Record { key: found, stamp, body } if **found == *key => {
                 return Ok(Some(Revealed { key: found, stamp: *stamp, body }));
             }
-            Entry::Record { .. } => return if bounded { Ok(None) } else { unproven },
+            Entry::Record { .. } => return if ends { Ok(None) } else { unproven },
         }
     }
 }

@@ -7,7 +7,7 @@ use coppice_types::{
     codec::{Error, Reader, Writer},
 };
 
-use super::{read_digests, write_digests};
+use super::take_digests;
 use crate::hash::RecordBody;
 
 /// Highest level of a tree's root. It bounds every recursion over a tree part.
@@ -67,7 +67,7 @@ pub enum Entry<'a> {
     },
     /// In an inner node.
     Child {
-        /// The lowest key in the child.
+        /// Not above any key in the child, and above all before it; empty in a node's first entry.
         separator: Cow<'a, [u8]>,
         /// The child, one level lower.
         child: Subtree<'a>,
@@ -89,7 +89,7 @@ impl<'a> TreeList<'a> {
     /// The bytes that stand in a shard part.
     ///
     /// # Panics
-    /// If there are more than [`TREES_MAX`] trees, a key is longer than 65,535 bytes, or an entry is not of its node's level.
+    /// If there are more than [`TREES_MAX`] trees, or an entry is not of its node's level.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
@@ -114,7 +114,7 @@ impl<'a> TreeList<'a> {
         for tree in &self.trees {
             assert!(tree.level <= LEVEL_MAX, "no tree is higher");
             out.u8(tree.level);
-            out.u64(tree.entries);
+            out.short(tree.entries);
             tree.root.write(tree.level, out);
         }
     }
@@ -130,7 +130,7 @@ impl<'a> TreeList<'a> {
             if level > LEVEL_MAX {
                 return Err(Error::Malformed("level of a tree"));
             }
-            trees.push(Tree { level, entries: input.u64()?, root: Subtree::read(level, input)? });
+            trees.push(Tree { level, entries: input.short()?, root: Subtree::read(level, input)? });
         }
         Ok(Self { trees })
     }
@@ -161,39 +161,51 @@ impl<'a> Subtree<'a> {
 
 impl<'a> NodePart<'a> {
     fn write(&self, level: u8, out: &mut Writer) {
-        out.u16(self.count);
-        out.u16(u16::try_from(self.entries.len()).expect("a node has fewer than 2^16 entries"));
+        out.short(self.count.into());
+        out.short(self.entries.len() as u64);
         for (index, entry) in &self.entries {
-            out.u16(*index);
+            out.short((*index).into());
             match (level.checked_sub(1), entry) {
                 (None, Entry::Record { key, stamp, body }) => write_record(out, key, *stamp, body),
                 (Some(below), Entry::Child { separator, child }) => {
-                    out.str16(separator);
+                    write_key(out, separator);
                     child.write(below, out);
                 }
                 _ => panic!("leaves hold records, inner nodes hold children"),
             }
         }
-        write_digests(out, &self.hashes);
+        out.short(self.hashes.len() as u64);
+        self.hashes.iter().for_each(|hash| out.digest(hash));
     }
 
     fn read(level: u8, input: &mut Reader<'a>) -> Result<Self, Error> {
-        let count = input.u16()?;
-        let revealed = input.u16()?;
+        let count = input.short_as("number of a node's entries")?;
+        let revealed: u16 = input.short_as("number of revealed entries")?;
         // A proof of one key reveals one entry, or two. What more are claimed, the bytes have to show first.
         let mut entries = Vec::with_capacity(usize::from(revealed.min(2)));
         for _ in 0..revealed {
-            let index = input.u16()?;
+            let index = input.short_as("index of an entry")?;
             let entry = match level.checked_sub(1) {
                 None => read_record(input)?,
                 Some(below) => {
-                    Entry::Child { separator: Cow::Borrowed(input.str16()?), child: Subtree::read(below, input)? }
+                    Entry::Child { separator: Cow::Borrowed(read_key(input)?), child: Subtree::read(below, input)? }
                 }
             };
             entries.push((index, entry));
         }
-        Ok(Self { count, entries, hashes: read_digests(input)? })
+        let hashes: u16 = input.short_as("number of hashes")?;
+        Ok(Self { count, entries, hashes: take_digests(input, hashes.into())? })
     }
+}
+
+fn write_key(out: &mut Writer, key: &[u8]) {
+    out.short(key.len() as u64);
+    out.raw(key);
+}
+
+fn read_key<'a>(input: &mut Reader<'a>) -> Result<&'a [u8], Error> {
+    let len: u16 = input.short_as("length of a key")?;
+    input.take(len.into())
 }
 
 fn write_record(out: &mut Writer, key: &[u8], stamp: Stamp, body: &RecordBody) {
@@ -201,22 +213,23 @@ fn write_record(out: &mut Writer, key: &[u8], stamp: Stamp, body: &RecordBody) {
         RecordBody::Put { .. } => 0,
         RecordBody::Tombstone => 1,
     });
-    out.stamp(stamp);
-    out.str16(key);
+    out.short(stamp.epoch.0);
+    out.short(stamp.version.0);
+    write_key(out, key);
     if let RecordBody::Put { value_len, value_hash } = body {
-        out.u32(*value_len);
+        out.short((*value_len).into());
         out.digest(value_hash);
     }
 }
 
 fn read_record<'a>(input: &mut Reader<'a>) -> Result<Entry<'a>, Error> {
     let tombstone = input.flag("record kind")?;
-    let stamp = input.stamp()?;
-    let key = Cow::Borrowed(input.str16()?);
+    let stamp = Stamp::new(input.short()?, input.short()?);
+    let key = Cow::Borrowed(read_key(input)?);
     let body = if tombstone {
         RecordBody::Tombstone
     } else {
-        RecordBody::Put { value_len: input.u32()?, value_hash: input.digest()? }
+        RecordBody::Put { value_len: input.short_as("length of a value")?, value_hash: input.digest()? }
     };
     Ok(Entry::Record { key, stamp, body })
 }

@@ -50,8 +50,11 @@ enum Kind {
     /// Records with their hashes.
     Leaf(Vec<(Record, Digest)>),
     /// Children under their separators.
-    Inner(u8, Vec<(Vec<u8>, Node)>),
+    Inner(u8, Vec<Named>),
 }
+
+/// A node under its separator, which is empty for the first of a list.
+type Named = (Vec<u8>, Node);
 
 impl LiveForest {
     /// The state of a new shard.
@@ -191,10 +194,9 @@ impl LiveTree {
         let root = mem::replace(&mut self.root, Node::leaf(Vec::new()));
         let mut nodes = root.apply(params, changes, &mut self.entries);
         while nodes.len() > 1 {
-            let level = nodes[0].level() + 1;
-            nodes = Node::inner(params, level, nodes.into_iter().map(|node| (node.lowest(), node)).collect());
+            nodes = Node::inner(params, nodes[0].1.level() + 1, nodes);
         }
-        let Some(mut root) = nodes.pop() else { return };
+        let Some((_, mut root)) = nodes.pop() else { return };
         loop {
             match root.kind {
                 Kind::Inner(_, mut entries) if entries.len() == 1 => {
@@ -235,7 +237,7 @@ impl Node {
         Ok(Self::parent(level, children.into_values().map(child).collect::<Result<_, _>>()?))
     }
 
-    fn parent(level: u8, entries: Vec<(Vec<u8>, Node)>) -> Self {
+    fn parent(level: u8, entries: Vec<Named>) -> Self {
         let hashes: Vec<Digest> =
             entries.iter().map(|(separator, child)| hash::entry_hash(separator, &child.hash)).collect();
         Self { hash: hash::inner_node_hash(level, &hashes), kind: Kind::Inner(level, entries) }
@@ -246,24 +248,21 @@ impl Node {
         Self { hash: hash::leaf_node_hash(&hashes), kind: Kind::Leaf(records) }
     }
 
-    /// The nodes of one level over these children.
-    fn inner(params: &Params, level: u8, entries: Vec<(Vec<u8>, Node)>) -> Vec<Self> {
+    /// The nodes of one level over these children. The separator of a node's first child becomes the node's own.
+    fn inner(params: &Params, level: u8, mut entries: Vec<Named>) -> Vec<Named> {
+        if let Some((first, _)) = entries.first_mut() {
+            first.clear();
+        }
         let weights: Vec<u32> =
             entries.iter().map(|(separator, _)| rules::entry_weight(params, separator.len())).collect();
-        cut(entries, rules::split(params, &weights)).into_iter().map(|entries| Self::parent(level, entries)).collect()
+        let node = |mut entries: Vec<Named>| (mem::take(&mut entries[0].0), Self::parent(level, entries));
+        cut(entries, rules::split(params, &weights)).into_iter().map(node).collect()
     }
 
     fn level(&self) -> u8 {
         match &self.kind {
             Kind::Leaf(_) => 0,
             Kind::Inner(level, _) => *level,
-        }
-    }
-
-    fn lowest(&self) -> Vec<u8> {
-        match &self.kind {
-            Kind::Leaf(records) => records[0].0.key.clone(),
-            Kind::Inner(_, entries) => entries[0].0.clone(),
         }
     }
 
@@ -275,7 +274,7 @@ impl Node {
             }
             Kind::Inner(_, entries) => {
                 let after = entries.partition_point(|(separator, _)| separator.as_slice() <= key);
-                entries[after.saturating_sub(1)].1.find(key)
+                entries.get(after.checked_sub(1)?)?.1.find(key)
             }
         }
     }
@@ -288,7 +287,7 @@ impl Node {
     }
 
     /// What takes the node's place; `changes` ascend and are its own.
-    fn apply(self, params: &Params, changes: &[(Vec<u8>, Change)], count: &mut u64) -> Vec<Self> {
+    fn apply(self, params: &Params, changes: &[(Vec<u8>, Change)], count: &mut u64) -> Vec<Named> {
         match self.kind {
             Kind::Leaf(records) => {
                 let before = records.len() as u64;
@@ -298,7 +297,11 @@ impl Node {
                     .iter()
                     .map(|(record, _)| rules::record_weight(params, record.key.len(), record.body.value_len()))
                     .collect();
-                cut(records, rules::split(params, &weights)).into_iter().map(Self::leaf).collect()
+                let pieces = cut(records, rules::split(params, &weights));
+                let ends = pieces.windows(2).map(|pair| [&pair[0][pair[0].len() - 1], &pair[1][0]]);
+                let between = ends.map(|[(left, _), (right, _)]| rules::separator(&left.key, &right.key).to_vec());
+                let separators: Vec<Vec<u8>> = core::iter::once(Vec::new()).chain(between).collect();
+                separators.into_iter().zip(pieces.into_iter().map(Self::leaf)).collect()
             }
             Kind::Inner(level, entries) => {
                 let mut next = Vec::with_capacity(entries.len() + 1);
@@ -313,10 +316,13 @@ impl Node {
                     rest = left;
                     if own.is_empty() {
                         next.push((separator, child));
-                    } else {
-                        let nodes = child.apply(params, own, count);
-                        next.extend(nodes.into_iter().map(|node| (node.lowest(), node)));
+                        continue;
                     }
+                    let mut nodes = child.apply(params, own, count);
+                    if let Some((first, _)) = nodes.first_mut() {
+                        *first = separator;
+                    }
+                    next.extend(nodes);
                 }
                 Self::inner(params, level, next)
             }

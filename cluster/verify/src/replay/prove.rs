@@ -46,6 +46,13 @@ fn holds(node: &Node, key: &[u8]) -> bool {
     }
 }
 
+fn ends_below(node: &Node, key: &[u8]) -> bool {
+    match node {
+        Node::Leaf(records) => records.iter().all(|record| *record.key < *key),
+        Node::Inner { entries, .. } => entries.iter().all(|(_, child)| ends_below(child, key)),
+    }
+}
+
 fn part_for_keys(node: &Node, keys: &[&[u8]]) -> NodePart<'static> {
     let mut revealed = BTreeSet::new();
     let mut expanded: Vec<Vec<&[u8]>> = Vec::new();
@@ -53,18 +60,17 @@ fn part_for_keys(node: &Node, keys: &[&[u8]]) -> NodePart<'static> {
     expanded.resize(separators.len(), Vec::new());
     for key in keys {
         let after = separators.iter().filter(|separator| **separator <= *key).count();
-        match after.checked_sub(1) {
-            None if separators.is_empty() => {}
-            None => {
-                revealed.insert(0);
-            }
-            Some(at) => {
-                revealed.insert(at);
-                expanded[at].push(key);
-                if !holds(node, key) && after < separators.len() {
-                    revealed.insert(after);
-                }
-            }
+        if let Some(at) = after.checked_sub(1) {
+            revealed.insert(at);
+            expanded[at].push(key);
+        }
+        // Beside a leaf's record below the key, the one above it shows that the key is absent; in an inner node, if the child ends below the key.
+        let open_above = match node {
+            Node::Leaf(_) => !holds(node, key),
+            Node::Inner { entries, .. } => after.checked_sub(1).is_some_and(|at| ends_below(&entries[at].1, key)),
+        };
+        if open_above && after < separators.len() {
+            revealed.insert(after);
         }
     }
     part(node, &revealed, |index, child| {

@@ -34,7 +34,7 @@ pub enum Change {
 pub enum Node {
     /// Level 0.
     Leaf(Vec<Record>),
-    /// Level 1 and above: children under their separators.
+    /// Level 1 and above: children under their separators. That of the first is empty.
     Inner {
         /// The level.
         level: u8,
@@ -82,14 +82,6 @@ impl Node {
         }
     }
 
-    /// The lowest key; nodes other than an empty root have one.
-    fn lowest(&self) -> Vec<u8> {
-        match self {
-            Self::Leaf(records) => records[0].key.clone(),
-            Self::Inner { entries, .. } => entries[0].0.clone(),
-        }
-    }
-
     fn collect<'a>(&'a self, out: &mut Vec<&'a Record>) {
         match self {
             Self::Leaf(records) => out.extend(records),
@@ -97,7 +89,8 @@ impl Node {
         }
     }
 
-    fn apply(&self, params: &Params, changes: &[(Vec<u8>, Change)]) -> Vec<Node> {
+    /// What takes the node's place, each under what sets it apart from the one before; under nothing the first.
+    fn apply(&self, params: &Params, changes: &[(Vec<u8>, Change)]) -> Vec<Named> {
         match self {
             Self::Leaf(records) => {
                 let mut records = records.clone();
@@ -108,27 +101,28 @@ impl Node {
                     }
                 }
                 records.sort_by(|a, b| a.key.cmp(&b.key));
-                let weights = record_weights(params, &records);
-                rules::split(params, &weights).into_iter().map(|piece| Node::Leaf(records[piece].to_vec())).collect()
+                leaves(params, &records, rules::split)
             }
             Self::Inner { level, entries } => {
                 let mut next = Vec::new();
                 for (index, (separator, child)) in entries.iter().enumerate() {
-                    // A change goes to the last child whose separator is not above its key, or to the first child.
+                    // A change goes to the last child whose separator is not above its key.
                     let goes_here = |key: &Vec<u8>| {
                         let after = entries.get(index + 1).is_none_or(|(next, _)| key < next);
-                        (index == 0 || separator <= key) && after
+                        separator <= key && after
                     };
                     let own: Vec<_> = changes.iter().filter(|(key, _)| goes_here(key)).cloned().collect();
                     if own.is_empty() {
                         next.push((separator.clone(), child.clone()));
-                    } else {
-                        next.extend(child.apply(params, &own).into_iter().map(|node| (node.lowest(), node)));
+                        continue;
                     }
+                    let mut nodes = child.apply(params, &own);
+                    if let Some((first, _)) = nodes.first_mut() {
+                        first.clone_from(separator);
+                    }
+                    next.extend(nodes);
                 }
-                let weights = entry_weights(params, &next);
-                let pieces = rules::split(params, &weights);
-                pieces.into_iter().map(|piece| Node::Inner { level: *level, entries: next[piece].to_vec() }).collect()
+                inner(params, *level, next, rules::split)
             }
         }
     }
@@ -162,7 +156,7 @@ impl Tree {
         while nodes.len() > 1 {
             nodes = level_above(params, nodes, rules::split);
         }
-        let mut root = nodes.pop().unwrap_or(Node::Leaf(Vec::new()));
+        let mut root = nodes.pop().map_or(Node::Leaf(Vec::new()), |(_, root)| root);
         while let Node::Inner { entries, .. } = &mut root {
             if entries.len() > 1 {
                 break;
@@ -175,29 +169,44 @@ impl Tree {
     /// The packing of records in key order.
     #[must_use]
     pub fn pack(params: &Params, records: Vec<Record>) -> Self {
-        let weights = record_weights(params, &records);
-        let leaves = rules::pack(params, &weights).into_iter().map(|piece| Node::Leaf(records[piece].to_vec()));
-        let mut nodes: Vec<Node> = leaves.collect();
+        let mut nodes = leaves(params, &records, rules::pack);
         while nodes.len() > 1 {
             nodes = level_above(params, nodes, rules::pack);
         }
-        Self { root: nodes.pop().unwrap_or(Node::Leaf(vec![])) }
+        Self { root: nodes.pop().map_or(Node::Leaf(vec![]), |(_, root)| root) }
     }
 }
 
+/// A node under its separator.
+type Named = (Vec<u8>, Node);
+
 type Cut = fn(&Params, &[u32]) -> Vec<core::ops::Range<usize>>;
 
-fn level_above(params: &Params, nodes: Vec<Node>, cut: Cut) -> Vec<Node> {
-    let level = nodes[0].level() + 1;
-    let entries: Vec<(Vec<u8>, Node)> = nodes.into_iter().map(|node| (node.lowest(), node)).collect();
-    let weights = entry_weights(params, &entries);
-    cut(params, &weights).into_iter().map(|piece| Node::Inner { level, entries: entries[piece].to_vec() }).collect()
+fn leaves(params: &Params, records: &[Record], cut: Cut) -> Vec<Named> {
+    let weigh = |record: &Record| rules::record_weight(params, record.key.len(), record.body.value_len());
+    let pieces = cut(params, &records.iter().map(weigh).collect::<Vec<_>>());
+    let leaf = |piece: core::ops::Range<usize>| {
+        let before = piece.start.checked_sub(1).map(|before| &records[before].key);
+        let separator = before.map_or(&[][..], |before| rules::separator(before, &records[piece.start].key));
+        (separator.to_vec(), Node::Leaf(records[piece].to_vec()))
+    };
+    pieces.into_iter().map(leaf).collect()
 }
 
-fn record_weights(params: &Params, records: &[Record]) -> Vec<u32> {
-    records.iter().map(|record| rules::record_weight(params, record.key.len(), record.body.value_len())).collect()
+/// Inner nodes over these children. The separator of a node's first child becomes the node's own.
+fn inner(params: &Params, level: u8, mut entries: Vec<Named>, cut: Cut) -> Vec<Named> {
+    if let Some((first, _)) = entries.first_mut() {
+        first.clear();
+    }
+    let weights: Vec<u32> = entries.iter().map(|(separator, _)| rules::entry_weight(params, separator.len())).collect();
+    let node = |piece: core::ops::Range<usize>| {
+        let mut entries = entries[piece].to_vec();
+        let separator = core::mem::take(&mut entries[0].0);
+        (separator, Node::Inner { level, entries })
+    };
+    cut(params, &weights).into_iter().map(node).collect()
 }
 
-fn entry_weights(params: &Params, entries: &[(Vec<u8>, Node)]) -> Vec<u32> {
-    entries.iter().map(|(separator, _)| rules::entry_weight(params, separator.len())).collect()
+fn level_above(params: &Params, nodes: Vec<Named>, cut: Cut) -> Vec<Named> {
+    inner(params, nodes[0].1.level() + 1, nodes, cut)
 }

@@ -114,6 +114,12 @@ pub fn hiding(node: &Node, hide: &dyn Fn(&[u8]) -> bool) -> NodePart<'static> {
     })
 }
 
+/// Shows the last record below a node, and nothing else.
+fn last_of(node: &Node) -> NodePart<'static> {
+    let last = node.entry_hashes().len() - 1;
+    replay::part(node, &BTreeSet::from([last]), |_, child| Subtree::Expanded(last_of(child)))
+}
+
 struct Maker<'s> {
     sample: &'s Sample,
     ledger: &'s Ledger,
@@ -253,6 +259,7 @@ impl Maker<'_> {
             let last = trees.len() - 1;
             trees[last].root = Subtree::Hash(tree.root.hash());
         });
+        self.behind_a_leaf();
         self.change("presence without the leaf", "query", old_file.clone(), |proof| {
             let trees = &mut proof.shards[0].trees.trees;
             let last = trees.len() - 1;
@@ -261,6 +268,72 @@ impl Maker<'_> {
         self.change("another key than the record's", "query", old_file, |proof| {
             proof.query = Query::Keys(vec![Cow::Owned([old, b"\0"].concat())]);
         });
+    }
+
+    /// Attacks on what shows that a key is absent where it would be the first of its node.
+    fn behind_a_leaf(&mut self) {
+        let ledger = self.ledger;
+        let forests = &ledger.versions[&self.targets.stamp].forests;
+        let first_of_second = |tree: &Tree| match &tree.root {
+            Node::Inner { entries, .. } => {
+                let below = Tree { root: entries[1].1.clone() };
+                below.records().first().map(|record| record.key.clone())
+            }
+            Node::Leaf(_) => None,
+        };
+        let (forest, at, key) = forests
+            .iter()
+            .find_map(|forest| {
+                let trees = forest.trees();
+                let live = |at: &usize| forest.get(&first_of_second(trees[*at])?);
+                let only = |at: &usize| live(at).is_some_and(|record| trees[*at].records().contains(&&record));
+                let at = (1..trees.len()).find(only)?;
+                Some((forest, at, first_of_second(trees[at])?))
+            })
+            .expect("a frozen tree of two leaves whose second begins with a live record");
+        let mut without = forest.clone();
+        // What any other tree has of the key is no record: the walk may begin as if this one were empty.
+        without.frozen[at - 1].tree = Tree::empty();
+        let mut list = without.prove_keys(&[&key]);
+        let tree = forest.trees()[at].clone();
+        (list.trees[at].level, list.trees[at].entries) = (tree.root.level(), tree.records().len() as u64);
+        let show = |revealed: &[usize], first: &dyn Fn(&Node) -> Subtree<'static>| {
+            let mut list = list.clone();
+            let revealed = revealed.iter().copied().collect();
+            let part = replay::part(&tree.root, &revealed, |index, child| match index {
+                0 => first(child),
+                _ => Subtree::Hash(child.hash()),
+            });
+            list.trees[at].root = Subtree::Expanded(part);
+            list
+        };
+        let expanded = |child: &Node| Subtree::Expanded(last_of(child));
+        let file = self.key(&key);
+        let cases = [
+            ("absence of a present key behind the leaf before, what follows not shown", show(&[0], &expanded)),
+            (
+                "absence of a present key behind the leaf before, with its own leaf as what follows",
+                show(&[0, 1], &expanded),
+            ),
+            ("absence of a present key by the separator of its leaf", show(&[1], &expanded)),
+        ];
+        for (name, trees) in cases {
+            self.change(name, "query", file.clone(), |proof| {
+                proof.shards[0].trees = trees;
+                proof.values = Some(Vec::new());
+            });
+        }
+        let honest = forest.prove_range(b"", None);
+        for (name, index) in
+            [("a first entry with a separator", 0), ("a separator above the first key of its child", 1)]
+        {
+            let mut trees = honest.clone();
+            if let (_, Entry::Child { separator, .. }) = &mut root_of(&mut trees.trees[at].root).entries[index] {
+                separator.to_mut().extend([0xff; 2]);
+            }
+            let range = ledger.prove_range(self.targets.stamp, &key, Some(&[&key[..], b"\0"].concat()), false);
+            self.change(name, "tree", range, |proof| proof.shards[0].trees = trees);
+        }
     }
 
     fn values(&mut self) {

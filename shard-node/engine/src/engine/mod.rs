@@ -147,7 +147,7 @@ impl Engine {
     /// Opens a data directory in the state of its newest superblock; what a crash left beside it is deleted.
     ///
     /// # Errors
-    /// `Missing`, `Locked`, `Corrupted`, `ColdMissing`, or a failure of the storage.
+    /// `Missing`, `Locked`, `OtherFormat`, `Corrupted`, `ColdMissing`, or a failure of the storage.
     pub fn open(storage: Arc<dyn Storage>, options: Options) -> Result<Self> {
         if !superblock::exists(&*storage)? {
             return Err(Error::Missing);
@@ -155,9 +155,6 @@ impl Engine {
         let guard = lock(&*storage)?;
         let file = storage.open(superblock::FILE, OpenMode::Existing).map_err(Error::io("open", superblock::FILE))?;
         let (newest, older) = superblock::newest(superblock::read_slots(&*file)?)?;
-        // A directory of the first version of the format gets its file of patches; its name becomes durable with the superblock's.
-        let patches = PageFile::Patches.name();
-        storage.open(patches, OpenMode::OpenOrCreate).map_err(Error::io("open", patches))?;
         // A process that was killed, or whose sync failed, leaves a superblock that can be read but need not be durable. What it no longer names is given away below, so it is made durable first.
         superblock::republish(&*storage, &*file, &newest)?;
         let (log, mut meta) = MetaLog::open(&*storage, &newest)?;

@@ -62,8 +62,8 @@ impl Meta {
         }
     }
 
-    /// Reads what `encode` wrote, or, without patches, that of the first version of the format.
-    pub(crate) fn decode(input: &mut Reader<'_>, with_patches: bool) -> Result<Self, CodecError> {
+    /// Reads what `encode` wrote.
+    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, CodecError> {
         let shard = ShardId(input.u32()?);
         let mut meta = Self::empty(shard, Params::decode(input)?);
         meta.generation = input.u64()?;
@@ -73,18 +73,15 @@ impl Meta {
         meta.epoch = Epoch(input.u64()?);
         meta.boundary = Version(input.u64()?);
         meta.next_id = input.u64()?;
-        for file in PageFile::ALL.into_iter().filter(|file| with_patches || *file != PageFile::Patches) {
+        for file in PageFile::ALL {
             meta.spaces[file as usize] = decode_space(input)?;
         }
-        if with_patches {
-            let patches = decode_list(input, |input| Ok((input.u64()?, input.u16()?)))?;
-            let high = meta.spaces[PageFile::Patches as usize].high;
-            if !patches.is_sorted_by(|a, b| a.0 < b.0) || patches.iter().any(|(page, used)| *page >= high || *used == 0)
-            {
-                return Err(CodecError::Malformed("pages of patches"));
-            }
-            meta.patches = patches.into_iter().collect();
+        let patches = decode_list(input, |input| Ok((input.u64()?, input.u16()?)))?;
+        let high = meta.spaces[PageFile::Patches as usize].high;
+        if !patches.is_sorted_by(|a, b| a.0 < b.0) || patches.iter().any(|(page, used)| *page >= high || *used == 0) {
+            return Err(CodecError::Malformed("pages of patches"));
         }
+        meta.patches = patches.into_iter().collect();
         for (id, segment) in decode_list(input, |input| {
             let id = input.u32()?;
             let (end, live) = (input.u64()?, input.u64()?);

@@ -179,6 +179,9 @@ impl Node {
         if (1..count).any(|index| self.key(index - 1) >= self.key(index)) {
             return Err("key order");
         }
+        if self.level() > 0 && !self.key(0).is_empty() {
+            return Err("first separator");
+        }
         Ok(())
     }
 
@@ -269,7 +272,8 @@ impl Node {
         Err(start)
     }
 
-    /// The last entry whose key is not above this one, else the first: the child that may hold the key.
+    /// The last entry whose separator is not above the key: the child that may hold it. In a leaf the last record not above the key,
+    /// else the first.
     pub(crate) fn child_of(&self, key: &[u8]) -> usize {
         match self.search(key) {
             Ok(index) => index,
@@ -392,7 +396,7 @@ fn entry_bytes(bytes: &[u8]) -> Option<usize> {
     let key_len = usize::from(u16::from_le_bytes(*bytes.first_chunk()?));
     let len = ENTRY_FIXED_BYTES + key_len;
     let pid = u64::from_le_bytes(*bytes.get(2 + key_len..)?.first_chunk()?);
-    (key_len > 0 && len <= bytes.len() && Pid::from_u64(pid).is_some()).then_some(len)
+    (len <= bytes.len() && Pid::from_u64(pid).is_some()).then_some(len)
 }
 
 #[cfg(test)]
@@ -474,7 +478,7 @@ mod tests {
     #[test]
     fn an_inner_node_is_read_back_as_written() {
         let (_, child) = leaf();
-        let entries = [b"a", b"k"].map(|separator| ChildEntry { separator: separator.to_vec(), child });
+        let entries = [&b""[..], b"k"].map(|separator| ChildEntry { separator: separator.to_vec(), child });
         let draft = Draft::all_new(Version(9), 1, &entries);
         let (node, place) = draft.place(Pid::new(PageFile::Index, 0, 1));
         let node = Node::check(node.bytes().clone(), &place, 1).expect("untouched bytes are valid");
@@ -482,6 +486,9 @@ mod tests {
         assert_eq!(node.hash(), place.hash);
         assert_eq!([b"A", b"a", b"j", b"k", b"z"].map(|key| node.child_of(key)), [0, 0, 0, 1, 1]);
         assert!(Node::check(node.bytes().clone(), &place, 2).is_err());
+        let named = Draft::all_new(Version(9), 1, &[ChildEntry { separator: b"a".to_vec(), child }]);
+        let (named, place) = named.place(Pid::new(PageFile::Index, 0, 1));
+        assert_eq!(Node::check(named.bytes().clone(), &place, 1).map(|_| ()), Err("first separator"));
     }
 
     #[test]

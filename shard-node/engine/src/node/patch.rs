@@ -335,10 +335,10 @@ fn pieces<'a>(patch: &'a [u8], base: Option<&'a Node>, level: u8) -> Option<(Opt
             from.extend((first..next).map(|index| index as u16));
         }
         while !new.is_empty() {
-            let (piece, after) = match keyless(new, made_at, level) {
-                Some(body) => {
+            let (piece, after) = match base.and_then(|base| Some((base, keyless(new, made_at, level)?))) {
+                Some((base, body)) => {
                     let (head, body, after) = body?;
-                    let key = base.filter(|base| next < base.len())?.encoded_key(next);
+                    let key = (next < base.len()).then(|| base.encoded_key(next))?;
                     from.push(next as u16 | RENEWED);
                     next += 1;
                     (Piece { count: 1, head, parts: [key, body] }, after)
@@ -440,7 +440,7 @@ mod tests {
     use crate::{
         list::MerkleList,
         meta::BlobRef,
-        node::{Body, Entries, HashedRecord, LeafRecord},
+        node::{Body, ChildEntry, Entries, HashedRecord, LeafRecord, NewEntry},
         page::PageFile,
     };
 
@@ -513,6 +513,69 @@ mod tests {
         // What a cycle costs on average is near twice the root of base times growth.
         assert!(patches > 5 * wholes && wholes > 10, "{patches} {wholes}");
         assert!(bytes < 598 * 4096 / 2, "{bytes}");
+    }
+
+    /// Children that are made anew, that come, and that go, the first among them, whose place the next one takes without its separator.
+    #[test]
+    fn a_patch_of_an_inner_node_gives_what_was_placed_through_many_versions() {
+        let mut rng = SimRng::new(9);
+        let child = |rng: &mut SimRng| Child {
+            pid: Pid::new(PageFile::Data, rng.below(1 << 20), 1),
+            checksum: rng.next_u64(),
+            hash: hash::sha256(&rng.next_u64().to_le_bytes()),
+        };
+        let separator = |rng: &mut SimRng| (0..1 + rng.below(3)).map(|_| rng.below(7) as u8).collect::<Vec<_>>();
+        let mut base: Option<Node> = None;
+        let first = [ChildEntry { separator: Vec::new(), child: child(&mut rng) }];
+        let mut draft = Draft::all_new(Version(1), 1, &first);
+        draft.patch = Patch::whole(&draft);
+        let (mut patches, mut wholes, mut firsts) = (0, 0, 0);
+        for version in 2..3000 {
+            let patch = draft.patch.clone().expect("it is small");
+            let on_base = patch.base.is_some();
+            let (node, place) = draft.place(Pid::of_patch(version, (version % 7) as u8));
+            let read = Node::patched(&patch.bytes, base.as_ref().filter(|_| on_base), &place, 1);
+            let read = read.expect("what was written");
+            assert_eq!((read.bytes(), read.base(), read.hash()), (node.bytes(), node.base(), place.hash));
+            if on_base {
+                patches += 1;
+            } else {
+                (base, wholes) = (Some(node.clone()), wholes + 1);
+            }
+            let drops_first = node.len() > 20 || node.len() > 1 && rng.below(8) == 0;
+            let mut new: Vec<ChildEntry> = Vec::new();
+            let mut sources: Vec<Source> = Vec::new();
+            for index in usize::from(drops_first)..node.len() {
+                let renewed = rng.below(6) == 0;
+                let separator = if sources.is_empty() { Vec::new() } else { node.key(index).to_vec() };
+                if renewed || separator != node.key(index) {
+                    sources.push(Source::New(new.len()));
+                    let child = if renewed { child(&mut rng) } else { node.child(index) };
+                    new.push(ChildEntry { separator, child });
+                } else {
+                    sources.push(Source::Old(index));
+                }
+            }
+            firsts += u64::from(drops_first);
+            let added = separator(&mut rng);
+            if (0..node.len()).all(|index| node.key(index) != added) {
+                let key = |source: &Source| match *source {
+                    Source::Old(index) => node.key(index),
+                    Source::New(index) => new[index].key(),
+                };
+                let at = sources.partition_point(|source| key(source) < &added[..]);
+                sources.insert(at, Source::New(new.len()));
+                new.push(ChildEntry { separator: added, child: child(&mut rng) });
+            }
+            let entries = Entries { sources: &sources, old: Some(&node), new: &new };
+            let hashes = sources.iter().map(|source| match *source {
+                Source::Old(index) => node.entry_hashes()[index],
+                Source::New(index) => new[index].hash(),
+            });
+            draft = Draft::new(Version(version), 1, &entries, &MerkleList::new(hashes.collect()));
+            draft.patch = Patch::new(&draft, &node, &sources).or_else(|| Patch::whole(&draft));
+        }
+        assert!(patches > 500 && wholes > 100 && firsts > 100, "{patches} {wholes} {firsts}");
     }
 
     #[test]

@@ -104,7 +104,7 @@ struct LeafMade {
     old: [Option<Pid>; 2],
 }
 
-/// A node without a place, the hashes of its entries, and its lowest key.
+/// A node without a place, the hashes of its entries, and its separator, which is empty for the first of those that replace a node.
 struct Piece {
     draft: Draft,
     list: MerkleList,
@@ -168,7 +168,7 @@ impl Applier<'_> {
             level = level.checked_add(1).expect("a tree is far lower than 255 levels");
             let sources: Vec<Source> = (0..made.len()).map(Source::New).collect();
             let below = std::mem::take(&mut made);
-            self.place_inner(level, None, &sources, &below, &mut made);
+            self.place_inner(level, None, sources, below, &mut made);
         }
         let Some(ChildEntry { child: mut root, .. }) = made.pop() else { return Ok(Tree::empty()) };
         while level > 0 {
@@ -241,11 +241,14 @@ impl Applier<'_> {
             sources.extend((next..index).map(Source::Old));
             let first = new.len();
             self.place_touched(touched, leaves, &mut new);
+            if let Some(entry) = new.get_mut(first) {
+                entry.separator = node.key(index).to_vec();
+            }
             sources.extend((first..new.len()).map(Source::New));
             next = index + 1;
         }
         sources.extend((next..node.len()).map(Source::Old));
-        self.place_inner(node.level(), Some(old), &sources, &new, made);
+        self.place_inner(node.level(), Some(old), sources, new, made);
     }
 
     fn place_leaf(&mut self, leaf: LeafMade, made: &mut Vec<ChildEntry>) {
@@ -259,12 +262,19 @@ impl Applier<'_> {
         &mut self,
         level: u8,
         old: Option<Old>,
-        sources: &[Source],
-        new: &[ChildEntry],
+        mut sources: Vec<Source>,
+        mut new: Vec<ChildEntry>,
         made: &mut Vec<ChildEntry>,
     ) {
         let places = old.as_ref().map(Old::places).unwrap_or_default();
-        self.place(places, pieces(self.params, self.version, level, old, sources, new), made);
+        let node = old.as_ref().map(|old| &old.node);
+        if let Some(first) = sources.first_mut() {
+            take_separator(first, node, &mut new);
+        }
+        let ranges = split(self.params, &Entries { sources: &sources, old: node, new: &new });
+        let name = |range: Range<usize>| (take_separator(&mut sources[range.start], node, &mut new), range);
+        let ranges: Vec<_> = ranges.into_iter().map(name).collect();
+        self.place(places, pieces(self.version, level, old, &sources, &new, ranges), made);
     }
 
     /// Places what becomes of a node that lay in these places, and pends them, but for a base that is one still.
@@ -311,26 +321,48 @@ impl LeafJob<'_> {
             }
         }
         sources.extend((next..old_len).map(Source::Old));
-        made.pieces = pieces(params, version, 0, old, &sources, self.changes);
+        let entries = Entries { sources: &sources, old: old.as_ref().map(|old| &old.node), new: self.changes };
+        let key = |index: usize| entries.key(sources[index]);
+        let separator = |start: usize| rules::separator(key(start - 1), key(start)).to_vec();
+        let name = |range: Range<usize>| (if range.start > 0 { separator(range.start) } else { Vec::new() }, range);
+        let ranges = split(params, &entries).into_iter().map(name).collect();
+        made.pieces = pieces(version, 0, old, &sources, self.changes, ranges);
         made
     }
 }
 
 /// The nodes that the split rule gives for these entries.
+fn split<E: NewEntry>(params: &Params, entries: &Entries<'_, E>) -> Vec<Range<usize>> {
+    let weights: Vec<u32> = entries.sources.iter().map(|source| entries.weight(*source, params)).collect();
+    rules::split(params, &weights)
+}
+
+/// The separator of an entry of an inner node, which has none from now on.
+fn take_separator(source: &mut Source, old: Option<&Node>, new: &mut Vec<ChildEntry>) -> Vec<u8> {
+    match (*source, old) {
+        (Source::New(index), _) => std::mem::take(&mut new[index].separator),
+        (Source::Old(index), Some(old)) if !old.key(index).is_empty() => {
+            *source = Source::New(new.len());
+            new.push(ChildEntry { separator: Vec::new(), child: old.child(index) });
+            old.key(index).to_vec()
+        }
+        (Source::Old(_), _) => Vec::new(),
+    }
+}
+
+/// The nodes of these ranges of the entries, each under its separator.
 fn pieces<E: NewEntry>(
-    params: &Params,
     version: Version,
     level: u8,
     old: Option<Old>,
     sources: &[Source],
     new: &[E],
+    ranges: Vec<(Vec<u8>, Range<usize>)>,
 ) -> Vec<Piece> {
     let (node, list) = old.map(|old| (old.node, old.list)).unzip();
     let mut list = node.as_ref().map(|node| list.flatten().unwrap_or_else(|| MerkleList::new(node.entry_hashes())));
     let entries = |sources| Entries { sources, old: node.as_ref(), new };
-    let all = entries(sources);
-    let weights: Vec<u32> = sources.iter().map(|source| all.weight(*source, params)).collect();
-    let piece = |range: Range<usize>| {
+    let piece = |(separator, range): (Vec<u8>, Range<usize>)| {
         let entries = entries(&sources[range]);
         let whole = entries.sources.len() == sources.len();
         let list = list_of(&entries, if whole { list.take() } else { list.clone() });
@@ -339,9 +371,9 @@ fn pieces<E: NewEntry>(
             draft.patch = Patch::new(&draft, node, sources);
         }
         draft.patch = draft.patch.take().or_else(|| Patch::whole(&draft));
-        Piece { draft, list, separator: entries.key(entries.sources[0]).to_vec() }
+        Piece { draft, list, separator }
     };
-    rules::split(params, &weights).into_iter().map(piece).collect()
+    ranges.into_iter().map(piece).collect()
 }
 
 /// The hashes of the entries, from those of the predecessor as far as they go.

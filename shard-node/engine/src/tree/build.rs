@@ -35,15 +35,19 @@ struct OpenNode {
 /// The records of one leaf, encoded one behind the other.
 #[derive(Debug, Default)]
 struct LeafRecords {
+    separator: Vec<u8>,
     bytes: Vec<u8>,
     /// Where each ends.
     ends: Vec<usize>,
 }
 
 impl LeafRecords {
-    /// None yet, with room for as many as another leaf has.
-    fn with_room_of(other: &Self) -> Self {
-        Self { bytes: Vec::with_capacity(other.bytes.len()), ends: Vec::with_capacity(other.ends.len()) }
+    /// None yet, of the leaf after another one, with room for as many; `key` is to be the first.
+    fn after(other: &Self, key: &[u8]) -> Self {
+        let last = other.records().last().map(encoded_key).unwrap_or_default();
+        let separator = rules::separator(last, key).to_vec();
+        let (bytes, ends) = (Vec::with_capacity(other.bytes.len()), Vec::with_capacity(other.ends.len()));
+        Self { separator, bytes, ends }
     }
 
     fn push(&mut self, record: &LeafRecord<'_>) {
@@ -66,14 +70,14 @@ impl LeafRecords {
         let place = |(hash, bytes): (&(u64, u64), &[u8])| Gathered::entry(*hash, &decode_record(bytes).body);
         MadeLeaf {
             draft: Draft::all_new(made_at, 0, &entries),
-            separator: entries[0].key().to_vec(),
+            separator: self.separator.clone(),
             places: filter_hashes.iter().zip(self.records()).filter(|_| with_shortcuts).filter_map(place).collect(),
             filter_hashes,
         }
     }
 }
 
-/// A leaf without a place, its lowest key, and what a filter and shortcuts take of all its keys.
+/// A leaf without a place, its separator, and what a filter and shortcuts take of all its keys.
 #[derive(Debug)]
 struct MadeLeaf {
     draft: Draft,
@@ -172,7 +176,7 @@ impl Builder {
     pub(crate) fn push(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, record: &LeafRecord<'_>) {
         let weight = rules::record_weight(&self.params, record.key.len(), record.body.value_len());
         if self.leaf_packer.add(weight) {
-            let next = LeafRecords::with_room_of(&self.leaf);
+            let next = LeafRecords::after(&self.leaf, record.key);
             self.full.push(std::mem::replace(&mut self.leaf, next));
             if self.full.len() == FULL_LEAVES_MAX {
                 self.make_leaves(store, meta, delta);
@@ -222,10 +226,11 @@ impl Builder {
 
     fn close_inner(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, level: u8) {
         let open = &mut self.inner[usize::from(level) - 1];
-        let entries = std::mem::take(&mut open.entries);
+        let mut entries = std::mem::take(&mut open.entries);
         open.made += 1;
+        let first = entries.first_mut().expect("a node that is closed has entries");
+        let separator = std::mem::take(&mut first.separator);
         let child = store.add_node(meta, delta, Draft::all_new(self.version, level, &entries), Class::Old);
-        let separator = entries.into_iter().next().expect("a node that is closed has entries").separator;
         self.push_child(store, meta, delta, level + 1, ChildEntry { separator, child });
     }
 
