@@ -56,6 +56,8 @@ impl Claim {
     /// If another process has one of them, it is another's, or it holds replicas of nobody.
     pub fn take(storage: &dyn Storage, owner: &Owner) -> Result<Self, Error> {
         let mut locks = vec![lock(storage)?];
+        // A directory that can't be read is refused before the cold one is this node's.
+        home::read(storage, FILE)?;
         if let Some(cold) = storage.cold() {
             let of_cold = |error| match error {
                 Error::Identity(what) => Error::Identity(format!("the cold directory: {what}")),

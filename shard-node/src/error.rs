@@ -38,6 +38,18 @@ pub enum Error {
     /// A committed command is of a version or kind that this replica does not know, so it cannot go on.
     #[error("a committed command cannot be read")]
     UnknownCommand(#[source] CodecError),
+    /// Another version of the software wrote the directory.
+    #[error(
+        "{file} has format {found}, and this build reads format {known} alone: use the build that wrote the directory (docs/OPERATIONS.md, \"Ledgers of older builds\")"
+    )]
+    OtherFormat {
+        /// Which file.
+        file: &'static str,
+        /// The file's.
+        found: u8,
+        /// This build's.
+        known: u8,
+    },
     /// A file of the replica's directory is damaged.
     #[error("{file} is damaged: {what}")]
     Damaged {
@@ -76,7 +88,7 @@ impl Error {
             Self::InUse | Self::NoReplica(_) | Self::Overdue(_) => ErrorKind::Unavailable,
             Self::Identity(_) | Self::UnknownCommand(_) => ErrorKind::Invalid,
             Self::MachineState(_) | Self::Damaged { .. } => ErrorKind::Corrupted,
-            Self::ReplicaRuns(_) => ErrorKind::Conflict,
+            Self::ReplicaRuns(_) | Self::OtherFormat { .. } => ErrorKind::Conflict,
             Self::Refused(refusal) => refusal.reason.kind(),
             Self::Call(status) => coppice_proto::status::kind(status),
         }

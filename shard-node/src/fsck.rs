@@ -20,50 +20,53 @@ pub struct Report {
     pub notes: usize,
     /// The state could not be checked: a part of it lies in a cold directory that was not given.
     pub cold_missing: Option<String>,
+    /// Nothing could be checked: another version of the software wrote the directory.
+    pub other_format: Option<String>,
 }
 
 /// Checks the replica of a group in a stopped node's directory. What can't be read is a finding, too.
 #[must_use]
 pub fn check(node: &Arc<dyn Storage>, group: GroupId) -> Report {
     let mut report = Report::default();
-    if let Err(error) = check_parts(node, group, &mut report) {
-        report.findings.push(error);
+    match check_parts(node, group, &mut report) {
+        Ok(()) => {}
+        Err(Error::Engine(error @ coppice_engine::Error::ColdMissing { .. })) => {
+            report.cold_missing = Some(error.to_string());
+        }
+        Err(Error::Engine(error @ coppice_engine::Error::OtherFormat { .. })) => {
+            report.other_format = Some(error.to_string());
+        }
+        Err(error @ Error::OtherFormat { .. }) => report.other_format = Some(error.to_string()),
+        Err(error) => report.findings.push(error.chain()),
     }
     report
 }
 
-fn check_parts(node: &Arc<dyn Storage>, group: GroupId, report: &mut Report) -> Result<(), String> {
-    let text = |error: Error| error.to_string();
-    let identity = home::stored(node.as_ref(), group).map_err(text)?;
+fn check_parts(node: &Arc<dyn Storage>, group: GroupId, report: &mut Report) -> Result<(), Error> {
+    let identity = home::stored(node.as_ref(), group)?;
     // A crash before the identity was written leaves a directory that holds nothing.
     let Some(identity) = identity else { return Ok(()) };
-    let home = Home::open(node.as_ref(), identity).map_err(text)?;
+    let home = Home::open(node.as_ref(), identity)?;
     if !home.started() {
         report.notes += 1;
         return Ok(());
     }
-    check_log(&home, identity, report).map_err(text)?;
-    if home.floor().map_err(text)?.index == 0 {
+    check_log(&home, identity, report)?;
+    if home.floor()?.index == 0 {
         // It joins its group and waits for a snapshot: there is no state yet.
         report.notes += 1;
         return Ok(());
     }
-    let state = home.state().map_err(text)?;
+    let state = home.state()?;
     let finding = |file: &str, what: &dyn Display| format!("{file}: {what}");
     match group {
         GroupId::Root => {
-            let found = coppice_root::fsck::fsck(&state).map_err(|error| error.to_string())?;
+            let found = coppice_root::fsck::fsck(&state)?;
             report.notes += found.notes.len();
             report.findings.extend(found.findings.iter().map(|found| finding(&found.file, &found.what)));
         }
         GroupId::Shard(_) => {
-            let found = match coppice_engine::fsck(state) {
-                Err(error @ coppice_engine::Error::ColdMissing { .. }) => {
-                    report.cold_missing = Some(error.to_string());
-                    return Ok(());
-                }
-                found => found.map_err(|error| error.to_string())?,
-            };
+            let found = coppice_engine::fsck(state)?;
             report.notes += found.notes.len();
             report.findings.extend(found.findings.iter().map(|found| finding(&found.file, &found.what)));
         }

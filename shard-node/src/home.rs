@@ -30,7 +30,8 @@ use coppice_verify::hash::sha256;
 
 use crate::{Error, error::storage as failed, machine::Position};
 
-const FILE_VERSION: u8 = 1;
+/// That of ledgers of protocol version 2; 1 was that of version 1.
+const FILE_VERSION: u8 = 2;
 /// No small file is longer.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
@@ -438,8 +439,9 @@ pub(crate) fn read(storage: &dyn Storage, name: &'static str) -> Result<Option<V
     if sha256(&bytes) != hash {
         return Err(Error::Damaged { file: name, what: "its checksum is wrong".to_owned() });
     }
-    if bytes.remove(0) != FILE_VERSION {
-        return Err(Error::Damaged { file: name, what: "its format version is unknown".to_owned() });
+    let found = bytes.remove(0);
+    if found != FILE_VERSION {
+        return Err(Error::OtherFormat { file: name, found, known: FILE_VERSION });
     }
     Ok(Some(bytes))
 }
@@ -623,5 +625,14 @@ mod tests {
         drop(Home::open(storage.as_ref(), IDENTITY).expect("made"));
         disk.flip_bit("group-0/identity", 9, 3);
         assert!(matches!(Home::open(storage.as_ref(), IDENTITY), Err(Error::Damaged { file: "identity", .. })));
+        disk.flip_bit("group-0/identity", 9, 3);
+        assert!(Home::open(storage.as_ref(), IDENTITY).is_ok());
+        let file = storage.open("group-0/identity", OpenMode::Existing).expect("it is there");
+        let mut bytes = vec![0; usize::try_from(file.len().expect("a length") - 32).expect("small")];
+        file.read_exact_at(&mut bytes, 0).expect("readable");
+        bytes[0] = 1;
+        file.write_all_at(&[&bytes[..], sha256(&bytes).as_bytes()].concat(), 0).expect("room");
+        let refused = Home::open(storage.as_ref(), IDENTITY).expect_err("a directory of another protocol");
+        assert!(matches!(refused, Error::OtherFormat { file: "identity", found: 1, known: 2 }), "{refused}");
     }
 }

@@ -21,7 +21,10 @@ pub(crate) struct Genesis {
 /// If the first header is none, or there is no answer.
 pub(crate) async fn genesis(client: &Client) -> Result<Genesis, Failure> {
     let bytes = client.header(Which::Sequence(0)).await?;
-    let header = Header::decode(&bytes).map_err(|_| Error::Malformed("genesis header"))?;
+    let header = Header::decode(&bytes).map_err(|error| match error {
+        coppice_types::codec::Error::Malformed(what) => Error::Malformed(what),
+        _ => Error::Malformed("genesis header"),
+    })?;
     match header.body {
         Body::Genesis(genesis) => Ok(Genesis { cluster: header.cluster, params: genesis.params }),
         _ => Err(Error::Malformed("genesis header").into()),

@@ -92,6 +92,30 @@ fn a_cut_file_is_found_by_fsck() {
     common::assert_sound(&dir);
 }
 
+/// What another version of the software wrote is neither damaged nor changed.
+#[test]
+fn a_directory_of_another_format_is_refused_and_stays_as_it_is() {
+    let work = tempfile::tempdir().expect("a temporary directory");
+    let dir = work.path().join("data");
+    ledger(&dir, "older");
+    let mut found = Vec::new();
+    files(&dir, &mut found);
+    for path in found.iter().filter(|path| path.ends_with("identity")) {
+        let mut bytes = fs::read(path).expect("a file can be read");
+        bytes.truncate(bytes.len() - 32);
+        bytes[0] = 1;
+        let checksum = coppice_verify::hash::sha256(&bytes);
+        fs::write(path, [&bytes[..], checksum.as_bytes()].concat()).expect("a file can be written");
+    }
+    let content = || found.iter().map(|path| fs::read(path).expect("a file can be read")).collect::<Vec<_>>();
+    let before = content();
+    let Err(started) = Dev::try_start(&dir, &[]) else { panic!("it serves a ledger of another format") };
+    for done in [started, fsck(&dir)] {
+        assert!(done.code == 3 && done.stderr.contains("use the build that wrote the directory"), "{done:?}");
+    }
+    assert!(content() == before, "nothing was changed");
+}
+
 #[test]
 fn a_replica_of_another_cluster_is_refused() {
     let work = tempfile::tempdir().expect("a temporary directory");

@@ -259,6 +259,7 @@ impl<'a> Sent<'a> {
 pub(crate) fn map_of(genesis: &[u8]) -> Result<ShardMap, Error> {
     match Header::decode(genesis).map(|header| header.body) {
         Ok(Body::Genesis(genesis)) => Ok(genesis.shard_map),
+        Err(coppice_types::codec::Error::Malformed(what)) => Err(Error::Malformed(what)),
         _ => Err(Error::Malformed("genesis header")),
     }
 }

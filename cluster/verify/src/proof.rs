@@ -1,7 +1,7 @@
 //! Proof files (`docs/verification.md` section 12): their parts, encoded and decoded.
 //!
 //! Decoding checks the shape and nothing else; what a file proves, [`crate::verify`] says. Decoded parts borrow from the file. What a file
-//! takes in memory is at most a small multiple of its length, whatever its counts claim.
+//! takes in memory is at most some twenty times its length, and far less if its records are puts, whatever its counts claim.
 
 mod tree;
 

@@ -722,6 +722,7 @@ def answer_range(low, high, shards):
     need(shards[0]["high"] is None or low < shards[0]["high"], "query")
     for a, b in zip(shards, shards[1:]):
         need(b["index"] == a["index"] + 1 and a["high"] == b["low"] and (high is None or b["low"] < high), "query")
+    need(all(s["high"] is None or s["low"] < s["high"] for s in shards), "query")
     end = shards[-1]["high"]
     need(end is None or high is not None and end >= high, "query")
     records = []

@@ -84,7 +84,7 @@ pub fn leaves_in(leaves: Vec<v1::StateLeaf>) -> Result<Leaves, Status> {
 }
 
 pub fn header_in(bytes: &[u8]) -> Result<Header, Status> {
-    Header::decode(bytes).map_err(|_| broken("header"))
+    Header::decode(bytes).map_err(|error| broken(&format!("header: {error}")))
 }
 
 pub fn operation_out(write: &Write) -> v1::Operation {

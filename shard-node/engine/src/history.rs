@@ -200,7 +200,7 @@ pub(crate) struct TouchedKeys {
     pub(crate) next: Option<Vec<u8>>,
 }
 
-/// What comes next on one side of a comparison, with its lowest key.
+/// What comes next on one side of a comparison: a record, or a node with a bound that no key in it is below.
 enum Item {
     Node { key: Vec<u8>, child: Child, level: u8 },
     Record { key: Vec<u8>, stamp: Stamp },

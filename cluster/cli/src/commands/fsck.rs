@@ -61,6 +61,10 @@ pub fn fsck(args: &args::Fsck, output: Output) -> Result<(), Failure> {
                 return Err(Failure::new(Code::Unavailable, format!("{node} {group}: {missing}"))
                     .hint("Nothing is wrong by that: name the node's cold directory by --cold-dir."));
             }
+            if let Some(other) = report.other_format {
+                return Err(Failure::new(Code::Refused, format!("{node} {group}: {other}"))
+                    .hint("Nothing is wrong by that, and nothing was checked."));
+            }
             wrong += report.findings.len();
             tell(&node, group, &report, output)?;
         }

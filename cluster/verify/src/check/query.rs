@@ -114,7 +114,8 @@ fn answer_range<'a>(low: &[u8], high: Option<&[u8]>, shards: &[ShardPart<'a>]) -
         (Some(end), Some(high)) => **end >= *high,
         (Some(_), None) => false,
     };
-    ensure(begins && joined && ends, Step::Query, "the shards do not cover the range")?;
+    let ordered = shards.iter().all(|part| part.high.as_ref().is_none_or(|high| part.low < *high));
+    ensure(begins && joined && ends && ordered, Step::Query, "the shards do not cover the range")?;
     let needed = shards.len() == 1 || high.is_none_or(|high| *last.low < *high);
     ensure(needed, Step::Query, "a shard that holds nothing of the range")?;
     let mut records = Vec::new();
@@ -176,4 +177,36 @@ fn attach<'a>(answer: &mut Answer<'a>, values: &[Cow<'a, [u8]>]) -> Result<(), F
         record.value = Some(value.clone());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+    use crate::proof::{Entry, NodePart, Subtree, Tree};
+
+    /// Whoever signs the ledger could sign such bounds.
+    #[test]
+    fn shards_that_run_backwards_are_refused() {
+        let record = |key: &'static [u8]| Entry::Record {
+            key: Cow::Borrowed(key),
+            stamp: Stamp::new(0, 1),
+            body: RecordBody::put(b"value"),
+        };
+        let leaf = NodePart { count: 2, entries: vec![(0, record(b"b")), (1, record(b"x"))], hashes: Vec::new() };
+        let trees = TreeList { trees: vec![Tree { level: 0, entries: 2, root: Subtree::Expanded(leaf) }] };
+        let part = |index: u32, low: &'static [u8], high: Option<&'static [u8]>| ShardPart {
+            index,
+            shard: ShardId(index),
+            low: Cow::Borrowed(low),
+            high: high.map(Cow::Borrowed),
+            version: coppice_types::Version(1),
+            trees: trees.clone(),
+        };
+        let backwards = [part(0, b"", Some(b"m")), part(1, b"m", Some(b"a")), part(2, b"a", None)];
+        assert_eq!(answer_range(b"", None, &backwards).map_err(|failure| failure.step), Err(Step::Query));
+        let in_order = [part(0, b"", Some(b"m")), part(1, b"m", None)];
+        assert_eq!(answer_range(b"", None, &in_order).map(|records| records.len()), Ok(2));
+    }
 }

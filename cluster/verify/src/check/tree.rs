@@ -73,14 +73,14 @@ fn node_hash(node: &NodePart<'_>, level: u8, bounds: Bounds<'_>, stamp: Stamp) -
 fn check_order(node: &NodePart<'_>, level: u8, bounds: Bounds<'_>) -> Result<(), Failure> {
     let keys = || node.entries.iter().map(|(_, entry)| entry.key());
     ensure(keys().is_sorted_by(|a, b| a < b), Step::Tree, "keys do not ascend")?;
-    // An inner node begins where its own separator says; an empty one stands for that.
-    let first_fits = match (level, node.entries.first()) {
-        (0, Some((_, entry))) => bounds.low.is_none_or(|low| entry.key() >= low),
-        (_, Some((0, entry))) => entry.key().is_empty(),
-        (_, Some((_, entry))) => entry.key() > bounds.low.unwrap_or_default(),
-        (_, None) => true,
+    // An inner node begins where its own separator says, so its first entry has an empty one.
+    let low = bounds.low.unwrap_or_default();
+    let fits = |(index, entry): &(u16, Entry<'_>)| match (level, *index) {
+        (0, _) => entry.key() >= low,
+        (_, 0) => entry.key().is_empty(),
+        _ => entry.key() > low,
     };
-    ensure(first_fits, Step::Tree, "a key below its node's separator")?;
+    ensure(node.entries.iter().take(2).all(fits), Step::Tree, "a key below its node's separator")?;
     let last_fits = keys().next_back().is_none_or(|last| bounds.high.is_none_or(|high| last < high));
     ensure(last_fits, Step::Tree, "a key above its child's neighbour")
 }

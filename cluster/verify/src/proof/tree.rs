@@ -15,6 +15,9 @@ pub const LEVEL_MAX: u8 = 32;
 /// Most trees of a shard: no `tree_limit` is above.
 pub const TREES_MAX: usize = 16;
 
+/// No entry takes fewer bytes: index, kind, epoch, version and length of the key, each one.
+const ENTRY_BYTES_MIN: usize = 5;
+
 /// All trees of a shard, youngest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeList<'a> {
@@ -181,8 +184,8 @@ impl<'a> NodePart<'a> {
     fn read(level: u8, input: &mut Reader<'a>) -> Result<Self, Error> {
         let count = input.short_as("number of a node's entries")?;
         let revealed: u16 = input.short_as("number of revealed entries")?;
-        // A proof of one key reveals one entry, or two. What more are claimed, the bytes have to show first.
-        let mut entries = Vec::with_capacity(usize::from(revealed.min(2)));
+        // No more than the bytes at hand can hold.
+        let mut entries = Vec::with_capacity(usize::from(revealed).min(input.remaining() / ENTRY_BYTES_MIN));
         for _ in 0..revealed {
             let index = input.short_as("index of an entry")?;
             let entry = match level.checked_sub(1) {

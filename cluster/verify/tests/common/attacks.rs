@@ -260,6 +260,7 @@ impl Maker<'_> {
             trees[last].root = Subtree::Hash(tree.root.hash());
         });
         self.behind_a_leaf();
+        self.below_its_node();
         self.change("presence without the leaf", "query", old_file.clone(), |proof| {
             let trees = &mut proof.shards[0].trees.trees;
             let last = trees.len() - 1;
@@ -334,6 +335,23 @@ impl Maker<'_> {
             let range = ledger.prove_range(self.targets.stamp, &key, Some(&[&key[..], b"\0"].concat()), false);
             self.change(name, "tree", range, |proof| proof.shards[0].trees = trees);
         }
+    }
+
+    /// Its first entry shown, a node's bound holds for the second one.
+    fn below_its_node(&mut self) {
+        let ledger = self.ledger;
+        let stamp = self.targets.stamp;
+        let mut file = ledger.prove_range(stamp, b"", None, false);
+        let trees = query(&mut file).shards.iter_mut().flat_map(|shard| &mut shard.trees.trees);
+        let root = trees.filter(|tree| tree.level >= 2).map(|tree| root_of(&mut tree.root)).next();
+        match &mut root.expect("a tree of three levels").entries[1].1 {
+            Entry::Child { child, .. } => match &mut root_of(child).entries[1].1 {
+                Entry::Child { separator, .. } => *separator = Cow::Borrowed(b"\x01"),
+                Entry::Record { .. } => panic!("a node of level 1"),
+            },
+            Entry::Record { .. } => panic!("a node of level 2"),
+        }
+        self.add("a separator below that of its node, behind the first entry", "tree", file);
     }
 
     fn values(&mut self) {

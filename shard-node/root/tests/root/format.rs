@@ -1,14 +1,23 @@
-//! The bytes on disk do not change by accident: a directory that version 1 wrote opens, and is written the same today.
+//! The bytes on disk do not change by accident: a directory that was written by the first build of protocol version 2 opens, and is written
+//! the same today. One of protocol version 1 is refused.
 
 use crate::common::{Model, check::check, options};
 use coppice_env::{OpenMode, SimStorage, Storage};
 use coppice_root::{Root, fsck};
 use coppice_verify::hash::sha256;
 
-const FILES: &[(&str, &[u8])] = &[
-    ("superblock", include_bytes!("../../testdata/v1/superblock")),
-    ("state/00000000000000000002", include_bytes!("../../testdata/v1/state/00000000000000000002")),
-    ("journal/000", include_bytes!("../../testdata/v1/journal/000")),
+type Files = [(&'static str, &'static [u8]); 3];
+
+const FILES: Files = [
+    ("superblock", include_bytes!("../../testdata/protocol-2/superblock")),
+    ("state/00000000000000000002", include_bytes!("../../testdata/protocol-2/state/00000000000000000002")),
+    ("journal/000", include_bytes!("../../testdata/protocol-2/journal/000")),
+];
+
+const OLDER: Files = [
+    ("superblock", include_bytes!("../../testdata/protocol-1/superblock")),
+    ("state/00000000000000000002", include_bytes!("../../testdata/protocol-1/state/00000000000000000002")),
+    ("journal/000", include_bytes!("../../testdata/protocol-1/journal/000")),
 ];
 
 /// The replica that wrote the test data.
@@ -33,32 +42,50 @@ fn read(disk: &SimStorage, name: &str) -> Vec<u8> {
     bytes
 }
 
-#[test]
-fn the_directory_of_version_1_is_written_as_ever() {
+fn disk_of(files: Files) -> SimStorage {
     let disk = SimStorage::new();
-    drop(write(&disk));
-    let names: Vec<_> = disk.files().into_iter().filter(|name| name != "lock").collect();
-    assert_eq!(names.len(), FILES.len(), "{names:?}");
-    for (name, bytes) in FILES {
-        assert_eq!(read(&disk, name), *bytes, "{name}");
-    }
-}
-
-#[test]
-fn the_directory_of_version_1_opens() {
-    let (_, mut model) = write(&SimStorage::new());
-    let disk = SimStorage::new();
-    for (name, bytes) in FILES {
+    for (name, bytes) in files {
         if let Some((directory, _)) = name.split_once('/') {
             disk.create_dir_all(directory).expect("makes it");
         }
         let file = disk.open(name, OpenMode::CreateNew).expect("is new");
         file.write_all_at(bytes, 0).expect("writes");
     }
+    disk
+}
+
+#[test]
+fn the_directory_is_written_as_ever() {
+    let disk = SimStorage::new();
+    drop(write(&disk));
+    let names: Vec<_> = disk.files().into_iter().filter(|name| name != "lock").collect();
+    assert_eq!(names.len(), FILES.len(), "{names:?}");
+    for (name, bytes) in FILES {
+        assert_eq!(read(&disk, name), bytes, "{name}");
+    }
+}
+
+#[test]
+fn a_directory_of_another_protocol_is_refused_and_stays_as_it_is() {
+    let disk = disk_of(OLDER);
+    let refused = Root::open_with(disk.storage(), options()).map(|_| ()).expect_err("another protocol");
+    let words = coppice_types::chain(&refused);
+    assert!(words.contains("protocol version: this build follows version 2 alone"), "{words}");
+    let report = fsck::fsck(&disk.storage()).expect("runs");
+    assert!(report.findings.iter().any(|finding| finding.what.contains("protocol version")), "{report:?}");
+    for (name, bytes) in OLDER {
+        assert_eq!(read(&disk, name), bytes, "{name}");
+    }
+}
+
+#[test]
+fn the_directory_opens() {
+    let (_, mut model) = write(&SimStorage::new());
+    let disk = disk_of(FILES);
     assert!(fsck::fsck(&disk.storage()).expect("runs").is_clean());
     let mut root = Root::open_with(disk.storage(), options()).expect("opens");
     check(&root, &mut model);
-    // And it goes on: to the first sealed files, whose bytes are those of version 1 too.
+    // And it goes on: to the first sealed files, whose bytes stay the same too.
     while model.size() <= 256 {
         let command = model.any();
         model.accept(&mut root, &command);
@@ -69,10 +96,10 @@ fn the_directory_of_version_1_opens() {
     assert_eq!(
         hashes.each_ref().map(String::as_str),
         [
-            "bf4a863c4bbcb324b38ebeaee3dde4d6ecd92797357e650c2d41c0a7af0c3de4",
-            "7d0b8779b3caef13b433112ac6681da0f453852c8acc1de35992955c2cc75ee3",
-            "1198d1d43e6b1417d9cccdde241d5043160ddae899f082a0fdff38091ea9bf0f",
-            "e84c52dfbb0267b1eeee81a73dab13f87cef63a871972bad7dd01451295f7b98",
+            "efcef60f86d19998b47f32ef2e49ebc877ab0f89eae3df1b92d7d2b58626e87e",
+            "b32e3e540925085ce13a7801e0f7d06dddb1ec0afb6110c0890e2c2505c082ed",
+            "40ebefbb63258f3b51c6af096b93e17603d0714980474ad7b917811993a83ed2",
+            "e5248645ac901962546fbc61126eb38e20282b897412f304dd316c4712fc2edd",
         ]
     );
 }
