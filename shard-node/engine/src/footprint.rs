@@ -10,7 +10,7 @@ use crate::{
 /// Spans and stored values of a version. Versions that share one have it at the same place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Bytes of each span of pages or patch, by its page id.
+    /// Bytes of each span of pages or patch, bases of patches included, by its page id.
     pub spans: BTreeMap<u64, u64>,
     /// Bytes of each value in the value log, by segment (the upper half) and offset.
     pub values: BTreeMap<u64, u64>,
@@ -31,7 +31,8 @@ impl View<'_> {
                     None => drop(footprint.spans.insert(child.pid.to_u64(), node.whole_bytes() as u64)),
                     Some(base) => {
                         footprint.spans.insert(child.pid.to_u64(), u64::from(base.patch_bytes));
-                        footprint.spans.insert(base.pid.to_u64(), base.pid.len_bytes() as u64);
+                        let whole = self.engine.store.node(&base.child(), level, tree.class())?;
+                        footprint.spans.insert(base.pid.to_u64(), whole.whole_bytes() as u64);
                     }
                 }
                 for index in 0..node.len() {
