@@ -105,8 +105,7 @@ impl Operator<'_> {
         let request = v1::WatchHeadsRequest { from_sequence, ..v1::WatchHeadsRequest::default() };
         let mut headers = client.watch(request).await?;
         while let Some(answer) = headers.next().await? {
-            let header = Header::decode(&answer.header)
-                .map_err(|_| coppice_client::Error::Malformed("an entry of the root log is no header"))?;
+            let header = coppice_client::header(&answer.header)?;
             if is_ours(&header, self.principal) {
                 return Ok(Some(signed(header.sequence.0)));
             }

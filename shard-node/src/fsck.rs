@@ -33,10 +33,9 @@ pub fn check(node: &Arc<dyn Storage>, group: GroupId) -> Report {
         Err(Error::Engine(error @ coppice_engine::Error::ColdMissing { .. })) => {
             report.cold_missing = Some(error.to_string());
         }
-        Err(Error::Engine(error @ coppice_engine::Error::OtherFormat { .. })) => {
-            report.other_format = Some(error.to_string());
+        Err(error @ (Error::OtherFormat { .. } | Error::Engine(coppice_engine::Error::OtherFormat { .. }))) => {
+            report.other_format = Some(error.chain());
         }
-        Err(error @ Error::OtherFormat { .. }) => report.other_format = Some(error.to_string()),
         Err(error) => report.findings.push(error.chain()),
     }
     report

@@ -3,7 +3,7 @@
 use coppice_client::{Client, Error};
 use coppice_proto::v1::get_header_request::Which;
 use coppice_types::{ClusterId, Params};
-use coppice_verify::header::{Body, Header};
+use coppice_verify::header::Body;
 
 use crate::failure::Failure;
 
@@ -21,10 +21,7 @@ pub(crate) struct Genesis {
 /// If the first header is none, or there is no answer.
 pub(crate) async fn genesis(client: &Client) -> Result<Genesis, Failure> {
     let bytes = client.header(Which::Sequence(0)).await?;
-    let header = Header::decode(&bytes).map_err(|error| match error {
-        coppice_types::codec::Error::Malformed(what) => Error::Malformed(what),
-        _ => Error::Malformed("genesis header"),
-    })?;
+    let header = coppice_client::header(&bytes)?;
     match header.body {
         Body::Genesis(genesis) => Ok(Genesis { cluster: header.cluster, params: genesis.params }),
         _ => Err(Error::Malformed("genesis header").into()),

@@ -1,7 +1,10 @@
-//! From the shared types to messages.
+//! From the shared types to messages, and back.
 
 use coppice_proto::v1;
-use coppice_types::{Batch, Change, Condition, Stamp};
+use coppice_types::{Batch, Change, Condition, Stamp, codec};
+use coppice_verify::header::Header;
+
+use crate::Error;
 
 /// The message of a stamp.
 #[must_use]
@@ -34,4 +37,15 @@ pub fn batch(batch: Batch) -> v1::Batch {
         exclusive: batch.exclusive,
         metadata: batch.metadata.into(),
     }
+}
+
+/// The header that an answer brought.
+///
+/// # Errors
+/// `Malformed`, with what is wrong with it.
+pub fn header(bytes: &[u8]) -> Result<Header, Error> {
+    Header::decode(bytes).map_err(|error| match error {
+        codec::Error::Malformed(what) => Error::Malformed(what),
+        _ => Error::Malformed("header"),
+    })
 }

@@ -20,7 +20,7 @@ mod tls;
 mod trust;
 
 pub use client::{Client, Options, Stream};
-pub use convert::batch;
+pub use convert::{batch, header};
 pub use error::Error;
 pub use session::Session;
 pub use stream::{Answer, CommitStream};

@@ -16,7 +16,7 @@ use coppice_verify::{
     check::{self, Answer, Claim, Record, Verified},
     checkpoint::Checkpoint,
     hash::{self, RecordBody},
-    header::{Body, Header},
+    header::Body,
     journal::BatchEntry,
     keys::Keys,
     note::VerifierKey,
@@ -257,9 +257,8 @@ impl<'a> Sent<'a> {
 
 /// The shards in the genesis header. It is not proven: [`check_receipt`] holds the map against a header that is.
 pub(crate) fn map_of(genesis: &[u8]) -> Result<ShardMap, Error> {
-    match Header::decode(genesis).map(|header| header.body) {
-        Ok(Body::Genesis(genesis)) => Ok(genesis.shard_map),
-        Err(coppice_types::codec::Error::Malformed(what)) => Err(Error::Malformed(what)),
+    match crate::header(genesis)?.body {
+        Body::Genesis(genesis) => Ok(genesis.shard_map),
         _ => Err(Error::Malformed("genesis header")),
     }
 }
@@ -275,7 +274,7 @@ pub(crate) fn check_receipt(
     let file = ProofFile::decode(&response.receipt).map_err(malformed)?;
     let verified = check::verify_known(&file, keys, newer)?;
     let Claim::Receipt(claim) = &verified.claim else { return Err(Error::Untrusted("the proof is of another kind")) };
-    let header = Header::decode(&response.header).map_err(|_| Error::Malformed("header"))?;
+    let header = crate::header(&response.header)?;
     ensure(claim.header == header, "the receipt is of another version")?;
     let same_stamp = response.stamp.as_ref().is_some_and(|stamp| same(header.stamp, stamp));
     ensure(same_stamp, "the receipt is of another version")?;

@@ -188,6 +188,15 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Appends a short number: seven bits a byte, the lowest first, all bytes but the last with their highest bit set.
+pub fn put_short(out: &mut Vec<u8>, mut value: u64) {
+    while value > 0x7f {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
 /// Appends values to a byte vector.
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
@@ -250,13 +259,9 @@ impl Writer {
         self.raw(&value.to_le_bytes());
     }
 
-    /// Appends a short number: seven bits a byte, the lowest first, all bytes but the last with their highest bit set.
-    pub fn short(&mut self, mut value: u64) {
-        while value > 0x7f {
-            self.u8(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.u8(value as u8);
+    /// Appends a short number, as [`put_short`].
+    pub fn short(&mut self, value: u64) {
+        put_short(&mut self.bytes, value);
     }
 
     /// Appends 0 or 1.

@@ -48,7 +48,7 @@ pub async fn header(client: &Client, args: &args::Header, output: Output) -> Res
         (None, None) => return Err(Failure::usage("name a version, or --sequence N")),
     };
     let bytes = client.header(which).await?;
-    let header = Header::decode(&bytes).map_err(|_| Error::Malformed("header"))?;
+    let header = coppice_client::header(&bytes)?;
     let object = header_json(&header);
     output.result(&object, || {
         let fields = object.as_object().into_iter().flatten();
@@ -68,7 +68,7 @@ pub async fn log(client: &Client, args: &args::Log, output: Output) -> Result<()
     let mut left = args.limit.unwrap_or(u64::MAX);
     while left > 0 {
         let Some(message) = stream.next().await? else { break };
-        let header = Header::decode(&message.header).map_err(|_| Error::Malformed("header"))?;
+        let header = coppice_client::header(&message.header)?;
         output.result(&header_json(&header), || log_line(&header))?;
         left -= 1;
     }

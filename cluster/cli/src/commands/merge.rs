@@ -10,7 +10,7 @@
 use coppice_client::{Client, Error};
 use coppice_proto::v1;
 use coppice_types::{Batch, Change, Condition, Operation, Params, Precondition, Reason};
-use coppice_verify::{hash::sha256, header::Header};
+use coppice_verify::hash::sha256;
 use serde_json::{Map, Value, json};
 use v1::get_header_request::Which;
 
@@ -123,7 +123,7 @@ fn keys_max(params: &Params) -> u32 {
 /// The version's full name, so that all that is read is of one state, whatever is rolled back meanwhile.
 async fn stamp(client: &Client, version: u64) -> Result<v1::Stamp, Failure> {
     let bytes = client.header(Which::Version(version)).await?;
-    let stamp = Header::decode(&bytes).map_err(|_| Error::Malformed("header"))?.stamp;
+    let stamp = coppice_client::header(&bytes)?.stamp;
     Ok(v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 })
 }
 

@@ -48,7 +48,7 @@ pub(super) async fn commit_batch(
     let done = session.commit(coppice_client::batch(batch), receipt.is_some()).await?;
     super::read::save(receipt, &done.receipt)?;
     let stamp = done.stamp.ok_or(Error::Malformed("no version"))?;
-    let header = Header::decode(&done.header).map_err(|_| Error::Malformed("header"))?;
+    let header = coppice_client::header(&done.header)?;
     let object = json!({
         "epoch": stamp.epoch,
         "version": stamp.version,
@@ -196,7 +196,7 @@ fn principal(given: Option<&str>) -> String {
 }
 
 fn describe(response: &v1::AdminResponse) -> Result<(Value, Header), Failure> {
-    let header = Header::decode(&response.header).map_err(|_| Error::Malformed("header"))?;
+    let header = coppice_client::header(&response.header)?;
     let head = response.head.ok_or(Error::Malformed("no head"))?;
     let object = json!({
         "kind": header.kind_name(),

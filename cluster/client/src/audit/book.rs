@@ -90,7 +90,7 @@ impl Reader {
         let mut stream = client.watch(request).await?;
         while self.size < checkpoint.size {
             let Some(message) = stream.next().await? else { return Ok(()) };
-            let header = Header::decode(&message.header).map_err(|_| Error::Malformed("header"))?;
+            let header = crate::header(&message.header)?;
             self.push(hash::log_entry_hash(&message.header));
             self.take(header, checkpoint, keys)?;
         }

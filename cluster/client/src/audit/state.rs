@@ -121,7 +121,7 @@ impl State {
         if self.pending.is_some() {
             return Err(Error::Malformed("a version of which a part is missing").into());
         }
-        let header = coppice_verify::header::Header::decode(&message.header).map_err(|_| Error::Malformed("header"))?;
+        let header = crate::header(&message.header)?;
         let version = header.stamp.version;
         if version > book.head() || hash::log_entry_hash(&message.header) != book.line(version).hash {
             let moved = "versions were rolled back, or are shown otherwise, since the audit began: audit again";

@@ -8,7 +8,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use coppice_types::codec::Reader;
+use coppice_types::codec::{Reader, put_short};
 
 use super::{
     Child, Draft, ENTRY_FIXED_BYTES, FORMAT, HEADER_BYTES, Node, RECORD_FIXED_BYTES, SLOT_BYTES, Source, body_bytes,
@@ -192,28 +192,6 @@ fn runs(from: &[u16]) -> Vec<Run> {
     runs
 }
 
-/// Seven bits a byte, the lowest first; all but the last byte have their highest bit set.
-fn put_short(mut number: u64, out: &mut Vec<u8>) {
-    while number > 0x7f {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
-fn take_short(bytes: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for shift in (0..u64::BITS).step_by(7) {
-        let (byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        number |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Some(number);
-        }
-    }
-    None
-}
-
 impl Node {
     /// The node that a patch makes of its base, if it has one, checked against what the parent knows.
     pub(crate) fn patched(patch: &[u8], base: Option<&Self>, child: &Child, level: u8) -> Result<Self, &'static str> {
@@ -277,8 +255,8 @@ impl Node {
             (true, 0) => {
                 let stamp = self.record(index).stamp;
                 out.push(entry[0] | KEYLESS);
-                put_short(stamp.epoch.0, out);
-                put_short(self.made_at().0.wrapping_sub(stamp.version.0), out);
+                put_short(out, stamp.epoch.0);
+                put_short(out, self.made_at().0.wrapping_sub(stamp.version.0));
                 out.extend_from_slice(&entry[RECORD_FIXED_BYTES + key_len..]);
             }
             (true, _) => {
@@ -365,9 +343,10 @@ type Keyless<'a> = (Option<[u8; RECORD_HEAD_BYTES]>, &'a [u8], &'a [u8]);
 /// The entry at the start of the bytes, if it has no key of its own; within, none if it is cut off.
 fn keyless(bytes: &[u8], made_at: u64, level: u8) -> Option<Option<Keyless<'_>>> {
     let record = || {
-        let (kind, mut rest) = bytes.split_first()?;
-        let kind = kind & !KEYLESS;
-        let (epoch, back) = (take_short(&mut rest)?, take_short(&mut rest)?);
+        let mut input = Reader::new(bytes);
+        let kind = input.u8().ok()? & !KEYLESS;
+        let (epoch, back) = (input.short().ok()?, input.short().ok()?);
+        let rest = input.take(input.remaining()).ok()?;
         let mut head = [kind; RECORD_HEAD_BYTES];
         head[1..9].copy_from_slice(&epoch.to_le_bytes());
         head[9..].copy_from_slice(&made_at.wrapping_sub(back).to_le_bytes());
