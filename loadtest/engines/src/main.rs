@@ -19,8 +19,9 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
 use coppice_env::{Clock, SystemClock};
 use coppice_measure::{
-    jobs::Outcome,
+    jobs::{Outcome, PUT_PHASES},
     machine,
+    memory::Kept,
     plan::{Collected, Job, Step, Store, plan},
     regression,
     report::{CURVES_DIR, Conditions, Report, markdown, number},
@@ -31,6 +32,10 @@ use tikv_jemallocator::Jemalloc;
 /// As in a shard node. RocksDB is no Rust program and has the C library's.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
+
+/// Memory that the largest job of a run uses, the page cache included.
+const MEMORY_BYTES: usize = 20 << 30;
+const MEMORY_BYTES_QUICK: usize = 4 << 30;
 
 const JSON: &str = "bench-report.json";
 
@@ -147,6 +152,11 @@ fn run(options: &Run) -> Result<bool> {
     fs::create_dir_all(&options.out)?;
     let limit = Duration::from_secs_f64(if options.quick { 0.5 } else { 3.0 });
     let mut report = Report { conditions: conditions(options, &steps), ..Report::default() };
+    let memory = if options.quick { MEMORY_BYTES_QUICK } else { MEMORY_BYTES };
+    eprintln!("writes to {} GiB of free memory first", memory >> 30);
+    let kept = Kept::new(memory)?;
+    report.conditions.kept_memory_gib = kept.bytes() as f64 / f64::from(1 << 30);
+    report.conditions.first_touch_4k_us = kept.first_touch_4k_us;
     report.systems = steps.iter().map(|step| (step.store.id().to_owned(), facts(step.store))).collect();
     report.ceilings.push(machine::ceiling(&options.dir, limit)?);
     let (mut collected, clock) = (Collected::default(), SystemClock::new());
@@ -194,12 +204,13 @@ fn conditions(options: &Run, steps: &[Step]) -> Conditions {
         machine: machine::describe(),
         revision: options.revision.clone(),
         workload: format!(
-            "{} records of 32 B + {} B that don't compress, {} MiB of caches for each system, phases of {} s, where nothing else \
-             is said.",
+            "{} records of 32 B + {} B that don't compress, {} MiB of caches for each system, phases of {} s ({} s for each kind of \
+             puts side by side), where nothing else is said.",
             number(scale.records as f64),
             scale.value_bytes,
             scale.cache_bytes >> 20,
-            scale.seconds
+            scale.seconds,
+            scale.seconds * f64::from(PUT_PHASES)
         ),
         ..Conditions::default()
     }

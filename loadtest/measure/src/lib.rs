@@ -4,12 +4,13 @@
 //! - [`system`]: what a store must do to be compared; [`coppice`]: our engine, driven as a replica drives it;
 //! - [`jobs`]: what is timed; [`plan`]: in which order, and where the figures go;
 //! - [`statistics`], [`goals`], [`report`], [`regression`]: from samples to a verdict;
-//! - [`machine`]: what the machine can do, and how busy it was.
+//! - [`machine`]: what the machine can do, and how busy it was; [`memory`]: that its free memory is there.
 
 pub mod coppice;
 pub mod goals;
 pub mod jobs;
 pub mod machine;
+pub mod memory;
 pub mod plan;
 pub mod regression;
 pub mod report;

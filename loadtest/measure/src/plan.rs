@@ -255,7 +255,7 @@ impl Step {
             Store::CoppiceFlush | Store::RocksdbSynced | Store::RocksdbUnsynced | Store::Fjall => 180e3,
         };
         let (phases, beside) = match &self.job {
-            Job::Compare(_) => (7.5, 2.0 + 8.0 * million),
+            Job::Compare(_) => (5.5 + 2.0 * f64::from(jobs::PUT_PHASES), 2.0 + 8.0 * million),
             Job::Point(..) => (3.0, 0.5),
             Job::Growth(_) => (5.0, 2.0),
             Job::GrowthAndReads(_) => (5.0, 30.0),

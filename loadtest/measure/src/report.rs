@@ -43,7 +43,7 @@ impl Series {
 }
 
 /// What holds for the whole run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
     /// A run of minutes, with less data: its figures are not those of a full one.
     pub quick: bool,
@@ -53,6 +53,12 @@ pub struct Conditions {
     pub revision: String,
     /// Data, caches, phases, in words.
     pub workload: String,
+    /// Free memory that was written to first, and kept with the machine ([`crate::memory`]).
+    #[serde(default)]
+    pub kept_memory_gib: f64,
+    /// Microseconds of the first write to 4 KiB of it.
+    #[serde(default)]
+    pub first_touch_4k_us: f64,
     /// Load averages, before each job.
     pub load_averages: Vec<String>,
     /// Jobs without figures, and why.
@@ -161,11 +167,13 @@ fn conditions(out: &mut String, report: &Report) {
     let loads: Vec<f64> = conditions.load_averages.iter().filter_map(|load| load.parse().ok()).collect();
     let _ = writeln!(
         out,
-        "{kind} {}. {} Revision {}. Load averages before the jobs: {}.\n",
+        "{kind} {}. {} Revision {}. Load averages before the jobs: {}. {} GiB of free memory were written to before, {} us for 4 KiB.\n",
         conditions.machine,
         conditions.workload,
         conditions.revision,
-        cell(Summary::of(&loads).as_ref())
+        cell(Summary::of(&loads).as_ref()),
+        number(conditions.kept_memory_gib),
+        number(conditions.first_touch_4k_us)
     );
     if !conditions.missing.is_empty() {
         out.push_str("Not measured:\n");
