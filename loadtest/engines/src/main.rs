@@ -19,7 +19,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
 use coppice_env::{Clock, SystemClock};
 use coppice_measure::{
-    jobs::{Outcome, PUT_PHASES},
+    jobs::Outcome,
     machine,
     memory::Kept,
     plan::{Collected, Job, Step, Store, plan},
@@ -210,7 +210,7 @@ fn conditions(options: &Run, steps: &[Step]) -> Conditions {
             scale.value_bytes,
             scale.cache_bytes >> 20,
             scale.seconds,
-            scale.seconds * f64::from(PUT_PHASES)
+            scale.put_seconds
         ),
         ..Conditions::default()
     }

@@ -58,8 +58,10 @@ pub struct Scale {
     pub skew: f64,
     /// Bytes for each system's caches.
     pub cache_bytes: usize,
-    /// How long each phase is, but for the load.
+    /// How long each phase is, but for the load and for puts side by side.
     pub seconds: f64,
+    /// How long each kind of puts side by side goes on: what stores put off is to fall due within.
+    pub put_seconds: f64,
     /// Where the records follow from.
     pub seed: u64,
 }
@@ -80,8 +82,6 @@ impl Scale {
 
 /// Keys that reads go around in.
 const KEYS: usize = 50_000;
-/// Phases that each kind of puts goes on for: what stores put off has to be done within them.
-pub const PUT_PHASES: u32 = 4;
 /// Records of a range, for a curve.
 const LENGTHS: [usize; 7] = [5, 10, 50, 100, 500, 1000, 2000];
 
@@ -98,7 +98,7 @@ pub fn compare(system: &mut dyn System, dir: &Path, scale: &Scale) -> Result<Out
     let (mut updated, written) = (0, machine::device_write_bytes()?);
     let (mut spent, mut settled) = (0.0, 0.0);
     for batch in [4000, 500] {
-        let mut puts = update(system, &mut workload, batch, PUT_PHASES * scale.limit())?;
+        let mut puts = update(system, &mut workload, batch, Duration::from_secs_f64(scale.put_seconds))?;
         sample.insert(format!("put_{batch}"), puts.rate());
         puts.times.sort_unstable_by(f64::total_cmp);
         sample.insert(format!("put_{batch}_p50_ms"), quantile(&puts.times, 0.5) * 1e3);

@@ -4,7 +4,16 @@ use super::*;
 use crate::coppice::{Coppice, Durability, Settings};
 
 fn scale(records: u64) -> Scale {
-    Scale { records, value_bytes: 100, batch: 100, skew: 0.0, cache_bytes: 1 << 20, seconds: 0.01, seed: 1 }
+    Scale {
+        records,
+        value_bytes: 100,
+        batch: 100,
+        skew: 0.0,
+        cache_bytes: 1 << 20,
+        seconds: 0.01,
+        put_seconds: 0.01,
+        seed: 1,
+    }
 }
 
 fn store(dir: &Path, durability: Durability, retain: Option<u64>) -> Coppice {
