@@ -14,8 +14,6 @@ use memmap2::{Advice, MmapMut};
 /// What a host takes back at once, and has as one piece.
 const BLOCK_BYTES: usize = 2 << 20;
 const PAGE_BYTES: usize = 4096;
-/// Left to whoever else is at work.
-const SPARED_BYTES: usize = 2 << 30;
 /// More mappings than a process may have otherwise.
 const KEPT_BYTES_MAX: usize = 64 << 30;
 
@@ -28,12 +26,13 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Writes once to so much free memory, or to nearly all that there is if that is less, and lets it go but for a page of each block.
+    /// Writes once to so much free memory, or to three quarters of what there is if that is less, and lets it go but for a page of each
+    /// block. With more, the kernel would find its memory fragmented, and move these pages together.
     ///
     /// # Errors
     /// If it can't be had.
     pub fn new(bytes: usize) -> Result<Self> {
-        let blocks = bytes.min(KEPT_BYTES_MAX).min(free_bytes()?.saturating_sub(SPARED_BYTES)) / BLOCK_BYTES;
+        let blocks = bytes.min(KEPT_BYTES_MAX).min(free_bytes()? / 4 * 3) / BLOCK_BYTES;
         let (mut pages, mut others, clock) = (Vec::new(), Vec::new(), SystemClock::new());
         for _ in 0..blocks {
             pages.push(touched(PAGE_BYTES)?);

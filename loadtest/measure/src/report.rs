@@ -56,9 +56,9 @@ pub struct Conditions {
     /// Free memory that was written to first, and kept with the machine ([`crate::memory`]).
     #[serde(default)]
     pub kept_memory_gib: f64,
-    /// Microseconds of the first write to 4 KiB of it.
+    /// Microseconds of the first write to 4 KiB of it, before the jobs and after them.
     #[serde(default)]
-    pub first_touch_4k_us: f64,
+    pub first_touch_4k_us: Vec<f64>,
     /// Load averages, before each job.
     pub load_averages: Vec<String>,
     /// Jobs without figures, and why.
@@ -167,13 +167,13 @@ fn conditions(out: &mut String, report: &Report) {
     let loads: Vec<f64> = conditions.load_averages.iter().filter_map(|load| load.parse().ok()).collect();
     let _ = writeln!(
         out,
-        "{kind} {}. {} Revision {}. Load averages before the jobs: {}. {} GiB of free memory were written to before, {} us for 4 KiB.\n",
+        "{kind} {}. {} Revision {}. Load averages before the jobs: {}. {} GiB of free memory were written to first: {} us for 4 KiB.\n",
         conditions.machine,
         conditions.workload,
         conditions.revision,
         cell(Summary::of(&loads).as_ref()),
         number(conditions.kept_memory_gib),
-        number(conditions.first_touch_4k_us)
+        conditions.first_touch_4k_us.iter().map(|us| number(*us)).collect::<Vec<_>>().join(", in the end ")
     );
     if !conditions.missing.is_empty() {
         out.push_str("Not measured:\n");
