@@ -19,7 +19,7 @@ use crate::statistics::quantile;
 /// What is written for the sequential figure, and read at random.
 const FILE_BYTES: usize = 256 << 20;
 const CHUNK_BYTES: usize = 1 << 20;
-const PAGE_BYTES: usize = 4096;
+pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// What no program on this machine can exceed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -207,7 +207,8 @@ pub fn memory_bytes() -> Result<u64> {
     figure("/proc/self/status", "VmRSS:").map(|kib| kib << 10)
 }
 
-fn figure(file: &str, name: &str) -> Result<u64> {
+/// The number behind a name, in one of the kernel's files.
+pub(crate) fn figure(file: &str, name: &str) -> Result<u64> {
     let text = fs::read_to_string(file).with_context(|| file.to_owned())?;
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let figure =

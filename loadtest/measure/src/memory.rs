@@ -11,9 +11,10 @@ use anyhow::{Context, Result};
 use coppice_env::{Clock, SystemClock};
 use memmap2::{Advice, MmapMut};
 
+use crate::machine::{PAGE_BYTES, figure};
+
 /// What a host takes back at once, and has as one piece.
 const BLOCK_BYTES: usize = 2 << 20;
-const PAGE_BYTES: usize = 4096;
 /// More mappings than a process may have otherwise.
 const KEPT_BYTES_MAX: usize = 64 << 30;
 
@@ -61,10 +62,7 @@ fn touched(bytes: usize) -> Result<MmapMut> {
 
 /// Memory that could be had without any of it swapped out, and within the control group's limit half of that at most.
 fn free_bytes() -> Result<usize> {
-    let text = fs::read_to_string("/proc/meminfo").context("/proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()).context("no MemAvailable in /proc/meminfo")?;
-    let available = kib.parse::<usize>()? << 10;
+    let available = usize::try_from(figure("/proc/meminfo", "MemAvailable:")? << 10)?;
     let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse::<usize>().ok());
     Ok(limit.map_or(available, |limit| available.min(limit / 2)))
 }
