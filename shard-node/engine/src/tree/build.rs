@@ -22,7 +22,10 @@ use crate::{
 /// So many full leaves are made at once: enough to be worth a thread.
 const FULL_LEAVES_MAX: usize = 64;
 /// So many lots of leaves are made before they have their places, whoever makes them.
-const LOTS_AHEAD: usize = 4;
+const LOTS_AHEAD: usize = 5;
+/// So many lots more than there are helpers are with threads at once: who is done with one has another, while the merge gathers the next
+/// or makes one itself.
+const LOTS_QUEUED: usize = 2;
 
 #[derive(Debug)]
 struct OpenNode {
@@ -193,7 +196,7 @@ impl Builder {
         let workers = if full.len() < FULL_LEAVES_MAX { Workers::Inline } else { self.workers };
         let make = move || full.iter().map(|records| records.make(version, with_shortcuts)).collect();
         let going = self.making.iter().filter(|lot| lot.is_going()).count();
-        self.making.push_back(workers.begin(going, make));
+        self.making.push_back(workers.begin(going.saturating_sub(LOTS_QUEUED), make));
         self.place_leaves(store, meta, delta, LOTS_AHEAD);
     }
 

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// So many leaves are looked at together in the end; the first lots, for which the walk has to wait, are smaller.
-const LOT_LEAVES_MAX: usize = 64;
+const LOT_LEAVES_MAX: usize = 256;
 const LOT_LEAVES_MIN: usize = 4;
 /// Without a thread nothing is gained but neighbours, and the walk waits for each lot.
 const LOT_LEAVES_INLINE: usize = 16;
