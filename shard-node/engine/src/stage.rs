@@ -15,7 +15,7 @@ use crate::{
     node::{Body, HashedRecord, LeafRecord},
     tree::{
         self,
-        apply::{Applier, TreeChange},
+        apply::{Applier, Touching, TreeChange},
         cursor::Cursor,
     },
 };
@@ -239,14 +239,20 @@ impl Engine {
     fn write(&mut self, request: &StageRequest<'_>, draft: &mut Draft) -> Result<()> {
         let stamp = request.stamp;
         let writes = self.resolve(request.operations, &draft.trees)?;
-        // Values are hashed beside their way into the log.
+        let keys: Vec<&[u8]> = writes.iter().map(|write| write.key).collect();
+        let active = draft.trees[0].clone();
+        // Values are hashed beside their way into the log, and while the nodes are found that will change.
         let mut hashes = vec![Hashes::default(); writes.len()];
         let workers = self.workers(writes.len());
-        let places = workers.share(
+        let (places, touching) = workers.share(
             writes.chunks(HASH_CHUNK).zip(hashes.chunks_mut(HASH_CHUNK)),
             |(writes, hashes)| writes.iter().zip(hashes).for_each(|(write, out)| *out = write.hashes(stamp)),
-            || self.place_values(stamp, &writes, &mut draft.delta),
+            || {
+                let places = self.place_values(stamp, &writes, &mut draft.delta);
+                (places, Touching::of(&mut self.store, &active, &keys))
+            },
         );
+        let touching = touching?;
         draft.filter_hashes = hashes.iter().map(|(.., filter_hash)| *filter_hash).collect();
         let changes = writes.iter().zip(hashes).zip(places).map(|((write, (value_hash, hash, _)), place)| {
             let body = match (write.wanted, place) {
@@ -259,7 +265,6 @@ impl Engine {
         });
         let changes: Vec<TreeChange<'_>> = changes.collect();
         let params = self.meta.params.clone();
-        let active = draft.trees[0].clone();
         let mut applier = Applier {
             store: &mut self.store,
             meta: &mut self.meta,
@@ -268,7 +273,7 @@ impl Engine {
             delta: &mut draft.delta,
             workers,
         };
-        draft.trees[0] = applier.apply(&active, &changes)?;
+        draft.trees[0] = applier.apply(&active, touching, &changes)?;
         Ok(())
     }
 

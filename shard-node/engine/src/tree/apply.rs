@@ -131,25 +131,75 @@ pub(crate) struct Applier<'e> {
     pub(crate) workers: Workers,
 }
 
-impl Applier<'_> {
-    /// The tree after the changes, which ascend by key.
-    ///
-    /// Nodes are found from the root down; then leaves are made on all hands, and meanwhile everything gets its place, in an order
-    /// that does not depend on who made what.
-    pub(crate) fn apply(&mut self, tree: &Tree, changes: &[TreeChange<'_>]) -> Result<Tree> {
+/// The nodes of a tree on the way to keys that will change, from the root down.
+pub(crate) struct Touching {
+    /// None of a tree without records.
+    root: Option<Touched>,
+    leaves: Vec<TouchedLeaf>,
+}
+
+/// A leaf, none in a tree without records, and which of the keys are its.
+struct TouchedLeaf {
+    old: Option<Old>,
+    keys: Range<usize>,
+}
+
+impl Touching {
+    /// Reads the nodes on the way to the keys, which ascend: what is to become of them need not be known yet.
+    pub(crate) fn of(store: &mut Store, tree: &Tree, keys: &[&[u8]]) -> Result<Self> {
         assert!(tree.filter.is_none(), "frozen trees never change");
-        assert!(changes.is_sorted_by(|a, b| a.key() < b.key()));
-        if changes.is_empty() {
-            return Ok(tree.clone());
-        }
-        let mut jobs = Vec::new();
-        let root = match tree.root {
-            Some(root) => Some(self.touch(root, tree.level, changes, &mut jobs)?),
+        assert!(keys.is_sorted_by(|a, b| a < b));
+        let mut leaves = Vec::new();
+        let root = match tree.root.filter(|_| !keys.is_empty()) {
+            Some(root) => Some(touch(store, root, tree.level, keys, 0..keys.len(), &mut leaves)?),
             None => {
-                jobs.push(LeafJob { old: None, changes });
+                leaves.push(TouchedLeaf { old: None, keys: 0..keys.len() });
                 None
             }
         };
+        Ok(Self { root, leaves })
+    }
+}
+
+/// Reads the nodes below one on the way to these keys.
+fn touch(
+    store: &mut Store,
+    child: Child,
+    level: u8,
+    keys: &[&[u8]],
+    mut mine: Range<usize>,
+    leaves: &mut Vec<TouchedLeaf>,
+) -> Result<Touched> {
+    let node = store.node(&child, level, Class::Young)?;
+    let list = store.take_list(&child);
+    if level == 0 {
+        leaves.push(TouchedLeaf { old: Some(Old { node, list }), keys: mine });
+        return Ok(Touched::Leaf);
+    }
+    let mut below = Vec::with_capacity(mine.len().min(node.len()));
+    for index in 0..node.len() {
+        let here =
+            if index + 1 < node.len() { keys_before(&keys[mine.clone()], node.key(index + 1)) } else { mine.len() };
+        let end = mine.start + here;
+        if here > 0 {
+            below.push((index, touch(store, node.child(index), level - 1, keys, mine.start..end, leaves)?));
+        }
+        mine.start = end;
+    }
+    Ok(Touched::Inner { old: Old { node, list }, below })
+}
+
+impl Applier<'_> {
+    /// The tree after the changes, one of each key that was touched.
+    ///
+    /// Leaves are made on all hands, and meanwhile everything gets its place, in an order that does not depend on who made what.
+    pub(crate) fn apply(&mut self, tree: &Tree, touching: Touching, changes: &[TreeChange<'_>]) -> Result<Tree> {
+        if changes.is_empty() {
+            return Ok(tree.clone());
+        }
+        let Touching { root, leaves } = touching;
+        let job = |TouchedLeaf { old, keys }| LeafJob { old, changes: &changes[keys] };
+        let mut jobs: Vec<LeafJob<'_>> = leaves.into_iter().map(job).collect();
         let (params, version, workers) = (self.params, self.version, self.workers);
         let (mut entries, mut level) = (tree.entries, tree.level);
         let mut made = Vec::new();
@@ -194,33 +244,6 @@ impl Applier<'_> {
             }
             None => self.delta.pended.push(child.pid),
         }
-    }
-
-    /// Reads the nodes on the way to the changes.
-    fn touch<'c>(
-        &mut self,
-        child: Child,
-        level: u8,
-        mut changes: &'c [TreeChange<'c>],
-        jobs: &mut Vec<LeafJob<'c>>,
-    ) -> Result<Touched> {
-        let node = self.store.node(&child, level, Class::Young)?;
-        let list = self.store.take_list(&child);
-        if level == 0 {
-            jobs.push(LeafJob { old: Some(Old { node, list }), changes });
-            return Ok(Touched::Leaf);
-        }
-        let mut below = Vec::with_capacity(changes.len().min(node.len()));
-        for index in 0..node.len() {
-            let mine =
-                if index + 1 < node.len() { changes_before(changes, node.key(index + 1)) } else { changes.len() };
-            let (mine, later) = changes.split_at(mine);
-            changes = later;
-            if !mine.is_empty() {
-                below.push((index, self.touch(node.child(index), level - 1, mine, jobs)?));
-            }
-        }
-        Ok(Touched::Inner { old: Old { node, list }, below })
     }
 
     /// Places what becomes of a node and all below it.
@@ -400,13 +423,12 @@ fn list_of<E: NewEntry>(entries: &Entries<'_, E>, old: Option<MerkleList>) -> Me
     MerkleList::grown(leaves, Some((&old, same)))
 }
 
-/// How many changes come before the key, in time that grows with the logarithm of that.
-fn changes_before(changes: &[TreeChange<'_>], key: &[u8]) -> usize {
-    let before = |change: &TreeChange<'_>| change.key() < key;
+/// How many keys come before this one, in time that grows with the logarithm of that.
+fn keys_before(keys: &[&[u8]], key: &[u8]) -> usize {
     let mut end = 1;
-    while end <= changes.len() && before(&changes[end - 1]) {
+    while end <= keys.len() && keys[end - 1] < key {
         end *= 2;
     }
     let start = end / 2;
-    start + changes[start..end.min(changes.len())].partition_point(before)
+    start + keys[start..end.min(keys.len())].partition_point(|before| *before < key)
 }
