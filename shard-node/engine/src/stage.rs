@@ -239,6 +239,9 @@ impl Engine {
     fn write(&mut self, request: &StageRequest<'_>, draft: &mut Draft) -> Result<()> {
         let stamp = request.stamp;
         let writes = self.resolve(request.operations, &draft.trees)?;
+        if writes.is_empty() {
+            return Ok(());
+        }
         let keys: Vec<&[u8]> = writes.iter().map(|write| write.key).collect();
         let active = draft.trees[0].clone();
         // Values are hashed beside their way into the log, and while the nodes are found that will change.

@@ -121,16 +121,6 @@ enum Touched {
     },
 }
 
-/// Makes the nodes of one version.
-pub(crate) struct Applier<'e> {
-    pub(crate) store: &'e mut Store,
-    pub(crate) meta: &'e mut Meta,
-    pub(crate) params: &'e Params,
-    pub(crate) version: Version,
-    pub(crate) delta: &'e mut Delta,
-    pub(crate) workers: Workers,
-}
-
 /// The nodes of a tree on the way to keys that will change, from the root down.
 pub(crate) struct Touching {
     /// None of a tree without records.
@@ -138,22 +128,22 @@ pub(crate) struct Touching {
     leaves: Vec<TouchedLeaf>,
 }
 
-/// A leaf, none in a tree without records, and which of the keys are its.
+/// A leaf, none in a tree without records, and how many of the keys are its.
 struct TouchedLeaf {
     old: Option<Old>,
-    keys: Range<usize>,
+    keys: usize,
 }
 
 impl Touching {
-    /// Reads the nodes on the way to the keys, which ascend: what is to become of them need not be known yet.
+    /// Reads the nodes on the way to the keys, of which there are some and which ascend: what is to become of them need not be known yet.
     pub(crate) fn of(store: &mut Store, tree: &Tree, keys: &[&[u8]]) -> Result<Self> {
         assert!(tree.filter.is_none(), "frozen trees never change");
         assert!(keys.is_sorted_by(|a, b| a < b));
         let mut leaves = Vec::new();
-        let root = match tree.root.filter(|_| !keys.is_empty()) {
-            Some(root) => Some(touch(store, root, tree.level, keys, 0..keys.len(), &mut leaves)?),
+        let root = match tree.root {
+            Some(root) => Some(touch(store, root, tree.level, keys, &mut leaves)?),
             None => {
-                leaves.push(TouchedLeaf { old: None, keys: 0..keys.len() });
+                leaves.push(TouchedLeaf { old: None, keys: keys.len() });
                 None
             }
         };
@@ -166,27 +156,35 @@ fn touch(
     store: &mut Store,
     child: Child,
     level: u8,
-    keys: &[&[u8]],
-    mut mine: Range<usize>,
+    mut keys: &[&[u8]],
     leaves: &mut Vec<TouchedLeaf>,
 ) -> Result<Touched> {
     let node = store.node(&child, level, Class::Young)?;
     let list = store.take_list(&child);
     if level == 0 {
-        leaves.push(TouchedLeaf { old: Some(Old { node, list }), keys: mine });
+        leaves.push(TouchedLeaf { old: Some(Old { node, list }), keys: keys.len() });
         return Ok(Touched::Leaf);
     }
-    let mut below = Vec::with_capacity(mine.len().min(node.len()));
+    let mut below = Vec::with_capacity(keys.len().min(node.len()));
     for index in 0..node.len() {
-        let here =
-            if index + 1 < node.len() { keys_before(&keys[mine.clone()], node.key(index + 1)) } else { mine.len() };
-        let end = mine.start + here;
-        if here > 0 {
-            below.push((index, touch(store, node.child(index), level - 1, keys, mine.start..end, leaves)?));
+        let mine = if index + 1 < node.len() { keys_before(keys, node.key(index + 1)) } else { keys.len() };
+        let (mine, later) = keys.split_at(mine);
+        keys = later;
+        if !mine.is_empty() {
+            below.push((index, touch(store, node.child(index), level - 1, mine, leaves)?));
         }
-        mine.start = end;
     }
     Ok(Touched::Inner { old: Old { node, list }, below })
+}
+
+/// Makes the nodes of one version.
+pub(crate) struct Applier<'e> {
+    pub(crate) store: &'e mut Store,
+    pub(crate) meta: &'e mut Meta,
+    pub(crate) params: &'e Params,
+    pub(crate) version: Version,
+    pub(crate) delta: &'e mut Delta,
+    pub(crate) workers: Workers,
 }
 
 impl Applier<'_> {
@@ -194,11 +192,13 @@ impl Applier<'_> {
     ///
     /// Leaves are made on all hands, and meanwhile everything gets its place, in an order that does not depend on who made what.
     pub(crate) fn apply(&mut self, tree: &Tree, touching: Touching, changes: &[TreeChange<'_>]) -> Result<Tree> {
-        if changes.is_empty() {
-            return Ok(tree.clone());
-        }
         let Touching { root, leaves } = touching;
-        let job = |TouchedLeaf { old, keys }| LeafJob { old, changes: &changes[keys] };
+        let mut rest = changes;
+        let job = |TouchedLeaf { old, keys }| {
+            let (changes, later) = rest.split_at(keys);
+            rest = later;
+            LeafJob { old, changes }
+        };
         let mut jobs: Vec<LeafJob<'_>> = leaves.into_iter().map(job).collect();
         let (params, version, workers) = (self.params, self.version, self.workers);
         let (mut entries, mut level) = (tree.entries, tree.level);
