@@ -4,10 +4,15 @@
 //! value of one kind is a value of another. Lengths are those of decoded or limit-checked values: a key or separator fits
 //! a `u16`, everything else a `u32`.
 
-use coppice_types::{Batch, Change, Digest, Epoch, Precondition, ShardId, Stamp, Version, codec::Writer};
-use sha2::{Digest as _, Sha256, block_api::compress256};
+use alloc::vec::Vec;
 
-use crate::merkle;
+use coppice_types::{Batch, Change, Digest, Epoch, Precondition, ShardId, Stamp, Version, codec::Writer};
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    merkle,
+    sha256::{BLOCK_BYTES, Block, INITIAL, LANES, compress_each, digest, digest_each, list_nodes},
+};
 
 /// What a record or an operation says of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +63,34 @@ impl RecordBody {
 /// SHA-256 of the bytes, without a tag.
 #[must_use]
 pub fn sha256(bytes: &[u8]) -> Digest {
-    Digest(Sha256::digest(bytes).into())
+    let [hash] = sha256_side_by_side([bytes]);
+    hash
+}
+
+/// [`sha256`] of several messages, side by side as far as they have blocks in common.
+#[must_use]
+pub fn sha256_each<B: AsRef<[u8]>>(messages: &[B]) -> Vec<Digest> {
+    let (fours, rest) = messages.as_chunks::<LANES>();
+    let mut out = Vec::with_capacity(messages.len());
+    fours.iter().for_each(|four| out.extend(sha256_side_by_side(four.each_ref().map(AsRef::as_ref))));
+    out.extend(rest.iter().map(|message| sha256(message.as_ref())));
+    out
+}
+
+#[inline]
+fn sha256_side_by_side<const N: usize>(messages: [&[u8]; N]) -> [Digest; N] {
+    let parts = messages.map(<[u8]>::as_chunks);
+    let mut states = [INITIAL; N];
+    compress_each(&mut states, parts.map(|(blocks, _)| blocks));
+    let mut tails = [[0; 2 * BLOCK_BYTES]; N];
+    let mut rests = messages.iter().zip(parts);
+    let tails = tails.each_mut().map(|tail| {
+        let (message, (_, rest)) = rests.next().expect("each message has a tail");
+        tail[..rest.len()].copy_from_slice(rest);
+        pad(tail, rest.len(), message.len())
+    });
+    compress_each(&mut states, tails);
+    states.each_ref().map(digest)
 }
 
 /// Entry of the root log: an RFC 6962 leaf.
@@ -70,21 +102,47 @@ pub fn log_entry_hash(entry: &[u8]) -> Digest {
 /// Inner node of a Merkle list.
 #[must_use]
 pub fn list_node_hash(left: &Digest, right: &Digest) -> Digest {
-    let mut message = LIST_NODE;
-    let (bytes, _) = message.as_flattened_mut()[1..].as_chunks_mut();
-    (bytes[0], bytes[1]) = (left.0, right.0);
-    compress(&message)
+    let [hash] = list_nodes([[left, right]]);
+    hash
+}
+
+/// [`list_node_hash`] of neighbours: of each pair of `below` for which `above` has room.
+///
+/// # Panics
+/// If there are fewer pairs.
+pub fn list_node_hashes(below: &[Digest], above: &mut [Digest]) {
+    let (pairs, _) = below[..2 * above.len()].as_chunks();
+    let ((fours, rest), (fours_above, rest_above)) = (pairs.as_chunks::<LANES>(), above.as_chunks_mut());
+    fours
+        .iter()
+        .zip(fours_above)
+        .for_each(|(four, above)| *above = list_nodes(four.each_ref().map(<[Digest; 2]>::each_ref)));
+    let ((twos, rest), (twos_above, rest_above)) = (rest.as_chunks::<2>(), rest_above.as_chunks_mut());
+    twos.iter()
+        .zip(twos_above)
+        .for_each(|(two, above)| *above = list_nodes(two.each_ref().map(<[Digest; 2]>::each_ref)));
+    rest.iter().zip(rest_above).for_each(|([left, right], above)| *above = list_node_hash(left, right));
 }
 
 /// Record of a leaf node.
 #[must_use]
 pub fn record_hash(key: &[u8], stamp: Stamp, body: &RecordBody) -> Digest {
-    match body {
-        RecordBody::Put { value_len, value_hash } => {
-            Hasher::tagged(0x10).u8(0).stamp(stamp).str16(key).u32(*value_len).digest(value_hash).finish()
+    Hasher::new().record(key, stamp, body).finish()
+}
+
+/// [`record_hash`] of several.
+#[must_use]
+pub fn record_hashes<'k>(mut records: impl ExactSizeIterator<Item = (&'k [u8], Stamp, RecordBody)>) -> Vec<Digest> {
+    let mut out = Vec::with_capacity(records.len());
+    while records.len() >= LANES {
+        let mut hashers = [const { Hasher::new() }; LANES];
+        for (hasher, (key, stamp, body)) in hashers.iter_mut().zip(&mut records) {
+            hasher.record(key, stamp, &body);
         }
-        RecordBody::Tombstone => Hasher::tagged(0x10).u8(1).stamp(stamp).str16(key).finish(),
+        out.extend(Hasher::finish_each(&mut hashers));
     }
+    out.extend(records.map(|(key, stamp, body)| record_hash(key, stamp, &body)));
+    out
 }
 
 /// Leaf node over the hashes of its records.
@@ -267,33 +325,19 @@ fn len32(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).expect("values and metadata are limited")
 }
 
-/// SHA-256's initial state (FIPS 180-4 section 5.3.3).
-const INITIAL: [u32; 8] =
-    [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
-const BLOCK_BYTES: usize = 64;
 /// Most bytes that are hashed as one message on the stack: a record of a key of 120 bytes.
 const SHORT_BYTES_MAX: usize = 3 * BLOCK_BYTES;
 /// What the padding takes at least: a bit and the length.
 const PADDING_BYTES_MIN: usize = 9;
 
-/// Two digests under their tag, before these are written: a message of 65 bytes, padded.
-const LIST_NODE: [[u8; BLOCK_BYTES]; 2] = {
-    let mut message = [[0; BLOCK_BYTES]; 2];
-    message[0][0] = 0x01;
-    message[1][1] = 0x80;
-    let bits = 8_u16 * 65;
-    [message[1][BLOCK_BYTES - 2], message[1][BLOCK_BYTES - 1]] = bits.to_be_bytes();
-    message
-};
-
-/// SHA-256 of a padded message.
+/// The last blocks of a message of so many bytes, of which the last `len` are in `tail`, and zeros behind them.
 #[inline]
-fn compress(message: &[[u8; BLOCK_BYTES]]) -> Digest {
-    let mut state = INITIAL;
-    compress256(&mut state, message);
-    let mut out = [0; 32];
-    out.as_chunks_mut().0.iter_mut().zip(state).for_each(|(bytes, word)| *bytes = word.to_be_bytes());
-    Digest(out)
+fn pad(tail: &mut [u8], len: usize, message_bytes: usize) -> &[Block] {
+    let end = (len + PADDING_BYTES_MIN).next_multiple_of(BLOCK_BYTES);
+    tail[len] = 0x80;
+    let bits = 8 * message_bytes as u64;
+    tail[end - 8..end].copy_from_slice(&bits.to_be_bytes());
+    tail[..end].as_chunks().0
 }
 
 /// SHA-256 fed with codec values. Nearly all messages of a tree have two blocks; they are padded where they were built
@@ -307,7 +351,7 @@ struct Hasher {
 
 impl Hasher {
     #[inline]
-    fn new() -> Self {
+    const fn new() -> Self {
         Self { short: [0; SHORT_BYTES_MAX], len: 0, long: None }
     }
 
@@ -379,6 +423,16 @@ impl Hasher {
         self.raw(&digest.0)
     }
 
+    #[inline]
+    fn record(&mut self, key: &[u8], stamp: Stamp, body: &RecordBody) -> &mut Self {
+        match body {
+            RecordBody::Put { value_len, value_hash } => {
+                self.u8(0x10).u8(0).stamp(stamp).str16(key).u32(*value_len).digest(value_hash)
+            }
+            RecordBody::Tombstone => self.u8(0x10).u8(1).stamp(stamp).str16(key),
+        }
+    }
+
     fn operations<'a>(&mut self, operations: impl ExactSizeIterator<Item = (&'a [u8], RecordBody)>) -> &mut Self {
         let count = u32::try_from(operations.len()).expect("batches are limited");
         operations.fold(self.u32(count), |hasher, (key, body)| match body {
@@ -392,11 +446,17 @@ impl Hasher {
         if let Some(long) = self.long.take() {
             return Digest(long.finalize().into());
         }
-        let blocks = (self.len + PADDING_BYTES_MIN).div_ceil(BLOCK_BYTES);
-        self.short[self.len] = 0x80;
-        let bits = 8 * self.len as u64;
-        self.short[blocks * BLOCK_BYTES - 8..blocks * BLOCK_BYTES].copy_from_slice(&bits.to_be_bytes());
-        compress(&self.short.as_chunks().0[..blocks])
+        let [hash] = digest_each([pad(&mut self.short, self.len, self.len)]);
+        hash
+    }
+
+    /// [`Hasher::finish`] of several.
+    #[inline]
+    fn finish_each<const N: usize>(hashers: &mut [Self; N]) -> [Digest; N] {
+        if hashers.iter().any(|hasher| hasher.long.is_some()) {
+            return hashers.each_mut().map(Self::finish);
+        }
+        digest_each(hashers.each_mut().map(|hasher| pad(&mut hasher.short, hasher.len, hasher.len)))
     }
 }
 
@@ -404,24 +464,66 @@ impl Hasher {
 mod tests {
     use super::*;
 
+    /// SHA-256 as a streaming hasher has it.
+    fn expected(message: &[u8]) -> Digest {
+        Digest(Sha256::digest(message).into())
+    }
+
+    fn bytes(len: usize) -> Vec<u8> {
+        (0..len).map(|at| (at * 7) as u8).collect()
+    }
+
     #[test]
     fn messages_of_every_length_and_cut_are_hashed_as_sha256_says() {
-        let bytes: alloc::vec::Vec<u8> = (0..400_u32).map(|n| (n * 7) as u8).collect();
+        let bytes = bytes(400);
         for len in 0..bytes.len() {
             let message = &bytes[..len];
+            assert_eq!(sha256(message), expected(message), "{len} bytes");
             for cut in [0, len / 3, len.saturating_sub(1)] {
                 let hash = Hasher::new().raw(&message[..cut]).raw(&message[cut..]).finish();
-                assert_eq!(hash, sha256(message), "{len} bytes cut at {cut}");
+                assert_eq!(hash, expected(message), "{len} bytes cut at {cut}");
             }
         }
     }
 
     #[test]
-    fn a_list_node_is_the_hash_of_its_tag_and_two_digests() {
-        for seed in 0..50_u8 {
-            let (left, right) = (sha256(&[seed]), sha256(&[seed, seed]));
-            let message = [&[0x01][..], &left.0, &right.0].concat();
-            assert_eq!(list_node_hash(&left, &right), sha256(&message));
+    fn messages_side_by_side_are_hashed_as_each_alone_whatever_their_lengths() {
+        let bytes = bytes(3000);
+        let lengths = [0, 1, 55, 56, 63, 64, 65, 119, 120, 128, 1024, 3000];
+        for seed in 0..500 {
+            let messages: Vec<&[u8]> = (0..seed % 10)
+                .map(|at| &bytes[seed % 5..][..lengths[(seed * 31 + at * at * 7 + at) % lengths.len()].min(2990)])
+                .collect();
+            let alone: Vec<Digest> = messages.iter().map(|message| expected(message)).collect();
+            assert_eq!(sha256_each(&messages), alone);
+        }
+    }
+
+    #[test]
+    fn list_nodes_are_the_hashes_of_their_tag_and_two_digests() {
+        let below: Vec<Digest> = (0..41_u8).map(|seed| sha256(&[seed])).collect();
+        let node = |pair: &[Digest; 2]| expected(&[&[0x01][..], &pair[0].0, &pair[1].0].concat());
+        let above: Vec<Digest> = below.as_chunks().0.iter().map(node).collect();
+        for count in 0..=above.len() {
+            let mut out = alloc::vec![Digest::default(); count];
+            list_node_hashes(&below, &mut out);
+            assert_eq!(out, above[..count], "{count} nodes");
+        }
+        assert_eq!(list_node_hash(&below[4], &below[5]), above[2]);
+    }
+
+    #[test]
+    fn records_side_by_side_are_hashed_as_each_alone_whatever_their_keys() {
+        let bytes = bytes(600);
+        let record = |at: usize| {
+            let key = &bytes[at..][..[1, 32, 40, 120, 121, 500][at * at % 6]];
+            let body = if at % 7 == 3 { RecordBody::Tombstone } else { RecordBody::put(&bytes[..at]) };
+            (key, Stamp::new(at as u64, 3), body)
+        };
+        for (first, count) in (0..30).flat_map(|first| (0..11).map(move |count| (first, count))) {
+            let records = (first..first + count).map(record);
+            let alone: Vec<Digest> = records.clone().map(|(key, stamp, body)| record_hash(key, stamp, &body)).collect();
+            assert_eq!(record_hashes(records), alone);
         }
     }
 }

@@ -25,6 +25,7 @@ pub mod proof;
 #[cfg(feature = "replay")]
 pub mod replay;
 pub mod rules;
+mod sha256;
 pub mod shard_map;
 pub mod tile;
 

@@ -8,7 +8,7 @@ use core::fmt;
 
 use coppice_types::Digest;
 
-use crate::hash::{list_node_hash, sha256};
+use crate::hash::{list_node_hash, list_node_hashes, sha256};
 
 /// Why a Merkle proof proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +52,21 @@ pub fn mth(leaves: &[Digest]) -> Digest {
         [] => empty_root(),
         [leaf] => *leaf,
         _ => {
-            let (left, right) = leaves.split_at(split_point(leaves.len() as u64) as usize);
-            list_node_hash(&mth(left), &mth(right))
+            let mut level = above(leaves);
+            while level.len() > 1 {
+                level = above(&level);
+            }
+            level[0]
         }
     }
+}
+
+/// The level above one of a list: neighbours in pairs, and an odd last one as it is.
+fn above(level: &[Digest]) -> Vec<Digest> {
+    let mut above = alloc::vec![Digest::default(); level.len() / 2];
+    list_node_hashes(level, &mut above);
+    above.extend_from_slice(&level[2 * above.len()..]);
+    above
 }
 
 /// The hashes that show the leaves `indices` (ascending, each once) of the list.
@@ -86,8 +97,8 @@ impl ListTree {
     pub fn new(leaves: Vec<Digest>) -> Self {
         let mut levels = alloc::vec![leaves];
         while let Some(below) = levels.last().filter(|below| below.len() > 1) {
-            let (pairs, _) = below.as_chunks::<2>();
-            let above = pairs.iter().map(|[left, right]| list_node_hash(left, right)).collect();
+            let mut above = alloc::vec![Digest::default(); below.len() / 2];
+            list_node_hashes(below, &mut above);
             levels.push(above);
         }
         Self { levels }
@@ -413,6 +424,25 @@ mod tests {
 
     fn leaves(count: u64) -> Vec<Digest> {
         (0..count).map(|index| sha256(&index.to_le_bytes())).collect()
+    }
+
+    #[test]
+    fn roots_are_those_that_rfc_6962_defines() {
+        /// Section 2.1: a list is cut at the largest power of two below its length.
+        fn defined(leaves: &[Digest]) -> Digest {
+            match leaves.len() {
+                0 => sha256(b""),
+                1 => leaves[0],
+                len => {
+                    let (left, right) = leaves.split_at(1 << (len - 1).ilog2());
+                    list_node_hash(&defined(left), &defined(right))
+                }
+            }
+        }
+        for size in 0..300 {
+            let leaves = leaves(size);
+            assert_eq!(mth(&leaves), defined(&leaves), "{size} leaves");
+        }
     }
 
     #[test]

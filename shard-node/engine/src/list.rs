@@ -44,25 +44,25 @@ impl MerkleList {
         assert!(leaves.len() < 1 << 16, "a node counts its entries by 16 bits");
         let len = leaves.len();
         let mut hashes = leaves;
-        hashes.reserve_exact(levels(len).skip(1).map(|(_, width)| width).sum());
+        let all = levels(len).map(|(_, width)| width).sum();
+        hashes.reserve_exact(all - len);
+        hashes.resize(all, Digest::default());
         let (mut same, old) = before.map_or((0, None), |(old, same)| (same, Some(old)));
         let mut old_levels = levels(old.map_or(0, |old| old.len)).skip(1);
         for (start, width) in levels(len) {
             if width == 1 {
                 break;
             }
+            let (below, above) = hashes[start..].split_at_mut(width);
             same /= 2;
             if let (Some(old), Some((old_start, _))) = (old, old_levels.next()) {
-                hashes.extend_from_slice(&old.hashes[old_start..old_start + same]);
+                above[..same].copy_from_slice(&old.hashes[old_start..old_start + same]);
             } else {
                 same = 0;
             }
-            for pair in same..width / 2 {
-                let at = start + 2 * pair;
-                hashes.push(hash::list_node_hash(&hashes[at], &hashes[at + 1]));
-            }
+            hash::list_node_hashes(&below[2 * same..], &mut above[same..width / 2]);
             if width % 2 == 1 {
-                hashes.push(hashes[start + width - 1]);
+                above[width / 2] = below[width - 1];
             }
         }
         Self { len, hashes }

@@ -41,25 +41,41 @@ struct Write<'o> {
     wanted: Wanted<'o>,
 }
 
-type Hashes = (Digest, Digest, (u64, u64));
-
 impl Write<'_> {
-    /// Hash of the value, of the record, and of the key for filters.
-    fn hashes(&self, stamp: Stamp) -> Hashes {
-        let (value_hash, hash) = self.digests(stamp);
-        (value_hash, hash, hash::filter_hash(self.key))
+    /// What of the value is hashed: no bytes where there is none.
+    fn value(&self) -> &[u8] {
+        match self.wanted {
+            Wanted::Value(value) => value,
+            Wanted::Tombstone | Wanted::Nothing => &[],
+        }
     }
 
-    fn digests(&self, stamp: Stamp) -> (Digest, Digest) {
-        let (value_hash, body) = match self.wanted {
-            Wanted::Value(value) => {
-                let value_hash = hash::sha256(value);
-                (value_hash, RecordBody::Put { value_len: value.len() as u32, value_hash })
-            }
-            Wanted::Tombstone => (Digest::default(), RecordBody::Tombstone),
-            Wanted::Nothing => return (Digest::default(), Digest::default()),
-        };
-        (value_hash, hash::record_hash(self.key, stamp, &body))
+    /// What its record says, a tombstone where there is to be none.
+    fn body(&self, value_hash: Digest) -> RecordBody {
+        match self.wanted {
+            Wanted::Value(value) => RecordBody::Put { value_len: value.len() as u32, value_hash },
+            Wanted::Tombstone | Wanted::Nothing => RecordBody::Tombstone,
+        }
+    }
+}
+
+/// The hashes of a write's value, of its record, and of its key for filters.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hashes {
+    value: Digest,
+    record: Digest,
+    filter: (u64, u64),
+}
+
+impl Hashes {
+    /// Those of several writes.
+    fn of(writes: &[Write<'_>], stamp: Stamp) -> impl Iterator<Item = Self> {
+        let values: Vec<&[u8]> = writes.iter().map(Write::value).collect();
+        let values = hash::sha256_each(&values);
+        let bodies = writes.iter().zip(&values).map(|(write, value)| (write.key, stamp, write.body(*value)));
+        let records = hash::record_hashes(bodies);
+        let all = writes.iter().zip(values).zip(records);
+        all.map(|((write, value), record)| Self { value, record, filter: hash::filter_hash(write.key) })
     }
 }
 
@@ -249,22 +265,24 @@ impl Engine {
         let workers = self.workers(writes.len());
         let (places, touching) = workers.share(
             writes.chunks(HASH_CHUNK).zip(hashes.chunks_mut(HASH_CHUNK)),
-            |(writes, hashes)| writes.iter().zip(hashes).for_each(|(write, out)| *out = write.hashes(stamp)),
+            |(writes, hashes)| hashes.iter_mut().zip(Hashes::of(writes, stamp)).for_each(|(out, hashes)| *out = hashes),
             || {
                 let places = self.place_values(stamp, &writes, &mut draft.delta);
                 (places, Touching::of(&mut self.store, &active, &keys))
             },
         );
         let touching = touching?;
-        draft.filter_hashes = hashes.iter().map(|(.., filter_hash)| *filter_hash).collect();
-        let changes = writes.iter().zip(hashes).zip(places).map(|((write, (value_hash, hash, _)), place)| {
+        draft.filter_hashes = hashes.iter().map(|hashes| hashes.filter).collect();
+        let changes = writes.iter().zip(hashes).zip(places).map(|((write, hashes), place)| {
             let body = match (write.wanted, place) {
                 (Wanted::Nothing, _) => return TreeChange::Remove(write.key),
                 (Wanted::Tombstone, _) => Body::Tombstone,
-                (Wanted::Value(value), None) => Body::Inline { hash: value_hash, value },
-                (Wanted::Value(value), Some(blob)) => Body::Stored { hash: value_hash, len: value.len() as u32, blob },
+                (Wanted::Value(value), None) => Body::Inline { hash: hashes.value, value },
+                (Wanted::Value(value), Some(blob)) => {
+                    Body::Stored { hash: hashes.value, len: value.len() as u32, blob }
+                }
             };
-            TreeChange::Upsert(HashedRecord { record: LeafRecord { key: write.key, stamp, body }, hash })
+            TreeChange::Upsert(HashedRecord { record: LeafRecord { key: write.key, stamp, body }, hash: hashes.record })
         });
         let changes: Vec<TreeChange<'_>> = changes.collect();
         let params = self.meta.params.clone();

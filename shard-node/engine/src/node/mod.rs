@@ -121,9 +121,15 @@ impl Body<'_> {
     }
 }
 
-impl LeafRecord<'_> {
+impl<'a> LeafRecord<'a> {
     pub(crate) fn hash(&self) -> Digest {
-        hash::record_hash(self.key, self.stamp, &self.body.record_body())
+        let (key, stamp, body) = self.hashed();
+        hash::record_hash(key, stamp, &body)
+    }
+
+    /// What of it is hashed.
+    pub(crate) fn hashed(&self) -> (&'a [u8], Stamp, RecordBody) {
+        (self.key, self.stamp, self.body.record_body())
     }
 
     pub(crate) fn encoded_bytes(&self) -> usize {
@@ -283,12 +289,11 @@ impl Node {
 
     /// Hashes of the records or entries, in order.
     pub(crate) fn entry_hashes(&self) -> Vec<Digest> {
-        (0..self.len())
-            .map(|index| match self.level() {
-                0 => self.record(index).hash(),
-                _ => hash::entry_hash(self.key(index), &self.child(index).hash),
-            })
-            .collect()
+        let all = 0..self.len();
+        match self.level() {
+            0 => hash::record_hashes(all.map(|index| self.record(index).hashed())),
+            _ => all.map(|index| hash::entry_hash(self.key(index), &self.child(index).hash)).collect(),
+        }
     }
 
     /// The node hash, computed anew.

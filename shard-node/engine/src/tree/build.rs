@@ -2,7 +2,7 @@
 //!
 //! Nodes are made as they fill, leaves some at a time, so the builder's memory is bounded, whatever the tree's size.
 
-use std::{collections::VecDeque, iter};
+use std::collections::VecDeque;
 
 use coppice_env::{Begun, Workers};
 use coppice_types::{Digest, Params, Version};
@@ -60,15 +60,16 @@ impl LeafRecords {
         self.ends.push(self.bytes.len());
     }
 
-    fn records(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = iter::once(0).chain(self.ends.iter().copied());
-        starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
+    fn records(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        let mut start = 0;
+        self.ends.iter().map(move |end| &self.bytes[std::mem::replace(&mut start, *end)..*end])
     }
 
     /// The leaf. The costly part of a merge: a function of the records alone.
     fn make(&self, made_at: Version, with_shortcuts: bool) -> MadeLeaf {
-        let entry = |bytes| EncodedEntry { bytes, hash: decode_record(bytes).hash() };
-        let entries: Vec<EncodedEntry<'_>> = self.records().map(entry).collect();
+        let hashes = hash::record_hashes(self.records().map(|bytes| decode_record(bytes).hashed()));
+        let entry = |(bytes, hash)| EncodedEntry { bytes, hash };
+        let entries: Vec<EncodedEntry<'_>> = self.records().zip(hashes).map(entry).collect();
         let filter_hashes: Vec<(u64, u64)> = entries.iter().map(|entry| hash::filter_hash(entry.key())).collect();
         let place = |(hash, bytes): (&(u64, u64), &[u8])| Gathered::entry(*hash, &decode_record(bytes).body);
         MadeLeaf {
