@@ -132,17 +132,10 @@ pub fn record_hash(key: &[u8], stamp: Stamp, body: &RecordBody) -> Digest {
 
 /// [`record_hash`] of several.
 #[must_use]
-pub fn record_hashes<'k>(mut records: impl ExactSizeIterator<Item = (&'k [u8], Stamp, RecordBody)>) -> Vec<Digest> {
-    let mut out = Vec::with_capacity(records.len());
-    while records.len() >= LANES {
-        let mut hashers = [const { Hasher::new() }; LANES];
-        for (hasher, (key, stamp, body)) in hashers.iter_mut().zip(&mut records) {
-            hasher.record(key, stamp, &body);
-        }
-        out.extend(Hasher::finish_each(&mut hashers));
-    }
-    out.extend(records.map(|(key, stamp, body)| record_hash(key, stamp, &body)));
-    out
+pub fn record_hashes<'k>(records: impl ExactSizeIterator<Item = (&'k [u8], Stamp, RecordBody)>) -> Vec<Digest> {
+    Hasher::each(records, |hasher, (key, stamp, body)| {
+        hasher.record(key, stamp, &body);
+    })
 }
 
 /// Leaf node over the hashes of its records.
@@ -213,13 +206,21 @@ pub fn empty_shard_digest() -> Digest {
 /// The two numbers that choose a key's bits in a filter.
 #[must_use]
 pub fn filter_hash(key: &[u8]) -> (u64, u64) {
-    let hash = Hasher::tagged(0x15).raw(key).finish();
-    let word = |at: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&hash.0[at..at + 8]);
-        u64::from_le_bytes(bytes)
-    };
-    (word(0), word(8))
+    filter_numbers(&Hasher::new().filter_key(key).finish())
+}
+
+/// [`filter_hash`] of several keys.
+#[must_use]
+pub fn filter_hashes<'k>(keys: impl ExactSizeIterator<Item = &'k [u8]>) -> Vec<(u64, u64)> {
+    let hashes = Hasher::each(keys, |hasher, key| {
+        hasher.filter_key(key);
+    });
+    hashes.iter().map(filter_numbers).collect()
+}
+
+fn filter_numbers(hash: &Digest) -> (u64, u64) {
+    let (words, _) = hash.0.as_chunks();
+    (u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]))
 }
 
 /// State of one shard at a version: its range, its newest version at or below, its forest.
@@ -433,6 +434,11 @@ impl Hasher {
         }
     }
 
+    #[inline]
+    fn filter_key(&mut self, key: &[u8]) -> &mut Self {
+        self.u8(0x15).raw(key)
+    }
+
     fn operations<'a>(&mut self, operations: impl ExactSizeIterator<Item = (&'a [u8], RecordBody)>) -> &mut Self {
         let count = u32::try_from(operations.len()).expect("batches are limited");
         operations.fold(self.u32(count), |hasher, (key, body)| match body {
@@ -448,6 +454,23 @@ impl Hasher {
         }
         let [hash] = digest_each([pad(&mut self.short, self.len, self.len)]);
         hash
+    }
+
+    /// Hashes of what is written for each of the items, side by side.
+    #[inline]
+    fn each<T>(mut items: impl ExactSizeIterator<Item = T>, write: impl Fn(&mut Self, T)) -> Vec<Digest> {
+        let mut out = Vec::with_capacity(items.len());
+        while items.len() >= LANES {
+            let mut hashers = [const { Self::new() }; LANES];
+            hashers.iter_mut().zip(&mut items).for_each(|(hasher, item)| write(hasher, item));
+            out.extend(Self::finish_each(&mut hashers));
+        }
+        out.extend(items.map(|item| {
+            let mut hasher = Self::new();
+            write(&mut hasher, item);
+            hasher.finish()
+        }));
+        out
     }
 
     /// [`Hasher::finish`] of several.
@@ -513,13 +536,15 @@ mod tests {
     }
 
     #[test]
-    fn records_side_by_side_are_hashed_as_each_alone_whatever_their_keys() {
+    fn records_and_keys_side_by_side_are_hashed_as_each_alone() {
         let bytes = bytes(600);
         let record = |at: usize| {
             let key = &bytes[at..][..[1, 32, 40, 120, 121, 500][at * at % 6]];
             let body = if at % 7 == 3 { RecordBody::Tombstone } else { RecordBody::put(&bytes[..at]) };
             (key, Stamp::new(at as u64, 3), body)
         };
+        let keys = (0..30).map(|at| record(at).0);
+        assert_eq!(filter_hashes(keys.clone()), keys.map(filter_hash).collect::<Vec<_>>());
         for (first, count) in (0..30).flat_map(|first| (0..11).map(move |count| (first, count))) {
             let records = (first..first + count).map(record);
             let alone: Vec<Digest> = records.clone().map(|(key, stamp, body)| record_hash(key, stamp, &body)).collect();

@@ -74,8 +74,8 @@ impl Hashes {
         let values = hash::sha256_each(&values);
         let bodies = writes.iter().zip(&values).map(|(write, value)| (write.key, stamp, write.body(*value)));
         let records = hash::record_hashes(bodies);
-        let all = writes.iter().zip(values).zip(records);
-        all.map(|((write, value), record)| Self { value, record, filter: hash::filter_hash(write.key) })
+        let filters = hash::filter_hashes(writes.iter().map(|write| write.key));
+        values.into_iter().zip(records).zip(filters).map(|((value, record), filter)| Self { value, record, filter })
     }
 }
 
@@ -239,8 +239,11 @@ impl Engine {
         }
         let mut filter = Filter::new(&self.meta.params, draft.trees[0].entries);
         let mut cursor = Cursor::seek(&self.store, &draft.trees[0], b"")?;
-        while let Some(key) = cursor.key() {
-            filter.insert(key);
+        while let Some((leaf, index)) = cursor.at() {
+            if index == 0 {
+                let hashes = hash::filter_hashes((0..leaf.len()).map(|index| leaf.key(index)));
+                hashes.into_iter().for_each(|hash| filter.insert_hash(hash));
+            }
             cursor.skip(&self.store)?;
         }
         let blob = self.store.add_filter(&mut self.meta, &mut draft.delta, filter);

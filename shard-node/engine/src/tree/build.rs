@@ -70,7 +70,7 @@ impl LeafRecords {
         let hashes = hash::record_hashes(self.records().map(|bytes| decode_record(bytes).hashed()));
         let entry = |(bytes, hash)| EncodedEntry { bytes, hash };
         let entries: Vec<EncodedEntry<'_>> = self.records().zip(hashes).map(entry).collect();
-        let filter_hashes: Vec<(u64, u64)> = entries.iter().map(|entry| hash::filter_hash(entry.key())).collect();
+        let filter_hashes = hash::filter_hashes(self.records().map(encoded_key));
         let place = |(hash, bytes): (&(u64, u64), &[u8])| Gathered::entry(*hash, &decode_record(bytes).body);
         MadeLeaf {
             draft: Draft::all_new(made_at, 0, &entries),
