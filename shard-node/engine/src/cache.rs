@@ -17,6 +17,7 @@ use std::{
 
 use crate::{
     list::MerkleList,
+    lists::Known,
     node::{Base, Child, Fences, LeafRecord, Marks, Node, ValueRef},
     page::{PAGE_BYTES, Pid, PlaceHasher, PlaceMap},
     shortcuts::{Shortcut, ShortcutPage},
@@ -104,6 +105,12 @@ impl Cached for Fences {
 impl Cached for MerkleList {
     fn size_bytes(&self) -> usize {
         Self::size_bytes(self)
+    }
+}
+
+impl Cached for Known {
+    fn size_bytes(&self) -> usize {
+        size_of_val(&self.weight) + self.list.size_bytes()
     }
 }
 

@@ -24,10 +24,18 @@ const PARTS_MAX: usize = 16;
 /// Less than this is not cut: lists of a part compete for its bytes alone.
 const PART_BYTES_MIN: usize = 1 << 20;
 
+/// What is known of the entries of an active node, beside the node.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) list: MerkleList,
+    /// What the split rule counts, of all of them.
+    pub(crate) weight: u64,
+}
+
 /// Lists by the places of their nodes.
 #[derive(Debug)]
 pub(crate) struct Lists {
-    active: Clock<MerkleList>,
+    active: Clock<Known>,
     /// In parts by place, each behind a lock of its own: proofs are made on several threads.
     proven: Vec<Mutex<Clock<MerkleList>>>,
 }
@@ -42,14 +50,14 @@ impl Lists {
         Self { active: Clock::new(active), proven }
     }
 
-    /// Takes the list of an active node.
-    pub(crate) fn take(&mut self, child: &Child) -> Option<MerkleList> {
+    /// Takes what is known of an active node.
+    pub(crate) fn take(&mut self, child: &Child) -> Option<Known> {
         self.active.take(child.pid, child.checksum)
     }
 
-    /// Keeps the list of an active node.
-    pub(crate) fn keep(&mut self, child: &Child, list: MerkleList) {
-        self.active.insert(child.pid, child.checksum, list);
+    /// Keeps what is known of an active node.
+    pub(crate) fn keep(&mut self, child: &Child, known: Known) {
+        self.active.insert(child.pid, child.checksum, known);
     }
 
     /// The list proof of entries of any node, whose indices ascend.
@@ -58,8 +66,8 @@ impl Lists {
             // Nothing is left to show: a long range doesn't hash the leaves in it, nor drive out what other proofs use.
             return Vec::new();
         }
-        if let Some(list) = self.active.peek(child.pid, child.checksum) {
-            return list.proof(indices);
+        if let Some(known) = self.active.peek(child.pid, child.checksum) {
+            return known.list.proof(indices);
         }
         if let Some(list) = self.part(child.pid).get(child.pid, child.checksum) {
             return list.proof(indices);
@@ -121,6 +129,10 @@ mod tests {
         Draft::all_new(Version(version), 0, &records).place(Pid::new(PageFile::Data, first, 1))
     }
 
+    fn known(node: &Node) -> Known {
+        Known { list: MerkleList::new(node.entry_hashes()), weight: 7 }
+    }
+
     fn size_of_one() -> usize {
         let lists = Lists::new(1 << 20, CAPACITY);
         let (node, child) = leaf(0, 1);
@@ -138,7 +150,7 @@ mod tests {
                     // The second half of the places has another node in each round.
                     let (node, child) = leaf(place, if place < 6 { 1 } else { round });
                     if place % 3 == 0 {
-                        lists.keep(&child, MerkleList::new(node.entry_hashes()));
+                        lists.keep(&child, known(&node));
                     }
                     for index in [0, round, LEN - 1] {
                         let expected = merkle::list_proof(&node.entry_hashes(), &[index]);
@@ -169,8 +181,8 @@ mod tests {
         let kept = lists.bytes();
         assert_ne!(kept, 0);
         let (changed, active) = leaf(1, 1);
-        lists.keep(&active, MerkleList::new(changed.entry_hashes()));
-        assert_eq!(lists.bytes(), 2 * kept);
+        lists.keep(&active, known(&changed));
+        assert_eq!(lists.bytes(), 2 * kept + size_of::<u64>());
         lists.drop_active();
         assert_eq!(lists.bytes(), kept);
         lists.forget(child.pid);
@@ -183,12 +195,12 @@ mod tests {
         let capacity = (4 * one / ACTIVE_ENTRY_BYTES + 1) as u32;
         let mut lists = Lists::new(8 * one, capacity);
         let (changed, active) = leaf(0, 1);
-        lists.keep(&active, MerkleList::new(changed.entry_hashes()));
+        lists.keep(&active, known(&changed));
         for place in 1..100 {
             let (node, child) = leaf(place, 1);
             lists.proof(&child, &node, &[0]);
             assert!(lists.bytes() <= 8 * one);
         }
-        assert_eq!(lists.take(&active), Some(MerkleList::new(changed.entry_hashes())));
+        assert_eq!(lists.take(&active), Some(known(&changed)));
     }
 }

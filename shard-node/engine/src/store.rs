@@ -18,8 +18,7 @@ use crate::{
     ahead::{AheadScope, WriteAhead},
     cache::{Class, DualCache},
     counters::Live,
-    list::MerkleList,
-    lists::Lists,
+    lists::{Known, Lists},
     meta::{BlobRef, Delta, Meta, Tree},
     node::{Base, Child, Draft, Fences, LeafRecord, Node, PatchPage, ValueRef, patch_in},
     page::{PAGE_BYTES, PageFile, Pid, PlaceMap, zeroed},
@@ -534,14 +533,14 @@ impl Store {
         }
     }
 
-    /// Takes the hashes of an active node's entries, if they are known: its successor's are made of them.
-    pub(crate) fn take_list(&mut self, child: &Child) -> Option<MerkleList> {
+    /// Takes what is known of an active node's entries: what is known of its successor's follows from it.
+    pub(crate) fn take_known(&mut self, child: &Child) -> Option<Known> {
         self.lists.take(child)
     }
 
-    /// Keeps the hashes of an active node's entries.
-    pub(crate) fn keep_list(&mut self, child: &Child, list: MerkleList) {
-        self.lists.keep(child, list);
+    /// Keeps what is known of an active node's entries.
+    pub(crate) fn keep_known(&mut self, child: &Child, known: Known) {
+        self.lists.keep(child, known);
     }
 
     /// The hashes that show entries of a node, whose indices ascend.

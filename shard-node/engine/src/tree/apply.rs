@@ -16,6 +16,7 @@ use crate::{
     Result,
     cache::Class,
     list::MerkleList,
+    lists::Known,
     meta::{BlobRef, Delta, Meta, Tree},
     node::{Body, Child, ChildEntry, Draft, Entries, HashedRecord, NewEntry, Node, Patch, Source},
     page::Pid,
@@ -73,10 +74,10 @@ impl NewEntry for TreeChange<'_> {
     }
 }
 
-/// A node that is replaced, with the hashes of its entries if they are known.
+/// A node that is replaced, with what is known of its entries.
 struct Old {
     node: Node,
-    list: Option<MerkleList>,
+    known: Option<Known>,
 }
 
 impl Old {
@@ -104,10 +105,18 @@ struct LeafMade {
     old: [Option<Pid>; 2],
 }
 
-/// A node without a place, the hashes of its entries, and its separator, which is empty for the first of those that replace a node.
+/// Entries that are to be a node, and its separator, which is empty for the first of those that replace a node.
+struct Cut {
+    range: Range<usize>,
+    /// Of the entries together.
+    weight: u64,
+    separator: Vec<u8>,
+}
+
+/// A node without a place, what is known of its entries, and its separator.
 struct Piece {
     draft: Draft,
-    list: MerkleList,
+    known: Known,
     separator: Vec<u8>,
 }
 
@@ -160,9 +169,9 @@ fn touch(
     leaves: &mut Vec<TouchedLeaf>,
 ) -> Result<Touched> {
     let node = store.node(&child, level, Class::Young)?;
-    let list = store.take_list(&child);
+    let known = store.take_known(&child);
     if level == 0 {
-        leaves.push(TouchedLeaf { old: Some(Old { node, list }), keys: keys.len() });
+        leaves.push(TouchedLeaf { old: Some(Old { node, known }), keys: keys.len() });
         return Ok(Touched::Leaf);
     }
     let mut below = Vec::with_capacity(keys.len().min(node.len()));
@@ -174,7 +183,7 @@ fn touch(
             below.push((index, touch(store, node.child(index), level - 1, mine, leaves)?));
         }
     }
-    Ok(Touched::Inner { old: Old { node, list }, below })
+    Ok(Touched::Inner { old: Old { node, known }, below })
 }
 
 /// Makes the nodes of one version.
@@ -294,10 +303,9 @@ impl Applier<'_> {
         if let Some(first) = sources.first_mut() {
             take_separator(first, node, &mut new);
         }
-        let ranges = split(self.params, &Entries { sources: &sources, old: node, new: &new });
-        let name = |range: Range<usize>| (take_separator(&mut sources[range.start], node, &mut new), range);
-        let ranges: Vec<_> = ranges.into_iter().map(name).collect();
-        self.place(places, pieces(self.version, level, old, &sources, &new, ranges), made);
+        let mut cuts = split(self.params, &Entries { sources: &sources, old: node, new: &new }, None);
+        cuts.iter_mut().for_each(|cut| cut.separator = take_separator(&mut sources[cut.range.start], node, &mut new));
+        self.place(places, pieces(self.version, level, old, &sources, &new, cuts), made);
     }
 
     /// Places what becomes of a node that lay in these places, and pends them, but for a base that is one still.
@@ -306,9 +314,9 @@ impl Applier<'_> {
         self.delta.pended.extend(old.into_iter().flatten().filter(|pid| Some(*pid) != base));
         // Older versions are seldom read, and each would take as much of the cache as this one.
         old.into_iter().flatten().filter(|pid| pid.is_patch()).for_each(|pid| self.store.uncache(pid));
-        for Piece { draft, list, separator } in pieces {
+        for Piece { draft, known, separator } in pieces {
             let child = self.store.add_node(self.meta, self.delta, draft, Class::Young);
-            self.store.keep_list(&child, list);
+            self.store.keep_known(&child, known);
             made.push(ChildEntry { separator, child });
         }
     }
@@ -321,19 +329,22 @@ impl LeafJob<'_> {
         let node = old.as_ref().map(|old| &old.node);
         let old_len = node.map_or(0, Node::len);
         let mut sources = Vec::with_capacity(old_len + self.changes.len());
+        let mut weight = old.as_ref().and_then(|old| Some(old.known.as_ref()?.weight));
         let mut next = 0;
         for (index, change) in self.changes.iter().enumerate() {
             let found = node.map_or(Err(0), |node| node.search_from(next, change.key()));
             let (Ok(at) | Err(at)) = found;
             sources.extend((next..at).map(Source::Old));
             next = at + usize::from(found.is_ok());
-            if let (Ok(at), Some(node)) = (found, node)
-                && let Body::Stored { blob, .. } = node.record(at).body
-            {
-                made.pended.push(blob);
+            if let (Ok(at), Some(node)) = (found, node) {
+                weight = weight.map(|weight| weight - u64::from(node.weight(at, params)));
+                if let Body::Stored { blob, .. } = node.record(at).body {
+                    made.pended.push(blob);
+                }
             }
             match change {
-                TreeChange::Upsert(_) => {
+                TreeChange::Upsert(new) => {
+                    weight = weight.map(|weight| weight + u64::from(new.weight(params)));
                     sources.push(Source::New(index));
                     made.added += u64::from(found.is_err());
                 }
@@ -346,18 +357,31 @@ impl LeafJob<'_> {
         sources.extend((next..old_len).map(Source::Old));
         let entries = Entries { sources: &sources, old: old.as_ref().map(|old| &old.node), new: self.changes };
         let key = |index: usize| entries.key(sources[index]);
-        let separator = |start: usize| rules::separator(key(start - 1), key(start)).to_vec();
-        let name = |range: Range<usize>| (if range.start > 0 { separator(range.start) } else { Vec::new() }, range);
-        let ranges = split(params, &entries).into_iter().map(name).collect();
-        made.pieces = pieces(version, 0, old, &sources, self.changes, ranges);
+        let mut cuts = split(params, &entries, weight);
+        for Cut { range: Range { start, .. }, separator, .. } in cuts.iter_mut().skip(1) {
+            *separator = rules::separator(key(*start - 1), key(*start)).to_vec();
+        }
+        made.pieces = pieces(version, 0, old, &sources, self.changes, cuts);
         made
     }
 }
 
-/// The nodes that the split rule gives for these entries.
-fn split<E: NewEntry>(params: &Params, entries: &Entries<'_, E>) -> Vec<Range<usize>> {
-    let weights: Vec<u32> = entries.sources.iter().map(|source| entries.weight(*source, params)).collect();
-    rules::split(params, &weights)
+/// The nodes that the split rule gives for these entries, without separators; `weight` is that of all of them, if it is known: where one
+/// node takes them all, it is enough.
+fn split<E: NewEntry>(params: &Params, entries: &Entries<'_, E>, weight: Option<u64>) -> Vec<Cut> {
+    let weights = || entries.sources.iter().map(|source| entries.weight(*source, params));
+    let cut = |range, weight| Cut { range, weight, separator: Vec::new() };
+    let sum = |weights: &mut dyn Iterator<Item = u32>| weights.map(u64::from).sum::<u64>();
+    debug_assert!(weight.is_none_or(|weight| weight == sum(&mut weights())));
+    let len = entries.sources.len();
+    match weight {
+        Some(weight) if len > 0 && weight <= u64::from(params.node_bytes) => vec![cut(0..len, weight)],
+        _ => {
+            let weights: Vec<u32> = weights().collect();
+            let of = |range: Range<usize>| cut(range.clone(), sum(&mut weights[range].iter().copied()));
+            rules::split(params, &weights).into_iter().map(of).collect()
+        }
+    }
 }
 
 /// The separator of an entry of an inner node, which has none from now on.
@@ -373,19 +397,20 @@ fn take_separator(source: &mut Source, old: Option<&Node>, new: &mut Vec<ChildEn
     }
 }
 
-/// The nodes of these ranges of the entries, each under its separator.
+/// The nodes of these entries.
 fn pieces<E: NewEntry>(
     version: Version,
     level: u8,
     old: Option<Old>,
     sources: &[Source],
     new: &[E],
-    ranges: Vec<(Vec<u8>, Range<usize>)>,
+    cuts: Vec<Cut>,
 ) -> Vec<Piece> {
-    let (node, list) = old.map(|old| (old.node, old.list)).unzip();
-    let mut list = node.as_ref().map(|node| list.flatten().unwrap_or_else(|| MerkleList::new(node.entry_hashes())));
+    let (node, known) = old.map(|old| (old.node, old.known)).unzip();
+    let list = |node: &Node| known.flatten().map_or_else(|| MerkleList::new(node.entry_hashes()), |known| known.list);
+    let mut list = node.as_ref().map(list);
     let entries = |sources| Entries { sources, old: node.as_ref(), new };
-    let piece = |(separator, range): (Vec<u8>, Range<usize>)| {
+    let piece = |Cut { range, weight, separator }| {
         let entries = entries(&sources[range]);
         let whole = entries.sources.len() == sources.len();
         let list = list_of(&entries, if whole { list.take() } else { list.clone() });
@@ -394,9 +419,9 @@ fn pieces<E: NewEntry>(
             draft.patch = Patch::new(&draft, node, sources);
         }
         draft.patch = draft.patch.take().or_else(|| Patch::whole(&draft));
-        Piece { draft, list, separator }
+        Piece { draft, known: Known { list, weight }, separator }
     };
-    ranges.into_iter().map(piece).collect()
+    cuts.into_iter().map(piece).collect()
 }
 
 /// The hashes of the entries, from those of the predecessor as far as they go.
