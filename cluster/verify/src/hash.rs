@@ -112,16 +112,22 @@ pub fn list_node_hash(left: &Digest, right: &Digest) -> Digest {
 /// If there are fewer pairs.
 pub fn list_node_hashes(below: &[Digest], above: &mut [Digest]) {
     let (pairs, _) = below[..2 * above.len()].as_chunks();
-    let ((fours, rest), (fours_above, rest_above)) = (pairs.as_chunks::<LANES>(), above.as_chunks_mut());
-    fours
-        .iter()
-        .zip(fours_above)
-        .for_each(|(four, above)| *above = list_nodes(four.each_ref().map(<[Digest; 2]>::each_ref)));
-    let ((twos, rest), (twos_above, rest_above)) = (rest.as_chunks::<2>(), rest_above.as_chunks_mut());
-    twos.iter()
-        .zip(twos_above)
-        .for_each(|(two, above)| *above = list_nodes(two.each_ref().map(<[Digest; 2]>::each_ref)));
-    rest.iter().zip(rest_above).for_each(|([left, right], above)| *above = list_node_hash(left, right));
+    let (pairs, above) = list_nodes_by::<LANES>(pairs, above);
+    let (pairs, above) = list_nodes_by::<2>(pairs, above);
+    list_nodes_by::<1>(pairs, above);
+}
+
+/// Hashes so many pairs at once, and gives those that are left.
+#[inline]
+fn list_nodes_by<'a, const N: usize>(
+    pairs: &'a [[Digest; 2]],
+    above: &'a mut [Digest],
+) -> (&'a [[Digest; 2]], &'a mut [Digest]) {
+    let ((groups, rest), (groups_above, rest_above)) = (pairs.as_chunks::<N>(), above.as_chunks_mut::<N>());
+    for (group, above) in groups.iter().zip(groups_above) {
+        *above = list_nodes(group.each_ref().map(<[Digest; 2]>::each_ref));
+    }
+    (rest, rest_above)
 }
 
 /// Record of a leaf node.
