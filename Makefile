@@ -11,7 +11,7 @@ export PATH := $(PATH):/usr/local/go/bin
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
 
-.PHONY: crds charts e2e help demo test test-loadtest test-alerts test-k6 test-chaos chaos load bench bench-cluster check audit build release sim sim-bugs
+.PHONY: crds charts e2e help demo test test-sha test-loadtest test-alerts test-k6 test-chaos chaos load bench bench-cluster check audit build release sim sim-bugs
 
 help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
@@ -37,7 +37,14 @@ demo: build
 test: test-loadtest
 	@scripts/install-etcd.sh >/dev/null
 	$(CARGO) test --workspace --locked
-	@$(MAKE) --no-print-directory test-alerts test-k6 test-chaos
+	@$(MAKE) --no-print-directory test-sha test-alerts test-k6 test-chaos
+
+# The package with the one `unsafe` of the product, calls of what is compiled for the processor's instructions for SHA: with
+# AddressSanitizer, which stable Rust has behind a switch and for a named target alone; and without the instructions.
+test-sha:
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address $(CARGO) test --locked --package coppice-verify --lib \
+		--target $(shell rustc -vV | sed -n 's/^host: //p') --target-dir target/sanitized
+	RUSTFLAGS='--cfg sha2_backend="soft"' $(CARGO) test --locked --package coppice-verify --lib --target-dir target/soft
 
 # The judge of recorded histories must be able to refuse: known-bad ones are put before it. Then the plan, the network and
 # the clocks of the chaos test, and what the comparison concludes.

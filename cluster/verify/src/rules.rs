@@ -42,14 +42,13 @@ pub fn separator<'k>(left: &[u8], right: &'k [u8]) -> &'k [u8] {
 #[must_use]
 pub fn split(params: &Params, weights: &[u32]) -> Vec<Range<usize>> {
     let total: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
-    let node_bytes = u64::from(params.node_bytes);
     if weights.is_empty() {
         return Vec::new();
     }
-    if total <= node_bytes {
+    if is_one_node(params, total) {
         return iter::once(0..weights.len()).collect();
     }
-    let pieces = u128::from(total.div_ceil(node_bytes));
+    let pieces = u128::from(total.div_ceil(u64::from(params.node_bytes)));
     let piece_at = |before: u64| u128::from(before) * pieces / u128::from(total);
     let mut out = Vec::new();
     let (mut start, mut before, mut piece) = (0, 0, 0);
@@ -63,6 +62,12 @@ pub fn split(params: &Params, weights: &[u32]) -> Vec<Range<usize>> {
     }
     out.push(start..weights.len());
     out
+}
+
+/// Whether [`split`] makes one node of entries that weigh so much together.
+#[must_use]
+pub fn is_one_node(params: &Params, weight: u64) -> bool {
+    weight <= u64::from(params.node_bytes)
 }
 
 /// The nodes into which a merge packs entries with these weights, as ranges of entries, in order.

@@ -28,8 +28,8 @@ const PART_BYTES_MIN: usize = 1 << 20;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) list: MerkleList,
-    /// What the split rule counts, of all of them.
-    pub(crate) weight: u64,
+    /// What the split rule counts, of all records of a leaf. Of an inner node it is not known.
+    pub(crate) weight: Option<u64>,
 }
 
 /// Lists by the places of their nodes.
@@ -130,7 +130,7 @@ mod tests {
     }
 
     fn known(node: &Node) -> Known {
-        Known { list: MerkleList::new(node.entry_hashes()), weight: 7 }
+        Known { list: MerkleList::new(node.entry_hashes()), weight: Some(7) }
     }
 
     fn size_of_one() -> usize {
@@ -182,7 +182,7 @@ mod tests {
         assert_ne!(kept, 0);
         let (changed, active) = leaf(1, 1);
         lists.keep(&active, known(&changed));
-        assert_eq!(lists.bytes(), 2 * kept + size_of::<u64>());
+        assert_eq!(lists.bytes(), 2 * kept + size_of::<Option<u64>>());
         lists.drop_active();
         assert_eq!(lists.bytes(), kept);
         lists.forget(child.pid);

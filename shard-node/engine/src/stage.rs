@@ -42,24 +42,16 @@ struct Write<'o> {
 }
 
 impl Write<'_> {
-    /// What of the value is hashed: no bytes where there is none.
-    fn value(&self) -> &[u8] {
+    fn value(&self) -> Option<&[u8]> {
         match self.wanted {
-            Wanted::Value(value) => value,
-            Wanted::Tombstone | Wanted::Nothing => &[],
-        }
-    }
-
-    /// What its record says, a tombstone where there is to be none.
-    fn body(&self, value_hash: Digest) -> RecordBody {
-        match self.wanted {
-            Wanted::Value(value) => RecordBody::Put { value_len: value.len() as u32, value_hash },
-            Wanted::Tombstone | Wanted::Nothing => RecordBody::Tombstone,
+            Wanted::Value(value) => Some(value),
+            Wanted::Tombstone | Wanted::Nothing => None,
         }
     }
 }
 
-/// The hashes of a write's value, of its record, and of its key for filters.
+/// The hashes of a write's value, of its record, and of its key for filters. There is always a record: of what is to have none, a
+/// tombstone.
 #[derive(Clone, Copy, Debug, Default)]
 struct Hashes {
     value: Digest,
@@ -70,10 +62,15 @@ struct Hashes {
 impl Hashes {
     /// Those of several writes.
     fn of(writes: &[Write<'_>], stamp: Stamp) -> impl Iterator<Item = Self> {
-        let values: Vec<&[u8]> = writes.iter().map(Write::value).collect();
-        let values = hash::sha256_each(&values);
-        let bodies = writes.iter().zip(&values).map(|(write, value)| (write.key, stamp, write.body(*value)));
-        let records = hash::record_hashes(bodies);
+        let values: Vec<&[u8]> = writes.iter().filter_map(Write::value).collect();
+        let mut hashes = hash::sha256_each(&values).into_iter();
+        let hash_of = |write: &Write<'_>| write.value().and_then(|_| hashes.next()).unwrap_or_default();
+        let values: Vec<Digest> = writes.iter().map(hash_of).collect();
+        let body = |(write, value_hash): (&Write<'_>, &Digest)| match write.value() {
+            Some(value) => RecordBody::Put { value_len: value.len() as u32, value_hash: *value_hash },
+            None => RecordBody::Tombstone,
+        };
+        let records = hash::record_hashes(writes.iter().zip(&values).map(|pair| (pair.0.key, stamp, body(pair))));
         let filters = hash::filter_hashes(writes.iter().map(|write| write.key));
         values.into_iter().zip(records).zip(filters).map(|((value, record), filter)| Self { value, record, filter })
     }

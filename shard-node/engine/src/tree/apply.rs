@@ -106,10 +106,10 @@ struct LeafMade {
 }
 
 /// Entries that are to be a node, and its separator, which is empty for the first of those that replace a node.
-struct Cut {
+struct Share {
     range: Range<usize>,
-    /// Of the entries together.
-    weight: u64,
+    /// Of the entries together. Not of an inner node: its first entry loses its separator.
+    weight: Option<u64>,
     separator: Vec<u8>,
 }
 
@@ -303,9 +303,12 @@ impl Applier<'_> {
         if let Some(first) = sources.first_mut() {
             take_separator(first, node, &mut new);
         }
-        let mut cuts = split(self.params, &Entries { sources: &sources, old: node, new: &new }, None);
-        cuts.iter_mut().for_each(|cut| cut.separator = take_separator(&mut sources[cut.range.start], node, &mut new));
-        self.place(places, pieces(self.version, level, old, &sources, &new, cuts), made);
+        let mut shares = split(self.params, &Entries { sources: &sources, old: node, new: &new }, None);
+        for share in &mut shares {
+            share.separator = take_separator(&mut sources[share.range.start], node, &mut new);
+            share.weight = None;
+        }
+        self.place(places, pieces(self.version, level, old, &sources, &new, shares), made);
     }
 
     /// Places what becomes of a node that lay in these places, and pends them, but for a base that is one still.
@@ -329,7 +332,7 @@ impl LeafJob<'_> {
         let node = old.as_ref().map(|old| &old.node);
         let old_len = node.map_or(0, Node::len);
         let mut sources = Vec::with_capacity(old_len + self.changes.len());
-        let mut weight = old.as_ref().and_then(|old| Some(old.known.as_ref()?.weight));
+        let mut weight = old.as_ref().and_then(|old| old.known.as_ref()?.weight);
         let mut next = 0;
         for (index, change) in self.changes.iter().enumerate() {
             let found = node.map_or(Err(0), |node| node.search_from(next, change.key()));
@@ -357,31 +360,28 @@ impl LeafJob<'_> {
         sources.extend((next..old_len).map(Source::Old));
         let entries = Entries { sources: &sources, old: old.as_ref().map(|old| &old.node), new: self.changes };
         let key = |index: usize| entries.key(sources[index]);
-        let mut cuts = split(params, &entries, weight);
-        for Cut { range: Range { start, .. }, separator, .. } in cuts.iter_mut().skip(1) {
+        let mut shares = split(params, &entries, weight);
+        for Share { range: Range { start, .. }, separator, .. } in shares.iter_mut().skip(1) {
             *separator = rules::separator(key(*start - 1), key(*start)).to_vec();
         }
-        made.pieces = pieces(version, 0, old, &sources, self.changes, cuts);
+        made.pieces = pieces(version, 0, old, &sources, self.changes, shares);
         made
     }
 }
 
-/// The nodes that the split rule gives for these entries, without separators; `weight` is that of all of them, if it is known: where one
-/// node takes them all, it is enough.
-fn split<E: NewEntry>(params: &Params, entries: &Entries<'_, E>, weight: Option<u64>) -> Vec<Cut> {
+/// The nodes that the split rule gives for these entries, without separators. `weight` is that of all of them, if it is known: where they
+/// are one node, none is weighed.
+fn split<E: NewEntry>(params: &Params, entries: &Entries<'_, E>, weight: Option<u64>) -> Vec<Share> {
+    let share = |range, weight| Share { range, weight: Some(weight), separator: Vec::new() };
     let weights = || entries.sources.iter().map(|source| entries.weight(*source, params));
-    let cut = |range, weight| Cut { range, weight, separator: Vec::new() };
-    let sum = |weights: &mut dyn Iterator<Item = u32>| weights.map(u64::from).sum::<u64>();
-    debug_assert!(weight.is_none_or(|weight| weight == sum(&mut weights())));
+    debug_assert!(weight.is_none_or(|weight| weight == weights().map(u64::from).sum()));
     let len = entries.sources.len();
-    match weight {
-        Some(weight) if len > 0 && weight <= u64::from(params.node_bytes) => vec![cut(0..len, weight)],
-        _ => {
-            let weights: Vec<u32> = weights().collect();
-            let of = |range: Range<usize>| cut(range.clone(), sum(&mut weights[range].iter().copied()));
-            rules::split(params, &weights).into_iter().map(of).collect()
-        }
+    if let Some(weight) = weight.filter(|weight| len > 0 && rules::is_one_node(params, *weight)) {
+        return vec![share(0..len, weight)];
     }
+    let weights: Vec<u32> = weights().collect();
+    let sum = |range: Range<usize>| weights[range].iter().map(|weight| u64::from(*weight)).sum();
+    rules::split(params, &weights).into_iter().map(|range| share(range.clone(), sum(range))).collect()
 }
 
 /// The separator of an entry of an inner node, which has none from now on.
@@ -404,13 +404,13 @@ fn pieces<E: NewEntry>(
     old: Option<Old>,
     sources: &[Source],
     new: &[E],
-    cuts: Vec<Cut>,
+    shares: Vec<Share>,
 ) -> Vec<Piece> {
     let (node, known) = old.map(|old| (old.node, old.known)).unzip();
     let list = |node: &Node| known.flatten().map_or_else(|| MerkleList::new(node.entry_hashes()), |known| known.list);
     let mut list = node.as_ref().map(list);
     let entries = |sources| Entries { sources, old: node.as_ref(), new };
-    let piece = |Cut { range, weight, separator }| {
+    let piece = |Share { range, weight, separator }| {
         let entries = entries(&sources[range]);
         let whole = entries.sources.len() == sources.len();
         let list = list_of(&entries, if whole { list.take() } else { list.clone() });
@@ -421,7 +421,7 @@ fn pieces<E: NewEntry>(
         draft.patch = draft.patch.take().or_else(|| Patch::whole(&draft));
         Piece { draft, known: Known { list, weight }, separator }
     };
-    cuts.into_iter().map(piece).collect()
+    shares.into_iter().map(piece).collect()
 }
 
 /// The hashes of the entries, from those of the predecessor as far as they go.

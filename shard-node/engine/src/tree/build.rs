@@ -61,8 +61,8 @@ impl LeafRecords {
     }
 
     fn records(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        let mut start = 0;
-        self.ends.iter().map(move |end| &self.bytes[std::mem::replace(&mut start, *end)..*end])
+        let start = |at: usize| at.checked_sub(1).map_or(0, |before| self.ends[before]);
+        (0..self.ends.len()).map(move |at| &self.bytes[start(at)..self.ends[at]])
     }
 
     /// The leaf. The costly part of a merge: a function of the records alone.
