@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     merkle,
-    sha256::{BLOCK_BYTES, Block, INITIAL, LANES, compress_each, digest, digest_each, pair_each},
+    sha256::{BLOCK_BYTES, LANES, PADDING_BYTES_MIN, digest_each, message_each, pad, pair_each},
 };
 
 /// What a record or an operation says of its key.
@@ -63,7 +63,7 @@ impl RecordBody {
 /// SHA-256 of the bytes, without a tag.
 #[must_use]
 pub fn sha256(bytes: &[u8]) -> Digest {
-    let [hash] = sha256_side_by_side([bytes]);
+    let [hash] = message_each([bytes]);
     hash
 }
 
@@ -72,25 +72,9 @@ pub fn sha256(bytes: &[u8]) -> Digest {
 pub fn sha256_each(messages: &[&[u8]]) -> Vec<Digest> {
     let (fours, rest) = messages.as_chunks::<LANES>();
     let mut out = Vec::with_capacity(messages.len());
-    fours.iter().for_each(|four| out.extend(sha256_side_by_side(*four)));
+    fours.iter().for_each(|four| out.extend(message_each(*four)));
     out.extend(rest.iter().map(|message| sha256(message)));
     out
-}
-
-#[inline]
-fn sha256_side_by_side<const N: usize>(messages: [&[u8]; N]) -> [Digest; N] {
-    let parts = messages.map(<[u8]>::as_chunks);
-    let mut states = [INITIAL; N];
-    compress_each(&mut states, parts.map(|(blocks, _)| blocks));
-    let mut tails = [[0; 2 * BLOCK_BYTES]; N];
-    let mut rests = messages.iter().zip(parts);
-    let tails = tails.each_mut().map(|tail| {
-        let (message, (_, rest)) = rests.next().expect("each message has a tail");
-        tail[..rest.len()].copy_from_slice(rest);
-        pad(tail, rest.len(), message.len())
-    });
-    compress_each(&mut states, tails);
-    states.each_ref().map(digest)
 }
 
 /// Entry of the root log: an RFC 6962 leaf.
@@ -336,18 +320,6 @@ fn len32(bytes: &[u8]) -> u32 {
 
 /// Most bytes that are hashed as one message on the stack: a record of a key of 127 bytes.
 const SHORT_BYTES_MAX: usize = 3 * BLOCK_BYTES;
-/// What the padding takes at least: a bit and the length.
-const PADDING_BYTES_MIN: usize = 9;
-
-/// The last blocks of a message of so many bytes, of which the last `len` are in `tail`, and zeros behind them.
-#[inline]
-fn pad(tail: &mut [u8], len: usize, message_bytes: usize) -> &[Block] {
-    let end = (len + PADDING_BYTES_MIN).next_multiple_of(BLOCK_BYTES);
-    tail[len] = 0x80;
-    let bits = 8 * message_bytes as u64;
-    tail[end - 8..end].copy_from_slice(&bits.to_be_bytes());
-    tail[..end].as_chunks().0
-}
 
 /// SHA-256 fed with codec values. Nearly all messages of a tree have two blocks; they are padded where they were built
 /// and hashed at once, which takes half the time of a streaming hasher. They are built in place: moving one would cost as much as a block.

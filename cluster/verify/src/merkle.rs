@@ -61,10 +61,16 @@ pub fn mth(leaves: &[Digest]) -> Digest {
     }
 }
 
-/// The level above one of a list: neighbours in pairs, and an odd last one as it is.
-fn above(level: &[Digest]) -> Vec<Digest> {
+/// The nodes above neighbours in pairs, without an odd last one.
+fn pairs_above(level: &[Digest]) -> Vec<Digest> {
     let mut above = alloc::vec![Digest::default(); level.len() / 2];
     list_node_hashes(level, &mut above);
+    above
+}
+
+/// The level above one of a list, to which an odd last one goes as it is.
+fn above(level: &[Digest]) -> Vec<Digest> {
+    let mut above = pairs_above(level);
     above.extend_from_slice(&level[2 * above.len()..]);
     above
 }
@@ -97,8 +103,7 @@ impl ListTree {
     pub fn new(leaves: Vec<Digest>) -> Self {
         let mut levels = alloc::vec![leaves];
         while let Some(below) = levels.last().filter(|below| below.len() > 1) {
-            let mut above = alloc::vec![Digest::default(); below.len() / 2];
-            list_node_hashes(below, &mut above);
+            let above = pairs_above(below);
             levels.push(above);
         }
         Self { levels }

@@ -9,21 +9,34 @@ use sha2::block_api::compress256;
 
 pub(crate) const BLOCK_BYTES: usize = 64;
 pub(crate) type Block = [u8; BLOCK_BYTES];
-pub(crate) type State = [u32; 8];
+type State = [u32; 8];
 
 /// The initial state (section 5.3.3).
-pub(crate) const INITIAL: State =
+const INITIAL: State =
     [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
 
 /// So many messages keep the instructions busy.
 pub(crate) const LANES: usize = 4;
 
+/// What the padding takes at least: a bit and the length.
+pub(crate) const PADDING_BYTES_MIN: usize = 9;
+
 /// A tag of one byte and two digests.
 const PAIR_BYTES: usize = 1 + 2 * size_of::<Digest>();
 
+/// The last blocks of a message of so many bytes, of which the last `len` are in `tail`, and zeros behind them.
+#[inline]
+pub(crate) fn pad(tail: &mut [u8], len: usize, message_bytes: usize) -> &[Block] {
+    let end = (len + PADDING_BYTES_MIN).next_multiple_of(BLOCK_BYTES);
+    tail[len] = 0x80;
+    let bits = 8 * message_bytes as u64;
+    tail[end - 8..end].copy_from_slice(&bits.to_be_bytes());
+    tail[..end].as_chunks().0
+}
+
 /// Takes the blocks of several messages into their states, side by side as far as all have some.
 #[inline]
-pub(crate) fn compress_each<const N: usize>(states: &mut [State; N], messages: [&[Block]; N]) {
+fn compress_each<const N: usize>(states: &mut [State; N], messages: [&[Block]; N]) {
     let common = messages.iter().map(|blocks| blocks.len()).min().unwrap_or(0);
     side_by_side(states, messages.map(|blocks| &blocks[..common]));
     for (state, blocks) in states.iter_mut().zip(messages).filter(|(_, blocks)| blocks.len() > common) {
@@ -42,7 +55,7 @@ fn side_by_side<const N: usize>(states: &mut [State; N], messages: [&[Block]; N]
 
 /// The digest that a state is after the last block.
 #[inline]
-pub(crate) fn digest(state: &State) -> Digest {
+fn digest(state: &State) -> Digest {
     let mut out = [0; size_of::<Digest>()];
     out.as_chunks_mut().0.iter_mut().zip(state).for_each(|(bytes, word)| *bytes = word.to_be_bytes());
     Digest(out)
@@ -53,6 +66,22 @@ pub(crate) fn digest(state: &State) -> Digest {
 pub(crate) fn digest_each<const N: usize>(messages: [&[Block]; N]) -> [Digest; N] {
     let mut states = [INITIAL; N];
     compress_each(&mut states, messages);
+    states.each_ref().map(digest)
+}
+
+/// Digests of messages, side by side as far as they have blocks in common.
+#[inline]
+pub(crate) fn message_each<const N: usize>(messages: [&[u8]; N]) -> [Digest; N] {
+    let parts = messages.map(<[u8]>::as_chunks);
+    let mut states = [INITIAL; N];
+    compress_each(&mut states, parts.map(|(blocks, _)| blocks));
+    let mut tails = [[0; 2 * BLOCK_BYTES]; N];
+    let mut ends: [&[Block]; N] = [&[]; N];
+    for (((end, tail), message), (_, rest)) in ends.iter_mut().zip(&mut tails).zip(messages).zip(parts) {
+        tail[..rest.len()].copy_from_slice(rest);
+        *end = pad(tail, rest.len(), message.len());
+    }
+    compress_each(&mut states, ends);
     states.each_ref().map(digest)
 }
 
@@ -73,9 +102,7 @@ fn pair_message(tag: u8, [left, right]: [&Digest; 2]) -> [Block; 2] {
     message[0][0] = tag;
     let (digests, _) = message.as_flattened_mut()[1..].as_chunks_mut();
     (digests[0], digests[1]) = (left.0, right.0);
-    message[1][1] = 0x80;
-    let bits = 8 * PAIR_BYTES as u64;
-    message[1][BLOCK_BYTES - 8..].copy_from_slice(&bits.to_be_bytes());
+    pad(message.as_flattened_mut(), PAIR_BYTES, PAIR_BYTES);
     message
 }
 
@@ -187,16 +214,7 @@ mod x86 {
     /// The eight bytes from there on, as a number in the order of memory.
     #[inline]
     fn number<const LEN: usize>(bytes: &[u8; LEN], at: usize) -> u64 {
-        u64::from_le_bytes([
-            bytes[at],
-            bytes[at + 1],
-            bytes[at + 2],
-            bytes[at + 3],
-            bytes[at + 4],
-            bytes[at + 5],
-            bytes[at + 6],
-            bytes[at + 7],
-        ])
+        u64::from_le_bytes(*bytes[at..].first_chunk().expect("eight bytes lie in the message"))
     }
 
     /// 64 rounds for a block of each message.

@@ -11,7 +11,6 @@ use crate::{
     Result,
     meta::{Meta, VersionId, VersionRecord},
     store::Store,
-    tree::cursor::Cursor,
 };
 
 /// What is known of one active tree: versions of it from `from` on have no keys but those of the filter.
@@ -39,11 +38,7 @@ impl ActiveKeys {
         let mut filter = new_filter(&meta.params);
         let staged = meta.staged.iter().map(|id| &meta.versions[id]).filter(|staged| staged.freezes == tip.freezes);
         for version in staged.chain([tip]) {
-            let mut cursor = Cursor::seek(store, &version.trees[0], b"")?;
-            while let Some(key) = cursor.key() {
-                filter.insert(key);
-                cursor.skip(store)?;
-            }
+            version.trees[0].add_keys_to(&mut filter, store)?;
         }
         Ok(Self(vec![Known { freezes: tip.freezes, from: tip.id, filter }]))
     }

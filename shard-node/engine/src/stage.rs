@@ -16,7 +16,6 @@ use crate::{
     tree::{
         self,
         apply::{Applier, Touching, TreeChange},
-        cursor::Cursor,
     },
 };
 
@@ -235,14 +234,7 @@ impl Engine {
             return Err(Error::TreeLimit { limit });
         }
         let mut filter = Filter::new(&self.meta.params, draft.trees[0].entries);
-        let mut cursor = Cursor::seek(&self.store, &draft.trees[0], b"")?;
-        while let Some((leaf, index)) = cursor.at() {
-            if index == 0 {
-                let hashes = hash::filter_hashes((0..leaf.len()).map(|index| leaf.key(index)));
-                hashes.into_iter().for_each(|hash| filter.insert_hash(hash));
-            }
-            cursor.skip(&self.store)?;
-        }
+        draft.trees[0].add_keys_to(&mut filter, &self.store)?;
         let blob = self.store.add_filter(&mut self.meta, &mut draft.delta, filter);
         draft.trees[0].filter = Some(blob);
         // A frozen tree has no more changes.
@@ -329,11 +321,9 @@ impl Engine {
     /// Appends the values that are too long for their leaf; says where each is.
     fn place_values(&mut self, stamp: Stamp, writes: &[Write<'_>], delta: &mut Delta) -> Vec<Option<BlobRef>> {
         let inline_bytes = self.meta.params.inline_bytes as usize;
-        let place = |write: &Write<'_>| match write.wanted {
-            Wanted::Value(value) if value.len() > inline_bytes => {
-                Some(self.store.add_value(&mut self.meta, delta, (write.key, stamp), value))
-            }
-            _ => None,
+        let place = |write: &Write<'_>| {
+            let value = write.value().filter(|value| value.len() > inline_bytes)?;
+            Some(self.store.add_value(&mut self.meta, delta, (write.key, stamp), value))
         };
         writes.iter().map(place).collect()
     }

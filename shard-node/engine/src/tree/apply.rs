@@ -303,11 +303,12 @@ impl Applier<'_> {
         if let Some(first) = sources.first_mut() {
             take_separator(first, node, &mut new);
         }
-        let mut shares = split(self.params, &Entries { sources: &sources, old: node, new: &new }, None);
-        for share in &mut shares {
-            share.separator = take_separator(&mut sources[share.range.start], node, &mut new);
-            share.weight = None;
-        }
+        let nodes = split(self.params, &Entries { sources: &sources, old: node, new: &new }, None);
+        let share = |(range, _): (Range<usize>, u64)| {
+            let separator = take_separator(&mut sources[range.start], node, &mut new);
+            Share { range, weight: None, separator }
+        };
+        let shares: Vec<Share> = nodes.into_iter().map(share).collect();
         self.place(places, pieces(self.version, level, old, &sources, &new, shares), made);
     }
 
@@ -360,28 +361,29 @@ impl LeafJob<'_> {
         sources.extend((next..old_len).map(Source::Old));
         let entries = Entries { sources: &sources, old: old.as_ref().map(|old| &old.node), new: self.changes };
         let key = |index: usize| entries.key(sources[index]);
-        let mut shares = split(params, &entries, weight);
-        for Share { range: Range { start, .. }, separator, .. } in shares.iter_mut().skip(1) {
-            *separator = rules::separator(key(*start - 1), key(*start)).to_vec();
-        }
+        let separator = |start: usize| rules::separator(key(start - 1), key(start)).to_vec();
+        let share = |(range, weight): (Range<usize>, u64)| {
+            let separator = if range.start > 0 { separator(range.start) } else { Vec::new() };
+            Share { range, weight: Some(weight), separator }
+        };
+        let shares = split(params, &entries, weight).into_iter().map(share).collect();
         made.pieces = pieces(version, 0, old, &sources, self.changes, shares);
         made
     }
 }
 
-/// The nodes that the split rule gives for these entries, without separators. `weight` is that of all of them, if it is known: where they
+/// The nodes that the split rule gives for these entries, each with its weight. `weight` is that of all entries, if it is known: where they
 /// are one node, none is weighed.
-fn split<E: NewEntry>(params: &Params, entries: &Entries<'_, E>, weight: Option<u64>) -> Vec<Share> {
-    let share = |range, weight| Share { range, weight: Some(weight), separator: Vec::new() };
+fn split<E: NewEntry>(params: &Params, entries: &Entries<'_, E>, weight: Option<u64>) -> Vec<(Range<usize>, u64)> {
     let weights = || entries.sources.iter().map(|source| entries.weight(*source, params));
     debug_assert!(weight.is_none_or(|weight| weight == weights().map(u64::from).sum()));
     let len = entries.sources.len();
     if let Some(weight) = weight.filter(|weight| len > 0 && rules::is_one_node(params, *weight)) {
-        return vec![share(0..len, weight)];
+        return vec![(0..len, weight)];
     }
     let weights: Vec<u32> = weights().collect();
     let sum = |range: Range<usize>| weights[range].iter().map(|weight| u64::from(*weight)).sum();
-    rules::split(params, &weights).into_iter().map(|range| share(range.clone(), sum(range))).collect()
+    rules::split(params, &weights).into_iter().map(|range| (range.clone(), sum(range))).collect()
 }
 
 /// The separator of an entry of an inner node, which has none from now on.

@@ -15,6 +15,7 @@ use crate::{
     meta::{BlobRef, Tree},
     node::{Body, Child, LeafRecord, Node},
     store::Store,
+    tree::cursor::Cursor,
     values::{Named, StoredValue},
 };
 
@@ -66,6 +67,19 @@ impl Tree {
     /// The empty tree, active.
     pub(crate) fn empty() -> Self {
         Self { root: None, level: 0, entries: 0, digest: hash::empty_tree_digest(), filter: None, shortcuts: None }
+    }
+
+    /// Adds all its keys to a filter, hashed a leaf at a time.
+    pub(crate) fn add_keys_to(&self, filter: &mut Filter, store: &Store) -> Result<()> {
+        let mut cursor = Cursor::seek(store, self, b"")?;
+        while let Some((leaf, index)) = cursor.at() {
+            if index == 0 {
+                let hashes = hash::filter_hashes((0..leaf.len()).map(|index| leaf.key(index)));
+                hashes.into_iter().for_each(|hash| filter.insert_hash(hash));
+            }
+            cursor.skip(store)?;
+        }
+        Ok(())
     }
 
     /// A tree of this root; `level` 0 and no root is the empty one.
