@@ -23,4 +23,4 @@ pub use rng::{Rng, SimRng, SystemRng};
 pub use sim::{Fault, Operation, SimStorage};
 pub use storage::{DirectBuffer, File, OpenMode, Storage};
 pub use tiers::TieredStorage;
-pub use workers::{Begun, Workers};
+pub use workers::{OrderedQueue, Workers};

@@ -1,46 +1,148 @@
 //! More hands for work whose outcome is a function of its input: on threads, or, in a simulation, in place.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     iter,
     num::NonZero,
-    panic,
-    sync::{Mutex, PoisonError, mpsc},
+    panic::{self, AssertUnwindSafe},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
 };
 
 /// Most threads beside the caller's: what is shared is short, and a machine has other shards to look after.
 const HELPERS_MAX: usize = 3;
 
-/// Work that was begun, and that another thread may be doing.
+type Work<T> = Box<dyn FnOnce() -> T + Send>;
+
+/// Work that is done beside its owner, and whose outcomes he takes in the order in which it was pushed.
+///
+/// Threads live as long as something waits for one. Without threads, and where an outcome is wanted that is not there yet, the owner does what
+/// waits. What nobody has begun when the queue goes is left undone.
 #[derive(Debug)]
-pub enum Begun<T> {
-    /// It is done.
-    Done(T),
-    /// It may be.
-    Going(thread::JoinHandle<T>),
+pub struct OrderedQueue<T> {
+    helpers: usize,
+    shared: Arc<Shared<T>>,
+    pushed: u64,
+    taken: u64,
 }
 
-impl<T> Begun<T> {
-    /// Whether somebody is at it still.
-    #[must_use]
-    pub fn is_going(&self) -> bool {
-        matches!(self, Self::Going(thread) if !thread.is_finished())
+struct Shared<T> {
+    state: Mutex<QueueState<T>>,
+    /// Somebody has done something.
+    done: Condvar,
+}
+
+struct QueueState<T> {
+    waiting: VecDeque<(u64, Work<T>)>,
+    outcomes: BTreeMap<u64, thread::Result<T>>,
+    threads: usize,
+}
+
+impl<T> std::fmt::Debug for Shared<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+impl<T> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What came of it, once it is done.
+    /// Does a piece of work, whoever pushed it will hear of a panic.
+    fn work(&self, (number, work): (u64, Work<T>)) -> MutexGuard<'_, QueueState<T>> {
+        let outcome = panic::catch_unwind(AssertUnwindSafe(work));
+        let mut state = self.lock();
+        state.outcomes.insert(number, outcome);
+        self.done.notify_all();
+        state
+    }
+
+    /// Does what waits, and ends when nothing does.
+    fn work_off(&self) {
+        let mut state = self.lock();
+        while let Some(next) = state.waiting.pop_front() {
+            drop(state);
+            state = self.work(next);
+        }
+        state.threads -= 1;
+    }
+}
+
+impl<T: Send + 'static> OrderedQueue<T> {
+    /// An empty queue.
+    #[must_use]
+    pub fn new(workers: Workers) -> Self {
+        let state = QueueState { waiting: VecDeque::new(), outcomes: BTreeMap::new(), threads: 0 };
+        let shared = Arc::new(Shared { state: Mutex::new(state), done: Condvar::new() });
+        Self { helpers: workers.helpers(), shared, pushed: 0, taken: 0 }
+    }
+
+    /// How many outcomes are still to be taken.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        (self.pushed - self.taken) as usize
+    }
+
+    /// Whether all outcomes were taken.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the next outcome is another thread's to come.
+    #[must_use]
+    pub fn is_going(&self) -> bool {
+        self.helpers > 0 && !self.is_empty() && !self.shared.lock().outcomes.contains_key(&self.taken)
+    }
+
+    /// Adds work at the end.
+    pub fn push(&mut self, work: impl FnOnce() -> T + Send + 'static) {
+        let mut state = self.shared.lock();
+        state.waiting.push_back((self.pushed, Box::new(work)));
+        self.pushed += 1;
+        if state.threads < self.helpers {
+            state.threads += 1;
+            let shared = Arc::clone(&self.shared);
+            thread::spawn(move || shared.work_off());
+        }
+    }
+
+    /// The next outcome; none if all were taken.
     ///
     /// # Panics
     /// If the work did.
-    pub fn end(self) -> T {
-        match self {
-            Self::Done(out) => out,
-            Self::Going(thread) => thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic)),
+    pub fn take(&mut self) -> Option<T> {
+        if self.is_empty() {
+            return None;
+        }
+        let wanted = self.taken;
+        self.taken += 1;
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(outcome) = state.outcomes.remove(&wanted) {
+                drop(state);
+                return Some(outcome.unwrap_or_else(|panic| panic::resume_unwind(panic)));
+            }
+            state = match state.waiting.pop_front() {
+                Some(next) => {
+                    drop(state);
+                    self.shared.work(next)
+                }
+                None => self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
         }
     }
 }
 
-/// Who does the work of [`Workers::share`], [`Workers::in_order`], [`Workers::begin`] and [`Workers::beside`]. The outcome is the same; only with [`Workers::Inline`] the order is, too.
+impl<T> Drop for OrderedQueue<T> {
+    fn drop(&mut self) {
+        let undone = std::mem::take(&mut self.shared.lock().waiting);
+        drop(undone);
+    }
+}
+
+/// Who does the work of [`Workers::share`], [`Workers::in_order`], [`Workers::beside`] and an [`OrderedQueue`]. The outcome is the same; only with [`Workers::Inline`] the order is, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Workers {
     /// The caller alone.
@@ -64,12 +166,6 @@ impl Workers {
             Self::Inline => 0,
             Self::Threads(helpers) => helpers.get(),
         }
-    }
-
-    /// Begins work that the caller need not wait for: in a thread of its own, or, if those that go on are as many as there may be, at
-    /// once and here.
-    pub fn begin<T: Send + 'static>(self, going: usize, work: impl FnOnce() -> T + Send + 'static) -> Begun<T> {
-        if going < self.helpers() { Begun::Going(thread::spawn(work)) } else { Begun::Done(work()) }
     }
 
     /// Does the work on a thread of its own, and `own` on the caller's, which is told by what it is given whether the work still goes
@@ -187,24 +283,64 @@ mod tests {
     }
 
     #[test]
-    fn what_is_begun_ends_with_its_outcome_here_or_elsewhere() {
-        for (workers, going, elsewhere) in [
-            (Workers::Inline, 0, false),
-            (Workers::Threads(NonZero::<usize>::MIN), 0, true),
-            (Workers::Threads(NonZero::<usize>::MIN), 1, false),
-        ] {
-            let caller = thread::current().id();
-            let (asked, answer) = mpsc::channel::<u64>();
-            // One that goes on elsewhere waits for what it is sent after it was begun.
-            let begun = workers.begin(going, move || match thread::current().id() == caller {
-                true => (7, caller),
-                false => (answer.recv().expect("it is sent"), thread::current().id()),
-            });
-            assert_eq!(begun.is_going(), elsewhere);
-            let _ = asked.send(7);
-            let (seven, thread) = begun.end();
-            assert_eq!((seven, thread != caller), (7, elsewhere));
+    fn outcomes_of_a_queue_come_in_order_whoever_works() {
+        for workers in [Workers::Inline, Workers::Threads(NonZero::<usize>::MIN), Workers::of_this_machine()] {
+            let mut queue = OrderedQueue::new(workers);
+            let mut squares = Vec::new();
+            for n in 0..1000_u64 {
+                queue.push(move || n * n);
+                // More and fewer wait in turn, none at times.
+                while queue.len() > n as usize / 7 % 20 {
+                    squares.extend(queue.take());
+                }
+            }
+            squares.extend(iter::from_fn(|| queue.take()));
+            assert!(squares.into_iter().eq((0..1000).map(|n| n * n)));
+            assert!(queue.is_empty() && queue.take().is_none());
         }
+    }
+
+    #[test]
+    fn a_queue_goes_on_beside_its_owner_who_does_what_nobody_has_begun() {
+        let owner = thread::current().id();
+        let mut queue = OrderedQueue::new(Workers::Threads(NonZero::<usize>::MIN));
+        let (told, hears) = mpsc::channel();
+        let (begun, begins) = mpsc::channel();
+        queue.push(move || {
+            begun.send(()).expect("somebody listens");
+            hears.recv().expect("it is told");
+            thread::current().id()
+        });
+        begins.recv().expect("the thread begins");
+        assert!(queue.is_going());
+        // The only thread is at the first one, which this one, whoever does it, lets end.
+        queue.push(move || {
+            told.send(()).expect("it waits");
+            thread::current().id()
+        });
+        assert_ne!(queue.take(), Some(owner));
+        assert_eq!((queue.take(), queue.is_going()), (Some(owner), false));
+        let mut inline = OrderedQueue::new(Workers::Inline);
+        inline.push(|| thread::current().id());
+        assert!(!inline.is_going());
+        assert_eq!(inline.take(), Some(owner));
+    }
+
+    #[test]
+    fn what_waits_in_a_queue_that_goes_is_not_done() {
+        let (told, hears) = mpsc::channel::<()>();
+        let mut queue = OrderedQueue::new(Workers::Inline);
+        queue.push(move || told.send(()).is_ok());
+        drop(queue);
+        assert!(hears.recv().is_err(), "nobody will tell");
+    }
+
+    #[test]
+    #[should_panic(expected = "a helper's")]
+    fn who_takes_an_outcome_hears_of_the_panic() {
+        let mut queue = OrderedQueue::new(Workers::Threads(NonZero::<usize>::MIN));
+        queue.push(|| panic!("a helper's"));
+        queue.take();
     }
 
     #[test]

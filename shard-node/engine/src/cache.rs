@@ -450,12 +450,6 @@ impl DualCache {
         part.share();
     }
 
-    /// Whether the page is here, which is no use of it.
-    pub(crate) fn has(&self, pid: Pid, checksum: u64) -> bool {
-        let part = self.part(pid);
-        part.young.peek(pid, checksum).is_some() || part.old.peek(pid, checksum).is_some()
-    }
-
     /// Bytes in the young and in the old cache, fences among these.
     pub(crate) fn bytes(&self) -> (usize, usize) {
         let bytes = |part: &Mutex<Part>| {
@@ -477,6 +471,14 @@ mod tests {
     };
 
     const PAGE: usize = 4096 + ITEM_BYTES + MARKS_BYTES;
+
+    impl DualCache {
+        /// Whether the page is here, which is no use of it.
+        fn has(&self, pid: Pid, checksum: u64) -> bool {
+            let part = self.part(pid);
+            part.young.peek(pid, checksum).is_some() || part.old.peek(pid, checksum).is_some()
+        }
+    }
 
     fn page(first: u64) -> (Pid, Node, u64) {
         let key = first.to_be_bytes();

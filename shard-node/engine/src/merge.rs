@@ -5,10 +5,13 @@
 //! is complete, so a crash or a cancelled task leaves nothing behind. The complete output is kept aside until a version
 //! installs it.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use coppice_env::Workers;
-use coppice_types::Version;
+use coppice_env::{OrderedQueue, Workers};
+use coppice_types::{Params, Version};
 use coppice_verify::{
     hash,
     rules::{self, Filter},
@@ -17,12 +20,12 @@ use coppice_verify::{
 use crate::{
     Engine, MergeName, MergePace, MergeProgress, Result,
     meta::{Delta, MergeRecord, Meta, MetaOp, Tree, TreeId},
-    node::Body,
+    node::{Body, compare, decode_record},
     shortcuts,
     store::Store,
     tree::{
-        build::Builder,
-        cursor::{Cursor, ForestCursor},
+        build::{Builder, Records},
+        lots::{Lot, Lots, Run},
     },
     values::{self, StoredValue},
 };
@@ -30,16 +33,23 @@ use crate::{
 /// So many records may be owed before a merge is behind.
 const MERGE_OWED_MAX: u64 = 512;
 
+/// Most lots that are merged or being merged before the engine waits for the first one.
+const LOTS_AHEAD_MAX: usize = 32;
+
 /// A merge at work.
 #[derive(Debug)]
 pub(crate) struct MergeTask {
     inputs: Vec<Tree>,
     older: Vec<TreeId>,
-    older_filters: Vec<Arc<Filter>>,
-    cursor: ForestCursor,
+    older_filters: Arc<[Arc<Filter>]>,
+    lots: Lots,
+    /// Lots that are merged or being merged.
+    merging: OrderedQueue<Result<Merged>>,
+    /// How many of them are to be.
+    lots_ahead: usize,
     builder: Builder,
     /// Segments that live values are moved out of.
-    sparse: BTreeSet<u32>,
+    sparse: Arc<BTreeSet<u32>>,
     /// Records of the inputs that were read.
     read: u64,
     pub(crate) delta: Delta,
@@ -66,17 +76,17 @@ impl MergeTask {
         let sparse = meta.segments.iter().filter(|(id, segment)| {
             Some(**id) != newest && segment.live.saturating_mul(2) < meta.segment_end(**id, &unflushed)
         });
-        let mut cursor = ForestCursor::through(store, inputs, workers)?;
-        let pended = cursor.cursors.iter_mut().flat_map(|cursor| std::mem::take(&mut cursor.entered)).collect();
         Ok(Self {
             inputs: inputs.to_vec(),
             older: older.iter().map(Tree::id).collect(),
             older_filters: older.iter().map(|tree| store.filter(tree)).collect::<Result<_>>()?,
-            cursor,
+            lots: Lots::new(store, inputs)?,
+            merging: OrderedQueue::new(workers),
+            lots_ahead: 1,
             builder: Builder::new(&meta.params, Version(0), workers, room, with_shortcuts),
-            sparse: sparse.map(|(id, _)| *id).collect(),
+            sparse: Arc::new(sparse.map(|(id, _)| *id).collect()),
             read: 0,
-            delta: Delta { pended, ..Delta::default() },
+            delta: Delta::default(),
         })
     }
 
@@ -94,57 +104,54 @@ impl MergeTask {
 
     /// Merges about `budget` records. True when none is left; what is made of all keys may take longer.
     pub(crate) fn step(&mut self, store: &mut Store, meta: &mut Meta, budget: usize) -> Result<bool> {
-        let mut read = 0;
-        let outcome = loop {
-            if read >= budget {
-                break Ok(false);
-            }
-            match self.next_key(store, meta) {
-                Ok(0) => {
-                    self.builder.close(store, meta, &mut self.delta);
-                    break Ok(true);
-                }
-                Ok(records) => read += records,
-                Err(error) => break Err(error),
-            }
-        };
-        self.read += read as u64;
-        store.counters.merge_records.add(read as u64);
-        outcome
+        let mut done = 0;
+        while done < budget {
+            self.look_ahead(store, meta)?;
+            done += match self.merging.take() {
+                Some(merged) => self.take_in(store, meta, merged?)?,
+                None => match self.builder.end_leaves(store, meta, &mut self.delta) {
+                    0 => {
+                        self.builder.close(store, meta, &mut self.delta);
+                        return Ok(true);
+                    }
+                    placed => placed,
+                },
+            };
+        }
+        Ok(false)
     }
 
-    /// Takes the newest record of the smallest key that is left, if the output needs it, and says how many records there are of it.
-    fn next_key(&mut self, store: &mut Store, meta: &mut Meta) -> Result<usize> {
-        let Self { cursor, builder, delta, sparse, older_filters, .. } = self;
-        let Some(youngest) = cursor.youngest() else { return Ok(0) };
-        let (newest, older) = cursor.cursors[youngest..].split_first_mut().expect("it is one of them");
-        let (leaf, index) = newest.at().expect("it has a key");
-        let mut record = leaf.record(index);
-        let mut read = 1;
-        for cursor in older {
-            if let Some((leaf, index)) = cursor.at().filter(|(leaf, index)| leaf.key(*index) == record.key) {
-                pend_value(delta, &leaf.record(index).body);
-                skip(store, cursor, delta)?;
-                read += 1;
-            }
+    /// Begins to merge what comes next: at first little, since its leaves may have to be waited for.
+    fn look_ahead(&mut self, store: &Store, meta: &Meta) -> Result<()> {
+        while self.merging.len() < self.lots_ahead {
+            let Some(lot) = self.lots.next(store)? else { break };
+            let (params, filters, sparse) = (meta.params.clone(), self.older_filters.clone(), Arc::clone(&self.sparse));
+            self.merging.push(move || merge(&lot, &params, &filters, &sparse));
         }
-        let is_needed = record.body != Body::Tombstone || {
-            let filter_hash = hash::filter_hash(record.key);
-            older_filters.iter().any(|filter| filter.admits_hash(filter_hash))
-        };
-        if is_needed {
-            if let Body::Stored { hash, len, blob } = record.body
-                && sparse.contains(&blob.at.segment)
-            {
+        self.delta.pended.append(&mut self.lots.entered);
+        self.lots_ahead = (self.lots_ahead + 1).min(LOTS_AHEAD_MAX);
+        Ok(())
+    }
+
+    /// Moves the values that are to be moved, and goes on to leaves. How many records were read.
+    fn take_in(&mut self, store: &mut Store, meta: &mut Meta, merged: Merged) -> Result<usize> {
+        let Merged { mut records, sparse, superseded, read } = merged;
+        superseded.into_iter().for_each(|(segment, bytes)| self.delta.pend_value(segment, bytes));
+        for index in sparse {
+            let encoded = records.encoded(index).to_vec();
+            let mut record = decode_record(&encoded);
+            if let Body::Stored { hash, len, blob } = record.body {
                 let value = store.value(StoredValue { len, blob })?;
-                pend_value(delta, &record.body);
-                let moved = store.add_value(meta, delta, (record.key, record.stamp), &value);
+                self.delta.pend_value(blob.at.segment, values::record_bytes(blob.len));
+                let moved = store.add_value(meta, &mut self.delta, (record.key, record.stamp), &value);
                 store.counters.value_moved_bytes.add(values::record_bytes(moved.len));
                 record.body = Body::Stored { hash, len, blob: moved };
+                records.replace(index, &record);
             }
-            builder.push(store, meta, delta, &record);
         }
-        skip(store, newest, delta)?;
+        self.builder.push(store, meta, &mut self.delta, records);
+        self.read += read as u64;
+        store.counters.merge_records.add(read as u64);
         Ok(read)
     }
 
@@ -155,7 +162,7 @@ impl MergeTask {
 
     /// The output, once all records are read.
     pub(crate) fn finish(mut self, store: &mut Store, meta: &mut Meta) -> MergeRecord {
-        assert!(self.cursor.youngest().is_none(), "a merge ends when its inputs are read");
+        assert!(self.merging.is_empty(), "a merge ends when its inputs are read");
         let output = self.builder.finish(store, meta, &mut self.delta);
         for blob in self.inputs.iter().flat_map(Tree::blobs) {
             self.delta.pend_value(blob.at.segment, values::record_bytes(blob.len));
@@ -172,17 +179,56 @@ impl MergeTask {
     }
 }
 
-/// On to the next record of one input.
-fn skip(store: &Store, cursor: &mut Cursor, delta: &mut Delta) -> Result<()> {
-    cursor.skip(store)?;
-    delta.pended.append(&mut cursor.entered);
-    Ok(())
+/// What becomes of a lot.
+#[derive(Debug, Default)]
+struct Merged {
+    records: Records,
+    /// Those whose values are to be moved.
+    sparse: Vec<usize>,
+    /// Bytes of values that have no record any more, by segment.
+    superseded: BTreeMap<u32, u64>,
+    /// Records of the inputs.
+    read: usize,
 }
 
-fn pend_value(delta: &mut Delta, body: &Body<'_>) {
-    if let Body::Stored { blob, .. } = body {
-        delta.pend_value(blob.at.segment, values::record_bytes(blob.len));
+/// Takes the newest record of each key, if the output needs it.
+fn merge(lot: &Lot, params: &Params, older_filters: &[Arc<Filter>], sparse: &BTreeSet<u32>) -> Result<Merged> {
+    let mut runs = lot.runs()?;
+    let mut merged = Merged::default();
+    while let Some(youngest) = youngest(&runs) {
+        let (newest, older) = runs[youngest..].split_first_mut().expect("it is one of them");
+        let (leaf, index) = newest.first().expect("it has a key");
+        let key = leaf.key(index);
+        merged.read += 1;
+        for run in older {
+            if let Some((leaf, index)) = run.first().filter(|(leaf, index)| leaf.key(*index) == key) {
+                if let Body::Stored { blob, .. } = leaf.record(index).body {
+                    *merged.superseded.entry(blob.at.segment).or_default() += values::record_bytes(blob.len);
+                }
+                run.skip();
+                merged.read += 1;
+            }
+        }
+        let record = leaf.record(index);
+        let is_needed = record.body != Body::Tombstone || {
+            let filter_hash = hash::filter_hash(key);
+            older_filters.iter().any(|filter| filter.admits_hash(filter_hash))
+        };
+        if is_needed {
+            if matches!(record.body, Body::Stored { blob, .. } if sparse.contains(&blob.at.segment)) {
+                merged.sparse.push(merged.records.len());
+            }
+            merged.records.push(params, leaf.encoded_record(index));
+        }
+        newest.skip();
     }
+    Ok(merged)
+}
+
+/// The youngest tree that has the smallest key that is left.
+fn youngest(runs: &[Run]) -> Option<usize> {
+    let keys = runs.iter().enumerate().filter_map(|(at, run)| run.first().map(|(leaf, index)| (leaf.key(index), at)));
+    keys.min_by(|one, other| compare(one.0, other.0)).map(|(_, at)| at)
 }
 
 impl Engine {
@@ -241,8 +287,10 @@ impl Engine {
             self.merge = Some(MergeTask::new(&self.store, &self.meta, &tip.trees, 1, count, workers)?);
         }
         let mut task = self.merge.take().expect("it was begun above");
-        self.merge_owed = self.merge_owed.saturating_sub(budget as u64);
-        match task.step(&mut self.store, &mut self.meta, budget) {
+        let before = task.read;
+        let stepped = task.step(&mut self.store, &mut self.meta, budget);
+        self.merge_owed = self.merge_owed.saturating_sub((task.read - before).max(budget as u64));
+        match stepped {
             Ok(all_read) if !all_read || task.is_going() => {
                 self.merge = Some(task);
                 Ok(MergeProgress::Working)
@@ -272,10 +320,10 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use coppice_env::SimStorage;
-    use coppice_types::{Change, Operation, Params, ShardId, Stamp};
+    use coppice_types::{Change, Operation, ShardId, Stamp};
 
     use super::*;
-    use crate::{Options, PrepareId, RaftPosition, StageRequest, fsck};
+    use crate::{Options, PrepareId, RaftPosition, StageRequest, fsck, tree::cursor::ForestCursor};
 
     fn commit(engine: &mut Engine, version: u64, mut operations: Vec<Operation>) {
         operations.sort_by(|a, b| a.key.cmp(&b.key));

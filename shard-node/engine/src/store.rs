@@ -234,18 +234,19 @@ impl Store {
         if pid.is_patch() { self.patches.contains_key(&pid.first()) } else { self.dirty.contains_key(&pid) }
     }
 
-    /// Whether the node is had without its file.
-    pub(crate) fn is_in_memory(&self, child: &Child) -> bool {
-        self.is_dirty(child.pid) || self.cache.has(child.pid, child.checksum)
+    /// A leaf for a walk through all of them; none if it is in its file alone, and whole there: others read it past the caches.
+    pub(crate) fn leaf_at_hand(&self, child: &Child, class: Class) -> Result<Option<Node>> {
+        match self.node_in_memory(child, class) {
+            None if child.pid.file() == PageFile::Data => Ok(None),
+            None => self.node(child, 0, class).map(Some),
+            here => Ok(here),
+        }
     }
 
-    /// The file of leaves that are about to be read past the caches, and are counted as read; none if there is none.
-    pub(crate) fn file_to_read_ahead(&self, leaves: &[Child]) -> Option<Arc<dyn File>> {
-        let file = self.files[PageFile::Data as usize].clone();
-        if file.is_some() {
-            leaves.iter().for_each(|leaf| self.count_read(leaf.pid));
-        }
-        file
+    /// The file of whole leaves, of which these are about to be read, and are counted.
+    pub(crate) fn leaves_file(&self, leaves: impl Iterator<Item = Pid>) -> Result<Arc<dyn File>> {
+        leaves.for_each(|leaf| self.count_read(leaf));
+        self.files[PageFile::Data as usize].clone().ok_or_else(|| missing(PageFile::Data))
     }
 
     fn file(&self, file: PageFile) -> Result<&dyn File> {
@@ -281,35 +282,44 @@ impl Store {
                 false => self.read_node(base, level),
             });
         }
-        let corrupted = |what: &str| Error::corrupted(child.pid.file().name(), Some(child.pid.first()), what);
-        if PageFile::of_level(level) != child.pid.file() {
-            return Err(corrupted("a node of this level lies in the other file"));
-        }
-        let mut bytes = zeroed(child.pid.len_bytes());
-        let buffer = Arc::get_mut(&mut bytes).expect("it was made here");
-        self.file(child.pid.file())?.read_exact_at(buffer, child.pid.offset_bytes()).map_err(unread(child.pid))?;
-        Node::check(bytes, child, level).map_err(corrupted)
+        read_span(self.file(child.pid.file())?, child, level)
+    }
+
+    /// A place for a node that is to lie whole; it is made meanwhile.
+    pub(crate) fn reserve_span(&self, meta: &mut Meta, delta: &mut Delta, level: u8, pages: usize) -> Pid {
+        let pid = meta.allocate(PageFile::of_level(level), pages);
+        delta.allocated.push(pid);
+        pid
     }
 
     /// Gives a node its place.
     pub(crate) fn add_node(&mut self, meta: &mut Meta, delta: &mut Delta, draft: Draft, class: Class) -> Child {
-        self.counters.nodes_made.one();
         let pid = match &draft.patch {
-            Some(patch) => self.add_patch(meta, &patch.bytes),
-            None => meta.allocate(PageFile::of_level(draft.level), draft.pages()),
+            Some(patch) => {
+                let pid = self.add_patch(meta, &patch.bytes);
+                delta.allocated.push(pid);
+                pid
+            }
+            None => self.reserve_span(meta, delta, draft.level, draft.pages()),
         };
-        delta.allocated.push(pid);
         let (node, child) = draft.place(pid);
+        self.add_placed(&child, node, class);
+        child
+    }
+
+    /// Takes in a new node at its place.
+    pub(crate) fn add_placed(&mut self, child: &Child, node: Node, class: Class) {
+        self.counters.nodes_made.one();
+        let pid = child.pid;
         if pid.is_patch() {
             self.cache.insert(pid, node, class);
-            return child;
+            return;
         }
         let len = node.bytes().len() as u64;
         self.dirty_bytes += len;
         self.behind_bytes[class as usize] += len;
         let before = self.dirty.insert(pid, Dirty { node, class, ahead: false });
         assert!(before.is_none(), "{pid:?} has two owners");
-        child
     }
 
     /// Gives a patch its place, in the first page that fills and has room.
@@ -722,6 +732,23 @@ fn unread(pid: Pid) -> impl FnOnce(std::io::Error) -> Error {
         }
         _ => Error::io("read", pid.file().name())(error),
     }
+}
+
+/// The node that lies whole in its file.
+pub(crate) fn read_span(file: &dyn File, child: &Child, level: u8) -> Result<Node> {
+    let mut bytes = zeroed(child.pid.len_bytes());
+    let buffer = Arc::get_mut(&mut bytes).expect("it was made here");
+    file.read_exact_at(buffer, child.pid.offset_bytes()).map_err(unread(child.pid))?;
+    check_node(bytes, child, level)
+}
+
+/// The node of these bytes of its file.
+pub(crate) fn check_node(bytes: Arc<[u8]>, child: &Child, level: u8) -> Result<Node> {
+    let corrupted = |what: &str| Error::corrupted(child.pid.file().name(), Some(child.pid.first()), what);
+    if PageFile::of_level(level) != child.pid.file() {
+        return Err(corrupted("a node of this level lies in the other file"));
+    }
+    Node::check(bytes, child, level).map_err(corrupted)
 }
 
 /// Writes the spans of one file, which are in order of place, neighbours in one write; and syncs, if there are any.

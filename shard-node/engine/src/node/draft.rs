@@ -250,12 +250,18 @@ impl Draft {
     }
 }
 
+/// Pages of a node of so many entries that take so many bytes.
+pub(crate) fn span_pages(entries: usize, encoded_bytes: usize) -> usize {
+    (HEADER_BYTES + entries * SLOT_BYTES + encoded_bytes).div_ceil(PAGE_BYTES)
+}
+
 fn encode<E: NewEntry>(made_at: Version, level: u8, entries: &Entries<'_, E>) -> Arc<[u8]> {
     let sources = entries.sources;
     let slots_end = HEADER_BYTES + sources.len() * SLOT_BYTES;
-    let end = slots_end + sources.iter().map(|source| entries.encoded_bytes(*source)).sum::<usize>();
-    assert!(end <= SPAN_PAGES_MAX * PAGE_BYTES, "weights bound the size of a node");
-    let mut shared = zeroed(end.next_multiple_of(PAGE_BYTES));
+    let encoded_bytes = sources.iter().map(|source| entries.encoded_bytes(*source)).sum::<usize>();
+    let (pages, end) = (span_pages(sources.len(), encoded_bytes), slots_end + encoded_bytes);
+    assert!(pages <= SPAN_PAGES_MAX, "weights bound the size of a node");
+    let mut shared = zeroed(pages * PAGE_BYTES);
     let out = Arc::get_mut(&mut shared).expect("it was made here");
     out[16..24].copy_from_slice(&made_at.0.to_le_bytes());
     out[24] = FORMAT;

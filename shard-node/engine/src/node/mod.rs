@@ -19,7 +19,7 @@ use coppice_verify::{
 };
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-pub(crate) use draft::{ChildEntry, Draft, Entries, HashedRecord, NewEntry, Source};
+pub(crate) use draft::{ChildEntry, Draft, Entries, HashedRecord, NewEntry, Source, span_pages};
 pub(crate) use fences::Fences;
 pub(crate) use marks::Marks;
 pub(crate) use patch::{Base, Patch, PatchPage, patch_in};
@@ -235,6 +235,12 @@ impl Node {
         decode_record(&self.bytes[self.slot(index)..])
     }
 
+    /// Record `index` as it lies there.
+    pub(crate) fn encoded_record(&self, index: usize) -> &[u8] {
+        assert_eq!(self.level(), 0);
+        &self.bytes[self.entry_range(index..index + 1)]
+    }
+
     pub(crate) fn child(&self, index: usize) -> Child {
         assert_ne!(self.level(), 0);
         let at = self.slot(index) + 2 + self.key(index).len();
@@ -327,7 +333,7 @@ impl Node {
 }
 
 /// The order of keys. Most of those that are compared in a search differ in their first bytes.
-fn compare(one: &[u8], other: &[u8]) -> Ordering {
+pub(crate) fn compare(one: &[u8], other: &[u8]) -> Ordering {
     match (one.first_chunk(), other.first_chunk()) {
         (Some(first), Some(second)) if first != second => u64::from_be_bytes(*first).cmp(&u64::from_be_bytes(*second)),
         _ => one.cmp(other),

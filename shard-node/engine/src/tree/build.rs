@@ -2,9 +2,9 @@
 //!
 //! Nodes are made as they fill, leaves some at a time, so the builder's memory is bounded, whatever the tree's size.
 
-use std::collections::VecDeque;
+use std::{ops::Range, sync::Arc};
 
-use coppice_env::{Begun, Workers};
+use coppice_env::{OrderedQueue, Workers};
 use coppice_types::{Digest, Params, Version};
 use coppice_verify::{
     hash,
@@ -14,18 +14,16 @@ use coppice_verify::{
 use crate::{
     cache::Class,
     meta::{Delta, Meta, Tree},
-    node::{Child, ChildEntry, Draft, LeafRecord, NewEntry, ValueRef, decode_record, encoded_key},
+    node::{Child, ChildEntry, Draft, LeafRecord, NewEntry, Node, ValueRef, decode_record, encoded_key, span_pages},
+    page::Pid,
     shortcuts::Gathered,
     store::Store,
 };
 
 /// So many full leaves are made at once: enough to be worth a thread.
 const FULL_LEAVES_MAX: usize = 64;
-/// So many lots of leaves are made before they have their places, whoever makes them.
-const LOTS_AHEAD: usize = 5;
-/// So many lots more than there are helpers are with threads at once: who is done with one has another, while the merge gathers the next
-/// or makes one itself.
-const LOTS_QUEUED: usize = 2;
+/// So many lots of leaves are made or being made before the engine waits for the first one.
+const LOTS_AHEAD: usize = 16;
 
 #[derive(Debug)]
 struct OpenNode {
@@ -35,57 +33,92 @@ struct OpenNode {
     made: u64,
 }
 
-/// The records of one leaf, encoded one behind the other.
+/// Records in order of their keys, encoded one behind the other.
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    bytes: Vec<u8>,
+    /// Where each ends, and its weight.
+    ends: Vec<(usize, u32)>,
+}
+
+impl Records {
+    /// Adds a record as it lies in a leaf.
+    pub(crate) fn push(&mut self, params: &Params, record: &[u8]) {
+        let LeafRecord { key, body, .. } = decode_record(record);
+        self.bytes.extend_from_slice(record);
+        self.ends.push((self.bytes.len(), rules::record_weight(params, key.len(), body.value_len())));
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Where some of them lie.
+    fn range(&self, records: &Range<usize>) -> Range<usize> {
+        let end = |at: usize| at.checked_sub(1).map_or(0, |last| self.ends[last].0);
+        end(records.start)..end(records.end)
+    }
+
+    pub(crate) fn encoded(&self, index: usize) -> &[u8] {
+        &self.bytes[self.range(&(index..index + 1))]
+    }
+
+    fn encoded_ones(&self, records: &Range<usize>) -> impl Iterator<Item = &[u8]> {
+        records.clone().map(|index| self.encoded(index))
+    }
+
+    /// Puts another record in place of one that takes as many bytes.
+    pub(crate) fn replace(&mut self, index: usize, record: &LeafRecord<'_>) {
+        let range = self.range(&(index..index + 1));
+        record.encode(&mut self.bytes[range]);
+    }
+}
+
+/// The records of one leaf: parts of some that were pushed.
 #[derive(Debug, Default)]
 struct LeafRecords {
     separator: Vec<u8>,
-    bytes: Vec<u8>,
-    /// Where each ends.
-    ends: Vec<usize>,
+    parts: Vec<(Arc<Records>, Range<usize>)>,
 }
 
 impl LeafRecords {
-    /// None yet, of the leaf after another one, with room for as many; `key` is to be the first.
+    /// None yet, of the leaf after another one; `key` is to be the first.
     fn after(other: &Self, key: &[u8]) -> Self {
-        let last = other.records().last().map(encoded_key).unwrap_or_default();
-        let separator = rules::separator(last, key).to_vec();
-        let (bytes, ends) = (Vec::with_capacity(other.bytes.len()), Vec::with_capacity(other.ends.len()));
-        Self { separator, bytes, ends }
+        let last = other.parts.last().map(|(records, range)| encoded_key(records.encoded(range.end - 1)));
+        Self { separator: rules::separator(last.unwrap_or_default(), key).to_vec(), parts: Vec::new() }
     }
 
-    fn push(&mut self, record: &LeafRecord<'_>) {
-        let start = self.bytes.len();
-        self.bytes.resize(start + record.encoded_bytes(), 0);
-        record.encode(&mut self.bytes[start..]);
-        self.ends.push(self.bytes.len());
-    }
-
-    fn records(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        let start = |at: usize| at.checked_sub(1).map_or(0, |before| self.ends[before]);
-        (0..self.ends.len()).map(move |at| &self.bytes[start(at)..self.ends[at]])
-    }
-
-    /// The leaf. The costly part of a merge: a function of the records alone.
-    fn make(&self, made_at: Version, with_shortcuts: bool) -> MadeLeaf {
-        let hashes = hash::record_hashes(self.records().map(|bytes| decode_record(bytes).hashed()));
-        let entry = |(bytes, hash)| EncodedEntry { bytes, hash };
-        let entries: Vec<EncodedEntry<'_>> = self.records().zip(hashes).map(entry).collect();
-        let filter_hashes = hash::filter_hashes(self.records().map(encoded_key));
-        let place = |(hash, bytes): (&(u64, u64), &[u8])| Gathered::entry(*hash, &decode_record(bytes).body);
-        MadeLeaf {
-            draft: Draft::all_new(made_at, 0, &entries),
-            separator: self.separator.clone(),
-            places: filter_hashes.iter().zip(self.records()).filter(|_| with_shortcuts).filter_map(place).collect(),
-            filter_hashes,
+    fn extend(&mut self, records: &Arc<Records>, range: Range<usize>) {
+        if !range.is_empty() {
+            self.parts.push((Arc::clone(records), range));
         }
+    }
+
+    /// How many, and their bytes.
+    fn size(&self) -> (usize, usize) {
+        let part = |(records, range): &(Arc<Records>, Range<usize>)| (range.len(), records.range(range).len());
+        self.parts.iter().map(part).fold((0, 0), |all, part| (all.0 + part.0, all.1 + part.1))
+    }
+
+    /// The leaf. The costly part of a merge: a function of the records and the place alone.
+    fn make(self, made_at: Version, pid: Pid, with_shortcuts: bool) -> MadeLeaf {
+        let records: Vec<&[u8]> = self.parts.iter().flat_map(|(records, range)| records.encoded_ones(range)).collect();
+        let hashes = hash::record_hashes(records.iter().map(|record| decode_record(record).hashed()));
+        let entries = records.iter().zip(hashes).map(|(bytes, hash)| EncodedEntry { bytes, hash });
+        let entries: Vec<EncodedEntry<'_>> = entries.collect();
+        let filter_hashes = hash::filter_hashes(records.iter().map(|record| encoded_key(record)));
+        let place = |(hash, record): (&(u64, u64), &&[u8])| Gathered::entry(*hash, &decode_record(record).body);
+        let places = filter_hashes.iter().zip(&records).filter(|_| with_shortcuts).filter_map(place).collect();
+        let (node, child) = Draft::all_new(made_at, 0, &entries).place(pid);
+        MadeLeaf { node, entry: ChildEntry { separator: self.separator, child }, filter_hashes, places }
     }
 }
 
-/// A leaf without a place, its separator, and what a filter and shortcuts take of all its keys.
+/// A leaf, what its parent has of it, and what a filter and shortcuts take of all its keys.
 #[derive(Debug)]
 struct MadeLeaf {
-    draft: Draft,
-    separator: Vec<u8>,
+    node: Node,
+    entry: ChildEntry,
     filter_hashes: Vec<(u64, u64)>,
     places: Vec<(u64, ValueRef)>,
 }
@@ -122,7 +155,7 @@ impl NewEntry for EncodedEntry<'_> {
 #[derive(Debug)]
 struct Closed {
     tree: Tree,
-    of_keys: Begun<(Filter, Option<Vec<u8>>)>,
+    of_keys: OrderedQueue<(Filter, Option<Vec<u8>>)>,
 }
 
 /// A tree that grows at its right end.
@@ -133,10 +166,10 @@ pub(crate) struct Builder {
     workers: Workers,
     leaf: LeafRecords,
     leaf_packer: Packer,
-    /// Leaves that are full and not made yet: many are, at once.
-    full: Vec<LeafRecords>,
-    /// Lots of leaves that are made or being made, in order.
-    making: VecDeque<Begun<Vec<MadeLeaf>>>,
+    /// Leaves that are full and not made yet, and their places: many are made at once.
+    full: Vec<(LeafRecords, Pid)>,
+    /// Lots of leaves that are made or being made.
+    making: OrderedQueue<Vec<MadeLeaf>>,
     leaves_made: u64,
     /// Levels 1 and up.
     inner: Vec<OpenNode>,
@@ -166,7 +199,7 @@ impl Builder {
             leaf: LeafRecords::default(),
             leaf_packer: Packer::new(params),
             full: Vec::new(),
-            making: VecDeque::new(),
+            making: OrderedQueue::new(workers),
             leaves_made: 0,
             inner: Vec::new(),
             entries: 0,
@@ -176,45 +209,68 @@ impl Builder {
         }
     }
 
-    /// Adds the record after the last one.
-    pub(crate) fn push(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, record: &LeafRecord<'_>) {
-        let weight = rules::record_weight(&self.params, record.key.len(), record.body.value_len());
-        if self.leaf_packer.add(weight) {
-            let next = LeafRecords::after(&self.leaf, record.key);
-            self.full.push(std::mem::replace(&mut self.leaf, next));
-            if self.full.len() == FULL_LEAVES_MAX {
-                self.make_leaves(store, meta, delta);
+    /// Adds the records after the last one.
+    pub(crate) fn push(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, records: Records) {
+        let (records, mut begin) = (Arc::new(records), 0);
+        for (at, (_, weight)) in records.ends.iter().enumerate() {
+            if self.leaf_packer.add(*weight) {
+                self.leaf.extend(&records, begin..at);
+                begin = at;
+                let next = LeafRecords::after(&self.leaf, encoded_key(records.encoded(at)));
+                self.end_leaf(store, meta, delta, next);
             }
         }
-        self.leaf.push(record);
-        self.entries += 1;
+        self.leaf.extend(&records, begin..records.len());
+        self.entries += records.len() as u64;
+        while self.making.len() > LOTS_AHEAD {
+            self.take_lot(store, meta, delta);
+        }
     }
 
-    /// Begins to make the leaves that are full, and gives those that were begun some lots before their places.
-    fn make_leaves(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) {
+    /// Gives the leaf its place, and goes on with the next one.
+    fn end_leaf(&mut self, store: &Store, meta: &mut Meta, delta: &mut Delta, next: LeafRecords) {
+        let leaf = std::mem::replace(&mut self.leaf, next);
+        let (entries, encoded_bytes) = leaf.size();
+        let pid = store.reserve_span(meta, delta, 0, span_pages(entries, encoded_bytes));
+        self.full.push((leaf, pid));
+        if self.full.len() == FULL_LEAVES_MAX {
+            self.make_leaves();
+        }
+    }
+
+    /// Begins to make the leaves that are full.
+    fn make_leaves(&mut self) {
         let full = std::mem::take(&mut self.full);
         let (version, with_shortcuts) = (self.version, self.shortcuts.is_some());
-        let workers = if full.len() < FULL_LEAVES_MAX { Workers::Inline } else { self.workers };
-        let make = move || full.iter().map(|records| records.make(version, with_shortcuts)).collect();
-        let going = self.making.iter().filter(|lot| lot.is_going()).count();
-        self.making.push_back(workers.begin(going.saturating_sub(LOTS_QUEUED), make));
-        self.place_leaves(store, meta, delta, LOTS_AHEAD);
+        let make = move |(leaf, pid): (LeafRecords, Pid)| leaf.make(version, pid, with_shortcuts);
+        self.making.push(move || full.into_iter().map(make).collect());
     }
 
-    /// Gives all leaves their places, in order, but for the last lots.
-    fn place_leaves(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, lots: usize) {
-        while self.making.len() > lots {
-            let made = self.making.pop_front().map(Begun::end).unwrap_or_default();
-            for MadeLeaf { draft, separator, filter_hashes, places } in made {
-                self.filter_hashes.extend(filter_hashes);
-                if let Some(shortcuts) = &mut self.shortcuts {
-                    shortcuts.extend(places);
-                }
-                let child = store.add_node(meta, delta, draft, Class::Old);
-                self.leaves_made += 1;
-                self.push_child(store, meta, delta, 1, ChildEntry { separator, child });
+    /// Takes in the next lot of leaves that were made: how many records they have.
+    fn take_lot(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) -> usize {
+        let mut records = 0;
+        for MadeLeaf { node, entry, filter_hashes, places } in self.making.take().unwrap_or_default() {
+            records += filter_hashes.len();
+            self.filter_hashes.extend(filter_hashes);
+            if let Some(shortcuts) = &mut self.shortcuts {
+                shortcuts.extend(places);
             }
+            store.add_placed(&entry.child, node, Class::Old);
+            self.leaves_made += 1;
+            self.push_child(store, meta, delta, 1, entry);
         }
+        records
+    }
+
+    /// No record follows. Takes in some of the leaves that are left: how many records they have, and none once all are there.
+    pub(crate) fn end_leaves(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) -> usize {
+        if !self.leaf.parts.is_empty() {
+            self.end_leaf(store, meta, delta, LeafRecords::default());
+        }
+        if !self.full.is_empty() {
+            self.make_leaves();
+        }
+        self.take_lot(store, meta, delta)
     }
 
     fn push_child(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, level: u8, entry: ChildEntry) {
@@ -238,7 +294,7 @@ impl Builder {
         self.push_child(store, meta, delta, level + 1, ChildEntry { separator, child });
     }
 
-    /// No record follows. Begins to make the filter and the shortcuts, once.
+    /// All leaves are there. Begins to make the filter and the shortcuts, once.
     pub(crate) fn close(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) {
         if self.closed.is_some() {
             return;
@@ -251,7 +307,9 @@ impl Builder {
             (filter, shortcuts.and_then(|gathered| gathered.pages(&filter_hashes)))
         };
         let tree = Tree::new(root, level.unwrap_or(0), self.entries, None);
-        self.closed = Some(Closed { tree, of_keys: self.workers.begin(0, make) });
+        let mut of_keys = OrderedQueue::new(self.workers);
+        of_keys.push(make);
+        self.closed = Some(Closed { tree, of_keys });
     }
 
     /// Whether another thread is at what was begun.
@@ -262,8 +320,8 @@ impl Builder {
     /// The whole tree, frozen.
     pub(crate) fn finish(mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) -> Tree {
         self.close(store, meta, delta);
-        let Closed { tree, of_keys } = self.closed.expect("it was closed above");
-        let (filter, shortcuts) = of_keys.end();
+        let Closed { tree, mut of_keys } = self.closed.expect("it was closed above");
+        let (filter, shortcuts) = of_keys.take().expect("it was begun");
         let filter = Some(store.add_filter(meta, delta, filter));
         let shortcuts = shortcuts.map(|pages| store.add_shortcuts(meta, delta, pages));
         Tree { filter, shortcuts, ..tree }
@@ -274,9 +332,7 @@ impl Builder {
         if self.entries == 0 {
             return None;
         }
-        self.full.push(std::mem::take(&mut self.leaf));
-        self.make_leaves(store, meta, delta);
-        self.place_leaves(store, meta, delta, 0);
+        while self.end_leaves(store, meta, delta) > 0 {}
         let mut level = 0;
         let mut made = self.leaves_made;
         // The single node of a level is the root: the level above has its entry and nothing else.

@@ -1,14 +1,11 @@
 //! Walks over one tree and over a forest in key order.
 
-use coppice_env::Workers;
-
 use crate::{
     Result,
     meta::Tree,
     node::{Child, Node},
-    page::Pid,
     store::Store,
-    tree::{Found, prefetch::Prefetch},
+    tree::Found,
 };
 
 /// A place in one tree. It holds the nodes of its path, so it stays valid while the tree's pages do.
@@ -17,26 +14,12 @@ pub(crate) struct Cursor {
     tree: Tree,
     /// From the root down; each with the index of the child or record it is at.
     path: Vec<(Node, usize)>,
-    /// Places of nodes that were entered, and of what those rest on, until a merge takes them: it walks whole trees and so learns all
-    /// pages.
-    pub(crate) entered: Vec<Pid>,
-    /// Of a walk through the whole tree.
-    prefetch: Option<Prefetch>,
 }
 
 impl Cursor {
     /// At the first record whose key is not below `low`.
     pub(crate) fn seek(store: &Store, tree: &Tree, low: &[u8]) -> Result<Self> {
-        Self::begin(store, tree, low, None)
-    }
-
-    /// At the first record, to walk through the whole tree: leaves are read before they are come to.
-    fn through(store: &Store, tree: &Tree, workers: Workers) -> Result<Self> {
-        Self::begin(store, tree, b"", Some(Prefetch::new(store, tree, workers)))
-    }
-
-    fn begin(store: &Store, tree: &Tree, low: &[u8], prefetch: Option<Prefetch>) -> Result<Self> {
-        let mut cursor = Self { tree: tree.clone(), path: Vec::new(), entered: Vec::new(), prefetch };
+        let mut cursor = Self { tree: tree.clone(), path: Vec::new() };
         let Some(root) = tree.root else { return Ok(cursor) };
         cursor.enter(store, root, tree.level, |node| match node.level() {
             0 => node.search(low).unwrap_or_else(|above| above),
@@ -48,13 +31,7 @@ impl Cursor {
 
     fn enter(&mut self, store: &Store, mut child: Child, level: u8, choose: impl Fn(&Node) -> usize) -> Result<()> {
         for level in (0..=level).rev() {
-            let prefetch = self.prefetch.as_mut().filter(|_| level == 0);
-            let node = match prefetch.and_then(|prefetch| prefetch.leaf(store, &child)) {
-                Some(leaf) => leaf,
-                None => store.node(&child, level, self.tree.class())?,
-            };
-            self.entered.push(child.pid);
-            self.entered.extend(node.base().map(|base| base.pid));
+            let node = store.node(&child, level, self.tree.class())?;
             let index = choose(&node);
             if level > 0 {
                 child = node.child(index);
@@ -118,11 +95,6 @@ impl ForestCursor {
     /// At the first keys not below `low`.
     pub(crate) fn seek(store: &Store, trees: &[Tree], low: &[u8]) -> Result<Self> {
         Ok(Self { cursors: trees.iter().map(|tree| Cursor::seek(store, tree, low)).collect::<Result<_>>()? })
-    }
-
-    /// At the first keys, to walk through all of the trees.
-    pub(crate) fn through(store: &Store, trees: &[Tree], workers: Workers) -> Result<Self> {
-        Ok(Self { cursors: trees.iter().map(|tree| Cursor::through(store, tree, workers)).collect::<Result<_>>()? })
     }
 
     /// The youngest tree that has a record of the smallest key left. None at the end.

@@ -1,10 +1,10 @@
-//! One copy-on-write Merkle B+-tree: lookups here, walks in [`cursor`], changes in [`apply`], bulk building in
-//! [`build`].
+//! One copy-on-write Merkle B+-tree: lookups here, walks in [`cursor`], changes in [`apply`], what merges read in [`lots`], bulk building
+//! in [`build`].
 
 pub(crate) mod apply;
 pub(crate) mod build;
 pub(crate) mod cursor;
-mod prefetch;
+pub(crate) mod lots;
 
 use coppice_types::{Digest, Stamp};
 use coppice_verify::{hash, rules::Filter};

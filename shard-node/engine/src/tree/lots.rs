@@ -1,0 +1,242 @@
+//! The leaves of trees that are merged, in lots: each is a range of keys, and all that the trees have in it, so that it can be merged by
+//! itself, on any thread.
+//!
+//! Inner nodes are walked here. Leaves that are in no memory are read by whoever merges the lot, neighbours with one read, and past the
+//! caches, which keep what others read.
+
+use std::sync::Arc;
+
+use coppice_env::File;
+
+use crate::{
+    Result,
+    cache::Class,
+    meta::Tree,
+    node::{Child, Node},
+    page::Pid,
+    store::{self, Store},
+};
+
+/// So many leaves are a lot, beside those that reach into it from the one before.
+const LOT_LEAVES: usize = 32;
+/// Most bytes of one read.
+const READ_BYTES_MAX: usize = 256 << 10;
+
+/// A leaf, or where it is to be read.
+#[derive(Clone, Debug)]
+enum Leaf {
+    Here(Node),
+    InFile(Child),
+}
+
+/// All leaves of a tree, in order.
+#[derive(Debug)]
+struct Walk {
+    class: Class,
+    /// Of a tree that nothing was read of.
+    root: Option<(Child, u8)>,
+    /// Inner nodes from the root down, each with the index of the next child.
+    path: Vec<(Node, usize)>,
+}
+
+impl Walk {
+    fn new(tree: &Tree) -> Self {
+        Self { class: tree.class(), root: tree.root.map(|root| (root, tree.level)), path: Vec::new() }
+    }
+
+    /// The next leaf, behind the separator that no key of it is below. Places of nodes, and of what they rest on, are noted in `entered`.
+    fn next(&mut self, store: &Store, entered: &mut Vec<Pid>) -> Result<Option<(Vec<u8>, Leaf)>> {
+        let (separator, mut child, mut level) = match self.root.take() {
+            Some((root, level)) => (Vec::new(), root, level),
+            None => match self.next_child() {
+                Some(next) => next,
+                None => return Ok(None),
+            },
+        };
+        while level > 0 {
+            let node = store.node(&child, level, self.class)?;
+            note(entered, &child, Some(&node));
+            child = node.child(0);
+            self.path.push((node, 1));
+            level -= 1;
+        }
+        let leaf = store.leaf_at_hand(&child, self.class)?;
+        note(entered, &child, leaf.as_ref());
+        Ok(Some((separator, leaf.map_or(Leaf::InFile(child), Leaf::Here))))
+    }
+
+    /// The child after the last one, with its separator and level.
+    fn next_child(&mut self) -> Option<(Vec<u8>, Child, u8)> {
+        while let Some((node, index)) = self.path.last_mut() {
+            let at = *index;
+            if at < node.len() {
+                *index += 1;
+                return Some((node.key(at).to_vec(), node.child(at), node.level() - 1));
+            }
+            self.path.pop();
+        }
+        None
+    }
+}
+
+fn note(entered: &mut Vec<Pid>, child: &Child, node: Option<&Node>) {
+    entered.push(child.pid);
+    entered.extend(node.and_then(Node::base).map(|base| base.pid));
+}
+
+/// A tree on its way into lots.
+#[derive(Debug)]
+struct Input {
+    walk: Walk,
+    /// The first leaf that is in no lot, behind its separator.
+    next: Option<(Vec<u8>, Leaf)>,
+    /// The last leaf before, if it reaches beyond the last lot.
+    reaching: Option<Leaf>,
+}
+
+/// Trees on their way into lots.
+#[derive(Debug)]
+pub(crate) struct Lots {
+    inputs: Vec<Input>,
+    /// Places of nodes that were entered, and of what those rest on, until somebody takes them: all trees are walked whole.
+    pub(crate) entered: Vec<Pid>,
+}
+
+impl Lots {
+    /// Of these trees, youngest first.
+    pub(crate) fn new(store: &Store, trees: &[Tree]) -> Result<Self> {
+        let mut entered = Vec::new();
+        let input = |tree| {
+            let mut walk = Walk::new(tree);
+            let next = walk.next(store, &mut entered)?;
+            Ok(Input { walk, next, reaching: None })
+        };
+        Ok(Self { inputs: trees.iter().map(input).collect::<Result<_>>()?, entered })
+    }
+
+    /// The next range of keys. None at the end.
+    pub(crate) fn next(&mut self, store: &Store) -> Result<Option<Lot>> {
+        let Some(low) = self.first().map(|(low, _)| low.to_vec()) else { return Ok(None) };
+        let reaching = |input: &Input| input.reaching.iter().cloned().collect();
+        let mut leaves: Vec<Vec<Leaf>> = self.inputs.iter().map(reaching).collect();
+        for _ in 0..LOT_LEAVES {
+            let Some((_, at)) = self.first() else { break };
+            let input = &mut self.inputs[at];
+            let next = input.walk.next(store, &mut self.entered)?;
+            if let Some((_, leaf)) = std::mem::replace(&mut input.next, next) {
+                input.reaching = Some(leaf.clone());
+                leaves[at].push(leaf);
+            }
+        }
+        let high = self.first().map(|(high, _)| high.to_vec());
+        for input in &mut self.inputs {
+            // What follows on it begins with the next lot.
+            if input.next.as_ref().map(|(separator, _)| separator) == high.as_ref() {
+                input.reaching = None;
+            }
+        }
+        let in_file = leaves.iter().flatten().filter_map(|leaf| match leaf {
+            Leaf::InFile(child) => Some(child.pid),
+            Leaf::Here(_) => None,
+        });
+        let file = store.leaves_file(in_file)?;
+        Ok(Some(Lot { leaves, file, low, high }))
+    }
+
+    /// The lowest separator of leaves that are in no lot, and whose it is.
+    fn first(&self) -> Option<(&[u8], usize)> {
+        let separators = self.inputs.iter().map(|input| input.next.as_ref().map(|(separator, _)| separator.as_slice()));
+        separators.zip(0..).filter_map(|(separator, at)| Some((separator?, at))).min()
+    }
+}
+
+/// All that trees have in a range of keys.
+#[derive(Debug)]
+pub(crate) struct Lot {
+    /// Of each tree.
+    leaves: Vec<Vec<Leaf>>,
+    file: Arc<dyn File>,
+    low: Vec<u8>,
+    /// None at the end.
+    high: Option<Vec<u8>>,
+}
+
+impl Lot {
+    /// The records of each tree, youngest first.
+    pub(crate) fn runs(&self) -> Result<Vec<Run>> {
+        self.leaves.iter().map(|leaves| Ok(self.run(read(&*self.file, leaves)?))).collect()
+    }
+
+    /// The records of leaves that lie within.
+    fn run(&self, leaves: Vec<Node>) -> Run {
+        let within = |leaf: Node| {
+            let from = |key: &[u8]| leaf.search(key).unwrap_or_else(|above| above);
+            let end = self.high.as_deref().map_or(leaf.len(), from);
+            (from(&self.low), end, leaf)
+        };
+        let mut leaves: Vec<_> = leaves.into_iter().map(within).filter(|(start, end, _)| start < end).collect();
+        leaves.reverse();
+        Run { leaves }
+    }
+}
+
+/// Records of one tree, in order.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// The first one last; each has a record that is left, at its start, and the end of those that are the run's.
+    leaves: Vec<(usize, usize, Node)>,
+}
+
+impl Run {
+    /// Leaf and index of the first record that is left.
+    pub(crate) fn first(&self) -> Option<(&Node, usize)> {
+        self.leaves.last().map(|(start, _, leaf)| (leaf, *start))
+    }
+
+    /// On to the next one.
+    pub(crate) fn skip(&mut self) {
+        if let Some((start, end, _)) = self.leaves.last_mut() {
+            *start += 1;
+            if start == end {
+                self.leaves.pop();
+            }
+        }
+    }
+}
+
+/// Leaves in the order of a tree; of those that are in the file neighbours are read at once. All are checked.
+fn read(file: &dyn File, leaves: &[Leaf]) -> Result<Vec<Node>> {
+    let mut read = Vec::with_capacity(leaves.len());
+    let mut buffer = Vec::new();
+    let mut rest = leaves;
+    while let Some((leaf, others)) = rest.split_first() {
+        let first = match leaf {
+            Leaf::Here(node) => {
+                read.push(node.clone());
+                rest = others;
+                continue;
+            }
+            Leaf::InFile(first) => first.pid,
+        };
+        let mut run: Vec<&Child> = Vec::new();
+        let mut bytes = 0;
+        while let Some(Leaf::InFile(child)) = rest.get(run.len())
+            && child.pid.offset_bytes() == first.offset_bytes() + bytes as u64
+            && bytes + child.pid.len_bytes() <= READ_BYTES_MAX
+        {
+            run.push(child);
+            bytes += child.pid.len_bytes();
+        }
+        rest = &rest[run.len()..];
+        buffer.resize(bytes.max(buffer.len()), 0);
+        let there = file.read_exact_at(&mut buffer[..bytes], first.offset_bytes()).is_ok();
+        let mut spans = buffer.as_slice();
+        for child in run {
+            let span = spans.split_off(..child.pid.len_bytes()).unwrap_or_default();
+            // What could not be read together says by itself what is wrong with it.
+            let node = if there { store::check_node(span.into(), child, 0) } else { store::read_span(file, child, 0) };
+            read.push(node?);
+        }
+    }
+    Ok(read)
+}
