@@ -20,7 +20,7 @@ use coppice_verify::{
 use crate::{
     Engine, MergeName, MergePace, MergeProgress, Result,
     meta::{Delta, MergeRecord, Meta, MetaOp, Tree, TreeId},
-    node::{Body, compare, decode_record},
+    node::{Body, compare, decode_record, is_tombstone},
     shortcuts,
     store::Store,
     tree::{
@@ -209,16 +209,17 @@ fn merge(lot: &Lot, params: &Params, older_filters: &[Arc<Filter>], sparse: &BTr
                 merged.read += 1;
             }
         }
-        let record = leaf.record(index);
-        let is_needed = record.body != Body::Tombstone || {
+        let record = leaf.encoded_record(index);
+        let is_needed = !is_tombstone(record) || {
             let filter_hash = hash::filter_hash(key);
             older_filters.iter().any(|filter| filter.admits_hash(filter_hash))
         };
         if is_needed {
-            if matches!(record.body, Body::Stored { blob, .. } if sparse.contains(&blob.at.segment)) {
+            let is_sparse = |body| matches!(body, Body::Stored { blob, .. } if sparse.contains(&blob.at.segment));
+            if !sparse.is_empty() && is_sparse(leaf.record(index).body) {
                 merged.sparse.push(merged.records.len());
             }
-            merged.records.push(params, leaf.encoded_record(index));
+            merged.records.push(record, leaf.weight(index, params));
         }
         newest.skip();
     }

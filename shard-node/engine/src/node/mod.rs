@@ -368,6 +368,10 @@ pub(crate) fn decode_record(bytes: &[u8]) -> LeafRecord<'_> {
     LeafRecord { key, stamp, body }
 }
 
+pub(crate) fn is_tombstone(record: &[u8]) -> bool {
+    record[0] == KIND_TOMBSTONE
+}
+
 /// The key of an encoded record.
 pub(crate) fn encoded_key(record: &[u8]) -> &[u8] {
     let key_len = usize::from(u16::from_le_bytes([record[17], record[18]]));

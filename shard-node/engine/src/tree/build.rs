@@ -43,10 +43,9 @@ pub(crate) struct Records {
 
 impl Records {
     /// Adds a record as it lies in a leaf.
-    pub(crate) fn push(&mut self, params: &Params, record: &[u8]) {
-        let LeafRecord { key, body, .. } = decode_record(record);
+    pub(crate) fn push(&mut self, record: &[u8], weight: u32) {
         self.bytes.extend_from_slice(record);
-        self.ends.push((self.bytes.len(), rules::record_weight(params, key.len(), body.value_len())));
+        self.ends.push((self.bytes.len(), weight));
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -102,13 +101,14 @@ impl LeafRecords {
 
     /// The leaf. The costly part of a merge: a function of the records and the place alone.
     fn make(self, made_at: Version, pid: Pid, with_shortcuts: bool) -> MadeLeaf {
-        let records: Vec<&[u8]> = self.parts.iter().flat_map(|(records, range)| records.encoded_ones(range)).collect();
-        let hashes = hash::record_hashes(records.iter().map(|record| decode_record(record).hashed()));
-        let entries = records.iter().zip(hashes).map(|(bytes, hash)| EncodedEntry { bytes, hash });
-        let entries: Vec<EncodedEntry<'_>> = entries.collect();
-        let filter_hashes = hash::filter_hashes(records.iter().map(|record| encoded_key(record)));
-        let place = |(hash, record): (&(u64, u64), &&[u8])| Gathered::entry(*hash, &decode_record(record).body);
+        let encoded: Vec<&[u8]> = self.parts.iter().flat_map(|(records, range)| records.encoded_ones(range)).collect();
+        let records: Vec<LeafRecord<'_>> = encoded.iter().map(|bytes| decode_record(bytes)).collect();
+        let hashes = hash::record_hashes(records.iter().map(LeafRecord::hashed));
+        let filter_hashes = hash::filter_hashes(records.iter().map(|record| record.key));
+        let place = |(hash, record): (&(u64, u64), &LeafRecord<'_>)| Gathered::entry(*hash, &record.body);
         let places = filter_hashes.iter().zip(&records).filter(|_| with_shortcuts).filter_map(place).collect();
+        let entries = encoded.iter().zip(hashes).map(|(bytes, hash)| EncodedEntry { bytes, hash });
+        let entries: Vec<EncodedEntry<'_>> = entries.collect();
         let (node, child) = Draft::all_new(made_at, 0, &entries).place(pid);
         MadeLeaf { node, entry: ChildEntry { separator: self.separator, child }, filter_hashes, places }
     }
