@@ -33,6 +33,8 @@ use crate::{
 /// So many records may be owed before a merge is behind.
 const MERGE_OWED_MAX: u64 = 512;
 
+/// So many leaves are merged as one piece of work.
+const LOT_LEAVES: usize = 32;
 /// Most lots that are merged or being merged before the engine waits for the first one.
 const LOTS_AHEAD_MAX: usize = 32;
 
@@ -80,7 +82,7 @@ impl MergeTask {
             inputs: inputs.to_vec(),
             older: older.iter().map(Tree::id).collect(),
             older_filters: older.iter().map(|tree| store.filter(tree)).collect::<Result<_>>()?,
-            lots: Lots::new(store, inputs)?,
+            lots: Lots::new(store, inputs, LOT_LEAVES)?,
             merging: OrderedQueue::new(workers),
             lots_ahead: 1,
             builder: Builder::new(&meta.params, Version(0), workers, room, with_shortcuts),
@@ -320,11 +322,14 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use coppice_env::SimStorage;
+    use coppice_env::{Rng, SimRng, SimStorage};
     use coppice_types::{Change, Operation, ShardId, Stamp};
 
     use super::*;
-    use crate::{Options, PrepareId, RaftPosition, StageRequest, fsck, tree::cursor::ForestCursor};
+    use crate::{
+        Options, PrepareId, RaftPosition, StageRequest, cache::Class, fsck, node::Child, page::Pid,
+        tree::cursor::ForestCursor,
+    };
 
     fn commit(engine: &mut Engine, version: u64, mut operations: Vec<Operation>) {
         operations.sort_by(|a, b| a.key.cmp(&b.key));
@@ -340,6 +345,85 @@ mod tests {
         while engine.merge_step(100).expect("sound pages") == MergeProgress::Working {}
         engine.prune(Version(version)).expect("usable");
         engine.flush(RaftPosition { index: version, term: 1 }, b"").expect("room");
+    }
+
+    /// Places of all nodes below one, and of what they rest on.
+    fn places(engine: &Engine, child: Child, level: u8, class: Class, out: &mut Vec<Pid>) {
+        let node = engine.store.node(&child, level, class).expect("sound pages");
+        out.push(child.pid);
+        out.extend(node.base().map(|base| base.pid));
+        if level > 0 {
+            (0..node.len()).for_each(|index| places(engine, node.child(index), level - 1, class, out));
+        }
+    }
+
+    /// However small the lots are, and wherever leaves lie.
+    #[test]
+    fn lots_come_to_the_newest_record_of_each_key() {
+        for seed in 1..=20 {
+            let (mut rng, sim) = (SimRng::new(seed), SimStorage::new());
+            let params = Params {
+                key_bytes_max: 8,
+                node_bytes: 320,
+                fanout: 4,
+                capacity: 60,
+                tier_ratio: 4,
+                ..Params::default()
+            };
+            let old_cache_bytes = if seed % 2 == 0 { 0 } else { 64 << 10 };
+            let options = Options { old_cache_bytes, ..Options::default() };
+            let mut engine =
+                Engine::create(sim.storage(), ShardId(0), params.clone(), options.clone()).expect("an empty directory");
+            for version in 1..=12 {
+                // Some parts of the keys are in one tree alone.
+                let from = rng.next_u64() % 300;
+                let keys: BTreeSet<u64> = (0..40).map(|_| from + rng.next_u64() % 200).collect();
+                let change = |n: u64| match n % 5 {
+                    0 if version > 3 => Change::Delete,
+                    _ => Change::Put(vec![version as u8; (n % 60) as usize]),
+                };
+                let operation = |n: u64| Operation { key: format!("{n:04}").into_bytes(), change: change(n) };
+                let operations = keys.into_iter().map(operation).collect();
+                commit(&mut engine, version, operations);
+            }
+            // Half of the engines have nothing of it in memory.
+            if seed % 4 < 2 {
+                drop(engine);
+                engine = Engine::open(sim.storage(), options).expect("a directory");
+            }
+            let trees = engine.meta.tip().trees.clone();
+            assert!(trees.len() > 1, "something to merge");
+            let mut expected = Vec::new();
+            let mut cursor = ForestCursor::seek(&engine.store, &trees, b"").expect("sound pages");
+            while let Some(newest) = cursor.next_newest(&engine.store, None).expect("sound pages") {
+                expected.push((newest.key.clone(), newest.stamp, newest.is_tombstone()));
+            }
+            let mut all = Vec::new();
+            for tree in &trees {
+                tree.root.into_iter().for_each(|root| places(&engine, root, tree.level, tree.class(), &mut all));
+            }
+            all.sort_unstable();
+            // A filter that admits everything keeps all tombstones.
+            let admits_all = Arc::new(Filter::from_blocks(vec![[u64::MAX; 8]]).expect("a block"));
+            for lot_leaves in [1, 2, 3, 7, 1000] {
+                let mut lots = Lots::new(&engine.store, &trees, lot_leaves).expect("sound pages");
+                let (mut found, mut read, mut count) = (Vec::new(), 0, 0);
+                while let Some(lot) = lots.next(&engine.store).expect("sound pages") {
+                    let merged =
+                        merge(&lot, &params, &[Arc::clone(&admits_all)], &BTreeSet::new()).expect("sound pages");
+                    for index in 0..merged.records.len() {
+                        let record = decode_record(merged.records.encoded(index));
+                        found.push((record.key.to_vec(), record.stamp, record.body == Body::Tombstone));
+                    }
+                    (read, count) = (read + merged.read as u64, count + 1);
+                }
+                assert!(found == expected, "seed {seed}, lots of {lot_leaves}");
+                assert_eq!(read, trees.iter().map(|tree| tree.entries).sum::<u64>());
+                assert!(count == 1 || lot_leaves < 1000, "{count} lots");
+                lots.entered.sort_unstable();
+                assert_eq!(lots.entered, all);
+            }
+        }
     }
 
     /// Neither records nor tombstones, and no bytes of values, once the trees that had them are merged.

@@ -17,8 +17,6 @@ use crate::{
     store::{self, Store},
 };
 
-/// So many leaves are a lot, beside those that reach into it from the one before.
-const LOT_LEAVES: usize = 32;
 /// Most bytes of one read.
 const READ_BYTES_MAX: usize = 256 << 10;
 
@@ -98,20 +96,22 @@ struct Input {
 #[derive(Debug)]
 pub(crate) struct Lots {
     inputs: Vec<Input>,
+    /// So many leaves are a lot, beside those that reach into it from the one before.
+    lot_leaves: usize,
     /// Places of nodes that were entered, and of what those rest on, until somebody takes them: all trees are walked whole.
     pub(crate) entered: Vec<Pid>,
 }
 
 impl Lots {
-    /// Of these trees, youngest first.
-    pub(crate) fn new(store: &Store, trees: &[Tree]) -> Result<Self> {
+    /// Of these trees, youngest first; so many leaves are a lot.
+    pub(crate) fn new(store: &Store, trees: &[Tree], lot_leaves: usize) -> Result<Self> {
         let mut entered = Vec::new();
         let input = |tree| {
             let mut walk = Walk::new(tree);
             let next = walk.next(store, &mut entered)?;
             Ok(Input { walk, next, reaching: None })
         };
-        Ok(Self { inputs: trees.iter().map(input).collect::<Result<_>>()?, entered })
+        Ok(Self { inputs: trees.iter().map(input).collect::<Result<_>>()?, lot_leaves, entered })
     }
 
     /// The next range of keys. None at the end.
@@ -119,7 +119,7 @@ impl Lots {
         let Some(low) = self.first().map(|(low, _)| low.to_vec()) else { return Ok(None) };
         let reaching = |input: &Input| input.reaching.iter().cloned().collect();
         let mut leaves: Vec<Vec<Leaf>> = self.inputs.iter().map(reaching).collect();
-        for _ in 0..LOT_LEAVES {
+        for _ in 0..self.lot_leaves {
             let Some((_, at)) = self.first() else { break };
             let input = &mut self.inputs[at];
             let next = input.walk.next(store, &mut self.entered)?;
