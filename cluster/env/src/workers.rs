@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-/// Most threads beside the caller's: what is shared is short, and a machine has other shards to look after.
+/// Most threads beside the caller's for one kind of work: what is shared is short, and a machine has other shards to look after.
 const HELPERS_MAX: usize = 3;
 
 type Work<T> = Box<dyn FnOnce() -> T + Send>;
@@ -102,9 +102,10 @@ impl<T: Send + 'static> OrderedQueue<T> {
         state.waiting.push_back((self.pushed, Box::new(work)));
         self.pushed += 1;
         if state.threads < self.helpers {
-            state.threads += 1;
             let shared = Arc::clone(&self.shared);
-            thread::spawn(move || shared.work_off());
+            // Where there is no thread to be had, the owner does it.
+            let thread = thread::Builder::new().spawn(move || shared.work_off());
+            state.threads += usize::from(thread.is_ok());
         }
     }
 

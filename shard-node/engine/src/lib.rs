@@ -83,7 +83,7 @@ pub struct Options {
     /// A value's record in the value log bears its key and stamp if these take no more than so many percent of it: then a merge can lead
     /// gets straight to it, past the leaf. 0: none does.
     pub name_percent_max: u32,
-    /// Who hashes and encodes what a large batch changes.
+    /// Who hashes and encodes what a large batch changes, and who reads, merges and makes leaves.
     pub workers: Workers,
 }
 

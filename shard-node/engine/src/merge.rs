@@ -1,4 +1,4 @@
-//! Merging frozen trees, a few records at a time.
+//! Merging frozen trees, a few leaves at a time.
 //!
 //! Frozen trees never change, so the output is a function of the inputs and of the filters of the trees older than they
 //! (`docs/verification.md` section 6). A task reserves pages as it goes; nothing durable names them before the output
@@ -6,7 +6,7 @@
 //! installs it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -18,14 +18,15 @@ use coppice_verify::{
 };
 
 use crate::{
-    Engine, MergeName, MergePace, MergeProgress, Result,
+    Engine, Error, MergeName, MergePace, MergeProgress, Result,
     meta::{Delta, MergeRecord, Meta, MetaOp, Tree, TreeId},
     node::{Body, compare, decode_record, is_tombstone},
+    page::PageFile,
     shortcuts,
     store::Store,
     tree::{
         build::{Builder, Records},
-        lots::{Lot, Lots, Run},
+        lots::{Lot, Lots, Pace, Run},
     },
     values::{self, StoredValue},
 };
@@ -33,10 +34,11 @@ use crate::{
 /// So many records may be owed before a merge is behind.
 const MERGE_OWED_MAX: u64 = 512;
 
-/// So many leaves are merged as one piece of work.
-const LOT_LEAVES: usize = 32;
-/// Most lots that are merged or being merged before the engine waits for the first one.
-const LOTS_AHEAD_MAX: usize = 32;
+/// Most leaves that are one piece of work, and about how many records have one: a step with a small budget takes few.
+const LOT_LEAVES_MAX: usize = 16;
+const LEAF_RECORDS: usize = 32;
+/// Most pieces that are ahead of the engine.
+const LOTS_AHEAD_MAX: usize = 64;
 
 /// A merge at work.
 #[derive(Debug)]
@@ -47,8 +49,12 @@ pub(crate) struct MergeTask {
     lots: Lots,
     /// Lots that are merged or being merged.
     merging: OrderedQueue<Result<Merged>>,
-    /// How many of them are to be.
+    /// How many of them may be.
     lots_ahead: usize,
+    /// There are threads.
+    is_helped: bool,
+    /// A lot that is merged, and has values that are to be moved.
+    moving: Option<Merged>,
     builder: Builder,
     /// Segments that live values are moved out of.
     sparse: Arc<BTreeSet<u32>>,
@@ -82,9 +88,11 @@ impl MergeTask {
             inputs: inputs.to_vec(),
             older: older.iter().map(Tree::id).collect(),
             older_filters: older.iter().map(|tree| store.filter(tree)).collect::<Result<_>>()?,
-            lots: Lots::new(store, inputs, LOT_LEAVES)?,
+            lots: Lots::new(store, inputs)?,
             merging: OrderedQueue::new(workers),
-            lots_ahead: 1,
+            lots_ahead: 0,
+            is_helped: workers != Workers::Inline,
+            moving: None,
             builder: Builder::new(&meta.params, Version(0), workers, room, with_shortcuts),
             sparse: Arc::new(sparse.map(|(id, _)| *id).collect()),
             read: 0,
@@ -104,57 +112,119 @@ impl MergeTask {
         trees.len() > ids.len() && trees[trees.len() - ids.len()..].iter().map(Tree::id).eq(ids)
     }
 
-    /// Merges about `budget` records. True when none is left; what is made of all keys may take longer.
-    pub(crate) fn step(&mut self, store: &mut Store, meta: &mut Meta, budget: usize) -> Result<bool> {
+    fn entries(&self) -> u64 {
+        self.inputs.iter().map(|tree| tree.entries).sum()
+    }
+
+    /// Records that are to be read, and such as were read and whose leaves are not there.
+    fn left(&self) -> u64 {
+        self.entries().saturating_sub(self.read) + self.builder.waiting()
+    }
+
+    /// Merges about `budget` records, or a leaf's, and says how many. If the merge is behind, others go on with what comes next. None once
+    /// all is read and in leaves; what is made of all keys may take longer.
+    pub(crate) fn step(
+        &mut self,
+        store: &mut Store,
+        meta: &mut Meta,
+        budget: usize,
+        is_behind: bool,
+    ) -> Result<Option<usize>> {
+        let leaves = (budget / LEAF_RECORDS).clamp(1, LOT_LEAVES_MAX);
         let mut done = 0;
         while done < budget {
-            self.look_ahead(store, meta)?;
-            done += match self.merging.take() {
-                Some(merged) => self.take_in(store, meta, merged?)?,
+            // One more with each piece, so that the beginning of a merge waits for few. Who need not hurry has nothing done by others, so
+            // that the time he takes is all that it takes.
+            let is_ahead = is_behind && self.is_helped;
+            self.lots_ahead = if is_ahead { (self.lots_ahead + 1).min(LOTS_AHEAD_MAX) } else { 0 };
+            let pace = Pace { leaves, ahead: self.lots_ahead };
+            if self.moving.is_none() {
+                self.moving = self.next_merged(store, meta, pace)?;
+                done += self.moving.as_ref().map_or(0, |merged| merged.read);
+            }
+            done += match self.moving.take() {
+                Some(merged) => self.take_in(store, meta, merged, budget.saturating_sub(done), pace)?,
+                None if self.read != self.entries() => {
+                    return Err(Error::corrupted(
+                        PageFile::Data.name(),
+                        None,
+                        "a tree has not the records that it should",
+                    ));
+                }
                 None => match self.builder.end_leaves(store, meta, &mut self.delta) {
                     0 => {
                         self.builder.close(store, meta, &mut self.delta);
-                        return Ok(true);
+                        return Ok(None);
                     }
-                    placed => placed,
+                    taken => taken,
                 },
             };
         }
-        Ok(false)
+        Ok(Some(done))
     }
 
-    /// Begins to merge what comes next: at first little, since its leaves may have to be waited for.
-    fn look_ahead(&mut self, store: &Store, meta: &Meta) -> Result<()> {
-        while self.merging.len() < self.lots_ahead {
-            let Some(lot) = self.lots.next(store)? else { break };
+    /// What becomes of the next lot. None at the end.
+    fn next_merged(&mut self, store: &Store, meta: &Meta, pace: Pace) -> Result<Option<Merged>> {
+        while self.merging.len() < pace.ahead {
+            let Some(lot) = self.next_lot(store, pace)? else { break };
             let (params, filters, sparse) = (meta.params.clone(), self.older_filters.clone(), Arc::clone(&self.sparse));
             self.merging.push(move || merge(&lot, &params, &filters, &sparse));
         }
-        self.delta.pended.append(&mut self.lots.entered);
-        self.lots_ahead = (self.lots_ahead + 1).min(LOTS_AHEAD_MAX);
-        Ok(())
+        let merged = match self.merging.take() {
+            Some(merged) => Some(merged?),
+            None => {
+                let lot = self.next_lot(store, pace)?;
+                lot.map(|lot| merge(&lot, &meta.params, &self.older_filters, &self.sparse)).transpose()?
+            }
+        };
+        if let Some(merged) = &merged {
+            merged.superseded.iter().for_each(|(segment, bytes)| self.delta.pend_value(*segment, *bytes));
+            self.read += merged.read as u64;
+            store.counters.merge_records.add(merged.read as u64);
+        }
+        Ok(merged)
     }
 
-    /// Moves the values that are to be moved, and goes on to leaves. How many records were read.
-    fn take_in(&mut self, store: &mut Store, meta: &mut Meta, merged: Merged) -> Result<usize> {
-        let Merged { mut records, sparse, superseded, read } = merged;
-        superseded.into_iter().for_each(|(segment, bytes)| self.delta.pend_value(segment, bytes));
-        for index in sparse {
-            let encoded = records.encoded(index).to_vec();
-            let mut record = decode_record(&encoded);
-            if let Body::Stored { hash, len, blob } = record.body {
-                let value = store.value(StoredValue { len, blob })?;
-                self.delta.pend_value(blob.at.segment, values::record_bytes(blob.len));
-                let moved = store.add_value(meta, &mut self.delta, (record.key, record.stamp), &value);
-                store.counters.value_moved_bytes.add(values::record_bytes(moved.len));
-                record.body = Body::Stored { hash, len, blob: moved };
-                records.replace(index, &record);
+    fn next_lot(&mut self, store: &Store, pace: Pace) -> Result<Option<Lot>> {
+        let lot = self.lots.next(store, pace.leaves)?;
+        self.delta.pended.append(&mut self.lots.entered);
+        Ok(lot)
+    }
+
+    /// Moves values that are to be moved, one at least and about `budget`, and goes on to leaves once there are no others. How many were moved.
+    fn take_in(
+        &mut self,
+        store: &mut Store,
+        meta: &mut Meta,
+        mut merged: Merged,
+        budget: usize,
+        pace: Pace,
+    ) -> Result<usize> {
+        let mut moved = 0;
+        while let Some(index) = merged.sparse.pop_front() {
+            self.move_value(store, meta, &mut merged.records, index)?;
+            moved += 1;
+            if moved >= budget && !merged.sparse.is_empty() {
+                self.moving = Some(merged);
+                return Ok(moved);
             }
         }
-        self.builder.push(store, meta, &mut self.delta, records);
-        self.read += read as u64;
-        store.counters.merge_records.add(read as u64);
-        Ok(read)
+        self.builder.push(store, meta, &mut self.delta, merged.records, pace);
+        Ok(moved)
+    }
+
+    fn move_value(&mut self, store: &mut Store, meta: &mut Meta, records: &mut Records, index: usize) -> Result<()> {
+        let encoded = records.encoded(index).to_vec();
+        let mut record = decode_record(&encoded);
+        if let Body::Stored { hash, len, blob } = record.body {
+            let value = store.value(StoredValue { len, blob })?;
+            self.delta.pend_value(blob.at.segment, values::record_bytes(blob.len));
+            let moved = store.add_value(meta, &mut self.delta, (record.key, record.stamp), &value);
+            store.counters.value_moved_bytes.add(values::record_bytes(moved.len));
+            record.body = Body::Stored { hash, len, blob: moved };
+            records.replace(index, &record);
+        }
+        Ok(())
     }
 
     /// Whether it only waits for another thread.
@@ -164,7 +234,7 @@ impl MergeTask {
 
     /// The output, once all records are read.
     pub(crate) fn finish(mut self, store: &mut Store, meta: &mut Meta) -> MergeRecord {
-        assert!(self.merging.is_empty(), "a merge ends when its inputs are read");
+        assert!(self.left() == 0, "a merge ends when its inputs are read, and in leaves");
         let output = self.builder.finish(store, meta, &mut self.delta);
         for blob in self.inputs.iter().flat_map(Tree::blobs) {
             self.delta.pend_value(blob.at.segment, values::record_bytes(blob.len));
@@ -186,7 +256,7 @@ impl MergeTask {
 struct Merged {
     records: Records,
     /// Those whose values are to be moved.
-    sparse: Vec<usize>,
+    sparse: VecDeque<usize>,
     /// Bytes of values that have no record any more, by segment.
     superseded: BTreeMap<u32, u64>,
     /// Records of the inputs.
@@ -196,7 +266,8 @@ struct Merged {
 /// Takes the newest record of each key, if the output needs it.
 fn merge(lot: &Lot, params: &Params, older_filters: &[Arc<Filter>], sparse: &BTreeSet<u32>) -> Result<Merged> {
     let mut runs = lot.runs()?;
-    let mut merged = Merged::default();
+    let (records, bytes) = runs.iter().map(Run::size).fold((0, 0), |all, run| (all.0 + run.0, all.1 + run.1));
+    let mut merged = Merged { records: Records::with_room(records, bytes), ..Merged::default() };
     while let Some(youngest) = youngest(&runs) {
         let (newest, older) = runs[youngest..].split_first_mut().expect("it is one of them");
         let (leaf, index) = newest.first().expect("it has a key");
@@ -219,7 +290,7 @@ fn merge(lot: &Lot, params: &Params, older_filters: &[Arc<Filter>], sparse: &BTr
         if is_needed {
             let is_sparse = |body| matches!(body, Body::Stored { blob, .. } if sparse.contains(&blob.at.segment));
             if !sparse.is_empty() && is_sparse(leaf.record(index).body) {
-                merged.sparse.push(merged.records.len());
+                merged.sparse.push_back(merged.records.len());
             }
             merged.records.push(record, leaf.weight(index, params));
         }
@@ -250,8 +321,7 @@ impl Engine {
     /// Records that the merge which the tier rule asks for has yet to read.
     fn merge_left(&self) -> u64 {
         if let Some(task) = &self.merge {
-            let all: u64 = task.inputs.iter().map(|tree| tree.entries).sum();
-            return (all - task.read).max(1);
+            return task.left().max(1);
         }
         let tip = self.meta.tip();
         let frozen: Vec<u64> = tip.trees[1..].iter().map(|tree| tree.entries).collect();
@@ -271,7 +341,7 @@ impl Engine {
         self.merge_owed = self.merge_owed.saturating_add(u64::try_from(owed).unwrap_or(left)).min(left);
     }
 
-    /// Works on the merge that the tier rule asks for in the decided state, for about `budget` records.
+    /// Works on the merge that the tier rule asks for in the decided state, for about `budget` records, or a leaf's.
     ///
     /// # Errors
     /// What reading pages gives; the merge begins anew with the next call.
@@ -289,12 +359,13 @@ impl Engine {
             let workers = self.options.workers;
             self.merge = Some(MergeTask::new(&self.store, &self.meta, &tip.trees, 1, count, workers)?);
         }
+        let is_behind = matches!(self.merge_pace(), MergePace::Behind(_));
         let mut task = self.merge.take().expect("it was begun above");
-        let before = task.read;
-        let stepped = task.step(&mut self.store, &mut self.meta, budget);
-        self.merge_owed = self.merge_owed.saturating_sub((task.read - before).max(budget as u64));
+        let stepped = task.step(&mut self.store, &mut self.meta, budget, is_behind);
+        let done = stepped.as_ref().map_or(0, |done| done.unwrap_or_default());
+        self.merge_owed = self.merge_owed.saturating_sub(done.max(budget) as u64);
         match stepped {
-            Ok(all_read) if !all_read || task.is_going() => {
+            Ok(done) if done.is_some() || task.is_going() => {
                 self.merge = Some(task);
                 Ok(MergeProgress::Working)
             }
@@ -406,9 +477,9 @@ mod tests {
             // A filter that admits everything keeps all tombstones.
             let admits_all = Arc::new(Filter::from_blocks(vec![[u64::MAX; 8]]).expect("a block"));
             for lot_leaves in [1, 2, 3, 7, 1000] {
-                let mut lots = Lots::new(&engine.store, &trees, lot_leaves).expect("sound pages");
+                let mut lots = Lots::new(&engine.store, &trees).expect("sound pages");
                 let (mut found, mut read, mut count) = (Vec::new(), 0, 0);
-                while let Some(lot) = lots.next(&engine.store).expect("sound pages") {
+                while let Some(lot) = lots.next(&engine.store, lot_leaves).expect("sound pages") {
                     let merged =
                         merge(&lot, &params, &[Arc::clone(&admits_all)], &BTreeSet::new()).expect("sound pages");
                     for index in 0..merged.records.len() {

@@ -213,9 +213,9 @@ impl Engine {
             None => MergeTask::new(&self.store, &self.meta, trees, at, count, self.options.workers)?,
         };
         loop {
-            match task.step(&mut self.store, &mut self.meta, usize::MAX) {
-                Ok(false) => {}
-                Ok(true) => break,
+            match task.step(&mut self.store, &mut self.meta, usize::MAX, true) {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
                 Err(error) => {
                     self.meta.discard_all(&task.delta);
                     self.forget_freed();

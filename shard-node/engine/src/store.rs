@@ -234,18 +234,21 @@ impl Store {
         if pid.is_patch() { self.patches.contains_key(&pid.first()) } else { self.dirty.contains_key(&pid) }
     }
 
-    /// A leaf for a walk through all of them; none if it is in its file alone, and whole there: others read it past the caches.
+    /// A leaf for a walk through all of them; none if it is in its file alone, and whole there: others read it past the caches, which is
+    /// counted here.
     pub(crate) fn leaf_at_hand(&self, child: &Child, class: Class) -> Result<Option<Node>> {
         match self.node_in_memory(child, class) {
-            None if child.pid.file() == PageFile::Data => Ok(None),
+            None if child.pid.file() == PageFile::Data => {
+                self.count_read(child.pid);
+                Ok(None)
+            }
             None => self.node(child, 0, class).map(Some),
             here => Ok(here),
         }
     }
 
-    /// The file of whole leaves, of which these are about to be read, and are counted.
-    pub(crate) fn leaves_file(&self, leaves: impl Iterator<Item = Pid>) -> Result<Arc<dyn File>> {
-        leaves.for_each(|leaf| self.count_read(leaf));
+    /// The file of whole leaves.
+    pub(crate) fn leaves_file(&self) -> Result<Arc<dyn File>> {
         self.files[PageFile::Data as usize].clone().ok_or_else(|| missing(PageFile::Data))
     }
 

@@ -244,7 +244,7 @@ fn a_merge_reads_neighbouring_leaves_at_once() {
         // An error that is too far off to come tells by how many reads it has come nearer.
         sim.inject(Fault { operation: Call::Read, path_part: "data".to_owned(), skip: FAR, kind: ErrorKind::Other });
         let (cost, ()) =
-            shard.cost(|shard| while shard.engine.merge_step(100).expect("sound pages") == MergeProgress::Working {});
+            shard.cost(|shard| while shard.engine.merge_step(512).expect("sound pages") == MergeProgress::Working {});
         let data = sim.storage().open("data", OpenMode::Existing).expect("it is there");
         let left = (0..=FAR).take_while(|_| data.read_exact_at(&mut [0], 0).is_ok()).count() as u64;
         let calls = FAR - left;

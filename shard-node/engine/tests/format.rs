@@ -1,5 +1,6 @@
-//! The bytes of `docs/FORMAT.md`, held by golden files: `testdata/v5` was written by today's version of the formats, `v1` to `v4` by those
-//! of ledgers of protocol version 1, which are refused.
+//! The bytes of `docs/FORMAT.md`, held by golden files: `testdata/v5` and `v5-ranges` were written by today's version of the formats, the
+//! first by an engine that noted the places of a merge's inputs in another order; `v1` to `v4` by those of ledgers of protocol version 1,
+//! which are refused.
 //!
 //! A test that fails here means that directories of users can't be opened any more. If a format must change, it gets a
 //! new version number, and the directories of those before stay as they are. `COPPICE_BLESS=1` writes the files of a new version.
@@ -16,7 +17,8 @@ const OLDER: [&str; 4] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v3"),
     concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v4"),
 ];
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v5");
+const BEFORE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v5");
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v5-ranges");
 
 fn read(storage: &dyn Storage, name: &str) -> Vec<u8> {
     let file = storage.open(name, OpenMode::Existing).expect("the file exists");
@@ -133,8 +135,12 @@ fn those_of_older_versions_are_refused_and_stay_as_they_are() {
 
 #[test]
 fn the_golden_files_are_opened_and_answer() {
+    [BEFORE, GOLDEN].into_iter().for_each(opened_and_answers);
+}
+
+fn opened_and_answers(golden: &str) {
     let sim = SimStorage::new();
-    copy(&DiskStorage::new(GOLDEN), &sim);
+    copy(&DiskStorage::new(golden), &sim);
     let report = fsck(Arc::new(sim.clone())).expect("a directory");
     assert_eq!((report.findings, report.versions), (vec![], 5));
     let mut engine = Engine::open(sim.storage(), Options::default()).expect("a sound directory");

@@ -249,7 +249,7 @@ impl Node {
     }
 
     /// Where entries lie.
-    fn entry_range(&self, entries: Range<usize>) -> Range<usize> {
+    pub(crate) fn entry_range(&self, entries: Range<usize>) -> Range<usize> {
         let end = if entries.end == self.len() { usize::from(self.u16(28)) } else { self.slot(entries.end) };
         self.slot(entries.start)..end
     }

@@ -18,12 +18,8 @@ use crate::{
     page::Pid,
     shortcuts::Gathered,
     store::Store,
+    tree::lots::Pace,
 };
-
-/// So many full leaves are made at once: enough to be worth a thread.
-const FULL_LEAVES_MAX: usize = 64;
-/// So many lots of leaves are made or being made before the engine waits for the first one.
-const LOTS_AHEAD: usize = 16;
 
 #[derive(Debug)]
 struct OpenNode {
@@ -42,6 +38,10 @@ pub(crate) struct Records {
 }
 
 impl Records {
+    pub(crate) fn with_room(records: usize, bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes), ends: Vec::with_capacity(records) }
+    }
+
     /// Adds a record as it lies in a leaf.
     pub(crate) fn push(&mut self, record: &[u8], weight: u32) {
         self.bytes.extend_from_slice(record);
@@ -174,6 +174,8 @@ pub(crate) struct Builder {
     /// Levels 1 and up.
     inner: Vec<OpenNode>,
     entries: u64,
+    /// Records of leaves that were taken in.
+    taken: u64,
     /// Of all keys: the filter's size is known at the end.
     filter_hashes: Vec<(u64, u64)>,
     shortcuts: Option<Gathered>,
@@ -203,6 +205,7 @@ impl Builder {
             leaves_made: 0,
             inner: Vec::new(),
             entries: 0,
+            taken: 0,
             filter_hashes: Vec::with_capacity(records_max),
             shortcuts: with_shortcuts.then(|| Gathered::with_room(records_max)),
             closed: None,
@@ -210,7 +213,7 @@ impl Builder {
     }
 
     /// Adds the records after the last one.
-    pub(crate) fn push(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, records: Records) {
+    pub(crate) fn push(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, records: Records, pace: Pace) {
         let (records, mut begin) = (Arc::new(records), 0);
         for (at, (_, weight)) in records.ends.iter().enumerate() {
             if self.leaf_packer.add(*weight) {
@@ -218,13 +221,13 @@ impl Builder {
                 begin = at;
                 let next = LeafRecords::after(&self.leaf, encoded_key(records.encoded(at)));
                 self.end_leaf(store, meta, delta, next);
+                if self.full.len() >= pace.leaves {
+                    self.make_leaves(store, meta, delta, pace.ahead);
+                }
             }
         }
         self.leaf.extend(&records, begin..records.len());
         self.entries += records.len() as u64;
-        while self.making.len() > LOTS_AHEAD {
-            self.take_lot(store, meta, delta);
-        }
     }
 
     /// Gives the leaf its place, and goes on with the next one.
@@ -233,24 +236,34 @@ impl Builder {
         let (entries, encoded_bytes) = leaf.size();
         let pid = store.reserve_span(meta, delta, 0, span_pages(entries, encoded_bytes));
         self.full.push((leaf, pid));
-        if self.full.len() == FULL_LEAVES_MAX {
-            self.make_leaves();
+    }
+
+    /// What makes the leaves that are full.
+    fn making_of_full(&mut self) -> impl FnOnce() -> Vec<MadeLeaf> + Send + use<> {
+        let full = std::mem::take(&mut self.full);
+        let (version, with_shortcuts) = (self.version, self.shortcuts.is_some());
+        move || full.into_iter().map(|(leaf, pid)| leaf.make(version, pid, with_shortcuts)).collect()
+    }
+
+    /// Makes the leaves that are full, or begins to. Two lots are taken in for each that is begun where more are ahead than may be.
+    fn make_leaves(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, ahead: usize) {
+        let make = self.making_of_full();
+        if ahead == 0 && self.making.is_empty() {
+            return self.take_in(store, meta, delta, make());
+        }
+        self.making.push(make);
+        for _ in 0..2 {
+            if self.making.len() > ahead
+                && let Some(made) = self.making.take()
+            {
+                self.take_in(store, meta, delta, made);
+            }
         }
     }
 
-    /// Begins to make the leaves that are full.
-    fn make_leaves(&mut self) {
-        let full = std::mem::take(&mut self.full);
-        let (version, with_shortcuts) = (self.version, self.shortcuts.is_some());
-        let make = move |(leaf, pid): (LeafRecords, Pid)| leaf.make(version, pid, with_shortcuts);
-        self.making.push(move || full.into_iter().map(make).collect());
-    }
-
-    /// Takes in the next lot of leaves that were made: how many records they have.
-    fn take_lot(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) -> usize {
-        let mut records = 0;
-        for MadeLeaf { node, entry, filter_hashes, places } in self.making.take().unwrap_or_default() {
-            records += filter_hashes.len();
+    fn take_in(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, made: Vec<MadeLeaf>) {
+        for MadeLeaf { node, entry, filter_hashes, places } in made {
+            self.taken += filter_hashes.len() as u64;
             self.filter_hashes.extend(filter_hashes);
             if let Some(shortcuts) = &mut self.shortcuts {
                 shortcuts.extend(places);
@@ -259,7 +272,11 @@ impl Builder {
             self.leaves_made += 1;
             self.push_child(store, meta, delta, 1, entry);
         }
-        records
+    }
+
+    /// Records whose leaves are to be made and taken in.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.entries - self.taken
     }
 
     /// No record follows. Takes in some of the leaves that are left: how many records they have, and none once all are there.
@@ -268,9 +285,14 @@ impl Builder {
             self.end_leaf(store, meta, delta, LeafRecords::default());
         }
         if !self.full.is_empty() {
-            self.make_leaves();
+            let make = self.making_of_full();
+            self.making.push(make);
         }
-        self.take_lot(store, meta, delta)
+        let before = self.taken;
+        if let Some(made) = self.making.take() {
+            self.take_in(store, meta, delta, made);
+        }
+        (self.taken - before) as usize
     }
 
     fn push_child(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, level: u8, entry: ChildEntry) {

@@ -1,10 +1,10 @@
 //! The leaves of trees that are merged, in lots: each is a range of keys, and all that the trees have in it, so that it can be merged by
 //! itself, on any thread.
 //!
-//! Inner nodes are walked here. Leaves that are in no memory are read by whoever merges the lot, neighbours with one read, and past the
-//! caches, which keep what others read.
+//! Inner nodes, and leaves that lie as patches, are read here. Other leaves that are in no memory are read by whoever merges the lot,
+//! neighbours with one read, and past the caches, which keep what others read.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use coppice_env::File;
 
@@ -20,11 +20,21 @@ use crate::{
 /// Most bytes of one read.
 const READ_BYTES_MAX: usize = 256 << 10;
 
-/// A leaf, or where it is to be read.
+/// How merging goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// So many leaves are one piece of work, beside those that reach into a lot from the one before.
+    pub(crate) leaves: usize,
+    /// So many pieces may be done or begun before the next one is wanted. None: all is done by whoever wants it.
+    pub(crate) ahead: usize,
+}
+
+/// A leaf, and its place.
 #[derive(Clone, Debug)]
-enum Leaf {
-    Here(Node),
-    InFile(Child),
+struct Leaf {
+    child: Child,
+    /// Once it is in memory.
+    node: Arc<OnceLock<Node>>,
 }
 
 /// All leaves of a tree, in order.
@@ -60,7 +70,8 @@ impl Walk {
         }
         let leaf = store.leaf_at_hand(&child, self.class)?;
         note(entered, &child, leaf.as_ref());
-        Ok(Some((separator, leaf.map_or(Leaf::InFile(child), Leaf::Here))))
+        let node = Arc::new(leaf.map(OnceLock::from).unwrap_or_default());
+        Ok(Some((separator, Leaf { child, node })))
     }
 
     /// The child after the last one, with its separator and level.
@@ -96,30 +107,28 @@ struct Input {
 #[derive(Debug)]
 pub(crate) struct Lots {
     inputs: Vec<Input>,
-    /// So many leaves are a lot, beside those that reach into it from the one before.
-    lot_leaves: usize,
     /// Places of nodes that were entered, and of what those rest on, until somebody takes them: all trees are walked whole.
     pub(crate) entered: Vec<Pid>,
 }
 
 impl Lots {
-    /// Of these trees, youngest first; so many leaves are a lot.
-    pub(crate) fn new(store: &Store, trees: &[Tree], lot_leaves: usize) -> Result<Self> {
+    /// Of these trees, youngest first.
+    pub(crate) fn new(store: &Store, trees: &[Tree]) -> Result<Self> {
         let mut entered = Vec::new();
         let input = |tree| {
             let mut walk = Walk::new(tree);
             let next = walk.next(store, &mut entered)?;
             Ok(Input { walk, next, reaching: None })
         };
-        Ok(Self { inputs: trees.iter().map(input).collect::<Result<_>>()?, lot_leaves, entered })
+        Ok(Self { inputs: trees.iter().map(input).collect::<Result<_>>()?, entered })
     }
 
-    /// The next range of keys. None at the end.
-    pub(crate) fn next(&mut self, store: &Store) -> Result<Option<Lot>> {
+    /// The next range of keys, of so many leaves beside those that reach into it. None at the end.
+    pub(crate) fn next(&mut self, store: &Store, lot_leaves: usize) -> Result<Option<Lot>> {
         let Some(low) = self.first().map(|(low, _)| low.to_vec()) else { return Ok(None) };
         let reaching = |input: &Input| input.reaching.iter().cloned().collect();
         let mut leaves: Vec<Vec<Leaf>> = self.inputs.iter().map(reaching).collect();
-        for _ in 0..self.lot_leaves {
+        for _ in 0..lot_leaves {
             let Some((_, at)) = self.first() else { break };
             let input = &mut self.inputs[at];
             let next = input.walk.next(store, &mut self.entered)?;
@@ -135,11 +144,7 @@ impl Lots {
                 input.reaching = None;
             }
         }
-        let in_file = leaves.iter().flatten().filter_map(|leaf| match leaf {
-            Leaf::InFile(child) => Some(child.pid),
-            Leaf::Here(_) => None,
-        });
-        let file = store.leaves_file(in_file)?;
+        let file = store.leaves_file()?;
         Ok(Some(Lot { leaves, file, low, high }))
     }
 
@@ -193,6 +198,12 @@ impl Run {
         self.leaves.last().map(|(start, _, leaf)| (leaf, *start))
     }
 
+    /// How many records there are, and their bytes.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        let sizes = self.leaves.iter().map(|(start, end, leaf)| (end - start, leaf.entry_range(*start..*end).len()));
+        sizes.fold((0, 0), |all, leaf| (all.0 + leaf.0, all.1 + leaf.1))
+    }
+
     /// On to the next one.
     pub(crate) fn skip(&mut self) {
         if let Some((start, end, _)) = self.leaves.last_mut() {
@@ -204,38 +215,39 @@ impl Run {
     }
 }
 
-/// Leaves in the order of a tree; of those that are in the file neighbours are read at once. All are checked.
+/// Leaves in the order of a tree; of those that are in no memory, neighbours are read at once. All are checked.
 fn read(file: &dyn File, leaves: &[Leaf]) -> Result<Vec<Node>> {
     let mut read = Vec::with_capacity(leaves.len());
     let mut buffer = Vec::new();
     let mut rest = leaves;
     while let Some((leaf, others)) = rest.split_first() {
-        let first = match leaf {
-            Leaf::Here(node) => {
-                read.push(node.clone());
-                rest = others;
-                continue;
-            }
-            Leaf::InFile(first) => first.pid,
-        };
-        let mut run: Vec<&Child> = Vec::new();
-        let mut bytes = 0;
-        while let Some(Leaf::InFile(child)) = rest.get(run.len())
-            && child.pid.offset_bytes() == first.offset_bytes() + bytes as u64
+        if let Some(node) = leaf.node.get() {
+            read.push(node.clone());
+            rest = others;
+            continue;
+        }
+        let first = leaf.child.pid.offset_bytes();
+        let (mut count, mut bytes) = (0, 0);
+        while let Some(Leaf { child, node }) = rest.get(count)
+            && node.get().is_none()
+            && child.pid.offset_bytes() == first + bytes as u64
             && bytes + child.pid.len_bytes() <= READ_BYTES_MAX
         {
-            run.push(child);
-            bytes += child.pid.len_bytes();
+            (count, bytes) = (count + 1, bytes + child.pid.len_bytes());
         }
-        rest = &rest[run.len()..];
+        // Another thread may have read the first one since.
+        let (run, others) = rest.split_at(count.max(1));
+        rest = others;
         buffer.resize(bytes.max(buffer.len()), 0);
-        let there = file.read_exact_at(&mut buffer[..bytes], first.offset_bytes()).is_ok();
+        let there = file.read_exact_at(&mut buffer[..bytes], first).is_ok();
         let mut spans = buffer.as_slice();
-        for child in run {
-            let span = spans.split_off(..child.pid.len_bytes()).unwrap_or_default();
+        for Leaf { child, node } in run {
+            let span = spans.split_off(..child.pid.len_bytes()).filter(|_| there);
             // What could not be read together says by itself what is wrong with it.
-            let node = if there { store::check_node(span.into(), child, 0) } else { store::read_span(file, child, 0) };
-            read.push(node?);
+            let leaf =
+                span.map_or_else(|| store::read_span(file, child, 0), |span| store::check_node(span.into(), child, 0));
+            let leaf = leaf?;
+            read.push(node.get_or_init(|| leaf).clone());
         }
     }
     Ok(read)
