@@ -325,6 +325,59 @@ fn versions_come_and_go_while_a_merge_ends_on_another_thread() {
 }
 
 #[test]
+fn versions_come_and_go_while_others_merge_ahead() {
+    let thread = NonZero::new(1).map_or(Workers::Inline, Workers::Threads);
+    let (params, sim) = (Params { capacity: 6000, ..Params::default() }, SimStorage::new());
+    let options = Options { workers: thread, old_cache_bytes: 0, ..Options::default() };
+    let engine = Engine::create(sim.storage(), ShardId(0), params, options).expect("an empty directory");
+    let mut shard = Shard { engine, version: 0, index: 0 };
+    let batch = |part: u64, byte: u8| (0..RECORDS).filter(|n| n % 2 == part).map(|n| put(n, &[byte; 200])).collect();
+    let (mut unfinished, mut ended) = (0, 0);
+    for round in 1..=24_u8 {
+        // As a leader waits before a version that would be refused.
+        let trees = shard.engine.shape(&shard.engine.decided()).expect("decided").entries.len();
+        if trees == usize::from(shard.engine.params().tree_limit) && shard.engine.built_merges().is_empty() {
+            while shard.engine.merge_step(64).expect("sound pages") == MergeProgress::Working {}
+            ended += 1;
+        }
+        let (before, version) = (shard.engine.decided(), shard.version);
+        shard.commit(batch(u64::from(round % 2), round));
+        let mut steps = 0;
+        // What was written makes merges be behind, and each step has more done ahead.
+        let progress = loop {
+            let progress = shard.engine.merge_step(64).expect("sound pages");
+            steps += 1;
+            if progress != MergeProgress::Working || steps == 10 * usize::from(round % 5) + 1 {
+                break progress;
+            }
+        };
+        unfinished += u32::from(progress == MergeProgress::Working);
+        match round % 6 {
+            // Its inputs may be gone while they are read, and their pages free.
+            2 | 5 => {
+                let epoch = Epoch(shard.engine.epoch().0 + 1);
+                assert_eq!(shard.engine.rollback(Version(version), epoch).expect("it is kept"), before);
+                shard.version = version;
+                shard.commit(batch(u64::from(round % 2), round));
+            }
+            // Some leaves are in no file, some have a place and are not made.
+            3 => shard.flush(),
+            _ => {}
+        }
+        let view = shard.engine.view(&shard.engine.decided()).expect("decided");
+        for number in (0..RECORDS).step_by(37).filter(|n| n % 2 == u64::from(round % 2)) {
+            let record = view.get(&key(number), true).expect("sound pages").expect("it was put");
+            assert_eq!(record.value.as_deref(), Some(&[round; 200][..]));
+        }
+    }
+    assert!(unfinished > 5 && ended > 2, "{unfinished} unfinished, {ended} ended");
+    shard.flush();
+    drop(shard);
+    let report = fsck(sim.storage()).expect("a directory");
+    assert!(report.is_clean(), "{report:?}");
+}
+
+#[test]
 fn a_commit_touches_every_node_once() {
     let mut shard = Shard::loaded();
     let (cost, ()) = shard.cost(|shard| shard.commit((0..RECORDS).map(|number| put(number, b"again")).collect()));
