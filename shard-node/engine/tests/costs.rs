@@ -281,19 +281,28 @@ fn a_damaged_leaf_is_named_by_the_merge_that_reads_it() {
     assert!(named > 5, "{named} of {pages} pages");
 }
 
-#[test]
-fn versions_come_and_go_while_a_merge_ends_on_another_thread() {
+/// An engine with one thread beside it, and no cache for frozen trees.
+fn with_a_thread() -> (SimStorage, Shard) {
     let thread = NonZero::new(1).map_or(Workers::Inline, Workers::Threads);
     let (params, sim) = (Params { capacity: 6000, ..Params::default() }, SimStorage::new());
     let options = Options { workers: thread, old_cache_bytes: 0, ..Options::default() };
     let engine = Engine::create(sim.storage(), ShardId(0), params, options).expect("an empty directory");
-    let mut shard = Shard { engine, version: 0, index: 0 };
-    let batch = |part: u64, byte: u8| (0..RECORDS).filter(|n| n % 2 == part).map(|n| put(n, &[byte; 200])).collect();
+    (sim, Shard { engine, version: 0, index: 0 })
+}
+
+/// A value for every second key.
+fn half(part: u64, byte: u8) -> Vec<Operation> {
+    (0..RECORDS).filter(|n| n % 2 == part).map(|n| put(n, &[byte; 200])).collect()
+}
+
+#[test]
+fn versions_come_and_go_while_a_merge_ends_on_another_thread() {
+    let (sim, mut shard) = with_a_thread();
     let mut ended_elsewhere = 0;
     for round in 1..=20_u8 {
-        shard.commit(batch(0, round));
+        shard.commit(half(0, round));
         let (before, version) = (shard.engine.decided(), shard.version);
-        shard.commit(batch(1, round));
+        shard.commit(half(1, round));
         // All that there is to read of it: the next step finds it ended or not.
         let step = shard.engine.merge_step(usize::MAX).expect("sound pages");
         ended_elsewhere += u32::from(step == MergeProgress::Working);
@@ -303,11 +312,11 @@ fn versions_come_and_go_while_a_merge_ends_on_another_thread() {
                 let epoch = Epoch(shard.engine.epoch().0 + 1);
                 assert_eq!(shard.engine.rollback(Version(version), epoch).expect("it is kept"), before);
                 shard.version = version;
-                shard.commit(batch(1, round));
+                shard.commit(half(1, round));
             }
             1 => shard.flush(),
             // A version installs it, if it has ended.
-            2 => shard.commit(batch(0, round)),
+            2 => shard.commit(half(0, round)),
             _ => {}
         }
         while shard.engine.merge_step(1).expect("sound pages") == MergeProgress::Working {}
@@ -326,12 +335,7 @@ fn versions_come_and_go_while_a_merge_ends_on_another_thread() {
 
 #[test]
 fn versions_come_and_go_while_others_merge_ahead() {
-    let thread = NonZero::new(1).map_or(Workers::Inline, Workers::Threads);
-    let (params, sim) = (Params { capacity: 6000, ..Params::default() }, SimStorage::new());
-    let options = Options { workers: thread, old_cache_bytes: 0, ..Options::default() };
-    let engine = Engine::create(sim.storage(), ShardId(0), params, options).expect("an empty directory");
-    let mut shard = Shard { engine, version: 0, index: 0 };
-    let batch = |part: u64, byte: u8| (0..RECORDS).filter(|n| n % 2 == part).map(|n| put(n, &[byte; 200])).collect();
+    let (sim, mut shard) = with_a_thread();
     let (mut unfinished, mut ended) = (0, 0);
     for round in 1..=24_u8 {
         // As a leader waits before a version that would be refused.
@@ -341,7 +345,7 @@ fn versions_come_and_go_while_others_merge_ahead() {
             ended += 1;
         }
         let (before, version) = (shard.engine.decided(), shard.version);
-        shard.commit(batch(u64::from(round % 2), round));
+        shard.commit(half(u64::from(round % 2), round));
         let mut steps = 0;
         // What was written makes merges be behind, and each step has more done ahead.
         let progress = loop {
@@ -358,7 +362,7 @@ fn versions_come_and_go_while_others_merge_ahead() {
                 let epoch = Epoch(shard.engine.epoch().0 + 1);
                 assert_eq!(shard.engine.rollback(Version(version), epoch).expect("it is kept"), before);
                 shard.version = version;
-                shard.commit(batch(u64::from(round % 2), round));
+                shard.commit(half(u64::from(round % 2), round));
             }
             // Some leaves are in no file, some have a place and are not made.
             3 => shard.flush(),
