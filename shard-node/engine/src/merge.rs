@@ -20,12 +20,13 @@ use coppice_verify::{
 use crate::{
     Engine, Error, MergeName, MergePace, MergeProgress, Result,
     meta::{Delta, MergeRecord, Meta, MetaOp, Tree, TreeId},
-    node::{Body, compare, decode_record, is_tombstone},
+    node::{Body, decode_record, is_tombstone},
     page::PageFile,
     shortcuts,
     store::Store,
     tree::{
         build::{Builder, Records},
+        cursor::youngest,
         lots::{Lot, Lots, Pace, Run},
     },
     values::{self, StoredValue},
@@ -268,7 +269,7 @@ fn merge(lot: &Lot, params: &Params, older_filters: &[Arc<Filter>], sparse: &BTr
     let mut runs = lot.runs()?;
     let (records, bytes) = runs.iter().map(Run::size).fold((0, 0), |all, run| (all.0 + run.0, all.1 + run.1));
     let mut merged = Merged { records: Records::with_room(records, bytes), ..Merged::default() };
-    while let Some(youngest) = youngest(&runs) {
+    while let Some(youngest) = youngest(runs.iter().map(Run::key)) {
         let (newest, older) = runs[youngest..].split_first_mut().expect("it is one of them");
         let (leaf, index) = newest.first().expect("it has a key");
         let key = leaf.key(index);
@@ -297,12 +298,6 @@ fn merge(lot: &Lot, params: &Params, older_filters: &[Arc<Filter>], sparse: &BTr
         newest.skip();
     }
     Ok(merged)
-}
-
-/// The youngest tree that has the smallest key that is left.
-fn youngest(runs: &[Run]) -> Option<usize> {
-    let keys = runs.iter().enumerate().filter_map(|(at, run)| run.first().map(|(leaf, index)| (leaf.key(index), at)));
-    keys.min_by(|one, other| compare(one.0, other.0)).map(|(_, at)| at)
 }
 
 impl Engine {

@@ -112,9 +112,13 @@ impl Store {
 
     /// The node, checked.
     pub(crate) fn node(&self, child: &Child, level: u8, class: Class) -> Result<Node> {
-        if let Some(node) = self.node_in_memory(child, class) {
-            return Ok(node);
+        match self.node_in_memory(child, class) {
+            Some(node) => Ok(node),
+            None => self.node_into_cache(child, level, class),
         }
+    }
+
+    fn node_into_cache(&self, child: &Child, level: u8, class: Class) -> Result<Node> {
         let node = self.node_of_file(child, level, class)?;
         match (class, level) {
             (Class::Old, 0) => self.cache.offer(child.pid, node.clone()),
@@ -242,18 +246,13 @@ impl Store {
                 self.count_read(child.pid);
                 Ok(None)
             }
-            None => self.node(child, 0, class).map(Some),
+            None => self.node_into_cache(child, 0, class).map(Some),
             here => Ok(here),
         }
     }
 
-    /// The file of whole leaves.
-    pub(crate) fn leaves_file(&self) -> Result<Arc<dyn File>> {
-        self.files[PageFile::Data as usize].clone().ok_or_else(|| missing(PageFile::Data))
-    }
-
-    fn file(&self, file: PageFile) -> Result<&dyn File> {
-        self.files[file as usize].as_deref().ok_or_else(|| missing(file))
+    pub(crate) fn file(&self, file: PageFile) -> Result<&Arc<dyn File>> {
+        self.files[file as usize].as_ref().ok_or_else(|| missing(file))
     }
 
     /// The node that lies as a patch of another one.
@@ -285,26 +284,16 @@ impl Store {
                 false => self.read_node(base, level),
             });
         }
-        read_span(self.file(child.pid.file())?, child, level)
-    }
-
-    /// A place for a node that is to lie whole; it is made meanwhile.
-    pub(crate) fn reserve_span(&self, meta: &mut Meta, delta: &mut Delta, level: u8, pages: usize) -> Pid {
-        let pid = meta.allocate(PageFile::of_level(level), pages);
-        delta.allocated.push(pid);
-        pid
+        read_span(&**self.file(child.pid.file())?, child, level)
     }
 
     /// Gives a node its place.
     pub(crate) fn add_node(&mut self, meta: &mut Meta, delta: &mut Delta, draft: Draft, class: Class) -> Child {
         let pid = match &draft.patch {
-            Some(patch) => {
-                let pid = self.add_patch(meta, &patch.bytes);
-                delta.allocated.push(pid);
-                pid
-            }
-            None => self.reserve_span(meta, delta, draft.level, draft.pages()),
+            Some(patch) => self.add_patch(meta, &patch.bytes),
+            None => meta.allocate(PageFile::of_level(draft.level), draft.pages()),
         };
+        delta.allocated.push(pid);
         let (node, child) = draft.place(pid);
         self.add_placed(&child, node, class);
         child

@@ -15,7 +15,7 @@ use crate::{
     cache::Class,
     meta::{Delta, Meta, Tree},
     node::{Child, ChildEntry, Draft, LeafRecord, NewEntry, Node, ValueRef, decode_record, encoded_key, span_pages},
-    page::Pid,
+    page::{PageFile, Pid},
     shortcuts::Gathered,
     store::Store,
     tree::lots::Pace,
@@ -220,7 +220,7 @@ impl Builder {
                 self.leaf.extend(&records, begin..at);
                 begin = at;
                 let next = LeafRecords::after(&self.leaf, encoded_key(records.encoded(at)));
-                self.end_leaf(store, meta, delta, next);
+                self.end_leaf(meta, delta, next);
                 if self.full.len() >= pace.leaves {
                     self.make_leaves(store, meta, delta, pace.ahead);
                 }
@@ -231,10 +231,11 @@ impl Builder {
     }
 
     /// Gives the leaf its place, and goes on with the next one.
-    fn end_leaf(&mut self, store: &Store, meta: &mut Meta, delta: &mut Delta, next: LeafRecords) {
+    fn end_leaf(&mut self, meta: &mut Meta, delta: &mut Delta, next: LeafRecords) {
         let leaf = std::mem::replace(&mut self.leaf, next);
         let (entries, encoded_bytes) = leaf.size();
-        let pid = store.reserve_span(meta, delta, 0, span_pages(entries, encoded_bytes));
+        let pid = meta.allocate(PageFile::Data, span_pages(entries, encoded_bytes));
+        delta.allocated.push(pid);
         self.full.push((leaf, pid));
     }
 
@@ -282,7 +283,7 @@ impl Builder {
     /// No record follows. Takes in some of the leaves that are left: how many records they have, and none once all are there.
     pub(crate) fn end_leaves(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) -> usize {
         if !self.leaf.parts.is_empty() {
-            self.end_leaf(store, meta, delta, LeafRecords::default());
+            self.end_leaf(meta, delta, LeafRecords::default());
         }
         if !self.full.is_empty() {
             let make = self.making_of_full();

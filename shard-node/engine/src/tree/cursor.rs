@@ -3,7 +3,7 @@
 use crate::{
     Result,
     meta::Tree,
-    node::{Child, Node},
+    node::{Child, Node, compare},
     store::Store,
     tree::Found,
 };
@@ -97,15 +97,9 @@ impl ForestCursor {
         Ok(Self { cursors: trees.iter().map(|tree| Cursor::seek(store, tree, low)).collect::<Result<_>>()? })
     }
 
-    /// The youngest tree that has a record of the smallest key left. None at the end.
-    pub(crate) fn youngest(&self) -> Option<usize> {
-        let keys = self.cursors.iter().enumerate().filter_map(|(tree, cursor)| Some((cursor.key()?, tree)));
-        keys.min().map(|(_, tree)| tree)
-    }
-
     /// The newest record of the smallest key left, if that is below `high`, and on to the next key.
     pub(crate) fn next_newest(&mut self, store: &Store, high: Option<&[u8]>) -> Result<Option<Found>> {
-        let Some(youngest) = self.youngest() else { return Ok(None) };
+        let Some(youngest) = youngest(self.cursors.iter().map(Cursor::key)) else { return Ok(None) };
         let (newest, older) = self.cursors[youngest..].split_first_mut().expect("it is one of them");
         if high.is_some_and(|high| newest.key().is_none_or(|key| key >= high)) {
             return Ok(None);
@@ -118,4 +112,10 @@ impl ForestCursor {
         }
         Ok(found)
     }
+}
+
+/// The youngest tree that has a record of the smallest key left, of the keys that trees, youngest first, have next. None at the end.
+pub(crate) fn youngest<'k>(keys: impl Iterator<Item = Option<&'k [u8]>>) -> Option<usize> {
+    let keys = keys.enumerate().filter_map(|(tree, key)| Some((key?, tree)));
+    keys.min_by(|one, other| compare(one.0, other.0)).map(|(_, tree)| tree)
 }

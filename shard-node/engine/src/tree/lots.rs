@@ -13,7 +13,7 @@ use crate::{
     cache::Class,
     meta::Tree,
     node::{Child, Node},
-    page::Pid,
+    page::{PageFile, Pid},
     store::{self, Store},
 };
 
@@ -144,7 +144,7 @@ impl Lots {
                 input.reaching = None;
             }
         }
-        let file = store.leaves_file()?;
+        let file = Arc::clone(store.file(PageFile::Data)?);
         Ok(Some(Lot { leaves, file, low, high }))
     }
 
@@ -196,6 +196,11 @@ impl Run {
     /// Leaf and index of the first record that is left.
     pub(crate) fn first(&self) -> Option<(&Node, usize)> {
         self.leaves.last().map(|(start, _, leaf)| (leaf, *start))
+    }
+
+    /// Its key.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        self.first().map(|(leaf, index)| leaf.key(index))
     }
 
     /// How many records there are, and their bytes.
