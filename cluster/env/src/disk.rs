@@ -4,8 +4,8 @@ use std::fs;
 use std::io::{self, IoSlice};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use rustix::io::{Errno, pwritev};
@@ -19,7 +19,7 @@ const IO_PARTS_MAX: usize = 512;
 /// write would wait for the disk. So do those that are written over others, whose pages the cache may have: what costs is a new page.
 const BY_BUFFER_BYTES_MIN: usize = 64 << 10;
 /// Most bytes of one write by a buffer.
-const BUFFER_BYTES_MAX: usize = 1 << 20;
+const BUFFER_BYTES: usize = 2 << 20;
 
 /// A directory of the real file system.
 #[derive(Clone, Debug)]
@@ -182,23 +182,34 @@ impl DiskFile {
 
     /// Writes parts past the system's cache, by a buffer that lies where a disk can read it. Together they are whole sectors.
     fn write_by_buffer(&self, direct: &fs::File, parts: &[&[u8]], mut offset: u64) -> io::Result<()> {
-        let mut buffer = DirectBuffer::zeroed(len_of(parts).min(BUFFER_BYTES_MAX));
-        let mut filled = 0;
-        for mut part in parts.iter().copied() {
-            while let Some(here) =
-                part.split_off(..part.len().min(buffer.len() - filled)).filter(|here| !here.is_empty())
-            {
-                buffer[filled..filled + here.len()].copy_from_slice(here);
-                filled += here.len();
-                if filled == buffer.len() {
-                    self.write_sectors(direct, &buffer, offset)?;
-                    offset += filled as u64;
-                    filled = 0;
+        with_buffer(|buffer| {
+            let mut filled = 0;
+            for mut part in parts.iter().copied() {
+                while let Some(here) =
+                    part.split_off(..part.len().min(buffer.len() - filled)).filter(|here| !here.is_empty())
+                {
+                    buffer[filled..filled + here.len()].copy_from_slice(here);
+                    filled += here.len();
+                    if filled == buffer.len() {
+                        self.write_sectors(direct, buffer, offset)?;
+                        offset += filled as u64;
+                        filled = 0;
+                    }
                 }
             }
-        }
-        self.write_sectors(direct, &buffer[..filled], offset)
+            self.write_sectors(direct, &buffer[..filled], offset)
+        })
     }
+}
+
+/// Lends one of as many buffers as are in use at once: memory that is used again costs no faults of pages.
+fn with_buffer<T>(write: impl FnOnce(&mut DirectBuffer) -> T) -> T {
+    static IDLE: Mutex<Vec<DirectBuffer>> = Mutex::new(Vec::new());
+    let idle = || IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut buffer = idle().pop().unwrap_or_else(|| DirectBuffer::zeroed(BUFFER_BYTES));
+    let written = write(&mut buffer);
+    idle().push(buffer);
+    written
 }
 
 fn len_of(parts: &[&[u8]]) -> usize {

@@ -38,10 +38,11 @@ use segment::{Place, Segment, file_name};
 /// What is kept free for votes and commit indexes when data is refused for want of space.
 const RESERVE_BYTES: usize = 64 << 10;
 
-/// Most bytes of one write. Disks are as fast with it as with more, and memory that is used again costs no faults of pages.
-const WRITE_BYTES_MAX: usize = 2 << 20;
-/// As long as batches are no longer than this, so are writes.
-const WRITE_BYTES_MIN: usize = 512 << 10;
+/// Bytes of one write, from the first batch on that is longer than the next. Disks are as fast with it as with more, and memory that is used
+/// again costs no faults of pages.
+const LARGE_WRITE_BYTES: usize = 2 << 20;
+/// Bytes of one write before.
+const WRITE_BYTES: usize = 512 << 10;
 
 /// Sizes of the log.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +152,7 @@ impl Log {
             spare: None,
             sequence_next: 1,
             pending: Pending::default(),
-            buffer: DirectBuffer::zeroed(WRITE_BYTES_MIN),
+            buffer: DirectBuffer::zeroed(WRITE_BYTES),
             written: (meta.base, meta.hard_state),
             cached_bytes: 0,
             cached_from: meta.base.index + 1,
@@ -375,8 +376,8 @@ impl Log {
         let carried_bytes = carried.len() as u64;
         let parts: Vec<Bytes> = iter::once(carried.into()).chain(items.into_parts()).collect();
         let bytes: usize = parts.iter().map(Bytes::len).sum();
-        if bytes > self.buffer.len() && self.buffer.len() < WRITE_BYTES_MAX {
-            self.buffer = DirectBuffer::zeroed(bytes.next_power_of_two().min(WRITE_BYTES_MAX));
+        if bytes > self.buffer.len() && self.buffer.len() < LARGE_WRITE_BYTES {
+            self.buffer = DirectBuffer::zeroed(LARGE_WRITE_BYTES);
         }
         let (sequence, buffer, writes) = (self.sequence_next, &mut self.buffer, beside.writes);
         let mut write = || {

@@ -421,7 +421,7 @@ fn written_by(workers: Workers) -> (View, Vec<Vec<u8>>, Vec<u64>) {
     let mut log = Log::create(disk.storage(), LARGE, owner(), Position::START, voters()).expect("creates");
     let (large, written) = (LARGE.beside_bytes_min, AtomicUsize::new(0));
     let mut beside = Vec::new();
-    for (index, bytes) in (2..).zip([100, large, 2 * WRITE_BYTES_MAX + 7, large / 2]) {
+    for (index, bytes) in (2..).zip([100, large, 2 * LARGE_WRITE_BYTES + 7, large / 2]) {
         let position = Position { index, term: 1 };
         let data = Bytes::from(vec![bytes as u8; bytes]);
         log.append(&[make_entry(EntryType::EntryNormal, position, data.clone())]);
