@@ -1,55 +1,94 @@
 //! The framing of a segment file: 512-byte blocks, each with its own checksum.
 //!
-//! A sector of a disk is written wholly or not at all, and a segment is filled with zeroes before use. So a block that
-//! was cut off by a power failure is all zeroes, and one that is neither zero nor valid was damaged after it was
-//! written: the two are never confused, not even in the last batch. No block is ever rewritten with other content.
+//! A sector of a disk is written wholly or not at all, and before a segment is written to, its file holds zeroes, or blocks of
+//! segments that were dropped, which bear their number. So a block that was cut off by a power failure is as it was before, and one
+//! that is neither zero nor valid was damaged after it was written: the two are never confused, not even in the last batch. No block of a
+//! segment is ever rewritten with other content.
+
+use super::meta::Owner;
 
 /// Bytes of a block, the unit that a disk writes wholly or not at all.
 pub(crate) const BLOCK_BYTES: usize = 512;
-/// Checksum, then the block's number within its batch.
-pub(crate) const BLOCK_HEADER_BYTES: usize = 8;
-/// Bytes of a block that carry the stream.
-pub(crate) const PAYLOAD_BYTES: usize = BLOCK_BYTES - BLOCK_HEADER_BYTES;
-
-const _: () = assert!(PAYLOAD_BYTES == 504);
+/// Checksum, then the block's number within its batch,
+const PLAIN_HEADER_BYTES: usize = 8;
+/// then the low half of the segment's number.
+const HEADER_BYTES: usize = 12;
 
 /// What a block is found to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Block<'a> {
-    /// Never written.
-    Zero,
+    /// Not written since the file became this segment.
+    Unwritten,
     /// The `position`-th block of a batch.
     Valid { position: u32, payload: &'a [u8] },
     /// Neither.
     Damaged,
 }
 
-fn checksum(salt: u32, number: u64, content: &[u8]) -> u32 {
-    let crc = crc32c::crc32c_append(salt, &number.to_le_bytes());
-    crc32c::crc32c_append(crc, content)
+/// How the blocks of one segment are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Framing {
+    salt: u32,
+    segment: u64,
+    /// Each block has the segment's number: as in all segments that are written to.
+    numbered: bool,
 }
 
-/// Looks at the block at `number` of the segment that `salt` belongs to.
-pub(crate) fn inspect(salt: u32, number: u64, block: &[u8]) -> Block<'_> {
-    assert_eq!(block.len(), BLOCK_BYTES);
-    if block.iter().all(|byte| *byte == 0) {
-        return Block::Zero;
-    }
-    let word = |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
-    if word(0) != checksum(salt, number, &block[4..]) {
-        return Block::Damaged;
-    }
-    Block::Valid { position: word(4), payload: &block[BLOCK_HEADER_BYTES..] }
+fn word(block: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
 }
 
-/// How many blocks a stream of this length takes.
-pub(crate) fn count(stream_bytes: usize) -> u64 {
-    stream_bytes.div_ceil(PAYLOAD_BYTES) as u64
+impl Framing {
+    pub(crate) fn new(owner: &Owner, segment: u64, numbered: bool) -> Self {
+        Self { salt: owner.salt(), segment, numbered }
+    }
+
+    pub(crate) fn numbered(self) -> bool {
+        self.numbered
+    }
+
+    fn header_bytes(self) -> usize {
+        if self.numbered { HEADER_BYTES } else { PLAIN_HEADER_BYTES }
+    }
+
+    /// Bytes of a block that carry the stream.
+    pub(crate) fn payload_bytes(self) -> usize {
+        BLOCK_BYTES - self.header_bytes()
+    }
+
+    /// How many blocks a stream of this length takes.
+    pub(crate) fn blocks(self, stream_bytes: usize) -> u64 {
+        stream_bytes.div_ceil(self.payload_bytes()) as u64
+    }
+
+    /// Of the `number`-th block of a segment.
+    fn checksum(self, segment: u64, number: u64, content: &[u8]) -> u32 {
+        let crc = crc32c::crc32c_append(self.salt, &segment.to_le_bytes());
+        let crc = crc32c::crc32c_append(crc, &number.to_le_bytes());
+        crc32c::crc32c_append(crc, content)
+    }
+
+    /// Looks at the block at `number`.
+    pub(crate) fn inspect(self, number: u64, block: &[u8]) -> Block<'_> {
+        assert_eq!(block.len(), BLOCK_BYTES);
+        if block.iter().all(|byte| *byte == 0) {
+            return Block::Unwritten;
+        }
+        // How many segments ago the block was written.
+        let age = if self.numbered { (self.segment as u32).wrapping_sub(word(block, PLAIN_HEADER_BYTES)) } else { 0 };
+        let sound = |segment| word(block, 0) == self.checksum(segment, number, &block[4..]);
+        match self.segment.checked_sub(age.into()) {
+            Some(segment) if !sound(segment) => Block::Damaged,
+            Some(segment) if segment < self.segment => Block::Unwritten,
+            Some(_) => Block::Valid { position: word(block, 4), payload: &block[self.header_bytes()..] },
+            None => Block::Damaged,
+        }
+    }
 }
 
 /// Frames the stream of one batch, which is given in parts, a piece at a time.
 pub(crate) struct Framer<'a, P: Iterator<Item = &'a [u8]>> {
-    salt: u32,
+    framing: Framing,
     /// The batch's first block in the segment.
     first: u64,
     /// The next block in the batch.
@@ -60,8 +99,9 @@ pub(crate) struct Framer<'a, P: Iterator<Item = &'a [u8]>> {
 
 impl<'a, P: Iterator<Item = &'a [u8]>> Framer<'a, P> {
     /// Of a batch that begins at block `first`.
-    pub(crate) fn new(salt: u32, first: u64, parts: P) -> Self {
-        let mut framer = Self { salt, first, position: 0, parts, rest: &[] };
+    pub(crate) fn new(framing: Framing, first: u64, parts: P) -> Self {
+        assert!(framing.numbered, "other segments are read alone");
+        let mut framer = Self { framing, first, position: 0, parts, rest: &[] };
         framer.take_part();
         framer
     }
@@ -81,8 +121,9 @@ impl<'a, P: Iterator<Item = &'a [u8]>> Framer<'a, P> {
                 block.fill(0);
                 continue;
             }
-            block[4..BLOCK_HEADER_BYTES].copy_from_slice(&self.position.to_le_bytes());
-            let mut room = &mut block[BLOCK_HEADER_BYTES..];
+            block[4..PLAIN_HEADER_BYTES].copy_from_slice(&self.position.to_le_bytes());
+            block[PLAIN_HEADER_BYTES..HEADER_BYTES].copy_from_slice(&(self.framing.segment as u32).to_le_bytes());
+            let mut room = &mut block[HEADER_BYTES..];
             while !room.is_empty() && !self.rest.is_empty() {
                 let (now, later) = self.rest.split_at(self.rest.len().min(room.len()));
                 let (here, left) = room.split_at_mut(now.len());
@@ -91,7 +132,8 @@ impl<'a, P: Iterator<Item = &'a [u8]>> Framer<'a, P> {
                 self.take_part();
             }
             room.fill(0);
-            let crc = checksum(self.salt, self.first + u64::from(self.position), &block[4..]);
+            let number = self.first + u64::from(self.position);
+            let crc = self.framing.checksum(self.framing.segment, number, &block[4..]);
             block[..4].copy_from_slice(&crc.to_le_bytes());
             self.position += 1;
         }

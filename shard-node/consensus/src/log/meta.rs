@@ -13,7 +13,9 @@ use crate::{Membership, Position, RaftId};
 
 pub(crate) const META_FILE: &str = "meta";
 const META_NEW_FILE: &str = "meta.new";
-const MAGIC: &[u8; 8] = b"CPRAFT\0\x01";
+const MAGIC: &[u8; 8] = b"CPRAFT\0\x02";
+/// Of logs of which no segment has its number in each block.
+const MAGIC_PLAIN: &[u8; 8] = b"CPRAFT\0\x01";
 /// Far more than a manifest and evidence take.
 const META_BYTES_MAX: u64 = 16 << 20;
 
@@ -30,12 +32,11 @@ impl Owner {
         format!("replica {} of {} of cluster {}", self.id, self.group, self.cluster)
     }
 
-    /// What the checksums of a segment start from, so that no other file's blocks are ever believed.
-    pub(crate) fn salt(&self, segment: u64) -> u32 {
+    /// What checksums start from, so that nothing in another's files is ever believed.
+    pub(crate) fn salt(&self) -> u32 {
         let crc = crc32c::crc32c(&self.cluster.0);
         let crc = crc32c::crc32c_append(crc, &self.group.number().to_le_bytes());
-        let crc = crc32c::crc32c_append(crc, &self.id.0.to_le_bytes());
-        crc32c::crc32c_append(crc, &segment.to_le_bytes())
+        crc32c::crc32c_append(crc, &self.id.0.to_le_bytes())
     }
 }
 
@@ -51,6 +52,8 @@ pub(crate) struct Meta {
     pub hard_state: HardState,
     /// Older segments are garbage.
     pub first_segment: u64,
+    /// Segments from this one on have their number in each block; `u64::MAX` if this was written when none had.
+    pub numbered_from: u64,
     /// The manifest of the snapshot at `base`, if the log was reset to one.
     pub manifest: Option<Vec<u8>>,
     /// Why this replica does not trust itself.
@@ -79,6 +82,7 @@ impl Meta {
         self.membership.encode(&mut writer);
         self.hard_state.encode(&mut writer);
         writer.u64(self.first_segment);
+        writer.u64(self.numbered_from);
         encode_option(&mut writer, self.manifest.as_ref());
         encode_option(&mut writer, self.quarantine.as_ref());
         let mut bytes = writer.into_bytes();
@@ -92,7 +96,8 @@ impl Meta {
             return Err(DecodeError::Malformed("checksum"));
         }
         let mut reader = Reader::new(bytes);
-        if reader.take(MAGIC.len())? != MAGIC {
+        let magic = reader.take(MAGIC.len())?;
+        if magic != MAGIC && magic != MAGIC_PLAIN {
             return Err(DecodeError::Malformed("magic"));
         }
         let owner = Owner {
@@ -106,6 +111,7 @@ impl Meta {
             membership: Membership::decode(&mut reader)?,
             hard_state: HardState::decode(&mut reader)?,
             first_segment: number(&mut reader)?,
+            numbered_from: if magic == MAGIC { number(&mut reader)? } else { u64::MAX },
             manifest: decode_option(&mut reader)?,
             quarantine: decode_option(&mut reader)?,
         };

@@ -6,8 +6,8 @@
 //! - the first batch of every segment repeats hard state and memberships, so that older segments can be dropped;
 //! - entries are readable as soon as they are appended, durable or not.
 //!
-//! A crash leaves: during a flush, a batch that is complete or is cut away; while a segment is made, an empty file; during
-//! `compact` and `reset`, the old or the new `meta`, and files that `meta` no longer counts, which are removed.
+//! A crash leaves: during a flush, a batch that is complete or is cut away; while a segment is made, a file in which nothing of it is
+//! written; during `compact` and `reset`, the old or the new `meta`, and files that `meta` no longer counts, which are removed.
 
 pub(crate) mod batch;
 pub(crate) mod block;
@@ -31,6 +31,7 @@ use raft::eraftpb::{Entry, EntryType};
 use crate::error::{Error, Result};
 use crate::output::{Beside, Writing};
 use crate::{Membership, Position};
+use block::Framing;
 use batch::{ENTRY_HEADER_BYTES, HardState, Item, Items, entry_data, make_entry};
 use meta::{Meta, Owner};
 use segment::{Place, Segment, file_name};
@@ -96,6 +97,9 @@ pub(crate) struct Log {
     segments: VecDeque<Segment>,
     /// A filled segment that is begun when the last one is full.
     spare: Option<Segment>,
+    /// Segments that nobody needs, whose files the next ones get: to write over old blocks costs a disk less than new ones do, and
+    /// neither they nor their absence must be made durable. No more than the last compaction dropped.
+    dropped: Vec<Segment>,
     sequence_next: u64,
     pending: Pending,
     /// What goes to the disk at once.
@@ -135,7 +139,16 @@ impl Log {
             return Err(Error::Existence("there is a raft log in this directory already"));
         }
         let hard_state = HardState { term: base.term, vote: 0, commit: base.index };
-        let meta = Meta { owner, base, membership, hard_state, first_segment: 1, manifest: None, quarantine: None };
+        let meta = Meta {
+            owner,
+            base,
+            membership,
+            hard_state,
+            first_segment: 1,
+            numbered_from: 1,
+            manifest: None,
+            quarantine: None,
+        };
         meta.store(&*storage)?;
         Ok(Self::empty(storage, sizes, meta))
     }
@@ -150,6 +163,7 @@ impl Log {
             slots: VecDeque::new(),
             segments: VecDeque::new(),
             spare: None,
+            dropped: Vec::new(),
             sequence_next: 1,
             pending: Pending::default(),
             buffer: DirectBuffer::zeroed(WRITE_BYTES),
@@ -162,7 +176,8 @@ impl Log {
 
     /// What the segments take on the disk.
     pub(crate) fn disk_bytes(&self) -> u64 {
-        let blocks: u64 = self.segments.iter().chain(&self.spare).map(|segment| segment.filled_blocks).sum();
+        let segments = self.segments.iter().chain(&self.spare).chain(&self.dropped);
+        let blocks: u64 = segments.map(|segment| segment.filled_blocks).sum();
         blocks * block::BLOCK_BYTES as u64
     }
 
@@ -286,12 +301,15 @@ impl Log {
 
     /// Upper bound of the blocks that a batch with `bytes` of items takes at the start of a segment.
     fn blocks_needed(&self, bytes: usize) -> u64 {
-        block::count(bytes + self.carry_over().len() + batch::BATCH_HEADER_BYTES)
+        let framing = Framing::new(&self.meta.owner, self.segment_next(), true);
+        framing.blocks(batch::BATCH_HEADER_BYTES + self.carry_over().len() + bytes)
     }
 
     /// Whether `blocks` more go into the segment that is written now.
     fn fits(&self, blocks: u64) -> bool {
-        let fits = |last: &Segment| last.end_block + blocks <= self.segment_blocks().max(last.filled_blocks);
+        let fits = |last: &Segment| {
+            last.is_numbered() && last.end_block + blocks <= self.segment_blocks().max(last.filled_blocks)
+        };
         self.segments.back().is_some_and(fits)
     }
 
@@ -331,9 +349,16 @@ impl Log {
         synced
     }
 
-    fn make_segment(&self) -> Result<Segment> {
-        let id = self.segments.back().map_or(self.meta.first_segment, |last| last.id + 1);
-        let segment = Segment::open(&*self.storage, &self.meta.owner, id, OpenMode::OpenOrCreate)?;
+    fn segment_next(&self) -> u64 {
+        self.segments.back().map_or(self.meta.first_segment, |last| last.id + 1)
+    }
+
+    fn make_segment(&mut self) -> Result<Segment> {
+        let id = self.segment_next();
+        let segment = match self.dropped.pop() {
+            Some(dropped) => dropped.reuse(&*self.storage, &self.meta, id)?,
+            None => Segment::open(&*self.storage, &self.meta, id, OpenMode::OpenOrCreate)?,
+        };
         self.storage.sync_dir("").map_err(Error::io("sync its directory"))?;
         Ok(segment)
     }
@@ -445,11 +470,7 @@ impl Log {
             Ok(Item::Entry { kind, position: found, data }) if found == position && kind == slot.kind => {
                 Ok(make_entry(kind, position, Bytes::copy_from_slice(data)))
             }
-            _ => Err(Error::Corrupted {
-                file: file_name(place.segment),
-                block: place.offset / block::PAYLOAD_BYTES as u64,
-                detail: "another entry stands here",
-            }),
+            _ => Err(segment.corrupted_at(place.offset, "another entry stands here")),
         }
     }
 
@@ -484,11 +505,27 @@ impl Log {
         self.cached_from = self.cached_from.max(to + 1);
         self.memberships.retain(|(from, _)| *from > to);
         self.memberships.insert(0, (to, membership));
+        let mut reusable = 0;
         while self.segments[0].id < first_segment {
             let dropped = self.segments.pop_front().expect("the newest one stays");
-            self.storage.remove(&file_name(dropped.id)).map_err(Error::io("remove a segment"))?;
+            // One that a large batch has made larger would stay so.
+            let usual = self.segment_blocks().next_multiple_of(self.fill_blocks());
+            if dropped.is_numbered() && dropped.filled_blocks <= usual {
+                self.dropped.push(dropped);
+                reusable += 1;
+            } else {
+                self.remove(&dropped)?;
+            }
+        }
+        while self.dropped.len() > reusable {
+            let dropped = self.dropped.pop().expect("more than some");
+            self.remove(&dropped)?;
         }
         Ok(())
+    }
+
+    fn remove(&self, segment: &Segment) -> Result<()> {
+        self.storage.remove(&file_name(segment.id)).map_err(Error::io("remove a segment"))
     }
 
     /// Forgets all entries: the log starts after the snapshot at `base`, whose manifest is kept until the state machine
@@ -511,12 +548,10 @@ impl Log {
             ..self.meta.clone()
         };
         meta.store(&*self.storage)?;
-        let old: Vec<u64> = self.segments.iter().chain(&self.spare).map(|segment| segment.id).collect();
-        let sequence_next = self.sequence_next;
-        *self = Self::empty(Arc::clone(&self.storage), self.sizes, meta);
-        self.sequence_next = sequence_next;
-        for id in old {
-            self.storage.remove(&file_name(id)).map_err(Error::io("remove a segment"))?;
+        let empty = Self::empty(Arc::clone(&self.storage), self.sizes, meta);
+        let old = std::mem::replace(self, Self { sequence_next: self.sequence_next, ..empty });
+        for segment in old.segments.iter().chain(&old.spare).chain(&old.dropped) {
+            self.remove(segment)?;
         }
         Ok(())
     }

@@ -177,7 +177,7 @@ fn read<'a>(storage: &dyn Storage, meta: &'a Meta) -> Result<Reading<'a>> {
         if id != expected {
             return Err(corrupted(expected, "the file is missing"));
         }
-        let segment = Segment::open(storage, &meta.owner, id, OpenMode::Existing)?;
+        let segment = Segment::open(storage, meta, id, OpenMode::Existing)?;
         let mut scan = segment.scan()?;
         if scan.written_blocks == 0 {
             ended = ended.or(Some(id));
@@ -240,6 +240,12 @@ impl Log {
         }
         for name in leftovers {
             storage.remove(&name).map_err(Error::io("remove a segment"))?;
+        }
+        let mut meta = meta;
+        if meta.numbered_from == u64::MAX {
+            // Before anything is written to the next segment.
+            meta.numbered_from = found.last().map_or(meta.first_segment, |Found { segment, .. }| segment.id + 1);
+            meta.store(&*storage)?;
         }
         let mut log = Self::empty(storage, sizes, meta);
         log.hard_state = hard_state;

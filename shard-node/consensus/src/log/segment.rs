@@ -1,4 +1,4 @@
-//! One segment file: batches one after the other, zeroes behind them.
+//! One segment file: batches one after the other, and behind them zeroes, or what the file held as another segment.
 
 use std::iter;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use coppice_env::{DirectBuffer, File, OpenMode, Storage};
 use coppice_types::codec::Reader;
 
 use super::batch::BATCH_HEADER_BYTES;
-use super::block::{self, BLOCK_BYTES, Block, Framer, PAYLOAD_BYTES};
-use super::meta::Owner;
+use super::block::{BLOCK_BYTES, Block, Framer, Framing};
+use super::meta::Meta;
 use crate::error::{Error, Result};
 
 const SUFFIX: &str = ".log";
@@ -43,7 +43,7 @@ pub(crate) struct Scan {
     pub batches: Vec<FoundBatch>,
     /// The block after the last complete batch.
     pub end_block: u64,
-    /// The block after the last one that isn't zero: larger if the last batch was cut off.
+    /// The block after the last one that was written: larger if the last batch was cut off.
     pub written_blocks: u64,
     /// The first block of the last complete batch, and its bytes as they stand in the file.
     last_batch: (u64, Vec<u8>),
@@ -53,14 +53,14 @@ pub(crate) struct Scan {
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub id: u64,
-    salt: u32,
+    framing: Framing,
     name: String,
     file: Arc<dyn File>,
     /// Where the next batch goes.
     pub end_block: u64,
-    /// The file has space on the disk up to here; what was not written reads as zeroes, as it does beyond.
+    /// The file has space on the disk up to here.
     pub filled_blocks: u64,
-    /// Batches or zeroes were written up to here: to write there again changes nothing but these bytes, so that the sync of
+    /// Something was written up to here, in this segment or before: to write there again changes nothing but these bytes, so that the sync of
     /// a small batch need not wait for the file system's own records.
     written_blocks: u64,
     /// As much of the filled part is durable. Every batch says so, and a file that is shorter was cut by no power failure.
@@ -85,13 +85,13 @@ fn bytes_of(blocks: u64) -> u64 {
 
 impl Segment {
     /// Opens or makes the file of a segment; nothing is read or synced.
-    pub(crate) fn open(storage: &dyn Storage, owner: &Owner, id: u64, mode: OpenMode) -> Result<Self> {
+    pub(crate) fn open(storage: &dyn Storage, meta: &Meta, id: u64, mode: OpenMode) -> Result<Self> {
         let name = file_name(id);
         let file = storage.open_direct(&name, mode).map_err(Error::io("open a segment"))?;
         let len = file.len().map_err(Error::io("measure a segment"))?;
         Ok(Self {
             id,
-            salt: owner.salt(id),
+            framing: Framing::new(&meta.owner, id, id >= meta.numbered_from),
             name,
             file,
             end_block: 0,
@@ -99,6 +99,27 @@ impl Segment {
             written_blocks: len / BLOCK_BYTES as u64,
             synced_blocks: 0,
         })
+    }
+
+    /// Makes the file that of a new segment, durable once the directory is synced. On an error it may have either name.
+    pub(crate) fn reuse(&self, storage: &dyn Storage, meta: &Meta, id: u64) -> Result<Self> {
+        storage.rename(&self.name, &file_name(id)).map_err(Error::io("rename a segment"))?;
+        Ok(Self { written_blocks: self.written_blocks, ..Self::open(storage, meta, id, OpenMode::Existing)? })
+    }
+
+    /// Whether batches may be added, and the file be that of another segment once this one is dropped.
+    pub(crate) fn is_numbered(&self) -> bool {
+        self.framing.numbered()
+    }
+
+    /// How many blocks a batch takes with so many bytes of items.
+    pub(crate) fn blocks(&self, items_bytes: usize) -> u64 {
+        self.framing.blocks(BATCH_HEADER_BYTES + items_bytes)
+    }
+
+    /// That something is wrong where an item begins in the stream.
+    pub(crate) fn corrupted_at(&self, offset: u64, detail: &'static str) -> Error {
+        self.corrupted(offset / self.framing.payload_bytes() as u64, detail)
     }
 
     fn corrupted(&self, block: u64, detail: &'static str) -> Error {
@@ -130,7 +151,7 @@ impl Segment {
         let synced = u32::try_from(self.synced_blocks).expect("a segment is smaller than 2 TiB");
         header.extend_from_slice(&synced.to_le_bytes());
         let first = self.end_block;
-        let end = first + block::count(BATCH_HEADER_BYTES + len);
+        let end = first + self.blocks(len);
         let mut written = end;
         if end > self.written_blocks {
             // One sync for the batch and the zeroes behind it: many, for small batches to come; few behind a large one.
@@ -141,7 +162,7 @@ impl Segment {
             self.filled_blocks = self.filled_blocks.max(written);
         }
         let stream = iter::once(&header[..]).chain(items.iter().map(|part| &part[..]));
-        let mut framer = Framer::new(self.salt, first, stream);
+        let mut framer = Framer::new(self.framing, first, stream);
         let (mut at, end_at) = (bytes_of(first), bytes_of(written));
         while at < end_at {
             let len = usize::try_from(end_at - at).unwrap_or(usize::MAX).min(buffer.len());
@@ -153,7 +174,7 @@ impl Segment {
             self.sync()?;
         }
         self.end_block = end;
-        Ok(first * PAYLOAD_BYTES as u64 + BATCH_HEADER_BYTES as u64)
+        Ok(first * self.framing.payload_bytes() as u64 + BATCH_HEADER_BYTES as u64)
     }
 
     /// Makes what was written durable.
@@ -165,15 +186,15 @@ impl Segment {
 
     /// Reads `len` bytes of the stream, each block checked.
     pub(crate) fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
-        let payload = PAYLOAD_BYTES as u64;
+        let payload = self.framing.payload_bytes() as u64;
         let first = offset / payload;
         let blocks = (offset + len as u64).div_ceil(payload) - first;
         let bytes = self.read_blocks(first, blocks)?;
         let mut stream = Vec::with_capacity(bytes.len());
         for (number, block) in (first..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
-            match block::inspect(self.salt, number, block) {
+            match self.framing.inspect(number, block) {
                 Block::Valid { payload, .. } => stream.extend_from_slice(payload),
-                Block::Zero => return Err(self.corrupted(number, "a written block is empty")),
+                Block::Unwritten => return Err(self.corrupted(number, "a written block is empty")),
                 Block::Damaged => return Err(self.corrupted(number, "the checksum is wrong")),
             }
         }
@@ -204,11 +225,11 @@ impl Segment {
         let mut scan = Scan { batches: Vec::new(), end_block: 0, written_blocks: 0, last_batch: (0, Vec::new()) };
         let mut blocks = Vec::with_capacity(bytes.len() / BLOCK_BYTES);
         for (number, block) in (0..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
-            let found = block::inspect(self.salt, number, block);
+            let found = self.framing.inspect(number, block);
             match found {
                 Block::Damaged => return Err(self.corrupted(number, "the checksum is wrong")),
                 Block::Valid { .. } => scan.written_blocks = number + 1,
-                Block::Zero => {}
+                Block::Unwritten => {}
             }
             blocks.push(found);
         }
@@ -237,7 +258,7 @@ impl Segment {
         let header = (reader.u64(), reader.u32(), reader.u32());
         let (Ok(sequence), Ok(len), Ok(synced)) = header else { return Err(self.corrupted(first, "no batch header")) };
         let stream_len = BATCH_HEADER_BYTES + usize::try_from(len).expect("32 bits fit");
-        let count = block::count(stream_len);
+        let count = self.framing.blocks(stream_len);
         let mut stream = Vec::new();
         for position in 0..count {
             let at = start + usize::try_from(position).expect("an index into a slice");
@@ -250,7 +271,7 @@ impl Segment {
         }
         stream.truncate(stream_len);
         let items = stream.split_off(BATCH_HEADER_BYTES);
-        let offset = first * PAYLOAD_BYTES as u64 + BATCH_HEADER_BYTES as u64;
+        let offset = first * self.framing.payload_bytes() as u64 + BATCH_HEADER_BYTES as u64;
         let synced_blocks = u64::from(synced);
         Ok(Some((FoundBatch { sequence, synced_blocks, offset, items }, count)))
     }

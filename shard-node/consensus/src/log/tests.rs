@@ -208,20 +208,52 @@ fn a_crash_while_a_log_is_created_leaves_none_or_a_whole_one() {
     }
 }
 
-/// A log of a few segments, durable, with a torn end if asked for.
+fn content(disk: &SimStorage, name: &str) -> Vec<u8> {
+    let file = disk.open(name, OpenMode::Existing).expect("it is there");
+    let mut bytes = vec![0; usize::try_from(file.len().expect("it has a length")).expect("small")];
+    file.read_exact_at(&mut bytes, 0).expect("reads");
+    bytes
+}
+
+/// One batch more.
+fn grow(log: &mut Log, rng: &mut SimRng) {
+    try_grow(log, rng).expect("the disk works");
+}
+
+fn try_grow(log: &mut Log, rng: &mut SimRng) -> Result<()> {
+    let last = log.last();
+    log.append(&entries(last, rng));
+    let last = log.last();
+    let commit = last.index.saturating_sub(4).max(1);
+    log.set_hard_state(HardState { term: last.term, vote: 1, commit });
+    flush(log)
+}
+
+/// A log of three segments of which none was dropped, though it begins after a later base. Files of such a log are in `testdata/v1`.
+fn short_sample(disk: &SimStorage, rng: &mut SimRng) -> Log {
+    let mut log = create(disk).expect("creates");
+    while log.segments.len() < 3 {
+        grow(&mut log, rng);
+    }
+    log.compact(6).expect("compacts");
+    log
+}
+
+/// A log of a few segments, durable, of which the newest lies in the file of one that was dropped.
 fn sample() -> (SimStorage, View) {
     let disk = SimStorage::new();
     let mut rng = SimRng::new(77);
-    let mut log = create(&disk).expect("creates");
-    while log.segments.len() < 3 {
-        let last = log.last();
-        log.append(&entries(last, &mut rng));
-        let last = log.last();
-        let commit = last.index.saturating_sub(4).max(1);
-        log.set_hard_state(HardState { term: last.term, vote: 1, commit });
-        flush(&mut log).expect("flushes");
+    let mut log = short_sample(&disk, &mut rng);
+    log.compact(log.last().index - 6).expect("compacts");
+    assert_eq!(log.dropped.len(), 1, "one is behind");
+    let used = log.dropped[0].id;
+    while !log.dropped.is_empty() {
+        grow(&mut log, &mut rng);
     }
-    log.compact(6).expect("compacts");
+    let newest = log.segments.back().expect("there are some");
+    let block = usize::try_from(newest.end_block * 512).expect("small");
+    let behind = &content(&disk, &file_name(newest.id))[block..];
+    assert!(behind.chunks(512).any(|block| block[8] == u8::try_from(used).expect("small")), "and not all written over");
     (disk, view(&log))
 }
 
@@ -367,6 +399,7 @@ fn meta_file_has_a_golden_form() {
         membership: voters(),
         hard_state: HardState { term: 3, vote: 4, commit: 5 },
         first_segment: 6,
+        numbered_from: 7,
         manifest: Some(vec![0xAA]),
         quarantine: None,
     };
@@ -384,12 +417,99 @@ fn segment_file_has_a_golden_form() {
     log.append(&[make_entry(EntryType::EntryNormal, position, Bytes::from_static(b"golden"))]);
     log.set_hard_state(HardState { term: 1, vote: 2, commit: 1 });
     flush(&mut log).expect("flushes");
-    let mut block = [0; 512];
-    let file = disk.storage().open(&file_name(1), OpenMode::Existing).expect("opens");
-    file.read_exact_at(&mut block, 0).expect("reads");
+    let block = &content(&disk, &file_name(1))[..512];
     let used = block.iter().rposition(|byte| *byte != 0).expect("something is written") + 1;
     let hex: String = block[..used].iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, include_str!("../../testdata/segment.hex").trim());
+}
+
+/// The files of `testdata/v1`, and what is in that log.
+fn first_format() -> (SimStorage, View) {
+    let disk = SimStorage::new();
+    let files: [(&str, &[u8]); 4] = [
+        (meta::META_FILE, include_bytes!("../../testdata/v1/meta")),
+        ("0000000000000001.log", include_bytes!("../../testdata/v1/0000000000000001.log")),
+        ("0000000000000002.log", include_bytes!("../../testdata/v1/0000000000000002.log")),
+        ("0000000000000003.log", include_bytes!("../../testdata/v1/0000000000000003.log")),
+    ];
+    for (name, bytes) in files {
+        let file = disk.open(name, OpenMode::CreateNew).expect("it is new");
+        file.write_all_at(bytes, 0).and_then(|()| file.sync_data()).expect("room");
+    }
+    disk.sync_dir("").expect("syncs");
+    (disk, view(&short_sample(&SimStorage::new(), &mut SimRng::new(77))))
+}
+
+#[test]
+fn a_log_of_the_first_format_is_read_and_goes_on_in_the_present_one() {
+    let (disk, before) = first_format();
+    let looked = recover::inspect(&disk, &owner()).expect("sound").expect("there is a log");
+    assert_eq!((looked.segments, looked.last, looked.torn), (3, before.entries.last().expect("some").0, false));
+    let mut log = open(&disk).expect("opens");
+    assert_eq!(view(&log), before);
+    assert_eq!(content(&disk, &file_name(3)), include_bytes!("../../testdata/v1/0000000000000003.log"));
+    let mut rng = SimRng::new(3);
+    for round in 0..60 {
+        grow(&mut log, &mut rng);
+        assert!(log.segments.iter().all(|segment| segment.is_numbered() == (segment.id > 3)), "none is of both");
+        if round == 10 {
+            log.compact(log.last().index - 6).expect("compacts");
+        }
+        assert_eq!(view(&open(&disk.power_loss(round)).expect("opens")), view(&log));
+    }
+}
+
+#[test]
+fn a_crash_while_a_log_of_the_first_format_is_taken_over_loses_nothing() {
+    let (disk, before) = first_format();
+    let untouched = disk.io_count();
+    let mut rng = SimRng::new(3);
+    let mut log = open(&disk).expect("opens");
+    grow(&mut log, &mut rng);
+    let (after, ios) = (view(&log), disk.io_count());
+    for crash in 0..ios - untouched {
+        let (disk, _) = first_format();
+        disk.crash_after(crash);
+        let mut rng = SimRng::new(3);
+        open(&disk).and_then(|mut log| try_grow(&mut log, &mut rng)).expect_err("crashes");
+        for loss in 0..4 {
+            let disk = if loss == 0 { disk.process_loss() } else { disk.power_loss(loss) };
+            let mut log = open(&disk).unwrap_or_else(|error| panic!("crash {crash}, loss {loss}: {error}"));
+            assert!([&before, &after].contains(&&view(&log)), "crash {crash}, loss {loss}");
+            grow(&mut log, &mut rng);
+            assert_eq!(view(&open(&disk.power_loss(loss)).expect("opens")), view(&log));
+        }
+    }
+}
+
+#[test]
+fn files_of_dropped_segments_are_used_again_and_not_believed() {
+    let (mut reused, mut made) = (0, 0);
+    for seed in 0..20 {
+        let disk = SimStorage::new();
+        let mut rng = SimRng::new(seed);
+        let mut log = create(&disk).expect("creates");
+        for round in 0..300 {
+            let dropped = log.dropped.len();
+            grow(&mut log, &mut rng);
+            reused += dropped - log.dropped.len();
+            if round % 30 == 29 {
+                log.compact(log.hard_state().commit).expect("compacts");
+            }
+            if rng.chance(100) {
+                let before = view(&log);
+                let disk = if rng.chance(500) { disk.process_loss() } else { disk.power_loss(rng.next_u64()) };
+                assert_eq!(view(&open(&disk).expect("opens")), before, "seed {seed}, round {round}");
+            }
+        }
+        made += usize::try_from(log.segment_next()).expect("small");
+        let bytes: usize = disk.files().iter().map(|name| content(&disk, name).len()).sum();
+        assert_eq!(log.disk_bytes(), (bytes - content(&disk, meta::META_FILE).len()) as u64, "all are counted");
+        let state = HardState { commit: log.last().index, ..log.hard_state() };
+        log.reset(log.last(), voters(), Vec::new(), state).expect("resets");
+        assert_eq!(disk.files(), [meta::META_FILE], "and go with the log");
+    }
+    assert!(2 * reused > made, "of {made} segments {reused} lay in files that were there");
 }
 
 #[test]
@@ -439,15 +559,7 @@ fn written_by(workers: Workers) -> (View, Vec<Vec<u8>>, Vec<u64>) {
         log.flush(&mut Beside { workers, meanwhile: &mut meanwhile, writes: &count }).expect("flushes");
     }
     assert_eq!(written.into_inner(), 8);
-    let storage = disk.storage();
-    let names = storage.list("").expect("lists");
-    let file = |name: String| {
-        let file = storage.open(&name, OpenMode::Existing).expect("it is there");
-        let mut bytes = vec![0; usize::try_from(file.len().expect("it has a length")).expect("small")];
-        file.read_exact_at(&mut bytes, 0).expect("reads");
-        bytes
-    };
-    (view(&log), names.into_iter().map(file).collect(), beside)
+    (view(&log), disk.files().iter().map(|name| content(&disk, name)).collect(), beside)
 }
 
 #[test]
