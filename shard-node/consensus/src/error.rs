@@ -28,6 +28,9 @@ pub enum Error {
         /// What is wrong.
         detail: &'static str,
     },
+    /// A later build wrote the log.
+    #[error("the raft log is of a format that this build does not know: use the build that wrote it")]
+    OtherFormat,
     /// The directory holds another replica's log.
     #[error("the raft log belongs to {found}, not to {expected}")]
     WrongOwner {
@@ -98,7 +101,11 @@ impl Error {
             Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => ErrorKind::Exhausted,
             Self::Io { .. } | Self::Raft(_) => ErrorKind::Internal,
             Self::Corrupted { .. } | Self::StateMismatch { .. } => ErrorKind::Corrupted,
-            Self::WrongOwner { .. } | Self::TooLarge { .. } | Self::Invalid(_) | Self::Refused(_) => ErrorKind::Invalid,
+            Self::OtherFormat
+            | Self::WrongOwner { .. }
+            | Self::TooLarge { .. }
+            | Self::Invalid(_)
+            | Self::Refused(_) => ErrorKind::Invalid,
             Self::Existence(_) | Self::InstallPending { .. } => ErrorKind::Conflict,
             Self::NotLeader { .. } | Self::Unavailable(_) => ErrorKind::Unavailable,
             Self::Exhausted(_) => ErrorKind::Exhausted,

@@ -13,9 +13,11 @@ use crate::{Membership, Position, RaftId};
 
 pub(crate) const META_FILE: &str = "meta";
 const META_NEW_FILE: &str = "meta.new";
-const MAGIC: &[u8; 8] = b"CPRAFT\0\x02";
+const MAGIC: &[u8; 7] = b"CPRAFT\0";
+const FORMAT: u8 = 2;
 /// Of logs of which no segment has its number in each block.
-const MAGIC_PLAIN: &[u8; 8] = b"CPRAFT\0\x01";
+const FORMAT_PLAIN: u8 = 1;
+const UNKNOWN_FORMAT: DecodeError = DecodeError::Malformed("format");
 /// Far more than a manifest and evidence take.
 const META_BYTES_MAX: u64 = 16 << 20;
 
@@ -75,6 +77,7 @@ impl Meta {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         writer.raw(MAGIC);
+        writer.u8(FORMAT);
         writer.raw(&self.owner.cluster.0);
         writer.u32(self.owner.group.number());
         writer.u64(self.owner.id.0);
@@ -96,9 +99,12 @@ impl Meta {
             return Err(DecodeError::Malformed("checksum"));
         }
         let mut reader = Reader::new(bytes);
-        let magic = reader.take(MAGIC.len())?;
-        if magic != MAGIC && magic != MAGIC_PLAIN {
+        if reader.take(MAGIC.len())? != MAGIC {
             return Err(DecodeError::Malformed("magic"));
+        }
+        let format = reader.u8()?;
+        if format != FORMAT && format != FORMAT_PLAIN {
+            return Err(UNKNOWN_FORMAT);
         }
         let owner = Owner {
             cluster: ClusterId(reader.bytes16()?),
@@ -111,7 +117,7 @@ impl Meta {
             membership: Membership::decode(&mut reader)?,
             hard_state: HardState::decode(&mut reader)?,
             first_segment: number(&mut reader)?,
-            numbered_from: if magic == MAGIC { number(&mut reader)? } else { u64::MAX },
+            numbered_from: if format == FORMAT { number(&mut reader)? } else { u64::MAX },
             manifest: decode_option(&mut reader)?,
             quarantine: decode_option(&mut reader)?,
         };
@@ -132,7 +138,10 @@ impl Meta {
         }
         let mut bytes = vec![0; usize::try_from(len).map_err(|_| corrupted("too long"))?];
         file.read_exact_at(&mut bytes, 0).map_err(Error::io("read its meta file"))?;
-        Self::decode(&bytes).map(Some).map_err(|_| corrupted("the checksum or a field is wrong"))
+        match Self::decode(&bytes) {
+            Err(UNKNOWN_FORMAT) => Err(Error::OtherFormat),
+            meta => meta.map(Some).map_err(|_| corrupted("the checksum or a field is wrong")),
+        }
     }
 
     /// Replaces the file, durably.

@@ -31,8 +31,8 @@ use raft::eraftpb::{Entry, EntryType};
 use crate::error::{Error, Result};
 use crate::output::{Beside, Writing};
 use crate::{Membership, Position};
-use block::Framing;
 use batch::{ENTRY_HEADER_BYTES, HardState, Item, Items, entry_data, make_entry};
+use block::Framing;
 use meta::{Meta, Owner};
 use segment::{Place, Segment, file_name};
 
