@@ -17,7 +17,6 @@ pub(crate) mod segment;
 
 use std::collections::VecDeque;
 use std::iter;
-use std::mem::replace;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -110,11 +109,6 @@ pub(crate) struct Log {
     cached_bytes: usize,
     /// Entries below have no data in memory.
     cached_from: u64,
-}
-
-/// Makes the names of segments' files durable.
-fn sync_names(storage: &dyn Storage) -> Result<()> {
-    storage.sync_dir("").map_err(Error::io("sync its directory"))
 }
 
 /// Where the slot of an entry is among those of a log.
@@ -361,11 +355,11 @@ impl Log {
 
     fn make_segment(&mut self) -> Result<Segment> {
         let id = self.segment_next();
-        if let Some(dropped) = self.dropped.pop() {
-            return dropped.reuse(&*self.storage, &self.meta, id);
-        }
-        let segment = Segment::open(&*self.storage, &self.meta, id, OpenMode::OpenOrCreate)?;
-        sync_names(&*self.storage)?;
+        let segment = match self.dropped.pop() {
+            Some(dropped) => dropped.reuse(&*self.storage, &self.meta, id)?,
+            None => Segment::open(&*self.storage, &self.meta, id, OpenMode::OpenOrCreate)?,
+        };
+        self.storage.sync_dir("").map_err(Error::io("sync its directory"))?;
         Ok(segment)
     }
 
@@ -410,13 +404,12 @@ impl Log {
         if bytes > self.buffer.len() && self.buffer.len() < LARGE_WRITE_BYTES {
             self.buffer = DirectBuffer::zeroed(LARGE_WRITE_BYTES);
         }
-        let (sequence, buffer, storage, writes) = (self.sequence_next, &mut self.buffer, &*self.storage, beside.writes);
+        let (sequence, buffer, writes) = (self.sequence_next, &mut self.buffer, beside.writes);
         let mut write = || {
             writes(false);
             let start = last.append(sequence, &parts, fill_blocks, buffer);
-            let named = if replace(&mut last.named, true) { Ok(()) } else { sync_names(storage) };
             writes(true);
-            named.and(start)
+            start
         };
         let start = if bytes >= self.sizes.beside_bytes_min {
             let (commands, meanwhile) = (commands(&self.slots, self.meta.base, &entries), &mut *beside.meanwhile);
@@ -556,7 +549,7 @@ impl Log {
         };
         meta.store(&*self.storage)?;
         let empty = Self::empty(Arc::clone(&self.storage), self.sizes, meta);
-        let old = replace(self, Self { sequence_next: self.sequence_next, ..empty });
+        let old = std::mem::replace(self, Self { sequence_next: self.sequence_next, ..empty });
         for segment in old.segments.iter().chain(&old.spare).chain(&old.dropped) {
             self.remove(segment)?;
         }

@@ -56,8 +56,6 @@ pub(crate) struct Segment {
     framing: Framing,
     name: String,
     file: Arc<dyn File>,
-    /// The file has its name for good. If not, the directory is to be synced before a batch counts as durable.
-    pub named: bool,
     /// Where the next batch goes.
     pub end_block: u64,
     /// The file has space on the disk up to here.
@@ -96,7 +94,6 @@ impl Segment {
             framing: Framing::new(&meta.owner, id, id >= meta.numbered_from),
             name,
             file,
-            named: true,
             end_block: 0,
             filled_blocks: len / BLOCK_BYTES as u64,
             written_blocks: len / BLOCK_BYTES as u64,
@@ -104,14 +101,10 @@ impl Segment {
         })
     }
 
-    /// Makes the file that of a new segment. On an error it may have either name.
+    /// Makes the file that of a new segment, durable once the directory is synced. On an error it may have either name.
     pub(crate) fn reuse(&self, storage: &dyn Storage, meta: &Meta, id: u64) -> Result<Self> {
         storage.rename(&self.name, &file_name(id)).map_err(Error::io("rename a segment"))?;
-        Ok(Self {
-            named: false,
-            written_blocks: self.written_blocks,
-            ..Self::open(storage, meta, id, OpenMode::Existing)?
-        })
+        Ok(Self { written_blocks: self.written_blocks, ..Self::open(storage, meta, id, OpenMode::Existing)? })
     }
 
     /// Whether batches may be added, and the file be that of another segment once this one is dropped.
