@@ -13,6 +13,8 @@ pub(crate) const BLOCK_BYTES: usize = 512;
 const PLAIN_HEADER_BYTES: usize = 8;
 /// then the low half of the segment's number.
 const HEADER_BYTES: usize = 12;
+/// Bytes of a block that carry the stream, in segments that are written to.
+pub(crate) const PAYLOAD_BYTES: usize = BLOCK_BYTES - HEADER_BYTES;
 
 /// What a block is found to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +33,12 @@ pub(crate) struct Framing {
     salt: u32,
     segment: u64,
     /// Each block has the segment's number: as in all segments that are written to.
-    numbered: bool,
+    pub numbered: bool,
+}
+
+/// How many blocks a stream of this length takes.
+pub(crate) fn count(stream_bytes: usize, payload_bytes: usize) -> u64 {
+    stream_bytes.div_ceil(payload_bytes) as u64
 }
 
 fn word(block: &[u8], at: usize) -> u32 {
@@ -43,10 +50,6 @@ impl Framing {
         Self { salt: owner.salt(), segment, numbered }
     }
 
-    pub(crate) fn numbered(self) -> bool {
-        self.numbered
-    }
-
     fn header_bytes(self) -> usize {
         if self.numbered { HEADER_BYTES } else { PLAIN_HEADER_BYTES }
     }
@@ -54,11 +57,6 @@ impl Framing {
     /// Bytes of a block that carry the stream.
     pub(crate) fn payload_bytes(self) -> usize {
         BLOCK_BYTES - self.header_bytes()
-    }
-
-    /// How many blocks a stream of this length takes.
-    pub(crate) fn blocks(self, stream_bytes: usize) -> u64 {
-        stream_bytes.div_ceil(self.payload_bytes()) as u64
     }
 
     /// Of the `number`-th block of a segment.

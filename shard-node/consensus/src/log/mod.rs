@@ -32,7 +32,6 @@ use crate::error::{Error, Result};
 use crate::output::{Beside, Writing};
 use crate::{Membership, Position};
 use batch::{ENTRY_HEADER_BYTES, HardState, Item, Items, entry_data, make_entry};
-use block::Framing;
 use meta::{Meta, Owner};
 use segment::{Place, Segment, file_name};
 
@@ -97,8 +96,8 @@ pub(crate) struct Log {
     segments: VecDeque<Segment>,
     /// A filled segment that is begun when the last one is full.
     spare: Option<Segment>,
-    /// Segments that nobody needs, whose files the next ones get: to write over old blocks costs a disk less than new ones do, and
-    /// neither they nor their absence must be made durable. No more than the last compaction dropped.
+    /// Segments that nobody needs, whose files the next ones get: to write over old blocks costs a disk less than to write new ones, and
+    /// the file system has nothing to record. No more than the last compaction dropped.
     dropped: Vec<Segment>,
     sequence_next: u64,
     pending: Pending,
@@ -301,8 +300,7 @@ impl Log {
 
     /// Upper bound of the blocks that a batch with `bytes` of items takes at the start of a segment.
     fn blocks_needed(&self, bytes: usize) -> u64 {
-        let framing = Framing::new(&self.meta.owner, self.segment_next(), true);
-        framing.blocks(batch::BATCH_HEADER_BYTES + self.carry_over().len() + bytes)
+        block::count(bytes + self.carry_over().len() + batch::BATCH_HEADER_BYTES, block::PAYLOAD_BYTES)
     }
 
     /// Whether `blocks` more go into the segment that is written now.
@@ -505,11 +503,11 @@ impl Log {
         self.cached_from = self.cached_from.max(to + 1);
         self.memberships.retain(|(from, _)| *from > to);
         self.memberships.insert(0, (to, membership));
+        // One that a large batch has made larger would stay so.
+        let usual = self.segment_blocks().next_multiple_of(self.fill_blocks());
         let mut reusable = 0;
         while self.segments[0].id < first_segment {
             let dropped = self.segments.pop_front().expect("the newest one stays");
-            // One that a large batch has made larger would stay so.
-            let usual = self.segment_blocks().next_multiple_of(self.fill_blocks());
             if dropped.is_numbered() && dropped.filled_blocks <= usual {
                 self.dropped.push(dropped);
                 reusable += 1;

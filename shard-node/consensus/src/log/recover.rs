@@ -225,7 +225,7 @@ pub(crate) fn inspect(storage: &dyn Storage, owner: &Owner) -> Result<Option<Log
 impl Log {
     /// Opens the log of a directory; `None` if there is none.
     pub(crate) fn open(storage: Arc<dyn Storage>, sizes: Sizes, owner: Owner) -> Result<Option<Self>> {
-        let Some(meta) = load(&*storage, &owner)? else { return Ok(None) };
+        let Some(mut meta) = load(&*storage, &owner)? else { return Ok(None) };
         // A process that was killed may have renamed it and not synced.
         storage.sync_dir("").map_err(Error::io("sync its directory"))?;
         let Reading { replay, mut found, mut leftovers } = read(&*storage, &meta)?;
@@ -241,7 +241,6 @@ impl Log {
         for name in leftovers {
             storage.remove(&name).map_err(Error::io("remove a segment"))?;
         }
-        let mut meta = meta;
         if meta.numbered_from == u64::MAX {
             // Before anything is written to the next segment.
             meta.numbered_from = found.last().map_or(meta.first_segment, |Found { segment, .. }| segment.id + 1);

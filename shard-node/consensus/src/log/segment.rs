@@ -9,7 +9,7 @@ use coppice_env::{DirectBuffer, File, OpenMode, Storage};
 use coppice_types::codec::Reader;
 
 use super::batch::BATCH_HEADER_BYTES;
-use super::block::{BLOCK_BYTES, Block, Framer, Framing};
+use super::block::{self, BLOCK_BYTES, Block, Framer, Framing};
 use super::meta::Meta;
 use crate::error::{Error, Result};
 
@@ -109,12 +109,12 @@ impl Segment {
 
     /// Whether batches may be added, and the file be that of another segment once this one is dropped.
     pub(crate) fn is_numbered(&self) -> bool {
-        self.framing.numbered()
+        self.framing.numbered
     }
 
-    /// How many blocks a batch takes with so many bytes of items.
-    pub(crate) fn blocks(&self, items_bytes: usize) -> u64 {
-        self.framing.blocks(BATCH_HEADER_BYTES + items_bytes)
+    /// Where in the stream the items of a batch begin whose first block this is.
+    fn items_offset(&self, first: u64) -> u64 {
+        first * self.framing.payload_bytes() as u64 + BATCH_HEADER_BYTES as u64
     }
 
     /// That something is wrong where an item begins in the stream.
@@ -151,7 +151,7 @@ impl Segment {
         let synced = u32::try_from(self.synced_blocks).expect("a segment is smaller than 2 TiB");
         header.extend_from_slice(&synced.to_le_bytes());
         let first = self.end_block;
-        let end = first + self.blocks(len);
+        let end = first + block::count(BATCH_HEADER_BYTES + len, self.framing.payload_bytes());
         let mut written = end;
         if end > self.written_blocks {
             // One sync for the batch and the zeroes behind it: many, for small batches to come; few behind a large one.
@@ -174,7 +174,7 @@ impl Segment {
             self.sync()?;
         }
         self.end_block = end;
-        Ok(first * self.framing.payload_bytes() as u64 + BATCH_HEADER_BYTES as u64)
+        Ok(self.items_offset(first))
     }
 
     /// Makes what was written durable.
@@ -258,7 +258,7 @@ impl Segment {
         let header = (reader.u64(), reader.u32(), reader.u32());
         let (Ok(sequence), Ok(len), Ok(synced)) = header else { return Err(self.corrupted(first, "no batch header")) };
         let stream_len = BATCH_HEADER_BYTES + usize::try_from(len).expect("32 bits fit");
-        let count = self.framing.blocks(stream_len);
+        let count = block::count(stream_len, self.framing.payload_bytes());
         let mut stream = Vec::new();
         for position in 0..count {
             let at = start + usize::try_from(position).expect("an index into a slice");
@@ -271,8 +271,7 @@ impl Segment {
         }
         stream.truncate(stream_len);
         let items = stream.split_off(BATCH_HEADER_BYTES);
-        let offset = first * self.framing.payload_bytes() as u64 + BATCH_HEADER_BYTES as u64;
-        let synced_blocks = u64::from(synced);
+        let (offset, synced_blocks) = (self.items_offset(first), u64::from(synced));
         Ok(Some((FoundBatch { sequence, synced_blocks, offset, items }, count)))
     }
 
