@@ -47,10 +47,12 @@ pub enum Ahead {
 }
 
 /// Background work of a state machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Backlog {
     /// There is none.
     None,
+    /// Another thread is at what is left.
+    Waiting,
     /// It can wait until nothing else is to be done.
     Some,
     /// It must not wait any longer.
@@ -233,12 +235,16 @@ pub(crate) fn foresee<M: StateMachine>(machine: &RwLock<Option<M>>, commands: &[
     }
 }
 
-/// Does background work that must not wait, for as long as something else goes on and no reader is in the way.
-pub(crate) fn catch_up<M: StateMachine>(machine: &RwLock<Option<M>>, goes_on: &dyn Fn() -> bool) -> Result<(), Error> {
+/// Does background work while there is as much as that, for as long as something else goes on and no reader is in the way.
+pub(crate) fn catch_up<M: StateMachine>(
+    machine: &RwLock<Option<M>>,
+    least: Backlog,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<(), Error> {
     while goes_on() {
         let Some(mut guard) = machine.try_write() else { break };
         match guard.as_mut() {
-            Some(machine) if machine.backlog() == Backlog::Behind => machine.work()?,
+            Some(machine) if machine.backlog() >= least => machine.work()?,
             _ => break,
         }
     }

@@ -30,7 +30,7 @@ use crate::{
 /// A flush begins when so much waits for it: as in a replica.
 const FLUSH_BYTES: u64 = 32 << 20;
 /// Part of that which is written ahead at once.
-const AHEAD_PART: u64 = 16;
+const AHEAD_PART: u64 = 4;
 /// Records that one step of merging takes: as in a replica.
 const MERGE_RECORDS_MIN: usize = 256;
 const MERGE_RECORDS_MAX: usize = 1024;
@@ -206,7 +206,7 @@ impl Coppice {
     }
 
     /// Appends a batch to the log, and stages it while that is written, as a replica has it. It is committed, so synced, when this returns;
-    /// then it is settled. While the log takes longer, merges catch up.
+    /// then it is settled. While the log takes longer, merges go on.
     fn commit(&mut self, operations: &[Operation]) -> Result<()> {
         let Some(log) = &mut self.log else {
             self.applied.index += 1;
@@ -218,7 +218,11 @@ impl Coppice {
         let (engine, mut staged, mut merged) = (&mut self.engine, None, Ok(()));
         let committed = advance(group, |committed| committed == position, self.workers, &mut |writing| {
             staged = Some(stage(engine, operations));
-            while let Some(records) = records_behind(engine).filter(|_| merged.is_ok() && (writing.goes_on)()) {
+            while merged.is_ok() && (writing.goes_on)() {
+                let records = match engine.merge_pace() {
+                    MergePace::Idle | MergePace::Waiting => break,
+                    _ => records_behind(engine).unwrap_or(MERGE_RECORDS_MIN),
+                };
                 merged = engine.merge_step(records).map(|_| ());
             }
         });

@@ -64,7 +64,7 @@ impl Options {
             committed_bytes_max: 4 << 20,
             reads_max: 1024,
             promote_lag_max: 256,
-            segment_bytes: 16 << 20,
+            segment_bytes: 32 << 20,
             fill_bytes: 1 << 20,
             cache_bytes: 16 << 20,
             beside_bytes_min: 256 << 10,

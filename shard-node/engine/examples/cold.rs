@@ -86,7 +86,7 @@ impl Bench {
         engine.prune(Version(self.version.saturating_sub(RETAINED)))?;
         let records = match engine.merge_pace() {
             MergePace::Behind(owed) => usize::try_from(owed)?.max(MERGE_STEP),
-            MergePace::Idle | MergePace::Going => MERGE_STEP,
+            MergePace::Idle | MergePace::Waiting | MergePace::Going => MERGE_STEP,
         };
         engine.merge_step(records)?;
         if flush {

@@ -20,7 +20,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AheadScope {
     /// Values, and what merges made: what a prune or rollback of some recent versions leaves alone. The nodes of the active tree
-    /// wait for the flush, since one that dies before it is never written.
+    /// wait for the flush, since one that dies before it is never written, unless no version was pruned since the flush before the last.
     Lasting,
     /// Everything: a flush is due.
     All,
@@ -57,7 +57,12 @@ impl Engine {
     /// How many bytes of that are not written yet.
     #[must_use]
     pub fn behind_bytes(&self, scope: AheadScope) -> u64 {
-        self.store.behind_bytes(scope)
+        self.store.behind_bytes(self.lasting(scope))
+    }
+
+    /// Where versions are not pruned, nodes of the active tree last, too.
+    fn lasting(&self, scope: AheadScope) -> AheadScope {
+        if self.keeps_all { AheadScope::All } else { scope }
     }
 
     /// Those nodes and values, to be written ahead.
@@ -67,7 +72,7 @@ impl Engine {
     pub fn begin_ahead(&mut self, scope: AheadScope) -> WriteAhead {
         assert!(!self.ahead, "one at a time");
         self.ahead = true;
-        self.store.begin_ahead(scope)
+        self.store.begin_ahead(self.lasting(scope))
     }
 
     /// Takes back what [`Engine::begin_ahead`] gave; what was written durably, the next flush need not write.

@@ -192,6 +192,8 @@ pub struct StagedInfo {
 pub enum MergePace {
     /// There is nothing to merge.
     Idle,
+    /// Another thread is at what is left.
+    Waiting,
     /// There is, when there is time.
     Going,
     /// There is, and so many records of it should not wait.

@@ -35,6 +35,10 @@ use crate::{
 /// So many records may be owed before a merge is behind.
 const MERGE_OWED_MAX: u64 = 512;
 
+/// Of the room that the active tree has when a merge begins that must end before it freezes, one of so many parts is left when the merge has
+/// read its inputs: what is made of all keys takes another thread some time.
+const REST_PART: u64 = 4;
+
 /// Most leaves that are one piece of work, and about how many records have one: a step with a small budget takes few.
 const LOT_LEAVES_MAX: usize = 16;
 const LEAF_RECORDS: usize = 32;
@@ -301,13 +305,13 @@ fn merge(lot: &Lot, params: &Params, older_filters: &[Arc<Filter>], sparse: &BTr
 }
 
 impl Engine {
-    /// How much there is to merge, and whether it is behind: merges keep pace with the writes, so that they are complete
-    /// before these have used up half of the room that is left below the limit of trees.
+    /// How much there is to merge, and whether it is behind: merges keep pace with the writes, so that they are complete before these have
+    /// used up half of the room that is left below the limit of trees; where that is the active tree's alone, before three quarters.
     #[must_use]
     pub fn merge_pace(&self) -> MergePace {
         match self.merge_left() {
             0 => MergePace::Idle,
-            _ if self.merge.as_ref().is_some_and(MergeTask::is_going) => MergePace::Going,
+            _ if self.merge.as_ref().is_some_and(MergeTask::is_going) => MergePace::Waiting,
             left if self.merge_owed >= left.min(MERGE_OWED_MAX) => MergePace::Behind(self.merge_owed),
             _ => MergePace::Going,
         }
@@ -330,9 +334,16 @@ impl Engine {
         let left = self.merge_left();
         let (params, trees) = (&self.meta.params, &self.meta.tip().trees);
         let capacity = u64::from(params.capacity);
+        let rest = capacity.saturating_sub(trees[0].entries);
         let more_trees = usize::from(params.tree_limit).saturating_sub(trees.len()) as u64;
-        let room = capacity.saturating_sub(trees[0].entries) + more_trees * capacity;
-        let owed = u128::from(left) * written as u128 * 2 / u128::from(room.max(1));
+        let room = if left > 0 && more_trees == 0 {
+            // The same with each write.
+            rest.saturating_sub(*self.merge_until.get_or_insert(rest / REST_PART))
+        } else {
+            self.merge_until = None;
+            (rest + more_trees * capacity) / 2
+        };
+        let owed = u128::from(left) * written as u128 / u128::from(room.max(1));
         self.merge_owed = self.merge_owed.saturating_add(u64::try_from(owed).unwrap_or(left)).min(left);
     }
 

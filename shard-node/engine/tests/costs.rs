@@ -3,7 +3,7 @@
 use std::{io::ErrorKind, num::NonZero};
 
 use coppice_engine::{
-    AheadScope, Counters, Engine, Error, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, fsck,
+    AheadScope, Counters, Engine, Error, MergePace, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, fsck,
 };
 use coppice_env::{Fault, OpenMode, Operation as Call, Rng, SimRng, SimStorage, Storage, Workers};
 use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp, Version};
@@ -176,6 +176,74 @@ fn of_the_active_tree_nothing_is_written_ahead_that_a_prune_may_take() {
     shard.engine.prune(Version(8)).expect("usable");
     let (rest, ()) = shard.cost(Shard::flush);
     assert!((1..40).contains(&rest.span_writes), "{rest:?}");
+}
+
+#[test]
+fn where_no_version_is_pruned_the_active_tree_is_written_ahead_too() {
+    let mut shard = Shard::loaded();
+    let puts = || (0..RECORDS).map(|number| put(number, b"next")).collect();
+    let behind = |shard: &Shard| [AheadScope::Lasting, AheadScope::All].map(|scope| shard.engine.behind_bytes(scope));
+    shard.commit(puts());
+    let [lasting, all] = behind(&shard);
+    assert!(lasting < all / 4, "after one flush nobody knows: {lasting} of {all}");
+    shard.flush();
+    shard.commit(puts());
+    let [lasting, all] = behind(&shard);
+    assert!(lasting == all && all > 0, "{lasting} of {all}");
+    let mut ahead = shard.engine.begin_ahead(AheadScope::Lasting);
+    ahead.run();
+    shard.engine.end_ahead(ahead);
+    let (rest, ()) = shard.cost(Shard::flush);
+    assert_eq!(rest.span_writes, 0);
+    // From a prune on, the second flush after it is the first to know.
+    shard.commit(puts());
+    shard.engine.prune(Version(2)).expect("usable");
+    for _ in 0..2 {
+        let [lasting, all] = behind(&shard);
+        assert!(lasting < all / 4, "{lasting} of {all}");
+        shard.flush();
+        shard.commit(puts());
+    }
+    let [lasting, all] = behind(&shard);
+    assert_eq!(lasting, all);
+}
+
+#[test]
+fn a_merge_that_must_end_before_the_active_tree_freezes_goes_on_evenly_and_ends_early() {
+    const CAPACITY: u64 = 8000;
+    const BATCH: u64 = 200;
+    let params = Params { capacity: CAPACITY as u32, ..Params::default() };
+    let mut shard = Shard::new(params.clone(), Options { workers: Workers::Inline, ..Options::default() });
+    let (mut rng, mut last, mut merges) = (SimRng::new(9), Vec::new(), 0);
+    for _ in 0..600 {
+        let mut numbers: Vec<u64> = (0..BATCH).map(|_| rng.below(80_000)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        shard.commit(numbers.iter().map(|number| put(*number, b"value")).collect());
+        let read = shard.engine.counters().merge_records;
+        while let MergePace::Behind(owed) = shard.engine.merge_pace() {
+            let _: MergeProgress = shard.engine.merge_step(owed as usize).expect("sound pages");
+        }
+        let shape = shard.engine.shape(&shard.engine.decided()).expect("decided");
+        if shape.entries.len() < usize::from(params.tree_limit) {
+            last.clear();
+            continue;
+        }
+        // Nothing can freeze before this merge is installed.
+        last.push(shard.engine.counters().merge_records - read);
+        if shape.entries[0] > CAPACITY / 8 * 7 {
+            assert_eq!(shard.engine.merge_pace(), MergePace::Idle, "with {:?}", shape.entries);
+        }
+        let sum = last.iter().sum::<u64>();
+        // Of some only the end is left when the forest comes to its limit.
+        if !shape.ready.is_empty() && sum > 2 * CAPACITY {
+            // A step takes whole leaves, and some records may be owed: so that several batches count.
+            let most = last.windows(8).map(|batches| batches.iter().sum::<u64>()).max().unwrap_or(sum);
+            assert!(most < sum * 8 / last.len() as u64 * 3 / 2, "{last:?}");
+            merges += 1;
+        }
+    }
+    assert!(merges > 2, "{merges} merges at the limit of trees");
 }
 
 #[test]

@@ -345,7 +345,7 @@ impl<M: StateMachine> Actor<M> {
                     let began = config.hosted.clock.now();
                     foresee(&shared.machine, writing.commands);
                     *looked_ahead += config.hosted.clock.now().saturating_sub(began);
-                    worked = catch_up(&shared.machine, writing.goes_on);
+                    worked = catch_up(&shared.machine, Backlog::Some, writing.goes_on);
                 }
             };
             let times = Mutex::new(Vec::new());
@@ -517,14 +517,14 @@ impl<M: StateMachine> Actor<M> {
         match backlog {
             Backlog::None => return Ok(None),
             // Soon, if nothing else arrives.
-            Backlog::Some if !idle || began < due => return Ok(Some(due)),
-            Backlog::Some => {}
+            Backlog::Waiting | Backlog::Some if !idle || began < due => return Ok(Some(due)),
+            Backlog::Waiting | Backlog::Some => {}
             Backlog::Behind => {
                 if self.try_machine().is_none() {
                     return Ok(None);
                 }
                 let until = began + self.config.hosted.tuning.tick / CATCH_UP_PART;
-                return match catch_up(&self.shared.machine, &|| self.now() < until) {
+                return match catch_up(&self.shared.machine, Backlog::Behind, &|| self.now() < until) {
                     Err(error) => self.work_failed(error).map(|()| None),
                     Ok(()) => Ok(Some(began)),
                 };

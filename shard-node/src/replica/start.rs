@@ -74,7 +74,7 @@ impl Default for Tuning {
             flush_interval: Duration::from_secs(5),
             flush_entries_max: 2048,
             flush_bytes_max: 32 << 20,
-            log_segment_bytes: 16 << 20,
+            log_segment_bytes: 32 << 20,
             log_beside_bytes_min: 256 << 10,
             scrub_bytes_per_s: 1 << 20,
             cold_bytes_per_s: 16 << 20,

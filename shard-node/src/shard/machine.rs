@@ -116,6 +116,7 @@ impl StateMachine for ShardMachine {
     fn backlog(&self) -> Backlog {
         match self.engine.merge_pace() {
             MergePace::Idle => Backlog::None,
+            MergePace::Waiting => Backlog::Waiting,
             MergePace::Going => Backlog::Some,
             MergePace::Behind(_) => Backlog::Behind,
         }
@@ -124,7 +125,7 @@ impl StateMachine for ShardMachine {
     fn work(&mut self) -> Result<(), Error> {
         let records = match self.engine.merge_pace() {
             MergePace::Behind(owed) => usize::try_from(owed).unwrap_or(WORK_RECORDS_MAX),
-            MergePace::Idle | MergePace::Going => WORK_RECORDS_MIN,
+            MergePace::Idle | MergePace::Waiting | MergePace::Going => WORK_RECORDS_MIN,
         };
         let _: MergeProgress = self.engine.merge_step(records.clamp(WORK_RECORDS_MIN, WORK_RECORDS_MAX))?;
         Ok(())

@@ -115,13 +115,13 @@ fn merges_catch_up_as_long_as_something_else_goes_on_and_no_reader_is_in_the_way
     }
     let machine = parking_lot::RwLock::new(Some(talk.machine));
     let backlog = || machine.read().as_ref().map(StateMachine::backlog);
-    catch_up(&machine, &|| false).expect("there is nothing to wait for");
+    catch_up(&machine, Backlog::Behind, &|| false).expect("there is nothing to wait for");
     assert_eq!(backlog(), Some(Backlog::Behind));
     let reader = machine.read();
-    catch_up(&machine, &|| true).expect("a reader comes first");
+    catch_up(&machine, Backlog::Behind, &|| true).expect("a reader comes first");
     drop(reader);
     assert_eq!(backlog(), Some(Backlog::Behind));
-    catch_up(&machine, &|| true).expect("sound pages");
+    catch_up(&machine, Backlog::Behind, &|| true).expect("sound pages");
     assert_ne!(backlog(), Some(Backlog::Behind));
 }
 

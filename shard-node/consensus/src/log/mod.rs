@@ -97,8 +97,10 @@ pub(crate) struct Log {
     /// A filled segment that is begun when the last one is full.
     spare: Option<Segment>,
     /// Segments that nobody needs, whose files the next ones get: to write over old blocks costs a disk less than to write new ones, and
-    /// the file system has nothing to record. No more than the last compaction dropped.
+    /// the file system has nothing to record. No more than one of the last two compactions dropped.
     dropped: Vec<Segment>,
+    /// How many such segments the last one dropped.
+    dropped_last: usize,
     sequence_next: u64,
     pending: Pending,
     /// What goes to the disk at once.
@@ -163,6 +165,7 @@ impl Log {
             segments: VecDeque::new(),
             spare: None,
             dropped: Vec::new(),
+            dropped_last: 0,
             sequence_next: 1,
             pending: Pending::default(),
             buffer: DirectBuffer::zeroed(WRITE_BYTES),
@@ -515,7 +518,8 @@ impl Log {
                 self.remove(&dropped)?;
             }
         }
-        while self.dropped.len() > reusable {
+        let kept = reusable.max(std::mem::replace(&mut self.dropped_last, reusable));
+        while self.dropped.len() > kept {
             let dropped = self.dropped.pop().expect("more than some");
             self.remove(&dropped)?;
         }

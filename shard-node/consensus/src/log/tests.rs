@@ -501,12 +501,20 @@ fn files_of_dropped_segments_are_used_again_and_not_believed() {
         let disk = SimStorage::new();
         let mut rng = SimRng::new(seed);
         let mut log = create(&disk).expect("creates");
+        let mut compacted = 0;
         for round in 0..300 {
             let dropped = log.dropped.len();
             grow(&mut log, &mut rng);
             reused += dropped - log.dropped.len();
             if round % 30 == 29 {
+                let segments = log.segments.len();
                 log.compact(log.hard_state().commit).expect("compacts");
+                let now = segments - log.segments.len();
+                assert!(
+                    log.dropped.len() <= now.max(compacted),
+                    "no more are kept than one of two compactions dropped"
+                );
+                compacted = now;
             }
             if rng.chance(100) {
                 let before = view(&log);

@@ -87,9 +87,12 @@ impl Engine {
         self.older = Some(std::mem::replace(&mut self.superblock, next));
         self.store.flushed(&self.meta);
         self.meta.apply(checkpoint).expect("generations ascend");
+        self.measure_waiting();
         self.store.counters.flushes.one();
         self.copy_superblock();
         self.clean_up();
+        let boundary = self.meta.boundary;
+        self.keeps_all = self.flushed_boundary.replace(boundary) == Some(boundary);
         Ok(())
     }
 
@@ -97,9 +100,14 @@ impl Engine {
     /// everything waits.
     #[must_use]
     pub fn much_waits(&self) -> bool {
+        self.much_waits && !self.meta.is_pinned()
+    }
+
+    /// Finds how much waits after a change.
+    pub(crate) fn measure_waiting(&mut self) {
         let (waiting, used) = self.meta.waiting_bytes(&self.store.values.unflushed_ends());
         let percent = u64::from(self.options.waiting_percent_max);
-        waiting > self.options.free_bytes_kept_min && waiting > used / 100 * percent && !self.meta.is_pinned()
+        self.much_waits = waiting > self.options.free_bytes_kept_min && waiting > used / 100 * percent;
     }
 
     /// Where much waits for the superblock after the newest, a copy of the newest takes the other slot instead: all that only the one

@@ -45,6 +45,8 @@ pub struct Engine {
     pub(crate) merge: Option<MergeTask>,
     /// Records that are to be merged for those that were written.
     pub(crate) merge_owed: u64,
+    /// Records that the active tree has room for when a merge that must end before it freezes is to have read its inputs.
+    pub(crate) merge_until: Option<u64>,
     log: MetaLog,
     /// Changes of the Meta table that no superblock covers.
     operations: Operations,
@@ -58,10 +60,16 @@ pub struct Engine {
     pub(crate) pins: Vec<Pin>,
     next_pin: u64,
     poisoned: bool,
+    /// As of the last change: it is asked for after each step of a merge.
+    much_waits: bool,
     /// How far the scrubber is.
     pub(crate) scrub: Scrub,
     /// Someone writes ahead.
     pub(crate) ahead: bool,
+    /// The boundary of prunes as of the last flush of this process.
+    flushed_boundary: Option<Version>,
+    /// It has not moved since the flush before that.
+    pub(crate) keeps_all: bool,
     _lock: Box<dyn Send + Sync>,
 }
 
@@ -188,6 +196,7 @@ impl Engine {
             active_keys,
             merge: None,
             merge_owed: 0,
+            merge_until: None,
             log,
             operations: Operations::default(),
             super_file,
@@ -198,8 +207,11 @@ impl Engine {
             pins: Vec::new(),
             next_pin: 1,
             poisoned: false,
+            much_waits: false,
             scrub: Scrub::default(),
             ahead: false,
+            flushed_boundary: None,
+            keeps_all: false,
             _lock: guard,
         })
     }
@@ -226,6 +238,7 @@ impl Engine {
         let applied = self.meta.apply(operation);
         assert_eq!(applied, Ok(()), "a live operation fits the table");
         self.forget_freed();
+        self.measure_waiting();
     }
 
     pub(crate) fn forget_freed(&mut self) {
