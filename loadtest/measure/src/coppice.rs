@@ -30,7 +30,7 @@ use crate::{
 /// A flush begins when so much waits for it: as in a replica.
 const FLUSH_BYTES: u64 = 32 << 20;
 /// Part of that which is written ahead at once.
-const AHEAD_PART: u64 = 4;
+const AHEAD_PART: u64 = 16;
 /// Records that one step of merging takes: as in a replica.
 const MERGE_RECORDS_MIN: usize = 256;
 const MERGE_RECORDS_MAX: usize = 1024;

@@ -7,7 +7,7 @@ use coppice_engine::{AheadScope, Engine, WriteAhead};
 use crate::{Error, error, machine::Ahead, runner::Runner};
 
 /// The part of a flush's bytes that is written ahead at once: less would cost a sync of each file too often.
-const PARTS: u64 = 4;
+const PARTS: u64 = 16;
 
 /// Writes for one engine, and never outlives the machine: a directory that is opened anew has no other writer.
 ///
