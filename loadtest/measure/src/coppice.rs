@@ -29,8 +29,6 @@ use crate::{
 
 /// A flush begins when so much waits for it: as in a replica.
 const FLUSH_BYTES: u64 = 32 << 20;
-/// Part of that which is written ahead at once.
-const AHEAD_PART: u64 = 16;
 /// Records that one step of merging takes: as in a replica.
 const MERGE_RECORDS_MIN: usize = 256;
 const MERGE_RECORDS_MAX: usize = 1024;
@@ -294,7 +292,7 @@ impl Coppice {
             return self.flush();
         }
         let scope = if due { AheadScope::All } else { AheadScope::Lasting };
-        if self.engine.behind_bytes(scope) <= self.settings.flush_bytes / AHEAD_PART {
+        if self.engine.behind_bytes(scope) <= self.engine.ahead_bytes_min(self.settings.flush_bytes) {
             return if due { self.flush() } else { Ok(()) };
         }
         self.all_ahead = due;

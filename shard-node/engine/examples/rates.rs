@@ -287,7 +287,7 @@ impl Bench {
         let start = self.now()?;
         self.end_ahead();
         let scope = if due { AheadScope::All } else { AheadScope::Lasting };
-        if due && self.all_ahead || self.engine.behind_bytes(scope) < flush_bytes / 16 {
+        if due && self.all_ahead || self.engine.behind_bytes(scope) <= self.engine.ahead_bytes_min(flush_bytes) {
             return if due { self.flush(times) } else { Ok(()) };
         }
         self.all_ahead = due;

@@ -60,6 +60,13 @@ impl Engine {
         self.store.behind_bytes(self.lasting(scope))
     }
 
+    /// How many bytes are worth a write ahead of a flush of so many. Where the active tree's nodes are among them, there are more, and none
+    /// that may die.
+    #[must_use]
+    pub fn ahead_bytes_min(&self, flush_bytes: u64) -> u64 {
+        flush_bytes / if self.keeps_all { 4 } else { 16 }
+    }
+
     /// Where versions are not pruned, nodes of the active tree last, too.
     fn lasting(&self, scope: AheadScope) -> AheadScope {
         if self.keeps_all { AheadScope::All } else { scope }

@@ -6,16 +6,13 @@ use coppice_engine::{AheadScope, Engine, WriteAhead};
 
 use crate::{Error, error, machine::Ahead, runner::Runner};
 
-/// The part of a flush's bytes that is written ahead at once: less would cost a sync of each file too often.
-const PARTS: u64 = 16;
-
 /// Writes for one engine, and never outlives the machine: a directory that is opened anew has no other writer.
 ///
 /// What lasts is written as it comes. When a flush is due, the rest is, once, so that the flush has left what came meanwhile.
 #[derive(Debug)]
 pub(super) struct AheadWriter {
     runner: Runner,
-    bytes_min: u64,
+    flush_bytes: u64,
     /// What is written now, and by whom.
     thread: Option<JoinHandle<WriteAhead>>,
     /// All of it was written since the last flush, or is now.
@@ -25,7 +22,7 @@ pub(super) struct AheadWriter {
 impl AheadWriter {
     /// `flush_bytes_max` is what flushes are to be about as large as.
     pub(super) fn new(runner: Runner, flush_bytes_max: u64) -> Self {
-        Self { runner, bytes_min: flush_bytes_max / PARTS, thread: None, all: false }
+        Self { runner, flush_bytes: flush_bytes_max, thread: None, all: false }
     }
 
     fn scope(&self, flush_due: bool) -> AheadScope {
@@ -38,7 +35,7 @@ impl AheadWriter {
             Some(thread) if thread.is_finished() => Ahead::Due,
             Some(_) => Ahead::Busy,
             None if flush_due && self.all => Ahead::Idle,
-            None if engine.behind_bytes(self.scope(flush_due)) > self.bytes_min => Ahead::Due,
+            None if engine.behind_bytes(self.scope(flush_due)) > engine.ahead_bytes_min(self.flush_bytes) => Ahead::Due,
             None => Ahead::Idle,
         }
     }
@@ -47,7 +44,7 @@ impl AheadWriter {
     pub(super) fn go_on(&mut self, engine: &mut Engine, flush_due: bool) -> Result<(), Error> {
         self.end(engine);
         let scope = self.scope(flush_due);
-        if engine.behind_bytes(scope) <= self.bytes_min || (flush_due && self.all) {
+        if engine.behind_bytes(scope) <= engine.ahead_bytes_min(self.flush_bytes) || (flush_due && self.all) {
             return Ok(());
         }
         self.all |= scope == AheadScope::All;
