@@ -64,12 +64,17 @@ impl Engine {
     /// that may die.
     #[must_use]
     pub fn ahead_bytes_min(&self, flush_bytes: u64) -> u64 {
-        flush_bytes / if self.keeps_all { 4 } else { 16 }
+        flush_bytes / if self.keeps_all() { 4 } else { 16 }
+    }
+
+    /// Whether no version was pruned since the flush before the last.
+    fn keeps_all(&self) -> bool {
+        self.flushed_boundaries == [Some(self.meta.boundary); 2]
     }
 
     /// Where versions are not pruned, nodes of the active tree last, too.
     fn lasting(&self, scope: AheadScope) -> AheadScope {
-        if self.keeps_all { AheadScope::All } else { scope }
+        if self.keeps_all() { AheadScope::All } else { scope }
     }
 
     /// Those nodes and values, to be written ahead.

@@ -105,7 +105,6 @@ impl Engine {
     pub fn prune(&mut self, before: Version) -> Result<()> {
         self.check_usable()?;
         if before > self.meta.boundary {
-            self.keeps_all = false;
             self.apply(MetaOp::Prune(before));
         }
         Ok(())

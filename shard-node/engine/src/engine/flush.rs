@@ -91,8 +91,7 @@ impl Engine {
         self.store.counters.flushes.one();
         self.copy_superblock();
         self.clean_up();
-        let boundary = self.meta.boundary;
-        self.keeps_all = self.flushed_boundary.replace(boundary) == Some(boundary);
+        self.flushed_boundaries = [self.flushed_boundaries[1], Some(self.meta.boundary)];
         Ok(())
     }
 

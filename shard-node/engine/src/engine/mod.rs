@@ -66,10 +66,8 @@ pub struct Engine {
     pub(crate) scrub: Scrub,
     /// Someone writes ahead.
     pub(crate) ahead: bool,
-    /// The boundary of prunes as of the last flush of this process.
-    flushed_boundary: Option<Version>,
-    /// It has not moved since the flush before that.
-    pub(crate) keeps_all: bool,
+    /// The boundary of prunes as of the last two flushes of this process.
+    pub(crate) flushed_boundaries: [Option<Version>; 2],
     _lock: Box<dyn Send + Sync>,
 }
 
@@ -210,8 +208,7 @@ impl Engine {
             much_waits: false,
             scrub: Scrub::default(),
             ahead: false,
-            flushed_boundary: None,
-            keeps_all: false,
+            flushed_boundaries: [None; 2],
             _lock: guard,
         })
     }
