@@ -35,12 +35,12 @@ pub struct Pinned {
     pub manifest: Vec<u8>,
 }
 
-/// How far a state machine is with writing ahead of its next flush.
+/// How far a state machine is with what it writes beside everything else: ahead of its next flush, or for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ahead {
-    /// There is little to write.
+pub enum Disk {
+    /// There is little to write: a flush may begin.
     Idle,
-    /// [`StateMachine::write_ahead`] has something to begin or to end.
+    /// [`StateMachine::write_on`] has something to begin or to end.
     Due,
     /// Something goes on that a flush would wait for, or undo.
     Busy,
@@ -103,19 +103,27 @@ pub trait StateMachine: Send + Sync + Debug + Sized + 'static {
         false
     }
 
-    /// Whether it is time to write ahead; a flush that is due waits for it.
-    fn ahead(&self, flush_due: bool) -> Ahead {
+    /// What is written now, or is to be.
+    fn disk(&self, flush_due: bool) -> Disk {
         let _ = flush_due;
-        Ahead::Idle
+        Disk::Idle
     }
 
-    /// Begins to write what the next flush would have to, beside everything else, or ends that.
+    /// Ends what was written beside everything else; then begins to write what the next flush would have to, if none is due.
     ///
     /// # Errors
-    /// If no thread can be had for it.
-    fn write_ahead(&mut self, flush_due: bool) -> Result<(), Error> {
+    /// As [`flush`](Self::flush) if that was one; or if no thread can be had.
+    fn write_on(&mut self, flush_due: bool) -> Result<(), Error> {
         let _ = flush_due;
         Ok(())
+    }
+
+    /// Begins to make the state of now durable, beside everything else where it can. [`StateMachine::write_on`], or the next flush, ends it.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush), also those of a flush that was begun before.
+    fn begin_flush(&mut self, position: Position) -> Result<(), Error> {
+        self.flush(position)
     }
 
     /// Makes the state after the entry at `position`, the last applied one, durable.

@@ -1,5 +1,5 @@
 //! Our engine, driven as a replica with one voter drives it: a batch is an entry of the raft log, synced; it is staged meanwhile, which
-//! computes the shard digest, and settled then; merges, writing ahead and flushes follow the rules of `coppice-shard-node`.
+//! computes the shard digest, and settled then; merges, writes ahead and flushes follow the rules of `coppice-shard-node`.
 
 use std::{
     borrow::Cow,
@@ -12,8 +12,7 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use coppice_consensus::{Beside, Group, Options as RaftOptions, Payload, Position, RaftId, Role, Writing};
 use coppice_engine::{
-    AheadScope, Engine, MergePace, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, Staged, View,
-    WriteAhead,
+    Engine, MergePace, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, Staged, View, Writes,
 };
 use coppice_env::{Clock, DiskStorage, SimRng, Storage, SystemClock, TieredStorage, Workers};
 use coppice_types::{Change, ClusterId, GroupId, Operation, Params, ShardId, Stamp, Version, codec::Writer};
@@ -114,10 +113,8 @@ impl Settings {
 /// One shard's engine and its log.
 #[derive(Debug)]
 pub struct Coppice {
-    // Before the engine: what writes ahead ends first.
-    ahead: Option<JoinHandle<WriteAhead>>,
-    /// Whether everything was written ahead since a flush fell due.
-    all_ahead: bool,
+    // Before the engine: what writes beside it ends first.
+    writer: Option<JoinHandle<Writes>>,
     engine: Engine,
     /// Only puts use it, and have it to themselves; it alone can't be shared.
     log: Option<Mutex<Group>>,
@@ -139,7 +136,7 @@ impl Coppice {
         let engine = Engine::create(settings.storage(dir)?, ShardId(0), settings.params.clone(), options)?;
         let log = (settings.durability == Durability::Log).then(|| lone_voter(&*storage)).transpose()?;
         let applied = Position { index: 1, term: 1 };
-        Ok(Self { ahead: None, all_ahead: false, engine, log: log.map(Mutex::new), settings, workers, applied })
+        Ok(Self { writer: None, engine, log: log.map(Mutex::new), settings, workers, applied })
     }
 
     /// The engine.
@@ -159,20 +156,20 @@ impl Coppice {
         self.engine.decided().version
     }
 
-    /// Ends what writes ahead, and makes the forest durable.
+    /// Ends what writes beside the engine, and makes the forest durable.
     ///
     /// # Errors
     /// If the storage fails.
     pub fn flush(&mut self) -> Result<()> {
-        self.end_ahead();
-        self.all_ahead = false;
+        self.begin_flush()?;
+        self.end_writes()
+    }
+
+    fn begin_flush(&mut self) -> Result<()> {
+        self.end_writes()?;
         let position = RaftPosition { index: self.applied.index, term: self.applied.term };
-        self.engine.flush(position, b"")?;
-        let floor = self.engine.fallback_position().index;
-        if let Some(log) = &mut self.log {
-            log.get_mut().unwrap_or_else(PoisonError::into_inner).compact(floor)?;
-        }
-        Ok(())
+        let flush = self.engine.begin_flush(position, b"")?;
+        self.begin_writes(flush)
     }
 
     /// What a budget of bytes leaves for caches of an engine that is opened for reads, beside the filters that gets then bring to memory.
@@ -200,7 +197,7 @@ impl Coppice {
         let (workers, applied) = (self.workers, self.applied);
         drop(self);
         let engine = Engine::open(settings.storage(dir)?, settings.options())?;
-        Ok(Self { ahead: None, all_ahead: false, engine, log: None, settings, workers, applied })
+        Ok(Self { writer: None, engine, log: None, settings, workers, applied })
     }
 
     /// Appends a batch to the log, and stages it while that is written, as a replica has it. It is committed, so synced, when this returns;
@@ -279,36 +276,43 @@ impl Coppice {
     }
 
     fn flush_if_due(&mut self) -> Result<()> {
-        let bytes = self.engine.unflushed_bytes();
-        if bytes >= 2 * self.settings.flush_bytes {
-            return self.flush();
+        let (bytes, flush_bytes) = (self.engine.unflushed_bytes(), self.settings.flush_bytes);
+        if bytes >= 2 * flush_bytes {
+            return self.begin_flush();
         }
-        if self.ahead.as_ref().is_some_and(|thread| !thread.is_finished()) {
+        if self.writer.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return Ok(());
         }
-        self.end_ahead();
-        let due = bytes >= self.settings.flush_bytes || self.engine.much_waits();
-        if due && self.all_ahead {
-            return self.flush();
+        self.end_writes()?;
+        if self.engine.unflushed_bytes() >= flush_bytes || self.engine.much_waits() {
+            self.begin_flush()
+        } else if self.engine.behind_bytes() > self.engine.ahead_bytes_min(flush_bytes) {
+            let ahead = self.engine.begin_ahead();
+            self.begin_writes(ahead)
+        } else {
+            Ok(())
         }
-        let scope = if due { AheadScope::All } else { AheadScope::Lasting };
-        if self.engine.behind_bytes(scope) <= self.engine.ahead_bytes_min(self.settings.flush_bytes) {
-            return if due { self.flush() } else { Ok(()) };
-        }
-        self.all_ahead = due;
-        let mut ahead = self.engine.begin_ahead(scope);
+    }
+
+    fn begin_writes(&mut self, mut writes: Writes) -> Result<()> {
         let run = move || {
-            ahead.run();
-            ahead
+            writes.run();
+            writes
         };
-        self.ahead = Some(std::thread::Builder::new().name("write-ahead".to_owned()).spawn(run)?);
+        self.writer = Some(std::thread::Builder::new().name("disk-writer".to_owned()).spawn(run)?);
         Ok(())
     }
 
-    fn end_ahead(&mut self) {
-        if let Some(thread) = self.ahead.take() {
-            self.engine.end_ahead(thread.join().expect("writes break no invariant"));
+    /// Waits for what was begun, and cuts the log behind a flush.
+    fn end_writes(&mut self) -> Result<()> {
+        let Some(thread) = self.writer.take() else { return Ok(()) };
+        let before = self.engine.fallback_position().index;
+        self.engine.end_writes(thread.join().expect("writes break no invariant"))?;
+        let floor = self.engine.fallback_position().index;
+        if let Some(log) = self.log.as_mut().filter(|_| floor > before) {
+            log.get_mut().unwrap_or_else(PoisonError::into_inner).compact(floor)?;
         }
+        Ok(())
     }
 
     /// Makes and verifies a proof for each key, in a version of the past.
@@ -336,8 +340,10 @@ impl Coppice {
 
 impl Drop for Coppice {
     fn drop(&mut self) {
-        // The engine must have it back before it ends.
-        self.end_ahead();
+        if let Some(thread) = self.writer.take() {
+            // A directory that is opened anew has no other writer.
+            let _ = thread.join();
+        }
     }
 }
 

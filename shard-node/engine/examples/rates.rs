@@ -18,9 +18,7 @@ use std::{
     time::Duration,
 };
 
-use coppice_engine::{
-    AheadScope, Counters, Engine, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, WriteAhead,
-};
+use coppice_engine::{Counters, Engine, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, Writes};
 use coppice_env::{Clock, DiskStorage, Rng, SimRng, SystemClock, Workers};
 use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp, Version};
 
@@ -165,9 +163,7 @@ struct Bench {
     loaded: u64,
     dir: PathBuf,
     /// What is written beside everything else.
-    thread: Option<JoinHandle<WriteAhead>>,
-    /// All was written ahead, and the flush is next.
-    all_ahead: bool,
+    thread: Option<JoinHandle<Writes>>,
 }
 
 #[derive(Default)]
@@ -209,7 +205,8 @@ impl Bench {
                 last = counters;
             }
         }
-        self.flush(&mut times)?;
+        self.begin_flush(&mut times)?;
+        self.end_writes(&mut times)?;
         let wall = (self.clock.now() - started).as_secs_f64();
         let after = self.engine.counters();
         let (device, resident) = kernel()?;
@@ -255,50 +252,52 @@ impl Bench {
         self.engine.prune(Version(self.version.saturating_sub(self.config.retain)))?;
         times.settle.add(end, self.now()?);
         if self.config.durable == 2 {
-            self.begin_ahead(AheadScope::All, times)?;
+            self.begin_flush(times)?;
         }
         self.merge(operations.len(), times)?;
-        self.write(times)
-    }
-
-    fn begin_ahead(&mut self, scope: AheadScope, times: &mut Times) -> Outcome {
-        let start = self.now()?;
-        let mut ahead = self.engine.begin_ahead(scope);
-        let run = move || {
-            ahead.run();
-            ahead
-        };
-        self.thread = Some(spawn(run)?);
-        times.flush.add(start, self.now()?);
-        Ok(())
+        match self.config.durable {
+            0 => self.write(times),
+            1 => self.begin_flush(times).and_then(|()| self.end_writes(times)),
+            _ => self.end_writes(times),
+        }
     }
 
     /// Writes ahead or flushes, as a replica does.
     fn write(&mut self, times: &mut Times) -> Outcome {
         let flush_bytes = self.config.flush_mib << 20;
-        let unflushed = self.engine.unflushed_bytes();
-        let due = self.config.durable > 0 || unflushed >= flush_bytes || self.engine.much_waits();
-        if self.config.ahead == 0 || self.config.durable > 0 || unflushed >= 2 * flush_bytes {
-            return if due { self.flush(times) } else { Ok(()) };
+        if self.engine.unflushed_bytes() >= 2 * flush_bytes {
+            return self.begin_flush(times);
         }
         if self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return Ok(());
         }
-        let start = self.now()?;
-        self.end_ahead();
-        let scope = if due { AheadScope::All } else { AheadScope::Lasting };
-        if due && self.all_ahead || self.engine.behind_bytes(scope) <= self.engine.ahead_bytes_min(flush_bytes) {
-            return if due { self.flush(times) } else { Ok(()) };
+        self.end_writes(times)?;
+        if self.engine.unflushed_bytes() >= flush_bytes || self.engine.much_waits() {
+            return self.begin_flush(times);
         }
-        self.all_ahead = due;
-        times.flush.add(start, self.now()?);
-        self.begin_ahead(scope, times)
+        if self.config.ahead > 0 && self.engine.behind_bytes() > self.engine.ahead_bytes_min(flush_bytes) {
+            let start = self.now()?;
+            self.thread = Some(spawn(self.engine.begin_ahead())?);
+            times.flush.add(start, self.now()?);
+        }
+        Ok(())
     }
 
-    fn end_ahead(&mut self) {
+    fn begin_flush(&mut self, times: &mut Times) -> Outcome {
+        self.end_writes(times)?;
+        let start = self.now()?;
+        self.thread = Some(spawn(self.engine.begin_flush(RaftPosition { index: self.version, term: 1 }, b"")?)?);
+        times.flush.add(start, self.now()?);
+        Ok(())
+    }
+
+    fn end_writes(&mut self, times: &mut Times) -> Outcome {
+        let start = self.now()?;
         if let Some(thread) = self.thread.take() {
-            self.engine.end_ahead(thread.join().expect("writes break no invariant"));
+            self.engine.end_writes(thread.join().expect("writes break no invariant"))?;
         }
+        times.flush.add(start, self.now()?);
+        Ok(())
     }
 
     /// Merges ten times as many records as were put, and to the end if writes would be refused otherwise.
@@ -320,15 +319,6 @@ impl Bench {
                 self.write(times)?;
             }
         }
-        Ok(())
-    }
-
-    fn flush(&mut self, times: &mut Times) -> Outcome {
-        let start = self.now()?;
-        self.end_ahead();
-        self.all_ahead = false;
-        self.engine.flush(RaftPosition { index: self.version, term: 1 }, b"")?;
-        times.flush.add(start, self.now()?);
         Ok(())
     }
 
@@ -483,8 +473,12 @@ fn time(clock: &SystemClock, what: &str, count: u64, run: impl FnOnce() -> Outco
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is who owns the engine and the threads beside it")]
-fn spawn(run: impl FnOnce() -> WriteAhead + Send + 'static) -> std::io::Result<JoinHandle<WriteAhead>> {
-    Builder::new().name("write-ahead".to_owned()).spawn(run)
+fn spawn(mut writes: Writes) -> std::io::Result<JoinHandle<Writes>> {
+    let run = move || {
+        writes.run();
+        writes
+    };
+    Builder::new().name("disk-writer".to_owned()).spawn(run)
 }
 
 fn main() -> Outcome {
@@ -516,7 +510,6 @@ fn main() -> Outcome {
         loaded: 0,
         dir: dir.into(),
         thread: None,
-        all_ahead: false,
     };
     let mut loaded = 0;
     bench.put("load", batches.0, |_| {

@@ -6,11 +6,10 @@
 //!
 //! Modules, from the bottom: `page`, `list` and `node` (bytes), `space` (free pages), `meta` with `meta_log` and `superblock`
 //! (what is where), `values`, `cache` and `store` (nodes and values by reference), `tree` (one tree), `stage` and
-//! `merge` (how forests change), `engine`, `ahead` (what is written before a flush), `cold` (what goes to a second directory); on top `view`, `proof`, `history`, `three_way`, `footprint`, `snapshot`, `scrub`, and `fsck`, which trusts
+//! `merge` (how forests change), `engine`, `writes` (what is written beside it), `cold` (what goes to a second directory); on top `view`, `proof`, `history`, `three_way`, `footprint`, `snapshot`, `scrub`, and `fsck`, which trusts
 //! nothing.
 
 mod active;
-mod ahead;
 mod cache;
 mod cold;
 mod counters;
@@ -40,11 +39,11 @@ mod three_way;
 mod tree;
 mod values;
 mod view;
+mod writes;
 
 use coppice_env::Workers;
 use coppice_types::{Digest, Operation, Stamp, Version};
 
-pub use ahead::{AheadScope, WriteAhead};
 pub use cold::ColdStep;
 pub use counters::Counters;
 pub use engine::{Engine, KeptJournal};
@@ -56,6 +55,7 @@ pub use snapshot::{Manifest, SnapshotReceiver};
 pub use superblock::MACHINE_STATE_BYTES_MAX;
 pub use three_way::{Conflict, MergePage};
 pub use view::{RangePage, Record, View};
+pub use writes::Writes;
 
 /// How an engine uses memory and disk. Digests do not depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]

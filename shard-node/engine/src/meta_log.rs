@@ -46,10 +46,24 @@ impl Operations {
         self.count = self.count.checked_add(1).expect("operations between flushes are fewer");
         self.bytes.extend_from_slice(&out.into_bytes());
     }
+
+    /// Adds those that came later.
+    pub(crate) fn append(&mut self, later: &Self) {
+        self.count = self.count.checked_add(later.count).expect("operations between flushes are fewer");
+        self.bytes.extend_from_slice(&later.bytes);
+    }
+}
+
+/// The first block of a file.
+pub(crate) fn snapshot(meta: &Meta) -> Vec<u8> {
+    let mut out = Writer::new();
+    out.u8(KIND_SNAPSHOT);
+    meta.encode(&mut out);
+    out.into_bytes()
 }
 
 /// The log that is being written.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct MetaLog {
     file: Arc<dyn File>,
     pub(crate) number: u64,
@@ -61,8 +75,8 @@ pub(crate) struct MetaLog {
 }
 
 impl MetaLog {
-    /// Begins a file with a snapshot. Nothing is durable yet.
-    pub(crate) fn create(storage: &dyn Storage, number: u64, meta: &Meta) -> Result<Self> {
+    /// Begins a file with a [`snapshot`]. Nothing is durable yet.
+    pub(crate) fn create(storage: &dyn Storage, number: u64, snapshot: &[u8]) -> Result<Self> {
         let name = file_name(number);
         let file = storage.open(&name, OpenMode::OpenOrCreate).map_err(Error::io("create", &name))?;
         file.set_len(0).map_err(Error::io("truncate", &name))?;
@@ -70,10 +84,7 @@ impl MetaLog {
         header.extend_from_slice(&number.to_le_bytes());
         file.write_all_at(&header, 0).map_err(Error::io("write", &name))?;
         let mut log = Self { file, number, len: HEADER_BYTES, chain: number, snapshot_len: 0 };
-        let mut out = Writer::new();
-        out.u8(KIND_SNAPSHOT);
-        meta.encode(&mut out);
-        (log.len, log.chain) = log.append(&out.into_bytes())?;
+        (log.len, log.chain) = log.append(snapshot)?;
         log.snapshot_len = log.len;
         Ok(log)
     }

@@ -157,8 +157,9 @@ impl Engine {
             files.insert(file.name().to_owned(), self.store.page_file_bytes(file)?);
         }
         files.insert(meta_log::file_name(self.superblock.meta_file), self.superblock.meta_len);
-        // A dead segment is still in the table, but its file may go any time.
-        let needed = |segment: &Segment| segment.end > 0 && segment.dead_at.is_none();
+        // A dead segment is still in the table, but its file may go any time, unless a flush that goes on is the first without it.
+        let generation = self.superblock.generation;
+        let needed = |segment: &Segment| segment.end > 0 && segment.dead_at.is_none_or(|at| at > generation);
         for (id, segment) in self.meta.segments.iter().filter(|(_, segment)| needed(segment)) {
             files.insert(values::file_name(*id), segment.end);
         }

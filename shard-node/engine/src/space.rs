@@ -165,6 +165,12 @@ impl Space {
         self.limbo_pages += len;
     }
 
+    /// Of what was freed since a superblock was begun that did not become durable, `generation` is the first that does not refer to it.
+    pub(crate) fn reopen(&mut self, generation: u64) {
+        let later = self.limbo.iter_mut().rev().take_while(|limbo| limbo.generation > generation);
+        later.for_each(|limbo| limbo.generation = generation);
+    }
+
     /// Frees what superblock `generation - 1` and all pinned ones do not refer to any more; `oldest` is the oldest of
     /// them. False if a page is free already.
     #[must_use]

@@ -15,7 +15,6 @@ use coppice_verify::{hash, rules::Filter};
 
 use crate::{
     Error, Options, Result,
-    ahead::{AheadScope, WriteAhead},
     cache::{Class, DualCache},
     counters::Live,
     lists::{Known, Lists},
@@ -23,7 +22,8 @@ use crate::{
     node::{Base, Child, Draft, Fences, LeafRecord, Node, PatchPage, ValueRef, patch_in},
     page::{PAGE_BYTES, PageFile, Pid, PlaceMap, zeroed},
     shortcuts::{self, Shortcut, ShortcutPage, Spot},
-    values::{self, Named, RecordKind, StoredValue, ValueLog, write_sealed},
+    values::{self, Named, RecordKind, StoredValue, ValueLog},
+    writes::Content,
 };
 
 /// Most bytes of one write of neighbouring spans.
@@ -47,6 +47,8 @@ struct Dirty {
     class: Class,
     /// Its bytes are durable at its place.
     ahead: bool,
+    /// The flush that began last names it.
+    flushing: bool,
 }
 
 /// A page of patches that no superblock covers.
@@ -56,6 +58,7 @@ struct DirtyPatches {
     /// Patches that were not given up.
     live: u16,
     ahead: bool,
+    flushing: bool,
 }
 
 /// Pages as they go to their file: a whole node, or patches by the first one.
@@ -310,7 +313,7 @@ impl Store {
         let len = node.bytes().len() as u64;
         self.dirty_bytes += len;
         self.behind_bytes[class as usize] += len;
-        let before = self.dirty.insert(pid, Dirty { node, class, ahead: false });
+        let before = self.dirty.insert(pid, Dirty { node, class, ahead: false, flushing: false });
         assert!(before.is_none(), "{pid:?} has two owners");
     }
 
@@ -326,7 +329,7 @@ impl Store {
         let pid = meta.allocate_patch(None);
         let mut page = PatchPage::new();
         page.push(patch).expect("a page has room for the largest patch");
-        let before = self.patches.insert(pid.first(), DirtyPatches { page, live: 1, ahead: false });
+        let before = self.patches.insert(pid.first(), DirtyPatches { page, live: 1, ahead: false, flushing: false });
         assert!(before.is_none(), "{pid:?} has two owners");
         self.dirty_bytes += PAGE_BYTES as u64;
         self.behind_bytes[Class::Young as usize] += PAGE_BYTES as u64;
@@ -569,21 +572,20 @@ impl Store {
         self.dirty_bytes + self.values.behind_bytes()
     }
 
-    /// Those of them that were not written ahead.
-    pub(crate) fn behind_bytes(&self, scope: AheadScope) -> u64 {
-        let [young, old] = self.behind_bytes;
-        let nodes = if scope == AheadScope::All { young + old } else { old };
-        nodes + self.values.behind_bytes()
+    /// Those of them that were not written ahead; of the active tree's nodes if `young`.
+    pub(crate) fn behind_bytes(&self, young: bool) -> u64 {
+        let [young_bytes, old_bytes] = self.behind_bytes;
+        old_bytes + if young { young_bytes } else { 0 } + self.values.behind_bytes()
     }
 
-    /// Dirty spans that were not written ahead, in order of place, a page of patches by its first one. No patch comes to these pages
-    /// any more.
-    fn take_behind(&mut self, scope: AheadScope) -> Vec<Span> {
-        let wanted = |dirty: &Dirty| !dirty.ahead && (scope == AheadScope::All || dirty.class == Class::Old);
+    /// Dirty spans that were not written ahead, in order of place, a page of patches by its first one; of the active tree's nodes if
+    /// `young`: no patch comes to these pages any more.
+    fn take_behind(&mut self, young: bool) -> Vec<Span> {
+        let wanted = |dirty: &Dirty| !dirty.ahead && (young || dirty.class == Class::Old);
         let behind = self.dirty.iter().filter(|(_, dirty)| wanted(dirty));
         let mut spans: Vec<Span> =
             behind.map(|(pid, dirty)| (*pid, dirty.class, Arc::clone(dirty.node.bytes()))).collect();
-        if scope == AheadScope::All {
+        if young {
             self.filling.clear();
             let behind = self.patches.iter().filter(|(_, dirty)| !dirty.ahead);
             let span = |(page, dirty): (&u64, &DirtyPatches)| {
@@ -595,18 +597,16 @@ impl Store {
         spans
     }
 
-    /// What is to be written, for the caller to write.
-    pub(crate) fn begin_ahead(&mut self, scope: AheadScope) -> WriteAhead {
+    /// What is to be written ahead, for the caller to write.
+    pub(crate) fn begin_ahead(&mut self, young: bool) -> Content {
         let values = self.values.seal();
-        WriteAhead { files: self.files.clone(), spans: self.take_behind(scope), values, durable: false }
+        let spans = self.take_behind(young);
+        Content { files: self.files.clone(), spans, values, workers: Workers::Inline }
     }
 
     /// Notes what was written, unless something else came to the places meanwhile.
-    pub(crate) fn end_ahead(&mut self, done: WriteAhead) {
-        if !done.durable {
-            return;
-        }
-        for span in &done.spans {
+    pub(crate) fn end_ahead(&mut self, written: &Content) {
+        for span in &written.spans {
             self.count_write(span);
             let (pid, _, bytes) = span;
             let dirty = match self.patches.get_mut(&pid.first()).filter(|_| pid.is_patch()) {
@@ -627,7 +627,7 @@ impl Store {
                 self.cache.insert(*pid, node, class);
             }
         }
-        self.counters.value_write_bytes.add(self.values.written_ahead(&done.values));
+        self.counters.value_write_bytes.add(self.values.written(&written.values));
     }
 
     fn count_write(&self, (pid, class, bytes): &Span) {
@@ -642,39 +642,33 @@ impl Store {
         }
     }
 
-    /// Writes and syncs every dirty node and value that was not written ahead. They stay dirty until [`Self::flushed`],
-    /// so that a failed flush can be repeated: what a failed sync has lost, no later sync would save. True if names
-    /// changed.
-    pub(crate) fn write(&mut self, workers: Workers) -> Result<bool> {
-        let workers =
-            if self.behind_bytes(AheadScope::All) < SHARED_WRITE_BYTES_MIN { Workers::Inline } else { workers };
-        self.counters.value_write_bytes.add(self.values.behind_bytes());
+    /// Every dirty node and value that was not written ahead, for the caller to write, and whether names changed. All of them stay dirty
+    /// until [`Self::end_flush`], so that a failed flush can be repeated: what a failed sync has lost, no later sync would save.
+    pub(crate) fn begin_flush(&mut self, workers: Workers) -> Result<(Content, bool)> {
+        let workers = if self.behind_bytes(true) < SHARED_WRITE_BYTES_MIN { Workers::Inline } else { workers };
         let (values, names_changed) = self.values.seal_to_write()?;
-        let spans = self.take_behind(AheadScope::All);
-        // The files are independent: what counts is that all are durable before the meta log names what is in them.
-        let mut outcomes = [const { Ok(()) }; 4];
-        let files = PageFile::ALL.into_iter().map(Some).chain([None]);
-        let write = |(file, outcome): (Option<PageFile>, &mut Result<()>)| {
-            *outcome = match file {
-                None => write_sealed(&values),
-                Some(file) => write_spans(&self.files, file, &spans),
-            };
-        };
-        workers.share(files.zip(&mut outcomes), write, || ());
-        outcomes.into_iter().collect::<Result<()>>()?;
-        spans.iter().for_each(|span| self.count_write(span));
-        Ok(names_changed)
+        let spans = self.take_behind(true);
+        self.dirty.values_mut().for_each(|dirty| dirty.flushing = true);
+        self.patches.values_mut().for_each(|dirty| dirty.flushing = true);
+        Ok((Content { files: self.files.clone(), spans, values, workers }, names_changed))
     }
 
-    /// A superblock covers what was written.
-    pub(crate) fn flushed(&mut self, meta: &Meta) {
-        for (pid, dirty) in std::mem::take(&mut self.dirty) {
-            self.cache.insert(pid, dirty.node, dirty.class);
+    /// A superblock covers what was dirty when the flush began, and the segments up to these ends.
+    pub(crate) fn end_flush(&mut self, written: &Content, segment_ends: &[(u32, u64)], meta: &Meta) {
+        written.spans.iter().for_each(|span| self.count_write(span));
+        let mut forget = |class: Class, ahead: bool, len: u64| {
+            self.dirty_bytes -= len;
+            self.behind_bytes[class as usize] -= if ahead { 0 } else { len };
+        };
+        for (pid, Dirty { node, class, ahead, .. }) in self.dirty.extract_if(|_, dirty| dirty.flushing) {
+            forget(class, ahead, node.bytes().len() as u64);
+            self.cache.insert(pid, node, class);
         }
-        self.patches.clear();
-        self.filling.clear();
-        (self.dirty_bytes, self.behind_bytes) = (0, [0; 2]);
-        self.values.flushed(&meta.segments);
+        for (_, dirty) in self.patches.extract_if(|_, dirty| dirty.flushing) {
+            forget(Class::Young, dirty.ahead, PAGE_BYTES as u64);
+        }
+        self.counters.value_write_bytes.add(self.values.written(&written.values));
+        self.values.flushed(segment_ends, &meta.segments);
     }
 
     /// Gives back the space of pages that nothing refers to. What fails is no loss.

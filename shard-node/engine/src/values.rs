@@ -276,7 +276,8 @@ impl ValueLog {
     }
 
     fn measure(&mut self, segments: &BTreeMap<u32, Segment>) {
-        self.bytes = segments.values().fold(0, |sum, segment| sum.saturating_add(segment.end));
+        let unflushed = self.tails.values().map(|tail| tail.end() - tail.start);
+        self.bytes = segments.values().map(|segment| segment.end).chain(unflushed).fold(0, u64::saturating_add);
     }
 
     /// Where a segment ends at the latest.
@@ -580,10 +581,10 @@ impl ValueLog {
     }
 
     /// Lets go of what is durable now, and gives how many bytes that are.
-    pub(crate) fn written_ahead(&mut self, written: &[Sealed]) -> u64 {
+    pub(crate) fn written(&mut self, written: &[Sealed]) -> u64 {
         let mut bytes = 0;
         for Sealed { segment, parts, .. } in written {
-            let tail = self.tails.get_mut(segment).expect("a flush waits for what is written ahead");
+            let tail = self.tails.get_mut(segment).expect("no flush ends while it is written");
             let ahead = tail.ahead;
             for (part, first) in parts.iter().zip(tail.sealed.drain(..parts.len())) {
                 assert_eq!((tail.ahead, first.start), (part.start, part.start), "parts are written in order");
@@ -606,10 +607,15 @@ impl ValueLog {
         Ok((self.try_seal()?, self.names_changed))
     }
 
-    /// What was written is covered by a superblock.
-    pub(crate) fn flushed(&mut self, segments: &BTreeMap<u32, Segment>) {
+    /// What was written, up to these ends, is covered by a superblock.
+    pub(crate) fn flushed(&mut self, ends: &[(u32, u64)], segments: &BTreeMap<u32, Segment>) {
+        for (segment, end) in ends {
+            let tail = self.tails.get_mut(segment).expect("it was there when the flush began");
+            assert_eq!(tail.ahead, *end, "all up to there was written");
+            tail.start = *end;
+        }
+        self.tails.retain(|_, tail| tail.start < tail.end());
         self.measure(segments);
-        self.tails.clear();
         self.names_changed = false;
     }
 
@@ -666,6 +672,12 @@ mod tests {
 
     use super::*;
 
+    fn flush(log: &mut ValueLog, written: &[Sealed]) {
+        let ends = log.unflushed_ends();
+        log.written(written);
+        log.flushed(&ends, &BTreeMap::new());
+    }
+
     #[test]
     fn records_are_read_from_memory_and_from_the_file() {
         let sim = SimStorage::new();
@@ -679,7 +691,7 @@ mod tests {
         let (parts, names_changed) = log.seal_to_write().expect("a new file");
         assert!(names_changed);
         write_sealed(&parts).expect("written");
-        log.flushed(&BTreeMap::new());
+        flush(&mut log, &parts);
         assert_eq!(read(&log).expect("in files"), expected);
         assert!(log.read(RecordKind::Filter, blobs[0]).is_err());
         sim.flip_bit("values-3", 30, 2);
@@ -705,8 +717,9 @@ mod tests {
         let mut log = ValueLog::new(sim.storage(), 100, &BTreeMap::new());
         let value = |n: usize| (n as u64).to_le_bytes().repeat(5);
         let blobs: Vec<BlobRef> = (0..OPEN_FILES_MAX + 9).map(|n| log.append(RecordKind::Value, &value(n))).collect();
-        write_sealed(&log.seal_to_write().expect("new files").0).expect("written");
-        log.flushed(&BTreeMap::new());
+        let parts = log.seal_to_write().expect("new files").0;
+        write_sealed(&parts).expect("written");
+        flush(&mut log, &parts);
         for _ in 0..2 {
             for (n, blob) in blobs.iter().enumerate() {
                 assert_eq!(log.read(RecordKind::Value, *blob).expect("it is there"), value(n));
@@ -731,10 +744,11 @@ mod tests {
             let sealed = if round < 3 { log.seal() } else { Vec::new() };
             if round < 2 {
                 write_sealed(&sealed).expect("written");
-                log.written_ahead(&sealed);
+                log.written(&sealed);
             }
             if round == 0 {
-                log.flushed(&BTreeMap::new());
+                let ends = log.unflushed_ends();
+                log.flushed(&ends, &BTreeMap::new());
             }
         }
         assert!(blobs.iter().filter(|blob| log.in_memory(blob.at)).count() == 20);

@@ -10,7 +10,7 @@ use opentelemetry::trace::TraceContextExt;
 use super::actor::{Actor, to_report};
 use crate::{
     Error,
-    machine::{Ahead, Applied, StateMachine},
+    machine::{Applied, Disk, StateMachine},
 };
 
 /// How soon a replica without room looks whether there is some.
@@ -91,27 +91,21 @@ impl<M: StateMachine> Actor<M> {
             // Only the time counts, or every entry would try again.
             return if old || age >= FULL_RETRY { self.flush() } else { Ok(()) };
         }
-        if self.unflushed_entries == 0 {
-            return Ok(());
-        }
         let machine = self.read_machine();
         let bytes = machine.as_ref().map_or(0, StateMachine::unflushed_bytes);
         let much = bytes >= tuning.flush_bytes_max || machine.as_ref().is_some_and(StateMachine::much_waits);
-        let due = old || self.unflushed_entries >= tuning.flush_entries_max || much;
-        let ahead = machine.as_ref().map_or(Ahead::Idle, |machine| machine.ahead(due));
+        let many = self.unflushed_entries >= tuning.flush_entries_max;
+        let due = self.unflushed_entries > 0 && (old || many || much);
+        let disk = machine.as_ref().map_or(Disk::Idle, |machine| machine.disk(due));
         drop(machine);
-        match ahead {
-            Ahead::Busy | Ahead::Due if bytes >= 2 * tuning.flush_bytes_max || age >= 2 * tuning.flush_interval => {
-                self.flush()
-            }
-            // A flush that is due comes with one of the next steps, and needs not wait.
-            Ahead::Busy => Ok(()),
-            Ahead::Due => match self.try_machine().as_mut().and_then(|machine| machine.as_mut()) {
-                Some(machine) => machine.write_ahead(due),
-                None => Ok(()),
-            },
-            Ahead::Idle if due => self.flush(),
-            Ahead::Idle => Ok(()),
+        // A disk that does not keep up is waited for.
+        let late = bytes >= 2 * tuning.flush_bytes_max || age >= 2 * tuning.flush_interval;
+        match disk {
+            _ if due && late => self.begin_flush(),
+            Disk::Idle if due => self.begin_flush(),
+            Disk::Due => self.write(|machine| machine.write_on(due)).map(|_| ()),
+            // What is due comes with one of the next steps.
+            Disk::Idle | Disk::Busy => Ok(()),
         }
     }
 
@@ -123,23 +117,37 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
-    /// Makes the state machine durable, then cuts the log up to what the older superblock needs.
+    /// Begins to make durable what was applied.
+    fn begin_flush(&mut self) -> Result<(), Error> {
+        let position = self.applied;
+        self.write(|machine| machine.begin_flush(position)).map(|began| self.note_flush(began))
+    }
+
+    /// Makes durable what was applied.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
         let position = self.applied;
-        let flushed = match self.try_machine() {
+        let flush = |machine: &mut M| if machine.durable() < position { machine.flush(position) } else { Ok(()) };
+        self.write(flush).map(|began| self.note_flush(began))
+    }
+
+    fn note_flush(&mut self, began: bool) {
+        if began {
+            (self.flushed_at, self.unflushed_entries) = (self.now(), 0);
+        }
+    }
+
+    /// Lets the state machine write, then cuts the log up to what the older superblock needs. False if a reader is in the way.
+    fn write(&mut self, write: impl FnOnce(&mut M) -> Result<(), Error>) -> Result<bool, Error> {
+        let written = match self.try_machine() {
             // Due again at once.
-            None => return Ok(()),
+            None => return Ok(false),
             Some(mut machine) => match machine.as_mut() {
-                Some(machine) if machine.durable() < position => {
-                    machine.flush(position).map(|()| Some(machine.log_floor()))
-                }
-                _ => Ok(None),
+                Some(machine) => write(machine).map(|()| Some(machine.log_floor())),
+                None => Ok(None),
             },
         };
-        self.flushed_at = self.now();
-        match flushed {
+        let noted = match written {
             Ok(floor) => {
-                self.unflushed_entries = 0;
                 if self.full && self.home.take_reserve(self.config.hosted.tuning.reserve_bytes).is_ok() {
                     tracing::info!(group = %self.config.identity.group, "the disk has room again");
                     self.full = false;
@@ -151,7 +159,8 @@ impl<M: StateMachine> Actor<M> {
                 self.home.release_reserve()
             }
             Err(error) => self.failed(error),
-        }
+        };
+        noted.map(|()| true)
     }
 
     fn cut(&mut self, floor: Position) -> Result<(), Error> {

@@ -9,13 +9,13 @@ use coppice_env::Storage;
 use coppice_proto::v1;
 use coppice_types::{Params, Reason, ShardId};
 
-use super::{Outcome, ShardMachine, ahead::AheadWriter, cold::ColdMover, command};
+use super::{Outcome, ShardMachine, cold::ColdMover, command, writer::DiskWriter};
 use crate::{
     Error,
     agreement::Voters,
     convert,
     limits::STAGED_MAX,
-    machine::{Ahead, Applied, Backlog, Check, Pinned, Receiver, StateMachine},
+    machine::{Applied, Backlog, Check, Disk, Pinned, Receiver, StateMachine},
     refusal::Refusal,
     runner::Runner,
 };
@@ -67,7 +67,7 @@ impl StateMachine for ShardMachine {
         if *engine.params() != config.params {
             return Err(Error::Identity("its shard has other genesis parameters".to_owned()));
         }
-        let writer = AheadWriter::new(config.runner.clone(), config.flush_bytes_max);
+        let writer = DiskWriter::new(config.runner.clone(), config.flush_bytes_max);
         Self::new(engine, writer, ColdMover::new(config.runner.clone()))
     }
 
@@ -95,21 +95,26 @@ impl StateMachine for ShardMachine {
         self.engine.much_waits()
     }
 
-    fn ahead(&self, flush_due: bool) -> Ahead {
-        if flush_due && self.foreseen.is_some() {
+    fn disk(&self, flush_due: bool) -> Disk {
+        match self.writer.state(&self.engine, flush_due) {
             // A flush would drop what is about to be committed.
-            return Ahead::Busy;
+            Disk::Idle if flush_due && self.foreseen.is_some() => Disk::Busy,
+            state => state,
         }
-        self.writer.state(&self.engine, flush_due)
     }
 
-    fn write_ahead(&mut self, flush_due: bool) -> Result<(), Error> {
+    fn write_on(&mut self, flush_due: bool) -> Result<(), Error> {
         self.writer.go_on(&mut self.engine, flush_due)
+    }
+
+    fn begin_flush(&mut self, position: Position) -> Result<(), Error> {
+        self.forget_foreseen();
+        self.writer.begin_flush(&mut self.engine, to_raft(position), &self.protocol.encode())
     }
 
     fn flush(&mut self, position: Position) -> Result<(), Error> {
         self.forget_foreseen();
-        self.writer.end_for_flush(&mut self.engine);
+        self.writer.end(&mut self.engine)?;
         Ok(self.engine.flush(to_raft(position), &self.protocol.encode())?)
     }
 

@@ -17,7 +17,6 @@ use coppice_engine::{self as engine, Engine, ForestShape, MergeName, PrepareId, 
 use coppice_env::bug::{Bug, planted, strikes};
 use coppice_types::{Digest, Reason, Term, Version, codec::Writer};
 
-mod ahead;
 mod cold;
 mod command;
 mod foreseen;
@@ -25,14 +24,15 @@ mod machine;
 mod protocol;
 #[cfg(test)]
 mod tests;
+mod writer;
 
 pub use command::{AdminOperation, Body, Command, Context, Execute, Prepare, decode_journal};
 pub use machine::{ShardConfig, ShardReceiver};
 pub use protocol::{Fence, FenceName, Protocol};
 
-use ahead::AheadWriter;
 use cold::ColdMover;
 use foreseen::Foreseen;
+use writer::DiskWriter;
 
 use crate::{Error, machine::Applied, refusal::Refusal};
 
@@ -54,7 +54,7 @@ pub type Outcome = Result<Reply, Refusal>;
 #[derive(Debug)]
 pub struct ShardMachine {
     // Before the engine, which holds the directory's lock: they end first.
-    writer: AheadWriter,
+    writer: DiskWriter,
     mover: ColdMover,
     engine: Engine,
     protocol: Protocol,
@@ -69,7 +69,7 @@ pub struct ShardMachine {
 
 impl ShardMachine {
     /// A shard's engine with the protocol state that is durable with it.
-    fn new(engine: Engine, writer: AheadWriter, mover: ColdMover) -> Result<Self, Error> {
+    fn new(engine: Engine, writer: DiskWriter, mover: ColdMover) -> Result<Self, Error> {
         let protocol = Protocol::decode(engine.machine_state()).map_err(Error::MachineState)?;
         Ok(Self {
             writer,

@@ -9,7 +9,7 @@ use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp};
 
 use super::*;
 use crate::limits::STAGED_MAX;
-use crate::machine::{Ahead, Backlog, Position, StateMachine, catch_up};
+use crate::machine::{Backlog, Disk, Position, StateMachine, catch_up};
 use crate::runner::Runner;
 
 fn config() -> ShardConfig {
@@ -164,11 +164,11 @@ fn what_is_staged_while_the_log_writes_it_is_there_when_it_is_applied_and_never_
     };
     let (one, two) = (encoded(&talk, 1), encoded(&talk, 2));
     assert_eq!(foresee(&mut talk.machine, &[(7, one.clone()), (8, two.clone())]), 1);
-    assert_eq!(talk.machine.ahead(true), Ahead::Busy);
+    assert_eq!(talk.machine.disk(true), Disk::Busy);
     let applied = talk.machine.apply(7, &one).expect("applied");
     assert!(applied.reply.expect("staged").staged.is_some());
     assert_eq!(talk.machine.engine().counters().stages, 1);
-    assert_ne!(talk.machine.ahead(true), Ahead::Busy);
+    assert_eq!(talk.machine.disk(true), Disk::Idle);
     // Another entry has its index, or it has another index: what was staged early is gone before anything else is done.
     for index in [8, 9] {
         assert_eq!(foresee(&mut talk.machine, &[(8, two.clone())]), 2);
@@ -590,6 +590,9 @@ fn replicas_that_flush_and_restart_at_different_times_give_the_same_outcomes() {
                 0 => machines[1].flush(at).expect("flushed"),
                 1 => machines[1].work().expect("worked"),
                 2 => machines[1] = restart(&disks[1], &mut machines[1], &log),
+                // Beside what comes next, until one of these, or another flush, ends it.
+                3 => machines[1].begin_flush(at).expect("begun"),
+                4 => machines[1].write_on(true).expect("ended"),
                 _ => continue,
             }
             if machines[1].foreseen.is_none() {

@@ -1,14 +1,67 @@
 //! Durability: the flush, and what it cleans up.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
+
+use coppice_env::{File, Storage};
+use coppice_types::Version;
 
 use crate::{
-    Engine, Error, RaftPosition, Result,
+    Engine, Error, RaftPosition, Result, Writes,
     meta::MetaOp,
     meta_log::{self, MetaLog, Operations},
     page::{PAGE_BYTES, PageFile},
     superblock::{self, MACHINE_STATE_BYTES_MAX, Superblock},
+    writes::Content,
 };
+
+/// What follows in a flush when nodes and values are durable.
+#[derive(Debug)]
+pub(crate) struct Checkpoint {
+    storage: Arc<dyn Storage>,
+    super_file: Arc<dyn File>,
+    /// New files need a sync of the directory.
+    names_changed: bool,
+    /// The log to append to, or the one that was begun.
+    log: MetaLog,
+    /// What a new log begins with, if there is to be one.
+    snapshot: Option<Vec<u8>>,
+    /// Since the last flush.
+    operations: Operations,
+    /// The last one.
+    last: MetaOp,
+    /// Where the segments end that have grown.
+    segment_ends: Vec<(u32, u64)>,
+    /// Without the place of the meta log.
+    next: Superblock,
+    /// The slot of the older superblock has an unknown content.
+    slot_touched: bool,
+    boundary: Version,
+}
+
+impl Checkpoint {
+    /// Steps 2 to 4 of a flush.
+    pub(crate) fn write(&mut self) -> Result<()> {
+        let mut operations = match &self.snapshot {
+            None => self.operations.clone(),
+            Some(snapshot) => {
+                self.log = MetaLog::create(&*self.storage, self.next.generation, snapshot)?;
+                Operations::default()
+            }
+        };
+        operations.push(&self.last);
+        let end = self.log.append_operations(&operations)?;
+        self.log.sync()?;
+        self.log.advance(end);
+        if self.names_changed || self.snapshot.is_some() {
+            self.storage.sync_dir("").map_err(Error::io("sync", "the directory"))?;
+        }
+        let MetaLog { number, len, chain, .. } = self.log;
+        (self.next.meta_file, self.next.meta_len, self.next.meta_chain) = (number, len, chain);
+        self.slot_touched = true;
+        let written = superblock::write_slot(&*self.super_file, &self.next);
+        written.and_then(|()| self.super_file.sync_data()).map_err(Error::io("write", superblock::FILE))
+    }
+}
 
 impl Engine {
     /// Raft entries up to here need not be replayed after `open`.
@@ -49,49 +102,80 @@ impl Engine {
     /// after a prune perhaps; in step 4 the engine becomes unusable for changes (`Poisoned`) until it is opened anew.
     ///
     /// # Panics
-    /// If what [`Engine::begin_ahead`] gave was not given back.
+    /// If what [`Engine::begin_ahead`] or [`Engine::begin_flush`] gave was not given back.
     pub fn flush(&mut self, position: RaftPosition, machine_state: &[u8]) -> Result<()> {
+        let mut writes = self.begin_flush(position, machine_state)?;
+        writes.run();
+        self.end_writes(writes)
+    }
+
+    /// A flush of the state of now, of which steps 1 to 4 are done beside the engine. What changes meanwhile comes with the next one.
+    ///
+    /// # Errors
+    /// `Poisoned`, `Invalid`, or a failure to open files. Nothing has begun then.
+    ///
+    /// # Panics
+    /// As [`Engine::flush`].
+    pub fn begin_flush(&mut self, position: RaftPosition, machine_state: &[u8]) -> Result<Writes> {
         self.check_usable()?;
         if machine_state.len() > MACHINE_STATE_BYTES_MAX {
             return Err(Error::Invalid("machine state length"));
         }
-        assert!(!self.ahead, "a place is written by one at a time");
+        self.assert_no_writes();
         assert!(position.index >= self.superblock.position.index, "raft positions never go back");
+        let (content, names_changed) = self.store.begin_flush(self.options.workers)?;
         let generation = self.superblock.generation + 1;
         let segment_ends = self.store.values.unflushed_ends();
         let dead_segments = self.meta.dying_segments(&segment_ends);
-        let mut names_changed = self.store.write(self.options.workers)?;
-        let checkpoint = MetaOp::Checkpoint { generation, segment_ends, dead_segments };
-        let new_log = self.write_meta(&checkpoint)?;
-        names_changed |= new_log.0.is_some();
-        if names_changed {
-            self.storage.sync_dir("").map_err(Error::io("sync", "the directory"))?;
-        }
-        let (file, end) = new_log;
-        let meta_file = file.as_ref().map_or(self.log.number, |log| log.number);
-        let next = Superblock {
-            generation,
-            position,
-            meta_file,
-            meta_len: end.0,
-            meta_chain: end.1,
-            machine_state: machine_state.into(),
+        let is_long = self.log.is_long(self.options.meta_compaction_bytes_min);
+        let snapshot = is_long.then(|| meta_log::snapshot(&self.meta));
+        let begun = self.meta.begin_checkpoint(generation, &segment_ends, &dead_segments);
+        assert_eq!(begun, Ok(()), "generations ascend, and what is dead has no live bytes");
+        let checkpoint = Checkpoint {
+            storage: Arc::clone(&self.storage),
+            super_file: Arc::clone(&self.super_file),
+            names_changed,
+            log: self.log.clone(),
+            snapshot,
+            operations: std::mem::take(&mut self.operations),
+            last: MetaOp::Checkpoint { generation, segment_ends: segment_ends.clone(), dead_segments },
+            segment_ends,
+            next: Superblock { generation, position, machine_state: machine_state.into(), ..self.superblock.clone() },
+            slot_touched: false,
+            boundary: self.meta.boundary,
         };
-        self.write_superblock(&next)?;
-        if let Some(log) = file {
-            self.meta_files.insert(log.number);
-            self.log = log;
+        Ok(self.begin_writes(content, Some(checkpoint)))
+    }
+
+    /// The end of a flush, with what its steps gave if they were run.
+    pub(crate) fn end_flush(
+        &mut self,
+        content: Content,
+        checkpoint: Checkpoint,
+        done: Option<Result<()>>,
+    ) -> Result<()> {
+        let Checkpoint { log, snapshot, operations, segment_ends, next, slot_touched, boundary, .. } = checkpoint;
+        if !matches!(done, Some(Ok(()))) {
+            // A slot of unknown content may name pages that memory would give away.
+            self.poisoned |= slot_touched;
+            self.meta.cancel_checkpoint();
+            let later = std::mem::replace(&mut self.operations, operations);
+            self.operations.append(&later);
+            return done.unwrap_or(Ok(()));
         }
-        self.log.advance(end);
-        self.operations = Operations::default();
+        let log_bytes = if snapshot.is_some() { log.len } else { log.len - self.log.len };
+        self.store.counters.meta_write_bytes.add(log_bytes + superblock::SLOT_BYTES as u64);
+        self.meta_files.insert(log.number);
+        self.log = log;
         self.older = Some(std::mem::replace(&mut self.superblock, next));
-        self.store.flushed(&self.meta);
-        self.meta.apply(checkpoint).expect("generations ascend");
+        let ended = self.meta.end_checkpoint(&segment_ends);
+        assert_eq!(ended, Ok(()), "what waits is not free");
+        self.store.end_flush(&content, &segment_ends, &self.meta);
         self.measure_waiting();
         self.store.counters.flushes.one();
         self.copy_superblock();
         self.clean_up();
-        self.flushed_boundaries = [self.flushed_boundaries[1], Some(self.meta.boundary)];
+        self.flushed_boundaries = [self.flushed_boundaries[1], Some(boundary)];
         Ok(())
     }
 
@@ -123,36 +207,6 @@ impl Engine {
             self.store.counters.meta_write_bytes.add(superblock::SLOT_BYTES as u64);
             self.apply(MetaOp::Copied);
         }
-    }
-
-    /// Step 2 of a flush: appends to the log, or begins a new one. Gives the new log and where it ends.
-    fn write_meta(&mut self, checkpoint: &MetaOp) -> Result<(Option<MetaLog>, (u64, u64))> {
-        let generation = self.superblock.generation + 1;
-        if self.log.is_long(self.options.meta_compaction_bytes_min) {
-            let log = MetaLog::create(&*self.storage, generation, &self.meta)?;
-            let mut operations = Operations::default();
-            operations.push(checkpoint);
-            let end = log.append_operations(&operations)?;
-            log.sync()?;
-            self.store.counters.meta_write_bytes.add(end.0);
-            return Ok((Some(log), end));
-        }
-        let mut operations = self.operations.clone();
-        operations.push(checkpoint);
-        let end = self.log.append_operations(&operations)?;
-        self.log.sync()?;
-        self.store.counters.meta_write_bytes.add(end.0 - self.log.len);
-        Ok((None, end))
-    }
-
-    /// Step 4 of a flush. A slot of unknown content may name pages that memory would give away, so a failure is final.
-    fn write_superblock(&mut self, next: &Superblock) -> Result<()> {
-        let written = superblock::write_slot(&*self.super_file, next).and_then(|()| self.super_file.sync_data());
-        self.store.counters.meta_write_bytes.add(superblock::SLOT_BYTES as u64);
-        written.map_err(|error| {
-            self.poisoned = true;
-            Error::io("write", superblock::FILE)(error)
-        })
     }
 
     /// Deletes files that nothing refers to any more. What fails is left to the next `open`.

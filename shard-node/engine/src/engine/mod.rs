@@ -8,6 +8,7 @@ mod decide;
 mod flush;
 mod journals;
 
+pub(crate) use flush::Checkpoint;
 pub use journals::KeptJournal;
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -64,11 +65,11 @@ pub struct Engine {
     much_waits: bool,
     /// How far the scrubber is.
     pub(crate) scrub: Scrub,
-    /// Someone writes ahead.
-    pub(crate) ahead: bool,
+    /// Someone writes beside the engine.
+    pub(crate) writing: bool,
     /// The boundary of prunes as of the last two flushes of this process.
     pub(crate) flushed_boundaries: [Option<Version>; 2],
-    _lock: Box<dyn Send + Sync>,
+    pub(crate) lock: Arc<dyn Send + Sync>,
 }
 
 // Reads go on from several threads behind a lock that writes take alone.
@@ -129,7 +130,7 @@ impl Engine {
         cold::clear(&*storage, |_| false)?;
         let mut meta = Meta::new(shard, params, genesis());
         let store = Store::open(&storage, &options, &meta, OpenMode::CreateNew)?;
-        let mut log = MetaLog::create(&*storage, 1, &meta)?;
+        let mut log = MetaLog::create(&*storage, 1, &meta_log::snapshot(&meta))?;
         let mut operations = Operations::default();
         let checkpoint = MetaOp::Checkpoint { generation: 1, segment_ends: Vec::new(), dead_segments: Vec::new() };
         operations.push(&checkpoint);
@@ -207,9 +208,9 @@ impl Engine {
             poisoned: false,
             much_waits: false,
             scrub: Scrub::default(),
-            ahead: false,
+            writing: false,
             flushed_boundaries: [None; 2],
-            _lock: guard,
+            lock: guard.into(),
         })
     }
 

@@ -53,7 +53,7 @@ pub(crate) struct DeadSegment {
 pub(crate) struct Meta {
     pub(crate) shard: ShardId,
     pub(crate) params: Params,
-    /// Of the last checkpoint.
+    /// Of the last checkpoint, which may be going on.
     pub(crate) generation: u64,
     pub(crate) epoch: Epoch,
     /// Oldest cluster version that can be read or rolled back to.
@@ -72,6 +72,8 @@ pub(crate) struct Meta {
     next_id: u64,
     /// Pages allocated since the last checkpoint: no superblock refers to them.
     fresh: PlaceSet<Pid>,
+    /// The same of the checkpoint before, while its superblock is being written.
+    going: Option<PlaceSet<Pid>>,
     /// Allocated pages that no operation names yet: those of a stage or merge at work.
     reserved: PlaceSet<Pid>,
     reserved_values: BTreeMap<u32, u64>,
@@ -114,6 +116,7 @@ impl Meta {
             patches: PlaceMap::default(),
             next_id: 0,
             fresh: PlaceSet::default(),
+            going: None,
             reserved: PlaceSet::default(),
             reserved_values: BTreeMap::new(),
             freed: Vec::new(),
@@ -249,7 +252,8 @@ impl Meta {
 
     pub(crate) fn unpin(&mut self, id: u64) {
         self.pins.retain(|pin| pin.1 != id);
-        assert_eq!(self.settle_limbo(self.generation.saturating_sub(1)), Ok(()), "what waits is not free");
+        let durable = self.generation - u64::from(self.going.is_some());
+        assert_eq!(self.settle_limbo(durable.saturating_sub(1)), Ok(()), "what waits is not free");
     }
 
     /// Segments whose files may go now.
@@ -288,11 +292,12 @@ impl Meta {
             MetaOp::DropMerge(id) => self.drop_merge(id),
             MetaOp::KeepJournal(id, blob) => self.keep_journal(id, blob),
             MetaOp::Copied => {
-                self.bury_segments();
+                self.bury_segments(self.generation);
                 self.settle_limbo(self.generation)
             }
             MetaOp::Checkpoint { generation, segment_ends, dead_segments } => {
-                self.checkpoint(generation, &segment_ends, &dead_segments)
+                self.begin_checkpoint(generation, &segment_ends, &dead_segments)?;
+                self.end_checkpoint(&segment_ends)
             }
         }
     }
@@ -401,7 +406,8 @@ impl Meta {
         self.free_values(&merge.delta.values_allocated)
     }
 
-    fn checkpoint(
+    /// From here on, what changes belongs to the next checkpoint. What this one frees is free when it has ended.
+    pub(crate) fn begin_checkpoint(
         &mut self,
         generation: u64,
         segment_ends: &[(u32, u64)],
@@ -411,31 +417,52 @@ impl Meta {
             return Err(Inconsistent("generations do not ascend"));
         }
         self.generation = generation;
-        self.fresh.clear();
-        for (segment, end) in segment_ends {
-            self.segments.entry(*segment).or_default().end = *end;
+        self.going = Some(mem::take(&mut self.fresh));
+        for (segment, _) in segment_ends {
+            self.segments.entry(*segment).or_default();
         }
-        self.settle_limbo(generation.saturating_sub(1))?;
-        self.bury_segments();
         for id in dead_segments {
             let segment = self.segments.get_mut(id).ok_or(Inconsistent("an unknown segment is dead"))?;
-            if segment.live > 0 {
-                return Err(Inconsistent("a segment is dead that has live bytes"));
+            if segment.live > 0 || segment.dead_at.is_some() {
+                return Err(Inconsistent("a segment is dead that has live bytes, or was dead"));
             }
             segment.dead_at = Some(generation);
         }
         Ok(())
     }
 
-    /// Gives up the segments that were dead as of the newest superblock.
-    fn bury_segments(&mut self) {
-        for (segment, known) in &self.segments {
-            if let Some(dead_at) = known.dead_at {
+    /// The superblock of the checkpoint is durable.
+    pub(crate) fn end_checkpoint(&mut self, segment_ends: &[(u32, u64)]) -> Result<(), Inconsistent> {
+        self.going = None;
+        for (segment, end) in segment_ends {
+            self.segments.entry(*segment).or_default().end = *end;
+        }
+        let older = self.generation.saturating_sub(1);
+        self.bury_segments(older);
+        self.settle_limbo(older)
+    }
+
+    /// The superblock of the checkpoint was not written: what changed before it and since belongs to the next one.
+    pub(crate) fn cancel_checkpoint(&mut self) {
+        let going = self.going.take().expect("it was begun");
+        // Places that were freed since are among them. They wait, so nothing comes there before the next checkpoint clears this.
+        self.fresh.extend(going);
+        let dying = self.segments.values_mut().filter(|segment| segment.dead_at == Some(self.generation));
+        dying.for_each(|segment| segment.dead_at = None);
+        self.spaces.iter_mut().for_each(|space| space.reopen(self.generation));
+        self.generation -= 1;
+    }
+
+    /// Gives up the segments that no superblock on disk needs, of which `oldest` is the older one.
+    fn bury_segments(&mut self, oldest: u64) {
+        self.segments.retain(|segment, known| {
+            let dead_at = known.dead_at.filter(|at| *at <= oldest);
+            if let Some(dead_at) = dead_at {
                 self.reserved_values.remove(segment);
                 self.dead_segments.push(DeadSegment { segment: *segment, dead_at });
             }
-        }
-        self.segments.retain(|_, segment| segment.dead_at.is_none());
+            dead_at.is_none()
+        });
     }
 
     /// Bytes on disk that nothing needs but a superblock, and those that something else needs. `unflushed` are the segments that have grown

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use coppice_engine::{AheadScope, ColdStep, Engine, Error, MergeProgress, WriteAhead};
+use coppice_engine::{ColdStep, Engine, Error, MergeProgress, Writes};
 use coppice_env::{Fault, Operation as Call, Rng, SimRng, SimStorage};
 use coppice_types::Params;
 
@@ -22,8 +22,10 @@ enum Step {
     Apply(Command),
     Flush,
     Merge(usize),
-    /// Begins to write ahead, writes, or ends it: whatever comes next.
-    Ahead,
+    /// Begins to write ahead or to flush, writes, or ends it: whatever comes next.
+    Beside {
+        flush: bool,
+    },
     /// Begins to move so many bytes to the cold directory, moves them, or ends it.
     Cold(u64),
 }
@@ -52,32 +54,39 @@ impl Cold {
     }
 }
 
-/// What is written ahead.
-enum Ahead {
+/// What is written beside the engine, with the log index that it makes durable if it is a flush.
+enum Beside {
     None,
-    Begun(WriteAhead),
-    Written(WriteAhead),
+    Begun(Writes, Option<usize>),
+    Written(Writes),
 }
 
-impl Ahead {
-    fn go_on(&mut self, engine: &mut Engine) {
-        *self = match std::mem::replace(self, Self::None) {
-            Self::None => Self::Begun(engine.begin_ahead(AheadScope::All)),
-            Self::Begun(mut ahead) => {
-                ahead.run();
-                Self::Written(ahead)
+impl Beside {
+    /// Begins, writes, or ends. Gives the log index that this makes durable, and what it came to.
+    fn go_on(&mut self, engine: &mut Engine, flush: Option<usize>) -> (Option<usize>, Result<(), Error>) {
+        match std::mem::replace(self, Self::None) {
+            Self::None => {
+                let begun = flush.map(|at| engine.begin_flush(position(at), &machine_state(at)));
+                match begun.unwrap_or_else(|| Ok(engine.begin_ahead())) {
+                    Ok(writes) => *self = Self::Begun(writes, flush),
+                    Err(error) => return (None, Err(error)),
+                }
+                (None, Ok(()))
             }
-            Self::Written(ahead) => {
-                engine.end_ahead(ahead);
-                Self::None
+            Self::Begun(mut writes, flush) => {
+                writes.run();
+                *self = Self::Written(writes);
+                (flush, Ok(()))
             }
-        };
+            Self::Written(writes) => (None, engine.end_writes(writes)),
+        }
     }
 
     /// Before a flush. One that was begun and never run is as one that failed.
-    fn end(&mut self, engine: &mut Engine) {
-        if let Self::Begun(ahead) | Self::Written(ahead) = std::mem::replace(self, Self::None) {
-            engine.end_ahead(ahead);
+    fn end(&mut self, engine: &mut Engine) -> Result<(), Error> {
+        match std::mem::replace(self, Self::None) {
+            Self::None => Ok(()),
+            Self::Begun(writes, _) | Self::Written(writes) => engine.end_writes(writes),
         }
     }
 }
@@ -108,7 +117,7 @@ impl Workload {
             match rng.below(10) {
                 0..2 => steps.push(Step::Flush),
                 2..5 => steps.push(Step::Merge(1 + pick(&mut rng, 20))),
-                5..8 => steps.push(Step::Ahead),
+                5..8 => steps.push(Step::Beside { flush: rng.below(2) == 0 }),
                 _ => {}
             }
             for _ in 0..rng.below(3) {
@@ -127,7 +136,7 @@ impl Workload {
             assert!(sim.crashed(), "an empty directory is made");
             return (sure, maybe);
         };
-        let (mut ahead, mut cold) = (Ahead::None, Cold::None);
+        let (mut beside, mut cold) = (Beside::None, Cold::None);
         for step in &self.steps {
             match step {
                 Step::Apply(command) => {
@@ -138,8 +147,12 @@ impl Workload {
                     at += 1;
                 }
                 Step::Flush => {
+                    let ended = beside.end(&mut engine);
+                    if sim.crashed() {
+                        return (sure, maybe);
+                    }
+                    ended.expect("writes");
                     maybe = at;
-                    ahead.end(&mut engine);
                     let flushed = engine.flush(position(at), &machine_state(at));
                     if sim.crashed() {
                         if flushed.is_ok() {
@@ -153,11 +166,14 @@ impl Workload {
                 Step::Merge(budget) => {
                     let _: MergeProgress = engine.merge_step(*budget).expect("merges");
                 }
-                Step::Ahead => {
-                    ahead.go_on(&mut engine);
+                Step::Beside { flush } => {
+                    let (written, done) = beside.go_on(&mut engine, flush.then_some(at));
+                    maybe = written.unwrap_or(maybe);
                     if sim.crashed() {
                         return (sure, maybe);
                     }
+                    sure = maybe;
+                    done.expect("writes");
                 }
                 Step::Cold(bytes) => {
                     let moved = cold.go_on(&mut engine, *bytes);
@@ -289,10 +305,29 @@ fn a_failed_call_leaves_the_state_intact() {
         let sim = SimStorage::new();
         let mut engine = Engine::create(dir(&sim), SHARD, workload.params.clone(), workload.options.clone())
             .expect("an empty directory");
-        let (mut at, mut ahead, mut cold) = (0, Ahead::None, Cold::None);
+        let (mut at, mut beside, mut cold) = (0, Beside::None, Cold::None);
         let fault = |rng: &mut SimRng| {
             let operation = CALLS[pick(rng, CALLS.len())];
             Fault { operation, path_part: String::new(), skip: rng.below(5), kind: std::io::ErrorKind::Other }
+        };
+        // What the engine says must be opened anew is.
+        let mended = |engine: Engine, at: usize, cold: &mut Cold, failed: &Error| {
+            assert!(matches!(failed, Error::Poisoned), "{failed}");
+            drop(engine);
+            *cold = Cold::None;
+            let log = workload.log[..at].to_vec();
+            let mut reopened = Replica::reopen(sim.clone(), workload.options.clone(), log).expect("opens");
+            reopened.flush().expect("flushes");
+            reopened.into_engine()
+        };
+        // What is left when power fails now, and up to where the log is in it.
+        let survives = |rng: &mut SimRng| {
+            let loss = sim.power_loss(rng.next_u64());
+            check_directory(&loss);
+            let survivor = Engine::open(dir(&loss), workload.options.clone()).expect("opens");
+            let durable = usize::try_from(survivor.durable_position().index).expect("an index");
+            check_all(&survivor, &workload.models[durable]);
+            durable
         };
         for step in &workload.steps {
             match step {
@@ -302,11 +337,18 @@ fn a_failed_call_leaves_the_state_intact() {
                     at += 1;
                 }
                 Step::Merge(budget) => drop(engine.merge_step(*budget).expect("merges")),
-                // Nobody hears of what fails here: the flush does it again.
-                Step::Ahead => {
+                // What fails here, the next flush does again.
+                Step::Beside { flush } => {
                     sim.inject(fault(&mut rng));
-                    ahead.go_on(&mut engine);
+                    let (_, done) = beside.go_on(&mut engine, flush.then_some(at));
                     sim.clear_faults();
+                    check_all(&engine, &workload.models[at]);
+                    assert!(survives(&mut rng) as u64 >= engine.durable_position().index);
+                    if done.is_err()
+                        && let Err(error) = engine.merge_step(1)
+                    {
+                        engine = mended(engine, at, &mut cold, &error);
+                    }
                 }
                 // What failed is begun anew.
                 Step::Cold(bytes) => {
@@ -316,30 +358,20 @@ fn a_failed_call_leaves_the_state_intact() {
                     check_all(&engine, &workload.models[at]);
                 }
                 Step::Flush => {
-                    ahead.end(&mut engine);
+                    let _ = beside.end(&mut engine);
                     sim.inject(fault(&mut rng));
                     let failed = engine.flush(position(at), &machine_state(at));
                     sim.clear_faults();
                     check_all(&engine, &workload.models[at]);
-                    // What failed once is repeated, unless the engine says that it must be opened anew.
+                    // What failed once is repeated.
                     let again = match failed {
                         Ok(()) => Ok(()),
                         Err(_) => engine.flush(position(at), &machine_state(at)),
                     };
                     if let Err(error) = again {
-                        assert!(matches!(error, Error::Poisoned), "{error}");
-                        drop(engine);
-                        cold = Cold::None;
-                        let log = workload.log[..at].to_vec();
-                        let mut reopened = Replica::reopen(sim.clone(), workload.options.clone(), log).expect("opens");
-                        reopened.flush().expect("flushes");
-                        engine = reopened.into_engine();
+                        engine = mended(engine, at, &mut cold, &error);
                     }
-                    let loss = sim.power_loss(rng.next_u64());
-                    check_directory(&loss);
-                    let survivor = Engine::open(dir(&loss), workload.options.clone()).expect("opens");
-                    assert_eq!(survivor.durable_position(), if at == 0 { Default::default() } else { position(at) });
-                    check_all(&survivor, &workload.models[at]);
+                    assert_eq!(survives(&mut rng), at);
                 }
             }
         }

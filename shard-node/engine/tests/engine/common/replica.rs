@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use coppice_engine::{
-    AheadScope, ColdStep, Engine, Error, Manifest, MergeProgress, Options, RaftPosition, Report, SnapshotReceiver,
-    StageRequest, WriteAhead, fsck,
+    ColdStep, Engine, Error, Manifest, MergeProgress, Options, RaftPosition, Report, SnapshotReceiver, StageRequest,
+    Writes, fsck,
 };
 use coppice_env::{Rng, SimRng, SimStorage, Storage, TieredStorage};
 use coppice_types::{Params, ShardId};
@@ -31,6 +31,15 @@ pub enum Loss {
     Power(u64),
 }
 
+/// What is written beside the engine.
+#[derive(Debug)]
+struct Beside {
+    writes: Writes,
+    /// What it makes durable, if it is a flush.
+    flush: Option<RaftPosition>,
+    done: bool,
+}
+
 /// An engine and its log.
 #[derive(Debug)]
 pub struct Replica {
@@ -39,7 +48,7 @@ pub struct Replica {
     pub log: Vec<(Command, Outcome)>,
     engine: Option<Engine>,
     pinned: Option<Manifest>,
-    ahead: Option<WriteAhead>,
+    beside: Option<Beside>,
     /// What is being moved, and whether that is done.
     cold: Option<(ColdStep, bool)>,
 }
@@ -93,7 +102,7 @@ impl Replica {
     pub fn new(params: &Params, options: Options) -> Self {
         let sim = SimStorage::new();
         let engine = Engine::create(dir(&sim), SHARD, params.clone(), options.clone()).expect("an empty directory");
-        Self { sim, options, log: Vec::new(), engine: Some(engine), pinned: None, ahead: None, cold: None }
+        Self { sim, options, log: Vec::new(), engine: Some(engine), pinned: None, beside: None, cold: None }
     }
 
     /// Opens the directory and replays the log from where the directory ends.
@@ -103,7 +112,7 @@ impl Replica {
     pub fn reopen(sim: SimStorage, options: Options, log: Vec<(Command, Outcome)>) -> Result<Self, Error> {
         let engine = Engine::open(dir(&sim), options.clone())?;
         let mut replica =
-            Self { sim, options, log: Vec::new(), engine: Some(engine), pinned: None, ahead: None, cold: None };
+            Self { sim, options, log: Vec::new(), engine: Some(engine), pinned: None, beside: None, cold: None };
         replica.replay(log);
         Ok(replica)
     }
@@ -146,17 +155,28 @@ impl Replica {
     /// # Errors
     /// What the engine's flush gives.
     pub fn flush(&mut self) -> Result<(), Error> {
-        if let Some(ahead) = self.ahead.take() {
-            self.engine_mut().end_ahead(ahead);
-        }
+        self.end_beside()?;
         let index = self.log.len();
         self.engine_mut().flush(position(index), &machine_state(index))
     }
 
+    /// # Errors
+    /// What the engine's flush gives.
+    pub fn begin_flush(&mut self) -> Result<Writes, Error> {
+        let index = self.log.len();
+        self.engine_mut().begin_flush(position(index), &machine_state(index))
+    }
+
+    /// Ends what was begun beside the engine, whether it is done or not.
+    fn end_beside(&mut self) -> Result<(), Error> {
+        self.beside.take().map_or(Ok(()), |beside| self.engine_mut().end_writes(beside.writes))
+    }
+
     /// Loses the process or the power, and comes back.
     pub fn restart(&mut self, loss: Loss) {
-        let durable = self.engine().durable_position();
-        (self.engine, self.pinned, self.ahead, self.cold) = (None, None, None, None);
+        let flushed = self.beside.as_ref().filter(|beside| beside.done).and_then(|beside| beside.flush);
+        let durable = flushed.unwrap_or_else(|| self.engine().durable_position());
+        (self.engine, self.pinned, self.beside, self.cold) = (None, None, None, None);
         self.sim = match loss {
             Loss::Process => self.sim.process_loss(),
             Loss::Power(seed) => self.sim.power_loss(seed),
@@ -171,7 +191,10 @@ impl Replica {
     /// Pins a snapshot; or sends the one that was pinned some commands ago to an empty directory, and goes on there.
     fn move_by_snapshot(&mut self, rng: &mut SimRng) {
         let Some(manifest) = self.pinned.take() else {
-            self.flush().expect("flushes");
+            // Also while a flush goes on.
+            if rng.below(2) == 0 {
+                self.flush().expect("flushes");
+            }
             self.pinned = Some(self.engine_mut().pin_snapshot().expect("pins"));
             return;
         };
@@ -188,18 +211,26 @@ impl Replica {
         assert_eq!(self.engine().durable_position(), manifest.position);
     }
 
-    /// Begins to write ahead; or writes what was begun some commands ago, and ends it now or with the next flush.
-    fn write_ahead(&mut self, rng: &mut SimRng) {
-        let Some(mut ahead) = self.ahead.take() else {
-            let scope = if rng.below(2) == 0 { AheadScope::All } else { AheadScope::Lasting };
-            self.ahead = Some(self.engine_mut().begin_ahead(scope));
-            return;
-        };
-        ahead.run();
-        if rng.below(2) == 0 {
-            self.engine_mut().end_ahead(ahead);
-        } else {
-            self.ahead = Some(ahead);
+    /// Begins to write ahead, or to flush; or writes what was begun some commands ago, and ends it now, later, or with the next flush.
+    fn write_beside(&mut self, rng: &mut SimRng) {
+        match &mut self.beside {
+            None => {
+                let flush = (rng.below(2) == 0).then_some(position(self.log.len()));
+                let writes = match flush {
+                    Some(_) => self.begin_flush().expect("begins"),
+                    None => self.engine_mut().begin_ahead(),
+                };
+                self.beside = Some(Beside { writes, flush, done: false });
+            }
+            Some(beside) => {
+                if !beside.done {
+                    beside.writes.run();
+                }
+                beside.done = true;
+                if rng.below(2) == 0 {
+                    self.end_beside().expect("writes");
+                }
+            }
         }
     }
 
@@ -230,7 +261,7 @@ impl Replica {
             }
             30..45 => self.move_cold(rng),
             45..60 => self.flush().expect("flushes"),
-            60..70 => self.write_ahead(rng),
+            60..70 => self.write_beside(rng),
             70..80 => self.engine_mut().scrub(1 + rng.below(20_000)).expect("what was flushed is sound"),
             80..86 => self.restart(Loss::Process),
             86..93 => self.restart(Loss::Power(rng.next_u64())),

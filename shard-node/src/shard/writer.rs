@@ -1,0 +1,102 @@
+//! Writes beside a shard's engine, ahead of flushes and for them: on a thread, or, in a simulation, in place.
+
+use std::thread::{Builder, JoinHandle};
+
+use coppice_engine::{Engine, RaftPosition, Writes};
+
+use crate::{Error, error, machine::Disk, runner::Runner};
+
+/// Writes for one engine, and never outlives the machine: a directory that is opened anew has no other writer.
+///
+/// What lasts is written as it comes, so that a flush has little left.
+#[derive(Debug)]
+pub(super) struct DiskWriter {
+    runner: Runner,
+    flush_bytes: u64,
+    at_work: Option<AtWork>,
+}
+
+/// What was begun.
+#[derive(Debug)]
+enum AtWork {
+    Thread(JoinHandle<Writes>),
+    /// It was done in place. As if it went on, it is ended later.
+    Done(Box<Writes>),
+}
+
+impl DiskWriter {
+    /// `flush_bytes_max` is what flushes are to be about as large as.
+    pub(super) fn new(runner: Runner, flush_bytes_max: u64) -> Self {
+        Self { runner, flush_bytes: flush_bytes_max, at_work: None }
+    }
+
+    /// How far it is. Nothing is written ahead when a flush is due.
+    pub(super) fn state(&self, engine: &Engine, flush_due: bool) -> Disk {
+        match &self.at_work {
+            Some(AtWork::Thread(thread)) if !thread.is_finished() => Disk::Busy,
+            Some(_) => Disk::Due,
+            None if !flush_due && self.is_behind(engine) => Disk::Due,
+            None => Disk::Idle,
+        }
+    }
+
+    fn is_behind(&self, engine: &Engine) -> bool {
+        engine.behind_bytes() > engine.ahead_bytes_min(self.flush_bytes)
+    }
+
+    /// Ends what was begun, and begins to write ahead if that is worth it.
+    pub(super) fn go_on(&mut self, engine: &mut Engine, flush_due: bool) -> Result<(), Error> {
+        self.end(engine)?;
+        if flush_due || !self.is_behind(engine) {
+            return Ok(());
+        }
+        let ahead = engine.begin_ahead();
+        self.begin(ahead)
+    }
+
+    /// Ends what was begun, and begins a flush.
+    pub(super) fn begin_flush(
+        &mut self,
+        engine: &mut Engine,
+        position: RaftPosition,
+        machine_state: &[u8],
+    ) -> Result<(), Error> {
+        self.end(engine)?;
+        let flush = engine.begin_flush(position, machine_state)?;
+        self.begin(flush)
+    }
+
+    fn begin(&mut self, mut writes: Writes) -> Result<(), Error> {
+        let run = move || {
+            writes.run();
+            writes
+        };
+        self.at_work = Some(match self.runner {
+            Runner::Threads => {
+                let thread = Builder::new().name("disk-writer".to_owned()).spawn(run);
+                AtWork::Thread(thread.map_err(error::storage("start a thread"))?)
+            }
+            Runner::Inline(_) => AtWork::Done(Box::new(run())),
+        });
+        Ok(())
+    }
+
+    /// Waits for what was begun. An error is that of a flush.
+    pub(super) fn end(&mut self, engine: &mut Engine) -> Result<(), Error> {
+        let writes = match self.at_work.take() {
+            None => return Ok(()),
+            Some(AtWork::Thread(thread)) => thread.join().expect("writes break no invariant"),
+            Some(AtWork::Done(writes)) => *writes,
+        };
+        Ok(engine.end_writes(writes)?)
+    }
+}
+
+impl Drop for DiskWriter {
+    fn drop(&mut self) {
+        if let Some(AtWork::Thread(thread)) = self.at_work.take() {
+            // What it wrote ahead is of no use any more, and a flush is found when the directory is opened.
+            let _ = thread.join();
+        }
+    }
+}
