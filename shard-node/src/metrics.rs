@@ -407,7 +407,7 @@ fn engine_state(it: &Instruments) {
     );
     it.gauges(
         ("coppice.engine.unflushed", "By", ""),
-        "What the next flush has to write",
+        "What no flush has made durable yet",
         &[("", |look| Some(look.shard.as_ref()?.unflushed_bytes))],
     );
     it.gauges(

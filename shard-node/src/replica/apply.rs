@@ -142,7 +142,10 @@ impl<M: StateMachine> Actor<M> {
             // Due again at once.
             None => return Ok(false),
             Some(mut machine) => match machine.as_mut() {
-                Some(machine) => write(machine).map(|()| Some(machine.log_floor())),
+                Some(machine) => {
+                    let before = machine.log_floor();
+                    write(machine).map(|()| Some(machine.log_floor()).filter(|floor| *floor > before))
+                }
                 None => Ok(None),
             },
         };
