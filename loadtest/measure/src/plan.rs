@@ -343,7 +343,7 @@ fn plateaus(quick: bool) -> [PlateauScale; 3] {
             looks: 40,
             capacity,
             flush_bytes: 160 << 20,
-            waiting_percent: 45,
+            waiting_percent: 38,
         }
     };
     let large = |plateau| PlateauScale { flush_bytes: 64 << 20, waiting_percent: 15, ..plateau };
