@@ -326,6 +326,7 @@ fn a_failed_call_leaves_the_state_intact() {
             check_directory(&loss);
             let survivor = Engine::open(dir(&loss), workload.options.clone()).expect("opens");
             let durable = usize::try_from(survivor.durable_position().index).expect("an index");
+            assert_eq!(survivor.durable_position(), if durable == 0 { Default::default() } else { position(durable) });
             check_all(&survivor, &workload.models[durable]);
             durable
         };
