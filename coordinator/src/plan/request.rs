@@ -83,9 +83,8 @@ impl Request {
         let mut bytes = 0;
         let mut writes: BTreeMap<ShardId, Vec<Write>> = BTreeMap::new();
         let mut involved = BTreeSet::new();
-        let mut flat = Vec::with_capacity(batch.operations.len());
-        for operation in batch.operations {
-            let write = admit_write(operation, params)?;
+        let flat = admit_writes(batch.operations, params)?;
+        for write in &flat {
             let size = write.key.len() as u64 + write.put.as_ref().map_or(0, |put| put.value.len() as u64);
             content += size;
             bytes += size + OVERHEAD_BYTES;
@@ -94,8 +93,7 @@ impl Request {
             }
             let shard = map.route(&write.key);
             involved.insert(shard);
-            flat.push(write.clone());
-            writes.entry(shard).or_default().push(write);
+            writes.entry(shard).or_default().push(write.clone());
         }
         limit("batch_bytes_max", params.batch_bytes_max, content)?;
         limit("message_bytes_max", params.message_bytes_max, bytes)?;
@@ -147,18 +145,28 @@ pub fn check_key(key: &[u8], params: &Params) -> Result<(), Refusal> {
     limit("key_bytes_max", params.key_bytes_max, key.len() as u64)
 }
 
-fn admit_write(operation: v1::Operation, params: &Params) -> Result<Write, Refusal> {
+fn admit_writes(operations: Vec<v1::Operation>, params: &Params) -> Result<Vec<Write>, Refusal> {
+    let changes: Vec<(Bytes, Option<Bytes>)> =
+        operations.into_iter().map(|operation| admit_change(operation, params)).collect::<Result<_, _>>()?;
+    let values: Vec<&[u8]> = changes.iter().filter_map(|(_, value)| value.as_deref()).collect();
+    let mut hashes = hash::sha256_each(&values).into_iter();
+    let mut put = |value| Put { value, value_hash: hashes.next().expect("each value has a hash") };
+    Ok(changes.into_iter().map(|(key, value)| Write { key, put: value.map(&mut put) }).collect())
+}
+
+/// A key, and its value if it is put.
+fn admit_change(operation: v1::Operation, params: &Params) -> Result<(Bytes, Option<Bytes>), Refusal> {
     check_key(&operation.key, params)?;
-    let put = match operation.change {
+    let value = match operation.change {
         Some(v1::operation::Change::Put(value)) => {
             limit("value_bytes_max", params.value_bytes_max, value.len() as u64)?;
-            Some(Put { value_hash: hash::sha256(&value), value })
+            Some(value)
         }
         Some(v1::operation::Change::Delete(true)) => None,
         Some(v1::operation::Change::Delete(false)) => return Err(Refusal::invalid("delete must be true")),
         None => return Err(Refusal::invalid("an operation puts or deletes")),
     };
-    Ok(Write { key: operation.key, put })
+    Ok((operation.key, value))
 }
 
 fn admit_check(precondition: v1::Precondition, params: &Params) -> Result<Check, Refusal> {

@@ -27,10 +27,9 @@ pub(crate) struct Checkpoint {
     snapshot: Option<Vec<u8>>,
     /// Since the last flush.
     operations: Operations,
-    /// The last one.
-    last: MetaOp,
     /// Where the segments end that have grown.
     segment_ends: Vec<(u32, u64)>,
+    dead_segments: Vec<u32>,
     /// Without the place of the meta log.
     next: Superblock,
     /// The slot of the older superblock has an unknown content.
@@ -48,7 +47,11 @@ impl Checkpoint {
                 Operations::default()
             }
         };
-        operations.push(&self.last);
+        operations.push(&MetaOp::Checkpoint {
+            generation: self.next.generation,
+            segment_ends: self.segment_ends.clone(),
+            dead_segments: self.dead_segments.clone(),
+        });
         let end = self.log.append_operations(&operations)?;
         self.log.sync()?;
         self.log.advance(end);
@@ -138,8 +141,8 @@ impl Engine {
             log: self.log.clone(),
             snapshot,
             operations: std::mem::take(&mut self.operations),
-            last: MetaOp::Checkpoint { generation, segment_ends: segment_ends.clone(), dead_segments },
             segment_ends,
+            dead_segments,
             next: Superblock { generation, position, machine_state: machine_state.into(), ..self.superblock.clone() },
             slot_touched: false,
             boundary: self.meta.boundary,
