@@ -135,7 +135,7 @@ pub struct Dev {
     /// Replicas of each group: 1, 3 or 5 [default: 3].
     #[arg(long, value_name = "N", value_parser = parse_replicas)]
     pub replicas: Option<u32>,
-    /// Records at which a partition is frozen [default: 65536].
+    /// Records at which a partition is frozen [default: 81920].
     #[arg(long, value_name = "RECORDS", value_parser = clap::value_parser!(u32).range(8..))]
     pub partition_capacity: Option<u32>,
     /// Keep each version's operation lists, without values, so that `coppice audit` can replay them.

@@ -43,7 +43,7 @@ impl Default for Params {
             batch_bytes_max: 8 << 20,
             message_bytes_max: 12 << 20,
             session_window: 1024,
-            capacity: 64 << 10,
+            capacity: 80 << 10,
             fanout: 64,
             node_bytes: 4032,
             inline_bytes: 128,

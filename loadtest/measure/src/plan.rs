@@ -369,7 +369,7 @@ fn sweeps(scale: &Scale, quick: bool) -> Vec<Step> {
     let mut point = |store, scale: Scale, capacity: Option<u32>, curve, x: f64| {
         steps.push(Step { store, job: Job::Point(scale, capacity), target: Target::Curve(curve, x) });
     };
-    let capacities: &[u32] = if quick { &[8, 16, 64] } else { &[4, 8, 16, 32, 64, 128] };
+    let capacities: &[u32] = if quick { &[8, 16, 80] } else { &[4, 8, 16, 32, 64, 80, 128] };
     for capacity in capacities {
         point(Store::Coppice, scale.clone(), Some(capacity << 10), "capacity", f64::from(*capacity));
     }

@@ -1,5 +1,6 @@
 //! A ledger, and all the processes that make it.
 
+use coppice_types::Params;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -167,17 +168,21 @@ pub struct Shards {
     pub replicas: Option<u32>,
     /// Records at which a partition is frozen.
     #[schemars(range(min = 16, max = 16_777_216))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub capacity: Option<u32>,
+    #[serde(default = "capacity")]
+    pub capacity: u32,
 }
 
 fn two() -> u32 {
     2
 }
 
+fn capacity() -> u32 {
+    Params::default().capacity
+}
+
 impl Default for Shards {
     fn default() -> Self {
-        Self { count: two(), splits: Vec::new(), replicas: None, capacity: None }
+        Self { count: two(), splits: Vec::new(), replicas: None, capacity: capacity() }
     }
 }
 

@@ -83,14 +83,11 @@ fn shared(facts: &Facts) -> Map<String, Value> {
         (name, json!({ "ordinal": index + 1, "address": address }))
     };
     let nodes: Map<String, Value> = facts.pods(Role::Node).into_iter().enumerate().map(node).collect();
-    let mut ledger = json!({ "journals_kept": spec.journals });
+    let mut ledger = json!({ "journals_kept": spec.journals, "capacity": spec.shards.capacity });
     if spec.shards.splits.is_empty() {
         ledger["shards"] = json!(spec.shards.count);
     } else {
         ledger["splits"] = json!(spec.shards.splits);
-    }
-    if let Some(capacity) = spec.shards.capacity {
-        ledger["capacity"] = json!(capacity);
     }
     let mut settings = Map::new();
     settings.insert("log".to_owned(), json!(spec.log_filter()));
