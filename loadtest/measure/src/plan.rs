@@ -334,7 +334,7 @@ fn plateaus(quick: bool) -> [PlateauScale; 3] {
         let batch = (records / 200).min(4000) as usize;
         let scale =
             Scale { records, value_bytes, batch, skew: 0.0, cache_bytes: 64 << 20, seconds, put_seconds: 0.0, seed: 1 };
-        let (name, capacity) = (name.to_owned(), 64 << 10);
+        let (name, capacity) = (name.to_owned(), 48 << 10);
         PlateauScale {
             name,
             scale,
@@ -342,11 +342,11 @@ fn plateaus(quick: bool) -> [PlateauScale; 3] {
             retain: 40,
             looks: 40,
             capacity,
-            flush_bytes: 160 << 20,
-            waiting_percent: 38,
+            flush_bytes: 96 << 20,
+            waiting_percent: 12,
         }
     };
-    let large = |plateau| PlateauScale { flush_bytes: 64 << 20, waiting_percent: 15, ..plateau };
+    let large = |plateau| PlateauScale { capacity: 64 << 10, flush_bytes: 64 << 20, waiting_percent: 15, ..plateau };
     let small = |plateau| PlateauScale { capacity: 20 << 10, flush_bytes: 40 << 20, waiting_percent: 20, ..plateau };
     if quick {
         return [

@@ -108,6 +108,8 @@ fn nodes_and_coordinators_agree_on_the_ledger() {
         let coordinator: coppice_coordinator::process::Config =
             settings(&objects, "ledger-coordinator-", "coordinator.toml", &[("name", "c"), ("advertise", "c:1")]);
         assert_eq!(node.ledger, coordinator.ledger);
+        // Said even if it is the default: another operator may have another one.
+        assert!(config_map(&objects, "ledger-node-").body.to_string().contains("capacity = "));
         assert_eq!(node.nodes, coordinator.nodes);
     }
 }
