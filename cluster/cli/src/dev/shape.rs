@@ -149,7 +149,7 @@ mod tests {
         let shape = Wanted::default().shape().expect("the defaults hold");
         assert_eq!(
             (shape.replicas, shape.partition_capacity, shape.splits.clone()),
-            (3, 65_536, vec!["80".to_owned()])
+            (3, 81_920, vec!["80".to_owned()])
         );
         assert_eq!(shape.shard_map().expect("one split").shards().len(), 2);
         assert_eq!(even_splits(4), [[64], [128], [192]]);
