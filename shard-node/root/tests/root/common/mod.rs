@@ -109,7 +109,8 @@ pub fn options() -> Options {
 }
 
 pub fn params() -> Params {
-    Params { session_window: WINDOW, ..Params::default() }
+    // That of the golden directory, whatever new ledgers have.
+    Params { session_window: WINDOW, capacity: 64 << 10, ..Params::default() }
 }
 
 pub fn genesis() -> Header {
