@@ -4,11 +4,14 @@
 //! value of one kind is a value of another. Lengths are those of decoded or limit-checked values: a key or separator fits
 //! a `u16`, everything else a `u32`.
 
+mod plan;
+
 use alloc::vec::Vec;
 
 use coppice_types::{Batch, Change, Digest, Epoch, Precondition, ShardId, Stamp, Version, codec::Writer};
 use sha2::{Digest as _, Sha256};
 
+pub(crate) use self::plan::{HashPlan, Planned};
 use crate::{
     merkle,
     sha256::{BLOCK_BYTES, LANES, PADDING_BYTES_MIN, digest_each, message_each, pad, pair_each},
@@ -139,13 +142,13 @@ pub fn leaf_node_hash(records: &[Digest]) -> Digest {
 /// Leaf node of `count` records whose list has the root `list`.
 #[must_use]
 pub fn leaf_node_hash_of(count: u16, list: &Digest) -> Digest {
-    Hasher::tagged(0x11).u16(count).digest(list).finish()
+    Hasher::new().leaf_node(count, list).finish()
 }
 
 /// Entry of an inner node: no key in the child is below the separator, none before it is not. That of a node's first entry is empty.
 #[must_use]
 pub fn entry_hash(separator: &[u8], child: &Digest) -> Digest {
-    Hasher::tagged(0x12).str16(separator).digest(child).finish()
+    Hasher::new().entry(separator, child).finish()
 }
 
 /// Inner node at `level` over the hashes of its entries.
@@ -157,13 +160,13 @@ pub fn inner_node_hash(level: u8, entries: &[Digest]) -> Digest {
 /// Inner node at `level` of `count` entries whose list has the root `list`.
 #[must_use]
 pub fn inner_node_hash_of(level: u8, count: u16, list: &Digest) -> Digest {
-    Hasher::tagged(0x1c).u8(level).u16(count).digest(list).finish()
+    Hasher::new().inner_node(level, count, list).finish()
 }
 
 /// Tree: level of its root, records in it, hash of its root node.
 #[must_use]
 pub fn tree_digest(level: u8, entries: u64, root: &Digest) -> Digest {
-    Hasher::tagged(0x13).u8(level).u64(entries).digest(root).finish()
+    Hasher::new().tree(level, entries, root).finish()
 }
 
 /// The root node of a tree without records.
@@ -412,6 +415,26 @@ impl Hasher {
             }
             RecordBody::Tombstone => self.u8(0x10).u8(1).stamp(stamp).str16(key),
         }
+    }
+
+    #[inline]
+    fn leaf_node(&mut self, count: u16, list: &Digest) -> &mut Self {
+        self.u8(0x11).u16(count).digest(list)
+    }
+
+    #[inline]
+    fn entry(&mut self, separator: &[u8], child: &Digest) -> &mut Self {
+        self.u8(0x12).str16(separator).digest(child)
+    }
+
+    #[inline]
+    fn inner_node(&mut self, level: u8, count: u16, list: &Digest) -> &mut Self {
+        self.u8(0x1c).u8(level).u16(count).digest(list)
+    }
+
+    #[inline]
+    fn tree(&mut self, level: u8, entries: u64, root: &Digest) -> &mut Self {
+        self.u8(0x13).u8(level).u64(entries).digest(root)
     }
 
     #[inline]

@@ -3,12 +3,12 @@
 //! All functions take leaf *hashes*: what a leaf is, the caller knows. Indices and sizes are `u64` here; sizes that come from
 //! outside never make a loop longer than 64 steps or the number of hashes at hand.
 
-use alloc::vec::Vec;
-use core::fmt;
+use alloc::vec::{self, Vec};
+use core::{fmt, iter::Peekable, slice};
 
 use coppice_types::Digest;
 
-use crate::hash::{list_node_hash, list_node_hashes, sha256};
+use crate::hash::{HashPlan, Planned, list_node_hash, list_node_hashes, sha256};
 
 /// Why a Merkle proof proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,9 +160,23 @@ fn prove_list(leaves: &[Digest], start: u64, indices: &[u64], out: &mut Vec<Dige
 /// # Errors
 /// If the indices are not ascending and below `size`, or if the hashes are too few or too many. An empty list reveals nothing.
 pub fn list_root(size: u64, revealed: &[(u64, Digest)], hashes: &[Digest]) -> Result<Digest, Error> {
+    let mut plan = HashPlan::new();
+    let revealed = revealed.iter().map(|(index, leaf)| (*index, plan.known(*leaf))).collect();
+    let root = plan_list_root(&mut plan, 0, size, revealed, hashes)?;
+    Ok(plan.run(&[root])[0])
+}
+
+/// [`list_root`] in a plan, of entries of a node of this level.
+pub(crate) fn plan_list_root(
+    plan: &mut HashPlan<'_>,
+    level: u8,
+    size: u64,
+    revealed: Vec<(u64, Planned)>,
+    hashes: &[Digest],
+) -> Result<Planned, Error> {
     if size == 0 {
-        return match (revealed, hashes) {
-            ([], []) => Ok(empty_root()),
+        return match (&*revealed, hashes) {
+            ([], []) => Ok(plan.known(empty_root())),
             ([], _) => Err(Error::Long),
             _ => Err(Error::OutOfRange),
         };
@@ -174,28 +188,32 @@ pub fn list_root(size: u64, revealed: &[(u64, Digest)], hashes: &[Digest]) -> Re
     if !revealed.is_sorted_by(|a, b| a.0 < b.0) {
         return Err(Error::Order);
     }
-    let mut hashes = hashes.iter();
-    let root = check_list(0, size, revealed, &mut hashes)?;
-    if hashes.len() == 0 { Ok(root) } else { Err(Error::Long) }
+    let mut shown = Shown { level, revealed: revealed.into_iter().peekable(), hashes: hashes.iter() };
+    let root = shown.part_root(plan, 0, size)?;
+    if shown.hashes.len() == 0 { Ok(root) } else { Err(Error::Long) }
 }
 
-fn check_list(
-    start: u64,
-    size: u64,
-    revealed: &[(u64, Digest)],
-    hashes: &mut core::slice::Iter<'_, Digest>,
-) -> Result<Digest, Error> {
-    match revealed {
-        [] => hashes.next().copied().ok_or(Error::Short),
-        [(_, leaf)] if size == 1 => Ok(*leaf),
-        _ => {
-            let half = split_point(size);
-            let middle = start + half;
-            let (before, after) = revealed.split_at(revealed.partition_point(|(index, _)| *index < middle));
-            let left = check_list(start, half, before, hashes)?;
-            let right = check_list(middle, size - half, after, hashes)?;
-            Ok(list_node_hash(&left, &right))
+/// What a list proof shows, from left to right.
+struct Shown<'p> {
+    level: u8,
+    revealed: Peekable<vec::IntoIter<(u64, Planned)>>,
+    hashes: slice::Iter<'p, Digest>,
+}
+
+impl Shown<'_> {
+    /// The root of the part [`start`, `start + size`), before which all has been taken.
+    fn part_root(&mut self, plan: &mut HashPlan<'_>, start: u64, size: u64) -> Result<Planned, Error> {
+        match self.revealed.peek() {
+            Some((index, _)) if *index < start + size => {}
+            _ => return self.hashes.next().map(|hash| plan.known(*hash)).ok_or(Error::Short),
         }
+        if size == 1 {
+            return self.revealed.next().map(|(_, leaf)| leaf).ok_or(Error::Short);
+        }
+        let half = split_point(size);
+        let left = self.part_root(plan, start, half)?;
+        let right = self.part_root(plan, start + half, size - half)?;
+        Ok(plan.list_node(self.level, size, &left, &right))
     }
 }
 

@@ -10,10 +10,10 @@ use super::{
     tree::{self, Revealed},
 };
 use crate::{
-    hash::{self, RecordBody},
+    hash::{self, HashPlan, RecordBody},
     header::Header,
     merkle,
-    proof::{Query, QueryProof, ShardPart, TreeList},
+    proof::{Query, QueryProof, ShardPart, Tree, TreeList},
 };
 
 /// The answer that the shard parts give, tied to the header's state root.
@@ -38,7 +38,8 @@ pub(super) fn check_trees<'a>(
     stamp: Stamp,
     query: &Query<'a>,
 ) -> Result<Answer<'a>, Failure> {
-    ensure(shard_digest(&trees, stamp)? == *digest, Step::Tree, "another shard digest")?;
+    let digests = shard_digests(core::iter::once(&trees), stamp)?;
+    ensure(digests == [*digest], Step::Tree, "another shard digest")?;
     let (low, version) = (Cow::Borrowed([].as_slice()), stamp.version);
     let part = ShardPart { index: 0, shard: ShardId(0), low, high: None, version, trees };
     answer(query, &[part])
@@ -54,20 +55,37 @@ fn answer<'a>(query: &Query<'a>, shards: &[ShardPart<'a>]) -> Result<Answer<'a>,
     })
 }
 
-fn shard_digest(trees: &TreeList<'_>, stamp: Stamp) -> Result<Digest, Failure> {
-    let digests = trees.trees.iter().map(|tree| tree::digest(tree, stamp));
-    Ok(hash::shard_digest(&digests.collect::<Result<Vec<_>, _>>()?))
+/// The shard digests to which lists of trees lead.
+fn shard_digests<'p, 'a: 'p>(
+    lists: impl Iterator<Item = &'p TreeList<'a>> + Clone,
+    stamp: Stamp,
+) -> Result<Vec<Digest>, Failure> {
+    let (mut plan, mut roots) = (HashPlan::new(), Vec::new());
+    for tree in lists.clone().flat_map(|list| &list.trees) {
+        roots.push(tree::root_hash(&mut plan, tree, stamp)?);
+    }
+    let roots = plan.run(&roots);
+    let mut rest = &roots[..];
+    Ok(lists
+        .map(|list| {
+            let (own, others) = rest.split_at(list.trees.len());
+            rest = others;
+            let digest = |(tree, root): (&Tree<'_>, &Digest)| hash::tree_digest(tree.level, tree.entries, root);
+            hash::shard_digest(&list.trees.iter().zip(own).map(digest).collect::<Vec<_>>())
+        })
+        .collect())
 }
 
 /// The state root to which the shard parts lead.
 pub(crate) fn state_root(header: &Header, proof: &QueryProof<'_>) -> Result<Digest, Failure> {
-    let mut leaves = Vec::new();
-    for part in &proof.shards {
-        ensure(part.version <= header.stamp.version, Step::State, "a shard version above the version")?;
-        let digest = shard_digest(&part.trees, header.stamp)?;
-        let leaf = hash::state_leaf_hash(part.shard, &part.low, part.high.as_deref(), part.version, &digest);
-        leaves.push((u64::from(part.index), leaf));
-    }
+    let past = proof.shards.iter().all(|part| part.version <= header.stamp.version);
+    ensure(past, Step::State, "a shard version above the version")?;
+    let digests = shard_digests(proof.shards.iter().map(|part| &part.trees), header.stamp)?;
+    let leaf = |(part, digest): (&ShardPart<'_>, &Digest)| {
+        let leaf = hash::state_leaf_hash(part.shard, &part.low, part.high.as_deref(), part.version, digest);
+        (u64::from(part.index), leaf)
+    };
+    let leaves: Vec<_> = proof.shards.iter().zip(&digests).map(leaf).collect();
     merkle::list_root(u64::from(header.state_leaves), &leaves, &proof.state_hashes).map_err(fail(Step::State))
 }
 

@@ -1,15 +1,15 @@
 //! Step `tree`, and walking the parts of one tree.
 //!
-//! [`digest`] recomputes a tree's digest from what is revealed of it; once the digest has led to the state root, everything revealed
+//! [`root_hash`] recomputes the hash of a tree's root from what is revealed of it; once that has led to the state root, everything revealed
 //! is what the ledger committed to. Only then do [`find`] and [`scan`] read it.
 
 use alloc::{borrow::Cow, vec::Vec};
 
-use coppice_types::{Digest, Stamp};
+use coppice_types::Stamp;
 
 use super::failure::{Failure, Step, ensure, fail};
 use crate::{
-    hash::{self, RecordBody},
+    hash::{self, HashPlan, Planned, RecordBody},
     merkle,
     proof::{Entry, NodePart, Subtree, Tree},
 };
@@ -22,10 +22,9 @@ pub(super) struct Revealed<'p, 'a> {
     pub(super) body: &'p RecordBody,
 }
 
-/// The digest of a tree of which a part is revealed. No stamp in it may be above `stamp`.
-pub(super) fn digest(tree: &Tree<'_>, stamp: Stamp) -> Result<Digest, Failure> {
-    let root = subtree_hash(&tree.root, tree.level, Bounds { low: None, high: None }, stamp)?;
-    Ok(hash::tree_digest(tree.level, tree.entries, &root))
+/// The hash of the root of a tree of which a part is revealed. No stamp in it may be above `stamp`.
+pub(super) fn root_hash<'p>(plan: &mut HashPlan<'p>, tree: &'p Tree<'_>, stamp: Stamp) -> Result<Planned, Failure> {
+    subtree_hash(plan, &tree.root, tree.level, Bounds { low: None, high: None }, stamp)
 }
 
 /// Where the keys of a node lie: none is below `low`, which is its separator, and `high` is above all of them.
@@ -35,14 +34,26 @@ struct Bounds<'p> {
     high: Option<&'p [u8]>,
 }
 
-fn subtree_hash(subtree: &Subtree<'_>, level: u8, bounds: Bounds<'_>, stamp: Stamp) -> Result<Digest, Failure> {
+fn subtree_hash<'p>(
+    plan: &mut HashPlan<'p>,
+    subtree: &'p Subtree<'_>,
+    level: u8,
+    bounds: Bounds<'_>,
+    stamp: Stamp,
+) -> Result<Planned, Failure> {
     match subtree {
-        Subtree::Hash(hash) => Ok(*hash),
-        Subtree::Expanded(node) => node_hash(node, level, bounds, stamp),
+        Subtree::Hash(hash) => Ok(plan.known(*hash)),
+        Subtree::Expanded(node) => node_hash(plan, node, level, bounds, stamp),
     }
 }
 
-fn node_hash(node: &NodePart<'_>, level: u8, bounds: Bounds<'_>, stamp: Stamp) -> Result<Digest, Failure> {
+fn node_hash<'p>(
+    plan: &mut HashPlan<'p>,
+    node: &'p NodePart<'_>,
+    level: u8,
+    bounds: Bounds<'_>,
+    stamp: Stamp,
+) -> Result<Planned, Failure> {
     ensure(node.count > 0 || level == 0 && bounds.low.is_none(), Step::Tree, "a node without entries")?;
     check_order(node, level, bounds)?;
     let mut revealed = Vec::with_capacity(node.entries.len());
@@ -51,23 +62,22 @@ fn node_hash(node: &NodePart<'_>, level: u8, bounds: Bounds<'_>, stamp: Stamp) -
             (None, Entry::Record { key, stamp: written, body }) => {
                 let past = written.epoch <= stamp.epoch && written.version <= stamp.version;
                 ensure(past, Step::Tree, "a record from after the version")?;
-                hash::record_hash(key, *written, body)
+                plan.record(key, *written, body)
             }
             (Some(below), Entry::Child { separator, child }) => {
                 let next = node.entries.get(position + 1).map(|(_, next)| next.key());
                 let low = if *index == 0 { bounds.low.unwrap_or_default() } else { separator };
                 let bounds = Bounds { low: Some(low), high: next.or(bounds.high) };
-                hash::entry_hash(separator, &subtree_hash(child, below, bounds, stamp)?)
+                let child = subtree_hash(plan, child, below, bounds, stamp)?;
+                plan.entry(level, separator, &child)
             }
             _ => return Err(Failure::rule(Step::Tree, "an entry of another level")),
         };
         revealed.push((u64::from(*index), hash));
     }
-    let list = merkle::list_root(u64::from(node.count), &revealed, &node.hashes).map_err(fail(Step::Tree))?;
-    Ok(match level {
-        0 => hash::leaf_node_hash_of(node.count, &list),
-        _ => hash::inner_node_hash_of(level, node.count, &list),
-    })
+    let list =
+        merkle::plan_list_root(plan, level, u64::from(node.count), revealed, &node.hashes).map_err(fail(Step::Tree))?;
+    Ok(plan.node(level, node.count, &list))
 }
 
 fn check_order(node: &NodePart<'_>, level: u8, bounds: Bounds<'_>) -> Result<(), Failure> {
