@@ -524,18 +524,33 @@ impl Store {
     /// Forgets freed pages, everywhere. Filters of dead trees are forgotten when none of the given trees has them.
     pub(crate) fn forget(&mut self, pids: &[Pid]) {
         for pid in pids {
-            if let Some(dirty) = self.dirty.remove(pid) {
-                let len = dirty.node.bytes().len() as u64;
-                self.dirty_bytes -= len;
-                self.behind_bytes[dirty.class as usize] -= if dirty.ahead { 0 } else { len };
-            } else {
+            if !self.forget_unwritten(*pid) {
                 self.cache.remove(*pid);
             }
-            if pid.is_patch() {
-                self.forget_patch(*pid);
-            }
-            self.lists.forget(*pid);
         }
+    }
+
+    /// Forgets freed pages, but for those in the caches, which are many and scattered in memory. Nobody asks for them any more, so others
+    /// take their room.
+    pub(crate) fn forget_uncached(&mut self, pids: &[Pid]) {
+        pids.iter().for_each(|pid| {
+            self.forget_unwritten(*pid);
+        });
+    }
+
+    /// Forgets a freed page if it waits for the flush, and says whether it did.
+    fn forget_unwritten(&mut self, pid: Pid) -> bool {
+        let dirty = self.dirty.remove(&pid);
+        if let Some(dirty) = &dirty {
+            let len = dirty.node.bytes().len() as u64;
+            self.dirty_bytes -= len;
+            self.behind_bytes[dirty.class as usize] -= if dirty.ahead { 0 } else { len };
+        }
+        if pid.is_patch() {
+            self.forget_patch(pid);
+        }
+        self.lists.forget(pid);
+        dirty.is_some()
     }
 
     /// Takes what is known of an active node's entries: what is known of its successor's follows from it.

@@ -67,18 +67,23 @@ impl Engine {
     fn drop_versions(&mut self, mut ids: Vec<VersionId>) {
         // Children first.
         ids.sort_unstable();
-        for id in ids.into_iter().rev() {
-            self.apply(MetaOp::DropVersion(id));
+        for id in ids.iter().rev() {
+            self.apply_one_of_many(MetaOp::DropVersion(*id));
         }
-        for id in self.meta.needless_merges() {
-            self.apply(MetaOp::DropMerge(id));
+        let merges = self.meta.needless_merges();
+        for id in &merges {
+            self.apply_one_of_many(MetaOp::DropMerge(*id));
         }
         let meta = &self.meta;
         let tips = || meta.staged.iter().map(|id| &meta.versions[id]).chain([meta.tip()]);
         let lost = self.merge.take_if(|task| !tips().any(|tip| task.stands_in(&tip.trees)));
         if let Some(task) = lost {
             self.meta.discard_all(&task.delta);
-            self.forget_freed();
+        }
+        let freed = self.meta.take_freed();
+        self.store.forget_uncached(&freed);
+        if !(ids.is_empty() && merges.is_empty()) {
+            self.measure_waiting();
         }
     }
 

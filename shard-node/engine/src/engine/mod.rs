@@ -232,11 +232,16 @@ impl Engine {
 
     /// Changes the Meta table, now and in the next flush.
     pub(crate) fn apply(&mut self, operation: MetaOp) {
+        self.apply_one_of_many(operation);
+        self.forget_freed();
+        self.measure_waiting();
+    }
+
+    /// [`Engine::apply`] but for what is to be done once, after many.
+    pub(crate) fn apply_one_of_many(&mut self, operation: MetaOp) {
         self.operations.push(&operation);
         let applied = self.meta.apply(operation);
         assert_eq!(applied, Ok(()), "a live operation fits the table");
-        self.forget_freed();
-        self.measure_waiting();
     }
 
     pub(crate) fn forget_freed(&mut self) {

@@ -220,18 +220,35 @@ impl Meta {
 
     /// Gives back a page that was allocated and never named.
     pub(crate) fn discard(&mut self, pid: Pid) {
-        let known = self.reserved.remove(&pid);
-        assert!(known, "{pid:?} was not reserved");
-        let vacant = self.vacate(pid).expect("what is reserved is used");
-        let released = !vacant || self.spaces[pid.file() as usize].release(pid.first(), pid.pages());
-        assert!(released, "{pid:?} was free");
-        self.freed.push(pid);
+        if self.unreserve(pid) {
+            self.release(pid.file(), pid.first(), pid.pages());
+        }
     }
 
     /// Gives back everything that failed or cancelled work has taken.
     pub(crate) fn discard_all(&mut self, delta: &Delta) {
-        delta.allocated.iter().for_each(|pid| self.discard(*pid));
+        let vacant = delta.allocated.iter().copied().filter(|pid| self.unreserve(*pid));
+        let mut vacant: Vec<Pid> = vacant.collect();
+        vacant.sort_unstable_by_key(|pid| (pid.file() as usize, pid.first()));
+        // A merge takes pages in a row.
+        let joined = |a: &Pid, b: &Pid| a.file() == b.file() && a.first() + a.pages() == b.first();
+        for row in vacant.chunk_by(joined) {
+            self.release(row[0].file(), row[0].first(), row.iter().map(|pid| pid.pages()).sum());
+        }
         delta.values_allocated.iter().for_each(|(segment, bytes)| self.unreserve_value(*segment, *bytes));
+    }
+
+    /// Whether its page holds nothing any more.
+    fn unreserve(&mut self, pid: Pid) -> bool {
+        let known = self.reserved.remove(&pid);
+        assert!(known, "{pid:?} was not reserved");
+        self.freed.push(pid);
+        self.vacate(pid).expect("what is reserved is used")
+    }
+
+    fn release(&mut self, file: PageFile, start: u64, pages: u64) {
+        let released = self.spaces[file as usize].release(start, pages);
+        assert!(released, "{pages} pages of {file:?} from {start} on were not in use");
     }
 
     fn unreserve_value(&mut self, segment: u32, bytes: u64) {
