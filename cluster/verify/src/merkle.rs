@@ -163,7 +163,7 @@ pub fn list_root(size: u64, revealed: &[(u64, Digest)], hashes: &[Digest]) -> Re
     let mut plan = HashPlan::new();
     let revealed = revealed.iter().map(|(index, leaf)| (*index, plan.known(*leaf))).collect();
     let root = plan_list_root(&mut plan, 0, size, revealed, hashes)?;
-    Ok(plan.run(&[root])[0])
+    Ok(*plan.run().get(&root))
 }
 
 /// [`list_root`] in a plan, of entries of a node of this level.

@@ -64,16 +64,13 @@ fn shard_digests<'p, 'a: 'p>(
     for tree in lists.clone().flat_map(|list| &list.trees) {
         roots.push(tree::root_hash(&mut plan, tree, stamp)?);
     }
-    let roots = plan.run(&roots);
-    let mut rest = &roots[..];
-    Ok(lists
-        .map(|list| {
-            let (own, others) = rest.split_at(list.trees.len());
-            rest = others;
-            let digest = |(tree, root): (&Tree<'_>, &Digest)| hash::tree_digest(tree.level, tree.entries, root);
-            hash::shard_digest(&list.trees.iter().zip(own).map(digest).collect::<Vec<_>>())
-        })
-        .collect())
+    let hashes = plan.run();
+    let mut roots = roots.iter().map(|root| hashes.get(root));
+    let digests = |list: &TreeList<'_>| {
+        let digest = |(tree, root): (&Tree<'_>, &Digest)| hash::tree_digest(tree.level, tree.entries, root);
+        hash::shard_digest(&list.trees.iter().zip(&mut roots).map(digest).collect::<Vec<_>>())
+    };
+    Ok(lists.map(digests).collect())
 }
 
 /// The state root to which the shard parts lead.

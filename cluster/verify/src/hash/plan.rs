@@ -47,13 +47,14 @@ const NONE: u32 = u32::MAX;
 /// Waves of a level: entries, parts of lists of up to 2, 4, ... 65,536 of them, nodes.
 const LEVEL_WAVES: u32 = 18;
 
-/// Room for the proof of a key in a shard of four trees, which takes less time than to grow so far.
+/// Room for the proof of a key in a shard of four trees. To grow so far would take as long as to hash what one tree shows.
 const HASHES: usize = 256;
 const STEPS: usize = 160;
+const WAVES: usize = 5 * LEVEL_WAVES as usize;
 
 impl<'p> HashPlan<'p> {
     pub(crate) fn new() -> Self {
-        Self { hashes: Vec::with_capacity(HASHES), steps: Vec::with_capacity(STEPS), waves: Vec::new() }
+        Self { hashes: Vec::with_capacity(HASHES), steps: Vec::with_capacity(STEPS), waves: Vec::with_capacity(WAVES) }
     }
 
     /// A hash that is known.
@@ -106,8 +107,8 @@ impl<'p> HashPlan<'p> {
         at.expect("a proof has fewer hashes")
     }
 
-    /// Computes all hashes, and gives these.
-    pub(crate) fn run(mut self, wanted: &[Planned]) -> Vec<Digest> {
+    /// Computes all hashes.
+    pub(crate) fn run(mut self) -> Hashes {
         for wave in 0..self.waves.len() {
             let mut next = self.waves[wave];
             while next != NONE {
@@ -125,7 +126,7 @@ impl<'p> HashPlan<'p> {
                 }
             }
         }
-        wanted.iter().map(|planned| self.hashes[planned.at as usize]).collect()
+        Hashes(self.hashes)
     }
 
     /// Hashes steps of one wave, which are all list nodes or none.
@@ -154,6 +155,15 @@ impl<'p> HashPlan<'p> {
         for (at, hash) in group.into_iter().zip(hashes) {
             self.hashes[self.steps[at as usize].hash as usize] = hash;
         }
+    }
+}
+
+/// The hashes of a plan.
+pub(crate) struct Hashes(Vec<Digest>);
+
+impl Hashes {
+    pub(crate) fn get(&self, planned: &Planned) -> &Digest {
+        &self.0[planned.at as usize]
     }
 }
 
@@ -200,7 +210,9 @@ mod tests {
                 planned.push(above);
                 expected.push(hash);
             }
-            assert_eq!(plan.run(&planned), expected, "{paths} paths");
+            let hashes = plan.run();
+            let made: Vec<Digest> = planned.iter().map(|planned| *hashes.get(planned)).collect();
+            assert_eq!(made, expected, "{paths} paths");
         }
     }
 
