@@ -166,7 +166,7 @@ pub fn inner_node_hash_of(level: u8, count: u16, list: &Digest) -> Digest {
 /// Tree: level of its root, records in it, hash of its root node.
 #[must_use]
 pub fn tree_digest(level: u8, entries: u64, root: &Digest) -> Digest {
-    Hasher::new().tree(level, entries, root).finish()
+    Hasher::tagged(0x13).u8(level).u64(entries).digest(root).finish()
 }
 
 /// The root node of a tree without records.
@@ -430,11 +430,6 @@ impl Hasher {
     #[inline]
     fn inner_node(&mut self, level: u8, count: u16, list: &Digest) -> &mut Self {
         self.u8(0x1c).u8(level).u16(count).digest(list)
-    }
-
-    #[inline]
-    fn tree(&mut self, level: u8, entries: u64, root: &Digest) -> &mut Self {
-        self.u8(0x13).u8(level).u64(entries).digest(root)
     }
 
     #[inline]

@@ -160,7 +160,7 @@ fn prove_list(leaves: &[Digest], start: u64, indices: &[u64], out: &mut Vec<Dige
 /// # Errors
 /// If the indices are not ascending and below `size`, or if the hashes are too few or too many. An empty list reveals nothing.
 pub fn list_root(size: u64, revealed: &[(u64, Digest)], hashes: &[Digest]) -> Result<Digest, Error> {
-    let mut plan = HashPlan::new();
+    let mut plan = HashPlan::new(revealed.len() + hashes.len());
     let revealed = revealed.iter().map(|(index, leaf)| (*index, plan.known(*leaf))).collect();
     let root = plan_list_root(&mut plan, 0, size, revealed, hashes)?;
     Ok(*plan.run().get(&root))
@@ -208,7 +208,8 @@ impl Shown<'_> {
             _ => return self.hashes.next().map(|hash| plan.known(*hash)).ok_or(Error::Short),
         }
         if size == 1 {
-            return self.revealed.next().map(|(_, leaf)| leaf).ok_or(Error::Short);
+            let (_, leaf) = self.revealed.next().expect("it was just seen");
+            return Ok(leaf);
         }
         let half = split_point(size);
         let left = self.part_root(plan, start, half)?;
@@ -556,6 +557,9 @@ mod tests {
         let leaf = sha256(b"leaf");
         assert_eq!(list_root(u64::MAX, &[(u64::MAX - 1, leaf)], &[leaf; 3]), Err(Error::Short));
         assert!(list_root(u64::MAX, &[(0, leaf)], &[leaf; 64]).is_ok());
+        let ends = [(0, leaf), (u64::MAX - 1, leaf)];
+        assert!(list_root(u64::MAX, &ends, &[leaf; 125]).is_ok());
+        assert_eq!(list_root(u64::MAX, &ends, &[leaf; 126]), Err(Error::Long));
         assert_eq!(root_from_inclusion(u64::MAX - 1, u64::MAX, &leaf, &[leaf; 3]), Err(Error::Short));
         assert_eq!(verify_consistency(u64::MAX - 1, u64::MAX, &leaf, &leaf, &[leaf; 65]), Err(Error::Long));
     }

@@ -302,7 +302,7 @@ impl Store {
         child
     }
 
-    /// Takes in a new node at its place.
+    /// Takes in a new node at its place. A patch replaces what the cache has of the place: its checksum does not say on what it rests.
     pub(crate) fn add_placed(&mut self, child: &Child, node: Node, class: Class) {
         self.counters.nodes_made.one();
         let pid = child.pid;
@@ -524,22 +524,22 @@ impl Store {
     /// Forgets freed pages, everywhere. Filters of dead trees are forgotten when none of the given trees has them.
     pub(crate) fn forget(&mut self, pids: &[Pid]) {
         for pid in pids {
-            if !self.forget_unwritten(*pid) {
+            if !self.forget_outside_caches(*pid) {
                 self.cache.remove(*pid);
             }
         }
     }
 
-    /// Forgets freed pages, but for those in the caches, which are many and scattered in memory. Nobody asks for them any more, so others
-    /// take their room.
-    pub(crate) fn forget_uncached(&mut self, pids: &[Pid]) {
+    /// [`Store::forget`] but in the page caches, where they are scattered in memory: to look for each takes longer than all else. Others take
+    /// their room in time. What comes to their places has another checksum, or replaces them there, as each new patch does.
+    pub(crate) fn forget_all_outside_caches(&mut self, pids: &[Pid]) {
         pids.iter().for_each(|pid| {
-            self.forget_unwritten(*pid);
+            self.forget_outside_caches(*pid);
         });
     }
 
-    /// Forgets a freed page if it waits for the flush, and says whether it did.
-    fn forget_unwritten(&mut self, pid: Pid) -> bool {
+    /// Forgets a freed page and what is known of its entries. Whether it waited for the flush: such pages are not in the caches.
+    fn forget_outside_caches(&mut self, pid: Pid) -> bool {
         let dirty = self.dirty.remove(&pid);
         if let Some(dirty) = &dirty {
             let len = dirty.node.bytes().len() as u64;

@@ -1,6 +1,7 @@
 //! Hashes of parts of trees. Along one path each waits for the one below, and those of other paths have the processor meanwhile.
 
 use alloc::vec::Vec;
+use core::mem;
 
 use coppice_types::{Digest, Stamp};
 
@@ -10,30 +11,31 @@ use crate::sha256::{LANES, pair_each};
 /// Messages to be hashed, most of which have hashes of others in them.
 ///
 /// They are hashed in waves, each in a later one than those whose hashes it has: nodes level by level, and of a level first the
-/// entries, then what their lists have above them by height, then the nodes themselves.
+/// entries, then what their lists have above them by height, then the nodes themselves. So all messages of a wave are of one kind.
 pub(crate) struct HashPlan<'p> {
     hashes: Vec<Digest>,
+    /// What is not hashed yet.
     steps: Vec<Step<'p>>,
-    /// The last step that was planned for each wave.
+    /// The step that was planned last for each wave.
     waves: Vec<u32>,
 }
 
 /// A hash of a plan.
 #[derive(Debug)]
 pub(crate) struct Planned {
-    at: u32,
+    place: u32,
     wave: u32,
 }
 
 struct Step<'p> {
     message: Message<'p>,
     /// Where its hash goes.
-    hash: u32,
+    place: u32,
     /// The step that was planned before it for the same wave.
     before: u32,
 }
 
-/// Places are those of hashes.
+/// What is known by its place is a hash.
 enum Message<'p> {
     ListNode { children: [u32; 2] },
     Record { key: &'p [u8], stamp: Stamp, body: &'p RecordBody },
@@ -42,30 +44,35 @@ enum Message<'p> {
     InnerNode { level: u8, count: u16, list: u32 },
 }
 
+/// In place of a step: there is none.
 const NONE: u32 = u32::MAX;
 
 /// Waves of a level: entries, parts of lists of up to 2, 4, ... 65,536 of them, nodes.
 const LEVEL_WAVES: u32 = 18;
 
-/// Room for the proof of a key in a shard of four trees. To grow so far would take as long as to hash what one tree shows.
-const HASHES: usize = 256;
-const STEPS: usize = 160;
-const WAVES: usize = 5 * LEVEL_WAVES as usize;
+/// So many steps are hashed before there are more: they take more memory than their hashes.
+const STEPS_MAX: usize = 4096;
 
 impl<'p> HashPlan<'p> {
-    pub(crate) fn new() -> Self {
-        Self { hashes: Vec::with_capacity(HASHES), steps: Vec::with_capacity(STEPS), waves: Vec::with_capacity(WAVES) }
+    /// With room for so many steps: to grow takes longer than to hash a few.
+    pub(crate) fn new(steps: usize) -> Self {
+        let steps = steps.min(STEPS_MAX);
+        Self {
+            hashes: Vec::with_capacity(2 * steps),
+            steps: Vec::with_capacity(steps),
+            waves: Vec::with_capacity(steps),
+        }
     }
 
     /// A hash that is known.
     pub(crate) fn known(&mut self, hash: Digest) -> Planned {
-        Planned { at: self.place(hash), wave: 0 }
+        Planned { place: self.place(hash), wave: 0 }
     }
 
-    /// [`super::list_node_hash`] above so many entries of nodes of a level, or elements of a list that are no entries, at level 0.
+    /// [`super::list_node_hash`] above so many entries of nodes of a level. A list that is no node's is of level 0, and alone in its plan.
     pub(crate) fn list_node(&mut self, level: u8, size: u64, left: &Planned, right: &Planned) -> Planned {
         let height = (size - 1).ilog2() + 1;
-        self.step(level, height, [left, right], Message::ListNode { children: [left.at, right.at] })
+        self.step(level, height, [left, right], Message::ListNode { children: [left.place, right.place] })
     }
 
     /// [`super::record_hash`].
@@ -75,87 +82,93 @@ impl<'p> HashPlan<'p> {
 
     /// [`super::entry_hash`] in a node of this level.
     pub(crate) fn entry(&mut self, level: u8, separator: &'p [u8], child: &Planned) -> Planned {
-        self.step(level, 0, [child], Message::Entry { separator, child: child.at })
+        self.step(level, 0, [child], Message::Entry { separator, child: child.place })
     }
 
     /// [`super::leaf_node_hash_of`] or [`super::inner_node_hash_of`].
     pub(crate) fn node(&mut self, level: u8, count: u16, list: &Planned) -> Planned {
         let message = match level {
-            0 => Message::LeafNode { count, list: list.at },
-            _ => Message::InnerNode { level, count, list: list.at },
+            0 => Message::LeafNode { count, list: list.place },
+            _ => Message::InnerNode { level, count, list: list.place },
         };
         self.step(level, LEVEL_WAVES - 1, [list], message)
     }
 
-    fn step<const N: usize>(&mut self, level: u8, at: u32, of: [&Planned; N], message: Message<'p>) -> Planned {
+    fn step<const N: usize>(&mut self, level: u8, height: u32, of: [&Planned; N], message: Message<'p>) -> Planned {
         // In the first wave all hashes are known.
-        let wave = 1 + u32::from(level) * LEVEL_WAVES + at;
+        let wave = 1 + u32::from(level) * LEVEL_WAVES + height;
         assert!(of.iter().all(|part| part.wave < wave), "what a hash is made of is made before");
+        if self.steps.len() == STEPS_MAX {
+            self.hash_steps();
+        }
         if wave as usize >= self.waves.len() {
             self.waves.resize(wave as usize + 1, NONE);
         }
-        let before = core::mem::replace(&mut self.waves[wave as usize], self.steps.len() as u32);
-        let hash = self.place(Digest::default());
-        self.steps.push(Step { message, hash, before });
-        Planned { at: hash, wave }
+        let before = mem::replace(&mut self.waves[wave as usize], self.steps.len() as u32);
+        let place = self.place(Digest::default());
+        self.steps.push(Step { message, place, before });
+        Planned { place, wave }
     }
 
-    /// There are as many places as steps, or more.
     fn place(&mut self, hash: Digest) -> u32 {
-        let at = u32::try_from(self.hashes.len()).ok().filter(|at| *at != NONE);
+        let place = u32::try_from(self.hashes.len()).expect("a proof has fewer hashes");
         self.hashes.push(hash);
-        at.expect("a proof has fewer hashes")
+        place
     }
 
     /// Computes all hashes.
     pub(crate) fn run(mut self) -> Hashes {
-        for wave in 0..self.waves.len() {
-            let mut next = self.waves[wave];
-            while next != NONE {
-                let (mut group, mut len) = ([NONE; LANES], 0);
-                while next != NONE && len < LANES {
-                    group[len] = next;
-                    len += 1;
-                    next = self.steps[next as usize].before;
-                }
-                match group[..len] {
-                    [a] => self.side_by_side([a]),
-                    [a, b] => self.side_by_side([a, b]),
-                    [a, b, c] => self.side_by_side([a, b, c]),
-                    _ => self.side_by_side(group),
-                }
-            }
-        }
+        self.hash_steps();
         Hashes(self.hashes)
     }
 
-    /// Hashes steps of one wave, which are all list nodes or none.
-    fn side_by_side<const N: usize>(&mut self, group: [u32; N]) {
-        let steps = group.map(|at| &self.steps[at as usize]);
-        let hash = |at: u32| &self.hashes[at as usize];
-        let hashes = if let Message::ListNode { .. } = steps[0].message {
-            let children = steps.map(|step| match step.message {
-                Message::ListNode { children } => children.map(hash),
-                _ => unreachable!("a wave of list nodes"),
-            });
-            pair_each(LIST_NODE_TAG, children)
-        } else {
-            let mut hashers = [const { Hasher::new() }; N];
-            for (hasher, step) in hashers.iter_mut().zip(steps) {
-                match step.message {
-                    Message::ListNode { .. } => unreachable!("no wave of list nodes"),
-                    Message::Record { key, stamp, body } => hasher.record(key, stamp, body),
-                    Message::Entry { separator, child } => hasher.entry(separator, hash(child)),
-                    Message::LeafNode { count, list } => hasher.leaf_node(count, hash(list)),
-                    Message::InnerNode { level, count, list } => hasher.inner_node(level, count, hash(list)),
-                };
+    fn hash_steps(&mut self) {
+        for last in self.waves.drain(..) {
+            let mut next = self.steps.get(last as usize);
+            while let Some(first) = next {
+                let (mut group, mut len) = ([first; LANES], 0);
+                while let Some(step) = next.filter(|_| len < LANES) {
+                    group[len] = step;
+                    len += 1;
+                    next = self.steps.get(step.before as usize);
+                }
+                match group[..len] {
+                    [a] => side_by_side([a], &mut self.hashes),
+                    [a, b] => side_by_side([a, b], &mut self.hashes),
+                    [a, b, c] => side_by_side([a, b, c], &mut self.hashes),
+                    _ => side_by_side(group, &mut self.hashes),
+                }
             }
-            Hasher::finish_each(&mut hashers)
-        };
-        for (at, hash) in group.into_iter().zip(hashes) {
-            self.hashes[self.steps[at as usize].hash as usize] = hash;
         }
+        self.steps.clear();
     }
+}
+
+const _: () = assert!(LANES == 4, "groups of one to three are named above");
+
+/// Hashes steps of one wave.
+fn side_by_side<const N: usize>(steps: [&Step<'_>; N], hashes: &mut [Digest]) {
+    let hash = |place: u32| &hashes[place as usize];
+    let made = if let Message::ListNode { .. } = steps[0].message {
+        let children = steps.map(|step| match step.message {
+            Message::ListNode { children } => children.map(hash),
+            _ => unreachable!("a wave of list nodes"),
+        });
+        pair_each(LIST_NODE_TAG, children)
+    } else {
+        let mut hashers = [const { Hasher::new() }; N];
+        for (hasher, step) in hashers.iter_mut().zip(steps) {
+            match step.message {
+                Message::ListNode { .. } => unreachable!("no wave of list nodes"),
+                Message::Record { key, stamp, body } => hasher.record(key, stamp, body),
+                Message::Entry { separator, child } => hasher.entry(separator, hash(child)),
+                Message::LeafNode { count, list } => hasher.leaf_node(count, hash(list)),
+                Message::InnerNode { level, count, list } => hasher.inner_node(level, count, hash(list)),
+            };
+        }
+        Hasher::finish_each(&mut hashers)
+    };
+    steps.iter().zip(made).for_each(|(step, hash)| hashes[step.place as usize] = hash);
 }
 
 /// The hashes of a plan.
@@ -163,7 +176,7 @@ pub(crate) struct Hashes(Vec<Digest>);
 
 impl Hashes {
     pub(crate) fn get(&self, planned: &Planned) -> &Digest {
-        &self.0[planned.at as usize]
+        &self.0[planned.place as usize]
     }
 }
 
@@ -185,7 +198,7 @@ mod tests {
                 .iter()
                 .map(|key| if key[0] % 4 == 3 { RecordBody::Tombstone } else { RecordBody::put(key) })
                 .collect();
-            let mut plan = HashPlan::new();
+            let mut plan = HashPlan::new(8);
             let (mut planned, mut expected) = (Vec::new(), Vec::new());
             for (path, (key, body)) in (0..paths).zip(keys.iter().zip(&bodies)) {
                 // Paths of several lengths, in lists of several sizes.
@@ -216,10 +229,33 @@ mod tests {
         }
     }
 
+    /// Waves come again where there are more steps than a plan holds, and a node of the most entries is above the highest list.
+    #[test]
+    fn many_and_large_nodes_are_hashed_as_each_alone() {
+        let (stamp, body) = (Stamp::new(2, 3), RecordBody::put(b"value"));
+        let keys: Vec<[u8; 4]> = (0..3 * u32::from(u16::MAX)).map(u32::to_be_bytes).collect();
+        let mut plan = HashPlan::new(8);
+        let mut roots = Vec::new();
+        for leaf in keys.chunks(u16::MAX.into()) {
+            let records = (0..).zip(leaf).map(|(index, key)| (index, plan.record(key, stamp, &body))).collect();
+            let list = merkle::plan_list_root(&mut plan, 0, leaf.len() as u64, records, &[]).expect("all are shown");
+            let node = plan.node(0, u16::MAX, &list);
+            roots.push(plan.entry(1, &leaf[0], &node));
+        }
+        let list = merkle::plan_list_root(&mut plan, 1, 3, (0..).zip(roots).collect(), &[]).expect("all are shown");
+        let root = plan.node(1, 3, &list);
+        let entry = |leaf: &[[u8; 4]]| {
+            let records: Vec<Digest> = leaf.iter().map(|key| hash::record_hash(key, stamp, &body)).collect();
+            hash::entry_hash(&leaf[0], &hash::leaf_node_hash(&records))
+        };
+        let entries: Vec<Digest> = keys.chunks(u16::MAX.into()).map(entry).collect();
+        assert_eq!(*plan.run().get(&root), hash::inner_node_hash(1, &entries));
+    }
+
     #[test]
     #[should_panic(expected = "made before")]
     fn a_step_of_what_is_made_later_is_refused() {
-        let mut plan = HashPlan::new();
+        let mut plan = HashPlan::new(8);
         let list = plan.known(Digest::default());
         let node = plan.node(0, 1, &list);
         plan.entry(0, b"", &node);

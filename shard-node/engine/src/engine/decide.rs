@@ -77,12 +77,12 @@ impl Engine {
         let meta = &self.meta;
         let tips = || meta.staged.iter().map(|id| &meta.versions[id]).chain([meta.tip()]);
         let lost = self.merge.take_if(|task| !tips().any(|tip| task.stands_in(&tip.trees)));
-        if let Some(task) = lost {
+        if let Some(task) = &lost {
             self.meta.discard_all(&task.delta);
         }
         let freed = self.meta.take_freed();
-        self.store.forget_uncached(&freed);
-        if !(ids.is_empty() && merges.is_empty()) {
+        self.store.forget_all_outside_caches(&freed);
+        if !ids.is_empty() || !merges.is_empty() || lost.is_some() {
             self.measure_waiting();
         }
     }

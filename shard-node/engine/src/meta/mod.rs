@@ -77,7 +77,7 @@ pub(crate) struct Meta {
     /// Allocated pages that no operation names yet: those of a stage or merge at work.
     reserved: PlaceSet<Pid>,
     reserved_values: BTreeMap<u32, u64>,
-    /// What was freed since it was last taken: caches forget it.
+    /// What was freed since it was last taken: the store forgets it.
     freed: Vec<Pid>,
     dead_segments: Vec<DeadSegment>,
     /// Generations that snapshots pin, with their numbers.
@@ -238,7 +238,7 @@ impl Meta {
         delta.values_allocated.iter().for_each(|(segment, bytes)| self.unreserve_value(*segment, *bytes));
     }
 
-    /// Whether its page holds nothing any more.
+    /// Gives back a place, which is freed. Whether its page holds nothing any more.
     fn unreserve(&mut self, pid: Pid) -> bool {
         let known = self.reserved.remove(&pid);
         assert!(known, "{pid:?} was not reserved");
