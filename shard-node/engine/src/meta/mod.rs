@@ -645,3 +645,42 @@ fn stands_in(merge: &MergeRecord, trees: &[Tree]) -> bool {
 fn sound(tree: &Tree) -> bool {
     tree.level <= LEVEL_MAX && tree.root.is_some() == (tree.entries > 0) && (tree.root.is_some() || tree.level == 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of nodes and patches in a row, these keep their places, which leaves rows of many lengths with gaps of one page and more.
+    #[test]
+    fn what_is_given_up_at_once_is_free_as_if_given_up_one_by_one() {
+        for kept in [vec![], vec![0], vec![3, 4, 9], (0..40).filter(|at| at % 5 < 2).collect(), (0..40).collect()] {
+            let metas = [true, false].map(|at_once| {
+                let mut meta = Meta::empty(ShardId(0), Params::default());
+                let mut given_up = Delta::default();
+                let mut page = None;
+                for at in 0..40 {
+                    let pids = [
+                        meta.allocate(PageFile::Index, 1 + at % 4),
+                        meta.allocate(PageFile::Data, 1 + at / 7 % 2),
+                        meta.allocate_patch(page.map(|page| (page, (at % 3) as u8))),
+                    ];
+                    page = Some(pids[2].first()).filter(|_| at % 3 < 2);
+                    given_up.allocated.extend(pids.iter().filter(|_| !kept.contains(&at)));
+                }
+                given_up.allocated.reverse();
+                if at_once {
+                    meta.discard_all(&given_up);
+                } else {
+                    given_up.allocated.iter().for_each(|pid| meta.discard(*pid));
+                }
+                meta
+            });
+            let [at_once, one_by_one] = &metas;
+            assert_eq!(at_once.spaces, one_by_one.spaces);
+            assert_eq!(at_once.patches, one_by_one.patches);
+            assert_eq!(at_once.reserved, one_by_one.reserved);
+            assert_eq!(at_once.freed, one_by_one.freed);
+            assert_eq!(at_once.spaces[0].used_pages() == 0, kept.is_empty());
+        }
+    }
+}

@@ -111,44 +111,6 @@ fn an_engine_answers_as_the_model_does() {
     });
 }
 
-/// Dropped versions' nodes stay in the caches while others come to their places, those of the same batch staged anew among them.
-#[test]
-fn what_was_dropped_is_no_answer_while_it_is_cached() {
-    for_each_seed("what_was_dropped_is_no_answer_while_it_is_cached", 12, |seed| {
-        let params = Params { key_bytes_max: 16, node_bytes: 4096, fanout: 64, capacity: 300, ..Params::default() };
-        let mut run = Run::with(SimRng::new(seed), &params);
-        let keys = 150 + pick(&mut run.rng, 200) as u16;
-        let batch = |rng: &mut SimRng, thousandths: u64, value: u8| {
-            let put = |key: u16| Operation { key: key.to_be_bytes().into(), change: Change::Put(vec![value; 20]) };
-            (0..keys).filter(|_| rng.chance(thousandths)).map(put).collect::<Vec<_>>()
-        };
-        let all = batch(&mut run.rng, 1000, 0xff);
-        run.commit(all);
-        for round in 0..8 {
-            for version in 0..3 {
-                let operations = batch(&mut run.rng, 100, 10 * round + version);
-                let tip = run.model.tip().clone();
-                for _ in 0..2 {
-                    let stage = run.generator.stage_on(&run.model, &tip, Vec::new(), operations.clone());
-                    run.apply(&stage);
-                    check_all(run.replica.engine(), &run.model);
-                    run.apply(&Command::AbortAll);
-                }
-                run.commit(operations);
-                check_all(run.replica.engine(), &run.model);
-            }
-            if run.rng.chance(500) {
-                run.replica.flush().expect("flushes");
-            }
-            let line = run.model.line(run.model.tip());
-            let to = line[pick(&mut run.rng, line.len().min(4))].stamp.version;
-            run.apply(&Command::Rollback { to, epoch: run.model.epoch.next() });
-            check_all(run.replica.engine(), &run.model);
-        }
-        run.finish();
-    });
-}
-
 /// The left leaf, which nothing has touched since version 1, becomes the root: it does not say when the right one went.
 #[test]
 fn a_delete_that_lowers_a_tree_is_in_the_history() {
