@@ -41,19 +41,10 @@ fn subtree_hash<'p>(
     bounds: Bounds<'_>,
     stamp: Stamp,
 ) -> Result<Planned, Failure> {
-    match subtree {
-        Subtree::Hash(hash) => Ok(plan.known(*hash)),
-        Subtree::Expanded(node) => node_hash(plan, node, level, bounds, stamp),
-    }
-}
-
-fn node_hash<'p>(
-    plan: &mut HashPlan<'p>,
-    node: &'p NodePart<'_>,
-    level: u8,
-    bounds: Bounds<'_>,
-    stamp: Stamp,
-) -> Result<Planned, Failure> {
+    let node = match subtree {
+        Subtree::Hash(hash) => return Ok(plan.known(*hash)),
+        Subtree::Expanded(node) => node,
+    };
     ensure(node.count > 0 || level == 0 && bounds.low.is_none(), Step::Tree, "a node without entries")?;
     check_order(node, level, bounds)?;
     let mut revealed = Vec::with_capacity(node.entries.len());
