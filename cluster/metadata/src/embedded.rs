@@ -13,7 +13,7 @@ use std::{
 
 use async_trait::async_trait;
 use coppice_env::{Clock, OpenMode, Storage, watch};
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use crate::{
     Changes, Error, LEASE_TTL_MAX, LEASE_TTL_MIN, Leader, LeaseId, Member, Metadata, Revision, Snapshot, Watch,
@@ -210,7 +210,7 @@ impl Watch for EmbeddedWatch {
 
 fn save(storage: &dyn Storage, state: &State) -> io::Result<()> {
     let mut bytes = [MAGIC, state.encode().as_slice()].concat();
-    let checksum = xxh3_64(&bytes);
+    let checksum = XxHash3_64::oneshot(&bytes);
     bytes.extend_from_slice(&checksum.to_le_bytes());
     let file = match storage.open(TEMPORARY, OpenMode::CreateNew) {
         // One whose sync failed before can't be trusted to keep what is written to it now.
@@ -241,7 +241,7 @@ fn load(storage: &dyn Storage) -> Result<State, Error> {
 
 fn decode(bytes: &[u8]) -> Result<State, Error> {
     let (body, checksum) = bytes.split_last_chunk::<8>().ok_or(Error::Corrupted("length"))?;
-    if xxh3_64(body) != u64::from_le_bytes(*checksum) {
+    if XxHash3_64::oneshot(body) != u64::from_le_bytes(*checksum) {
         return Err(Error::Corrupted("checksum"));
     }
     let state = body.strip_prefix(MAGIC).ok_or(Error::Corrupted("first bytes"))?;

@@ -3,18 +3,19 @@
 use std::{
     fmt,
     fmt::Write,
+    hash::Hasher,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use tokio::time::Instant;
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_64;
 
 /// A run's trace. Clones write to the same one.
 #[derive(Clone)]
 pub struct Trace(Arc<Mutex<Inner>>);
 
 struct Inner {
-    hash: Xxh3,
+    hash: XxHash3_64,
     events: u64,
     start: Instant,
     print: bool,
@@ -31,7 +32,7 @@ impl Trace {
     /// Begins now, by the simulated clock. `print`: every event goes to the standard output as well.
     #[must_use]
     pub fn new(print: bool) -> Self {
-        let inner = Inner { hash: Xxh3::new(), events: 0, start: Instant::now(), print, line: String::new() };
+        let inner = Inner { hash: XxHash3_64::new(), events: 0, start: Instant::now(), print, line: String::new() };
         Self(Arc::new(Mutex::new(inner)))
     }
 
@@ -48,7 +49,7 @@ impl Trace {
         line.clear();
         // Writing to a string can't fail.
         let _ = write!(line, "{:>9.3} {what}", at.as_secs_f64() * 1000.0);
-        inner.hash.update(line.as_bytes());
+        inner.hash.write(line.as_bytes());
         if inner.print {
             println!("{line}");
         }
@@ -64,7 +65,7 @@ impl Trace {
     /// A hash of all of them.
     #[must_use]
     pub fn hash(&self) -> u64 {
-        self.lock().hash.digest()
+        self.lock().hash.finish()
     }
 }
 

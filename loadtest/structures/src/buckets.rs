@@ -6,7 +6,7 @@
 //! `inner node = u8 level || hash of each child`; buckets have the bytes of leaves (`entries`).
 
 use coppice_types::Digest;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use crate::{
     Error, Result, entries,
@@ -27,7 +27,7 @@ pub struct BucketTree;
 
 /// The bucket of a key.
 fn bucket(key: &[u8]) -> usize {
-    (xxh3_64(key) % BUCKETS as u64) as usize
+    (XxHash3_64::oneshot(key) % BUCKETS as u64) as usize
 }
 
 /// Buckets below a node.

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use coppice_types::Digest;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use crate::{
     Error, Result,
@@ -202,5 +202,5 @@ fn ends_node(level: u8, entry: &Entry) -> bool {
     let mut bytes = Vec::with_capacity(entry.bytes(level));
     entry.encode(level, &mut bytes);
     let share = u64::MAX / NODE_BYTES as u64 * bytes.len().min(NODE_BYTES) as u64;
-    xxh3_64(&bytes) < share
+    XxHash3_64::oneshot(&bytes) < share
 }

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use coppice_env::{DiskStorage, OpenMode, Rng, SimRng, SimStorage, Storage};
 use coppice_types::Digest;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use twox_hash::XxHash3_64;
 
 use crate::{
     Engine, Manifest, Options, fsck,
@@ -34,7 +34,7 @@ fn mend(bytes: &mut [u8], at: usize, checksum: impl Fn(&[u8]) -> u64) {
 
 fn superblock(mut bytes: Vec<u8>) {
     bytes.resize(SLOT_BYTES, 0);
-    mend(&mut bytes, 8, xxh3_64);
+    mend(&mut bytes, 8, XxHash3_64::oneshot);
     if let Some(found) = Superblock::decode(&bytes) {
         assert_eq!(Superblock::decode(&found.encode()), Some(found));
     }
@@ -60,7 +60,7 @@ fn node(mut bytes: Vec<u8>) {
         return;
     }
     let Some(pid) = Pid::from_u64(word(&bytes, 8)) else { return };
-    mend(&mut bytes, 0, |rest| xxh3_64_with_seed(rest, pid.to_u64()));
+    mend(&mut bytes, 0, |rest| XxHash3_64::oneshot_with_seed(pid.to_u64(), rest));
     let child = Child { pid, checksum: word(&bytes, 0), hash: Digest::default() };
     let level = bytes[25];
     let Ok(node) = Node::check(bytes.into(), &child, level) else { return };
@@ -77,7 +77,7 @@ fn patches(bytes: Vec<u8>) {
     let Some((span, page)) = bytes.split_at_checked(PAGE_BYTES) else { return };
     let mut span = span.to_vec();
     let Some(pid) = Pid::from_u64(u64::from_le_bytes(*span[8..].first_chunk().expect("a page"))) else { return };
-    mend(&mut span, 0, |rest| xxh3_64_with_seed(rest, pid.to_u64()));
+    mend(&mut span, 0, |rest| XxHash3_64::oneshot_with_seed(pid.to_u64(), rest));
     let checksum = u64::from_le_bytes(*span.first_chunk().expect("a page"));
     let level = span[25];
     let Ok(base) = Node::check(span.into(), &Child { pid, checksum, hash: Digest::default() }, level) else { return };
@@ -87,7 +87,7 @@ fn patches(bytes: Vec<u8>) {
         let child = Child { pid, checksum: 0, hash: Digest::default() };
         let base = Base::of(patch).flatten().map(|_| &base);
         let Ok((bytes, _)) = Node::apply(patch, base, &child, level) else { continue };
-        let checksum = xxh3_64_with_seed(&bytes[8..], pid.to_u64());
+        let checksum = XxHash3_64::oneshot_with_seed(pid.to_u64(), &bytes[8..]);
         let Ok(node) = Node::patched(patch, base, &Child { checksum, ..child }, level) else { continue };
         let _ = node.hash();
         assert!(node.bytes().len() <= 4 * PAGE_BYTES);
@@ -100,7 +100,7 @@ fn segment(mut bytes: Vec<u8>) {
     while bytes.len() - at >= values::RECORD_HEADER_BYTES {
         let len = bytes[at + 8..].first_chunk().map_or(0, |len| u32::from_le_bytes(*len)) as usize;
         let end = (at + values::RECORD_HEADER_BYTES).saturating_add(len).min(bytes.len());
-        mend(&mut bytes[at..end], 0, |rest| xxh3_64_with_seed(rest, at as u64));
+        mend(&mut bytes[at..end], 0, |rest| XxHash3_64::oneshot_with_seed(at as u64, rest));
         at = end;
     }
     let sim = SimStorage::new();
@@ -124,7 +124,7 @@ fn segment(mut bytes: Vec<u8>) {
 /// A page of shortcuts, in which keys of all kinds of hashes are looked for.
 fn shortcuts(mut bytes: Vec<u8>) {
     bytes.resize(PAGE_BYTES, 0);
-    mend(&mut bytes, 0, |rest| xxh3_64_with_seed(rest, 0));
+    mend(&mut bytes, 0, |rest| XxHash3_64::oneshot_with_seed(0, rest));
     let at = ValueRef { segment: 0, offset: 0 };
     let Some(page) = ShortcutPage::check(bytes.into(), at) else { return };
     for remainder in (0..=u16::MAX).step_by(509) {
@@ -249,9 +249,9 @@ fn a_value_with_another_name_or_of_another_place_is_found() {
                 record[values::RECORD_HEADER_BYTES + position] ^= 1;
                 if bytes[at + 12] == 5 {
                     let page = values::RECORD_HEADER_BYTES;
-                    mend(&mut record[page..], 0, |rest| xxh3_64_with_seed(rest, seed(at + page)));
+                    mend(&mut record[page..], 0, |rest| XxHash3_64::oneshot_with_seed(seed(at + page), rest));
                 }
-                mend(&mut record, 0, |rest| xxh3_64_with_seed(rest, seed(at)));
+                mend(&mut record, 0, |rest| XxHash3_64::oneshot_with_seed(seed(at), rest));
                 let sim = golden();
                 let file = sim.open(name, OpenMode::Existing).expect("it is there");
                 file.write_all_at(&record, at as u64).expect("room");

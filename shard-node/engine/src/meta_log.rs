@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use coppice_env::{File, OpenMode, Storage};
 use coppice_types::codec::{Reader, Writer};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 use crate::{
     Error, Result,
@@ -102,7 +102,7 @@ impl MetaLog {
     fn append(&self, payload: &[u8]) -> Result<(u64, u64)> {
         let name = file_name(self.number);
         let len = u32::try_from(payload.len()).map_err(|_| Error::Invalid("a block of the meta log has 4 GiB"))?;
-        let checksum = xxh3_64_with_seed(payload, self.chain);
+        let checksum = XxHash3_64::oneshot_with_seed(self.chain, payload);
         let mut block = Vec::with_capacity(BLOCK_HEADER_BYTES + payload.len());
         block.extend_from_slice(&len.to_le_bytes());
         block.extend_from_slice(&0_u32.to_le_bytes());
@@ -161,7 +161,7 @@ fn replay(bytes: &[u8], superblock: &Superblock) -> std::result::Result<(Meta, u
         let offset = (bytes.len() - rest.len()) as u64;
         let bad = |what: &str| (offset, what.to_owned());
         let (payload, checksum, after) = split_block(rest).ok_or(bad("block header"))?;
-        if xxh3_64_with_seed(payload, chain) != checksum {
+        if XxHash3_64::oneshot_with_seed(chain, payload) != checksum {
             return Err(bad("block checksum"));
         }
         (chain, rest) = (checksum, after);
@@ -263,7 +263,7 @@ mod tests {
         bytes.extend_from_slice(&superblock.meta_file.to_le_bytes());
         let mut chain = superblock.meta_file;
         for payload in payloads {
-            chain = xxh3_64_with_seed(payload, chain);
+            chain = XxHash3_64::oneshot_with_seed(chain, payload);
             bytes.extend_from_slice(&(payload.len() as u64).to_le_bytes());
             bytes.extend_from_slice(&chain.to_le_bytes());
             bytes.extend_from_slice(payload);

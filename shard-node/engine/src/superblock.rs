@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use coppice_env::{File, OpenMode, Storage};
 use coppice_types::codec::{Reader, Writer};
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use crate::{Error, RaftPosition, Result};
 
@@ -52,7 +52,7 @@ impl Superblock {
         let mut body = out.into_bytes();
         body.resize(SLOT_BYTES - 16, 0);
         let mut slot = MAGIC.to_vec();
-        slot.extend_from_slice(&xxh3_64(&body).to_le_bytes());
+        slot.extend_from_slice(&XxHash3_64::oneshot(&body).to_le_bytes());
         slot.extend_from_slice(&body);
         slot
     }
@@ -64,7 +64,7 @@ impl Superblock {
         }
         let (magic, rest) = slot.split_first_chunk::<8>()?;
         let (checksum, body) = rest.split_first_chunk::<8>()?;
-        if magic != MAGIC || u64::from_le_bytes(*checksum) != xxh3_64(body) {
+        if magic != MAGIC || u64::from_le_bytes(*checksum) != XxHash3_64::oneshot(body) {
             return None;
         }
         let mut input = Reader::new(body);

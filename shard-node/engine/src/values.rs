@@ -8,13 +8,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    hash::Hasher,
     io::ErrorKind,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use coppice_env::{File, OpenMode, Storage};
 use coppice_types::{Epoch, Stamp, Version};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
+use twox_hash::XxHash3_64;
 
 use crate::{
     Error, Result,
@@ -219,7 +220,7 @@ struct BegunRecord {
     size: u64,
     read: u64,
     /// Of what was read behind the checksum.
-    hash: Xxh3,
+    hash: XxHash3_64,
 }
 
 impl BegunRecord {
@@ -228,7 +229,7 @@ impl BegunRecord {
         let word = |at: usize| header[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
         let (checksum, len, kind, zeroes) = (word(0), word(8) as u32, header[12], &header[13..]);
         let sound = (RecordKind::Value as u8..=RecordKind::Shortcuts as u8).contains(&kind) && zeroes == [0; 3];
-        let hash = Xxh3::with_seed(seed(at));
+        let hash = XxHash3_64::with_seed(seed(at));
         sound.then_some(Self { checksum, size: record_bytes(len), read: CHECKSUM_BYTES as u64, hash })
     }
 }
@@ -513,10 +514,10 @@ impl ValueLog {
                 }
             };
             let here = rest.split_off(..rest.len().min((record.size - record.read) as usize)).unwrap_or_default();
-            record.hash.update(here);
+            record.hash.write(here);
             record.read += here.len() as u64;
             if record.read == record.size {
-                let (size, sound) = (record.size, record.hash.digest() == record.checksum);
+                let (size, sound) = (record.size, record.hash.finish() == record.checksum);
                 place.begun = None;
                 if !sound {
                     return Err(corrupted(at, "checksum"));
@@ -633,7 +634,7 @@ impl ValueLog {
 
 /// Of bytes that lie behind it at a place.
 pub(crate) fn checksum(at: ValueRef, rest: &[u8]) -> u64 {
-    xxh3_64_with_seed(rest, seed(at))
+    XxHash3_64::oneshot_with_seed(seed(at), rest)
 }
 
 fn seed(at: ValueRef) -> u64 {

@@ -8,7 +8,7 @@ use coppice_types::{
     Digest, ShardId,
     codec::{self, Reader, Writer},
 };
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use crate::{
     Error,
@@ -105,7 +105,7 @@ impl Chunk {
         out.digest(&journal.chain);
         self.encode(&mut out);
         let mut bytes = out.into_bytes();
-        let checksum = xxh3_64(&bytes);
+        let checksum = XxHash3_64::oneshot(&bytes);
         bytes.extend_from_slice(&checksum.to_le_bytes());
         bytes
     }
@@ -135,7 +135,7 @@ impl Chunk {
 /// The bytes before a trailing checksum, if it is theirs.
 pub(crate) fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let (body, checksum) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM_BYTES)?)?;
-    (xxh3_64(body).to_le_bytes() == checksum).then_some(body)
+    (XxHash3_64::oneshot(body).to_le_bytes() == checksum).then_some(body)
 }
 
 pub(crate) fn encode_states(states: &States, out: &mut Writer) {

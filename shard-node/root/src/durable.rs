@@ -23,7 +23,7 @@ use coppice_types::{
     Digest,
     codec::{self, Reader, Writer},
 };
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use crate::{
     Error, Manifest, Outcome, RaftPosition, Root,
@@ -139,7 +139,7 @@ impl Superblock {
         out.u64(self.log_size);
         out.digest(&self.log_root);
         let mut bytes = out.into_bytes();
-        let checksum = xxh3_64(&bytes);
+        let checksum = XxHash3_64::oneshot(&bytes);
         bytes.extend_from_slice(&checksum.to_le_bytes());
         assert_eq!(bytes.len(), SUPERBLOCK_BYTES, "the superblock has a fixed length");
         bytes

@@ -6,7 +6,7 @@
 
 use coppice_types::Digest;
 use coppice_verify::hash;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 use crate::{
     Error,
@@ -94,7 +94,7 @@ impl Journal {
     pub(crate) fn append(&mut self, index: u64, command: &[u8]) -> Place {
         let payload = [&index.to_le_bytes(), command].concat();
         let len = u32::try_from(payload.len()).expect("commands are limited");
-        let checksum = xxh3_64_with_seed(&payload, seed(self.end.chunk, self.end.len));
+        let checksum = XxHash3_64::oneshot_with_seed(seed(self.end.chunk, self.end.len), &payload);
         let record = [&len.to_le_bytes()[..], &checksum.to_le_bytes(), &payload].concat();
         let place = Place { offset: self.end.len, len: u32::try_from(record.len()).expect("commands are limited") };
         match self.unwritten.last_mut() {
@@ -171,7 +171,7 @@ pub(crate) fn parse(chunk: u64, offset: u64, bytes: &[u8]) -> Result<Record<'_>,
     let checksum = u64::from_le_bytes(checksum.try_into().expect("the head has 12 bytes"));
     let payload = usize::try_from(len).ok().and_then(|len| rest.get(..len));
     let payload = payload.ok_or_else(|| damaged("a record ends early"))?;
-    if xxh3_64_with_seed(payload, seed(chunk, offset)) != checksum {
+    if XxHash3_64::oneshot_with_seed(seed(chunk, offset), payload) != checksum {
         return Err(damaged("a record has another checksum"));
     }
     let (index, command) =

@@ -104,7 +104,7 @@ impl State {
             }
         }
         let mut bytes = out.into_bytes();
-        let checksum = xxhash_rust::xxh3::xxh3_64(&bytes);
+        let checksum = twox_hash::XxHash3_64::oneshot(&bytes);
         bytes.extend_from_slice(&checksum.to_le_bytes());
         bytes
     }

@@ -11,7 +11,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use http_body::{Body as HttpBody, Frame};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{Status, body::Body};
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use super::{Net, PREFIX_BYTES};
 use crate::{event, life::Life};
@@ -64,7 +64,7 @@ impl HttpBody for AnswerBody {
             && let Some(data) = frame.data_ref()
         {
             let (near, far) = (self.near.name(), self.far.name());
-            event!(self.net.trace(), "{far} > {near} data {} {:016x}", data.len(), xxh3_64(data));
+            event!(self.net.trace(), "{far} > {near} data {} {:016x}", data.len(), XxHash3_64::oneshot(data));
         }
         Poll::Ready(frame)
     }
@@ -133,7 +133,7 @@ impl MessagesBody {
 
     fn launch(&mut self, message: &Bytes) {
         let (from, to) = (self.from.name(), self.to.name());
-        let hash = xxh3_64(message);
+        let hash = XxHash3_64::oneshot(message);
         if !self.from.message() {
             return;
         }

@@ -29,7 +29,7 @@ use tonic::{
     service::Routes,
 };
 use tower::ServiceExt;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use self::body::{AnswerBody, MessagesBody};
 use crate::{event, history::Scribe, life::Life, trace::Trace};
@@ -370,7 +370,7 @@ impl Link {
         let bytes = body.collect().await?.to_bytes();
         let fate = self.net.fate(may_double(&path));
         let (from, to) = (self.from.name(), &self.to);
-        event!(self.net.trace, "{from} > {to} {path} {} {:016x} {fate:?}", bytes.len(), xxh3_64(&bytes));
+        event!(self.net.trace, "{from} > {to} {path} {} {:016x} {fate:?}", bytes.len(), XxHash3_64::oneshot(&bytes));
         sleep(fate.there).await;
         let endpoint = if fate.lost { None } else { self.net.endpoint(&self.from, to) };
         let Some(endpoint) = endpoint.filter(|endpoint| endpoint.life.message()) else {

@@ -5,6 +5,8 @@
 //! that is neither zero nor valid was damaged after it was written: the two are never confused, not even in the last batch. No block of a
 //! segment is ever rewritten with other content.
 
+use crc_fast::{CrcAlgorithm, Digest};
+
 use super::meta::Owner;
 
 /// Bytes of a block, the unit that a disk writes wholly or not at all.
@@ -41,6 +43,13 @@ pub(crate) fn count(stream_bytes: usize, payload_bytes: usize) -> u64 {
     stream_bytes.div_ceil(payload_bytes) as u64
 }
 
+/// CRC-32C (RFC 3720, section 12.1) of what comes in parts behind bytes that have the checksum `before`: 0 is that of none.
+pub(crate) fn crc32c(before: u32, parts: &[&[u8]]) -> u32 {
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, (!before).into());
+    parts.iter().for_each(|part| digest.update(part));
+    digest.finalize() as u32
+}
+
 fn word(block: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
 }
@@ -61,9 +70,7 @@ impl Framing {
 
     /// Of the `number`-th block of a segment.
     fn checksum(self, segment: u64, number: u64, content: &[u8]) -> u32 {
-        let crc = crc32c::crc32c_append(self.salt, &segment.to_le_bytes());
-        let crc = crc32c::crc32c_append(crc, &number.to_le_bytes());
-        crc32c::crc32c_append(crc, content)
+        crc32c(self.salt, &[&segment.to_le_bytes(), &number.to_le_bytes(), content])
     }
 
     /// Looks at the block at `number`.

@@ -7,6 +7,7 @@ use coppice_types::codec::{Error as DecodeError, Reader, Writer};
 use coppice_types::{ClusterId, GroupId};
 
 use super::batch::HardState;
+use super::block::crc32c;
 use crate::error::{Error, Result};
 use crate::ids::number;
 use crate::{Membership, Position, RaftId};
@@ -36,9 +37,7 @@ impl Owner {
 
     /// What checksums start from, so that nothing in another's files is ever believed.
     pub(crate) fn salt(&self) -> u32 {
-        let crc = crc32c::crc32c(&self.cluster.0);
-        let crc = crc32c::crc32c_append(crc, &self.group.number().to_le_bytes());
-        crc32c::crc32c_append(crc, &self.id.0.to_le_bytes())
+        crc32c(0, &[&self.cluster.0, &self.group.number().to_le_bytes(), &self.id.0.to_le_bytes()])
     }
 }
 
@@ -89,13 +88,13 @@ impl Meta {
         encode_option(&mut writer, self.manifest.as_ref());
         encode_option(&mut writer, self.quarantine.as_ref());
         let mut bytes = writer.into_bytes();
-        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        bytes.extend_from_slice(&crc32c(0, &[&bytes]).to_le_bytes());
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, DecodeError> {
         let (bytes, crc) = bytes.split_last_chunk::<4>().ok_or(DecodeError::Truncated)?;
-        if crc32c::crc32c(bytes) != u32::from_le_bytes(*crc) {
+        if crc32c(0, &[bytes]) != u32::from_le_bytes(*crc) {
             return Err(DecodeError::Malformed("checksum"));
         }
         let mut reader = Reader::new(bytes);

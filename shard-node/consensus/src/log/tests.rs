@@ -347,7 +347,7 @@ fn a_log_of_a_later_format_is_refused_by_name() {
     let mut bytes = content(&disk, meta::META_FILE);
     bytes.truncate(bytes.len() - 4);
     bytes[7] += 1;
-    bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+    bytes.extend_from_slice(&block::crc32c(0, &[&bytes]).to_le_bytes());
     disk.open(meta::META_FILE, OpenMode::Existing).and_then(|file| file.write_all_at(&bytes, 0)).expect("room");
     let error = open(&disk).expect_err("is of a later one");
     assert!(matches!(error, Error::OtherFormat), "{error}");

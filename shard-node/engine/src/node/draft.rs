@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use coppice_types::{Digest, Params, Version};
 use coppice_verify::{hash, rules};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 use super::{
     Body, Child, ENTRY_FIXED_BYTES, FORMAT, HEADER_BYTES, KIND_INLINE, KIND_STORED, KIND_TOMBSTONE, LOCATOR_NAMED,
@@ -243,7 +243,7 @@ impl Draft {
         assert!(pid.is_patch() || pid.len_bytes() == self.bytes.len());
         let bytes = Arc::get_mut(&mut self.bytes).expect("a draft has one owner");
         bytes[8..16].copy_from_slice(&pid.to_u64().to_le_bytes());
-        let checksum = xxh3_64_with_seed(&bytes[8..], pid.to_u64());
+        let checksum = XxHash3_64::oneshot_with_seed(pid.to_u64(), &bytes[8..]);
         bytes[..8].copy_from_slice(&checksum.to_le_bytes());
         let base = self.patch.and_then(|patch| patch.base);
         (Node { bytes: self.bytes, base }, Child { pid, checksum, hash: self.hash })

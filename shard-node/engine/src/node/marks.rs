@@ -4,7 +4,7 @@
 //! each key's hash side by side, a key that the leaf does not have is told from its keys by these alone, most of the time, and
 //! the one that it has is compared at once.
 
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use super::Node;
 
@@ -39,7 +39,7 @@ impl Marks {
 }
 
 fn of_key(key: &[u8]) -> u8 {
-    xxh3_64(key) as u8
+    XxHash3_64::oneshot(key) as u8
 }
 
 #[cfg(test)]

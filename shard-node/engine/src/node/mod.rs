@@ -17,7 +17,7 @@ use coppice_verify::{
     hash::{self, RecordBody},
     rules,
 };
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 pub(crate) use draft::{ChildEntry, Draft, Entries, HashedRecord, NewEntry, Source, span_pages};
 pub(crate) use fences::Fences;
@@ -152,7 +152,9 @@ impl Node {
             return Err("span length");
         }
         let node = Self { bytes, base: None };
-        if xxh3_64_with_seed(&node.bytes[8..], child.pid.to_u64()) != child.checksum || node.u64(0) != child.checksum {
+        if XxHash3_64::oneshot_with_seed(child.pid.to_u64(), &node.bytes[8..]) != child.checksum
+            || node.u64(0) != child.checksum
+        {
             return Err("checksum");
         }
         if node.u64(8) != child.pid.to_u64() || node.bytes[24] != FORMAT || node.level() != level {
@@ -525,7 +527,7 @@ mod tests {
             for value in [0, 1, 0x7f, 0xff] {
                 let mut bytes = node.bytes().to_vec();
                 bytes[at] = value;
-                let checksum = xxh3_64_with_seed(&bytes[8..], child.pid.to_u64());
+                let checksum = XxHash3_64::oneshot_with_seed(child.pid.to_u64(), &bytes[8..]);
                 bytes[..8].copy_from_slice(&checksum.to_le_bytes());
                 let Ok(node) = Node::check(bytes.into(), &Child { checksum, ..child }, 0) else { continue };
                 let _ = node.hash();
