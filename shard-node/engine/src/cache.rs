@@ -443,11 +443,15 @@ impl DualCache {
         part.share();
     }
 
-    /// Removes a page of the active tree that later versions of it seldom need.
-    pub(crate) fn remove_young(&self, pid: Pid) {
+    /// Takes a node of the active tree out.
+    pub(crate) fn take_young(&self, pid: Pid, checksum: u64) -> Option<Node> {
         let part = &mut *self.part(pid);
-        part.young.remove(pid);
+        let held = part.young.take(pid, checksum)?;
         part.share();
+        match held {
+            Held::Node(held) => Some(held.node),
+            Held::Shortcuts(_) => unreachable!("no node has such a place"),
+        }
     }
 
     /// Bytes in the young and in the old cache, fences among these.

@@ -130,8 +130,26 @@ impl Store {
         Ok(node)
     }
 
+    /// A node of the active tree whose successor is about to be made. If it lies as a patch, it leaves the cache: older versions are seldom
+    /// read, and each would take as much of the cache as this one.
+    pub(crate) fn node_to_replace(&mut self, child: &Child, level: u8) -> Result<Node> {
+        if !child.pid.is_patch() {
+            return self.node(child, level, Class::Young);
+        }
+        match self.cache.take_young(child.pid, child.checksum) {
+            Some(node) => {
+                self.count_hit(Class::Young);
+                Ok(node)
+            }
+            None => self.node_of_file(child, level, Class::Young),
+        }
+    }
+
     fn node_in_memory(&self, child: &Child, class: Class) -> Option<Node> {
-        if let Some(Dirty { node, .. }) = self.dirty.get(&child.pid) {
+        // Patches wait for a flush in their pages.
+        if !child.pid.is_patch()
+            && let Some(Dirty { node, .. }) = self.dirty.get(&child.pid)
+        {
             assert_eq!(node.checksum(), child.checksum, "{:?} has two owners", child.pid);
             self.counters.node_dirty_hits.one();
             return Some(node.clone());
@@ -514,11 +532,6 @@ impl Store {
                 }
             }
         })
-    }
-
-    /// Takes the node of a patch out of the young cache: it can be made again.
-    pub(crate) fn uncache(&mut self, pid: Pid) {
-        self.cache.remove_young(pid);
     }
 
     /// Forgets freed pages, everywhere. Filters of dead trees are forgotten when none of the given trees has them.

@@ -30,6 +30,9 @@ use crate::{
     values,
 };
 
+/// What a processor's caches take at once; of some twice as much.
+const LINE_BYTES: usize = 64;
+
 const FORMAT: u8 = 1;
 const HEADER_BYTES: usize = 32;
 const SLOT_BYTES: usize = 2;
@@ -191,6 +194,11 @@ impl Node {
             return Err("first separator");
         }
         Ok(())
+    }
+
+    /// A byte of each line of the processor's caches.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = u8> {
+        self.bytes.iter().step_by(LINE_BYTES).copied()
     }
 
     pub(crate) fn bytes(&self) -> &Arc<[u8]> {

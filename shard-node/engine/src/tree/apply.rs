@@ -6,7 +6,10 @@
 //! No node is changed in place. The nodes on the way to a change are made anew and their predecessors pended; a failure
 //! leaves the old tree as it was, and the caller gives back what the delta has allocated.
 
-use std::ops::Range;
+use std::{
+    hint::black_box,
+    ops::{BitXor, Range},
+};
 
 use coppice_env::Workers;
 use coppice_types::{Digest, Params, Version};
@@ -168,7 +171,7 @@ fn touch(
     mut keys: &[&[u8]],
     leaves: &mut Vec<TouchedLeaf>,
 ) -> Result<Touched> {
-    let node = store.node(&child, level, Class::Young)?;
+    let node = store.node_to_replace(&child, level)?;
     let known = store.take_known(&child);
     if level == 0 {
         leaves.push(TouchedLeaf { old: Some(Old { node, known }), keys: keys.len() });
@@ -214,7 +217,10 @@ impl Applier<'_> {
         let mut made = Vec::new();
         workers.in_order(
             jobs.chunks_mut(JOB_LEAVES),
-            |jobs| jobs.iter_mut().map(|job| job.run(params, version)).collect::<Vec<_>>(),
+            |jobs| {
+                jobs.iter().for_each(LeafJob::load);
+                jobs.iter_mut().map(|job| job.run(params, version)).collect::<Vec<_>>()
+            },
             |leaves| {
                 let mut leaves = leaves.flatten().inspect(|leaf| entries = entries + leaf.added - leaf.removed);
                 match root {
@@ -316,8 +322,6 @@ impl Applier<'_> {
     fn place(&mut self, old: [Option<Pid>; 2], pieces: Vec<Piece>, made: &mut Vec<ChildEntry>) {
         let base = pieces.iter().find_map(|piece| piece.draft.patch.as_ref()?.base.as_ref()).map(|base| base.pid);
         self.delta.pended.extend(old.into_iter().flatten().filter(|pid| Some(*pid) != base));
-        // Older versions are seldom read, and each would take as much of the cache as this one.
-        old.into_iter().flatten().filter(|pid| pid.is_patch()).for_each(|pid| self.store.uncache(pid));
         for Piece { draft, known, separator } in pieces {
             let child = self.store.add_node(self.meta, self.delta, draft, Class::Young);
             self.store.keep_known(&child, known);
@@ -327,6 +331,14 @@ impl Applier<'_> {
 }
 
 impl LeafJob<'_> {
+    /// Brings what [`Self::run`] reads near the processor, side by side: a search goes from one place to the next and waits for each.
+    fn load(&self) {
+        let Some(Old { node, known }) = &self.old else { return };
+        black_box(node.lines().fold(0, BitXor::bitxor));
+        let hashes = known.iter().flat_map(|known| known.list.leaves());
+        black_box(hashes.fold(0, |all, hash| all ^ hash.0[0]));
+    }
+
     fn run(&mut self, params: &Params, version: Version) -> LeafMade {
         let old = self.old.take();
         let mut made = LeafMade { old: old.as_ref().map(Old::places).unwrap_or_default(), ..LeafMade::default() };
