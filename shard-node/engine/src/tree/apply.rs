@@ -6,10 +6,7 @@
 //! No node is changed in place. The nodes on the way to a change are made anew and their predecessors pended; a failure
 //! leaves the old tree as it was, and the caller gives back what the delta has allocated.
 
-use std::{
-    hint::black_box,
-    ops::{BitXor, Range},
-};
+use std::{hint::black_box, ops::Range};
 
 use coppice_env::Workers;
 use coppice_types::{Digest, Params, Version};
@@ -331,12 +328,13 @@ impl Applier<'_> {
 }
 
 impl LeafJob<'_> {
-    /// Brings what [`Self::run`] reads near the processor, side by side: a search goes from one place to the next and waits for each.
+    /// Brings what [`Self::run`] reads near the processor.
     fn load(&self) {
-        let Some(Old { node, known }) = &self.old else { return };
-        black_box(node.lines().fold(0, BitXor::bitxor));
-        let hashes = known.iter().flat_map(|known| known.list.leaves());
-        black_box(hashes.fold(0, |all, hash| all ^ hash.0[0]));
+        if let Some(Old { node, known }) = &self.old {
+            node.load();
+            let hashes = known.iter().flat_map(|known| known.list.leaves());
+            black_box(hashes.fold(0, |all, hash| all ^ hash.0[0]));
+        }
     }
 
     fn run(&mut self, params: &Params, version: Version) -> LeafMade {
