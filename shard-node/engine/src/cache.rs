@@ -446,12 +446,9 @@ impl DualCache {
     /// Takes a node of the active tree out.
     pub(crate) fn take_young(&self, pid: Pid, checksum: u64) -> Option<Node> {
         let part = &mut *self.part(pid);
-        let held = part.young.take(pid, checksum)?;
+        let held = part.young.take(pid, checksum);
         part.share();
-        match held {
-            Held::Node(held) => Some(held.node),
-            Held::Shortcuts(_) => unreachable!("no node has such a place"),
-        }
+        held.map(|mut held| held.node().node.clone())
     }
 
     /// Bytes in the young and in the old cache, fences among these.

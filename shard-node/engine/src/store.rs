@@ -145,12 +145,18 @@ impl Store {
         }
     }
 
+    /// The node, if it lies whole and waits for a flush. Patches wait in their pages.
+    fn dirty_node(&self, child: &Child) -> Option<&Node> {
+        if child.pid.is_patch() {
+            return None;
+        }
+        let node = &self.dirty.get(&child.pid)?.node;
+        assert_eq!(node.checksum(), child.checksum, "{:?} has two owners", child.pid);
+        Some(node)
+    }
+
     fn node_in_memory(&self, child: &Child, class: Class) -> Option<Node> {
-        // Patches wait for a flush in their pages.
-        if !child.pid.is_patch()
-            && let Some(Dirty { node, .. }) = self.dirty.get(&child.pid)
-        {
-            assert_eq!(node.checksum(), child.checksum, "{:?} has two owners", child.pid);
+        if let Some(node) = self.dirty_node(child) {
             self.counters.node_dirty_hits.one();
             return Some(node.clone());
         }
@@ -210,7 +216,7 @@ impl Store {
         key: &[u8],
         of: impl Fn(&LeafRecord<'_>) -> T,
     ) -> Result<Option<T>> {
-        if !self.dirty.contains_key(&child.pid)
+        if self.dirty_node(child).is_none()
             && let Some((record, found)) = self.cache.search((child.pid, child.checksum), class, key, &of)
         {
             self.count_hit(found);
@@ -222,8 +228,7 @@ impl Store {
 
     /// The node that a patch rests on. Of the active tree, more than one version is read with it.
     fn base(&self, base: &Child, level: u8, class: Class) -> Result<Node> {
-        if let Some(Dirty { node, .. }) = self.dirty.get(&base.pid) {
-            assert_eq!(node.checksum(), base.checksum, "{:?} has two owners", base.pid);
+        if let Some(node) = self.dirty_node(base) {
             return Ok(node.clone());
         }
         if let Some((node, _)) = self.cache.get(base.pid, base.checksum, Class::Young) {
