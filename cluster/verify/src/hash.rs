@@ -151,6 +151,14 @@ pub fn entry_hash(separator: &[u8], child: &Digest) -> Digest {
     Hasher::new().entry(separator, child).finish()
 }
 
+/// [`entry_hash`] of several.
+#[must_use]
+pub fn entry_hashes<'s>(entries: impl ExactSizeIterator<Item = (&'s [u8], Digest)>) -> Vec<Digest> {
+    Hasher::each(entries, |hasher, (separator, child)| {
+        hasher.entry(separator, &child);
+    })
+}
+
 /// Inner node at `level` over the hashes of its entries.
 #[must_use]
 pub fn inner_node_hash(level: u8, entries: &[Digest]) -> Digest {
@@ -537,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn records_and_keys_side_by_side_are_hashed_as_each_alone() {
+    fn records_entries_and_keys_side_by_side_are_hashed_as_each_alone() {
         let bytes = bytes(600);
         let record = |at: usize| {
             let key = &bytes[at..][..[1, 32, 40, 127, 128, 500][at % 6]];
@@ -550,6 +558,9 @@ mod tests {
             let records = (first..first + count).map(record);
             let alone: Vec<Digest> = records.clone().map(|(key, stamp, body)| record_hash(key, stamp, &body)).collect();
             assert_eq!(record_hashes(records), alone);
+            let entries = (first..first + count).map(|at| (record(at).0, sha256(&[at as u8])));
+            let alone: Vec<Digest> = entries.clone().map(|(key, child)| entry_hash(key, &child)).collect();
+            assert_eq!(entry_hashes(entries), alone);
         }
     }
 }

@@ -13,9 +13,9 @@ use crate::{
     store::Store,
 };
 
-/// What is known of one active tree: versions of it from `from` on have no keys but those of the filter.
+/// The keys of one active tree: versions of it from `from` on have no keys but those of the filter.
 #[derive(Debug)]
-struct Known {
+struct TreeKeys {
     /// Names the tree, as in [`VersionRecord`].
     freezes: u64,
     from: VersionId,
@@ -29,7 +29,7 @@ const TREES_MIN: usize = 2;
 
 /// Keys of active trees, the newest last.
 #[derive(Debug, Default)]
-pub(crate) struct ActiveKeys(Vec<Known>);
+pub(crate) struct ActiveKeys(Vec<TreeKeys>);
 
 impl ActiveKeys {
     /// Reads those of the decided version and of what is staged.
@@ -40,7 +40,7 @@ impl ActiveKeys {
         for version in staged.chain([tip]) {
             version.trees[0].add_keys_to(&mut filter, store)?;
         }
-        Ok(Self(vec![Known { freezes: tip.freezes, from: tip.id, filter }]))
+        Ok(Self(vec![TreeKeys { freezes: tip.freezes, from: tip.id, filter }]))
     }
 
     /// Takes the keys that a new version writes, by their filter hashes. It has an active tree of its own if it `froze` that of its base.
@@ -55,7 +55,7 @@ impl ActiveKeys {
         let known = match self.0.iter().position(|known| known.freezes == freezes) {
             Some(known) => known,
             None if froze => {
-                self.0.push(Known { freezes, from: new, filter: new_filter(params) });
+                self.0.push(TreeKeys { freezes, from: new, filter: new_filter(params) });
                 while self.size_bytes() > BYTES_MAX && self.0.len() > TREES_MIN {
                     self.0.remove(0);
                 }
@@ -73,7 +73,7 @@ impl ActiveKeys {
 
     /// The filter of a version's active tree, if there is one.
     pub(crate) fn filter(&self, version: &VersionRecord) -> Option<&Filter> {
-        let of = |known: &&Known| known.freezes == version.freezes && version.id >= known.from;
+        let of = |known: &&TreeKeys| known.freezes == version.freezes && version.id >= known.from;
         self.0.iter().rev().find(of).map(|known| &known.filter)
     }
 

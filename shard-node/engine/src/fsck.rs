@@ -216,9 +216,9 @@ pub(crate) fn check_superblock(storage: &Arc<dyn Storage>, superblock: &Superblo
     report
 }
 
-/// What is known of a node that was checked.
+/// A node that was found sound.
 #[derive(Debug)]
-struct Known {
+struct CheckedNode {
     checksum: u64,
     hash: Digest,
     level: u8,
@@ -231,7 +231,7 @@ struct Checker<'c> {
     meta: &'c Meta,
     store: &'c Store,
     report: &'c mut Report,
-    nodes: HashMap<Pid, Option<Known>>,
+    nodes: HashMap<Pid, Option<CheckedNode>>,
     /// What nodes that lie as patches rest on.
     bases: HashSet<Pid>,
     /// What of the value log was read so far.
@@ -315,7 +315,7 @@ impl<'c> Checker<'c> {
     }
 
     /// Checks a node and all below it once; a parent that knows something else of it is wrong.
-    fn check_node(&mut self, child: &Child, level: u8) -> Option<&Known> {
+    fn check_node(&mut self, child: &Child, level: u8) -> Option<&CheckedNode> {
         if !self.nodes.contains_key(&child.pid) {
             let known = self.read_node(child, level);
             self.nodes.insert(child.pid, known);
@@ -329,7 +329,7 @@ impl<'c> Checker<'c> {
         Some(known)
     }
 
-    fn read_node(&mut self, child: &Child, level: u8) -> Option<Known> {
+    fn read_node(&mut self, child: &Child, level: u8) -> Option<CheckedNode> {
         let node = match self.store.read_node(child, level) {
             Ok(node) => node,
             Err(error) => {
@@ -371,7 +371,7 @@ impl<'c> Checker<'c> {
                 }
             }
         }
-        Some(Known { checksum: child.checksum, hash, level, entries, first, last })
+        Some(CheckedNode { checksum: child.checksum, hash, level, entries, first, last })
     }
 
     /// Notes a record of the value log that is no value.

@@ -62,8 +62,10 @@ pub(crate) trait NewEntry {
     fn key(&self) -> &[u8];
     /// What the split rule counts.
     fn weight(&self, params: &Params) -> u32;
-    /// What the node's list counts.
-    fn hash(&self) -> Digest;
+    /// What the node's list counts, of several.
+    fn hashes<'e>(entries: impl ExactSizeIterator<Item = &'e Self>) -> impl Iterator<Item = Digest>
+    where
+        Self: 'e;
     fn encoded_bytes(&self) -> usize;
     /// Fills exactly as many bytes as it takes.
     fn encode(&self, out: &mut [u8]);
@@ -92,8 +94,11 @@ impl NewEntry for HashedRecord<'_> {
         rules::record_weight(params, self.record.key.len(), self.record.body.value_len())
     }
 
-    fn hash(&self) -> Digest {
-        self.hash
+    fn hashes<'e>(entries: impl ExactSizeIterator<Item = &'e Self>) -> impl Iterator<Item = Digest>
+    where
+        Self: 'e,
+    {
+        entries.map(|entry| entry.hash)
     }
 
     fn encoded_bytes(&self) -> usize {
@@ -121,8 +126,8 @@ impl NewEntry for ChildEntry {
         rules::entry_weight(params, self.separator.len())
     }
 
-    fn hash(&self) -> Digest {
-        hash::entry_hash(&self.separator, &self.child.hash)
+    fn hashes<'e>(entries: impl ExactSizeIterator<Item = &'e Self>) -> impl Iterator<Item = Digest> {
+        hash::entry_hashes(entries.map(|entry| (&*entry.separator, entry.child.hash))).into_iter()
     }
 
     fn encoded_bytes(&self) -> usize {
@@ -177,12 +182,13 @@ impl<'a, E: NewEntry> Entries<'a, E> {
         }
     }
 
-    /// Hash of an entry that is new.
-    pub(crate) fn new_hash(&self, source: Source) -> Digest {
-        match source {
-            Source::Old(_) => unreachable!("hashes of old entries are in the predecessor's list"),
-            Source::New(index) => self.new[index].hash(),
-        }
+    /// Hashes of the entries that are new, in order.
+    pub(crate) fn new_hashes(&self) -> impl Iterator<Item = Digest> {
+        let new = self.sources.iter().filter_map(|source| match source {
+            Source::Old(_) => None,
+            Source::New(index) => Some(&self.new[*index]),
+        });
+        E::hashes(new.collect::<Vec<_>>().into_iter())
     }
 
     fn encoded_bytes(&self, source: Source) -> usize {
@@ -227,7 +233,7 @@ impl Draft {
     pub(crate) fn all_new(made_at: Version, level: u8, new: &[impl NewEntry]) -> Self {
         let sources: Vec<Source> = (0..new.len()).map(Source::New).collect();
         let mut leaves = MerkleList::room(new.len());
-        leaves.extend(new.iter().map(NewEntry::hash));
+        leaves.extend(NewEntry::hashes(new.iter()));
         let list = MerkleList::new(leaves);
         Self::new(made_at, level, &Entries { sources: &sources, old: None, new }, &list)
     }

@@ -308,7 +308,7 @@ impl Node {
         let all = 0..self.len();
         match self.level() {
             0 => hash::record_hashes(all.map(|index| self.record(index).hashed())),
-            _ => all.map(|index| hash::entry_hash(self.key(index), &self.child(index).hash)).collect(),
+            _ => hash::entry_hashes(all.map(|index| (self.key(index), self.child(index).hash))),
         }
     }
 

@@ -549,7 +549,7 @@ mod tests {
             let entries = Entries { sources: &sources, old: Some(&node), new: &new };
             let hashes = sources.iter().map(|source| match *source {
                 Source::Old(index) => node.entry_hashes()[index],
-                Source::New(index) => new[index].hash(),
+                Source::New(index) => hash::entry_hash(&new[index].separator, &new[index].child.hash),
             });
             draft = Draft::new(Version(version), 1, &entries, &MerkleList::new(hashes.collect()));
             draft.patch = Patch::new(&draft, &node, &sources).or_else(|| Patch::whole(&draft));

@@ -61,8 +61,11 @@ impl NewEntry for TreeChange<'_> {
         self.new_record().weight(params)
     }
 
-    fn hash(&self) -> Digest {
-        self.new_record().hash
+    fn hashes<'e>(entries: impl ExactSizeIterator<Item = &'e Self>) -> impl Iterator<Item = Digest>
+    where
+        Self: 'e,
+    {
+        entries.map(|entry| entry.new_record().hash)
     }
 
     fn encoded_bytes(&self) -> usize {
@@ -439,23 +442,24 @@ fn pieces<E: NewEntry>(
 /// The hashes of the entries, from those of the predecessor as far as they go.
 fn list_of<E: NewEntry>(entries: &Entries<'_, E>, old: Option<MerkleList>) -> MerkleList {
     let sources = entries.sources;
+    let mut new = entries.new_hashes();
     let Some(mut old) = old else {
         let mut leaves = MerkleList::room(sources.len());
-        leaves.extend(sources.iter().map(|source| entries.new_hash(*source)));
+        leaves.extend(new);
         return MerkleList::new(leaves);
     };
     let stays = |(at, source): &(usize, &Source)| **source == Source::Old(*at);
     let in_place = |(at, source): (usize, &Source)| matches!(source, Source::New(_)) || *source == Source::Old(at);
     if sources.len() == old.leaves().len() && sources.iter().enumerate().all(in_place) {
         let replaced = sources.iter().enumerate().filter(|it| !stays(it));
-        old.replace(&mut replaced.map(|(at, source)| (at, entries.new_hash(*source))).collect());
+        old.replace(&mut replaced.map(|(at, _)| at).zip(new).collect());
         return old;
     }
     let same = sources.iter().enumerate().take_while(stays).count();
     let mut leaves = MerkleList::room(sources.len());
     leaves.extend(sources.iter().map(|source| match source {
         Source::Old(index) => old.leaves()[*index],
-        Source::New(_) => entries.new_hash(*source),
+        Source::New(_) => new.next().expect("each new entry has its hash"),
     }));
     MerkleList::grown(leaves, Some((&old, same)))
 }

@@ -138,8 +138,11 @@ impl NewEntry for EncodedEntry<'_> {
         rules::record_weight(params, record.key.len(), record.body.value_len())
     }
 
-    fn hash(&self) -> Digest {
-        self.hash
+    fn hashes<'e>(entries: impl ExactSizeIterator<Item = &'e Self>) -> impl Iterator<Item = Digest>
+    where
+        Self: 'e,
+    {
+        entries.map(|entry| entry.hash)
     }
 
     fn encoded_bytes(&self) -> usize {
