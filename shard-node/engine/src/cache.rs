@@ -12,6 +12,7 @@
 
 use std::{
     hash::{BuildHasher, BuildHasherDefault},
+    hint::black_box,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -84,6 +85,14 @@ impl Held {
             Self::Shortcuts(_) => unreachable!("no node has such a place"),
         }
     }
+
+    /// The same, for who takes it out.
+    fn into_node(self) -> Node {
+        match self {
+            Self::Node(held) => held.node,
+            Self::Shortcuts(_) => unreachable!("no node has such a place"),
+        }
+    }
 }
 
 impl Cached for Held {
@@ -143,6 +152,17 @@ impl<T: Cached> Clock<T> {
     pub(crate) fn peek(&self, pid: Pid, checksum: u64) -> Option<&T> {
         let slot = self.slots[*self.places.get(&pid)?].as_ref().expect("a place holds an item");
         (slot.checksum == checksum).then_some(&slot.item)
+    }
+
+    /// Brings what clocks hold of these places near the processor. All are looked up before the first slot is read: what does not wait
+    /// for each other comes from memory side by side.
+    pub(crate) fn load<'t>(wanted: impl Iterator<Item = (&'t Self, Pid)>)
+    where
+        T: 't,
+    {
+        let slot = |(clock, pid): (&'t Self, Pid)| Some(&clock.slots[*clock.places.get(&pid)?]);
+        let slots: Vec<&Option<Slot<T>>> = wanted.filter_map(slot).collect();
+        black_box(slots.into_iter().flatten().map(|slot| slot.item.size_bytes()).sum::<usize>());
     }
 
     /// The item. One of an older node of the same place is removed.
@@ -362,9 +382,7 @@ impl DualCache {
     }
 
     fn part(&self, pid: Pid) -> MutexGuard<'_, Part> {
-        // Spans are neighbours, and patches of a page, so the lowest bits of their places spread them.
-        let place = pid.first() + u64::from(pid.slot().unwrap_or(0));
-        self.part_of(place)
+        self.part_of(pid.spread())
     }
 
     fn part_of(&self, place: u64) -> MutexGuard<'_, Part> {
@@ -443,12 +461,20 @@ impl DualCache {
         part.share();
     }
 
+    /// Brings nodes of the active tree near the processor.
+    pub(crate) fn load_young(&mut self, children: &[Child]) {
+        let parts = self.parts.iter_mut().map(|part| &*part.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let parts: Vec<&Part> = parts.collect();
+        let young = |pid: Pid| &parts[pid.spread() as usize & (parts.len() - 1)].young;
+        Clock::load(children.iter().map(|child| (young(child.pid), child.pid)));
+    }
+
     /// Takes a node of the active tree out.
     pub(crate) fn take_young(&self, pid: Pid, checksum: u64) -> Option<Node> {
         let part = &mut *self.part(pid);
         let held = part.young.take(pid, checksum);
         part.share();
-        held.map(|mut held| held.node().node.clone())
+        held.map(Held::into_node)
     }
 
     /// Bytes in the young and in the old cache, fences among these.

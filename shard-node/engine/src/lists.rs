@@ -50,6 +50,11 @@ impl Lists {
         Self { active: Clock::new(active), proven }
     }
 
+    /// Brings what is known of active nodes near the processor.
+    pub(crate) fn load_active(&self, children: &[Child]) {
+        Clock::load(children.iter().map(|child| (&self.active, child.pid)));
+    }
+
     /// Takes what is known of an active node.
     pub(crate) fn take(&mut self, child: &Child) -> Option<Known> {
         self.active.take(child.pid, child.checksum)
@@ -95,9 +100,7 @@ impl Lists {
     }
 
     fn part(&self, pid: Pid) -> MutexGuard<'_, Clock<MerkleList>> {
-        // Spans are neighbours, and patches of a page, so the lowest bits of their places spread them.
-        let place = pid.first() + u64::from(pid.slot().unwrap_or(0));
-        lock(&self.proven[(place % self.proven.len() as u64) as usize])
+        lock(&self.proven[(pid.spread() % self.proven.len() as u64) as usize])
     }
 }
 

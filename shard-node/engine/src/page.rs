@@ -129,6 +129,11 @@ impl Pid {
         self.is_patch().then_some((self.0 >> 48) as u8)
     }
 
+    /// A number for what is kept in parts: spans are neighbours, and patches of a page, so its lowest bits spread them.
+    pub(crate) fn spread(self) -> u64 {
+        self.first() + u64::from(self.slot().unwrap_or(0))
+    }
+
     pub(crate) fn len_bytes(self) -> usize {
         self.pages() as usize * PAGE_BYTES
     }

@@ -145,6 +145,12 @@ impl Store {
         }
     }
 
+    /// Brings what [`Self::node_to_replace`] and [`Self::take_known`] look up of these near the processor.
+    pub(crate) fn load_to_replace(&mut self, children: &[Child]) {
+        self.cache.load_young(children);
+        self.lists.load_active(children);
+    }
+
     /// The node, if it lies whole and waits for a flush. Patches wait in their pages.
     fn dirty_node(&self, child: &Child) -> Option<&Node> {
         if child.pid.is_patch() {

@@ -177,15 +177,20 @@ fn touch(
         leaves.push(TouchedLeaf { old: Some(Old { node, known }), keys: keys.len() });
         return Ok(Touched::Leaf);
     }
-    let mut below = Vec::with_capacity(keys.len().min(node.len()));
+    let mut children = Vec::with_capacity(keys.len().min(node.len()));
+    let mut keys_of = Vec::with_capacity(children.capacity());
     for index in 0..node.len() {
         let mine = if index + 1 < node.len() { keys_before(keys, node.key(index + 1)) } else { keys.len() };
         let (mine, later) = keys.split_at(mine);
         keys = later;
         if !mine.is_empty() {
-            below.push((index, touch(store, node.child(index), level - 1, mine, leaves)?));
+            children.push(node.child(index));
+            keys_of.push((index, mine));
         }
     }
+    store.load_to_replace(&children);
+    let touched = |(child, (index, keys))| Ok((index, touch(store, child, level - 1, keys, leaves)?));
+    let below = children.into_iter().zip(keys_of).map(touched).collect::<Result<_>>()?;
     Ok(Touched::Inner { old: Old { node, known }, below })
 }
 
