@@ -1,0 +1,298 @@
+//! Flushes and writes ahead: what is written, what is not, and what waits for them.
+
+use coppice_engine::{MergeProgress, SnapshotReceiver, fsck};
+use coppice_env::{OpenMode, Rng, SimRng, Storage, Workers};
+
+use super::*;
+
+#[test]
+fn nodes_that_die_before_a_flush_are_never_written() {
+    let mut shard = Shard::loaded();
+    let (staging, ()) = shard.cost(|shard| {
+        for _ in 0..5 {
+            shard.stage(&(0..RECORDS).map(|number| put(number, b"lost")).collect::<Vec<_>>());
+            shard.engine.abort_all_staged();
+        }
+    });
+    assert!(staging.nodes_made > 500);
+    let (cost, ()) = shard.cost(Shard::flush);
+    assert_eq!(cost.span_writes, 0);
+}
+
+#[test]
+fn a_change_of_a_few_records_of_each_leaf_writes_a_small_part_of_the_tree() {
+    let mut shard = Shard::loaded();
+    let before = shard.engine.disk_usage().expect("readable");
+    let tree = before.index_bytes + before.data_bytes + before.patch_bytes;
+    let mut written = Vec::new();
+    // The first one splits leaves that are a little too full.
+    for round in 0..41 {
+        shard.commit((0..RECORDS).step_by(40).map(|number| put(number + round, b"next")).collect());
+        let start = shard.engine.counters().span_write_bytes;
+        shard.flush();
+        written.push(shard.engine.counters().span_write_bytes - start);
+    }
+    assert!(written[1] < tree / 10, "{written:?} of {tree}");
+    assert!(written[1..].iter().sum::<u64>() < 40 * tree / 3, "{written:?} of {tree}");
+}
+
+#[test]
+fn nodes_that_were_written_ahead_are_not_written_again() {
+    let mut shard = Shard::loaded();
+    // Now it is known that nothing is pruned.
+    shard.flush();
+    let puts: Vec<Operation> = (0..RECORDS).map(|number| put(number, b"next")).collect();
+    shard.commit(puts);
+    let mut ahead = shard.engine.begin_ahead();
+    shard.commit(vec![put(7, b"later")]);
+    let (written, ()) = shard.cost(|shard| {
+        ahead.run();
+        shard.engine.end_writes(ahead).expect("nothing fails");
+    });
+    assert!(written.span_writes > 100, "{written:?}");
+    let (rest, ()) = shard.cost(Shard::flush);
+    assert!((1..10).contains(&rest.span_writes), "{rest:?}");
+    let (nothing, ()) = shard.cost(Shard::flush);
+    assert_eq!(nothing.span_writes, 0);
+}
+
+#[test]
+fn of_the_active_tree_nothing_is_written_ahead_that_a_prune_may_take() {
+    let params = Params { capacity: 1000, ..Params::default() };
+    let mut shard = Shard::new(params, Options::default());
+    for round in 0..8 {
+        shard.commit((0..500).map(|number| put(round * 500 + number, b"value")).collect());
+        while shard.engine.merge_step(1000).expect("sound pages") == MergeProgress::Working {}
+    }
+    let all = shard.engine.unflushed_bytes();
+    let mut ahead = shard.engine.begin_ahead();
+    let (lasting, ()) = shard.cost(|shard| {
+        ahead.run();
+        shard.engine.end_writes(ahead).expect("nothing fails");
+    });
+    assert_eq!(shard.engine.behind_bytes(), 0);
+    assert!(lasting.span_writes > 20 && shard.engine.unflushed_bytes() > all / 4, "{lasting:?}");
+    // Every version but the last one goes, and with them most of what is left to write.
+    shard.engine.prune(Version(8)).expect("usable");
+    let (rest, ()) = shard.cost(Shard::flush);
+    assert!((1..40).contains(&rest.span_writes), "{rest:?}");
+}
+
+#[test]
+fn where_no_version_is_pruned_the_active_tree_is_written_ahead_too() {
+    let mut shard = Shard::loaded();
+    let puts = || (0..RECORDS).map(|number| put(number, b"next")).collect();
+    let behind = |shard: &Shard| [shard.engine.behind_bytes(), shard.engine.unflushed_bytes()];
+    shard.commit(puts());
+    let [lasting, all] = behind(&shard);
+    assert!(lasting < all / 4, "after one flush nobody knows: {lasting} of {all}");
+    shard.flush();
+    shard.commit(puts());
+    let [lasting, all] = behind(&shard);
+    // All but what goes to the meta log.
+    assert!(lasting > all / 10 * 9, "{lasting} of {all}");
+    let mut ahead = shard.engine.begin_ahead();
+    ahead.run();
+    shard.engine.end_writes(ahead).expect("nothing fails");
+    let (rest, ()) = shard.cost(Shard::flush);
+    assert_eq!(rest.span_writes, 0);
+    // From a prune on, the second flush after it is the first to know.
+    shard.commit(puts());
+    shard.engine.prune(Version(2)).expect("usable");
+    for _ in 0..2 {
+        let [lasting, all] = behind(&shard);
+        assert!(lasting < all / 4, "{lasting} of {all}");
+        shard.flush();
+        shard.commit(puts());
+    }
+    let [lasting, all] = behind(&shard);
+    assert!(lasting > all / 10 * 9, "{lasting} of {all}");
+}
+
+#[test]
+fn what_changes_beside_a_flush_comes_with_the_next_one_alone() {
+    let mut shard = Shard::loaded();
+    shard.commit((0..RECORDS).map(|number| put(number, b"next")).collect());
+    let before = shard.engine.unflushed_bytes();
+    let mut flush = shard.engine.begin_flush(RaftPosition { index: shard.index, term: 1 }, b"").expect("opens files");
+    // The second one replaces nodes of the first one, which no superblock will name; the first one those that the flush writes.
+    shard.commit(vec![put(7, b"later")]);
+    shard.commit(vec![put(7, b"last")]);
+    let (written, ()) = shard.cost(|shard| {
+        flush.run();
+        shard.engine.end_writes(flush).expect("nothing fails");
+    });
+    assert!(written.span_writes > 100, "{written:?}");
+    assert!(shard.engine.unflushed_bytes() < before / 20, "{} of {before}", shard.engine.unflushed_bytes());
+    let (rest, ()) = shard.cost(Shard::flush);
+    assert!((1..10).contains(&rest.span_writes), "{rest:?}");
+    let (nothing, ()) = shard.cost(Shard::flush);
+    assert_eq!(nothing.span_writes, 0);
+}
+
+#[test]
+fn where_much_waits_a_flush_frees_it_and_either_slot_has_its_state() {
+    let sim = SimStorage::new();
+    let options = Options { waiting_percent_max: 10, free_bytes_kept_min: 0, ..Options::default() };
+    let engine =
+        Engine::create(sim.storage(), ShardId(0), Params::default(), options.clone()).expect("an empty directory");
+    let mut shard = Shard { engine, version: 0, index: 0 };
+    for round in 1..=4_u8 {
+        shard.commit((0..RECORDS).map(|number| put(number, &[round; 256])).collect());
+        shard.engine.prune(Version(round.into())).expect("usable");
+        assert_eq!(shard.engine.much_waits(), round > 1);
+        shard.flush();
+        let usage = shard.engine.disk_usage().expect("readable");
+        assert_eq!((shard.engine.much_waits(), usage.waiting_bytes), (false, 0));
+        // The first one had nothing to free.
+        let older = shard.engine.fallback_position().index;
+        assert_eq!(older, if round == 1 { 0 } else { u64::from(round) });
+    }
+    let state = shard.engine.decided();
+    drop(shard);
+    let slot_bytes = sim.open("superblock", OpenMode::Existing).and_then(|file| file.len()).expect("readable") / 2;
+    // That of the newest generation, 5, first: opening mends it.
+    for slot in [1, 0] {
+        sim.flip_bit("superblock", slot * slot_bytes + 100, 3);
+        let report = fsck(sim.storage()).expect("a directory");
+        assert!(report.is_clean() && report.notes.len() == 1, "{report:?}");
+        let engine = Engine::open(sim.storage(), options.clone()).expect("the other slot has it");
+        assert_eq!((engine.decided(), engine.durable_position().index), (state, 4));
+    }
+}
+
+/// A shard of which each version replaces all values, in a directory of segments of 64 KiB. All that is free is given back.
+fn shard_of_small_segments(sim: &SimStorage) -> Shard {
+    let options = Options {
+        segment_bytes_max: 64 << 10,
+        free_bytes_kept_min: 0,
+        waiting_percent_max: u32::MAX,
+        ..Options::default()
+    };
+    let engine = Engine::create(sim.storage(), ShardId(0), Params::default(), options).expect("an empty directory");
+    Shard { engine, version: 0, index: 0 }
+}
+
+#[test]
+fn a_snapshot_that_is_pinned_beside_a_flush_has_what_the_flush_gives_up() {
+    let sim = SimStorage::new();
+    let mut shard = shard_of_small_segments(&sim);
+    let puts = |round: u8| (0..500).map(|number| put(number, &[round; 256])).collect();
+    shard.commit(puts(1));
+    shard.flush();
+    let state = shard.engine.decided();
+    shard.commit(puts(2));
+    shard.engine.prune(Version(2)).expect("usable");
+    let mut flush = shard.engine.begin_flush(RaftPosition { index: 2, term: 1 }, b"").expect("opens files");
+    let manifest = shard.engine.pin_snapshot().expect("pins");
+    flush.run();
+    shard.engine.end_writes(flush).expect("nothing fails");
+    // Their files would go with the second one from then on.
+    for index in 3..6 {
+        shard.index = index;
+        shard.flush();
+    }
+    let target = SimStorage::new();
+    let mut receiver = SnapshotReceiver::new(target.storage(), manifest.clone(), u64::MAX).expect("an empty directory");
+    while let Some((file, offset)) = receiver.next() {
+        let file = file.to_owned();
+        let bytes = shard.engine.read_snapshot(manifest.id, &file, offset, 10_000).expect("it is pinned");
+        receiver.write(&file, offset, &bytes).expect("written");
+    }
+    receiver.finish().expect("every byte is as it was");
+    let engine = Engine::open(target.storage(), Options::default()).expect("a directory");
+    assert_eq!((engine.decided(), engine.durable_position().index), (state, 1));
+}
+
+#[test]
+fn while_a_flush_goes_on_the_older_superblock_keeps_what_it_names() {
+    let sim = SimStorage::new();
+    let mut shard = shard_of_small_segments(&sim);
+    shard.commit((0..RECORDS).map(|number| put(number, b"value")).collect());
+    shard.flush();
+    let state = shard.engine.decided();
+    shard.commit((100..RECORDS).map(|number| Operation { key: key(number), change: Change::Delete }).collect());
+    shard.engine.prune(Version(2)).expect("usable");
+    shard.flush();
+    let manifest = shard.engine.pin_snapshot().expect("pins");
+    assert!(shard.engine.disk_usage().expect("readable").waiting_bytes > 100 << 10);
+    let flush = shard.engine.begin_flush(RaftPosition { index: 3, term: 1 }, b"").expect("opens files");
+    shard.engine.unpin_snapshot(manifest.id);
+    drop((flush, shard));
+    let slot_bytes = sim.open("superblock", OpenMode::Existing).and_then(|file| file.len()).expect("readable") / 2;
+    // That of the newest generation, 3.
+    sim.flip_bit("superblock", slot_bytes + 100, 3);
+    let report = fsck(sim.storage()).expect("a directory");
+    assert!(report.is_clean(), "{report:?}");
+    let engine = Engine::open(sim.storage(), Options::default()).expect("the other slot has it");
+    assert_eq!((engine.decided(), engine.durable_position().index), (state, 1));
+}
+
+#[test]
+fn values_that_were_written_ahead_and_died_wait_for_a_flush_too() {
+    let options = Options { segment_bytes_max: 64 << 10, free_bytes_kept_min: 0, ..Options::default() };
+    let mut shard = Shard::new(Params::default(), options);
+    for round in 1..=3_u8 {
+        shard.commit((0..500).map(|number| put(number, &[round; 256])).collect());
+        shard.engine.prune(Version(round.into())).expect("usable");
+        let mut ahead = shard.engine.begin_ahead();
+        ahead.run();
+        shard.engine.end_writes(ahead).expect("nothing fails");
+        // No superblock knows their segments. Those of one of two rounds are dead, then those of two of three.
+        assert_eq!(shard.engine.much_waits(), round > 1);
+    }
+    let live = 500 * (16 + 256);
+    assert!(shard.engine.disk_usage().expect("readable").value_bytes >= 3 * live);
+    shard.flush();
+    assert!(shard.engine.disk_usage().expect("readable").value_bytes < 2 * live);
+}
+
+/// Random updates of 8,000 keys of 256 B in batches of 40, the last 40 versions kept: a small image of what
+/// `docs/ENGINE-PROFILE.md` reports.
+#[test]
+fn endless_updates_rest_on_little_disk_and_write_little() {
+    const BATCH: u64 = 40;
+    const RETAIN: u64 = 40;
+    let params = Params { capacity: 2600, ..Params::default() };
+    // When a merge ends is chance with threads.
+    let workers = Workers::Inline;
+    let options =
+        Options { segment_bytes_max: 128 << 10, free_bytes_kept_min: 128 << 10, workers, ..Options::default() };
+    let mut shard = Shard::new(params, options);
+    let mut rng = SimRng::new(5);
+    let record = 12 + 256;
+    let (mut disk_max, mut before) = (0, Counters::default());
+    let batches = RECORDS / BATCH;
+    for version in 1..=7 * batches {
+        let mut numbers: Vec<u64> = match version <= batches {
+            true => ((version - 1) * BATCH..version * BATCH).collect(),
+            false => (0..BATCH).map(|_| rng.below(RECORDS)).collect(),
+        };
+        numbers.sort_unstable();
+        numbers.dedup();
+        shard.commit(numbers.iter().map(|number| put(*number, &[version as u8; 256])).collect());
+        shard.engine.prune(Version(version.saturating_sub(RETAIN))).expect("usable");
+        let _: MergeProgress = shard.engine.merge_step(10 * BATCH as usize).expect("sound pages");
+        let mut ahead = shard.engine.begin_ahead();
+        ahead.run();
+        shard.engine.end_writes(ahead).expect("nothing fails");
+        if shard.engine.unflushed_bytes() > 3 << 19 || shard.engine.much_waits() {
+            shard.flush();
+        }
+        if version == 2 * batches {
+            before = shard.engine.counters();
+        }
+        if version > 2 * batches {
+            let usage = shard.engine.disk_usage().expect("readable");
+            let pages = usage.index_bytes + usage.data_bytes + usage.patch_bytes;
+            disk_max = disk_max.max(pages + usage.value_bytes + usage.meta_bytes);
+        }
+    }
+    let after = shard.engine.counters();
+    // Superblocks of 72 KiB are much at this size only.
+    let written = |all: &Counters| all.span_write_bytes + all.value_write_bytes;
+    let user = after.user_bytes - before.user_bytes;
+    let amplification = (written(&after) - written(&before)) as f64 / user as f64;
+    let disk = disk_max as f64 / ((RECORDS + RETAIN * BATCH) * record) as f64;
+    assert!(disk < 4.1 && amplification < 3.8, "{disk} of disk, {amplification} written");
+}
