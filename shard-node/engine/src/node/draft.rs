@@ -63,7 +63,7 @@ pub(crate) trait NewEntry {
     /// What the split rule counts.
     fn weight(&self, params: &Params) -> u32;
     /// What the node's list counts, of several.
-    fn hashes<'e>(entries: impl ExactSizeIterator<Item = &'e Self>) -> impl Iterator<Item = Digest>
+    fn hashes<'e>(entries: impl Iterator<Item = &'e Self>) -> impl Iterator<Item = Digest>
     where
         Self: 'e;
     fn encoded_bytes(&self) -> usize;
@@ -94,7 +94,7 @@ impl NewEntry for HashedRecord<'_> {
         rules::record_weight(params, self.record.key.len(), self.record.body.value_len())
     }
 
-    fn hashes<'e>(entries: impl ExactSizeIterator<Item = &'e Self>) -> impl Iterator<Item = Digest>
+    fn hashes<'e>(entries: impl Iterator<Item = &'e Self>) -> impl Iterator<Item = Digest>
     where
         Self: 'e,
     {
@@ -126,8 +126,9 @@ impl NewEntry for ChildEntry {
         rules::entry_weight(params, self.separator.len())
     }
 
-    fn hashes<'e>(entries: impl ExactSizeIterator<Item = &'e Self>) -> impl Iterator<Item = Digest> {
-        hash::entry_hashes(entries.map(|entry| (&*entry.separator, entry.child.hash))).into_iter()
+    fn hashes<'e>(entries: impl Iterator<Item = &'e Self>) -> impl Iterator<Item = Digest> {
+        let entries: Vec<_> = entries.map(|entry| (&*entry.separator, entry.child.hash)).collect();
+        hash::entry_hashes(entries.into_iter()).into_iter()
     }
 
     fn encoded_bytes(&self) -> usize {
@@ -184,11 +185,10 @@ impl<'a, E: NewEntry> Entries<'a, E> {
 
     /// Hashes of the entries that are new, in order.
     pub(crate) fn new_hashes(&self) -> impl Iterator<Item = Digest> {
-        let new = self.sources.iter().filter_map(|source| match source {
+        E::hashes(self.sources.iter().filter_map(|source| match source {
             Source::Old(_) => None,
             Source::New(index) => Some(&self.new[*index]),
-        });
-        E::hashes(new.collect::<Vec<_>>().into_iter())
+        }))
     }
 
     fn encoded_bytes(&self, source: Source) -> usize {

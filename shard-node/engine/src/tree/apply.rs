@@ -61,7 +61,7 @@ impl NewEntry for TreeChange<'_> {
         self.new_record().weight(params)
     }
 
-    fn hashes<'e>(entries: impl ExactSizeIterator<Item = &'e Self>) -> impl Iterator<Item = Digest>
+    fn hashes<'e>(entries: impl Iterator<Item = &'e Self>) -> impl Iterator<Item = Digest>
     where
         Self: 'e,
     {

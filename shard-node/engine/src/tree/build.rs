@@ -138,7 +138,7 @@ impl NewEntry for EncodedEntry<'_> {
         rules::record_weight(params, record.key.len(), record.body.value_len())
     }
 
-    fn hashes<'e>(entries: impl ExactSizeIterator<Item = &'e Self>) -> impl Iterator<Item = Digest>
+    fn hashes<'e>(entries: impl Iterator<Item = &'e Self>) -> impl Iterator<Item = Digest>
     where
         Self: 'e,
     {

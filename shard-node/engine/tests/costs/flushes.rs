@@ -43,12 +43,9 @@ fn nodes_that_were_written_ahead_are_not_written_again() {
     shard.flush();
     let puts: Vec<Operation> = (0..RECORDS).map(|number| put(number, b"next")).collect();
     shard.commit(puts);
-    let mut ahead = shard.engine.begin_ahead();
+    let ahead = shard.engine.begin_ahead();
     shard.commit(vec![put(7, b"later")]);
-    let (written, ()) = shard.cost(|shard| {
-        ahead.run();
-        shard.engine.end_writes(ahead).expect("nothing fails");
-    });
+    let (written, ()) = shard.cost(|shard| shard.write(ahead));
     assert!(written.span_writes > 100, "{written:?}");
     let (rest, ()) = shard.cost(Shard::flush);
     assert!((1..10).contains(&rest.span_writes), "{rest:?}");
@@ -65,11 +62,8 @@ fn of_the_active_tree_nothing_is_written_ahead_that_a_prune_may_take() {
         while shard.engine.merge_step(1000).expect("sound pages") == MergeProgress::Working {}
     }
     let all = shard.engine.unflushed_bytes();
-    let mut ahead = shard.engine.begin_ahead();
-    let (lasting, ()) = shard.cost(|shard| {
-        ahead.run();
-        shard.engine.end_writes(ahead).expect("nothing fails");
-    });
+    let ahead = shard.engine.begin_ahead();
+    let (lasting, ()) = shard.cost(|shard| shard.write(ahead));
     assert_eq!(shard.engine.behind_bytes(), 0);
     assert!(lasting.span_writes > 20 && shard.engine.unflushed_bytes() > all / 4, "{lasting:?}");
     // Every version but the last one goes, and with them most of what is left to write.
@@ -91,9 +85,8 @@ fn where_no_version_is_pruned_the_active_tree_is_written_ahead_too() {
     let [lasting, all] = behind(&shard);
     // All but what goes to the meta log.
     assert!(lasting > all / 10 * 9, "{lasting} of {all}");
-    let mut ahead = shard.engine.begin_ahead();
-    ahead.run();
-    shard.engine.end_writes(ahead).expect("nothing fails");
+    let ahead = shard.engine.begin_ahead();
+    shard.write(ahead);
     let (rest, ()) = shard.cost(Shard::flush);
     assert_eq!(rest.span_writes, 0);
     // From a prune on, the second flush after it is the first to know.
@@ -114,14 +107,11 @@ fn what_changes_beside_a_flush_comes_with_the_next_one_alone() {
     let mut shard = Shard::loaded();
     shard.commit((0..RECORDS).map(|number| put(number, b"next")).collect());
     let before = shard.engine.unflushed_bytes();
-    let mut flush = shard.engine.begin_flush(RaftPosition { index: shard.index, term: 1 }, b"").expect("opens files");
+    let flush = shard.engine.begin_flush(RaftPosition { index: shard.index, term: 1 }, b"").expect("opens files");
     // The second one replaces nodes of the first one, which no superblock will name; the first one those that the flush writes.
     shard.commit(vec![put(7, b"later")]);
     shard.commit(vec![put(7, b"last")]);
-    let (written, ()) = shard.cost(|shard| {
-        flush.run();
-        shard.engine.end_writes(flush).expect("nothing fails");
-    });
+    let (written, ()) = shard.cost(|shard| shard.write(flush));
     assert!(written.span_writes > 100, "{written:?}");
     assert!(shard.engine.unflushed_bytes() < before / 20, "{} of {before}", shard.engine.unflushed_bytes());
     let (rest, ()) = shard.cost(Shard::flush);
@@ -134,9 +124,7 @@ fn what_changes_beside_a_flush_comes_with_the_next_one_alone() {
 fn where_much_waits_a_flush_frees_it_and_either_slot_has_its_state() {
     let sim = SimStorage::new();
     let options = Options { waiting_percent_max: 10, free_bytes_kept_min: 0, ..Options::default() };
-    let engine =
-        Engine::create(sim.storage(), ShardId(0), Params::default(), options.clone()).expect("an empty directory");
-    let mut shard = Shard { engine, version: 0, index: 0 };
+    let mut shard = Shard::on(&sim, Params::default(), options.clone());
     for round in 1..=4_u8 {
         shard.commit((0..RECORDS).map(|number| put(number, &[round; 256])).collect());
         shard.engine.prune(Version(round.into())).expect("usable");
@@ -150,15 +138,20 @@ fn where_much_waits_a_flush_frees_it_and_either_slot_has_its_state() {
     }
     let state = shard.engine.decided();
     drop(shard);
-    let slot_bytes = sim.open("superblock", OpenMode::Existing).and_then(|file| file.len()).expect("readable") / 2;
     // That of the newest generation, 5, first: opening mends it.
     for slot in [1, 0] {
-        sim.flip_bit("superblock", slot * slot_bytes + 100, 3);
+        damage_superblock(&sim, slot);
         let report = fsck(sim.storage()).expect("a directory");
         assert!(report.is_clean() && report.notes.len() == 1, "{report:?}");
         let engine = Engine::open(sim.storage(), options.clone()).expect("the other slot has it");
         assert_eq!((engine.decided(), engine.durable_position().index), (state, 4));
     }
+}
+
+/// Flips a bit of the superblock in one of its two slots.
+fn damage_superblock(sim: &SimStorage, slot: u64) {
+    let slot_bytes = sim.open("superblock", OpenMode::Existing).and_then(|file| file.len()).expect("readable") / 2;
+    sim.flip_bit("superblock", slot * slot_bytes + 100, 3);
 }
 
 /// A shard of which each version replaces all values, in a directory of segments of 64 KiB. All that is free is given back.
@@ -169,8 +162,7 @@ fn shard_of_small_segments(sim: &SimStorage) -> Shard {
         waiting_percent_max: u32::MAX,
         ..Options::default()
     };
-    let engine = Engine::create(sim.storage(), ShardId(0), Params::default(), options).expect("an empty directory");
-    Shard { engine, version: 0, index: 0 }
+    Shard::on(sim, Params::default(), options)
 }
 
 #[test]
@@ -183,10 +175,9 @@ fn a_snapshot_that_is_pinned_beside_a_flush_has_what_the_flush_gives_up() {
     let state = shard.engine.decided();
     shard.commit(puts(2));
     shard.engine.prune(Version(2)).expect("usable");
-    let mut flush = shard.engine.begin_flush(RaftPosition { index: 2, term: 1 }, b"").expect("opens files");
+    let flush = shard.engine.begin_flush(RaftPosition { index: 2, term: 1 }, b"").expect("opens files");
     let manifest = shard.engine.pin_snapshot().expect("pins");
-    flush.run();
-    shard.engine.end_writes(flush).expect("nothing fails");
+    shard.write(flush);
     // Their files would go with the second one from then on.
     for index in 3..6 {
         shard.index = index;
@@ -219,9 +210,8 @@ fn while_a_flush_goes_on_the_older_superblock_keeps_what_it_names() {
     let flush = shard.engine.begin_flush(RaftPosition { index: 3, term: 1 }, b"").expect("opens files");
     shard.engine.unpin_snapshot(manifest.id);
     drop((flush, shard));
-    let slot_bytes = sim.open("superblock", OpenMode::Existing).and_then(|file| file.len()).expect("readable") / 2;
     // That of the newest generation, 3.
-    sim.flip_bit("superblock", slot_bytes + 100, 3);
+    damage_superblock(&sim, 1);
     let report = fsck(sim.storage()).expect("a directory");
     assert!(report.is_clean(), "{report:?}");
     let engine = Engine::open(sim.storage(), Options::default()).expect("the other slot has it");
@@ -235,9 +225,8 @@ fn values_that_were_written_ahead_and_died_wait_for_a_flush_too() {
     for round in 1..=3_u8 {
         shard.commit((0..500).map(|number| put(number, &[round; 256])).collect());
         shard.engine.prune(Version(round.into())).expect("usable");
-        let mut ahead = shard.engine.begin_ahead();
-        ahead.run();
-        shard.engine.end_writes(ahead).expect("nothing fails");
+        let ahead = shard.engine.begin_ahead();
+        shard.write(ahead);
         // No superblock knows their segments. Those of one of two rounds are dead, then those of two of three.
         assert_eq!(shard.engine.much_waits(), round > 1);
     }
@@ -273,9 +262,8 @@ fn endless_updates_rest_on_little_disk_and_write_little() {
         shard.commit(numbers.iter().map(|number| put(*number, &[version as u8; 256])).collect());
         shard.engine.prune(Version(version.saturating_sub(RETAIN))).expect("usable");
         let _: MergeProgress = shard.engine.merge_step(10 * BATCH as usize).expect("sound pages");
-        let mut ahead = shard.engine.begin_ahead();
-        ahead.run();
-        shard.engine.end_writes(ahead).expect("nothing fails");
+        let ahead = shard.engine.begin_ahead();
+        shard.write(ahead);
         if shard.engine.unflushed_bytes() > 3 << 19 || shard.engine.much_waits() {
             shard.flush();
         }

@@ -5,7 +5,7 @@ mod flushes;
 mod merges;
 mod reads;
 
-use coppice_engine::{Counters, Engine, Options, PrepareId, RaftPosition, StageRequest};
+use coppice_engine::{Counters, Engine, Options, PrepareId, RaftPosition, StageRequest, Writes};
 use coppice_env::SimStorage;
 use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp, Version};
 
@@ -19,8 +19,12 @@ struct Shard {
 
 impl Shard {
     fn new(params: Params, options: Options) -> Self {
-        let storage = SimStorage::new().storage();
-        let engine = Engine::create(storage, ShardId(0), params, options).expect("an empty directory");
+        Self::on(&SimStorage::new(), params, options)
+    }
+
+    /// In a directory that is looked at from outside, too.
+    fn on(sim: &SimStorage, params: Params, options: Options) -> Self {
+        let engine = Engine::create(sim.storage(), ShardId(0), params, options).expect("an empty directory");
         Self { engine, version: 0, index: 0 }
     }
 
@@ -53,6 +57,12 @@ impl Shard {
     fn flush(&mut self) {
         self.index += 1;
         self.engine.flush(RaftPosition { index: self.index, term: 1 }, b"").expect("room");
+    }
+
+    /// Does what was begun.
+    fn write(&mut self, mut writes: Writes) {
+        writes.run();
+        self.engine.end_writes(writes).expect("nothing fails");
     }
 
     /// What the counters gained, and what came out.

@@ -52,8 +52,7 @@ fn threads_change_no_byte_and_no_digest() {
         let params = Params { capacity: 3000, ..Params::default() };
         let sim = SimStorage::new();
         let options = Options { workers, old_cache_bytes, ..Options::default() };
-        let engine = Engine::create(sim.storage(), ShardId(0), params, options).expect("an empty directory");
-        let mut shard = Shard { engine, version: 0, index: 0 };
+        let mut shard = Shard::on(&sim, params, options);
         let mut states = Vec::new();
         for round in 0..12_u64 {
             let change = |number: u64| match (number * 31 + round) % 11 {
@@ -86,8 +85,7 @@ fn threads_change_no_byte_and_no_digest() {
 fn two_trees(workers: Workers) -> (SimStorage, Shard) {
     let (params, sim) = (Params { capacity: 4000, ..Params::default() }, SimStorage::new());
     let options = Options { workers, ..Options::default() };
-    let engine = Engine::create(sim.storage(), ShardId(0), params, options.clone()).expect("an empty directory");
-    let mut shard = Shard { engine, version: 0, index: 0 };
+    let mut shard = Shard::on(&sim, params, options.clone());
     let part = |of: u64| (0..RECORDS).filter(|n| n % 2 == of).map(|n| put(n, &[9; 60])).collect();
     // The third one makes two frozen trees of the first ones, which are merged, and the fifth one another beside that.
     for round in 0..5 {
@@ -154,8 +152,8 @@ fn with_a_thread() -> (SimStorage, Shard) {
     let thread = NonZero::new(1).map_or(Workers::Inline, Workers::Threads);
     let (params, sim) = (Params { capacity: 6000, ..Params::default() }, SimStorage::new());
     let options = Options { workers: thread, old_cache_bytes: 0, ..Options::default() };
-    let engine = Engine::create(sim.storage(), ShardId(0), params, options).expect("an empty directory");
-    (sim, Shard { engine, version: 0, index: 0 })
+    let shard = Shard::on(&sim, params, options);
+    (sim, shard)
 }
 
 /// A value for every second key.

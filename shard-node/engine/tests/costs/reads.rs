@@ -209,8 +209,7 @@ fn fsck_reads_each_value_once() {
     const VALUES: u64 = 40;
     const VERSIONS: u64 = 60;
     let sim = SimStorage::new();
-    let engine = Engine::create(sim.storage(), ShardId(0), Params::default(), Options::default()).expect("empty");
-    let mut shard = Shard { engine, version: 0, index: 0 };
+    let mut shard = Shard::on(&sim, Params::default(), Options::default());
     shard.commit((0..VALUES).map(|number| put(number, &[1; 1000])).collect());
     for version in 1..VERSIONS {
         shard.commit(vec![put(version % VALUES, &[2; 1000])]);
