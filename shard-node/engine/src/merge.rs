@@ -353,6 +353,7 @@ impl Engine {
     /// What reading pages gives; the merge begins anew with the next call.
     pub fn merge_step(&mut self, budget: usize) -> Result<MergeProgress> {
         self.check_usable()?;
+        self.drop_lost_merges();
         if self.merge.is_none() {
             let tip = self.meta.tip();
             let frozen: Vec<u64> = tip.trees[1..].iter().map(|tree| tree.entries).collect();
@@ -400,7 +401,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use coppice_env::{Rng, SimRng, SimStorage};
-    use coppice_types::{Change, Operation, ShardId, Stamp};
+    use coppice_types::{Change, Epoch, Operation, ShardId, Stamp};
 
     use super::*;
     use crate::{
@@ -408,7 +409,7 @@ mod tests {
         tree::cursor::ForestCursor,
     };
 
-    fn commit(engine: &mut Engine, version: u64, mut operations: Vec<Operation>) {
+    fn put_and_settle(engine: &mut Engine, version: u64, mut operations: Vec<Operation>) {
         operations.sort_by(|a, b| a.key.cmp(&b.key));
         let request = StageRequest {
             stamp: Stamp::new(0, version),
@@ -419,9 +420,17 @@ mod tests {
         };
         let staged = engine.stage(&request).expect("it follows on the decided state");
         engine.settle(&staged.state).expect("it is staged");
+    }
+
+    fn flush(engine: &mut Engine, index: u64) {
+        engine.flush(RaftPosition { index, term: 1 }, b"").expect("room");
+    }
+
+    fn commit(engine: &mut Engine, version: u64, operations: Vec<Operation>) {
+        put_and_settle(engine, version, operations);
         while engine.merge_step(100).expect("sound pages") == MergeProgress::Working {}
         engine.prune(Version(version)).expect("usable");
-        engine.flush(RaftPosition { index: version, term: 1 }, b"").expect("room");
+        flush(engine, version);
     }
 
     /// Places of all nodes below one, and of what they rest on.
@@ -500,6 +509,46 @@ mod tests {
                 lots.entered.sort_unstable();
                 assert_eq!(lots.entered, all);
             }
+        }
+    }
+
+    /// What a merge has taken grows with the data, and what drops versions does not: the next step or the next writes give it back.
+    #[test]
+    fn what_a_lost_merge_took_is_given_back_behind_the_rollback() {
+        for (is_complete, by_step) in [(false, false), (false, true), (true, false), (true, true)] {
+            let sim = SimStorage::new();
+            let params = Params { capacity: 200, ..Params::default() };
+            let mut engine =
+                Engine::create(sim.storage(), ShardId(0), params, Options::default()).expect("an empty directory");
+            let quarter = |version: u64| {
+                let put = |n: u64| Operation { key: format!("{n:04}").into_bytes(), change: Change::Put(vec![9; 60]) };
+                (0..800).filter(|n| n % 4 == version).map(put).collect()
+            };
+            let used = |engine: &Engine| {
+                let live = engine.meta.segments.values().map(|segment| segment.live).sum::<u64>();
+                (PageFile::ALL.map(|file| engine.meta.space(file).used_pages()), live)
+            };
+            (1..=2).for_each(|version| put_and_settle(&mut engine, version, quarter(version)));
+            flush(&mut engine, 1);
+            let (kept, before) = (engine.decided(), used(&engine));
+            assert_eq!(engine.merge_pace(), MergePace::Idle);
+            put_and_settle(&mut engine, 3, quarter(3));
+            while engine.merge_step(100).expect("sound pages") == MergeProgress::Working
+                && (is_complete || engine.counters().merge_records < 200)
+            {}
+            flush(&mut engine, 2);
+            assert_eq!((engine.built_merges().len(), engine.merge.is_some()), (usize::from(is_complete), !is_complete));
+            engine.rollback(kept.version, Epoch(1)).expect("not pruned");
+            assert!(used(&engine) > before, "not by the rollback");
+            if by_step {
+                assert_eq!(engine.merge_step(1).expect("usable"), MergeProgress::Idle);
+            } else {
+                flush(&mut engine, 3);
+            }
+            assert_eq!(used(&engine), before);
+            flush(&mut engine, 4);
+            drop(engine);
+            assert!(fsck(sim.storage()).expect("a directory").is_clean());
         }
     }
 

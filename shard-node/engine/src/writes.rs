@@ -101,6 +101,7 @@ impl Engine {
     /// # Panics
     /// If what was begun before was not given back.
     pub fn begin_ahead(&mut self) -> Writes {
+        self.drop_lost_merges();
         let content = self.store.begin_ahead(self.keeps_all());
         self.begin_writes(content, None)
     }

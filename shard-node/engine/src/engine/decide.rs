@@ -1,5 +1,7 @@
 //! Deciding: what is permanent and what goes. All of it works on the Meta table; no page is read.
 
+use std::mem;
+
 use coppice_types::{Epoch, Version};
 
 use crate::{
@@ -70,6 +72,19 @@ impl Engine {
         for id in ids.iter().rev() {
             self.apply_one_of_many(MetaOp::DropVersion(*id));
         }
+        self.forget_dropped();
+        self.merges_lost = true;
+        if !ids.is_empty() {
+            self.measure_waiting();
+        }
+    }
+
+    /// Gives up merges that no version can install any more. What they took grows with the data, so those that drop versions leave it to
+    /// the next step of a merge and to the next writes.
+    pub(crate) fn drop_lost_merges(&mut self) {
+        if !mem::take(&mut self.merges_lost) {
+            return;
+        }
         let merges = self.meta.needless_merges();
         for id in &merges {
             self.apply_one_of_many(MetaOp::DropMerge(*id));
@@ -80,11 +95,15 @@ impl Engine {
         if let Some(task) = &lost {
             self.meta.discard_all(&task.delta);
         }
-        let freed = self.meta.take_freed();
-        self.store.forget_all_outside_caches(&freed);
-        if !ids.is_empty() || !merges.is_empty() || lost.is_some() {
+        if !merges.is_empty() || lost.is_some() {
+            self.forget_dropped();
             self.measure_waiting();
         }
+    }
+
+    fn forget_dropped(&mut self) {
+        let freed = self.meta.take_freed();
+        self.store.forget_all_outside_caches(&freed);
     }
 
     /// Drops every staged version and every decided one above `to`; gives the new tip. A frozen tree that was active

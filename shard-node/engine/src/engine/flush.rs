@@ -125,6 +125,7 @@ impl Engine {
             return Err(Error::Invalid("machine state length"));
         }
         self.assert_no_writes();
+        self.drop_lost_merges();
         assert!(position.index >= self.superblock.position.index, "raft positions never go back");
         let (content, names_changed) = self.store.begin_flush(self.options.workers)?;
         let generation = self.superblock.generation + 1;

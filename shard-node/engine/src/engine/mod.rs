@@ -44,6 +44,8 @@ pub struct Engine {
     pub(crate) store: Store,
     pub(crate) active_keys: ActiveKeys,
     pub(crate) merge: Option<MergeTask>,
+    /// Versions were dropped: there may be merges that no version can install.
+    merges_lost: bool,
     /// Records that are to be merged for those that were written.
     pub(crate) merge_owed: u64,
     /// Records that the active tree has room for when a merge that must end before it freezes is to have read its inputs.
@@ -194,6 +196,7 @@ impl Engine {
             store,
             active_keys,
             merge: None,
+            merges_lost: false,
             merge_owed: 0,
             merge_until: None,
             log,
