@@ -354,6 +354,7 @@ impl<'c> Checker<'c> {
             entries = 0;
             for index in 0..node.len() {
                 let below = self.check_node(&node.child(index), level - 1)?;
+                // Bounded children have no record in common, so these are no more than there are.
                 entries += below.entries;
                 let bounded = match index + 1 < node.len() {
                     true => *below.last < *node.key(index + 1),
@@ -367,7 +368,9 @@ impl<'c> Checker<'c> {
                     first.clone_from(&below.first);
                 }
                 if !bounded {
+                    // A child may stand under more than one separator: what would be counted or walked below grows without bound.
                     self.report.finding(file, page, "separators do not bound the children");
+                    return None;
                 }
             }
         }
@@ -390,7 +393,11 @@ impl<'c> Checker<'c> {
                         Blob { len: blob.len, hash: *record.hash().0.first_chunk().expect("a digest has 32 bytes") };
                     match self.blobs.entry(blob.at) {
                         Entry::Occupied(entry) if *entry.get() == named => continue,
-                        Entry::Occupied(_) => {}
+                        Entry::Occupied(_) => {
+                            let what = format!("record {index} has its value where something else lies");
+                            self.report.finding(pid.file().name(), Some(pid.first()), what);
+                            continue;
+                        }
                         Entry::Vacant(entry) => {
                             entry.insert(named);
                             self.report.values += 1;
@@ -511,5 +518,61 @@ impl<'c> Checker<'c> {
         for id in live.keys() {
             self.report.finding(values::file_name(*id), None, "the segment is not in the Meta table");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+    use coppice_types::{Change, Operation, Params, ShardId, Stamp, Version};
+
+    use super::*;
+    use crate::{
+        Engine, PrepareId, RaftPosition, StageRequest,
+        cache::Class,
+        meta::Delta,
+        node::{ChildEntry, Draft},
+    };
+
+    /// A few pages can name one leaf more often than there are numbers: whoever sends them must not have the receiver walk or count that.
+    #[test]
+    fn a_node_that_stands_under_many_separators_is_one_finding() {
+        let sim = SimStorage::new();
+        // After some flushes the Meta log begins anew, from the table as it is.
+        let options = Options { meta_compaction_bytes_min: 0, ..Options::default() };
+        let mut engine =
+            Engine::create(sim.storage(), ShardId(0), Params::default(), options).expect("an empty directory");
+        let put = |n: u64| Operation { key: format!("{n:04}").into_bytes(), change: Change::Put(vec![1; 9]) };
+        let operations: Vec<Operation> = (0..20).map(put).collect();
+        let request = StageRequest {
+            stamp: Stamp::new(0, 1),
+            prepare_id: PrepareId { term: 1, attempt: 1 },
+            base: engine.decided(),
+            merges: &[],
+            operations: &operations,
+        };
+        let staged = engine.stage(&request).expect("it follows on the decided state");
+        engine.settle(&staged.state).expect("it is staged");
+        let id = engine.meta.tip().id;
+        let mut tree = engine.meta.tip().trees[0].clone();
+        assert_eq!((tree.level, tree.entries), (0, 20));
+        for level in 1..=24 {
+            let child = tree.root.expect("it has records");
+            let separator = |n: u8| if n == 0 { Vec::new() } else { vec![0, n] };
+            let entries: Vec<ChildEntry> = (0..50).map(|n| ChildEntry { separator: separator(n), child }).collect();
+            let draft = Draft::all_new(Version(1), level, &entries);
+            let root = engine.store.add_node(&mut engine.meta, &mut Delta::default(), draft, Class::Old);
+            let entries = tree.entries.saturating_mul(50);
+            let digest = hash::tree_digest(level, entries, &root.hash);
+            tree = Tree { root: Some(root), level, entries, digest, ..tree };
+        }
+        let record = engine.meta.versions.get_mut(&id).expect("it is decided");
+        record.digest = hash::shard_digest(&[tree.digest]);
+        record.trees = vec![tree];
+        (1..100).for_each(|index| engine.flush(RaftPosition { index, term: 1 }, b"").expect("room"));
+        drop(engine);
+        let report = fsck(sim.storage()).expect("a directory");
+        let bounds = report.findings.iter().filter(|finding| finding.to_string().contains("do not bound")).count();
+        assert!(bounds == 1 && report.nodes < 50, "{report:?}");
     }
 }

@@ -106,6 +106,9 @@ impl FreeRanges {
     }
 }
 
+/// No file comes to so many pages. Places have one bit more.
+const PAGES_MAX: u64 = 1 << 47;
+
 /// Pages that wait for the superblock after `generation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limbo {
@@ -142,7 +145,7 @@ impl Space {
 
     /// Takes the given pages, as a replay does. False if they are in use.
     pub(crate) fn claim(&mut self, start: u64, len: u64) -> bool {
-        let Some(end) = start.checked_add(len) else { return false };
+        let Some(end) = start.checked_add(len).filter(|end| *end <= PAGES_MAX) else { return false };
         if end > self.high {
             let from = self.high;
             self.high = end;
@@ -213,6 +216,16 @@ impl Space {
             discarded.add_range(*start, *len);
         }
         found
+    }
+
+    /// Whether a space can have come to this before the superblock after `generation`.
+    pub(crate) fn is_sound(&self, generation: u64) -> bool {
+        let waits = self.limbo.iter().map(|limbo| limbo.generation);
+        let held = self.free.pages().checked_add(self.limbo_pages);
+        waits.is_sorted()
+            && self.limbo.back().is_none_or(|last| last.generation <= generation + 1)
+            && held.is_some_and(|held| held <= self.high)
+            && self.high <= PAGES_MAX
     }
 
     pub(crate) fn limbo_pages(&self) -> u64 {

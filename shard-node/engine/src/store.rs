@@ -151,12 +151,17 @@ impl Store {
         self.lists.load_active(children);
     }
 
-    /// The node, if it lies whole and waits for a flush. Patches wait in their pages.
-    fn dirty_node(&self, child: &Child) -> Option<&Node> {
-        if child.pid.is_patch() {
+    /// The node that lies whole at a place, and waits for a flush. Patches wait in their pages.
+    fn dirty_at(&self, pid: Pid) -> Option<&Node> {
+        if pid.is_patch() {
             return None;
         }
-        let node = &self.dirty.get(&child.pid)?.node;
+        self.dirty.get(&pid).map(|dirty| &dirty.node)
+    }
+
+    /// The same of a place that a checked node or the Meta table names.
+    fn dirty_node(&self, child: &Child) -> Option<&Node> {
+        let node = self.dirty_at(child.pid)?;
         assert_eq!(node.checksum(), child.checksum, "{:?} has two owners", child.pid);
         Some(node)
     }
@@ -234,8 +239,11 @@ impl Store {
 
     /// The node that a patch rests on. Of the active tree, more than one version is read with it.
     fn base(&self, base: &Child, level: u8, class: Class) -> Result<Node> {
-        if let Some(node) = self.dirty_node(base) {
-            return Ok(node.clone());
+        if let Some(node) = self.dirty_at(base.pid) {
+            // Nothing has checked yet what the patch says of it.
+            let (name, is_meant) = (base.pid.file().name(), node.checksum() == base.checksum);
+            let other = || Error::corrupted(name, Some(base.pid.first()), "a patch rests on another node");
+            return is_meant.then(|| node.clone()).ok_or_else(other);
         }
         if let Some((node, _)) = self.cache.get(base.pid, base.checksum, Class::Young) {
             return Ok(node);
@@ -817,4 +825,58 @@ pub(crate) fn decode_filter(bytes: &[u8]) -> Option<Filter> {
         block
     };
     if rest.is_empty() { Filter::from_blocks(blocks.iter().map(block).collect()) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+    use coppice_types::{Change, ErrorKind, Operation, Params, ShardId, Stamp, Version};
+
+    use super::*;
+    use crate::{Engine, Options, PrepareId, RaftPosition, StageRequest};
+
+    fn commit(engine: &mut Engine, version: u64, numbers: std::ops::Range<u64>) {
+        let put = |n: u64| Operation { key: format!("{n:04}").into_bytes(), change: Change::Put(vec![1; 9]) };
+        let operations: Vec<Operation> = numbers.map(put).collect();
+        let request = StageRequest {
+            stamp: Stamp::new(0, version),
+            prepare_id: PrepareId { term: 1, attempt: version },
+            base: engine.decided(),
+            merges: &[],
+            operations: &operations,
+        };
+        let staged = engine.stage(&request).expect("it follows on the decided state");
+        engine.settle(&staged.state).expect("it is staged");
+    }
+
+    /// A page of patches has no checksum of its own: one that was lost may name a place where something else waits for a flush by now.
+    #[test]
+    fn a_patch_that_names_a_node_that_waits_for_a_flush_is_damage() {
+        let sim = SimStorage::new();
+        let mut engine = Engine::create(sim.storage(), ShardId(0), Params::default(), Options::default())
+            .expect("an empty directory");
+        commit(&mut engine, 1, 0..100);
+        engine.flush(RaftPosition { index: 1, term: 1 }, b"").expect("room");
+        commit(&mut engine, 2, 0..1);
+        engine.flush(RaftPosition { index: 2, term: 1 }, b"").expect("room");
+        drop(engine);
+        let mut engine = Engine::open(sim.storage(), Options::default()).expect("a directory");
+        let tree = engine.meta.tip().trees[0].clone();
+        let root = engine.store.node(&tree.root.expect("it has records"), tree.level, Class::Young);
+        let leaf = root.expect("sound pages").child(0);
+        assert_eq!(leaf.pid.slot(), Some(0), "the page's first patch is the leaf's");
+        commit(&mut engine, 3, 0..1000);
+        let other = *engine.store.dirty.keys().find(|pid| pid.file() == PageFile::Data).expect("a whole leaf");
+        let file = sim.storage().open(PageFile::Patches.name(), OpenMode::Existing).expect("it is there");
+        let base_at = leaf.pid.offset_bytes() + 2;
+        let mut base = [0; 8];
+        file.read_exact_at(&mut base, base_at).expect("a patch");
+        assert!(Pid::from_u64(u64::from_le_bytes(base)).is_some(), "the place of its base");
+        file.write_all_at(&other.to_u64().to_le_bytes(), base_at).expect("room");
+        engine.store.cache = DualCache::new(0, 0);
+        let view = engine.view_at(Version(2)).expect("it is kept");
+        let error = view.get(b"0000", false).expect_err("its leaf is none");
+        assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
+        assert!(error.to_string().contains("rests on another node"), "{error}");
+    }
 }

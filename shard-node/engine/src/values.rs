@@ -99,6 +99,9 @@ const RUN_GAP_BYTES_MAX: u64 = 2 << 10;
 /// Stamp, and length of the key.
 const NAME_FIXED_BYTES: usize = 16 + 2;
 
+/// Longer records get room once their file is long enough: a length may come from a peer.
+const UNSEEN_BYTES_MAX: u32 = 1 << 20;
+
 /// Bytes before the value in a record that bears this key.
 pub(crate) fn name_bytes(key: &[u8]) -> u32 {
     (NAME_FIXED_BYTES + key.len()) as u32
@@ -371,6 +374,13 @@ impl ValueLog {
 
     /// Reads a record and checks it.
     pub(crate) fn read(&self, kind: RecordKind, blob: BlobRef) -> Result<Vec<u8>> {
+        if blob.len > UNSEEN_BYTES_MAX && !self.in_memory(blob.at) {
+            let file = self.open(blob.at.segment, OpenMode::Existing)?;
+            let end = file.len().map_err(Error::io("read", &file_name(blob.at.segment)))?;
+            if u64::from(blob.at.offset) + record_bytes(blob.len) > end {
+                return Err(corrupted(blob.at, "the segment ends before the record"));
+            }
+        }
         let mut record = vec![0; RECORD_HEADER_BYTES + blob.len as usize];
         self.read_part(blob.at, &mut record)?;
         check(kind, blob, &record)?;

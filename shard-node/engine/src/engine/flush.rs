@@ -215,6 +215,10 @@ impl Engine {
 
     /// Deletes files that nothing refers to any more. What fails is left to the next `open`.
     pub(crate) fn clean_up(&mut self) {
+        if self.poisoned {
+            // A superblock that nobody knows of may need what looks free.
+            return;
+        }
         for dead in self.meta.take_dead_segments() {
             let _ = self.store.values.delete(dead.segment);
         }

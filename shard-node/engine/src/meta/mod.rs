@@ -30,6 +30,12 @@ use crate::{
     values::record_bytes,
 };
 
+/// What is counted by ones from 0 comes nowhere near. What a peer sends could be there already.
+const NUMBER_MAX: u64 = 1 << 62;
+const SEGMENTS_MAX: u32 = 1 << 31;
+/// A segment's last record begins below 4 GiB.
+const SEGMENT_END_MAX: u64 = 1 << 34;
+
 /// A segment of the value log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Segment {
@@ -590,6 +596,8 @@ impl Meta {
     pub(crate) fn check(&self) -> Result<(), Inconsistent> {
         let frozen =
             |tree: &Tree| tree.filter.is_some() && tree.shortcuts.is_none_or(shortcuts::is_sound) && sound(tree);
+        let tip = self.tip().id;
+        let mut numbers = vec![self.generation, self.next_id, self.epoch.0, self.boundary.0];
         for version in self.versions.values() {
             let (active, others) = version.trees.split_first().ok_or(Inconsistent("a version has no tree"))?;
             if active.blobs().next().is_some() || !sound(active) || others.len() >= 255 || !others.iter().all(frozen) {
@@ -598,12 +606,13 @@ impl Meta {
             let parent = self.versions.get(&version.parent);
             let follows =
                 parent.is_some_and(|parent| parent.id < version.id && parent.stamp.version < version.stamp.version);
-            if !version.decided && !follows {
+            if !version.decided && !(follows && (version.parent == tip || self.staged.contains(&version.parent))) {
                 return Err(Inconsistent("a staged version without its base"));
             }
             if version.id >= self.next_id {
                 return Err(Inconsistent("a number is to be used twice"));
             }
+            numbers.extend([version.freezes, version.stamp.version.0, version.stamp.epoch.0]);
         }
         let named = |(version, id): (&Version, &VersionId)| {
             self.versions.get(id).is_some_and(|record| record.decided && record.stamp.version == *version)
@@ -619,6 +628,20 @@ impl Meta {
         }
         if !self.merges.values().all(|merge| frozen(&merge.output) && merge.id < self.next_id) {
             return Err(Inconsistent("a merge's output"));
+        }
+        if numbers.into_iter().any(|number| number >= NUMBER_MAX) {
+            return Err(Inconsistent("a number that nothing counts up to"));
+        }
+        if !self.spaces.iter().all(|space| space.is_sound(self.generation)) {
+            return Err(Inconsistent("free and waiting pages"));
+        }
+        let segment = |(id, segment): (&u32, &Segment)| {
+            *id < SEGMENTS_MAX
+                && segment.end <= SEGMENT_END_MAX
+                && segment.dead_at.is_none_or(|generation| generation <= self.generation)
+        };
+        if !self.segments.iter().all(segment) {
+            return Err(Inconsistent("a segment of the value log"));
         }
         Ok(())
     }
@@ -648,7 +671,66 @@ fn sound(tree: &Tree) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use coppice_env::SimStorage;
+    use coppice_types::{Change, Operation, Stamp};
+
     use super::*;
+    use crate::{Engine, Options, PrepareId, StageRequest, space::Limbo};
+
+    /// An engine with a decided version, and one staged on it.
+    fn with_staged(sim: &SimStorage) -> Engine {
+        let mut engine = Engine::create(sim.storage(), ShardId(0), Params::default(), Options::default())
+            .expect("an empty directory");
+        for version in 1..=2 {
+            let operations = [Operation { key: b"key".to_vec(), change: Change::Put(vec![version as u8; 300]) }];
+            let request = StageRequest {
+                stamp: Stamp::new(0, version),
+                prepare_id: PrepareId { term: 1, attempt: version },
+                base: engine.decided(),
+                merges: &[],
+                operations: &operations,
+            };
+            let staged = engine.stage(&request).expect("it follows on the decided state");
+            if version == 1 {
+                engine.settle(&staged.state).expect("it is staged");
+            }
+        }
+        engine
+    }
+
+    /// Such a table would stop its engine later: what a peer sends is refused at once.
+    #[test]
+    fn a_table_that_no_engine_comes_to_is_refused() {
+        let broken: [(&str, fn(&mut Meta)); 12] = [
+            ("next number", |meta| meta.next_id = NUMBER_MAX),
+            ("generation", |meta| meta.generation = NUMBER_MAX),
+            ("epoch", |meta| meta.epoch = Epoch(u64::MAX)),
+            ("boundary", |meta| meta.boundary = Version(u64::MAX)),
+            ("freezes", |meta| meta.versions.values_mut().for_each(|version| version.freezes = u64::MAX)),
+            ("stamp", |meta| meta.versions.values_mut().for_each(|version| version.stamp.version = Version(u64::MAX))),
+            ("pages", |meta| meta.spaces[1].high = 1 << 48),
+            ("waiting for ever", |meta| {
+                meta.spaces[1].limbo.push_front(Limbo { generation: u64::MAX, start: 0, len: 1 });
+            }),
+            ("segment end", |meta| meta.segments.values_mut().for_each(|segment| segment.end = u64::MAX)),
+            ("segment dead", |meta| meta.segments.values_mut().for_each(|segment| segment.dead_at = Some(u64::MAX))),
+            ("segment number", |meta| {
+                meta.segments.insert(u32::MAX, Segment::default());
+            }),
+            ("staged on the past", |meta| {
+                let staged = *meta.staged.first().expect("one is staged");
+                meta.versions.get_mut(&staged).expect("it is there").parent = 0;
+            }),
+        ];
+        for (what, change) in broken {
+            let sim = SimStorage::new();
+            let mut engine = with_staged(&sim);
+            assert_eq!(engine.meta.check(), Ok(()));
+            assert_eq!(engine.meta.decided.len(), 2);
+            change(&mut engine.meta);
+            assert!(engine.meta.check().is_err(), "{what}");
+        }
+    }
 
     /// Of nodes and patches in a row, these keep their places, which leaves rows of many lengths with gaps of one page and more.
     #[test]

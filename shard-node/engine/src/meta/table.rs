@@ -129,11 +129,12 @@ fn decode_space(input: &mut Reader<'_>) -> Result<Space, CodecError> {
         }
         end = range_end;
     }
+    let mut left = space.used_pages();
     for (generation, start, len) in decode_list(input, |input| Ok((input.u64()?, input.u64()?, input.u64()?)))? {
-        let left = space.used_pages();
         if start.checked_add(len).is_none_or(|end| end > space.high) || len > left {
             return Err(CodecError::Malformed("waiting range"));
         }
+        left -= len;
         space.retire(start, len, generation);
     }
     Ok(space)

@@ -141,7 +141,8 @@ impl Patch {
         if bytes.len() > most || count == u16::MAX {
             return None;
         }
-        let (spent, count) = (spent + bytes.len() as u32, count + 1);
+        // What the base's patch says was never checked.
+        let (spent, count) = (spent.checked_add(bytes.len() as u32)?, count + 1);
         let base = Base { pid, checksum, spent, count, patch_bytes: bytes.len() as u16, from };
         let mut head = Vec::with_capacity(HEAD_BYTES);
         base.encode(&mut head);
@@ -458,6 +459,17 @@ mod tests {
         let mut draft = Draft::new(Version(version), 0, &entries, &MerkleList::new(hashes.collect()));
         draft.patch = Patch::new(&draft, old, &sources);
         draft
+    }
+
+    /// No checksum covers that number.
+    #[test]
+    fn a_node_whose_patch_says_that_much_was_spent_is_stored_whole() {
+        let keys: Vec<Vec<u8>> = (0..30).map(key).collect();
+        let first = next(&whole(&keys).0, 2, &keys[3..4], &[]);
+        let (mut node, _) = first.place(Pid::of_patch(0, 0));
+        assert!(next(&node, 3, &keys[5..6], &[]).patch.is_some());
+        node.base.as_mut().expect("it lies as a patch").spent = u32::MAX;
+        assert!(next(&node, 3, &keys[5..6], &[]).patch.is_none());
     }
 
     #[test]

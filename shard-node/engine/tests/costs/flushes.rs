@@ -1,7 +1,9 @@
 //! Flushes and writes ahead: what is written, what is not, and what waits for them.
 
+use std::io::ErrorKind;
+
 use coppice_engine::{MergeProgress, SnapshotReceiver, fsck};
-use coppice_env::{OpenMode, Rng, SimRng, Storage, Workers};
+use coppice_env::{Fault, OpenMode, Operation as Call, Rng, SimRng, Storage, Workers};
 
 use super::*;
 
@@ -283,4 +285,23 @@ fn endless_updates_rest_on_little_disk_and_write_little() {
     let amplification = (written(&after) - written(&before)) as f64 / user as f64;
     let disk = disk_max as f64 / ((RECORDS + RETAIN * BATCH) * record) as f64;
     assert!(disk < 4.1 && amplification < 3.8, "{disk} of disk, {amplification} written");
+}
+
+/// A superblock whose sync failed may be durable all the same: what it needs stays, though nothing in memory needs it.
+#[test]
+fn what_a_superblock_of_unknown_fate_needs_is_not_given_back() {
+    let sim = SimStorage::new();
+    let mut shard = Shard::on(&sim, Params::default(), Options { free_bytes_kept_min: 0, ..Options::default() });
+    shard.flush();
+    let pin = shard.engine.pin_snapshot().expect("a flushed state");
+    shard.stage(&(0..RECORDS).map(|number| put(number, b"staged")).collect::<Vec<_>>());
+    let kind = ErrorKind::StorageFull;
+    sim.inject(Fault { operation: Call::Sync, path_part: "superblock".to_owned(), skip: 0, kind });
+    let position = RaftPosition { index: shard.index + 1, term: 1 };
+    assert!(shard.engine.flush(position, b"").is_err());
+    assert_eq!(shard.engine.abort_all_staged(), 1);
+    shard.engine.unpin_snapshot(pin.id);
+    drop(shard);
+    let report = fsck(sim.storage()).expect("a directory");
+    assert!(report.is_clean() && report.records == RECORDS, "{report:?}");
 }
