@@ -368,7 +368,7 @@ pub enum LogAction {
 /// `coppice log check`.
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_help = "The verdict is `fine`, `shrunk`, `fork`, `late` (the saved checkpoint was signed by a key that the ledger had replaced) or `unproven`. \
+    after_help = "The verdict is `fine`, `shrunk`, `fork`, `late` (the saved checkpoint was signed by a key that the ledger had replaced), `unproven`, or with a policy `not cosigned`. \
                   With all but the first, keep both checkpoints: two signed ones that are not consistent are evidence against whoever holds the key."
 )]
 pub struct LogCheck {

@@ -12,7 +12,8 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use coppice_consensus::{Beside, Group, Options as RaftOptions, Payload, Position, RaftId, Role, Writing};
 use coppice_engine::{
-    Engine, MergePace, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, Staged, View, Writes,
+    ACTIVE_HASH_BYTES, Engine, MergePace, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, Staged, View,
+    Writes,
 };
 use coppice_env::{Clock, DiskStorage, SimRng, Storage, SystemClock, TieredStorage, Workers};
 use coppice_types::{Change, ClusterId, GroupId, Operation, Params, ShardId, Stamp, Version, codec::Writer};
@@ -85,18 +86,21 @@ impl Settings {
         Self { cache_bytes, durability: Durability::Later, only_reads: true, ..self.clone() }
     }
 
-    /// The caches: a quarter each, if that is not more than they can use, for the active tree's nodes and their hashes; without writes an
-    /// eighth for these nodes.
+    /// The caches: a quarter, if that is not more than they can use, for the active tree's nodes, and without writes an eighth; a quarter at
+    /// most for hashes, but those of the active tree in any case; and the rest for nodes of frozen trees.
     #[must_use]
     pub fn options(&self) -> Options {
         let defaults = Options::default();
         // Without writes, filters keep most gets from the active tree.
         let young = (self.cache_bytes / if self.only_reads { 8 } else { 4 }).min(defaults.young_cache_bytes);
-        let hashes = if self.only_reads { 0 } else { (self.cache_bytes / 4).min(defaults.hash_cache_bytes) };
+        // Only writes have hashes of the active tree.
+        let active = if self.only_reads { 0 } else { self.params.capacity as usize * ACTIVE_HASH_BYTES };
+        let hashes = if self.only_reads { 0 } else { (self.cache_bytes / 4).saturating_sub(active) };
+        let hashes = hashes.min(defaults.hash_cache_bytes);
         Options {
             young_cache_bytes: young,
             hash_cache_bytes: hashes,
-            old_cache_bytes: self.cache_bytes - young - hashes,
+            old_cache_bytes: (self.cache_bytes - young).saturating_sub(active + hashes),
             waiting_percent_max: self.waiting_percent,
             hot_value_bytes_max: self.hot_value_bytes.unwrap_or(defaults.hot_value_bytes_max),
             ..defaults

@@ -51,6 +51,7 @@ pub use error::{Error, Result};
 pub use footprint::Footprint;
 pub use fsck::{Finding, Report, fsck};
 pub use history::{HistoryPage, KeyChange};
+pub use lists::ACTIVE_HASH_BYTES;
 pub use snapshot::{Manifest, SnapshotReceiver};
 pub use superblock::MACHINE_STATE_BYTES_MAX;
 pub use three_way::{Conflict, MergePage};
@@ -64,8 +65,8 @@ pub struct Options {
     pub young_cache_bytes: usize,
     /// Bytes of cached nodes of frozen trees, beside what those of active trees leave of theirs.
     pub old_cache_bytes: usize,
-    /// Bytes of cached hashes of nodes' entries, about 64 an entry: what the active tree needs, so that changes hash little (but three
-    /// quarters at most), and beside it what proofs in other nodes have computed.
+    /// Bytes of hashes of nodes' entries that proofs have computed, about 64 an entry. Beside them the active tree has those of its own, so that
+    /// changes hash little: [`ACTIVE_HASH_BYTES`] for each record of its capacity.
     pub hash_cache_bytes: usize,
     /// A segment of the value log is closed before it grows beyond this, unless it is one record. Those of a small log are smaller.
     pub segment_bytes_max: u32,
@@ -92,7 +93,7 @@ impl Default for Options {
         Self {
             young_cache_bytes: 64 << 20,
             old_cache_bytes: 64 << 20,
-            hash_cache_bytes: 16 << 20,
+            hash_cache_bytes: 10 << 20,
             segment_bytes_max: 64 << 20,
             meta_compaction_bytes_min: 4 << 20,
             filters_cached_max: 16,

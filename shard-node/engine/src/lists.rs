@@ -16,9 +16,9 @@ use crate::{
     page::Pid,
 };
 
-/// What an entry of the active tree takes: two hashes, and its share in a leaf's slot and in the lists above. An active tree has as
-/// many entries as its capacity says, and those of a batch.
-const ACTIVE_ENTRY_BYTES: usize = 80;
+/// What the hashes of a record of the active tree take in memory, in bytes: two of them, and its share in a leaf's slot and in the lists
+/// above. An active tree has as many records as its capacity says, and those of a batch.
+pub const ACTIVE_HASH_BYTES: usize = 80;
 /// Most parts.
 const PARTS_MAX: usize = 16;
 /// Less than this is not cut: lists of a part compete for its bytes alone.
@@ -41,12 +41,11 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    /// None yet. An active tree takes what one of `capacity` entries needs, up to three quarters.
-    pub(crate) fn new(bytes_max: usize, capacity: u32) -> Self {
-        let active = (capacity as usize).saturating_mul(ACTIVE_ENTRY_BYTES).min(bytes_max - bytes_max / 4);
-        let rest = bytes_max - active;
-        let parts = (rest / PART_BYTES_MIN).clamp(1, PARTS_MAX);
-        let proven = (0..parts).map(|_| Mutex::new(Clock::new(rest / parts))).collect();
+    /// None yet. The active tree has what one of `capacity` records needs, and proofs have so many bytes beside it.
+    pub(crate) fn new(proven_bytes_max: usize, capacity: u32) -> Self {
+        let active = (capacity as usize).saturating_mul(ACTIVE_HASH_BYTES);
+        let parts = (proven_bytes_max / PART_BYTES_MIN).clamp(1, PARTS_MAX);
+        let proven = (0..parts).map(|_| Mutex::new(Clock::new(proven_bytes_max / parts))).collect();
         Self { active: Clock::new(active), proven }
     }
 
@@ -158,7 +157,8 @@ mod tests {
                     for index in [0, round, LEN - 1] {
                         let expected = merkle::list_proof(&node.entry_hashes(), &[index]);
                         assert_eq!(lists.proof(&child, &node, &[index]), expected, "place {place} in round {round}");
-                        assert!(lists.bytes() <= bytes_max, "{bytes_max} bytes at most");
+                        let active = CAPACITY as usize * ACTIVE_HASH_BYTES;
+                        assert!(lists.active.bytes() <= active && lists.bytes() <= active + bytes_max);
                     }
                 }
                 lists.drop_active();
@@ -195,14 +195,14 @@ mod tests {
     #[test]
     fn proofs_never_drive_out_what_changes_need() {
         let one = size_of_one();
-        let capacity = (4 * one / ACTIVE_ENTRY_BYTES + 1) as u32;
-        let mut lists = Lists::new(8 * one, capacity);
+        let capacity = (4 * one / ACTIVE_HASH_BYTES + 1) as u32;
+        let mut lists = Lists::new(4 * one, capacity);
         let (changed, active) = leaf(0, 1);
         lists.keep(&active, known(&changed));
         for place in 1..100 {
             let (node, child) = leaf(place, 1);
             lists.proof(&child, &node, &[0]);
-            assert!(lists.bytes() <= 8 * one);
+            assert!(lists.bytes() <= lists.active.bytes() + 4 * one);
         }
         assert_eq!(lists.take(&active), Some(known(&changed)));
     }
