@@ -207,7 +207,7 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
                 }
                 Err(error) => return Err(error.into()),
             };
-            if let Some(version) = self.state.take(self.book, message)? {
+            if let Some(version) = self.state.take(self.book, self.report.to.next(), message)? {
                 self.state.compare(self.book.line(version))?;
                 self.report.compared += 1;
                 self.report.to = version;

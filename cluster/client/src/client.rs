@@ -24,7 +24,7 @@ use crate::{
     call::{Patience, Repeat, call},
     routes::Routes,
     tls::{self, Tls, Unfit},
-    trust::{Question, Read, Seen, Sent, Trust, check_read, check_receipt, claimed_size, map_of},
+    trust::{Question, Read, Seen, Sent, Trust, check_read, claimed_size},
 };
 
 /// Largest answer that is taken, in bytes: a proof file may have 64 MiB, and a message has a little more.
@@ -34,6 +34,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a connection with calls under way is probed, and how long it may take to answer.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often in a row it is asked for two proofs that end in one checkpoint.
+const GROWTH_TRIES: u32 = 5;
 
 /// How a client behaves.
 #[derive(Clone, Debug)]
@@ -216,10 +218,13 @@ impl Client {
         if response.receipt.is_empty() {
             return Err(Error::unproven_commit());
         }
-        let genesis = async || map_of(&self.header(v1::get_header_request::Which::Sequence(0)).await?);
-        let map = trust.map.get_or_try_init(genesis).await?;
+        let genesis = match trust.map.get() {
+            Some(_) => None,
+            None => Some(self.header(v1::get_header_request::Which::Sequence(0)).await?),
+        };
         let newer = self.newer_than(keys, &response.receipt).await?;
-        let seen = check_receipt(keys, newer.as_deref(), map, &Sent::new(session, number, batch)?, response)?;
+        let sent = Sent::new(session, number, batch)?;
+        let seen = trust.check_receipt(keys, newer.as_deref(), genesis.as_deref(), &sent, response)?;
         self.follow(trust, seen).await
     }
 
@@ -293,14 +298,23 @@ impl Client {
     /// Holds a checkpoint that was proven against the newest one before: the log may only have grown. From time to time, that
     /// it did is proven, too.
     pub(crate) async fn follow(&self, trust: &Trust, seen: Seen) -> Result<(), Error> {
-        let Some(old) = trust.note(seen)? else { return Ok(()) };
-        let keys = trust.keys();
-        // Without an answer it is asked for again: what was read is proven as it is.
-        match self.checkpoint(old.size).await {
-            Ok(answer) => trust.check_growth(&keys, &old, &answer.standing),
-            Err(error) if error.kind() == ErrorKind::Unavailable => Ok(()),
-            Err(error) => Err(error),
+        let Some(growth) = trust.note(seen)? else { return Ok(()) };
+        for _ in 0..GROWTH_TRIES {
+            let keys = trust.keys();
+            // Asked for at one moment, both end in one checkpoint, unless the log grows between them.
+            let (proven, newest) = (self.checkpoint(growth.proven.size), self.checkpoint(growth.newest.size));
+            match tokio::try_join!(proven, newest) {
+                Ok((proven, newest)) => {
+                    if trust.check_growth(&keys, &growth, &proven.standing, &newest.standing)? {
+                        return Ok(());
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Unavailable => break,
+                Err(error) => return Err(error),
+            }
         }
+        // Without it, it is asked for again: what was read is proven as it is.
+        trust.unproven()
     }
 
     /// If a proof is under a checkpoint that a key signed which is not believed by itself any more (an answer that may be stale, or that witnesses

@@ -65,6 +65,16 @@ impl Error {
         }
     }
 
+    /// Nothing has shown for long that the log only grew. What it comes with was proven.
+    pub(crate) fn unproven_growth() -> Self {
+        Self::Refused {
+            reason: Some(Reason::Unavailable),
+            kind: ErrorKind::Unavailable,
+            message: "the cluster does not prove that its newest log extends the one that was proven last".to_owned(),
+            outcome_unknown: true,
+        }
+    }
+
     /// What the cluster refused, after attempts of which one may have had its effect.
     pub(crate) fn refused(status: &tonic::Status, outcome_unknown: bool) -> Self {
         let (reason, kind, message) = (status::reason(status), status::kind(status), describe(status));

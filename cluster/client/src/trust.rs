@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -23,7 +23,7 @@ use coppice_verify::{
     proof::{Proof, ProofFile},
     shard_map::ShardMap,
 };
-use tokio::{sync::OnceCell, time::Instant};
+use tokio::time::Instant;
 
 use crate::Error;
 
@@ -41,6 +41,8 @@ pub(crate) enum Question<'a> {
 
 /// How long a checkpoint that grew may go without a proof that it did nothing else.
 const GROWTH_INTERVAL: Duration = Duration::from_secs(10);
+/// How long that proof may be asked for in vain, from when on nothing is believed without it.
+const GROWTH_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The ledger's keys, and the newest checkpoint that was seen under them.
 #[derive(Debug)]
@@ -48,20 +50,38 @@ pub(crate) struct Trust {
     keys: Mutex<Arc<Keys>>,
     newest: Mutex<Option<Newest>>,
     /// The shards, as genesis has them.
-    pub(crate) map: OnceCell<ShardMap>,
+    pub(crate) map: OnceLock<ShardMap>,
 }
 
 #[derive(Debug)]
 struct Newest {
     checkpoint: Checkpoint,
-    /// One up to which all is consistent, and when that was shown.
+    /// One with which the newest one before it is consistent.
     proven: Checkpoint,
-    proven_at: Instant,
+    /// When the proof of a newer one was asked for last.
+    asked_at: Instant,
+    /// When it was asked for first, since one was proven.
+    asked_since: Option<Instant>,
+}
+
+impl Newest {
+    fn is_overdue(&self) -> bool {
+        self.asked_since.is_some_and(|since| since.elapsed() >= GROWTH_PATIENCE)
+    }
+}
+
+/// What is to be shown to be beginnings of one log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Growth {
+    /// The checkpoint that was proven last.
+    pub proven: Checkpoint,
+    /// The newest that was seen.
+    pub newest: Checkpoint,
 }
 
 impl Trust {
     pub(crate) fn new(key: VerifierKey) -> Self {
-        Self { keys: Mutex::new(Arc::new(Keys::new(key))), newest: Mutex::default(), map: OnceCell::new() }
+        Self { keys: Mutex::new(Arc::new(Keys::new(key))), newest: Mutex::default(), map: OnceLock::new() }
     }
 
     /// The ledger's keys, as far as they are known now. An answer is held against what was known when it was asked for: it may have been
@@ -88,16 +108,17 @@ impl Trust {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, |known| known.checkpoint.size)
     }
 
-    /// Notes a checkpoint that was proven. Gives the one from which growth is to be proven, if it is time for that.
+    /// Notes a checkpoint that was proven. Gives those from which growth is to be proven, if it is time for that.
     ///
     /// # Errors
     /// If the log has had another root at that size: the ledger was forked, and both checkpoints are signed.
-    pub(crate) fn note(&self, seen: Seen) -> Result<Option<Checkpoint>, Error> {
+    pub(crate) fn note(&self, seen: Seen) -> Result<Option<Growth>, Error> {
         self.learn(&seen)?;
         let seen = seen.checkpoint;
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(known) = newest.as_mut() else {
-            *newest = Some(Newest { checkpoint: seen.clone(), proven: seen, proven_at: Instant::now() });
+            let proven = seen.clone();
+            *newest = Some(Newest { checkpoint: seen, proven, asked_at: Instant::now(), asked_since: None });
             return Ok(None);
         };
         let same_size = [&known.checkpoint, &known.proven].into_iter().find(|known| known.size == seen.size);
@@ -105,19 +126,63 @@ impl Trust {
         if seen.size > known.checkpoint.size {
             known.checkpoint = seen;
         }
-        let due = known.checkpoint.size > known.proven.size && known.proven_at.elapsed() >= GROWTH_INTERVAL;
+        // Whoever asks, asks alone, unless it is overdue.
+        let waited = known.asked_at.elapsed() >= GROWTH_INTERVAL || known.is_overdue();
+        let due = known.checkpoint.size > known.proven.size && waited;
         if due {
-            // Whoever asks, asks alone.
-            known.proven_at = Instant::now();
+            known.asked_at = Instant::now();
+            known.asked_since.get_or_insert(known.asked_at);
         }
-        Ok(due.then(|| known.proven.clone()))
+        Ok(due.then(|| Growth { proven: known.proven.clone(), newest: known.checkpoint.clone() }))
     }
 
-    /// Checks the proof that a log grew from a checkpoint that was seen.
+    /// It was asked for, and growth was not proven.
     ///
     /// # Errors
-    /// If it shows another log, or nothing.
-    pub(crate) fn check_growth(&self, keys: &Keys, old: &Checkpoint, standing: &[u8]) -> Result<(), Error> {
+    /// If that goes on for too long.
+    pub(crate) fn unproven(&self) -> Result<(), Error> {
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let overdue = newest.as_ref().is_some_and(Newest::is_overdue);
+        if overdue { Err(Error::unproven_growth()) } else { Ok(()) }
+    }
+
+    /// Checks the proofs that a log grew from the checkpoint that was proven last, and from the newest that was seen. Whether they show that it is
+    /// one log: their ends can be compared only if they have one size.
+    ///
+    /// # Errors
+    /// If they show another log, or nothing.
+    pub(crate) fn check_growth(
+        &self,
+        keys: &Keys,
+        growth: &Growth,
+        from_proven: &[u8],
+        from_newest: &[u8],
+    ) -> Result<bool, Error> {
+        let end = self.end_of(keys, &growth.proven, from_proven)?;
+        let other_end = self.end_of(keys, &growth.newest, from_newest)?;
+        ensure(
+            end.size >= growth.newest.size,
+            "the proof ends below a checkpoint that was seen before it was asked for",
+        )?;
+        let mut same_size = [&growth.newest, &other_end].into_iter().filter(|it| it.size == end.size).peekable();
+        let tied = same_size.peek().is_some();
+        ensure(same_size.all(|it| it.root == end.root), FORKED)?;
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = newest.as_mut().filter(|_| tied) {
+            ensure(known.checkpoint.size != end.size || known.checkpoint.root == end.root, FORKED)?;
+            known.asked_since = None;
+            if known.checkpoint.size < end.size {
+                known.checkpoint = end.clone();
+            }
+            if known.proven.size < end.size {
+                known.proven = end;
+            }
+        }
+        Ok(tied)
+    }
+
+    /// The checkpoint at the end of a standing proof from one that was seen.
+    fn end_of(&self, keys: &Keys, old: &Checkpoint, standing: &[u8]) -> Result<Checkpoint, Error> {
         let file = ProofFile::decode(standing).map_err(malformed)?;
         let verified = check::verify_known(&file, keys, None)?;
         let Claim::Standing(claim) = &verified.claim else {
@@ -125,19 +190,29 @@ impl Trust {
         };
         ensure(claim.old_size == old.size, "the proof is of another checkpoint")?;
         ensure(claim.old_root == old.root, FORKED)?;
-        self.learn(&Seen { checkpoint: verified.checkpoint.clone(), keys: verified.keys })?;
-        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = newest.as_mut()
-            && known.proven.size < verified.checkpoint.size
-        {
-            let seen = verified.checkpoint;
-            ensure(known.checkpoint.size != seen.size || known.checkpoint.root == seen.root, FORKED)?;
-            if known.checkpoint.size < seen.size {
-                known.checkpoint = seen.clone();
-            }
-            known.proven = seen;
+        let seen = Seen { checkpoint: verified.checkpoint, keys: verified.keys };
+        self.learn(&seen)?;
+        Ok(seen.checkpoint)
+    }
+
+    /// As [`check_receipt`], with the shards as they are known or, before that, as this genesis header has them. They are known once a receipt holds
+    /// with them.
+    pub(crate) fn check_receipt(
+        &self,
+        keys: &Keys,
+        newer: Option<&[u8]>,
+        genesis: Option<&[u8]>,
+        sent: &Sent<'_>,
+        response: &v1::CommitResponse,
+    ) -> Result<Seen, Error> {
+        if let Some(map) = self.map.get() {
+            return check_receipt(keys, newer, map, sent, response);
         }
-        Ok(())
+        let map = map_of(genesis.ok_or(Error::Malformed("genesis header"))?)?;
+        let seen = check_receipt(keys, newer, &map, sent, response)?;
+        // Another receipt may have told of them meanwhile: of the same.
+        let _ = self.map.set(map);
+        Ok(seen)
     }
 }
 

@@ -3,7 +3,8 @@
 use coppice_types::{Digest, Params, Stamp};
 use coppice_verify::{
     hash::{self, RecordBody},
-    replay::{Error, Forest, LiveForest, Node, Tree},
+    proof::TreeList,
+    replay::{Error, Forest, Gathered, LiveForest, Node, Tree},
 };
 
 fn params() -> Params {
@@ -228,6 +229,26 @@ fn the_fast_replay_agrees_with_the_model() {
         if let Some((inputs, output)) = model.planned_merge() {
             let refused = live.prepare(Stamp::new(0, 400), &[(inputs, hash::sha256(b"other"))], []);
             assert_eq!(refused, Err(Error::Output { recorded: hash::sha256(b"other"), computed: output }));
+        }
+    }
+}
+
+#[test]
+fn gathered_trees_have_as_many_records_as_they_say() {
+    let forest = forest();
+    let gather = |parts: &TreeList<'_>| {
+        let mut gathered = Gathered::default();
+        gathered.take(parts).expect("the first part");
+        gathered.forest(&params())
+    };
+    let honest = forest.prove_range(b"", None);
+    assert_eq!(gather(&honest).expect("all of it").digest(), forest.digest());
+    for tree in 0..honest.trees.len() {
+        for entries in [honest.trees[tree].entries + 1, 1, u64::MAX] {
+            let mut parts = honest.clone();
+            parts.trees[tree].entries = entries;
+            let same = entries == honest.trees[tree].entries;
+            assert_eq!(matches!(gather(&parts), Err(Error::Parts(_))), !same, "{entries} records in tree {tree}");
         }
     }
 }

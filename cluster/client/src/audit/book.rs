@@ -62,6 +62,18 @@ impl Book {
         reader.book.ok_or(Stop::Failed(Error::Malformed("the log is empty")))
     }
 
+    /// The book of a model's log.
+    #[cfg(test)]
+    pub fn model(ledger: &coppice_verify::replay::Ledger) -> Self {
+        let checkpoint = ledger.checkpoint(ledger.headers.len() as u64);
+        let keys = Keys::new(ledger.key.verifier().clone());
+        let mut reader = Reader::default();
+        for header in &ledger.headers {
+            assert!(reader.take(header.clone(), &checkpoint, &keys).is_ok(), "the model follows the rules");
+        }
+        reader.book.expect("the log begins with genesis")
+    }
+
     /// What the log says of a version up to head.
     pub fn line(&self, version: Version) -> &Line {
         &self.lines[usize::try_from(version.0).expect("versions of the book are counted in memory")]

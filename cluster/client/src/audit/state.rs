@@ -101,12 +101,12 @@ impl State {
         Err(differs(line, None, format!("its state root is {}, its batches give {root}", line.state_root)))
     }
 
-    /// Takes a message; gives the version that it completes, which is applied.
-    pub fn take(&mut self, book: &Book, message: v1::JournalResponse) -> Result<Option<Version>, Stop> {
+    /// Takes a message, of the version that is next; gives the version if it completes it, which is applied then.
+    pub fn take(&mut self, book: &Book, next: Version, message: v1::JournalResponse) -> Result<Option<Version>, Stop> {
         if message.header.is_empty() {
             self.take_lists(book, message)?;
         } else {
-            self.begin(book, message)?;
+            self.begin(book, next, message)?;
         }
         let complete = self.pending.as_ref().is_some_and(|pending| pending.wanted.len() == pending.lists.len());
         if !complete {
@@ -117,7 +117,7 @@ impl State {
         Ok(Some(pending.version))
     }
 
-    fn begin(&mut self, book: &Book, message: v1::JournalResponse) -> Result<(), Stop> {
+    fn begin(&mut self, book: &Book, next: Version, message: v1::JournalResponse) -> Result<(), Stop> {
         if self.pending.is_some() {
             return Err(Error::Malformed("a version of which a part is missing").into());
         }
@@ -126,6 +126,10 @@ impl State {
         if version > book.head() || hash::log_entry_hash(&message.header) != book.line(version).hash {
             let moved = "versions were rolled back, or are shown otherwise, since the audit began: audit again";
             return Err(Error::Untrusted(moved).into());
+        }
+        // Only versions that stand are streamed: neither events nor rollbacks make a gap.
+        if version != next {
+            return Err(Error::Malformed("a stream of journals that leaves a version out or repeats one").into());
         }
         let line = book.line(version);
         let hashes: Vec<Digest> = message.entries.iter().map(|entry| hash::journal_leaf_hash(entry)).collect();
@@ -197,5 +201,45 @@ impl State {
         }
         let known = pending.merges.keys().chain(pending.lists.keys()).all(|shard| self.shards.contains_key(shard));
         if known { Ok(()) } else { Err(differs(line, None, "its journal names a shard that there is not")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_types::{Change, ClusterId, Operation, Params};
+    use coppice_verify::{
+        replay::{Commit, Ledger},
+        shard_map::ShardMap,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_stream_of_journals_has_every_version_once() {
+        let map = ShardMap::from_splits(&[]).expect("no split");
+        let mut ledger = Ledger::new("model", ClusterId([7; 16]), &[1; 32], &Params::default(), map);
+        let operations = vec![Operation { key: b"a".to_vec(), change: Change::Put(b"1".to_vec()) }];
+        let commit = Commit { operations, ..Commit::default() };
+        let write = |ledger: &mut Ledger| ledger.commit(std::slice::from_ref(&commit)).expect("a batch");
+        let stamps: Vec<_> = (0..3).map(|_| write(&mut ledger)).collect();
+        ledger.prune(Version(1));
+        ledger.roll_back(Version(2));
+        let again = write(&mut ledger);
+        let book = Book::model(&ledger);
+        let begin = |next: u64, stamp| {
+            let version = &ledger.versions[&stamp];
+            let header = version.header.encode().into();
+            let entries = version.journal.iter().map(|entry| entry.encode().into()).collect();
+            let message = v1::JournalResponse { header, entries, ..v1::JournalResponse::default() };
+            State::new(&book).take(&book, Version(next), message)
+        };
+        for (next, stamp) in [(1, stamps[0]), (2, stamps[1]), (3, again)] {
+            assert!(matches!(begin(next, stamp), Ok(None)), "{stamp} waits for its lists");
+        }
+        let genesis = ledger.headers[0].stamp;
+        for (next, stamp) in [(1, genesis), (1, stamps[1]), (2, again), (2, stamps[0]), (3, stamps[1])] {
+            assert!(matches!(begin(next, stamp), Err(Stop::Failed(Error::Malformed(_)))), "{stamp} instead of {next}");
+        }
+        assert!(matches!(begin(3, stamps[2]), Err(Stop::Failed(Error::Untrusted(_)))), "it was rolled back");
     }
 }

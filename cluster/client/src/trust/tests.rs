@@ -129,7 +129,7 @@ async fn a_log_may_grow_and_nothing_else() {
     tokio::time::advance(GROWTH_INTERVAL).await;
     assert_eq!(
         trust.note(Seen { checkpoint: checkpoint(7, 7), keys: keys.clone() }).expect("known"),
-        Some(checkpoint(5, 5)),
+        Some(Growth { proven: checkpoint(5, 5), newest: checkpoint(7, 7) }),
         "its growth is to be shown"
     );
     assert_eq!(
@@ -137,7 +137,99 @@ async fn a_log_may_grow_and_nothing_else() {
         None,
         "one asks for all"
     );
-    assert!(trust.check_growth(&keys, &checkpoint(5, 5), b"nothing").is_err());
+    let growth = Growth { proven: checkpoint(5, 5), newest: checkpoint(7, 7) };
+    assert!(trust.check_growth(&keys, &growth, b"nothing", b"nothing").is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn growth_is_proven_up_to_the_newest_checkpoint_that_was_seen() {
+    // Two ledgers that are one up to some size, and the key that signs both.
+    let (Scene { mut ledger, key }, mut fork) = (Scene::new(), Scene::new().ledger);
+    let old = ledger.headers.len() as u64;
+    for (round, commit) in (5..).zip([of_round, in_session, of_round]) {
+        ledger.commit(&[commit(round)]).expect("a batch");
+        fork.commit(&[commit(round + 10)]).expect("a batch");
+    }
+    let proof = |ledger: &Ledger, from: u64, to: u64| ledger.standing(from, to).encode().expect("a small file");
+    let due = async |of: &Ledger| {
+        let trust = Trust::new(key.clone());
+        let seen = |size| Seen { checkpoint: of.checkpoint(size), keys: Keys::clone(&trust.keys()) };
+        trust.note(seen(old)).expect("the first");
+        tokio::time::advance(GROWTH_INTERVAL).await;
+        let growth = trust.note(seen(old + 2)).expect("it grew").expect("it is time");
+        (trust, growth)
+    };
+    let check = async |of: &Ledger, from_proven: &[u8], from_newest: &[u8]| {
+        let (trust, growth) = due(of).await;
+        let proven = trust.check_growth(&trust.keys(), &growth, from_proven, from_newest);
+        (proven, trust.newest.lock().expect("no panic").as_ref().map(|known| known.proven.size))
+    };
+    for (ends, tied, size) in
+        [([2, 2], true, old + 2), ([3, 3], true, old + 3), ([2, 3], true, old + 2), ([3, 2], false, old)]
+    {
+        let [one, two] = [proof(&ledger, old, old + ends[0]), proof(&ledger, old + 2, old + ends[1])];
+        let (proven, proven_size) = check(&ledger, &one, &two).await;
+        assert_eq!((proven.ok(), proven_size), (Some(tied), Some(size)), "{ends:?}");
+    }
+    // The fork was shown; the other log's growth is proven, or none, or that of each by itself.
+    for (from_proven, from_newest) in [
+        (proof(&ledger, old, old), proof(&fork, old + 2, old + 2)),
+        (proof(&fork, old, old + 1), proof(&fork, old + 2, old + 2)),
+        (proof(&ledger, old, old + 2), proof(&fork, old + 2, old + 3)),
+        (proof(&ledger, old, old + 3), proof(&ledger, old + 2, old + 3)),
+        (proof(&ledger, old, old + 3), proof(&fork, old + 2, old + 3)),
+    ] {
+        let (proven, size) = check(&fork, &from_proven, &from_newest).await;
+        assert!(matches!(proven, Err(Error::Untrusted(_))) && size == Some(old), "{proven:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn growth_that_stays_unproven_is_an_error_after_a_while() {
+    let Scene { mut ledger, key } = Scene::new();
+    let old = ledger.headers.len() as u64;
+    ledger.commit(&[of_round(3)]).expect("a batch");
+    let options = crate::Options { patience: Duration::ZERO, trust: Some(key), ..crate::Options::new("") };
+    // Nobody is there.
+    let nobody = tonic::transport::Endpoint::from_static("http://127.0.0.1:1").connect_lazy().into();
+    let client = crate::Client::over(vec![("http://127.0.0.1:1".to_owned(), nobody)], 1, &options);
+    let trust = client.trust.clone().expect("a key");
+    let seen = |size| Seen { checkpoint: ledger.checkpoint(size), keys: Keys::clone(&trust.keys()) };
+    client.follow(&trust, seen(old)).await.expect("the first");
+    tokio::time::advance(GROWTH_PATIENCE * 2).await;
+    client.follow(&trust, seen(old + 1)).await.expect("it was asked for just now");
+    tokio::time::advance(GROWTH_PATIENCE).await;
+    for _ in 0..2 {
+        let result = client.follow(&trust, seen(old + 1)).await;
+        assert!(
+            result.is_err_and(|error| error.kind() == coppice_types::ErrorKind::Unavailable && error.outcome_unknown())
+        );
+    }
+    let growth = Growth { proven: ledger.checkpoint(old), newest: ledger.checkpoint(old + 1) };
+    let [one, two] = [old, old + 1].map(|from| ledger.standing(from, old + 1).encode().expect("a small file"));
+    assert!(trust.check_growth(&trust.keys(), &growth, &one, &two).expect("honest proofs"));
+    client.follow(&trust, seen(old + 1)).await.expect("it is proven");
+}
+
+#[test]
+fn a_false_genesis_header_is_not_kept() {
+    let scene = Scene::new();
+    let other = ShardMap::from_splits(&[]).expect("no split");
+    let other = Ledger::new("model", ClusterId([7; 16]), &[1; 32], &Params::default(), other);
+    let commit = of_round(2);
+    let batch = on_the_wire(&commit);
+    let sent = Sent { session: None, batch: &batch };
+    let response = v1::CommitResponse {
+        stamp: Some(v1::Stamp { epoch: 0, version: 3 }),
+        header: scene.ledger.newest().encode().into(),
+        receipt: scene.ledger.receipt(Stamp::new(0, 3), 1).encode().expect("a small file").into(),
+        ..v1::CommitResponse::default()
+    };
+    let trust = Trust::new(scene.key);
+    let check = |genesis: Option<&[u8]>| trust.check_receipt(&trust.keys(), None, genesis, &sent, &response);
+    assert!(matches!(check(Some(&other.headers[0].encode())), Err(Error::Untrusted(_))));
+    check(Some(&scene.ledger.headers[0].encode())).expect("the ledger's own");
+    check(None).expect("it is known");
 }
 
 fn present(key: &[u8], value: u8, version: u64) -> v1::Record {

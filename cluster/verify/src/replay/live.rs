@@ -183,6 +183,9 @@ impl LiveTree {
             return Ok(Self::empty());
         }
         let root = Node::of(level, root.ok_or(Error::Parts("without a root"))?)?;
+        if root.records() != entries {
+            return Err(Error::Parts("with another number of records than a tree is said to have"));
+        }
         Ok(Self { root, entries })
     }
 
@@ -276,6 +279,13 @@ impl Node {
                 let after = entries.partition_point(|(separator, _)| separator.as_slice() <= key);
                 entries.get(after.checked_sub(1)?)?.1.find(key)
             }
+        }
+    }
+
+    fn records(&self) -> u64 {
+        match &self.kind {
+            Kind::Leaf(records) => records.len() as u64,
+            Kind::Inner(_, entries) => entries.iter().map(|(_, child)| child.records()).sum(),
         }
     }
 
