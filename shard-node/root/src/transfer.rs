@@ -1,11 +1,12 @@
 //! Raft snapshots: pinned files of one flush, sent as they are and checked before anything is believed.
 //!
-//! A snapshot is the sealed files, the growing journal up to a length, the state saved at the snapshot's position, and a superblock that
-//! names them, which travels in the manifest. Sealed files never change and the journal only grows, so a pin costs
+//! A snapshot is the state saved at the snapshot's position, the sealed files that it lists, the growing journal up to a length, and a
+//! superblock that names state and journal, which travels in the manifest with the state's hash: so a manifest is short however long the
+//! log is. The state comes first, and says what else there is. Sealed files never change and the journal only grows, so a pin costs
 //! no copy: it keeps one saved state from being removed. A receiver that crashed begins again where it was; the superblock is written
 //! last, so until then its directory is that of a new replica.
 
-use std::{collections::BTreeSet, io, sync::Arc};
+use std::{collections::HashSet, io, sync::Arc};
 
 use coppice_env::{OpenMode, Storage};
 use coppice_types::{
@@ -17,10 +18,10 @@ use coppice_verify::hash;
 use crate::{
     Error, RaftPosition, Root,
     chunk::Sealed,
-    command::{len32, list},
     durable::{SUPERBLOCK, Superblock, is_ours, state_path},
     fsck,
-    journal::{self, journal_path},
+    journal::{self, End, journal_path},
+    state::State,
     store,
 };
 
@@ -29,7 +30,7 @@ pub const PINS_MAX: usize = 4;
 /// Most bytes of one read of a snapshot.
 const READ_BYTES_MAX: usize = 4 << 20;
 /// First byte of an encoded manifest.
-const MANIFEST_VERSION: u8 = 1;
+const MANIFEST_VERSION: u8 = 2;
 
 /// A file of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub struct Manifest {
     pub id: u64,
     /// The raft entry as of which it is.
     pub position: RaftPosition,
-    /// Its files, in the order in which they are sent.
+    /// Its files, in the order in which they are sent. A receiver knows the first one, the state, which lists the others.
     pub files: Vec<SnapshotFile>,
     /// The file that makes the others a replica.
     superblock: Vec<u8>,
@@ -59,16 +60,13 @@ impl Manifest {
     /// The bytes to send.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
+        let state = &self.files[0];
         let mut out = Writer::new();
         out.u8(MANIFEST_VERSION);
         out.u64(self.id);
         out.str16(&self.superblock);
-        out.u32(len32(self.files.len()));
-        for file in &self.files {
-            out.str16(file.name.as_bytes());
-            out.u64(file.len);
-            out.digest(&file.hash);
-        }
+        out.u64(state.len);
+        out.digest(&state.hash);
         out.into_bytes()
     }
 
@@ -77,30 +75,21 @@ impl Manifest {
     /// # Errors
     /// If the bytes are no manifest.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
-        let damaged = |what: String| Error::corrupted("snapshot manifest", what);
         let mut input = Reader::new(bytes);
-        let mut decode = || -> Result<(u64, Vec<u8>, Vec<SnapshotFile>), codec::Error> {
+        let mut decode = || -> Result<(u64, Vec<u8>, u64, Digest), codec::Error> {
             if input.u8()? != MANIFEST_VERSION {
                 return Err(codec::Error::Malformed("version"));
             }
-            let (id, superblock) = (input.u64()?, input.str16()?.to_vec());
-            let files = list(&mut input, decode_file)?;
+            let fields = (input.u64()?, input.str16()?.to_vec(), input.u64()?, input.digest()?);
             input.clone().finish()?;
-            Ok((id, superblock, files))
+            Ok(fields)
         };
-        let (id, superblock, files) = decode().map_err(|error| damaged(error.to_string()))?;
-        let names: BTreeSet<&str> = files.iter().map(|file| file.name.as_str()).collect();
-        if names.len() != files.len() || !names.iter().all(|name| is_ours(name) && name.contains('/')) {
-            return Err(damaged("names of files".to_owned()));
-        }
-        let position = Superblock::from_file(&superblock)?.position;
-        Ok(Self { id, position, files, superblock })
+        let damaged = |error: codec::Error| Error::corrupted("snapshot manifest", error.to_string());
+        let (id, superblock, len, hash) = decode().map_err(damaged)?;
+        let Superblock { position, saved, .. } = Superblock::from_file(&superblock)?;
+        let state = SnapshotFile { name: state_path(saved), len, hash };
+        Ok(Self { id, position, files: vec![state], superblock })
     }
-}
-
-fn decode_file(input: &mut Reader<'_>) -> Result<SnapshotFile, codec::Error> {
-    let name = String::from_utf8(input.str16()?.to_vec()).map_err(|_| codec::Error::Malformed("name"))?;
-    Ok(SnapshotFile { name, len: input.u64()?, hash: input.digest()? })
 }
 
 impl Root {
@@ -114,17 +103,10 @@ impl Root {
         }
         self.flush_and_save(position, true)?;
         let superblock = &self.durable.superblock;
-        let state = self.store.read(&state_path(superblock.saved))?;
-        let mut files: Vec<_> = self.state.sealed.iter().map(sealed_file).collect();
-        let journal = superblock.journal;
-        if journal.len > 0 {
-            files.push(SnapshotFile { name: journal_path(journal.chunk), len: journal.len, hash: journal.chain });
-        }
-        files.push(SnapshotFile {
-            name: state_path(superblock.saved),
-            len: state.len() as u64,
-            hash: hash::sha256(&state),
-        });
+        let name = state_path(superblock.saved);
+        let state = self.store.read(&name)?;
+        let mut files = vec![SnapshotFile { name, len: state.len() as u64, hash: hash::sha256(&state) }];
+        files.extend(listed(&self.state.sealed, &superblock.journal));
         let manifest = Manifest { id: superblock.saved, position, files, superblock: superblock.file() };
         self.durable.pins.insert(manifest.id, manifest.clone());
         Ok(manifest)
@@ -162,8 +144,11 @@ impl Root {
     }
 }
 
-fn sealed_file(sealed: &Sealed) -> SnapshotFile {
-    SnapshotFile { name: sealed.name(), len: sealed.len, hash: sealed.hash }
+/// What there is beside the state.
+fn listed<'s>(sealed: &'s [Sealed], journal: &End) -> impl Iterator<Item = SnapshotFile> + use<'s> {
+    let sealed = sealed.iter().map(|sealed| SnapshotFile { name: sealed.name(), len: sealed.len, hash: sealed.hash });
+    let growing = SnapshotFile { name: journal_path(journal.chunk), len: journal.len, hash: journal.chain };
+    sealed.chain((journal.len > 0).then_some(growing))
 }
 
 /// Takes a snapshot into a directory that is empty, or has parts of this or another one: files that are whole are not fetched again.
@@ -188,18 +173,43 @@ impl SnapshotReceiver {
         if receiver.len_of(SUPERBLOCK)?.is_some() {
             return Err(Error::Snapshot { id, what: "the directory holds a replica" });
         }
-        for name in store::walk(&*receiver.storage, "")? {
-            if is_ours(&name) && !receiver.manifest.files.iter().any(|file| file.name == name) {
-                receiver.storage.remove(&name).map_err(Error::io(&name, "remove"))?;
-            }
-        }
-        while let Some(file) = receiver.manifest.files.get(receiver.at) {
-            if receiver.len_of(&file.name)? != Some(file.len) || receiver.check(file).is_err() {
-                break;
-            }
-            receiver.at += 1;
+        receiver.manifest.files.truncate(1);
+        if receiver.is_whole(&receiver.manifest.files[0])? {
+            receiver.list_files()?;
         }
         Ok(receiver)
+    }
+
+    /// The state is whole: it says what else there is. Of that, what an earlier transfer left whole is not asked for, and what belongs to
+    /// another snapshot goes.
+    fn list_files(&mut self) -> Result<(), Error> {
+        let name = self.manifest.files[0].name.clone();
+        let journal = Superblock::from_file(&self.manifest.superblock)?.journal;
+        let (state, end) = State::from_file(&name, &store::read_file(&*self.storage, &name)?)?;
+        if end != journal {
+            return Err(Error::corrupted(&name, "not the state of its superblock"));
+        }
+        self.manifest.files.extend(listed(&state.sealed, &journal));
+        let names: HashSet<&str> = self.manifest.files.iter().map(|file| file.name.as_str()).collect();
+        if names.len() != self.manifest.files.len() {
+            return Err(Error::corrupted(&name, "it lists a file twice"));
+        }
+        for stranger in store::walk(&*self.storage, "")? {
+            if is_ours(&stranger) && !names.contains(stranger.as_str()) {
+                self.storage.remove(&stranger).map_err(Error::io(&stranger, "remove"))?;
+            }
+        }
+        self.at = 1;
+        while let Some(file) = self.manifest.files.get(self.at)
+            && self.is_whole(file)?
+        {
+            self.at += 1;
+        }
+        Ok(())
+    }
+
+    fn is_whole(&self, file: &SnapshotFile) -> Result<bool, Error> {
+        Ok(self.len_of(&file.name)? == Some(file.len) && self.check(file).is_ok())
     }
 
     /// The file to ask for, and from which offset on; `None` once everything is there.
@@ -241,8 +251,7 @@ impl SnapshotReceiver {
         handle.sync_data().map_err(Error::io(name, "sync"))?;
         self.offset = 0;
         self.check(&file)?;
-        self.at += 1;
-        Ok(())
+        if self.at == 0 { self.list_files() } else { Ok(self.at += 1) }
     }
 
     /// Makes the directory a replica's, after a check of everything in it; then [`Root::open`] opens it.

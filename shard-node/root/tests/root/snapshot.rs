@@ -54,7 +54,10 @@ fn an_installed_snapshot_equals_its_sender_as_of_the_pin() {
     for (seed, headers) in [(20, 0), (21, 30), (22, 255), (23, 256), (24, 600)] {
         let (_disk, mut root, mut model) = sender(seed, headers);
         let manifest = root.pin_snapshot(model.position()).expect("pins");
-        assert_eq!(Manifest::decode(&manifest.encode()).expect("decodes"), manifest);
+        let encoded = manifest.encode();
+        assert_eq!(encoded.len(), 1 + 8 + 2 + 136 + 8 + 32, "it does not grow with the log");
+        let manifest = Manifest::decode(&encoded).expect("decodes");
+        assert_eq!(manifest.encode(), encoded);
         let at_pin = (model.index, root.log_root());
         // The sender goes on, flushes, saves and seals while the snapshot is read.
         let pinned = root.view().expect("founded");
@@ -172,8 +175,14 @@ fn a_manifest_that_mixes_snapshots_is_refused() {
     mixed.files.clone_from(&old.files);
     let disk = SimStorage::new();
     let mut receiver = SnapshotReceiver::new(disk.storage(), mixed).expect("begins");
-    while fetch(&root, &mut receiver, old.id, 1 << 20).expect("fetches") {}
-    assert!(matches!(receiver.finish(), Err(Error::Corrupted { .. })));
+    let fetched = loop {
+        match fetch(&root, &mut receiver, old.id, 1 << 20) {
+            Ok(true) => {}
+            other => break other,
+        }
+    };
+    assert!(matches!(fetched, Err(Error::Corrupted { .. })), "the state is of another superblock");
+    assert!(receiver.finish().is_err());
     assert_eq!(Root::open(disk.storage()).expect("still new").log_size(), 0);
 }
 
@@ -186,18 +195,6 @@ fn hostile_manifests_are_refused() {
         assert!(Manifest::decode(&good[..len]).is_err());
     }
     assert!(Manifest::decode(&[&good[..], &[0]].concat()).is_err());
-    for name in ["superblock", "lock", "state", "incoming", "/etc/passwd", "../x", "other/1", ""] {
-        let mut bad = manifest.clone();
-        bad.files[0].name = name.to_owned();
-        assert!(Manifest::decode(&bad.encode()).is_err(), "{name}");
-    }
-    let mut twice = manifest.clone();
-    twice.files.push(manifest.files[0].clone());
-    assert!(Manifest::decode(&twice.encode()).is_err());
-    let mut climbing = manifest.clone();
-    climbing.files[0].name = "state/../../x".to_owned();
-    let decoded = Manifest::decode(&climbing.encode());
-    assert!(decoded.and_then(|manifest| SnapshotReceiver::new(SimStorage::new().storage(), manifest)).is_err());
 }
 
 #[test]
@@ -248,7 +245,7 @@ fn replicas_that_flush_at_different_times_agree() {
         let other = root.pin_snapshot(model.position()).expect("pins");
         let comparable = |manifest: &Manifest| {
             let files = manifest.files.iter().filter(|file| !file.name.starts_with("state/"));
-            (files.cloned().collect::<Vec<_>>(), manifest.files.last().map(|state| state.hash))
+            (files.cloned().collect::<Vec<_>>(), manifest.files[0].hash)
         };
         assert_eq!(comparable(&first), comparable(&other));
     }
