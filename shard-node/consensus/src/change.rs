@@ -122,6 +122,9 @@ pub(crate) fn check(changes: &[Change], membership: &Membership, leader: RaftId)
             _ => {}
         }
     }
+    if !membership.has_room_for(changes.iter().map(|change| change.id())) {
+        return Err(Error::Invalid("a group has 64 replicas at most: remove one first"));
+    }
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use raft::eraftpb::ConfState;
 pub(crate) const NUMBER_MAX: u64 = u64::MAX >> 2;
 
 /// Most replicas that one list of a membership may name.
-const REPLICAS_MAX: usize = 64;
+pub(crate) const REPLICAS_MAX: usize = 64;
 
 /// The name of one replica of a group: the node's ordinal and how often it has come back without its disk. Never used
 /// again once its directory is lost.
@@ -127,6 +127,17 @@ impl Membership {
     #[must_use]
     pub fn contains(&self, id: RaftId) -> bool {
         self.is_voter(id) || self.learners.contains(&id)
+    }
+
+    /// How many replicas are in it.
+    fn count(&self) -> usize {
+        let outgoing = self.voters_outgoing.iter().filter(|id| !self.voters.contains(id));
+        self.voters.len() + self.learners.len() + outgoing.count()
+    }
+
+    /// Whether these and those that are in it are no more than a log and a message can name.
+    pub(crate) fn has_room_for(&self, ids: impl Iterator<Item = RaftId>) -> bool {
+        self.count() + ids.filter(|id| !self.contains(*id)).count() <= REPLICAS_MAX
     }
 
     /// Nobody is in it: the replica has not joined its group yet.

@@ -357,6 +357,47 @@ fn changes_that_make_no_sense_are_refused() {
     assert_eq!(second.kind(), ErrorKind::Unavailable);
 }
 
+/// What a log can't name, no start can read.
+#[test]
+fn a_group_takes_no_more_replicas_than_its_log_can_name() {
+    let mut world = led_by(A);
+    for ordinals in (4..=64).collect::<Vec<u32>>().chunks(16) {
+        let changes: Vec<Change> =
+            ordinals.iter().map(|ordinal| Change::AddLearner(RaftId::new(*ordinal, 1))).collect();
+        world.change(&changes).expect("proposes");
+        let last = changes[changes.len() - 1].id();
+        world.run_until("they are learners", |world| {
+            let membership = world.group(A).status().membership;
+            membership.learners.contains(&last) && !membership.is_joint()
+        });
+    }
+    let one_more = [Change::AddLearner(RaftId::new(65, 1))];
+    let refused = world.group(A).change_membership(&one_more).expect_err("the 65th");
+    assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+    world.restart(A);
+    assert_eq!(world.group(A).status().membership.learners.len(), 61);
+}
+
+/// A replica that takes such a term can be followed by nobody once it campaigns in the next one.
+#[test]
+fn a_made_up_term_changes_nothing() {
+    let mut world = led_by(A);
+    fill(&mut world, 3);
+    let (term, own) = (world.group(A).status().term, world.group(B).status().term);
+    // A heartbeat that commits nothing.
+    let mut bytes = vec![1, 6];
+    bytes.extend(options(A).group.number().to_le_bytes());
+    [A.0, B.0, (1 << 61) - 1, 0, 0, 0, 0, 0, 0].iter().for_each(|number: &u64| bytes.extend(number.to_le_bytes()));
+    bytes.extend([0; 8]);
+    let message = Message::decode(&bytes).expect("it is well formed");
+    assert_eq!((message.kind(), message.to()), ("heartbeat", B));
+    let refused = world.group(B).step(message).expect_err("nobody came there by elections");
+    assert!(matches!(refused, Error::Refused(_)), "{refused}");
+    assert_eq!((world.group(A).status().term, world.group(B).status().term), (term, own));
+    fill(&mut world, 3);
+    world.converge();
+}
+
 #[test]
 fn a_learner_is_promoted_once_it_has_caught_up() {
     let mut world = led_by(A);

@@ -173,8 +173,11 @@ impl Group {
     }
 
     fn apply_change(&mut self, position: Position, bytes: &[u8], output: &mut Output) -> Payload {
-        // Bytes that can't be read, and changes that raft refuses, are so on every replica: nothing changes.
+        // Bytes that can't be read, changes that raft refuses, and more replicas than a log can name are so on every replica: nothing changes.
         let Ok(changes) = change::decode(bytes) else { return Payload::Empty };
+        if !self.membership.has_room_for(changes.iter().map(|change| change.id())) {
+            return Payload::Empty;
+        }
         let Ok(state) = self.raw.apply_conf_change(&change::to_raft(&changes)) else { return Payload::Empty };
         let membership = Membership::from_raft(&state);
         let id = self.options.id;

@@ -7,6 +7,10 @@ use super::{ENTRY_OVERHEAD_BYTES, Group};
 use crate::Message;
 use crate::error::{Error, Result};
 
+/// A term further ahead is made up: years of elections while this replica was away. Who takes it is followed by nobody once it has come to the
+/// largest number of a message.
+const TERMS_AHEAD_MAX: u64 = 1 << 24;
+
 impl Group {
     /// Takes a message of another replica.
     ///
@@ -56,6 +60,9 @@ impl Group {
         let said = &message.raft;
         if message.group != self.options.group || message.to() != self.options.id {
             return refuse("it is for another replica");
+        }
+        if said.term > raft.term.saturating_add(TERMS_AHEAD_MAX) {
+            return refuse("no elections lead to such a term");
         }
         match said.get_msg_type() {
             MessageType::MsgRequestVote | MessageType::MsgRequestPreVote if self.has_never_joined() => {
