@@ -156,9 +156,9 @@ impl Reads {
                 }
             }
             if let Some(end) = message.end {
-                // What lies below the boundary can't be told from what never was.
+                // What lies below the boundary, which may have moved meanwhile, can't be told from what never was.
                 let limited = end.more || (request.limit > 0 && count >= request.limit);
-                let truncated = !limited && located.view.boundary.0 > 0;
+                let truncated = !limited && self.view(read.stale_ok).await?.boundary.0 > 0;
                 if held.is_some() || truncated {
                     send(sink, v1::HistoryResponse { change: held.take(), truncated }).await?;
                 }

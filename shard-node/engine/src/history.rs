@@ -31,8 +31,17 @@ pub struct KeyChange {
 pub struct HistoryPage {
     /// Newest first.
     pub changes: Vec<KeyChange>,
-    /// The limit cut the history short.
+    /// A limit cut the history short.
     pub more: bool,
+}
+
+/// A part of what differs between two versions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiffPage {
+    /// The record before and the record after, in order of keys.
+    pub differences: Vec<(Option<Record>, Option<Record>)>,
+    /// The low end of the next part, if there is one.
+    pub next: Option<Vec<u8>>,
 }
 
 impl<'e> View<'e> {
@@ -42,8 +51,24 @@ impl<'e> View<'e> {
     /// # Errors
     /// `Corrupted`, or a failure of the storage.
     pub fn history(&self, key: &[u8], limit: usize) -> Result<HistoryPage> {
+        self.history_part(key, None, limit, usize::MAX)
+    }
+
+    /// As [`history`](Self::history), of the changes below a version, if one is given. It ends with the change that
+    /// brings keys and values to `bytes_max`, which is not 0; what is left is below that change's version.
+    ///
+    /// # Errors
+    /// `Corrupted`, or a failure of the storage.
+    pub fn history_part(
+        &self,
+        key: &[u8],
+        below: Option<Version>,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<HistoryPage> {
         let mut page = HistoryPage::default();
-        let mut view = Some(*self);
+        let mut room = Room { changes: limit, bytes: bytes_max };
+        let mut view = below.map_or(Some(*self), |below| self.before(below));
         // Versions in which the key has no record, if the walk is in such a stretch: the oldest of them.
         let mut absent_from: Option<Stamp> = None;
         while let Some(at) = view {
@@ -59,17 +84,17 @@ impl<'e> View<'e> {
                 Some(found) => {
                     let removed = absent_from.take().filter(|_| found.is_put());
                     if let Some(stamp) = removed
-                        && !page.push(KeyChange { stamp, record: None }, limit)
+                        && !page.push(KeyChange { stamp, record: None }, key, &mut room)
                     {
                         return Ok(page);
                     }
-                    KeyChange { stamp: found.stamp, record: at.live(found, true)? }
+                    KeyChange { stamp: found.stamp, record: at.live(found, room.is_left())? }
                 }
             };
             view = at.before(change.stamp.version);
             // Whether the oldest version deleted a key can't be told once those before are pruned.
             let untold = change.record.is_none() && view.is_none();
-            if !untold && !page.push(change, limit) {
+            if !untold && !page.push(change, key, &mut room) {
                 return Ok(page);
             }
         }
@@ -131,14 +156,40 @@ impl<'e> View<'e> {
         low: &[u8],
         high: Option<&[u8]>,
     ) -> Result<Vec<(Option<Record>, Option<Record>)>> {
-        let mut out = Vec::new();
-        for key in self.touched_keys(from, low, high, usize::MAX)?.keys {
+        Ok(self.diff_part(from, low, high, usize::MAX, usize::MAX)?.differences)
+    }
+
+    /// As [`diff`](Self::diff), of at most `limit` keys that versions between the two touched. It ends with the key that
+    /// brings what is read of keys and values to `bytes_max`.
+    ///
+    /// # Errors
+    /// `NotAncestor`, or what reading pages gives.
+    ///
+    /// # Panics
+    /// If the limit is 0.
+    pub fn diff_part(
+        &self,
+        from: &View<'_>,
+        low: &[u8],
+        high: Option<&[u8]>,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<DiffPage> {
+        let touched = self.touched_keys(from, low, high, limit)?;
+        let mut page = DiffPage { next: touched.next, ..DiffPage::default() };
+        let (mut keys, mut bytes) = (touched.keys.into_iter(), 0);
+        while let Some(key) = keys.next() {
             let (before, after) = (from.get(&key, true)?, self.get(&key, true)?);
+            bytes += [&before, &after].into_iter().flatten().map(record_bytes).sum::<usize>();
             if before.as_ref().map(|record| record.stamp) != after.as_ref().map(|record| record.stamp) {
-                out.push((before, after));
+                page.differences.push((before, after));
+            }
+            if bytes >= bytes_max {
+                page.next = keys.next().or(page.next);
+                break;
             }
         }
-        Ok(out)
+        Ok(page)
     }
 
     /// The first keys, at most `limit`, that versions between an older one of the same line and this one touched, for
@@ -183,14 +234,33 @@ impl<'e> View<'e> {
 }
 
 impl HistoryPage {
-    /// False if the limit is reached.
-    fn push(&mut self, change: KeyChange, limit: usize) -> bool {
-        self.more = self.changes.len() >= limit;
+    /// False if no room is left.
+    fn push(&mut self, change: KeyChange, key: &[u8], room: &mut Room) -> bool {
+        self.more = !room.is_left();
         if !self.more {
+            room.changes -= 1;
+            room.bytes = room.bytes.saturating_sub(change.record.as_ref().map_or(key.len(), record_bytes));
             self.changes.push(change);
         }
         !self.more
     }
+}
+
+/// What a part of a history may have yet.
+struct Room {
+    changes: usize,
+    bytes: usize,
+}
+
+impl Room {
+    fn is_left(&self) -> bool {
+        self.changes > 0 && self.bytes > 0
+    }
+}
+
+/// Bytes of the key and of the value.
+fn record_bytes(record: &Record) -> usize {
+    record.key.len() + record.value_len as usize
 }
 
 /// A part of the keys that versions touched.
@@ -325,5 +395,85 @@ impl Compare<'_> {
             });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+    use coppice_types::{Change, Operation, Params, ShardId};
+
+    use super::*;
+    use crate::{Engine, Options, PrepareId, StageRequest};
+
+    fn commit(engine: &mut Engine, version: u64, changes: &[(u8, Option<usize>)]) {
+        let operation = |(key, len): &(u8, Option<usize>)| Operation {
+            key: vec![*key],
+            change: len.map_or(Change::Delete, |len| Change::Put(vec![version as u8; len])),
+        };
+        let operations: Vec<Operation> = changes.iter().map(operation).collect();
+        let request = StageRequest {
+            stamp: Stamp::new(0, version),
+            prepare_id: PrepareId { term: 1, attempt: version },
+            base: engine.decided(),
+            merges: &[],
+            operations: &operations,
+        };
+        let staged = engine.stage(&request).expect("it follows on the decided state");
+        engine.settle(&staged.state).expect("it is staged");
+    }
+
+    #[test]
+    fn parts_end_by_their_bytes_and_come_to_the_whole() {
+        let sim = SimStorage::new();
+        let mut engine = Engine::create(sim.storage(), ShardId(0), Params::default(), Options::default())
+            .expect("an empty directory");
+        let all = |len| [(1, Some(1)), (2, Some(1)), (3, Some(len)), (4, Some(len)), (5, Some(len))];
+        commit(&mut engine, 1, &all(500));
+        let lens = [Some(700), None, Some(10), Some(10), Some(900), None, Some(1)];
+        for (version, len) in (2..).zip(lens) {
+            commit(&mut engine, version, &[(9, len)]);
+        }
+        commit(&mut engine, 9, &all(600));
+        let older = engine.view_at(Version(1)).expect("kept");
+        let newer = engine.view_at(Version(9)).expect("kept");
+
+        let read = engine.counters().value_reads;
+        let page = newer.range_part(b"", None, 100, 1210, true).expect("sound pages");
+        let keys: Vec<u8> = page.records.iter().map(|record| record.key[0]).collect();
+        assert_eq!((keys.as_slice(), page.more), (&[1, 2, 3, 4][..], true), "the next value is too much");
+        assert_eq!(engine.counters().value_reads - read, 2, "and is not read");
+        let page = newer.range_part(&[5], None, 100, 10, true).expect("sound pages");
+        assert_eq!((page.records.len(), page.more), (1, true), "one at least");
+        let page = newer.range_part(b"", None, 100, 6, false).expect("sound pages");
+        assert_eq!((page.records.len(), page.more), (6, false), "values that are not wanted do not count");
+
+        for (limit, bytes_max) in [(100, 1), (100, 15), (100, 800), (1, 800), (2, 800), (3, 30)] {
+            let whole = newer.history(&[9], 100).expect("sound pages");
+            let (mut changes, mut below, mut more) = (Vec::new(), None, true);
+            while more {
+                let page = newer.history_part(&[9], below, limit, bytes_max).expect("sound pages");
+                let bytes = |change: &KeyChange| change.record.as_ref().map_or(1, record_bytes);
+                let before_last = page.changes.iter().rev().skip(1).map(bytes).sum::<usize>();
+                assert!(page.changes.len() <= limit && before_last < bytes_max, "{page:?}");
+                changes.extend(page.changes);
+                (below, more) = (changes.last().map(|change| change.stamp.version), page.more);
+            }
+            assert_eq!((changes.len(), changes), (7, whole.changes));
+
+            let whole = newer.diff(&older, b"", None).expect("an ancestor");
+            let (mut differences, mut low) = (Vec::new(), Some(Vec::new()));
+            while let Some(from) = low {
+                let page = newer.diff_part(&older, &from, None, limit, bytes_max).expect("an ancestor");
+                let bytes = |(before, after): &(Option<Record>, Option<Record>)| {
+                    [before, after].into_iter().flatten().map(record_bytes).sum::<usize>()
+                };
+                let before_last = page.differences.iter().rev().skip(1).map(bytes).sum::<usize>();
+                assert!(page.differences.len() <= limit && before_last < bytes_max, "{page:?}");
+                differences.extend(page.differences);
+                low = page.next;
+            }
+            assert_eq!((differences.len(), differences), (6, whole));
+        }
     }
 }

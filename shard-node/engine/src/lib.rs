@@ -50,7 +50,7 @@ pub use engine::{Engine, KeptJournal};
 pub use error::{Error, Result};
 pub use footprint::Footprint;
 pub use fsck::{Finding, Report, fsck};
-pub use history::{HistoryPage, KeyChange};
+pub use history::{DiffPage, HistoryPage, KeyChange};
 pub use lists::ACTIVE_HASH_BYTES;
 pub use snapshot::{Manifest, SnapshotReceiver};
 pub use superblock::MACHINE_STATE_BYTES_MAX;

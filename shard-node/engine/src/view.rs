@@ -71,7 +71,7 @@ impl std::fmt::Debug for Record {
 pub struct RangePage {
     /// In order of keys.
     pub records: Vec<Record>,
-    /// The limit cut the range short.
+    /// A limit cut the range short.
     pub more: bool,
 }
 
@@ -116,14 +116,32 @@ impl<'e> View<'e> {
     /// # Errors
     /// `Corrupted`, or a failure of the storage.
     pub fn range(&self, low: &[u8], high: Option<&[u8]>, limit: usize, want_values: bool) -> Result<RangePage> {
+        self.range_part(low, high, limit, usize::MAX, want_values)
+    }
+
+    /// As [`range`](Self::range), and with at most `bytes_max` of keys and of values that are wanted, but for the first
+    /// record. No value that is not answered is read.
+    ///
+    /// # Errors
+    /// `Corrupted`, or a failure of the storage.
+    pub fn range_part(
+        &self,
+        low: &[u8],
+        high: Option<&[u8]>,
+        limit: usize,
+        bytes_max: usize,
+        want_values: bool,
+    ) -> Result<RangePage> {
         let store = &self.engine.store;
         let mut cursor = ForestCursor::seek(store, self.trees(), low)?;
         let mut page = RangePage::default();
+        let mut bytes = 0_usize;
         // Values that lie elsewhere, and whose they are: read at the end, when it is known which ones are neighbours.
         let (mut stored, mut owners) = (Vec::new(), Vec::new());
         while let Some(newest) = cursor.next_newest(store, high)? {
             let Some((record, elsewhere)) = shown(newest) else { continue };
-            if page.records.len() == limit {
+            bytes += record.key.len() + if want_values { record.value_len as usize } else { 0 };
+            if page.records.len() == limit || (bytes > bytes_max && !page.records.is_empty()) {
                 page.more = true;
                 break;
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coppice_engine::{RangePage, ShardState, View};
+use coppice_engine::{HistoryPage, KeyChange, RangePage, ShardState, View};
 use coppice_proto::v1::{self, shard_scan_request::Scan, shard_server::Shard};
 use coppice_types::{GroupId, Reason, Version};
 use tokio::sync::mpsc;
@@ -21,8 +21,6 @@ use crate::{
 
 /// Most records of one page of a scan.
 const PAGE_RECORDS_MAX: usize = 1024;
-/// Records of the first page, when their size is not known yet.
-const PAGE_RECORDS_FIRST: usize = 8;
 
 type Handle = ReplicaHandle<ShardMachine>;
 type Sender = mpsc::Sender<Result<v1::ShardScanResponse, Status>>;
@@ -172,17 +170,15 @@ impl Source {
 
     async fn range(&self, range: v1::RangeScan, sender: &Sender) -> Result<(), Refusal> {
         let limit = if range.limit == 0 { usize::MAX } else { range.limit as usize };
-        let (mut low, mut left, mut page) = (range.low.clone(), limit, PAGE_RECORDS_FIRST);
+        let (mut low, mut left) = (range.low.clone(), limit);
         let more = loop {
-            let (from, high, want) = (low.clone(), range.high.clone(), left.min(page));
-            let RangePage { records, more, .. } =
-                self.read(move |view| view.range(&from, high.as_deref(), want, true)).await?;
+            let (from, high, want) = (low.clone(), range.high.clone(), left.min(PAGE_RECORDS_MAX));
+            let read = move |view: &View<'_>| view.range_part(&from, high.as_deref(), want, SCAN_CHUNK_BYTES, true);
+            let RangePage { records, more } = self.read(read).await?;
             left -= records.len();
             let records: Vec<_> = records.into_iter().map(convert::to_record).collect();
             if let Some(last) = records.last() {
                 low = after(&last.key);
-                let bytes: usize = records.iter().map(record_bytes).sum();
-                page = (SCAN_CHUNK_BYTES / (bytes / records.len()).max(1)).clamp(1, PAGE_RECORDS_MAX);
             }
             if !send(sender, records, Vec::new(), None).await {
                 return Ok(());
@@ -201,44 +197,59 @@ impl Source {
     }
 
     async fn history(&self, history: v1::HistoryScan, sender: &Sender) -> Result<(), Refusal> {
-        let limit = if history.limit == 0 { usize::MAX } else { history.limit as usize };
-        let key = history.key.clone();
-        let page = self.read(move |view| view.history(&key, limit)).await?;
-        let mut chunk = Chunk::default();
-        for change in page.changes {
-            let after = match change.record {
+        let mut left = if history.limit == 0 { usize::MAX } else { history.limit as usize };
+        let mut below = None;
+        let more = loop {
+            let (key, want) = (history.key.clone(), left.min(PAGE_RECORDS_MAX));
+            let read = move |view: &View<'_>| view.history_part(&key, below, want, SCAN_CHUNK_BYTES);
+            let HistoryPage { changes, more } = self.read(read).await?;
+            left -= changes.len();
+            below = changes.last().map(|change| change.stamp.version).or(below);
+            let wire = |change: KeyChange| match change.record {
                 Some(record) => convert::to_record(record),
                 None => convert::to_absent(history.key.clone(), Some(change.stamp)),
             };
-            if !chunk.add(after, None, sender).await {
+            if !send(sender, changes.into_iter().map(wire).collect(), Vec::new(), None).await {
                 return Ok(());
             }
-        }
-        chunk.end(page.more, sender).await;
+            if !more || left == 0 {
+                break more;
+            }
+        };
+        send(sender, Vec::new(), Vec::new(), Some(v1::ScanEnd { trees: Bytes::new(), more })).await;
         Ok(())
     }
 
     async fn diff(&self, diff: v1::DiffScan, sender: &Sender) -> Result<(), Refusal> {
         let from = convert::state(diff.from.as_ref(), "from")?;
         let Self { context, state, .. } = *self;
-        let read = move |machine: &ShardMachine| {
-            machine.readable(&context, &state)?;
-            let view = machine.engine().view(&state).map_err(refused)?;
-            let before = machine.engine().view(&from).map_err(refused)?;
-            view.diff(&before, &diff.low, diff.high.as_deref()).map_err(refused)
-        };
-        let differences = self.replica.read(read).await?;
-        let mut chunk = Chunk::default();
-        for (before, after) in differences {
-            let record = before.as_ref().or(after.as_ref());
-            let key = record.map(|record| Bytes::copy_from_slice(&record.key)).unwrap_or_default();
-            let wire =
-                |record: Option<_>| record.map_or_else(|| convert::to_absent(key.clone(), None), convert::to_record);
-            if !chunk.add(wire(after), Some(wire(before)), sender).await {
+        let mut next = Some(Vec::from(diff.low));
+        while let Some(low) = next {
+            let high = diff.high.clone();
+            let read = move |machine: &ShardMachine| {
+                machine.readable(&context, &state)?;
+                let view = machine.engine().view(&state).map_err(refused)?;
+                let before = machine.engine().view(&from).map_err(refused)?;
+                let high = high.as_deref();
+                view.diff_part(&before, &low, high, PAGE_RECORDS_MAX, SCAN_CHUNK_BYTES).map_err(refused)
+            };
+            let page = self.replica.read(read).await?;
+            next = page.next;
+            let (mut befores, mut afters) = (Vec::new(), Vec::new());
+            for (before, after) in page.differences {
+                let record = before.as_ref().or(after.as_ref());
+                let key = record.map(|record| Bytes::copy_from_slice(&record.key)).unwrap_or_default();
+                let wire = |record: Option<_>| {
+                    record.map_or_else(|| convert::to_absent(key.clone(), None), convert::to_record)
+                };
+                befores.push(wire(before));
+                afters.push(wire(after));
+            }
+            if !send(sender, afters, befores, None).await {
                 return Ok(());
             }
         }
-        chunk.end(false, sender).await;
+        send(sender, Vec::new(), Vec::new(), Some(v1::ScanEnd::default())).await;
         Ok(())
     }
 
@@ -287,30 +298,4 @@ async fn send(
 ) -> bool {
     let message = v1::ShardScanResponse { records, before, end, journals: Vec::new() };
     sender.send(Ok(message)).await.is_ok()
-}
-
-/// Records that make up the next message.
-#[derive(Default)]
-struct Chunk {
-    records: Vec<v1::ShardRecord>,
-    before: Vec<v1::ShardRecord>,
-    bytes: usize,
-}
-
-impl Chunk {
-    async fn add(&mut self, record: v1::ShardRecord, before: Option<v1::ShardRecord>, sender: &Sender) -> bool {
-        self.bytes += record_bytes(&record) + before.as_ref().map_or(0, record_bytes);
-        self.records.push(record);
-        self.before.extend(before);
-        if self.bytes < SCAN_CHUNK_BYTES {
-            return true;
-        }
-        self.bytes = 0;
-        send(sender, std::mem::take(&mut self.records), std::mem::take(&mut self.before), None).await
-    }
-
-    async fn end(self, more: bool, sender: &Sender) {
-        let end = v1::ScanEnd { trees: Bytes::new(), more };
-        send(sender, self.records, self.before, Some(end)).await;
-    }
 }

@@ -41,6 +41,59 @@ async fn versions_are_prepared_finalized_aborted_and_read_from_every_replica() {
     assert_eq!(status::reason(&refusal), Some(Reason::NotLeader));
 }
 
+/// All messages of a scan of the decided state at node 1.
+async fn scan(leader: &Leader, scan: v1::shard_scan_request::Scan) -> Vec<v1::ShardScanResponse> {
+    let request = v1::ShardScanRequest {
+        group: SHARD.number(),
+        context: Some(leader.context.clone()),
+        state: leader.context.decided.clone(),
+        scan: Some(scan),
+    };
+    let mut stream = leader.caller.shard(1).scan(request).await.expect("it begins").into_inner();
+    let mut messages = Vec::new();
+    while let Some(message) = stream.message().await.expect("no message is too large") {
+        messages.push(message);
+    }
+    messages
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scans_of_large_values_come_in_small_messages() {
+    use v1::shard_scan_request::Scan;
+    let cluster = Cluster::start(1).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    let before = leader.decided();
+    let value = "x".repeat(900 << 10);
+    for at in 10..30 {
+        leader.commit(&format!("key-{at}"), if at < 20 { "small" } else { &value }).await;
+    }
+    for _ in 0..5 {
+        leader.commit("key-29", &value).await;
+    }
+    leader.wait_for(1, "key-29", &value).await;
+    let keys: Vec<String> = (10..30).map(|at| format!("key-{at}")).collect();
+    let range = v1::RangeScan { want_proof: true, ..v1::RangeScan::default() };
+    let diff = v1::DiffScan { from: Some(before), ..v1::DiffScan::default() };
+    let history = |limit| Scan::History(v1::HistoryScan { key: b"key-29".to_vec().into(), limit });
+    let again = vec!["key-29".to_owned(); 6];
+    for (what, expected, more) in [
+        (Scan::Range(range.clone()), &keys[..], false),
+        (Scan::Range(v1::RangeScan { limit: 15, ..range }), &keys[..15], true),
+        (Scan::Diff(diff), &keys[..], false),
+        (history(0), &again[..], false),
+        (history(4), &again[..4], true),
+        (history(6), &again[..], false),
+    ] {
+        let messages = scan(&leader, what).await;
+        let large = |message: &v1::ShardScanResponse| message.records.iter().filter(|r| r.value.len() > 9).count();
+        assert!(messages.iter().all(|message| large(message) <= 1), "one value is more than a page's bytes");
+        assert_eq!(messages.last().and_then(|last| last.end.as_ref()).map(|end| end.more), Some(more));
+        let records = messages.into_iter().flat_map(|message| message.records);
+        let found: Vec<String> = records.map(|record| String::from_utf8_lossy(&record.key).into_owned()).collect();
+        assert_eq!(found, expected);
+    }
+}
+
 /// The bytes of the state that a node is taking in, and the name of its directory.
 fn taken_in(cluster: &Cluster, ordinal: u32) -> Option<(String, u64)> {
     use coppice_env::OpenMode;
