@@ -20,7 +20,7 @@ use tonic::{Request, Response, Status, Streaming, metadata::MetadataMap};
 
 use crate::{
     exec::{
-        AdminRequest, Command, Entry, StageCommand, Wanted,
+        AdminRequest, Command, Entry, Permit, StageCommand, Wanted, check_texts,
         context::{Context, Limits},
         stage_id,
         trace::Trace,
@@ -145,16 +145,22 @@ impl Api {
         want_receipt: bool,
         limit: Duration,
     ) -> Result<(Entry, oneshot::Receiver<Result<v1::CommitResponse, Status>>), Status> {
+        let permits = self.permits(&request)?;
+        let (reply, receive) = oneshot::channel();
+        let deadline = Instant::now() + limit;
+        let (came, trace) = (Instant::now(), Trace::current());
+        Ok((Entry { request, reply, deadline, want_receipt, came, trace, _permits: permits }, receive))
+    }
+
+    /// A place in the queue, and room there.
+    fn permits(&self, request: &plan::Request) -> Result<[Permit; 2], Status> {
         let place = self.places.clone().try_acquire_owned().map_err(|_| self.full())?;
-        let room = self.room.clone().try_acquire_many_owned(weight(&request)).map_err(|_| {
+        let room = self.room.clone().try_acquire_many_owned(weight(request)).map_err(|_| {
             let bytes_max = self.context.limits.queue_bytes_max;
             let message = format!("queue_bytes_max is {bytes_max}: too much waits; try again later");
             status::refuse(Reason::ResourceExhausted, message)
         })?;
-        let (reply, receive) = oneshot::channel();
-        let deadline = Instant::now() + limit;
-        let (came, trace) = (Instant::now(), Trace::current());
-        Ok((Entry { request, reply, deadline, want_receipt, came, trace, _permits: [place, room] }, receive))
+        Ok([place, room])
     }
 
     /// Waits for the sequencer's answer. Without one the outcome is unknown: a session tells later.
@@ -196,8 +202,9 @@ impl Api {
         let parent = request.parent_stage_id;
         let parent = if parent.is_empty() { None } else { Some(stage_id(&parent)?) };
         let request = Arc::new(self.admit(request.batch, None).await?);
+        let permits = self.permits(&request)?;
         let (reply, receive) = oneshot::channel();
-        self.send(Command::Stage(StageCommand::Stage { request, parent, reply }))?;
+        self.send(Command::Stage(StageCommand::Stage { request, parent, reply, _permits: permits }))?;
         Ok(Response::new(self.answer(receive, self.patience()).await?))
     }
 
@@ -230,6 +237,7 @@ impl Api {
         reason: String,
         expected_head: Option<v1::Stamp>,
     ) -> Answer<v1::AdminResponse> {
+        check_texts(&principal, &reason)?;
         let (reply, receive) = oneshot::channel();
         self.send(Command::Admin(AdminRequest { wanted, principal, reason, expected_head, reply }))?;
         let limit = self.patience() + self.context.limits.admin_timeout;

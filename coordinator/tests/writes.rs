@@ -347,6 +347,23 @@ async fn a_full_queue_refuses_at_once_and_loses_nothing_that_it_took() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stage_takes_a_place_in_the_queue_too() {
+    let mut world = small(|world| world.limits.queue_max = 1).await;
+    world.limits.prepare_timeout = LIMIT;
+    let mut client = world.leader().await.client;
+    let mut prepares = world.faults.after(0, Fate::Lost);
+    let mut first = client.clone();
+    let taken = tokio::spawn(async move { first.commit(commit(vec![put("taken", "v")], Vec::new())).await });
+    timeout(LIMIT, prepares.recv()).await.expect("its prepare arrives").expect("the rule holds the sender");
+    let batch = commit(vec![put("staged", "v")], Vec::new()).batch;
+    let staged = client.stage(v1::StageRequest { batch, ..v1::StageRequest::default() });
+    let refused = timeout(LIMIT / 2, staged).await.expect("it does not wait").expect_err("a commit has the place");
+    assert!(refused.message().contains("queue_max is 1"), "{refused:?}");
+    world.faults.clear();
+    taken.await.expect("the task ends").expect("its prepare is sent again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_queue_is_full_by_bytes_too() {
     let sizes = (32 << 10, 64 << 10);
     let params =

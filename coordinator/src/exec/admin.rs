@@ -38,7 +38,7 @@ pub enum Wanted {
     Key(PublicKey),
 }
 
-/// A rollback, prune or key change that waits.
+/// A rollback, prune or key change that waits; its texts are within their limits.
 #[derive(Debug)]
 pub struct AdminRequest {
     pub wanted: Wanted,
@@ -69,7 +69,6 @@ impl Sequencer {
         if view.term != self.term {
             return Err(Failure::Over(not_committed(), Exit::Deposed));
         }
-        check_texts(&request.principal, &request.reason)?;
         check_expected_head(request.expected_head, view.head())?;
         self.boundary = view.boundary;
         match request.wanted {
@@ -319,7 +318,8 @@ fn check_pin(oldest: Option<&v1::VersionPin>, boundary: Version) -> Result<(), R
     }
 }
 
-fn check_texts(principal: &str, reason: &str) -> Result<(), Refusal> {
+/// Texts of a request are checked before it waits: none takes more of the queue.
+pub fn check_texts(principal: &str, reason: &str) -> Result<(), Refusal> {
     let checks =
         [("principal_bytes_max", PRINCIPAL_BYTES_MAX, principal), ("reason_bytes_max", REASON_BYTES_MAX, reason)];
     for (limit, allowed, text) in checks {

@@ -140,7 +140,16 @@ async fn reign(
         let Exit::Reset(reason) = exit else { break (exit, Some(sequencer)) };
         tracing::warn!(reason, "taking over again");
         // Whatever the version under way comes to, its clients are told; then the next term can begin.
-        let _ = sequencer.settle_in_flight().await;
+        let ended = tokio::select! {
+            biased;
+            () = told(stop) => Some(Exit::Closed),
+            _ = lost.wait_for(|lost| *lost) => Some(Exit::Deposed),
+            exit = unfit(context, term) => Some(exit),
+            _ = sequencer.settle_in_flight() => None,
+        };
+        if let Some(exit) = ended {
+            break (exit, Some(sequencer));
+        }
         waiting = sequencer.give_back();
         last = Some(term);
         tokio::time::sleep(PAUSE).await;

@@ -22,8 +22,8 @@ mod sequencer;
 mod stages;
 mod standing;
 
-pub use admin::{AdminRequest, Wanted};
+pub use admin::{AdminRequest, Wanted, check_texts};
 pub use leader::lead;
 pub use registry::follow;
-pub use sequencer::{Command, Entry, TASKS_MAX};
+pub use sequencer::{Command, Entry, Permit, TASKS_MAX};
 pub use stages::{StageCommand, stage_id};

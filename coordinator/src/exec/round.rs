@@ -93,9 +93,12 @@ impl Sequencer {
         self.links.iter().filter_map(installable).collect()
     }
 
-    /// Asks the root group for session numbers of which nothing is known.
+    /// Asks the root group for session numbers of which nothing is known, and for those that were committed: nobody is answered from
+    /// memory alone.
     async fn ask_sessions(&mut self, waiting: &[Arc<Request>]) {
         self.sessions.forget_ended();
+        let judged = waiting.iter().take(self.bounds().batches_max);
+        judged.filter_map(|request| request.session).for_each(|(id, number)| self.sessions.doubt(&id, number));
         let asked: Vec<_> = numbers_to_ask(waiting, &self.sessions, self.bounds()).into_iter().collect();
         let root = &self.context.root;
         let answers = join_all(asked.iter().map(|&(id, number)| root.session(id, number))).await;

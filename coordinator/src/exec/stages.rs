@@ -18,7 +18,7 @@ use tonic::Status;
 use super::{
     answer::{Deciding, Held, release, replay},
     round::Prepared,
-    sequencer::{Entry, Exit, Sequencer, id_bytes},
+    sequencer::{Entry, Exit, Permit, Sequencer, id_bytes},
     shards::Shape,
     standing::Link,
     trace,
@@ -36,7 +36,13 @@ pub type StageId = [u8; 16];
 #[derive(Debug)]
 pub enum StageCommand {
     /// Stage a batch on head or on another stage.
-    Stage { request: Arc<Request>, parent: Option<StageId>, reply: oneshot::Sender<Result<v1::StageResponse, Status>> },
+    Stage {
+        request: Arc<Request>,
+        parent: Option<StageId>,
+        reply: oneshot::Sender<Result<v1::StageResponse, Status>>,
+        /// Its place in the queue, and its bytes there, until it is answered.
+        _permits: [Permit; 2],
+    },
     /// Commit a stage whose parent is head.
     Finalize { id: StageId, entry: Entry },
     /// Drop a stage and what builds on it.
@@ -80,7 +86,9 @@ impl Sequencer {
         assert!(self.in_flight.is_none(), "the pipeline is drained first");
         self.expire_stages();
         match command {
-            StageCommand::Stage { request, parent, reply } => {
+            // The caller has gone: nobody would learn of the stage.
+            StageCommand::Stage { reply, .. } if reply.is_closed() => Ok(()),
+            StageCommand::Stage { request, parent, reply, _permits } => {
                 let answer = self.stage(request, parent).await;
                 let (answer, exit) = match answer {
                     Ok(Ok(answer)) => (Ok(answer), Ok(())),
@@ -114,9 +122,10 @@ impl Sequencer {
             return Ok(Err(status::refuse(Reason::ResourceExhausted, format!("stages_max is {max}"))));
         }
         let waiting = std::slice::from_ref(&request);
-        let reads = self.read_keys(waiting, &base.overlay, &base.leaves).await?;
         let stamp = Stamp { epoch: base.below.epoch, version: base.below.version.next() };
         let full = self.wait_for_merges(&request, &base).await?;
+        // Last: a shard that comes up after this was not read, and would no longer be known to be down.
+        let reads = self.read_keys(waiting, &base.overlay, &base.leaves).await?;
         let draft = form(
             waiting,
             &Ground {

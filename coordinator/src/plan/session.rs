@@ -81,11 +81,25 @@ impl Sessions {
     }
 
     /// A session that exists, of whose numbers up to `highest` nothing is known.
+    ///
+    /// If more was known, either it ended and was opened anew, or more was committed since the root group said this: what was known is
+    /// forgotten, and asked for again.
     pub fn open(&mut self, id: SessionId, highest: u64) {
-        if !self.sessions.contains_key(&id) {
-            *self.entry(id) = Session { highest, unsure: highest, ..Session::default() };
+        let known = self.sessions.get(&id).map(|session| session.highest.max(session.unsure));
+        if known.is_none_or(|known| highest < known) {
+            let unsure = highest.max(known.unwrap_or(0));
+            *self.entry(id) = Session { highest, unsure, ..Session::default() };
         }
         self.ended.remove(&id);
+    }
+
+    /// A committed number is asked for again: its session may have ended and been opened anew since.
+    pub fn doubt(&mut self, id: &SessionId, number: u64) {
+        if let Some(session) = self.sessions.get_mut(id)
+            && session.batches.remove(&number).is_some()
+        {
+            session.unsure = session.unsure.max(number);
+        }
     }
 
     /// What the root group says of one number.

@@ -327,6 +327,39 @@ fn numbers_of_a_session_that_is_not_known_whole_are_asked_for() {
     assert_eq!(sessions.standing(&SESSION, 9), SessionStanding::Done(done));
 }
 
+/// A number lower than what is known comes of a session that was opened anew, or was told before the newest commits.
+#[test]
+fn what_is_known_of_a_session_that_may_have_ended_is_asked_for_again() {
+    let mut world = World::new();
+    let first = in_session(batch([put("a", "1")], []), 1);
+    let done = Done { batch_hash: first.batch_hash, sequence: Sequence(5), journal_index: 3, rolled_back: false };
+    world.sessions.open(SESSION, 0);
+    world.sessions.record(SESSION, 1, done);
+    world.sessions.record(SESSION, 9, done);
+    world.sessions.open(SESSION, 9);
+    assert_eq!(world.sessions.standing(&SESSION, 9), SessionStanding::Done(done), "nothing new was said");
+    let mut living = world.sessions.clone();
+    living.doubt(&SESSION, 9);
+    assert_eq!(living.standing(&SESSION, 9), SessionStanding::Unknown);
+    assert_eq!(living.standing(&SESSION, 10), SessionStanding::New);
+    living.learn(SESSION, 9, Some(done));
+    assert_eq!(living.standing(&SESSION, 9), SessionStanding::Done(done));
+    world.sessions.open(SESSION, 0);
+    for number in [1, 9] {
+        assert_eq!(world.sessions.standing(&SESSION, number), SessionStanding::Unknown);
+    }
+    assert_eq!(world.sessions.standing(&SESSION, 10), SessionStanding::New);
+    assert_eq!(world.form(std::slice::from_ref(&first)).verdicts, [Verdict::Waits]);
+    world.sessions.learn(SESSION, 1, None);
+    assert_eq!(world.form(std::slice::from_ref(&first)).verdicts, [Verdict::Taken], "the new session knows nothing");
+    // The session lives: what was told was older than its commits.
+    living.open(SESSION, 8);
+    living.learn(SESSION, 9, Some(done));
+    living.expire(SESSION, 1);
+    assert_eq!(living.standing(&SESSION, 9), SessionStanding::Done(done));
+    assert_eq!(living.standing(&SESSION, 1), SessionStanding::Expired);
+}
+
 #[test]
 fn headers_follow_the_rules_of_the_log() {
     let tail = tail();
