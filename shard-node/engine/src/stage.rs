@@ -10,6 +10,7 @@ use coppice_verify::{
 
 use crate::{
     Engine, Error, MergeName, Result, StageRequest, Staged,
+    engine::check_number,
     merge::MergeTask,
     meta::{BlobRef, Delta, MergeId, MetaOp, Tree, VersionRecord},
     node::{Body, HashedRecord, LeafRecord},
@@ -93,6 +94,7 @@ impl Engine {
     /// is staged then.
     pub fn stage(&mut self, request: &StageRequest<'_>) -> Result<Staged> {
         self.check_usable()?;
+        check_number(request.stamp.version.0.max(request.stamp.epoch.0))?;
         self.check_operations(request.operations)?;
         let base = self.check_names(request)?;
         let mut draft = Draft {

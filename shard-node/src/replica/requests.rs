@@ -34,6 +34,10 @@ impl<M: StateMachine> Actor<M> {
                 Ok(_) => tracing::warn!(from, node, "a message between other replicas than its envelope says"),
                 Err(error) => tracing::warn!(from, node, %error, "a message that cannot be read"),
             },
+            // What others say of the group's state counts if they are in it.
+            Some(Body::Digest(_) | Body::Merge(_)) if !self.members.iter().any(|id| id.0 == from) => {
+                tracing::debug!(from, node, "a report of a replica that is not in the group");
+            }
             Some(Body::Digest(report)) => {
                 let Some(digest) = Digest::from_slice(&report.digest) else { return Ok(()) };
                 self.agreements.note_report(from, report.raft_index, digest);

@@ -21,7 +21,7 @@ const PREPARE_KEPT: u8 = 7;
 /// Most merges that one Prepare installs.
 const MERGES_MAX: usize = 16;
 /// Most trees that one merge takes.
-const INPUTS_MAX: usize = 16;
+pub(super) const INPUTS_MAX: usize = 16;
 
 /// What every command repeats, so that a shard that missed something learns of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

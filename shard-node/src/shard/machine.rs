@@ -205,8 +205,8 @@ impl StateMachine for ShardMachine {
     }
 
     fn note_built(&mut self, from: u64, built: &[v1::Merge]) {
-        let merges: BTreeSet<MergeName> =
-            built.iter().take(BUILT_MAX).filter_map(|it| convert::merge(it).ok()).collect();
+        let named = built.iter().take(BUILT_MAX).filter(|merge| merge.inputs.len() <= command::INPUTS_MAX);
+        let merges: BTreeSet<MergeName> = named.filter_map(|merge| convert::merge(merge).ok()).collect();
         self.built.insert(from, merges);
     }
 

@@ -5,8 +5,8 @@ use std::mem;
 use coppice_types::{Epoch, Version};
 
 use crate::{
-    Engine, PrepareId, Result, ShardState,
-    meta::{MetaOp, VersionId},
+    Engine, Error, PrepareId, Result, ShardState,
+    meta::{MetaOp, NUMBER_MAX, VersionId},
 };
 
 impl Engine {
@@ -110,9 +110,10 @@ impl Engine {
     /// there is active again, since versions list their trees.
     ///
     /// # Errors
-    /// `Pruned` below the boundary; nothing is dropped then.
+    /// `Pruned` below the boundary, `Invalid` for numbers that nothing counts up to; nothing is dropped then.
     pub fn rollback(&mut self, to: Version, epoch: Epoch) -> Result<ShardState> {
         self.check_usable()?;
+        check_number(to.0.max(epoch.0))?;
         let target = self.decided_at(to)?;
         let decided = self.meta.decided.range(to.next()..).map(|(_, id)| *id);
         let dropped = self.meta.staged.iter().copied().chain(decided).collect();
@@ -125,12 +126,18 @@ impl Engine {
     /// Drops the decided versions below the newest one at or below `before`. Staged versions are not touched.
     ///
     /// # Errors
-    /// If a failed superblock write has made the engine unusable.
+    /// `Invalid` for a version that nothing counts up to, or if a failed superblock write has made the engine unusable.
     pub fn prune(&mut self, before: Version) -> Result<()> {
         self.check_usable()?;
+        check_number(before.0)?;
         if before > self.meta.boundary {
             self.apply(MetaOp::Prune(before));
         }
         Ok(())
     }
+}
+
+/// An epoch or version that a directory may have.
+pub(crate) fn check_number(number: u64) -> Result<()> {
+    if number < NUMBER_MAX { Ok(()) } else { Err(Error::Invalid("a number of 2^62 or more")) }
 }

@@ -8,6 +8,7 @@ mod decide;
 mod flush;
 mod journals;
 
+pub(crate) use decide::check_number;
 pub(crate) use flush::Checkpoint;
 pub use journals::KeptJournal;
 

@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// What is counted by ones from 0 comes nowhere near. What a peer sends could be there already.
-const NUMBER_MAX: u64 = 1 << 62;
+pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 const SEGMENTS_MAX: u32 = 1 << 31;
 /// A segment's last record begins below 4 GiB.
 const SEGMENT_END_MAX: u64 = 1 << 34;
@@ -730,6 +730,23 @@ mod tests {
             change(&mut engine.meta);
             assert!(engine.meta.check().is_err(), "{what}");
         }
+    }
+
+    /// Nor does one come there by what it is asked for.
+    #[test]
+    fn numbers_of_a_table_that_would_be_refused_are_refused() {
+        let mut engine = with_staged(&SimStorage::new());
+        let (decided, max) = (engine.decided(), Version(u64::MAX));
+        assert!(engine.rollback(max, Epoch(1)).is_err() && engine.rollback(Version(0), Epoch(NUMBER_MAX)).is_err());
+        assert!(engine.prune(max).is_err() && engine.prune(Version(NUMBER_MAX)).is_err());
+        for stamp in [Stamp::new(0, NUMBER_MAX), Stamp::new(NUMBER_MAX, 3)] {
+            let prepare_id = PrepareId { term: 2, attempt: 1 };
+            let request = StageRequest { stamp, prepare_id, base: decided, merges: &[], operations: &[] };
+            assert!(engine.stage(&request).is_err());
+        }
+        assert_eq!((engine.decided(), engine.boundary(), engine.staged().len()), (decided, Version(0), 1));
+        engine.rollback(Version(NUMBER_MAX - 1), Epoch(1)).expect("there is nothing above");
+        assert_eq!(engine.meta.check(), Ok(()));
     }
 
     /// Of nodes and patches in a row, these keep their places, which leaves rows of many lengths with gaps of one page and more.
