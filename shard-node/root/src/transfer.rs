@@ -251,7 +251,11 @@ impl SnapshotReceiver {
         handle.sync_data().map_err(Error::io(name, "sync"))?;
         self.offset = 0;
         self.check(&file)?;
-        if self.at == 0 { self.list_files() } else { Ok(self.at += 1) }
+        if self.at == 0 {
+            return self.list_files();
+        }
+        self.at += 1;
+        Ok(())
     }
 
     /// Makes the directory a replica's, after a check of everything in it; then [`Root::open`] opens it.

@@ -701,7 +701,8 @@ mod tests {
     /// Such a table would stop its engine later: what a peer sends is refused at once.
     #[test]
     fn a_table_that_no_engine_comes_to_is_refused() {
-        let broken: [(&str, fn(&mut Meta)); 12] = [
+        type Breaks = fn(&mut Meta);
+        let broken: [(&str, Breaks); 12] = [
             ("next number", |meta| meta.next_id = NUMBER_MAX),
             ("generation", |meta| meta.generation = NUMBER_MAX),
             ("epoch", |meta| meta.epoch = Epoch(u64::MAX)),
