@@ -524,14 +524,15 @@ impl<'c> Checker<'c> {
 #[cfg(test)]
 mod tests {
     use coppice_env::SimStorage;
-    use coppice_types::{Change, Operation, Params, ShardId, Stamp, Version};
+    use coppice_types::{Change, Operation, Params, ShardId, Version};
 
     use super::*;
     use crate::{
-        Engine, PrepareId, RaftPosition, StageRequest,
+        Engine, RaftPosition,
         cache::Class,
         meta::Delta,
         node::{ChildEntry, Draft},
+        testing,
     };
 
     /// A few pages can name one leaf more often than there are numbers: whoever sends them must not have the receiver walk or count that.
@@ -543,16 +544,7 @@ mod tests {
         let mut engine =
             Engine::create(sim.storage(), ShardId(0), Params::default(), options).expect("an empty directory");
         let put = |n: u64| Operation { key: format!("{n:04}").into_bytes(), change: Change::Put(vec![1; 9]) };
-        let operations: Vec<Operation> = (0..20).map(put).collect();
-        let request = StageRequest {
-            stamp: Stamp::new(0, 1),
-            prepare_id: PrepareId { term: 1, attempt: 1 },
-            base: engine.decided(),
-            merges: &[],
-            operations: &operations,
-        };
-        let staged = engine.stage(&request).expect("it follows on the decided state");
-        engine.settle(&staged.state).expect("it is staged");
+        testing::commit(&mut engine, 1, (0..20).map(put).collect());
         let id = engine.meta.tip().id;
         let mut tree = engine.meta.tip().trees[0].clone();
         assert_eq!((tree.level, tree.entries), (0, 20));

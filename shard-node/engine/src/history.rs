@@ -404,23 +404,14 @@ mod tests {
     use coppice_types::{Change, Operation, Params, ShardId};
 
     use super::*;
-    use crate::{Engine, Options, PrepareId, StageRequest};
+    use crate::{Engine, Options, testing};
 
     fn commit(engine: &mut Engine, version: u64, changes: &[(u8, Option<usize>)]) {
         let operation = |(key, len): &(u8, Option<usize>)| Operation {
             key: vec![*key],
             change: len.map_or(Change::Delete, |len| Change::Put(vec![version as u8; len])),
         };
-        let operations: Vec<Operation> = changes.iter().map(operation).collect();
-        let request = StageRequest {
-            stamp: Stamp::new(0, version),
-            prepare_id: PrepareId { term: 1, attempt: version },
-            base: engine.decided(),
-            merges: &[],
-            operations: &operations,
-        };
-        let staged = engine.stage(&request).expect("it follows on the decided state");
-        engine.settle(&staged.state).expect("it is staged");
+        testing::commit(engine, version, changes.iter().map(operation).collect());
     }
 
     #[test]

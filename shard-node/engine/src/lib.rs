@@ -35,6 +35,8 @@ mod space;
 mod stage;
 mod store;
 mod superblock;
+#[cfg(test)]
+mod testing;
 mod three_way;
 mod tree;
 mod values;

@@ -401,33 +401,19 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use coppice_env::{Rng, SimRng, SimStorage};
-    use coppice_types::{Change, Epoch, Operation, ShardId, Stamp};
+    use coppice_types::{Change, Epoch, Operation, ShardId};
 
     use super::*;
     use crate::{
-        Options, PrepareId, RaftPosition, StageRequest, cache::Class, fsck, node::Child, page::Pid,
-        tree::cursor::ForestCursor,
+        Options, RaftPosition, cache::Class, fsck, node::Child, page::Pid, testing, tree::cursor::ForestCursor,
     };
-
-    fn put_and_settle(engine: &mut Engine, version: u64, mut operations: Vec<Operation>) {
-        operations.sort_by(|a, b| a.key.cmp(&b.key));
-        let request = StageRequest {
-            stamp: Stamp::new(0, version),
-            prepare_id: PrepareId { term: 1, attempt: version },
-            base: engine.decided(),
-            merges: &engine.built_merges(),
-            operations: &operations,
-        };
-        let staged = engine.stage(&request).expect("it follows on the decided state");
-        engine.settle(&staged.state).expect("it is staged");
-    }
 
     fn flush(engine: &mut Engine, index: u64) {
         engine.flush(RaftPosition { index, term: 1 }, b"").expect("room");
     }
 
     fn commit(engine: &mut Engine, version: u64, operations: Vec<Operation>) {
-        put_and_settle(engine, version, operations);
+        testing::commit(engine, version, operations);
         while engine.merge_step(100).expect("sound pages") == MergeProgress::Working {}
         engine.prune(Version(version)).expect("usable");
         flush(engine, version);
@@ -528,11 +514,11 @@ mod tests {
                 let live = engine.meta.segments.values().map(|segment| segment.live).sum::<u64>();
                 (PageFile::ALL.map(|file| engine.meta.space(file).used_pages()), live)
             };
-            (1..=2).for_each(|version| put_and_settle(&mut engine, version, quarter(version)));
+            (1..=2).for_each(|version| testing::commit(&mut engine, version, quarter(version)));
             flush(&mut engine, 1);
             let (kept, before) = (engine.decided(), used(&engine));
             assert_eq!(engine.merge_pace(), MergePace::Idle);
-            put_and_settle(&mut engine, 3, quarter(3));
+            testing::commit(&mut engine, 3, quarter(3));
             while engine.merge_step(100).expect("sound pages") == MergeProgress::Working
                 && (is_complete || engine.counters().merge_records < 200)
             {}

@@ -830,23 +830,14 @@ pub(crate) fn decode_filter(bytes: &[u8]) -> Option<Filter> {
 #[cfg(test)]
 mod tests {
     use coppice_env::SimStorage;
-    use coppice_types::{Change, ErrorKind, Operation, Params, ShardId, Stamp, Version};
+    use coppice_types::{Change, ErrorKind, Operation, Params, ShardId, Version};
 
     use super::*;
-    use crate::{Engine, Options, PrepareId, RaftPosition, StageRequest};
+    use crate::{Engine, Options, RaftPosition, testing};
 
     fn commit(engine: &mut Engine, version: u64, numbers: std::ops::Range<u64>) {
         let put = |n: u64| Operation { key: format!("{n:04}").into_bytes(), change: Change::Put(vec![1; 9]) };
-        let operations: Vec<Operation> = numbers.map(put).collect();
-        let request = StageRequest {
-            stamp: Stamp::new(0, version),
-            prepare_id: PrepareId { term: 1, attempt: version },
-            base: engine.decided(),
-            merges: &[],
-            operations: &operations,
-        };
-        let staged = engine.stage(&request).expect("it follows on the decided state");
-        engine.settle(&staged.state).expect("it is staged");
+        testing::commit(engine, version, numbers.map(put).collect());
     }
 
     /// A page of patches has no checksum of its own: one that was lost may name a place where something else waits for a flush by now.

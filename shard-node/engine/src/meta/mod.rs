@@ -675,26 +675,15 @@ mod tests {
     use coppice_types::{Change, Operation, Stamp};
 
     use super::*;
-    use crate::{Engine, Options, PrepareId, StageRequest, space::Limbo};
+    use crate::{Engine, Options, PrepareId, StageRequest, space::Limbo, testing};
 
     /// An engine with a decided version, and one staged on it.
     fn with_staged(sim: &SimStorage) -> Engine {
         let mut engine = Engine::create(sim.storage(), ShardId(0), Params::default(), Options::default())
             .expect("an empty directory");
-        for version in 1..=2 {
-            let operations = [Operation { key: b"key".to_vec(), change: Change::Put(vec![version as u8; 300]) }];
-            let request = StageRequest {
-                stamp: Stamp::new(0, version),
-                prepare_id: PrepareId { term: 1, attempt: version },
-                base: engine.decided(),
-                merges: &[],
-                operations: &operations,
-            };
-            let staged = engine.stage(&request).expect("it follows on the decided state");
-            if version == 1 {
-                engine.settle(&staged.state).expect("it is staged");
-            }
-        }
+        let put = |byte| vec![Operation { key: b"key".to_vec(), change: Change::Put(vec![byte; 300]) }];
+        testing::commit(&mut engine, 1, put(1));
+        testing::stage(&mut engine, 2, put(2));
         engine
     }
 
