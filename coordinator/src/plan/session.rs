@@ -87,7 +87,7 @@ impl Sessions {
     pub fn open(&mut self, id: SessionId, highest: u64) {
         let known = self.sessions.get(&id).map(|session| session.highest.max(session.unsure));
         if known.is_none_or(|known| highest < known) {
-            let unsure = highest.max(known.unwrap_or(0));
+            let unsure = known.unwrap_or(highest);
             *self.entry(id) = Session { highest, unsure, ..Session::default() };
         }
         self.ended.remove(&id);

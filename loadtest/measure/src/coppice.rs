@@ -94,9 +94,12 @@ impl Settings {
         // Without writes, filters keep most gets from the active tree.
         let young = (self.cache_bytes / if self.only_reads { 8 } else { 4 }).min(defaults.young_cache_bytes);
         // Only writes have hashes of the active tree.
-        let active = if self.only_reads { 0 } else { self.params.capacity as usize * ACTIVE_HASH_BYTES };
-        let hashes = if self.only_reads { 0 } else { (self.cache_bytes / 4).saturating_sub(active) };
-        let hashes = hashes.min(defaults.hash_cache_bytes);
+        let (active, hashes) = if self.only_reads {
+            (0, 0)
+        } else {
+            let active = self.params.capacity as usize * ACTIVE_HASH_BYTES;
+            (active, (self.cache_bytes / 4).saturating_sub(active).min(defaults.hash_cache_bytes))
+        };
         Options {
             young_cache_bytes: young,
             hash_cache_bytes: hashes,

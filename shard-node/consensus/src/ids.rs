@@ -9,7 +9,7 @@ use raft::eraftpb::ConfState;
 pub(crate) const NUMBER_MAX: u64 = u64::MAX >> 2;
 
 /// Most replicas that one list of a membership may name.
-pub(crate) const REPLICAS_MAX: usize = 64;
+const REPLICAS_MAX: usize = 64;
 
 /// The name of one replica of a group: the node's ordinal and how often it has come back without its disk. Never used
 /// again once its directory is lost.

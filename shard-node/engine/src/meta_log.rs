@@ -207,10 +207,10 @@ fn split_block(bytes: &[u8]) -> Option<(&[u8], u64, &[u8])> {
 #[cfg(test)]
 mod tests {
     use coppice_env::{Rng, SimRng, SimStorage};
-    use coppice_types::{Change, Operation, Params, ShardId, Stamp};
+    use coppice_types::{Change, Operation, Params, ShardId};
 
     use super::*;
-    use crate::{Engine, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, fsck::check_superblock};
+    use crate::{Engine, MergeProgress, Options, RaftPosition, fsck::check_superblock, testing};
 
     /// A directory with merges, pruned, dropped and staged versions, and its superblock.
     fn directory() -> (SimStorage, Superblock) {
@@ -223,16 +223,7 @@ mod tests {
                 key: format!("k{:02}", (version * 5 + key) % 20).into_bytes(),
                 change: Change::Put(vec![version as u8; 200]),
             };
-            let mut operations: Vec<Operation> = (0..5).map(put).collect();
-            operations.sort_by(|a, b| a.key.cmp(&b.key));
-            let request = StageRequest {
-                stamp: Stamp::new(0, version),
-                prepare_id: PrepareId { term: 1, attempt: version },
-                base: engine.decided(),
-                merges: &engine.built_merges(),
-                operations: &operations,
-            };
-            let staged = engine.stage(&request).expect("it follows on the decided state");
+            let staged = testing::stage(&mut engine, version, (0..5).map(put).collect());
             match version {
                 5 => drop(engine.abort_all_staged()),
                 12 => {}

@@ -241,9 +241,11 @@ impl Store {
     fn base(&self, base: &Child, level: u8, class: Class) -> Result<Node> {
         if let Some(node) = self.dirty_at(base.pid) {
             // Nothing has checked yet what the patch says of it.
-            let (name, is_meant) = (base.pid.file().name(), node.checksum() == base.checksum);
-            let other = || Error::corrupted(name, Some(base.pid.first()), "a patch rests on another node");
-            return is_meant.then(|| node.clone()).ok_or_else(other);
+            if node.checksum() != base.checksum {
+                let (file, page) = (base.pid.file().name(), Some(base.pid.first()));
+                return Err(Error::corrupted(file, page, "a patch rests on another node"));
+            }
+            return Ok(node.clone());
         }
         if let Some((node, _)) = self.cache.get(base.pid, base.checksum, Class::Young) {
             return Ok(node);

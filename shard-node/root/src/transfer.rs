@@ -173,7 +173,6 @@ impl SnapshotReceiver {
         if receiver.len_of(SUPERBLOCK)?.is_some() {
             return Err(Error::Snapshot { id, what: "the directory holds a replica" });
         }
-        receiver.manifest.files.truncate(1);
         if receiver.is_whole(&receiver.manifest.files[0])? {
             receiver.list_files()?;
         }
@@ -189,6 +188,7 @@ impl SnapshotReceiver {
         if end != journal {
             return Err(Error::corrupted(&name, "not the state of its superblock"));
         }
+        self.manifest.files.truncate(1);
         self.manifest.files.extend(listed(&state.sealed, &journal));
         let names: HashSet<&str> = self.manifest.files.iter().map(|file| file.name.as_str()).collect();
         if names.len() != self.manifest.files.len() {

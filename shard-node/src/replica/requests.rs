@@ -35,7 +35,7 @@ impl<M: StateMachine> Actor<M> {
                 Err(error) => tracing::warn!(from, node, %error, "a message that cannot be read"),
             },
             // What others say of the group's state counts if they are in it.
-            Some(Body::Digest(_) | Body::Merge(_)) if !self.members.iter().any(|id| id.0 == from) => {
+            Some(Body::Digest(_) | Body::Merge(_)) if !self.members.contains(&RaftId(from)) => {
                 tracing::debug!(from, node, "a report of a replica that is not in the group");
             }
             Some(Body::Digest(report)) => {
