@@ -345,14 +345,22 @@ class Run(Steps):
         return f"{before} became {self.volume(claim)}"
 
     def lose_etcd(self):
-        """etcd loses all it has, by the runbook's command: it starts empty, and commits go on."""
+        """etcd loses all it has, by the runbook's commands: it starts empty, and commits go on."""
         claims = [f"data-{pod['metadata']['name']}" for pod in self.pods("etcd")]
         before = {self.volume(claim) for claim in claims}
         labels = f"app.kubernetes.io/instance={LEDGER},app.kubernetes.io/component=etcd"
-        self.kubectl("delete", "pods,pvc", "-l", labels, "--wait=false")
+        self.pause(True)
+        self.kubectl("wait", "ledgercluster", LEDGER, '--for=jsonpath={.status.conditions[?(@.type=="Progressing")].reason}=Paused', "--timeout=120s")
+        self.kubectl("scale", "statefulset", f"{LEDGER}-etcd", "--replicas=0")
+        self.kubectl("wait", "pods", "-l", labels, "--for=delete", f"--timeout={HEAL_SECONDS}s")
+        self.kubectl("delete", "pvc", "-l", labels)
+        self.pause(False)
         wait_for("other volumes", lambda: None not in (now := {self.volume(claim) for claim in claims}) and not now & before)
         self.await_ready()
         return f"{len(before)} members"
+
+    def pause(self, paused):
+        self.kubectl("patch", "ledgercluster", LEDGER, "--type=merge", "--patch", json.dumps({"spec": {"paused": paused}}))
 
     def volume(self, claim):
         try:
