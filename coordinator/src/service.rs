@@ -8,6 +8,7 @@ use coppice_proto::{
     timeout::asked,
     v1::{self, ledger_server::Ledger},
 };
+use coppice_process::access::may_also;
 use coppice_types::{GroupId, Params, Reason, SessionId};
 use coppice_verify::{header::Genesis, note::VerifierKey};
 use opentelemetry::context::FutureExt;
@@ -275,8 +276,13 @@ where
     let (sink, messages) = mpsc::channel(STREAM_AHEAD);
     let working = async move {
         let errors = sink.clone();
-        if let Err(error) = work(sink).await {
-            // A client that has gone does not hear of it.
+        let failed = tokio::select! {
+            biased;
+            // A client that has gone needs no work, which may wait long for groups that are away.
+            () = errors.closed() => return,
+            done = work(sink) => done.err(),
+        };
+        if let Some(error) = failed {
             let _ = errors.send(Err(error)).await;
         }
     };
@@ -397,6 +403,11 @@ impl Ledger for Api {
     }
 
     async fn watch_heads(&self, request: Request<v1::WatchHeadsRequest>) -> Answer<Self::WatchHeadsStream> {
+        let wanted = request.get_ref();
+        if wanted.want_changed_keys || wanted.want_changed_values {
+            // Who reads the log need not be one who reads records.
+            may_also(request.extensions(), "/coppice.v1.Ledger/Diff")?;
+        }
         let (reads, request) = (self.reads.clone(), request.into_inner());
         stream(move |sink| async move { reads.watch(&request, &sink).await })
     }

@@ -229,7 +229,7 @@ async fn look(hosted: &Hosted, group: GroupId, hosts: &BTreeSet<u32>, own: u32) 
         let mut client = hosted.ask(node);
         let call = tokio::time::timeout(LOOK_TIMEOUT, client.node_status(NodeStatusRequest {})).await;
         let seen = match call {
-            Ok(Ok(answer)) => see(hosted, group, &answer.into_inner()),
+            Ok(Ok(answer)) => see(hosted, group, node, &answer.into_inner()),
             Ok(Err(_)) | Err(_) => Seen::Unreachable,
         };
         (node.to_owned(), seen)
@@ -237,10 +237,11 @@ async fn look(hosted: &Hosted, group: GroupId, hosts: &BTreeSet<u32>, own: u32) 
     futures::future::join_all(calls).await.into_iter().collect()
 }
 
-fn see(hosted: &Hosted, group: GroupId, answer: &NodeStatusResponse) -> Seen {
+/// What the answer of a node says, if it is that node which was asked.
+fn see(hosted: &Hosted, group: GroupId, asked: &str, answer: &NodeStatusResponse) -> Seen {
     let ledger = hosted.forming.read().unwrap_or_else(PoisonError::into_inner).ledger;
     let same_ledger = Digest::from_slice(&answer.ledger) == ledger;
-    if answer.cluster_id.as_ref() != hosted.cluster.as_bytes() {
+    if answer.cluster_id.as_ref() != hosted.cluster.as_bytes() || answer.node != asked {
         Seen::Foreign
     } else if answer.ledger.is_empty() {
         // It has just started, and does not know yet what it is to do.

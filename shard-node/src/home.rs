@@ -108,8 +108,8 @@ fn remove_cold(storage: &dyn Storage, name: &str) -> io::Result<()> {
     storage.cold().map_or(Ok(()), |cold| cold.remove_dir_all(name))
 }
 
-/// Removes directories of the cold directory whose names begin so and that are not here: they are nothing alone.
-pub(crate) fn remove_cold_orphans(storage: &dyn Storage, prefix: &str) -> Result<(), Error> {
+/// Removes directories of the cold directory that are not here: they are nothing alone.
+fn remove_cold_orphans(storage: &dyn Storage) -> Result<(), Error> {
     let remove = || {
         let Some(cold) = storage.cold() else { return Ok(()) };
         let there = match cold.list("") {
@@ -117,7 +117,7 @@ pub(crate) fn remove_cold_orphans(storage: &dyn Storage, prefix: &str) -> Result
             listed => listed?,
         };
         let here = storage.list("")?;
-        let orphans = there.iter().filter(|name| name.starts_with(prefix) && !here.contains(name));
+        let orphans = there.iter().filter(|name| !here.contains(name));
         orphans.into_iter().try_for_each(|name| cold.remove_dir_all(name))
     };
     remove().map_err(failed("clean up the cold directory"))
@@ -182,7 +182,7 @@ impl Home {
     /// # Errors
     /// If it cannot be removed.
     pub fn clear_cold(&self) -> Result<(), Error> {
-        remove_cold_orphans(&*self.storage, "")
+        remove_cold_orphans(&*self.storage)
     }
 
     /// Notes that the raft log exists from now on.

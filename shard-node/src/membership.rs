@@ -156,7 +156,7 @@ impl Handle {
                         delay = STEP_DELAY;
                         continue;
                     }
-                    Err(refused) if matches!(status::kind(&refused), ErrorKind::Unavailable | ErrorKind::NotFound) => {
+                    Err(refused) if may_pass(status::kind(&refused)) => {
                         tracing::debug!(%group, step, %refused, "a change of members is tried again");
                     }
                     Err(refused) => return Err(refused.into()),
@@ -166,6 +166,12 @@ impl Handle {
             delay = (delay * 2).min(STEP_DELAY_MAX);
         }
     }
+}
+
+/// Whether what a leader refused for may have passed when it is asked again. A driver that gives up leaves the group with a learner, or with a
+/// dead voter beside its successor, until the node starts anew.
+fn may_pass(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Unavailable | ErrorKind::NotFound | ErrorKind::Exhausted)
 }
 
 #[cfg(test)]

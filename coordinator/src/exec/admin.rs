@@ -52,6 +52,10 @@ impl Sequencer {
     /// Performs a rollback, prune or key change; no version is under way.
     pub async fn on_admin(&mut self, request: AdminRequest) -> Result<(), Exit> {
         assert!(self.in_flight.is_none(), "the pipeline is drained first");
+        if request.reply.is_closed() {
+            // Its caller gave up before it began, and may have thought better of it.
+            return Ok(());
+        }
         let answer = self.administer(&request).await;
         let (answer, exit) = match answer {
             Ok(answer) => (Ok(answer), Ok(())),

@@ -99,8 +99,9 @@ impl Guard {
     #[must_use]
     pub fn over(&self, routes: Routes) -> Routes {
         let guard = self.clone();
-        let ask = move |request: Request, next: Next| {
+        let ask = move |mut request: Request, next: Next| {
             let judged = guard.judge(request.uri().path(), request.extensions().get::<Peer>());
+            request.extensions_mut().insert(guard.clone());
             async move {
                 match judged {
                     Ok(()) => next.run(request).await,
@@ -130,6 +131,16 @@ impl Guard {
         let takes = allowed.map_or_else(String::new, |allowed| format!("; the roles that may: {allowed}"));
         Err(Box::new(status::refuse(Reason::Denied, format!("denied: {why}{takes}"))))
     }
+}
+
+/// Whether the caller of a request may also call the method of another path: for requests that can ask for as much as that one. Everybody may
+/// where no [`Guard`] stands before the services.
+///
+/// # Errors
+/// With the reason [`Reason::Denied`], after the denial was recorded.
+pub fn may_also(request: &tonic::Extensions, path: &str) -> Result<(), Status> {
+    let Some(guard) = request.get::<Guard>() else { return Ok(()) };
+    guard.judge(path, request.get::<Peer>()).map_err(|denied| *denied)
 }
 
 #[cfg(test)]
