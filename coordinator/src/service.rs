@@ -3,12 +3,12 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use coppice_process::access::may_also;
 use coppice_proto::{
     status,
     timeout::asked,
     v1::{self, ledger_server::Ledger},
 };
-use coppice_process::access::may_also;
 use coppice_types::{GroupId, Params, Reason, SessionId};
 use coppice_verify::{header::Genesis, note::VerifierKey};
 use opentelemetry::context::FutureExt;

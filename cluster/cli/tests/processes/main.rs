@@ -9,7 +9,7 @@ mod telemetry;
 
 use std::{fs, path::Path, time::Duration};
 
-use coppice_proto::v1::{self, node_client::NodeClient, root_client::RootClient};
+use coppice_proto::v1::{self, ledger_client::LedgerClient, node_client::NodeClient, root_client::RootClient};
 use harness::{Authority, Cluster, until};
 use serde_json::Value;
 use tonic::{
@@ -326,6 +326,28 @@ fn a_client_may_do_what_its_role_says_and_what_is_denied_changes_nothing_and_is_
     let refused = common::run(&mut uncertified).expect(4);
     assert!(refused.stderr.contains("--client-cert"), "{}", refused.stderr);
     until("who has no certificate is recorded", || (denials(&cluster).len() > recorded).then_some(()));
+    drop((coordinator, nodes));
+}
+
+#[test]
+fn who_may_watch_the_log_and_read_no_records_is_not_sent_their_changes() {
+    let cluster = Cluster::tls();
+    let (nodes, coordinator) = (cluster.nodes(), cluster.coordinator());
+    cluster.until_it_commits("held=1");
+    let runtime = tokio::runtime::Runtime::new().expect("the system gives threads");
+    let watch = |name: &str, want_changed_keys, want_changed_values| {
+        let request =
+            v1::WatchHeadsRequest { want_changed_keys, want_changed_values, ..v1::WatchHeadsRequest::default() };
+        let call = async { LedgerClient::new(connect(&cluster, name, 4)).watch_heads(request).await };
+        runtime.block_on(call).map(|_| ()).map_err(|refused| refused.code())
+    };
+    for (keys, values) in [(true, false), (false, true), (true, true)] {
+        assert_eq!(watch("operator", keys, values), Err(Code::PermissionDenied));
+        assert_eq!(watch("reader", keys, values), Ok(()));
+    }
+    assert_eq!(watch("operator", false, false), Ok(()));
+    let lines = until("the denials are recorded", || Some(denials(&cluster)).filter(|lines| lines.len() == 3));
+    assert!(lines.iter().all(|line| line["roles"] == serde_json::json!(["operator"])), "{lines:?}");
     drop((coordinator, nodes));
 }
 
