@@ -15,14 +15,15 @@ use std::{
 use coppice::dev::{Cluster, Options, home::new_key, shape::Wanted};
 use coppice_client::{Client, Options as ClientOptions};
 use coppice_env::{SimRng, SimStorage};
-use coppice_proto::v1;
+use coppice_proto::{Channel, HttpRequest, status, v1};
 use coppice_shard_node::Tuning;
-use coppice_types::{Batch, Change, Operation, PinId, SessionId};
+use coppice_types::{Batch, Change, Operation, PinId, Reason, SessionId};
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
     sync::watch,
 };
+use tower::ServiceExt;
 
 async fn cluster() -> (Cluster, coppice_verify::note::VerifierKey) {
     let wanted = Wanted { replicas: Some(1), ..Wanted::default() };
@@ -92,6 +93,81 @@ async fn cut_off(endpoint: &str) -> (String, watch::Sender<u64>) {
         }
     });
     (address, cut)
+}
+
+/// A client that trusts a key, whose way to the ledger gives no headers while the sender has true; it counts those that it was asked for.
+fn without_headers(
+    endpoint: &str,
+    vkey: coppice_verify::note::VerifierKey,
+    patience: Duration,
+) -> (Client, watch::Sender<bool>, watch::Receiver<usize>) {
+    let address = tonic::transport::Endpoint::from_shared(endpoint.to_owned()).expect("an endpoint");
+    let (way, (closed, is_closed), (count, asked)) =
+        (Channel::from(address.connect_lazy()), watch::channel(true), watch::channel(0));
+    let service = tower::service_fn(move |request: HttpRequest| {
+        let refused = request.uri().path().ends_with("/GetHeader") && *is_closed.borrow();
+        if refused {
+            count.send_modify(|asked| *asked += 1);
+        }
+        let way = way.clone();
+        async move {
+            let busy = || status::refuse(Reason::ResourceExhausted, "it is busy").into_http();
+            if refused { Ok(busy()) } else { way.oneshot(request).await }
+        }
+    });
+    let options = ClientOptions { patience, trust: Some(vkey), ..ClientOptions::new("the ledger") };
+    (Client::over(vec![("the ledger".to_owned(), Channel::new(service))], 1, &options), closed, asked)
+}
+
+async fn version(client: &Client) -> u64 {
+    client.head().await.expect("it is told").stamp.expect("a stamp").version
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_is_not_proven_in_time_may_have_happened() {
+    let (cluster, vkey) = cluster().await;
+    let (client, closed, _) = without_headers(cluster.endpoint(), vkey.clone(), Duration::from_millis(50));
+    let error = client.commit(batch("k", 1), false).await.expect_err("nothing shows that it is so");
+    assert!(error.outcome_unknown(), "{error}");
+    assert_eq!(version(&client).await, 1, "it was committed");
+    let mut session = client.open_session(SessionId([1; 16])).await.expect("it is opened");
+    let error = session.commit(batch("k", 2), false).await.expect_err("nothing shows that it is so");
+    assert!(error.outcome_unknown(), "{error}");
+    closed.send_replace(false);
+    session.commit(batch("k", 2), false).await.expect("the same batch under the same number");
+    assert_eq!((version(&client).await, session.highest()), (2, 1), "nothing is applied twice");
+    cluster.stop().await.expect("it stops");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_goes_on_after_an_answer_that_was_not_proven_in_time_or_not_waited_for() {
+    let (cluster, vkey) = cluster().await;
+    for (patience, session) in [(Duration::from_millis(50), 1), (common::LIMIT, 2)] {
+        let (client, closed, mut asked) = without_headers(cluster.endpoint(), vkey.clone(), patience);
+        let before = version(&client).await;
+        let mut session = client.open_session(SessionId([session; 16])).await.expect("it is opened");
+        let mut stream = session.stream(false);
+        for value in 1..=3 {
+            assert!(stream.push(batch("k", value)).await.expect("it is sent").is_none());
+        }
+        tokio::select! {
+            answer = stream.next() => {
+                let error = answer.expect_err("nothing shows that it is so");
+                assert!(error.outcome_unknown() && patience < common::LIMIT, "{error}");
+            }
+            _ = asked.wait_for(|asked| *asked > 0), if patience == common::LIMIT => {}
+        }
+        closed.send_replace(false);
+        for number in 1..=3 {
+            let answer = stream.next().await.expect("it is answered").expect("it has none yet");
+            assert_eq!(answer.number, number);
+        }
+        assert!(stream.next().await.expect("all are answered").is_none());
+        assert!((before + 1..=before + 3).contains(&version(&client).await), "nothing is applied twice");
+        drop(stream);
+        assert_eq!(session.highest(), 3);
+    }
+    cluster.stop().await.expect("it stops");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -215,6 +215,17 @@ impl Client {
         response: &v1::CommitResponse,
     ) -> Result<(), Error> {
         let (Some(trust), Some(keys)) = (&self.trust, keys) else { return Ok(()) };
+        let sent = Sent::new(session, number, batch)?;
+        self.check_receipt(trust, keys, &sent, response).await.map_err(Error::after_commit)
+    }
+
+    async fn check_receipt(
+        &self,
+        trust: &Trust,
+        keys: &Keys,
+        sent: &Sent<'_>,
+        response: &v1::CommitResponse,
+    ) -> Result<(), Error> {
         if response.receipt.is_empty() {
             return Err(Error::unproven_commit());
         }
@@ -223,8 +234,7 @@ impl Client {
             None => Some(self.header(v1::get_header_request::Which::Sequence(0)).await?),
         };
         let newer = self.newer_than(keys, &response.receipt).await?;
-        let sent = Sent::new(session, number, batch)?;
-        let seen = trust.check_receipt(keys, newer.as_deref(), genesis.as_deref(), &sent, response)?;
+        let seen = trust.check_receipt(keys, newer.as_deref(), genesis.as_deref(), sent, response)?;
         self.follow(trust, seen).await
     }
 
@@ -309,7 +319,7 @@ impl Client {
                         return Ok(());
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::Unavailable => break,
+                Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted) => break,
                 Err(error) => return Err(error),
             }
         }

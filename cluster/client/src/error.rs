@@ -26,7 +26,7 @@ pub enum Error {
         kind: ErrorKind,
         /// The cluster's words.
         message: String,
-        /// An earlier attempt had no answer: the request may have had its effect, or have it yet.
+        /// An earlier attempt had no answer, or its proof can't be had: the request may have had its effect, or have it yet.
         outcome_unknown: bool,
     },
     /// Nothing answered within the patience of the client.
@@ -81,6 +81,14 @@ impl Error {
         // What the cluster says of the number itself holds for every attempt.
         let outcome_unknown = outcome_unknown && !matches!(reason, Some(Reason::RolledBack | Reason::SessionMismatch));
         Self::Refused { reason, kind, message, outcome_unknown }
+    }
+
+    /// It failed after a commit was answered, when the answer was to be proven: the batch may well be committed.
+    pub(crate) fn after_commit(mut self) -> Self {
+        if let Self::Refused { outcome_unknown, .. } | Self::Unavailable { outcome_unknown, .. } = &mut self {
+            *outcome_unknown = true;
+        }
+        self
     }
 
     /// The request may have had its effect, or have it yet. A numbered batch can be sent again to find out.

@@ -90,19 +90,26 @@ impl<'a> CommitStream<'a> {
     ///
     /// # Errors
     /// What the cluster refuses: the stream is over, and nothing is known of the batches that were not answered; send them again, one by one
-    /// under their numbers. Or what it did not answer in time: the stream can go on.
+    /// under their numbers. Or what it did not answer, or not prove, in time: the stream can go on, and asks for the answer again.
     pub async fn next(&mut self) -> Result<Option<Answer>, Error> {
         let Some(number) = self.under_way.front().map(|oldest| oldest.number) else { return Ok(None) };
         let patience = self.session.client().patience;
         let (mut pause, mut attempts, mut until) = (PAUSE_MIN, 0, None);
         loop {
             attempts += 1;
-            let status = match self.receive(Instant::now() + patience.attempt).await {
-                Ok(answer) if answer.number == number => return self.settle(answer).await.map(Some),
+            let received = self.receive(Instant::now() + patience.attempt).await;
+            // It is used again only if all is well: an answer that is not taken, for instance since its caller stops waiting, comes once.
+            let live = self.live.take();
+            let status = match received {
+                Ok(answer) if answer.number == number => {
+                    let answer = self.settle(answer).await?;
+                    self.live = live.inspect(|live| self.session.client().routes.succeeded(&live.pick));
+                    return Ok(Some(answer));
+                }
                 Ok(_) => return Err(Error::Malformed("the answer to another number")),
                 Err(status) => status,
             };
-            let pick = self.live.take().map(|live| live.pick);
+            let pick = live.map(|live| live.pick);
             match status::kind(&status) {
                 ErrorKind::Unavailable | ErrorKind::Fenced | ErrorKind::Exhausted => {}
                 // It may be said of another batch than the oldest, or because of the one before it.
@@ -166,9 +173,6 @@ impl<'a> CommitStream<'a> {
         let sent = self.under_way.front().expect("it is the answer to the oldest");
         let keys = self.keys.front().cloned().flatten();
         client.trust_receipt(keys.as_deref(), &sent.session_id, sent.number, sent.batch.as_ref(), &commit).await?;
-        if let Some(live) = &self.live {
-            client.routes.succeeded(&live.pick);
-        }
         self.under_way.pop_front();
         self.keys.pop_front();
         self.session.reached(number);
