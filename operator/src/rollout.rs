@@ -37,17 +37,19 @@ pub struct Member {
     pub state: State,
 }
 
-/// What a member does in a group that it hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a member does in a group that it hosts; the greater, the more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// It leads.
-    Leads,
+    /// It is known not to vote.
+    Silent,
+    /// It may vote or not: it was not heard of, or looks for a leader. One answer that is late says nothing.
+    Unknown,
+    /// It votes, but is far behind, or can't be read.
+    Behind,
     /// It votes, and has what the leader has.
     Votes,
-    /// It votes, but is far behind.
-    Behind,
-    /// It doesn't vote, or nothing is known of it.
-    Silent,
+    /// It leads.
+    Leads,
 }
 
 /// Replicas that decide together.
@@ -162,21 +164,25 @@ impl Fleet {
 
     fn is_healthy(&self, member: usize) -> bool {
         self.members[member].state == State::Ready
-            && self.known().iter().all(|group| {
-                !group.parts.contains_key(&member) || matches!(self.part(group, member), Part::Leads | Part::Votes)
-            })
+            && self
+                .known()
+                .iter()
+                .all(|group| !group.parts.contains_key(&member) || self.part(group, member) >= Part::Votes)
     }
 
-    /// Each group in which the member has a voice has a quorum without it.
+    /// Each group in which the member may have a voice has a quorum without it.
     fn can_do_without(&self, member: usize) -> bool {
         let Some(groups) = &self.groups else { return self.may_be_tried(member) };
         groups.iter().all(|group| {
             let others = group.parts.keys().filter(|other| **other != member);
-            let voices = others.filter(|other| matches!(self.part(group, **other), Part::Leads | Part::Votes)).count();
-            !group.parts.contains_key(&member)
-                || group.parts.len() == 1
-                || voices >= group.quorum
-                || self.part(group, member) == Part::Silent
+            let voices = others.filter(|other| self.part(group, **other) >= Part::Votes).count();
+            let has_no_voice = match self.part(group, member) {
+                Part::Silent => true,
+                // Without a leader there is no majority to be lost.
+                Part::Unknown => self.unborn || (!group.led && self.members[member].state == State::Stalled),
+                Part::Behind | Part::Votes | Part::Leads => false,
+            };
+            !group.parts.contains_key(&member) || group.parts.len() == 1 || voices >= group.quorum || has_no_voice
         })
     }
 
@@ -207,8 +213,12 @@ impl Fleet {
             if group.ghosts > 0 {
                 return Some(format!("{} still counts the vote of a replica that is gone", group.name));
             }
-            let (member, part) = group.parts.iter().find(|(_, part)| matches!(part, Part::Behind | Part::Silent))?;
-            let what = if *part == Part::Behind { "is far behind" } else { "does not vote" };
+            let (member, part) = group.parts.iter().find(|(_, part)| **part < Part::Votes)?;
+            let what = match part {
+                Part::Silent => "does not vote",
+                Part::Unknown => "does not tell whether it votes",
+                _ => "is far behind",
+            };
             Some(format!("{} {what} in {}", self.members[*member].name, group.name))
         });
         blemishes.next()

@@ -62,10 +62,11 @@ impl Observed {
         let members = self.members(facts, role, now)?;
         let groups = match role {
             Role::Node => report.map(|report| node_groups(facts, report)),
-            Role::Etcd => Some(vec![ready_group("etcd", &members, members.len() / 2 + 1, None)]),
+            // A member that isn't ready may still vote.
+            Role::Etcd => Some(vec![ready_group("etcd", &members, members.len() / 2 + 1, None, Part::Unknown)]),
             Role::Coordinator => {
                 let leader = report.map(|report| report.status.leader.as_str());
-                Some(vec![ready_group("the coordinators", &members, 1, leader)])
+                Some(vec![ready_group("the coordinators", &members, 1, leader, Part::Silent)])
             }
         };
         Some(Fleet { members, groups, unborn: !facts.founded })
@@ -97,14 +98,14 @@ pub fn state(pod: Option<&Pod>, now: Timestamp) -> State {
 }
 
 /// Members that have no groups of their own making: whoever is ready counts.
-fn ready_group(name: &str, members: &[Member], quorum: usize, leader: Option<&str>) -> Group {
+fn ready_group(name: &str, members: &[Member], quorum: usize, leader: Option<&str>, unready: Part) -> Group {
     let part = |member: &Member| match member.state {
         State::Ready if leader == Some(&*member.name) => Part::Leads,
         State::Ready => Part::Votes,
-        _ => Part::Silent,
+        _ => unready,
     };
-    let parts = members.iter().map(part).enumerate().collect();
-    Group { name: name.to_owned(), parts, quorum, led: true, ghosts: 0 }
+    let led = members.iter().filter(|member| member.state == State::Ready).count() >= quorum;
+    Group { name: name.to_owned(), parts: members.iter().map(part).enumerate().collect(), quorum, led, ghosts: 0 }
 }
 
 /// The raft groups, by the ledger's report.
@@ -124,18 +125,16 @@ pub fn node_groups(facts: &Facts, report: &Report) -> Vec<Group> {
             let own = replicas.iter().filter(|replica| replica.node == names[*host]);
             let parts = own.map(|replica| match replica.role.as_str() {
                 "leader" => Part::Leads,
-                "follower" if !votes(replica) => Part::Silent,
+                "stopped" => Part::Silent,
+                _ if !votes(replica) => Part::Silent,
                 "follower" if replica.applied + BEHIND_ENTRIES >= newest => Part::Votes,
-                "follower" => Part::Behind,
-                _ => Part::Silent,
+                // One in quarantine still keeps the log, and votes.
+                "follower" | "quarantined" => Part::Behind,
+                "learner" if voters.is_empty() => Part::Silent,
+                // A candidate, or one that does not know yet that it may vote.
+                _ => Part::Unknown,
             });
-            let rank = |part: &Part| match part {
-                Part::Leads => 3,
-                Part::Votes => 2,
-                Part::Behind => 1,
-                Part::Silent => 0,
-            };
-            (*host, parts.max_by_key(rank).unwrap_or(Part::Silent))
+            (*host, parts.max().unwrap_or(Part::Unknown))
         };
         // Of those that raft counts, who may be more than the hosts: a new replica gets its vote before the one that it replaces loses it.
         let quorum = if voters.is_empty() { hosts.len() } else { voters.len() } / 2 + 1;

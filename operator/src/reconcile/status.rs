@@ -78,7 +78,7 @@ fn groups(outcome: &Outcome<'_>) -> Vec<Group> {
         let missing: Vec<&str> = group
             .parts
             .iter()
-            .filter(|(_, part)| matches!(part, Part::Silent | Part::Behind))
+            .filter(|(_, part)| **part < Part::Votes)
             .map(|(host, _)| names[*host].as_str())
             .collect();
         let notes = [

@@ -47,7 +47,11 @@ fn followers_go_first_and_the_leader_of_the_root_group_last() {
 
 #[test]
 fn the_next_one_waits_until_the_groups_are_whole() {
-    for (part, words) in [(Part::Silent, "does not vote in shard-0"), (Part::Behind, "is far behind in shard-0")] {
+    for (part, words) in [
+        (Part::Silent, "does not vote in shard-0"),
+        (Part::Unknown, "does not tell whether it votes in shard-0"),
+        (Part::Behind, "is far behind in shard-0"),
+    ] {
         let mut fleet = fleet([true, true, false]);
         set(&mut fleet, 1, 2, part);
         assert_eq!(next(&fleet), Step::Wait(format!("node-2 {words}")));
@@ -95,6 +99,36 @@ fn an_unhealthy_pod_goes_first_if_the_others_can_do_without_it() {
     );
     fleet.members[2].state = State::Stopped;
     assert_eq!(restarted(&fleet), 2, "what does not run takes nothing away");
+}
+
+#[test]
+fn what_was_not_heard_of_is_neither_a_voice_nor_without_one() {
+    let mut fleet = fleet([true, true, false]);
+    fleet.members[2] = member(2, State::Gone, false);
+    for (part, state) in
+        [(Part::Unknown, State::Ready), (Part::Unknown, State::Running), (Part::Behind, State::Stalled)]
+    {
+        set(&mut fleet, 1, 0, part);
+        fleet.members[0].state = state;
+        assert!(
+            matches!(next(&fleet), Step::Wait(_)),
+            "with node-2 away, shard-0 may need {part:?} of a pod that is {state:?}"
+        );
+    }
+    fleet.members[2].state = State::Ready;
+    assert_eq!(restarted(&fleet), 0, "two others vote");
+    set(&mut fleet, 1, 1, Part::Unknown);
+    assert!(matches!(next(&fleet), Step::Wait(_)), "one of them may not");
+    for group in 0..2 {
+        set(&mut fleet, group, 0, Part::Unknown);
+    }
+    assert!(matches!(next(&fleet), Step::Wait(_)), "shard-0 is led, so it may be by the voice of node-0");
+    fleet.groups.as_mut().expect("the groups are known")[1].led = false;
+    assert_eq!(restarted(&fleet), 0, "what did not answer for so long gives no majority");
+    fleet.members[0].state = State::Running;
+    assert!(matches!(next(&fleet), Step::Wait(_)), "it may have begun just now");
+    fleet.unborn = true;
+    assert_eq!(restarted(&fleet), 0, "there is nothing to be lost");
 }
 
 #[test]
@@ -231,14 +265,18 @@ impl World {
         };
         let members =
             (0..self.pods.len()).map(|pod| member(pod, state(self, pod), self.pods[pod].template != current)).collect();
-        let part = |world: &Self, group: usize, pod: usize| match world.groups[group].1 {
+        // In bad times an answer may be late, whatever the replica does.
+        let part = |world: &mut Self, group: usize, pod: usize| match world.groups[group].1 {
+            _ if !calm && world.random.one_in(4) => Part::Unknown,
             Some(leader) if leader == pod => Part::Leads,
             _ if world.votes(group, pod) => Part::Votes,
-            _ => Part::Silent,
+            // A new replica is not among those that raft counts.
+            _ if world.pods[pod].joins[group] => Part::Silent,
+            _ => Part::Unknown,
         };
-        let group = |world: &Self, index: usize| Group {
+        let group = |world: &mut Self, index: usize| Group {
             name: format!("group-{index}"),
-            parts: world.groups[index].0.iter().map(|pod| (*pod, part(world, index, *pod))).collect(),
+            parts: world.groups[index].0.clone().into_iter().map(|pod| (pod, part(world, index, pod))).collect(),
             quorum: world.quorum(index),
             led: world.groups[index].1.is_some(),
             ghosts: world.ghosts(index),
@@ -404,7 +442,7 @@ fn no_leadership_moves_unless_all_is_current_and_whole() {
         let (pod, group) = (random.below(fleet.members.len()), random.below(fleet.known().len()));
         let groups =
             |fleet: &mut Fleet, change: &dyn Fn(&mut Group)| change(&mut fleet.groups.as_mut().expect("known")[group]);
-        let spoil: [&dyn Fn(&mut Fleet); 7] = [
+        let spoil: [&dyn Fn(&mut Fleet); 8] = [
             &|fleet| fleet.members[pod].outdated = true,
             &|fleet| fleet.members[pod].state = State::Running,
             &|fleet| fleet.members[pod].state = State::Gone,
@@ -412,6 +450,7 @@ fn no_leadership_moves_unless_all_is_current_and_whole() {
             &|fleet| groups(fleet, &|group| group.led = false),
             &|fleet| groups(fleet, &|group| group.ghosts = 1),
             &|fleet| groups(fleet, &|group| *group.parts.values_mut().next().expect("a host") = Part::Behind),
+            &|fleet| groups(fleet, &|group| *group.parts.values_mut().next().expect("a host") = Part::Unknown),
         ];
         for spoil in spoil {
             let mut fleet = fleet.clone();

@@ -121,17 +121,21 @@ fn groups_are_those_that_the_ledger_reports() {
     let groups = node_groups(&facts(), &Report { status, state_root: Vec::new() });
     let parts = |index: usize| groups[index].parts.values().copied().collect::<Vec<_>>();
     assert_eq!((parts(0), groups[0].led), (vec![Part::Leads, Part::Votes, Part::Behind], true));
-    assert_eq!((parts(1), groups[1].led), (vec![Part::Votes, Part::Votes, Part::Silent], false));
-    assert_eq!((parts(2), groups[2].led), (vec![Part::Leads, Part::Silent, Part::Silent], true));
+    assert_eq!((parts(1), groups[1].led), (vec![Part::Votes, Part::Votes, Part::Unknown], false));
+    assert_eq!((parts(2), groups[2].led), (vec![Part::Leads, Part::Silent, Part::Behind], true));
     assert!(groups.iter().all(|group| group.quorum == 2));
 }
 
 #[test]
 fn who_votes_is_what_raft_counts_and_not_what_a_replica_thinks() {
-    let group = |voters: &[u64]| {
-        let replicas = (0..3).map(|index| v1::ReplicaStatus {
+    let group = |voters: &[u64], third: &str| {
+        let replicas = (0..3).map(|index: u64| v1::ReplicaStatus {
             raft_id: index + 1,
-            ..replica(&format!("ledger-node-{index}"), if index == 0 { "leader" } else { "follower" }, 9)
+            ..replica(
+                &format!("ledger-node-{index}"),
+                ["leader", "follower", third][usize::try_from(index).expect("small")],
+                9,
+            )
         });
         let group = v1::GroupStatus {
             group: "root".to_owned(),
@@ -143,7 +147,7 @@ fn who_votes_is_what_raft_counts_and_not_what_a_replica_thinks() {
         node_groups(&facts(), &Report { status, state_root: Vec::new() }).swap_remove(0)
     };
     let of = |voters: &[u64]| {
-        let group = group(voters);
+        let group = group(voters, "follower");
         (group.parts[&2], group.quorum, group.ghosts)
     };
     assert_eq!(of(&[1, 2, 3]), (Part::Votes, 2, 0));
@@ -151,6 +155,12 @@ fn who_votes_is_what_raft_counts_and_not_what_a_replica_thinks() {
     assert_eq!(of(&[1, 2, 3, 9]), (Part::Votes, 3, 1), "another one is counted that nobody has");
     assert_eq!(of(&[1, 2, 9]), (Part::Silent, 2, 0));
     assert_eq!(of(&[]), (Part::Votes, 2, 0), "a coordinator of before does not tell");
+    for role in ["candidate", "learner", "a role of a later version"] {
+        assert_eq!(group(&[1, 2, 3], role).parts[&2], Part::Unknown, "{role}: it is counted, and may vote");
+        assert_eq!(group(&[1, 2], role).parts[&2], Part::Silent, "{role}");
+    }
+    assert_eq!(group(&[], "learner").parts[&2], Part::Silent);
+    assert_eq!(group(&[1, 2, 3], "stopped").parts[&2], Part::Silent);
 }
 
 #[test]
@@ -159,6 +169,7 @@ fn without_a_report_the_nodes_groups_are_unknown_and_the_others_are_not() {
     let fleet = observed.fleet(&facts(), Role::Node, None, now()).expect("the template was seen");
     assert_eq!((fleet.groups, fleet.unborn), (None, false));
     let member = |state| Member { name: "a".to_owned(), outdated: false, state };
-    let group = ready_group("etcd", &[member(State::Ready), member(State::Running)], 2, Some("a"));
-    assert_eq!(group.parts.into_values().collect::<Vec<_>>(), [Part::Leads, Part::Silent]);
+    let members = [member(State::Ready), member(State::Running)];
+    let group = ready_group("etcd", &members, 2, Some("a"), Part::Unknown);
+    assert_eq!(group.parts.into_values().collect::<Vec<_>>(), [Part::Leads, Part::Unknown]);
 }
