@@ -18,6 +18,8 @@ const AUTHORITY_DAYS: i64 = 3650;
 const CERTIFICATE_DAYS: i64 = 365;
 /// A certificate is renewed so long before it ends; then pods are replaced, since processes read theirs at the start.
 pub const RENEWED_BEFORE_SECONDS: i64 = 120 * DAY_SECONDS;
+/// An authority is followed by another one so long before its end: what it signs never ends with it, and clients have time to come along.
+pub const AUTHORITY_RENEWED_BEFORE_SECONDS: i64 = CERTIFICATE_DAYS * DAY_SECONDS;
 
 const DAY_SECONDS: i64 = 86_400;
 /// Clocks differ.

@@ -25,6 +25,7 @@ use kube::{
 };
 use serde::Serialize;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::{
     crd::{LedgerCluster, LedgerClusterStatus, LedgerOperation, LedgerOperationStatus, Phase, VolumePolicy},
@@ -97,17 +98,19 @@ pub async fn run(client: Client, options: Options, stop: impl Future<Output = ()
     let mut candidate = Candidate::new(MANAGER, &options.identity);
     tokio::pin!(stop);
     tracing::info!(identity = options.identity, "waiting for the lease");
-    loop {
-        match candidate.try_hold(&leases, clock.as_ref()).await {
-            Ok(true) => break,
-            Ok(false) => {}
-            Err(error) => tracing::warn!(%error, "the lease could not be asked for"),
+    let held_since = loop {
+        let began = Instant::now();
+        match tokio::time::timeout(lease::RENEW_DEADLINE, candidate.try_hold(&leases, clock.as_ref())).await {
+            Ok(Ok(true)) => break began,
+            Ok(Ok(false)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the lease could not be asked for"),
+            Err(_) => tracing::warn!("the lease could not be asked for in time"),
         }
         tokio::select! {
             () = &mut stop => return Ok(()),
             () = tokio::time::sleep(lease::RETRY) => {}
         }
-    }
+    };
     tracing::info!("holding the lease");
     let reporter = Reporter { controller: MANAGER.to_owned(), instance: Some(options.identity.clone()) };
     let recorder = Recorder::new(client.clone(), reporter);
@@ -116,24 +119,21 @@ pub async fn run(client: Client, options: Options, stop: impl Future<Output = ()
     tokio::select! {
         () = work(context, options.namespace.as_deref()) => Ok(()),
         () = &mut stop => Ok(()),
-        error = keep(&mut candidate, &leases, clock.as_ref()) => Err(error),
+        error = keep(&mut candidate, &leases, clock.as_ref(), held_since) => Err(error),
     }
 }
 
-/// Renews the lease; ends when that did not work for too long.
-async fn keep(candidate: &mut Candidate, leases: &Api<Lease>, clock: &dyn Clock) -> Error {
-    let mut renewed = clock.now();
+/// Renews the lease; ends when that did not work for too long, counted from when the last renewal was asked for.
+async fn keep(candidate: &mut Candidate, leases: &Api<Lease>, clock: &dyn Clock, held_since: Instant) -> Error {
+    let mut until = held_since + lease::RENEW_DEADLINE;
     loop {
         tokio::time::sleep(lease::RETRY).await;
-        let asked = tokio::time::timeout(lease::RENEW_DEADLINE, candidate.try_hold(leases, clock)).await;
-        match asked {
-            Ok(Ok(true)) => renewed = clock.now(),
+        let began = Instant::now();
+        match tokio::time::timeout_at(until, candidate.try_hold(leases, clock)).await {
+            Ok(Ok(true)) => until = began + lease::RENEW_DEADLINE,
             Ok(Ok(false)) => return Error::blocked("LeaseLost", "another operator holds the lease"),
             Ok(Err(error)) => tracing::warn!(%error, "the lease could not be renewed"),
-            Err(_) => tracing::warn!("the lease could not be renewed in time"),
-        }
-        if clock.now().saturating_sub(renewed) > lease::RENEW_DEADLINE {
-            return Error::blocked("LeaseLost", "the lease could not be renewed in time");
+            Err(_) => return Error::blocked("LeaseLost", "the lease could not be renewed in time"),
         }
     }
 }
@@ -316,7 +316,8 @@ impl Context {
         found: &Dereferenced,
     ) -> Result<Option<String>, Error> {
         let mut words = None;
-        for standing in found.authorities.iter().filter(|standing| standing.stage != Stage::Alone) {
+        let unsettled = |standing: &&authority::Standing| standing.stage != Stage::Alone || standing.ends_soon;
+        for standing in found.authorities.iter().filter(unsettled) {
             let news = match standing.waits_for(&found.facts) {
                 Some(waits) => waits,
                 None => {

@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{
+        Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use http::{Method, Request, Response};
@@ -10,7 +13,10 @@ use kube::client::Body;
 use serde_json::Value;
 
 use super::*;
-use crate::rollout::{Member, State};
+use crate::{
+    certificates,
+    rollout::{Member, State},
+};
 
 /// What the chart's roles allow: group, resource, verb.
 fn rights() -> &'static BTreeSet<[String; 3]> {
@@ -600,6 +606,89 @@ async fn another_authority_of_the_ledger_locks_nobody_out_and_waits_for_clients(
 }
 
 #[tokio::test]
+async fn an_authority_that_ends_soon_is_followed_by_another_one_or_a_person_is_told() {
+    let (server, context) = set_up(&json!({}));
+    reconcile(&server, &context).await;
+    run_pods(&server, "1");
+    let progress = || {
+        let told = the_cluster(&server).status.clone().expect("it is written").conditions;
+        told.into_iter().find(|condition| condition.type_ == "Progressing").expect("it is told").message
+    };
+    for (authority, certificate) in
+        [("ledger-authority", "ledger-node-tls"), ("ledger-etcd-authority", "ledger-etcd-server-tls")]
+    {
+        let path = format!("{SECRETS}/{authority}");
+        let former = file(&server, authority, "tls.crt");
+        let mut secret = server.get(&path).expect("it is there");
+        let now = i64::try_from(SystemClock::new().wall_ms() / 1000).expect("a time");
+        let mut end_at = |ends: i64| {
+            secret["metadata"]["annotations"]["coppice.dev/not-after"] = json!(ends.to_string());
+            server.put(&path, secret.clone());
+        };
+        end_at(now + certificates::AUTHORITY_RENEWED_BEFORE_SECONDS + 1000);
+        reconcile(&server, &context).await;
+        assert_eq!(file(&server, authority, "tls.crt"), former, "it lasts long enough");
+        end_at(now + 5000);
+        reconcile(&server, &context).await;
+        let shown = file(&server, certificate, "tls.crt");
+        reconcile(&server, &context).await;
+        assert_eq!(file(&server, certificate, "tls.crt"), shown, "it is not made again and again");
+        let stage = server.get(&path).expect("it is there")["metadata"]["annotations"]["coppice.dev/stage"].clone();
+        if authority == "ledger-authority" {
+            // Its clients could be locked out.
+            assert_eq!((file(&server, authority, "tls.crt"), stage), (former, Value::Null));
+            assert!(progress().contains("kubectl delete secret ledger-authority"), "{}", progress());
+        } else {
+            assert_ne!(file(&server, authority, "tls.crt"), former);
+            assert_eq!(stage, "believed");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_issuer_that_is_asked_no_more_is_followed_by_an_authority_in_stages() {
+    let (server, context) = set_up(&json!({}));
+    reconcile(&server, &context).await;
+    let with = |tls: Value| {
+        let mut object = server.get(CLUSTER).expect("the cluster is there");
+        object["spec"]["tls"] = tls;
+        server.put(CLUSTER, object);
+    };
+    with(json!({ "certManager": { "issuer": "i" } }));
+    reconcile(&server, &context).await;
+    assert_eq!(server.get(&format!("{SECRETS}/ledger-authority")), None, "it signs nothing any more");
+    // The issuer has an authority of its own, by which the pods that run now were made.
+    let issued = file(&server, "ledger-etcd-authority", "tls.crt");
+    for secret in ["ledger-node-tls", "ledger-coordinator-tls"] {
+        let path = format!("{SECRETS}/{secret}");
+        let mut object = server.get(&path).expect("it is there");
+        object["data"]["ca.crt"] =
+            server.get(&format!("{SECRETS}/ledger-etcd-authority")).expect("there")["data"]["tls.crt"].clone();
+        server.put(&path, object);
+    }
+    run_pods(&server, "1");
+    for index in 0..3 {
+        run_pod(&server, &format!("ledger-node-{index}"), "1", &json!({ "running": {} }));
+    }
+    let certificates = "/apis/cert-manager.io/v1/namespaces/bank/certificates";
+    let asked = || server.objects().keys().filter(|path| path.starts_with(certificates)).count();
+    assert!(asked() > 2);
+    let foreign = format!("{certificates}/ledger-reader");
+    server.put(
+        &foreign,
+        json!({ "metadata": { "name": "ledger-reader", "labels": { "app.kubernetes.io/managed-by": "Helm" } } }),
+    );
+    with(json!({}));
+    reconcile(&server, &context).await;
+    assert_eq!(asked(), 1, "two would write the same secrets");
+    assert!(server.get(&foreign).is_some(), "it is somebody else's");
+    let authority = server.get(&format!("{SECRETS}/ledger-authority")).expect("it was made");
+    assert_eq!(authority["metadata"]["annotations"]["coppice.dev/stage"], "believed");
+    let believed = file(&server, "ledger-node-tls", "ca.crt");
+    assert!(believed.contains(&issued) && believed.contains(&file(&server, "ledger-authority", "tls.crt")));
+}
+
+#[tokio::test]
 async fn what_the_api_server_refuses_is_told_as_an_event() {
     let (server, context) = set_up(&json!({}));
     *server.immutable.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{SETS}/ledger-node"));
@@ -744,6 +833,25 @@ async fn a_larger_cold_volume_is_asked_for_alone() {
 }
 
 #[tokio::test]
+async fn a_size_that_the_api_server_writes_in_another_way_is_not_a_larger_one() {
+    for (written, stored) in [("1024Gi", "1Ti"), ("0.5Ti", "512Gi"), ("1000G", "1T"), ("1.1Gi", "1181116006400m")] {
+        let (server, context) = set_up(&json!({ "nodes": { "storage": { "size": written } } }));
+        reconcile(&server, &context).await;
+        run_pods(&server, "1");
+        let path = format!("{SETS}/ledger-node");
+        let mut set = server.get(&path).expect("it was made");
+        let size = &mut set["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"];
+        assert_eq!(size.take(), written);
+        *size = json!(stored);
+        server.put(&path, set);
+        server.writes();
+        reconcile(&server, &context).await;
+        let deleted: Vec<String> = server.writes().into_iter().filter(|write| write.starts_with("DELETE")).collect();
+        assert_eq!(deleted, [""; 0], "{written} is {stored}");
+    }
+}
+
+#[tokio::test]
 async fn settings_and_policies_that_nothing_needs_are_taken_away() {
     let (server, context) = set_up(&json!({}));
     reconcile(&server, &context).await;
@@ -781,6 +889,31 @@ async fn of_two_operators_one_works() {
     clock.advance(lease::DURATION + Duration::from_secs(1));
     assert!(held(other.try_hold(&leases, &clock).await));
     assert!(!held(one.try_hold(&leases, &clock).await), "it is the other's now");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_that_can_not_renew_its_lease_ends_before_another_may_take_it() {
+    let (server, _) = set_up(&json!({}));
+    // The API server fails after a while, and then is silent.
+    for silent_after in 0..5 {
+        let asked = AtomicU32::new(0);
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let is_silent = asked.fetch_add(1, Ordering::Relaxed) >= silent_after;
+            async move {
+                tokio::time::sleep(if is_silent { lease::DURATION * 9 } else { Duration::from_secs(2) }).await;
+                let status = Response::builder().status(503).body(Body::empty()).expect("it is an answer");
+                Ok::<_, kube::Error>(status)
+            }
+        });
+        let mut candidate = Candidate::new("l", "one");
+        let leases: Api<Lease> = Api::namespaced(server.client(), "coppice");
+        assert!(candidate.try_hold(&leases, &SystemClock::new()).await.expect("the server answers"));
+        let began = tokio::time::Instant::now();
+        let failing: Api<Lease> = Api::namespaced(Client::new(service, "bank"), "coppice");
+        let error = keep(&mut candidate, &failing, &SystemClock::new(), began).await;
+        assert_eq!(error.reason(), "LeaseLost");
+        assert!(began.elapsed() < lease::DURATION, "{:?} with {silent_after} errors first", began.elapsed());
+    }
 }
 
 #[tokio::test]

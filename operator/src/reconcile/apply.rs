@@ -1,6 +1,9 @@
 //! Makes the API server's objects those that were built, by server-side apply; takes away what is no longer built; grows volumes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
+};
 
 use k8s_openapi::{
     api::{
@@ -13,6 +16,10 @@ use k8s_openapi::{
 use kube::{
     Client, Resource, ResourceExt,
     api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions},
+    core::cel::{
+        KubeCelExt,
+        cel::{Context, Program, Value},
+    },
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -129,7 +136,7 @@ async fn grow_volumes(
         let built: StatefulSet = serde_json::from_value(built.body.clone()).expect("it was built as one");
         let has = sizes(there);
         let mut larger = sizes(&built);
-        larger.retain(|volume, wanted| has.get(volume).is_some_and(|has| has != wanted));
+        larger.retain(|volume, wanted| has.get(volume).is_some_and(|has| is_larger(wanted, has)));
         if larger.is_empty() {
             continue;
         }
@@ -156,6 +163,18 @@ fn sizes(set: &StatefulSet) -> BTreeMap<String, Quantity> {
         Some((claim.name_any(), requests.get("storage")?.clone()))
     };
     claims.into_iter().flatten().filter_map(size).collect()
+}
+
+/// Whether a size is larger than another one. The API server writes sizes in its own way (`1Ti` for `1024Gi`), so they are compared as the rules of
+/// the definition compare them.
+fn is_larger(size: &Quantity, than: &Quantity) -> bool {
+    static RULE: LazyLock<Program> =
+        LazyLock::new(|| Program::compile("quantity(size).isGreaterThan(quantity(than))").expect("it is a rule"));
+    let mut context = Context::default();
+    context.register_all();
+    context.add_variable_from_value("size", size.0.clone());
+    context.add_variable_from_value("than", than.0.clone());
+    RULE.execute(&context) == Ok(Value::Bool(true))
 }
 
 /// Deletes policies that are no longer built, and settings that no pod uses any more.
@@ -192,7 +211,7 @@ fn used(observed: &Observed, name: &str) -> bool {
 }
 
 /// What is to be deleted or changed may have gone already.
-fn gone_is_fine(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
+pub(super) fn gone_is_fine(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
     match result {
         // 409: a pod of the same name and another uid.
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),

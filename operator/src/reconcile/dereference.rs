@@ -77,6 +77,9 @@ pub async fn dereference(client: &Client, cluster: &LedgerCluster, now: i64) -> 
     for of in facts.authorities() {
         authorities.push(authority::certificates(client, &secrets, &facts, of, now).await?);
     }
+    if !facts.authorities().contains(&Realm::Ledger) && !facts.spec().tls.plaintext {
+        authority::retire(&secrets, &facts).await?;
+    }
     let tls = certificates(client, &secrets, &mut facts).await?;
     Ok(Dereferenced { facts, vkey: key.verifier().to_string(), tls, authorities })
 }
@@ -261,7 +264,7 @@ async fn renew(
     now: i64,
 ) -> Result<(), Error> {
     let found = secrets.get_opt(name).await.trying(|| format!("reading secret {name}"))?;
-    if found.is_some_and(|secret| is_current(&secret, holder, &authority.believed, now)) {
+    if found.is_some_and(|secret| is_current(&secret, holder, authority, now)) {
         return Ok(());
     }
     let pair = certificates::certificate(&authority.subject, &authority.pair, holder, now)?;
@@ -282,23 +285,29 @@ async fn renew(
 }
 
 /// Whether a certificate is for this holder, beside the authorities that are believed, and for long enough.
-fn is_current(secret: &Secret, holder: &Holder, believed: &str, now: i64) -> bool {
+fn is_current(secret: &Secret, holder: &Holder, authority: &Authority, now: i64) -> bool {
     let annotation = |name: &str| secret.annotations().get(name).cloned().unwrap_or_default();
     let ends: i64 = annotation(ENDS).parse().unwrap_or(0);
     annotation(HOSTS) == holder.hosts.join(" ")
         && annotation(ROLE) == holder.roles.join(" ")
-        && text(secret, "ca.crt") == believed
-        && ends - now > certificates::RENEWED_BEFORE_SECONDS
+        && text(secret, "ca.crt") == authority.believed
+        // None lasts longer than its authority.
+        && (ends - now > certificates::RENEWED_BEFORE_SECONDS || ends == authority.pair.ends)
 }
 
 /// A `Certificate`, from which cert-manager makes the holder's secret.
 async fn ask_cert_manager(client: &Client, facts: &Facts, holder: &Holder, secret: &str) -> Result<(), Error> {
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate"));
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &facts.namespace(), &resource);
     let body = cert_manager_request(facts, holder, secret);
     let name = &holder.name;
-    let applied = api.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await;
+    let applied =
+        cert_manager(client, facts).patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await;
     applied.map(drop).trying(|| format!("asking cert-manager for certificate {name}"))
+}
+
+/// The `Certificate`s of cert-manager.
+fn cert_manager(client: &Client, facts: &Facts) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate"));
+    Api::namespaced_with(client.clone(), &facts.namespace(), &resource)
 }
 
 fn cert_manager_request(facts: &Facts, holder: &Holder, secret: &str) -> serde_json::Value {
@@ -413,13 +422,18 @@ mod tests {
         let mut secret = secret_of("s", &cluster(), BTreeMap::from([("ca.crt".to_owned(), "authority".to_owned())]));
         secret.annotations_mut().insert(ENDS.to_owned(), (certificates::RENEWED_BEFORE_SECONDS + 100).to_string());
         secret.annotations_mut().insert(HOSTS.to_owned(), hosts.join(" "));
-        assert!(!is_current(&secret, &own, "authority", 99), "it was made before there were roles");
+        let authority = |believed: &str, ends: i64| Authority {
+            believed: believed.to_owned(),
+            ..Authority::of(String::new(), Pair { certificate: String::new(), key: String::new(), ends })
+        };
+        assert!(!is_current(&secret, &own, &authority("authority", 0), 99), "it was made before there were roles");
         secret.annotations_mut().insert(ROLE.to_owned(), "node".to_owned());
-        assert!(is_current(&secret, &own, "authority", 99));
-        assert!(!is_current(&secret, &own, "authority", 100));
-        assert!(!is_current(&secret, &own, "other", 99));
-        assert!(!is_current(&secret, &holder(&hosts[1..], "node"), "authority", 99));
-        assert!(!is_current(&secret, &holder(&hosts, "coordinator"), "authority", 99));
+        assert!(is_current(&secret, &own, &authority("authority", 0), 99));
+        assert!(!is_current(&secret, &own, &authority("authority", 0), 100));
+        assert!(is_current(&secret, &own, &authority("authority", certificates::RENEWED_BEFORE_SECONDS + 100), 100));
+        assert!(!is_current(&secret, &own, &authority("other", 0), 99));
+        assert!(!is_current(&secret, &holder(&hosts[1..], "node"), &authority("authority", 0), 99));
+        assert!(!is_current(&secret, &holder(&hosts, "coordinator"), &authority("authority", 0), 99));
     }
 
     #[test]

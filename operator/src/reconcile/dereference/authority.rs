@@ -3,8 +3,8 @@
 //! etcd asks for no role: it lets in whomever its authority signed for. So that authority signs for its members and for the coordinators alone, and a
 //! client's certificate is refused even where network policies are not enforced.
 //!
-//! A process may believe the authorities that it read at its start. Another authority (a new one, where the secret of the former was deleted or its
-//! certificates came from elsewhere; etcd's first one of its own, where members believed that of the ledger) therefore comes in stages, and none begins
+//! A process may believe the authorities that it read at its start. Another authority (a new one, where the secret of the former was deleted or it
+//! ends soon, or certificates came from elsewhere; etcd's first one of its own, where members believed that of the ledger) therefore comes in stages, and none begins
 //! before every pod was made in the one before it ([`advance`]): first both are believed, then everybody shows certificates of the new one, then the
 //! former is believed no more. In each of them, what any pod shows is believed by all, be they of this stage or of the one before. The stage stands
 //! with the authority, so an operator that was ended goes on where it was.
@@ -17,15 +17,18 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::{
     Client, ResourceExt,
-    api::{Api, ListParams, Patch, PatchParams, PostParams},
+    api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 
-use super::{Authority, ENDS, HOSTS, ROLE, pair_of, renew, secret_of, text};
+use super::{Authority, ENDS, HOSTS, ROLE, cert_manager, pair_of, renew, secret_of, text};
 use crate::{
     certificates,
     error::{Error, Trying},
-    reconcile::build::{Facts, MANAGER, Realm, Role, selector_of},
+    reconcile::{
+        apply::gone_is_fine,
+        build::{Facts, MANAGER, Realm, Role, selector_of},
+    },
 };
 
 /// The annotation of the authority's secret with its stage; the last one has none.
@@ -80,6 +83,8 @@ pub struct Standing {
     pub stage: Stage,
     /// Clients have the files of the stage, as far as anybody must say so.
     pub clients: bool,
+    /// Another one should follow it before what it signs ends with it.
+    pub ends_soon: bool,
 }
 
 impl Standing {
@@ -101,7 +106,13 @@ impl Standing {
     /// What a person is to do before the next stage begins, if anything.
     #[must_use]
     pub fn waits_for(self, facts: &Facts) -> Option<String> {
-        if self.clients || self.stage == Stage::Alone {
+        if self.stage == Stage::Alone {
+            let secret = facts.authority(self.of);
+            return self.ends_soon.then(|| {
+                format!("the authority in secret {secret} ends within a year, and all certificates with it: when clients outside of the cluster can get others, kubectl delete secret {secret}")
+            });
+        }
+        if self.clients {
             return None;
         }
         let files = if self.stage == Stage::Believed { "ca.crt" } else { "ca.crt, tls.crt and tls.key" };
@@ -121,7 +132,17 @@ pub(super) async fn certificates(
     now: i64,
 ) -> Result<Standing, Error> {
     let name = facts.authority(of);
-    let found = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
+    let mut found = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
+    let mut ends_soon = match &found {
+        Some(secret) => pair_of(&name, secret)?.ends - now <= certificates::AUTHORITY_RENEWED_BEFORE_SECONDS,
+        None => false,
+    };
+    // The ledger's clients have to come along with another one, so a person begins that.
+    if ends_soon && of == Realm::Etcd {
+        gone_is_fine(secrets.delete(&name, &DeleteParams::default()).await.map(drop))
+            .trying(|| format!("deleting secret {name}, whose authority ends"))?;
+        (found, ends_soon) = (None, false);
+    }
     let secret = match found {
         Some(secret) => secret,
         None => introduce(client, secrets, facts, of, now).await?,
@@ -137,7 +158,25 @@ pub(super) async fn certificates(
             renew(secrets, facts, (&holder, &name), &authority, now).await?;
         }
     }
-    Ok(Standing { of, stage, clients: told || of == Realm::Etcd })
+    Ok(Standing { of, stage, clients: told || of == Realm::Etcd, ends_soon })
+}
+
+/// Takes the ledger's authority away where others sign: it believes and is believed by nobody then, and if the operator is to sign again, another one
+/// comes in stages.
+pub(super) async fn retire(secrets: &Api<Secret>, facts: &Facts) -> Result<(), Error> {
+    let name = facts.authority(Realm::Ledger);
+    let found = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
+    if !found.is_some_and(|secret| is_ours(&secret, facts)) {
+        return Ok(());
+    }
+    let deleted = secrets.delete(&name, &DeleteParams::default()).await.map(drop);
+    gone_is_fine(deleted).trying(|| format!("deleting secret {name}, which signs nothing any more"))
+}
+
+/// Whether the operator made an object for this cluster.
+fn is_ours(object: &impl ResourceExt, facts: &Facts) -> bool {
+    let says = |label: &str, word: &str| object.labels().get(label).is_some_and(|value| value == word);
+    says("app.kubernetes.io/managed-by", MANAGER) && says("app.kubernetes.io/instance", &facts.name())
 }
 
 /// Goes on to the next stage: every pod was made in this one.
@@ -176,6 +215,17 @@ async fn introduce(
             && let Some(secret) = mounted(client, secrets, facts, *role).await?
         {
             former = text(&secret, "ca.crt");
+        }
+    }
+    if of == Realm::Ledger {
+        // If an issuer signed before, its certificates are written into the same secrets.
+        for (_, holder, _) in facts.holders(of) {
+            let (api, name) = (cert_manager(client, facts), &holder.name);
+            let asked = api.get_opt(name).await.trying(|| format!("reading certificate {name}"))?;
+            if asked.is_some_and(|asked| is_ours(&asked, facts)) {
+                let deleted = api.delete(name, &DeleteParams::default()).await.map(drop);
+                gone_is_fine(deleted).trying(|| format!("deleting certificate {name}"))?;
+            }
         }
     }
     let pair = certificates::authority(&subject(facts, of), now)?;
