@@ -45,6 +45,7 @@ for chart in coppice-operator coppice; do
 done
 render coppice-operator one-namespace --set watchNamespace=bank,replicas=2
 render coppice choices -f charts/golden/choices.values.yaml
+render coppice plaintext --set spec.tls.plaintext=true
 refused coppice volumePolicy --set volumePolicy=Perhaps
 refused coppice count --set nodes.count=0
 refused coppice nodez --set nodez.count=3
