@@ -10,6 +10,7 @@
 
 use std::{
     fmt,
+    ops::ControlFlow,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -129,12 +130,15 @@ impl Forward {
         let forwarded = request.metadata().get(FORWARDED).is_some();
         let request = request.into_inner();
         let mut pause = PAUSE_MIN;
+        // An attempt may have had its effect, or have it yet.
+        let mut unknown = false;
         loop {
             let leader = shared.context.leadership.borrow().clone();
             let failure = match shared.way(&leader, forwarded)? {
                 Way::Here => match here(request.clone()).await {
+                    Ok(answer) => return Ok(answer),
                     Err(error) if is_not_leader(&error) => Failure::NotDone(error),
-                    answer => return answer,
+                    Err(error) => Failure::Final(error),
                 },
                 Way::There(name, channel) => match shared.send(&name, channel, &request, deadline, &there).await {
                     Ok(answer) => return Ok(answer),
@@ -145,19 +149,15 @@ impl Forward {
                     Failure::NotDone(status::refuse(Reason::Unavailable, message))
                 }
             };
-            let error = match failure {
-                Failure::NotDone(error) if !forwarded => error,
-                Failure::NotDone(_) => return Err(shared.not_leader()),
-                Failure::Unknown(error) if repeatable && !forwarded => error,
-                Failure::Unknown(error) => {
-                    let message =
-                        format!("the leading coordinator was lost, the outcome is unknown: {}", error.message());
-                    return Err(status::refuse(Reason::Unavailable, message));
-                }
-                Failure::Final(error) => return Err(error),
+            if forwarded && matches!(failure, Failure::NotDone(_)) {
+                return Err(shared.not_leader());
+            }
+            let error = match after(failure, repeatable && !forwarded, &mut unknown) {
+                ControlFlow::Continue(error) => error,
+                ControlFlow::Break(answer) => return Err(answer),
             };
             if Instant::now() + pause >= deadline {
-                return Err(error);
+                return Err(if unknown { may_be_done(&error) } else { error });
             }
             shared.pause(&leader, pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -344,6 +344,29 @@ fn judge(error: Status) -> Failure {
     }
 }
 
+/// What follows on a failed attempt: an answer, or another attempt for this reason. `unknown`: one of them may have had its effect.
+fn after(failure: Failure, repeatable: bool, unknown: &mut bool) -> ControlFlow<Status, Status> {
+    match failure {
+        Failure::NotDone(error) => ControlFlow::Continue(error),
+        Failure::Unknown(error) if repeatable => {
+            *unknown = true;
+            ControlFlow::Continue(error)
+        }
+        Failure::Unknown(error) => ControlFlow::Break(may_be_done(&error)),
+        // It was said before anybody looked for what became of the attempts before.
+        Failure::Final(error) if *unknown && status::kind(&error) == ErrorKind::Exhausted => {
+            ControlFlow::Break(may_be_done(&error))
+        }
+        Failure::Final(error) => ControlFlow::Break(error),
+    }
+}
+
+/// What is said of a request of which nobody knows what became.
+fn may_be_done(error: &Status) -> Status {
+    let message = format!("the leading coordinator was lost, the outcome is unknown: {}", error.message());
+    status::refuse(Reason::Unavailable, message)
+}
+
 fn is_not_leader(error: &Status) -> bool {
     status::reason(error) == Some(Reason::NotLeader)
 }
@@ -363,6 +386,26 @@ mod tests {
         let mut client = LedgerClient::new(Channel::from(nobody));
         let refused = client.commit(coppice_proto::v1::CommitRequest::default()).await.expect_err("nobody is there");
         assert!(was_not_sent(&refused), "{refused:?}");
+    }
+
+    #[test]
+    fn who_is_too_busy_to_look_says_nothing_of_the_attempts_before() {
+        let busy = || Failure::Final(status::refuse(Reason::ResourceExhausted, ""));
+        let lost = || Failure::Unknown(Status::unavailable(""));
+        let reason_after = |failures: Vec<Failure>, repeatable| {
+            let mut unknown = false;
+            let steps = failures.into_iter().map(|failure| after(failure, repeatable, &mut unknown));
+            let answer = steps.filter_map(ControlFlow::break_value).next();
+            answer.and_then(|answer| status::reason(&answer))
+        };
+        assert_eq!(reason_after(vec![busy()], true), Some(Reason::ResourceExhausted), "nothing was done");
+        assert_eq!(reason_after(vec![lost(), busy()], true), Some(Reason::Unavailable));
+        let not_leader = || Failure::NotDone(status::refuse(Reason::NotLeader, ""));
+        assert_eq!(reason_after(vec![lost(), not_leader(), busy()], true), Some(Reason::Unavailable));
+        assert_eq!(reason_after(vec![lost()], false), Some(Reason::Unavailable));
+        // The next leader looks for the number before anything else.
+        let refused = Failure::Final(status::refuse(Reason::PreconditionFailed, ""));
+        assert_eq!(reason_after(vec![lost(), refused], true), Some(Reason::PreconditionFailed));
     }
 
     #[test]

@@ -6,8 +6,11 @@
 use std::{borrow::Cow, time::Duration};
 
 use bytes::Bytes;
-use coppice_proto::{status, v1};
-use coppice_types::{ErrorKind, Params, Version};
+use coppice_proto::{
+    status,
+    v1::{self, shard_scan_request::Scan},
+};
+use coppice_types::{ErrorKind, Params, Reason, Version};
 use coppice_verify::{header::Body, proof::Query, shard_map::StateLeaf};
 use tokio::time::Instant;
 use tonic::Status;
@@ -26,18 +29,25 @@ impl Reads {
     /// The refusal of the first step that fails, also in the middle of the stream.
     pub async fn range(&self, request: &v1::RangeRequest, sink: &Sink<v1::RangeResponse>) -> Result<(), Status> {
         let read = request.read.unwrap_or_default();
-        // Nothing has been sent when the first shard answers, so until then the read can be tried again.
-        let located = self.retry(&read, |located, _| async { Ok(located) }).await?;
-        check_range(&request.low, request.high.as_deref(), &located.view.genesis.params)?;
+        let (low, high) = (&request.low, request.high.as_deref());
         let mut left = if request.limit == 0 { u32::MAX } else { request.limit };
-        let shards = located.leaves.overlapping(&request.low, request.high.as_deref());
+        let begin = self.begin_scan(&read, |located| {
+            check_range(low, high, &located.view.genesis.params)?;
+            let leaf = &located.leaves.all()[located.leaves.index_of(low)];
+            Ok((leaf, range_scan(leaf, low, high, left, false)))
+        });
+        let (located, first) = begin.await?;
+        let mut first = Some(first);
+        let shards = located.leaves.overlapping(low, high);
         let mut more = false;
         let mut last_key: Option<Bytes> = None;
         for index in shards {
             // With nothing left, one record more tells whether there is one.
             let probe = left == 0;
-            let scan = self.scan_range(&located, index, request.high.as_deref(), &request.low, left.max(1), false);
-            let mut stream = scan.await?;
+            let mut stream = match first.take() {
+                Some(first) => first,
+                None => self.scan_range(&located, index, high, low, left.max(1), false).await?,
+            };
             while let Some(message) = stream.message().await? {
                 more |= message.end.as_ref().is_some_and(|end| end.more) || (probe && !message.records.is_empty());
                 if probe || message.records.is_empty() {
@@ -77,28 +87,30 @@ impl Reads {
         want_proof: bool,
     ) -> Result<tonic::Streaming<v1::ShardScanResponse>, Status> {
         let leaf = &located.leaves.all()[index];
-        let (low, high) = clip(leaf, low, high);
-        let scan = v1::RangeScan {
-            low: Bytes::copy_from_slice(low),
-            high: high.map(Bytes::copy_from_slice),
-            limit: if limit == u32::MAX { 0 } else { limit },
-            want_proof,
+        self.scan(located, leaf, range_scan(leaf, low, high, limit, want_proof)).await
+    }
+
+    /// Starts the first scan of a stream. Nothing has been sent before it answers, so until then the state is located anew each time: a rollback
+    /// may have taken it away.
+    async fn begin_scan(
+        &self,
+        read: &v1::ReadOptions,
+        scan_of: impl Fn(&Located) -> Result<(&StateLeaf, Scan), Status>,
+    ) -> Result<(Located, tonic::Streaming<v1::ShardScanResponse>), Status> {
+        let begin = |located: Located, deadline| {
+            let request = scan_of(&located).map(|(leaf, scan)| scan_request(&located, leaf, scan));
+            async move { Ok((located, self.context.shards.scan(&request?, deadline).await?)) }
         };
-        self.scan(located, leaf, v1::shard_scan_request::Scan::Range(scan)).await
+        self.retry(read, begin).await
     }
 
     pub(crate) async fn scan(
         &self,
         located: &Located,
         leaf: &StateLeaf,
-        scan: v1::shard_scan_request::Scan,
+        scan: Scan,
     ) -> Result<tonic::Streaming<v1::ShardScanResponse>, Status> {
-        let request = v1::ShardScanRequest {
-            group: wire::group_number(leaf.shard),
-            context: Some(located.shard_context(leaf)),
-            state: Some(wire::state_out(leaf.into())),
-            scan: Some(scan),
-        };
+        let request = scan_request(located, leaf, scan);
         let deadline = Instant::now() + self.context.limits.read_timeout;
         loop {
             match self.context.shards.scan(&request, deadline).await {
@@ -141,11 +153,12 @@ impl Reads {
         if read.want_proof {
             return Err(Refusal::invalid("a history has no proof: prove the key at the versions of interest").into());
         }
-        let located = self.retry(&read, |located, _| async { Ok(located) }).await?;
-        check_key(&request.key, &located.view.genesis.params)?;
-        let leaf = &located.leaves.all()[located.leaves.index_of(&request.key)];
-        let scan = v1::HistoryScan { key: request.key.clone(), limit: request.limit };
-        let mut stream = self.scan(&located, leaf, v1::shard_scan_request::Scan::History(scan)).await?;
+        let begin = self.begin_scan(&read, |located| {
+            check_key(&request.key, &located.view.genesis.params)?;
+            let scan = v1::HistoryScan { key: request.key.clone(), limit: request.limit };
+            Ok((&located.leaves.all()[located.leaves.index_of(&request.key)], Scan::History(scan)))
+        });
+        let (_, mut stream) = begin.await?;
         let mut count = 0;
         let mut held: Option<v1::Record> = None;
         while let Some(message) = stream.message().await? {
@@ -217,7 +230,7 @@ impl Reads {
                 low: Bytes::copy_from_slice(low),
                 high: high.map(Bytes::copy_from_slice),
             };
-            let mut stream = self.scan(newer, leaf, v1::shard_scan_request::Scan::Diff(scan)).await?;
+            let mut stream = self.scan(newer, leaf, Scan::Diff(scan)).await?;
             while let Some(message) = stream.message().await? {
                 if message.before.len() != message.records.len() {
                     return Err(wire::broken("diff"));
@@ -280,20 +293,47 @@ impl Reads {
     ) -> Result<(), Status> {
         let parsed = wire::header_in(header)?;
         let wanted = request.want_changed_keys || request.want_changed_values;
+        let message = v1::WatchHeadsResponse { header: header.clone(), ..v1::WatchHeadsResponse::default() };
         if wanted && parsed.body == Body::Commit {
             let view = self.context.view().await?;
+            let newer = match self.locate_in(view.clone(), Some(parsed.stamp), false).await {
+                Ok(newer) => newer,
+                Err(error) if status::reason(&error) == Some(Reason::RolledBack) => {
+                    return send(sink, v1::WatchHeadsResponse { rolled_back: true, ..message }).await;
+                }
+                Err(error) => return Err(error),
+            };
             let before = view.tail.epochs.stamp_of(Version(parsed.stamp.version.0 - 1));
-            let older = self.locate_in(view.clone(), Some(before), false).await?;
-            let newer = self.locate_in(view, Some(parsed.stamp), false).await?;
+            let older = self.locate_in(view, Some(before), false).await?;
             let values = request.want_changed_values;
             self.changes(&older, &newer, &[], None, |pairs| {
                 let changes = pairs.into_iter().map(|(_, after)| wire::record_out(after, values)).collect();
-                send(sink, v1::WatchHeadsResponse { header: header.clone(), changes, continued: true })
+                send(sink, v1::WatchHeadsResponse { changes, continued: true, ..message.clone() })
             })
             .await?;
         }
-        send(sink, v1::WatchHeadsResponse { header: header.clone(), changes: Vec::new(), continued: false }).await
+        send(sink, message).await
     }
+}
+
+fn scan_request(located: &Located, leaf: &StateLeaf, scan: Scan) -> v1::ShardScanRequest {
+    v1::ShardScanRequest {
+        group: wire::group_number(leaf.shard),
+        context: Some(located.shard_context(leaf)),
+        state: Some(wire::state_out(leaf.into())),
+        scan: Some(scan),
+    }
+}
+
+/// The scan of the part of a range that lies in a shard.
+fn range_scan(leaf: &StateLeaf, low: &[u8], high: Option<&[u8]>, limit: u32, want_proof: bool) -> Scan {
+    let (low, high) = clip(leaf, low, high);
+    Scan::Range(v1::RangeScan {
+        low: Bytes::copy_from_slice(low),
+        high: high.map(Bytes::copy_from_slice),
+        limit: if limit == u32::MAX { 0 } else { limit },
+        want_proof,
+    })
 }
 
 /// The part of a range that lies in a shard.

@@ -16,6 +16,7 @@ use tokio::{
 use tonic::{Status, Streaming};
 
 use crate::{
+    exec::root::SessionAnswer,
     plan::Refusal,
     reads::Sink,
     service::{Api, session_of, stopping},
@@ -91,6 +92,17 @@ impl Writer {
         let follows = number > 0 && (self.number == 0 || self.number.checked_add(1) == Some(number));
         let session = self.session.filter(|_| follows);
         let session = session.ok_or_else(|| Refusal::invalid("the numbers of a stream ascend by one, from 1"))?;
+        if self.number == 0 && number > 1 {
+            // What follows nothing would wait for as long as anything may, and all that follows it.
+            let before = self.api.context().root.session(session, number - 1).await?;
+            if before == SessionAnswer::Known(None) {
+                let message = format!(
+                    "number {} was not committed: a stream goes on from the first number after those that were",
+                    number - 1
+                );
+                return Err(Refusal::invalid(message).into());
+            }
+        }
         self.number = number;
         let mut request = self.api.admit(batch, Some((session, number))).await?;
         request.ordered = true;

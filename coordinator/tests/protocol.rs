@@ -1,7 +1,12 @@
 //! The commit protocol against real nodes: commits, refusals, sessions, proofs, and the traces of PROTOCOL.md that need a
 //! cluster.
 
-use coppice_types::{GroupId, Params, Reason};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use coppice_types::{GroupId, Params, Reason, Stamp};
 use coppice_verify::{
     check::{Answer, Claim},
     header::Header,
@@ -10,7 +15,11 @@ use coppice_verify::{
 
 mod common;
 
-use common::{World, absent, at, bytes, commit, delete, get, proxy::Fate, put, reason, value_is};
+use common::{
+    World, absent, at, bytes, commit, delete, get,
+    proxy::{Call, Fate},
+    put, reason, value_is,
+};
 use coppice_proto::v1;
 
 type Client = coppice_proto::v1::ledger_client::LedgerClient<coppice_proto::Channel>;
@@ -322,6 +331,40 @@ async fn a_shard_that_times_out_takes_only_its_batches_with_it() {
     busy.abort();
 }
 
+/// PROTOCOL 4.6: what was committed before is answered so, also where its shard fails meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_batch_is_not_refused_with_those_that_its_shard_did_not_prepare() {
+    let world = World::new(Params::default()).await;
+    let mut client = world.leader().await.client;
+    let session_id = bytes("0123456789abcdef");
+    client.open_session(v1::OpenSessionRequest { session_id: session_id.clone() }).await.expect("it is opened");
+    let first = v1::CommitRequest { session_id, number: 1, ..commit(vec![put("a", "1")], Vec::new()) };
+    client.commit(first.clone()).await.expect("committed");
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    world.faults.set(move |call| {
+        if call.name != "prepare" {
+            return Fate::Pass;
+        }
+        // The test may have ended.
+        let _ = tell.send(());
+        Fate::Lost
+    });
+    let send = |request: v1::CommitRequest| {
+        let mut client = client.clone();
+        tokio::spawn(async move { client.commit(request).await })
+    };
+    let before = send(commit(vec![put("z", "1")], Vec::new()));
+    told.recv().await.expect("a version is being prepared");
+    // These two are of the next one.
+    let other = send(commit(vec![put("a", "2")], Vec::new()));
+    let again = send(first);
+    for failed in [before, other] {
+        let error = failed.await.expect("it ends").expect_err("its shard does not answer");
+        assert_eq!(reason(&error), Reason::Unavailable);
+    }
+    assert!(again.await.expect("it ends").expect("it was committed before").into_inner().replayed);
+}
+
 /// PROTOCOL 3.1: an append whose answer is lost is found in the log.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_append_of_unknown_outcome_is_resolved() {
@@ -471,6 +514,37 @@ async fn a_shard_that_missed_a_rollback_executes_it_before_it_serves() {
     assert_eq!(value_at(&mut client, "a", None).await.expect("it is read").as_deref(), Some("1"));
     let next = client.commit(commit(vec![put("a", "new")], vec![value_is("a", "1")])).await.expect("committed");
     assert_eq!(next.into_inner().stamp, Some(at(1, 2)));
+}
+
+/// A prune does not wait for a shard that does not answer, and hold up the others' commits: it is executed before that shard serves again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prune_asks_only_the_shards_that_are_up() {
+    let world = World::new(Params::default()).await;
+    let mut client = world.leader().await.client;
+    for version in 1..=2 {
+        let both = vec![put("a", &format!("{version}")), put("z", &format!("{version}"))];
+        client.commit(commit(both, Vec::new())).await.expect("committed");
+    }
+    let asked = Arc::new(AtomicUsize::new(0));
+    let rule = |fate: Fate| {
+        let count = Arc::clone(&asked);
+        move |call: Call| {
+            count.fetch_add(usize::from((call.name, call.group) == ("execute", 1)), Ordering::SeqCst);
+            if call.group == 1 { fate } else { Fate::Pass }
+        }
+    };
+    world.faults.set(rule(Fate::Lost));
+    let error = client.commit(commit(vec![put("a", "3")], Vec::new())).await.expect_err("its shard does not answer");
+    assert_eq!(reason(&error), Reason::Unavailable);
+    client.prune(v1::PruneRequest { before: 2, ..v1::PruneRequest::default() }).await.expect("pruned");
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+    client.commit(commit(vec![put("z", "3")], Vec::new())).await.expect("committed");
+    world.faults.set(rule(Fate::Pass));
+    let back = tokio::time::timeout(common::LIMIT, async {
+        while client.commit(commit(vec![put("a", "4")], Vec::new())).await.is_err() {}
+    });
+    back.await.expect("the shard comes back");
+    assert!(asked.load(Ordering::SeqCst) > 0, "it executes the prune before it serves");
 }
 
 /// PROTOCOL 8.1: a rollback that can't fence every shard changes nothing.
@@ -661,6 +735,70 @@ async fn heads_are_watched_with_what_changed() {
     }
     assert_eq!(seen, [0, 1, 2]);
     assert_eq!(changes, [(bytes("a"), true), (bytes("z"), true), (bytes("a"), false)]);
+    // What was rolled back is passed over, whether head is above it again or not.
+    for key in ["after", "more"] {
+        let rollback = v1::RollbackRequest { to: 1, reason: "test".to_owned(), ..v1::RollbackRequest::default() };
+        client.rollback(rollback).await.expect("rolled back");
+        let request = v1::WatchHeadsRequest { want_changed_keys: true, ..v1::WatchHeadsRequest::default() };
+        let mut stream = client.clone().watch_heads(request).await.expect("served").into_inner();
+        let (mut gone, mut count) = (Vec::new(), 0);
+        while let Some(message) = stream.message().await.expect("it goes on") {
+            count += u64::from(!message.continued);
+            let header = Header::decode(&message.header).expect("it is canonical");
+            if message.rolled_back {
+                assert!(message.changes.is_empty() && !message.continued);
+                gone.push(header.stamp);
+            }
+        }
+        let head = client.head(v1::HeadRequest::default()).await.expect("head").into_inner();
+        assert_eq!(count, head.log_size);
+        let epochs = head.stamp.expect("a stamp").epoch;
+        assert_eq!(gone, (0..epochs).map(|epoch| Stamp::new(epoch, 2)).collect::<Vec<_>>());
+        client.commit(commit(vec![put(key, "1")], Vec::new())).await.expect("committed");
+    }
+}
+
+/// A state that is rolled away between its place in the log and the first record of it: the read is one of the new head.
+#[tokio::test(flavor = "multi_thread")]
+async fn scans_that_meet_a_rollback_before_they_begin_locate_their_state_anew() {
+    let world = World::new(Params::default()).await;
+    let mut client = world.leader().await.client;
+    for value in ["1", "2"] {
+        client.commit(commit(vec![put("a", value)], Vec::new())).await.expect("committed");
+    }
+    for epoch in 1..=2_u64 {
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        world.faults.set(move |call| {
+            if call.name != "scan" {
+                return Fate::Pass;
+            }
+            // The test may have ended.
+            let _ = tell.send(());
+            Fate::Lost
+        });
+        let mut other = client.clone();
+        let asked = tokio::spawn(async move {
+            if epoch == 1 {
+                let (keys, end) = range(&mut other, "", None, 0).await;
+                (keys.len(), end.read_at.expect("a stamp"))
+            } else {
+                let request = v1::HistoryRequest { key: bytes("a"), ..v1::HistoryRequest::default() };
+                let mut stream = other.history(request).await.expect("served").into_inner();
+                let mut changes = Vec::new();
+                while let Some(message) = stream.message().await.expect("served") {
+                    changes.push(message.change.expect("a change").last_changed.expect("a stamp"));
+                }
+                (changes.len(), changes[0])
+            }
+        });
+        told.recv().await.expect("a scan is under way");
+        let rollback = v1::RollbackRequest { to: 1, reason: "test".to_owned(), ..v1::RollbackRequest::default() };
+        client.rollback(rollback).await.expect("rolled back");
+        client.commit(commit(vec![put("a", "new")], Vec::new())).await.expect("committed");
+        world.faults.clear();
+        let (count, stamp) = asked.await.expect("it is answered");
+        assert_eq!((count, stamp), (epoch as usize, at(epoch, 2)));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -206,7 +206,8 @@ async fn a_stream_is_checked() {
     let nameless = v1::CommitStreamRequest { session_id: bytes(""), ..batch(1) };
     let other = v1::CommitStreamRequest { session_id: bytes("another session!"), ..batch(2) };
     let empty = v1::CommitStreamRequest { batch: None, ..batch(1) };
-    for bad in [vec![nameless], vec![batch(1), other], vec![batch(1), batch(3)], vec![batch(0)], vec![empty]] {
+    let apart = vec![batch(1), batch(3)];
+    for bad in [vec![nameless], vec![batch(1), other], apart, vec![batch(0)], vec![empty], vec![batch(5), batch(6)]] {
         let mut answers = client.commit_stream(iter(bad.clone())).await.expect("it is opened").into_inner();
         let ended = loop {
             match answers.message().await {

@@ -4,6 +4,8 @@
 //! lifted by name, or by the next `TakeOver`; once it is in the log it is decided, and a shard that did not execute it
 //! yet says so (`MISSED_ADMIN`) to the next message and is given it then.
 
+use std::collections::BTreeSet;
+
 use coppice_proto::{status, v1};
 use coppice_types::{Reason, Sequence, ShardId, Stamp, Version};
 use coppice_verify::{
@@ -112,7 +114,9 @@ impl Sequencer {
         self.sessions.roll_back(target_sequence);
         self.forget_finalized(target_sequence);
         let operation = v1::execute_command::Operation::RollbackTo(wire::stamp_out(target));
-        self.execute(operation, &leaves, &newest, deadline).await;
+        // All were fenced, so all answer.
+        let shards = self.links.keys().copied().collect();
+        self.execute(&shards, operation, (&leaves, &newest), deadline).await;
         self.context.metrics.administered("rollback");
         Ok(answer)
     }
@@ -125,14 +129,15 @@ impl Sequencer {
             return Err(Refusal::invalid(format!("the pruned boundary is {boundary} already")).into());
         }
         let (leaves, _) = self.version_leaves(stamp).await?;
-        let deadline = Instant::now() + self.context.limits.admin_timeout;
         let admin = Admin::Prune { boundary };
         let commit = self.decided.admin(&admin, &request.principal, &request.reason, self.context.clock.wall_ms());
         let newest = self.decided.leaves.clone();
         let old_boundary = std::mem::replace(&mut self.boundary, boundary);
         let answer = self.append_admin(commit).await.inspect_err(|_| self.boundary = old_boundary)?;
         let operation = v1::execute_command::Operation::PruneBefore(boundary.0);
-        self.execute(operation, &leaves, &newest, deadline).await;
+        // It takes no longer than a prepare, and commits wait for it.
+        let deadline = Instant::now() + self.context.limits.prepare_timeout;
+        self.execute(&self.standing(Link::Up), operation, (&leaves, &newest), deadline).await;
         self.context.metrics.administered("prune");
         Ok(answer)
     }
@@ -228,18 +233,18 @@ impl Sequencer {
         }
     }
 
-    /// Has every shard execute the newest operation. It is decided, so a shard that does not answer now is told later.
+    /// Has shards execute the newest operation. It is decided, so those that don't answer are told with their next adoption.
     async fn execute(
         &mut self,
+        those: &BTreeSet<ShardId>,
         operation: v1::execute_command::Operation,
-        boundary: &Leaves,
-        newest: &Leaves,
+        (boundary, newest): (&Leaves, &Leaves),
         deadline: Instant,
     ) {
         let state = |of: &Leaves, shard: ShardId| of.state(shard).map(wire::state_out);
         let (admin_sequence, epoch) = (self.decided.header.admin_sequence, self.decided.header.stamp.epoch.0);
         let shards = &self.context.shards;
-        let calls = self.links.keys().map(|&shard| {
+        let calls = those.iter().map(|&shard| {
             let command = v1::shard_command_request::Command::Execute(v1::ExecuteCommand {
                 admin_sequence,
                 operation: Some(operation),

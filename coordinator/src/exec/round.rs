@@ -25,8 +25,8 @@ use super::{
 use crate::{
     metrics::Stage,
     plan::{
-        Bounds, BuiltMerge, Draft, Ground, KeyState, Leaves, Overlay, Plan, Request, Verdict, form, keys_to_read,
-        numbers_to_ask,
+        Blocked, BuiltMerge, Draft, Ground, KeyState, Leaves, Overlay, Plan, Request, Verdict, form, in_reach,
+        keys_to_read, numbers_to_ask,
     },
 };
 
@@ -45,11 +45,13 @@ pub struct Prepared {
 impl Sequencer {
     /// Forms the next version of what waits and prepares it; hands it over once the one before is decided.
     pub async fn round(&mut self) -> Result<Progress, Exit> {
-        let waiting: Vec<Arc<Request>> = self.waiting.iter().map(|entry| entry.request.clone()).collect();
+        let blocked = Blocked { full: self.full(), starting: self.standing(Link::Starting) };
+        let requests = self.waiting.iter().map(|entry| entry.request.clone());
+        let waiting = in_reach(requests, &blocked, self.context.limits.batches_per_version_max);
         self.ask_sessions(&waiting).await;
         let (overlay, leaves) = (self.overlay(), self.tip().leaves.clone());
-        let reads = self.read_keys(&waiting, &overlay, &leaves).await?;
-        let draft = self.judge(&waiting, &overlay, &reads);
+        let reads = self.read_keys(&waiting, &overlay, &leaves, &blocked).await?;
+        let draft = self.judge(&waiting, &overlay, &reads, &blocked);
         if draft.taken() == 0 {
             return self.answer_draft(draft).await;
         }
@@ -65,17 +67,15 @@ impl Sequencer {
                 self.hand_over(&plan, prepared, draft, (began, trace)).await
             }
             Err(failures) => {
-                self.refuse_shards(&failures);
+                self.refuse_taken(&draft, &failures);
                 Ok(Progress::Made)
             }
         }
     }
 
-    pub fn bounds(&self) -> Bounds {
-        Bounds {
-            batches_max: self.context.limits.batches_per_version_max,
-            bytes_max: u64::from(self.params.batch_bytes_max),
-        }
+    /// Most bytes of a version's operations.
+    pub fn bytes_max(&self) -> u64 {
+        u64::from(self.params.batch_bytes_max)
     }
 
     /// Undecided writes below the next version.
@@ -97,9 +97,8 @@ impl Sequencer {
     /// memory alone.
     async fn ask_sessions(&mut self, waiting: &[Arc<Request>]) {
         self.sessions.forget_ended();
-        let judged = waiting.iter().take(self.bounds().batches_max);
-        judged.filter_map(|request| request.session).for_each(|(id, number)| self.sessions.doubt(&id, number));
-        let asked: Vec<_> = numbers_to_ask(waiting, &self.sessions, self.bounds()).into_iter().collect();
+        waiting.iter().filter_map(|request| request.session).for_each(|(id, number)| self.sessions.doubt(&id, number));
+        let asked: Vec<_> = numbers_to_ask(waiting, &self.sessions).into_iter().collect();
         let root = &self.context.root;
         let answers = join_all(asked.iter().map(|&(id, number)| root.session(id, number))).await;
         for ((id, number), answer) in asked.into_iter().zip(answers) {
@@ -139,9 +138,10 @@ impl Sequencer {
         waiting: &[Arc<Request>],
         overlay: &Overlay,
         leaves: &Leaves,
+        blocked: &Blocked,
     ) -> Result<BTreeMap<Bytes, KeyState>, Exit> {
         let mut by_shard: BTreeMap<ShardId, Vec<Bytes>> = BTreeMap::new();
-        for key in keys_to_read(waiting, overlay, self.bounds()) {
+        for key in keys_to_read(waiting, overlay, blocked) {
             by_shard.entry(leaves.route(&key)).or_default().push(key);
         }
         let unasked = |shard: &ShardId| self.links[shard].link == Link::Up;
@@ -165,7 +165,13 @@ impl Sequencer {
         Ok(found)
     }
 
-    fn judge(&self, waiting: &[Arc<Request>], overlay: &Overlay, reads: &BTreeMap<Bytes, KeyState>) -> Draft {
+    fn judge(
+        &self,
+        waiting: &[Arc<Request>],
+        overlay: &Overlay,
+        reads: &BTreeMap<Bytes, KeyState>,
+        blocked: &Blocked,
+    ) -> Draft {
         let empty = BTreeSet::new();
         let tip = self.tip();
         form(
@@ -177,10 +183,9 @@ impl Sequencer {
                 reads,
                 sessions: &self.sessions,
                 in_flight: self.in_flight.as_ref().map_or(&empty, |in_flight| &in_flight.numbers),
-                full: &self.full(),
-                starting: &self.standing(Link::Starting),
+                blocked,
                 down: &self.standing(Link::Down),
-                bounds: self.bounds(),
+                bytes_max: self.bytes_max(),
             },
         )
     }
@@ -283,13 +288,15 @@ impl Sequencer {
         }
     }
 
-    /// Refuses every batch that has to do with these shards; the others are judged again.
-    fn refuse_shards(&mut self, failures: &Failures) {
-        for entry in std::mem::take(&mut self.waiting) {
+    /// Refuses the batches of a draft that have to do with these shards; all else is judged again. Of those that it did not take, some may have been
+    /// committed before.
+    fn refuse_taken(&mut self, draft: &Draft, failures: &Failures) {
+        let verdicts = draft.verdicts.iter().map(Some).chain(std::iter::repeat(None));
+        for (entry, verdict) in std::mem::take(&mut self.waiting).into_iter().zip(verdicts) {
             let failed = entry.request.involved.iter().find_map(|&shard| Some((shard, failures.get(&shard)?)));
             match failed {
-                Some((shard, error)) => entry.answer(Err(of_shard(shard, error))),
-                None => self.waiting.push_back(entry),
+                Some((shard, error)) if verdict == Some(&Verdict::Taken) => entry.answer(Err(of_shard(shard, error))),
+                _ => self.waiting.push_back(entry),
             }
         }
     }

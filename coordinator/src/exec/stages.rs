@@ -24,7 +24,9 @@ use super::{
     trace,
     wire::Digests,
 };
-use crate::plan::{BuiltMerge, Done, Ground, Leaves, Overlay, Plan, Refusal, Request, ShardState, Verdict, form};
+use crate::plan::{
+    Blocked, BuiltMerge, Done, Ground, Leaves, Overlay, Plan, Refusal, Request, ShardState, Verdict, form,
+};
 
 /// Most finalized stages that are remembered.
 const FINALIZED_MAX: usize = 64;
@@ -123,9 +125,10 @@ impl Sequencer {
         }
         let waiting = std::slice::from_ref(&request);
         let stamp = Stamp { epoch: base.below.epoch, version: base.below.version.next() };
-        let full = self.wait_for_merges(&request, &base).await?;
+        let blocked =
+            Blocked { full: self.wait_for_merges(&request, &base).await?, starting: self.standing(Link::Starting) };
         // Last: a shard that comes up after this was not read, and would no longer be known to be down.
-        let reads = self.read_keys(waiting, &base.overlay, &base.leaves).await?;
+        let reads = self.read_keys(waiting, &base.overlay, &base.leaves, &blocked).await?;
         let draft = form(
             waiting,
             &Ground {
@@ -135,17 +138,16 @@ impl Sequencer {
                 reads: &reads,
                 sessions: &self.sessions,
                 in_flight: &BTreeSet::new(),
-                full: &full,
-                starting: &self.standing(Link::Starting),
+                blocked: &blocked,
                 down: &self.standing(Link::Down),
-                bounds: self.bounds(),
+                bytes_max: self.bytes_max(),
             },
         );
         match draft.verdicts.into_iter().next() {
             Some(Verdict::Taken) => {}
             Some(Verdict::Refused(refusal)) => return Ok(Err(self.checked(refusal).await)),
-            _ if !full.is_empty() => {
-                let staged = full.iter().any(|shard| base.shapes.contains_key(shard));
+            _ if !blocked.full.is_empty() => {
+                let staged = blocked.full.iter().any(|shard| base.shapes.contains_key(shard));
                 let way = if staged { "finalize the stages below and stage again" } else { "try again later" };
                 let message = format!("tree_limit is {}, and no merge is built yet: {way}", self.params.tree_limit);
                 return Ok(Err(status::refuse(Reason::ResourceExhausted, message)));

@@ -58,13 +58,21 @@ impl Overlay {
     }
 }
 
-/// How large a version may become.
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// Most batches.
-    pub batches_max: usize,
-    /// Most bytes of operations as they travel; one batch alone may have more, up to its own limit.
-    pub bytes_max: u64,
+/// Shards for which batches wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Blocked {
+    /// They take no writes until a merge is installed.
+    pub full: BTreeSet<ShardId>,
+    /// They were not adopted yet.
+    pub starting: BTreeSet<ShardId>,
+}
+
+impl Blocked {
+    /// Whether a batch waits for one of them.
+    fn holds(&self, request: &Request) -> bool {
+        request.writes.keys().any(|shard| self.full.contains(shard))
+            || request.involved.iter().any(|shard| self.starting.contains(shard))
+    }
 }
 
 /// What a version is formed on.
@@ -82,14 +90,12 @@ pub struct Ground<'a> {
     pub sessions: &'a Sessions,
     /// Session numbers that are being decided.
     pub in_flight: &'a BTreeSet<(SessionId, u64)>,
-    /// Shards that take no writes until a merge is installed.
-    pub full: &'a BTreeSet<ShardId>,
-    /// Shards that were not adopted yet.
-    pub starting: &'a BTreeSet<ShardId>,
+    /// Shards for which batches wait.
+    pub blocked: &'a Blocked,
     /// Shards that do not answer.
     pub down: &'a BTreeSet<ShardId>,
-    /// How large it may become.
-    pub bounds: Bounds,
+    /// Most bytes of operations as they travel; one batch alone may have more, up to its own limit.
+    pub bytes_max: u64,
 }
 
 /// What becomes of one waiting batch.
@@ -122,29 +128,37 @@ impl Draft {
     }
 }
 
+/// The batches that a version is formed of, from the first one on: at most so many that need not wait for a shard, or for one of their session that
+/// does, and those between them that do.
+#[must_use]
+pub fn in_reach<R: Borrow<Request>>(waiting: impl Iterator<Item = R>, blocked: &Blocked, most: usize) -> Vec<R> {
+    let (mut free, mut held) = (0, BTreeSet::new());
+    let reached = waiting.take_while(|request| {
+        let request = request.borrow();
+        let session = request.session.map(|(id, _)| id);
+        if blocked.holds(request) || session.is_some_and(|id| held.contains(&id)) {
+            held.extend(session);
+        } else {
+            free += 1;
+        }
+        free <= most
+    });
+    reached.collect()
+}
+
 /// The keys that must be read before these batches can be judged.
 #[must_use]
-pub fn keys_to_read<R: Borrow<Request>>(waiting: &[R], overlay: &Overlay, bounds: Bounds) -> BTreeSet<Bytes> {
-    waiting
-        .iter()
-        .take(bounds.batches_max)
-        .flat_map(|request| &request.borrow().checks)
-        .filter(|check| overlay.get(&check.key).is_none())
-        .map(|check| check.key.clone())
-        .collect()
+pub fn keys_to_read<R: Borrow<Request>>(waiting: &[R], overlay: &Overlay, blocked: &Blocked) -> BTreeSet<Bytes> {
+    let judged = waiting.iter().map(Borrow::borrow).filter(|request| !blocked.holds(request));
+    let keys = judged.flat_map(|request| &request.checks).map(|check| &check.key);
+    keys.filter(|key| overlay.get(key).is_none()).cloned().collect()
 }
 
 /// The session numbers that the root group must be asked for before these batches can be judged.
 #[must_use]
-pub fn numbers_to_ask<R: Borrow<Request>>(
-    waiting: &[R],
-    sessions: &Sessions,
-    bounds: Bounds,
-) -> BTreeSet<(SessionId, u64)> {
-    let numbers = waiting.iter().take(bounds.batches_max).flat_map(|request| {
-        let request = request.borrow();
-        request.session.into_iter().chain(request.predecessor())
-    });
+pub fn numbers_to_ask<R: Borrow<Request>>(waiting: &[R], sessions: &Sessions) -> BTreeSet<(SessionId, u64)> {
+    let requests = waiting.iter().map(Borrow::borrow);
+    let numbers = requests.flat_map(|request| request.session.into_iter().chain(request.predecessor()));
     numbers.filter(|(id, number)| sessions.standing(id, *number) == SessionStanding::Unknown).collect()
 }
 
@@ -164,8 +178,7 @@ pub fn form<R: Borrow<Request>>(waiting: &[R], ground: &Ground<'_>) -> Draft {
         bytes: 0,
         closed: false,
     };
-    for request in waiting.iter().take(ground.bounds.batches_max) {
-        let request = request.borrow();
+    for request in waiting.iter().map(Borrow::borrow) {
         let verdict = former.judge(request);
         if verdict == Verdict::Waits {
             former.held.extend(request.session.map(|(id, _)| id));
@@ -201,13 +214,12 @@ impl Former<'_> {
         if request.involved.iter().any(|shard| self.ground.down.contains(shard)) {
             return Verdict::Refused(Refusal::new(Reason::Unavailable, "a shard of the batch does not answer"));
         }
-        let full = request.writes.keys().any(|shard| self.ground.full.contains(shard));
-        if full || request.involved.iter().any(|shard| self.ground.starting.contains(shard)) {
+        if self.ground.blocked.holds(request) {
             return Verdict::Waits;
         }
         let opened = self.bytes > 0;
         let opens = request.exclusive || request.expected_head.is_some();
-        if opened && (opens || self.bytes + weight(request) > self.ground.bounds.bytes_max) {
+        if opened && (opens || self.bytes + weight(request) > self.ground.bytes_max) {
             self.closed = true;
             return Verdict::Waits;
         }

@@ -20,7 +20,7 @@ mod tests;
 
 pub use commit::{Admin, BuiltMerge, Commit, LogTail, Plan, ShardPlan};
 pub use epochs::resolve;
-pub use form::{Bounds, Draft, Ground, KeyState, Overlay, Verdict, form, keys_to_read, numbers_to_ask};
+pub use form::{Blocked, Draft, Ground, KeyState, Overlay, Verdict, form, in_reach, keys_to_read, numbers_to_ask};
 pub use map::{Leaves, ShardState};
 pub use refusal::Refusal;
 pub use request::{Put, Request, Write, check_key};

@@ -18,7 +18,7 @@ use coppice_verify::{
 use super::*;
 
 const SESSION: SessionId = SessionId([7; 16]);
-const BOUNDS: Bounds = Bounds { batches_max: 16, bytes_max: 1 << 20 };
+const BATCHES_MAX: usize = 16;
 
 /// Two shards, parted at "m", at (0, 0).
 fn tail() -> LogTail {
@@ -71,11 +71,11 @@ struct World {
     reads: BTreeMap<Bytes, KeyState>,
     sessions: Sessions,
     in_flight: BTreeSet<(SessionId, u64)>,
-    full: BTreeSet<ShardId>,
-    starting: BTreeSet<ShardId>,
+    blocked: Blocked,
     down: BTreeSet<ShardId>,
     below: Stamp,
-    bounds: Bounds,
+    batches_max: usize,
+    bytes_max: u64,
 }
 
 impl World {
@@ -85,20 +85,21 @@ impl World {
             reads: BTreeMap::new(),
             sessions: Sessions::new(4),
             in_flight: BTreeSet::new(),
-            full: BTreeSet::new(),
-            starting: BTreeSet::new(),
+            blocked: Blocked::default(),
             down: BTreeSet::new(),
             below: Stamp::new(0, 0),
-            bounds: BOUNDS,
+            batches_max: BATCHES_MAX,
+            bytes_max: 1 << 20,
         }
     }
 
     fn form(&mut self, waiting: &[Arc<Request>]) -> Draft {
-        for key in keys_to_read(waiting, &self.overlay, self.bounds) {
+        let waiting = in_reach(waiting.iter().cloned(), &self.blocked, self.batches_max);
+        for key in keys_to_read(&waiting, &self.overlay, &self.blocked) {
             self.reads.entry(key).or_insert(KeyState::Absent);
         }
         form(
-            waiting,
+            &waiting,
             &Ground {
                 stamp: Stamp { epoch: self.below.epoch, version: self.below.version.next() },
                 below: self.below,
@@ -106,10 +107,9 @@ impl World {
                 reads: &self.reads,
                 sessions: &self.sessions,
                 in_flight: &self.in_flight,
-                full: &self.full,
-                starting: &self.starting,
+                blocked: &self.blocked,
                 down: &self.down,
-                bounds: self.bounds,
+                bytes_max: self.bytes_max,
             },
         )
     }
@@ -252,28 +252,54 @@ fn an_exclusive_batch_is_alone_in_its_version() {
 #[test]
 fn a_version_is_closed_when_it_is_full() {
     let mut world = World::new();
-    world.bounds = Bounds { batches_max: 2, bytes_max: 1 << 20 };
+    world.batches_max = 2;
     let plain = admit(batch([put("b", "1")], []));
     assert_eq!(world.form(&vec![plain.clone(); 5]).verdicts, vec![Verdict::Taken; 2]);
-    world.bounds = Bounds { batches_max: 5, bytes_max: plain.bytes * 3 };
+    (world.batches_max, world.bytes_max) = (5, plain.bytes * 3);
     assert_eq!(world.form(&vec![plain.clone(); 5]).taken(), 3);
-    world.bounds.bytes_max = 1;
+    world.bytes_max = 1;
     assert_eq!(world.form(&vec![plain; 5]).taken(), 1, "a large batch goes alone");
 }
 
 #[test]
 fn writes_to_a_shard_whose_trees_are_full_wait_and_others_pass() {
     let mut world = World::new();
-    world.full.insert(ShardId(0));
+    world.blocked.full.insert(ShardId(0));
     let both = admit(batch([put("a", "1"), put("z", "1")], []));
     let other = admit(batch([put("z", "2")], [absent("a")]));
     assert_eq!(world.form(&[both, other]).verdicts, [Verdict::Waits, Verdict::Taken]);
 }
 
 #[test]
+fn however_many_wait_for_a_shard_others_behind_them_pass() {
+    let mut world = World::new();
+    world.batches_max = 2;
+    world.sessions.open(SESSION, 0);
+    let full = admit(batch([put("a", "1")], [absent("b")]));
+    let (free, follows) = (admit(batch([put("z", "1")], [absent("z")])), in_session(batch([put("z", "2")], []), 2));
+    let mut waiting = vec![full; 5];
+    waiting.extend([in_session(batch([put("a", "2")], []), 1), follows, free.clone(), free.clone(), free]);
+    for blocked in [
+        Blocked { full: [ShardId(0)].into(), ..Blocked::default() },
+        Blocked { starting: [ShardId(0)].into(), ..Blocked::default() },
+    ] {
+        world.blocked = blocked;
+        let verdicts = world.form(&waiting).verdicts;
+        assert_eq!(verdicts[..7], vec![Verdict::Waits; 7], "what follows a batch of its session that waits, waits");
+        assert_eq!(verdicts[7], Verdict::Taken);
+        assert_eq!(
+            verdicts[8..].iter().map(reason).collect::<Vec<_>>(),
+            [Reason::PreconditionFailed],
+            "two are looked at"
+        );
+        assert!(!world.reads.contains_key(b"b".as_slice()), "keys of batches that wait need not be read");
+    }
+}
+
+#[test]
 fn whatever_asks_something_of_a_shard_that_is_not_adopted_waits() {
     let mut world = World::new();
-    world.starting.insert(ShardId(0));
+    world.blocked.starting.insert(ShardId(0));
     let asks = admit(batch([put("z", "1")], [absent("a")]));
     let other = admit(batch([put("z", "2")], []));
     assert_eq!(world.form(&[asks, other]).verdicts, [Verdict::Waits, Verdict::Taken]);
@@ -291,7 +317,7 @@ fn numbers_that_are_a_window_apart_do_not_share_a_version() {
 fn a_session_number_is_applied_once() {
     let mut world = World::new();
     let first = in_session(batch([put("a", "1")], []), 1);
-    assert_eq!(numbers_to_ask(std::slice::from_ref(&first), &world.sessions, BOUNDS), BTreeSet::from([(SESSION, 1)]));
+    assert_eq!(numbers_to_ask(std::slice::from_ref(&first), &world.sessions), BTreeSet::from([(SESSION, 1)]));
     assert_eq!(world.form(std::slice::from_ref(&first)).verdicts, [Verdict::Waits], "nothing is known of the session");
     world.sessions.end(SESSION);
     assert_eq!(reason(&world.form(std::slice::from_ref(&first)).verdicts[0]), Reason::UnknownSession);

@@ -124,6 +124,10 @@ fn keys_max(params: &Params) -> u32 {
 async fn stamp(client: &Client, version: u64) -> Result<v1::Stamp, Failure> {
     let bytes = client.header(Which::Version(version)).await?;
     let stamp = coppice_client::header(&bytes)?.stamp;
+    if stamp.version.0 != version {
+        // What is read there would be proven, and be something else than what was asked for.
+        return Err(Error::Untrusted("the header that was shown is of another version").into());
+    }
     Ok(v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 })
 }
 
