@@ -17,7 +17,7 @@ use std::{
 
 use coppice_env::Storage;
 use coppice_proto::v1::{NodeStatusRequest, NodeStatusResponse};
-use coppice_types::{Digest, GroupId};
+use coppice_types::{ClusterId, Digest, GroupId};
 
 use crate::{
     Error,
@@ -33,6 +33,8 @@ const FIRST: u32 = 1;
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// Pause between two looks when nothing has changed for long.
 const LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Pause before a formation that failed is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// How long another node may take to answer.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -119,22 +121,32 @@ pub fn survey(
 ) -> Result<Survey, Error> {
     let mut survey = Survey::default();
     for group in groups {
-        let Some((identity, started)) = home::stored_progress(storage, group)? else {
-            survey.pending.insert(group, false);
-            continue;
-        };
-        if identity.cluster != owner.cluster || crate::ordinal(identity.raft_id) != owner.ordinal {
-            let directory = home::directory(group);
-            return Err(Error::Identity(format!("{directory} holds {identity}, of another cluster or node")));
-        }
-        if !started && identity.raft_id == raft_id(owner.ordinal, FIRST) {
-            survey.pending.insert(group, true);
-        } else {
-            let replica = ReplicaOptions { group, raft_id: identity.raft_id, bootstrap: Bootstrap::Join };
-            survey.replicas.push(replica);
+        match find(storage, owner.cluster, owner.ordinal, group)? {
+            Found::Replica(replica) => survey.replicas.push(replica),
+            Found::Nothing => drop(survey.pending.insert(group, false)),
+            Found::Pledge => drop(survey.pending.insert(group, true)),
         }
     }
     Ok(survey)
+}
+
+/// What a node's directory has of a group.
+enum Found {
+    Nothing,
+    Pledge,
+    Replica(ReplicaOptions),
+}
+
+fn find(storage: &dyn Storage, cluster: ClusterId, own: u32, group: GroupId) -> Result<Found, Error> {
+    let Some((identity, started)) = home::stored_progress(storage, group)? else { return Ok(Found::Nothing) };
+    if identity.cluster != cluster || crate::ordinal(identity.raft_id) != own {
+        let directory = home::directory(group);
+        return Err(Error::Identity(format!("{directory} holds {identity}, of another cluster or node")));
+    }
+    if !started && identity.raft_id == raft_id(own, FIRST) {
+        return Ok(Found::Pledge);
+    }
+    Ok(Found::Replica(ReplicaOptions { group, raft_id: identity.raft_id, bootstrap: Bootstrap::Join }))
 }
 
 impl Handle {
@@ -153,11 +165,45 @@ impl Handle {
                 tokio::select! {
                     biased;
                     _ = closing.wait_for(|closing| *closing) => {}
-                    formed = handle.form_group(group, &hosts, new, pledged) => if let Err(error) = formed {
-                        tracing::error!(%group, error = error.chain(), "a group could not be formed or joined here");
-                    },
+                    () = handle.form_at_last(group, &hosts, new, pledged) => {}
                 }
             });
+        }
+    }
+
+    /// Forms or joins a group. What fails, for instance since the disk is full, is tried again as at a start of the node: what is in the directory by
+    /// then says how to go on.
+    async fn form_at_last(&self, group: GroupId, hosts: &BTreeSet<u32>, new: bool, mut pledged: bool) {
+        loop {
+            let Err(error) = self.form_group(group, hosts, new, pledged).await else { return };
+            tracing::error!(%group, error = error.chain(), "a group could not be formed or joined here");
+            loop {
+                tokio::time::sleep(RETRY_PAUSE).await;
+                match self.find_again(group).await {
+                    Ok(Some(there)) => {
+                        pledged = there;
+                        break;
+                    }
+                    Ok(None) => return self.resume_joining(group),
+                    Err(error) => tracing::error!(%group, error = error.chain(), "a replica could not be started"),
+                }
+            }
+        }
+    }
+
+    /// Starts the replica of a group that is in the directory; if there is none, whether there is a pledge.
+    async fn find_again(&self, group: GroupId) -> Result<Option<bool>, Error> {
+        let hosted = self.hosted();
+        if hosted.replica(group).is_some() {
+            return Ok(None);
+        }
+        let own = hosted.ordinal().ok_or_else(|| Error::Identity("this node has no ordinal".to_owned()))?;
+        let (storage, cluster) = (std::sync::Arc::clone(&hosted.storage), hosted.cluster);
+        let found = hosted.tuning.runner.blocking(move || find(storage.as_ref(), cluster, own, group)).await;
+        match found.unwrap_or(Err(Error::Overdue("a look at the directory")))? {
+            Found::Nothing => Ok(Some(false)),
+            Found::Pledge => Ok(Some(true)),
+            Found::Replica(replica) => self.start_replica(replica).await.map(|()| None),
         }
     }
 

@@ -108,21 +108,6 @@ fn remove_cold(storage: &dyn Storage, name: &str) -> io::Result<()> {
     storage.cold().map_or(Ok(()), |cold| cold.remove_dir_all(name))
 }
 
-/// Removes directories of the cold directory that are not here: they are nothing alone.
-fn remove_cold_orphans(storage: &dyn Storage) -> Result<(), Error> {
-    let remove = || {
-        let Some(cold) = storage.cold() else { return Ok(()) };
-        let there = match cold.list("") {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            listed => listed?,
-        };
-        let here = storage.list("")?;
-        let orphans = there.iter().filter(|name| !here.contains(name));
-        orphans.into_iter().try_for_each(|name| cold.remove_dir_all(name))
-    };
-    remove().map_err(failed("clean up the cold directory"))
-}
-
 /// Whose directory a group's is in a node's, if there is one.
 ///
 /// # Errors
@@ -182,7 +167,17 @@ impl Home {
     /// # Errors
     /// If it cannot be removed.
     pub fn clear_cold(&self) -> Result<(), Error> {
-        remove_cold_orphans(&*self.storage)
+        let remove = || {
+            let Some(cold) = self.storage.cold() else { return Ok(()) };
+            let there = match cold.list("") {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                listed => listed?,
+            };
+            let here = self.storage.list("")?;
+            let orphans = there.iter().filter(|name| !here.contains(name));
+            orphans.into_iter().try_for_each(|name| cold.remove_dir_all(name))
+        };
+        remove().map_err(failed("clean up the cold directory"))
     }
 
     /// Notes that the raft log exists from now on.

@@ -3,17 +3,20 @@
 mod cluster;
 
 use cluster::{CLUSTER, Cluster, LIMIT, Leader, SHARD, name, until};
+use coppice_env::{Fault, Operation, SimStorage};
 use coppice_proto::{
     status,
     v1::{self, read_root_request::Read, shard_command_request::Command as Wire},
 };
-use coppice_types::{ClusterId, GroupId, Params, Reason};
+use coppice_types::{ClusterId, Digest, GroupId, Params, Reason};
 use coppice_verify::{
     header::{Genesis, Header},
     shard_map::ShardMap,
 };
 
-use crate::{Bootstrap, Error, ReplicaOptions, machine::StateMachine, raft_id};
+use crate::{
+    Bootstrap, DuplexNet, Error, Node, Options, ReplicaOptions, formation::Formation, machine::StateMachine, raft_id,
+};
 
 fn record(key: &str, value: &str) -> (String, String) {
     (key.to_owned(), value.to_owned())
@@ -680,6 +683,33 @@ async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
         leader.prepare(leader.decided().version + 1, leader.decided(), &[record("c", "3")]).await.ok()
     })
     .await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_could_not_be_formed_is_formed_later_without_a_restart() {
+    let (disk, net) = (SimStorage::new(), DuplexNet::new());
+    // Each fails once: the pledge, the raft log, the first state.
+    for path_part in ["group-1/identity", "group-1/raft/", "group-1/state-1/"] {
+        let (operation, path_part) = (Operation::Write, path_part.to_owned());
+        disk.inject(Fault { operation, path_part, skip: 0, kind: std::io::ErrorKind::StorageFull });
+    }
+    let cluster = Cluster::start(1).await;
+    let options = Options {
+        storage: disk.storage(),
+        connector: net.connector(&name(1)),
+        replicas: Vec::new(),
+        ..cluster.options(1, CLUSTER)
+    };
+    let node = Node::start(options, net.listen(&name(1))).await.expect("it starts without replicas");
+    let formation = Formation { groups: [(SHARD, [1].into())].into(), new: true, ledger: Digest::default() };
+    node.form(&formation, &[(SHARD, false)].into());
+    until("it is formed", async || {
+        let replica = node.hosted().shard(SHARD).ok()?;
+        (replica.status().role == "leader").then_some(())
+    })
+    .await;
+    node.kill().await;
     cluster.end().await;
 }
 
