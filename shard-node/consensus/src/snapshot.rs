@@ -66,6 +66,10 @@ impl Group {
         if position.index < raft.raft_log.committed || (!asked && matches) {
             return self.step_raft(message.raft);
         }
+        if asked && position.index < raft.pending_request_snapshot {
+            // It is of an earlier question: what was acknowledged since would be gone.
+            return refuse("it ends before this replica's log");
+        }
         if position.index == raft.raft_log.committed && !matches {
             return refuse("it contradicts what is committed");
         }

@@ -50,6 +50,17 @@ fn disturb(world: &mut World) {
             let id = pick(world);
             world.read(id);
         }
+        160..168 => {
+            let id = pick(world);
+            let sound = |id: &RaftId| world.nodes[id].group.as_ref().is_none_or(|group| group.quarantined().is_none());
+            if world.nodes[&id].group.is_some() && ids.iter().all(sound) {
+                world.note(format!("{id} is quarantined"));
+                if let Err(error) = world.group(id).quarantine(b"a digest differs") {
+                    assert!(world.nodes[&id].disk.crashed(), "{id}: {error}");
+                    world.crash(id);
+                }
+            }
+        }
         _ => {}
     }
     for id in ids {
@@ -75,7 +86,7 @@ fn run(seed: u64, voters: u32, ticks: u64) -> World {
 
 #[test]
 fn no_acknowledged_entry_is_lost_and_replicas_agree() {
-    let (mut acknowledged, mut reads, mut restarts, mut snapshots) = (0, 0, 0, 0);
+    let (mut acknowledged, mut reads, mut restarts, mut snapshots, mut quarantines) = (0, 0, 0, 0, 0);
     for seed in 0..60 {
         let voters = 3 + u32::try_from(seed % 3).expect("small");
         let world = run(seed, voters, 600);
@@ -83,12 +94,17 @@ fn no_acknowledged_entry_is_lost_and_replicas_agree() {
         reads += world.reads_done;
         restarts += world.nodes.values().map(|node| node.restarts).sum::<u64>();
         snapshots += world.snapshots_installed;
+        let quarantined = |line: &&String| line.ends_with("is quarantined");
+        quarantines += world.trace.iter().filter(quarantined).count();
     }
     assert!(acknowledged > 60 * 50, "only {acknowledged} entries were acknowledged");
     assert!(reads > 60, "only {reads} reads were answered");
     assert!(restarts > 60, "only {restarts} restarts");
     assert!(snapshots > 0, "no snapshot was installed");
-    println!("{acknowledged} acknowledged, {reads} reads, {restarts} restarts, {snapshots} snapshots");
+    assert!(quarantines > 60, "only {quarantines} quarantines");
+    println!(
+        "{acknowledged} acknowledged, {reads} reads, {restarts} restarts, {snapshots} snapshots, {quarantines} quarantines"
+    );
 }
 
 #[test]

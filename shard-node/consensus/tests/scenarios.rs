@@ -304,6 +304,65 @@ fn a_snapshot_is_asked_for_anew_where_a_later_leader_has_a_shorter_log() {
     assert!(shorter > 0, "A lost its entries at times");
 }
 
+/// Two of three, so that nothing is committed without the one in quarantine, whose log has an entry that the leader does not know it has.
+#[test]
+fn a_quarantined_replica_takes_what_is_not_committed_before_it_waits_for_a_snapshot() {
+    for another_leads in [false, true] {
+        let mut world = led_by(A);
+        fill(&mut world, 10);
+        if !another_leads {
+            world.crash(C);
+        }
+        let last = world.group(B).status().last.index;
+        world.propose(A).expect("it leads");
+        while world.group(B).status().last.index == last {
+            world.tick();
+        }
+        world.network.clear_inbox(&A.to_string());
+        world.group(B).quarantine(b"a digest differs").expect("the disk works");
+        if another_leads {
+            world.tick();
+            world.crash(A);
+            let waits = world.group(C).status();
+            assert!(waits.commit < waits.last.index, "it does not know what A has committed, if it has");
+        }
+        let installed = world.snapshots_installed;
+        world.run_until("it gets a snapshot", |world| world.snapshots_installed > installed);
+        assert!(world.group(B).quarantined().is_none());
+        fill(&mut world, 1);
+    }
+}
+
+#[test]
+fn a_snapshot_that_was_asked_for_earlier_takes_no_acknowledged_entry_away() {
+    let mut world = led_by(A);
+    fill(&mut world, 10);
+    world.held = Some(Vec::new());
+    world.group(B).quarantine(b"a digest differs").expect("the disk works");
+    world.run_until("one is on its way", |world| world.held.as_ref().is_some_and(|held| !held.is_empty()));
+    let late = world.held.as_ref().expect("they are held")[0].clone();
+    world.crash(C);
+    // What B takes meanwhile is committed only when A hears of it.
+    let last = world.group(B).status().last.index;
+    world.run_until("it has more than that", |world| {
+        world.propose(A).expect("it leads");
+        world.group(B).status().last.index > last
+    });
+    cut(&world, B);
+    let last = world.group(B).status().last.index;
+    let mut refused = 0;
+    for _ in 0..15 {
+        refused += u32::from(matches!(world.group(B).step(late.clone()), Err(Error::Refused(_))));
+        world.tick();
+        assert_eq!(world.group(B).status().last.index, last, "it has acknowledged what it has");
+    }
+    assert!(refused > 0, "it asked again meanwhile");
+    world.network.heal();
+    world.held = None;
+    world.run_until("it gets a newer one", |world| world.snapshots_installed > 0);
+    world.converge();
+}
+
 #[test]
 fn a_replica_that_was_added_later_gets_a_snapshot_that_knows_it() {
     let mut world = led_by(A);

@@ -53,8 +53,10 @@ pub struct Group {
     pub(crate) offer: Option<Offer>,
     /// Snapshots are asked for until one comes.
     pub(crate) snapshot_requested: bool,
-    /// The term in which raft asked for one.
+    /// The term in which raft asked for one,
     requested_in: u64,
+    /// and until which tick it waits for it.
+    waits_until: u64,
     /// Since which tick each replica is being sent a snapshot.
     snapshotting: BTreeMap<RaftId, u64>,
     /// It leaves it to the others to campaign first.
@@ -171,6 +173,7 @@ impl Group {
             offer: None,
             snapshot_requested,
             requested_in: 0,
+            waits_until: 0,
             snapshotting: BTreeMap::new(),
             reluctant: false,
             held_ticks: 0,
@@ -231,22 +234,42 @@ impl Group {
         self.draw_timeout();
         self.leave_joint();
         self.report_lost_snapshots();
+        self.forget_early_requests();
         if self.snapshot_requested && self.offer.is_none() {
             self.ask_for_snapshot();
         }
         self.try_install();
     }
 
-    /// Raft appends nothing while it waits for a snapshot that covers its log, whose end a later leader may never have:
-    /// each term asks anew, once the log matches that of its leader.
+    /// Raft appends nothing while it waits for a snapshot that covers its log. A later leader may never have the end of that log, and this one may
+    /// not know that it is here, and so not commit it: each term asks anew, once the log matches that of its leader, and after a while without an
+    /// offer entries are taken again, and acknowledged, before the next question.
     fn ask_for_snapshot(&mut self) {
-        let term = self.raw.raft.term;
-        if self.requested_in != term {
+        let (term, timeout) = (self.raw.raft.term, self.options.election_ticks as u64);
+        let waited = self.requested_in == term && self.ticks >= self.waits_until;
+        if waited || self.requested_in != term {
             self.raw.raft.pending_request_snapshot = 0;
+        }
+        if waited && self.ticks < self.waits_until + timeout {
+            return;
         }
         // Refused without a leader, or while one was asked for already: then the next tick asks again.
         if self.raw.request_snapshot().is_ok() {
-            self.requested_in = term;
+            (self.requested_in, self.waits_until) = (term, self.ticks + 2 * timeout);
+        }
+    }
+
+    /// A leader sends nothing else to whom it owes a snapshot. One beyond what is committed it can't make, and if its commit needs that very
+    /// replica, it never could.
+    fn forget_early_requests(&mut self) {
+        if !self.is_leader() {
+            return;
+        }
+        let committed = self.raw.raft.raft_log.committed;
+        for (_, peer) in self.raw.raft.mut_prs().iter_mut() {
+            if peer.pending_request_snapshot > committed {
+                peer.pending_request_snapshot = 0;
+            }
         }
     }
 

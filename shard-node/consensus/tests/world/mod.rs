@@ -52,6 +52,8 @@ pub struct World {
     next: u64,
     pub reads_done: u64,
     pub snapshots_installed: u64,
+    /// Snapshots are not sent, but kept here.
+    pub held: Option<Vec<Message>>,
 }
 
 pub fn options(id: RaftId) -> Options {
@@ -88,6 +90,7 @@ impl World {
             next: 0,
             reads_done: 0,
             snapshots_installed: 0,
+            held: None,
         };
         let ids: Vec<RaftId> = (1..=voters).map(|ordinal| RaftId::new(ordinal, 1)).collect();
         for id in &ids {
@@ -215,7 +218,21 @@ impl World {
                 let _ = self.group(id).step(message);
             }
             self.finish_fetch(id);
+            self.hand_over(id);
             self.settle(id);
+        }
+    }
+
+    /// One in quarantine leads as a last resort, until another has what it has.
+    fn hand_over(&mut self, id: RaftId) {
+        let status = self.group(id).status();
+        if status.role == Role::Leader && status.quarantined {
+            let heir =
+                status.peers.iter().find(|peer| peer.active && !peer.learner && peer.matched == status.last.index);
+            if let Some(heir) = heir {
+                // Refused where another transfer is under way.
+                let _ = self.group(id).transfer_leader(heir.id);
+            }
         }
     }
 
@@ -241,12 +258,16 @@ impl World {
     pub fn settle(&mut self, id: RaftId) {
         let network = self.network.endpoint(&name(id));
         loop {
-            let Some(group) = self.node(id).group.as_mut() else { return };
+            let node = self.nodes.get_mut(&id).expect("it is one of the world's");
+            let Some(group) = node.group.as_mut() else { return };
             if !group.has_ready() {
                 return;
             }
-            let mut sent = Vec::new();
+            let (mut sent, held) = (Vec::new(), &mut self.held);
             let outcome = group.advance(&mut |message| {
+                if let Some(held) = held.as_mut().filter(|_| message.kind() == "snapshot") {
+                    return held.push(message);
+                }
                 sent.push(format!("{} -> {} {}", message.from(), message.to(), message.kind()));
                 network.send(&name(message.to()), message.encode().into());
             });
@@ -275,11 +296,12 @@ impl World {
             node.machine = machine.clone();
             node.durable = machine;
             self.group(id).applied(install.position.index);
-            if self.group(id).quarantined().is_some() {
-                self.group(id).clear_quarantine().expect("the disk works");
-            }
             self.snapshots_installed += 1;
             self.note(format!("{id} installs {}", install.position));
+            if let Err(error) = self.group(id).clear_quarantine() {
+                assert!(self.nodes[&id].disk.crashed(), "{id}: {error}");
+                return self.crash(id);
+            }
         }
         for committed in output.committed {
             self.apply(id, committed);
@@ -419,10 +441,11 @@ impl World {
             let member = |id: &RaftId| status.membership.contains(*id);
             (status.commit, world.ids().into_iter().filter(member).collect::<Vec<_>>())
         };
-        self.run_until("all replicas have applied everything", |world| {
+        self.run_until("all replicas have applied everything, and none is in quarantine", |world| {
             let Some(_) = world.leader() else { return false };
             let (commit, members) = members(world);
-            members.iter().all(|id| world.nodes[id].machine.position.index == commit)
+            let sound = |id: &RaftId| world.nodes[id].group.as_ref().is_some_and(|group| group.quarantined().is_none());
+            members.iter().all(|id| world.nodes[id].machine.position.index == commit && sound(id))
         });
         let (_, members) = members(self);
         let first = &self.nodes[&members[0]].machine;
