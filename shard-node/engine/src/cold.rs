@@ -253,10 +253,10 @@ impl Engine {
         if let Some(moving) = &tier.moving {
             return (!moving.out).then_some((moving.segment, moving.end, moving.at));
         }
-        let (newest, _) = self.meta.segments.last_key_value()?;
+        let taking = self.store.values.taking();
         let mut here = self.meta.segments.iter().filter(|(id, _)| !tier.has(**id));
         let bytes: u64 = here.clone().map(|(_, segment)| segment.end).sum();
-        let sealed = |id: u32| id < *newest && !self.store.values.has_tail(id);
+        let sealed = |id: u32| !taking.contains(&id) && !self.store.values.has_tail(id);
         let (id, segment) = here.find(|(id, segment)| is_live(segment) && sealed(**id))?;
         (bytes > self.options.hot_value_bytes_max).then_some((*id, segment.end, 0))
     }

@@ -108,7 +108,7 @@ fn segment(mut bytes: Vec<u8>) {
     file.write_all_at(&bytes, 0).expect("room");
     let end = bytes.len() as u64;
     let segments = BTreeMap::from([(0, Segment { end, ..Segment::default() })]);
-    let log = ValueLog::new(Arc::new(sim), 1 << 20, &segments);
+    let log = ValueLog::new(Arc::new(sim), 1 << 20, &segments, std::iter::empty());
     let mut place = ScrubPlace::default();
     while place.offset < end {
         for size in [0, 40, 100] {

@@ -74,7 +74,7 @@ pub struct Options {
     pub segment_bytes_max: u32,
     /// A meta log is never rewritten before its operations have this many bytes.
     pub meta_compaction_bytes_min: u64,
-    /// Filters of trees that no version has are forgotten when more than this many are in memory.
+    /// When more filters than this are in memory, a flush leaves there only those of the trees that head, stages and merges have.
     pub filters_cached_max: usize,
     /// Up to here free pages stay with their files in any case; beyond, those that are not soon used again go back to the file system.
     pub free_bytes_kept_min: u64,

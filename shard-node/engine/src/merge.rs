@@ -84,10 +84,10 @@ impl MergeTask {
         let with_shortcuts = store.wants_shortcuts(records);
         // A sound tree has no more than there is room for, and an unsound one is found when it is read.
         let room = usize::try_from(records.min(shortcuts::RECORDS_MAX)).unwrap_or(0);
-        let newest = meta.segments.last_key_value().map(|(id, _)| *id);
+        let taking = store.values.taking();
         let unflushed = store.values.unflushed_ends();
         let sparse = meta.segments.iter().filter(|(id, segment)| {
-            Some(**id) != newest && segment.live.saturating_mul(2) < meta.segment_end(**id, &unflushed)
+            !taking.contains(id) && segment.live.saturating_mul(2) < meta.segment_end(**id, &unflushed)
         });
         Ok(Self {
             inputs: inputs.to_vec(),

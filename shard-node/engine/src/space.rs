@@ -107,7 +107,7 @@ impl FreeRanges {
 }
 
 /// No file comes to so many pages. Places have one bit more.
-const PAGES_MAX: u64 = 1 << 47;
+pub(crate) const PAGES_MAX: u64 = 1 << 47;
 
 /// Pages that wait for the superblock after `generation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

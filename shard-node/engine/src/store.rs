@@ -40,6 +40,9 @@ const CACHE_PARTS: usize = 4;
 /// of each record about so much.
 const LEAF_RECORD_BYTES: usize = 128;
 
+/// Filters that were read for gets are in memory up to so many of the largest that are kept: more than the trees of one version have.
+const READ_FILTERS_MAX: usize = 8;
+
 /// A node that no superblock covers and that is in no file, unless it is of the active tree and was written ahead.
 #[derive(Debug)]
 struct Dirty {
@@ -104,7 +107,12 @@ impl Store {
             behind_bytes: [0; 2],
             cache: DualCache::new(options.young_cache_bytes, options.old_cache_bytes),
             lists: Lists::new(options.hash_cache_bytes, meta.params.capacity),
-            values: ValueLog::new(Arc::clone(storage), options.segment_bytes_max, &meta.segments),
+            values: ValueLog::new(
+                Arc::clone(storage),
+                options.segment_bytes_max,
+                &meta.segments,
+                meta.journals.values().map(|journal| journal.at.segment),
+            ),
             filters: RwLock::default(),
             name_percent_max: options.name_percent_max,
             shortcut_records_min: (options.old_cache_bytes / CACHE_PARTS / LEAF_RECORD_BYTES) as u64,
@@ -463,7 +471,7 @@ impl Store {
         })?;
         let filter = Arc::new(filter);
         if self.is_small(blob) {
-            self.keep_filter(blob, &filter);
+            self.keep_read_filter(blob, &filter);
         }
         Ok(filter)
     }
@@ -474,6 +482,16 @@ impl Store {
 
     fn keep_filter(&self, blob: BlobRef, filter: &Arc<Filter>) {
         self.filters.write().unwrap_or_else(PoisonError::into_inner).insert(blob.at, Arc::clone(filter));
+    }
+
+    /// Keeps a filter that was read. Reads of many old versions ask for those of many trees, between flushes, which forget them.
+    fn keep_read_filter(&self, blob: BlobRef, filter: &Arc<Filter>) {
+        let mut filters = self.filters.write().unwrap_or_else(PoisonError::into_inner);
+        let bytes: usize = filters.values().map(|filter| size_of_val(filter.blocks())).sum();
+        if bytes > READ_FILTERS_MAX * self.small_filter_bytes_max {
+            filters.clear();
+        }
+        filters.insert(blob.at, Arc::clone(filter));
     }
 
     /// Whether a filter is in memory even if few ask for it.

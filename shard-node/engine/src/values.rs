@@ -243,6 +243,13 @@ impl fmt::Debug for BegunRecord {
     }
 }
 
+/// Where the next record goes.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    segment: u32,
+    end: u64,
+}
+
 /// The log of one shard.
 #[derive(Debug)]
 pub(crate) struct ValueLog {
@@ -253,16 +260,35 @@ pub(crate) struct ValueLog {
     part_bytes: usize,
     /// Of all segments, what is not flushed included.
     bytes: u64,
-    active: u32,
-    active_end: u64,
+    active: Head,
+    /// Journals stay for ever, so they have segments of their own: beside one of them no value could be freed.
+    journals: Option<Head>,
     tails: BTreeMap<u32, Tail>,
     files: Mutex<PlaceMap<u32, Arc<dyn File>>>,
     names_changed: bool,
 }
 
+impl Head {
+    fn place(self) -> ValueRef {
+        ValueRef { segment: self.segment, offset: u32::try_from(self.end).expect("a segment ends below its maximum") }
+    }
+}
+
 impl ValueLog {
-    pub(crate) fn new(storage: Arc<dyn Storage>, segment_bytes_max: u32, segments: &BTreeMap<u32, Segment>) -> Self {
-        let (active, active_end) = segments.last_key_value().map_or((0, 0), |(id, segment)| (*id, segment.end));
+    /// The last segment takes what comes, unless it has a journal, or is dead.
+    pub(crate) fn new(
+        storage: Arc<dyn Storage>,
+        segment_bytes_max: u32,
+        segments: &BTreeMap<u32, Segment>,
+        mut with_journals: impl Iterator<Item = u32>,
+    ) -> Self {
+        let active = match segments.last_key_value() {
+            None => Head { segment: 0, end: 0 },
+            Some((id, segment)) => {
+                let is_closed = segment.dead_at.is_some() || with_journals.any(|with_journal| with_journal == *id);
+                if is_closed { Head { segment: id + 1, end: 0 } } else { Head { segment: *id, end: segment.end } }
+            }
+        };
         let mut log = Self {
             tier: storage.cold().map(Tier::new),
             storage,
@@ -270,7 +296,7 @@ impl ValueLog {
             part_bytes: (segment_bytes_max / PARTS) as usize,
             bytes: 0,
             active,
-            active_end,
+            journals: None,
             tails: BTreeMap::new(),
             files: Mutex::default(),
             names_changed: false,
@@ -300,8 +326,8 @@ impl ValueLog {
     /// Notes which segments are in the cold directory. If the newer superblock was lost, the last one may be among them: it takes no
     /// more.
     pub(crate) fn set_cold(&mut self, segments: BTreeSet<u32>) {
-        if segments.contains(&self.active) {
-            (self.active, self.active_end) = (self.active + 1, 0);
+        if segments.contains(&self.active.segment) {
+            self.active = self.new_segment();
         }
         if let Some(tier) = &mut self.tier {
             tier.set(segments);
@@ -318,14 +344,26 @@ impl ValueLog {
         self.files.lock().unwrap_or_else(PoisonError::into_inner).remove(&segment);
     }
 
-    /// Where the next record goes, if it holds so many bytes.
+    fn new_segment(&self) -> Head {
+        let newest = self.journals.map_or(0, |journals| journals.segment).max(self.active.segment);
+        Head { segment: newest + 1, end: 0 }
+    }
+
+    /// The segments that take what comes.
+    pub(crate) fn taking(&self) -> Vec<u32> {
+        [Some(self.active), self.journals].into_iter().flatten().map(|head| head.segment).collect()
+    }
+
+    /// A head as it is, or that of a new segment if a record of so many bytes has no room there.
+    fn with_room(&self, head: Head, len: u32) -> Head {
+        let is_full = head.end > 0 && head.end + record_bytes(len) > self.segment_bytes();
+        if is_full { self.new_segment() } else { head }
+    }
+
+    /// Where the next record goes that is no journal, if it holds so many bytes.
     pub(crate) fn next_place(&mut self, len: u32) -> ValueRef {
-        if self.active_end > 0 && self.active_end + record_bytes(len) > self.segment_bytes() {
-            self.active += 1;
-            self.active_end = 0;
-        }
-        let offset = u32::try_from(self.active_end).expect("a segment ends below its maximum");
-        ValueRef { segment: self.active, offset }
+        self.active = self.with_room(self.active, len);
+        self.active.place()
     }
 
     /// Appends a value with its name.
@@ -345,8 +383,13 @@ impl ValueLog {
     fn append_parts(&mut self, kind: RecordKind, parts: &[&[u8]]) -> BlobRef {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let len = u32::try_from(bytes).expect("values and filters have less than 4 GiB");
-        let at = self.next_place(len);
-        let tail = self.tails.entry(self.active).or_insert_with(|| Tail::new(self.active_end));
+        let head = match (kind, self.journals) {
+            (RecordKind::Journal, None) => self.new_segment(),
+            (RecordKind::Journal, Some(journals)) => self.with_room(journals, len),
+            _ => self.with_room(self.active, len),
+        };
+        let at = head.place();
+        let tail = self.tails.entry(head.segment).or_insert_with(|| Tail::new(head.end));
         let mut rest = [0; 8];
         rest[..4].copy_from_slice(&len.to_le_bytes());
         rest[4] = kind as u8;
@@ -362,7 +405,11 @@ impl ValueLog {
         parts.iter().for_each(|part| tail.bytes.extend_from_slice(part));
         let checksum = checksum(at, &tail.bytes[record_at + 8..]);
         tail.bytes[record_at..record_at + 8].copy_from_slice(&checksum.to_le_bytes());
-        self.active_end += record_bytes(len);
+        let after = Head { end: head.end + record_bytes(len), ..head };
+        match kind {
+            RecordKind::Journal => self.journals = Some(after),
+            _ => self.active = after,
+        }
         self.bytes = self.bytes.saturating_add(record_bytes(len));
         BlobRef { at, len }
     }
@@ -692,7 +739,7 @@ mod tests {
     #[test]
     fn records_are_read_from_memory_and_from_the_file() {
         let sim = SimStorage::new();
-        let mut log = ValueLog::new(sim.storage(), 100, &BTreeMap::new());
+        let mut log = ValueLog::new(sim.storage(), 100, &BTreeMap::new(), std::iter::empty());
         let blobs: Vec<BlobRef> = (0..5_u8).map(|n| log.append(RecordKind::Value, &[n; 40])).collect();
         assert_eq!(blobs.iter().map(|blob| blob.at.segment).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
         let read =
@@ -712,7 +759,7 @@ mod tests {
     #[test]
     fn segments_grow_with_the_log_flushed_or_not() {
         let sim = SimStorage::new();
-        let mut log = ValueLog::new(sim.storage(), 64 << 20, &BTreeMap::new());
+        let mut log = ValueLog::new(sim.storage(), 64 << 20, &BTreeMap::new(), std::iter::empty());
         let value = vec![7; 256 << 10];
         let places: Vec<ValueRef> = (0..400).map(|_| log.append(RecordKind::Value, &value).at).collect();
         let segments = 1 + places.last().expect("some").segment;
@@ -725,7 +772,7 @@ mod tests {
     #[test]
     fn more_segments_than_may_be_open_are_read() {
         let sim = SimStorage::new();
-        let mut log = ValueLog::new(sim.storage(), 100, &BTreeMap::new());
+        let mut log = ValueLog::new(sim.storage(), 100, &BTreeMap::new(), std::iter::empty());
         let value = |n: usize| (n as u64).to_le_bytes().repeat(5);
         let blobs: Vec<BlobRef> = (0..OPEN_FILES_MAX + 9).map(|n| log.append(RecordKind::Value, &value(n))).collect();
         let parts = log.seal_to_write().expect("new files").0;
@@ -742,7 +789,7 @@ mod tests {
     #[test]
     fn many_values_are_read_from_wherever_they_lie_in_any_order() {
         let sim = SimStorage::new();
-        let mut log = ValueLog::new(sim.storage(), 4096, &BTreeMap::new());
+        let mut log = ValueLog::new(sim.storage(), 4096, &BTreeMap::new(), std::iter::empty());
         let mut blobs = Vec::new();
         let value = |number: usize| vec![number as u8; 100 + 7 * number];
         let (key, stamp) = (|number: usize| vec![1; number + 1], |number: usize| Stamp::new(2, number as u64));

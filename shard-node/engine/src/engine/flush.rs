@@ -130,7 +130,7 @@ impl Engine {
         let (content, names_changed) = self.store.begin_flush(self.options.workers)?;
         let generation = self.superblock.generation + 1;
         let segment_ends = self.store.values.unflushed_ends();
-        let dead_segments = self.meta.dying_segments(&segment_ends);
+        let dead_segments = self.meta.dying_segments(&segment_ends, &self.store.values.taking());
         let is_long = self.log.is_long(self.options.meta_compaction_bytes_min);
         let snapshot = is_long.then(|| meta_log::snapshot(&self.meta));
         let begun = self.meta.begin_checkpoint(generation, &segment_ends, &dead_segments);
@@ -192,7 +192,7 @@ impl Engine {
 
     /// Finds how much waits after a change.
     pub(crate) fn measure_waiting(&mut self) {
-        let (waiting, used) = self.meta.waiting_bytes(&self.store.values.unflushed_ends());
+        let (waiting, used) = self.meta.waiting_bytes(&self.store.values.unflushed_ends(), &self.store.values.taking());
         let percent = u64::from(self.options.waiting_percent_max);
         self.much_waits = waiting > self.options.free_bytes_kept_min && waiting > used / 100 * percent;
     }
@@ -232,12 +232,20 @@ impl Engine {
         }
         self.meta_files = named;
         self.discard_free_pages();
-        if self.store.filters_cached() > self.options.filters_cached_max {
-            let trees = self.meta.versions.values().flat_map(|version| &version.trees);
-            let outputs = self.meta.merges.values().map(|merge| &merge.output);
-            let places: BTreeSet<_> = trees.chain(outputs).filter_map(|tree| tree.filter).map(|blob| blob.at).collect();
-            self.store.retain_filters(|at| places.contains(at));
+        self.forget_filters();
+    }
+
+    /// Where versions are kept, so are the filters of their trees; in memory are those that the next writes and reads need. Others are read again
+    /// by who asks for them.
+    fn forget_filters(&mut self) {
+        if self.store.filters_cached() <= self.options.filters_cached_max {
+            return;
         }
+        let staged = self.meta.staged.iter().map(|id| &self.meta.versions[id]);
+        let trees = staged.chain([self.meta.tip()]).flat_map(|version| &version.trees);
+        let ready = self.meta.merges.values().filter(|merge| merge.installed_by == 0).map(|merge| &merge.output);
+        let places: BTreeSet<_> = trees.chain(ready).filter_map(|tree| tree.filter).map(|blob| blob.at).collect();
+        self.store.retain_filters(|at| places.contains(at));
     }
 
     /// Gives free pages back to the file system. Nothing refers to them, neither superblock and no pin: whatever a crash leaves of

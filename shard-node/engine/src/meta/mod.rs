@@ -489,12 +489,12 @@ impl Meta {
     }
 
     /// Bytes on disk that nothing needs but a superblock, and those that something else needs. `unflushed` are the segments that have grown
-    /// since the last flush, in their order, and where they end now.
-    pub(crate) fn waiting_bytes(&self, unflushed: &[(u32, u64)]) -> (u64, u64) {
+    /// since the last flush, in their order, and where they end now; `taking` are those that take what comes.
+    pub(crate) fn waiting_bytes(&self, unflushed: &[(u32, u64)], taking: &[u32]) -> (u64, u64) {
         let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
         let pages = |of: fn(&Space) -> u64| sum(&mut self.spaces.iter().map(of)).saturating_mul(PAGE_BYTES as u64);
         let dead = self.segments.iter().filter(|(_, segment)| segment.dead_at.is_some()).map(|(id, _)| *id);
-        let dying = self.dying_segments(unflushed);
+        let dying = self.dying_segments(unflushed, taking);
         let gone = sum(&mut dead.chain(dying).map(|id| self.segment_end(id, unflushed)));
         let all = self.segment_bytes(unflushed);
         (pages(Space::limbo_pages).saturating_add(gone), pages(Space::used_pages).saturating_add(all - gone))
@@ -518,17 +518,16 @@ impl Meta {
         !self.pins.is_empty()
     }
 
-    /// Segments that nothing needs, neither a version nor a merge at work. The newest one takes what comes.
-    pub(crate) fn dying_segments(&self, segment_ends: &[(u32, u64)]) -> Vec<u32> {
-        let newest = self.segments.keys().chain(segment_ends.iter().map(|(id, _)| id)).max();
+    /// Segments that nothing needs, neither a version nor a merge at work, and that take nothing any more.
+    pub(crate) fn dying_segments(&self, segment_ends: &[(u32, u64)], taking: &[u32]) -> Vec<u32> {
         let known = self.segments.iter().filter(|(id, segment)| {
             let reserved = self.reserved_values.get(id).copied().unwrap_or(0);
-            segment.live == 0 && reserved == 0 && segment.dead_at.is_none() && Some(*id) != newest
+            segment.live == 0 && reserved == 0 && segment.dead_at.is_none() && !taking.contains(id)
         });
         // A segment of this flush may be dead from the start.
         let unknown = segment_ends.iter().map(|(id, _)| id).filter(|id| {
             let reserved = self.reserved_values.get(id).copied().unwrap_or(0);
-            !self.segments.contains_key(id) && reserved == 0 && Some(*id) != newest
+            !self.segments.contains_key(id) && reserved == 0 && !taking.contains(id)
         });
         known.map(|(id, _)| id).chain(unknown).copied().collect()
     }

@@ -68,7 +68,9 @@ pub(crate) struct Delta {
 
 impl Delta {
     pub(crate) fn allocate_value(&mut self, segment: u32, bytes: u64) {
-        *self.values_allocated.entry(segment).or_default() += bytes;
+        let allocated = self.values_allocated.entry(segment).or_default();
+        // A table may be made up.
+        *allocated = allocated.saturating_add(bytes);
     }
 
     pub(crate) fn pend_value(&mut self, segment: u32, bytes: u64) {

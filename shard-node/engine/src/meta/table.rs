@@ -9,7 +9,10 @@ use super::{
     BlobRef, MergeRecord, Meta, Segment, VersionRecord,
     record::{decode_list, encode_list},
 };
-use crate::{page::PageFile, space::Space};
+use crate::{
+    page::PageFile,
+    space::{PAGES_MAX, Space},
+};
 
 impl Meta {
     /// The whole table, as the first block of a meta log. Reserved pages are free in it, since nothing durable names
@@ -120,7 +123,11 @@ impl Meta {
 }
 
 fn decode_space(input: &mut Reader<'_>) -> Result<Space, CodecError> {
-    let mut space = Space::used(input.u64()?);
+    let high = input.u64()?;
+    if high > PAGES_MAX {
+        return Err(CodecError::Malformed("number of pages"));
+    }
+    let mut space = Space::used(high);
     let mut end = 0;
     for (start, len) in decode_list(input, |input| Ok((input.u64()?, input.u64()?)))? {
         let range_end = start.checked_add(len).ok_or(CodecError::Malformed("free range"))?;

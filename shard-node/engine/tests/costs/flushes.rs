@@ -2,6 +2,8 @@
 
 use std::io::ErrorKind;
 
+use std::collections::BTreeSet;
+
 use coppice_engine::{MergeProgress, SnapshotReceiver, fsck};
 use coppice_env::{Fault, OpenMode, Operation as Call, Rng, SimRng, Storage, Workers};
 
@@ -285,6 +287,69 @@ fn endless_updates_rest_on_little_disk_and_write_little() {
     let amplification = (written(&after) - written(&before)) as f64 / user as f64;
     let disk = disk_max as f64 / ((RECORDS + RETAIN * BATCH) * record) as f64;
     assert!(disk < 4.1 && amplification < 3.8, "{disk} of disk, {amplification} written");
+}
+
+/// Journals stay where all else goes: they are in no segment that has anything else, also after a restart.
+#[test]
+fn kept_journals_keep_no_values() {
+    const LEN: usize = 8000;
+    let params = Params { journals_kept: true, capacity: 64, ..Params::default() };
+    let options = Options { segment_bytes_max: 64 << 10, workers: Workers::Inline, ..Options::default() };
+    let sim = SimStorage::new();
+    let mut shard = Shard::on(&sim, params, options.clone());
+    let journal = |version: u64| vec![version as u8; 300];
+    let mut value_bytes = Vec::new();
+    for version in 1..=600 {
+        let state = shard.stage(&[put(version % 8, &[version as u8; LEN])]);
+        let prepare_id = PrepareId { term: 1, attempt: version };
+        shard.engine.keep_journal(&state, prepare_id, &journal(version)).expect("it was just staged");
+        shard.engine.settle(&state).expect("staged");
+        shard.engine.prune(Version(version.saturating_sub(3))).expect("usable");
+        let _: MergeProgress = shard.engine.merge_step(1000).expect("sound pages");
+        if version % 10 == 0 {
+            shard.flush();
+            value_bytes.push(shard.engine.disk_usage().expect("readable").value_bytes);
+        }
+        if version % 150 == 0 {
+            shard.flush();
+            drop(shard.engine);
+            shard.engine = Engine::open(sim.storage(), options.clone()).expect("it was flushed");
+        }
+    }
+    let most = value_bytes.into_iter().max().expect("it was flushed");
+    // Of 4.8 MB of values 64 KB are live, and 190 KB of journals.
+    assert!(most < 800_000, "{most} bytes of values and journals");
+    let state = shard.engine.decided();
+    let kept = shard.engine.journals(&state, Version(1), Version(600), usize::MAX).expect("sound");
+    let expected = (1..=600).map(|version| (Version(version), journal(version)));
+    assert!(kept.into_iter().map(|kept| (kept.version, kept.bytes)).eq(expected));
+}
+
+/// Versions that are kept keep the filters of their trees on disk, not in memory.
+#[test]
+fn filters_of_old_trees_leave_memory() {
+    let params = Params { capacity: 64, ..Params::default() };
+    let options = Options { filters_cached_max: 4, workers: Workers::Inline, ..Options::default() };
+    let mut shard = Shard::new(params, options);
+    let filters = |shard: &Shard| shard.engine.disk_usage().expect("readable").filter_bytes;
+    let mut rng = SimRng::new(3);
+    let mut states = Vec::new();
+    for version in 1..=2000 {
+        let numbers: BTreeSet<u64> = (0..16).map(|_| rng.below(1000)).collect();
+        shard.commit(numbers.into_iter().map(|number| put(number, &[version as u8; 8])).collect());
+        states.push(shard.engine.decided());
+        let _: MergeProgress = shard.engine.merge_step(100_000).expect("sound pages");
+        if version % 500 == 0 {
+            shard.flush();
+        }
+    }
+    // 54 KB are of active trees, whose filters have a bound of their own. With those of all trees that versions have it would be 283 KB.
+    assert!(filters(&shard) < 80_000, "{}", filters(&shard));
+    // What left memory is read again.
+    for state in states.iter().step_by(37) {
+        let view = shard.engine.view(state).expect("it is kept");
+        assert_eq!(view.get(b"no such key", true).expect("sound"), None);
+    }
 }
 
 /// A superblock whose sync failed may be durable all the same: what it needs stays, though nothing in memory needs it.
