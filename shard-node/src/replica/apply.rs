@@ -89,7 +89,7 @@ impl<M: StateMachine> Actor<M> {
         let old = age >= tuning.flush_interval;
         if self.full {
             // Only the time counts, or every entry would try again.
-            return if old || age >= FULL_RETRY { self.flush() } else { Ok(()) };
+            return if old || age >= FULL_RETRY { self.flush_again() } else { Ok(()) };
         }
         let machine = self.read_machine();
         let bytes = machine.as_ref().map_or(0, StateMachine::unflushed_bytes);
@@ -128,6 +128,12 @@ impl<M: StateMachine> Actor<M> {
         let position = self.applied;
         let flush = |machine: &mut M| if machine.durable() < position { machine.flush(position) } else { Ok(()) };
         self.write(flush).map(|began| self.note_flush(began))
+    }
+
+    /// The same, also if nothing has changed: what was freed is given back when neither superblock needs it.
+    fn flush_again(&mut self) -> Result<(), Error> {
+        let position = self.applied;
+        self.write(|machine| machine.flush(position)).map(|began| self.note_flush(began))
     }
 
     fn note_flush(&mut self, began: bool) {

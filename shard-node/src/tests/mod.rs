@@ -687,6 +687,38 @@ async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_prune_frees_of_a_full_disk_is_written_anew() {
+    let cluster = Cluster::start(1).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    let disk = &cluster.disks[&1];
+    for round in 1..=3 {
+        disk.set_capacity(Some(disk.used_bytes() + (2 << 20)));
+        let refusal = prepare_until_refused(&mut leader).await;
+        assert_eq!(status::reason(&refusal), Some(Reason::ResourceExhausted), "{refusal}");
+        leader.finalize().await;
+        // All but the newest version, and nothing comes after that.
+        let decided = leader.decided();
+        leader.context.admin_sequence = round;
+        let prune = v1::ExecuteCommand {
+            admin_sequence: round,
+            operation: Some(v1::execute_command::Operation::PruneBefore(decided.version)),
+            epoch: 0,
+            boundary: Some(decided.clone()),
+            newest: Some(decided),
+        };
+        leader.command(Wire::Execute(prune)).await.expect("a prune goes on");
+        until("versions are taken again", async || {
+            let version = leader.decided().version + 1;
+            leader.prepare(version, leader.decided(), &[record("c", "3")]).await.ok()
+        })
+        .await;
+        leader.commit("d", "4").await;
+    }
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_that_could_not_be_formed_is_formed_later_without_a_restart() {
     let (disk, net) = (SimStorage::new(), DuplexNet::new());
     // Each fails once: the pledge, the raft log, the first state.
