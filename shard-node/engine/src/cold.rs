@@ -143,11 +143,16 @@ impl Tier {
             None => {}
             Some(Ok(())) => moving.at = step.to,
             Some(Err(error)) => {
-                match step.hot.open(&name, OpenMode::Existing) {
-                    Err(lost) if lost.kind() == ErrorKind::NotFound => drop(self.segments.insert(step.segment)),
-                    // What there is of it would take space, perhaps the last.
-                    _ => drop(self.storage.remove(&temporary)),
-                }
+                // What there is of it would take space, perhaps the last. It is removed by its own name only if it is seen to be here, too.
+                let left: &[String] = match step.hot.open(&name, OpenMode::Existing) {
+                    Err(lost) if lost.kind() == ErrorKind::NotFound => {
+                        self.segments.insert(step.segment);
+                        &[]
+                    }
+                    Err(_) => &[temporary],
+                    Ok(_) => &[temporary, name],
+                };
+                left.iter().for_each(|name| drop(self.storage.remove(name)));
                 return Err(error);
             }
         }

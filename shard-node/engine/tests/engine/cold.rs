@@ -165,6 +165,27 @@ fn a_full_cold_disk_stops_the_moves_and_nothing_else() {
     replica.check_directory();
 }
 
+/// A copy that has its own name already, but may not be durable, would stay when the segment dies here.
+#[test]
+fn a_move_that_fails_in_the_end_leaves_no_copy() {
+    let mut failures = 0;
+    for (operation, path_part) in [(Call::SyncDir, COLD), (Call::Name, "shards/3/values-"), (Call::SyncDir, "shards/3")]
+    {
+        for skip in 0..6 {
+            let (model, mut replica) = filled(32 << 10);
+            replica.sim.inject(Fault { operation, path_part: path_part.to_owned(), skip, kind: io::ErrorKind::Other });
+            failures += u32::from(move_all(replica.engine_mut()).is_err());
+            let here = hot(&replica.sim);
+            let twice: Vec<String> = names(&replica.sim, COLD).into_iter().filter(|name| here.contains(name)).collect();
+            assert!(twice.is_empty(), "{operation:?} {path_part} {skip}: {twice:?}");
+            replica.sim.clear_faults();
+            check_all(replica.engine(), &model);
+            replica.check_directory();
+        }
+    }
+    assert!(failures > 5, "{failures} moves failed");
+}
+
 /// A prune frees the segment that is on its way: between two steps of the move, within one, and when its last one is done.
 #[test]
 fn a_segment_that_dies_on_its_way_is_gone_from_both() {
