@@ -141,6 +141,10 @@ impl Server {
                 return (200, object.clone());
             }
             let is_list = uri.query().is_some_and(|query| query.contains("labelSelector"));
+            if path.starts_with("/apis/cert-manager.io/") {
+                // It is not installed.
+                return (404, json!("404 page not found"));
+            }
             if !is_list {
                 return (404, missing);
             }

@@ -221,8 +221,12 @@ async fn introduce(
         // If an issuer signed before, its certificates are written into the same secrets.
         for (_, holder, _) in facts.holders(of) {
             let (api, name) = (cert_manager(client, facts), &holder.name);
-            let asked = api.get_opt(name).await.trying(|| format!("reading certificate {name}"))?;
-            if asked.is_some_and(|asked| is_ours(&asked, facts)) {
+            let asked = match api.get(name).await {
+                // Without cert-manager there is no such kind at all, which is said in other words than that there is no such object.
+                Err(kube::Error::Api(status)) if status.code == 404 => continue,
+                asked => asked.trying(|| format!("reading certificate {name}"))?,
+            };
+            if is_ours(&asked, facts) {
                 let deleted = api.delete(name, &DeleteParams::default()).await.map(drop);
                 gone_is_fine(deleted).trying(|| format!("deleting certificate {name}"))?;
             }
