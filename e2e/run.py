@@ -169,7 +169,12 @@ class Run(Steps):
         (self.directory / "ledger.vkey").write_text(self.vkey)
         wait_for("the certificates", lambda: self.secret(f"{LEDGER}-writer-tls"), 60)
         self.take_files(FILES)
+        first = wait_for("the nodes' StatefulSet", lambda: self.get("statefulset", "-l", "app.kubernetes.io/component=node")["items"], 60)[0]
         self.await_ready()
+        now = self.get("statefulset", f"{LEDGER}-node")
+        sizes = [claim["spec"]["resources"]["requests"]["storage"] for claim in now["spec"]["volumeClaimTemplates"]]
+        expect("1Gi" in sizes and "1024Mi" not in sizes, f"the API server writes the sizes as {sizes}")
+        expect(now["metadata"]["uid"] == first["metadata"]["uid"], "the nodes' StatefulSet was made anew for a size that is written in another way")
         groups = {group["name"]: group for group in self.cluster()["status"]["groups"]}
         expect(set(groups) == {"root", "shard-0", "shard-1"}, f"the groups are {sorted(groups)}")
         return f"led by {', '.join(sorted(group['leader'] for group in groups.values()))}"

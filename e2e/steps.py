@@ -110,8 +110,9 @@ class Steps:
 
     def install_ledger(self):
         values = f"image.name={IMAGE},image.tag=1,spec.etcd.managed.image={beds.IMAGES['etcd']}"
+        # The API server writes this size as 1Gi.
         self.helm("install", LEDGER, ROOT / "charts/coppice", "--namespace", NAMESPACE, "--set-string", values,
-                  "--set", "nodes.coldStorage.size=1Gi,nodes.coldStorage.hotValueBytes=0")
+                  "--set", "nodes.coldStorage.size=1024Mi,nodes.coldStorage.hotValueBytes=0")
 
     def refuse(self):
         """the API server refuses what can't be, in words."""

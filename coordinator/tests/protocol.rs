@@ -340,15 +340,7 @@ async fn a_repeated_batch_is_not_refused_with_those_that_its_shard_did_not_prepa
     client.open_session(v1::OpenSessionRequest { session_id: session_id.clone() }).await.expect("it is opened");
     let first = v1::CommitRequest { session_id, number: 1, ..commit(vec![put("a", "1")], Vec::new()) };
     client.commit(first.clone()).await.expect("committed");
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-    world.faults.set(move |call| {
-        if call.name != "prepare" {
-            return Fate::Pass;
-        }
-        // The test may have ended.
-        let _ = tell.send(());
-        Fate::Lost
-    });
+    let mut told = world.faults.lose("prepare");
     let send = |request: v1::CommitRequest| {
         let mut client = client.clone();
         tokio::spawn(async move { client.commit(request).await })
@@ -767,15 +759,7 @@ async fn scans_that_meet_a_rollback_before_they_begin_locate_their_state_anew() 
         client.commit(commit(vec![put("a", value)], Vec::new())).await.expect("committed");
     }
     for epoch in 1..=2_u64 {
-        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-        world.faults.set(move |call| {
-            if call.name != "scan" {
-                return Fate::Pass;
-            }
-            // The test may have ended.
-            let _ = tell.send(());
-            Fate::Lost
-        });
+        let mut told = world.faults.lose("scan");
         let mut other = client.clone();
         let asked = tokio::spawn(async move {
             if epoch == 1 {

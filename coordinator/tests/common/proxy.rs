@@ -82,6 +82,20 @@ impl Faults {
         told
     }
 
+    /// From now on calls of this name are lost; the receiver hears of each.
+    pub fn lose(&self, name: &'static str) -> mpsc::UnboundedReceiver<()> {
+        let (tell, told) = mpsc::unbounded_channel();
+        self.set(move |call| {
+            if call.name != name {
+                return Fate::Pass;
+            }
+            // The test may have ended.
+            let _ = tell.send(());
+            Fate::Lost
+        });
+        told
+    }
+
     /// From now on every prepare is changed like this.
     pub fn tamper(&self, tamper: impl FnMut(&mut v1::PrepareRequest) + Send + 'static) {
         *self.1.lock().expect("no rule panics") = Some(Box::new(tamper));
