@@ -487,8 +487,7 @@ impl Store {
     /// Keeps a filter that was read. Reads of many old versions ask for those of many trees, between flushes, which forget them.
     fn keep_read_filter(&self, blob: BlobRef, filter: &Arc<Filter>) {
         let mut filters = self.filters.write().unwrap_or_else(PoisonError::into_inner);
-        let bytes: usize = filters.values().map(|filter| size_of_val(filter.blocks())).sum();
-        if bytes > READ_FILTERS_MAX * self.small_filter_bytes_max {
+        if bytes_of(&filters) > READ_FILTERS_MAX * self.small_filter_bytes_max {
             filters.clear();
         }
         filters.insert(blob.at, Arc::clone(filter));
@@ -753,7 +752,7 @@ impl Store {
 
     /// Bytes of the filters in memory.
     pub(crate) fn filter_bytes(&self) -> usize {
-        self.filters().values().map(|filter| size_of_val(filter.blocks())).sum()
+        bytes_of(&self.filters())
     }
 
     /// Bytes of the lists of hashes in memory.
@@ -764,6 +763,10 @@ impl Store {
     pub(crate) fn cache_bytes(&self) -> (usize, usize) {
         self.cache.bytes()
     }
+}
+
+fn bytes_of(filters: &PlaceMap<ValueRef, Arc<Filter>>) -> usize {
+    filters.values().map(|filter| size_of_val(filter.blocks())).sum()
 }
 
 fn filter_of(tree: &Tree) -> BlobRef {

@@ -345,13 +345,13 @@ impl ValueLog {
     }
 
     fn new_segment(&self) -> Head {
-        let newest = self.journals.map_or(0, |journals| journals.segment).max(self.active.segment);
-        Head { segment: newest + 1, end: 0 }
+        let [active, journals] = self.taking();
+        Head { segment: active.max(journals) + 1, end: 0 }
     }
 
-    /// The segments that take what comes.
-    pub(crate) fn taking(&self) -> Vec<u32> {
-        [Some(self.active), self.journals].into_iter().flatten().map(|head| head.segment).collect()
+    /// The segments that take what comes: one, as long as there is none of journals.
+    pub(crate) fn taking(&self) -> [u32; 2] {
+        [self.active, self.journals.unwrap_or(self.active)].map(|head| head.segment)
     }
 
     /// A head as it is, or that of a new segment if a record of so many bytes has no room there.

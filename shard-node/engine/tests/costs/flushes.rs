@@ -1,8 +1,6 @@
 //! Flushes and writes ahead: what is written, what is not, and what waits for them.
 
-use std::io::ErrorKind;
-
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, io::ErrorKind};
 
 use coppice_engine::{MergeProgress, SnapshotReceiver, fsck};
 use coppice_env::{Fault, OpenMode, Operation as Call, Rng, SimRng, Storage, Workers};

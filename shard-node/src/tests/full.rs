@@ -1,0 +1,183 @@
+//! A full disk: versions are refused, and what frees space goes on.
+
+use super::*;
+
+/// Prepares versions with a large record each, and decides them, until one is refused.
+async fn prepare_until_refused(leader: &mut Leader) -> tonic::Status {
+    let long = "v".repeat(64 << 10);
+    until("the disk is full", async || {
+        let version = leader.decided().version + 1;
+        let state = leader.prepare(version, leader.decided(), &[record("b", &long)]).await;
+        match state {
+            Ok(state) => {
+                leader.context.decided = Some(state);
+                None
+            }
+            Err(refusal) => Some(refusal),
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
+    let cluster = Cluster::start(1).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    leader.finalize().await;
+    let disk = &cluster.disks[&1];
+    disk.set_capacity(Some(disk.used_bytes() + (64 << 10)));
+    let refusal = prepare_until_refused(&mut leader).await;
+    assert_eq!(status::reason(&refusal), Some(Reason::ResourceExhausted), "{refusal}");
+    assert_eq!(leader.get(1, "a").await.expect("reads go on"), Some("1".to_owned()));
+    leader.finalize().await;
+    let (boundary, newest) = (leader.decided(), leader.decided());
+    leader.context.admin_sequence = 1;
+    let prune = v1::ExecuteCommand {
+        admin_sequence: 1,
+        operation: Some(v1::execute_command::Operation::PruneBefore(boundary.version)),
+        epoch: 0,
+        boundary: Some(boundary),
+        newest: Some(newest),
+    };
+    leader.command(Wire::Execute(prune)).await.expect("a prune goes on");
+    // What the prune freed is gone, too.
+    disk.set_capacity(Some(0));
+    let refusal = prepare_until_refused(&mut leader).await;
+    assert_eq!(status::reason(&refusal), Some(Reason::ResourceExhausted), "{refusal}");
+    disk.set_capacity(None);
+    until("versions are taken again", async || {
+        leader.prepare(leader.decided().version + 1, leader.decided(), &[record("c", "3")]).await.ok()
+    })
+    .await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_prune_frees_of_a_full_disk_is_written_anew() {
+    let cluster = Cluster::start(1).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    let disk = &cluster.disks[&1];
+    for round in 1..=3 {
+        disk.set_capacity(Some(disk.used_bytes() + (2 << 20)));
+        let refusal = prepare_until_refused(&mut leader).await;
+        assert_eq!(status::reason(&refusal), Some(Reason::ResourceExhausted), "{refusal}");
+        leader.finalize().await;
+        // All but the newest version, and nothing comes after that.
+        let decided = leader.decided();
+        leader.context.admin_sequence = round;
+        let prune = v1::ExecuteCommand {
+            admin_sequence: round,
+            operation: Some(v1::execute_command::Operation::PruneBefore(decided.version)),
+            epoch: 0,
+            boundary: Some(decided.clone()),
+            newest: Some(decided),
+        };
+        leader.command(Wire::Execute(prune)).await.expect("a prune goes on");
+        until("versions are taken again", async || {
+            let version = leader.decided().version + 1;
+            leader.prepare(version, leader.decided(), &[record("c", "3")]).await.ok()
+        })
+        .await;
+        leader.commit("d", "4").await;
+    }
+    cluster.end().await;
+}
+
+/// Commits long values until something is so.
+async fn fill(leader: &mut Leader, what: &str, mut is_so: impl FnMut() -> bool) {
+    let long = "v".repeat(32 << 10);
+    until(what, async || {
+        leader.commit("filler", &long).await;
+        is_so().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_with_a_full_disk_hands_over_and_follows_again_when_there_is_room() {
+    let cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    let full = cluster.leader(SHARD).await;
+    let others: Vec<u32> = (1..=3).filter(|&ordinal| ordinal != full).collect();
+    let disk = &cluster.disks[&full];
+    disk.set_capacity(Some(disk.used_bytes()));
+    // No commit is refused meanwhile: that would be a panic.
+    fill(&mut leader, "it noticed", || note(&cluster, full) == "the disk is full").await;
+    cluster.leader_among(SHARD, &others).await;
+    for at in 0..20 {
+        leader.commit(&format!("key-{at}"), "x").await;
+    }
+    assert_eq!(cluster.role(full, SHARD), "follower", "it is there, and takes no leadership back");
+    assert_eq!(leader.get(others[0], "key-3").await.expect("read"), Some("x".to_owned()));
+    disk.set_capacity(None);
+    leader.finalize().await;
+    leader.wait_for(full, "key-19", "x").await;
+    until("it is well again", async || note(&cluster, full).is_empty().then_some(())).await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_with_a_full_disk_acknowledges_nothing_serves_what_it_has_and_goes_on_when_there_is_room() {
+    let cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    leader.finalize().await;
+    let old = leader.decided();
+    let full = if cluster.leader(SHARD).await == 1 { 2 } else { 1 };
+    leader.wait_for(full, "a", "1").await;
+    let disk = &cluster.disks[&full];
+    disk.set_capacity(Some(disk.used_bytes()));
+    fill(&mut leader, "it noticed", || note(&cluster, full) == "the disk is full").await;
+    // What a flush frees meanwhile is no room, either, and then what the log has made ready is used up: a segment, and the next.
+    disk.set_capacity(Some(0));
+    let mut left = 16;
+    fill(&mut leader, "more than that is committed", || {
+        left -= 1;
+        left == 0
+    })
+    .await;
+    leader.commit("b", "2").await;
+    leader.finalize().await;
+    let applied = |ordinal| cluster.replica(ordinal, SHARD).and_then(|it| it.status).expect("it runs").applied;
+    let other = (1..=3).find(|&it| it != full && cluster.role(it, SHARD) != "leader").expect("there are three");
+    leader.wait_for(other, "b", "2").await;
+    assert!(applied(full) < applied(other), "there was no room for so much");
+    assert_eq!(cluster.role(full, SHARD), "follower", "{}", note(&cluster, full));
+    let newest = leader.context.decided.replace(old);
+    assert_eq!(leader.get(full, "a").await.expect("it serves"), Some("1".to_owned()));
+    leader.context.decided = newest;
+    disk.set_capacity(None);
+    leader.wait_for(full, "b", "2").await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_whose_log_finds_no_room_starts_again_by_itself_and_has_lost_nothing() {
+    use coppice_env::{Fault, Operation};
+    let mut cluster = Cluster::start(1).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    for operation in [Operation::Sync, Operation::Write] {
+        let fault =
+            Fault { operation, path_part: "group-1/raft/".to_owned(), skip: 0, kind: std::io::ErrorKind::StorageFull };
+        cluster.disks[&1].inject(fault);
+        let stopped = async || {
+            cluster.replica(1, SHARD).filter(|replica| replica.status.as_ref().is_some_and(|it| it.role == "stopped"))
+        };
+        let (version, _) = tokio::join!(leader.commit("b", "2"), until("it stopped", stopped));
+        assert_eq!(leader.decided().version, version);
+    }
+    leader.finalize().await;
+    // What the failed sync should have saved was written again.
+    let disk = cluster.disks[&1].power_loss(7);
+    cluster.nodes.remove(&1).expect("it runs").kill().await;
+    cluster.disks.insert(1, disk);
+    let node = cluster.open(1, CLUSTER).await.expect("it starts again");
+    cluster.nodes.insert(1, node);
+    leader.caller = cluster.caller();
+    leader.adopt().await;
+    leader.wait_for(1, "b", "2").await;
+}
