@@ -8,6 +8,7 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
     fmt,
+    hash::{BuildHasher, Hash},
     sync::Arc,
 };
 
@@ -21,7 +22,7 @@ use crate::{
     meta::{BlobRef, Meta, Tree, TreeId},
     meta_log::{self, MetaLog},
     node::{Body, Child, Node, ValueRef},
-    page::{PageFile, Pid, PlaceMap},
+    page::{PageFile, Pid, PidSet, Span},
     shortcuts::{self, Gathered},
     store::{Store, decode_filter},
     superblock::{self, Slot, Superblock},
@@ -210,74 +211,187 @@ pub(crate) fn check_superblock(storage: &Arc<dyn Storage>, superblock: &Superblo
     };
     let found = cold::find(&**storage, &meta);
     match found.and_then(|_| Store::open(storage, &Options::default(), &meta, OpenMode::Existing)) {
-        Ok(store) => Checker::new(&meta, &store, &mut report).check(),
+        Ok(store) => Checker::new(&meta, &store, &mut report, PLACES_MAX).check(),
         Err(error) => report.error(error),
     }
     report
 }
 
-/// A node that was found sound.
+/// Most nodes and values that a pass should remember: some 60 MB.
+const PLACES_MAX: u64 = 1 << 20;
+/// Most passes: what says how many there should be is not trusted either.
+const PASSES_MAX: u64 = 256;
+
+/// A range of keys. No `high`: without end.
+#[derive(Clone, Copy, Debug, Hash)]
+struct Keys<'k> {
+    low: &'k [u8],
+    high: Option<&'k [u8]>,
+}
+
+impl<'k> Keys<'k> {
+    fn has(self, key: &[u8]) -> bool {
+        key >= self.low && self.high.is_none_or(|high| key < high)
+    }
+
+    fn meets(self, other: Keys<'_>) -> bool {
+        let before = |low: &[u8], high: Option<&[u8]>| high.is_none_or(|high| low < high);
+        before(self.low, other.high) && before(other.low, self.high)
+    }
+
+    /// Those that stand under a child of a node whose keys these are.
+    fn of_child<'n>(self, node: &'n Node, index: usize) -> Keys<'n>
+    where
+        'k: 'n,
+    {
+        let low = if index == 0 { self.low } else { node.key(index) };
+        let high = if index + 1 < node.len() { Some(node.key(index + 1)) } else { self.high };
+        Keys { low, high }
+    }
+}
+
+/// The ranges that keys are cut into.
+fn passes(cuts: &[Vec<u8>]) -> impl Iterator<Item = Keys<'_>> {
+    let highs = cuts.iter().map(|cut| Some(cut.as_slice())).chain([None]);
+    [[].as_slice()].into_iter().chain(cuts.iter().map(Vec::as_slice)).zip(highs).map(|(low, high)| Keys { low, high })
+}
+
+/// What a pass remembers of a node that was found sound.
 #[derive(Debug)]
-struct CheckedNode {
-    checksum: u64,
-    hash: Digest,
-    level: u8,
+struct Sound {
+    /// Of what its parent says of it.
+    child: Fingerprint,
+    /// Of the keys that it was last seen under.
+    keys: Fingerprint,
+    /// Records of the pass that it has.
     entries: u64,
-    first: Vec<u8>,
-    last: Vec<u8>,
+}
+
+/// Stands for what it was made of.
+type Fingerprint = u64;
+
+type Checked<T> = std::result::Result<T, Unsound>;
+
+/// What is wrong with a node; nothing if it is below, and was said.
+#[derive(Debug)]
+struct Unsound(Option<Error>);
+
+impl From<Error> for Unsound {
+    fn from(error: Error) -> Self {
+        Self(Some(error))
+    }
+}
+
+fn unbounded(child: &Child) -> Unsound {
+    let (file, page) = (child.pid.file().name(), Some(child.pid.first()));
+    Error::corrupted(file, page, "separators do not bound the children").into()
 }
 
 struct Checker<'c> {
     meta: &'c Meta,
     store: &'c Store,
     report: &'c mut Report,
-    nodes: HashMap<Pid, Option<CheckedNode>>,
+    /// Most nodes and values that a pass should remember.
+    places_max: u64,
+    /// Nodes that this pass reached.
+    nodes: HashMap<Pid, Sound>,
+    /// Values that this pass read, and of what record.
+    values: HashMap<ValueRef, Fingerprint>,
+    /// Nodes that were not found sound.
+    unsound: HashSet<Pid>,
+    reached: PidSet,
     /// What nodes that lie as patches rest on.
-    bases: HashSet<Pid>,
-    /// What of the value log was read so far.
-    blobs: HashMap<ValueRef, Blob>,
+    bases: PidSet,
+    /// Records of the value log that are no values, and their lengths.
+    blobs: HashMap<ValueRef, u32>,
+    /// Bytes of values by segment.
+    live: BTreeMap<u32, u64>,
     /// Frozen trees whose filters and shortcuts are theirs.
     trees: HashSet<(TreeId, Option<BlobRef>)>,
 }
 
-/// A record of the value log: how long it is, and half of the hash of the leaf's record whose value it has. Every version of a leaf
-/// names the values that it kept, so values are named by far more often than there are any, and each is read once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Blob {
-    len: u32,
-    hash: [u8; 16],
-}
-
 impl<'c> Checker<'c> {
-    fn new(meta: &'c Meta, store: &'c Store, report: &'c mut Report) -> Self {
+    fn new(meta: &'c Meta, store: &'c Store, report: &'c mut Report, places_max: u64) -> Self {
         Self {
             meta,
             store,
             report,
+            places_max,
             nodes: HashMap::new(),
-            bases: HashSet::new(),
+            values: HashMap::new(),
+            unsound: HashSet::new(),
+            reached: PidSet::default(),
+            bases: PidSet::default(),
             blobs: HashMap::new(),
+            live: BTreeMap::new(),
             trees: HashSet::new(),
         }
     }
 
     fn check(mut self) {
+        let versions = self.meta.versions.values().flat_map(|version| version.trees.iter().enumerate());
+        let outputs = self.meta.merges.values().map(|merge| (&merge.output, true));
+        let trees: Vec<(&Tree, bool)> = versions.map(|(at, tree)| (tree, at > 0)).chain(outputs).collect();
+        let mut entries = vec![Some(0); trees.len()];
+        let cuts = self.cuts();
+        for pass in passes(&cuts) {
+            for ((tree, _), sum) in trees.iter().zip(&mut entries) {
+                *sum = sum.and_then(|before: u64| before.checked_add(self.walk_tree(tree, pass)?));
+            }
+            (self.nodes, self.values) = Default::default();
+        }
+        for ((tree, frozen), entries) in trees.into_iter().zip(entries) {
+            if let Some(entries) = entries {
+                self.check_tree(tree, frozen, entries);
+            }
+        }
         for version in self.meta.versions.values() {
             self.report.versions += 1;
-            for (at, tree) in version.trees.iter().enumerate() {
-                self.check_tree(tree, at > 0);
-            }
             let digests: Vec<Digest> = version.trees.iter().map(|tree| tree.digest).collect();
             if hash::shard_digest(&digests) != version.digest {
                 self.report.finding("meta", None, format!("digest of version {}", version.stamp));
             }
         }
-        for merge in self.meta.merges.values() {
-            self.check_tree(&merge.output, true);
-        }
         self.check_journals();
-        self.check_pages();
-        self.check_segments();
+        // What is below a node that is not sound is not known.
+        if self.unsound.is_empty() {
+            self.check_pages();
+            self.check_segments();
+        }
+    }
+
+    /// By the key of a map, which no one knows who made up a directory.
+    fn fingerprint(&self, of: impl Hash) -> Fingerprint {
+        self.unsound.hasher().hash_one(of)
+    }
+
+    /// Where one pass over the keys ends and the next one begins, so that each remembers about as much as it should.
+    fn cuts(&self) -> Vec<Vec<u8>> {
+        let patches = self.meta.patches().values().map(|used| u64::from(*used)).sum();
+        let value_bytes_min = values::record_bytes(self.meta.params.inline_bytes);
+        let value_bytes = self.meta.segments.values().map(|segment| segment.live).fold(0, u64::saturating_add);
+        let used = |file| self.meta.space(file).used_pages();
+        let places = [used(PageFile::Index), used(PageFile::Data), patches, value_bytes / value_bytes_min];
+        let places = places.into_iter().fold(0, u64::saturating_add);
+        let passes = places.div_ceil(self.places_max).clamp(1, PASSES_MAX) as usize;
+        let largest = self.meta.tip().trees.iter().max_by_key(|tree| tree.entries);
+        let Some(root) = largest.and_then(|tree| tree.root.map(|root| (root, tree.level))) else { return Vec::new() };
+        // Separators of ever lower levels, until there are some for each pass. What can't be read is found by the passes.
+        let (mut separators, mut level) = (vec![(Vec::new(), root.0)], root.1);
+        while level > 0 && separators.len() < 8 * passes && passes > 1 {
+            let nodes =
+                separators.iter().filter_map(|(low, child)| Some((low, self.store.read_node(child, level).ok()?)));
+            let below = nodes.flat_map(|(low, node)| {
+                let separator = |index| if index == 0 { low.clone() } else { node.key(index).to_vec() };
+                (0..node.len()).map(|index| (separator(index), node.child(index))).collect::<Vec<_>>()
+            });
+            (separators, level) = (below.collect(), level - 1);
+        }
+        let at = |pass: usize| separators.get(pass * separators.len() / passes).map(|(separator, _)| separator.clone());
+        let mut cuts: Vec<Vec<u8>> = (1..passes).filter_map(at).filter(|cut| !cut.is_empty()).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts
     }
 
     fn check_journals(&mut self) {
@@ -294,12 +408,15 @@ impl<'c> Checker<'c> {
         }
     }
 
-    fn check_tree(&mut self, tree: &Tree, frozen: bool) {
-        let expected = match tree.root {
-            None => Some((hash::empty_root_hash(), 0)),
-            Some(root) => self.check_node(&root, tree.level).map(|known| (known.hash, known.entries)),
-        };
-        let Some((root_hash, entries)) = expected else { return };
+    /// All nodes of a tree that have to do with these keys. How many of its records have them; none if the tree is damaged.
+    fn walk_tree(&mut self, tree: &Tree, pass: Keys<'_>) -> Option<u64> {
+        let all = Keys { low: &[], high: None };
+        tree.root.map_or(Some(0), |root| self.check_node(&root, tree.level, all, pass))
+    }
+
+    /// A tree whose nodes are sound, and have so many records.
+    fn check_tree(&mut self, tree: &Tree, frozen: bool, entries: u64) {
+        let root_hash = tree.root.map_or_else(hash::empty_root_hash, |root| root.hash);
         let sound = entries == tree.entries && hash::tree_digest(tree.level, entries, &root_hash) == tree.digest;
         if !sound || frozen != tree.filter.is_some() {
             self.report.finding("meta", None, format!("tree of {} entries and digest {}", tree.entries, tree.digest));
@@ -314,84 +431,106 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// Checks a node and all below it once; a parent that knows something else of it is wrong.
-    fn check_node(&mut self, child: &Child, level: u8) -> Option<&CheckedNode> {
-        if !self.nodes.contains_key(&child.pid) {
-            let known = self.read_node(child, level);
-            self.nodes.insert(child.pid, known);
-        }
-        let known = self.nodes.get(&child.pid)?.as_ref()?;
-        if (known.checksum, known.hash, known.level) != (child.checksum, child.hash, level) {
-            let file = child.pid.file().name();
-            self.report.finding(file, Some(child.pid.first()), "its parents disagree about it");
+    /// Checks a node and all below it once in each pass; a parent that knows something else of it is wrong. Its keys must be among `keys`,
+    /// so no node stands twice in a tree, and what is counted and walked is no more than there is.
+    fn check_node(&mut self, child: &Child, level: u8, keys: Keys<'_>, pass: Keys<'_>) -> Option<u64> {
+        if self.unsound.contains(&child.pid) {
             return None;
         }
-        Some(known)
-    }
-
-    fn read_node(&mut self, child: &Child, level: u8) -> Option<CheckedNode> {
-        let node = match self.store.read_node(child, level) {
-            Ok(node) => node,
-            Err(error) => {
-                self.report.error(error);
+        let of_child = self.fingerprint((child.checksum, child.hash, level));
+        let of_keys = self.fingerprint(keys);
+        let known =
+            self.nodes.get(&child.pid).map(|known| (known.child == of_child, known.keys == of_keys, known.entries));
+        let (file, page) = (child.pid.file().name(), Some(child.pid.first()));
+        let checked = match known {
+            Some((true, true, entries)) => return Some(entries),
+            Some((false, ..)) => {
+                self.report.finding(file, page, "its parents disagree about it");
                 return None;
             }
+            Some((true, false, entries)) => self.check_ends(child, level, keys).map(|()| entries),
+            None => self.read_node(child, level, keys, pass),
         };
-        self.bases.extend(node.base().map(|base| base.pid));
-        let (file, page) = (child.pid.file().name(), Some(child.pid.first()));
-        let hash = node.hash();
-        if hash != child.hash {
-            self.report.finding(file, page, "its hash is not what its parent says");
-            return None;
+        match checked {
+            Ok(entries) => {
+                self.nodes.insert(child.pid, Sound { child: of_child, keys: of_keys, entries });
+                return Some(entries);
+            }
+            Err(Unsound(Some(error))) => self.report.error(error),
+            Err(Unsound(None)) => (),
         }
-        self.report.nodes += 1;
-        let (mut first, mut last) = (node.key(0).to_vec(), node.key(node.len() - 1).to_vec());
-        let mut entries = node.len() as u64;
-        if level == 0 {
-            self.report.records += entries;
-            self.check_records(&node, child.pid);
-        } else {
-            entries = 0;
-            for index in 0..node.len() {
-                let below = self.check_node(&node.child(index), level - 1)?;
-                // Bounded children have no record in common, so these are no more than there are.
-                entries += below.entries;
-                let bounded = match index + 1 < node.len() {
-                    true => *below.last < *node.key(index + 1),
-                    false => {
-                        last.clone_from(&below.last);
-                        true
-                    }
-                };
-                let bounded = bounded && *below.first >= *node.key(index);
-                if index == 0 {
-                    first.clone_from(&below.first);
+        self.unsound.insert(child.pid);
+        None
+    }
+
+    /// That the first and the last record below a sound node are among these.
+    fn check_ends(&self, child: &Child, level: u8, keys: Keys<'_>) -> Checked<()> {
+        for last in [false, true] {
+            let (mut below, mut level) = (*child, level);
+            let key = loop {
+                let node = self.store.read_node(&below, level)?;
+                let index = if last { node.len() - 1 } else { 0 };
+                if level == 0 {
+                    break node.key(index).to_vec();
                 }
-                if !bounded {
-                    // A child may stand under more than one separator: what would be counted or walked below grows without bound.
-                    self.report.finding(file, page, "separators do not bound the children");
-                    return None;
-                }
+                (below, level) = (node.child(index), level - 1);
+            };
+            if !keys.has(&key) {
+                return Err(unbounded(child));
             }
         }
-        Some(CheckedNode { checksum: child.checksum, hash, level, entries, first, last })
+        Ok(())
+    }
+
+    /// How many records of the pass it has.
+    fn read_node(&mut self, child: &Child, level: u8, keys: Keys<'_>, pass: Keys<'_>) -> Checked<u64> {
+        let node = self.store.read_node(child, level)?;
+        if node.hash() != child.hash {
+            let (file, page) = (child.pid.file().name(), Some(child.pid.first()));
+            return Err(Error::corrupted(file, page, "its hash is not what its parent says").into());
+        }
+        if let Some(base) = node.base() {
+            self.bases.insert(base.pid);
+        }
+        if self.reached.insert(child.pid) {
+            self.report.nodes += 1;
+        }
+        if level == 0 {
+            let among = keys.has(node.key(0)) && keys.has(node.key(node.len() - 1));
+            return if among { Ok(self.check_records(&node, child.pid, pass)) } else { Err(unbounded(child)) };
+        }
+        // A child has records, so no separator but the first is the lowest key.
+        if !(1..node.len()).all(|index| keys.has(node.key(index)) && node.key(index) > keys.low) {
+            return Err(unbounded(child));
+        }
+        let mut entries = 0;
+        for index in 0..node.len() {
+            let below = keys.of_child(&node, index);
+            if below.meets(pass) {
+                entries += self.check_node(&node.child(index), level - 1, below, pass).ok_or(Unsound(None))?;
+            }
+        }
+        Ok(entries)
     }
 
     /// Notes a record of the value log that is no value.
     fn note_blob(&mut self, blob: BlobRef) {
-        self.blobs.insert(blob.at, Blob { len: blob.len, ..Blob::default() });
+        self.blobs.insert(blob.at, blob.len);
     }
 
-    fn check_records(&mut self, leaf: &Node, pid: Pid) {
-        for index in 0..leaf.len() {
+    /// Checks the records of a pass, and says how many there are. Every version of a leaf names the values that it kept, so values are named
+    /// by far more often than there are any, and each is read once.
+    fn check_records(&mut self, leaf: &Node, pid: Pid, pass: Keys<'_>) -> u64 {
+        let mut records = 0;
+        for index in (0..leaf.len()).filter(|index| pass.has(leaf.key(*index))) {
+            records += 1;
             let record = leaf.record(index);
             let value = match record.body {
                 Body::Tombstone => continue,
                 Body::Inline { hash, value } => (hash, Ok(value.to_vec())),
                 Body::Stored { hash, len, blob } => {
-                    let named =
-                        Blob { len: blob.len, hash: *record.hash().0.first_chunk().expect("a digest has 32 bytes") };
-                    match self.blobs.entry(blob.at) {
+                    let named = self.fingerprint((blob.len, record.hash()));
+                    match self.values.entry(blob.at) {
                         Entry::Occupied(entry) if *entry.get() == named => continue,
                         Entry::Occupied(_) => {
                             let what = format!("record {index} has its value where something else lies");
@@ -401,6 +540,7 @@ impl<'c> Checker<'c> {
                         Entry::Vacant(entry) => {
                             entry.insert(named);
                             self.report.values += 1;
+                            *self.live.entry(blob.at.segment).or_default() += values::record_bytes(blob.len);
                         }
                     }
                     (hash, self.store.values.read_of(StoredValue { len, blob }, record.key, record.stamp))
@@ -415,12 +555,16 @@ impl<'c> Checker<'c> {
                 (_, Err(error)) => self.report.error(error),
             }
         }
+        self.report.records += records;
+        records
     }
 
     /// Makes a frozen tree's filter and shortcuts anew.
     fn check_blobs(&mut self, tree: &Tree) -> Result<()> {
         let mut filter = Filter::new(&self.meta.params, tree.entries);
-        let (mut gathered, mut filter_hashes) = (Gathered::default(), Vec::new());
+        // The memory that the merge took which made them.
+        let room = tree.shortcuts.map_or(0, |_| tree.entries.min(shortcuts::RECORDS_MAX)) as usize;
+        let (mut gathered, mut filter_hashes) = (Gathered::with_room(room), Vec::with_capacity(room));
         let mut open: Vec<(Child, u8)> = tree.root.map(|root| (root, tree.level)).into_iter().collect();
         while let Some((child, level)) = open.pop() {
             let node = self.store.read_node(&child, level)?;
@@ -462,31 +606,29 @@ impl<'c> Checker<'c> {
 
     /// A page is reachable if and only if it is used, and so is a patch.
     fn check_pages(&mut self) {
-        let mut patches = PlaceMap::default();
-        let places: HashSet<Pid> = self.nodes.keys().chain(&self.bases).copied().collect();
-        for pid in places.iter().filter(|pid| pid.is_patch()) {
-            *patches.entry(pid.first()).or_insert(0) += 1;
-        }
-        for (page, used) in self.meta.patches() {
-            let found = patches.get(page).copied().unwrap_or(0);
-            if found != *used {
-                let what = format!("{found} patches of it are reachable, not {used}");
-                self.report.finding(PageFile::Patches.name(), Some(*page), what);
-            }
-        }
-        let pages = patches.keys().map(|page| Pid::of_patch(*page, 0));
-        let reachable: Vec<Pid> = places.into_iter().filter(|pid| !pid.is_patch()).chain(pages).collect();
+        let mut reached = std::mem::take(&mut self.reached);
+        reached.unite(std::mem::take(&mut self.bases));
         for file in PageFile::ALL {
             let space = self.meta.space(file);
-            // Start and length of everything that must tile the file, and whether it is reachable.
-            let mut spans: Vec<(u64, u64, bool)> = space.free.iter().map(|(start, len)| (start, len, false)).collect();
-            spans.extend(space.limbo.iter().map(|limbo| (limbo.start, limbo.len, false)));
-            let free: u64 = spans.iter().map(|(_, len, _)| len).sum();
-            let reachable = reachable.iter().filter(|pid| pid.file() == file);
-            spans.extend(reachable.map(|pid| (pid.first(), pid.pages(), true)));
-            spans.sort_unstable();
+            // What is not used, and what is, must tile the file.
+            let limbo = space.limbo.iter().map(|limbo| (limbo.start, limbo.len));
+            let mut unused: Vec<(u64, u64)> = space.free.iter().chain(limbo).collect();
+            unused.sort_unstable();
+            let free: u64 = unused.iter().map(|(_, len)| len).sum();
+            let (mut unused, mut used) = (unused.into_iter().peekable(), reached.spans(file).peekable());
             let mut end = 0;
-            for (start, len, _) in spans {
+            loop {
+                let other = unused.peek().map(|(start, _)| *start);
+                let (start, len) = match used.next_if(|span| other.is_none_or(|other| span.first <= other)) {
+                    Some(Span { first, pages, places }) => {
+                        self.check_patches(file, first, places);
+                        (first, pages)
+                    }
+                    None => match unused.next() {
+                        Some(span) => span,
+                        None => break,
+                    },
+                };
                 if start > end {
                     self.report.finding(file.name(), Some(end), format!("{} pages are leaked", start - end));
                 }
@@ -501,12 +643,27 @@ impl<'c> Checker<'c> {
             self.report.pages_free += free;
             self.report.pages_used += space.high.saturating_sub(free);
         }
+        let (found, used) = (reached.spans(PageFile::Patches).count(), self.meta.patches().len());
+        if found != used {
+            let what = format!("{found} pages have patches that are reachable, not {used}");
+            self.report.finding(PageFile::Patches.name(), None, what);
+        }
+    }
+
+    fn check_patches(&mut self, file: PageFile, page: u64, found: u64) {
+        if file == PageFile::Patches {
+            let used = self.meta.patches().get(&page).copied().unwrap_or(0);
+            if found != u64::from(used) {
+                let what = format!("{found} patches of it are reachable, not {used}");
+                self.report.finding(file.name(), Some(page), what);
+            }
+        }
     }
 
     fn check_segments(&mut self) {
-        let mut live: BTreeMap<u32, u64> = BTreeMap::new();
-        for (at, blob) in &self.blobs {
-            *live.entry(at.segment).or_default() += values::record_bytes(blob.len);
+        let mut live = std::mem::take(&mut self.live);
+        for (at, len) in &self.blobs {
+            *live.entry(at.segment).or_default() += values::record_bytes(*len);
         }
         for (id, segment) in &self.meta.segments {
             let found = live.remove(id).unwrap_or(0);
@@ -523,12 +680,12 @@ impl<'c> Checker<'c> {
 
 #[cfg(test)]
 mod tests {
-    use coppice_env::SimStorage;
+    use coppice_env::{Rng, SimRng, SimStorage, Workers};
     use coppice_types::{Change, Operation, Params, ShardId, Version};
 
     use super::*;
     use crate::{
-        Engine, RaftPosition,
+        Engine, MergeProgress, RaftPosition,
         cache::Class,
         meta::Delta,
         node::{ChildEntry, Draft},
@@ -566,5 +723,117 @@ mod tests {
         let report = fsck(sim.storage()).expect("a directory");
         let bounds = report.findings.iter().filter(|finding| finding.to_string().contains("do not bound")).count();
         assert!(bounds == 1 && report.nodes < 50, "{report:?}");
+    }
+
+    /// A directory with several trees, versions, a merge with shortcuts, patches, values in and out of line.
+    fn with_much(seed: u64) -> SimStorage {
+        let sim = SimStorage::new();
+        let params =
+            Params { capacity: 64, key_bytes_max: 16, node_bytes: 512, fanout: 8, tier_ratio: 2, ..Params::default() };
+        let options = Options { old_cache_bytes: 0, workers: Workers::Inline, ..Options::default() };
+        let mut engine = Engine::create(sim.storage(), ShardId(0), params, options).expect("an empty directory");
+        let mut rng = SimRng::new(seed);
+        for version in 1..60 {
+            let mut operations = BTreeMap::new();
+            for _ in 0..9 {
+                let len = [3, 300][rng.below(2) as usize];
+                let change =
+                    if rng.chance(200) { Change::Delete } else { Change::Put(vec![rng.next_u64() as u8; len]) };
+                operations.insert(format!("{:03}", rng.below(400)).into_bytes(), change);
+            }
+            testing::commit(
+                &mut engine,
+                version,
+                operations.into_iter().map(|(key, change)| Operation { key, change }).collect(),
+            );
+            while engine.merge_step(1000).expect("merges") == MergeProgress::Working {}
+            if version % 7 == 0 {
+                engine.flush(RaftPosition { index: version, term: 1 }, b"").expect("room");
+            }
+        }
+        engine.flush(RaftPosition { index: 60, term: 1 }, b"").expect("room");
+        sim
+    }
+
+    /// What is found with passes that should remember so many places; how many passes there are, and the most that one remembers.
+    fn check_in_passes(sim: &SimStorage, places_max: u64) -> Result<(Report, usize, usize)> {
+        let storage = sim.storage();
+        let file = storage.open(superblock::FILE, OpenMode::Existing).map_err(Error::io("open", superblock::FILE))?;
+        let (newest, _) = superblock::newest(superblock::read_slots(&*file)?)?;
+        let (_, meta) = MetaLog::open(&*storage, &newest)?;
+        let store = Store::open(&storage, &Options::default(), &meta, OpenMode::Existing)?;
+        let mut report = Report::default();
+        let mut checker = Checker::new(&meta, &store, &mut report, places_max);
+        let cuts = checker.cuts();
+        let remembered = passes(&cuts).map(|pass| {
+            (checker.nodes, checker.values) = Default::default();
+            meta.versions.values().flat_map(|version| &version.trees).for_each(|tree| {
+                checker.walk_tree(tree, pass);
+            });
+            checker.nodes.len() + checker.values.len()
+        });
+        let remembered = remembered.max().unwrap_or_default();
+        let mut report = Report::default();
+        Checker::new(&meta, &store, &mut report, places_max).check();
+        Ok((report, cuts.len() + 1, remembered))
+    }
+
+    #[test]
+    fn passes_find_what_one_finds_and_remember_less() {
+        let mut damaged = 0;
+        for seed in 0..2 {
+            let sim = with_much(seed);
+            let (whole, passes, all) = check_in_passes(&sim, u64::MAX).expect("it is sound");
+            assert!(whole.is_clean() && passes == 1 && whole.values > 100, "{whole:?}");
+            for (places_max, parts) in [(1, 3), (50, 3), (400, 1)] {
+                let (report, passes, most) = check_in_passes(&sim, places_max).expect("it is sound");
+                assert_eq!(report, whole);
+                assert!(passes > parts && most < all / parts, "{most} of {all}, {passes} passes for {places_max}");
+            }
+            let mut rng = SimRng::new(seed);
+            for name in sim.storage().list("").expect("a directory") {
+                for _ in 0..10 {
+                    let len =
+                        sim.storage().open(&name, OpenMode::Existing).and_then(|file| file.len()).expect("a file");
+                    let (at, bit) = (rng.below(len.max(1)), rng.below(8) as u8);
+                    if len == 0 {
+                        continue;
+                    }
+                    sim.flip_bit(&name, at, bit);
+                    let clean = |places_max| check_in_passes(&sim, places_max).map(|(report, ..)| report.is_clean());
+                    let (in_one, in_many) = (clean(u64::MAX).ok(), clean(50).ok());
+                    assert_eq!(in_one, in_many, "{name} at {at}");
+                    damaged += u32::from(in_one == Some(false));
+                    sim.flip_bit(&name, at, bit);
+                }
+            }
+        }
+        assert!(damaged > 15, "only {damaged} of the flipped bits were found");
+    }
+
+    /// A child that neighbours have grown around is bounded anew.
+    #[test]
+    fn a_node_that_stands_under_other_keys_is_looked_at_again() {
+        let sim = with_much(1);
+        let storage = sim.storage();
+        let file = storage.open(superblock::FILE, OpenMode::Existing).expect("a directory");
+        let (newest, _) = superblock::newest(superblock::read_slots(&*file).expect("read")).expect("one is valid");
+        let (_, meta) = MetaLog::open(&*storage, &newest).expect("a log");
+        let store = Store::open(&storage, &Options::default(), &meta, OpenMode::Existing).expect("a store");
+        let tree = meta.tip().trees.iter().max_by_key(|tree| tree.entries).expect("it has trees");
+        let root = tree.root.expect("it has records");
+        let all = Keys { low: &[], high: None };
+        for (keys, sound) in [
+            (all, true),
+            (Keys { low: b"0", high: Some(b"5") }, true),
+            (Keys { low: b"0", high: Some(b"2") }, false),
+            (Keys { low: b"2", high: None }, false),
+        ] {
+            let mut report = Report::default();
+            let mut checker = Checker::new(&meta, &store, &mut report, u64::MAX);
+            assert_eq!(checker.check_node(&root, tree.level, all, all), Some(tree.entries));
+            assert_eq!(checker.check_node(&root, tree.level, keys, all).is_some(), sound, "{keys:?}");
+            assert_eq!(report.is_clean(), sound);
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! so that reading it needs no table. A page is written once and never changed while anything refers to it.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     fmt,
     hash::{BuildHasherDefault, Hasher},
     sync::Arc,
@@ -143,6 +143,88 @@ impl Pid {
     }
 }
 
+/// A set of places, a few bits for each page: memory for what lies near one that it has.
+#[derive(Debug, Default)]
+pub(crate) struct PidSet {
+    /// By file and part of it.
+    parts: BTreeMap<(PageFile, u64), Box<[u64; PART_WORDS]>>,
+}
+
+const PART_WORDS: usize = 64;
+const PART_BITS: u64 = PART_WORDS as u64 * 64;
+const SPAN_BITS: u32 = SPAN_PAGES_MAX.ilog2();
+const SLOT_BITS: u32 = u8::BITS;
+
+/// Pages in a row that places of a set are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) first: u64,
+    pub(crate) pages: u64,
+    /// How many places of the set it has: more than one may be patches.
+    pub(crate) places: u64,
+}
+
+impl PidSet {
+    /// Its part, and the bit there.
+    fn bit(pid: Pid) -> ((PageFile, u64), usize) {
+        let number = match pid.slot() {
+            Some(slot) => pid.first() << SLOT_BITS | u64::from(slot),
+            None => pid.first() << SPAN_BITS | (pid.pages() - 1),
+        };
+        ((pid.file(), number / PART_BITS), (number % PART_BITS) as usize)
+    }
+
+    pub(crate) fn has(&self, pid: Pid) -> bool {
+        let (part, bit) = Self::bit(pid);
+        self.parts.get(&part).is_some_and(|words| words[bit / 64] >> (bit % 64) & 1 == 1)
+    }
+
+    /// False if it had the place.
+    pub(crate) fn insert(&mut self, pid: Pid) -> bool {
+        let (part, bit) = Self::bit(pid);
+        let word = &mut self.parts.entry(part).or_insert_with(|| Box::new([0; PART_WORDS]))[bit / 64];
+        let before = *word;
+        *word |= 1 << (bit % 64);
+        *word != before
+    }
+
+    pub(crate) fn unite(&mut self, other: Self) {
+        for (part, words) in other.parts {
+            let own = self.parts.entry(part).or_insert_with(|| Box::new([0; PART_WORDS]));
+            own.iter_mut().zip(*words).for_each(|(own, word)| *own |= word);
+        }
+    }
+
+    /// Its places in a file, in order.
+    fn of(&self, file: PageFile) -> impl Iterator<Item = Pid> {
+        let pid = move |number: u64| match file {
+            PageFile::Patches => Pid::of_patch(number >> SLOT_BITS, number as u8),
+            PageFile::Index | PageFile::Data => {
+                let pages = number % SPAN_PAGES_MAX as u64 + 1;
+                Pid::new(file, number >> SPAN_BITS, pages as usize)
+            }
+        };
+        let parts = self.parts.range((file, 0)..=(file, u64::MAX));
+        parts.flat_map(move |((_, part), words)| {
+            let bits = (0..PART_BITS).filter(|bit| words[*bit as usize / 64] >> (bit % 64) & 1 == 1);
+            bits.map(move |bit| pid(part * PART_BITS + bit))
+        })
+    }
+
+    /// What its places in a file take, in order.
+    pub(crate) fn spans(&self, file: PageFile) -> impl Iterator<Item = Span> {
+        let mut pids = self.of(file).peekable();
+        std::iter::from_fn(move || {
+            let pid = pids.next()?;
+            let mut places = 1;
+            while pids.next_if(|other| other.is_patch() && other.first() == pid.first()).is_some() {
+                places += 1;
+            }
+            Some(Span { first: pid.first(), pages: pid.pages(), places })
+        })
+    }
+}
+
 /// A map by places. They are numbers of our own making, so no attacker chooses which of them meet.
 pub(crate) type PlaceMap<K, V> = HashMap<K, V, BuildHasherDefault<PlaceHasher>>;
 /// A set of places.
@@ -197,5 +279,31 @@ mod tests {
         for number in [0, 1 << 56, 1 << 56 | 5 << 48, 4 << 56 | 1 << 48] {
             assert_eq!(Pid::from_u64(number), None);
         }
+    }
+
+    #[test]
+    fn a_set_of_places_gives_what_they_take_in_order() {
+        let mut set = PidSet::default();
+        let far = (1 << 48) - 1;
+        let places = [
+            Pid::new(PageFile::Data, far, 1),
+            Pid::new(PageFile::Data, 3, 4),
+            Pid::new(PageFile::Data, 3, 2),
+            Pid::new(PageFile::Index, 3, 1),
+            Pid::of_patch(9, 255),
+            Pid::of_patch(9, 0),
+            Pid::of_patch(far, 7),
+        ];
+        for (at, pid) in places.iter().enumerate() {
+            assert!(!set.has(*pid) && set.insert(*pid) && !set.insert(*pid));
+            assert!(places.iter().enumerate().all(|(other, pid)| set.has(*pid) == (other <= at)));
+        }
+        let mut other = PidSet::default();
+        other.insert(Pid::of_patch(9, 1));
+        set.unite(other);
+        let spans = |file| set.spans(file).map(|span| (span.first, span.pages, span.places)).collect::<Vec<_>>();
+        assert_eq!(spans(PageFile::Index), [(3, 1, 1)]);
+        assert_eq!(spans(PageFile::Data), [(3, 2, 1), (3, 4, 1), (far, 1, 1)]);
+        assert_eq!(spans(PageFile::Patches), [(9, 1, 3), (far, 1, 1)]);
     }
 }

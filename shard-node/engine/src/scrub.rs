@@ -12,7 +12,7 @@ use crate::{
     cache::Class,
     meta::VersionId,
     node::{Child, Node},
-    page::{PAGE_BYTES, Pid},
+    page::{PAGE_BYTES, PidSet},
     store::Store,
     values::ScrubPlace,
 };
@@ -24,33 +24,15 @@ pub(crate) struct Scrub {
     version: VersionId,
     tree: usize,
     key: Vec<u8>,
-    seen: [Bits; 3],
+    seen: PidSet,
     /// Once all nodes are read.
     values: Option<ScrubPlace>,
-}
-
-/// A set of pages or patches: a bit for each.
-#[derive(Debug, Default)]
-struct Bits(Vec<u64>);
-
-impl Bits {
-    fn has(&self, at: u64) -> bool {
-        self.0.get(at as usize / 64).is_some_and(|word| word >> (at % 64) & 1 == 1)
-    }
-
-    fn insert(&mut self, at: u64) {
-        let word = at as usize / 64;
-        if self.0.len() <= word {
-            self.0.resize(word + 1, 0);
-        }
-        self.0[word] |= 1 << (at % 64);
-    }
 }
 
 /// One step through a tree.
 struct Walk<'w> {
     store: &'w Store,
-    seen: &'w mut [Bits; 3],
+    seen: &'w mut PidSet,
     /// Keys below were walked.
     key: Vec<u8>,
     bytes_left: u64,
@@ -63,9 +45,7 @@ impl Walk<'_> {
     /// False if it stopped, with the key at which to go on.
     fn node(&mut self, child: &Child, level: u8) -> Result<bool> {
         let pid = child.pid;
-        let place = |pid: Pid| pid.slot().map_or(pid.first(), |slot| pid.first() << 8 | u64::from(slot));
-        let seen = |pid: Pid| (pid.file() as usize, place(pid));
-        if self.seen[seen(pid).0].has(seen(pid).1) {
+        if self.seen.has(pid) {
             return Ok(true);
         }
         let dirty = self.store.is_dirty(pid);
@@ -88,7 +68,7 @@ impl Walk<'_> {
             }
         }
         if !dirty {
-            self.seen[seen(pid).0].insert(seen(pid).1);
+            self.seen.insert(pid);
             self.moved = true;
         }
         Ok(true)
