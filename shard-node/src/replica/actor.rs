@@ -281,7 +281,8 @@ impl<M: StateMachine> Actor<M> {
             }
         }
         self.reads.retry(now.saturating_sub(tick * READ_RETRY_TICKS));
-        if self.retiring.as_ref().is_some_and(|(until, _)| !self.leading || self.ticks >= *until)
+        let follows = || self.group.status().leader.is_some_and(|leader| leader.0 != self.config.identity.raft_id);
+        if self.retiring.as_ref().is_some_and(|(until, _)| self.ticks >= *until || follows())
             && let Some((_, answer)) = self.retiring.take()
         {
             self.ended = true;
