@@ -6,7 +6,7 @@
 //!                current         the number of the state directory in use
 //!                incoming        while a snapshot is taken in: its state directory and manifest
 //!                floor           an entry from which the raft log is kept
-//!                reserve         zeroes: room for prune and rollback when the disk is full
+//!                reserve         room for what waits, prune and rollback when the disk is full
 //!                raft/           the raft log
 //!                state-<n>/      the state machine
 //!                evidence/       the state machine that was last quarantined
@@ -34,9 +34,8 @@ use crate::{Error, error::storage as failed, machine::Position};
 const FILE_VERSION: u8 = 2;
 /// No small file is longer.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-
-/// Room that is kept free for what makes room.
-pub const RESERVE_BYTES: u64 = 4 << 20;
+/// A reserve grows by so much.
+const RESERVE_STEP_BYTES: u64 = 1 << 20;
 
 /// Whose directory it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -361,13 +360,11 @@ impl Home {
     pub fn take_reserve(&self, bytes: u64) -> Result<(), Error> {
         let take = || {
             let file = self.storage.open("reserve", OpenMode::OpenOrCreate)?;
+            // Where the file system allocates nothing, zeroes are written.
             let mut len = file.len()?;
-            // Written, not just lengthened: a hole would keep no room.
-            let zeroes = vec![0; 256 << 10];
             while len < bytes {
-                let piece = bytes.saturating_sub(len).min(zeroes.len() as u64);
-                file.write_all_at(&zeroes[..piece as usize], len)?;
-                len += piece;
+                len = bytes.min(len + RESERVE_STEP_BYTES);
+                file.allocate(len)?;
             }
             file.sync_data()
         };

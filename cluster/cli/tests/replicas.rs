@@ -33,7 +33,7 @@ fn options(storage: Arc<dyn Storage>, replicas: u32, seed: u64) -> Options {
         http_listen: None,
         witnesses: Vec::new(),
         retention: None,
-        tuning: Tuning { flush_entries_max: 16, ..Tuning::default() },
+        tuning: Tuning { flush_entries_max: 16, flush_bytes_max: 4 << 20, ..Tuning::default() },
     }
 }
 

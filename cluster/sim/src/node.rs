@@ -96,7 +96,7 @@ fn tuning(disk: &SimStorage, seed: u64) -> Tuning {
         // What rots is to be found by those who read it.
         scrub_bytes_per_s: 0,
         cold_bytes_per_s: 64 << 20,
-        reserve_bytes: 32 << 10,
+        spare_bytes: 32 << 10,
         engine: engine_options(),
         runner: Runner::Inline(Arc::new(move || disk.take_took())),
     }

@@ -143,7 +143,7 @@ impl World {
                 clock: Arc::new(SystemClock::new()),
                 seed: u64::from(ordinal),
                 replicas: groups.iter().map(replica).collect(),
-                tuning: Tuning { tick: Duration::from_millis(20), ..Tuning::default() },
+                tuning: Tuning { tick: Duration::from_millis(20), flush_bytes_max: 4 << 20, ..Tuning::default() },
             };
             let incoming = net.listen(name);
             nodes.push(Node::start(options, incoming).await.expect("the node starts"));

@@ -10,6 +10,7 @@
 use std::{fmt, sync::Arc};
 
 use coppice_env::{File, Workers};
+use coppice_types::ErrorKind;
 
 use crate::{
     Engine, Result,
@@ -96,7 +97,7 @@ impl Engine {
         self.flushed_boundaries == [Some(self.meta.boundary); 2]
     }
 
-    /// Writes ahead of a flush. If they fail, that is no error: the flush writes again, and says what is wrong.
+    /// Writes ahead of a flush. If they fail, the flush writes again, and says what is wrong; only that the disk is full is said at once.
     ///
     /// # Panics
     /// If what was begun before was not given back.
@@ -120,7 +121,8 @@ impl Engine {
     /// nobody has run is as if it had not begun.
     ///
     /// # Errors
-    /// A failure of the storage in a flush, as [`Engine::flush`] has it.
+    /// A failure of the storage in a flush, as [`Engine::flush`] has it; of what was written ahead, that the disk is full. The state is intact
+    /// then.
     ///
     /// # Panics
     /// If it is not this engine's.
@@ -133,6 +135,7 @@ impl Engine {
                 self.store.end_ahead(&writes.content);
                 Ok(())
             }
+            (None, Some(Err(error))) if error.kind() == ErrorKind::Exhausted => Err(error),
             (None, _) => Ok(()),
         }
     }

@@ -184,7 +184,7 @@ impl<M: StateMachine> Actor<M> {
     /// # Errors
     /// If the replica can't run.
     pub(super) fn begin(&mut self) -> Result<(), Error> {
-        if let Err(error) = self.home.take_reserve(self.config.hosted.tuning.reserve_bytes) {
+        if let Err(error) = self.home.take_reserve(self.config.hosted.tuning.reserve_bytes()) {
             if error.kind() != ErrorKind::Exhausted {
                 return Err(error);
             }
@@ -517,6 +517,8 @@ impl<M: StateMachine> Actor<M> {
         let (began, due) = (self.now(), self.work_at.unwrap_or_default());
         match backlog {
             Backlog::None => return Ok(None),
+            // It would have more and more to write. What a command waits for goes on.
+            Backlog::Waiting | Backlog::Some if self.full => return Ok(None),
             // Soon, if nothing else arrives.
             Backlog::Waiting | Backlog::Some if !idle || began < due => return Ok(Some(due)),
             Backlog::Waiting | Backlog::Some => {}

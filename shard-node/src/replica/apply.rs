@@ -98,8 +98,7 @@ impl<M: StateMachine> Actor<M> {
         let due = self.unflushed_entries > 0 && (old || many || much);
         let disk = machine.as_ref().map_or(Disk::Idle, |machine| machine.disk(due));
         drop(machine);
-        // A disk that does not keep up is waited for.
-        let late = bytes >= 2 * tuning.flush_bytes_max || age >= 2 * tuning.flush_interval;
+        let late = bytes >= tuning.late_bytes() || age >= 2 * tuning.flush_interval;
         match disk {
             _ if due && late => self.begin_flush(),
             Disk::Idle if due => self.begin_flush(),
@@ -157,7 +156,7 @@ impl<M: StateMachine> Actor<M> {
         };
         let noted = match written {
             Ok(floor) => {
-                if self.full && self.home.take_reserve(self.config.hosted.tuning.reserve_bytes).is_ok() {
+                if self.full && self.home.take_reserve(self.config.hosted.tuning.reserve_bytes()).is_ok() {
                     tracing::info!(group = %self.config.identity.group, "the disk has room again");
                     self.full = false;
                 }

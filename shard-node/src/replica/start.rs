@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     Error,
-    home::{Home, Identity, RESERVE_BYTES},
+    home::{Home, Identity},
     hosted::Hosted,
     limits::{PEER_QUEUE_MAX, REQUEST_QUEUE_MAX},
     machine::StateMachine,
@@ -59,8 +59,8 @@ pub struct Tuning {
     pub scrub_bytes_per_s: u64,
     /// How much each replica copies to its cold directory in a second, if there is one.
     pub cold_bytes_per_s: u64,
-    /// What each replica keeps back on its disk for what must go on when the disk is full.
-    pub reserve_bytes: u64,
+    /// What each replica keeps back on its disk for what must go on when the disk is full, beside [what may wait](Self::reserve_bytes).
+    pub spare_bytes: u64,
     /// The engine of each shard.
     pub engine: coppice_engine::Options,
     /// Where replicas and their blocking jobs run.
@@ -78,10 +78,23 @@ impl Default for Tuning {
             log_beside_bytes_min: 256 << 10,
             scrub_bytes_per_s: 1 << 20,
             cold_bytes_per_s: 16 << 20,
-            reserve_bytes: RESERVE_BYTES,
+            spare_bytes: 8 << 20,
             engine: coppice_engine::Options::default(),
             runner: Runner::Threads,
         }
+    }
+}
+
+impl Tuning {
+    /// What each replica keeps back on its disk. When the disk is full, as much may wait for a flush as makes one late, and it must be written
+    /// before anything that a prune drops is free.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        self.spare_bytes.saturating_add(self.late_bytes())
+    }
+
+    /// A disk that has so much to write does not keep up, and is waited for.
+    pub(crate) fn late_bytes(&self) -> u64 {
+        self.flush_bytes_max.saturating_mul(2)
     }
 }
 

@@ -48,20 +48,21 @@ pub struct Cluster {
 
 impl Cluster {
     pub async fn start(size: u32) -> Self {
-        Self::start_scrubbing(size, Tuning::default().scrub_bytes_per_s).await
+        Self::start_tuned(size, |_| ()).await
     }
 
-    /// As [`start`](Self::start), with a scrubber of this speed.
-    pub async fn start_scrubbing(size: u32, scrub_bytes_per_s: u64) -> Self {
-        let tuning = Tuning {
+    /// As [`start`](Self::start), with something of the nodes' pace changed.
+    pub async fn start_tuned(size: u32, tune: impl FnOnce(&mut Tuning)) -> Self {
+        let mut tuning = Tuning {
             tick: Duration::from_millis(15),
             flush_interval: Duration::from_millis(200),
             flush_entries_max: 64,
+            flush_bytes_max: 4 << 20,
             log_segment_bytes: 64 << 10,
             log_beside_bytes_min: 0,
-            scrub_bytes_per_s,
             ..Tuning::default()
         };
+        tune(&mut tuning);
         let disks = (1..=size).map(|ordinal| (ordinal, SimStorage::new())).collect();
         let mut cluster = Self { net: DuplexNet::new(), size, disks, nodes: BTreeMap::new(), tuning };
         for ordinal in 1..=size {

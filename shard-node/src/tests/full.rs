@@ -1,6 +1,9 @@
 //! A full disk: versions are refused, and what frees space goes on.
 
+use std::time::Duration;
+
 use super::*;
+use crate::Tuning;
 
 /// Prepares versions with a large record each, and decides them, until one is refused.
 async fn prepare_until_refused(leader: &mut Leader) -> tonic::Status {
@@ -53,14 +56,19 @@ async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
     cluster.end().await;
 }
 
+/// However much waits for a flush when the disk is full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_prune_frees_of_a_full_disk_is_written_anew() {
-    let cluster = Cluster::start(1).await;
+    let seldom = |tuning: &mut Tuning| {
+        (tuning.flush_interval, tuning.flush_entries_max) = (Duration::from_secs(3600), u64::MAX);
+        tuning.flush_bytes_max = 32 << 20;
+    };
+    let cluster = Cluster::start_tuned(1, seldom).await;
     let mut leader = Leader::new(&cluster, 1).await;
     leader.commit("a", "1").await;
     let disk = &cluster.disks[&1];
-    for round in 1..=3 {
-        disk.set_capacity(Some(disk.used_bytes() + (2 << 20)));
+    for (round, room_bytes) in (1..).zip([2 << 20, 12 << 20, 24 << 20]) {
+        disk.set_capacity(Some(disk.used_bytes() + room_bytes));
         let refusal = prepare_until_refused(&mut leader).await;
         assert_eq!(status::reason(&refusal), Some(Reason::ResourceExhausted), "{refusal}");
         leader.finalize().await;

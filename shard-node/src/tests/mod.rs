@@ -388,7 +388,7 @@ async fn damage_that_nobody_reads_is_found_in_the_background() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_whose_snapshots_are_refused_finds_the_page_that_nobody_reads_and_is_rebuilt() {
-    let cluster = Cluster::start_scrubbing(3, 0).await;
+    let cluster = Cluster::start_tuned(3, |tuning| tuning.scrub_bytes_per_s = 0).await;
     let mut leader = Leader::new(&cluster, 1).await;
     fill_two_keys(&mut leader).await;
     let damaged = cluster.leader(SHARD).await;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use coppice_env::{File, Storage};
-use coppice_types::Version;
+use coppice_types::{ErrorKind, Version};
 
 use crate::{
     Engine, Error, RaftPosition, Result, Writes,
@@ -23,7 +23,7 @@ pub(crate) struct Checkpoint {
     names_changed: bool,
     /// The log to append to, or the one that was begun.
     log: MetaLog,
-    /// What a new log begins with, if there is to be one.
+    /// What a new log begins with, if there is to be one and it has room.
     snapshot: Option<Vec<u8>>,
     /// Since the last flush.
     operations: Operations,
@@ -40,13 +40,19 @@ pub(crate) struct Checkpoint {
 impl Checkpoint {
     /// Steps 2 to 4 of a flush.
     pub(crate) fn write(&mut self) -> Result<()> {
-        let mut operations = match &self.snapshot {
-            None => self.operations.clone(),
-            Some(snapshot) => {
-                self.log = MetaLog::create(&*self.storage, self.next.generation, snapshot)?;
-                Operations::default()
+        let mut operations = self.operations.clone();
+        if let Some(snapshot) = &self.snapshot {
+            let number = self.next.generation;
+            match MetaLog::create(&*self.storage, number, snapshot) {
+                Ok(log) => (self.log, operations) = (log, Operations::default()),
+                // There may be room for what is new: the log becomes longer than it should.
+                Err(error) if error.kind() == ErrorKind::Exhausted => {
+                    let _ = self.storage.remove(&meta_log::file_name(number));
+                    self.snapshot = None;
+                }
+                Err(error) => return Err(error),
             }
-        };
+        }
         operations.push(&MetaOp::Checkpoint {
             generation: self.next.generation,
             segment_ends: self.segment_ends.clone(),

@@ -1,7 +1,9 @@
 //! A full disk: the flush says so, nothing is lost, reads go on, and a prune frees what the next flushes need.
 
-use coppice_engine::{Engine, Error};
-use coppice_env::{Rng, SimRng};
+use std::io;
+
+use coppice_engine::{Engine, Error, Options};
+use coppice_env::{Fault, Rng, SimRng};
 use coppice_types::{Change, ErrorKind, Operation, Params, Reason, Stamp, Version};
 
 use crate::common::{
@@ -106,7 +108,7 @@ pub fn commit(replica: &mut Replica, model: &mut Model, operations: Vec<Operatio
 fn a_prune_frees_what_a_full_disk_lacks() {
     let params = Params { capacity: 1000, ..Params::default() };
     let mut rng = SimRng::new(1);
-    let options = coppice_engine::Options { segment_bytes_max: 8 << 10, ..tiny_options(&mut rng) };
+    let options = Options { segment_bytes_max: 8 << 10, ..tiny_options(&mut rng) };
     let (mut model, mut replica) = (Model::new(&params), Replica::new(&params, options));
     // Every version replaces all values: the log fills with dead ones, and pages with old nodes.
     let mut versions = 0;
@@ -140,6 +142,60 @@ fn a_prune_frees_what_a_full_disk_lacks() {
         assert_eq!(replica.apply(&prune), model.apply(&prune));
         replica.flush().expect("what was freed is used again");
     }
+    check_all(replica.engine(), &model);
+    replica.check_directory();
+}
+
+#[test]
+fn a_meta_log_that_has_no_room_to_be_written_anew_is_appended_to() {
+    let params = Params { capacity: 1000, ..Params::default() };
+    let options = Options { meta_compaction_bytes_min: 0, ..Options::default() };
+    let (mut model, mut replica) = (Model::new(&params), Replica::new(&params, options));
+    let meta_files = |replica: &Replica| {
+        let files = replica.sim.files().into_iter();
+        files.filter(|name| name.starts_with("meta-")).collect::<Vec<_>>()
+    };
+    // Every version is kept, so the table is soon longer than the room that a flush has, which is enough for what is new.
+    let mut appended = 0;
+    for version in 0..300 {
+        commit(&mut replica, &mut model, vec![put(version as u8, 9)]);
+        let before = meta_files(&replica);
+        replica.sim.set_capacity(Some(replica.sim.used_bytes() + (24 << 10)));
+        replica.flush().expect("there is room for a small change");
+        appended = if meta_files(&replica) == before { appended + 1 } else { 0 };
+    }
+    assert!(appended > 100, "the log was written anew {appended} flushes ago");
+    replica.check_directory();
+    // With room again it becomes as short as it should be.
+    replica.sim.set_capacity(None);
+    let before = meta_files(&replica);
+    for _ in 0..2 {
+        commit(&mut replica, &mut model, vec![put(0, 9)]);
+        replica.flush().expect("there is room");
+    }
+    assert!(meta_files(&replica).iter().all(|name| !before.contains(name)), "it was written anew");
+    check_all(replica.engine(), &model);
+    replica.check_directory();
+}
+
+#[test]
+fn what_is_written_ahead_says_that_the_disk_is_full_and_nothing_else() {
+    let params = Params { capacity: 1000, ..Params::default() };
+    let (mut model, mut replica) = (Model::new(&params), Replica::new(&params, Options::default()));
+    commit(&mut replica, &mut model, (0..20).map(|key| put(key, 4000)).collect());
+    let ahead = |replica: &mut Replica| {
+        let mut writes = replica.engine_mut().begin_ahead();
+        writes.run();
+        replica.engine_mut().end_writes(writes)
+    };
+    let operation = coppice_env::Operation::Write;
+    replica.sim.inject(Fault { operation, path_part: "values-".to_owned(), skip: 0, kind: io::ErrorKind::Other });
+    ahead(&mut replica).expect("the flush writes again");
+    replica.sim.set_capacity(Some(replica.sim.used_bytes()));
+    assert_full(ahead(&mut replica));
+    replica.sim.set_capacity(None);
+    ahead(&mut replica).expect("there is room");
+    replica.flush().expect("there is room");
     check_all(replica.engine(), &model);
     replica.check_directory();
 }
