@@ -199,6 +199,8 @@ impl Caller {
 pub struct Leader {
     pub caller: Caller,
     pub context: v1::ShardContext,
+    /// Rollbacks so far.
+    pub epoch: u64,
     pub attempt: u64,
     /// Merges that a majority has built, on the newest state.
     ready: Vec<v1::Merge>,
@@ -208,7 +210,7 @@ impl Leader {
     pub async fn new(cluster: &Cluster, term: u64) -> Self {
         let decided = until("a decided state", async || cluster.decided().into_iter().next()).await;
         let context = v1::ShardContext { term, admin_sequence: 0, decided: Some(decided) };
-        let mut leader = Self { caller: cluster.caller(), context, attempt: 0, ready: Vec::new() };
+        let mut leader = Self { caller: cluster.caller(), context, epoch: 0, attempt: 0, ready: Vec::new() };
         leader.command(Wire::Adopt(v1::AdoptCommand {})).await.expect("adopted");
         leader
     }
@@ -247,7 +249,7 @@ impl Leader {
         v1::PrepareRequest {
             group: SHARD.number(),
             context: Some(self.context.clone()),
-            stamp: Some(v1::Stamp { epoch: 0, version }),
+            stamp: Some(v1::Stamp { epoch: self.epoch, version }),
             attempt: self.attempt,
             base: Some(base),
             merges: self.ready.first().cloned().into_iter().collect(),
@@ -295,6 +297,24 @@ impl Leader {
 
     pub async fn finalize(&mut self) {
         self.command(Wire::Finalize(v1::FinalizeCommand {})).await.expect("decided");
+    }
+
+    /// Takes the shard back to a version, or drops those before it.
+    pub async fn execute(&mut self, operation: v1::execute_command::Operation, boundary: v1::ShardState) {
+        self.context.admin_sequence += 1;
+        let newest = self.context.decided.clone();
+        if matches!(operation, v1::execute_command::Operation::RollbackTo(_)) {
+            self.epoch += 1;
+            self.context.decided = Some(boundary.clone());
+        }
+        let execute = v1::ExecuteCommand {
+            admin_sequence: self.context.admin_sequence,
+            operation: Some(operation),
+            epoch: self.epoch,
+            boundary: Some(boundary),
+            newest,
+        };
+        self.command(Wire::Execute(execute)).await.expect("what makes room goes on");
     }
 
     /// Reads a key at the decided state from one replica.

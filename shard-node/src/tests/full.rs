@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use coppice_proto::v1::execute_command;
+
 use super::*;
 use crate::Tuning;
 
@@ -34,16 +36,8 @@ async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
     assert_eq!(status::reason(&refusal), Some(Reason::ResourceExhausted), "{refusal}");
     assert_eq!(leader.get(1, "a").await.expect("reads go on"), Some("1".to_owned()));
     leader.finalize().await;
-    let (boundary, newest) = (leader.decided(), leader.decided());
-    leader.context.admin_sequence = 1;
-    let prune = v1::ExecuteCommand {
-        admin_sequence: 1,
-        operation: Some(v1::execute_command::Operation::PruneBefore(boundary.version)),
-        epoch: 0,
-        boundary: Some(boundary),
-        newest: Some(newest),
-    };
-    leader.command(Wire::Execute(prune)).await.expect("a prune goes on");
+    let boundary = leader.decided();
+    leader.execute(execute_command::Operation::PruneBefore(boundary.version), boundary).await;
     // What the prune freed is gone, too.
     disk.set_capacity(Some(0));
     let refusal = prepare_until_refused(&mut leader).await;
@@ -58,7 +52,7 @@ async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
 
 /// However much waits for a flush when the disk is full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_prune_frees_of_a_full_disk_is_written_anew() {
+async fn what_a_prune_or_rollback_frees_of_a_full_disk_is_written_anew() {
     let seldom = |tuning: &mut Tuning| {
         (tuning.flush_interval, tuning.flush_entries_max) = (Duration::from_secs(3600), u64::MAX);
         tuning.flush_bytes_max = 32 << 20;
@@ -67,22 +61,20 @@ async fn what_a_prune_frees_of_a_full_disk_is_written_anew() {
     let mut leader = Leader::new(&cluster, 1).await;
     leader.commit("a", "1").await;
     let disk = &cluster.disks[&1];
-    for (round, room_bytes) in (1..).zip([2 << 20, 12 << 20, 24 << 20]) {
-        disk.set_capacity(Some(disk.used_bytes() + room_bytes));
+    for (room_bytes, takes_back) in [(2, false), (12, false), (24, false), (2, true), (24, true)] {
+        let first = leader.decided();
+        let stamp = v1::Stamp { epoch: leader.epoch, version: first.version };
+        disk.set_capacity(Some(disk.used_bytes() + (room_bytes << 20)));
         let refusal = prepare_until_refused(&mut leader).await;
         assert_eq!(status::reason(&refusal), Some(Reason::ResourceExhausted), "{refusal}");
         leader.finalize().await;
-        // All but the newest version, and nothing comes after that.
-        let decided = leader.decided();
-        leader.context.admin_sequence = round;
-        let prune = v1::ExecuteCommand {
-            admin_sequence: round,
-            operation: Some(v1::execute_command::Operation::PruneBefore(decided.version)),
-            epoch: 0,
-            boundary: Some(decided.clone()),
-            newest: Some(decided),
-        };
-        leader.command(Wire::Execute(prune)).await.expect("a prune goes on");
+        // All but one version, and nothing comes after that.
+        if takes_back {
+            leader.execute(execute_command::Operation::RollbackTo(stamp), first).await;
+        } else {
+            let last = leader.decided();
+            leader.execute(execute_command::Operation::PruneBefore(last.version), last).await;
+        }
         until("versions are taken again", async || {
             let version = leader.decided().version + 1;
             leader.prepare(version, leader.decided(), &[record("c", "3")]).await.ok()
