@@ -59,7 +59,7 @@ pub struct Tuning {
     pub scrub_bytes_per_s: u64,
     /// How much each replica copies to its cold directory in a second, if there is one.
     pub cold_bytes_per_s: u64,
-    /// What each replica keeps back on its disk for what must go on when the disk is full, beside [what may wait](Self::reserve_bytes).
+    /// What each replica keeps back on its disk for what must go on when the disk is full, beside what may wait for a flush.
     pub spare_bytes: u64,
     /// The engine of each shard.
     pub engine: coppice_engine::Options,
