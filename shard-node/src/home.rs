@@ -34,7 +34,7 @@ use crate::{Error, error::storage as failed, machine::Position};
 const FILE_VERSION: u8 = 2;
 /// No small file is longer.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// A reserve grows by so much.
+/// A reserve grows by so much, and leaves as much free.
 const RESERVE_STEP_BYTES: u64 = 1 << 20;
 
 /// Whose directory it is.
@@ -360,8 +360,12 @@ impl Home {
     pub fn take_reserve(&self, bytes: u64) -> Result<(), Error> {
         let take = || {
             let file = self.storage.open("reserve", OpenMode::OpenOrCreate)?;
-            // Where the file system allocates nothing, zeroes are written.
             let mut len = file.len()?;
+            // Not the last that there is: what others write meanwhile must not fail for it.
+            if len < bytes && self.storage.free_bytes()? < bytes - len + RESERVE_STEP_BYTES.min(bytes / 8) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            // Where the file system allocates nothing, zeroes are written.
             while len < bytes {
                 len = bytes.min(len + RESERVE_STEP_BYTES);
                 file.allocate(len)?;
@@ -477,6 +481,7 @@ fn check_identity(bytes: &[u8], expected: Identity) -> Result<bool, Error> {
 #[cfg(test)]
 mod tests {
     use coppice_env::{SimStorage, TieredStorage};
+    use coppice_types::ErrorKind;
 
     use super::*;
 
@@ -499,6 +504,25 @@ mod tests {
         }
         assert_eq!(stored(node.as_ref(), GroupId::Root).expect("read"), Some(IDENTITY));
         assert!(Home::open(node.as_ref(), IDENTITY).is_ok());
+    }
+
+    #[test]
+    fn a_reserve_is_taken_whole_and_leaves_room_for_others() {
+        let disk = SimStorage::new();
+        let home = Home::open(disk.storage().as_ref(), IDENTITY).expect("made");
+        let (before, bytes) = (disk.used_bytes(), 8 << 20);
+        for (room, taken) in [(0, false), (bytes, false), (bytes + (1 << 20) - 1, false), (bytes + (1 << 20), true)] {
+            disk.set_capacity(Some(before + room));
+            let result = home.take_reserve(bytes);
+            assert_eq!(result.is_ok(), taken, "{room} bytes of room: {result:?}");
+            assert!(result.is_ok() || result.is_err_and(|error| error.kind() == ErrorKind::Exhausted));
+            assert_eq!(disk.used_bytes(), before + if taken { bytes } else { 0 });
+        }
+        // What is there is not asked for again, and is given back whole.
+        disk.set_capacity(Some(0));
+        home.take_reserve(bytes).expect("it is there");
+        home.release_reserve().expect("removed");
+        assert_eq!(disk.used_bytes(), before);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock, statvfs};
 use rustix::io::{Errno, pwritev};
 
 use crate::storage::{DirectBuffer, File, OpenMode, SECTOR_BYTES, Storage, parts};
@@ -132,6 +132,11 @@ impl Storage for DiskStorage {
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
         sync_directory(&self.resolve(dir)?)
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let disk = name(statvfs(&self.root).map_err(io::Error::from), &self.root)?;
+        Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
     fn remove_dir_all(&self, dir: &str) -> io::Result<()> {

@@ -73,6 +73,12 @@ pub trait Storage: Send + Sync + Debug {
     /// If it can't be synced.
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
 
+    /// How many bytes the disk has room for, as far as the system says: others use it, too, and there may be quotas.
+    ///
+    /// # Errors
+    /// If it can't be asked.
+    fn free_bytes(&self) -> io::Result<u64>;
+
     /// Removes a directory with all that it holds; one that is missing is no error.
     ///
     /// # Errors

@@ -49,6 +49,10 @@ impl Storage for TieredStorage {
         self.hot.sync_dir(dir)
     }
 
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.hot.free_bytes()
+    }
+
     fn remove_dir_all(&self, dir: &str) -> io::Result<()> {
         self.hot.remove_dir_all(dir)
     }

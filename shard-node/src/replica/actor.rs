@@ -341,12 +341,13 @@ impl<M: StateMachine> Actor<M> {
             };
             // What is committed and waits comes first.
             let (waits, looked_ahead) = (!self.backlog.is_empty(), &mut self.looked_ahead);
+            let backlog = if self.full { Backlog::Behind } else { Backlog::Some };
             let mut meanwhile = |writing: &Writing<'_>| {
                 if !waits && worked.is_ok() {
                     let began = config.hosted.clock.now();
                     foresee(&shared.machine, writing.commands);
                     *looked_ahead += config.hosted.clock.now().saturating_sub(began);
-                    worked = catch_up(&shared.machine, Backlog::Some, writing.goes_on);
+                    worked = catch_up(&shared.machine, backlog, writing.goes_on);
                 }
             };
             let times = Mutex::new(Vec::new());

@@ -59,7 +59,8 @@ pub struct Tuning {
     pub scrub_bytes_per_s: u64,
     /// How much each replica copies to its cold directory in a second, if there is one.
     pub cold_bytes_per_s: u64,
-    /// What each replica keeps back on its disk for what must go on when the disk is full, beside what may wait for a flush.
+    /// What each replica keeps back on its disk for what must go on when the disk is full, beside what may wait for a flush: what is in its log
+    /// and not applied yet, and the commands that make room.
     pub spare_bytes: u64,
     /// The engine of each shard.
     pub engine: coppice_engine::Options,
@@ -78,7 +79,7 @@ impl Default for Tuning {
             log_beside_bytes_min: 256 << 10,
             scrub_bytes_per_s: 1 << 20,
             cold_bytes_per_s: 16 << 20,
-            spare_bytes: 8 << 20,
+            spare_bytes: 40 << 20,
             engine: coppice_engine::Options::default(),
             runner: Runner::Threads,
         }
@@ -86,8 +87,8 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// What each replica keeps back on its disk. When the disk is full, as much may wait for a flush as makes one late, and it must be written
-    /// before anything that a prune drops is free.
+    /// What each replica keeps back on its disk. When the disk is full, as much may wait for a flush as makes one late, and what is applied
+    /// beyond that; it must be written before anything that a prune drops is free.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         self.spare_bytes.saturating_add(self.late_bytes())
     }

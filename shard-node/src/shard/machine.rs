@@ -7,7 +7,7 @@ use coppice_consensus::Position;
 use coppice_engine::{Engine, Manifest, MergeName, MergePace, MergeProgress, Options, RaftPosition, SnapshotReceiver};
 use coppice_env::Storage;
 use coppice_proto::v1;
-use coppice_types::{Params, Reason, ShardId};
+use coppice_types::{ErrorKind, Params, Reason, ShardId};
 
 use super::{Outcome, ShardMachine, cold::ColdMover, command, writer::DiskWriter};
 use crate::{
@@ -114,7 +114,11 @@ impl StateMachine for ShardMachine {
 
     fn flush(&mut self, position: Position) -> Result<(), Error> {
         self.forget_foreseen();
-        self.writer.end(&mut self.engine)?;
+        match self.writer.end(&mut self.engine) {
+            // There may be room by now; if not, what follows says it again.
+            Err(error) if error.kind() == ErrorKind::Exhausted => {}
+            ended => ended?,
+        }
         Ok(self.engine.flush(to_raft(position), &self.protocol.encode())?)
     }
 

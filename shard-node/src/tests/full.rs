@@ -61,7 +61,7 @@ async fn what_a_prune_or_rollback_frees_of_a_full_disk_is_written_anew() {
     let mut leader = Leader::new(&cluster, 1).await;
     leader.commit("a", "1").await;
     let disk = &cluster.disks[&1];
-    for (room_bytes, takes_back) in [(2, false), (12, false), (24, false), (2, true), (24, true)] {
+    for (room_bytes, takes_back) in [(4, false), (12, false), (24, false), (4, true), (24, true)] {
         let first = leader.decided();
         let stamp = v1::Stamp { epoch: leader.epoch, version: first.version };
         disk.set_capacity(Some(disk.used_bytes() + (room_bytes << 20)));

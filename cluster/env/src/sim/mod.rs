@@ -199,6 +199,10 @@ impl Storage for SimStorage {
         self.disk().sync_dir(&join(&self.prefix, dir))
     }
 
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(self.disk().free_bytes())
+    }
+
     fn remove_dir_all(&self, dir: &str) -> io::Result<()> {
         self.disk().remove_dir_all(&join(&self.prefix, dir))
     }

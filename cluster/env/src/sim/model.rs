@@ -497,6 +497,10 @@ impl Disk {
         if crash { Err(crash_error()) } else { Ok(()) }
     }
 
+    pub(super) fn free_bytes(&self) -> u64 {
+        self.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(self.used_bytes()))
+    }
+
     pub(super) fn set_len(&mut self, inode: InodeId, path: &str, len: u64) -> io::Result<()> {
         let crash = self.charge(Operation::Write, path)?;
         let growth = len.saturating_sub(self.file(inode).data.len() as u64);

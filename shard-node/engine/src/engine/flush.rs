@@ -40,27 +40,16 @@ pub(crate) struct Checkpoint {
 impl Checkpoint {
     /// Steps 2 to 4 of a flush.
     pub(crate) fn write(&mut self) -> Result<()> {
-        let mut operations = self.operations.clone();
-        if let Some(snapshot) = &self.snapshot {
-            let number = self.next.generation;
-            match MetaLog::create(&*self.storage, number, snapshot) {
-                Ok(log) => (self.log, operations) = (log, Operations::default()),
+        self.log = match self.begin_log() {
+            Some(Err(error)) if error.kind() == ErrorKind::Exhausted => {
                 // There may be room for what is new: the log becomes longer than it should.
-                Err(error) if error.kind() == ErrorKind::Exhausted => {
-                    let _ = self.storage.remove(&meta_log::file_name(number));
-                    self.snapshot = None;
-                }
-                Err(error) => return Err(error),
+                let _ = self.storage.remove(&meta_log::file_name(self.next.generation));
+                self.snapshot = None;
+                self.append_to(self.log.clone(), self.operations.clone())?
             }
-        }
-        operations.push(&MetaOp::Checkpoint {
-            generation: self.next.generation,
-            segment_ends: self.segment_ends.clone(),
-            dead_segments: self.dead_segments.clone(),
-        });
-        let end = self.log.append_operations(&operations)?;
-        self.log.sync()?;
-        self.log.advance(end);
+            Some(begun) => begun?,
+            None => self.append_to(self.log.clone(), self.operations.clone())?,
+        };
         if self.names_changed || self.snapshot.is_some() {
             self.storage.sync_dir("").map_err(Error::io("sync", "the directory"))?;
         }
@@ -69,6 +58,26 @@ impl Checkpoint {
         self.slot_touched = true;
         let written = superblock::write_slot(&*self.super_file, &self.next);
         written.and_then(|()| self.super_file.sync_data()).map_err(Error::io("write", superblock::FILE))
+    }
+
+    /// A new log, if there is to be one.
+    fn begin_log(&self) -> Option<Result<MetaLog>> {
+        let snapshot = self.snapshot.as_ref()?;
+        let log = MetaLog::create(&*self.storage, self.next.generation, snapshot);
+        Some(log.and_then(|log| self.append_to(log, Operations::default())))
+    }
+
+    /// Adds operations and the checkpoint, durably.
+    fn append_to(&self, mut log: MetaLog, mut operations: Operations) -> Result<MetaLog> {
+        operations.push(&MetaOp::Checkpoint {
+            generation: self.next.generation,
+            segment_ends: self.segment_ends.clone(),
+            dead_segments: self.dead_segments.clone(),
+        });
+        let end = log.append_operations(&operations)?;
+        log.sync()?;
+        log.advance(end);
+        Ok(log)
     }
 }
 
@@ -138,7 +147,10 @@ impl Engine {
         let segment_ends = self.store.values.unflushed_ends();
         let dead_segments = self.meta.dying_segments(&segment_ends, &self.store.values.taking());
         let is_long = self.log.is_long(self.options.meta_compaction_bytes_min);
-        let snapshot = is_long.then(|| meta_log::snapshot(&self.meta));
+        // A log that found no room grows by a quarter before that is tried again: others need what room there is.
+        let tries = is_long && self.log.len >= self.log_tried_len / 4 * 5;
+        let snapshot = tries.then(|| meta_log::snapshot(&self.meta));
+        self.log_tried_len = if tries { self.log.len } else { self.log_tried_len };
         let begun = self.meta.begin_checkpoint(generation, &segment_ends, &dead_segments);
         assert_eq!(begun, Ok(()), "generations ascend, and what is dead has no live bytes");
         let checkpoint = Checkpoint {
@@ -175,6 +187,9 @@ impl Engine {
         }
         let log_bytes = if snapshot.is_some() { log.len } else { log.len - self.log.len };
         self.store.counters.meta_write_bytes.add(log_bytes + superblock::SLOT_BYTES as u64);
+        if log.number != self.log.number {
+            self.log_tried_len = 0;
+        }
         self.meta_files.insert(log.number);
         self.log = log;
         self.older = Some(std::mem::replace(&mut self.superblock, next));

@@ -66,6 +66,8 @@ pub struct Engine {
     poisoned: bool,
     /// As of the last change: it is asked for after each step of a merge.
     much_waits: bool,
+    /// How long the meta log was when it was last tried to write it anew, if that found no room.
+    log_tried_len: u64,
     /// How far the scrubber is.
     pub(crate) scrub: Scrub,
     /// Someone writes beside the engine.
@@ -211,6 +213,7 @@ impl Engine {
             next_pin: 1,
             poisoned: false,
             much_waits: false,
+            log_tried_len: 0,
             scrub: Scrub::default(),
             writing: false,
             flushed_boundaries: [None; 2],

@@ -169,7 +169,7 @@ fn a_meta_log_that_has_no_room_to_be_written_anew_is_appended_to() {
     // With room again it becomes as short as it should be.
     replica.sim.set_capacity(None);
     let before = meta_files(&replica);
-    for _ in 0..2 {
+    for _ in 0..300 {
         commit(&mut replica, &mut model, vec![put(0, 9)]);
         replica.flush().expect("there is room");
     }
