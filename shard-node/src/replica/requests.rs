@@ -190,8 +190,8 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
-    /// Hands leadership over, if it is wanted and there is someone to take it; the replica ends when it
-    /// follows another one, or has waited long enough.
+    /// Hands leadership over, if it is wanted and there is someone to take it; the replica ends when it follows another one, or has
+    /// waited long enough.
     pub(super) fn retire(&mut self, hand_over: bool, answer: Answer<()>) {
         let status = self.group.status();
         let heirs = status.peers.iter().filter(|peer| !peer.learner && peer.active && peer.id != status.id);

@@ -40,14 +40,17 @@ pub(crate) struct Checkpoint {
 impl Checkpoint {
     /// Steps 2 to 4 of a flush.
     pub(crate) fn write(&mut self) -> Result<()> {
-        self.log = match self.begin_log() {
+        let begun = match self.begin_log() {
             Some(Err(error)) if error.kind() == ErrorKind::Exhausted => {
                 // There may be room for what is new: the log becomes longer than it should.
                 let _ = self.storage.remove(&meta_log::file_name(self.next.generation));
                 self.snapshot = None;
-                self.append_to(self.log.clone(), self.operations.clone())?
+                None
             }
-            Some(begun) => begun?,
+            begun => begun.transpose()?,
+        };
+        self.log = match begun {
+            Some(log) => log,
             None => self.append_to(self.log.clone(), self.operations.clone())?,
         };
         if self.names_changed || self.snapshot.is_some() {
@@ -150,7 +153,9 @@ impl Engine {
         // A log that found no room grows by a quarter before that is tried again: others need what room there is.
         let tries = is_long && self.log.len >= self.log_tried_len / 4 * 5;
         let snapshot = tries.then(|| meta_log::snapshot(&self.meta));
-        self.log_tried_len = if tries { self.log.len } else { self.log_tried_len };
+        if tries {
+            self.log_tried_len = self.log.len;
+        }
         let begun = self.meta.begin_checkpoint(generation, &segment_ends, &dead_segments);
         assert_eq!(begun, Ok(()), "generations ascend, and what is dead has no live bytes");
         let checkpoint = Checkpoint {
