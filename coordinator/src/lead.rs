@@ -19,7 +19,7 @@ const LOOKS: usize = 20;
 /// Hands the leadership over.
 ///
 /// # Errors
-/// If node or group are not known, the replica has no vote, or it does not lead by the deadline.
+/// If node or group are not known, the replica has no vote or says that it should not lead, or it does not lead by the deadline.
 pub async fn transfer(
     context: &Context,
     request: &v1::TransferLeaderRequest,
@@ -44,6 +44,10 @@ pub async fn transfer(
         let (id, status) = found.ok_or_else(missing)?;
         match status.role.as_str() {
             "leader" => return Ok(()),
+            // It would hand the leadership on at once.
+            _ if !status.note.is_empty() => {
+                return Err(refuse(Reason::Unavailable, format!("{node} can't lead {group}: {}", status.note)));
+            }
             "follower" | "candidate" => {}
             role => return Err(refuse(Reason::Unavailable, format!("{node} can't lead {group}: it is {role}"))),
         }
