@@ -1,9 +1,6 @@
 //! The Kubernetes operator's operations against a real cluster: done once, also if the operator dies after it asked.
 
-use std::{
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, time::Duration};
 
 use coppice::dev::{Cluster, Options, home::new_key, shape::Wanted};
 use coppice_client::{Client, Options as ClientOptions};
@@ -16,6 +13,7 @@ use coppice_operator::{
 use coppice_shard_node::Tuning;
 use coppice_types::{Batch, Change, Operation};
 use serde_json::json;
+use tokio::time::{Instant, sleep};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What happens within it on a machine that does anything at all.
@@ -59,7 +57,7 @@ async fn run(endpoint: &str, spec: &LedgerOperationSpec, uid: &str) -> Vec<Ledge
         match operator.advance(statuses.last().expect("there is a first one")).await.expect("the ledger answers") {
             Step::Record(status) => statuses.push(status),
             Step::Over => return statuses,
-            Step::Later(_) if started.elapsed() < LIMIT => tokio::time::sleep(LATER).await,
+            Step::Later(_) if started.elapsed() < LIMIT => sleep(LATER).await,
             step => panic!("{step:?}"),
         }
     }
