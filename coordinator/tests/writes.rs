@@ -306,6 +306,42 @@ async fn a_leader_that_falls_silent_is_left_when_another_takes_over() {
     }
 }
 
+/// What a node's replica of a group says of itself.
+fn note_of(node: &coppice_shard_node::Handle, group: u32) -> String {
+    let replica = node.status().replicas.into_iter().find(|it| it.group == group).expect("it has one");
+    replica.status.expect("it says how it does").note
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leadership_goes_to_no_replica_that_should_not_lead() {
+    let world = World::of(3, &[], Params::default()).await;
+    let mut client = world.leader().await.client;
+    let leader = led_by_another(&world, 1, None).await;
+    let full = (leader + 1) % 3;
+    let node = format!("node-{}", full + 1);
+    let transfer = v1::TransferLeaderRequest { group: "shard-0".to_owned(), node: node.clone() };
+    world.disks[full].set_capacity(Some(world.disks[full].used_bytes() + (64 << 10)));
+    let long = "v".repeat(64 << 10);
+    let fill = async {
+        while note_of(&world.nodes[full], 1) != "the disk is full" {
+            client.commit(commit(vec![put("k", &long)], Vec::new())).await.expect("the others have room");
+        }
+    };
+    timeout(LIMIT, fill).await.expect("its disk is full");
+    let refusal = client.transfer_leader(transfer.clone()).await.expect_err("it would hand it on");
+    assert_eq!(reason(&refusal), Reason::Unavailable, "{refusal}");
+    assert!(refusal.message().contains(&format!("{node} can't lead shard-0: the disk is full")), "{refusal}");
+
+    world.disks[full].set_capacity(None);
+    let lead = async {
+        // Its disk may look slow for a while, where the machine is.
+        while client.transfer_leader(transfer.clone()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(LIMIT, lead).await.expect("it leads once there is room");
+}
+
 /// So many batches at once, each with a key of its own and a value of this size, while no version is decided; then all go on. Gives what the
 /// refused ones were told. Those that were taken are written, the refused ones are not.
 async fn crowd(world: &World, batches: usize, refused: usize, value_bytes: usize) -> Vec<String> {

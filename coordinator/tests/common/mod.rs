@@ -85,6 +85,8 @@ impl Metadata for Store {
 pub struct World {
     pub net: DuplexNet,
     pub nodes: Vec<coppice_shard_node::Handle>,
+    /// Of the nodes.
+    pub disks: Vec<SimStorage>,
     pub faults: Faults,
     pub picked: Arc<Picked>,
     pub params: Params,
@@ -127,7 +129,8 @@ impl World {
             .collect();
         let voters: Vec<u64> = names.keys().map(|ordinal| raft_id(*ordinal, 1)).collect();
         let mut nodes = Vec::new();
-        for (&ordinal, name) in &names {
+        let disks: Vec<SimStorage> = names.iter().map(|_| SimStorage::new()).collect();
+        for ((&ordinal, name), disk) in names.iter().zip(&disks) {
             let replica = |&group: &GroupId| ReplicaOptions {
                 group,
                 raft_id: raft_id(ordinal, 1),
@@ -138,7 +141,7 @@ impl World {
                 cluster_id: CLUSTER,
                 params: params.clone(),
                 nodes: names.clone(),
-                storage: SimStorage::new().storage(),
+                storage: disk.storage(),
                 connector: net.connector(name),
                 clock: Arc::new(SystemClock::new()),
                 seed: u64::from(ordinal),
@@ -156,7 +159,7 @@ impl World {
             root_timeout: Duration::from_secs(3),
             ..Limits::default()
         };
-        Self { net, nodes, faults, picked, params, map, limits }
+        Self { net, nodes, disks, faults, picked, params, map, limits }
     }
 
     /// How a replica of the first incarnation is started again.

@@ -63,11 +63,7 @@ impl Fitness {
 
     /// What the replica says of itself: `kept`, unless that was said by this function.
     pub(super) fn note(&self, kept: String, unfit: Option<&'static str>) -> String {
-        match unfit {
-            Some(note) if kept.is_empty() => note.to_owned(),
-            None if kept == FULL || kept == SLOW => String::new(),
-            _ => kept,
-        }
+        if kept.is_empty() || kept == FULL || kept == SLOW { unfit.unwrap_or_default().to_owned() } else { kept }
     }
 }
 
