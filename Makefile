@@ -137,7 +137,7 @@ audit: $(CARGO_DENY)/bin/cargo-deny
 build:
 	$(CARGO) build --workspace --locked
 
-# Each program is optimised as a whole, which takes two cores 11 minutes.
+# Each program is optimised as a whole, which takes two cores some 12 minutes.
 release:
 	$(CARGO) build --release --locked --bins
 
