@@ -44,12 +44,12 @@ pub async fn transfer(
         let (id, status) = found.ok_or_else(missing)?;
         match status.role.as_str() {
             "leader" => return Ok(()),
-            // It would hand the leadership on at once.
-            _ if !status.note.is_empty() => {
-                return Err(refuse(Reason::Unavailable, format!("{node} can't lead {group}: {}", status.note)));
+            "follower" | "candidate" if status.note.is_empty() => {}
+            role => {
+                // One that says why it should not lead would hand the leadership on at once.
+                let why = if status.note.is_empty() { format!("it is {role}") } else { status.note };
+                return Err(refuse(Reason::Unavailable, format!("{node} can't lead {group}: {why}")));
             }
-            "follower" | "candidate" => {}
-            role => return Err(refuse(Reason::Unavailable, format!("{node} can't lead {group}: it is {role}"))),
         }
         let change = v1::ChangeMemberRequest {
             group: id.number(),

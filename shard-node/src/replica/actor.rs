@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use super::{
     cold::Cold,
     doubt::Check,
-    fitness::Fitness,
+    fitness::{self, Fitness},
     handle::{Answer, Input, Member, Shared, Status},
     start::Config,
     waiters::{Reads, Waiters},
@@ -494,7 +494,7 @@ impl<M: StateMachine> Actor<M> {
         };
         let mut status = self.shared.status.write().unwrap_or_else(PoisonError::into_inner);
         self.shared.counts.note_role(status.role, role);
-        let note = self.fitness.note(std::mem::take(&mut status.note), self.unfit());
+        let note = fitness::note(std::mem::take(&mut status.note), self.unfit());
         *status = Status {
             role,
             term: raft.term,

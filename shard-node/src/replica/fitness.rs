@@ -60,11 +60,11 @@ impl Fitness {
         }
         false
     }
+}
 
-    /// What the replica says of itself: `kept`, unless that was said by this function.
-    pub(super) fn note(&self, kept: String, unfit: Option<&'static str>) -> String {
-        if kept.is_empty() || kept == FULL || kept == SLOW { unfit.unwrap_or_default().to_owned() } else { kept }
-    }
+/// What a replica says of itself: `kept`, unless that was said by this function.
+pub(super) fn note(kept: String, unfit: Option<&'static str>) -> String {
+    if kept.is_empty() || kept == FULL || kept == SLOW { unfit.unwrap_or_default().to_owned() } else { kept }
 }
 
 impl<M: StateMachine> Actor<M> {
