@@ -20,7 +20,7 @@ import time
 
 from harness import schedule
 from harness.clocks import Clocks
-from harness.cluster import ROOT, TOOLS, Cluster, Etcd, Failure, build_go, well
+from harness.cluster import ROOT, TOOLS, Cluster, Etcd, Failure, build_go, ills, well
 from harness.faults import Faults, NotInjected
 from harness.history import Progress, longest_gap
 from harness.network import open_network
@@ -29,8 +29,8 @@ from harness.processes import Process, wait_until
 OBSERVER = "client"
 # From the end of a fault until commits go on and every replica is back, in seconds, on a busy machine.
 HEAL_SECONDS = 60
-# The small disk: room for what a run writes, little enough to fill in a moment.
-SMALL_DISK_MEGABYTES = 256
+# The small disk: room for what three groups keep in reserve, 104 MiB each, and for what a run writes; soon filled.
+SMALL_DISK_MEGABYTES = 512
 LEDGER = {"splits": ["m"], "capacity": 256}
 
 
@@ -144,7 +144,8 @@ class Run:
         try:
             wait_until(lambda: self.is_well(entry["undone"]), HEAL_SECONDS, f"commits and all replicas after `{fault}`")
         except TimeoutError as error:
-            entry["error"] = str(error)
+            wrong = ills(self.cluster.status(OBSERVER), len(schedule.NODES))
+            entry["error"] = f"{error}: {'; '.join(wrong) or 'commits are missing'}"
         entry["well"] = time.monotonic()
         if entry["injected"]:
             gap = longest_gap(self.progress.commits, entry["began"], entry["well"])

@@ -222,12 +222,19 @@ class Cluster:
             process.kill()
 
 
-def well(status, replicas):
-    """Every group of a status has so many voters, one of them leading, and no replica is missing or ill."""
+def ills(status, replicas):
+    """What is wrong with a status, a line each: a group without so many voters and one leader among them, or no leading coordinator."""
     if not status or not status.get("leader"):
-        return False
+        return ["no coordinator that leads says how the groups are"]
+    wrong = []
     for group in status["groups"]:
         roles = [replica["role"] for replica in group["replicas"]]
         if roles.count("leader") != 1 or roles.count("follower") != replicas - 1:
-            return False
-    return True
+            wrong.append(f"{group['group']}: " + ", ".join(
+                " ".join(filter(None, (replica.get("node"), replica["role"], replica.get("note")))) for replica in group["replicas"]))
+    return wrong
+
+
+def well(status, replicas):
+    """Every group of a status has so many voters, one of them leading, and no replica is missing or ill."""
+    return not ills(status, replicas)

@@ -11,7 +11,7 @@ import xml.etree.ElementTree
 
 from . import panels, schedule
 from .clocks import Clocks
-from .cluster import ROOT, TOOLS, well, write_toml
+from .cluster import ROOT, TOOLS, ills, well, write_toml
 from .history import Progress, longest_gap
 from .processes import Process, wait_until
 
@@ -97,13 +97,19 @@ class Tools(unittest.TestCase):
             self.assertEqual(path.read_text(), 'a = 1\n\n[b]\nc = ["x"]\nd = true\n\n[e.f]\ng = "h"\n')
 
     def test_a_group_without_a_voter_is_not_well(self):
-        group = lambda *roles: {"replicas": [{"role": role} for role in roles]}
+        group = lambda *roles: {"group": "root", "replicas": [{"role": role} for role in roles]}
         sound = {"leader": "c", "groups": [group("leader", "follower", "follower")] * 2}
         self.assertTrue(well(sound, 3))
         for bad in (("leader", "follower"), ("leader", "follower", "learner"), ("follower",) * 3, ("leader", "leader", "follower")):
             self.assertFalse(well({"leader": "c", "groups": [group(*bad)]}, 3), bad)
         self.assertFalse(well({"leader": "", "groups": []}, 3))
         self.assertFalse(well(None, 3))
+
+    def test_what_is_wrong_names_the_replica_and_its_note(self):
+        replicas = [{"node": f"node-{number}", "role": role, "note": note}
+                    for number, role, note in ((1, "leader", ""), (2, "follower", ""), (3, "learner", "the disk is full"))]
+        status = {"leader": "c", "groups": [{"group": "root", "replicas": replicas}]}
+        self.assertEqual(ills(status, 3), ["root: node-1 leader, node-2 follower, node-3 learner the disk is full"])
 
 
 class Networks(unittest.TestCase):

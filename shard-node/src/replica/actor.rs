@@ -184,10 +184,13 @@ impl<M: StateMachine> Actor<M> {
     /// # Errors
     /// If the replica can't run.
     pub(super) fn begin(&mut self) -> Result<(), Error> {
-        if let Err(error) = self.home.take_reserve(self.config.hosted.tuning.reserve_bytes()) {
+        let reserve_bytes = self.config.hosted.tuning.reserve_bytes();
+        if let Err(error) = self.home.take_reserve(reserve_bytes) {
             if error.kind() != ErrorKind::Exhausted {
                 return Err(error);
             }
+            let group = self.config.identity.group;
+            tracing::error!(%group, reserve_bytes, "the disk has no room for the reserve, so it counts as full");
             self.note_full();
         }
         // Nodes are mostly started in the order of their ids: the last one need not wait for a timeout to ask for votes. If there is
