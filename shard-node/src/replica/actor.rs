@@ -497,7 +497,7 @@ impl<M: StateMachine> Actor<M> {
         };
         let mut status = self.shared.status.write().unwrap_or_else(PoisonError::into_inner);
         self.shared.counts.note_role(status.role, role);
-        let note = fitness::note(std::mem::take(&mut status.note), self.unfit());
+        let note = fitness::note(&status.note, self.unfit());
         *status = Status {
             role,
             term: raft.term,

@@ -24,6 +24,7 @@ const HAND_OVER_TICKS: u64 = 12;
 const FULL: &str = "the disk is full";
 const SLOW: &str = "the disk or the links are slow";
 const QUARANTINED: &str = "it is quarantined";
+const BETWEEN: &str = "; ";
 
 /// What a replica knows of its own fitness and that of the others.
 #[derive(Debug, Default)]
@@ -62,9 +63,11 @@ impl Fitness {
     }
 }
 
-/// What a replica says of itself: `kept`, unless that was said by this function.
-pub(super) fn note(kept: String, unfit: Option<&'static str>) -> String {
-    if kept.is_empty() || kept == FULL || kept == SLOW { unfit.unwrap_or_default().to_owned() } else { kept }
+/// What a replica says of itself: `said`, with what holds now in place of what this function added before.
+pub(super) fn note(said: &str, unfit: Option<&'static str>) -> String {
+    let kept = [FULL, SLOW].into_iter().find_map(|why| said.strip_suffix(why)).unwrap_or(said);
+    let kept = kept.strip_suffix(BETWEEN).unwrap_or(kept);
+    [kept, unfit.unwrap_or_default()].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(BETWEEN)
 }
 
 impl<M: StateMachine> Actor<M> {
@@ -141,5 +144,22 @@ impl<M: StateMachine> Actor<M> {
         }
         self.fitness.tried = true;
         self.fitness.next_try = self.ticks + HAND_OVER_TICKS;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_says_what_holds_now_beside_what_it_says_anyway() {
+        for kept in ["", "waits for a snapshot", "two parts; of one note"] {
+            let with = |why: &str| if kept.is_empty() { why.to_owned() } else { format!("{kept}; {why}") };
+            let mut said = kept.to_owned();
+            for unfit in [Some(FULL), Some(FULL), Some(SLOW), None, None, Some(SLOW)] {
+                said = note(&said, unfit);
+                assert_eq!(said, unfit.map_or(kept.to_owned(), with));
+            }
+        }
     }
 }

@@ -154,6 +154,32 @@ async fn a_follower_with_a_full_disk_acknowledges_nothing_serves_what_it_has_and
     cluster.end().await;
 }
 
+/// There would be room for a snapshot, but not for the reserve.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_whose_new_disk_is_too_small_says_so_and_joins_when_there_is_room() {
+    let cluster = Cluster::start(3).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    leader.finalize().await;
+    let lost = if cluster.leader(SHARD).await == 1 { 2 } else { 1 };
+    cluster.node(lost).wipe_replica(SHARD).await.expect("wiped");
+    let disk = &cluster.disks[&lost];
+    disk.set_capacity(Some(disk.used_bytes() + (8 << 20)));
+    let make_room = async {
+        until("it says why it does not join", async || {
+            (note(&cluster, lost) == "waits for a snapshot; the disk is full").then_some(())
+        })
+        .await;
+        assert_eq!(cluster.role(lost, SHARD), "learner");
+        disk.set_capacity(None);
+    };
+    let (joined, ()) = tokio::join!(cluster.node(lost).replace_replica(SHARD), make_room);
+    joined.expect("it joined");
+    leader.wait_for(lost, "a", "1").await;
+    until("it is well", async || note(&cluster, lost).is_empty().then_some(())).await;
+    cluster.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_whose_log_finds_no_room_starts_again_by_itself_and_has_lost_nothing() {
     use coppice_env::{Fault, Operation};
