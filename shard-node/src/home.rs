@@ -361,8 +361,11 @@ impl Home {
         let take = || {
             let file = self.storage.open("reserve", OpenMode::OpenOrCreate)?;
             let mut len = file.len()?;
+            if len >= bytes {
+                return Ok(());
+            }
             // Not the last that there is: what others write meanwhile must not fail for it.
-            if len < bytes && self.storage.free_bytes()? < bytes - len + RESERVE_STEP_BYTES.min(bytes / 8) {
+            if self.storage.free_bytes()? < bytes - len + RESERVE_STEP_BYTES.min(bytes / 8) {
                 return Err(io::ErrorKind::StorageFull.into());
             }
             // Where the file system allocates nothing, zeroes are written.

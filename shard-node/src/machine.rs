@@ -98,6 +98,11 @@ pub trait StateMachine: Send + Sync + Debug + Sized + 'static {
     /// How much would be written by a flush, in bytes.
     fn unflushed_bytes(&self) -> u64;
 
+    /// What background work may add to that at once, in bytes.
+    fn work_bytes_max(&self) -> u64 {
+        0
+    }
+
     /// Whether a flush would free so much of the disk that it is due.
     fn much_waits(&self) -> bool {
         false

@@ -21,7 +21,7 @@ use crate::{
     Engine, Error, MergeName, MergePace, MergeProgress, Result,
     meta::{Delta, MergeRecord, Meta, MetaOp, Tree, TreeId},
     node::{Body, decode_record, is_tombstone},
-    page::PageFile,
+    page::{PAGE_BYTES, PageFile},
     shortcuts,
     store::Store,
     tree::{
@@ -391,6 +391,19 @@ impl Engine {
         }
     }
 
+    /// What the end of a merge may add at once to what waits for a flush, in bytes: the filter and the shortcuts of all records of the decided
+    /// state.
+    #[must_use]
+    pub fn merge_end_bytes(&self) -> u64 {
+        let records = self.meta.tip().trees.iter().map(|tree| tree.entries).sum();
+        let filter_bytes =
+            rules::filter_blocks(&self.meta.params, records).saturating_mul(rules::FILTER_BLOCK_BITS / 8);
+        let with_places =
+            Some(records.min(shortcuts::RECORDS_MAX)).filter(|records| self.store.wants_shortcuts(*records));
+        let shortcut_bytes = with_places.map_or(0, |records| records * shortcuts::RECORD_BYTES_MAX + PAGE_BYTES as u64);
+        filter_bytes.saturating_add(shortcut_bytes)
+    }
+
     /// Merges that are built here and can be installed on the decided state.
     #[must_use]
     pub fn built_merges(&self) -> Vec<MergeName> {
@@ -495,6 +508,41 @@ mod tests {
                 lots.entered.sort_unstable();
                 assert_eq!(lots.entered, all);
             }
+        }
+    }
+
+    /// For values that have shortcuts, and for such that have none.
+    #[test]
+    fn the_end_of_a_merge_adds_no_more_than_is_said() {
+        for (value_bytes, old_cache_bytes, near) in
+            [(1100, 64 << 10, true), (40, 64 << 10, false), (40, 64 << 20, true)]
+        {
+            let params = Params { capacity: 2000, tier_ratio: 2, ..Params::default() };
+            let options = Options { old_cache_bytes, ..Options::default() };
+            let mut engine =
+                Engine::create(SimStorage::new().storage(), ShardId(0), params, options).expect("an empty directory");
+            let mut most = 0;
+            for version in 1..=10_u64 {
+                let key = |n: u64| hash::sha256(&(1000 * version + n).to_le_bytes()).0.to_vec();
+                let put = |n| Operation { key: key(n), change: Change::Put(vec![n as u8; value_bytes]) };
+                testing::commit(&mut engine, version, (0..1000).map(put).collect());
+                loop {
+                    let (before, said) = (engine.unflushed_bytes(), engine.merge_end_bytes());
+                    match engine.merge_step(1).expect("sound pages") {
+                        MergeProgress::Working => {}
+                        MergeProgress::Idle => break,
+                        MergeProgress::Built(_) => {
+                            // A step's own nodes, too.
+                            let added = engine.unflushed_bytes() - before;
+                            assert!(added <= said + (64 << 10), "{added} bytes, where {said} were to come at most");
+                            most = added.max(most);
+                        }
+                    }
+                }
+                flush(&mut engine, version);
+            }
+            let said = engine.merge_end_bytes();
+            assert!(!near || most > said / 4, "{most} of {said} bytes");
         }
     }
 

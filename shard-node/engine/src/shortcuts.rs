@@ -23,6 +23,8 @@ const SIZE_BITS_MAX: u32 = 4;
 const SIZE_SHIFT_MAX: u32 = 10;
 /// Trees of more have none: their pages would not fit a record of the value log.
 pub(crate) const RECORDS_MAX: u64 = 100_000_000;
+/// What a record takes at most: its remainder and its place, with the rest of its page.
+pub(crate) const RECORD_BYTES_MAX: u64 = 10;
 /// Pages are made for so much of what fits, in sixteenths, as some get more than others; the little that is too much is looked for
 /// in leaves.
 const FILL: usize = 15;

@@ -184,15 +184,7 @@ impl<M: StateMachine> Actor<M> {
     /// # Errors
     /// If the replica can't run.
     pub(super) fn begin(&mut self) -> Result<(), Error> {
-        let reserve_bytes = self.config.hosted.tuning.reserve_bytes();
-        if let Err(error) = self.home.take_reserve(reserve_bytes) {
-            if error.kind() != ErrorKind::Exhausted {
-                return Err(error);
-            }
-            let group = self.config.identity.group;
-            tracing::error!(%group, reserve_bytes, "the disk has no room for the reserve, so it counts as full");
-            self.note_full();
-        }
+        self.take_reserve()?;
         // Nodes are mostly started in the order of their ids: the last one need not wait for a timeout to ask for votes. If there is
         // a leader, nobody answers.
         if self.voters.incoming.iter().max() == Some(&self.config.identity.raft_id)

@@ -116,6 +116,26 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
+    /// Keeps back on the disk what must go on when it is full. Where there is no room for that it counts as full.
+    pub(super) fn take_reserve(&mut self) -> Result<(), Error> {
+        let group = self.config.identity.group;
+        let at_once = self.read_machine().as_ref().map_or(0, StateMachine::work_bytes_max);
+        let reserve_bytes = self.config.hosted.tuning.reserve_bytes(at_once);
+        match self.home.take_reserve(reserve_bytes) {
+            Ok(()) if self.full => {
+                tracing::info!(%group, "the disk has room again");
+                self.full = false;
+            }
+            Err(error) if error.kind() != ErrorKind::Exhausted => return Err(error),
+            Err(_) if !self.full => {
+                tracing::error!(%group, reserve_bytes, "the disk has no room for the reserve");
+                self.note_full();
+            }
+            Ok(()) | Err(_) => {}
+        }
+        Ok(())
+    }
+
     /// Begins to make durable what was applied.
     fn begin_flush(&mut self) -> Result<(), Error> {
         let position = self.applied;
@@ -156,9 +176,8 @@ impl<M: StateMachine> Actor<M> {
         };
         let noted = match written {
             Ok(floor) => {
-                if self.full && self.home.take_reserve(self.config.hosted.tuning.reserve_bytes()).is_ok() {
-                    tracing::info!(group = %self.config.identity.group, "the disk has room again");
-                    self.full = false;
+                if self.full || floor.is_some() {
+                    self.take_reserve()?;
                 }
                 floor.map_or(Ok(()), |floor| self.cut(floor))
             }

@@ -27,6 +27,8 @@ use crate::{
 
 /// How soon a replica that ended for want of space is opened again.
 const FULL_RETRY: Duration = Duration::from_secs(1);
+/// A reserve grows by so small parts of what is spare in it.
+const SPARE_PARTS: u64 = 32;
 
 /// How a replica without a directory begins. One that has a directory goes on from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,10 +89,12 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// What each replica keeps back on its disk. When the disk is full, as much may wait for a flush as makes one late, and what is applied
-    /// beyond that; it must be written before anything that a prune drops is free.
-    pub(crate) fn reserve_bytes(&self) -> u64 {
-        self.spare_bytes.saturating_add(self.late_bytes())
+    /// What a replica keeps back on its disk. When the disk is full, as much may wait for a flush as makes one late, what is applied beyond
+    /// that, and so many bytes that background work adds at once; it must be written before anything that a prune drops is free.
+    pub(crate) fn reserve_bytes(&self, at_once: u64) -> u64 {
+        // What is spare has the rest: so the reserve seldom grows.
+        let part = (self.spare_bytes / SPARE_PARTS).max(1);
+        self.spare_bytes.saturating_add(self.late_bytes()).saturating_add(at_once / part * part)
     }
 
     /// A disk that has so much to write does not keep up, and is waited for.

@@ -91,6 +91,10 @@ impl StateMachine for ShardMachine {
         self.engine.unflushed_bytes()
     }
 
+    fn work_bytes_max(&self) -> u64 {
+        self.engine.merge_end_bytes()
+    }
+
     fn much_waits(&self) -> bool {
         self.engine.much_waits()
     }

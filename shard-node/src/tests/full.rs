@@ -154,6 +154,47 @@ async fn a_follower_with_a_full_disk_acknowledges_nothing_serves_what_it_has_and
     cluster.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reserve_grows_with_its_ledger_and_a_disk_without_room_for_that_counts_as_full() {
+    let tune = |tuning: &mut Tuning| (tuning.spare_bytes, tuning.engine.old_cache_bytes) = (64 << 10, 64 << 10);
+    let cluster = Cluster::start_tuned(1, tune).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    let disk = &cluster.disks[&1];
+    let reserve_bytes = || {
+        let file = disk.storage().open("group-1/reserve", coppice_env::OpenMode::Existing);
+        file.map_or(0, |file| file.len().expect("a length"))
+    };
+    assert_eq!(reserve_bytes(), cluster.tuning.reserve_bytes(0));
+    for (room_bytes, more_records) in [(None, 300), (Some(512 << 10), 400), (None, 1)] {
+        disk.set_capacity(room_bytes.map(|bytes| disk.used_bytes() + bytes));
+        let last = leader.decided().version + more_records;
+        let is_full = until("all is committed, or the disk is full", async || {
+            let version = leader.decided().version + 1;
+            let prepared = leader.prepare(version, leader.decided(), &[record(&format!("key-{version}"), "x")]).await;
+            match prepared {
+                Ok(state) => leader.context.decided = Some(state),
+                // The forest is full until a merge is built, or there is no room yet.
+                Err(_) => leader.finalize().await,
+            }
+            let is_full = note(&cluster, 1) == "the disk is full";
+            (is_full && room_bytes.is_some() || leader.decided().version == last).then_some(is_full)
+        })
+        .await;
+        assert_eq!(is_full, room_bytes.is_some());
+        if is_full {
+            until("the reserve is given back", async || (reserve_bytes() == 0).then_some(())).await;
+        } else {
+            let least = cluster.tuning.reserve_bytes(10 * last);
+            until("the reserve has grown", async || {
+                leader.finalize().await;
+                (reserve_bytes() >= least).then_some(())
+            })
+            .await;
+        }
+    }
+    cluster.end().await;
+}
+
 /// There would be room for a snapshot, but not for the reserve.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_whose_new_disk_is_too_small_says_so_and_joins_when_there_is_room() {
