@@ -353,7 +353,7 @@ impl Home {
         self.write("floor", &out.into_bytes())
     }
 
-    /// Keeps room for what must go on when the disk is full, if there is room.
+    /// Keeps room for what must go on when the disk is full, if there is room. What was kept before stays, if there is no room for more.
     ///
     /// # Errors
     /// If there is none, or the storage fails.
@@ -369,13 +369,16 @@ impl Home {
                 return Err(io::ErrorKind::StorageFull.into());
             }
             // Where the file system allocates nothing, zeroes are written.
-            while len < bytes {
-                len = bytes.min(len + RESERVE_STEP_BYTES);
-                file.allocate(len)?;
-            }
-            file.sync_data()
+            let mut grow = || {
+                while len < bytes {
+                    len = bytes.min(len + RESERVE_STEP_BYTES);
+                    file.allocate(len)?;
+                }
+                file.sync_data()
+            };
+            grow().inspect_err(|_| drop(self.release_reserve()))
         };
-        take().map_err(failed("keep a reserve")).inspect_err(|_| drop(self.release_reserve()))
+        take().map_err(failed("keep a reserve"))
     }
 
     /// Gives the room that was kept.
@@ -521,9 +524,11 @@ mod tests {
             assert!(result.is_ok() || result.is_err_and(|error| error.kind() == ErrorKind::Exhausted));
             assert_eq!(disk.used_bytes(), before + if taken { bytes } else { 0 });
         }
-        // What is there is not asked for again, and is given back whole.
+        // What is there is not asked for again, stays where more can't be had, and is given back whole.
         disk.set_capacity(Some(0));
         home.take_reserve(bytes).expect("it is there");
+        assert!(home.take_reserve(bytes + 1).is_err_and(|error| error.kind() == ErrorKind::Exhausted));
+        assert_eq!(disk.used_bytes(), before + bytes);
         home.release_reserve().expect("removed");
         assert_eq!(disk.used_bytes(), before);
     }
