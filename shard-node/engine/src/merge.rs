@@ -398,9 +398,9 @@ impl Engine {
         let records = self.meta.tip().trees.iter().map(|tree| tree.entries).sum();
         let filter_bytes =
             rules::filter_blocks(&self.meta.params, records).saturating_mul(rules::FILTER_BLOCK_BITS / 8);
-        let with_places =
-            Some(records.min(shortcuts::RECORDS_MAX)).filter(|records| self.store.wants_shortcuts(*records));
-        let shortcut_bytes = with_places.map_or(0, |records| records * shortcuts::RECORD_BYTES_MAX + PAGE_BYTES as u64);
+        let placed = records.min(shortcuts::RECORDS_MAX);
+        let has_shortcuts = self.store.wants_shortcuts(placed);
+        let shortcut_bytes = if has_shortcuts { placed * shortcuts::RECORD_BYTES_MAX + PAGE_BYTES as u64 } else { 0 };
         filter_bytes.saturating_add(shortcut_bytes)
     }
 

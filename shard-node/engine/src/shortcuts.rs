@@ -23,11 +23,16 @@ const SIZE_BITS_MAX: u32 = 4;
 const SIZE_SHIFT_MAX: u32 = 10;
 /// Trees of more have none: their pages would not fit a record of the value log.
 pub(crate) const RECORDS_MAX: u64 = 100_000_000;
-/// What a record takes at most: its remainder and its place, with the rest of its page.
-pub(crate) const RECORD_BYTES_MAX: u64 = 10;
 /// Pages are made for so much of what fits, in sixteenths, as some get more than others; the little that is too much is looked for
 /// in leaves.
 const FILL: usize = 15;
+/// What a record takes at most, with its part of what is left free.
+pub(crate) const RECORD_BYTES_MAX: u64 = PAGE_BYTES.div_ceil(entries_max(PLACE_BITS_MAX) * FILL / 16) as u64;
+
+/// Most places of a page.
+const fn entries_max(place_bits: u32) -> usize {
+    (PAGE_BYTES - HEADER_BYTES - 8) * 8 / (8 * REMAINDER_BYTES + place_bits as usize)
+}
 
 /// What shortcuts say of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,7 +186,7 @@ impl Widths {
 
     /// Most places of a page.
     fn entries_max(&self) -> usize {
-        (PAGE_BYTES - HEADER_BYTES - 8) * 8 / (8 * REMAINDER_BYTES + self.place_bits() as usize)
+        entries_max(self.place_bits())
     }
 
     /// Fills a page. `all`: the tree has no other keys that belong there.

@@ -63,6 +63,11 @@ impl Fitness {
     }
 }
 
+/// Who has the most of the log, of those that fit.
+fn furthest(raft: &Status, fits: impl Fn(&Peer) -> bool) -> Option<RaftId> {
+    raft.peers.iter().filter(|peer| fits(peer)).max_by_key(|peer| peer.matched).map(|peer| peer.id)
+}
+
 /// What a replica says of itself: `said`, with what holds now in place of what this function added before.
 pub(super) fn note(said: &str, unfit: Option<&'static str>) -> String {
     let kept = [FULL, SLOW].into_iter().find_map(|why| said.strip_suffix(why)).unwrap_or(said);
@@ -118,8 +123,12 @@ impl<M: StateMachine> Actor<M> {
     /// The voter to hand leadership to.
     pub(super) fn heir(&self) -> Option<RaftId> {
         let raft = self.group.status();
-        let heirs = raft.peers.iter().filter(|peer| self.could_lead(peer) && !raft.membership.is_joint());
-        heirs.max_by_key(|peer| peer.matched).map(|peer| peer.id)
+        furthest(&raft, |peer| self.could_lead(peer) && !raft.membership.is_joint())
+    }
+
+    /// The same, if need be one who will hand it on.
+    pub(super) fn any_heir(&self) -> Option<RaftId> {
+        self.heir().or_else(|| furthest(&self.group.status(), |peer| !peer.learner && peer.active))
     }
 
     /// Hands leadership over, if this replica has it and should not, and there is someone who should.

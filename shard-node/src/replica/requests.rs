@@ -190,15 +190,10 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
-    /// Hands leadership over, if it is wanted and there is someone to take it, if need be one who will hand it on; the replica ends when it
-    /// follows another one, or has waited long enough.
+    /// Hands leadership over, if it is wanted and there is someone to take it; the replica ends when it follows another one, or has
+    /// waited long enough.
     pub(super) fn retire(&mut self, hand_over: bool, answer: Answer<()>) {
-        let any_voter = || {
-            let peers = self.group.status().peers.into_iter();
-            let heir = peers.filter(|peer| !peer.learner && peer.active).max_by_key(|peer| peer.matched);
-            heir.map(|peer| peer.id)
-        };
-        let patience = match self.heir().or_else(any_voter) {
+        let patience = match self.any_heir() {
             Some(heir) if self.leading && hand_over => match self.group.transfer_leader(heir) {
                 Ok(()) => RETIRE_TICKS_MAX,
                 Err(error) => {
