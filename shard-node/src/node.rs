@@ -70,7 +70,7 @@ pub struct ReplicaOptions {
     pub bootstrap: Bootstrap,
 }
 
-/// A running node. Clones are the same node.
+/// A running node. Clones are the same node; it ends with the last of them, as if its process had died.
 #[derive(Clone, Debug)]
 pub struct Handle {
     inner: Arc<Inner>,
@@ -84,6 +84,18 @@ struct Inner {
     changing: tokio::sync::Mutex<()>,
     shutdown: Mutex<Option<oneshot::Sender<()>>>,
     server: Mutex<Option<tokio::task::JoinHandle<()>>>,
+}
+
+/// Its replicas end with it, as its server does.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let mut replicas = self.hosted.replicas.write().unwrap_or_else(PoisonError::into_inner);
+        for replica in std::mem::take(&mut *replicas).into_values() {
+            replica.close();
+        }
+        self.hosted.peers.stop();
+        self.hosted.closing.send_replace(true);
+    }
 }
 
 /// Starts nodes.

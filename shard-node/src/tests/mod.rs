@@ -574,6 +574,20 @@ async fn a_single_replica_is_a_group_too_and_keeps_its_state_over_restarts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_ends_with_its_handle() {
+    let mut cluster = Cluster::start(1).await;
+    let mut leader = Leader::new(&cluster, 1).await;
+    leader.commit("a", "1").await;
+    drop(cluster.nodes.remove(&1));
+    let node = until("its directory is free", async || cluster.open(1, CLUSTER).await.ok()).await;
+    cluster.nodes.insert(1, node);
+    leader.caller = cluster.caller();
+    leader.adopt().await;
+    leader.wait_for(1, "a", "1").await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_acknowledged_survives_the_loss_of_power_of_all_nodes_at_once() {
     let mut cluster = Cluster::start(3).await;
     let mut leader = Leader::new(&cluster, 1).await;
