@@ -114,6 +114,7 @@ impl World {
         if self.site.scribe.lock().wrong.is_none() {
             check::all(&self).await;
         }
+        self.site.net.end();
         let history = self.site.scribe.lock();
         let trace = self.site.net.trace();
         Verdict {

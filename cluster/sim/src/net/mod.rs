@@ -153,6 +153,11 @@ impl Net {
         self.lock().endpoints.insert(life.name().to_owned(), Endpoint { life: life.clone(), routes });
     }
 
+    /// Forgets who serves: their routes lead to the network again, and would keep it, and all disks, for ever.
+    pub fn end(&self) {
+        self.lock().endpoints.clear();
+    }
+
     /// The weather from now on.
     pub fn set_weather(&self, weather: Weather) {
         self.lock().weather = weather;
