@@ -89,10 +89,8 @@ struct Inner {
 /// Its replicas end with it, as its server does.
 impl Drop for Inner {
     fn drop(&mut self) {
-        let mut replicas = self.hosted.replicas.write().unwrap_or_else(PoisonError::into_inner);
-        for replica in std::mem::take(&mut *replicas).into_values() {
-            replica.close();
-        }
+        let replicas = std::mem::take(&mut *self.hosted.replicas.write().unwrap_or_else(PoisonError::into_inner));
+        replicas.values().for_each(Replica::close);
         self.hosted.peers.stop();
         self.hosted.closing.send_replace(true);
     }

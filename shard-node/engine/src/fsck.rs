@@ -70,8 +70,8 @@ pub struct Report {
     pub pages_used: u64,
     /// Pages that are free, or will be after the next superblocks.
     pub pages_free: u64,
-    /// Findings that only say that the storage failed.
-    unread: usize,
+    /// The first finding that says more than that the storage failed, also if it is not listed.
+    damage: Option<Finding>,
     /// A segment that is in a cold directory that is not there.
     cold_missing: Option<String>,
 }
@@ -88,20 +88,23 @@ impl Report {
     /// # Errors
     /// `Corrupted`, with the first finding; `Unchecked` if the storage failed and nothing else was found.
     pub(crate) fn verdict(self) -> Result<()> {
-        let damaged = self.findings.len() > self.unread;
-        match self.findings.into_iter().next() {
-            None => {
-                let missing = |file: String| Error::Unchecked(format!("{file}: its directory is not there"));
-                self.cold_missing.map(missing).map_or(Ok(()), Err)
-            }
-            Some(finding) if !damaged => Err(Error::Unchecked(finding.to_string())),
-            Some(Finding { file, page, what }) => Err(Error::Corrupted { file, page, what }),
+        if let Some(Finding { file, page, what }) = self.damage {
+            return Err(Error::Corrupted { file, page, what });
         }
+        let failed = self.findings.first().map(Finding::to_string);
+        let missing = self.cold_missing.map(|file| format!("{file}: its directory is not there"));
+        failed.or(missing).map_or(Ok(()), |why| Err(Error::Unchecked(why)))
     }
 
     fn finding(&mut self, file: impl Into<String>, page: Option<u64>, what: impl Into<String>) {
+        let finding = Finding { file: file.into(), page, what: what.into() };
+        self.damage.get_or_insert_with(|| finding.clone());
+        self.list(finding);
+    }
+
+    fn list(&mut self, finding: Finding) {
         if self.findings.len() < FINDINGS_MAX {
-            self.findings.push(Finding { file: file.into(), page, what: what.into() });
+            self.findings.push(finding);
         }
     }
 
@@ -109,9 +112,7 @@ impl Report {
         match error {
             Error::Corrupted { file, page, what } => self.finding(file, page, what),
             Error::Io { file, ref source, .. } => {
-                let what = source.to_string();
-                self.finding(file, None, what);
-                self.unread += 1;
+                self.list(Finding { file, page: None, what: source.to_string() });
             }
             Error::ColdMissing { file } => self.cold_missing = Some(file),
             other => self.finding("", None, other.to_string()),
@@ -164,7 +165,7 @@ pub fn fsck(storage: Arc<dyn Storage>) -> Result<Report> {
         let other = check_superblock(&storage, older);
         for finding in other.findings {
             if !report.findings.contains(&finding) {
-                report.findings.push(Finding { what: format!("{} (older superblock)", finding.what), ..finding });
+                report.list(Finding { what: format!("{} (older superblock)", finding.what), ..finding });
             }
         }
     }
@@ -757,6 +758,25 @@ mod tests {
         let report = fsck(sim.storage()).expect("a directory");
         let bounds = report.findings.iter().filter(|finding| finding.to_string().contains("do not bound")).count();
         assert!(bounds == 1 && report.nodes < 50, "{report:?}");
+    }
+
+    #[test]
+    fn damage_is_told_from_a_storage_that_fails_however_much_is_found() {
+        let fails = || Error::io("read", "pages")(std::io::ErrorKind::TimedOut.into());
+        let damaged =
+            || Error::Corrupted { file: "meta".to_owned(), page: None, what: "it does not add up".to_owned() };
+        for (before, after) in [(0, 2 * FINDINGS_MAX), (2 * FINDINGS_MAX, 0), (3, 3)] {
+            let mut report = Report::default();
+            (0..before).for_each(|_| report.error(fails()));
+            assert!(before == 0 || matches!(report.clone().verdict(), Err(Error::Unchecked(_))));
+            report.error(damaged());
+            (0..after).for_each(|_| report.error(fails()));
+            assert!(report.findings.len() <= FINDINGS_MAX);
+            assert!(
+                matches!(report.verdict(), Err(Error::Corrupted { file, .. }) if file == "meta"),
+                "{before} {after}"
+            );
+        }
     }
 
     /// A directory with several trees, versions, a merge with shortcuts, patches, values in and out of line.
