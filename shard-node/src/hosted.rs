@@ -291,6 +291,12 @@ impl Hosted {
         }
     }
 
+    /// Ends the queues to other nodes, and streams that would last for ever.
+    pub(crate) fn hang_up(&self) {
+        self.peers.stop();
+        self.closing.send_replace(true);
+    }
+
     /// The node that hosts a raft id.
     #[must_use]
     pub fn node_of(&self, raft_id: u64) -> Option<String> {

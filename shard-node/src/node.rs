@@ -91,8 +91,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let replicas = std::mem::take(&mut *self.hosted.replicas.write().unwrap_or_else(PoisonError::into_inner));
         replicas.values().for_each(Replica::close);
-        self.hosted.peers.stop();
-        self.hosted.closing.send_replace(true);
+        self.hosted.hang_up();
     }
 }
 
@@ -316,8 +315,7 @@ impl Handle {
             // Nobody else removes replicas meanwhile.
             let _ = self.end(group).await;
         }
-        self.inner.hosted.peers.stop();
-        self.inner.hosted.closing.send_replace(true);
+        self.inner.hosted.hang_up();
         drop(self.inner.shutdown.lock().unwrap_or_else(PoisonError::into_inner).take());
         let server = self.inner.server.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut server) = server

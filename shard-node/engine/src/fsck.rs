@@ -86,7 +86,7 @@ impl Report {
     /// Whether what was checked is sound.
     ///
     /// # Errors
-    /// `Corrupted`, with the first finding; `Unchecked` if the storage failed and nothing else was found.
+    /// `Corrupted`, with the first damage; `Unchecked` if the storage failed and nothing else was found.
     pub(crate) fn verdict(self) -> Result<()> {
         if let Some(Finding { file, page, what }) = self.damage {
             return Err(Error::Corrupted { file, page, what });
