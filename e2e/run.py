@@ -95,6 +95,7 @@ class Run(Steps):
         """What a client outside of the cluster is given of its secret."""
         data = self.secret(f"{LEDGER}-writer-tls")
         for file in files:
+            (self.directory / file).touch(mode=0o600)
             (self.directory / file).write_text(data[file])
 
     def status(self):

@@ -135,16 +135,7 @@ impl Service {
     /// # Errors
     /// As there.
     pub fn ask_witnesses_by(&mut self, post: Post, witnesses: Vec<Witness>, quorum: usize) -> Result<(), Error> {
-        if witnesses.len() > WITNESSES_MAX {
-            return Err(Error::Options(format!("there are {} witnesses, at most {WITNESSES_MAX}", witnesses.len())));
-        }
-        if !(1..=witnesses.len()).contains(&quorum) {
-            return Err(Error::Options(format!("{quorum} of {} witnesses can't be a quorum", witnesses.len())));
-        }
-        let twice = |(at, witness): (usize, &Witness)| witnesses[..at].iter().any(|other| other.key == witness.key);
-        if witnesses.iter().enumerate().any(twice) {
-            return Err(Error::Options("two witnesses have one key".to_owned()));
-        }
+        check_witnesses(&witnesses, quorum)?;
         self.context.asks_witnesses.store(true, Ordering::Relaxed);
         self.tasks.spawn(witness::run(self.context.clone(), post, witnesses, quorum));
         Ok(())
@@ -264,6 +255,24 @@ impl Service {
         routes = routes.add_service(reflection).add_service(ledger);
         Ok((routes, self.tasks, resigned))
     }
+}
+
+/// Checks that witnesses can be asked, before anything is started.
+///
+/// # Errors
+/// If there are too many, two are the same, or the quorum can't be reached.
+pub fn check_witnesses(witnesses: &[Witness], quorum: usize) -> Result<(), Error> {
+    if witnesses.len() > WITNESSES_MAX {
+        return Err(Error::Options(format!("there are {} witnesses, at most {WITNESSES_MAX}", witnesses.len())));
+    }
+    if !(1..=witnesses.len()).contains(&quorum) {
+        return Err(Error::Options(format!("{quorum} of {} witnesses can't be a quorum", witnesses.len())));
+    }
+    let twice = |(at, witness): (usize, &Witness)| witnesses[..at].iter().any(|other| other.key == witness.key);
+    if witnesses.iter().enumerate().any(twice) {
+        return Err(Error::Options("two witnesses have one key".to_owned()));
+    }
+    Ok(())
 }
 
 impl Handle {

@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
+    os::unix::fs::PermissionsExt,
     process::{Command, Output, Stdio},
 };
 
@@ -62,6 +63,8 @@ fn the_signing_key_is_neither_printed_nor_logged() {
     let key = SignerKey::from_seed(&format!("coppice/{CLUSTER}"), &seed).expect("a name");
     let (file, store) = (dir.path().join("ledger.key"), dir.path().join("metadata"));
     fs::write(&file, format!("{}\n", *key.to_private_text())).expect("a file can be written");
+    let set_mode = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("it is ours");
+    set_mode(0o600);
     // The part of the text that is secret, the seed in hex, and as a list of numbers.
     let text = key.to_private_text();
     let secret = text.rsplit('+').next().expect("it has parts");
@@ -97,6 +100,19 @@ fn the_signing_key_is_neither_printed_nor_logged() {
     log.read_to_string(&mut said).expect("it is text");
     assert!(said.contains("waiting for a leader"), "{said}");
     assert_hidden(&said);
+
+    // A key that everybody can read is not taken, and a key in place of its file's name is not repeated.
+    set_mode(0o644);
+    let refused = command(&[]).output().expect("the binary can be run");
+    let words = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && words.contains("chmod 600"), "{words}");
+    set_mode(0o600);
+    for more in [&["--signing-key-file", text.as_str()][..], &["--signing-key-file", text.as_str(), "--print-config"]] {
+        let refused = command(more).output().expect("the binary can be run");
+        let words = [&refused.stdout[..], &refused.stderr[..]].concat();
+        let words = String::from_utf8_lossy(&words);
+        assert!(refused.status.code() == Some(2) && !words.contains(secret), "{words}");
+    }
 
     // A key that is damaged is not shown either.
     fs::write(&file, text.replace("PRIVATE+KEY+coppice", "PRIVATE+KEY+other")).expect("a file can be written");

@@ -82,6 +82,9 @@ fn connect(common: &Common) -> Result<Client, Failure> {
             failure.hint("It names the PEM file of the authority that the coordinators' certificates are from.")
         );
     }
+    if let Some(key) = &common.client_key {
+        coppice_env::check_secret(key).map_err(|error| Failure::file(key, &error))?;
+    }
     Ok(Client::new(Options { trust, tls: tls(common), ..Options::new(endpoint) })?)
 }
 

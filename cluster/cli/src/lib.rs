@@ -7,6 +7,7 @@ pub mod args;
 pub mod commands;
 pub mod dev;
 pub mod failure;
+mod files;
 mod genesis;
 mod load;
 pub mod output;

@@ -1,8 +1,10 @@
 //! The real file system below one directory.
+//!
+//! Directories and files are made for their owner alone, whatever the umask allows: a ledger's data is nobody else's.
 
 use std::fs;
 use std::io::{self, IoSlice};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +22,10 @@ const IO_PARTS_MAX: usize = 512;
 const BY_BUFFER_BYTES_MIN: usize = 64 << 10;
 /// Most bytes of one write by a buffer.
 const BUFFER_BYTES: usize = 2 << 20;
+/// Mode of new directories.
+const DIRECTORY_MODE: u32 = 0o700;
+/// Mode of new files.
+const FILE_MODE: u32 = 0o600;
 
 /// A directory of the real file system.
 #[derive(Clone, Debug)]
@@ -48,7 +54,7 @@ impl DiskStorage {
     fn open_file(&self, path: &str, mode: OpenMode) -> io::Result<(PathBuf, fs::File)> {
         let path = self.resolve(path)?;
         let mut options = fs::OpenOptions::new();
-        options.read(true).write(true);
+        options.read(true).write(true).mode(FILE_MODE);
         match mode {
             OpenMode::Existing => {}
             OpenMode::OpenOrCreate => {
@@ -79,7 +85,7 @@ fn create_durably(path: &Path) -> io::Result<()> {
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     create_durably(parent)?;
-    match fs::create_dir(path) {
+    match fs::DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
         Err(_) if path.is_dir() => {}
         result => name(result, path)?,
     }
@@ -149,8 +155,9 @@ impl Storage for DiskStorage {
 
     fn lock(&self, path: &str) -> io::Result<Box<dyn Send + Sync>> {
         let path = self.resolve(path)?;
-        let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let file = name(file, &path)?;
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
+        let file = name(options.open(&path), &path)?;
         name(flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(io::Error::from), &path)?;
         Ok(Box::new(file))
     }
@@ -293,5 +300,32 @@ impl File for DiskFile {
 
     fn sync_data(&self) -> io::Result<()> {
         name(self.file.sync_data(), &self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_made_is_for_its_owner_alone() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let storage = DiskStorage::new(dir.path().join("new/data"));
+        storage.create_dir_all("inner").expect("directories can be made");
+        storage.open("file", OpenMode::CreateNew).expect("a file can be made");
+        storage.open_direct("inner/direct", OpenMode::OpenOrCreate).expect("a file can be made");
+        drop(storage.lock("lock").expect("nobody has it"));
+        let mode = |path: &str| {
+            let found = fs::metadata(dir.path().join("new").join(path)).expect("it was made");
+            found.permissions().mode() & 0o777
+        };
+        for made in ["", "data", "data/inner"] {
+            assert_eq!(mode(made), 0o700, "{made}");
+        }
+        for made in ["data/file", "data/inner/direct", "data/lock"] {
+            assert_eq!(mode(made), 0o600, "{made}");
+        }
     }
 }

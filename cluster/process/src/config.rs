@@ -112,6 +112,14 @@ pub fn read_text(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))
 }
 
+/// The content of a file that the settings name, and that only its owner and group may read.
+///
+/// # Errors
+/// If it cannot be read as text, or others may read it.
+pub fn read_secret(path: &Path) -> Result<String, Failure> {
+    coppice_env::read_secret(path).map_err(|error| Failure::file(path, &error))
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Code, Failure,
-    config::read_text,
+    config::read_secret,
     tls::{self, Live},
 };
 
@@ -88,7 +88,7 @@ impl Store {
             options.tls = Some(Arc::new(move || live.now()));
         }
         if let (Some(user), Some(file)) = (&self.user, &self.password_file) {
-            options.user = Some((user.clone(), read_text(file)?.trim_end_matches('\n').to_owned()));
+            options.user = Some((user.clone(), read_secret(file)?.trim_end_matches('\n').to_owned()));
         }
         Ok(options)
     }

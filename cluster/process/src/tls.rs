@@ -238,8 +238,9 @@ pub(crate) fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer
 /// The private key in a file's content.
 ///
 /// # Errors
-/// If there is none.
+/// If there is none, or others may read the file.
 pub(crate) fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, Failure> {
+    coppice_env::check_secret(path).map_err(|error| Failure::file(path, &error))?;
     let wrong = |error| Failure::usage(format!("{}: no PEM private key: {error}", path.display()));
     PrivateKeyDer::from_pem_slice(pem).map_err(wrong)
 }

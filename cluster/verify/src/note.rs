@@ -2,6 +2,8 @@
 //!
 //! Stricter than the specification where it leaves room: base64 is canonical, hex is lower-case, every line of the trusted key must verify,
 //! and Ed25519 refuses small-order keys and points. Nothing depends on a signature's bytes being unique.
+//!
+//! An error never repeats the text of a key, and neither should its caller: it may be a private one, given by mistake.
 
 use alloc::{borrow::ToOwned, string::String, vec::Vec};
 use core::fmt;
@@ -19,6 +21,8 @@ pub const NOTE_BYTES_MAX: usize = 64 << 10;
 pub const SIGNATURE_LINES_MAX: usize = 100;
 /// Type of an Ed25519 key that signs notes.
 pub const TYPE_ED25519: u8 = 1;
+/// Begins the text of a private key.
+const PRIVATE: &str = "PRIVATE+KEY+";
 /// Begins a signature line.
 pub(crate) const DASH: &str = "\u{2014} ";
 
@@ -33,6 +37,8 @@ pub enum Error {
     BadSignature,
     /// The key is of small order: it would verify anything.
     WeakKey,
+    /// A private key stands where a public one belongs.
+    PrivateKey,
 }
 
 impl fmt::Display for Error {
@@ -42,6 +48,9 @@ impl fmt::Display for Error {
             Self::Unsigned => f.write_str("no signature of the trusted key"),
             Self::BadSignature => f.write_str("a signature of the trusted key does not verify"),
             Self::WeakKey => f.write_str("the key is of small order"),
+            Self::PrivateKey => {
+                f.write_str("this is a private key, which is nobody else's: the public one belongs here")
+            }
         }
     }
 }
@@ -146,7 +155,7 @@ impl SignerKey {
     /// # Errors
     /// If it is none, or not of an Ed25519 key.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let text = text.strip_prefix("PRIVATE+KEY+").ok_or(Error::Malformed("private key"))?;
+        let text = text.strip_prefix(PRIVATE).ok_or(Error::Malformed("private key"))?;
         let (name, id, seed) = split_key(text, TYPE_ED25519)?;
         let key = Self::from_seed(name, &seed)?;
         if key.verifier.id == id { Ok(key) } else { Err(Error::Malformed("key id")) }
@@ -157,7 +166,7 @@ impl SignerKey {
     pub fn to_private_text(&self) -> Zeroizing<String> {
         // Long enough, so that no part of it is left behind by a larger copy.
         let mut out = Zeroizing::new(String::with_capacity(self.verifier.name.len() + 128));
-        out.push_str("PRIVATE+KEY+");
+        out.push_str(PRIVATE);
         write_key(&mut *out, &self.verifier.name, self.verifier.id, TYPE_ED25519, self.key.as_bytes())
             .expect("writing to a string does not fail");
         out
@@ -277,6 +286,9 @@ pub(crate) struct KeyText<'a> {
 
 /// Reads `name+hex(key id)+base64(type || key)`.
 pub(crate) fn split_key_text(text: &str) -> Result<KeyText<'_>, Error> {
+    if text.starts_with(PRIVATE) {
+        return Err(Error::PrivateKey);
+    }
     let malformed = Error::Malformed("key");
     // Base64 has pluses of its own, so only the first two part the fields.
     let mut fields = text.splitn(3, '+');
@@ -365,7 +377,7 @@ mod tests {
         assert_eq!(format!("{key:?} {key:#?}").matches("ledger.example/x").count(), 2, "its name, and nothing else");
         assert_eq!(format!("{key:?}"), "SignerKey(\"ledger.example/x\")");
         assert!(SignerKey::parse(&key.verifier().to_string()).is_err());
-        assert!(VerifierKey::parse(&key.to_private_text()).is_err());
+        assert_eq!(VerifierKey::parse(&key.to_private_text()), Err(Error::PrivateKey));
         assert!(SignerKey::from_seed("a b", &[1; 32]).is_err());
     }
 

@@ -215,6 +215,13 @@ impl Settings for Config {
         if self.retention.versions.is_some() && self.retention.hours.is_some() {
             return Err(Failure::usage("retention: either versions or hours"));
         }
+        for file in std::iter::once(&self.signing_key_file).chain(&self.next_signing_key_file) {
+            // It is not repeated.
+            if file.to_string_lossy().starts_with("PRIVATE+KEY") {
+                let message = "a private key stands where the name of its file belongs (signing_key_file)";
+                return Err(Failure::usage(message).hint("Write the key to a file that its owner alone can read."));
+            }
+        }
         self.witnesses()?;
         self.ledger.digest().map(drop)
     }
@@ -249,7 +256,7 @@ impl Config {
     /// Who is asked to cosign, and how many must.
     pub(super) fn witnesses(&self) -> Result<(Vec<crate::Witness>, usize), Failure> {
         let witness = |Witness { url, vkey }: &Witness| {
-            let wrong = |error| Failure::usage(format!("witnesses: {vkey:?} is no key of a witness: {error}"));
+            let wrong = |error| Failure::usage(format!("witnesses: the vkey of {url} is no key of a witness: {error}"));
             Ok(crate::Witness { url: url.clone(), key: CosignerKey::parse(vkey).map_err(wrong)? })
         };
         let witnesses = self.witnesses.iter().map(witness).collect::<Result<Vec<_>, Failure>>()?;

@@ -10,7 +10,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use coppice_env::{Clock, SystemClock, SystemRng};
 use coppice_process::{
     Code, Failure, Stop,
-    config::read_text,
+    config::read_secret,
     health,
     net::{self, Dialer},
     nodes::Ways,
@@ -103,7 +103,7 @@ fn signing_keys(config: &Config) -> Result<(SignerKey, Option<SignerKey>), Failu
 }
 
 fn read_key(path: &Path) -> Result<SignerKey, Failure> {
-    let text = read_text(path).map(Zeroizing::new).map_err(|failure| failure.hint(KEY_HINT))?;
+    let text = read_secret(path).map(Zeroizing::new).map_err(|failure| failure.hint(KEY_HINT))?;
     let key = SignerKey::parse(text.trim_end_matches('\n'));
     key.map_err(|error| Failure::usage(format!("{}: {error}", path.display())).hint(KEY_HINT))
 }

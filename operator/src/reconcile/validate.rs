@@ -25,8 +25,9 @@ impl std::error::Error for Invalid {}
 pub fn validate(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
     splits(&spec.shards.splits)?;
     for witness in &spec.witnesses.list {
-        CosignerKey::parse(&witness.vkey)
-            .map_err(|error| Invalid(format!("witnesses: {:?} is no key of a witness: {error}", witness.vkey)))?;
+        CosignerKey::parse(&witness.vkey).map_err(|error| {
+            Invalid(format!("witnesses: the vkey of {} is no key of a witness: {error}", witness.url))
+        })?;
     }
     if let Some(affinity) = &spec.nodes.pods.affinity {
         check_affinity("nodes", affinity)?;

@@ -1,16 +1,14 @@
 //! `coppice keygen`: a signing key and its public key.
 
+use std::fs;
+
 use coppice_env::SystemRng;
 use serde_json::json;
 
-use crate::{
-    args,
-    dev::home,
-    failure::{Code, Failure},
-    output::Output,
-};
+use crate::{args, dev::home, failure::Failure, files, output::Output};
 
-/// `coppice keygen`. An existing key is never replaced.
+/// `coppice keygen`. An existing file is never replaced, also if two commands run at the same moment: one of them has made
+/// the private key, and it alone writes the public one.
 ///
 /// # Errors
 /// If a file is there already or cannot be written, or the name cannot be one.
@@ -20,14 +18,17 @@ pub fn keygen(args: &args::Keygen, output: Output) -> Result<(), Failure> {
         return Err(Failure::usage("the private key cannot have the name of the public one: use another --out"));
     }
     for path in [&args.out, &public] {
-        if path.exists() {
-            let failure = Failure::new(Code::Refused, format!("{}: there already", path.display()));
-            return Err(failure.hint("A key is never replaced; name another file with --out."));
+        if path.symlink_metadata().is_ok() {
+            return Err(files::there_already(path));
         }
     }
     let key = home::new_key(args.name.as_deref(), &mut SystemRng)?;
     home::write_key(&args.out, &key)?;
-    home::write_file(&public, format!("{}\n", key.verifier()).as_bytes(), 0o644)?;
+    if let Err(failure) = files::create(&public, format!("{}\n", key.verifier()).as_bytes(), files::PUBLIC) {
+        // A private key beside another one's public key would mislead; nobody has used it yet. This failure is the one to tell.
+        let _ = fs::remove_file(&args.out);
+        return Err(failure);
+    }
     let vkey = key.verifier().to_string();
     let object = json!({ "name": key.name(), "vkey": vkey, "private_key": args.out, "public_key": public });
     output.result(&object, || vkey.clone())

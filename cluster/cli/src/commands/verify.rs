@@ -8,6 +8,7 @@ use coppice_verify::{
     policy::{Cosigned, Examined, Policy},
 };
 use serde_json::{Map, Value, json};
+use zeroize::Zeroizing;
 
 use crate::{
     args,
@@ -59,12 +60,13 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
 /// # Errors
 /// If it is none.
 pub fn parse_vkey(argument: &str) -> Result<VerifierKey, Failure> {
-    let text = match argument.strip_prefix('@') {
-        Some(path) => String::from_utf8_lossy(&read(Path::new(path))?).into_owned(),
-        None => argument.to_owned(),
+    // What was given is not repeated: it may be a private key.
+    let (text, given) = match argument.strip_prefix('@') {
+        Some(path) => (Zeroizing::new(String::from_utf8_lossy(&read(Path::new(path))?).into_owned()), path),
+        None => (Zeroizing::new(argument.to_owned()), "the text given"),
     };
     VerifierKey::parse(text.trim()).map_err(|error| {
-        Failure::usage(format!("`{}` is no public key: {error}", text::shorten(text.trim(), 80)))
+        Failure::usage(format!("{given} is no public key: {error}"))
             .hint("A ledger's public key is in its `ledger.vkey`: --key @FILE takes it from there.")
     })
 }

@@ -11,25 +11,33 @@
 //!     node-<n>/     the replicas of one node
 //! ```
 //!
-//! Every file is written aside, synced and renamed. They are made in the order above, and a later one is made only when the
-//! earlier ones are there; so a crash at any step of the first start leaves a directory whose next start goes on with the
-//! same key. Nothing is served before all of them are durable.
+//! Everything is for its owner alone, but for the public key. Every file is written aside, synced and renamed. They are
+//! made in the order above, and a later one is made only when the earlier ones are there; so a crash at any step of the
+//! first start leaves a directory whose next start goes on with the same key. Nothing is served before all of them are
+//! durable.
+//!
+//! A key is made for a directory without a ledger, and for no other: a ledger without its key, or with that of another
+//! ledger, is refused. `ledger.vkey` stays what it is, until the ledger has shown that another key is in force.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use coppice_env::{DiskStorage, Rng, Storage};
+use coppice_env::{DiskStorage, Rng, Storage, read_secret};
 use coppice_types::ClusterId;
-use coppice_verify::{checkpoint, note::SignerKey};
+use coppice_verify::{
+    checkpoint,
+    note::{SignerKey, VerifierKey},
+};
 use zeroize::Zeroizing;
 
 use super::shape::{Shape, Wanted};
-use crate::failure::{Code, Failure};
+use crate::{
+    failure::{Code, Failure},
+    files,
+};
 
 /// The part of an origin before the cluster id.
 pub const ORIGIN_PREFIX: &str = "coppice";
@@ -40,6 +48,8 @@ pub struct Home {
     shape: Shape,
     key: SignerKey,
     next_key: Option<SignerKey>,
+    /// `ledger.vkey` is of another key of the same name: the ledger's key may have been changed.
+    vkey_differs: bool,
     _lock: Box<dyn Send + Sync>,
 }
 
@@ -47,7 +57,7 @@ impl Home {
     /// Opens a data directory, or makes it.
     ///
     /// # Errors
-    /// If another process uses it, its shape is another one, or its files are damaged.
+    /// If another process uses it, its shape is another one, its files are damaged, or its key is missing.
     pub fn open(dir: &Path, wanted: &Wanted, rng: &mut dyn Rng) -> Result<Self, Failure> {
         let file = |error: io::Error| Failure::file(dir, &error);
         let fresh = !dir.join("shape.json").exists();
@@ -56,14 +66,36 @@ impl Home {
             wanted.shape()?;
             refuse_foreign(dir)?;
         }
-        fs::create_dir_all(dir).map_err(file)?;
+        DiskStorage::new(dir).create_dir_all("").map_err(file)?;
         let dir = dir.canonicalize().map_err(file)?;
         let lock = lock(&dir, "lock")?;
-        let key = open_key(&dir.join("ledger.key"), rng)?;
-        write_file(&dir.join("ledger.vkey"), format!("{}\n", key.verifier()).as_bytes(), 0o644)?;
+        let vkey = read_vkey(&dir.join("ledger.vkey"))?;
+        let key = open_key(&dir, vkey.as_ref(), fresh, rng)?;
+        if vkey.is_none() {
+            write_vkey(&dir, key.verifier())?;
+        }
+        let vkey_differs = vkey.is_some_and(|vkey| vkey != *key.verifier());
         let next_key = open_next_key(&dir.join("next.key"), &key)?;
         let shape = open_shape(&dir.join("shape.json"), wanted)?;
-        Ok(Self { dir, shape, key, next_key, _lock: lock })
+        Ok(Self { dir, shape, key, next_key, vkey_differs, _lock: lock })
+    }
+
+    /// Takes note that the ledger has led, and so that its key is in force: `ledger.vkey` becomes the public half.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn key_is_in_force(&self) -> Result<(), Failure> {
+        if self.vkey_differs { write_vkey(&self.dir, self.key.verifier()) } else { Ok(()) }
+    }
+
+    /// Adds to the failure of a start that its key may be the wrong one.
+    #[must_use]
+    pub fn explain(&self, failure: Failure) -> Failure {
+        if !self.vkey_differs {
+            return failure;
+        }
+        let hint = "ledger.key is not the key of ledger.vkey. If the ledger's key was not changed to it, put the former ledger.key back.";
+        failure.hint(format!("{}: {hint}", self.dir.display()))
     }
 
     /// What was chosen at the first start.
@@ -124,7 +156,7 @@ fn refuse_foreign(dir: &Path) -> Result<(), Failure> {
     for entry in entries {
         let name = entry.map_err(|error| Failure::file(dir, &error))?.file_name();
         let ours = ["lock", "ledger.key", "ledger.vkey", "lost+found"].iter().any(|ours| name == *ours)
-            || name.to_string_lossy().ends_with(".new");
+            || name.to_string_lossy().ends_with(files::ASIDE);
         if !ours {
             let message = format!("{}: has `{}` in it, and no shape.json", dir.display(), name.to_string_lossy());
             return Err(
@@ -135,26 +167,41 @@ fn refuse_foreign(dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn open_key(path: &Path, rng: &mut dyn Rng) -> Result<SignerKey, Failure> {
-    match fs::read_to_string(path).map(Zeroizing::new) {
-        Ok(text) => parse_key(text.trim_end_matches('\n'), path),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+/// The signing key; a new one if the directory is new and holds no ledger.
+fn open_key(dir: &Path, vkey: Option<&VerifierKey>, fresh: bool, rng: &mut dyn Rng) -> Result<SignerKey, Failure> {
+    let path = dir.join("ledger.key");
+    match (read_key(&path)?, vkey) {
+        (Some(key), Some(vkey)) if key.name() != vkey.name() => {
+            let (path, name) = (path.display(), key.name());
+            let message = format!("{path}: this is the key of {name}, but the ledger's name is {}", vkey.name());
+            Err(Failure::new(Code::Refused, message).hint(format!("Restore the key of {} to {path}.", vkey.name())))
+        }
+        (Some(key), _) => Ok(key),
+        (None, None) if fresh => {
             let key = new_key(None, rng)?;
-            write_key(path, &key)?;
+            write_key(&path, &key)?;
             Ok(key)
         }
-        Err(error) => Err(Failure::file(path, &error)),
+        (None, vkey) => Err(missing_key(dir, vkey)),
     }
+}
+
+/// A ledger is there, and its signing key is not.
+fn missing_key(dir: &Path, vkey: Option<&VerifierKey>) -> Failure {
+    let (path, next) = (dir.join("ledger.key"), dir.join("next.key"));
+    let whose = vkey.map_or_else(String::new, |vkey| format!(" of {}", vkey.name()));
+    let failure = Failure::new(Code::Refused, format!("{}: the signing key{whose} is missing", path.display()));
+    let hint = format!("Restore it to {}; another key can't sign for this ledger.", path.display());
+    if next.exists() {
+        let moved = format!("If the ledger's key was changed to {}, rename that to ledger.key.", next.display());
+        return failure.hint(format!("{hint} {moved}"));
+    }
+    failure.hint(hint)
 }
 
 /// The second key, if somebody put one there.
 fn open_next_key(path: &Path, key: &SignerKey) -> Result<Option<SignerKey>, Failure> {
-    let text = match fs::read_to_string(path).map(Zeroizing::new) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Failure::file(path, &error)),
-    };
-    let next = parse_key(text.trim_end_matches('\n'), path)?;
+    let Some(next) = read_key(path)? else { return Ok(None) };
     if next.name() != key.name() {
         let failure = Failure::usage(format!("{}: its name is {}, not {}", path.display(), next.name(), key.name()));
         return Err(failure.hint(format!("`coppice keygen --out {} --name {}`", path.display(), key.name())));
@@ -162,13 +209,39 @@ fn open_next_key(path: &Path, key: &SignerKey) -> Result<Option<SignerKey>, Fail
     Ok(Some(next))
 }
 
-/// Writes the private key, for its user alone.
+/// Writes the private key to a new file, for its owner alone.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If there is such a file, or it cannot be written.
 pub fn write_key(path: &Path, key: &SignerKey) -> Result<(), Failure> {
     let line = Zeroizing::new([key.to_private_text().as_str(), "\n"].concat());
-    write_file(path, line.as_bytes(), 0o600)
+    files::create(path, line.as_bytes(), files::PRIVATE)
+}
+
+/// The private key in a file; `None` if there is no file.
+fn read_key(path: &Path) -> Result<Option<SignerKey>, Failure> {
+    match read_secret(path).map(Zeroizing::new) {
+        Ok(text) => parse_key(text.trim_end_matches('\n'), path).map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failure::file(path, &error)),
+    }
+}
+
+/// The public key in a file; `None` if there is no file.
+fn read_vkey(path: &Path) -> Result<Option<VerifierKey>, Failure> {
+    let wrong = |error| {
+        let failure = Failure::usage(format!("{}: {error}", path.display()));
+        failure.hint("It holds the ledger's public key. If it is damaged, remove it: it is made again from ledger.key.")
+    };
+    match fs::read_to_string(path) {
+        Ok(text) => VerifierKey::parse(text.trim()).map(Some).map_err(wrong),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failure::file(path, &error)),
+    }
+}
+
+fn write_vkey(dir: &Path, vkey: &VerifierKey) -> Result<(), Failure> {
+    files::replace(&dir.join("ledger.vkey"), format!("{vkey}\n").as_bytes(), files::PUBLIC)
 }
 
 fn parse_key(text: &str, path: &Path) -> Result<SignerKey, Failure> {
@@ -188,48 +261,29 @@ pub fn new_key(name: Option<&str>, rng: &mut dyn Rng) -> Result<SignerKey, Failu
 }
 
 fn open_shape(path: &Path, wanted: &Wanted) -> Result<Shape, Failure> {
-    match fs::read(path) {
-        Ok(bytes) => {
-            let shape: Shape = serde_json::from_slice(&bytes)
-                .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-            if shape.format != 1 {
-                return Err(Failure::usage(format!("{}: written by a newer coppice", path.display())));
-            }
-            wanted.check(&shape)?;
-            Ok(shape)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let shape = wanted.shape()?;
-            let text = serde_json::to_string_pretty(&shape).map_err(|error| Failure::usage(error.to_string()))?;
-            write_file(path, format!("{text}\n").as_bytes(), 0o644)?;
-            Ok(shape)
-        }
-        Err(error) => Err(Failure::file(path, &error)),
+    if !path.exists() {
+        let shape = wanted.shape()?;
+        let text = serde_json::to_string_pretty(&shape).map_err(|error| Failure::usage(error.to_string()))?;
+        files::replace(path, format!("{text}\n").as_bytes(), files::PRIVATE)?;
+        return Ok(shape);
     }
+    let shape = read_shape(path)?;
+    wanted.check(&shape)?;
+    Ok(shape)
 }
 
-/// Writes a small file so that a crash leaves the old one, none, or all of the new one.
+/// Reads what was chosen at the first start.
 ///
 /// # Errors
-/// If it cannot be written.
-pub fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
-    if fs::read(path).is_ok_and(|old| old == bytes) {
-        return Ok(());
+/// If it cannot be read, or a newer version wrote it.
+pub fn read_shape(path: &Path) -> Result<Shape, Failure> {
+    let bytes = fs::read(path).map_err(|error| Failure::file(path, &error))?;
+    let shape: Shape =
+        serde_json::from_slice(&bytes).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+    if shape.format != 1 {
+        return Err(Failure::usage(format!("{}: written by a newer coppice", path.display())));
     }
-    let aside = path.with_extension("new");
-    let write = || {
-        match fs::remove_file(&aside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&aside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&aside, path)?;
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(dir)?.sync_all()
-    };
-    write().map_err(|error| Failure::file(path, &error))
+    Ok(shape)
 }
 
 #[cfg(test)]
@@ -275,6 +329,8 @@ mod tests {
         assert!(none.is_none());
         let put = |name: Option<&str>| {
             let next = new_key(name, &mut SimRng::new(7)).expect("a key");
+            // Of an earlier attempt.
+            let _ = fs::remove_file(dir.path().join("next.key"));
             write_key(&dir.path().join("next.key"), &next).expect("a file can be written");
             next.verifier().to_string()
         };
@@ -285,6 +341,60 @@ mod tests {
         let (same, next) = open(dir.path(), 1).expect("two keys").keys().expect("they are read again");
         assert_eq!(same.verifier(), first.verifier());
         assert_eq!(next.map(|next| next.verifier().to_string()), Some(vkey));
+    }
+
+    #[test]
+    fn a_ledger_without_its_key_is_refused_and_keeps_its_public_key() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (data, key) = (dir.path().join("data"), dir.path().join("data/ledger.key"));
+        let vkey = open(&data, 1).expect("an empty directory").vkey();
+        let aside = dir.path().join("aside");
+        fs::rename(&key, &aside).expect("it was made");
+        let stays = |failure: Failure| {
+            assert_eq!(failure.code, Code::Refused, "{failure:?}");
+            assert!(failure.hint.as_ref().is_some_and(|hint| hint.contains("ledger.key")), "{failure:?}");
+            assert_eq!(fs::read_to_string(data.join("ledger.vkey")).expect("it stays"), format!("{vkey}\n"));
+        };
+        stays(open(&data, 2).err().expect("the key is missing"));
+        assert!(!key.exists(), "no other key is made");
+        fs::remove_file(data.join("shape.json")).expect("it was made");
+        stays(open(&data, 2).err().expect("the key of a first start that was cut off is missing"));
+        assert!(!key.exists(), "no other key is made");
+        write_key(&key, &new_key(None, &mut SimRng::new(3)).expect("a key")).expect("a file can be written");
+        stays(open(&data, 2).err().expect("the key is another ledger's"));
+        fs::rename(&aside, &key).expect("it is there");
+        assert_eq!(open(&data, 2).expect("the key is back").vkey(), vkey);
+    }
+
+    #[test]
+    fn the_public_key_is_replaced_only_once_another_key_is_in_force() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let first = open(dir.path(), 1).expect("an empty directory");
+        let (former, name) = (first.vkey(), first.key.name().to_owned());
+        drop(first);
+        fs::remove_file(dir.path().join("ledger.key")).expect("it was made");
+        let next = new_key(Some(&name), &mut SimRng::new(7)).expect("a key");
+        write_key(&dir.path().join("ledger.key"), &next).expect("a file can be written");
+        let published = || fs::read_to_string(dir.path().join("ledger.vkey")).expect("it is there");
+        let home = open(dir.path(), 2).expect("the key may have been changed");
+        assert_eq!(published(), format!("{former}\n"));
+        assert!(home.explain(Failure::usage("no leader")).hint.is_some_and(|hint| hint.contains("ledger.vkey")));
+        home.key_is_in_force().expect("a file can be written");
+        assert_eq!(published(), format!("{}\n", next.verifier()));
+    }
+
+    #[test]
+    fn a_key_that_everybody_can_read_is_refused() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        drop(open(dir.path(), 1).expect("an empty directory"));
+        let mode = |mode| {
+            fs::set_permissions(dir.path().join("ledger.key"), fs::Permissions::from_mode(mode)).expect("it is ours");
+        };
+        mode(0o644);
+        let failure = open(dir.path(), 1).err().expect("it is no secret");
+        assert!(failure.message.contains("chmod 600"), "{failure:?}");
+        mode(0o640);
+        assert!(open(dir.path(), 1).is_ok());
     }
 
     #[test]

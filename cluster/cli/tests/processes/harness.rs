@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
@@ -435,5 +436,7 @@ impl Authority {
         let write = |file: String, text: String| fs::write(dir.join(file), text).expect("a file can be written");
         write(format!("{name}.pem"), certificate.pem());
         write(format!("{name}.key"), key.serialize_pem());
+        let owner_only = fs::Permissions::from_mode(0o600);
+        fs::set_permissions(dir.join(format!("{name}.key")), owner_only).expect("it is ours");
     }
 }

@@ -1,6 +1,6 @@
 //! Files change under open connections.
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
@@ -30,6 +30,7 @@ impl Authority {
 
 fn write(dir: &Path, name: &str, text: &str) {
     fs::write(dir.join(name), text).expect("a file can be written");
+    fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o600)).expect("it is ours");
 }
 
 fn files(dir: &Path) -> Tls {

@@ -1,0 +1,170 @@
+//! Small files that the command writes: as a whole or not at all.
+//!
+//! A file is written aside under a random name, which no other process can have, synced, and put in its place. A crash
+//! before that leaves what was there, and perhaps the file aside, which nobody reads.
+
+use std::{
+    fs::{self, File, OpenOptions, Permissions},
+    io::{self, Write},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use tempfile::NamedTempFile;
+
+use crate::failure::{Code, Failure};
+
+/// Mode of a file for its owner alone.
+pub const PRIVATE: u32 = 0o600;
+/// Mode of a file for everybody.
+pub const PUBLIC: u32 = 0o644;
+/// Ends the name of a file that is written aside.
+pub const ASIDE: &str = ".new";
+
+/// Writes a file that is not there yet; one that is there stays as it is, also if it is made at the same moment.
+///
+/// # Errors
+/// If there is such a file, or it cannot be written.
+pub fn create(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
+    let write = || aside(path, bytes, mode)?.persist_noclobber(path).map(drop).map_err(|error| error.error);
+    match write().and_then(|()| sync_parent(path)) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(there_already(path)),
+        written => written.map_err(|error| Failure::file(path, &error)),
+    }
+}
+
+/// Writes a file, in place of one that may be there.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
+    let write = || aside(path, bytes, mode)?.persist(path).map(drop).map_err(|error| error.error);
+    write().and_then(|()| sync_parent(path)).map_err(|error| Failure::file(path, &error))
+}
+
+/// A file is in the way of one that would be new.
+#[must_use]
+pub fn there_already(path: &Path) -> Failure {
+    let failure = Failure::new(Code::Refused, format!("{}: there already", path.display()));
+    failure.hint("It is not replaced: name another file.")
+}
+
+/// A file that can be written, as was seen before anything was done whose outcome goes there.
+#[derive(Debug)]
+pub struct Prepared {
+    path: PathBuf,
+    to: To,
+}
+
+#[derive(Debug)]
+enum To {
+    /// It is put in its place as a whole.
+    Aside(NamedTempFile),
+    /// A pipe or a device: it is written as it is.
+    Open(File),
+}
+
+impl Prepared {
+    /// Sees that a file can be written. What it holds stays until [`Prepared::write`].
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn new(path: &Path) -> Result<Self, Failure> {
+        let prepare = || match fs::canonicalize(path) {
+            // A link stays a link.
+            Ok(real) if !fs::metadata(&real)?.is_file() => {
+                Ok(Self { path: path.to_owned(), to: To::Open(OpenOptions::new().write(true).open(path)?) })
+            }
+            Ok(real) => Ok(Self { to: To::Aside(aside(&real, &[], PUBLIC)?), path: real }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(Self { to: To::Aside(aside(path, &[], PUBLIC)?), path: path.to_owned() })
+            }
+            Err(error) => Err(error),
+        };
+        prepare().map_err(|error: io::Error| Failure::file(path, &error))
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// If that fails after all, for instance on a full disk.
+    pub fn write(self, bytes: &[u8]) -> Result<(), Failure> {
+        let Self { path, to } = self;
+        let write = || match to {
+            To::Open(mut file) => file.write_all(bytes),
+            To::Aside(mut file) => {
+                file.write_all(bytes)?;
+                file.as_file().sync_all()?;
+                file.persist(&path).map_err(|error| error.error)?;
+                sync_parent(&path)
+            }
+        };
+        write().map_err(|error| Failure::file(&path, &error))
+    }
+}
+
+/// Writes and syncs a file beside `path`.
+fn aside(path: &Path, bytes: &[u8], mode: u32) -> io::Result<NamedTempFile> {
+    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::IsADirectory, "not the name of a file"))?;
+    let prefix = format!(".{}.", name.to_string_lossy());
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(&prefix).suffix(ASIDE).permissions(Permissions::from_mode(mode));
+    let mut file = builder.tempfile_in(parent(path))?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    Ok(file)
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    File::open(parent(path))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).expect("a directory");
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_new_file_replaces_none_and_leaves_nothing_aside() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (path, other) = (dir.path().join("a"), dir.path().join("a.new"));
+        fs::write(&other, "of somebody else").expect("a file can be written");
+        create(&path, b"first", PRIVATE).expect("there is none");
+        assert_eq!(create(&path, b"second", PRIVATE).expect_err("there is one").code, Code::Refused);
+        assert_eq!(fs::read(&path).expect("it was made"), b"first");
+        assert_eq!(fs::metadata(&path).expect("it was made").permissions().mode() & 0o777, PRIVATE);
+        replace(&path, b"third", PUBLIC).expect("it may be replaced");
+        assert_eq!(fs::read(&path).expect("it was made"), b"third");
+        assert_eq!(fs::read(&other).expect("it stays"), b"of somebody else");
+        assert_eq!(names(dir.path()), ["a", "a.new"]);
+    }
+
+    #[test]
+    fn what_is_prepared_changes_nothing_before_it_is_written() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (path, link) = (dir.path().join("receipt"), dir.path().join("link"));
+        assert!(Prepared::new(&dir.path().join("nowhere/receipt")).is_err());
+        assert!(Prepared::new(dir.path()).is_err(), "a directory is no file");
+        drop(Prepared::new(&path).expect("it can be written"));
+        assert!(names(dir.path()).is_empty());
+        fs::write(&path, "old").expect("a file can be written");
+        std::os::unix::fs::symlink(&path, &link).expect("a link can be made");
+        let prepared = Prepared::new(&link).expect("it can be written");
+        assert_eq!(fs::read(&path).expect("it stays"), b"old");
+        prepared.write(b"new").expect("it can be written");
+        assert_eq!(fs::read(&path).expect("it is there"), b"new");
+        assert!(fs::symlink_metadata(&link).expect("it is there").is_symlink());
+        Prepared::new(Path::new("/dev/null")).expect("a device").write(b"gone").expect("it takes everything");
+    }
+}
