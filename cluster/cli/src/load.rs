@@ -1,23 +1,40 @@
 //! `coppice load`: one line, or one commit, is one version, at most once.
 //!
-//! Batches are sent as a stream, without waiting for the answer to each. Batch n of the input has number n in a session whose name follows from the cluster and the input's first line (or commit).
+//! Batches are sent as a stream as they come, without waiting for the answer to each. Batch n of the input has number n in a
+//! session whose name follows from the cluster and the input's first line (or commit).
 //! An interrupted load finds the session again and goes on after its highest number, whose batch it sends once more: the
-//! cluster then says whether it is the same batch, and whether it still stands.
+//! cluster then says whether it is the same batch, and whether it still stands. It is the same batch only if all before it are:
+//! a batch has in its metadata a hash of all lines so far, or the name of its commit, which does as much.
 
+mod feed;
 mod git;
 mod lines;
 
-use std::{collections::VecDeque, io::IsTerminal, time::Duration};
+use std::{collections::VecDeque, future::Future, io::IsTerminal, time::Duration};
 
-use coppice_client::{Answer, Client, Error, Session};
-use coppice_proto::v1;
+use coppice_client::{Answer, Client, CommitStream, Error, Session};
+use coppice_proto::v1::{self, operation::Change};
 use coppice_types::{ClusterId, Reason, SessionId};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{args, failure::Failure, genesis::genesis, output::Output, text};
+use crate::{
+    args,
+    failure::{Code, Failure},
+    genesis::genesis,
+    output::Output,
+    text,
+};
+use feed::{Ended, Feed, Told};
+
+/// Most bytes of batches that are sent and not answered; a single batch may have more.
+const UNDER_WAY_BYTES_MAX: usize = 32 << 20;
+/// What to do after a load that stopped on the way.
+const AGAIN: &str = "Load the same input again: it goes on where it stopped, and applies nothing twice.";
 
 /// One batch of the input.
+#[derive(Debug)]
 pub(crate) struct Item {
     /// What is sent.
     pub batch: v1::Batch,
@@ -39,98 +56,235 @@ pub(crate) trait Source {
     fn skipped(&self) -> &[String];
 }
 
-/// What a load did.
-#[derive(Debug, Default)]
-struct Done {
-    batches: u64,
-    applied: u64,
-    last: Option<v1::Stamp>,
-}
-
-/// `coppice load`.
+/// `coppice load`. How far it came is told however it ends.
 ///
 /// # Errors
-/// If the input is malformed, a batch is refused, or there is no answer.
+/// If the input is malformed, a batch is refused, there is no answer, or it is interrupted.
 pub async fn load(client: &Client, args: &args::Load, output: Output) -> Result<(), Failure> {
+    let interrupted = interrupted()?;
     let genesis = genesis(client).await?;
-    let mut source: Box<dyn Source> = match (&args.git, &args.file) {
-        (Some(dir), _) => Box::new(git::Commits::open(dir, &genesis.params)?),
-        (None, Some(file)) => Box::new(lines::Lines::open(file, &genesis.params)?),
-        (None, None) => return Err(Failure::usage("name a FILE, or --git DIR")),
-    };
-    let bar = progress_bar(output, source.progress().1);
-    let Some(first) = source.next()? else {
-        bar.finish_and_clear();
-        return output.result(&json!({ "batches": 0, "applied": 0 }), || "the input is empty".to_owned());
-    };
-    let id = session_id(genesis.cluster, args.session.as_deref(), &first.identity)?;
-    let mut session = client.open_session(id).await?;
-    let resumed = session.highest();
+    let mut load = Load::new(Feed::start(args, &genesis.params)?, progress_bar(output));
     let started = tokio::time::Instant::now();
-    let result = run(&mut session, first, source.as_mut(), &bar).await;
-    bar.finish_and_clear();
-    for skipped in source.skipped() {
-        output.note(&json!({ "skipped": skipped }), || format!("skipped: {skipped}"));
+    let result = tokio::select! {
+        result = load.run(client, genesis.cluster, args.session.as_deref()) => result,
+        () = interrupted => Err(Failure::new(Code::Unavailable, "interrupted").hint(AGAIN)),
+    };
+    load.bar.finish_and_clear();
+    for skipped in &load.ended.skipped {
+        output.note(&json!({ "skipped": skipped }), || format!("skipped: {}", text::shorten(skipped, 300)));
     }
-    report(&result?, resumed, &session, started.elapsed(), source.skipped().len(), output)
-}
-
-async fn run(session: &mut Session, first: Item, source: &mut dyn Source, bar: &ProgressBar) -> Result<Done, Failure> {
-    let (resumed, id) = (session.highest(), session.id());
-    let mut done = Done::default();
-    let mut item = Some(first);
-    while let Some(Item { batch, place, .. }) = item.take_if(|_| done.batches < resumed) {
-        done.batches += 1;
-        if done.batches == resumed {
-            let sent = session.commit_as(resumed, batch, false).await;
-            done.note(sent.map_err(|error| explain(error, &place, id))?.stamp, bar);
+    let took = started.elapsed();
+    match result {
+        Ok(()) => output.result(&load.object(took), || load.describe(took)),
+        Err(failure) => {
+            if load.session.is_some() {
+                output.note(&load.object(took), || load.describe(took));
+            }
+            Err(failure)
         }
-        bar.set_position(source.progress().0);
-        item = source.next()?;
     }
-    if done.batches < resumed {
-        let message = format!("the input ends after {} batches, but the session holds {resumed}", done.batches);
-        return Err(Failure::usage(message)
-            .hint("The input was cut off, or it is another one: name another session with --session."));
-    }
-    let mut stream = session.stream(false);
-    let mut places = VecDeque::new();
-    let mut wrong = None;
-    while let Some(Item { batch, place, .. }) = item {
-        done.batches += 1;
-        places.push_back(place);
-        let answer = stream.push(batch).await.map_err(|error| explain(error, &places[0], id))?;
-        done.answered(answer, &mut places, bar);
-        bar.set_position(source.progress().0);
-        // What comes before the place that is wrong is written.
-        item = source.next().unwrap_or_else(|failure| {
-            wrong = Some(failure);
-            None
-        });
-    }
-    while !places.is_empty() {
-        let answer = stream.next().await.map_err(|error| explain(error, &places[0], id))?;
-        done.answered(answer, &mut places, bar);
-    }
-    bar.set_position(source.progress().0);
-    wrong.map_or(Ok(done), Err)
 }
 
-impl Done {
-    /// The oldest batch that was sent may have been answered.
-    fn answered(&mut self, answer: Option<Answer>, places: &mut VecDeque<String>, bar: &ProgressBar) {
-        let Some(answer) = answer else { return };
-        places.pop_front();
-        self.applied += 1;
-        self.note(answer.commit.stamp, bar);
+/// Waits for Ctrl-C or SIGTERM.
+fn interrupted() -> Result<impl Future<Output = ()>, Failure> {
+    let no_signals = |error| Failure::new(Code::Unavailable, format!("signals cannot be waited for: {error}"));
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// A load, and how far it is.
+struct Load {
+    feed: Feed,
+    bar: ProgressBar,
+    session: Option<SessionId>,
+    /// Batches of the input that were read and are there, were sent, or are about to be.
+    batches: u64,
+    /// Batches that were found in the session.
+    resumed: u64,
+    applied: u64,
+    last: Option<v1::Stamp>,
+    under_way: UnderWay,
+    ended: Ended,
+}
+
+impl Load {
+    fn new(feed: Feed, bar: ProgressBar) -> Self {
+        let (under_way, ended) = (UnderWay::default(), Ended::default());
+        Self { feed, bar, session: None, batches: 0, resumed: 0, applied: 0, last: None, under_way, ended }
     }
 
-    fn note(&mut self, stamp: Option<v1::Stamp>, bar: &ProgressBar) {
+    async fn run(&mut self, client: &Client, cluster: ClusterId, name: Option<&str>) -> Result<(), Failure> {
+        let Some(first) = self.next_item().await else { return self.ended.wrong.take().map_or(Ok(()), Err) };
+        let id = session_id(cluster, name, &first.identity)?;
+        let mut session = client.open_session(id).await?;
+        self.session = Some(id);
+        let next = self.skip_to_the_end_of(&session, first).await?;
+        let mut stream = session.stream(false);
+        self.send(&mut stream, next).await.map_err(|error| explain(error, self.under_way.oldest(), id))?;
+        self.ended.wrong.take().map_or(Ok(()), Err)
+    }
+
+    /// Passes over what the session holds, and has the last of it checked: it is the same batch only if those before it are.
+    async fn skip_to_the_end_of(&mut self, session: &Session, first: Item) -> Result<Option<Item>, Failure> {
+        let held = session.highest();
+        let mut item = Some(first);
+        while let Some(Item { batch, place, .. }) = item.take_if(|_| self.batches < held) {
+            self.batches += 1;
+            if self.batches == held {
+                let sent = session.commit_as(held, batch, false).await;
+                let stamp = sent.map_err(|error| explain(error, &place, session.id()))?.stamp;
+                self.resumed = held;
+                self.note(stamp);
+            }
+            item = self.next_item().await;
+        }
+        if self.batches >= held {
+            return Ok(item);
+        }
+        if let Some(wrong) = self.ended.wrong.take() {
+            return Err(wrong);
+        }
+        let message = format!("the input ends after {} batches, but the session holds {held}", self.batches);
+        let hint = "The input was cut off, or it is another one: name another session with --session.";
+        Err(Failure::usage(message).hint(hint))
+    }
+
+    /// Sends a batch and what comes after it, to the end of the input or the place that is wrong. Answers are taken meanwhile, so
+    /// that the state of the load is known while the input makes no progress.
+    async fn send(&mut self, stream: &mut CommitStream<'_>, mut next: Option<Item>) -> Result<(), Error> {
+        while let Some(Item { batch, place, .. }) = next {
+            let bytes = bytes_of(&batch);
+            while !self.under_way.is_empty() && self.under_way.bytes + bytes > UNDER_WAY_BYTES_MAX {
+                let answer = stream.next().await?;
+                self.answered(answer);
+            }
+            self.batches += 1;
+            self.under_way.push(place, bytes);
+            let answer = stream.push(batch).await?;
+            self.answered(answer);
+            next = loop {
+                let idle = self.under_way.is_empty();
+                tokio::select! {
+                    biased;
+                    item = self.next_item() => break item,
+                    answer = stream.next(), if !idle => self.answered(answer?),
+                }
+            };
+        }
+        while !self.under_way.is_empty() {
+            let answer = stream.next().await?;
+            self.answered(answer);
+        }
+        Ok(())
+    }
+
+    /// The next batch of the input; `None` once it has ended, and then the ground is noted. A call that is given up loses nothing.
+    async fn next_item(&mut self) -> Option<Item> {
+        loop {
+            match self.feed.next().await {
+                Told::Opened(total) => {
+                    if let Some(total) = total {
+                        self.bar.set_length(total);
+                        self.bar.set_style(style(true));
+                    }
+                }
+                Told::Read(item, position) => {
+                    self.bar.set_position(position);
+                    return Some(*item);
+                }
+                Told::Ended(ended) => {
+                    self.ended = ended;
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// The oldest batch that was sent may have been answered.
+    fn answered(&mut self, answer: Option<Answer>) {
+        let Some(answer) = answer else { return };
+        self.under_way.pop();
+        self.applied += 1;
+        self.note(answer.commit.stamp);
+    }
+
+    fn note(&mut self, stamp: Option<v1::Stamp>) {
         self.last = stamp;
         if let Some(stamp) = stamp {
-            bar.set_message(format!("version {}", stamp.version));
+            self.bar.set_message(format!("version {}", stamp.version));
         }
     }
+
+    fn object(&self, took: Duration) -> Value {
+        json!({
+            "batches": self.batches,
+            "applied": self.applied,
+            "already_there": self.resumed,
+            "unanswered": self.under_way.places.len(),
+            "skipped": self.ended.skipped.len(),
+            "epoch": self.last.map(|stamp| stamp.epoch),
+            "version": self.last.map(|stamp| stamp.version),
+            "session": self.session.map(|id| id.to_string()),
+            "seconds": took.as_secs_f64(),
+        })
+    }
+
+    fn describe(&self, took: Duration) -> String {
+        if self.session.is_none() {
+            return "the input is empty".to_owned();
+        }
+        let resumed = if self.resumed > 0 { format!(" ({} were there already)", self.resumed) } else { String::new() };
+        let unanswered = match self.under_way.places.len() {
+            0 => String::new(),
+            number => format!("; {number} more were sent, and may be in"),
+        };
+        let head = self.last.map_or_else(String::new, |stamp| format!("; the last is version {}", stamp.version));
+        let versions = if self.applied == 1 { "version" } else { "versions" };
+        format!("{} {versions} written in {:.1} s{resumed}{head}{unanswered}", self.applied, took.as_secs_f64())
+    }
+}
+
+/// Batches that were sent and not answered, the oldest first: where they stand in the input, and their bytes.
+#[derive(Debug, Default)]
+struct UnderWay {
+    places: VecDeque<(String, usize)>,
+    bytes: usize,
+}
+
+impl UnderWay {
+    fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    fn push(&mut self, place: String, bytes: usize) {
+        self.places.push_back((place, bytes));
+        self.bytes += bytes;
+    }
+
+    fn pop(&mut self) {
+        self.bytes -= self.places.pop_front().map_or(0, |(_, bytes)| bytes);
+    }
+
+    fn oldest(&self) -> &str {
+        self.places.front().map_or("the end of the input", |(place, _)| place)
+    }
+}
+
+fn bytes_of(batch: &v1::Batch) -> usize {
+    let of = |operation: &v1::Operation| {
+        let value = match &operation.change {
+            Some(Change::Put(value)) => value.len(),
+            _ => 0,
+        };
+        operation.key.len() + value
+    };
+    batch.metadata.len() + batch.operations.iter().map(of).sum::<usize>()
 }
 
 fn explain(error: Error, place: &str, session: SessionId) -> Failure {
@@ -141,9 +295,7 @@ fn explain(error: Error, place: &str, session: SessionId) -> Failure {
         Some(Reason::SessionMismatch) => {
             Some("The session holds another input with the same beginning; name another one with --session.")
         }
-        _ if error.kind() == coppice_types::ErrorKind::Unavailable => {
-            Some("Load the same input again: it goes on where it stopped, and applies nothing twice.")
-        }
+        _ if error.kind() == coppice_types::ErrorKind::Unavailable => Some(AGAIN),
         _ => None,
     };
     let failure = Failure::from(error).during(&format!("{place} (session {session})"));
@@ -151,32 +303,6 @@ fn explain(error: Error, place: &str, session: SessionId) -> Failure {
         Some(hint) => failure.hint(hint),
         None => failure,
     }
-}
-
-fn report(
-    done: &Done,
-    resumed: u64,
-    session: &Session,
-    took: Duration,
-    skipped: usize,
-    output: Output,
-) -> Result<(), Failure> {
-    let stamp = done.last;
-    let object = json!({
-        "batches": done.batches,
-        "applied": done.applied,
-        "already_there": resumed,
-        "skipped": skipped,
-        "epoch": stamp.map(|stamp| stamp.epoch),
-        "version": stamp.map(|stamp| stamp.version),
-        "session": session.id().to_string(),
-        "seconds": took.as_secs_f64(),
-    });
-    output.result(&object, || {
-        let resumed = if resumed > 0 { format!(" ({resumed} were there already)") } else { String::new() };
-        let head = stamp.map_or_else(String::new, |stamp| format!("; the last is version {}", stamp.version));
-        format!("{} versions written in {:.1} s{resumed}{head}", done.applied, took.as_secs_f64())
-    })
 }
 
 /// The session of an input: named by hand, else by the cluster and how the input begins.
@@ -201,19 +327,24 @@ fn session_id(cluster: ClusterId, name: Option<&str>, identity: &[u8]) -> Result
     Ok(SessionId::from_slice(&digest.0[..16]).expect("a digest has 16 bytes and more"))
 }
 
-fn progress_bar(output: Output, total: Option<u64>) -> ProgressBar {
+fn progress_bar(output: Output) -> ProgressBar {
     if output.json || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let bar = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
-    let template = if total.is_some() {
-        "{bar:40} {percent:>3} %  {msg}  {elapsed}, {eta} left"
-    } else {
-        "{spinner} {msg}  {elapsed}"
-    };
-    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let bar = ProgressBar::no_length();
+    bar.set_style(style(false));
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
+}
+
+/// At most 80 columns, also with the largest version and days to go.
+fn style(length_known: bool) -> ProgressStyle {
+    let template = if length_known {
+        "{bar:20} {percent:>3} %  {msg}  {elapsed_precise}, {eta_precise} left"
+    } else {
+        "{spinner} {msg}  {elapsed_precise}"
+    };
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 #[cfg(test)]

@@ -1,4 +1,8 @@
 //! JSON lines, gzipped or not: one line is one batch.
+//!
+//! Each batch has in its metadata, as `input`, a hash of all lines up to its own: SHA-256 of the hash before (of nothing for the
+//! first line) and the line without the white space around it, in hex. So two inputs have a batch in common only if they are
+//! the same up to it.
 
 use std::{
     fs::File,
@@ -12,9 +16,10 @@ use std::{
 
 use coppice_proto::v1::{self, operation::Change};
 use coppice_types::Params;
+use coppice_verify::hash::sha256;
 use flate2::bufread::MultiGzDecoder;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::{Item, Source};
 use crate::{failure::Failure, text};
@@ -51,6 +56,8 @@ pub(crate) struct Lines {
     read: Arc<AtomicU64>,
     total: Option<u64>,
     line_bytes_max: u64,
+    /// The hash of the lines so far.
+    so_far: Vec<u8>,
 }
 
 /// Counts the bytes that pass, before they are unpacked.
@@ -85,7 +92,7 @@ impl Lines {
             if gzipped { Box::new(BufReader::new(MultiGzDecoder::new(input))) } else { Box::new(input) };
         // JSON writes a byte as up to six characters (`\u0000`), hex as two.
         let line_bytes_max = u64::from(params.batch_bytes_max) * 6 + (1 << 20);
-        Ok(Self { name: path.display().to_string(), input, number: 0, read, total, line_bytes_max })
+        Ok(Self { name: path.display().to_string(), input, number: 0, read, total, line_bytes_max, so_far: Vec::new() })
     }
 
     fn read_line(&mut self) -> Result<Option<Vec<u8>>, Failure> {
@@ -117,8 +124,11 @@ impl Source for Lines {
                 continue;
             }
             let place = format!("{} line {}", self.name, self.number);
-            let batch = parse(&line).map_err(|failure| failure.during(&place))?;
-            return Ok(Some(Item { batch, identity: line, place }));
+            let line = line.trim_ascii();
+            self.so_far.extend_from_slice(line);
+            self.so_far = sha256(&self.so_far).0.to_vec();
+            let batch = parse(line, &self.so_far).map_err(|failure| failure.during(&place))?;
+            return Ok(Some(Item { batch, identity: line.to_vec(), place }));
         }
     }
 
@@ -131,10 +141,16 @@ impl Source for Lines {
     }
 }
 
-fn parse(line: &[u8]) -> Result<v1::Batch, Failure> {
-    let line: Line = serde_json::from_slice(line).map_err(|error| {
-        Failure::usage(format!("no batch: {error}")).hint("`coppice load --help` shows what a line looks like.")
-    })?;
+/// Reads a line; `so_far` is the hash of the lines up to it.
+fn parse(line: &[u8], so_far: &[u8]) -> Result<v1::Batch, Failure> {
+    let wrong = |what: String| {
+        Failure::usage(format!("no batch: {what}")).hint("`coppice load --help` shows what a line looks like.")
+    };
+    // A list would be taken for the fields of an object in their order.
+    if !line.starts_with(b"{") {
+        return Err(wrong("a line is a JSON object, in braces".to_owned()));
+    }
+    let line: Line = serde_json::from_slice(line).map_err(|error| wrong(error.to_string()))?;
     let bytes = |text: String| match line.encoding {
         LineEncoding::Utf8 => Ok(text.into_bytes()),
         LineEncoding::Hex => text::parse_hex(&text),
@@ -149,10 +165,12 @@ fn parse(line: &[u8]) -> Result<v1::Batch, Failure> {
     if operations.iter().any(|operation| operation.key.is_empty()) {
         return Err(Failure::usage("a key has at least one byte"));
     }
-    let metadata = match (line.time_ms, line.note) {
-        (None, None) => Vec::new(),
-        (time_ms, note) => json!({ "time_ms": time_ms, "note": note }).to_string().into_bytes(),
-    };
+    let mut metadata = Map::from_iter([("input".to_owned(), json!(hex::encode(so_far)))]);
+    if line.time_ms.is_some() || line.note.is_some() {
+        metadata.insert("time_ms".to_owned(), json!(line.time_ms));
+        metadata.insert("note".to_owned(), json!(line.note));
+    }
+    let metadata = Value::Object(metadata).to_string().into_bytes();
     Ok(v1::Batch { operations, metadata: metadata.into(), exclusive: true, ..v1::Batch::default() })
 }
 
@@ -185,12 +203,34 @@ mod tests {
         for path in [plain, packed] {
             let items = read_all(&path).expect("two batches");
             assert_eq!(items.len(), 2);
-            assert_eq!(items[0].batch.metadata, "{\"note\":\"n\",\"time_ms\":5}".as_bytes());
+            let lines: Vec<&str> = text.split("\n\n").collect();
+            let first = sha256(lines[0].as_bytes());
+            let second = sha256(&[&first.0[..], lines[1].as_bytes()].concat());
+            let metadata = format!("{{\"input\":\"{first}\",\"note\":\"n\",\"time_ms\":5}}");
+            assert_eq!(items[0].batch.metadata, metadata.as_bytes());
+            assert_eq!(items[1].batch.metadata, format!("{{\"input\":\"{second}\"}}").as_bytes());
             assert!(items.iter().all(|item| item.batch.exclusive));
             assert_eq!(items[1].batch.operations[0].key.as_ref(), [0]);
             assert_eq!(items[1].batch.operations[1].change, Some(Change::Delete(true)));
             assert!(items[1].place.ends_with("line 3"));
         }
+    }
+
+    #[test]
+    fn inputs_share_batches_only_as_far_as_they_are_the_same() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("lines");
+        let batches = |text: &str| {
+            std::fs::write(&path, text).expect("a file can be written");
+            let items = read_all(&path).expect("lines");
+            items.into_iter().map(|item| item.batch).collect::<Vec<_>>()
+        };
+        let monday = batches("{\"delete\":[\"begin\"]}\n{\"put\":[[\"k\",\"1\"]]}\n{\"delete\":[\"end\"]}\n");
+        let tuesday = batches("{\"delete\":[\"begin\"]}\n{\"put\":[[\"k\",\"2\"]]}\n{\"delete\":[\"end\"]}\n");
+        let same: Vec<bool> = monday.iter().zip(&tuesday).map(|(left, right)| left == right).collect();
+        assert_eq!(same, [true, false, false]);
+        let longer = batches("{\"delete\":[\"begin\"]}\r\n\n {\"put\":[[\"k\",\"1\"]]}\n{\"delete\":[\"end\"]}\n{}");
+        assert_eq!(longer[..3], monday[..]);
     }
 
     #[test]
@@ -205,6 +245,10 @@ mod tests {
             ("{\"encoding\":\"hex\",\"put\":[[\"xyz\",\"00\"]]}", "no hex"),
             ("{\"put\":[[\"\",\"v\"]]}", "at least one byte"),
             ("[1,2]", "no batch"),
+            ("{}\n[]", "line 2: no batch"),
+            ("[null,null,\"utf8\",[[\"k\",\"v\"]],[]]", "no batch"),
+            ("\"text\"", "no batch"),
+            ("null", "no batch"),
             ("{\"put\":[[\"k\",\"v\"]]", "EOF"),
         ];
         for (text, expected) in cases {
