@@ -22,6 +22,8 @@ pub struct Report {
     pub cold_missing: Option<String>,
     /// Nothing could be checked: another version of the software wrote the directory.
     pub other_format: Option<String>,
+    /// There was nothing to check: the replica has no directory, or an empty one.
+    pub absent: bool,
 }
 
 /// Checks the replica of a group in a stopped node's directory. What can't be read is a finding, too.
@@ -44,7 +46,10 @@ pub fn check(node: &Arc<dyn Storage>, group: GroupId) -> Report {
 fn check_parts(node: &Arc<dyn Storage>, group: GroupId, report: &mut Report) -> Result<(), Error> {
     let identity = home::stored(node.as_ref(), group)?;
     // A crash before the identity was written leaves a directory that holds nothing.
-    let Some(identity) = identity else { return Ok(()) };
+    let Some(identity) = identity else {
+        report.absent = true;
+        return Ok(());
+    };
     let home = Home::open(node.as_ref(), identity)?;
     if !home.started() {
         report.notes += 1;

@@ -120,8 +120,10 @@ pub enum Command {
 
 /// `coppice dev`.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "Prints `ready ENDPOINT` on one line when it serves. Ctrl-C stops it.\n\
-                  The shape (--shards, --split, --replicas, --partition-capacity, --journals) is chosen at the first start of a data directory.")]
+#[command(
+    after_help = "Prints `ready ENDPOINT` on one line when it serves, or an event as JSON with --json. Ctrl-C stops it.\n\
+                  The shape (--shards, --split, --replicas, --partition-capacity, --journals) is chosen at the first start of a data directory."
+)]
 pub struct Dev {
     /// Where the state is kept; by default in a temporary directory that is removed at the end.
     #[arg(long, value_name = "DIR")]
@@ -129,7 +131,7 @@ pub struct Dev {
     /// Number of shards [default: one more than --split keys, else 2].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub shards: Option<u32>,
-    /// A key at which a shard begins; repeatable [default: even byte splits].
+    /// A key at which a shard begins; repeatable [default: the letters a to z in even parts].
     #[arg(long, value_name = "KEY")]
     pub split: Vec<String>,
     /// Replicas of each group: 1, 3 or 5 [default: 3].
@@ -141,10 +143,10 @@ pub struct Dev {
     /// Keep each version's operation lists, without values, so that `coppice audit` can replay them.
     #[arg(long)]
     pub journals: bool,
-    /// Where to listen; port 0 takes a free one.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
-    pub listen: SocketAddr,
-    /// Let --listen name an address that other machines reach, in the clear and without asking anybody who he is.
+    /// Where to listen; port 0 takes a free one [default: 127.0.0.1:7401, or a free port if that is taken].
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
+    /// Let --listen name an address that other machines reach, in the clear and without certificates.
     #[arg(long)]
     pub plaintext: bool,
     /// Prune by itself, and keep at least so many of the newest versions [default: all].

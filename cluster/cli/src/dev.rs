@@ -5,7 +5,9 @@
 
 mod cluster;
 pub mod home;
+mod listener;
 pub mod serve;
 pub mod shape;
 
 pub use cluster::{Cluster, Options};
+pub use listener::Listener;

@@ -44,6 +44,7 @@ impl Scene {
         self.write("big-value", &"x".repeat((1 << 20) + 1));
         self.write("value", &"x".repeat(1 << 20));
         self.write("foreign/letter", "dear");
+        self.write("list", "[]");
         self.write("unknown-field", "{\"put\":[],\"puts\":[]}");
         self.write("big-line", &json!({ "put": [["k", "x".repeat((1 << 20) + 1)]] }).to_string());
         self.write("other-second-line", "{\"put\":[[\"k\",\"1\"]]}\n{\"put\":[[\"k\",\"other\"]]}\n");
@@ -177,6 +178,8 @@ fn bad_writes_are_refused() {
             (&["commit", "--put", "k=1", "--expect-version", "8"], 3, "PRECONDITION_FAILED"),
             (&["commit", "--put", "k=1", "--expect-version", "9", "--expect-epoch", "0"], 3, "PRECONDITION_FAILED"),
             (&["commit", "--put", "k=1", "--expect-epoch", "0"], 2, "--expect-version"),
+            (&["commit", "--put", "k=1", "--receipt", "/nowhere/receipt"], 2, "No such file"),
+            (&["commit", "--put", "k=1", "--receipt", "/"], 2, "directory"),
             (&["prune", "--before", "999"], 3, "NOT_YET"),
             (&["prune", "--before", "5", "--principal", &principal], 3, "LIMIT_EXCEEDED"),
             (&["prune"], 2, "--before"),
@@ -190,13 +193,14 @@ fn bad_writes_are_refused() {
             (&["load", "x", "--git", "y"], 2, "--git"),
             (&["load", &scene.path("garbage")], 2, "line 1"),
             (&["load", &scene.path("unknown-field")], 2, "unknown field"),
+            (&["load", &scene.path("list")], 2, "line 1: no batch"),
             (&["load", &scene.path("torn.gz")], 2, "line 1"),
             (&["load", &scene.path("big-line")], 3, "LIMIT_EXCEEDED"),
             (&["load", &scene.path("lines")], 0, "\"applied\":0"),
             (&["load", &scene.path("other-second-line")], 3, "SESSION_MISMATCH"),
             (&["load", &scene.path("cut-off")], 2, "ends after 1"),
             (&["load", &scene.path("lines"), "--session", ""], 2, "a session has a name"),
-            (&["load", "--git", &scene.path("foreign")], 2, "git says"),
+            (&["load", "--git", &scene.path("foreign")], 2, "no git repository"),
             (&["frobnicate"], 2, "frobnicate"),
             (&["head", "--frobnicate"], 2, "--frobnicate"),
             (&["head", "--endpoint", "https://localhost:1"], 2, "--ca"),
@@ -240,6 +244,8 @@ fn bad_proofs_keys_and_directories_are_refused() {
             (&["dev", "--data-dir", &scene.path("new"), "--split", ""], 2, "at least one byte"),
             (&["dev", "--data-dir", &scene.path("new"), "--listen", "nonsense"], 2, "--listen"),
             (&["dev", "--data-dir", &scene.path("new"), "--listen", "0.0.0.0:0"], 2, "--plaintext"),
+            (&["dev", "--data-dir", &scene.path("new"), "--http-listen", "192.0.2.1:1"], 2, "--http-listen"),
+            (&["dev", "--data-dir", &scene.path("new"), "--witness", "bad", "http://127.0.0.1:1/"], 2, "--witness"),
             (&["fsck", &data], 3, "in use"),
             (&["fsck", "/nowhere"], 2, "No such file"),
             (&["fsck", &scene.path("foreign")], 2, "no data directory"),

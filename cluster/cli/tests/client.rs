@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use coppice::dev::{Cluster, Options, home::new_key, shape::Wanted};
+use coppice::dev::{Cluster, Listener, Options, home::new_key, shape::Wanted};
 use coppice_client::{Client, Options as ClientOptions};
 use coppice_env::{SimRng, SimStorage};
 use coppice_proto::{Channel, HttpRequest, status, v1};
@@ -34,7 +34,7 @@ async fn cluster() -> (Cluster, coppice_verify::note::VerifierKey) {
         shape: wanted.shape().expect("a shape"),
         key,
         next_key: None,
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        listen: Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "--listen").expect("a free port"),
         http_listen: None,
         witnesses: Vec::new(),
         retention: None,

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use coppice::dev::{Cluster, Options, home::new_key, shape::Wanted};
+use coppice::dev::{Cluster, Listener, Options, home::new_key, shape::Wanted};
 use coppice_client::{Client, Options as ClientOptions};
 use coppice_env::{SimRng, SimStorage};
 use coppice_operator::{
@@ -28,7 +28,7 @@ async fn cluster(replicas: u32) -> Cluster {
         shape: wanted.shape().expect("a shape"),
         key: new_key(None, &mut SimRng::new(1)).expect("a key"),
         next_key: None,
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        listen: Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "--listen").expect("a free port"),
         http_listen: None,
         witnesses: Vec::new(),
         retention: None,

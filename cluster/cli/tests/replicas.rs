@@ -6,7 +6,7 @@ mod common;
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
-use coppice::dev::{Cluster, Options, home::new_key, shape::Wanted};
+use coppice::dev::{Cluster, Listener, Options, home::new_key, shape::Wanted};
 use coppice_client::{Client, Options as ClientOptions};
 use coppice_env::{DiskStorage, Rng, SimRng, SimStorage, Storage};
 use coppice_proto::v1;
@@ -29,7 +29,7 @@ fn options(storage: Arc<dyn Storage>, replicas: u32, seed: u64) -> Options {
         shape: wanted.shape().expect("a shape"),
         key: new_key(None, &mut SimRng::new(seed)).expect("a key"),
         next_key: None,
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        listen: Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "--listen").expect("a free port"),
         http_listen: None,
         witnesses: Vec::new(),
         retention: None,

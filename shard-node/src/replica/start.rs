@@ -91,7 +91,8 @@ impl Default for Tuning {
 impl Tuning {
     /// What a replica keeps back on its disk. When the disk is full, as much may wait for a flush as makes one late, what is applied beyond
     /// that, and so many bytes that background work adds at once; it must be written before anything that a prune drops is free.
-    pub(crate) fn reserve_bytes(&self, at_once: u64) -> u64 {
+    #[must_use]
+    pub fn reserve_bytes(&self, at_once: u64) -> u64 {
         // What is spare has the rest: so the reserve seldom grows.
         let part = (self.spare_bytes / SPARE_PARTS).max(1);
         self.spare_bytes.saturating_add(self.late_bytes()).saturating_add(at_once / part * part)

@@ -1,7 +1,5 @@
 //! Writes: `commit`, `prune`, `rollback`, `rotate-key`.
 
-use std::path::Path;
-
 use coppice_client::{Client, Error};
 use coppice_env::{Rng, SystemRng};
 use coppice_proto::v1;
@@ -11,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::{
     args::{Commit, Lead, Prune, Rollback, RotateKey},
-    failure::Failure,
+    failure::{Code, Failure},
+    files::Prepared,
     output::Output,
     text,
 };
@@ -22,6 +21,8 @@ use crate::{
 /// If the batch is refused, or there is no answer.
 pub async fn commit(client: &Client, args: &Commit, output: Output) -> Result<(), Failure> {
     let mut batch = parse_batch(args)?;
+    // Before anything is written to the ledger.
+    let receipt = args.receipt.as_deref().map(Prepared::new).transpose()?;
     if let Some(version) = args.expect_version {
         let epoch = match args.expect_epoch {
             Some(epoch) => epoch,
@@ -29,7 +30,7 @@ pub async fn commit(client: &Client, args: &Commit, output: Output) -> Result<()
         };
         batch.expected_head = Some(Stamp::new(epoch, version));
     }
-    commit_batch(client, batch, args.receipt.as_deref(), output).await
+    commit_batch(client, batch, receipt, output).await
 }
 
 /// Commits a batch and prints its version. It has a session of its own, so that it may be sent again when an answer is lost.
@@ -39,14 +40,13 @@ pub async fn commit(client: &Client, args: &Commit, output: Output) -> Result<()
 pub(super) async fn commit_batch(
     client: &Client,
     batch: Batch,
-    receipt: Option<&Path>,
+    receipt: Option<Prepared>,
     output: Output,
 ) -> Result<(), Failure> {
     let mut name = [0; 16];
     SystemRng.fill(&mut name);
     let mut session = client.open_session(SessionId(name)).await?;
     let done = session.commit(coppice_client::batch(batch), receipt.is_some()).await?;
-    super::read::save(receipt, &done.receipt)?;
     let stamp = done.stamp.ok_or(Error::Malformed("no version"))?;
     let header = coppice_client::header(&done.header)?;
     let object = json!({
@@ -58,6 +58,15 @@ pub(super) async fn commit_batch(
     });
     output.result(&object, || {
         format!("version {} of epoch {}, state root {}", stamp.version, stamp.epoch, header.state_root)
+    })?;
+    let Some(receipt) = receipt else { return Ok(()) };
+    if done.receipt.is_empty() {
+        return Err(Error::Malformed("no receipt, though one was asked for").into());
+    }
+    receipt.write(&done.receipt).map_err(|failure| {
+        let failure = Failure { code: Code::Unavailable, ..failure };
+        let what = format!("version {} is committed, and its receipt is not written", stamp.version);
+        failure.during(&what).hint("Do not commit again: `coppice get KEY --proof FILE` proves what is there.")
     })
 }
 

@@ -4,7 +4,7 @@
 //! then on a replica directory that is missing was lost: its replica comes back under a new raft id, as a learner first
 //! (an empty directory never votes). A crash before the note leaves replicas that have promised nothing to anyone.
 
-use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
 use coppice_coordinator as coordinator;
 use coppice_env::{Clock, OpenMode, Rng, Storage, SystemClock, SystemRng};
@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_stream::{Stream, StreamExt, wrappers::TcpListenerStream};
 
-use super::shape::Shape;
+use super::{listener::Listener, shape::Shape};
 use crate::failure::{Code, Failure};
 
 /// How long the groups may take to elect leaders and the coordinator to take over.
@@ -42,9 +42,9 @@ pub struct Options {
     /// The key that it can be changed to.
     pub next_key: Option<SignerKey>,
     /// Where the coordinator listens.
-    pub listen: SocketAddr,
+    pub listen: Listener,
     /// Where the root log is served over HTTP, if anywhere.
-    pub http_listen: Option<SocketAddr>,
+    pub http_listen: Option<Listener>,
     /// Who is asked to cosign checkpoints; a majority of them counts.
     pub witnesses: Vec<coordinator::Witness>,
     /// Which versions are kept; all, if nothing is said.
@@ -74,16 +74,13 @@ impl Cluster {
     /// Starts a cluster and waits until it serves.
     ///
     /// # Errors
-    /// If a replica cannot be started, the port cannot be had, or no leader is found in time.
+    /// If a replica cannot be started, or no leader is found in time.
     pub async fn start(options: Options) -> Result<Self, Failure> {
         let Options { storage, shape, key, next_key, listen, http_listen, witnesses, retention, tuning } = options;
         let cluster = cluster_id(key.name())?;
         let map = shape.shard_map()?;
-        let (listener, endpoint) = bind(listen, "--listen").await?;
-        let log_listener = match http_listen {
-            Some(address) => Some(bind(address, "--http-listen").await?),
-            None => None,
-        };
+        let (listener, endpoint) = listen.open()?;
+        let log_listener = http_listen.map(Listener::open).transpose()?;
         let mut groups = vec![GroupId::Root];
         groups.extend(map.shards().iter().map(|shard| GroupId::Shard(shard.id)));
         let network = DuplexNet::new();
@@ -229,16 +226,6 @@ impl Cluster {
             Err(_) => Err(Failure::new(Code::Unavailable, "the coordinator did not end in time")),
         }
     }
-}
-
-/// Takes an address, and says which it is.
-async fn bind(address: SocketAddr, option: &str) -> Result<(TcpListener, SocketAddr), Failure> {
-    let listener = TcpListener::bind(address).await.map_err(|error| {
-        Failure::usage(format!("cannot listen on {address}: {error}"))
-            .hint(format!("{option} takes another address; port 0 a free port."))
-    })?;
-    let address = listener.local_addr().map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
-    Ok((listener, address))
 }
 
 /// The connections of a listener. Without `nodelay`, every small answer waits for the client's delayed acknowledgement:

@@ -1,21 +1,35 @@
 //! The command `coppice dev`: a cluster from start to Ctrl-C.
+//!
+//! Whatever can be refused is looked at before the data directory is touched: a refused option leaves nothing behind.
 
-use std::time::Duration;
+use std::{io::IsTerminal, time::Duration};
 
 use coppice_coordinator::{Retention, Witness};
 use coppice_env::SystemRng;
 use coppice_shard_node::Tuning;
 use coppice_verify::cosignature::CosignerKey;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use super::{Cluster, Options, home::Home, shape::Wanted};
+use super::{
+    Cluster, Options,
+    home::Home,
+    listener::{DEFAULT_PORT, Listener},
+    shape::Wanted,
+};
 use crate::{
     args,
     failure::{Code, Failure},
     output::{Output, line},
 };
+
+/// On a disk that has not so many times as much free, replicas keep less back for when it is full.
+const SMALL_DISK: u64 = 16;
+/// What is written at once on a small disk.
+const SMALL_FLUSH_BYTES: u64 = 4 << 20;
+/// What is spare on a small disk: room for the longest message, and for the commands that make room.
+const SMALL_SPARE_BYTES: u64 = 16 << 20;
 
 /// Runs a cluster until Ctrl-C or SIGTERM.
 ///
@@ -23,12 +37,12 @@ use crate::{
 /// If it cannot be started, or does not stop cleanly.
 pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
     let filter = EnvFilter::try_from_env("COPPICE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    if !args.listen.ip().is_loopback() && !args.plaintext {
-        let failure = Failure::usage(format!("--listen {}: whoever reaches it might do anything", args.listen));
-        return Err(failure.hint("A development cluster has no certificates. Listen on 127.0.0.1, or add --plaintext."));
-    }
+    let coloured = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(coloured).with_writer(std::io::stderr).init();
     let wanted = Wanted::parse(args)?;
+    let witnesses = witnesses(&args.witness)?;
+    let (listen, moved) = listen(args)?;
+    let http_listen = args.http_listen.map(|address| Listener::bind(address, "--http-listen")).transpose()?;
     // Before anything is made: the signals stop a start, too.
     let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
@@ -39,56 +53,159 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
     let dir = args.data_dir.as_deref().or_else(|| temporary.as_ref().map(tempfile::TempDir::path));
     let home = Home::open(dir.ok_or_else(|| Failure::usage("no data directory"))?, &wanted, &mut SystemRng)?;
     let (key, next_key) = home.keys()?;
+    let disk = Disk::of(&home)?;
     let options = Options {
         storage: home.storage(),
         shape: home.shape().clone(),
         key,
         next_key,
-        listen: args.listen,
-        http_listen: args.http_listen,
-        witnesses: witnesses(&args.witness)?,
+        listen,
+        http_listen,
+        witnesses,
         retention: retention(args),
-        tuning: Tuning::default(),
+        tuning: disk.tuning.clone(),
     };
     let cluster = tokio::select! {
-        cluster = Cluster::start(options) => cluster?,
+        cluster = Cluster::start(options) => cluster.map_err(|failure| home.explain(failure))?,
         _ = interrupt.recv() => return Ok(()),
         _ = terminate.recv() => return Ok(()),
     };
-    line(&format!("ready {}", cluster.endpoint()))?;
-    let (shards, replicas) = (cluster.groups().len() - 1, cluster.nodes().len());
-    let exposed = !args.listen.ip().is_loopback();
-    let object = json!({
-        "data_dir": home.dir(),
-        "vkey": home.vkey(),
-        "shards": shards,
-        "replicas": replicas,
-        "log_url": cluster.log_url(),
-        "exposed": exposed,
-    });
-    output.note(&object, || {
-        let log = cluster.log_url().map_or_else(String::new, |url| format!("\nroot log   {url}"));
-        let warning = if exposed { "\nwarning    whoever reaches this address may read and write" } else { "" };
-        format!(
-            "{shards} shards and the root group, {replicas} replicas each, in {}\npublic key {}{log}{warning}",
-            home.dir().display(),
-            home.vkey()
-        )
-    });
+    home.key_is_in_force()?;
+    tell(&Told { cluster: &cluster, home: &home, disk: &disk, moved, exposed: is_exposed(args) }, output)?;
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    cluster.stop().await
+    cluster.stop().await?;
+    if output.json { line(&json!({ "event": "stopped" }).to_string()) } else { Ok(()) }
+}
+
+fn is_exposed(args: &args::Dev) -> bool {
+    args.listen.is_some_and(|address| !address.ip().is_loopback())
+}
+
+/// Takes the address that is asked for, or the default one; and whether that was taken.
+fn listen(args: &args::Dev) -> Result<(Listener, bool), Failure> {
+    match args.listen {
+        Some(address) if is_exposed(args) && !args.plaintext => {
+            let failure = Failure::usage(format!("--listen {address}: everybody who reaches it could do anything"));
+            let hint = "A development cluster has no certificates. Listen on 127.0.0.1, or add --plaintext.";
+            Err(failure.hint(hint))
+        }
+        Some(address) => Ok((Listener::bind(address, "--listen")?, false)),
+        None => Listener::bind_default(),
+    }
+}
+
+/// What the replicas keep back on the disk.
+struct Disk {
+    tuning: Tuning,
+    free_bytes: u64,
+    reserve_bytes: u64,
+}
+
+impl Disk {
+    /// Keeps less back if the disk is small, at the price of smaller writes.
+    fn of(home: &Home) -> Result<Self, Failure> {
+        let free_bytes = home.storage().free_bytes().map_err(|error| Failure::file(home.dir(), &error))?;
+        let shape = home.shape();
+        let replicas = u64::from(shape.replicas) * (shape.splits.len() as u64 + 2);
+        Ok(Self::fitting(free_bytes, replicas))
+    }
+
+    fn fitting(free_bytes: u64, replicas: u64) -> Self {
+        let mut tuning = Tuning::default();
+        if free_bytes / SMALL_DISK < replicas * tuning.reserve_bytes(0) {
+            (tuning.flush_bytes_max, tuning.spare_bytes) = (SMALL_FLUSH_BYTES, SMALL_SPARE_BYTES);
+        }
+        let reserve_bytes = replicas * tuning.reserve_bytes(0);
+        Self { tuning, free_bytes, reserve_bytes }
+    }
+}
+
+/// What is told of a cluster that serves.
+struct Told<'a> {
+    cluster: &'a Cluster,
+    home: &'a Home,
+    disk: &'a Disk,
+    moved: bool,
+    exposed: bool,
+}
+
+impl Told<'_> {
+    fn event(&self) -> Value {
+        json!({
+            "event": "ready",
+            "endpoint": self.cluster.endpoint(),
+            "data_dir": self.home.dir(),
+            "vkey": self.home.vkey(),
+            "shards": self.cluster.groups().len() - 1,
+            "replicas": self.cluster.nodes().len(),
+            "log_url": self.cluster.log_url(),
+            "exposed": self.exposed,
+            "default_port_taken": self.moved,
+            "reserve_bytes": self.disk.reserve_bytes,
+            "free_bytes": self.disk.free_bytes,
+        })
+    }
+
+    fn people(&self) -> String {
+        let (shards, replicas) = (self.cluster.groups().len() - 1, self.cluster.nodes().len());
+        let count =
+            |number: usize, one: &str| if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") };
+        let (shards, replicas) = (count(shards, "shard"), count(replicas, "replica"));
+        let dir = self.home.dir().display();
+        let mut lines = vec![
+            format!("{shards} and the root group, {replicas} each, in {dir}"),
+            format!("public key {}", self.home.vkey()),
+            format!(
+                "disk       {} MiB kept back for when it is full; {} MiB were free",
+                self.disk.reserve_bytes >> 20,
+                self.disk.free_bytes >> 20
+            ),
+        ];
+        if let Some(url) = self.cluster.log_url() {
+            lines.push(format!("root log   {url}"));
+        }
+        if self.moved {
+            lines.push(format!("port       {DEFAULT_PORT} is taken, so a free one was chosen"));
+        }
+        if self.exposed {
+            lines.push("warning    everybody who reaches this address can read and write".to_owned());
+        }
+        lines.push(format!("next       export COPPICE_ENDPOINT={}", self.cluster.endpoint()));
+        lines.push("           coppice commit --put greeting=hello".to_owned());
+        lines.push("           coppice get greeting --proof greeting.proof".to_owned());
+        lines.push(format!("           coppice verify greeting.proof --key \"@{dir}/ledger.vkey\""));
+        lines.join("\n")
+    }
+}
+
+/// Prints one event with `--json`; else the ready line, and the rest to standard error.
+fn tell(told: &Told<'_>, output: Output) -> Result<(), Failure> {
+    if output.json {
+        return line(&told.event().to_string());
+    }
+    line(&format!("ready {}", told.cluster.endpoint()))?;
+    eprintln!("{}", told.people());
+    Ok(())
 }
 
 fn witnesses(words: &[String]) -> Result<Vec<Witness>, Failure> {
     let witness = |pair: &[String]| {
         let [key, url] = pair else { return Err(Failure::usage("--witness takes a key and a URL")) };
-        let refuse = |error| Failure::usage(format!("`{key}` is no key of a witness: {error}"));
+        // The key is not repeated: it may be a private one.
+        let refuse =
+            |error| Failure::usage(format!("--witness: what stands before {url} is no key of a witness: {error}"));
         Ok(Witness { key: CosignerKey::parse(key).map_err(refuse)?, url: url.clone() })
     };
-    words.chunks(2).map(witness).collect()
+    let witnesses = words.chunks(2).map(witness).collect::<Result<Vec<_>, _>>()?;
+    if !witnesses.is_empty() {
+        let majority = witnesses.len() / 2 + 1;
+        let checked = coppice_coordinator::check_witnesses(&witnesses, majority);
+        checked.map_err(|error| Failure::usage(format!("--witness: {error}")))?;
+    }
+    Ok(witnesses)
 }
 
 fn retention(args: &args::Dev) -> Option<Retention> {
@@ -98,4 +215,24 @@ fn retention(args: &args::Dev) -> Option<Retention> {
 
 fn no_signals(error: std::io::Error) -> Failure {
     Failure::new(Code::Unavailable, format!("signals cannot be waited for: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_disk_is_left_to_its_user() {
+        let (large, small) = (Disk::fitting(1 << 40, 9), Disk::fitting(4 << 30, 9));
+        assert_eq!(large.reserve_bytes, 9 * (104 << 20));
+        assert_eq!(small.reserve_bytes, 9 * (24 << 20));
+        assert!(small.reserve_bytes <= small.free_bytes / SMALL_DISK);
+    }
+
+    #[test]
+    fn a_witness_that_can_not_be_asked_is_refused_without_its_key() {
+        let secret = "PRIVATE+KEY+w+00000000+AAAA";
+        let failure = witnesses(&[secret.to_owned(), "http://w/".to_owned()]).expect_err("it is a private key");
+        assert!(!failure.message.contains("AAAA") && failure.message.contains("http://w/"), "{failure:?}");
+    }
 }

@@ -61,7 +61,7 @@ impl Wanted {
     fn splits(&self) -> Result<Option<Vec<Vec<u8>>>, Failure> {
         match (self.shards, self.splits.len()) {
             (None, 0) => Ok(None),
-            (Some(shards), 0) => Ok(Some(even_splits(shards))),
+            (Some(shards), 0) => Ok(Some(text_splits(shards))),
             (Some(shards), splits) if shards as usize != splits + 1 => {
                 let message = format!("{splits} --split keys make {} shards, not {shards}", splits + 1);
                 Err(Failure::usage(message).hint("Leave --shards out, or give one --split less than shards."))
@@ -75,7 +75,7 @@ impl Wanted {
     /// # Errors
     /// If what is asked for contradicts itself.
     pub fn shape(&self) -> Result<Shape, Failure> {
-        let splits = self.splits()?.unwrap_or_else(|| even_splits(2));
+        let splits = self.splits()?.unwrap_or_else(|| text_splits(2));
         let shape = Shape {
             format: 1,
             replicas: self.replicas.unwrap_or(3),
@@ -134,10 +134,21 @@ impl Shape {
     }
 }
 
-/// Splits by the first byte, as even as they can be.
-fn even_splits(shards: u32) -> Vec<Vec<u8>> {
-    let at = |index: u32| u8::try_from(index * 256 / shards).expect("the index is below the number of shards");
-    (1..shards).map(|index| vec![at(index)]).collect()
+/// Number of small letters.
+const LETTERS: u32 = 26;
+
+/// Splits that part keys of text: the small letters in even parts, by the first two of them. Bytes in even parts would leave
+/// all text to one or two shards. At most 64 shards: so no two splits are the same.
+fn text_splits(shards: u32) -> Vec<Vec<u8>> {
+    let letter = |index: u32| b'a' + u8::try_from(index % LETTERS).expect("below the number of letters");
+    let at = |index: u32| {
+        let place = index * LETTERS * LETTERS / shards;
+        match (letter(place / LETTERS), letter(place)) {
+            (first, b'a') => vec![first],
+            (first, second) => vec![first, second],
+        }
+    };
+    (1..shards).map(at).collect()
 }
 
 #[cfg(test)]
@@ -145,15 +156,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_are_two_even_shards_of_three_replicas() {
+    fn defaults_are_two_shards_of_text_of_three_replicas() {
         let shape = Wanted::default().shape().expect("the defaults hold");
         assert_eq!(
             (shape.replicas, shape.partition_capacity, shape.splits.clone()),
-            (3, 81_920, vec!["80".to_owned()])
+            (3, 81_920, vec![hex::encode("n")])
         );
         assert_eq!(shape.shard_map().expect("one split").shards().len(), 2);
-        assert_eq!(even_splits(4), [[64], [128], [192]]);
-        assert!(even_splits(1).is_empty());
+        assert_eq!(text_splits(4), [&b"gn"[..], b"n", b"tn"]);
+        assert!(text_splits(1).is_empty());
+        for shards in 1..=64 {
+            let splits = text_splits(shards);
+            assert_eq!(splits.len() + 1, shards as usize);
+            assert!(splits.windows(2).all(|pair| pair[0] < pair[1]), "{splits:?}");
+        }
     }
 
     #[test]

@@ -152,7 +152,13 @@ impl Dev {
         let stderr =
             fs::OpenOptions::new().create(true).append(true).open(&log).expect("a log file beside the directory");
         let mut command = coppice();
-        command.arg("dev").arg("--data-dir").arg(dir).args(shape).stdout(Stdio::piped()).stderr(stderr);
+        // A port of its own: what talks to a cluster that has stopped must not find that of another test.
+        if !shape.iter().any(|option| option == "--listen") {
+            command.args(["dev", "--listen", "127.0.0.1:0"]);
+        } else {
+            command.arg("dev");
+        }
+        command.arg("--data-dir").arg(dir).args(shape).stdout(Stdio::piped()).stderr(stderr);
         let mut child = command.spawn().expect("the command can be run");
         let (lines, ready) = mpsc::channel();
         let (end, ended) = mpsc::channel();

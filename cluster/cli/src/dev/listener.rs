@@ -1,0 +1,72 @@
+//! Addresses that are taken before anything else is done, so that one that cannot be had leaves no trace.
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+};
+
+use tokio::net::TcpListener;
+
+use crate::failure::{Code, Failure};
+
+/// The port of a development cluster, unless it is taken or another one is asked for.
+pub const DEFAULT_PORT: u16 = 7401;
+
+/// A bound address.
+#[derive(Debug)]
+pub struct Listener(std::net::TcpListener);
+
+impl Listener {
+    /// Takes the address that an option names.
+    ///
+    /// # Errors
+    /// If it cannot be had.
+    pub fn bind(address: SocketAddr, option: &str) -> Result<Self, Failure> {
+        std::net::TcpListener::bind(address).map(Self).map_err(|error| refused(address, option, &error))
+    }
+
+    /// Takes the default port; a free one if it is taken, and says so.
+    ///
+    /// # Errors
+    /// If there is no free port.
+    pub fn bind_default() -> Result<(Self, bool), Failure> {
+        let address = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        match std::net::TcpListener::bind(address(DEFAULT_PORT)) {
+            Ok(listener) => Ok((Self(listener), false)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok((Self::bind(address(0), "--listen")?, true)),
+            Err(error) => Err(refused(address(DEFAULT_PORT), "--listen", &error)),
+        }
+    }
+
+    /// Listens. Must be called within a tokio runtime.
+    pub(super) fn open(self) -> Result<(TcpListener, SocketAddr), Failure> {
+        let open = || {
+            self.0.set_nonblocking(true)?;
+            let listener = TcpListener::from_std(self.0)?;
+            let address = listener.local_addr()?;
+            Ok((listener, address))
+        };
+        open().map_err(|error: io::Error| Failure::new(Code::Unavailable, error.to_string()))
+    }
+}
+
+fn refused(address: SocketAddr, option: &str, error: &io::Error) -> Failure {
+    Failure::usage(format!("cannot listen on {address}: {error}"))
+        .hint(format!("{option} takes another address; port 0 a free port."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_default_port_gives_way_and_a_taken_chosen_one_does_not() {
+        // Whoever has the default port now, this test or another process: it is taken for the next one.
+        let (_first, _) = Listener::bind_default().expect("a port");
+        let (second, moved) = Listener::bind_default().expect("a port");
+        assert!(moved);
+        let address = second.0.local_addr().expect("it is bound");
+        let failure = Listener::bind(address, "--listen").expect_err("it is taken");
+        assert!(failure.code == Code::Usage && failure.hint.is_some_and(|hint| hint.contains("--listen")));
+    }
+}
