@@ -107,7 +107,8 @@ fn the_signing_key_is_neither_printed_nor_logged() {
     let words = String::from_utf8_lossy(&refused.stderr);
     assert!(refused.status.code() == Some(2) && words.contains("chmod 600"), "{words}");
     set_mode(0o600);
-    for more in [&["--signing-key-file", text.as_str()][..], &["--signing-key-file", text.as_str(), "--print-config"]] {
+    let setting = format!("signing_key_file={}", *text);
+    for more in [&["--set", setting.as_str()][..], &["--set", setting.as_str(), "--print-config"]] {
         let refused = command(more).output().expect("the binary can be run");
         let words = [&refused.stdout[..], &refused.stderr[..]].concat();
         let words = String::from_utf8_lossy(&words);
