@@ -420,6 +420,20 @@ pub struct Verify {
     /// A newer checkpoint, made by `coppice checkpoint --proof`, that shows whether the version still stands.
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
+    /// Fails unless the proof answers for this key; several of these ask for several keys.
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["expect_range", "expect_batch"])]
+    pub expect_key: Vec<String>,
+    /// Fails unless the proof is of the keys from LOW to before HIGH; an empty HIGH means to the
+    /// end.
+    #[arg(long, num_args = 2, value_names = ["LOW", "HIGH"], conflicts_with = "expect_batch")]
+    pub expect_range: Vec<String>,
+    /// Fails unless the receipt is of the batch whose journal entry has this hash, as `coppice
+    /// commit --receipt --json` prints it.
+    #[arg(long, value_name = "HASH")]
+    pub expect_batch: Option<String>,
+    /// Fails unless the proof is of this version.
+    #[arg(long, value_name = "VERSION")]
+    pub expect_version: Option<u64>,
 }
 
 /// `coppice prune`.

@@ -8,7 +8,7 @@ use coppice_verify::{checkpoint::Checkpoint, keys::Keys, note::VerifierKey};
 
 use crate::{
     Error,
-    trust::{self, Question, Read, Sent},
+    trust::{self, Asked, Read, Sent},
 };
 
 /// Checks that a read of keys, asked for with a proof, has this answer; gives the checkpoint of its proof.
@@ -21,7 +21,7 @@ pub fn check_keys(
     told: &v1::BatchGetResponse,
 ) -> Result<Checkpoint, Error> {
     let v1::BatchGetResponse { records, read_at, proof } = told;
-    let (question, options) = (Question::Keys(&asked.keys), &asked.read.unwrap_or_default());
+    let (question, options) = (Asked::Keys(&asked.keys), &asked.read.unwrap_or_default());
     let read = Read { question, options, records, read_at: read_at.as_ref(), proof, seen: 0 };
     trust::check_read(&Keys::new(key.clone()), None, &read).map(|seen| seen.checkpoint)
 }
@@ -37,7 +37,7 @@ pub fn check_range(
     end: &v1::RangeEnd,
 ) -> Result<Checkpoint, Error> {
     let v1::RangeRequest { low, high, limit, read } = asked;
-    let question = Question::Range { low, high: high.as_deref(), limit: *limit, more: end.more };
+    let question = Asked::Range { low, high: high.as_deref(), limit: *limit, more: end.more };
     let (options, read_at) = (&read.unwrap_or_default(), end.read_at.as_ref());
     let read = Read { question, options, records, read_at, proof: &end.proof, seen: 0 };
     trust::check_read(&Keys::new(key.clone()), None, &read).map(|seen| seen.checkpoint)
@@ -47,13 +47,17 @@ pub fn check_range(
 /// gives the receipt's checkpoint.
 ///
 /// # Errors
-/// If the receipt does not hold, or is one of something else.
+/// If the receipt does not hold, or is one of something else. Without a receipt nothing was shown
+/// that could be wrong: that is [`Error::Refused`], with an unknown outcome.
 pub fn check_commit(
     key: &VerifierKey,
     genesis: &[u8],
     asked: &v1::CommitRequest,
     told: &v1::CommitResponse,
 ) -> Result<Checkpoint, Error> {
+    if told.receipt.is_empty() {
+        return Err(Error::unproven_commit());
+    }
     let sent = Sent::new(&asked.session_id, asked.number, asked.batch.as_ref())?;
     trust::check_receipt(&Keys::new(key.clone()), None, &trust::map_of(genesis)?, &sent, told)
         .map(|seen| seen.checkpoint)

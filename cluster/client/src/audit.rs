@@ -10,6 +10,8 @@
 mod book;
 mod start;
 mod state;
+#[cfg(test)]
+mod tests;
 
 use coppice_proto::v1;
 use coppice_types::{Reason, ShardId, Stamp, Version};
@@ -148,7 +150,7 @@ impl Client {
         let read = Some(v1::ReadOptions { at, want_proof: true, ..v1::ReadOptions::default() });
         let answer = self.get(v1::GetRequest { key: asked.into(), read }).await.ok()?;
         let file = ProofFile::decode(&answer.proof).ok()?;
-        let verified = check::verify_known(&file, keys, None).ok()?;
+        let verified = check::verify_known(&file, keys, None, &check::Question::default()).ok()?;
         let header = verified.header()?;
         let line = book.line(stamp.version);
         if header.hash() != line.hash {

@@ -24,7 +24,7 @@ use crate::{
     call::{Patience, Repeat, call},
     routes::Routes,
     tls::{self, Tls, Unfit},
-    trust::{Question, Read, Seen, Sent, Trust, check_read, claimed_size},
+    trust::{Asked, Read, Seen, Sent, Trust, check_read, claimed_size},
 };
 
 /// Largest answer that is taken, in bytes: a proof file may have 64 MiB, and a message has a little more.
@@ -283,7 +283,7 @@ impl Client {
         let trusted = self.keys();
         let key = request.key.clone();
         let response = ask!(self, Repeat::Safe, get, request)?;
-        let question = Question::Keys(std::slice::from_ref(&key));
+        let question = Asked::Keys(std::slice::from_ref(&key));
         let v1::GetResponse { record, read_at, proof } = &response;
         let (options, records, read_at) = (&options, record.as_slice(), read_at.as_ref());
         self.trust_read(trusted.as_deref(), &Read { question, options, records, read_at, proof, seen }).await?;
@@ -300,7 +300,7 @@ impl Client {
         let keys = request.keys.clone();
         let response = ask!(self, Repeat::Safe, batch_get, request)?;
         let v1::BatchGetResponse { records, read_at, proof } = &response;
-        let (question, options, read_at) = (Question::Keys(&keys), &options, read_at.as_ref());
+        let (question, options, read_at) = (Asked::Keys(&keys), &options, read_at.as_ref());
         self.trust_read(trusted.as_deref(), &Read { question, options, records, read_at, proof, seen }).await?;
         Ok(response)
     }
@@ -371,7 +371,7 @@ impl Client {
             records.extend(message.records);
             let Some(end) = message.end else { continue };
             let v1::RangeRequest { low, high, limit, .. } = &request;
-            let question = Question::Range { low, high: high.as_deref(), limit: *limit, more: end.more };
+            let question = Asked::Range { low, high: high.as_deref(), limit: *limit, more: end.more };
             let (options, read_at, proof) = (&options, end.read_at.as_ref(), &end.proof);
             self.trust_read(trusted.as_deref(), &Read { question, options, records: &records, read_at, proof, seen })
                 .await?;

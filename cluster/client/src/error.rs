@@ -2,6 +2,7 @@
 
 use coppice_proto::status;
 use coppice_types::{ErrorKind, Reason, causes};
+use coppice_verify::check::{Cause, Failure, Step};
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +46,7 @@ pub enum Error {
     },
     /// The proof that came with the answer does not hold.
     #[error("the proof that came with the answer does not hold, at step {0}")]
-    Unproven(coppice_verify::check::Failure),
+    Unproven(Failure),
     /// The proof holds, but it does not prove the answer.
     #[error("the answer is not to be believed: {0}")]
     Untrusted(&'static str),
@@ -122,9 +123,13 @@ impl Error {
     }
 }
 
-impl From<coppice_verify::check::Failure> for Error {
-    fn from(failure: coppice_verify::check::Failure) -> Self {
-        Self::Unproven(failure)
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            // The proof holds: it is that of something else.
+            Failure { step: Step::Question, cause: Cause::Rule(rule) } => Self::Untrusted(rule),
+            failure => Self::Unproven(failure),
+        }
     }
 }
 

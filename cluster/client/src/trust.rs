@@ -13,11 +13,11 @@ use bytes::Bytes;
 use coppice_proto::v1::{self, operation::Change};
 use coppice_types::{SessionId, ShardId, Stamp, Version};
 use coppice_verify::{
-    check::{self, Answer, Claim, Record, Verified},
+    check::{self, Answer, Claim, Question, Record, Subject, Verified},
     checkpoint::Checkpoint,
     hash::{self, RecordBody},
     header::Body,
-    journal::BatchEntry,
+    journal::{BatchEntry, Entry},
     keys::Keys,
     note::VerifierKey,
     proof::{Proof, ProofFile},
@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use crate::Error;
 
 /// What was asked for: keys in any order, or a range.
-pub(crate) enum Question<'a> {
+pub(crate) enum Asked<'a> {
     Keys(&'a [bytes::Bytes]),
     /// `more` is the answer to whether records follow.
     Range {
@@ -184,12 +184,9 @@ impl Trust {
     /// The checkpoint at the end of a standing proof from one that was seen.
     fn end_of(&self, keys: &Keys, old: &Checkpoint, standing: &[u8]) -> Result<Checkpoint, Error> {
         let file = ProofFile::decode(standing).map_err(malformed)?;
-        let verified = check::verify_known(&file, keys, None)?;
-        let Claim::Standing(claim) = &verified.claim else {
-            return Err(Error::Untrusted("the proof is of another kind"));
-        };
-        ensure(claim.old_size == old.size, "the proof is of another checkpoint")?;
-        ensure(claim.old_root == old.root, FORKED)?;
+        let verified = check::verify_known(&file, keys, None, &Question::about(Subject::Growth(old.size)))?;
+        let forked = matches!(&verified.claim, Claim::Standing(claim) if claim.old_root != old.root);
+        ensure(!forked, FORKED)?;
         let seen = Seen { checkpoint: verified.checkpoint, keys: verified.keys };
         self.learn(&seen)?;
         Ok(seen.checkpoint)
@@ -229,7 +226,7 @@ pub(crate) struct Seen {
 
 /// What was answered to a read.
 pub(crate) struct Read<'a> {
-    pub question: Question<'a>,
+    pub question: Asked<'a>,
     pub options: &'a v1::ReadOptions,
     pub records: &'a [v1::Record],
     pub read_at: Option<&'a v1::Stamp>,
@@ -247,10 +244,29 @@ pub(crate) fn claimed_size(proof: &[u8]) -> Option<u64> {
 /// Checks the answer to a read; `newer` joins its checkpoint to a newer one, if that is needed. Gives the checkpoint of its proof.
 pub(crate) fn check_read(keys: &Keys, newer: Option<&[u8]>, read: &Read<'_>) -> Result<Seen, Error> {
     let file = ProofFile::decode(read.proof).map_err(malformed)?;
-    let verified = check::verify_known(&file, keys, newer)?;
+    let verified = read.verify(&file, keys, newer)?;
     check_place(&file.proof, &verified, read)?;
     check_claim(&verified, read)?;
     Ok(Seen { checkpoint: verified.checkpoint, keys: verified.keys })
+}
+
+impl Read<'_> {
+    /// Verifies the proof, which must be of the keys, or the range, for which the answer stands.
+    fn verify<'f>(&self, file: &ProofFile<'f>, keys: &Keys, newer: Option<&[u8]>) -> Result<Verified<'f>, Error> {
+        let cut: Option<Vec<u8>>;
+        let subject = match &self.question {
+            Asked::Keys(keys) => Subject::Keys(keys.iter().map(AsRef::as_ref).collect()),
+            Asked::Range { low, high, more: false, .. } => Subject::Range { low, high: *high },
+            // A limit cut the range short: it is proven as far as it was answered, and only behind
+            // as many records as were asked for.
+            Asked::Range { low, limit, more: true, .. } => {
+                ensure(*limit > 0 && self.records.len() == *limit as usize, "the range ends below its limit")?;
+                cut = successor(self.records);
+                Subject::Range { low, high: cut.as_deref() }
+            }
+        };
+        Ok(check::verify_known(file, keys, newer, &Question::about(subject))?)
+    }
 }
 
 /// It is the version that was asked for, and no older view of the log than one before the question.
@@ -280,15 +296,11 @@ fn check_claim(verified: &Verified<'_>, read: &Read<'_>) -> Result<(), Error> {
     let Claim::Query(claim) = &verified.claim else { return Err(Error::Untrusted("the proof is of another kind")) };
     let records = read.records;
     match (&claim.answer, &read.question) {
-        (Answer::Keys(proven), Question::Keys(keys)) => check_keys(proven, keys, records),
-        (Answer::Range { low, high, records: proven }, Question::Range { low: asked, high: to, limit, more }) => {
-            ensure(low == asked, "the proof is of another range")?;
-            let cut_short =
-                *limit > 0 && records.len() == *limit as usize && successor(records).as_deref() == high.as_deref();
-            let whole = high.as_deref() == *to;
-            ensure(whole || cut_short, "the proof is of another range")?;
-            // A range that is said to be complete must be proven to its end.
-            ensure(*more != whole, "the proof ends elsewhere than the answer")?;
+        (Answer::Keys(proven), Asked::Keys(keys)) => check_keys(proven, keys, records),
+        (Answer::Range { records: proven, .. }, Asked::Range { high, more, .. }) => {
+            // Nothing of the range lies behind the record that ends it.
+            let goes_on = !*more || successor(records).as_deref() != *high;
+            ensure(goes_on, "the proof ends elsewhere than the answer")?;
             ensure(proven.len() == records.len(), "the answer is not the proven range")?;
             proven.iter().zip(records).try_for_each(|(proven, record)| check_record(Some(proven), record))
         }
@@ -347,14 +359,13 @@ pub(crate) fn check_receipt(
     response: &v1::CommitResponse,
 ) -> Result<Seen, Error> {
     let file = ProofFile::decode(&response.receipt).map_err(malformed)?;
-    let verified = check::verify_known(&file, keys, newer)?;
-    let Claim::Receipt(claim) = &verified.claim else { return Err(Error::Untrusted("the proof is of another kind")) };
     let header = crate::header(&response.header)?;
-    ensure(claim.header == header, "the receipt is of another version")?;
+    ensure(map.hash() == header.shard_map, "the genesis header that was shown has other shards")?;
+    let sent = Entry::Batch(sent.entry(map)).hash();
+    let verified = check::verify_known(&file, keys, newer, &Question::about(Subject::Batch(sent)))?;
+    ensure(verified.header() == Some(&header), "the receipt is of another version")?;
     let same_stamp = response.stamp.as_ref().is_some_and(|stamp| same(header.stamp, stamp));
     ensure(same_stamp, "the receipt is of another version")?;
-    ensure(map.hash() == header.shard_map, "the genesis header that was shown has other shards")?;
-    ensure(claim.batch == sent.entry(map), "the receipt is of another batch")?;
     Ok(Seen { checkpoint: verified.checkpoint, keys: verified.keys })
 }
 

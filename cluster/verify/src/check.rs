@@ -6,13 +6,17 @@
 mod failure;
 mod log;
 pub(crate) mod query;
+mod question;
 mod tree;
 
 use alloc::{borrow::Cow, boxed::Box, vec::Vec};
 
 use coppice_types::{ClusterId, Digest, Stamp};
 
-pub use self::failure::{Cause, Failure, Step};
+pub use self::{
+    failure::{Cause, Failure, Step},
+    question::{Question, Subject},
+};
 use self::{
     failure::{ensure, fail},
     log::Log,
@@ -131,7 +135,24 @@ impl Verified<'_> {
     }
 }
 
-/// Verifies a proof file under the ledger's key; with `newer`, a standing proof file from this file's checkpoint (or a note of the same
+/// Verifies that a proof file answers a question: it holds as [`verify`] says, and what it proves
+/// is what was asked.
+///
+/// # Errors
+/// Names the step that failed. Nothing of the file is to be believed then.
+pub fn verify_answer<'a>(
+    file: &'a [u8],
+    key: &VerifierKey,
+    newer: Option<&[u8]>,
+    question: &Question<'_>,
+) -> Result<Verified<'a>, Failure> {
+    let file = ProofFile::decode(file).map_err(fail(Step::Format))?;
+    verify_known(&file, &Keys::new(key.clone()), newer, question)
+}
+
+/// Verifies a proof file under the ledger's key, whatever it proves: the caller must hold that
+/// against what was asked. With `newer`, a standing proof file from this file's checkpoint (or a
+/// note of the same
 /// size), also that the version still stands there.
 ///
 /// # Errors
@@ -146,14 +167,19 @@ pub fn verify<'a>(file: &'a [u8], key: &VerifierKey, newer: Option<&[u8]>) -> Re
 /// # Errors
 /// Names the step that failed.
 pub fn verify_file<'a>(file: &ProofFile<'a>, key: &VerifierKey, newer: Option<&[u8]>) -> Result<Verified<'a>, Failure> {
-    verify_known(file, &Keys::new(key.clone()), newer)
+    verify_known(file, &Keys::new(key.clone()), newer, &Question::default())
 }
 
-/// [`verify_file`] for one who knows of key changes already.
+/// [`verify_answer`] for a decoded file, and for a caller that knows of key changes already.
 ///
 /// # Errors
 /// Names the step that failed.
-pub fn verify_known<'a>(file: &ProofFile<'a>, keys: &Keys, newer: Option<&[u8]>) -> Result<Verified<'a>, Failure> {
+pub fn verify_known<'a>(
+    file: &ProofFile<'a>,
+    keys: &Keys,
+    newer: Option<&[u8]>,
+    question: &Question<'_>,
+) -> Result<Verified<'a>, Failure> {
     let newer = newer.map(|newer| Newer::decode(newer, keys)).transpose().map_err(Failure::in_newer)?;
     // What is shown later may tell of key changes, and that the checkpoint in the file was signed by a key that is not trusted any more.
     let (keys, joined) = match &newer {
@@ -171,6 +197,7 @@ pub fn verify_known<'a>(file: &ProofFile<'a>, keys: &Keys, newer: Option<&[u8]>)
     if let Some(newer) = newer {
         verified.newer = Some(check_newer(&verified, newer).map_err(Failure::in_newer)?);
     }
+    verified.answers(question)?;
     Ok(verified)
 }
 
@@ -245,9 +272,12 @@ fn check_standing(log: &Log, proof: &StandingProof<'_>) -> Result<StandingClaim,
     merkle::verify_consistency(old_size, new_size, &proof.old_root, &log.checkpoint.root, &proof.path)
         .map_err(fail(Step::Standing))?;
     let epochs = Epochs::from_pairs(proof.pairs.clone());
-    let epochs = epochs.ok_or(Failure::rule(Step::Standing, "epoch pairs that no rollbacks leave"))?;
+    let epochs = epochs.ok_or(Failure::rule(Step::Standing, log::NO_ROLLBACKS))?;
     let counted = epochs.pairs().len() as u64 == u64::from(log.newest.epoch_pairs);
     ensure(counted && epochs.root() == log.newest.epochs_root, Step::Standing, "other epoch pairs")?;
+    if let Some(last) = epochs.pairs().last() {
+        log.check_newest_pair(last, true, Step::Standing)?;
+    }
     Ok(StandingClaim { old_size, old_root: proof.old_root, epochs })
 }
 
@@ -296,6 +326,7 @@ fn check_newer(old: &Verified<'_>, newer: Newer<'_>) -> Result<Checkpoint, Failu
     )?;
     if let Some(header) = old.header() {
         ensure(claim.epochs.stands(header.stamp), Step::Standing, "the version was rolled back")?;
+        log.check_not_above(header.stamp, Step::Standing)?;
     }
     Ok(log.checkpoint)
 }

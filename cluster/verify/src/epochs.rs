@@ -30,6 +30,23 @@ impl Pair {
         let genesis = self.epoch == Epoch(0) && version == Version(0);
         genesis || version > self.base && next.is_none_or(|next| version <= next.base)
     }
+
+    /// Some sequence of rollbacks leaves this pair at this place of the list.
+    #[must_use]
+    pub fn may_be_at(&self, index: u32) -> bool {
+        let index = u64::from(index);
+        match index.checked_sub(1) {
+            None => *self == Self { epoch: Epoch(0), base: Version(0) },
+            Some(before) => self.epoch.0 >= index && self.base.0 >= before,
+        }
+    }
+
+    /// Some sequence of rollbacks leaves `next` behind this pair, which is at `index`. Only epoch 0
+    /// keeps a base that a later one shares.
+    #[must_use]
+    pub fn may_precede(&self, next: &Self, index: u32) -> bool {
+        self.epoch < next.epoch && (index == 0 || self.base < next.base)
+    }
 }
 
 /// The epochs that have versions that stand, and their bases.
@@ -54,10 +71,9 @@ impl Epochs {
     /// These pairs; `None` if no sequence of rollbacks leads to them.
     #[must_use]
     pub fn from_pairs(pairs: Vec<Pair>) -> Option<Self> {
-        let first = pairs.first()? == &Pair { epoch: Epoch(0), base: Version(0) };
-        let epochs_ascend = pairs.windows(2).all(|pair| pair[0].epoch < pair[1].epoch);
-        let bases_ascend = pairs.windows(2).skip(1).all(|pair| pair[0].base < pair[1].base);
-        (first && epochs_ascend && bases_ascend).then_some(Self { pairs })
+        let first = pairs.first()?.may_be_at(0);
+        let ascend = pairs.windows(2).zip(0..).all(|(pair, index)| pair[0].may_precede(&pair[1], index));
+        (first && ascend).then_some(Self { pairs })
     }
 
     /// The pairs, oldest first.

@@ -77,7 +77,7 @@ pub enum Body {
     Key(KeyChange),
     /// A kind that this code does not know, with its bytes.
     Other {
-        /// Number of the kind, 4 or more, and not 6.
+        /// Number of the kind: 4, 5, or 7 to 255.
         kind: u8,
         /// Its body.
         bytes: Vec<u8>,
@@ -111,6 +111,14 @@ pub struct Rollback {
     pub principal: String,
     /// Why.
     pub reason: String,
+}
+
+impl Rollback {
+    /// The target is the head before or lies behind it. Neither an older epoch nor a lower version
+    /// alone is enough.
+    fn is_backward(&self) -> bool {
+        self.target.version <= self.head_before.version && self.target.epoch <= self.head_before.epoch
+    }
 }
 
 /// Versions below the boundary can no longer be read.
@@ -273,10 +281,8 @@ impl Header {
         let rules = [
             ("state leaves", self.state_leaves > 0),
             ("epoch pairs", self.epoch_pairs > 0),
-            (
-                "journal of a header that is no commit",
-                eventless || matches!(self.body, Body::Commit | Body::Other { .. }),
-            ),
+            ("journal of a header that is no commit", eventless || matches!(self.body, Body::Commit)),
+            ("admin sequence", !self.is_admin() || self.admin_sequence > 0),
             ("genesis comes first", matches!(self.body, Body::Genesis(_)) == first),
             ("numbers of genesis", !first || zero),
         ];
@@ -293,7 +299,7 @@ impl Header {
             Body::Rollback(rollback) => check(&[
                 ("target of a rollback", rollback.target.version == self.stamp.version),
                 ("epoch of a rollback", rollback.head_before.epoch.0.checked_add(1) == Some(self.stamp.epoch.0)),
-                ("target above head", rollback.target <= rollback.head_before),
+                ("target above head", rollback.is_backward()),
             ]),
             Body::Prune(prune) => check(&[("boundary above head", prune.boundary <= self.stamp.version)]),
             Body::Key(change) => change.check(&self.cluster),
@@ -309,13 +315,15 @@ impl Header {
     /// # Panics
     /// As [`Header::encode`], of the header before.
     pub fn check_follows(&self, before: &Self) -> Result<(), BrokenRule> {
-        let admin = matches!(self.body, Body::Rollback(_) | Body::Prune(_));
         check(&[
             ("cluster", self.cluster == before.cluster),
             ("sequence", before.sequence.0.checked_add(1) == Some(self.sequence.0)),
             ("previous entry", self.previous == before.hash()),
             ("timestamps never decrease", self.timestamp_ms >= before.timestamp_ms),
-            ("admin sequence", before.admin_sequence.checked_add(u64::from(admin)) == Some(self.admin_sequence)),
+            (
+                "admin sequence",
+                before.admin_sequence.checked_add(u64::from(self.is_admin())) == Some(self.admin_sequence),
+            ),
         ])?;
         let same_epochs = (self.epochs_root, self.epoch_pairs) == (before.epochs_root, before.epoch_pairs);
         let same_shards = (self.shard_map, self.state_leaves) == (before.shard_map, before.state_leaves);
@@ -335,8 +343,17 @@ impl Header {
                 ("state of a key change", self.stamp == before.stamp && self.state_root == before.state_root),
                 ("shards and epochs of a key change", same_shards && same_epochs),
             ]),
-            Body::Other { .. } => Ok(()),
+            // Only commits and rollbacks move the head, whatever a header is.
+            Body::Other { .. } => check(&[
+                ("state of an unknown kind", self.stamp == before.stamp && self.state_root == before.state_root),
+                ("shards and epochs of an unknown kind", same_shards && same_epochs),
+            ]),
         }
+    }
+
+    /// Counted by the admin sequence.
+    fn is_admin(&self) -> bool {
+        matches!(self.body, Body::Rollback(_) | Body::Prune(_))
     }
 }
 

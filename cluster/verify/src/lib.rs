@@ -7,6 +7,8 @@
 
 extern crate alloc;
 
+#[cfg(feature = "replay")]
+pub mod audit;
 mod base64;
 pub mod check;
 pub mod checkpoint;
@@ -29,4 +31,4 @@ mod sha256;
 pub mod shard_map;
 pub mod tile;
 
-pub use check::{Failure, Step, Verified, verify};
+pub use check::{Failure, Question, Step, Subject, Verified, verify, verify_answer};

@@ -19,7 +19,7 @@ use crate::{
     hash::file_checksum,
     keys::KEY_CHANGES_MAX,
     merkle,
-    shard_map::{KEY_BYTES_MAX, read_bound, write_bound},
+    shard_map::{KEY_BYTES_MAX, SHARD_NONE, read_bound, write_bound},
 };
 
 /// First bytes of a proof file.
@@ -391,14 +391,19 @@ impl<'a> ShardPart<'a> {
     }
 
     fn decode(input: &mut Reader<'a>) -> Result<Self, Error> {
-        Ok(Self {
-            index: input.u32()?,
-            shard: ShardId(input.u32()?),
-            low: Cow::Borrowed(input.str16()?),
-            high: read_bound(input)?.map(Cow::Borrowed),
-            version: Version(input.u64()?),
-            trees: TreeList::read(input)?,
-        })
+        let (index, shard) = (input.u32()?, ShardId(input.u32()?));
+        let (low, high) = (input.str16()?, read_bound(input)?);
+        if shard == SHARD_NONE {
+            return Err(Error::Malformed("id of a shard"));
+        }
+        if low.len().max(high.map_or(0, <[u8]>::len)) > KEY_BYTES_MAX {
+            return Err(Error::Malformed("length of a shard's bound"));
+        }
+        if high.is_some_and(|high| low >= high) {
+            return Err(Error::Malformed("order of a shard's bounds"));
+        }
+        let (low, high) = (Cow::Borrowed(low), high.map(Cow::Borrowed));
+        Ok(Self { index, shard, low, high, version: Version(input.u64()?), trees: TreeList::read(input)? })
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`crate::rules`]: an oracle for tests. It keeps everything in memory and hashes a whole forest for each digest. [`LiveForest`] does the
 //! same for the newest state at the cost of what changes, and is the core of an audit.
 
+mod audit;
 mod gather;
 mod ledger;
 mod live;
@@ -16,6 +17,7 @@ use core::fmt;
 use coppice_types::{Digest, Params, Stamp};
 
 pub use self::{
+    audit::{Audited, Finding, audit},
     gather::Gathered,
     ledger::{Commit, Ledger, Version},
     live::LiveForest,

@@ -14,8 +14,9 @@ use crate::{hash, merkle};
 
 /// Longest key, and so longest bound of a shard, in bytes.
 pub const KEY_BYTES_MAX: usize = 512;
-/// What stands for "no parent".
-const NO_PARENT: u32 = u32::MAX;
+/// Names no shard: it stands for "no parent" in a map.
+pub const SHARD_NONE: ShardId = ShardId(u32::MAX);
+const NO_PARENT: u32 = SHARD_NONE.0;
 
 /// A shard and its keys: `low <= key < high`.
 #[derive(Clone, Debug, PartialEq, Eq)]

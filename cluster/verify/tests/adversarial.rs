@@ -37,8 +37,9 @@ fn every_attack_fails_at_its_step() {
         assert!(names.insert(attack.name), "{} twice", attack.name);
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    // The first step has the test of damaged files, key changes their own, the last one those of policies.
-    steps.extend([Step::Format, Step::Keys, Step::Cosignatures]);
+    // The first step has the test of damaged files, key changes and questions their own,
+    // cosignatures those of policies.
+    steps.extend([Step::Format, Step::Keys, Step::Cosignatures, Step::Question]);
     assert_eq!(steps.into_iter().collect::<Vec<_>>(), Step::ALL, "every step catches something");
 }
 

@@ -8,7 +8,7 @@ use common::{Sample, params};
 use coppice_types::{Digest, Stamp};
 use coppice_verify::{
     Failure, Step,
-    check::verify_known,
+    check::{Question, verify_known},
     hash::file_checksum,
     header::{Body, Header},
     keys::{KEY_CHANGES_MAX, KeyChange, Keys},
@@ -115,10 +115,11 @@ fn a_proof_of_before_holds_under_a_newer_key_by_a_newer_checkpoint() {
     }
     let known = verify(&encode(&made_at(SIZE)), &trusted(7), None).expect("an honest proof").keys.advanced();
     let before = made_at(5);
-    let failure = verify_known(&before, &known, None).expect_err("the first key is not believed any more");
+    let failure =
+        verify_known(&before, &known, None, &Question::default()).expect_err("the first key is not believed any more");
     assert!(failure.to_string().contains("show a newer checkpoint"), "{failure}");
-    assert!(verify_known(&before, &known, Some(&encode(&standing(5, SIZE)))).is_ok());
-    assert!(verify_known(&made_at(11), &known, None).is_ok());
+    assert!(verify_known(&before, &known, Some(&encode(&standing(5, SIZE))), &Question::default()).is_ok());
+    assert!(verify_known(&made_at(11), &known, None, &Question::default()).is_ok());
 }
 
 /// The thief of the first key signs what the ledger never had: sizes beyond the change of the key.
@@ -141,7 +142,7 @@ fn a_late_checkpoint_of_a_replaced_key_is_refused_by_all_who_know_of_the_change(
     assert!(verify(&encode(&hidden), &trusted(7), None).is_ok());
     for known in [6, SIZE] {
         let keys = verify(&encode(&made_at(known)), &trusted(7), None).expect("an honest proof").keys;
-        let failure = verify_known(&hidden, &keys, None).expect_err("the change is known");
+        let failure = verify_known(&hidden, &keys, None, &Question::default()).expect_err("the change is known");
         assert_eq!(failure.step, Step::Checkpoint, "{failure}");
     }
     let newer = encode(&standing(SIZE, SIZE));
@@ -173,7 +174,7 @@ fn two_logs_with_other_changes_do_not_fit_together() {
         verify(&encode(&file), &trusted(7), None).is_ok(),
         "signed by the thief of the first key, as far as one can see"
     );
-    let failure = verify_known(&file, &keys, None).expect_err("a fork");
+    let failure = verify_known(&file, &keys, None, &Question::default()).expect_err("a fork");
     assert!(failure.step == Step::Keys && failure.to_string().contains("evidence"), "{failure}");
 }
 

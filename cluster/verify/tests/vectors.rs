@@ -5,9 +5,10 @@
 
 mod common;
 
-use std::{env, fs, path::PathBuf};
-
-use common::{Sample, attacks, params};
+use common::{
+    Sample, attacks, params,
+    vectors::{compare, stored, text},
+};
 use coppice_types::{
     Batch, Change, Condition, Digest, Epoch, Operation, Params, Precondition, ShardId, Stamp, Version, codec::Writer,
 };
@@ -28,32 +29,12 @@ use coppice_verify::{
 };
 use serde_json::{Value, json};
 
-fn path(name: &str) -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "vectors", name].iter().collect()
-}
-
-/// Compares with the file, or writes it.
-fn compare(name: &str, vectors: &Value) {
-    if env::var_os("COPPICE_WRITE_VECTORS").is_some() {
-        let text = serde_json::to_string_pretty(vectors).expect("a value is JSON");
-        fs::write(path(name), text + "\n").expect("the file is written");
-    }
-    let text = fs::read_to_string(path(name)).expect("the file is there");
-    let stored: Value = serde_json::from_str(&text).expect("the file is JSON");
-    // Not assert_eq: it would print both.
-    assert!(stored == *vectors, "{name} is not what the code makes now");
-}
-
 fn stamp(stamp: Stamp) -> Value {
     json!([stamp.epoch.0, stamp.version.0])
 }
 
 fn digests(list: &[Digest]) -> Value {
     list.iter().map(ToString::to_string).collect()
-}
-
-fn text(bytes: &[u8]) -> String {
-    hex::encode(bytes)
 }
 
 #[test]
@@ -525,8 +506,7 @@ fn claim(verified: &Verified<'_>) -> Value {
 /// The files alone, as a stranger reads them: this does not depend on the model.
 #[test]
 fn stored_proofs_are_judged_as_stored() {
-    let stored: Value =
-        serde_json::from_str(&fs::read_to_string(path("proofs.json")).expect("the file is there")).expect("JSON");
+    let stored = stored("proofs.json");
     let key = VerifierKey::parse(stored["vkey"].as_str().expect("a text")).expect("a key");
     let cases = stored["cases"].as_array().expect("a list");
     assert!(cases.len() > 90);

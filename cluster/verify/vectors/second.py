@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """A second implementation of docs/verification.md, written from the page, to check the page and the vectors beside this file.
 
-Slow and plain, no packages. Run without arguments; it ends with an error at the first value that differs.
+Slow and plain, no packages. Without arguments it judges the vectors, and ends with an error at the first value that
+differs. `second.py FILE --key KEY` (or `--policy FILE`) judges a proof file: it ends with 0 if the file holds, with 1 if
+it does not, and with 2 if it was asked wrongly.
 """
 
 import base64
@@ -9,6 +11,7 @@ import hashlib
 import json
 import os
 import struct
+import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -48,12 +51,20 @@ def opt16(x):
 
 
 class Failed(Exception):
-    """A step that failed."""
+    """A step that failed, and the rule that does not hold."""
+
+    def __init__(self, step, rule=""):
+        super().__init__(step)
+        self.step, self.rule = step, rule
+
+    def at(self, step):
+        """The same failure, where another step looked."""
+        return Failed(step, self.rule or self.step)
 
 
-def need(holds, step):
+def need(holds, step, rule=""):
     if not holds:
-        raise Failed(step)
+        raise Failed(step, rule)
 
 
 class Reader:
@@ -61,7 +72,7 @@ class Reader:
         self.data, self.at = data, 0
 
     def take(self, n):
-        need(self.at + n <= len(self.data), "format")
+        need(self.at + n <= len(self.data), "format", "it ends too early")
         self.at += n
         return self.data[self.at - n : self.at]
 
@@ -85,17 +96,17 @@ class Reader:
             x |= (byte & 127) << shift
             shift += 7
             if byte < 128:
-                need(x < 2**64 and (byte > 0 or shift == 7), "format")
+                need(x < 2**64 and (byte > 0 or shift == 7), "format", "a short integer in another spelling")
                 return x
 
     def less(self, bits):
         x = self.short()
-        need(x < 2**bits, "format")
+        need(x < 2**bits, "format", f"an integer of more than {bits} bits")
         return x
 
     def flag(self):
         x = self.u8()
-        need(x < 2, "format")
+        need(x < 2, "format", "a flag that is neither 0 nor 1")
         return x == 1
 
     def stamp(self):
@@ -114,7 +125,7 @@ class Reader:
         return [self.take(32) for _ in range(self.u16())]
 
     def end(self):
-        need(self.at == len(self.data), "format")
+        need(self.at == len(self.data), "format", "bytes behind the end")
 
 
 # Section 2: Merkle lists.
@@ -138,14 +149,15 @@ def list_root(n, revealed, hashes, step):
     """The root to which a list proof leads; `revealed` are (index, leaf hash)."""
     indices = [i for i, _ in revealed]
     if n == 0:
-        need(not revealed and not hashes, step)
+        need(not revealed and not hashes, step, "a list proof of an empty list")
         return H(b"")
-    need(indices and all(a < b for a, b in zip(indices, indices[1:])) and indices[-1] < n, step)
+    ascending = all(a < b for a, b in zip(indices, indices[1:]))
+    need(indices and ascending and indices[-1] < n, step, "the indices of a list proof")
     leaves, rest = dict(revealed), list(hashes)
 
     def root(start, size):
         if not any(start <= i < start + size for i in indices):
-            need(rest, step)
+            need(rest, step, "a list proof has too few hashes")
             return rest.pop(0)
         if size == 1:
             return leaves[start]
@@ -154,16 +166,16 @@ def list_root(n, revealed, hashes, step):
         return H(b"\1", left, root(start + k, size - k))
 
     result = root(0, n)
-    need(not rest, step)
+    need(not rest, step, "a list proof has too many hashes")
     return result
 
 
 def included(index, size, leaf, path, root, step):
     """RFC 9162, 2.1.3.2."""
-    need(index < size, step)
+    need(index < size, step, "an entry beyond the end of the log")
     fn, sn, r = index, size - 1, leaf
     for p in path:
-        need(sn != 0, step)
+        need(sn != 0, step, "a path that is too long")
         if fn & 1 or fn == sn:
             r = H(b"\1", p, r)
             while not fn & 1 and fn:
@@ -171,23 +183,23 @@ def included(index, size, leaf, path, root, step):
         else:
             r = H(b"\1", r, p)
         fn, sn = fn >> 1, sn >> 1
-    need(sn == 0 and r == root, step)
+    need(sn == 0 and r == root, step, "the inclusion path does not lead to the checkpoint's root")
 
 
 def consistent(old, new, old_root, new_root, path, step):
     """RFC 9162, 2.1.4.2."""
-    need(old <= new, step)
+    need(old <= new, step, "an older checkpoint that is larger")
     if old in (0, new):
-        need(not path and old_root == (new_root if old == new else H(b"")), step)
+        need(not path and old_root == (new_root if old == new else H(b"")), step, "the consistency path")
         return
     path = ([old_root] if old & (old - 1) == 0 else []) + path
-    need(path, step)
+    need(path, step, "the consistency path is empty")
     fn, sn = old - 1, new - 1
     while fn & 1:
         fn, sn = fn >> 1, sn >> 1
     fr = sr = path[0]
     for c in path[1:]:
-        need(sn != 0, step)
+        need(sn != 0, step, "a path that is too long")
         if fn & 1 or fn == sn:
             fr, sr = H(b"\1", c, fr), H(b"\1", c, sr)
             while not fn & 1 and fn:
@@ -195,7 +207,7 @@ def consistent(old, new, old_root, new_root, path, step):
         else:
             sr = H(b"\1", sr, c)
         fn, sn = fn >> 1, sn >> 1
-    need(sn == 0 and fr == old_root and sr == new_root, step)
+    need(sn == 0 and fr == old_root and sr == new_root, step, "the consistency path does not join the two roots")
 
 
 # Section 3: a record is (key, stamp, length, hash) or, as a tombstone, (key, stamp, None, None).
@@ -354,9 +366,11 @@ class Forest:
         return [self.active] + [tree for tree, _ in self.frozen]
 
     def prepare(self, stamp, merges, operations):
-        for merge in merges:
-            digests, n = [digest_of(tree).hex() for tree, _ in self.frozen], len(merge["inputs"])
-            at = next(i for i in range(len(digests)) if digests[i : i + n] == merge["inputs"])
+        """Merges are (input digests, output digest), operations (key, None or the length and hash of the value put)."""
+        for inputs, merged in merges:
+            digests, n = [digest_of(tree) for tree, _ in self.frozen], len(inputs)
+            at = next((i for i in range(len(digests)) if digests[i : i + n] == inputs), None)
+            need(n >= 2 and at is not None, 13, "the merged trees are not neighbouring frozen trees")
             youngest = {}
             for tree, _ in self.frozen[at : at + n]:
                 for record in records_of(tree):
@@ -365,7 +379,7 @@ class Forest:
             kept = [youngest[key] for key in sorted(youngest)]
             kept = [r for r in kept if r[2] is not None or any(admits(r[0]) for _, admits in older)]
             output = self.rules.packed(kept)
-            assert digest_of(output).hex() == merge["output"]
+            need(digest_of(output) == merged, 13, "a merge gives another tree than was recorded")
             self.frozen[at : at + n] = [self.freeze(output)]
         if operations and len(records_of(self.active)) >= self.rules.p["capacity"]:
             self.frozen.insert(0, self.freeze(self.active))
@@ -373,7 +387,7 @@ class Forest:
         changes = []
         for key, value in sorted(dict(operations).items()):
             if value is not None:
-                changes.append((key, (key, stamp, len(value), H(value))))
+                changes.append((key, (key, stamp, *value)))
                 continue
             newest = [r for tree in self.trees() for r in records_of(tree) if r[0] == key][:1]
             if not newest or newest[0][2] is None:
@@ -384,12 +398,84 @@ class Forest:
         self.active = self.rules.change(self.active, changes)
 
 
-# Section 9.
+# Section 7.
+KEY_MAX = 512
+NO_SHARD = 2**32 - 1
+
+
+def read_map(data):
+    """[(id, low, high)] of a shard map."""
+    r, shards = Reader(data), []
+    need(r.u8() == 1, "format", "the format of a shard map")
+    for _ in range(r.u32()):
+        shard, _parent = r.u32(), r.u32()
+        shards.append((shard, r.str16(), r.opt16()))
+    r.end()
+    need(shards and shards[0][1] == b"" and shards[-1][2] is None, "format", "the ends of a shard map")
+    joined = all(a[2] == b[1] and a[1] < b[1] for a, b in zip(shards, shards[1:]))
+    need(joined and all(len(low) <= KEY_MAX for _, low, _ in shards), "format", "the bounds of a shard map")
+    ids = {shard for shard, _, _ in shards}
+    need(len(ids) == len(shards) and NO_SHARD not in ids, "format", "the ids of a shard map")
+    return shards
+
+
+def state_leaf(shard, version, digest):
+    number, low, high = shard
+    return H(b"\x16", u32(number), str16(low), opt16(high), u64(version), digest)
+
+
+EMPTY_SHARD = shard_digest([tree_digest(0, 0, EMPTY_ROOT)])
+
+# Section 9. Each parameter of genesis with its width, its least and its largest value, which may be another parameter.
+PARAMETERS = [
+    ("key_bytes_max", 4, 1, 512),
+    ("value_bytes_max", 4, 1, 16 << 20),
+    ("batch_bytes_max", 4, "value_bytes_max", 64 << 20),
+    ("message_bytes_max", 4, "batch_bytes_max", 96 << 20),
+    ("session_window", 4, 1, 65536),
+    ("capacity", 4, 8, 1 << 28),
+    ("fanout", 2, 4, 1024),
+    ("node_bytes", 4, "four_records", 8192),
+    ("inline_bytes", 4, 0, 1024),
+    ("filter_bits", 2, 4, 32),
+    ("tree_limit", 1, 3, 16),
+    ("tier_ratio", 1, 2, 64),
+    ("journals_kept", 1, 0, 1),
+]
+
+
+def read_parameters(r):
+    need(r.u8() == 1 and r.u32() == 2, "format", "parameters of another format or protocol version")
+    found = {}
+    for name, width, least, most in PARAMETERS:
+        found[name] = int.from_bytes(r.take(width), "little")
+        found["four_records"] = 4 * (72 + found["key_bytes_max"])
+        least = found[least] if isinstance(least, str) else least
+        need(least <= found[name] <= most, "format", f"{name} of genesis is out of its range")
+    return found
+
+
+def read_text(r, most):
+    text = r.str16()
+    need(len(text) <= most, "format", "a text that is too long")
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Failed("format", "a text that is not UTF-8") from error
+
+
 class Header:
     def __init__(self, data, step):
+        try:
+            self.read(data)
+        except Failed as failed:
+            raise failed.at(step) from failed
+
+    def read(self, data):
         r = Reader(data)
         self.data = data
-        need(r.u8() == 1, step)
+        need(len(data) < 65535, "format", "a header that is too long")
+        need(r.u8() == 1, "format", "the format of a header")
         self.kind, self.cluster, self.sequence = r.u8(), r.take(16), r.u64()
         self.stamp, self.time = r.stamp(), r.u64()
         self.state_root, self.state_leaves, self.map = r.take(32), r.u32(), r.take(32)
@@ -398,6 +484,59 @@ class Header:
         self.admin, self.previous, self.body = r.u64(), r.take(32), r.str16()
         r.end()
         self.hash = H(b"\0", data)
+        self.check_alone()
+
+    def check_alone(self):
+        """The rules of a header alone, with its body, of which `what` keeps what others need."""
+        need(self.state_leaves > 0 and self.epoch_pairs > 0, "format", "no state leaves or epoch pairs")
+        journal = (self.journal_root, self.journal_leaves)
+        need(self.kind == 1 or journal == (H(b""), 0), "format", "a journal of a header that is no commit")
+        need((self.kind == 0) == (self.sequence == 0), "format", "genesis comes first")
+        need(self.kind not in (2, 3) or self.admin > 0, "format", "admin sequence 0 of a rollback or prune")
+        r, (epoch, version) = Reader(self.body), self.stamp
+        self.what = None
+        if self.kind == 0:
+            self.check_genesis(r)
+        elif self.kind == 1:
+            need(version > 0, "format", "a commit of version 0")
+        elif self.kind == 2:
+            target, before = self.what = r.stamp(), r.stamp()
+            read_text(r, 256), read_text(r, 4096)
+            need(target[1] == version, "format", "a rollback to another version than its target")
+            need(before[0] + 1 == epoch, "format", "the epoch of a rollback")
+            need(target[0] <= before[0] and target[1] <= before[1], "format", "a rollback to a target above the head")
+        elif self.kind == 3:
+            self.what = r.u64()
+            read_text(r, 256), read_text(r, 4096)
+            need(self.what <= version, "format", "a prune above the head")
+        elif self.kind == 6:
+            self.what = self.check_change(r)
+        else:
+            return
+        r.end()
+
+    def check_genesis(self, r):
+        prefix, key = read_text(r, 256), r.str16()
+        need(len(key) == 32, "format", "the length of a key")
+        parameters, data = read_parameters(r), r.str16()
+        shards = read_map(data)
+        self.what = (prefix, key, parameters, shards)
+        numbers = (self.stamp, self.previous, self.admin)
+        need(numbers == ((0, 0), bytes(32), 0), "format", "the numbers of genesis")
+        need(self.map == H(b"\x17", data) and self.state_leaves == len(shards), "format", "the shard map of genesis")
+        leaves = [state_leaf(shard, 0, EMPTY_SHARD) for shard in shards]
+        need(self.state_root == mth(leaves), "format", "the state of genesis")
+        epochs = (self.epochs_root, self.epoch_pairs)
+        need(epochs == (mth([epoch_leaf((0, 0))]), 1), "format", "the epochs of genesis")
+
+    def check_change(self, r):
+        number, old, new, by_old, by_new = r.u32(), r.take(32), r.take(32), r.take(64), r.take(64)
+        read_text(r, 256), read_text(r, 4096)
+        message = b"\x1fcoppice-key-change" + self.cluster + u32(number) + old + new
+        need(number > 0 and old != new, "format", "the number or keys of a key change")
+        need(ed_verify(old, message, by_old), "format", "the old key has not signed its change")
+        need(ed_verify(new, message, by_new), "format", "the new key has not signed its change")
+        return number, old, new
 
 
 # Ed25519 (RFC 8032), for the one signature of a note.
@@ -487,61 +626,178 @@ class Keys:
         if not headers:
             return self
         name, keys, changes = self.keys[0].name, [], []
-        need(len(headers) <= 256, "format")
+        need(len(headers) <= 256, "format", "more than 256 key changes")
         for number, header in enumerate(headers, 1):
-            need(header.kind == 6, "keys")
-            r = Reader(header.body)
-            try:
-                n, old, new, by_old, by_new = r.u32(), r.take(32), r.take(32), r.take(64), r.take(64)
-                need(len(r.str16()) <= 256 and len(r.str16()) <= 4096, "keys")
-                r.end()
-            except Failed as error:
-                raise Failed("keys") from error
-            message = b"\x1fcoppice-key-change" + header.cluster + u32(n) + old + new
-            need(n == number and ed_verify(old, message, by_old) and ed_verify(new, message, by_new), "keys")
+            need(header.kind == 6, "keys", "a header that is no key change")
+            n, old, new = header.what
+            need(n == number, "keys", "the key changes are not numbered from 1 on")
             keys = keys or [old]
-            need(keys[-1] == old and new not in keys and (not changes or changes[-1] < header.sequence), "keys")
+            need(keys[-1] == old, "keys", "a change from another key than the one before")
+            need(new not in keys, "keys", "a change to a key of before")
+            need(not changes or changes[-1] < header.sequence, "keys", "key changes that are not in order")
             keys.append(new)
             changes.append(header.sequence)
         keys = [Key(name, key) for key in keys]
         known = [key.key for key in self.keys]
         if not self.changes:
-            need(known[0] in [key.key for key in keys], "keys")
+            need(known[0] in [key.key for key in keys], "keys", "the key changes do not lead to or from the trusted key")
             return Keys(keys, changes, [key.key for key in keys].index(known[0]))
         common = min(len(changes), len(self.changes))
-        need(changes[:common] == self.changes[:common], "keys")
-        need([key.key for key in keys][: common + 1] == known[: common + 1], "keys")
+        need(changes[:common] == self.changes[:common], "keys", "other key changes than are known")
+        need([key.key for key in keys][: common + 1] == known[: common + 1], "keys", "other key changes than are known")
         return self if len(self.changes) >= len(changes) else Keys(keys, changes, self.trusted)
+
+
+def split_note(note, step):
+    """(text, [(key name, key id, signature)]) of a note."""
+    try:
+        need(len(note) <= 65536, step, "a note that is too long")
+        need(all(c >= 32 or c == 10 for c in note), step, "a control character in a note")
+        text, found, rest = note.decode().rpartition("\n\n")
+        need(found and rest.endswith("\n"), step, "a note without signature lines, or with one that does not end")
+        lines = []
+        for line in rest.split("\n")[:-1]:
+            dash, name, payload = line.split(" ")
+            payload = canonical(payload)
+            need(dash == "\u2014" and name and "+" not in name and len(payload) > 4, step, "a signature line")
+            lines.append((name, payload[:4], payload[4:]))
+        need(len(lines) <= 100, step, "more than 100 signature lines")
+        return text + "\n", lines
+    except (ValueError, AssertionError) as error:
+        raise Failed(step, "it is no signed note") from error
+
+
+def parse_checkpoint(text, step):
+    """(origin, size, root) of the three lines."""
+    try:
+        origin, size, root, rest = text.split("\n")
+        number, root = int(size), canonical(root)
+    except (ValueError, AssertionError) as error:
+        raise Failed(step, "it is no checkpoint") from error
+    sound = origin and rest == "" and str(number) == size and 0 <= number < 2**63 and len(root) == 32
+    need(sound and (number > 0 or root == H(b"")), step, "it is no checkpoint")
+    return origin, number, root
 
 
 def open_checkpoint(note, keys, step, joined=False):
     """(size, root) of a checkpoint that the key in force at its size signed."""
-    try:
-        size = int(note.split(b"\n")[1])
-        at = keys.in_force(size)
-        need(joined or at >= keys.trusted, step)
-        key = keys.keys[at]
-        text, lines = note.decode().rsplit("\n\n", 1)
-        text += "\n"
-        need(lines.endswith("\n") and min(c for c in note if c != 10) >= 32 and len(note) <= 65536, step)
-        signed = False
-        lines = lines.split("\n")[:-1]
-        need(len(lines) <= 100, step)
-        for line in lines:
-            dash, name, payload = line.split(" ")
-            payload = canonical(payload)
-            need(dash == "\u2014" and name and "+" not in name and len(payload) > 4, step)
-            if name == key.name and payload[:4] == key.id:
-                need(ed_verify(key.key, text.encode(), payload[4:]), step)
-                signed = True
-        need(signed, step)
-        origin, size, root, rest = text.split("\n")
-        need(rest == "" and origin == key.name and str(int(size)) == size and int(size) >= 0, step)
-        root = canonical(root)
-        need(len(root) == 32, step)
-        return int(size), root
-    except (ValueError, IndexError, AssertionError, UnicodeDecodeError) as error:
-        raise Failed(step) from error
+    text, lines = split_note(note, step)
+    origin, size, root = parse_checkpoint(text, step)
+    at = keys.in_force(size)
+    key = keys.keys[at]
+    own = [signature for name, number, signature in lines if (name, number) == (key.name, key.id)]
+    need(own, step, "the key in force has not signed the checkpoint")
+    need(all(ed_verify(key.key, text.encode(), s) for s in own), step, "a signature that does not verify")
+    need(origin == key.name, step, "the origin is not the key's name")
+    need(joined or at >= keys.trusted, step, "signed by a key that was replaced before the trusted one")
+    return size, root
+
+
+# Section 10, policies.
+def sound_name(name):
+    return name and not any(c == "+" or c.isspace() or ord(c) < 32 for c in name)
+
+
+def parse_witness(vkey):
+    """(key name, key id, key); the key is none if it can never count here."""
+    name, number, key = vkey.split("+", 2)
+    key = canonical(key)
+    assert sound_name(name) and (key[0], len(key)) in ((4, 33), (6, 1313))
+    assert H(name.encode(), b"\n", key)[:4].hex() == number
+    return name, bytes.fromhex(number), key
+
+
+class Policy:
+    """`logs` are keys; `named` are (name, witness or None, threshold, members), each below what it is a member of."""
+
+    def __init__(self, data):
+        assert len(data) <= 256 << 10
+        self.logs, self.named, self.taken, self.quorum = [], [], set(), None
+        closed = False
+        for line in data.split(b"\n"):
+            assert all(c >= 32 and c != 127 or c == 9 for c in line)
+            words = line.replace(b"\t", b" ").split(b" ")
+            words = [word for word in words if word]
+            if not words or words[0].startswith(b"#"):
+                continue
+            kind, rest = words[0], words[1:]
+            if kind == b"quorum":
+                assert len(rest) == 1 and not closed
+                closed = True
+                self.quorum = None if rest[0] == b"none" else self.find(rest[0])
+            else:
+                {b"log": self.log, b"witness": self.witness, b"group": self.group}[kind](rest)
+        assert closed and len(self.logs) <= 256 and len(self.named) <= 256
+
+    def find(self, name):
+        return next(i for i, named in enumerate(self.named) if named[0] == name)
+
+    def known(self):
+        return [log.key for log in self.logs] + [named[1][2][1:] for named in self.named if named[1]]
+
+    def log(self, words):
+        assert len(words) in (1, 2)
+        key = parse_key(words[0].decode())
+        assert key.key not in self.known()
+        self.logs.append(key)
+
+    def define(self, name, *what):
+        assert name != b"none" and name not in [named[0] for named in self.named]
+        self.named.append((name, *what))
+
+    def witness(self, words):
+        assert len(words) in (2, 3)
+        witness = parse_witness(words[1].decode())
+        assert witness[2][1:] not in self.known()
+        self.define(words[0], witness, 0, [])
+
+    def group(self, words):
+        name, threshold, members = words[0], words[1], [self.find(word) for word in words[2:]]
+        assert len(set(members)) == len(members) and not self.taken & set(members)
+        self.taken |= set(members)
+        count = {b"all": len(members), b"any": 1}.get(threshold)
+        if count is None:
+            count = int(threshold)
+            assert str(count).encode() == threshold
+        assert 1 <= count <= len(members)
+        self.define(name, None, count, members)
+
+    def with_successors(self, log):
+        """The logs with the keys that key changes in a file lead to from one of them."""
+        logs, known = list(self.logs), self.known()
+        for key in self.logs:
+            try:
+                newest = log.follow(Keys([key], [], 0)).keys[-1]
+            except Failed:
+                continue
+            if newest.key not in known:
+                logs.append(newest)
+        return logs
+
+    def examine(self, note, logs, step):
+        """(the key of the log that signed, names of those that have cosigned, whether they are enough)."""
+        text, lines = split_note(note, step)
+        origin, _, _ = parse_checkpoint(text, step)
+        signer, times = None, [None] * len(self.named)
+        for name, number, signature in lines:
+            for key in logs:
+                if (name, number) == (key.name, key.id):
+                    need(ed_verify(key.key, text.encode(), signature), step, "a log's signature does not verify")
+                    signer = signer or (key if key.name == origin else None)
+            for i, (_, witness, _, _) in enumerate(self.named):
+                if witness and witness[2][0] == 4 and witness[:2] == (name, number):
+                    time = int.from_bytes(signature[:8], "big")
+                    message = f"cosignature/v1\ntime {time}\n{text}".encode()
+                    good = len(signature) == 72 and time < 2**63
+                    good = good and ed_verify(witness[2][1:], message, signature[8:])
+                    need(good, step, "a cosignature of the policy does not verify")
+                    times[i] = True if time > 0 else times[i]
+        need(signer, step, "no log of the policy, nor a key that one changed to, has signed the checkpoint")
+        reached = []
+        for (_, witness, threshold, members), time in zip(self.named, times):
+            reached.append(bool(time) if witness else sum(reached[i] for i in members) >= threshold)
+        names = [named[0].decode(errors="replace") for named, time in zip(self.named, times) if time]
+        return signer, names, self.quorum is None or reached[self.quorum]
 
 
 # Section 11.
@@ -554,29 +810,54 @@ def epoch_leaf(pair):
     return H(b"\x18", u64(pair[0]), u64(pair[1]))
 
 
+def check_pairs(first, pairs, count, newest, step):
+    """These pairs, the first of them at an index, can be those that rollbacks left at the newest header."""
+    for index, (epoch, base) in enumerate(pairs, first):
+        sound = (epoch, base) == (0, 0) if index == 0 else epoch >= index and base >= index - 1
+        need(sound, step, "epoch pairs that no rollbacks leave")
+        last = index + 1 == count
+        fits = epoch == newest.stamp[0] if last else epoch < newest.stamp[0]
+        need(fits and base <= newest.stamp[1], step, "epoch pairs of another head than the newest header's")
+    for index, (a, b) in enumerate(zip(pairs, pairs[1:]), first):
+        need(a[0] < b[0] and (index == 0 or a[1] < b[1]), step, "epoch pairs that no rollbacks leave")
+
+
 # Sections 12 and 13.
 class Log:
     def __init__(self, r, cluster, keys, joined):
         self.note, newest, path = r.str32(), r.str16(), r.hashes()
-        self.changes = [(r.str16(), r.hashes()) for _ in range(r.u16())]
-        need(len(self.changes) <= 256, "format")
+        count = r.u16()
+        need(count <= 256, "format", "more than 256 key changes")
+        self.changes = [(r.str16(), r.hashes()) for _ in range(count)]
         self.parts, self.cluster, self.keys, self.joined = (newest, path), cluster, keys, joined
 
-    def check(self):
+    def follow(self, keys):
         headers = [Header(part[0], "keys") for part in self.changes]
-        need(all(header.cluster == self.cluster for header in headers), "keys")
-        self.keys = self.keys.follow(headers)
+        need(all(header.cluster == self.cluster for header in headers), "keys", "a header of another cluster")
+        return keys.follow(headers)
+
+    def check(self):
+        self.keys = self.follow(self.keys)
         self.size, self.root = open_checkpoint(self.note, self.keys, "checkpoint", self.joined)
-        need(self.keys.keys[0].name.endswith("/" + self.cluster.hex()), "checkpoint")
+        own = self.keys.keys[0].name.endswith("/" + self.cluster.hex())
+        need(own, "checkpoint", "a checkpoint of another cluster")
         for part in self.changes:
             self.header(part, "keys")
         self.newest = self.header(self.parts, "newest_header")
-        need(self.newest.sequence == self.size - 1, "newest_header")
+        need(self.newest.sequence == self.size - 1, "newest_header", "it is not the last entry of the log")
 
     def header(self, part, step):
         header = Header(part[0], step)
-        need(header.cluster == self.cluster, step)
+        need(header.cluster == self.cluster, step, "a header of another cluster")
         included(header.sequence, self.size, header.hash, part[1], self.root, step)
+        if header.kind == 6:
+            known = zip(self.keys.changes, (key.key for key in self.keys.keys[1:]))
+            rule = "it changes the key, and is not among the key changes"
+            need((header.sequence, header.what[2]) in list(known), step, rule)
+        if header.kind == 0:
+            first = self.keys.keys[0]
+            named = header.what[0] + "/" + self.cluster.hex() == first.name and header.what[1] == first.key
+            need(named, step, "genesis names another origin or key than the checkpoint's")
         return header
 
 
@@ -588,9 +869,18 @@ def read_epoch(r):
 def check_epoch(part, newest, stamp):
     index, pair, following, hashes = part
     revealed = [(index, epoch_leaf(pair))] + ([(index + 1, epoch_leaf(following))] if following else [])
-    need(list_root(newest.epoch_pairs, revealed, hashes, "epoch") == newest.epochs_root, "epoch")
-    need(following or index + 1 == newest.epoch_pairs, "epoch")
-    need(pair[0] == stamp[0] and stands(stamp[1], pair, following), "epoch")
+    root = list_root(newest.epoch_pairs, revealed, hashes, "epoch")
+    need(root == newest.epochs_root, "epoch", "another epochs root")
+    need(following or index + 1 == newest.epoch_pairs, "epoch", "the next pair is not shown")
+    check_pairs(index, [pair] + ([following] if following else []), newest.epoch_pairs, newest, "epoch")
+    need(pair[0] == stamp[0] and stands(stamp[1], pair, following), "epoch", "the version was rolled back")
+    need(stamp[1] <= newest.stamp[1], "epoch", "the version is above the newest header's")
+
+
+def read_key(r, least):
+    size = r.less(16)
+    need(least <= size <= KEY_MAX, "format", "the length of a key")
+    return r.take(size)
 
 
 def read_node(r, level):
@@ -599,21 +889,21 @@ def read_node(r, level):
     for _ in range(r.less(16)):
         index = r.less(16)
         if level == 0:
-            tombstone, stamp, key = r.flag(), (r.short(), r.short()), r.take(r.less(16))
+            tombstone, stamp, key = r.flag(), (r.short(), r.short()), read_key(r, 1)
             record = (key, stamp, None, None) if tombstone else (key, stamp, r.less(32), r.take(32))
             entries.append((index, key, record))
         else:
-            bound = r.take(r.less(16))
+            bound = read_key(r, 0)
             entries.append((index, bound, read_node(r, level - 1) if r.flag() else r.take(32)))
     return (level, n, entries, [r.take(32) for _ in range(r.less(16))])
 
 
 def read_trees(r):
     count, trees = r.u8(), []
-    need(count <= 16, "format")
+    need(1 <= count <= 16, "format", "the number of trees of a shard")
     for _ in range(count):
         level, entries = r.u8(), r.short()
-        need(level <= 32, "format")
+        need(level <= 32, "format", "the level of a tree")
         trees.append((level, entries, read_node(r, level) if r.flag() else r.take(32)))
     return trees
 
@@ -623,21 +913,43 @@ def part_hash(node, low, high, stamp):
     if isinstance(node, bytes):
         return node
     level, n, entries, hashes = node
-    need(n > 0 or level == 0 and low is None, "tree")
+    need(n > 0 or level == 0 and low is None, "tree", "a node without entries")
     keys, revealed = [key for _, key, _ in entries], []
-    need(all(a < b for a, b in zip(keys, keys[1:])), "tree")
+    need(all(a < b for a, b in zip(keys, keys[1:])), "tree", "keys do not ascend")
     for place, (index, key, content) in enumerate(entries):
         first, least = level > 0 and index == 0, low or b""
-        need(key == b"" if first else key > least or level == 0 and key == least, "tree")
-        need(high is None or key < high, "tree")
+        above = key == b"" if first else key > least or level == 0 and key == least
+        need(above, "tree", "a key below its node's separator")
+        need(high is None or key < high, "tree", "a key above its child's neighbour")
         if level == 0:
-            need(content[1][0] <= stamp[0] and content[1][1] <= stamp[1], "tree")
+            past = content[1][0] <= stamp[0] and content[1][1] <= stamp[1]
+            need(past, "tree", "a record from after the version")
             revealed.append((index, record_hash(content)))
         else:
             following = keys[place + 1] if place + 1 < len(keys) else high
             revealed.append((index, entry_hash(key, part_hash(content, least if first else key, following, stamp))))
     root = list_root(n, revealed, hashes, "tree")
     return leaf_hash(n, root) if level == 0 else inner_hash(level, n, root)
+
+
+def records_below(node):
+    """(how many records a node has at least, whether that is the number)."""
+    if isinstance(node, bytes):
+        return 1, False
+    level, n, entries, _ = node
+    if level == 0:
+        return n, True
+    below = [records_below(child) for _, _, child in entries]
+    hidden = n - len(entries)
+    return hidden + sum(least for least, _ in below), hidden == 0 and all(whole for _, whole in below)
+
+
+def check_count(tree):
+    level, entries, root = tree
+    none = level == 0 and root == EMPTY_ROOT if isinstance(root, bytes) else root[1] == 0
+    least, whole = (0, True) if none else records_below(root)
+    fits = entries == least if whole else entries >= least
+    need(fits, "tree", "another number of records than the tree is said to have")
 
 
 def empty(tree):
@@ -691,46 +1003,57 @@ def find(trees, key):
         found = [record for record in shown(tree[2]) if record[0] == key]
         if found:
             return found[0]
-        need(empty(tree) or absent(tree[2], key), "query")
+        need(empty(tree) or absent(tree[2], key), "query", "it is not shown whether a tree has the key")
     return None
 
 
 def read_query(r):
     if r.flag():
         low, high = r.str16(), r.opt16()
-        need(max(len(low), len(high or b"")) <= 513 and (high is None or low < high), "format")
+        need(max(len(low), len(high or b"")) <= KEY_MAX + 1, "format", "the length of a range's bound")
+        need(high is None or low < high, "format", "the order of a range's bounds")
         return (low, high), None
     keys = [r.str16() for _ in range(r.u16())]
-    need(keys and all(1 <= len(key) <= 512 for key in keys), "format")
-    need(all(a < b for a, b in zip(keys, keys[1:])), "format")
+    need(keys and all(1 <= len(key) <= KEY_MAX for key in keys), "format", "the number or length of queried keys")
+    need(all(a < b for a, b in zip(keys, keys[1:])), "format", "the order of queried keys")
     return None, keys
+
+
+def read_shard(r):
+    shard = {"index": r.u32(), "id": r.u32(), "low": r.str16(), "high": r.opt16(), "version": r.u64()}
+    low, high = shard["low"], shard["high"]
+    need(shard["id"] != NO_SHARD, "format", "the id of a shard")
+    need(max(len(low), len(high or b"")) <= KEY_MAX, "format", "the length of a shard's bound")
+    need(high is None or low < high, "format", "the order of a shard's bounds")
+    shard["trees"] = read_trees(r)
+    return shard
 
 
 def answer_keys(keys, shards):
     answers, unused = [], set(range(len(shards)))
     for key in keys:
         at = [i for i, s in enumerate(shards) if s["low"] <= key and (s["high"] is None or key < s["high"])]
-        need(at, "query")
+        need(at, "query", "the shard that holds a key is not shown")
         unused -= set(at)
         answers.append((key, find(shards[at[0]]["trees"], key)))
-    need(not unused, "query")
+    need(not unused, "query", "a shard that holds none of the keys")
     return answers
 
 
 def answer_range(low, high, shards):
-    need(shards and shards[0]["low"] <= low, "query")
-    need(shards[0]["high"] is None or low < shards[0]["high"], "query")
+    need(shards and shards[0]["low"] <= low, "query", "the shard of the low bound is not shown")
+    need(shards[0]["high"] is None or low < shards[0]["high"], "query", "the shard of the low bound is not shown")
     for a, b in zip(shards, shards[1:]):
-        need(b["index"] == a["index"] + 1 and a["high"] == b["low"] and (high is None or b["low"] < high), "query")
-    need(all(s["high"] is None or s["low"] < s["high"] for s in shards), "query")
+        joined = b["index"] == a["index"] + 1 and a["high"] == b["low"] and (high is None or b["low"] < high)
+        need(joined, "query", "the shards do not cover the range")
     end = shards[-1]["high"]
-    need(end is None or high is not None and end >= high, "query")
+    need(end is None or high is not None and end >= high, "query", "the shards do not cover the range")
     records = []
     for shard in shards:
         bounds = [b for b in (high, shard["high"]) if b is not None]
         start, stop, youngest = max(low, shard["low"]), min(bounds) if bounds else None, {}
         for tree in shard["trees"]:
-            need(empty(tree) or complete(tree[2], start, stop), "query")
+            need(empty(tree) or complete(tree[2], start, stop), "query", "it is not shown that a range is complete")
             for record in shown(tree[2]):
                 if start <= record[0] and (stop is None or record[0] < stop):
                     youngest.setdefault(record[0], record)
@@ -738,35 +1061,47 @@ def answer_range(low, high, shards):
     return records
 
 
+def check_state(header, shards, hashes):
+    leaves = []
+    for s in shards:
+        need(s["version"] <= header.stamp[1], "state", "a shard version above the version")
+        digests = [tree_digest(t[0], t[1], part_hash(t[2], None, None, header.stamp)) for t in s["trees"]]
+        leaves.append((s["index"], state_leaf((s["id"], s["low"], s["high"]), s["version"], shard_digest(digests))))
+    root = list_root(header.state_leaves, leaves, hashes, "state")
+    need(root == header.state_root, "state", "another state root")
+    for s in shards:
+        first, last = s["index"] == 0, s["index"] + 1 == header.state_leaves
+        ends = first == (s["low"] == b"") and last == (s["high"] is None)
+        need(ends, "state", "shards that are not those of one map")
+    for a, b in zip(shards, shards[1:]):
+        joined = a["high"] == b["low"] if a["index"] + 1 == b["index"] else a["high"] < b["low"]
+        need(joined, "state", "shards that are not those of one map")
+    for s in shards:
+        for tree in s["trees"]:
+            check_count(tree)
+
+
 def check_query(r, log):
     part, epoch = (r.str16(), r.hashes()), read_epoch(r)
     span, keys = read_query(r)
-    shards = []
-    for _ in range(r.u16()):
-        shard = {"index": r.u32(), "id": r.u32(), "low": r.str16(), "high": r.opt16(), "version": r.u64()}
-        shard["trees"] = read_trees(r)
-        shards.append(shard)
+    shards = [read_shard(r) for _ in range(r.u16())]
     hashes = r.hashes()
     values = [r.str32() for _ in range(r.u32())] if r.flag() else None
     r.end()
     log.check()
     header = log.header(part, "header")
-    need(header.kind in (0, 1), "header")
+    need(header.kind in (0, 1), "header", "neither a commit nor genesis")
     check_epoch(epoch, log.newest, header.stamp)
-    leaves = []
-    for s in shards:
-        need(s["version"] <= header.stamp[1], "state")
-        digests = [tree_digest(t[0], t[1], part_hash(t[2], None, None, header.stamp)) for t in s["trees"]]
-        name = H(b"\x16", u32(s["id"]), str16(s["low"]), opt16(s["high"]), u64(s["version"]), shard_digest(digests))
-        leaves.append((s["index"], name))
-    need(list_root(header.state_leaves, leaves, hashes, "state") == header.state_root, "state")
+    check_state(header, shards, hashes)
     if keys is not None:
         answers = answer_keys(keys, shards)
         found = [record for _, record in answers if record and record[2] is not None]
     else:
         found = answer_range(*span, shards)
     if values is not None:
-        need([(len(v), H(v)) for v in values] == [(record[2], record[3]) for record in found], "value")
+        need(len(values) == len(found), "value", "another number of values than of records")
+        for value, record in zip(values, found):
+            need((len(value), H(value)) == (record[2], record[3]), "value", "another value")
 
     def show(key, record):
         if record is None or record[2] is None:
@@ -782,15 +1117,40 @@ def check_query(r, log):
     return header.stamp, claim | {"kind": "range", "low": low, "high": high, "records": [show(f[0], f) for f in found]}
 
 
+def read_entry(data, step):
+    """A journal entry: ("batch", session, [(shard, list hash)]) or ("merge", shard, inputs, output)."""
+    try:
+        r = Reader(data)
+        kind = r.u8()
+        need(kind < 2, step, "the kind of a journal entry")
+        if kind == 0:
+            session = (r.take(16), r.u64()) if r.flag() else None
+            r.take(32)
+            need(r.take(2) == bytes(2), step, "a client signature or clues")
+            shards = [(r.u32(), r.take(32)) for _ in range(r.u32())]
+            need(all(a[0] < b[0] for a, b in zip(shards, shards[1:])), step, "the order of touched shards")
+            entry = ("batch", session, shards)
+        else:
+            shard, inputs = r.u32(), r.hashes()
+            need(len(inputs) >= 2, step, "a merge of fewer than two trees")
+            entry = ("merge", shard, inputs, r.take(32))
+        r.end()
+        return entry
+    except Failed as failed:
+        raise failed.at(step) from failed
+
+
 def check_receipt(r, log):
     part, epoch, index, entry, hashes = (r.str16(), r.hashes()), read_epoch(r), r.u32(), r.str16(), r.hashes()
     r.end()
     log.check()
     header = log.header(part, "header")
-    need(header.kind == 1, "header")
+    need(header.kind == 1, "header", "not a commit")
     check_epoch(epoch, log.newest, header.stamp)
+    read = read_entry(entry, "journal")
     root = list_root(header.journal_leaves, [(index, H(b"\x19", entry))], hashes, "journal")
-    need(root == header.journal_root and entry[0] == 0, "journal")
+    need(root == header.journal_root, "journal", "another journal root")
+    need(read[0] == "batch", "journal", "not a batch")
     return header.stamp, {"kind": "receipt", "version": list(header.stamp), "index": index, "entry": entry.hex()}
 
 
@@ -800,32 +1160,45 @@ def check_standing(r, log):
     r.end()
     log.check()
     consistent(old, log.size, root, log.root, path, "standing")
-    need(len(pairs) == log.newest.epoch_pairs, "standing")
-    need(mth([epoch_leaf(pair) for pair in pairs]) == log.newest.epochs_root, "standing")
+    need(len(pairs) == log.newest.epoch_pairs, "standing", "another number of epoch pairs")
+    check_pairs(0, pairs, len(pairs), log.newest, "standing")
+    need(mth([epoch_leaf(pair) for pair in pairs]) == log.newest.epochs_root, "standing", "other epoch pairs")
     return None, {"kind": "standing", "old size": old, "old root": root.hex(), "pairs": [list(p) for p in pairs]}
+
+
+def open_file(data):
+    """(reader, kind, cluster) of a proof file."""
+    need(len(data) <= 64 << 20, "format", "a file that is too large")
+    need(len(data) > 8, "format", "it ends too early")
+    r = Reader(data[:-8])
+    need(r.take(13) == b"coppice-proof", "format", "it is no proof file")
+    need(r.u8() == 3, "format", "another format of proof files")
+    need(H(b"\x1e", data[:-8])[:8] == data[-8:], "format", "the checksum")
+    kind, cluster = r.u8(), r.take(16)
+    need(kind < 3, "format", "the kind of a proof file")
+    return r, kind, cluster
 
 
 def verify(data, keys, joined=False):
     """(log, stamp, claim) of a proof file."""
-    need(len(data) > 8 and H(b"\x1e", data[:-8])[:8] == data[-8:], "format")
-    r = Reader(data[:-8])
-    need(r.take(13) == b"coppice-proof", "format")
-    need(r.u8() == 3, "format")
-    kind, cluster = r.u8(), r.take(16)
-    need(kind < 3, "format")
+    r, kind, cluster = open_file(data)
     log = Log(r, cluster, keys, joined)
     stamp, claim = (check_query, check_receipt, check_standing)[kind](r, log)
     return log, stamp, claim
 
 
+def is_file(newer):
+    return newer is not None and newer.startswith(b"coppice-proof")
+
+
 def verify_both(data, newer, key):
     """As verify, with a newer checkpoint, which comes first: it may tell of key changes."""
     keys, later = Keys([key], [], 0), None
-    if newer is not None and newer.startswith(b"coppice-proof"):
+    if is_file(newer):
         try:
             later = verify(newer, keys)
-        except Failed as error:
-            raise Failed("standing") from error
+        except Failed as failed:
+            raise failed.at("standing") from failed
         keys = later[0].keys
     log, stamp, claim = verify(data, keys, later is not None)
     if newer is not None:
@@ -836,17 +1209,198 @@ def verify_both(data, newer, key):
 def check_newer(log, stamp, newer, later):
     try:
         if later is None:
-            need(open_checkpoint(newer, log.keys, "standing") == (log.size, log.root), "standing")
+            same = open_checkpoint(newer, log.keys, "standing") == (log.size, log.root)
+            need(same, "standing", "a note of another checkpoint")
             return
         later, _, claim = later
-        need(claim["kind"] == "standing" and later.cluster == log.cluster, "standing")
-        need((claim["old size"], claim["old root"]) == (log.size, log.root.hex()), "standing")
+        need(claim["kind"] == "standing" and later.cluster == log.cluster, "standing", "not a standing proof of this")
+        joined = (claim["old size"], claim["old root"]) == (log.size, log.root.hex())
+        need(joined, "standing", "it extends another checkpoint than the proof's")
         pairs = claim["pairs"]
         following = dict(zip((pair[0] for pair in pairs), pairs[1:] + [None]))
         pair = next((pair for pair in pairs if stamp is not None and pair[0] == stamp[0]), None)
-        need(stamp is None or pair and stands(stamp[1], pair, following[pair[0]]), "standing")
-    except Failed as error:
-        raise Failed("standing") from error
+        stood = stamp is None or pair and stands(stamp[1], pair, following[pair[0]])
+        need(stood, "standing", "the version was rolled back")
+        above = stamp is not None and stamp[1] > later.newest.stamp[1]
+        need(not above, "standing", "the version is above the newest header's")
+    except Failed as failed:
+        raise failed.at("standing") from failed
+
+
+def verify_under(data, newer, policy):
+    """(log, stamp, claim, names of witnesses), where a policy says whom to believe."""
+    r, _, cluster = open_file(data)
+    log, step, note = Log(r, cluster, None, False), "checkpoint", None
+    if newer is not None:
+        step = "standing"
+        if is_file(newer):
+            try:
+                r, _, cluster = open_file(newer)
+                log = Log(r, cluster, None, False)
+            except Failed as failed:
+                raise failed.at(step) from failed
+        else:
+            note = newer
+    signer, names, enough = policy.examine(log.note if note is None else note, policy.with_successors(log), step)
+    result = verify_both(data, newer, signer)
+    need(enough, "cosignatures", "too few witnesses of the policy have cosigned the checkpoint")
+    return *result, names
+
+
+# Section 8: an audit. Each `need` names its rule by the number that it has there.
+class Auditor:
+    """Follows a log, header by header, then replays the versions that stand."""
+
+    def __init__(self):
+        self.before, self.standing, self.pairs, self.boundary, self.keys = None, [], [(0, 0)], 0, []
+
+    def take(self, data):
+        header, before = Header(data, 1), self.before
+        if before is None:
+            need(header.kind == 0, 1, "the log does not begin with genesis")
+        else:
+            self.check_follows(header, before)
+        if header.kind == 0:
+            self.keys.append(header.what[1])
+            self.standing.append(header)
+        elif header.kind == 1:
+            self.standing.append(header)
+        elif header.kind == 2:
+            self.roll_back(header)
+        elif header.kind == 3:
+            need(header.what > self.boundary, 4, "the boundary of a prune does not rise")
+            self.boundary = header.what
+        elif header.kind == 6:
+            number, old, new = header.what
+            need(number == len(self.keys) <= 256, 5, "the number of a key change")
+            need(old == self.keys[-1], 5, "a key change from another key")
+            need(new not in self.keys, 5, "a key change to a key of before")
+            self.keys.append(new)
+        root = mth([epoch_leaf(pair) for pair in self.pairs])
+        need((len(self.pairs), root) == (header.epoch_pairs, header.epochs_root), 6, "epochs that rollbacks do not give")
+        self.before = header
+
+    def check_follows(self, header, before):
+        need(header.kind != 0 and header.cluster == before.cluster, 2, "genesis twice, or another cluster")
+        need(header.sequence == before.sequence + 1 and header.previous == before.hash, 2, "the entry before")
+        need(header.time >= before.time, 2, "a time that falls")
+        need(header.admin == before.admin + (header.kind in (2, 3)), 2, "the admin sequence")
+        need((header.map, header.state_leaves) == (before.map, before.state_leaves), 2, "other shards")
+        if header.kind == 2:
+            need(header.what[1] == before.stamp, 2, "the head before a rollback")
+            return
+        epochs = (header.epochs_root, header.epoch_pairs)
+        need(epochs == (before.epochs_root, before.epoch_pairs), 2, "other epochs")
+        epoch, version = before.stamp
+        if header.kind == 1:
+            need(header.stamp == (epoch, version + 1), 2, "a commit that is not the next version")
+        else:
+            need(header.stamp == before.stamp, 2, "it moves the head, and is no commit or rollback")
+            need(header.state_root == before.state_root, 2, "it changes the state, and is no commit or rollback")
+
+    def roll_back(self, header):
+        target = header.what[0]
+        need(target[1] >= self.boundary, 4, "a rollback to below the boundary of a prune")
+        need(target in [it.stamp for it in self.standing], 3, "a rollback to a version that does not stand")
+        self.standing = [it for it in self.standing if it.stamp[1] <= target[1]]
+        need(self.standing[-1].state_root == header.state_root, 3, "a rollback to another state root")
+        kept = [pair for pair in self.pairs if pair[0] == 0 or pair[1] < target[1]]
+        self.pairs = kept + [(header.stamp[0], target[1])]
+
+
+class Replay:
+    """The state of the shards, version by version."""
+
+    def __init__(self, genesis):
+        _, _, self.parameters, self.shards = genesis.what
+        rules = Rules(self.parameters)
+        self.forests = {shard[0]: Forest(rules) for shard in self.shards}
+        self.versions = {shard[0]: 0 for shard in self.shards}
+
+    def apply(self, header, journal, lists):
+        hashes = [H(b"\x19", entry) for entry in journal]
+        need((mth(hashes), len(hashes)) == (header.journal_root, header.journal_leaves), 7, "another journal")
+        entries = [read_entry(entry, 7) for entry in journal]
+        self.check_entries(entries)
+        next_list, operations, merges = dict.fromkeys(self.forests, 0), {}, {}
+        for entry in entries:
+            if entry[0] == "merge":
+                merges.setdefault(entry[1], []).append((entry[2], entry[3]))
+                continue
+            size = 0
+            for shard, wanted in entry[2]:
+                at, next_list[shard] = next_list[shard], next_list[shard] + 1
+                need(at < len(lists.get(shard, [])), 10, "an operation list that is not kept")
+                found = self.read_list(lists[shard][at])
+                need(H(b"\x1a", lists[shard][at]) == wanted, 10, "another operation list than was committed")
+                size += self.check_operations(shard, found)
+                operations.setdefault(shard, []).extend(found)
+            need(size <= self.parameters["batch_bytes_max"], 12, "a batch over the limit")
+        leaves = []
+        for shard in self.shards:
+            number, forest = shard[0], self.forests[shard[0]]
+            if number in operations or number in merges:
+                forest.prepare(header.stamp, merges.get(number, []), operations.get(number, []))
+                self.versions[number] = header.stamp[1]
+            trees = forest.trees()
+            need(len(trees) <= self.parameters["tree_limit"], 14, "more trees than the limit")
+            digest = shard_digest([digest_of(tree) for tree in trees])
+            leaves.append(state_leaf(shard, self.versions[number], digest))
+        need(mth(leaves) == header.state_root, 15, "another state root than the batches give")
+
+    def check_entries(self, entries):
+        kinds = [entry[0] for entry in entries]
+        need(kinds == sorted(kinds), 8, "an event before a batch")
+        numbers = [entry[1] for entry in entries if entry[0] == "batch" and entry[1] is not None]
+        need(all(number > 0 for _, number in numbers), 8, "number 0 of a session")
+        need(len(set(numbers)) == len(numbers), 8, "a number of a session twice")
+        for entry in entries:
+            touched = [shard for shard, _ in entry[2]] if entry[0] == "batch" else [entry[1]]
+            need(all(shard in self.forests for shard in touched), 9, "a shard that there is not")
+
+    def read_list(self, data):
+        """[(key, None or the length and hash of the value put)]."""
+        try:
+            r, found = Reader(data), []
+            for _ in range(r.u32()):
+                kind, key = r.u8(), r.str16()
+                need(kind < 2, "format", "the kind of an operation")
+                found.append((key, (r.u32(), r.take(32)) if kind == 0 else None))
+            r.end()
+            return found
+        except Failed as failed:
+            raise failed.at(10) from failed
+
+    def check_operations(self, shard, operations):
+        """The bytes of keys and values."""
+        low, high = next((low, high) for number, low, high in self.shards if number == shard)
+        need(operations, 11, "an empty operation list")
+        size = 0
+        for key, value in operations:
+            need(low <= key and (high is None or key < high), 11, "a key that is not in the range of its shard")
+            need(1 <= len(key) <= self.parameters["key_bytes_max"], 12, "a key over the limit")
+            length = 0 if value is None else value[0]
+            need(length <= self.parameters["value_bytes_max"], 12, "a value over the limit")
+            size += len(key) + length
+        return size
+
+
+def audit(log):
+    """(entry, rule, what is wrong) of the first rule that does not hold; none for a sound log."""
+    auditor, sequence = Auditor(), 0
+    try:
+        for sequence, (header, _, _) in enumerate(log):
+            auditor.take(header)
+        replay = None
+        for header in auditor.standing:
+            sequence = header.sequence
+            if replay is None:
+                replay = Replay(header)
+            else:
+                replay.apply(header, *log[sequence][1:])
+    except Failed as failed:
+        return sequence, failed.step, failed.rule
+    return None
 
 
 # The vectors.
@@ -873,8 +1427,9 @@ def run_replay():
     vectors = load("replay.json")
     forest = Forest(Rules(vectors["parameters"]))
     for prepare in vectors["prepares"]:
-        operations = [(key.encode(), None if n is None else b"v" * n) for key, n in prepare["operations"]]
-        forest.prepare(tuple(prepare["stamp"]), prepare["merges"], operations)
+        operations = [(key.encode(), None if n is None else (n, H(b"v" * n))) for key, n in prepare["operations"]]
+        merges = [([bytes.fromhex(i) for i in m["inputs"]], bytes.fromhex(m["output"])) for m in prepare["merges"]]
+        forest.prepare(tuple(prepare["stamp"]), merges, operations)
         digests = [digest_of(tree) for tree in forest.trees()]
         assert [d.hex() for d in digests] == [tree["digest"] for tree in prepare["trees"]], prepare["stamp"]
         assert shard_digest(digests).hex() == prepare["shard digest"], prepare["stamp"]
@@ -938,6 +1493,150 @@ def run_rotation():
     return len(vectors["cases"])
 
 
-if __name__ == "__main__":
-    for run in (run_list_proofs, run_replay, run_log, run_proofs, run_rotation):
+def run_cases():
+    cases = load("cases.json")["cases"]
+    for case in cases:
+        data, step = bytes.fromhex(case["file"]), None
+        try:
+            if case["vkey"] is not None:
+                verify_both(data, None, parse_key(case["vkey"]))
+            else:
+                verify_under(data, None, Policy(case["policy"].encode()))
+        except Failed as failed:
+            step = failed.step
+        assert step == case["failed step"] and case["valid"] == (step is None), (case["name"], step)
+    return len(cases)
+
+
+def run_packing():
+    vectors = load("packing.json")
+    keys = [b"p" * 300 + b"%04d" % (7 * i) + b"q" * 100 for i in range(400)]
+    parameters = {"node_bytes": 4032, "fanout": 64, "inline_bytes": 128}
+    tree = Rules(parameters).packed([(key, (0, 1), 1, H(b"x")) for key in keys])
+    assert tree[0] == vectors["level"] and digest_of(tree).hex() == vectors["tree digest"]
+    return 1
+
+
+def run_audits():
+    cases = load("audits.json")["cases"]
+    for case in cases:
+        log = []
+        for entry in case["log"]:
+            lists = {int(shard): [bytes.fromhex(x) for x in lists] for shard, lists in entry["lists"].items()}
+            log.append((bytes.fromhex(entry["header"]), [bytes.fromhex(x) for x in entry["journal"]], lists))
+        found = audit(log)
+        expected = None if case["sound"] else (case["sequence"], case["rule"])
+        assert (found and found[:2]) == expected, (case["name"], found)
+    return len(cases)
+
+
+# The command line.
+USAGE = "usage: second.py [FILE (--key KEY | --policy FILE) [--newer FILE]]\nKEY is a vkey, or @ and a file with one."
+
+
+class Usage(Exception):
+    """A command line that asks for nothing that can be done."""
+
+
+def text(data):
+    """A key or value as text, if it is such, else as hex."""
+    plain = data.isascii() and data.decode("ascii").isprintable()
+    return repr(data.decode("ascii")) if plain else "0x" + data.hex()
+
+
+def say(log, claim):
+    """What was proven, in lines."""
+    if claim["kind"] in ("keys", "range"):
+        records = claim.get("keys", claim.get("records"))
+        if claim["kind"] == "range":
+            high = "the end" if claim["high"] is None else text(bytes.fromhex(claim["high"]))
+            low = text(bytes.fromhex(claim["low"]))
+            yield f"from {low} to before {high} there are {len(records)} records and no others"
+        for record in records:
+            key, found = text(bytes.fromhex(record["key"])), record["found"]
+            if found is None:
+                yield f"{key} has no value"
+            else:
+                value = found["value"]
+                value = f"SHA-256 {found['value_sha256']}" if value is None else text(bytes.fromhex(value))
+                yield f"{key} has a value of {found['length']} bytes, changed last at {found['stamp']}: {value}"
+    elif claim["kind"] == "receipt":
+        yield f"batch {claim['index']} of the version's journal was committed: {claim['entry']}"
+    else:
+        yield f"the log goes on from that of {claim['old size']} entries with root {claim['old root']}"
+        yield f"pairs of epoch and base: {claim['pairs']}"
+    if "version" in claim:
+        yield f"at version {claim['version'][1]} of epoch {claim['version'][0]}"
+    yield f"under the checkpoint of {log.keys.keys[0].name} at {log.size} entries"
+
+
+def read_bytes(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise Usage(f"{path}: {error.strerror}") from error
+
+
+def read_key_argument(argument):
+    try:
+        vkey = read_bytes(argument[1:]).decode() if argument.startswith("@") else argument
+        return parse_key(vkey.strip())
+    except (ValueError, AssertionError) as error:
+        raise Usage("--key is no public key of a ledger") from error
+
+
+def read_policy_argument(path):
+    try:
+        return Policy(read_bytes(path))
+    except (ValueError, AssertionError, KeyError, StopIteration) as error:
+        raise Usage(f"{path} is no policy") from error
+
+
+def command(arguments):
+    """The exit code for these arguments: 0 if the file holds, 1 if it does not, 2 if they make no sense."""
+    options, files = {}, []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument in ("--key", "--policy", "--newer"):
+            options[argument] = next(rest, None)
+        elif argument.startswith("--"):
+            raise Usage(f"{argument} is no option")
+        else:
+            files.append(argument)
+    if len(files) != 1 or None in options.values() or ("--key" in options) == ("--policy" in options):
+        raise Usage("one file, and one of --key and --policy")
+    data = read_bytes(files[0])
+    newer = read_bytes(options["--newer"]) if "--newer" in options else None
+    names = []
+    try:
+        if "--key" in options:
+            log, _, claim = verify_both(data, newer, read_key_argument(options["--key"]))
+        else:
+            log, _, claim, names = verify_under(data, newer, read_policy_argument(options["--policy"]))
+    except Failed as failed:
+        print(f"refused, at step {failed.step}" + (f": {failed.rule}" if failed.rule else ""))
+        return 1
+    print("valid:")
+    for line in say(log, claim):
+        print("  " + line)
+    if newer is not None:
+        print("  and it still stands at the newer checkpoint")
+    if names:
+        print("  cosigned by " + ", ".join(names))
+    return 0
+
+
+def run_all():
+    runs = (run_list_proofs, run_replay, run_log, run_proofs, run_rotation, run_cases, run_packing, run_audits)
+    for run in runs:
         print(run.__name__[4:].replace("_", " ") + ":", run(), "agree")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(command(sys.argv[1:]) if sys.argv[1:] else run_all())
+    except Usage as usage:
+        print(f"{usage}\n{USAGE}", file=sys.stderr)
+        sys.exit(2)

@@ -2,8 +2,10 @@
 
 use std::{fs, path::Path};
 
+use coppice_types::{Digest, Version};
 use coppice_verify::{
-    check::{self, Answer, Claim, Record, Verified},
+    check::{self, Answer, Claim, Question, Record, Subject, Verified},
+    journal::Entry,
     note::VerifierKey,
     policy::{Cosigned, Examined, Policy},
 };
@@ -32,7 +34,12 @@ pub fn verify(args: &args::Verify, output: Output) -> Result<(), Failure> {
         (None, Some(key)) => check::verify(&file, &parse_vkey(key)?, newer.as_deref()).map(|verified| (verified, None)),
         (None, None) => return Err(Failure::usage("neither --key nor --policy says whom to believe")),
     };
-    match verified {
+    let expected = Expected::parse(args)?;
+    let answered = verified.and_then(|(verified, examined)| {
+        verified.answers(&expected.question())?;
+        Ok((verified, examined))
+    });
+    match answered {
         Ok((verified, examined)) => {
             let mut object = proven(&verified, output)?;
             let cosignatures = examined.as_ref().map_or(Value::Null, |examined| json!(cosignatures(examined)));
@@ -49,6 +56,44 @@ pub fn verify(args: &args::Verify, output: Output) -> Result<(), Failure> {
             Err(Failure::new(Code::NotFound, "").silent())
         }
     }
+}
+
+/// What the proof must be of, as it was given.
+struct Expected {
+    keys: Vec<Vec<u8>>,
+    range: Option<(Vec<u8>, Vec<u8>)>,
+    batch: Option<Digest>,
+    version: Option<Version>,
+}
+
+impl Expected {
+    fn parse(args: &args::Verify) -> Result<Self, Failure> {
+        let keys = args.expect_key.iter().map(|key| text::parse_key(key)).collect::<Result<_, _>>()?;
+        let range = match args.expect_range.as_slice() {
+            [low, high] => Some((text::parse(low)?, text::parse(high)?)),
+            _ => None,
+        };
+        let batch = args.expect_batch.as_deref().map(parse_hash).transpose()?;
+        Ok(Self { keys, range, batch, version: args.expect_version.map(Version) })
+    }
+
+    fn question(&self) -> Question<'_> {
+        let subject = match (&self.range, self.batch) {
+            (Some((low, high)), _) => {
+                Some(Subject::Range { low, high: Some(high.as_slice()).filter(|high| !high.is_empty()) })
+            }
+            (None, Some(batch)) => Some(Subject::Batch(batch)),
+            (None, None) => {
+                (!self.keys.is_empty()).then(|| Subject::Keys(self.keys.iter().map(Vec::as_slice).collect()))
+            }
+        };
+        Question { subject, version: self.version, epoch: None }
+    }
+}
+
+fn parse_hash(text: &str) -> Result<Digest, Failure> {
+    let bytes = text::parse(&format!("0x{}", text.trim_start_matches("0x")))?;
+    Digest::from_slice(&bytes).ok_or_else(|| Failure::usage("a hash has 64 hex digits"))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
@@ -101,6 +146,8 @@ fn proven(verified: &Verified<'_>, output: Output) -> Result<Map<String, Value>,
         Claim::Receipt(claim) => {
             object.insert("kind".to_owned(), json!("receipt"));
             object.insert("journal_index".to_owned(), json!(claim.index));
+            let entry = Entry::Batch(claim.batch.clone()).hash();
+            object.insert("entry_hash".to_owned(), json!(entry.to_string()));
             let session = claim.batch.session.map(|(id, number)| json!({ "id": id.to_string(), "number": number }));
             object.insert("session".to_owned(), session.unwrap_or(Value::Null));
             object.insert("metadata_hash".to_owned(), json!(claim.batch.metadata.to_string()));

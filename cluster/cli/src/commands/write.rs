@@ -4,7 +4,11 @@ use coppice_client::{Client, Error};
 use coppice_env::{Rng, SystemRng};
 use coppice_proto::v1;
 use coppice_types::{Batch, Change, Condition, Digest, Operation, Precondition, SessionId, Stamp};
-use coppice_verify::header::{Body, Header};
+use coppice_verify::{
+    hash::journal_leaf_hash,
+    header::{Body, Header},
+    proof::{Proof, ProofFile},
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -49,13 +53,16 @@ pub(super) async fn commit_batch(
     let done = session.commit(coppice_client::batch(batch), receipt.is_some()).await?;
     let stamp = done.stamp.ok_or(Error::Malformed("no version"))?;
     let header = coppice_client::header(&done.header)?;
-    let object = json!({
+    let mut object = json!({
         "epoch": stamp.epoch,
         "version": stamp.version,
         "sequence": header.sequence.0,
         "state_root": header.state_root.to_string(),
         "journal_index": done.journal_index,
     });
+    if receipt.is_some() {
+        object["entry_hash"] = json!(entry_hash(&done.receipt).map(|hash| hash.to_string()));
+    }
     output.result(&object, || {
         format!("version {} of epoch {}, state root {}", stamp.version, stamp.epoch, header.state_root)
     })?;
@@ -68,6 +75,15 @@ pub(super) async fn commit_batch(
         let what = format!("version {} is committed, and its receipt is not written", stamp.version);
         failure.during(&what).hint("Do not commit again: `coppice get KEY --proof FILE` proves what is there.")
     })
+}
+
+/// The hash of the batch's journal entry, by which `coppice verify --expect-batch` knows its
+/// receipt. `None` if that is no receipt: the batch is committed all the same.
+fn entry_hash(receipt: &[u8]) -> Option<Digest> {
+    match ProofFile::decode(receipt).ok()?.proof {
+        Proof::Receipt(proof) => Some(journal_leaf_hash(&proof.entry)),
+        Proof::Query(_) | Proof::Standing(_) => None,
+    }
 }
 
 fn parse_batch(args: &Commit) -> Result<Batch, Failure> {

@@ -1,10 +1,11 @@
 //! The headers of a log, read whole and held against its checkpoint.
 
 use coppice_proto::v1;
-use coppice_types::{Digest, Params, Sequence, Stamp, Version};
+use coppice_types::{Digest, Params, Sequence, Stamp, Version, codec};
+pub use coppice_verify::audit::Line;
 use coppice_verify::{
+    audit::Chain,
     checkpoint::{Checkpoint, origin},
-    epochs::Epochs,
     hash,
     header::{Body, Header},
     keys::{KeyChange, Keys},
@@ -14,19 +15,6 @@ use coppice_verify::{
 
 use super::{Difference, RESUMES_MAX, Stop, may_resume};
 use crate::{Client, Error};
-
-/// What the log says of a version that stands.
-#[derive(Clone, Debug)]
-pub struct Line {
-    /// Its name.
-    pub stamp: Stamp,
-    /// Hash of the header's entry in the log.
-    pub hash: Digest,
-    /// What its state should come to.
-    pub state_root: Digest,
-    /// What its journal hashes to, and how many entries that has.
-    pub journal: (Digest, u32),
-}
 
 /// The versions that stand at a checkpoint.
 #[derive(Debug)]
@@ -59,19 +47,20 @@ impl Book {
             return Err(Error::Untrusted("the headers are not those that the checkpoint signs").into());
         }
         reader.check_keys(keys)?;
-        reader.book.ok_or(Stop::Failed(Error::Malformed("the log is empty")))
+        reader.book().ok_or(Stop::Failed(Error::Malformed("the log is empty")))
     }
 
-    /// The book of a model's log.
+    /// The book of a log whose first key is this one, as if its checkpoint were signed.
     #[cfg(test)]
-    pub fn model(ledger: &coppice_verify::replay::Ledger) -> Self {
-        let checkpoint = ledger.checkpoint(ledger.headers.len() as u64);
-        let keys = Keys::new(ledger.key.verifier().clone());
+    pub fn of(headers: &[Header], key: &coppice_verify::note::VerifierKey) -> Result<Self, Stop> {
+        let size = headers.len() as u64;
+        let checkpoint = Checkpoint { origin: key.name().to_owned(), size, root: Digest::default() };
+        let keys = Keys::new(key.clone());
         let mut reader = Reader::default();
-        for header in &ledger.headers {
-            assert!(reader.take(header.clone(), &checkpoint, &keys).is_ok(), "the model follows the rules");
+        for header in headers {
+            reader.take(header.clone(), &checkpoint, &keys)?;
         }
-        reader.book.expect("the log begins with genesis")
+        reader.book().ok_or(Stop::Failed(Error::Malformed("the log is empty")))
     }
 
     /// What the log says of a version up to head.
@@ -90,10 +79,10 @@ struct Reader {
     size: u64,
     /// Roots of complete subtrees, largest first: one for each bit of the size.
     peaks: Vec<Digest>,
-    before: Option<Header>,
-    epochs: Epochs,
+    chain: Chain,
     key_changes: Vec<(Sequence, KeyChange)>,
-    book: Option<Book>,
+    /// What genesis says: parameters and shards.
+    founding: Option<(Params, ShardMap)>,
 }
 
 impl Reader {
@@ -102,11 +91,19 @@ impl Reader {
         let mut stream = client.watch(request).await?;
         while self.size < checkpoint.size {
             let Some(message) = stream.next().await? else { return Ok(()) };
-            let header = crate::header(&message.header)?;
+            let header = Header::decode(&message.header).map_err(|error| self.undecodable(error))?;
             self.push(hash::log_entry_hash(&message.header));
             self.take(header, checkpoint, keys)?;
         }
         Ok(())
+    }
+
+    /// An entry of the log that is no header, or breaks a rule of its own: the version before it is
+    /// the last that is known.
+    fn undecodable(&self, error: codec::Error) -> Stop {
+        let stamp = self.chain.lines().last().map_or_else(Stamp::default, |line| line.stamp);
+        let what = format!("entry {} of its log, after this version: {error}", self.size);
+        Stop::Differs(Difference { stamp, shard: None, what })
     }
 
     /// The log has the key changes that its checkpoint was proven by, and no others.
@@ -136,55 +133,25 @@ impl Reader {
 
     /// Checks the rules of the log, and keeps what stands.
     fn take(&mut self, header: Header, checkpoint: &Checkpoint, keys: &Keys) -> Result<(), Stop> {
-        let broken = |what: String| {
-            Stop::Differs(Difference { stamp: header.stamp, shard: None, what: format!("its header: {what}") })
-        };
-        header.check_alone().map_err(|rule| broken(rule.to_string()))?;
-        if let Some(before) = &self.before {
-            header.check_follows(before).map_err(|rule| broken(rule.to_string()))?;
-        }
-        let line = Line {
-            stamp: header.stamp,
-            hash: header.hash(),
-            state_root: header.state_root,
-            journal: (header.journal_root, header.journal_leaves),
-        };
-        match (&header.body, &mut self.book) {
-            (Body::Genesis(genesis), None) => {
+        let stamp = header.stamp;
+        let broken =
+            |what: String| Stop::Differs(Difference { stamp, shard: None, what: format!("its header: {what}") });
+        match &header.body {
+            Body::Genesis(genesis) => {
                 let named = origin(&genesis.prefix, &header.cluster) == checkpoint.origin;
                 if !named || genesis.public_key != keys.first().public_key() {
                     return Err(broken("genesis names another origin or key than the checkpoint's".to_owned()));
                 }
-                let (params, shard_map) = (genesis.params.clone(), genesis.shard_map.clone());
-                self.book = Some(Book { params, shard_map, lines: vec![line] });
+                self.founding.get_or_insert_with(|| (genesis.params.clone(), genesis.shard_map.clone()));
             }
-            (Body::Commit, Some(book)) => {
-                if header.stamp.version.0 != book.lines.len() as u64 {
-                    return Err(broken("versions have gaps".to_owned()));
-                }
-                book.lines.push(line);
-            }
-            (Body::Rollback(rollback), Some(book)) => {
-                let kept = usize::try_from(rollback.target.version.0).ok().and_then(|target| target.checked_add(1));
-                let kept = kept.filter(|kept| *kept <= book.lines.len());
-                book.lines.truncate(kept.ok_or_else(|| broken("a rollback to a version above head".to_owned()))?);
-                if header.stamp.epoch <= self.epochs.current() {
-                    return Err(broken("a rollback that raises no epoch".to_owned()));
-                }
-                self.epochs.roll_back(header.stamp.epoch, rollback.target.version);
-                let root = book.lines.last().map(|line| line.state_root);
-                if root != Some(header.state_root) {
-                    return Err(broken("a rollback to another state root than its target's".to_owned()));
-                }
-            }
-            (Body::Key(change), Some(_)) => self.key_changes.push((header.sequence, change.clone())),
-            (_, None) => return Err(broken("the log does not begin with genesis".to_owned())),
+            Body::Key(change) => self.key_changes.push((header.sequence, change.clone())),
             _ => {}
         }
-        if self.epochs.root() != header.epochs_root {
-            return Err(broken("epochs that its rollbacks do not lead to".to_owned()));
-        }
-        self.before = Some(header);
-        Ok(())
+        self.chain.take(header).map_err(|rule| broken(rule.to_string()))
+    }
+
+    fn book(self) -> Option<Book> {
+        let (params, shard_map) = self.founding?;
+        Some(Book { params, shard_map, lines: self.chain.into_lines() })
     }
 }

@@ -79,7 +79,7 @@ impl Reader<'_> {
         let request = v1::RangeRequest { low: low.to_vec().into(), high: None, limit, read };
         let (records, end) = self.client.range_all(request).await?;
         let file = ProofFile::decode(&end.proof).map_err(|_| Error::Malformed("proof"))?;
-        let verified = check::verify_known(&file, self.keys, None)?;
+        let verified = check::verify_known(&file, self.keys, None, &check::Question::default())?;
         if verified.header().is_none_or(|header| header.hash() != line.hash) {
             return Err(Error::Untrusted("versions were rolled back since the audit began: audit again"));
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use coppice_proto::v1;
 use coppice_types::{Digest, ShardId, Version};
 use coppice_verify::{
+    audit::{self, Broken},
     hash::{self, RecordBody},
     journal::{self, Entry},
     merkle,
@@ -40,14 +41,21 @@ struct ShardState {
 /// A version whose parts have not all come.
 struct Pending {
     version: Version,
-    /// What each shard's lists must hash to, in order.
-    wanted: BTreeMap<ShardId, Vec<Digest>>,
+    /// The batches of each shard's lists, by their place in the journal, and what these must hash
+    /// to, in order.
+    wanted: BTreeMap<ShardId, Vec<(usize, Digest)>>,
+    /// Bytes of keys and values of each batch, as far as its lists have come.
+    bytes: BTreeMap<usize, u64>,
     merges: BTreeMap<ShardId, Merges>,
     lists: BTreeMap<ShardId, Operations>,
 }
 
 fn differs(line: &Line, shard: Option<ShardId>, what: impl Into<String>) -> Stop {
     Stop::Differs(Difference { stamp: line.stamp, shard, what: what.into() })
+}
+
+fn breaks(line: &Line, broken: Broken) -> Stop {
+    differs(line, broken.shard, broken.rule)
 }
 
 impl State {
@@ -137,13 +145,22 @@ impl State {
         if merkle::mth(&hashes) != root || hashes.len() as u64 != u64::from(leaves) {
             return Err(differs(line, None, "the journal in the root group is not the one that its header commits to"));
         }
-        let mut pending = Pending { version, wanted: BTreeMap::new(), merges: BTreeMap::new(), lists: BTreeMap::new() };
-        for entry in &message.entries {
-            let entry = Entry::decode(entry).map_err(|_| differs(line, None, "a malformed journal entry"))?;
+        let entries = message.entries.iter().map(|entry| Entry::decode(entry));
+        let entries = entries.collect::<Result<Vec<Entry>, _>>();
+        let entries = entries.map_err(|_| differs(line, None, "a malformed journal entry"))?;
+        audit::check_entries(&book.shard_map, &entries).map_err(|broken| breaks(line, broken))?;
+        let mut pending = Pending {
+            version,
+            wanted: BTreeMap::new(),
+            bytes: BTreeMap::new(),
+            merges: BTreeMap::new(),
+            lists: BTreeMap::new(),
+        };
+        for (at, entry) in entries.into_iter().enumerate() {
             match entry {
                 Entry::Batch(batch) => {
                     for (shard, hash) in batch.shards {
-                        pending.wanted.entry(shard).or_default().push(hash);
+                        pending.wanted.entry(shard).or_default().push((at, hash));
                     }
                 }
                 Entry::Merge(merge) => {
@@ -159,6 +176,9 @@ impl State {
         let shard = ShardId(message.shard);
         let unasked = || Stop::Failed(Error::Malformed("operation lists that no version waits for"));
         let pending = self.pending.as_mut().ok_or_else(unasked)?;
+        if pending.lists.contains_key(&shard) {
+            return Err(unasked());
+        }
         let wanted = pending.wanted.get(&shard).ok_or_else(unasked)?;
         let line = book.line(pending.version);
         if message.lists.len() != wanted.len() {
@@ -166,7 +186,7 @@ impl State {
             return Err(differs(line, Some(shard), what));
         }
         let mut operations = Operations::new();
-        for (at, (list, wanted)) in message.lists.iter().zip(wanted).enumerate() {
+        for (at, (list, (batch, wanted))) in message.lists.iter().zip(wanted).enumerate() {
             let list = journal::decode_operations(list);
             let list = list.map_err(|_| differs(line, Some(shard), format!("operation list {at} is malformed")))?;
             let found = hash::operation_list_hash(list.iter().map(|(key, body)| (key.as_slice(), *body)));
@@ -177,6 +197,11 @@ impl State {
                     format!("operation list {at} is not the one that was committed"),
                 ));
             }
+            let bytes = audit::check_operations(&book.params, &book.shard_map, shard, &list);
+            let bytes = bytes.map_err(|broken| breaks(line, broken))?;
+            let sum = pending.bytes.entry(*batch).or_default();
+            *sum += bytes;
+            audit::check_batch(&book.params, *sum).map_err(|broken| breaks(line, broken))?;
             operations.extend(list);
         }
         pending.lists.insert(shard, operations);
@@ -196,11 +221,12 @@ impl State {
             let operations = operations.unwrap_or(&none.1).iter().map(|(key, body)| (key.as_slice(), *body));
             let done = state.forest.prepare(line.stamp, merges.unwrap_or(&none.0), operations);
             done.map_err(|error| differs(line, Some(*id), error.to_string()))?;
+            let trees = audit::check_trees(&book.params, *id, state.forest.trees());
+            trees.map_err(|broken| breaks(line, broken))?;
             state.version = line.stamp.version;
             state.digest = state.forest.digest();
         }
-        let known = pending.merges.keys().chain(pending.lists.keys()).all(|shard| self.shards.contains_key(shard));
-        if known { Ok(()) } else { Err(differs(line, None, "its journal names a shard that there is not")) }
+        Ok(())
     }
 }
 
@@ -225,7 +251,7 @@ mod tests {
         ledger.prune(Version(1));
         ledger.roll_back(Version(2));
         let again = write(&mut ledger);
-        let book = Book::model(&ledger);
+        let book = Book::of(&ledger.headers, ledger.key.verifier()).ok().expect("the model follows the rules");
         let begin = |next: u64, stamp| {
             let version = &ledger.versions[&stamp];
             let header = version.header.encode().into();

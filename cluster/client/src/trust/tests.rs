@@ -67,7 +67,7 @@ impl Scene {
         let keys: Vec<bytes::Bytes> = keys.iter().map(|key| bytes::Bytes::copy_from_slice(key)).collect();
         let at = v1::Stamp { epoch: 0, version };
         let options = v1::ReadOptions { at: Some(at), ..v1::ReadOptions::default() };
-        let (question, proof) = (Question::Keys(&keys), self.proof(proven.0, proven.1));
+        let (question, proof) = (Asked::Keys(&keys), self.proof(proven.0, proven.1));
         let read = Read { question, options: &options, records, read_at: Some(&at), proof: &proof, seen: 0 };
         check_read(&Keys::new(self.key.clone()), None, &read).map(drop)
     }
@@ -79,7 +79,7 @@ impl Scene {
         let round = u8::try_from(stamp.version.0).expect("few") - 1;
         let records = [v1::Record { last_changed: Some(at), ..present(b"a", round, stamp.version.0) }];
         let keys = [Bytes::from_static(b"a")];
-        let question = Question::Keys(&keys);
+        let question = Asked::Keys(&keys);
         let read = Read { question, options, records: &records, read_at: Some(&at), proof: &proof, seen };
         check_read(&Keys::new(self.key.clone()), None, &read).map(drop)
     }
@@ -94,7 +94,7 @@ impl Scene {
         let at = v1::Stamp { epoch: 0, version: 3 };
         let proof =
             self.ledger.prove_range(Stamp::new(0, 3), proven.0, Some(proven.1), true).encode().expect("a small file");
-        let question = Question::Range { low: asked.0, high: Some(asked.1), limit: asked.2, more };
+        let question = Asked::Range { low: asked.0, high: Some(asked.1), limit: asked.2, more };
         let options = v1::ReadOptions::default();
         let read = Read { question, options: &options, records, read_at: Some(&at), proof: &proof, seen: 0 };
         check_read(&Keys::new(self.key.clone()), None, &read).map(drop)
@@ -281,7 +281,7 @@ fn lies_about_keys_are_not_believed() {
     assert!(matches!(result, Err(Error::Untrusted(_))), "an answer too few");
     let other = SignerKey::from_seed(scene.key.name(), &[3; 32]).expect("the name is one");
     let keys = [bytes::Bytes::from_static(b"a")];
-    let (question, options, proof) = (Question::Keys(&keys), v1::ReadOptions::default(), scene.proof(3, &[b"a"]));
+    let (question, options, proof) = (Asked::Keys(&keys), v1::ReadOptions::default(), scene.proof(3, &[b"a"]));
     let read = Read { question, options: &options, records: &[honest], read_at: None, proof: &proof, seen: 0 };
     let result = check_read(&Keys::new(other.verifier().clone()), None, &read);
     assert!(matches!(result, Err(Error::Unproven(_))), "another key");
@@ -409,7 +409,7 @@ fn a_receipt_is_of_the_version_that_was_answered_and_of_the_batch_that_was_sent(
 fn answered(trust: &Trust, asked: &Keys, file: &ProofFile<'_>) -> Result<(), Error> {
     let bytes = file.encode().expect("a small file");
     let file = ProofFile::decode(&bytes).expect("a file");
-    let verified = check::verify_known(&file, asked, None)?;
+    let verified = check::verify_known(&file, asked, None, &check::Question::default())?;
     trust.note(Seen { checkpoint: verified.checkpoint, keys: verified.keys }).map(drop)
 }
 

@@ -6,8 +6,9 @@ use bytes::Bytes;
 use coppice_engine::ShardState;
 use coppice_proto::v1::{self, operation::Change};
 use coppice_shard_node::{Replica, shard::decode_journal};
-use coppice_types::{Digest, GroupId, Sequence, ShardId, Stamp, Version};
+use coppice_types::{Digest, GroupId, Params, Sequence, ShardId, Stamp, Version};
 use coppice_verify::{
+    audit::{self, Broken, Chain},
     epochs::Epochs,
     hash::{self, RecordBody},
     header::{Body, Header},
@@ -199,19 +200,19 @@ impl Ledger {
         let mut model = Model { forests, records: Records::new() };
         let mut models = BTreeMap::from([(Stamp::default(), model.clone())]);
         let mut ledger = Self { events: Vec::new(), states: BTreeMap::new(), leaves: Vec::new() };
-        let (mut epochs, mut boundary) = (Epochs::new(), Version(0));
+        let (mut epochs, mut boundary, mut chain) = (Epochs::new(), Version(0), Chain::default());
         let raw = read_raw(world)?;
         let mut kept = Journals::read(world, epochs_of(&raw))?;
         for (sequence, (bytes, journal)) in raw.into_iter().enumerate() {
             let header = Header::decode(&bytes).map_err(|error| format!("log: entry {sequence}: {error}"))?;
-            if let Some(before) = ledger.events.last() {
-                header.check_follows(&before.header).map_err(|rule| format!("log: entry {sequence}: {rule}"))?;
-            }
+            chain.take(header.clone()).map_err(|rule| format!("log: entry {sequence}: {rule}"))?;
             let entries: Result<Vec<Entry>, _> = journal.iter().map(|bytes| Entry::decode(bytes)).collect();
             let entries = entries.map_err(|error| format!("log: journal of {sequence}: {error}"))?;
             let mut batches = Vec::new();
             match &header.body {
                 Body::Commit => {
+                    let broken = |broken: Broken| format!("audit: {}: {}", header.stamp, broken.rule);
+                    audit::check_entries(&shape.map, &entries).map_err(broken)?;
                     let before = ledger.events.last().map_or_else(Stamp::default, |before| before.header.stamp);
                     batches = model.apply(&header, before, &entries, &sent, kept.as_mut())?;
                 }
@@ -285,6 +286,8 @@ impl Model {
                     let opens = batches.is_empty().then_some(before);
                     commits::check_conditions(batch, id, &self.records, opens, alone)?;
                     for (shard, mut operations) in sent.operations(batch, entry, header.stamp)? {
+                        let fits = audit::check_operations(self.params(), sent.map, shard, &operations);
+                        fits.map_err(|broken| format!("audit: {}: {}", header.stamp, broken.rule))?;
                         if let Some(kept) = &mut kept {
                             operations = kept.take(shard, header.stamp, operations)?;
                         }
@@ -302,9 +305,16 @@ impl Model {
             let operations = operations.iter().map(|(key, body)| (key.as_slice(), *body));
             let prepared = forest.prepare(header.stamp, &merges, operations);
             prepared.map_err(|error| format!("audit: {}: {error}", header.stamp))?;
+            let trees = audit::check_trees(&forest.params, shard, forest.trees().len());
+            trees.map_err(|broken| format!("audit: {}: {}", header.stamp, broken.rule))?;
             *version = header.stamp.version;
         }
         Ok(batches)
+    }
+
+    fn params(&self) -> &Params {
+        let (forest, _) = self.forests.values().next().expect("a ledger has a shard");
+        &forest.params
     }
 
     fn change(&mut self, operation: &v1::Operation, stamp: Stamp) {

@@ -35,6 +35,8 @@ pub enum Step {
     Standing,
     /// Enough witnesses of the policy have cosigned the newest checkpoint that is shown.
     Cosignatures,
+    /// What is proven is what was asked for.
+    Question,
 }
 
 impl Step {
@@ -53,6 +55,7 @@ impl Step {
         Self::Journal,
         Self::Standing,
         Self::Cosignatures,
+        Self::Question,
     ];
 
     /// The name in messages and documents.
@@ -72,6 +75,7 @@ impl Step {
             Self::Journal => "journal",
             Self::Standing => "standing",
             Self::Cosignatures => "cosignatures",
+            Self::Question => "question",
         }
     }
 }

@@ -7,14 +7,18 @@ use coppice_types::{ClusterId, Digest, Sequence, Stamp};
 use super::failure::{Failure, Step, ensure, fail};
 use crate::{
     checkpoint::{self, Checkpoint},
+    epochs::Pair,
     hash::log_entry_hash,
     header::{Body, Header},
     keys::{KeyChange, Keys},
     merkle,
-    note::{self, split_line, split_note},
+    note::{self, VerifierKey, split_line, split_note},
     policy::Policy,
     proof::{EpochPart, HeaderPart, LogPart},
 };
+
+/// Why a list of pairs is refused.
+pub(super) const NO_ROLLBACKS: &str = "epoch pairs that no rollbacks leave";
 
 /// A log whose checkpoint the key in force signed.
 pub(super) struct Log {
@@ -38,12 +42,34 @@ impl Log {
         let last = checkpoint.size.checked_sub(1).ok_or(Failure::rule(Step::NewestHeader, "the log is empty"))?;
         let newest = included(&part.newest_header, &part.path, cluster, &checkpoint, Step::NewestHeader)?;
         ensure(newest.sequence.0 == last, Step::NewestHeader, "not the last entry of the log")?;
-        Ok(Self { cluster, checkpoint, keys, newest })
+        let log = Self { cluster, checkpoint, keys, newest };
+        log.check_keys_in(&log.newest, Step::NewestHeader)?;
+        Ok(log)
+    }
+
+    /// What a header says of the ledger's keys is what is known of them: it can't change or name a
+    /// key that nobody is shown.
+    fn check_keys_in(&self, header: &Header, step: Step) -> Result<(), Failure> {
+        match &header.body {
+            Body::Key(change) => {
+                let known =
+                    |(at, key): (Sequence, &VerifierKey)| (at, key.public_key()) == (header.sequence, change.new);
+                ensure(self.keys.changes().any(known), step, "it changes the key, and is not among the key changes")
+            }
+            Body::Genesis(genesis) => {
+                let named = checkpoint::origin(&genesis.prefix, &header.cluster) == self.checkpoint.origin;
+                let first = genesis.public_key == self.keys.first().public_key();
+                ensure(named && first, step, "genesis names another origin or key than the checkpoint's")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A header that is in the log.
     pub(super) fn header(&self, part: &HeaderPart<'_>) -> Result<Header, Failure> {
-        included(&part.header, &part.path, self.cluster, &self.checkpoint, Step::Header)
+        let header = included(&part.header, &part.path, self.cluster, &self.checkpoint, Step::Header)?;
+        self.check_keys_in(&header, Step::Header)?;
+        Ok(header)
     }
 
     /// Checks that a version stands by the newest header.
@@ -55,8 +81,26 @@ impl Log {
         let root = merkle::list_root(pairs, &revealed, &part.hashes).map_err(fail(Step::Epoch))?;
         ensure(root == self.newest.epochs_root, Step::Epoch, "another epochs root")?;
         ensure(part.next.is_some() || index + 1 == pairs, Step::Epoch, "the next pair is not shown")?;
+        let follows = part.next.is_none_or(|next| part.pair.may_precede(&next, part.index));
+        ensure(part.pair.may_be_at(part.index) && follows, Step::Epoch, NO_ROLLBACKS)?;
+        let newest = part.next.as_ref().unwrap_or(&part.pair);
+        self.check_newest_pair(newest, index + 1 + u64::from(part.next.is_some()) == pairs, Step::Epoch)?;
         ensure(part.pair.epoch == stamp.epoch, Step::Epoch, "pair of another epoch")?;
-        ensure(part.pair.stands(stamp.version, part.next.as_ref()), Step::Epoch, "the version was rolled back")
+        ensure(part.pair.stands(stamp.version, part.next.as_ref()), Step::Epoch, "the version was rolled back")?;
+        self.check_not_above(stamp, Step::Epoch)
+    }
+
+    /// A pair of the newest header's list is not above that header, and the last one is of its
+    /// epoch.
+    pub(super) fn check_newest_pair(&self, pair: &Pair, is_last: bool, step: Step) -> Result<(), Failure> {
+        let Stamp { epoch, version } = self.newest.stamp;
+        let fits = if is_last { pair.epoch == epoch } else { pair.epoch < epoch };
+        ensure(fits && pair.base <= version, step, "epoch pairs of another head than the newest header's")
+    }
+
+    /// A version that stands is the head or lies below it.
+    pub(super) fn check_not_above(&self, stamp: Stamp, step: Step) -> Result<(), Failure> {
+        ensure(stamp.version <= self.newest.stamp.version, step, "the version is above the newest header's")
     }
 }
 

@@ -19,6 +19,8 @@ use crate::{
 /// The answer that the shard parts give, tied to the header's state root.
 pub(super) fn check<'a>(header: &Header, proof: &QueryProof<'a>) -> Result<Answer<'a>, Failure> {
     ensure(state_root(header, proof)? == header.state_root, Step::State, "another state root")?;
+    check_places(header, &proof.shards)?;
+    proof.shards.iter().flat_map(|part| &part.trees.trees).try_for_each(tree::check_count)?;
     answer_with_values(proof)
 }
 
@@ -40,6 +42,7 @@ pub(super) fn check_trees<'a>(
 ) -> Result<Answer<'a>, Failure> {
     let digests = shard_digests(core::iter::once(&trees), stamp)?;
     ensure(digests == [*digest], Step::Tree, "another shard digest")?;
+    trees.trees.iter().try_for_each(tree::check_count)?;
     let (low, version) = (Cow::Borrowed([].as_slice()), stamp.version);
     let part = ShardPart { index: 0, shard: ShardId(0), low, high: None, version, trees };
     answer(query, &[part])
@@ -87,6 +90,20 @@ pub(crate) fn state_root(header: &Header, proof: &QueryProof<'_>) -> Result<Dige
     };
     let leaves: Vec<_> = proof.shards.iter().zip(&digests).map(leaf).collect();
     merkle::list_root(u64::from(header.state_leaves), &leaves, &proof.state_hashes).map_err(fail(Step::State))
+}
+
+/// The shards that are shown can be those of one map: the ends are covered, neighbours join, and
+/// others keep their order.
+fn check_places(header: &Header, shards: &[ShardPart<'_>]) -> Result<(), Failure> {
+    let ends = shards.iter().all(|part| {
+        let (first, last) = (part.index == 0, part.index.checked_add(1) == Some(header.state_leaves));
+        first == part.low.is_empty() && last == part.high.is_none()
+    });
+    let joined = shards.windows(2).all(|pair| {
+        let neighbours = pair[0].index.checked_add(1) == Some(pair[1].index);
+        pair[0].high.as_ref().is_some_and(|high| if neighbours { *high == pair[1].low } else { *high < pair[1].low })
+    });
+    ensure(ends && joined, Step::State, "shards that are not those of one map")
 }
 
 type KeyAnswer<'a> = (Cow<'a, [u8]>, Option<Record<'a>>);

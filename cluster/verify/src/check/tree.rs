@@ -71,6 +71,36 @@ fn subtree_hash<'p>(
     Ok(plan.node(level, node.count, &list))
 }
 
+/// The number of records that a tree is said to have fits what is shown of it.
+pub(super) fn check_count(tree: &Tree<'_>) -> Result<(), Failure> {
+    let empty = match &tree.root {
+        Subtree::Hash(root) => tree.level == 0 && *root == hash::empty_root_hash(),
+        Subtree::Expanded(node) => node.count == 0,
+    };
+    let (least, whole) = if empty { (0, true) } else { records_below(&tree.root) };
+    let fits = if whole { tree.entries == least } else { tree.entries >= least };
+    ensure(fits, Step::Tree, "another number of records than a tree is said to have")
+}
+
+/// How many records lie below a node at least, and whether that is the number: each node that is
+/// not shown has one or more.
+fn records_below(subtree: &Subtree<'_>) -> (u64, bool) {
+    let Subtree::Expanded(node) = subtree else { return (1, false) };
+    let hidden = u64::from(node.count).saturating_sub(node.entries.len() as u64);
+    let mut sum = (hidden, true);
+    for (_, entry) in &node.entries {
+        let (least, whole) = match entry {
+            Entry::Record { .. } => (1, true),
+            Entry::Child { child, .. } => {
+                sum.1 &= hidden == 0;
+                records_below(child)
+            }
+        };
+        sum = (sum.0 + least, sum.1 && whole);
+    }
+    sum
+}
+
 fn check_order(node: &NodePart<'_>, level: u8, bounds: Bounds<'_>) -> Result<(), Failure> {
     let keys = || node.entries.iter().map(|(_, entry)| entry.key());
     ensure(keys().is_sorted_by(|a, b| a < b), Step::Tree, "keys do not ascend")?;

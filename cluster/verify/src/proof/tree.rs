@@ -8,7 +8,7 @@ use coppice_types::{
 };
 
 use super::take_digests;
-use crate::hash::RecordBody;
+use crate::{hash::RecordBody, shard_map::KEY_BYTES_MAX};
 
 /// Highest level of a tree's root. It bounds every recursion over a tree part.
 pub const LEVEL_MAX: u8 = 32;
@@ -21,7 +21,7 @@ const ENTRY_BYTES_MIN: usize = 5;
 /// All trees of a shard, youngest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeList<'a> {
-    /// At most [`TREES_MAX`].
+    /// At least one, at most [`TREES_MAX`].
     pub trees: Vec<Tree<'a>>,
 }
 
@@ -124,7 +124,7 @@ impl<'a> TreeList<'a> {
 
     pub(super) fn read(input: &mut Reader<'a>) -> Result<Self, Error> {
         let count = input.u8()?;
-        if usize::from(count) > TREES_MAX {
+        if !(1..=TREES_MAX).contains(&usize::from(count)) {
             return Err(Error::Malformed("number of trees"));
         }
         let mut trees = Vec::new();
@@ -191,7 +191,7 @@ impl<'a> NodePart<'a> {
             let entry = match level.checked_sub(1) {
                 None => read_record(input)?,
                 Some(below) => {
-                    Entry::Child { separator: Cow::Borrowed(read_key(input)?), child: Subtree::read(below, input)? }
+                    Entry::Child { separator: Cow::Borrowed(read_key(input, 0)?), child: Subtree::read(below, input)? }
                 }
             };
             entries.push((index, entry));
@@ -206,8 +206,12 @@ fn write_key(out: &mut Writer, key: &[u8]) {
     out.raw(key);
 }
 
-fn read_key<'a>(input: &mut Reader<'a>) -> Result<&'a [u8], Error> {
+/// A key, or a separator, which may be empty.
+fn read_key<'a>(input: &mut Reader<'a>, least: usize) -> Result<&'a [u8], Error> {
     let len: u16 = input.short_as("length of a key")?;
+    if !(least..=KEY_BYTES_MAX).contains(&usize::from(len)) {
+        return Err(Error::Malformed("length of a key"));
+    }
     input.take(len.into())
 }
 
@@ -228,7 +232,7 @@ fn write_record(out: &mut Writer, key: &[u8], stamp: Stamp, body: &RecordBody) {
 fn read_record<'a>(input: &mut Reader<'a>) -> Result<Entry<'a>, Error> {
     let tombstone = input.flag("record kind")?;
     let stamp = Stamp::new(input.short()?, input.short()?);
-    let key = Cow::Borrowed(read_key(input)?);
+    let key = Cow::Borrowed(read_key(input, 1)?);
     let body = if tombstone {
         RecordBody::Tombstone
     } else {

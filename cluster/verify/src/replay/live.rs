@@ -78,6 +78,12 @@ impl LiveForest {
         hash::shard_digest(&core::iter::once(self.active.digest()).chain(frozen).collect::<Vec<_>>())
     }
 
+    /// How many trees there are.
+    #[must_use]
+    pub fn trees(&self) -> usize {
+        self.frozen.len() + 1
+    }
+
     /// Records in all trees, tombstones and superseded ones included.
     #[must_use]
     pub fn records(&self) -> u64 {

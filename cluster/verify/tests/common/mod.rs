@@ -3,6 +3,9 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod attacks;
+pub mod liar;
+pub mod lies;
+pub mod vectors;
 
 use std::collections::BTreeMap;
 
@@ -34,6 +37,10 @@ pub fn params() -> Params {
         tier_ratio: 2,
         ..Params::default()
     }
+}
+
+pub fn put(key: &[u8], value: &[u8]) -> Operation {
+    Operation { key: key.to_vec(), change: Change::Put(value.to_vec()) }
 }
 
 pub fn cluster() -> ClusterId {

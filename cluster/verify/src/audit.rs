@@ -1,0 +1,211 @@
+//! The rules of an audit beside hashes and state roots (`docs/verification.md` section 8): those
+//! along a log, and those of one version's journal and operation lists.
+//!
+//! A ledger that breaks one of them still has a log, journals and state roots that fit each other:
+//! its key could sign that.
+
+use alloc::{collections::BTreeSet, vec::Vec};
+
+use coppice_types::{Digest, Params, ShardId, Stamp, Version};
+
+use crate::{
+    epochs::Epochs,
+    hash::RecordBody,
+    header::{Body, BrokenRule, Header, check},
+    journal::Entry,
+    keys::KEY_CHANGES_MAX,
+    shard_map::ShardMap,
+};
+
+/// What the log says of a version that stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Its name.
+    pub stamp: Stamp,
+    /// Hash of the header's entry in the log.
+    pub hash: Digest,
+    /// What its state should come to.
+    pub state_root: Digest,
+    /// What its journal hashes to, and how many entries that has.
+    pub journal: (Digest, u32),
+}
+
+/// The rules along a log, header by header.
+///
+/// Invariant: `lines` has a line for each version from genesis to the head, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Chain {
+    before: Option<Header>,
+    lines: Vec<Line>,
+    epochs: Epochs,
+    boundary: Version,
+    /// The ledger's keys, from that of genesis on.
+    keys: Vec<[u8; 32]>,
+}
+
+impl Chain {
+    /// The versions that stand, from genesis on.
+    #[must_use]
+    pub fn lines(&self) -> &[Line] {
+        &self.lines
+    }
+
+    /// The same, once the whole log was taken.
+    #[must_use]
+    pub fn into_lines(self) -> Vec<Line> {
+        self.lines
+    }
+
+    /// Takes the next header.
+    ///
+    /// # Errors
+    /// Names the first rule that it breaks. The chain is not to be used then.
+    ///
+    /// # Panics
+    /// As [`Header::encode`], if the header was not decoded.
+    pub fn take(&mut self, header: Header) -> Result<(), BrokenRule> {
+        header.check_alone()?;
+        match &self.before {
+            Some(before) => header.check_follows(before)?,
+            None => check(&[("the log begins with genesis", matches!(header.body, Body::Genesis(_)))])?,
+        }
+        let shards = |header: &Header| (header.shard_map, header.state_leaves);
+        let same = self.before.as_ref().is_none_or(|before| shards(before) == shards(&header));
+        check(&[("other shards than those of genesis", same)])?;
+        let line = Line {
+            stamp: header.stamp,
+            hash: header.hash(),
+            state_root: header.state_root,
+            journal: (header.journal_root, header.journal_leaves),
+        };
+        match &header.body {
+            Body::Genesis(genesis) => {
+                self.keys.push(genesis.public_key);
+                self.lines.push(line);
+            }
+            Body::Commit => self.lines.push(line),
+            Body::Rollback(rollback) => self.roll_back(&header, rollback.target)?,
+            Body::Prune(prune) => {
+                check(&[("the boundary of a prune does not rise", prune.boundary > self.boundary)])?;
+                self.boundary = prune.boundary;
+            }
+            Body::Key(change) => {
+                check(&[
+                    ("number of a key change", usize::try_from(change.number) == Ok(self.keys.len())),
+                    ("more key changes than a ledger may have", self.keys.len() <= KEY_CHANGES_MAX),
+                    ("a key change from another key", self.keys.last() == Some(&change.old)),
+                    ("a key change to a key of before", !self.keys.contains(&change.new)),
+                ])?;
+                self.keys.push(change.new);
+            }
+            Body::Other { .. } => {}
+        }
+        let pairs = u32::try_from(self.epochs.pairs().len()) == Ok(header.epoch_pairs);
+        check(&[("epochs that its rollbacks do not lead to", pairs && self.epochs.root() == header.epochs_root)])?;
+        self.before = Some(header);
+        Ok(())
+    }
+
+    fn roll_back(&mut self, header: &Header, target: Stamp) -> Result<(), BrokenRule> {
+        check(&[("a rollback to below the boundary of a prune", target.version >= self.boundary)])?;
+        let above = BrokenRule("a rollback to a version above head");
+        let kept = usize::try_from(target.version.0).ok().filter(|target| *target < self.lines.len()).ok_or(above)?;
+        self.lines.truncate(kept + 1);
+        let line = self.lines.last().ok_or(above)?;
+        check(&[
+            ("a rollback that names its target otherwise", line.stamp == target),
+            ("a rollback to another state root than its target's", line.state_root == header.state_root),
+            ("a rollback that raises no epoch", header.stamp.epoch > self.epochs.current()),
+        ])?;
+        self.epochs.roll_back(header.stamp.epoch, target.version);
+        Ok(())
+    }
+}
+
+/// A rule that a version's journal breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// The shard at fault, if it is one.
+    pub shard: Option<ShardId>,
+    /// The rule.
+    pub rule: &'static str,
+}
+
+fn ensure(holds: bool, shard: Option<ShardId>, rule: &'static str) -> Result<(), Broken> {
+    if holds { Ok(()) } else { Err(Broken { shard, rule }) }
+}
+
+/// Checks the entries of a journal, which are those that its header commits to.
+///
+/// # Errors
+/// Names the first rule that does not hold.
+pub fn check_entries(map: &ShardMap, entries: &[Entry]) -> Result<(), Broken> {
+    let known: BTreeSet<ShardId> = map.shards().iter().map(|shard| shard.id).collect();
+    let mut numbers = BTreeSet::new();
+    let mut events = false;
+    for entry in entries {
+        let touched: Vec<ShardId> = match entry {
+            Entry::Batch(batch) => {
+                ensure(!events, None, "its journal has an event before a batch")?;
+                let number = batch.session.is_none_or(|(_, number)| number > 0);
+                ensure(number, None, "a batch has number 0 of its session")?;
+                let once = batch.session.is_none_or(|number| numbers.insert(number));
+                ensure(once, None, "two batches have one number of a session")?;
+                batch.shards.iter().map(|(shard, _)| *shard).collect()
+            }
+            Entry::Merge(merge) => {
+                events = true;
+                Vec::from([merge.shard])
+            }
+        };
+        let strange = touched.into_iter().find(|shard| !known.contains(shard));
+        ensure(strange.is_none(), strange, "its journal names a shard that there is not")?;
+    }
+    Ok(())
+}
+
+/// Checks the operations of one batch on one shard; gives how many bytes of keys and values they
+/// have.
+///
+/// # Errors
+/// Names the first rule that does not hold.
+pub fn check_operations(
+    params: &Params,
+    map: &ShardMap,
+    shard: ShardId,
+    operations: &[(Vec<u8>, RecordBody)],
+) -> Result<u64, Broken> {
+    let rule = |holds, rule| ensure(holds, Some(shard), rule);
+    let range = map.shards().iter().find(|known| known.id == shard);
+    let range = range.ok_or(Broken { shard: Some(shard), rule: "its journal names a shard that there is not" })?;
+    rule(!operations.is_empty(), "an operation list is empty")?;
+    let mut bytes = 0;
+    for (key, body) in operations {
+        let value = u64::from(body.value_len().unwrap_or(0));
+        rule(!key.is_empty(), "an operation has an empty key")?;
+        rule(key.len() as u64 <= u64::from(params.key_bytes_max), "an operation has a key over the limit of genesis")?;
+        rule(range.holds(key), "an operation has a key that is not in the range of its shard")?;
+        rule(value <= u64::from(params.value_bytes_max), "an operation has a value over the limit of genesis")?;
+        bytes += key.len() as u64 + value;
+    }
+    rule(bytes <= u64::from(params.batch_bytes_max), OVER_BATCH)?;
+    Ok(bytes)
+}
+
+/// Checks the sum of what [`check_operations`] gives for the shards of one batch.
+///
+/// # Errors
+/// If it is over the limit.
+pub fn check_batch(params: &Params, bytes: u64) -> Result<(), Broken> {
+    ensure(bytes <= u64::from(params.batch_bytes_max), None, OVER_BATCH)
+}
+
+const OVER_BATCH: &str = "a batch is over the limit of genesis";
+
+/// Checks the number of trees of a shard after a version.
+///
+/// # Errors
+/// If it is over the limit.
+pub fn check_trees(params: &Params, shard: ShardId, trees: usize) -> Result<(), Broken> {
+    ensure(trees <= usize::from(params.tree_limit), Some(shard), "it has more trees than the limit of genesis")
+}
