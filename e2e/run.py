@@ -9,6 +9,7 @@ twice, every proof holds. `report.json` and `report.md` say what happened and ho
 import argparse
 import base64
 import concurrent.futures
+import hashlib
 import json
 import pathlib
 import shutil
@@ -236,8 +237,10 @@ class Run(Steps):
         absence = self.directory / "absence.proof"
         self.coppice("get", "account/none", "--proof", absence, code=1)
         self.verify(absence)
-        forged = bytearray(proof.read_bytes())
+        forged = bytearray(proof.read_bytes())[:-8]
         forged[len(forged) // 2] ^= 1
+        # With a checksum that is right: it is the proof itself that must not hold.
+        forged += hashlib.sha256(b"\x1e" + forged).digest()[:8]
         proof.with_name("forged.proof").write_bytes(forged)
         self.coppice("verify", proof.with_name("forged.proof"), "--key", self.vkey, code=1)
         return f"{VERSIONS} versions"

@@ -9,6 +9,7 @@ walked, fsck on every node. `report.json` and `report.md` say what happened. Exi
 
 import argparse
 import concurrent.futures
+import hashlib
 import json
 import pathlib
 import shutil
@@ -32,6 +33,13 @@ HEAL_SECONDS = 60
 # The small disk: room for what three groups keep in reserve, 104 MiB each, and for what a run writes; soon filled.
 SMALL_DISK_MEGABYTES = 512
 LEDGER = {"splits": ["m"], "capacity": 256}
+
+
+def forge(proof):
+    """A proof file with one bit that is wrong, and a checksum that is right: it is the proof itself that must not hold."""
+    forged = bytearray(proof[:-8])
+    forged[len(forged) // 2] ^= 1
+    return bytes(forged) + hashlib.sha256(b"\x1e" + forged).digest()[:8]
 
 
 class Run:
@@ -224,10 +232,8 @@ class Run:
         if not files:
             self.verdict("proofs", ["no proof was kept"])
             return
-        bad = bytearray(files[0].read_bytes())
-        bad[len(bad) // 2] ^= 1
         forged = self.out / "forged.proof"
-        forged.write_bytes(bad)
+        forged.write_bytes(forge(files[0].read_bytes()))
         self.verdict("a forged proof is refused", [] if self.verify(forged) else ["a flipped bit went unseen"])
 
     def verify(self, file):

@@ -145,7 +145,8 @@ def verdict(code, counts, judge_code, directory):
         print(f"PROOFS: {bad} answers are not to be believed: {counts['first_bad']} ({directory}/evidence.json)" if bad else
               f"PROOFS: the judge ended with {judge_code}: {(directory / 'judge.log').read_text().strip()}", flush=True)
         return 1
-    print(f"proofs: {counts['reads']} reads and {counts['commits']} receipts verified; {directory}/summary.html", flush=True)
+    unproven = f", {counts['unproven']} commits came without a receipt" if counts.get("unproven") else ""
+    print(f"proofs: {counts['reads']} reads and {counts['commits']} receipts verified{unproven}; {directory}/summary.html", flush=True)
     if code == SCRIPT_ERROR and not (directory / "summary.json").exists():
         return WRONG
     return 0 if code == 0 else 1

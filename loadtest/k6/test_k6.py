@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -42,8 +43,26 @@ def options(scenario, target, out):
     return argparse.Namespace(scenario=scenario, target=target, out=pathlib.Path(out), binaries=BINARIES, k6=None, quiet=True)
 
 
+def checksum(content):
+    """What a proof file with this content ends with."""
+    return hashlib.sha256(b"\x1e" + content).digest()[:8]
+
+
+def file_at(frame, at):
+    """The proof file that begins there, if all of it lies in the frame: its length is the varint before it."""
+    for width in range(2, 5):
+        length = sum((digit & 127) << 7 * place for place, digit in enumerate(frame[at - width:at]))
+        file = frame[at:at + length]
+        if checksum(file[:-8]) == file[-8:]:
+            return file
+    return None
+
+
 class Liar:
-    """Stands between a ledger and its clients, and changes one bit of the last byte of each answer that has a proof in it; of none, if it is honest."""
+    """Stands between a ledger and its clients, and changes one bit of each proof file in an answer; of none, if it is honest.
+
+    Where a whole file lies in the frame, its checksum is repaired: it is the proof itself that must not hold.
+    """
 
     def __init__(self, ledger, honest=False):
         self.ledger, self.honest, self.lies = ledger, honest, 0
@@ -78,7 +97,13 @@ class Liar:
         if frame[3] != DATA or MAGIC not in frame:
             return frame
         self.lies += 1
-        return frame[:-1] + bytes([frame[-1] ^ 1])
+        at = frame.index(MAGIC)
+        file = file_at(frame, at)
+        if file is None:
+            return frame[:-1] + bytes([frame[-1] ^ 1])
+        forged = bytearray(file[:-8])
+        forged[len(forged) // 2] ^= 1
+        return frame[:at] + forged + checksum(forged) + frame[at + len(file):]
 
     def close(self):
         self.server.close()

@@ -2,7 +2,9 @@
 //!
 //! For load generators that can't verify, such as k6: what was asked and answered is posted as JSON (bytes in base64, 64-bit numbers as text, as
 //! protobuf's JSON has them) to `/keys`, `/range` or `/commit`, and the reply is 204 if the proof holds and proves exactly that, else 422 with the
-//! reason. Two checkpoints of one size with different roots are a lie, too, whoever was shown them. `GET /` tells the counts.
+//! reason. A commit that came without a receipt is 424: its coordinator could not prove it at that
+//! moment, which is no lie. Two checkpoints of one size with different roots are a lie, too,
+//! whoever was shown them. `GET /` tells the counts.
 //!
 //! What can't be read counts as bad: nothing is believed without a proof. The program ends with an error if anything was bad.
 
@@ -106,6 +108,8 @@ struct Judge {
 struct Seen {
     reads: u64,
     commits: u64,
+    /// Commits without a receipt.
+    unproven: u64,
     bad: u64,
     first_bad: String,
     roots: BTreeMap<u64, Digest>,
@@ -114,12 +118,20 @@ struct Seen {
 impl Judge {
     fn counts(&self) -> Value {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        json!({ "event": "counts", "reads": seen.reads, "commits": seen.commits, "bad": seen.bad, "first_bad": seen.first_bad })
+        json!({
+            "event": "counts", "reads": seen.reads, "commits": seen.commits, "unproven": seen.unproven,
+            "bad": seen.bad, "first_bad": seen.first_bad,
+        })
     }
 
     fn answer(&self, kind: Kind, body: &[u8]) -> (StatusCode, String) {
-        let judged = self.check(kind, body).map_err(|error| format!("{error:#}"));
+        let judged = self.check(kind, body);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = judged.as_ref().err().filter(|error| shows_nothing(error)) {
+            seen.unproven += 1;
+            return (StatusCode::FAILED_DEPENDENCY, format!("{error:#}"));
+        }
+        let judged = judged.map_err(|error| format!("{error:#}"));
         match judged.and_then(|checkpoint| seen.note(&checkpoint)) {
             Ok(()) => {
                 *(if kind == Kind::Commit { &mut seen.commits } else { &mut seen.reads }) += 1;
@@ -158,6 +170,11 @@ impl Judge {
             }
         })
     }
+}
+
+/// The answer came without a proof, and said so.
+fn shows_nothing(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(coppice_client::Error::Refused { outcome_unknown: true, .. }))
 }
 
 impl Seen {

@@ -270,10 +270,14 @@ export class Ledger {
 
   post(kind, post) {
     const response = http.post(`${this.target.judge}/${kind}`, JSON.stringify(post), {
-      responseCallback: http.expectedStatuses(204, 422), tags: { name: 'judge' }, timeout: '60s',
+      responseCallback: http.expectedStatuses(204, 422, 424), tags: { name: 'judge' }, timeout: '60s',
     });
     if (response.status === 204) {
       metrics.checked.add(1);
+    } else if (response.status === 424) {
+      // It was committed, and its coordinator could not prove it at that moment: nothing is wrong, and nothing is shown.
+      metrics.unknown.add(1, this.tags());
+      console.warn(`not proven: ${response.body}`);
     } else if (response.status === 422) {
       metrics.bad.add(1);
       console.error(`an answer is not to be believed: ${response.body}`);
