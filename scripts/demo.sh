@@ -21,7 +21,7 @@ run() {
   "$coppice" "$@"
 }
 # The first lines of a long output, cut short. It reads all of it: whoever writes into a closed pipe fails.
-first() { sed -n "1,$1p" | sed 's/^\(.\{100\}\).*/\1/'; }
+first() { awk -v lines="$1" 'NR <= lines { print substr($0, 1, 100) }'; }
 # The number behind a name in one JSON object.
 field() { sed -n "s/.*\"$1\":\([0-9]*\).*/\1/p" | head -n 1; }
 
@@ -82,11 +82,11 @@ run get "$key" --version "$middle" | first 5 || true
 
 if [ "$last" -gt 1 ]; then
   say "Prune: versions below $middle go, the root log says who and why"
-  run prune --before "$middle" --reason "demonstration"
+  run prune --before "$middle" --reason "demonstration" --yes
   run get "$key" --version "$((middle - 1))" || echo "(exit code $?: refused, as it should be)"
 
   say "Rollback: back to version $((last - 1)), in a new epoch, in the open"
-  run rollback --to "$((last - 1))" --reason "demonstration"
+  run rollback --to "$((last - 1))" --reason "demonstration" --yes
   run head
   run get "$key" --version "$last" || echo "(exit code $?: refused, as it should be)"
   run log --from "$last"

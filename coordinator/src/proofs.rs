@@ -160,7 +160,7 @@ async fn key_changes(
 }
 
 fn encode(cluster: ClusterId, proof: Proof<'_>) -> Result<Bytes, Status> {
-    let too_large = |_| status::refuse(Reason::ResourceExhausted, "a proof file has at most 64 MiB: ask for less");
+    let too_large = |_| status::refuse(Reason::LimitExceeded, "a proof file has at most 64 MiB: ask for less");
     ProofFile { cluster, proof }.encode().map(Bytes::from).map_err(too_large)
 }
 

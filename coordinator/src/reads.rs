@@ -274,7 +274,7 @@ pub fn check_size(bytes: usize, params: &Params) -> Result<(), Refusal> {
         return Ok(());
     }
     let message = format!("message_bytes_max is {max}, the answer has {bytes} bytes: ask for less");
-    Err(Refusal::new(Reason::ResourceExhausted, message))
+    Err(Refusal::new(Reason::LimitExceeded, message))
 }
 
 /// The proof, if it fits a message.

@@ -169,9 +169,10 @@ impl Reads {
                 }
             }
             if let Some(end) = message.end {
-                // What lies below the boundary, which may have moved meanwhile, can't be told from what never was.
                 let limited = end.more || (request.limit > 0 && count >= request.limit);
-                let truncated = !limited && self.view(read.stale_ok).await?.boundary.0 > 0;
+                let oldest = held.as_ref().and_then(|change| change.last_changed).map(|stamp| stamp.version);
+                // The boundary may have moved meanwhile.
+                let truncated = !limited && may_go_on(oldest, self.view(read.stale_ok).await?.boundary);
                 if held.is_some() || truncated {
                     send(sink, v1::HistoryResponse { change: held.take(), truncated }).await?;
                 }
@@ -316,6 +317,12 @@ impl Reads {
     }
 }
 
+/// Whether a key may have changed before its oldest change that is known, in versions that were pruned. What was there can't be told from
+/// what never was, but version 0 is empty, so nothing comes before version 1.
+fn may_go_on(oldest: Option<u64>, boundary: Version) -> bool {
+    boundary.0 > 1 && oldest.is_none_or(|version| version > 1)
+}
+
 fn scan_request(located: &Located, leaf: &StateLeaf, scan: Scan) -> v1::ShardScanRequest {
     v1::ShardScanRequest {
         group: wire::group_number(leaf.shard),
@@ -353,5 +360,25 @@ fn check_range(low: &[u8], high: Option<&[u8]>, params: &Params) -> Result<(), R
     match [Some(low), high].into_iter().flatten().find(|bound| bound.len() as u64 > max) {
         Some(bound) => Err(Refusal::over_limit("a range's bound", max, bound.len() as u64)),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_history_goes_on_below_the_boundary_only_where_a_change_could_lie() {
+        for (oldest, boundary, may) in [
+            (None, 0, false),
+            (None, 1, false),
+            (None, 2, true),
+            (Some(1), 9, false),
+            (Some(2), 1, false),
+            (Some(2), 2, true),
+            (Some(9), 5, true),
+        ] {
+            assert_eq!(may_go_on(oldest, Version(boundary)), may, "{oldest:?}, {boundary}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use coppice_proto::{
     timeout::asked,
     v1::{self, ledger_server::Ledger},
 };
-use coppice_types::{GroupId, Params, Reason, SessionId};
+use coppice_types::{ErrorKind, GroupId, Params, Reason, SessionId};
 use coppice_verify::{header::Genesis, note::VerifierKey};
 use opentelemetry::context::FutureExt;
 use tokio::{
@@ -25,7 +25,7 @@ use crate::{
         context::{Context, Limits},
         stage_id,
         trace::Trace,
-        wire,
+        wire::{self, View},
     },
     forward::Forward,
     lead, metrics,
@@ -39,6 +39,8 @@ use crate::{
 const STREAM_AHEAD: usize = 4;
 /// How long one node may take to tell its status.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a status waits for the root group: an election takes less.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
 /// Of the header of a key change.
 const KEY_KIND: u8 = 6;
 
@@ -479,33 +481,54 @@ impl Ledger for Api {
     }
 
     async fn status(&self, _request: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
-        let view = self.context.view().await?;
-        let survey = Survey::of(&self.context.links, STATUS_TIMEOUT).await;
-        let mut groups = vec![survey.group(GroupId::Root, v1::GroupStatus::default())];
-        groups.extend(view.tail.leaves.all().iter().map(|leaf| {
-            let known = v1::GroupStatus {
-                low: Bytes::copy_from_slice(&leaf.low),
-                high: leaf.high.as_deref().map(Bytes::copy_from_slice),
-                shard_version: leaf.version.0,
-                digest: wire::bytes_of(&leaf.digest),
-                ..v1::GroupStatus::default()
-            };
-            survey.group(GroupId::Shard(leaf.shard), known)
-        }));
+        let view = timeout(HEAD_TIMEOUT, self.context.view());
+        let (view, survey) = tokio::join!(view, Survey::of(&self.context.links, STATUS_TIMEOUT));
+        // Without a majority of the root group the nodes still tell how they do.
+        let view = match view {
+            Ok(Ok(view)) => Some(view),
+            Ok(Err(error)) if !matches!(status::kind(&error), ErrorKind::Unavailable | ErrorKind::Exhausted) => {
+                return Err(error);
+            }
+            Ok(Err(_)) | Err(_) => None,
+        };
+        let groups = match &view {
+            Some(view) => groups_of(view, &survey),
+            None => survey.groups().map(|id| survey.group(id, v1::GroupStatus::default())).collect(),
+        };
         let leadership = self.context.leadership.borrow().clone();
+        let last = self.context.last_view.lock().expect("no holder of the lock panics").clone();
+        let cluster = view.as_ref().or(last.as_ref()).map(|view| view.tail.header.cluster);
+        let told = view.map(|view| (wire::stamp_out(view.head()), view.boundary.0, view.term));
+        let (head, pruned_boundary, term) =
+            told.map_or((None, 0, 0), |(head, boundary, term)| (Some(head), boundary, term));
         Ok(Response::new(v1::StatusResponse {
-            cluster_id: Bytes::copy_from_slice(&view.tail.header.cluster.0),
+            cluster_id: cluster.map(|cluster| Bytes::copy_from_slice(&cluster.0)).unwrap_or_default(),
             origin: self.context.keys.origin().to_owned(),
             vkey: self.context.keys.current(),
-            head: Some(wire::stamp_out(view.head())),
-            pruned_boundary: view.boundary.0,
-            term: view.term,
+            head,
+            pruned_boundary,
+            term,
             leader: leadership.leader,
             groups,
             coordinators: self.context.coordinators(),
             unreachable: survey.silent,
         }))
     }
+}
+
+/// The groups of a ledger whose root group answers.
+fn groups_of(view: &View, survey: &Survey) -> Vec<v1::GroupStatus> {
+    let shards = view.tail.leaves.all().iter().map(|leaf| {
+        let known = v1::GroupStatus {
+            low: Bytes::copy_from_slice(&leaf.low),
+            high: leaf.high.as_deref().map(Bytes::copy_from_slice),
+            shard_version: leaf.version.0,
+            digest: wire::bytes_of(&leaf.digest),
+            ..v1::GroupStatus::default()
+        };
+        survey.group(GroupId::Shard(leaf.shard), known)
+    });
+    std::iter::once(survey.group(GroupId::Root, v1::GroupStatus::default())).chain(shards).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! How all nodes do, as they say it themselves; asked anew each time.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use coppice_proto::v1;
 use coppice_types::{GroupId, Reason};
@@ -47,6 +47,13 @@ impl Survey {
     fn newest(&self, group: GroupId) -> Option<&v1::ReplicaReport> {
         let reports = self.replicas(group).map(|(_, report)| report).filter(|report| !report.voters.is_empty());
         reports.max_by_key(|report| report.status.as_ref().map(|status| status.applied))
+    }
+
+    /// The groups that nodes tell of: the root group first, even if none does, then shards by number.
+    pub fn groups(&self) -> impl Iterator<Item = GroupId> {
+        let told = self.answers.iter().flat_map(|answer| answer.replicas.iter().map(|report| report.group));
+        let numbers: BTreeSet<u32> = told.chain([GroupId::Root.number()]).collect();
+        numbers.into_iter().map(GroupId::from_number)
     }
 
     /// A group of which this is known, with what its replicas say.
@@ -163,5 +170,12 @@ mod tests {
         let group = survey(answers, &[]).group(SHARD[0], v1::GroupStatus::default());
         assert_eq!((group.group.as_str(), group.replicas.len()), ("shard-0", 3));
         assert_eq!((group.voters, group.learners), (vec![1, 2, 3], vec![]));
+    }
+    #[test]
+    fn groups_are_told_of_without_the_root_group() {
+        let answers = vec![node("a", 1, SHARD, &[]), node("b", 2, SHARD, &[])];
+        let seen: Vec<GroupId> = survey(answers, &["c"]).groups().collect();
+        assert_eq!(seen, [GroupId::Root, SHARD[0]]);
+        assert_eq!(survey(vec![], &["a"]).groups().collect::<Vec<_>>(), ROOT);
     }
 }

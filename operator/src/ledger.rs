@@ -30,9 +30,10 @@ pub struct Report {
 /// If no coordinator answers in time.
 pub async fn report(endpoint: &str, tls: Option<&Tls>, patience: Duration) -> Result<Report, coppice_client::Error> {
     let client = connect(endpoint, tls, patience)?;
-    let status = client.status().await?;
+    // It waits for the root group, without which a status is not whole.
     let head = client.head().await?;
-    // Between the two calls head may have moved: the root belongs to the second.
+    let status = client.status().await?;
+    // Between the two calls head may have moved: the root belongs to the first.
     let status = v1::StatusResponse { head: head.stamp, pruned_boundary: head.pruned_boundary, ..status };
     Ok(Report { status, state_root: head.state_root.to_vec() })
 }

@@ -1,18 +1,27 @@
 //! The command line as clap sees it: names, flags, help texts.
 
+mod line;
+mod named;
+mod reads;
+
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-const FORMS: &str = "Keys and values are text, or hex with `0x` in front, or the content of a file with `@`; \
-                     `text:` in front takes the rest as it is.";
+use line::CONNECTION;
+pub use line::command;
+pub use named::Named;
+pub use reads::{At, Checkpoint, Diff, Get, Header, History, Log, LogAction, LogCheck, Merge, Range, Watch};
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 not found, verification failed or merge in conflict, 2 wrong usage, \
-                          3 refused (conflict, limit, pruned, rolled back), 4 unavailable.";
+const FORMS: &str = "Keys and values are text, or hex with `0x` in front, or the content of a file with `@` (`@-`: standard input); \
+                     `text:` in front takes the rest as it is, `esc:` takes it as the command prints it.";
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 not found, a proof or an answer that does not hold, or a merge in conflict, 2 wrong usage, \
+                          3 refused (conflict, limit, pruned, rolled back), 4 unavailable: try again.";
 
 /// A sharded, verifiable ledger database.
 #[derive(Debug, Parser)]
-#[command(name = "coppice", version, about, after_help = EXIT_CODES, disable_help_subcommand = true)]
+#[command(name = "coppice", version, about, after_help = EXIT_CODES)]
 pub struct Arguments {
     /// What every command takes.
     #[command(flatten)]
@@ -26,24 +35,30 @@ pub struct Arguments {
 #[derive(Clone, Debug, Args)]
 pub struct Common {
     /// Where the ledger listens, as `coppice dev` prints it; several coordinators are separated by commas.
-    #[arg(long, global = true, env = "COPPICE_ENDPOINT", value_name = "URL")]
+    #[arg(long, global = true, help_heading = CONNECTION, env = "COPPICE_ENDPOINT", value_name = "URL")]
     pub endpoint: Option<String>,
     /// The authority of the server's certificate (PEM), for an `https` endpoint.
-    #[arg(long, global = true, env = "COPPICE_CA", value_name = "FILE")]
+    #[arg(long, global = true, help_heading = CONNECTION, env = "COPPICE_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
     /// The client's certificate (PEM), where the server asks for one.
-    #[arg(long, global = true, env = "COPPICE_CLIENT_CERT", value_name = "FILE", requires_all = ["ca", "client_key"])]
+    #[arg(long, global = true, help_heading = CONNECTION, env = "COPPICE_CLIENT_CERT", value_name = "FILE")]
     pub client_cert: Option<PathBuf>,
-    /// Its private key (PEM).
-    #[arg(long, global = true, env = "COPPICE_CLIENT_KEY", value_name = "FILE", requires = "client_cert")]
+    /// The private key of --client-cert (PEM).
+    #[arg(long, global = true, help_heading = CONNECTION, env = "COPPICE_CLIENT_KEY", value_name = "FILE")]
     pub client_key: Option<PathBuf>,
     /// The ledger's public key, or `@` and a file that holds it: commits, `get` and `range` are then believed only with a proof.
-    #[arg(long, global = true, env = "COPPICE_TRUST", value_name = "PUBKEY")]
+    #[arg(long, global = true, help_heading = CONNECTION, env = "COPPICE_TRUST", value_name = "PUBKEY")]
     pub trust: Option<String>,
+    /// How long one attempt waits for its answer.
+    #[arg(long, global = true, help_heading = CONNECTION, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub timeout: u64,
+    /// How long a call is repeated while the ledger is unavailable.
+    #[arg(long, global = true, help_heading = CONNECTION, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(..=86400))]
+    pub patience: u64,
     /// Print one JSON object a result; errors too, to standard error.
     #[arg(long, global = true)]
     pub json: bool,
-    /// How bytes are printed; by default as text where they are valid UTF-8, else as hex.
+    /// How bytes are printed [default: escaped text; in JSON text where they are valid UTF-8, else hex].
     #[arg(long, global = true, value_name = "ENCODING")]
     pub encoding: Option<Encoding>,
 }
@@ -87,6 +102,9 @@ pub enum Command {
     Checkpoint(Checkpoint),
     /// List the headers of the root log.
     Log(Log),
+    /// Show commits as they come, with the keys that they changed, until interrupted.
+    #[command(after_help = FORMS)]
+    Watch(Watch),
     /// Replay a ledger that keeps its journals, and recompute every state root. Exit code 1 if anything differs.
     Audit(Audit),
     /// Check a proof file, offline. Exit code 1 if it does not hold.
@@ -116,6 +134,14 @@ pub enum Command {
         /// Which shell.
         shell: clap_complete::Shell,
     },
+    /// Write manual pages, one for each command.
+    Man {
+        /// The directory that they are written to.
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
+    /// Print the version of this command.
+    Version,
 }
 
 /// `coppice dev`.
@@ -212,9 +238,9 @@ pub struct Commit {
     /// Only if the key was changed last at this version; repeatable.
     #[arg(long, value_name = "KEY=EPOCH.VERSION")]
     pub if_changed: Vec<String>,
-    /// Only if this is the newest version before the batch.
+    /// Only if this is the newest version before the batch, VERSION or EPOCH.VERSION.
     #[arg(long, value_name = "VERSION")]
-    pub expect_version: Option<u64>,
+    pub expect_version: Option<Named>,
     /// The epoch of --expect-version [default: that of head].
     #[arg(long, value_name = "EPOCH", requires = "expect_version")]
     pub expect_epoch: Option<u64>,
@@ -224,168 +250,6 @@ pub struct Commit {
     /// Writes a receipt, a proof that the batch was committed.
     #[arg(long, value_name = "FILE")]
     pub receipt: Option<PathBuf>,
-}
-
-/// Which version is read.
-#[derive(Clone, Debug, Args)]
-pub struct At {
-    /// The version to read [default: head].
-    #[arg(long, value_name = "VERSION")]
-    pub version: Option<u64>,
-    /// The epoch of --version [default: the one in which it stands].
-    #[arg(long, value_name = "EPOCH", requires = "version")]
-    pub epoch: Option<u64>,
-}
-
-/// `coppice get`.
-#[derive(Clone, Debug, Args)]
-pub struct Get {
-    /// The key.
-    pub key: String,
-    /// Which version.
-    #[command(flatten)]
-    pub at: At,
-    /// Writes a proof of the answer, also of absence.
-    #[arg(long, value_name = "FILE")]
-    pub proof: Option<PathBuf>,
-    /// The proof is under a checkpoint that witnesses have cosigned, which may take a moment.
-    #[arg(long, requires = "proof")]
-    pub cosigned: bool,
-}
-
-/// `coppice range`.
-#[derive(Clone, Debug, Args)]
-pub struct Range {
-    /// The lowest key; an empty one means from the first.
-    pub low: String,
-    /// The first key that is not in the range any more; an empty one means to the last.
-    pub high: String,
-    /// At most so many records.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub limit: Option<u32>,
-    /// Which version.
-    #[command(flatten)]
-    pub at: At,
-    /// Writes a proof that these are the range's records, all of them.
-    #[arg(long, value_name = "FILE")]
-    pub proof: Option<PathBuf>,
-    /// The proof is under a checkpoint that witnesses have cosigned, which may take a moment.
-    #[arg(long, requires = "proof")]
-    pub cosigned: bool,
-}
-
-/// `coppice history`.
-#[derive(Clone, Debug, Args)]
-pub struct History {
-    /// The key.
-    pub key: String,
-    /// At most so many changes.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub limit: Option<u32>,
-    /// The version to begin with.
-    #[command(flatten)]
-    pub at: At,
-}
-
-/// `coppice diff`.
-#[derive(Clone, Debug, Args)]
-pub struct Diff {
-    /// The version before.
-    pub from: u64,
-    /// The version after.
-    pub to: u64,
-}
-
-/// `coppice merge`.
-#[derive(Clone, Debug, Args)]
-#[command(
-    after_help = "A key is taken from RIGHT if RIGHT has another value of it than BASE, and LEFT has not; it is in conflict if both have, and not the same.\n\
-                  With a BASE after RIGHT this takes back what was written between them, as in: --base 8 --left 12 --right 7 takes back version 8."
-)]
-pub struct Merge {
-    /// The version that both sides are compared with.
-    #[arg(long, value_name = "VERSION")]
-    pub base: u64,
-    /// The version that the changes are for.
-    #[arg(long, value_name = "VERSION")]
-    pub left: u64,
-    /// The version that has the changes.
-    #[arg(long, value_name = "VERSION")]
-    pub right: u64,
-    /// Commits them as one batch if no key is in conflict, and if head has each key that is written as LEFT has it.
-    #[arg(long)]
-    pub apply: bool,
-}
-
-/// `coppice header`.
-#[derive(Clone, Debug, Args)]
-pub struct Header {
-    /// The version whose commit (or genesis) header is meant.
-    #[arg(required_unless_present = "sequence", conflicts_with = "sequence")]
-    pub version: Option<u64>,
-    /// The entry of the root log, counted from 0.
-    #[arg(long, value_name = "N")]
-    pub sequence: Option<u64>,
-}
-
-/// `coppice checkpoint`.
-#[derive(Clone, Debug, Args)]
-pub struct Checkpoint {
-    /// Writes a proof that this checkpoint extends the older one of --since and says which versions stand; `coppice verify --checkpoint` takes it.
-    #[arg(long, value_name = "FILE", requires = "since")]
-    pub proof: Option<PathBuf>,
-    /// The older checkpoint: a note, or the proof file that is to be verified.
-    #[arg(long, value_name = "FILE", requires = "proof")]
-    pub since: Option<PathBuf>,
-    /// The newest one that witnesses have cosigned.
-    #[arg(long)]
-    pub cosigned: bool,
-}
-
-/// `coppice log`.
-#[derive(Clone, Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub struct Log {
-    /// Something else than listing.
-    #[command(subcommand)]
-    pub action: Option<LogAction>,
-    /// The first entry.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub from: u64,
-    /// At most so many entries.
-    #[arg(long, value_name = "N")]
-    pub limit: Option<u64>,
-    /// Goes on with what is appended, until interrupted.
-    #[arg(long)]
-    pub follow: bool,
-}
-
-/// What else is done with the root log.
-#[derive(Clone, Debug, Subcommand)]
-pub enum LogAction {
-    /// Check that the log goes on from a checkpoint that was saved before. Exit code 1 if it does not.
-    Check(LogCheck),
-}
-
-/// `coppice log check`.
-#[derive(Clone, Debug, Args)]
-#[command(
-    after_help = "The verdict is `fine`, `shrunk`, `fork`, `late` (the saved checkpoint was signed by a key that the ledger had replaced), `unproven`, or with a policy `not cosigned`. \
-                  With all but the first, keep both checkpoints: two signed ones that are not consistent are evidence against whoever holds the key."
-)]
-pub struct LogCheck {
-    /// The saved checkpoint: a note, or a proof file.
-    #[arg(long, value_name = "FILE")]
-    pub from: PathBuf,
-    /// The ledger's public key, or `@` and a file that holds it [default: that of --trust].
-    #[arg(long, value_name = "PUBKEY")]
-    pub key: Option<String>,
-    /// A C2SP policy: the newest checkpoint must have its quorum of cosignatures. It may name the ledger's key, too.
-    #[arg(long, value_name = "FILE")]
-    pub policy: Option<PathBuf>,
-    /// Writes the newest checkpoint there, if all is fine; it may be the file of --from.
-    #[arg(long, value_name = "FILE")]
-    pub save: Option<PathBuf>,
 }
 
 /// `coppice audit`.
@@ -409,7 +273,7 @@ fn parse_from(text: &str) -> Result<u64, String> {
 /// `coppice verify`.
 #[derive(Clone, Debug, Args)]
 pub struct Verify {
-    /// The proof file.
+    /// The proof file; `-` for standard input.
     pub file: PathBuf,
     /// The ledger's public key as text (`ledger.vkey`), or `@` and a file that holds it.
     #[arg(long, value_name = "PUBKEY", required_unless_present = "policy")]
@@ -448,14 +312,28 @@ pub struct Prune {
     /// Who; stands in the root log [default: the user's name].
     #[arg(long, value_name = "NAME")]
     pub principal: Option<String>,
+    /// Whether it is done.
+    #[command(flatten)]
+    pub consent: Consent,
+}
+
+/// Whether something is done that can't be taken back.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Consent {
+    /// Say what would happen, and do nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do not ask. Without a terminal to ask on, it is not asked either.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub yes: bool,
 }
 
 /// `coppice pin`.
 #[derive(Clone, Debug, Args)]
 pub struct Pin {
-    /// The version to keep [default: head].
+    /// The version to keep, VERSION or EPOCH.VERSION [default: head].
     #[arg(long, value_name = "VERSION")]
-    pub version: Option<u64>,
+    pub version: Option<Named>,
     /// For how long from now on, at most a day.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub seconds: u64,
@@ -475,15 +353,18 @@ pub struct Unpin {
 /// `coppice rollback`.
 #[derive(Clone, Debug, Args)]
 pub struct Rollback {
-    /// The version that becomes head again.
+    /// The version that becomes head again, VERSION or EPOCH.VERSION.
     #[arg(long, value_name = "VERSION")]
-    pub to: u64,
+    pub to: Named,
     /// Why; stands in the root log.
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
     /// Who; stands in the root log [default: the user's name].
     #[arg(long, value_name = "NAME")]
     pub principal: Option<String>,
+    /// Whether it is done.
+    #[command(flatten)]
+    pub consent: Consent,
 }
 
 /// `coppice rotate-key`.

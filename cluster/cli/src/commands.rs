@@ -1,6 +1,7 @@
 //! What each command does.
 
 pub mod audit;
+mod consent;
 pub mod fsck;
 pub mod keygen;
 pub mod log;
@@ -9,17 +10,21 @@ pub mod merge;
 pub mod pin;
 pub mod read;
 pub mod verify;
+pub mod watch;
 pub mod write;
 
-use clap::CommandFactory;
+use std::{path::Path, time::Duration};
+
 use coppice_client::{Client, Options, Tls};
+use serde_json::json;
 
 use crate::{
     args::{self, Arguments, Command, Common},
     dev,
     failure::Failure,
     load,
-    output::Output,
+    output::{Output, raw},
+    text,
 };
 
 /// Runs a command to its end.
@@ -46,6 +51,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
             }
             None => log::log(&client()?, args, output).await,
         },
+        Command::Watch(args) => watch::watch(&client()?, args, output).await,
         Command::Prune(args) => write::prune(&client()?, args, output).await,
         Command::Pin(args) => pin::pin(&client()?, args, output).await,
         Command::Unpin(args) => pin::unpin(&client()?, args, output).await,
@@ -58,8 +64,15 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Verify(args) => verify::verify(args, output),
         Command::Keygen(args) => keygen::keygen(args, output),
         Command::Completions { shell } => {
-            clap_complete::generate(*shell, &mut Arguments::command(), "coppice", &mut std::io::stdout());
-            Ok(())
+            // Into memory first: a reader that goes away early is no error.
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut args::command(), "coppice", &mut script);
+            raw(&script)
+        }
+        Command::Man { out } => man(out),
+        Command::Version => {
+            let version = env!("CARGO_PKG_VERSION");
+            output.result(&json!({ "version": version }), || format!("coppice {version}"))
         }
         Command::Fsck(args) => fsck::fsck(args, output),
         Command::Dev(args) => dev::serve::dev(args, output).await,
@@ -76,7 +89,8 @@ fn connect(common: &Common) -> Result<Client, Failure> {
     let trust = common.trust.as_deref().map(verify::parse_vkey).transpose()?;
     if endpoint.starts_with("https://") && common.ca.is_none() {
         let failure = Failure::usage(format!(
-            "{endpoint}: whose certificates are to be believed? There is neither --ca nor COPPICE_CA"
+            "{}: whose certificates are to be believed? There is neither --ca nor COPPICE_CA",
+            text::safe(endpoint)
         ));
         return Err(
             failure.hint("It names the PEM file of the authority that the coordinators' certificates are from.")
@@ -85,10 +99,31 @@ fn connect(common: &Common) -> Result<Client, Failure> {
     if let Some(key) = &common.client_key {
         coppice_env::check_secret(key).map_err(|error| Failure::file(key, &error))?;
     }
-    Ok(Client::new(Options { trust, tls: tls(common), ..Options::new(endpoint) })?)
+    let options = Options {
+        trust,
+        tls: tls(common)?,
+        attempt_timeout: Duration::from_secs(common.timeout),
+        patience: Duration::from_secs(common.patience),
+        ..Options::new(endpoint)
+    };
+    Ok(Client::new(options)?)
 }
 
-fn tls(common: &Common) -> Option<Tls> {
-    let identity = common.client_cert.clone().zip(common.client_key.clone());
-    Some(Tls::Files { ca: common.ca.clone()?, identity })
+fn tls(common: &Common) -> Result<Option<Tls>, Failure> {
+    let identity = match (&common.client_cert, &common.client_key) {
+        (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
+        (None, None) => None,
+        _ => return Err(Failure::usage("--client-cert and --client-key belong together: one of them is missing")),
+    };
+    match &common.ca {
+        Some(ca) => Ok(Some(Tls::Files { ca: ca.clone(), identity })),
+        None if identity.is_some() => Err(Failure::usage("--client-cert needs --ca, the authority of the server")),
+        None => Ok(None),
+    }
+}
+
+/// Writes the manual pages.
+fn man(out: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(out).map_err(|error| Failure::file(out, &error))?;
+    clap_mangen::generate_to(args::command(), out).map_err(|error| Failure::file(out, &error))
 }

@@ -1,15 +1,20 @@
 //! How a command fails: an exit code, words for people, what to do next.
 
 use coppice_client::Error;
-use coppice_types::{ErrorKind, Reason};
+use coppice_types::{ErrorKind, Reason, escape::guard_json};
 use serde_json::{Value, json};
+
+use crate::{
+    output::{tell, tell_line},
+    text,
+};
 
 /// Exit codes of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     /// Done: only for a command whose reader has gone away before the end.
     Done = 0,
-    /// Not found, verification failed, or a merge in conflict.
+    /// Not found, a proof or an answer that does not hold, or a merge in conflict.
     NotFound = 1,
     /// Wrong usage.
     Usage = 2,
@@ -64,7 +69,30 @@ impl Failure {
     /// A file could not be read or written.
     #[must_use]
     pub fn file(path: &std::path::Path, error: &std::io::Error) -> Self {
-        Self::usage(format!("{}: {error}", path.display()))
+        Self::usage(format!("{}: {error}", text::path(path)))
+    }
+
+    /// A write failed: what is known of its outcome is told first.
+    #[must_use]
+    pub fn of_write(error: Error) -> Self {
+        let outcome = if error.outcome_unknown() {
+            "Whether it was done is not known: `coppice log` shows what was committed."
+        } else {
+            "Nothing was written."
+        };
+        Self::from(error).after(outcome)
+    }
+
+    /// What comes before a write failed, so that it was not sent.
+    #[must_use]
+    pub fn before_write(error: Error) -> Self {
+        Self::from(error).after("Nothing was written.")
+    }
+
+    /// Says this before the hint.
+    fn after(self, outcome: &str) -> Self {
+        let hint = self.hint.map_or_else(|| outcome.to_owned(), |hint| format!("{outcome} {hint}"));
+        Self { hint: Some(hint), ..self }
     }
 
     /// The object that `--json` prints.
@@ -85,78 +113,77 @@ impl Failure {
             return;
         }
         if json {
-            eprintln!("{}", self.to_json());
+            tell(&guard_json(&self.to_json().to_string()));
             return;
         }
         match self.reason {
-            Some(reason) => eprintln!("coppice: {} ({reason})", self.message),
-            None => eprintln!("coppice: {}", self.message),
+            Some(reason) => tell_line(&format!("coppice: {} ({reason})", self.message)),
+            None => tell_line(&format!("coppice: {}", self.message)),
         }
         if let Some(hint) = &self.hint {
-            eprintln!("  {hint}");
+            tell_line(&format!("  {hint}"));
         }
     }
 }
 
+/// Of a read, or of anything else that writes nothing.
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let reason = error.reason();
-        let code = match (reason, error.kind()) {
-            (Some(Reason::LimitExceeded | Reason::WrongCluster), _) => Code::Refused,
-            (_, ErrorKind::Invalid) => Code::Usage,
-            (_, ErrorKind::NotFound) => Code::NotFound,
-            (_, ErrorKind::Denied | ErrorKind::Conflict | ErrorKind::Exhausted) => Code::Refused,
-            (_, ErrorKind::Unavailable | ErrorKind::Fenced | ErrorKind::Corrupted | ErrorKind::Internal) => {
+        let code = match (&error, reason, error.kind()) {
+            // To try again is no advice: what was shown does not hold.
+            (Error::Unproven(_) | Error::Untrusted(_) | Error::Malformed(_), _, _) => Code::NotFound,
+            (_, Some(Reason::LimitExceeded | Reason::WrongCluster), _) => Code::Refused,
+            (_, _, ErrorKind::Invalid) => Code::Usage,
+            (_, _, ErrorKind::NotFound) => Code::NotFound,
+            (_, _, ErrorKind::Denied | ErrorKind::Conflict | ErrorKind::Exhausted) => Code::Refused,
+            (_, _, ErrorKind::Unavailable | ErrorKind::Fenced | ErrorKind::Corrupted | ErrorKind::Internal) => {
                 Code::Unavailable
             }
         };
-        let open = error.outcome_unknown();
-        let hint =
-            reason.and_then(|reason| reason_hint(reason, open)).or_else(|| error_hint(&error)).map(str::to_owned);
-        Self { code, reason, message: error.to_string(), hint }
+        let hint = reason.and_then(reason_hint).or_else(|| error_hint(&error)).map(str::to_owned);
+        Self { code, reason, message: text::safe(&error.to_string()), hint }
     }
 }
 
-/// What to do next; `open`: an attempt before this refusal had no answer.
-fn reason_hint(reason: Reason, open: bool) -> Option<&'static str> {
+/// What to do next. Whether something was written is told by those who wrote.
+fn reason_hint(reason: Reason) -> Option<&'static str> {
     Some(match reason {
-        Reason::PreconditionFailed | Reason::LimitExceeded | Reason::ResourceExhausted if open => {
-            "An earlier attempt had no answer: a write may or may not have been applied. Read the key, and decide anew."
-        }
         Reason::Denied => {
-            "Nothing was done. Use a certificate with the role: --client-cert and --client-key, or COPPICE_CLIENT_CERT and COPPICE_CLIENT_KEY."
+            "Use a certificate with the role: --client-cert and --client-key, or COPPICE_CLIENT_CERT and COPPICE_CLIENT_KEY."
         }
         Reason::NotYet => "`coppice head` shows the newest version.",
         Reason::Pruned => {
-            "Older versions were dropped; `coppice head --json` shows the oldest that is left, `coppice log` who pruned and why."
+            "Older versions were dropped: `coppice head` shows the oldest that is left, `coppice log` who pruned and why."
         }
-        Reason::Pinned => "`coppice pins` shows who holds what; a pin ends by itself, or by `coppice unpin`.",
+        Reason::Pinned => "`coppice pins` shows what is held until when; a pin ends by itself, or by `coppice unpin`.",
         Reason::RolledBack => "`coppice log` shows the rollback, who did it and why.",
-        Reason::PreconditionFailed => "Nothing was written. Read the key or the head again, and decide anew.",
-        Reason::LimitExceeded => {
-            "Nothing was written. The limits stand in the genesis header: `coppice header 0 --json`."
-        }
+        Reason::PreconditionFailed => "Read the key or the head again, and decide then.",
+        Reason::LimitExceeded => "The ledger's limits stand in its genesis header: `coppice header 0 --json`.",
         Reason::RequestExpired => "The session has gone on without this batch; use another --session to load it again.",
         Reason::SessionMismatch => "The session holds another input; name another one with --session.",
         Reason::UnknownSession => "The session has ended; name another one with --session.",
-        Reason::ResourceExhausted => "Nothing was written. Free disk space, prune, or try again later.",
+        Reason::ResourceExhausted => {
+            "The message says which limit is reached. If it is a disk's, `coppice status` names the node; else ask for less, or later."
+        }
+        Reason::Corrupted => "`coppice status` shows a damaged replica as quarantined; another one may answer later.",
         _ => return None,
     })
 }
 
 fn error_hint(error: &Error) -> Option<&'static str> {
     match error {
-        Error::Unavailable { endpoint, outcome_unknown, .. } if endpoint.starts_with("https://") => {
-            Some(if *outcome_unknown {
-                "Is the cluster running, is this its endpoint, and does it ask for a certificate (--client-cert)? A write may or may not have been applied."
-            } else {
-                "Is the cluster running, is this its endpoint, and does it ask for a certificate (--client-cert)? Nothing was written."
-            })
+        Error::Unavailable { reason: Some(_), .. } => {
+            Some("The cluster answers, but not all of it: `coppice status` shows which groups lack a majority.")
         }
-        Error::Unavailable { outcome_unknown: true, .. } => {
-            Some("Is the cluster running, and is this its endpoint? A write may or may not have been applied.")
+        Error::Unavailable { endpoint, .. } if endpoint.starts_with("https://") => {
+            Some("Is the cluster running, is this its endpoint, and does it ask for a certificate (--client-cert)?")
         }
-        Error::Unavailable { .. } => Some("Is the cluster running, and is this its endpoint? Nothing was written."),
+        Error::Unavailable { .. } => Some("Is the cluster running, and is this its endpoint?"),
+        Error::Unproven(_) | Error::Untrusted(_) => Some(
+            "Is --trust the key of this ledger? If it is, what answers is broken or lies: ask another coordinator, and tell its operator.",
+        ),
+        Error::Malformed(_) => Some("Does a coordinator of Coppice listen there, of a version like this one?"),
         _ => None,
     }
 }
@@ -187,5 +214,28 @@ mod tests {
             assert_eq!(failure.code, expected, "{reason}");
             assert_eq!(failure.to_json()["error"]["reason"], reason.name());
         }
+    }
+    #[test]
+    fn only_what_may_go_well_later_is_unavailable() {
+        for error in [Error::Malformed("no record"), Error::Untrusted("it is of another key")] {
+            assert_eq!(Failure::from(error).code, Code::NotFound);
+        }
+    }
+
+    #[test]
+    fn no_hint_speaks_of_disks_or_writes_that_were_not_asked_for() {
+        for &reason in Reason::ALL {
+            let failure = Failure::from(Error::from(status::refuse(reason, "no")));
+            let hint = failure.hint.unwrap_or_default();
+            assert!(!hint.contains("Free disk space") && !hint.contains("written"), "{reason}: {hint}");
+            let write = Failure::of_write(Error::from(status::refuse(reason, "no")));
+            assert!(write.hint.is_some_and(|hint| hint.starts_with("Nothing was written.")), "{reason}");
+        }
+    }
+
+    #[test]
+    fn what_a_server_says_forges_no_line() {
+        let failure = Failure::from(Error::from(status::refuse(Reason::NotFound, "no\ncoppice: all is well\u{1b}[2J")));
+        assert!(!failure.message.chars().any(coppice_types::text::is_control), "{:?}", failure.message);
     }
 }

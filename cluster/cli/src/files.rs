@@ -12,7 +12,10 @@ use std::{
 
 use tempfile::NamedTempFile;
 
-use crate::failure::{Code, Failure};
+use crate::{
+    failure::{Code, Failure},
+    input, text,
+};
 
 /// Mode of a file for its owner alone.
 pub const PRIVATE: u32 = 0o600;
@@ -45,7 +48,7 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
 /// A file is in the way of one that would be new.
 #[must_use]
 pub fn there_already(path: &Path) -> Failure {
-    let failure = Failure::new(Code::Refused, format!("{}: there already", path.display()));
+    let failure = Failure::new(Code::Refused, format!("{}: there already", text::path(path)));
     failure.hint("It is not replaced: name another file.")
 }
 
@@ -62,6 +65,8 @@ enum To {
     Aside(NamedTempFile),
     /// A pipe or a device: it is written as it is.
     Open(File),
+    /// `-`: standard output.
+    Standard,
 }
 
 impl Prepared {
@@ -70,6 +75,9 @@ impl Prepared {
     /// # Errors
     /// If it cannot be written.
     pub fn new(path: &Path) -> Result<Self, Failure> {
+        if input::is_standard(path) {
+            return Ok(Self { path: path.to_owned(), to: To::Standard });
+        }
         let prepare = || match fs::canonicalize(path) {
             // A link stays a link.
             Ok(real) if !fs::metadata(&real)?.is_file() => {
@@ -91,6 +99,7 @@ impl Prepared {
     pub fn write(self, bytes: &[u8]) -> Result<(), Failure> {
         let Self { path, to } = self;
         let write = || match to {
+            To::Standard => io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()),
             To::Open(mut file) => file.write_all(bytes),
             To::Aside(mut file) => {
                 file.write_all(bytes)?;

@@ -1,16 +1,18 @@
 //! The `coppice` command.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::process::ExitCode;
 
-use clap::{Parser, error::ErrorKind};
+use clap::{FromArgMatches, error::ErrorKind};
 use coppice::{
-    args::{Arguments, Command},
+    args::{self, Arguments, Command},
     commands,
     failure::Failure,
 };
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let parsed = args::command().try_get_matches().and_then(|matches| Arguments::from_arg_matches(&matches));
+    let arguments = match parsed {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),
     };

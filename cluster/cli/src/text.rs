@@ -1,10 +1,14 @@
 //! Bytes on the command line and in answers.
 //!
-//! Taken: text, `0x` and hex, `@` and a file, `text:` and anything. Given: text where the bytes are valid UTF-8, else hex.
+//! Taken: text, `0x` and hex, `@` and a file (`@-`: standard input), `text:` and anything, `esc:` and what a command printed.
+//! Given to machines: text where the bytes are valid UTF-8, else hex. Given to people: [`escape`]d, so that no key, value or name
+//! drives a terminal or looks like a line of ours.
 
-use std::{fs, path::Path};
+use std::{os::unix::ffi::OsStrExt, path::Path};
 
-use crate::{args::Encoding, failure::Failure};
+use coppice_types::escape::{escape, unescape};
+
+use crate::{args::Encoding, failure::Failure, input};
 
 /// Bytes as they are printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,9 +28,13 @@ pub fn parse(argument: &str) -> Result<Vec<u8>, Failure> {
         return Ok(text.as_bytes().to_vec());
     }
     if let Some(path) = argument.strip_prefix('@') {
-        return fs::read(path).map_err(|error| {
-            Failure::file(Path::new(path), &error)
-                .hint("`text:` in front of a key or value takes it as it is, `@` included.")
+        return input::read(Path::new(path))
+            .map_err(|failure| failure.hint("`text:` in front of a key or value takes it as it is, `@` included."));
+    }
+    if let Some(escaped) = argument.strip_prefix("esc:") {
+        return unescape(escaped).ok_or_else(|| {
+            Failure::usage(format!("`{}` has a backslash that no command prints", shorten(escaped, 80)))
+                .hint("A backslash itself is doubled; other escapes are \\xNN and \\u{...}.")
         });
     }
     if argument.starts_with("0x") {
@@ -63,7 +71,7 @@ pub fn parse_pair(argument: &str) -> Result<(Vec<u8>, Vec<u8>), Failure> {
 /// If there is none.
 pub fn split_pair(argument: &str) -> Result<(&str, &str), Failure> {
     argument.split_once('=').ok_or_else(|| {
-        Failure::usage(format!("`{argument}` is not KEY=VALUE"))
+        Failure::usage(format!("`{}` is not KEY=VALUE", safe(argument)))
             .hint("A key that has a `=` in it is written in hex, with `0x` in front.")
     })
 }
@@ -74,10 +82,10 @@ pub fn split_pair(argument: &str) -> Result<(&str, &str), Failure> {
 /// If it is none.
 pub fn parse_hex(text: &str) -> Result<Vec<u8>, Failure> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
-    hex::decode(digits).map_err(|error| Failure::usage(format!("`{}` is no hex: {error}", shorten(text, 80))))
+    hex::decode(digits).map_err(|error| Failure::usage(format!("`{}` is no hex: {error}", shorten(&safe(text), 80))))
 }
 
-/// How bytes are printed.
+/// How bytes stand in an object: `utf8` or `hex`.
 ///
 /// # Errors
 /// If text is asked for and the bytes are none.
@@ -88,30 +96,100 @@ pub fn print(bytes: &[u8], encoding: Option<Encoding>) -> Result<Printed, Failur
     };
     match (text, encoding) {
         (Some(text), _) => Ok(Printed { text: text.to_owned(), encoding: "utf8" }),
-        (None, Some(Encoding::Utf8)) => Err(Failure::usage("the answer has bytes that are no UTF-8 text")
-            .hint("Use --encoding hex, or leave --encoding out.")),
-        (None, _) => Ok(Printed { text: format!("0x{}", hex::encode(bytes)), encoding: "hex" }),
+        (None, Some(Encoding::Utf8)) => Err(no_text()),
+        (None, _) => Ok(Printed { text: hex(bytes), encoding: "hex" }),
     }
 }
 
-/// At most `chars` characters on one line, for people.
+/// How bytes are shown to people, on one line: escaped, or as hex if that is asked for.
+///
+/// # Errors
+/// If text is asked for and the bytes are none.
+pub fn show(bytes: &[u8], encoding: Option<Encoding>) -> Result<String, Failure> {
+    match encoding {
+        Some(Encoding::Hex) => Ok(hex(bytes)),
+        Some(Encoding::Utf8) => check(bytes).map(|()| escape(bytes).to_string()),
+        None => Ok(escape(bytes).to_string()),
+    }
+}
+
+/// Bytes are text.
+///
+/// # Errors
+/// If they are not.
+pub fn check(bytes: &[u8]) -> Result<(), Failure> {
+    std::str::from_utf8(bytes).map(drop).map_err(|_| no_text())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    format!("0x{}", hex::encode(bytes))
+}
+
+fn no_text() -> Failure {
+    Failure::usage("the answer has bytes that are no UTF-8 text").hint("Use --encoding hex, or leave --encoding out.")
+}
+
+/// Foreign text on one line of a message.
+#[must_use]
+pub fn safe(text: &str) -> String {
+    escape(text.as_bytes()).to_string()
+}
+
+/// A file's name in a message.
+#[must_use]
+pub fn path(path: &Path) -> String {
+    escape(path.as_os_str().as_bytes()).to_string()
+}
+
+/// At most `chars` characters of text that is escaped already.
 #[must_use]
 pub fn shorten(text: &str, chars: usize) -> String {
-    let mut line: String = text.chars().take(chars).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut line: String = text.chars().take(chars).collect();
     if text.chars().nth(chars).is_some() {
         line.push('…');
     }
     line
 }
 
+/// A number of things: `1 record`, `2 records`.
+#[must_use]
+pub fn count(number: u64, thing: &str) -> String {
+    let plural = match thing.strip_suffix('y') {
+        _ if number == 1 => thing.to_owned(),
+        Some(stem) if !stem.ends_with(['a', 'e', 'i', 'o', 'u']) => format!("{stem}ies"),
+        _ => format!("{thing}s"),
+    };
+    format!("{number} {plural}")
+}
+
+/// A number of bytes for people: three digits, in units of 1024.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return count(bytes, "byte");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // What would round to 1024 is one of the next unit.
+    while value >= 1023.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = usize::from(value < 99.95) + usize::from(value < 9.995);
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::failure::Code;
 
     #[test]
     fn every_form_of_input_is_read() {
-        let cases: [(&str, &[u8]); 7] = [
+        let cases: [(&str, &[u8]); 9] = [
             ("plain", b"plain"),
             ("0x00ff", &[0, 255]),
             ("0x", b""),
@@ -119,6 +197,8 @@ mod tests {
             ("text:@file", b"@file"),
             ("text:text:", b"text:"),
             ("grüße", "grüße".as_bytes()),
+            ("esc:\\x1b\\\\\\u{202e}", "\u{1b}\\\u{202e}".as_bytes()),
+            ("esc:\\xff", &[255]),
         ];
         for (argument, expected) in cases {
             assert_eq!(parse(argument).expect(argument), expected, "{argument}");
@@ -131,10 +211,10 @@ mod tests {
 
     #[test]
     fn wrong_input_is_wrong_usage() {
-        for argument in ["0x0", "0xzz", "@/nowhere/at/all"] {
+        for argument in ["0x0", "0xzz", "@/nowhere/at/all", "esc:\\n"] {
             let failure = parse(argument).expect_err(argument);
             assert_eq!(failure.code, Code::Usage, "{argument}");
-            assert!(failure.hint.is_some_and(|hint| hint.contains("text:")), "{argument}");
+            assert!(failure.hint.is_some_and(|hint| hint.contains("text:") || hint.contains("\\xNN")), "{argument}");
         }
         assert!(parse_key("").is_err() && parse_key("text:").is_err() && parse_key("0x").is_err());
         assert!(parse_pair("no-equals").is_err() && parse_pair("=value").is_err());
@@ -156,5 +236,29 @@ mod tests {
             let printed = print(bytes, encoding).ok();
             assert_eq!(printed.as_ref().map(|printed| (printed.text.as_str(), printed.encoding)), expected);
         }
+    }
+    #[test]
+    fn people_see_bytes_that_can_be_typed_again() {
+        for bytes in [&b"plain"[..], b"\x1b[2J\n", b"\xff\x00", "\u{202e}\u{85}".as_bytes(), b"back\\slash"] {
+            let shown = show(bytes, None).expect("no encoding is asked for");
+            assert!(!shown.chars().any(coppice_types::text::is_control), "{shown:?}");
+            assert_eq!(parse(&format!("esc:{shown}")).expect("it was printed"), bytes);
+        }
+        assert_eq!(show(b"\xff", Some(Encoding::Hex)).expect("hex shows all"), "0xff");
+        assert!(show(b"\xff", Some(Encoding::Utf8)).is_err());
+    }
+
+    #[test]
+    fn numbers_have_their_forms() {
+        assert_eq!([0, 1, 2].map(|number| count(number, "record")), ["0 records", "1 record", "2 records"]);
+        assert_eq!([1, 2].map(|number| count(number, "entry")), ["1 entry", "2 entries"]);
+        assert_eq!([1, 2].map(|number| count(number, "key")), ["1 key", "2 keys"]);
+        let sizes = [(0, "0 bytes"), (1, "1 byte"), (1023, "1023 bytes"), (1024, "1.00 KiB"), (10 * 1024, "10.0 KiB")];
+        for (bytes, shown) in sizes {
+            assert_eq!(size(bytes), shown);
+        }
+        assert_eq!(size(100 * 1024), "100 KiB");
+        assert_eq!(size(1024 * 1024 - 1), "1.00 MiB");
+        assert_eq!(size(u64::MAX), "16.0 EiB");
     }
 }

@@ -6,14 +6,14 @@
 use std::{future::Future, time::Duration};
 
 use coppice_proto::{status, telemetry::root};
-use coppice_types::{ErrorKind, Reason};
+use coppice_types::{ErrorKind, Reason, causes};
 use opentelemetry::{
     KeyValue,
     context::FutureExt,
     trace::{SpanBuilder, SpanKind, Status as SpanStatus, TraceContextExt},
 };
 use tokio::time::{Instant, sleep, timeout_at};
-use tonic::{Response, Status};
+use tonic::{ConnectError, Response, Status};
 
 use crate::{
     error::{Error, describe},
@@ -132,12 +132,13 @@ fn give_up(endpoint: &str, attempts: u32, status: &Status, outcome_unknown: bool
     }
 }
 
-/// The server said that it did nothing, or was never reached.
+/// The server said that it did nothing, or was never reached: there was no address, no connection, or no handshake, so that nothing
+/// was sent.
 pub(crate) fn had_no_effect(status: &Status) -> bool {
     match status::reason(status) {
         Some(Reason::NotLeader | Reason::ResourceExhausted) => true,
         Some(_) => false,
-        None => describe(status).contains("Connection refused"),
+        None => causes(status).any(|cause| cause.is::<ConnectError>()),
     }
 }
 
@@ -232,6 +233,20 @@ mod tests {
         assert!(matches!(result, Err(Error::Unavailable { outcome_unknown: true, .. })) && asked == 1);
         let (result, asked) = run(Repeat::Unsafe, &[Err(status::refuse(Reason::NotLeader, "")), Ok(1)]).await;
         assert_eq!((result.ok(), asked), (Some(1), 2));
+    }
+
+    #[tokio::test]
+    async fn a_write_that_never_left_had_no_effect_whatever_kept_it_back() {
+        // Nobody listens there; there is no such host.
+        for endpoint in ["http://127.0.0.1:1", "http://no-such-host.invalid:1"] {
+            let channel = tonic::transport::Endpoint::from_static(endpoint).connect_lazy();
+            let mut ledger = coppice_proto::v1::ledger_client::LedgerClient::new(channel);
+            let status = ledger.commit(coppice_proto::v1::CommitRequest::default()).await.expect_err("it is not there");
+            assert!(had_no_effect(&status), "{endpoint}: {status:?}");
+        }
+        // A server that says so is believed as little as any other that did not say what it did.
+        assert!(!had_no_effect(&Status::unavailable("Connection refused")));
+        assert!(!had_no_effect(&Status::unavailable("broken pipe")));
     }
 
     #[tokio::test(start_paused = true)]

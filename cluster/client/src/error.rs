@@ -31,7 +31,7 @@ pub enum Error {
         outcome_unknown: bool,
     },
     /// Nothing answered within the patience of the client.
-    #[error("no answer from {endpoint} after {attempts} attempts: {message}")]
+    #[error("no answer from {endpoint} after {}: {message}", tries(.attempts))]
     Unavailable {
         /// Who was asked.
         endpoint: String,
@@ -53,6 +53,10 @@ pub enum Error {
     /// The answer is not one that a ledger gives.
     #[error("the server's answer makes no sense: {0}")]
     Malformed(&'static str),
+}
+
+fn tries(attempts: &u32) -> String {
+    format!("{attempts} attempt{}", if *attempts == 1 { "" } else { "s" })
 }
 
 impl Error {

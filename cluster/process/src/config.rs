@@ -64,11 +64,11 @@ impl Sources {
         settings.map_err(|error| self.blame(&error.to_string()))
     }
 
-    /// The variables that are settings.
+    /// The variables that are settings. One that is set to nothing counts as not set.
     fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
         let ours = |name: &str| name.strip_prefix(PREFIX).is_some_and(|key| !OTHERS.contains(&key));
         let all = self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        all.filter(move |(name, _)| ours(name))
+        all.filter(move |(name, value)| ours(name) && !value.is_empty())
     }
 
     /// The error with the source that the wrong key stands in, as far as its name tells.
@@ -167,7 +167,13 @@ mod tests {
         let file = "name = 'a'\n[part]\nfile = 'x'\nsize = 1\n[map.one-1]\nsize = 5";
         let (_dir, all) = sources(
             file,
-            &[("COPPICE_PART__FILE", "y"), ("COPPICE_PART__SIZE", "2"), ("COPPICE_ENDPOINT", "e"), ("PATH", "p")],
+            &[
+                ("COPPICE_PART__FILE", "y"),
+                ("COPPICE_PART__SIZE", "2"),
+                ("COPPICE_NAME", ""),
+                ("COPPICE_ENDPOINT", "e"),
+                ("PATH", "p"),
+            ],
             &[("part.size", "3")],
         );
         let whole: Whole = all.load().expect("all keys are known");

@@ -1,12 +1,24 @@
 //! Logs: to standard error, as text for people or as JSON for machines. JSON names the trace and span that a line was written in.
 
-use std::{fmt, io::IsTerminal};
+use std::{
+    error::Error,
+    fmt::{self, Write},
+    io::IsTerminal,
+};
 
+use coppice_types::{
+    chain,
+    escape::{Escaping, guard_json},
+};
 use opentelemetry::{Context, trace::TraceContextExt};
 use serde::{Deserialize, Serialize};
-use tracing::{Event, Subscriber};
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+};
 use tracing_subscriber::{
     EnvFilter,
+    field::RecordFields,
     fmt::{FmtContext, FormatEvent, FormatFields, format},
     registry::LookupSpan,
 };
@@ -44,19 +56,89 @@ impl Log {
                 "It is a level (error, warn, info, debug, trace), or a list such as warn,coppice_shard_node=debug.",
             )
         })?;
+        // A standard error that is gone is no reason to panic.
         let lines = tracing_subscriber::fmt()
             .with_env_filter(filter)
-            .with_ansi(std::io::stderr().is_terminal())
+            .log_internal_errors(false)
+            .with_ansi(colours())
             .with_writer(std::io::stderr);
         match self.format {
-            Format::Text => lines.init(),
+            Format::Text => lines.fmt_fields(Safe).init(),
             Format::Json => lines.json().map_event_format(Traced).init(),
         }
         Ok(())
     }
 }
 
-/// Adds `trace_id` and `span_id` to what `F` writes, which is a JSON object a line.
+/// Colours are for terminals, and not for everybody: https://no-color.org.
+fn colours() -> bool {
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !refused && std::io::stderr().is_terminal()
+}
+
+/// Writes the fields of a text line. Values come from peers, clients and files: they are escaped, so that none begins another line or
+/// drives a terminal.
+struct Safe;
+
+impl<'w> FormatFields<'w> for Safe {
+    fn format_fields<R: RecordFields>(&self, writer: format::Writer<'w>, fields: R) -> fmt::Result {
+        let mut line = Line { writer, is_first: true, written: Ok(()) };
+        fields.record(&mut line);
+        line.written
+    }
+}
+
+struct Line<'w> {
+    writer: format::Writer<'w>,
+    is_first: bool,
+    written: fmt::Result,
+}
+
+impl Line<'_> {
+    fn put(&mut self, field: &Field, value: fmt::Arguments<'_>) {
+        self.written = self.written.and_then(|()| self.begin(field)).and_then(|()| self.escaping().write_fmt(value));
+    }
+
+    fn begin(&mut self, field: &Field) -> fmt::Result {
+        let space = if std::mem::take(&mut self.is_first) { "" } else { " " };
+        match field.name() {
+            "message" => self.writer.write_str(space),
+            name => write!(self.writer, "{space}{}=", name.trim_start_matches("r#")),
+        }
+    }
+
+    /// In quotes, which the value can't end.
+    fn quote(&mut self, value: &str) -> fmt::Result {
+        for (at, part) in value.split('"').enumerate() {
+            self.writer.write_str(if at == 0 { "\"" } else { "\\x22" })?;
+            self.escaping().write_str(part)?;
+        }
+        self.writer.write_char('"')
+    }
+
+    fn escaping(&mut self) -> Escaping<&mut dyn Write> {
+        Escaping(&mut self.writer)
+    }
+}
+
+impl Visit for Line<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.put(field, format_args!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            return self.put(field, format_args!("{value}"));
+        }
+        self.written = self.written.and_then(|()| self.begin(field)).and_then(|()| self.quote(value));
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
+        self.put(field, format_args!("{}", chain(value)));
+    }
+}
+
+/// Adds `trace_id` and `span_id` to what `F` writes, which is a JSON object a line, and leaves no control character in it.
 struct Traced<F>(F);
 
 impl<S, N, F> FormatEvent<S, N> for Traced<F>
@@ -71,13 +153,14 @@ where
         mut writer: format::Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let span = Context::map_current(|context| context.span().span_context().clone());
-        if !span.is_valid() {
-            return self.0.format_event(context, writer, event);
-        }
         let mut line = String::new();
         self.0.format_event(context, format::Writer::new(&mut line), event)?;
-        let object = line.trim_end().strip_suffix('}').ok_or(fmt::Error)?;
+        let line = guard_json(line.trim_end());
+        let span = Context::map_current(|context| context.span().span_context().clone());
+        if !span.is_valid() {
+            return writeln!(writer, "{line}");
+        }
+        let object = line.strip_suffix('}').ok_or(fmt::Error)?;
         writeln!(writer, r#"{object},"trace_id":"{}","span_id":"{}"}}"#, span.trace_id(), span.span_id())
     }
 }
@@ -125,5 +208,32 @@ mod tests {
         assert!(lines[0].get("trace_id").is_none(), "{text}");
         assert_eq!(lines[1]["trace_id"], "00000000000000000000000000000007");
         assert_eq!(lines[1]["span_id"], "0000000000000009");
+    }
+    #[test]
+    fn no_value_forges_a_line_or_drives_a_terminal() {
+        let forged = "no\n2026 ERROR all is lost\u{1b}[2J\u{9b}1m\u{202e}\\";
+        let log = |json: bool| {
+            let lines = Lines::default();
+            let to = lines.clone();
+            let logged = tracing_subscriber::fmt().with_ansi(false).with_writer(move || to.clone());
+            let log = || {
+                let error = io::Error::other(forged);
+                tracing::info!(name = forged, shown = %forged, %error, cause = &error as &dyn Error, "{forged}");
+            };
+            if json {
+                tracing::subscriber::with_default(logged.json().map_event_format(Traced).finish(), log);
+            } else {
+                tracing::subscriber::with_default(logged.fmt_fields(Safe).finish(), log);
+            }
+            String::from_utf8(lines.0.lock().expect("nobody panics").clone()).expect("lines are text")
+        };
+        let (text, json) = (log(false), log(true));
+        for written in [&text, &json] {
+            let line = written.strip_suffix('\n').expect("a whole line");
+            assert!(!line.chars().any(coppice_types::text::is_control), "{line:?}");
+        }
+        assert_eq!(text.matches(r"no\x0a2026 ERROR all is lost\x1b[2J\u{9b}1m\u{202e}\\").count(), 5, "{text}");
+        let object: serde_json::Value = serde_json::from_str(&json).expect("a line is JSON");
+        assert_eq!(object["fields"]["name"], forged);
     }
 }

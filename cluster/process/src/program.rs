@@ -1,8 +1,15 @@
 //! A process from its command line to its exit code.
 
-use std::{ffi::OsString, future::Future, path::PathBuf, process::ExitCode};
+use std::{
+    ffi::OsString,
+    future::Future,
+    io::{ErrorKind, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command, builder::Resettable};
+use coppice_types::escape::guard_but;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
@@ -123,7 +130,8 @@ where
     match start(&matches, program, serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{}: {failure}", program.name);
+            // The message may have words of others, and standard error may be gone.
+            let _ = writeln!(std::io::stderr(), "{}", guard_but(&format!("{}: {failure}", program.name), &['\n']));
             ExitCode::from(failure.code as u8)
         }
     }
@@ -150,7 +158,9 @@ where
         let printed = crate::config::print(&settings)?;
         // A private key in place of a file's name is a mistake that the check names; it is not shown.
         if !printed.contains("PRIVATE+KEY") {
-            print!("{printed}");
+            let broken = |error| Failure::new(Code::Unavailable, format!("standard output: {error}"));
+            let written = std::io::stdout().write_all(printed.as_bytes());
+            written.or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(broken(error)) })?;
         }
         return check();
     }
@@ -221,6 +231,10 @@ fn command(program: &Program) -> Command {
                 .action(ArgAction::Append)
                 .help("Any setting: --set tls.ca=ca.pem"),
         );
+    if std::env::var_os("COPPICE_CONFIG").is_some_and(|value| value.is_empty()) {
+        // Set to nothing is not set.
+        command = command.mut_arg("config", |config| config.env(Resettable::Reset));
+    }
     for flag in program.all_flags() {
         command = command.arg(Arg::new(flag.name).long(flag.name).value_name(flag.value).help(flag.help));
     }

@@ -65,11 +65,36 @@ impl Stamp {
     }
 }
 
+/// `EPOCH.VERSION`, as commands take and print it.
 impl fmt::Display for Stamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "({}, {})", self.epoch, self.version)
+        write!(f, "{}.{}", self.epoch, self.version)
     }
 }
+
+/// Reads what `Display` writes.
+impl core::str::FromStr for Stamp {
+    type Err = ParseStamp;
+
+    fn from_str(text: &str) -> Result<Self, ParseStamp> {
+        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let (epoch, version) = text.split_once('.').filter(|(e, v)| digits(e) && digits(v)).ok_or(ParseStamp)?;
+        let number = |text: &str| text.parse().map_err(|_| ParseStamp);
+        Ok(Self::new(number(epoch)?, number(version)?))
+    }
+}
+
+/// A text is no `EPOCH.VERSION`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParseStamp;
+
+impl fmt::Display for ParseStamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not EPOCH.VERSION, as in 0.17")
+    }
+}
+
+impl core::error::Error for ParseStamp {}
 
 /// A raft group: the root group or one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -8,10 +8,14 @@ extern crate alloc;
 mod batch;
 pub mod codec;
 mod error;
+pub mod escape;
 mod ids;
 mod params;
+pub mod text;
 
 pub use batch::{Batch, Change, Condition, Operation, Precondition};
 pub use error::{ErrorKind, Reason, causes, chain};
-pub use ids::{ClusterId, Digest, Epoch, GroupId, PinId, Sequence, SessionId, ShardId, Stamp, Term, Version};
+pub use ids::{
+    ClusterId, Digest, Epoch, GroupId, ParseStamp, PinId, Sequence, SessionId, ShardId, Stamp, Term, Version,
+};
 pub use params::{InvalidParams, Params};

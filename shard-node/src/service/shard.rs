@@ -139,7 +139,7 @@ fn check_answer(bytes: usize, bytes_max: usize) -> Result<(), Refusal> {
     if bytes <= bytes_max {
         return Ok(());
     }
-    Err(Refusal::new(Reason::ResourceExhausted, format!("the answer is over the message limit of {bytes_max} bytes")))
+    Err(Refusal::new(Reason::LimitExceeded, format!("the answer is over the message limit of {bytes_max} bytes")))
 }
 
 /// About what a record takes in a message.

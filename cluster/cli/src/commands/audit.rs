@@ -13,6 +13,7 @@ use crate::{
     args,
     failure::{Code, Failure},
     output::Output,
+    text::{count, safe},
 };
 
 /// `coppice audit`.
@@ -71,22 +72,20 @@ fn to_json(report: &Report, from: Version) -> Value {
 
 fn to_text(report: &Report, from: Version) -> String {
     let Report { checkpoint, to, compared, records, difference } = report;
-    let under = format!("under the checkpoint of {} at {} entries", checkpoint.origin, checkpoint.size);
+    let under = format!("under the checkpoint of {} at {}", safe(&checkpoint.origin), count(checkpoint.size, "entry"));
+    let (roots, records) = (count(*compared, "state root"), count(*records, "record"));
     match difference {
         None if from.0 > 1 => format!(
-            "sound: {compared} state roots, from version {from} to {to}, follow from the batches and from the state of version {}\n  \
-             {records} records in the end, {under}",
+            "sound: {roots}, from version {from} to {to}, follow from the batches and from the state of version {}\n  \
+             {records} in the end, {under}",
             from.0 - 1
         ),
-        None => format!(
-            "sound: all {compared} state roots up to version {to} follow from the batches\n  {records} records in the end, {under}"
-        ),
+        None => {
+            format!("sound: all {roots} up to version {to} follow from the batches\n  {records} in the end, {under}")
+        }
         Some(Difference { stamp, shard, what }) => {
             let shard = shard.map_or_else(String::new, |shard| format!(", shard {shard}"));
-            format!(
-                "NOT SOUND at version {} of epoch {}{shard}: {what}\n  {compared} state roots before it are right, {under}",
-                stamp.version, stamp.epoch
-            )
+            format!("NOT SOUND at version {stamp}{shard}: {}\n  {roots} before it are right, {under}", safe(what))
         }
     }
 }

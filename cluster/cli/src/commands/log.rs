@@ -1,16 +1,23 @@
 //! What the root log says: `head`, `header`, `checkpoint`, `log`, `status`.
 
-use std::fs;
-
 use coppice_client::{Client, Error};
 use coppice_proto::v1::{self, get_header_request::Which};
+use coppice_types::escape::escape_lines;
 use coppice_verify::{
     header::{Body, Header},
     proof::ProofFile,
 };
 use serde_json::{Value, json};
 
-use crate::{args, failure::Failure, output::Output};
+use super::read::version;
+use crate::{
+    args,
+    failure::{Code, Failure},
+    input,
+    output::{Output, Table, raw},
+    text::{self, count, safe},
+    time::moment,
+};
 
 /// `coppice head`.
 ///
@@ -31,8 +38,11 @@ pub async fn head(client: &Client, output: Output) -> Result<(), Failure> {
     });
     output.result(&object, || {
         format!(
-            "cluster     {cluster}\nhead        version {} of epoch {}\nstate root  {root}\nroot log    {} entries\nreadable    from version {} on",
-            stamp.version, stamp.epoch, head.log_size, head.pruned_boundary
+            "cluster     {cluster}\nhead        version {}\ncommitted   {}\nstate root  {root}\nroot log    {}\nreadable    from version {} on",
+            version(stamp),
+            moment(head.timestamp_ms),
+            count(head.log_size, "entry"),
+            head.pruned_boundary
         )
     })
 }
@@ -44,16 +54,19 @@ pub async fn head(client: &Client, output: Output) -> Result<(), Failure> {
 pub async fn header(client: &Client, args: &args::Header, output: Output) -> Result<(), Failure> {
     let which = match (args.sequence, args.version) {
         (Some(sequence), _) => Which::Sequence(sequence),
-        (None, Some(version)) => Which::Version(version),
+        (None, Some(named)) => Which::Version(named.version),
         (None, None) => return Err(Failure::usage("name a version, or --sequence N")),
     };
     let bytes = client.header(which).await?;
     let header = coppice_client::header(&bytes)?;
+    if args.version.and_then(|named| named.epoch).is_some_and(|epoch| epoch != header.stamp.epoch.0) {
+        return Err(Failure::new(Code::Refused, format!("that version stands as {}", header.stamp)));
+    }
     let object = header_json(&header);
     output.result(&object, || {
         let fields = object.as_object().into_iter().flatten();
-        let lines: Vec<String> = fields.map(|(name, value)| format!("{name:<16}{}", plain(value))).collect();
-        lines.join("\n")
+        let lines = fields.map(|(name, value)| format!("{name:<16}{}", plain(name, value)));
+        lines.collect::<Vec<String>>().join("\n")
     })
 }
 
@@ -66,33 +79,40 @@ pub async fn log(client: &Client, args: &args::Log, output: Output) -> Result<()
         v1::WatchHeadsRequest { from_sequence: args.from, follow: args.follow, ..v1::WatchHeadsRequest::default() };
     let mut stream = client.watch(request).await?;
     let mut left = args.limit.unwrap_or(u64::MAX);
+    let mut table = Table::new(output, &["ENTRY", "KIND", "VERSION", "TIME", "WHAT"]).live(args.follow);
     while left > 0 {
         let Some(message) = stream.next().await? else { break };
         let header = coppice_client::header(&message.header)?;
-        output.result(&header_json(&header), || log_line(&header))?;
+        table.row(&header_json(&header), || Ok(log_row(&header)))?;
         left -= 1;
     }
-    Ok(())
+    table.end()
 }
 
-fn log_line(header: &Header) -> String {
+/// An entry of the log. Who and why are words of others: they are escaped, so that no entry looks like two.
+pub(super) fn log_row(header: &Header) -> [String; 5] {
     let what = match &header.body {
-        Body::Genesis(genesis) => format!("origin {}/{}", genesis.prefix, header.cluster),
-        Body::Rollback(rollback) => format!(
-            "from {} to {}, by `{}`: {}",
-            rollback.head_before, rollback.target, rollback.principal, rollback.reason
-        ),
-        Body::Prune(prune) => format!("before version {}, by `{}`: {}", prune.boundary, prune.principal, prune.reason),
-        Body::Key(change) => format!(
-            "number {}, to {}, by `{}`: {}",
-            change.number,
-            hex::encode(change.new),
-            change.principal,
-            change.reason
-        ),
+        Body::Genesis(genesis) => format!("origin {}/{}", safe(&genesis.prefix), header.cluster),
+        Body::Rollback(rollback) => {
+            let (who, why) = (safe(&rollback.principal), safe(&rollback.reason));
+            format!("from {} to {}, by `{who}`: {why}", rollback.head_before, rollback.target)
+        }
+        Body::Prune(prune) => {
+            format!("before version {}, by `{}`: {}", prune.boundary, safe(&prune.principal), safe(&prune.reason))
+        }
+        Body::Key(change) => {
+            let (who, why) = (safe(&change.principal), safe(&change.reason));
+            format!("number {}, to {}, by `{who}`: {why}", change.number, hex::encode(change.new))
+        }
         Body::Commit | Body::Other { .. } => format!("state root {}", header.state_root),
     };
-    format!("{}\t{}\t{}\t{what}", header.sequence, header.kind_name(), header.stamp)
+    [
+        header.sequence.to_string(),
+        header.kind_name().to_owned(),
+        header.stamp.to_string(),
+        moment(header.timestamp_ms),
+        what,
+    ]
 }
 
 /// A header as JSON: a function of its bytes alone.
@@ -191,8 +211,15 @@ fn genesis_json(genesis: &coppice_verify::header::Genesis) -> Value {
     })
 }
 
-fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+/// A field for people. Only strings may have characters that are to be escaped: JSON has done so in objects.
+fn plain(name: &str, value: &Value) -> String {
+    match (name, value) {
+        ("timestamp_ms", Value::Number(ms)) => {
+            format!("{ms} ({})", moment(ms.as_u64().unwrap_or(u64::MAX)))
+        }
+        (_, Value::String(text)) => safe(text),
+        (_, value) => value.to_string(),
+    }
 }
 
 /// `coppice checkpoint`.
@@ -203,6 +230,7 @@ pub async fn checkpoint(client: &Client, args: &args::Checkpoint, output: Output
     let old_size = args.since.as_deref().map(size_of_checkpoint).transpose()?.unwrap_or(0);
     let answer =
         if args.cosigned { client.cosigned_checkpoint(old_size).await? } else { client.checkpoint(old_size).await? };
+    let output = output.beside(args.proof.as_deref());
     super::read::save(args.proof.as_deref(), &answer.standing)?;
     let note = String::from_utf8(answer.checkpoint.to_vec()).map_err(|_| Error::Malformed("checkpoint"))?;
     let mut lines = note.lines();
@@ -212,54 +240,91 @@ pub async fn checkpoint(client: &Client, args: &args::Checkpoint, output: Output
         "root": lines.next(),
         "note": note,
     });
-    output.result(&object, || note.trim_end_matches('\n').to_owned())
+    // A note goes into a pipe or a file as it is: it is signed.
+    if !(output.json || output.terminal || output.is_aside()) {
+        return raw(note.as_bytes());
+    }
+    output.result(&object, || escape_lines(note.trim_end_matches('\n').as_bytes()).to_string())
 }
 
 /// The size that a note says, or the note of a proof file.
 fn size_of_checkpoint(path: &std::path::Path) -> Result<u64, Failure> {
-    let bytes = fs::read(path).map_err(|error| Failure::file(path, &error))?;
+    let bytes = input::read(path)?;
     let note = match ProofFile::decode(&bytes) {
         Ok(file) => file.proof.log().checkpoint.to_vec(),
         Err(_) => bytes,
     };
     let text = String::from_utf8_lossy(&note);
     let size = text.lines().nth(1).and_then(|line| line.parse().ok());
-    size.ok_or_else(|| Failure::usage(format!("{}: neither a checkpoint nor a proof file", path.display())))
+    size.ok_or_else(|| Failure::usage(format!("{}: neither a checkpoint nor a proof file", text::path(path))))
 }
 
 /// `coppice status`.
 ///
 /// # Errors
-/// If there is no answer.
+/// If there is no answer, or a group lacks a majority: then what is known is shown first.
 pub async fn status(client: &Client, output: Output) -> Result<(), Failure> {
     let status = client.status().await?;
-    let head = status.head.unwrap_or_default();
     let groups: Vec<Value> = status.groups.iter().map(group_json).collect();
+    let lacking: Vec<&str> =
+        status.groups.iter().filter(|group| !has_majority(group)).map(|group| group.group.as_str()).collect();
     let object = json!({
         "cluster_id": hex::encode(&status.cluster_id),
         "origin": status.origin,
         "vkey": status.vkey,
-        "epoch": head.epoch,
-        "version": head.version,
-        "pruned_boundary": status.pruned_boundary,
+        "epoch": status.head.map(|head| head.epoch),
+        "version": status.head.map(|head| head.version),
+        "pruned_boundary": status.head.map(|_| status.pruned_boundary),
         "term": status.term,
         "leader": status.leader,
         "groups": groups,
         "unreachable": status.unreachable,
+        "without_majority": lacking,
     });
-    output.result(&object, || {
-        let mut text = format!(
-            "{}\nversion {} of epoch {}, readable from {} on; term {} of {}",
-            status.origin, head.version, head.epoch, status.pruned_boundary, status.term, status.leader
-        );
-        for group in &status.groups {
-            text.push_str(&group_text(group));
-        }
-        for node in &status.unreachable {
-            text.push_str(&format!("\n{node} is unreachable: its replicas are not shown"));
-        }
-        text
-    })
+    output.result(&object, || status_text(&status))?;
+    if lacking.is_empty() && status.head.is_some() {
+        return Ok(());
+    }
+    let message = if lacking.is_empty() {
+        "the root group did not answer in time".to_owned()
+    } else {
+        format!("without a majority: {}", safe(&lacking.join(", ")))
+    };
+    Err(Failure::new(Code::Unavailable, message)
+        .hint("Start the nodes that are away; until then these groups neither write nor serve their newest state."))
+}
+
+fn status_text(status: &v1::StatusResponse) -> String {
+    let head = status.head.map_or_else(
+        || "head is not known: the root group does not answer".to_owned(),
+        |head| {
+            format!(
+                "version {}, readable from version {} on; term {}",
+                version(head),
+                status.pruned_boundary,
+                status.term
+            )
+        },
+    );
+    let leader = if status.leader.is_empty() {
+        "no coordinator leads".to_owned()
+    } else {
+        format!("{} leads", safe(&status.leader))
+    };
+    let mut text = format!("{}\n{head}; {leader}", safe(&status.origin));
+    for group in &status.groups {
+        text.push_str(&group_text(group));
+    }
+    for node in &status.unreachable {
+        text.push_str(&format!("\n{} is unreachable: its replicas are not shown", safe(node)));
+    }
+    text
+}
+
+/// Whether enough voters answered that the group can decide.
+fn has_majority(group: &v1::GroupStatus) -> bool {
+    let answers = |id: &&u64| group.replicas.iter().any(|it| it.raft_id == **id && it.role != "stopped");
+    group.voters.iter().filter(answers).count() > group.voters.len() / 2
 }
 
 fn group_json(group: &v1::GroupStatus) -> Value {
@@ -293,22 +358,20 @@ fn group_json(group: &v1::GroupStatus) -> Value {
 
 fn group_text(group: &v1::GroupStatus) -> String {
     let mut facts = Vec::new();
-    if group.group != "root" {
-        facts.push(format!("version {}, {} entries in {} trees", group.shard_version, group.entries, group.trees));
+    if group.group != "root" && group.trees > 0 {
+        let trees = count(group.trees.into(), "tree");
+        facts.push(format!("version {}, {} in {trees}", group.shard_version, count(group.entries, "entry")));
     }
-    if !group.voters.is_empty() {
-        facts.push(members_text(group));
+    facts.push(members_text(group));
+    if !has_majority(group) {
+        facts.push("NO MAJORITY".to_owned());
     }
-    let mut text = format!("\n{}: {}", group.group, facts.join(", "));
+    let mut text = format!("\n{}: {}", safe(&group.group), facts.join(", "));
     for replica in &group.replicas {
-        let note = if replica.note.is_empty() { String::new() } else { format!(", {}", replica.note) };
-        text.push_str(&format!(
-            "\n  {:<8} {:<11} applied {:>6}, {:>5} KiB on disk{note}",
-            replica.node,
-            replica.role,
-            replica.applied,
-            replica.bytes_on_disk / 1024
-        ));
+        let note = if replica.note.is_empty() { String::new() } else { format!(", {}", safe(&replica.note)) };
+        let (node, role) = (safe(&replica.node), safe(&replica.role));
+        let disk = text::size(replica.bytes_on_disk);
+        text.push_str(&format!("\n  {node:<8} {role:<11} applied {:>6}, {disk} on disk{note}", replica.applied));
     }
     text
 }
@@ -317,7 +380,10 @@ fn group_text(group: &v1::GroupStatus) -> String {
 fn members_text(group: &v1::GroupStatus) -> String {
     let shown = |id: &u64| group.replicas.iter().any(|replica| replica.raft_id == *id);
     let unseen: Vec<String> = group.voters.iter().filter(|id| !shown(id)).map(|id| format!("{id:#x}")).collect();
-    let mut text = format!("{} voters", group.voters.len());
+    if group.voters.is_empty() {
+        return "no replica answers".to_owned();
+    }
+    let mut text = count(group.voters.len() as u64, "voter");
     if !group.learners.is_empty() {
         text.push_str(&format!(" and {} to come", group.learners.len()));
     }

@@ -21,7 +21,9 @@ use super::verify::{parse_policy, parse_vkey};
 use crate::{
     args,
     failure::{Code, Failure},
-    output::Output,
+    input,
+    output::{Output, raw},
+    text::{self, count, safe},
 };
 
 /// What has become of the log.
@@ -67,7 +69,7 @@ pub async fn check(client: &Client, args: &args::LogCheck, trust: Option<&str>, 
     let key = args.key.as_deref().or(trust);
     let (key, policy) = key_and_policy(key, args.policy.as_deref())?;
     let old_note = saved(&args.from)?;
-    let wrong = |error: note::Error| Failure::usage(format!("{}: {error}", args.from.display()));
+    let wrong = |error: note::Error| Failure::usage(format!("{}: {error}", text::path(&args.from)));
     let old = Checkpoint::claimed(&old_note).map_err(wrong)?;
     let standing = ask(client, policy.is_some(), &old).await?;
     let (verdict, newest) = match check::verify(&standing, &key, None) {
@@ -77,6 +79,7 @@ pub async fn check(client: &Client, args: &args::LogCheck, trust: Option<&str>, 
         ),
         Err(_) => Checkpoint::open(&old_note, &key).map(|_| (Verdict::Unproven, None)).map_err(wrong)?,
     };
+    let output = output.beside(args.save.as_deref());
     let text = |note: &[u8]| String::from_utf8_lossy(note).into_owned();
     let object = json!({
         "verdict": verdict.name(),
@@ -94,7 +97,8 @@ pub async fn check(client: &Client, args: &args::LogCheck, trust: Option<&str>, 
             Verdict::Unproven => "NOT PROVEN: the ledger did not show that the log goes on from the saved checkpoint",
             Verdict::NotCosigned => "the log goes on, but too few witnesses of the policy have cosigned it",
         };
-        format!("{}: {explained}\n  {} entries then, {new} now, of {}", verdict.name(), old.size, old.origin)
+        let then = count(old.size, "entry");
+        format!("{}: {explained}\n  {then} then, {new} now, of {}", verdict.name(), safe(&old.origin))
     })?;
     match (verdict, newest) {
         (Verdict::Fine, Some(newest)) => replace(args.save.as_deref(), &newest.note),
@@ -120,7 +124,7 @@ fn key_and_policy(key: Option<&str>, policy: Option<&Path>) -> Result<(VerifierK
 }
 
 fn saved(path: &Path) -> Result<Vec<u8>, Failure> {
-    let bytes = fs::read(path).map_err(|error| Failure::file(path, &error))?;
+    let bytes = input::read(path)?;
     match ProofFile::decode(&bytes) {
         Ok(file) => Ok(file.proof.log().checkpoint.to_vec()),
         Err(_) => Ok(bytes),
@@ -199,6 +203,9 @@ fn describe(checkpoint: &Checkpoint, note: &str) -> Value {
 /// Writes the new checkpoint aside and renames it: the old one is there until the new one is.
 fn replace(path: Option<&Path>, note: &[u8]) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
+    if input::is_standard(path) {
+        return raw(note);
+    }
     let mut aside = path.as_os_str().to_owned();
     aside.push(".new");
     fs::write(&aside, note).and_then(|()| fs::rename(&aside, path)).map_err(|error| Failure::file(path, &error))

@@ -12,11 +12,13 @@ use coppice_proto::v1;
 use coppice_types::{Batch, Change, Condition, Operation, Params, Precondition, Reason};
 use coppice_verify::hash::sha256;
 use serde_json::{Map, Value, json};
-use v1::get_header_request::Which;
 
 use crate::{
     args::Merge,
-    commands::{read::put_value, write::commit_batch},
+    commands::{
+        read::{put_value, standing},
+        write::commit_batch,
+    },
     failure::{Code, Failure},
     genesis::{Genesis, genesis},
     output::Output,
@@ -42,9 +44,9 @@ pub async fn merge(client: &Client, args: &Merge, trusting: bool, output: Output
         client,
         output,
         trusting,
-        base: stamp(client, args.base).await?,
-        left: stamp(client, args.left).await?,
-        right: stamp(client, args.right).await?,
+        base: standing(client, args.base).await?,
+        left: standing(client, args.left).await?,
+        right: standing(client, args.right).await?,
         keys_max: keys_max(&params) as usize,
         batch: args.apply.then(Batch::default),
         batch_bytes_left: params.batch_bytes_max as usize,
@@ -54,10 +56,11 @@ pub async fn merge(client: &Client, args: &Merge, trusting: bool, output: Output
     run.compare().await?;
     let Run { taken, conflicts, batch, .. } = run;
     output.note(&json!({ "taken": taken, "conflicts": conflicts }), || {
-        format!("{taken} keys taken, {conflicts} in conflict")
+        format!("{} taken, {conflicts} in conflict", text::count(taken, "key"))
     });
     if conflicts > 0 {
-        let message = format!("{conflicts} keys were changed on both sides, in different ways");
+        let were = if conflicts == 1 { "was" } else { "were" };
+        let message = format!("{} {were} changed on both sides, in different ways", text::count(conflicts, "key"));
         let hint = "Nothing was written. A key that the left version has as the right one is in conflict no more.";
         return Err(Failure::new(Code::NotFound, message).hint(hint));
     }
@@ -67,6 +70,7 @@ pub async fn merge(client: &Client, args: &Merge, trusting: bool, output: Output
     }
 }
 
+/// The three versions are named in full, so that all that is read is of one state, whatever is rolled back meanwhile.
 struct Run<'c> {
     client: &'c Client,
     output: Output,
@@ -118,17 +122,6 @@ fn value(record: &v1::Record) -> Option<&[u8]> {
 /// So many that the answer fits a message, however long their values are.
 fn keys_max(params: &Params) -> u32 {
     (params.message_bytes_max / (params.value_bytes_max + params.key_bytes_max + RECORD_BYTES)).clamp(1, KEYS_MAX)
-}
-
-/// The version's full name, so that all that is read is of one state, whatever is rolled back meanwhile.
-async fn stamp(client: &Client, version: u64) -> Result<v1::Stamp, Failure> {
-    let bytes = client.header(Which::Version(version)).await?;
-    let stamp = coppice_client::header(&bytes)?.stamp;
-    if stamp.version.0 != version {
-        // What is read there would be proven, and be something else than what was asked for.
-        return Err(Error::Untrusted("the header that was shown is of another version").into());
-    }
-    Ok(v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 })
 }
 
 impl Run<'_> {
@@ -214,8 +207,8 @@ impl Run<'_> {
 
     /// What is shown to people of a side.
     fn shown(&self, record: &v1::Record) -> Result<String, Failure> {
-        let text = value(record).map(|value| self.output.text(value)).transpose()?;
-        Ok(text.map_or_else(|| "(not there)".to_owned(), |text| text::shorten(&text, SHOWN_CHARS)))
+        let text = value(record).map(|value| self.output.brief(value, SHOWN_CHARS)).transpose()?;
+        Ok(text.unwrap_or_else(|| "(not there)".to_owned()))
     }
 
     fn object(&self, kind: &str, key: &[u8], sides: &[(&str, &v1::Record)]) -> Result<Value, Failure> {

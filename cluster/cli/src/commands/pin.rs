@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 use crate::{
     args::{Pin, Unpin},
     failure::Failure,
-    output::Output,
+    output::{Output, Table},
     text,
+    time::moment,
 };
 
 /// `coppice pin`.
@@ -29,11 +30,14 @@ pub async fn pin(client: &Client, args: &Pin, output: Output) -> Result<(), Fail
         }
     };
     let version = match args.version {
-        Some(version) => version,
+        Some(named) if named.epoch.is_some() => super::read::standing(client, named).await?.version,
+        Some(named) => named.version,
         None => client.head().await?.stamp.ok_or(Error::Malformed("no head"))?.version,
     };
-    let pin = client.pin(id, version, Duration::from_secs(args.seconds)).await?;
-    output.result(&describe(&pin), || format!("version {} is pinned for {} s by {id}", pin.version, args.seconds))
+    let pin = client.pin(id, version, Duration::from_secs(args.seconds)).await.map_err(Failure::of_write)?;
+    output.result(&describe(&pin), || {
+        format!("version {} is pinned until {} by {id}", pin.version, moment(pin.expires_ms))
+    })
 }
 
 /// `coppice unpin`.
@@ -42,7 +46,7 @@ pub async fn pin(client: &Client, args: &Pin, output: Output) -> Result<(), Fail
 /// If there is no answer.
 pub async fn unpin(client: &Client, args: &Unpin, output: Output) -> Result<(), Failure> {
     let id = parse_id(&args.id)?;
-    let found = client.unpin(id).await?;
+    let found = client.unpin(id).await.map_err(Failure::of_write)?;
     output.result(&json!({ "pin": id.to_string(), "found": found }), || {
         if found { format!("{id} is gone") } else { format!("{id} was gone already") }
     })
@@ -53,15 +57,15 @@ pub async fn unpin(client: &Client, args: &Unpin, output: Output) -> Result<(), 
 /// # Errors
 /// If there is no answer.
 pub async fn pins(client: &Client, output: Output) -> Result<(), Failure> {
+    let mut table = Table::new(output, &["PIN", "VERSION", "UNTIL"]);
     for pin in client.pins().await? {
-        let object = describe(&pin);
-        output.result(&object, || format!("{} version {} until {} ms", id_of(&pin), pin.version, pin.expires_ms))?;
+        table.row(&describe(&pin), || Ok([id_of(&pin), pin.version.to_string(), moment(pin.expires_ms)]))?;
     }
-    Ok(())
+    table.end()
 }
 
 fn id_of(pin: &v1::VersionPin) -> String {
-    pin.id.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(&pin.id)
 }
 
 fn describe(pin: &v1::VersionPin) -> Value {

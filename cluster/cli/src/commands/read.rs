@@ -1,20 +1,19 @@
 //! Reads of keys: `get`, `range`, `history`, `diff`.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use coppice_client::{Client, Error};
-use coppice_proto::v1;
+use coppice_proto::v1::{self, get_header_request::Which};
+use coppice_types::{Stamp, escape::escape_lines};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    args::{At, Diff, Get, History, Range},
+    args::{At, Diff, Encoding, Get, History, Named, Range},
     failure::{Code, Failure},
-    output::{Output, line},
+    input,
+    output::{Output, Table, file, raw, tell_line},
     text,
 };
-
-/// Characters of a value that are shown to people in a list.
-const SHOWN_CHARS: usize = 72;
 
 /// `coppice get`.
 ///
@@ -22,11 +21,16 @@ const SHOWN_CHARS: usize = 72;
 /// If the key is not there, or the read is refused.
 pub async fn get(client: &Client, args: &Get, output: Output) -> Result<(), Failure> {
     let key = text::parse_key(&args.key)?;
-    let read = read_options(&args.at, args.proof.is_some(), args.cosigned);
+    let (out, proof) = (args.out.as_deref(), args.proof.as_deref());
+    if [out, proof].into_iter().flatten().filter(|file| input::is_standard(file)).count() + usize::from(args.raw) > 1 {
+        return Err(Failure::usage("value and proof can't both go to standard output"));
+    }
+    let output = output.beside(out).beside(proof);
+    let read = read_options(&args.at, args.proof.is_some(), args.cosigned)?;
     let response = client.get(v1::GetRequest { key: key.clone().into(), read: Some(read) }).await?;
     let record = response.record.ok_or(Error::Malformed("no record"))?;
     let at = response.read_at.ok_or(Error::Malformed("no version"))?;
-    save(args.proof.as_deref(), &response.proof)?;
+    save(proof, &response.proof)?;
     let mut object = Map::from_iter([("found".to_owned(), json!(record.found))]);
     let encoding = output.bytes(&mut object, "key", &key)?;
     object.insert("encoding".to_owned(), json!(encoding));
@@ -35,15 +39,36 @@ pub async fn get(client: &Client, args: &Get, output: Output) -> Result<(), Fail
     }
     put_stamp(&mut object, at);
     if record.found {
-        let people = output.text(&record.value)?;
-        return output.result(&Value::Object(object), || people);
+        return show_value(&record.value, &object, args, output);
     }
     if output.json {
-        line(&Value::Object(object).to_string())?;
+        output.result(&Value::Object(object), String::new)?;
     } else {
-        eprintln!("coppice: `{}` is not there at version {} of epoch {}", args.key, at.version, at.epoch);
+        tell_line(&format!("coppice: `{}` is not there at version {}", output.text(&key)?, version(at)));
     }
     Err(Failure::new(Code::NotFound, "").silent())
+}
+
+/// A value goes into a pipe or a file as it is. A terminal gets it escaped, with its lines.
+fn show_value(value: &[u8], object: &Map<String, Value>, args: &Get, output: Output) -> Result<(), Failure> {
+    if let Some(out) = &args.out {
+        file(out, value)?;
+    }
+    if output.json {
+        return output.result(&Value::Object(object.clone()), String::new);
+    }
+    if args.out.is_some() {
+        return Ok(());
+    }
+    let bare = args.raw || !(output.terminal || output.is_aside());
+    let shown = match output.encoding {
+        None if bare => return raw(value),
+        None => escape_lines(value).to_string(),
+        Some(Encoding::Utf8) if bare => return text::check(value).and_then(|()| raw(value)),
+        Some(Encoding::Utf8) => text::check(value).map(|()| escape_lines(value).to_string())?,
+        Some(Encoding::Hex) => output.text(value)?,
+    };
+    output.result(&Value::Null, || shown)
 }
 
 /// `coppice range`.
@@ -51,21 +76,20 @@ pub async fn get(client: &Client, args: &Get, output: Output) -> Result<(), Fail
 /// # Errors
 /// If the read is refused or breaks off.
 pub async fn range(client: &Client, args: &Range, trusting: bool, output: Output) -> Result<(), Failure> {
-    let low = text::parse(&args.low)?;
-    let high = text::parse(&args.high)?;
-    if !high.is_empty() && low >= high {
-        return Err(Failure::usage("the range is empty: LOW must be below HIGH"));
-    }
+    let output = output.beside(args.proof.as_deref());
+    let (low, high) = bounds(args)?;
     let request = v1::RangeRequest {
         low: low.into(),
-        high: (!high.is_empty()).then(|| high.into()),
+        high: high.map(Into::into),
         limit: args.limit.unwrap_or(0),
-        read: Some(read_options(&args.at, args.proof.is_some(), args.cosigned)),
+        read: Some(read_options(&args.at, args.proof.is_some(), args.cosigned)?),
     };
+    let mut table = Table::new(output, if args.keys_only { &["KEY"] } else { &["KEY", "VALUE"] });
     if trusting {
         // Nothing is shown before all of it is proven.
         let (records, end) = client.range_all(request).await?;
-        records.iter().try_for_each(|record| print_record(record, output))?;
+        records.iter().try_for_each(|record| print_record(record, args.keys_only, &mut table, output))?;
+        table.end()?;
         let last_key = records.last().map(|record| record.key.to_vec()).unwrap_or_default();
         return range_end(&end, records.len() as u64, last_key, args, output);
     }
@@ -76,13 +100,37 @@ pub async fn range(client: &Client, args: &Range, trusting: bool, output: Output
         for record in &message.records {
             records += 1;
             last_key = record.key.to_vec();
-            print_record(record, output)?;
+            print_record(record, args.keys_only, &mut table, output)?;
         }
         if let Some(end) = message.end {
+            table.end()?;
             return range_end(&end, records, last_key, args, output);
         }
     }
     Err(Error::Malformed("the range breaks off").into())
+}
+
+/// LOW and HIGH, or those of a prefix; without HIGH the range goes on to the last key.
+fn bounds(args: &Range) -> Result<(Vec<u8>, Option<Vec<u8>>), Failure> {
+    if let Some(prefix) = &args.prefix {
+        let low = text::parse(prefix)?;
+        let high = after_prefix(&low);
+        return Ok((low, high));
+    }
+    let part = |bound: &Option<String>| bound.as_deref().map(text::parse).transpose().map(Option::unwrap_or_default);
+    let (low, high) = (part(&args.low)?, part(&args.high)?);
+    if !high.is_empty() && low >= high {
+        return Err(Failure::usage("the range is empty: LOW must be below HIGH"));
+    }
+    Ok((low, Some(high).filter(|high| !high.is_empty())))
+}
+
+/// The lowest key above all that begin so; `None` if there is none.
+pub(super) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let end = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
+    let mut high = prefix[..=end].to_vec();
+    high[end] += 1;
+    Some(high)
 }
 
 fn range_end(
@@ -100,18 +148,21 @@ fn range_end(
     });
     let object = json!({ "records": records, "more": next.is_some(), "next_low": next, "epoch": at.epoch, "version": at.version });
     output.note(&object, || {
-        let more = next.map_or_else(String::new, |next| format!("; more follow, from {next} on"));
-        format!("{records} records at version {} of epoch {}{more}", at.version, at.epoch)
+        let more = next.map_or_else(String::new, |next| format!("; more follow: their LOW is {next}"));
+        format!("{} at version {}{more}", text::count(records, "record"), version(at))
     });
     Ok(())
 }
 
-fn print_record(record: &v1::Record, output: Output) -> Result<(), Failure> {
+fn print_record(record: &v1::Record, keys_only: bool, table: &mut Table, output: Output) -> Result<(), Failure> {
     let mut object = Map::new();
-    output.bytes(&mut object, "key", &record.key)?;
+    let encoding = output.bytes(&mut object, "key", &record.key)?;
+    if keys_only {
+        object.insert("encoding".to_owned(), json!(encoding));
+        return table.row(&Value::Object(object), || Ok([output.text(&record.key)?]));
+    }
     put_value(&mut object, output, record)?;
-    let (key, value) = (output.text(&record.key)?, output.text(&record.value)?);
-    output.result(&Value::Object(object), || format!("{key}\t{}", text::shorten(&value, SHOWN_CHARS)))
+    table.row(&Value::Object(object), || Ok([output.text(&record.key)?, output.text(&record.value)?]))
 }
 
 /// `coppice history`.
@@ -123,32 +174,36 @@ pub async fn history(client: &Client, args: &History, output: Output) -> Result<
     let request = v1::HistoryRequest {
         key: key.clone().into(),
         limit: args.limit.unwrap_or(0),
-        read: Some(read_options(&args.at, false, false)),
+        read: Some(read_options(&args.at, false, false)?),
     };
     let mut stream = client.history(request).await?;
     let (mut changes, mut truncated) = (0_u64, false);
+    let mut table = Table::new(output, &["VERSION", "VALUE"]);
     while let Some(message) = stream.next().await? {
         truncated |= message.truncated;
         if let Some(change) = &message.change {
             changes += 1;
-            print_change(&key, change, output)?;
+            print_change(&key, change, &mut table, output)?;
         }
     }
+    table.end()?;
     if changes == 0 {
         let message = if truncated {
-            "no change in the versions that are kept; older ones were pruned"
+            "no change in the versions that are kept; what changed before them, if anything did, is not known any more"
         } else {
             "the key was never written"
         };
         return Err(Failure::new(Code::NotFound, message));
     }
     if truncated {
-        output.note(&json!({ "truncated": true }), || "older changes were pruned".to_owned());
+        output.note(&json!({ "truncated": true }), || {
+            "versions before those that are kept were pruned, and older changes with them, if there were any".to_owned()
+        });
     }
     Ok(())
 }
 
-fn print_change(key: &[u8], change: &v1::Record, output: Output) -> Result<(), Failure> {
+fn print_change(key: &[u8], change: &v1::Record, table: &mut Table, output: Output) -> Result<(), Failure> {
     let at = change.last_changed.ok_or(Error::Malformed("a change without a version"))?;
     let mut object = Map::from_iter([("found".to_owned(), json!(change.found))]);
     output.bytes(&mut object, "key", key)?;
@@ -157,9 +212,10 @@ fn print_change(key: &[u8], change: &v1::Record, output: Output) -> Result<(), F
         object.remove("last_changed");
     }
     put_stamp(&mut object, at);
-    let value =
-        if change.found { text::shorten(&output.text(&change.value)?, SHOWN_CHARS) } else { "(deleted)".to_owned() };
-    output.result(&Value::Object(object), || format!("({}, {})\t{value}", at.epoch, at.version))
+    table.row(&Value::Object(object), || {
+        let value = if change.found { output.text(&change.value)? } else { "(deleted)".to_owned() };
+        Ok([version(at).to_string(), value])
+    })
 }
 
 /// `coppice diff`.
@@ -167,24 +223,35 @@ fn print_change(key: &[u8], change: &v1::Record, output: Output) -> Result<(), F
 /// # Errors
 /// If the read is refused or breaks off.
 pub async fn diff(client: &Client, args: &Diff, output: Output) -> Result<(), Failure> {
-    let at = |version| Some(v1::Stamp { epoch: 0, version });
-    let request =
-        v1::DiffRequest { from: at(args.from), to: at(args.to), any_epoch: true, ..v1::DiffRequest::default() };
+    let any_epoch = args.from.epoch.is_none();
+    if any_epoch != args.to.epoch.is_none() {
+        return Err(Failure::usage("name both versions with their epochs, or both without"));
+    }
+    let request = v1::DiffRequest {
+        from: Some(stamp_of(args.from)),
+        to: Some(stamp_of(args.to)),
+        any_epoch,
+        ..v1::DiffRequest::default()
+    };
     let mut stream = client.diff(request).await?;
     let mut keys = 0_u64;
+    let mut table = Table::new(output, &["", "KEY", "VALUE"]);
     while let Some(message) = stream.next().await? {
         for difference in message.differences {
             keys += 1;
             let before = difference.before.ok_or(Error::Malformed("a difference without a before"))?;
             let after = difference.after.ok_or(Error::Malformed("a difference without an after"))?;
-            print_difference(&before, &after, output)?;
+            print_difference(&before, &after, &mut table, output)?;
         }
     }
-    output.note(&json!({ "keys": keys }), || format!("{keys} keys differ"));
+    table.end()?;
+    output.note(&json!({ "keys": keys }), || {
+        format!("{} {}", text::count(keys, "key"), if keys == 1 { "differs" } else { "differ" })
+    });
     Ok(())
 }
 
-fn print_difference(before: &v1::Record, after: &v1::Record, output: Output) -> Result<(), Failure> {
+fn print_difference(before: &v1::Record, after: &v1::Record, table: &mut Table, output: Output) -> Result<(), Failure> {
     let (name, sign) = match (before.found, after.found) {
         (false, _) => ("added", '+'),
         (true, true) => ("changed", '~'),
@@ -201,18 +268,41 @@ fn print_difference(before: &v1::Record, after: &v1::Record, output: Output) -> 
         object.insert(side.to_owned(), if record.found { Value::Object(inner) } else { Value::Null });
     }
     let shown = if after.found { after } else { before };
-    let (key, value) = (output.text(key)?, output.text(&shown.value)?);
-    output.result(&Value::Object(object), || format!("{sign} {key}\t{}", text::shorten(&value, SHOWN_CHARS)))
+    table.row(&Value::Object(object), || Ok([sign.to_string(), output.text(key)?, output.text(&shown.value)?]))
 }
 
-fn read_options(at: &At, want_proof: bool, cosigned: bool) -> v1::ReadOptions {
-    v1::ReadOptions {
-        at: at.version.map(|version| v1::Stamp { epoch: at.epoch.unwrap_or(0), version }),
-        any_epoch: at.epoch.is_none(),
-        want_proof,
-        stale_ok: false,
-        cosigned,
+fn read_options(at: &At, want_proof: bool, cosigned: bool) -> Result<v1::ReadOptions, Failure> {
+    let named = match (at.version, at.epoch) {
+        (Some(named), Some(epoch)) if named.epoch.is_some_and(|other| other != epoch) => {
+            return Err(Failure::usage("--version and --epoch name different epochs"));
+        }
+        (named, epoch) => named.map(|named| Named { epoch: named.epoch.or(epoch), ..named }),
+    };
+    let any_epoch = named.is_none_or(|named| named.epoch.is_none());
+    Ok(v1::ReadOptions { at: named.map(stamp_of), any_epoch, want_proof, stale_ok: false, cosigned })
+}
+
+/// A version on the wire; without an epoch it is meant in any.
+fn stamp_of(named: Named) -> v1::Stamp {
+    v1::Stamp { epoch: named.epoch.unwrap_or(0), version: named.version }
+}
+
+/// The full name of a version that stands.
+///
+/// # Errors
+/// If it does not stand, or in another epoch than the one that was named, or there is no answer.
+pub(super) async fn standing(client: &Client, named: Named) -> Result<v1::Stamp, Failure> {
+    let header = coppice_client::header(&client.header(Which::Version(named.version)).await?)?;
+    let stamp = header.stamp;
+    if stamp.version.0 != named.version {
+        // What is read there would be proven, and be something else than what was asked for.
+        return Err(Error::Untrusted("the header that was shown is of another version").into());
     }
+    if named.epoch.is_some_and(|epoch| epoch != stamp.epoch.0) {
+        let message = format!("version {} stands as {stamp}, not in the epoch that was named", named.version);
+        return Err(Failure::new(Code::Refused, message).hint("`coppice log` shows the rollback."));
+    }
+    Ok(v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 })
 }
 
 pub(super) fn put_value(object: &mut Map<String, Value>, output: Output, record: &v1::Record) -> Result<(), Failure> {
@@ -221,6 +311,11 @@ pub(super) fn put_value(object: &mut Map<String, Value>, output: Output, record:
     let changed = record.last_changed.map(|stamp| json!({ "epoch": stamp.epoch, "version": stamp.version }));
     object.insert("last_changed".to_owned(), changed.unwrap_or(Value::Null));
     Ok(())
+}
+
+/// A version by its full name.
+pub(super) fn version(stamp: v1::Stamp) -> Stamp {
+    Stamp::new(stamp.epoch, stamp.version)
 }
 
 fn put_stamp(object: &mut Map<String, Value>, stamp: v1::Stamp) {
@@ -234,5 +329,18 @@ pub(super) fn save(path: Option<&Path>, proof: &[u8]) -> Result<(), Failure> {
     if proof.is_empty() {
         return Err(Error::Malformed("no proof, though one was asked for").into());
     }
-    fs::write(path, proof).map_err(|error| Failure::file(path, &error))
+    file(path, proof)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_before_the_first_key_that_does_not_have_it() {
+        assert_eq!(after_prefix(b"a/").as_deref(), Some(&b"a0"[..]));
+        assert_eq!(after_prefix(b"a\xff\xff").as_deref(), Some(&b"b"[..]));
+        assert_eq!(after_prefix(b"\xff"), None);
+        assert_eq!(after_prefix(b""), None);
+    }
 }

@@ -1,6 +1,6 @@
 //! `coppice verify`: what a proof file proves, offline.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use coppice_types::{Digest, Version};
 use coppice_verify::{
@@ -15,8 +15,10 @@ use zeroize::Zeroizing;
 use crate::{
     args,
     failure::{Code, Failure},
-    output::{Output, line},
-    text,
+    input,
+    output::{Output, tell_line},
+    text::{self, count, safe},
+    time::moment,
 };
 
 /// `coppice verify`.
@@ -24,8 +26,8 @@ use crate::{
 /// # Errors
 /// If the proof does not hold, or a file cannot be read.
 pub fn verify(args: &args::Verify, output: Output) -> Result<(), Failure> {
-    let file = read(&args.file)?;
-    let newer = args.checkpoint.as_deref().map(read).transpose()?;
+    let file = input::read(&args.file)?;
+    let newer = args.checkpoint.as_deref().map(input::read).transpose()?;
     let verified = match (&args.policy, &args.key) {
         (Some(policy), key) => {
             let policy = parse_policy(policy, key.as_deref())?;
@@ -44,14 +46,15 @@ pub fn verify(args: &args::Verify, output: Output) -> Result<(), Failure> {
             let mut object = proven(&verified, output)?;
             let cosignatures = examined.as_ref().map_or(Value::Null, |examined| json!(cosignatures(examined)));
             object.insert("cosignatures".to_owned(), cosignatures);
-            output.result(&Value::Object(object.clone()), || describe(&object, &verified, examined.as_ref()))
+            output.result(&Value::Object(object.clone()), || describe(&verified, examined.as_ref(), output))
         }
         Err(failure) => {
             let object = json!({ "valid": false, "failed_step": failure.step.name(), "error": failure.to_string() });
             if output.json {
-                line(&object.to_string())?;
+                output.result(&object, String::new)?;
             } else {
-                eprintln!("coppice: {}: does not hold, at step {failure}", args.file.display());
+                let words = text::safe(&failure.to_string());
+                tell_line(&format!("coppice: {}: does not hold, at step {words}", text::path(&args.file)));
             }
             Err(Failure::new(Code::NotFound, "").silent())
         }
@@ -96,10 +99,6 @@ fn parse_hash(text: &str) -> Result<Digest, Failure> {
     Digest::from_slice(&bytes).ok_or_else(|| Failure::usage("a hash has 64 hex digits"))
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    fs::read(path).map_err(|error| Failure::file(path, &error))
-}
-
 /// Reads a public key: the text itself, or `@` and a file with it.
 ///
 /// # Errors
@@ -107,7 +106,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
 pub fn parse_vkey(argument: &str) -> Result<VerifierKey, Failure> {
     // What was given is not repeated: it may be a private key.
     let (text, given) = match argument.strip_prefix('@') {
-        Some(path) => (Zeroizing::new(String::from_utf8_lossy(&read(Path::new(path))?).into_owned()), path),
+        Some(path) => (Zeroizing::new(String::from_utf8_lossy(&input::read(Path::new(path))?).into_owned()), path),
         None => (Zeroizing::new(argument.to_owned()), "the text given"),
     };
     VerifierKey::parse(text.trim()).map_err(|error| {
@@ -121,8 +120,8 @@ pub fn parse_vkey(argument: &str) -> Result<VerifierKey, Failure> {
 /// # Errors
 /// If it is none, or names other logs.
 pub fn parse_policy(path: &Path, key: Option<&str>) -> Result<Policy, Failure> {
-    let wrong = |what: String| Failure::usage(format!("{}: {what}", path.display()));
-    let mut policy = Policy::parse(&read(path)?).map_err(|error| wrong(error.to_string()))?;
+    let wrong = |what: String| Failure::usage(format!("{}: {what}", text::path(path)));
+    let mut policy = Policy::parse(&input::read(path)?).map_err(|error| wrong(error.to_string()))?;
     match key {
         Some(key) if policy.believe_only(&parse_vkey(key)?) => Ok(policy),
         Some(_) => Err(wrong("it names other logs than the key's".to_owned())),
@@ -168,6 +167,7 @@ fn proven(verified: &Verified<'_>, output: Output) -> Result<Map<String, Value>,
     let header = verified.header().unwrap_or(&verified.newest);
     object.insert("epoch".to_owned(), json!(header.stamp.epoch.0));
     object.insert("version".to_owned(), json!(header.stamp.version.0));
+    object.insert("timestamp_ms".to_owned(), json!(header.timestamp_ms));
     object.insert("state_root".to_owned(), json!(header.state_root.to_string()));
     object.insert("cluster_id".to_owned(), json!(verified.cluster.to_string()));
     let checkpoint = |checkpoint: &coppice_verify::checkpoint::Checkpoint| json!({ "origin": checkpoint.origin, "size": checkpoint.size, "root": checkpoint.root.to_string() });
@@ -239,60 +239,88 @@ fn put_key(
     Ok(())
 }
 
+/// Records that are named to people; `--json` has all.
+const NAMED_MAX: usize = 20;
+/// Characters of a key or value that are shown to people.
+const SHOWN_CHARS: usize = 100;
+
 /// What was proven, in a few lines.
-fn describe(object: &Map<String, Value>, verified: &Verified<'_>, examined: Option<&Examined>) -> String {
-    let field = |name: &str| match object.get(name) {
-        Some(Value::String(text)) => text::shorten(text, 100),
-        Some(value) => value.to_string(),
-        None => String::new(),
-    };
+fn describe(verified: &Verified<'_>, examined: Option<&Examined>, output: Output) -> String {
     let what = match &verified.claim {
         Claim::Query(claim) => match &claim.answer {
-            Answer::Keys(keys) if keys.len() > 1 => format!("{} keys", keys.len()),
-            Answer::Keys(_) if object["found"] == json!(true) => {
-                format!(
-                    "`{}` has a value of {} bytes with SHA-256 {}",
-                    field("key"),
-                    field("value_bytes"),
-                    field("value_sha256")
-                )
-            }
-            Answer::Keys(_) => format!("`{}` is not there", field("key")),
-            Answer::Range { records, .. } => {
-                format!(
-                    "from `{}` to before `{}` there are these {} records and no others",
-                    field("low"),
-                    field("high"),
-                    records.len()
-                )
+            Answer::Keys(keys) => match keys.as_slice() {
+                [(key, record)] => describe_key(key, record.as_ref(), output),
+                keys => {
+                    let lines = keys.iter().map(|(key, record)| describe_key(key, record.as_ref(), output));
+                    format!("{}{}", count(keys.len() as u64, "key"), list(lines))
+                }
+            },
+            Answer::Range { low, high, records } => {
+                let from = if low.is_empty() { "the first key".to_owned() } else { format!("`{}`", show(low, output)) };
+                let to = high
+                    .as_ref()
+                    .map_or_else(|| "to the last".to_owned(), |high| format!("to before `{}`", show(high, output)));
+                let lines = records.iter().map(|record| describe_key(&record.key, Some(record), output));
+                let only = match records.len() {
+                    0 => "there is no record".to_owned(),
+                    1 => "there is this record and no other".to_owned(),
+                    more => format!("there are these {more} records and no others"),
+                };
+                format!("from {from} {to} {only}{}", list(lines))
             }
         },
         Claim::Receipt(claim) => format!("the batch of metadata hash {} was committed", claim.batch.metadata),
-        Claim::Standing(claim) => {
-            format!(
-                "the log of {} entries goes on from that of {} entries with root {}",
-                verified.checkpoint.size, claim.old_size, claim.old_root
-            )
-        }
+        Claim::Standing(claim) => format!(
+            "the log of {} goes on from that of {} with root {}",
+            count(verified.checkpoint.size, "entry"),
+            count(claim.old_size, "entry"),
+            claim.old_root
+        ),
     };
     let stands = verified
         .newer
         .as_ref()
-        .map_or_else(String::new, |newer| format!("\n  it still stands at {} entries", newer.size));
+        .map_or_else(String::new, |newer| format!("\n  it still stands at {}", count(newer.size, "entry")));
     let cosigned = examined.map_or_else(String::new, |examined| {
-        let names = examined.cosignatures.iter().map(|it| String::from_utf8_lossy(&it.witness).into_owned());
+        let names = examined.cosignatures.iter().map(|it| text::safe(&String::from_utf8_lossy(&it.witness)));
         match names.collect::<Vec<_>>() {
             names if names.is_empty() => "\n  the policy asks for no cosignatures".to_owned(),
             names => format!("\n  cosigned by {}", names.join(", ")),
         }
     });
+    let changes = verified.keys.changes();
     let changes: String =
-        verified.keys.changes().map(|(at, key)| format!("\n  key changed at entry {at} to {key}")).collect();
+        changes.map(|(at, key)| format!("\n  key changed at entry {at} to {}", safe(&key.to_string()))).collect();
+    let header = verified.header().unwrap_or(&verified.newest);
     format!(
-        "valid: {what}\n  at version {} of epoch {}, signed by {} at {} entries of its root log{changes}{stands}{cosigned}",
-        field("version"),
-        field("epoch"),
-        verified.checkpoint.origin,
-        verified.checkpoint.size
+        "valid: {what}\n  at version {}, committed {} by the ledger's clock\n  signed by {} at {} of its root log{changes}{stands}{cosigned}",
+        header.stamp,
+        moment(header.timestamp_ms),
+        safe(&verified.checkpoint.origin),
+        count(verified.checkpoint.size, "entry")
     )
+}
+
+fn describe_key(key: &[u8], record: Option<&Record<'_>>, output: Output) -> String {
+    let key = show(key, output);
+    let Some(record) = record else { return format!("`{key}` is not there") };
+    match &record.value {
+        Some(value) => format!("`{key}` has the value `{}`", show(value, output)),
+        None => {
+            let bytes = count(record.value_len.into(), "byte");
+            format!("`{key}` has a value of {bytes} with SHA-256 {}", record.value_hash)
+        }
+    }
+}
+
+/// Bytes that were looked at before: they can be shown.
+fn show(bytes: &[u8], output: Output) -> String {
+    output.brief(bytes, SHOWN_CHARS).unwrap_or_default()
+}
+
+/// The first lines of a list, and how many follow.
+fn list(lines: impl ExactSizeIterator<Item = String>) -> String {
+    let more = lines.len().saturating_sub(NAMED_MAX);
+    let shown: String = lines.take(NAMED_MAX).map(|line| format!("\n    {line}")).collect();
+    if more == 0 { shown } else { format!("{shown}\n    and {more} more, which --json shows") }
 }

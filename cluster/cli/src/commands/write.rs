@@ -3,7 +3,7 @@
 use coppice_client::{Client, Error};
 use coppice_env::{Rng, SystemRng};
 use coppice_proto::v1;
-use coppice_types::{Batch, Change, Condition, Digest, Operation, Precondition, SessionId, Stamp};
+use coppice_types::{Batch, Change, Condition, Digest, Operation, Precondition, Reason, SessionId, Stamp};
 use coppice_verify::{
     hash::journal_leaf_hash,
     header::{Body, Header},
@@ -12,7 +12,11 @@ use coppice_verify::{
 use serde_json::{Value, json};
 
 use crate::{
-    args::{Commit, Lead, Prune, Rollback, RotateKey},
+    args::{Commit, Lead, Named, Prune, Rollback, RotateKey},
+    commands::{
+        consent,
+        read::{standing, version},
+    },
     failure::{Code, Failure},
     files::Prepared,
     output::Output,
@@ -26,9 +30,13 @@ use crate::{
 pub async fn commit(client: &Client, args: &Commit, output: Output) -> Result<(), Failure> {
     let mut batch = parse_batch(args)?;
     // Before anything is written to the ledger.
+    let output = output.beside(args.receipt.as_deref());
     let receipt = args.receipt.as_deref().map(Prepared::new).transpose()?;
-    if let Some(version) = args.expect_version {
-        let epoch = match args.expect_epoch {
+    if let Some(Named { epoch, version }) = args.expect_version {
+        if args.expect_epoch.is_some_and(|other| epoch.is_some_and(|epoch| epoch != other)) {
+            return Err(Failure::usage("--expect-version and --expect-epoch name different epochs"));
+        }
+        let epoch = match epoch.or(args.expect_epoch) {
             Some(epoch) => epoch,
             None => client.head().await?.stamp.ok_or(Error::Malformed("no head"))?.epoch,
         };
@@ -49,8 +57,8 @@ pub(super) async fn commit_batch(
 ) -> Result<(), Failure> {
     let mut name = [0; 16];
     SystemRng.fill(&mut name);
-    let mut session = client.open_session(SessionId(name)).await?;
-    let done = session.commit(coppice_client::batch(batch), receipt.is_some()).await?;
+    let mut session = client.open_session(SessionId(name)).await.map_err(Failure::before_write)?;
+    let done = session.commit(coppice_client::batch(batch), receipt.is_some()).await.map_err(Failure::of_write)?;
     let stamp = done.stamp.ok_or(Error::Malformed("no version"))?;
     let header = coppice_client::header(&done.header)?;
     let mut object = json!({
@@ -63,18 +71,18 @@ pub(super) async fn commit_batch(
     if receipt.is_some() {
         object["entry_hash"] = json!(entry_hash(&done.receipt).map(|hash| hash.to_string()));
     }
-    output.result(&object, || {
-        format!("version {} of epoch {}, state root {}", stamp.version, stamp.epoch, header.state_root)
-    })?;
-    let Some(receipt) = receipt else { return Ok(()) };
+    // A reader of the result that has gone away takes no receipt with it.
+    let told = output.result(&object, || format!("version {}, state root {}", version(stamp), header.state_root));
+    let Some(receipt) = receipt else { return told };
     if done.receipt.is_empty() {
         return Err(Error::Malformed("no receipt, though one was asked for").into());
     }
     receipt.write(&done.receipt).map_err(|failure| {
         let failure = Failure { code: Code::Unavailable, ..failure };
-        let what = format!("version {} is committed, and its receipt is not written", stamp.version);
+        let what = format!("version {} is committed, and its receipt is not written", version(stamp));
         failure.during(&what).hint("Do not commit again: `coppice get KEY --proof FILE` proves what is there.")
-    })
+    })?;
+    told
 }
 
 /// The hash of the batch's journal entry, by which `coppice verify --expect-batch` knows its
@@ -100,7 +108,7 @@ fn parse_batch(args: &Commit) -> Result<Batch, Failure> {
         return Err(Failure::usage("there is nothing to commit").hint("Use --put KEY=VALUE or --delete KEY."));
     }
     if let Some(key) = repeated_key(&operations) {
-        let key = text::print(key, None)?.text;
+        let key = text::show(key, None)?;
         return Err(Failure::usage(format!("`{key}` is written more than once in one batch")));
     }
     let metadata = args.metadata.as_deref().map(text::parse).transpose()?.unwrap_or_default();
@@ -126,7 +134,7 @@ fn parse_preconditions(args: &Commit) -> Result<Vec<Precondition>, Failure> {
     for pair in &args.if_value_sha256 {
         let (key, hash) = text::split_pair(pair)?;
         let hash = Digest::from_slice(&text::parse_hex(hash)?)
-            .ok_or_else(|| Failure::usage(format!("`{hash}` is no SHA-256: it has 64 hex digits")))?;
+            .ok_or_else(|| Failure::usage(format!("`{}` is no SHA-256: it has 64 hex digits", text::safe(hash))))?;
         preconditions.push(Precondition { key: text::parse_key(key)?, condition: Condition::ValueHash(hash) });
     }
     for pair in &args.if_changed {
@@ -138,11 +146,7 @@ fn parse_preconditions(args: &Commit) -> Result<Vec<Precondition>, Failure> {
 }
 
 fn parse_stamp(text: &str) -> Result<Stamp, Failure> {
-    let numbers = text.split_once('.').map(|(epoch, version)| (epoch.parse(), version.parse()));
-    match numbers {
-        Some((Ok(epoch), Ok(version))) => Ok(Stamp::new(epoch, version)),
-        _ => Err(Failure::usage(format!("`{text}` is not EPOCH.VERSION, as in 0.17"))),
-    }
+    text.parse().map_err(|error| Failure::usage(format!("`{}` is {error}", text::safe(text))))
 }
 
 /// `coppice prune`.
@@ -150,13 +154,38 @@ fn parse_stamp(text: &str) -> Result<Stamp, Failure> {
 /// # Errors
 /// If the prune is refused, or there is no answer.
 pub async fn prune(client: &Client, args: &Prune, output: Output) -> Result<(), Failure> {
+    if consent::asks(args.consent) {
+        let head = client.head().await?;
+        let stamp = head.stamp.ok_or(Error::Malformed("no head"))?;
+        let (before, boundary) = (args.before, head.pruned_boundary);
+        if before > stamp.version {
+            let message = format!("version {before} is above head, {}", version(stamp));
+            return Err(Failure { reason: Some(Reason::NotYet), ..Failure::new(Code::Refused, message) });
+        }
+        let drops = before.saturating_sub(boundary);
+        let object = json!({ "would": "prune", "versions": drops, "pruned_boundary": boundary.max(before), "epoch": stamp.epoch, "version": stamp.version });
+        let pins = client.pins().await?.iter().filter(|pin| pin.version < before).count() as u64;
+        let what = match (drops, pins) {
+            (0, _) => format!("Nothing is dropped: versions before {boundary} are gone already."),
+            (_, 0) => format!(
+                "{} would be dropped for good, those from {boundary} to {}; head stays {}.",
+                text::count(drops, "version"),
+                before - 1,
+                version(stamp)
+            ),
+            (_, pins) => format!("It would be refused: {} older versions (`coppice pins`).", held(pins)),
+        };
+        if !consent::given(args.consent, &object, &what, output)? {
+            return Ok(());
+        }
+    }
     let request = v1::PruneRequest {
         before: args.before,
         reason: args.reason.clone(),
         principal: principal(args.principal.as_deref()),
         expected_head: None,
     };
-    let (object, header) = describe(&client.prune(request).await?)?;
+    let (object, header) = describe(&client.prune(request).await.map_err(Failure::of_write)?)?;
     output.result(&object, || match header.body {
         Body::Prune(prune) => {
             format!("versions before {} are dropped (entry {} of the root log)", prune.boundary, header.sequence)
@@ -165,24 +194,54 @@ pub async fn prune(client: &Client, args: &Prune, output: Output) -> Result<(), 
     })
 }
 
+fn held(pins: u64) -> String {
+    format!("{} {}", text::count(pins, "pin"), if pins == 1 { "holds" } else { "hold" })
+}
+
 /// `coppice rollback`.
 ///
 /// # Errors
 /// If the rollback is refused, or there is no answer.
 pub async fn rollback(client: &Client, args: &Rollback, output: Output) -> Result<(), Failure> {
+    if args.to.epoch.is_some() {
+        standing(client, args.to).await?;
+    }
+    let to = args.to.version;
+    let mut expected_head = None;
+    if consent::asks(args.consent) {
+        let target = standing(client, args.to).await?;
+        let head = client.head().await?;
+        let stamp = head.stamp.ok_or(Error::Malformed("no head"))?;
+        if to < head.pruned_boundary {
+            let message = format!("version {to} is pruned: the oldest that is left is {}", head.pruned_boundary);
+            return Err(Failure { reason: Some(Reason::Pruned), ..Failure::new(Code::Refused, message) });
+        }
+        let drops = stamp.version.saturating_sub(to);
+        let object = json!({ "would": "rollback", "versions": drops, "to": { "epoch": target.epoch, "version": to }, "epoch": stamp.epoch, "version": stamp.version });
+        let what = format!(
+            "{} would not stand any more, those above {}; head is {}, and would be version {to} again, in epoch {}.",
+            text::count(drops, "version"),
+            version(target),
+            version(stamp),
+            stamp.epoch + 1
+        );
+        if !consent::given(args.consent, &object, &what, output)? {
+            return Ok(());
+        }
+        // What was agreed to is a rollback of this head.
+        expected_head = Some(stamp);
+    }
     let request = v1::RollbackRequest {
-        to: args.to,
+        to,
         reason: args.reason.clone(),
         principal: principal(args.principal.as_deref()),
-        expected_head: None,
+        expected_head,
     };
-    let (object, header) = describe(&client.rollback(request).await?)?;
+    let (object, header) = describe(&client.rollback(request).await.map_err(Failure::of_write)?)?;
     let stamp = header.stamp;
     output.result(&object, || {
-        format!(
-            "head is version {} again, in epoch {} (entry {} of the root log)",
-            stamp.version, stamp.epoch, header.sequence
-        )
+        let (again, epoch) = (stamp.version, stamp.epoch);
+        format!("head is version {again} again, in epoch {epoch} (entry {} of the root log)", header.sequence)
     })
 }
 
@@ -198,7 +257,7 @@ pub async fn rotate_key(client: &Client, args: &RotateKey, output: Output) -> Re
         principal: principal(args.principal.as_deref()),
         expected_head: None,
     };
-    let (mut object, header) = describe(&client.rotate_key(request).await?)?;
+    let (mut object, header) = describe(&client.rotate_key(request).await.map_err(Failure::of_write)?)?;
     object["vkey"] = json!(vkey);
     output.result(&object, || {
         format!("from {} entries of the root log on, {vkey} signs its checkpoints", header.sequence.0 + 1)
@@ -212,7 +271,9 @@ pub async fn rotate_key(client: &Client, args: &RotateKey, output: Output) -> Re
 pub async fn lead(client: &Client, args: &Lead, output: Output) -> Result<(), Failure> {
     let Lead { group, node } = args;
     client.transfer_leader(group, node).await?;
-    output.result(&json!({ "group": group, "leader": node }), || format!("{node} leads {group}"))
+    output.result(&json!({ "group": group, "leader": node }), || {
+        format!("{} leads {}", text::safe(node), text::safe(group))
+    })
 }
 
 fn principal(given: Option<&str>) -> String {

@@ -2,15 +2,16 @@
 //!
 //! Whatever can be refused is looked at before the data directory is touched: a refused option leaves nothing behind.
 
-use std::{io::IsTerminal, time::Duration};
+use std::time::Duration;
 
 use coppice_coordinator::{Retention, Witness};
 use coppice_env::SystemRng;
+use coppice_process::{Format, Log};
 use coppice_shard_node::Tuning;
+use coppice_types::escape::guard_but;
 use coppice_verify::cosignature::CosignerKey;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 use super::{
     Cluster, Options,
@@ -21,7 +22,7 @@ use super::{
 use crate::{
     args,
     failure::{Code, Failure},
-    output::{Output, line},
+    output::{self, Output, line, object},
 };
 
 /// On a disk that has not so many times as much free, replicas keep less back for when it is full.
@@ -36,9 +37,7 @@ const SMALL_SPARE_BYTES: u64 = 16 << 20;
 /// # Errors
 /// If it cannot be started, or does not stop cleanly.
 pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
-    let filter = EnvFilter::try_from_env("COPPICE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    let coloured = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(coloured).with_writer(std::io::stderr).init();
+    start_log()?;
     let wanted = Wanted::parse(args)?;
     let witnesses = witnesses(&args.witness)?;
     let (listen, moved) = listen(args)?;
@@ -77,7 +76,7 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
         _ = terminate.recv() => {}
     }
     cluster.stop().await?;
-    if output.json { line(&json!({ "event": "stopped" }).to_string()) } else { Ok(()) }
+    if output.json { object(&json!({ "event": "stopped" })) } else { Ok(()) }
 }
 
 fn is_exposed(args: &args::Dev) -> bool {
@@ -184,11 +183,18 @@ impl Told<'_> {
 /// Prints one event with `--json`; else the ready line, and the rest to standard error.
 fn tell(told: &Told<'_>, output: Output) -> Result<(), Failure> {
     if output.json {
-        return line(&told.event().to_string());
+        return object(&told.event());
     }
     line(&format!("ready {}", told.cluster.endpoint()))?;
-    eprintln!("{}", told.people());
+    output::tell(&guard_but(&told.people(), &['\n']));
     Ok(())
+}
+
+/// Logs as the processes of a cluster do.
+fn start_log() -> Result<(), Failure> {
+    let filter = std::env::var("COPPICE_LOG").ok().filter(|filter| !filter.is_empty());
+    let log = Log { filter: filter.unwrap_or_else(|| "warn".to_owned()), format: Format::Text };
+    log.start().map_err(|refused| Failure::usage(refused.message))
 }
 
 fn witnesses(words: &[String]) -> Result<Vec<Witness>, Failure> {

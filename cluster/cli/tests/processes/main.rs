@@ -103,6 +103,34 @@ fn the_health_port_says_who_lives_who_has_started_and_who_serves_his_role() {
 }
 
 #[test]
+fn status_shows_what_is_known_when_a_majority_is_away() {
+    let cluster = Cluster::plain();
+    let mut nodes = cluster.nodes();
+    let coordinator = cluster.coordinator();
+    cluster.until_it_commits("ready=yes");
+    cluster.until_whole();
+    nodes.remove(2).kill();
+    until("one node of three is away", || {
+        let done = cluster.run(&["status", "--json"]);
+        (done.code == 0 && done.json()["unreachable"] == serde_json::json!(["node-3"])).then_some(())
+    });
+    nodes.remove(1).kill();
+    let done = cluster.run(&["status", "--json"]).expect(4);
+    let status = done.json();
+    assert_eq!(status["unreachable"], serde_json::json!(["node-2", "node-3"]));
+    assert_eq!(status["without_majority"], serde_json::json!(["root", "shard-0", "shard-1"]));
+    assert_eq!((&status["version"], &status["pruned_boundary"]), (&Value::Null, &Value::Null), "head is not known");
+    for group in status["groups"].as_array().expect("a list") {
+        assert_eq!(group["replicas"].as_array().map(Vec::len), Some(1), "{group}");
+        assert_eq!(group["voters"].as_array().map(Vec::len), Some(3), "{group}");
+    }
+    let text = cluster.run(&["status"]).expect(4);
+    assert!(text.stdout.contains("root: 3 voters") && text.stdout.contains("NO MAJORITY"), "{}", text.stdout);
+    assert!(text.stderr.contains("without a majority: root, shard-0, shard-1"), "{}", text.stderr);
+    drop((coordinator, nodes));
+}
+
+#[test]
 fn a_node_without_its_disk_comes_back_under_a_new_raft_id_however_often_it_is_killed_on_the_way() {
     let cluster = Cluster::plain();
     let mut nodes = cluster.nodes();

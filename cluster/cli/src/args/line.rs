@@ -1,0 +1,57 @@
+//! The command line as a whole: what no single option tells.
+
+use std::env;
+
+use clap::{Arg, Command, CommandFactory, builder::Resettable};
+
+use super::Arguments;
+
+/// The heading under which help lists how a ledger is reached.
+pub(super) const CONNECTION: &str = "Connection";
+
+/// Commands that open no connection.
+const OFFLINE: [&str; 8] = ["dev", "verify", "keygen", "fsck", "completions", "man", "version", "help"];
+
+/// The command line. A variable that is set to nothing counts as not set, for every option. Options of the connection are absent from
+/// commands that open none.
+#[must_use]
+pub fn command() -> Command {
+    let command = unset_empty(Arguments::command());
+    let is_connection = |arg: &&Arg| arg.get_help_heading() == Some(CONNECTION);
+    let connection: Vec<Arg> = command.get_arguments().filter(is_connection).cloned().collect();
+    command.mut_subcommands(|command| {
+        if !OFFLINE.contains(&command.get_name()) {
+            return command;
+        }
+        // An argument of the same id keeps the global one away.
+        connection.iter().fold(command, |command, arg| command.arg(refused(arg)))
+    })
+}
+
+/// An option that is not for a command.
+fn refused(arg: &Arg) -> Arg {
+    let refuse = |_: &str| Err::<String, _>("this command opens no connection");
+    let arg = arg.clone().global(false).hide(true).env(Resettable::Reset).default_value(Resettable::Reset);
+    arg.value_parser(refuse)
+}
+
+fn unset_empty(command: Command) -> Command {
+    let is_empty = |arg: &Arg| arg.get_env().and_then(env::var_os).is_some_and(|value| value.is_empty());
+    let command = command.mut_args(|arg| if is_empty(&arg) { arg.env(Resettable::Reset) } else { arg });
+    command.mut_subcommands(unset_empty)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offline_commands_have_no_options_of_a_connection() {
+        let mut command = command();
+        command.build();
+        for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
+            let shown = command.get_arguments().any(|arg| arg.get_id() == "endpoint" && !arg.is_hide_set());
+            assert_eq!(shown, !OFFLINE.contains(&command.get_name()), "{}", command.get_name());
+        }
+    }
+}
