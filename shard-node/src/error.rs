@@ -2,6 +2,7 @@
 
 use std::io;
 
+use coppice_env::Shortage;
 use coppice_types::{ErrorKind, GroupId, codec::Error as CodecError};
 
 use crate::refusal::Refusal;
@@ -83,7 +84,7 @@ impl Error {
             Self::Engine(error) => error.kind(),
             Self::Root(error) => error.kind(),
             Self::Consensus(error) => error.kind(),
-            Self::Storage { source, .. } if source.kind() == io::ErrorKind::StorageFull => ErrorKind::Exhausted,
+            Self::Storage { source, .. } if Shortage::of(source).is_some() => ErrorKind::Exhausted,
             Self::Storage { .. } => ErrorKind::Internal,
             Self::InUse | Self::NoReplica(_) | Self::Overdue(_) => ErrorKind::Unavailable,
             Self::Identity(_) | Self::UnknownCommand(_) => ErrorKind::Invalid,
@@ -94,11 +95,28 @@ impl Error {
         }
     }
 
+    /// What ran out, if that is why it failed.
+    #[must_use]
+    pub fn shortage(&self) -> Option<Shortage> {
+        Shortage::behind(self)
+    }
+
+    /// The directory is as after a crash, and can be opened again when what ran out is there.
+    pub(crate) fn passes(&self) -> bool {
+        // An engine is unusable after a superblock could not be written. Opened again, it knows which one holds.
+        self.shortage().is_some() || matches!(self, Self::Engine(coppice_engine::Error::Poisoned))
+    }
+
     /// The error with all that caused it, in one line.
     #[must_use]
     pub fn chain(&self) -> String {
         coppice_types::chain(self)
     }
+}
+
+/// No thread could be started. That passes, as other shortages do.
+pub(crate) fn no_thread(error: io::Error) -> Error {
+    Error::Storage { what: "start a thread", source: io::Error::new(io::ErrorKind::OutOfMemory, error) }
 }
 
 /// Names what was tried when a storage call failed.

@@ -1,5 +1,5 @@
 //! Whether a node can serve its role, for whoever asks (by `grpc.health.v1.Health`, or its process by HTTP): each of its replicas has its state,
-//! votes, and knows a leader.
+//! votes, and knows a leader. And whether it can come to that without a restart: no replica has stopped for good.
 
 use std::{
     sync::{Arc, PoisonError},
@@ -48,6 +48,15 @@ pub(crate) fn readiness(hosted: &Hosted) -> Result<(), String> {
     replicas.iter().try_for_each(|(group, replica)| votes(*group, &replica.status(), replica.is_open()))
 }
 
+/// Whether all replicas can come back without a restart, or which can't.
+pub(crate) fn liveness(hosted: &Hosted) -> Result<(), String> {
+    hosted.all().iter().try_for_each(|(group, replica)| goes_on(*group, &replica.status()))
+}
+
+fn goes_on(group: GroupId, status: &Status) -> Result<(), String> {
+    if status.broken { Err(format!("the replica of {group} has stopped for good: {}", status.note)) } else { Ok(()) }
+}
+
 fn votes(group: GroupId, status: &Status, is_open: bool) -> Result<(), String> {
     match status.role {
         "candidate" => Err(format!("{group} has no leader")),
@@ -61,6 +70,14 @@ fn votes(group: GroupId, status: &Status, is_open: bool) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_replica_that_waits_for_what_ran_out_lives_and_one_that_stopped_for_good_does_not() {
+        let status = |broken| Status { role: "stopped", note: "why".to_owned(), broken, ..Status::default() };
+        assert_eq!(goes_on(GroupId::Root, &status(false)), Ok(()));
+        let dead = "the replica of root has stopped for good: why".to_owned();
+        assert_eq!(goes_on(GroupId::Root, &status(true)), Err(dead));
+    }
 
     #[test]
     fn a_replica_votes_if_it_has_its_state_and_its_group_a_leader() {

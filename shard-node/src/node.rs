@@ -206,6 +206,7 @@ where
     };
     if let Err(error) = router.serve_with_incoming_shutdown(incoming, shutdown).await {
         tracing::error!(%error, "the node's server ended");
+        coppice_process::health::cannot_recover(&format!("the node's server ended: {error}"));
     }
 }
 
@@ -228,6 +229,14 @@ impl Handle {
     /// Says which does not.
     pub fn readiness(&self) -> Result<(), String> {
         crate::health::readiness(self.hosted())
+    }
+
+    /// Whether the node can come to serve its role without a restart: none of its replicas has stopped for good.
+    ///
+    /// # Errors
+    /// Says which has, and why.
+    pub fn liveness(&self) -> Result<(), String> {
+        crate::health::liveness(self.hosted())
     }
 
     /// Starts a replica from its directory, or as its options say if it has none.

@@ -163,9 +163,8 @@ fn reason_hint(reason: Reason) -> Option<&'static str> {
         Reason::RequestExpired => "The session has gone on without this batch; use another --session to load it again.",
         Reason::SessionMismatch => "The session holds another input; name another one with --session.",
         Reason::UnknownSession => "The session has ended; name another one with --session.",
-        Reason::ResourceExhausted => {
-            "The message says which limit is reached. If it is a disk's, `coppice status` names the node; else ask for less, or later."
-        }
+        Reason::ResourceExhausted => "The message says which limit is reached. Ask for less, or try again later.",
+        Reason::DiskFull => "Nothing was written. Free disk space, or prune; `coppice status` names the node.",
         Reason::Corrupted => "`coppice status` shows a damaged replica as quarantined; another one may answer later.",
         _ => return None,
     })

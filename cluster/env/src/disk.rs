@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock, statvfs};
-use rustix::io::{Errno, pwritev};
+use rustix::io::{Errno, pwritev, retry_on_intr};
 
+use crate::shortage;
 use crate::storage::{DirectBuffer, File, OpenMode, SECTOR_BYTES, Storage, parts};
 
 /// Most parts of one system call; the kernel takes 1024.
@@ -69,9 +70,9 @@ impl DiskStorage {
     }
 }
 
-/// Says which file an error is about; the kind stays.
+/// Says which file an error is about. Its kind stays, or tells what ran out.
 fn name<T>(result: io::Result<T>, path: &Path) -> io::Result<T> {
-    result.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    result.map_err(|error| io::Error::new(shortage::kind(&error), format!("{}: {error}", path.display())))
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {
@@ -125,7 +126,7 @@ impl Storage for DiskStorage {
         let dir = self.resolve(dir)?;
         let mut names = Vec::new();
         for entry in name(fs::read_dir(&dir), &dir)? {
-            let found = entry?.file_name().into_string();
+            let found = name(entry, &dir)?.file_name().into_string();
             names.push(found.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a file name is not UTF-8"))?);
         }
         names.sort();
@@ -141,7 +142,7 @@ impl Storage for DiskStorage {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        let disk = name(statvfs(&self.root).map_err(io::Error::from), &self.root)?;
+        let disk = name(retry_on_intr(|| statvfs(&self.root)).map_err(io::Error::from), &self.root)?;
         Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
@@ -158,7 +159,8 @@ impl Storage for DiskStorage {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
         let file = name(options.open(&path), &path)?;
-        name(flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(io::Error::from), &path)?;
+        let locked = retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockExclusive));
+        name(locked.map_err(io::Error::from), &path)?;
         Ok(Box::new(file))
     }
 
@@ -276,7 +278,7 @@ impl File for DiskFile {
         if len <= present {
             return Ok(());
         }
-        match fallocate(&self.file, FallocateFlags::empty(), present, len - present) {
+        match retry_on_intr(|| fallocate(&self.file, FallocateFlags::empty(), present, len - present)) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 let zeroes = usize::try_from(len - present).map_err(|_| io::ErrorKind::FileTooLarge)?;
                 self.write_all_at(&vec![0; zeroes], present)
@@ -287,7 +289,8 @@ impl File for DiskFile {
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        name(fallocate(&self.file, flags, offset, len).map_err(io::Error::from), &self.path)
+        let discarded = retry_on_intr(|| fallocate(&self.file, flags, offset, len));
+        name(discarded.map_err(io::Error::from), &self.path)
     }
 
     fn len(&self) -> io::Result<u64> {

@@ -5,7 +5,9 @@
 //!   on the directory that holds it; until then either may be lost, in part and in any order;
 //! - a failed `sync_data` may have lost the writes that it should have covered for good: callers must not go on as if
 //!   a later one made up for it;
-//! - reads see all writes that were made before, synced or not.
+//! - reads see all writes that were made before, synced or not;
+//! - what ran out has a kind of its own, which [`crate::Shortage`] reads: `StorageFull` for room, `OutOfMemory` for
+//!   descriptors and memory, at any call that opens something.
 
 use std::fmt::Debug;
 use std::io;

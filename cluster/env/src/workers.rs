@@ -175,11 +175,20 @@ impl Workers {
             own(&|| false);
             return work();
         }
-        thread::scope(|scope| {
-            let thread = scope.spawn(work);
-            own(&|| !thread.is_finished());
-            thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+        // Where there is no thread to be had, the caller does it.
+        let work = Mutex::new(Some(work));
+        let take = || work.lock().unwrap_or_else(PoisonError::into_inner).take();
+        thread::scope(|scope| match thread::Builder::new().spawn_scoped(scope, || take().map(|work| work())) {
+            Ok(thread) => {
+                own(&|| !thread.is_finished());
+                thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+            }
+            Err(_) => {
+                own(&|| false);
+                take().map(|work| work())
+            }
         })
+        .expect("one of both takes it")
     }
 
     /// Does all jobs, each once, and `own` on the caller's thread, which helps with the jobs afterwards.
@@ -205,7 +214,8 @@ impl Workers {
             Self::Inline => all(),
             Self::Threads(helpers) => thread::scope(|scope| {
                 for _ in 0..helpers.get() {
-                    scope.spawn(run);
+                    // Where there is no thread to be had, the caller does it.
+                    let _ = thread::Builder::new().spawn_scoped(scope, run);
                 }
                 all()
             }),
@@ -230,7 +240,9 @@ impl Workers {
             for _ in 0..self.helpers() {
                 let done = done.clone();
                 let next = &next;
-                scope.spawn(move || iter::from_fn(next).try_for_each(|outcome| done.send(outcome)));
+                let help = move || iter::from_fn(next).try_for_each(|outcome| done.send(outcome));
+                // Where there is no thread to be had, the caller does it.
+                let _ = thread::Builder::new().spawn_scoped(scope, help);
             }
             // So that the wait for a helper that broke an invariant ends.
             drop(done);
@@ -251,6 +263,22 @@ impl Workers {
             }))
         })
     }
+}
+
+/// Starts a thread for some work.
+///
+/// # Errors
+/// Gives the work back if there is no thread to be had.
+pub fn spawn_thread<T: Send + 'static, W: FnOnce() -> T + Send + 'static>(
+    name: &str,
+    work: W,
+) -> Result<thread::JoinHandle<T>, W> {
+    let place = Arc::new(Mutex::new(Some(work)));
+    let take = |place: &Mutex<Option<W>>| place.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let taken = Arc::clone(&place);
+    let run = move || take(&taken).expect("the thread takes it, as it began")();
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(run);
+    thread.map_err(|_| take(&place).expect("no thread took it"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! How a process does, for kubelets and load balancers, over plain HTTP/1.1 on a port of its own:
 //!
-//! - `/livez`: the process runs. Nothing else makes it fail: a restart would mend nothing that a node or coordinator waits for.
+//! - `/livez`: the process can serve again without a restart, whatever it waits for. It fails after a panic, when a listener is lost, and when a
+//!   replica has stopped for good; not for a full disk or want of descriptors, which end by themselves.
 //! - `/startupz`: it has opened what it keeps, and takes calls.
 //! - `/readyz`: it serves its role; not while it stops.
 //! - `/metrics`: what it has counted, in the text format of Prometheus.
@@ -8,7 +9,11 @@
 //! Each but the last is 200 or 503, with a short JSON body that says why not. The port has no TLS and asks nobody who he is, so an answer names
 //! groups and what they wait for, and nothing that is in the ledger. It is served from the beginning of the process to its end.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    panic,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -32,9 +37,31 @@ const LIMITS: http::Limits = http::Limits {
     connection_age_max: Duration::from_secs(10),
 };
 
+/// Why this process has to start again, if it has to: the first reason.
+static BROKEN: OnceLock<String> = OnceLock::new();
+
+/// Notes that something failed which this process can't mend by itself: `/livez` fails from now on and says why.
+pub fn cannot_recover(why: &str) {
+    if BROKEN.set(why.to_owned()).is_ok() {
+        tracing::error!(why, "this process can't recover by itself");
+    }
+}
+
+/// Has every panic noted: one task has ended, and what it shared with others can't be trusted.
+pub(crate) fn note_panics() {
+    let default = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        default(info);
+        let place = info.location().map_or_else(String::new, |place| format!(" at {}:{}", place.file(), place.line()));
+        cannot_recover(&format!("a task panicked{place}"));
+    }));
+}
+
 /// How a process does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
+    /// It can't serve its role before it starts again, for this reason.
+    Broken(String),
     /// It is about to take calls, after this.
     Starting(String),
     /// It takes calls, but can't serve its role for this reason.
@@ -65,7 +92,7 @@ type Look = Arc<dyn Fn() -> Health + Send + Sync>;
 
 /// Answers on `listener` what `look` says, which must be quick; once `stop` is asked for, the process is not ready.
 pub fn serve(listener: TcpListener, stop: Stop, look: impl Fn() -> Health + Send + Sync + 'static) -> Server {
-    let look = move || match look() {
+    let look = move || match BROKEN.get().cloned().map_or_else(&look, Health::Broken) {
         Health::Ready if stop.is_asked() => Health::NotReady("stopping".to_owned()),
         health => health,
     };
@@ -78,20 +105,26 @@ async fn answer(incoming: impl Stream<Item = std::io::Result<Connection>>, look:
 }
 
 fn routes(look: Look) -> Router {
+    let livez = |State(look): State<Look>| async move {
+        response(match look() {
+            Health::Ready | Health::NotReady(_) | Health::Starting(_) => Ok(()),
+            Health::Broken(why) => Err(why),
+        })
+    };
     let readyz = |State(look): State<Look>| async move {
         response(match look() {
             Health::Ready => Ok(()),
-            Health::NotReady(why) | Health::Starting(why) => Err(why),
+            Health::NotReady(why) | Health::Starting(why) | Health::Broken(why) => Err(why),
         })
     };
     let startupz = |State(look): State<Look>| async move {
         response(match look() {
             Health::Ready | Health::NotReady(_) => Ok(()),
-            Health::Starting(why) => Err(why),
+            Health::Starting(why) | Health::Broken(why) => Err(why),
         })
     };
     Router::new()
-        .route("/livez", get(|| async { response(Ok(())) }))
+        .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/startupz", get(startupz))
         .route("/metrics", get(metrics))
@@ -157,6 +190,11 @@ mod tests {
         *health.lock().expect("no holder panics") = Health::Ready;
         assert_eq!(probe("/readyz").await, ok);
         assert_eq!(probe("/").await.0, "404");
+        *health.lock().expect("no holder panics") = Health::Broken("shard-1 has stopped".to_owned());
+        for path in ["/livez", "/readyz", "/startupz"] {
+            assert_eq!(probe(path).await, not("shard-1 has stopped"), "{path}");
+        }
+        *health.lock().expect("no holder panics") = Health::Ready;
         order.send_replace(true);
         assert_eq!((probe("/livez").await, probe("/readyz").await), (ok, not("stopping")));
         drop(server);

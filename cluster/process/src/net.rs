@@ -14,6 +14,7 @@ use std::{
 
 use coppice_types::chain;
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
+use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -49,8 +50,9 @@ const HANDSHAKES_MAX: usize = 128;
 const ACCEPTED_MAX: usize = 64;
 /// Calls in progress on one connection: more wait with a client that keeps to HTTP/2, and are shed from any other.
 pub const CALLS_PER_CONNECTION_MAX: u32 = 1024;
-/// Pause after the system could not accept a connection, for instance for want of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// First and longest pause after the system could not accept a connection, for instance for want of descriptors.
+const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(50);
+const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Connects to other processes.
 #[derive(Clone, Debug)]
@@ -194,12 +196,15 @@ pub fn incoming(listener: TcpListener, tls: Option<Acceptor>) -> ReceiverStream<
 
 async fn accept(listener: &TcpListener, tls: Option<Acceptor>, accepted: &mpsc::Sender<io::Result<Connection>>) {
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let mut pause = ACCEPT_PAUSE_MIN;
     loop {
         let (stream, from) = match listener.accept().await {
-            Ok(connection) => connection,
+            Ok(connection) => {
+                pause = ACCEPT_PAUSE_MIN;
+                connection
+            }
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                pause = rest_after(&error, pause).await;
                 continue;
             }
         };
@@ -225,6 +230,22 @@ async fn accept(listener: &TcpListener, tls: Option<Acceptor>, accepted: &mpsc::
             }
         });
     }
+}
+
+/// Waits as long as an error of a listener wants. Connections stay in the system's queue meanwhile. Gives the pause after the next error.
+async fn rest_after(error: &io::Error, pause: Duration) -> Duration {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
+        // It was of one connection, which is gone.
+        return pause;
+    }
+    tracing::warn!(%error, "a connection could not be accepted");
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    if errno.is_some_and(|errno| [Errno::BADF, Errno::INVAL, Errno::NOTSOCK].contains(&errno)) {
+        crate::health::cannot_recover(&format!("a listener is lost: {error}"));
+    }
+    tokio::time::sleep(pause).await;
+    (2 * pause).min(ACCEPT_PAUSE_MAX)
 }
 
 /// Small messages go at once; a peer that vanished is noticed.
@@ -315,6 +336,24 @@ impl Connected for Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_listener_without_descriptors_rests_ever_longer_and_not_for_a_connection_that_broke() {
+        let raw = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error());
+        let mut pause = ACCEPT_PAUSE_MIN;
+        let began = tokio::time::Instant::now();
+        for _ in 0..100 {
+            pause = rest_after(&raw(Errno::CONNABORTED), pause).await;
+        }
+        assert_eq!((pause, began.elapsed()), (ACCEPT_PAUSE_MIN, Duration::ZERO));
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::MFILE, Errno::MFILE] {
+            let began = tokio::time::Instant::now();
+            let next = rest_after(&raw(errno), pause).await;
+            assert!(began.elapsed() >= pause, "{errno}");
+            pause = next;
+        }
+        assert_eq!(pause, ACCEPT_PAUSE_MAX);
+    }
 
     #[test]
     fn an_address_has_a_host_and_a_port() {

@@ -166,6 +166,7 @@ where
     }
     check()?;
     settings.log().start()?;
+    crate::health::note_panics();
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Code::Unavailable, format!("no threads: {error}")))?;

@@ -146,7 +146,10 @@ impl Nemesis {
             match what {
                 End::Weather => world.site.net.set_weather(Weather { delay_ms: 1, ..Weather::default() }),
                 End::Cut(from, to) => world.site.net.set_cut(&from, &to, false),
-                End::Full(node) => world.machines[&node].disk.set_capacity(None),
+                End::Full(node) => {
+                    world.machines[&node].disk.set_capacity(None);
+                    world.machines[&node].disk.set_opens_left(None);
+                }
                 End::Slow(node) => world.machines[&node].disk.set_pace(Duration::ZERO, Duration::ZERO),
                 End::ClockOfNode(node) => world.machines[&node].clock.set_offset_ms(0),
                 End::ClockOfCoordinator(index) => world.coordinators[index].clock.set_offset_ms(0),
@@ -399,8 +402,13 @@ impl Nemesis {
         match self.rng.below(3) {
             0 if self.faults.full_disks => {
                 let room = self.rng.below(40_000);
-                event!(trace, "{name} has room for {room} more bytes");
-                disk.set_capacity(Some(disk.used_bytes() + room));
+                if room < 10_000 {
+                    event!(trace, "{name} can open {} more files", room / 500);
+                    disk.set_opens_left(Some(room / 500));
+                } else {
+                    event!(trace, "{name} has room for {room} more bytes");
+                    disk.set_capacity(Some(disk.used_bytes() + room));
+                }
                 let end = self.later(1500);
                 self.ends.push((end, End::Full(node)));
             }

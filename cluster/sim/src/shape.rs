@@ -29,7 +29,7 @@ pub struct Faults {
     pub lost_disks: bool,
     /// A byte goes bad.
     pub rot: bool,
-    /// A disk is full for a while.
+    /// A disk is full for a while, or a process can open no more files.
     pub full_disks: bool,
     /// A disk is slow for a while.
     pub slow_disks: bool,

@@ -212,6 +212,7 @@ impl World {
         self.store.set_loss(0);
         for machine in self.machines.values_mut() {
             machine.disk.set_capacity(None);
+            machine.disk.set_opens_left(None);
             machine.disk.clear_faults();
             machine.disk.disarm();
             if let Some((life, _)) = &machine.running {

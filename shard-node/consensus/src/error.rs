@@ -3,6 +3,7 @@
 use std::io;
 
 use bytes::Bytes;
+use coppice_env::Shortage;
 use coppice_types::ErrorKind;
 
 use crate::{Position, RaftId};
@@ -98,7 +99,7 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => ErrorKind::Exhausted,
+            Self::Io { source, .. } if Shortage::of(source).is_some() => ErrorKind::Exhausted,
             Self::Io { .. } | Self::Raft(_) => ErrorKind::Internal,
             Self::Corrupted { .. } | Self::StateMismatch { .. } => ErrorKind::Corrupted,
             Self::OtherFormat

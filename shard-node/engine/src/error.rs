@@ -2,6 +2,7 @@
 
 use std::{io, sync::Arc};
 
+use coppice_env::Shortage;
 use coppice_types::{Digest, Epoch, ErrorKind, Reason, ShardId, Version};
 
 use crate::ShardState;
@@ -146,7 +147,7 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => ErrorKind::Exhausted,
+            Self::Io { source, .. } if Shortage::of(source).is_some() => ErrorKind::Exhausted,
             Self::Io { .. } | Self::Poisoned | Self::MergeInputs | Self::Unchecked(_) | Self::SnapshotRefused(_) => {
                 ErrorKind::Internal
             }
@@ -170,6 +171,8 @@ impl Error {
             Self::BaseMismatch { .. } | Self::StampMismatch { .. } => Reason::BaseMismatch,
             Self::StateMissing(_) => Reason::StateMissing,
             Self::Pruned { .. } => Reason::Pruned,
+            // Another replica may have what this one lacks.
+            Self::Io { source, .. } if Shortage::of(source) == Some(Shortage::Handles) => Reason::Unavailable,
             _ => match self.kind() {
                 ErrorKind::Invalid => Reason::InvalidArgument,
                 ErrorKind::NotFound => Reason::NotFound,

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use coppice_env::Shortage;
 use coppice_types::{Epoch, ErrorKind, PinId, Reason, Sequence, SessionId, ShardId, Stamp, Term, Version, codec};
 
 use crate::{command::CommandError, pins::Pin};
@@ -116,7 +117,7 @@ impl Error {
     #[must_use]
     pub fn reason(&self) -> Reason {
         match self {
-            Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => Reason::ResourceExhausted,
+            Self::Io { source, .. } if Shortage::of(source).is_some() => Reason::ResourceExhausted,
             Self::Io { .. } | Self::OutOfOrder { .. } | Self::Command { .. } => Reason::Internal,
             Self::Corrupted { .. } => Reason::Corrupted,
             Self::NoGenesis | Self::InUse => Reason::Unavailable,
@@ -271,7 +272,7 @@ impl Refusal {
             Self::Repeated { .. } => Reason::SessionMismatch,
             Self::Pinned { .. } => Reason::Pinned,
             Self::Key(_) | Self::OtherPin { .. } | Self::PinTime(_) => Reason::InvalidArgument,
-            Self::PinsFull(_) | Self::SessionsFull(_) => Reason::ResourceExhausted,
+            Self::PinsFull(_) | Self::SessionsFull(_) => Reason::QuotaExceeded,
         }
     }
 

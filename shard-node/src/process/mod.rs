@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use coppice_env::{Clock, DiskStorage, Rng, Storage, SystemClock, SystemRng, TieredStorage};
+use coppice_env::{Clock, DiskStorage, Rng, Shortage, Storage, SystemClock, SystemRng, TieredStorage};
 use coppice_process::{
     Code, Failure, Stop,
     health::{self, Health},
@@ -44,7 +44,7 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
             let (listener, started) = (net::listen(address).await?, Arc::clone(&started));
             Some(health::serve(listener, stop.clone(), move || match started.get() {
                 None => Health::Starting("the replicas are being opened".to_owned()),
-                Some(node) => node.readiness().into(),
+                Some(node) => node.liveness().map_or_else(Health::Broken, |()| node.readiness().into()),
             }))
         }
     };
@@ -116,7 +116,10 @@ fn failed(config: &Config, error: &Error) -> Failure {
             Code::Unavailable,
             "Move the damaged group's directory away: with bootstrap = \"existing\" the replica comes back from the others.",
         ),
-        _ if error.kind() == ErrorKind::Exhausted => (Code::Unavailable, "The disk is full: make room."),
+        _ if error.shortage() == Some(Shortage::Space) => (Code::Unavailable, "The disk is full: make room."),
+        _ if error.shortage() == Some(Shortage::Handles) => {
+            (Code::Unavailable, "File descriptors or memory ran out: raise the limits of the process (`ulimit -n`).")
+        }
         _ => (Code::Unavailable, "docs/OPERATIONS.md lists failures and what to do."),
     };
     Failure::new(code, message).hint(hint)

@@ -9,6 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use coppice_consensus::{Beside, Committed, Group, Message, Output, Position, RaftId, Role, Writing};
+use coppice_env::Shortage;
 use coppice_proto::v1::{DigestReport, MergeReport, PeerMessage, peer_message::Body};
 use coppice_types::{Digest, ErrorKind, Reason};
 use opentelemetry::KeyValue;
@@ -93,8 +94,8 @@ pub(super) struct Actor<M: StateMachine> {
     pub(super) incoming: Option<IncomingCopy>,
     pub(super) flushed_at: Duration,
     pub(super) unflushed_entries: u64,
-    /// A write failed for want of space: no new versions are taken until the machine is flushed and a reserve is there.
-    pub(super) full: bool,
+    /// A write failed because this ran out: no new versions are taken until the machine is flushed and a reserve is there.
+    pub(super) short_of: Option<Shortage>,
     pub(super) fitness: Fitness,
     pub(super) cold: Cold,
     pub(super) ended: bool,
@@ -135,7 +136,7 @@ impl<M: StateMachine> Actor<M> {
             incoming: None,
             flushed_at: now,
             unflushed_entries: 0,
-            full: false,
+            short_of: None,
             fitness: Fitness::default(),
             cold: Cold::default(),
             ended: false,
@@ -336,7 +337,7 @@ impl<M: StateMachine> Actor<M> {
             };
             // What is committed and waits comes first.
             let (waits, looked_ahead) = (!self.backlog.is_empty(), &mut self.looked_ahead);
-            let backlog = if self.full { Backlog::Behind } else { Backlog::Some };
+            let backlog = if self.short_of.is_some() { Backlog::Behind } else { Backlog::Some };
             let mut meanwhile = |writing: &Writing<'_>| {
                 if !waits && worked.is_ok() {
                     let began = config.hosted.clock.now();
@@ -500,7 +501,8 @@ impl<M: StateMachine> Actor<M> {
             last: raft.last.index,
             log_entries: raft.last.index.saturating_sub(raft.base.index),
             log_bytes: raft.log_bytes,
-            full: self.full,
+            full: self.short_of == Some(Shortage::Space),
+            broken: false,
             voters: raft.membership.voters.iter().map(member).collect(),
             learners: raft.membership.learners.iter().map(member).collect(),
             note,
@@ -514,7 +516,7 @@ impl<M: StateMachine> Actor<M> {
         match backlog {
             Backlog::None => return Ok(None),
             // It would have more and more to write. What a command waits for goes on.
-            Backlog::Waiting | Backlog::Some if self.full => return Ok(None),
+            Backlog::Waiting | Backlog::Some if self.short_of.is_some() => return Ok(None),
             // Soon, if nothing else arrives.
             Backlog::Waiting | Backlog::Some if !idle || began < due => return Ok(Some(due)),
             Backlog::Waiting | Backlog::Some => {}
@@ -543,7 +545,7 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
-    /// Background work waits for room; else it is a failure as any other.
+    /// Background work waits for what ran out; else it is a failure as any other.
     fn work_failed(&mut self, error: Error) -> Result<(), Error> {
         if error.kind() == ErrorKind::Exhausted { Ok(()) } else { self.failed(error) }
     }

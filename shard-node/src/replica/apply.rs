@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use coppice_consensus::{Committed, Payload, Position};
+use coppice_env::Shortage;
 use coppice_proto::v1::peer_message::Body;
 use coppice_types::ErrorKind;
 use opentelemetry::trace::TraceContextExt;
@@ -13,8 +14,8 @@ use crate::{
     machine::{Applied, Disk, StateMachine},
 };
 
-/// How soon a replica without room looks whether there is some.
-const FULL_RETRY: Duration = Duration::from_secs(1);
+/// How soon a replica that lacks something looks whether it is there.
+const SHORTAGE_RETRY: Duration = Duration::from_secs(1);
 
 /// What became of one command.
 enum Step<R> {
@@ -87,9 +88,9 @@ impl<M: StateMachine> Actor<M> {
         let tuning = &self.config.hosted.tuning;
         let age = self.now().saturating_sub(self.flushed_at);
         let old = age >= tuning.flush_interval;
-        if self.full {
+        if self.short_of.is_some() {
             // Only the time counts, or every entry would try again.
-            return if old || age >= FULL_RETRY { self.flush_again() } else { Ok(()) };
+            return if old || age >= SHORTAGE_RETRY { self.flush_again() } else { Ok(()) };
         }
         let machine = self.read_machine();
         let bytes = machine.as_ref().map_or(0, StateMachine::unflushed_bytes);
@@ -108,11 +109,11 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
-    /// There is no room left: versions are refused until there is.
-    pub(super) fn note_full(&mut self) {
-        if !self.full {
-            tracing::error!(group = %self.config.identity.group, "the disk is full");
-            self.full = true;
+    /// Something ran out: versions are refused until it is there.
+    pub(super) fn note_shortage(&mut self, short_of: Shortage) {
+        if self.short_of != Some(short_of) {
+            tracing::error!(group = %self.config.identity.group, "{short_of}");
+            self.short_of = Some(short_of);
         }
     }
 
@@ -122,16 +123,18 @@ impl<M: StateMachine> Actor<M> {
         let at_once = self.read_machine().as_ref().map_or(0, StateMachine::work_bytes_max);
         let reserve_bytes = self.config.hosted.tuning.reserve_bytes(at_once);
         match self.home.take_reserve(reserve_bytes) {
-            Ok(()) if self.full => {
-                tracing::info!(%group, "the disk has room again");
-                self.full = false;
+            Ok(()) => {
+                if let Some(short_of) = self.short_of.take() {
+                    tracing::info!(%group, "it is over that {short_of}");
+                }
             }
-            Err(error) if error.kind() != ErrorKind::Exhausted => return Err(error),
-            Err(_) if !self.full => {
-                tracing::error!(%group, reserve_bytes, "the disk has no room for the reserve");
-                self.note_full();
+            Err(error) => {
+                let short_of = error.shortage().ok_or(error)?;
+                if short_of == Shortage::Space && self.short_of.is_none() {
+                    tracing::error!(%group, reserve_bytes, "the disk has no room for the reserve");
+                }
+                self.note_shortage(short_of);
             }
-            Ok(()) | Err(_) => {}
         }
         Ok(())
     }
@@ -176,16 +179,22 @@ impl<M: StateMachine> Actor<M> {
         };
         let noted = match written {
             Ok(floor) => {
-                if self.full || floor.is_some() {
+                if self.short_of.is_some() || floor.is_some() {
                     self.take_reserve()?;
                 }
                 floor.map_or(Ok(()), |floor| self.cut(floor))
             }
-            Err(error) if error.kind() == ErrorKind::Exhausted => {
-                self.note_full();
-                self.home.release_reserve()
-            }
-            Err(error) => self.failed(error),
+            Err(error) => match error.shortage() {
+                Some(Shortage::Handles) => {
+                    self.note_shortage(Shortage::Handles);
+                    Ok(())
+                }
+                Some(Shortage::Space) => {
+                    self.note_shortage(Shortage::Space);
+                    self.home.release_reserve()
+                }
+                None => self.failed(error),
+            },
         };
         noted.map(|()| true)
     }

@@ -1,6 +1,6 @@
 //! Whether a replica is fit to lead its group, and what follows if it is not.
 //!
-//! Unfit is who has a full disk, who needs longer for a sync than followers wait for a sign of their leader, and a leader whose entries are not
+//! Unfit is who has a full disk or no more descriptors, who needs longer for a sync than followers wait for a sign of their leader, and a leader whose entries are not
 //! acknowledged though it hears of the others: its links are slow. Every message to the other replicas says so. An unfit leader hands
 //! over to a voter that is there and fit; if there is none, it goes on as well as it can. An unfit replica votes, but campaigns later than
 //! the others. A replica in quarantine is unfit, too: it leads only where it alone has the end of the log, until another one has it.
@@ -8,6 +8,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use coppice_consensus::{Peer, RaftId, Status};
+use coppice_env::Shortage;
 
 use super::actor::Actor;
 use crate::machine::StateMachine;
@@ -22,6 +23,7 @@ const SLOW_KEPT: Duration = Duration::from_secs(10);
 const HAND_OVER_TICKS: u64 = 12;
 
 const FULL: &str = "the disk is full";
+const NO_HANDLES: &str = "file descriptors or memory ran out";
 const SLOW: &str = "the disk or the links are slow";
 const QUARANTINED: &str = "it is quarantined";
 const BETWEEN: &str = "; ";
@@ -70,18 +72,26 @@ fn furthest(raft: &Status, fits: impl Fn(&Peer) -> bool) -> Option<RaftId> {
 
 /// What a replica says of itself: `said`, with what holds now in place of what this function added before.
 pub(super) fn note(said: &str, unfit: Option<&'static str>) -> String {
-    let kept = [FULL, SLOW].into_iter().find_map(|why| said.strip_suffix(why)).unwrap_or(said);
+    let kept = [FULL, NO_HANDLES, SLOW].into_iter().find_map(|why| said.strip_suffix(why)).unwrap_or(said);
     let kept = kept.strip_suffix(BETWEEN).unwrap_or(kept);
     [kept, unfit.unwrap_or_default()].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(BETWEEN)
+}
+
+/// What a replica that lacks something says.
+pub(super) fn shortage(short_of: Shortage) -> &'static str {
+    match short_of {
+        Shortage::Space => FULL,
+        Shortage::Handles => NO_HANDLES,
+    }
 }
 
 impl<M: StateMachine> Actor<M> {
     /// Why this replica should not lead, if it should not.
     pub(super) fn unfit(&self) -> Option<&'static str> {
-        match (self.full, self.now() < self.fitness.slow_until) {
-            (true, _) => Some(FULL),
-            (_, true) => Some(SLOW),
-            _ => None,
+        match (self.short_of, self.now() < self.fitness.slow_until) {
+            (Some(short_of), _) => Some(shortage(short_of)),
+            (None, true) => Some(SLOW),
+            (None, false) => None,
         }
     }
 
@@ -165,7 +175,7 @@ mod tests {
         for kept in ["", "waits for a snapshot", "two parts; of one note"] {
             let with = |why: &str| if kept.is_empty() { why.to_owned() } else { format!("{kept}; {why}") };
             let mut said = kept.to_owned();
-            for unfit in [Some(FULL), Some(FULL), Some(SLOW), None, None, Some(SLOW)] {
+            for unfit in [Some(FULL), Some(FULL), Some(NO_HANDLES), Some(SLOW), None, None, Some(SLOW)] {
                 said = note(&said, unfit);
                 assert_eq!(said, unfit.map_or(kept.to_owned(), with));
             }

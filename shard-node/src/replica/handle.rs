@@ -99,6 +99,8 @@ pub struct Status {
     pub log_bytes: u64,
     /// No new versions are taken for want of space.
     pub full: bool,
+    /// It stopped for good: it comes back with the next start of the process, if at all.
+    pub broken: bool,
     /// The voters.
     pub voters: Vec<Member>,
     /// The copies without a vote.

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use coppice_consensus::{Change as RaftChange, Error as ConsensusError, Message, RaftId};
+use coppice_env::Shortage;
 use coppice_proto::v1::{PeerMessage, peer_message::Body};
 use coppice_types::{Digest, ErrorKind, Reason};
 use opentelemetry::Context;
@@ -66,9 +67,9 @@ impl<M: StateMachine> Actor<M> {
         let makes_room = message.proposals().any(|command| !M::grows(command));
         let again = makes_room.then(|| message.clone());
         let mut stepped = self.group.step(message);
-        if stepped.as_ref().is_err_and(is_full) {
-            self.note_full();
-            if let Some(message) = again {
+        if let Some(short_of) = stepped.as_ref().err().and_then(shortage) {
+            self.note_shortage(short_of);
+            if let (Shortage::Space, Some(message)) = (short_of, again) {
                 self.home.release_reserve()?;
                 stepped = self.group.step(message);
             }
@@ -79,11 +80,16 @@ impl<M: StateMachine> Actor<M> {
         Ok(())
     }
 
-    /// Why a version is refused while the disk is full.
-    fn full_refusal(&self) -> Refusal {
-        match self.heir() {
-            Some(_) => Refusal::new(Reason::Unavailable, "the disk is full: another replica takes over, ask again"),
-            None => Refusal::new(Reason::ResourceExhausted, "the disk is full: reads, prune and rollback go on"),
+    /// Why a version is refused while something is used up.
+    fn shortage_refusal(&self, short_of: Shortage) -> Refusal {
+        match (self.heir(), short_of) {
+            (Some(_), _) => {
+                Refusal::new(Reason::Unavailable, format!("{short_of}: another replica takes over, ask again"))
+            }
+            (None, Shortage::Space) => {
+                Refusal::new(Reason::DiskFull, format!("{short_of}: reads, prune and rollback go on"))
+            }
+            (None, Shortage::Handles) => Refusal::new(Reason::Unavailable, format!("{short_of}: ask again")),
         }
     }
 
@@ -98,11 +104,14 @@ impl<M: StateMachine> Actor<M> {
             return Ok(());
         }
         let grows = M::grows(&command);
+        let short_of = self.short_of.filter(|_| grows);
         let admitted = match self.read_machine().as_ref() {
             _ if !self.leading || self.retiring.is_some() => Err(self.not_leader()),
             None => Err(Refusal::new(Reason::Unavailable, "the leading replica does not serve")),
-            Some(_) if self.full && grows => Err(self.full_refusal()),
-            Some(machine) => machine.admit(&command),
+            Some(machine) => match short_of {
+                Some(short_of) => Err(self.shortage_refusal(short_of)),
+                None => machine.admit(&command),
+            },
         };
         let refusal = if let Err(refusal) = admitted {
             refusal
@@ -111,9 +120,9 @@ impl<M: StateMachine> Actor<M> {
         } else {
             let command = Bytes::from(command);
             let mut proposed = self.group.propose(command.clone());
-            if proposed.as_ref().is_err_and(is_full) {
-                self.note_full();
-                if !grows {
+            if let Some(short_of) = proposed.as_ref().err().and_then(shortage) {
+                self.note_shortage(short_of);
+                if !grows && short_of == Shortage::Space {
                     self.home.release_reserve()?;
                     proposed = self.group.propose(command);
                 }
@@ -125,8 +134,10 @@ impl<M: StateMachine> Actor<M> {
                     self.waiters.command(position, answer, way);
                     return Ok(());
                 }
-                Err(error) if is_full(&error) => self.full_refusal(),
-                Err(error) => self.refusal(&error),
+                Err(error) => match shortage(&error) {
+                    Some(short_of) => self.shortage_refusal(short_of),
+                    None => self.refusal(&error),
+                },
             }
         };
         // A caller that has gone needs no answer.
@@ -207,7 +218,7 @@ impl<M: StateMachine> Actor<M> {
     }
 }
 
-/// The storage has no room, as opposed to one of raft's own bounds.
-fn is_full(error: &ConsensusError) -> bool {
-    matches!(error, ConsensusError::Io { .. }) && error.kind() == ErrorKind::Exhausted
+/// What the storage is short of; `None` for raft's own bounds.
+fn shortage(error: &ConsensusError) -> Option<Shortage> {
+    Shortage::behind(error)
 }

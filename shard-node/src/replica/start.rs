@@ -1,15 +1,14 @@
 //! Starting a replica: directory, raft group, state machine, and the thread or task that drives them.
 
 use std::{
-    io,
     sync::{Arc, PoisonError, RwLock, atomic::AtomicU64},
     thread::JoinHandle,
     time::Duration,
 };
 
 use coppice_consensus::{Error as ConsensusError, Group, Position, RaftId};
-use coppice_env::{Rng, SimRng};
-use coppice_types::{ErrorKind, GroupId, causes};
+use coppice_env::{Rng, Shortage, SimRng};
+use coppice_types::{ErrorKind, GroupId};
 
 use super::{
     actor::Actor,
@@ -25,8 +24,8 @@ use crate::{
     runner::{self, Runner},
 };
 
-/// How soon a replica that ended for want of space is opened again.
-const FULL_RETRY: Duration = Duration::from_secs(1);
+/// How soon a replica that ended because something ran out is opened again.
+const SHORTAGE_RETRY: Duration = Duration::from_secs(1);
 /// A reserve grows by so small parts of what is spare in it.
 const SPARE_PARTS: u64 = 32;
 
@@ -218,7 +217,7 @@ pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, Wo
                 end(group, &shared, result);
             };
             let thread = std::thread::Builder::new().name(format!("{group}")).spawn(drive);
-            Work::Thread(thread.map_err(crate::error::storage("start a thread"))?)
+            Work::Thread(thread.map_err(crate::error::no_thread)?)
         }
         Runner::Inline(took) => Work::Task(runtime.spawn(async move {
             let result = drive_task(&shared, actor, took.as_ref()).await;
@@ -281,14 +280,14 @@ async fn drive_task<M: StateMachine>(
     }
 }
 
-/// What follows when a replica can't go on, or is over. A write that failed for want of space leaves a directory like that of a crash: the
-/// replica starts again from it, as soon as there is room.
+/// What follows when a replica can't go on, or is over. What failed because something ran out leaves a directory like that of a crash: the
+/// replica starts again from it, as soon as it can.
 async fn left<M: StateMachine>(
     shared: &Arc<Shared<M>>,
     mut actor: Actor<M>,
     result: Result<(), Error>,
 ) -> Result<Option<Actor<M>>, Error> {
-    let again = result.as_ref().is_err_and(lacks_space) && !shared.mailbox.is_closed();
+    let again = result.as_ref().is_err_and(Error::passes) && !shared.mailbox.is_closed();
     if !again {
         shared.mailbox.close();
     }
@@ -301,26 +300,20 @@ async fn left<M: StateMachine>(
     match result {
         Err(error) if again => {
             note_end(config.identity.group, shared, &error);
-            reopen_when_room(config, shared).await
+            reopen_when_possible(config, shared, error).await
         }
         result => result.map(|()| None),
     }
 }
 
-/// A write failed for want of space, and not for one of our own bounds.
-pub(super) fn lacks_space(error: &Error) -> bool {
-    causes(error)
-        .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|cause| cause.kind() == io::ErrorKind::StorageFull)
-}
-
-/// Opens the replica again; none if it is to end meanwhile.
-async fn reopen_when_room<M: StateMachine>(
+/// Opens the replica again after an error that passes; `None` if it is to end meanwhile.
+async fn reopen_when_possible<M: StateMachine>(
     config: Config<M>,
     shared: &Arc<Shared<M>>,
+    mut last: Error,
 ) -> Result<Option<Actor<M>>, Error> {
     loop {
-        let until = tokio::time::Instant::now() + FULL_RETRY;
+        let until = tokio::time::Instant::now() + SHORTAGE_RETRY;
         while let Some(left) = until.checked_duration_since(tokio::time::Instant::now()).filter(|left| !left.is_zero())
         {
             shared.mailbox.arrival(left).await;
@@ -330,26 +323,30 @@ async fn reopen_when_room<M: StateMachine>(
                 return Ok(None);
             }
         }
-        match open(&config, true) {
+        match open(&config, last.shortage() != Some(Shortage::Handles)) {
             Ok(Opened { home, group, machine, applied, note }) => {
                 *shared.machine.write() = machine;
                 shared.applied.send_replace(applied.index);
                 shared.status.write().unwrap_or_else(PoisonError::into_inner).note = note;
                 return Ok(Some(Actor::new(config, Arc::clone(shared), home, group, applied)));
             }
-            Err(error) if lacks_space(&error) => {}
+            Err(error) if error.passes() => {
+                note_end(config.identity.group, shared, &error);
+                last = error;
+            }
             Err(error) => return Err(error),
         }
     }
 }
 
-/// The replica is gone: nobody finds its state machine any more.
+/// The replica is gone: nobody finds its state machine any more. After an error it does not come back before the process starts again.
 fn end<M: StateMachine>(group: GroupId, shared: &Shared<M>, result: Result<(), Error>) {
     shared.gate.open();
     *shared.machine.write() = None;
     shared.status.write().unwrap_or_else(PoisonError::into_inner).role = "stopped";
     if let Err(error) = result {
         note_end(group, shared, &error);
+        shared.status.write().unwrap_or_else(PoisonError::into_inner).broken = true;
     }
 }
 
@@ -358,7 +355,8 @@ fn note_end<M: StateMachine>(group: GroupId, shared: &Shared<M>, error: &Error) 
     shared.gate.open();
     *shared.machine.write() = None;
     let mut status = shared.status.write().unwrap_or_else(PoisonError::into_inner);
-    (status.role, status.note, status.full) = ("stopped", error.chain(), lacks_space(error));
+    (status.role, status.note) = ("stopped", error.chain());
+    status.full = error.shortage() == Some(Shortage::Space);
 }
 
 /// A broken invariant of one replica ends the process: what it holds in memory can't be trusted.

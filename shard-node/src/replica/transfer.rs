@@ -18,7 +18,7 @@ use std::{
 
 use bytes::Bytes;
 use coppice_consensus::{Position, SnapshotOffer};
-use coppice_env::Storage;
+use coppice_env::{Shortage, Storage};
 use coppice_proto::{
     Channel,
     v1::{FetchSnapshotRequest, SnapshotChunk, SnapshotRefused, peer_client::PeerClient, peer_message::Body},
@@ -31,7 +31,7 @@ use tonic::{Request, Streaming};
 use super::{
     actor::Actor,
     handle::{Input, Traffic},
-    start::{Config, lacks_space},
+    start::Config,
 };
 use crate::{
     Error,
@@ -67,16 +67,16 @@ pub struct Failed {
     resumable: bool,
     /// What was fetched is not what its hashes say.
     damaged: bool,
-    /// There was no room for it.
-    full: bool,
+    /// What ran out, if that is why.
+    short_of: Option<Shortage>,
 }
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         let resumable = matches!(error, Error::Call(_) | Error::Overdue(_));
         let damaged = !resumable && error.kind() == ErrorKind::Corrupted;
-        let full = lacks_space(&error);
-        Self { note: error.chain(), resumable, damaged, full }
+        let short_of = error.shortage();
+        Self { note: error.chain(), resumable, damaged, short_of }
     }
 }
 
@@ -174,14 +174,14 @@ impl<M: StateMachine> Actor<M> {
             self.incoming = Some(copy);
             return Ok(self.group.accept_snapshot(position)?);
         }
-        if self.full {
+        if self.short_of.is_some() {
             return Ok(self.group.refuse_snapshot(position)?);
         }
         let begin = |home: &Home| {
             let incoming = home.begin_incoming(position, &manifest)?;
             Ok((home.state_of(&incoming)?, incoming))
         };
-        let Some((storage, incoming)) = self.unless_full(position, begin)? else { return Ok(()) };
+        let Some((storage, incoming)) = self.unless_short(position, begin)? else { return Ok(()) };
         let fetch = Fetch {
             config: self.config.clone(),
             mailbox: Arc::clone(&self.shared.mailbox),
@@ -199,21 +199,24 @@ impl<M: StateMachine> Actor<M> {
         Ok(())
     }
 
-    /// Notes something of a snapshot, with the room of the reserve if there is no other. Where there is none at all the snapshot is refused:
-    /// it is offered again, and until then this replica serves what it has.
-    fn unless_full<T>(
+    /// Notes something of a snapshot, with the room of the reserve if there is no other. Where something else ran out, too, the snapshot is
+    /// refused: it is offered again, and until then this replica serves what it has.
+    fn unless_short<T>(
         &mut self,
         position: Position,
         note: impl Fn(&Home) -> Result<T, Error>,
     ) -> Result<Option<T>, Error> {
         let mut noted = note(&self.home);
-        if noted.as_ref().is_err_and(lacks_space) {
-            self.note_full();
+        let short_of = noted.as_ref().err().and_then(Error::shortage);
+        if let Some(short_of) = short_of {
+            self.note_shortage(short_of);
+        }
+        if short_of == Some(Shortage::Space) {
             self.home.release_reserve()?;
             noted = note(&self.home);
         }
         match noted {
-            Err(error) if lacks_space(&error) => {
+            Err(error) if error.shortage().is_some() => {
                 self.group.refuse_snapshot(position)?;
                 Ok(None)
             }
@@ -228,11 +231,11 @@ impl<M: StateMachine> Actor<M> {
         match result {
             Ok(()) => {
                 let complete = |home: &Home| home.complete_incoming(&incoming);
-                let Some(()) = self.unless_full(position, complete)? else { return Ok(()) };
+                let Some(()) = self.unless_short(position, complete)? else { return Ok(()) };
                 self.incoming = Some(incoming);
                 Ok(self.group.accept_snapshot(position)?)
             }
-            Err(Failed { note, resumable, damaged, full }) => {
+            Err(Failed { note, resumable, damaged, short_of }) => {
                 tracing::warn!(group = %self.config.identity.group, note, resumable, "a snapshot could not be fetched");
                 if damaged && let Ok((snapshot_id, _)) = M::manifest_position(&incoming.manifest) {
                     self.send_to(from.0, Body::Refused(SnapshotRefused { snapshot_id }));
@@ -240,8 +243,8 @@ impl<M: StateMachine> Actor<M> {
                 if !resumable {
                     self.home.drop_incoming()?;
                 }
-                if full {
-                    self.note_full();
+                if let Some(short_of) = short_of {
+                    self.note_shortage(short_of);
                 }
                 Ok(self.group.refuse_snapshot(position)?)
             }

@@ -1,10 +1,10 @@
-//! Writes beside a shard's engine, ahead of flushes and for them: on a thread, or, in a simulation, in place.
+//! Writes beside a shard's engine, ahead of flushes and for them: on a thread, or in place where there is none to be had, as in a simulation.
 
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 
 use coppice_engine::{Engine, RaftPosition, Writes};
 
-use crate::{Error, error, machine::Disk, runner::Runner};
+use crate::{Error, machine::Disk, runner::Runner};
 
 /// Writes for one engine, and never outlives the machine: a directory that is opened anew has no other writer.
 ///
@@ -50,8 +50,8 @@ impl DiskWriter {
         if flush_due || !self.is_behind(engine) {
             return Ok(());
         }
-        let ahead = engine.begin_ahead();
-        self.begin(ahead)
+        self.begin(engine.begin_ahead());
+        Ok(())
     }
 
     /// Ends what was begun, and begins a flush.
@@ -62,23 +62,22 @@ impl DiskWriter {
         machine_state: &[u8],
     ) -> Result<(), Error> {
         self.end(engine)?;
-        let flush = engine.begin_flush(position, machine_state)?;
-        self.begin(flush)
+        self.begin(engine.begin_flush(position, machine_state)?);
+        Ok(())
     }
 
-    fn begin(&mut self, mut writes: Writes) -> Result<(), Error> {
+    fn begin(&mut self, mut writes: Writes) {
         let run = move || {
             writes.run();
             writes
         };
         self.at_work = Some(match self.runner {
-            Runner::Threads => {
-                let thread = Builder::new().name("disk-writer".to_owned()).spawn(run);
-                AtWork::Thread(thread.map_err(error::storage("start a thread"))?)
-            }
+            Runner::Threads => match coppice_env::spawn_thread("disk-writer", run) {
+                Ok(thread) => AtWork::Thread(thread),
+                Err(run) => AtWork::Done(Box::new(run())),
+            },
             Runner::Inline(_) => AtWork::Done(Box::new(run())),
         });
-        Ok(())
     }
 
     /// Waits for what was begun. An error is that of a flush.

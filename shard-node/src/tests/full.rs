@@ -40,7 +40,7 @@ async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
     let disk = &cluster.disks[&1];
     disk.set_capacity(Some(disk.used_bytes() + (64 << 10)));
     let refusal = prepare_until_refused(&mut leader).await;
-    assert_eq!(status::reason(&refusal), Some(Reason::ResourceExhausted), "{refusal}");
+    assert_eq!(status::reason(&refusal), Some(Reason::DiskFull), "{refusal}");
     assert_eq!(leader.get(1, "a").await.expect("reads go on"), Some("1".to_owned()));
     leader.finalize().await;
     let boundary = leader.decided();
@@ -48,7 +48,7 @@ async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
     // What the prune freed is gone, too.
     disk.set_capacity(Some(0));
     let refusal = prepare_until_refused(&mut leader).await;
-    assert_eq!(status::reason(&refusal), Some(Reason::ResourceExhausted), "{refusal}");
+    assert_eq!(status::reason(&refusal), Some(Reason::DiskFull), "{refusal}");
     disk.set_capacity(None);
     until("versions are taken again", async || {
         leader.prepare(leader.decided().version + 1, leader.decided(), &[record("c", "3")]).await.ok()
@@ -79,7 +79,7 @@ async fn what_a_prune_or_rollback_frees_of_a_full_disk_is_written_anew() {
         let stamp = v1::Stamp { epoch: leader.epoch, version: first.version };
         disk.set_capacity(Some(disk.used_bytes() + (room_bytes << 20)));
         let refusal = prepare_until_refused(&mut leader).await;
-        assert_eq!(status::reason(&refusal), Some(Reason::ResourceExhausted), "{refusal}");
+        assert_eq!(status::reason(&refusal), Some(Reason::DiskFull), "{refusal}");
         leader.finalize().await;
         // All but one version, and nothing comes after that.
         if takes_back {

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod full;
+mod shortage;
 
 use cluster::{CLUSTER, Cluster, LIMIT, Leader, SHARD, name, until};
 use coppice_env::{Fault, Operation, SimStorage};

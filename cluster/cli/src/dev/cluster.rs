@@ -9,18 +9,17 @@ use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 use coppice_coordinator as coordinator;
 use coppice_env::{Clock, OpenMode, Rng, Storage, SystemClock, SystemRng};
 use coppice_metadata::{EmbeddedStore, Metadata};
+use coppice_process::net::incoming;
 use coppice_shard_node::{
     Bootstrap, Connector, DuplexNet, Handle, Node, ReplicaOptions, Tuning, home as replica_home, raft_id,
 };
 use coppice_types::{ClusterId, ErrorKind, GroupId, chain};
 use coppice_verify::note::SignerKey;
 use tokio::{
-    net::{TcpListener, TcpStream},
     sync::oneshot,
     task::{JoinHandle, JoinSet},
     time::timeout,
 };
-use tokio_stream::{Stream, StreamExt, wrappers::TcpListenerStream};
 
 use super::{listener::Listener, shape::Shape};
 use crate::failure::{Code, Failure};
@@ -101,13 +100,13 @@ impl Cluster {
         let (shutdown, stopped) = oneshot::channel();
         let log_url = log_listener.as_ref().map(|(_, address)| format!("http://{address}/"));
         if let Some((listener, _)) = log_listener {
-            service.serve_log(connections(listener));
+            service.serve_log(incoming(listener, None));
         }
         if !witnesses.is_empty() {
             let majority = witnesses.len() / 2 + 1;
             service.ask_witnesses(witnesses, majority).map_err(|error| Failure::usage(error.to_string()))?;
         }
-        let service = tokio::spawn(service.run(connections(listener), async {
+        let service = tokio::spawn(service.run(incoming(listener, None), async {
             // Also ends when the cluster is dropped.
             let _ = stopped.await;
         }));
@@ -226,12 +225,6 @@ impl Cluster {
             Err(_) => Err(Failure::new(Code::Unavailable, "the coordinator did not end in time")),
         }
     }
-}
-
-/// The connections of a listener. Without `nodelay`, every small answer waits for the client's delayed acknowledgement:
-/// 40 ms a commit.
-fn connections(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream>> + Send + 'static {
-    TcpListenerStream::new(listener).map(|stream| stream.inspect(|stream| drop(stream.set_nodelay(true))))
 }
 
 fn new_coordinator(

@@ -149,6 +149,12 @@ impl SimStorage {
         self.disk().set_capacity(bytes);
     }
 
+    /// Lets only so many more files and directories be opened, as if the process had no descriptors left then; `None`
+    /// ends the shortage. Files that are open stay usable.
+    pub fn set_opens_left(&self, opens: Option<u64>) {
+        self.disk().set_opens_left(opens);
+    }
+
     /// Bytes in all files.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {

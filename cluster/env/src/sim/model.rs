@@ -58,6 +58,8 @@ pub(super) struct Disk {
     crash_at: Option<u64>,
     crashed: bool,
     capacity: Option<u64>,
+    /// How many more files and directories can be opened.
+    opens_left: Option<u64>,
     /// How long a change and a sync take, and what they took since that was asked.
     pace: (Duration, Duration),
     took: Duration,
@@ -164,6 +166,7 @@ impl Disk {
             crash_at: None,
             crashed: false,
             capacity: None,
+            opens_left: None,
             pace: (Duration::ZERO, Duration::ZERO),
             took: Duration::ZERO,
         }
@@ -199,6 +202,18 @@ impl Disk {
 
     pub(super) fn set_capacity(&mut self, bytes: Option<u64>) {
         self.capacity = bytes;
+    }
+
+    pub(super) fn set_opens_left(&mut self, opens: Option<u64>) {
+        self.opens_left = opens;
+    }
+
+    /// Counts what needs a descriptor.
+    fn take_handle(&mut self, path: &str) -> io::Result<()> {
+        let Some(left) = &mut self.opens_left else { return Ok(()) };
+        let none_left = || io::Error::new(io::ErrorKind::OutOfMemory, format!("{path}: too many open files"));
+        *left = left.checked_sub(1).ok_or_else(none_left)?;
+        Ok(())
     }
 
     pub(super) fn inject(&mut self, fault: Fault) {
@@ -318,6 +333,7 @@ impl Disk {
     pub(super) fn open(&mut self, path: &str, mode: OpenMode) -> io::Result<InodeId> {
         self.alive()?;
         self.fault(Operation::Open, path)?;
+        self.take_handle(path)?;
         match (self.find(path), mode) {
             (Ok(_), OpenMode::CreateNew) => Err(io::Error::new(io::ErrorKind::AlreadyExists, path)),
             (Ok(inode), _) if self.dir(inode).is_some() => Err(io::Error::new(io::ErrorKind::IsADirectory, path)),
@@ -369,9 +385,10 @@ impl Disk {
         if crash { Err(crash_error()) } else { Ok(()) }
     }
 
-    pub(super) fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+    pub(super) fn list(&mut self, dir: &str) -> io::Result<Vec<String>> {
         self.alive()?;
         let inode = self.find(dir)?;
+        self.take_handle(dir)?;
         let dir = self.dir(inode).ok_or_else(|| io::Error::new(io::ErrorKind::NotADirectory, dir.to_owned()))?;
         Ok(dir.names.keys().cloned().collect())
     }
@@ -385,6 +402,7 @@ impl Disk {
                 None => return Err(io::Error::new(io::ErrorKind::NotADirectory, path)),
                 Some(Some(inode)) => inode,
                 Some(None) => {
+                    self.take_handle(path)?;
                     let crash = self.charge(Operation::Name, path)?;
                     let inode = self.inodes.len();
                     self.inodes.push(Inode::Dir(DirInode::default()));
@@ -412,6 +430,7 @@ impl Disk {
 
     pub(super) fn sync_dir(&mut self, path: &str) -> io::Result<()> {
         let dir = self.find(path)?;
+        self.take_handle(path)?;
         if self.charge(Operation::SyncDir, path)? {
             return Err(crash_error());
         }

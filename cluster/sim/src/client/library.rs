@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use coppice_client::{Error, Options};
 use coppice_proto::{Channel, status, v1};
-use coppice_types::{Reason, SessionId};
+use coppice_types::{ErrorKind, Reason, SessionId};
 use coppice_verify::note::VerifierKey;
 use tonic::Status;
 
@@ -49,7 +49,7 @@ impl Client {
                 self.disbelieved(error)
             }
             _ if error.outcome_unknown() => Status::unavailable(error.to_string()),
-            (Error::Refused { reason: Some(reason), .. }, _) if *reason != Reason::ResourceExhausted => {
+            (Error::Refused { reason: Some(reason), .. }, _) if reason.kind() != ErrorKind::Exhausted => {
                 status::refuse(*reason, error.to_string())
             }
             _ => status::refuse(Reason::NotLeader, error.to_string()),

@@ -324,7 +324,9 @@ impl Worker {
             Error::Unavailable { .. } | Error::Refused { outcome_unknown: true, .. } => Told::Unknown,
             Error::Refused { reason: Some(reason), .. } => match reason {
                 Reason::PreconditionFailed => Told::Refused,
-                Reason::ResourceExhausted | Reason::NotLeader => Told::Nothing,
+                Reason::ResourceExhausted | Reason::QuotaExceeded | Reason::DiskFull | Reason::NotLeader => {
+                    Told::Nothing
+                }
                 Reason::SessionMismatch | Reason::RequestExpired | Reason::RolledBack | Reason::InvalidArgument => {
                     self.recorder.finding(self.id, &format!("{what}: {error}"))?;
                     Told::Unknown

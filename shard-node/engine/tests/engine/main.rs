@@ -9,4 +9,5 @@ mod crash;
 mod damage;
 mod full;
 mod model;
+mod shortage;
 mod twins;

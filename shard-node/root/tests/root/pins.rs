@@ -106,7 +106,7 @@ fn pins_are_bounded_and_survive_a_restart() {
         model.accept(&mut root, &Command::SetPin(set));
     }
     let more = pin(&model, 1, 4, 10);
-    assert_eq!(model.refuse(&mut root, &more).reason(), Reason::ResourceExhausted);
+    assert_eq!(model.refuse(&mut root, &more).reason(), Reason::QuotaExceeded);
     root.flush(model.position()).expect("flushes");
     drop(root);
     let mut root = Root::open_with(disk.storage(), options()).expect("opens again");

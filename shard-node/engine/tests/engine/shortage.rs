@@ -1,0 +1,120 @@
+//! No descriptors are left: whatever fails for that, the directory opens again when there are some, and nothing is lost.
+
+use coppice_engine::{Engine, Error};
+use coppice_env::{Rng, Shortage, SimRng};
+use coppice_types::ErrorKind;
+
+use crate::common::{
+    checks::{check_all, check_some},
+    for_each_seed,
+    model::{Model, Outcome},
+    pick,
+    replica::{Replica, check_directory, dir, execute},
+    tiny_options, tiny_params,
+    workload::Generator,
+};
+
+/// Most files and directories that can be opened before nothing can.
+const OPENS_MAX: u64 = 8;
+
+fn is_shortage(error: &Error) -> bool {
+    let shortage = Shortage::behind(error) == Some(Shortage::Handles);
+    assert!(!shortage || error.kind() == ErrorKind::Exhausted, "{error:?}");
+    shortage
+}
+
+/// Opens the directory again, which fails for as long as there is too little.
+fn start_again(replica: Replica, rng: &mut SimRng) -> Replica {
+    let (sim, options, log) = (replica.sim.clone(), replica.options.clone(), replica.log.clone());
+    drop(replica.into_engine());
+    for _ in 0..rng.below(4) {
+        sim.set_opens_left(Some(rng.below(OPENS_MAX)));
+        match Engine::open(dir(&sim), options.clone()) {
+            Ok(engine) => drop(engine),
+            Err(error) => assert!(is_shortage(&error), "{error:?}"),
+        }
+    }
+    sim.set_opens_left(None);
+    check_directory(&sim.process_loss());
+    Replica::reopen(sim, options, log).expect("it opens when there are descriptors")
+}
+
+/// Something that a replica does by itself.
+fn work(replica: &mut Replica, rng: &mut SimRng) -> Result<(), Error> {
+    match rng.below(4) {
+        0 => replica.flush(),
+        1 => {
+            let mut writes = replica.begin_flush()?;
+            writes.run();
+            replica.engine_mut().end_writes(writes)
+        }
+        2 => {
+            let mut writes = replica.engine_mut().begin_ahead();
+            writes.run();
+            replica.engine_mut().end_writes(writes)
+        }
+        _ => {
+            let budget = [1, 5, 1000][pick(rng, 3)];
+            replica.engine_mut().merge_step(budget).map(|_| ())
+        }
+    }
+}
+
+#[test]
+fn a_replica_without_descriptors_opens_again_when_there_are_some_and_has_lost_nothing() {
+    for_each_seed("a_replica_without_descriptors_opens_again_when_there_are_some_and_has_lost_nothing", 20, |seed| {
+        let mut rng = SimRng::new(seed + 6_000_000);
+        let params = tiny_params(&mut rng);
+        let mut generator = Generator::new(SimRng::new(rng.next_u64()), &params, 40);
+        let mut model = Model::new(&params);
+        let mut replica = Replica::new(&params, tiny_options(&mut rng));
+        let mut shortages = 0;
+        for _ in 0..150 {
+            if rng.chance(400) {
+                replica.sim.set_opens_left(Some(rng.below(OPENS_MAX)));
+            }
+            let command = generator.next(&model);
+            let expected = model.apply(&command);
+            let outcome = execute(replica.engine_mut(), &command);
+            replica.log.push((command, expected.clone()));
+            // As a replica does: after an apply that failed it starts again, and after other work it goes on unless the engine can't.
+            let again = match outcome {
+                Ok(outcome) => {
+                    assert_eq!(outcome, expected);
+                    match work(&mut replica, &mut rng) {
+                        Err(Error::Poisoned) => true,
+                        Err(error) => {
+                            assert!(is_shortage(&error), "{error:?}");
+                            shortages += 1;
+                            false
+                        }
+                        Ok(()) => false,
+                    }
+                }
+                Err(error) if is_shortage(&error) => {
+                    shortages += 1;
+                    true
+                }
+                Err(error) => {
+                    assert_eq!(Outcome::Refused(error.reason()), expected);
+                    false
+                }
+            };
+            if again {
+                replica = start_again(replica, &mut rng);
+            }
+            replica.sim.set_opens_left(None);
+            let mut reader = generator.with_rng(SimRng::new(rng.next_u64()));
+            check_some(replica.engine(), &model, &mut reader);
+            if rng.chance(50) {
+                let loss = replica.sim.power_loss(rng.next_u64());
+                check_directory(&loss);
+            }
+        }
+        replica = start_again(replica, &mut rng);
+        check_all(replica.engine(), &model);
+        replica.flush().expect("there are descriptors");
+        replica.check_directory();
+        assert!(shortages > 0, "there was no shortage");
+    });
+}
