@@ -102,8 +102,8 @@ where
         };
         match status::kind(&status) {
             ErrorKind::Unavailable | ErrorKind::Fenced => routes.failed(&pick),
-            // It is there, and busy.
-            ErrorKind::Exhausted => {}
+            // It is there, and busy. A quota stays exceeded for longer than this would wait.
+            ErrorKind::Exhausted if status::reason(&status) != Some(Reason::QuotaExceeded) => {}
             _ => {
                 routes.succeeded(&pick);
                 return Err(Error::refused(&status, unknown));
@@ -136,8 +136,7 @@ fn give_up(endpoint: &str, attempts: u32, status: &Status, outcome_unknown: bool
 /// was sent.
 pub(crate) fn had_no_effect(status: &Status) -> bool {
     match status::reason(status) {
-        Some(Reason::NotLeader | Reason::ResourceExhausted) => true,
-        Some(_) => false,
+        Some(reason) => reason == Reason::NotLeader || reason.kind() == ErrorKind::Exhausted,
         None => causes(status).any(|cause| cause.is::<ConnectError>()),
     }
 }
@@ -208,7 +207,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_refusal_is_final() {
-        for reason in [Reason::Pruned, Reason::PreconditionFailed, Reason::InvalidArgument, Reason::NotFound] {
+        for reason in [
+            Reason::Pruned,
+            Reason::QuotaExceeded,
+            Reason::PreconditionFailed,
+            Reason::InvalidArgument,
+            Reason::NotFound,
+        ] {
             let (result, asked) = run(Repeat::Safe, &[Err(status::refuse(reason, "no")), Ok(1)]).await;
             assert_eq!((result.err().and_then(|error| error.reason()), asked), (Some(reason), 1));
         }

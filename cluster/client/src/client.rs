@@ -1,6 +1,7 @@
 //! The calls of `coppice.v1.Ledger`, with deadlines and repetitions.
 
 use std::{
+    fmt,
     hash::{BuildHasher, RandomState},
     sync::Arc,
     time::Duration,
@@ -14,6 +15,7 @@ use coppice_proto::{
 };
 use coppice_types::{ErrorKind, PinId, SessionId};
 use coppice_verify::{keys::Keys, note::VerifierKey};
+use tokio::time::timeout;
 use tonic::{
     Request, Streaming,
     transport::{ClientTlsConfig, Endpoint},
@@ -21,19 +23,22 @@ use tonic::{
 
 use crate::{
     Error, Session,
+    bounds::{ANSWER_BYTES_MAX, bounded},
     call::{Patience, Repeat, call},
     routes::Routes,
+    rules::{self, Rule},
     tls::{self, Tls, Unfit},
     trust::{Asked, Read, Seen, Sent, Trust, check_read, claimed_size},
 };
-
-/// Largest answer that is taken, in bytes: a proof file may have 64 MiB, and a message has a little more.
-const ANSWER_BYTES_MAX: usize = 96 << 20;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a connection with calls under way is probed, and how long it may take to answer.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most bytes of keys and values that [`Client::range_all`] collects; more than a proof can hold.
+pub const RANGE_BYTES_MAX: usize = 128 << 20;
+/// What a record takes in memory beside its key and value.
+const RECORD_BYTES: usize = size_of::<v1::Record>();
 /// How often in a row it is asked for two proofs that end in one checkpoint.
 const GROWTH_TRIES: u32 = 5;
 
@@ -45,7 +50,7 @@ pub struct Options {
     pub endpoint: String,
     /// For `https`. With files, the client is to be made within a tokio runtime.
     pub tls: Option<Tls>,
-    /// How long one attempt waits for its answer.
+    /// How long one attempt waits for its answer, and a stream for its next message.
     pub attempt_timeout: Duration,
     /// How long a call is repeated while the cluster is unavailable.
     pub patience: Duration,
@@ -87,18 +92,34 @@ fn connect(endpoint: &str, has_tls: bool) -> Result<(Endpoint, String), String> 
 }
 
 /// A stream of answers.
-#[derive(Debug)]
 pub struct Stream<T> {
     inner: Streaming<T>,
+    rule: Rule<T>,
+    /// How long the next message may take; `None` where it may be long until there is one.
+    limit: Option<Duration>,
+}
+
+impl<T> fmt::Debug for Stream<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("limit", &self.limit).finish_non_exhaustive()
+    }
 }
 
 impl<T> Stream<T> {
     /// The next message; `None` at the end.
     ///
     /// # Errors
-    /// If the server ends the stream with a refusal, or the connection breaks.
+    /// If the server ends the stream with a refusal, sends what does not follow on what it sent before, or nothing in time, or the
+    /// connection breaks.
     pub async fn next(&mut self) -> Result<Option<T>, Error> {
-        Ok(self.inner.message().await?)
+        let next = self.inner.message();
+        let message = match self.limit {
+            None => next.await?,
+            Some(limit) => timeout(limit, next).await.map_err(|_| Error::silent(limit))??,
+        };
+        let Some(message) = message else { return Ok(None) };
+        (self.rule)(&message).map_err(Error::Malformed)?;
+        Ok(Some(message))
     }
 }
 
@@ -350,24 +371,34 @@ impl Client {
         (*read, self.trust.as_ref().map_or(0, |trust| trust.seen()))
     }
 
+    fn stream<T>(&self, inner: Streaming<T>, rule: Rule<T>) -> Stream<T> {
+        Stream { inner, rule, limit: Some(self.patience.attempt) }
+    }
+
     /// The records of a range, in key order, as they come: nothing of it is checked before the end.
     ///
     /// # Errors
     /// What the cluster refuses, and what it did not answer in time.
     pub async fn range(&self, request: v1::RangeRequest) -> Result<Stream<v1::RangeResponse>, Error> {
-        Ok(Stream { inner: ask!(self, Repeat::Safe, range, request)? })
+        let rule = rules::range(&request);
+        Ok(self.stream(ask!(self, Repeat::Safe, range, request)?, rule))
     }
 
     /// All records of a range, in key order, and how it ends.
     ///
     /// # Errors
-    /// As [`Client::get`]; also if the stream breaks off.
+    /// As [`Client::get`]; also if the stream breaks off, or there is more than [`RANGE_BYTES_MAX`]: ask for less at a time.
     pub async fn range_all(&self, mut request: v1::RangeRequest) -> Result<(Vec<v1::Record>, v1::RangeEnd), Error> {
         let (options, seen) = self.want_proof(&mut request.read);
         let trusted = self.keys();
         let mut stream = self.range(request.clone()).await?;
-        let mut records = Vec::new();
+        let (mut records, mut bytes) = (Vec::new(), 0_usize);
         while let Some(message) = stream.next().await? {
+            let sizes = message.records.iter().map(|record| RECORD_BYTES + record.key.len() + record.value.len());
+            bytes = sizes.fold(bytes, usize::saturating_add);
+            if bytes > RANGE_BYTES_MAX {
+                return Err(Error::range_too_large());
+            }
             records.extend(message.records);
             let Some(end) = message.end else { continue };
             let v1::RangeRequest { low, high, limit, .. } = &request;
@@ -385,7 +416,8 @@ impl Client {
     /// # Errors
     /// What the cluster refuses, and what it did not answer in time.
     pub async fn history(&self, request: v1::HistoryRequest) -> Result<Stream<v1::HistoryResponse>, Error> {
-        Ok(Stream { inner: ask!(self, Repeat::Safe, history, request)? })
+        let rule = rules::history(&request);
+        Ok(self.stream(ask!(self, Repeat::Safe, history, request)?, rule))
     }
 
     /// The keys whose record differs between two versions, in key order.
@@ -393,7 +425,8 @@ impl Client {
     /// # Errors
     /// What the cluster refuses, and what it did not answer in time.
     pub async fn diff(&self, request: v1::DiffRequest) -> Result<Stream<v1::DiffResponse>, Error> {
-        Ok(Stream { inner: ask!(self, Repeat::Safe, diff, request)? })
+        let rule = rules::diff(&request);
+        Ok(self.stream(ask!(self, Repeat::Safe, diff, request)?, rule))
     }
 
     /// The newest state.
@@ -418,7 +451,9 @@ impl Client {
     /// # Errors
     /// What the cluster refuses, and what it did not answer in time.
     pub async fn watch(&self, request: v1::WatchHeadsRequest) -> Result<Stream<v1::WatchHeadsResponse>, Error> {
-        Ok(Stream { inner: ask!(self, Repeat::Safe, watch_heads, request)? })
+        let (rule, follows) = (rules::heads(&request), request.follow);
+        let stream = self.stream(ask!(self, Repeat::Safe, watch_heads, request)?, rule);
+        Ok(Stream { limit: stream.limit.filter(|_| !follows), ..stream })
     }
 
     /// What an auditor replays of a range of versions, oldest first.
@@ -426,7 +461,8 @@ impl Client {
     /// # Errors
     /// What the cluster refuses, and what it did not answer in time.
     pub async fn journal(&self, request: v1::JournalRequest) -> Result<Stream<v1::JournalResponse>, Error> {
-        Ok(Stream { inner: ask!(self, Repeat::Safe, journal, request)? })
+        let rule = rules::journal(&request);
+        Ok(self.stream(ask!(self, Repeat::Safe, journal, request)?, rule))
     }
 
     /// The newest signed checkpoint; with an `old_size` that is not 0, also the standing proof from there.
@@ -515,7 +551,9 @@ impl Client {
 }
 
 fn ledger_over(channel: Channel) -> LedgerClient<Channel> {
-    LedgerClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX).max_encoding_message_size(ANSWER_BYTES_MAX)
+    LedgerClient::new(bounded(channel))
+        .max_decoding_message_size(ANSWER_BYTES_MAX)
+        .max_encoding_message_size(ANSWER_BYTES_MAX)
 }
 
 /// An endpoint's address, and a channel that connects with its first call.

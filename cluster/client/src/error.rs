@@ -1,8 +1,12 @@
 //! What can go wrong between a client and its ledger.
 
+use std::time::Duration;
+
 use coppice_proto::status;
 use coppice_types::{ErrorKind, Reason, causes};
 use coppice_verify::check::{Cause, Failure, Step};
+
+use crate::RANGE_BYTES_MAX;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +82,25 @@ impl Error {
             message: "the cluster does not prove that its newest log extends the one that was proven last".to_owned(),
             outcome_unknown: true,
         }
+    }
+
+    /// A stream brought nothing in time.
+    pub(crate) fn silent(limit: Duration) -> Self {
+        Self::Refused {
+            reason: None,
+            kind: ErrorKind::Unavailable,
+            message: format!("the server sent nothing for {} s", limit.as_secs()),
+            outcome_unknown: false,
+        }
+    }
+
+    /// More than is collected.
+    pub(crate) fn range_too_large() -> Self {
+        let message = format!(
+            "the range has more than the {} MiB that are taken at once: read it in parts, with a limit",
+            RANGE_BYTES_MAX >> 20
+        );
+        Self::Refused { reason: None, kind: ErrorKind::Invalid, message, outcome_unknown: false }
     }
 
     /// What the cluster refused, after attempts of which one may have had its effect.

@@ -9,17 +9,19 @@
 
 pub mod answers;
 pub mod audit;
+mod bounds;
 mod call;
 mod client;
 mod convert;
 mod error;
 mod routes;
+mod rules;
 mod session;
 mod stream;
 mod tls;
 mod trust;
 
-pub use client::{Client, Options, Stream};
+pub use client::{Client, Options, RANGE_BYTES_MAX, Stream};
 pub use convert::{batch, header};
 pub use error::Error;
 pub use session::Session;

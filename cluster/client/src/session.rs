@@ -21,6 +21,7 @@ impl Session {
     pub(crate) async fn open(client: Client, id: SessionId) -> Result<Self, Error> {
         let request = v1::OpenSessionRequest { session_id: id.0.to_vec().into() };
         let opened = client.open(request).await?;
+        after(opened.highest_number)?;
         Ok(Self { client, id, highest: opened.highest_number, batch_hash: opened.batch_hash.to_vec() })
     }
 
@@ -60,7 +61,7 @@ impl Session {
     /// # Errors
     /// What the cluster refuses, and what it did not answer in time.
     pub async fn commit(&mut self, batch: v1::Batch, want_receipt: bool) -> Result<v1::CommitResponse, Error> {
-        let number = self.highest + 1;
+        let number = after(self.highest)?;
         let answer = self.commit_as(number, batch, want_receipt).await;
         // What was committed and then rolled back has used its number up, too.
         if answer.as_ref().map_or_else(|error| error.reason() == Some(Reason::RolledBack), |_| true) {
@@ -83,4 +84,9 @@ impl Session {
             v1::CommitRequest { batch: Some(batch), session_id: self.id.0.to_vec().into(), number, want_receipt };
         self.client.commit_numbered(request).await
     }
+}
+
+/// The number after another one. A session that has none left was never numbered by a client.
+pub(crate) fn after(number: u64) -> Result<u64, Error> {
+    number.checked_add(1).ok_or(Error::Malformed("a session whose numbers are used up"))
 }

@@ -20,6 +20,7 @@ use crate::{
     call::{PAUSE_MAX, PAUSE_MIN},
     error::describe,
     routes::Pick,
+    session::after,
 };
 
 /// Most batches that are sent and not answered.
@@ -66,7 +67,7 @@ impl<'a> CommitStream<'a> {
     /// As [`CommitStream::next`]. The batch is then not sent.
     pub async fn push(&mut self, batch: v1::Batch) -> Result<Option<Answer>, Error> {
         let answer = if self.under_way.len() >= UNDER_WAY_MAX { self.next().await? } else { None };
-        self.number += 1;
+        self.number = after(self.number)?;
         let request = v1::CommitStreamRequest {
             session_id: self.session.id().0.to_vec().into(),
             number: self.number,

@@ -45,7 +45,8 @@ pub async fn commit(client: &Client, args: &Commit, output: Output) -> Result<()
     commit_batch(client, batch, receipt, output).await
 }
 
-/// Commits a batch and prints its version. It has a session of its own, so that it may be sent again when an answer is lost.
+/// Commits a batch and prints its version. It has a session of its own, so that it may be sent again when an answer is lost. A caller that
+/// has its share of sessions commits without one: then a lost answer leaves the outcome open.
 ///
 /// # Errors
 /// If the batch is refused, or there is no answer.
@@ -57,8 +58,13 @@ pub(super) async fn commit_batch(
 ) -> Result<(), Failure> {
     let mut name = [0; 16];
     SystemRng.fill(&mut name);
-    let mut session = client.open_session(SessionId(name)).await.map_err(Failure::before_write)?;
-    let done = session.commit(coppice_client::batch(batch), receipt.is_some()).await.map_err(Failure::of_write)?;
+    let (batch, want_receipt) = (coppice_client::batch(batch), receipt.is_some());
+    let done = match client.open_session(SessionId(name)).await {
+        Err(error) if error.reason() == Some(Reason::QuotaExceeded) => client.commit(batch, want_receipt).await,
+        Err(error) => return Err(Failure::before_write(error)),
+        Ok(mut session) => session.commit(batch, want_receipt).await,
+    };
+    let done = done.map_err(Failure::of_write)?;
     let stamp = done.stamp.ok_or(Error::Malformed("no version"))?;
     let header = coppice_client::header(&done.header)?;
     let mut object = json!({
@@ -260,7 +266,7 @@ pub async fn rotate_key(client: &Client, args: &RotateKey, output: Output) -> Re
     let (mut object, header) = describe(&client.rotate_key(request).await.map_err(Failure::of_write)?)?;
     object["vkey"] = json!(vkey);
     output.result(&object, || {
-        format!("from {} entries of the root log on, {vkey} signs its checkpoints", header.sequence.0 + 1)
+        format!("from {} entries of the root log on, {vkey} signs its checkpoints", header.sequence.0.saturating_add(1))
     })
 }
 
