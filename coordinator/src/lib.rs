@@ -20,6 +20,7 @@ pub mod plan;
 pub mod process;
 mod proofs;
 mod publish;
+mod quotas;
 mod reads;
 mod scans;
 mod service;

@@ -9,7 +9,7 @@ use coppice_proto::{
     timeout::asked,
     v1::{self, ledger_server::Ledger},
 };
-use coppice_types::{ErrorKind, GroupId, Params, Reason, SessionId};
+use coppice_types::{ErrorKind, GroupId, Params, PinId, Reason, SessionId};
 use coppice_verify::{header::Genesis, note::VerifierKey};
 use opentelemetry::context::FutureExt;
 use tokio::{
@@ -31,6 +31,7 @@ use crate::{
     lead, metrics,
     plan::{self, Leaves, Refusal},
     proofs,
+    quotas::{self, Quotas},
     reads::{Reads, Sink},
     survey::Survey,
 };
@@ -41,6 +42,8 @@ const STREAM_AHEAD: usize = 4;
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a status waits for the root group: an election takes less.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
+/// No pin lives longer.
+const PIN_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Of the header of a key change.
 const KEY_KIND: u8 = 6;
 
@@ -55,6 +58,7 @@ pub struct Api {
     room: Arc<Semaphore>,
     genesis: Arc<OnceCell<(Params, Leaves)>>,
     forward: Forward,
+    quotas: Arc<Quotas>,
 }
 
 type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -69,7 +73,8 @@ impl Api {
         let room = Arc::new(Semaphore::new(room_max));
         let places = Arc::new(Semaphore::new(context.limits.queue_max));
         metrics::show_queue((&places, context.limits.queue_max), (&room, room_max));
-        Self { reads: Reads::new(context.clone()), context, commands, places, room, genesis: Arc::default(), forward }
+        let (reads, quotas) = (Reads::new(context.clone()), Arc::new(Quotas::new(&context.limits)));
+        Self { reads, context, commands, places, room, genesis: Arc::default(), forward, quotas }
     }
 
     /// Parameters and shards of the ledger: from the first view, since they never change.
@@ -186,28 +191,47 @@ impl Api {
         self.context.limits.commit_timeout + self.context.limits.root_timeout
     }
 
-    async fn commit_here(&self, request: v1::CommitRequest, limit: Duration) -> Answer<v1::CommitResponse> {
+    /// What callers have of it.
+    pub(crate) fn quotas(&self) -> &Quotas {
+        &self.quotas
+    }
+
+    async fn commit_here(
+        &self,
+        request: v1::CommitRequest,
+        caller: &str,
+        limit: Duration,
+    ) -> Answer<v1::CommitResponse> {
         let came = Instant::now();
-        let answer = self.commit_batch(request, limit).await;
+        let answer = self.commit_batch(request, caller, limit).await;
         self.context.metrics.answered(came, answer.as_ref());
         answer.map(Response::new)
     }
 
-    async fn commit_batch(&self, request: v1::CommitRequest, limit: Duration) -> Result<v1::CommitResponse, Status> {
+    async fn commit_batch(
+        &self,
+        request: v1::CommitRequest,
+        caller: &str,
+        limit: Duration,
+    ) -> Result<v1::CommitResponse, Status> {
         let session = session_of(&request.session_id, request.number)?;
+        if let Some((id, _)) = session {
+            self.quotas.use_session(caller, id)?;
+        }
         let batch = Arc::new(self.admit(request.batch, session).await?);
         let (entry, receive) = self.entry(batch, request.want_receipt, limit)?;
         self.send(Command::Commit(entry))?;
         self.answer(receive, self.patience()).await
     }
 
-    async fn stage_here(&self, request: v1::StageRequest) -> Answer<v1::StageResponse> {
+    async fn stage_here(&self, request: v1::StageRequest, caller: &str) -> Answer<v1::StageResponse> {
         let parent = request.parent_stage_id;
         let parent = if parent.is_empty() { None } else { Some(stage_id(&parent)?) };
         let request = Arc::new(self.admit(request.batch, None).await?);
+        let place = self.quotas.stages.take(caller)?;
         let permits = self.permits(&request)?;
         let (reply, receive) = oneshot::channel();
-        self.send(Command::Stage(StageCommand::Stage { request, parent, reply, _permits: permits }))?;
+        self.send(Command::Stage(StageCommand::Stage { request, parent, reply, _permits: permits, place }))?;
         Ok(Response::new(self.answer(receive, self.patience()).await?))
     }
 
@@ -251,6 +275,11 @@ impl Api {
 /// What a batch takes of the queue's bytes.
 fn weight(request: &plan::Request) -> u32 {
     u32::try_from(request.bytes.max(1)).unwrap_or(u32::MAX)
+}
+
+/// It was refused, and had no effect.
+fn is_final(error: &Status) -> bool {
+    status::reason(error).is_some() && status::kind(error) != ErrorKind::Unavailable
 }
 
 pub(crate) fn stopping() -> Status {
@@ -304,8 +333,8 @@ impl Ledger for Api {
     async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitResponse> {
         // Within a session it is committed once, however often it is sent.
         let repeatable = !request.get_ref().session_id.is_empty();
-        let limit = self.limit(request.metadata());
-        let here = |request| self.commit_here(request, limit);
+        let (limit, caller) = (self.limit(request.metadata()), quotas::caller(&request));
+        let here = |request| self.commit_here(request, &caller, limit);
         self.forward.route(request, repeatable, here, async |leader, request| leader.commit(request).await).await
     }
 
@@ -314,15 +343,17 @@ impl Ledger for Api {
         request: Request<Streaming<v1::CommitStreamRequest>>,
     ) -> Answer<Self::CommitStreamStream> {
         let leader = self.forward.leader(request.metadata())?;
+        let caller = quotas::caller(&request);
         let (api, batches) = (self.clone(), request.into_inner());
         if let Some(leader) = leader {
             return Ok(Response::new(Box::pin(self.forward.pass(leader, batches).await?)));
         }
-        stream(move |sink| async move { crate::stream::serve(api, batches, sink).await })
+        stream(move |sink| async move { crate::stream::serve(api, caller, batches, sink).await })
     }
 
     async fn stage(&self, request: Request<v1::StageRequest>) -> Answer<v1::StageResponse> {
-        let here = |request| self.stage_here(request);
+        let caller = quotas::caller(&request);
+        let here = |request| self.stage_here(request, &caller);
         self.forward.route(request, false, here, async |leader, request| leader.stage(request).await).await
     }
 
@@ -337,9 +368,16 @@ impl Ledger for Api {
     }
 
     async fn open_session(&self, request: Request<v1::OpenSessionRequest>) -> Answer<v1::OpenSessionResponse> {
+        let caller = quotas::caller(&request);
         let id = request.into_inner().session_id;
         let id = SessionId::from_slice(&id).ok_or_else(|| Refusal::invalid("a session_id has 16 bytes"))?;
-        let answer = self.context.root.open_session(id).await?;
+        let is_new = self.quotas.use_session(&caller, id)?;
+        let opened = self.context.root.open_session(id).await;
+        let answer = opened.inspect_err(|error| {
+            if is_new && is_final(error) {
+                self.quotas.forget_session(&caller, id);
+            }
+        })?;
         // If the queue is full, the leader asks the root group when it meets the session.
         let _ = self.commands.try_send(Command::SessionOpened(id, answer.highest_number));
         Ok(Response::new(answer))
@@ -410,8 +448,12 @@ impl Ledger for Api {
             // Who reads the log need not be one who reads records.
             may_also(request.extensions(), "/coppice.v1.Ledger/Diff")?;
         }
+        let place = if wanted.follow { Some(self.quotas.follows.take(&quotas::caller(&request))?) } else { None };
         let (reads, request) = (self.reads.clone(), request.into_inner());
-        stream(move |sink| async move { reads.watch(&request, &sink).await })
+        stream(move |sink| async move {
+            let _place = place;
+            reads.watch(&request, &sink).await
+        })
     }
 
     async fn journal(&self, request: Request<v1::JournalRequest>) -> Answer<Self::JournalStream> {
@@ -462,11 +504,26 @@ impl Ledger for Api {
     }
 
     async fn pin(&self, request: Request<v1::PinRequest>) -> Answer<v1::PinResponse> {
-        Ok(Response::new(self.context.root.set_pin(&request.into_inner()).await?))
+        let caller = quotas::caller(&request);
+        let request = request.into_inner();
+        let id = PinId::from_slice(&request.pin_id).ok_or_else(|| Refusal::invalid("a pin id has 16 bytes"))?;
+        let is_new = self.quotas.pin(&caller, id, Duration::from_millis(request.ttl_ms).min(PIN_TIME_MAX))?;
+        let pinned = self.context.root.set_pin(&request).await;
+        let pinned = pinned.inspect_err(|error| {
+            if is_new && is_final(error) {
+                self.quotas.unpin(id);
+            }
+        });
+        Ok(Response::new(pinned?))
     }
 
     async fn unpin(&self, request: Request<v1::UnpinRequest>) -> Answer<v1::UnpinResponse> {
-        Ok(Response::new(self.context.root.drop_pin(&request.into_inner()).await?))
+        let request = request.into_inner();
+        let answer = self.context.root.drop_pin(&request).await?;
+        if let Some(id) = PinId::from_slice(&request.pin_id) {
+            self.quotas.unpin(id);
+        }
+        Ok(Response::new(answer))
     }
 
     async fn list_pins(&self, _request: Request<v1::ListPinsRequest>) -> Answer<v1::ListPinsResponse> {

@@ -32,12 +32,13 @@ type Answers = VecDeque<UnderWay>;
 /// What ends the stream; it says nothing about batches that were not answered.
 pub async fn serve(
     api: Api,
+    caller: String,
     mut batches: Streaming<v1::CommitStreamRequest>,
     sink: Sink<v1::CommitStreamResponse>,
 ) -> Result<(), Status> {
     let most = api.limits().stream_batches_max;
     let context = api.context().clone();
-    let mut writer = Writer { api, session: None, number: 0 };
+    let mut writer = Writer { api, caller, session: None, number: 0 };
     let mut under_way = Answers::new();
     let mut open = true;
     while open || !under_way.is_empty() {
@@ -73,6 +74,7 @@ async fn first_of(under_way: &mut Answers) -> (u64, Instant, Result<v1::CommitRe
 
 struct Writer {
     api: Api,
+    caller: String,
     session: Option<SessionId>,
     number: u64,
 }
@@ -103,6 +105,7 @@ impl Writer {
                 return Err(Refusal::invalid(message).into());
             }
         }
+        self.api.quotas().use_session(&self.caller, session)?;
         self.number = number;
         let mut request = self.api.admit(batch, Some((session, number))).await?;
         request.ordered = true;

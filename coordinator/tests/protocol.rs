@@ -598,7 +598,7 @@ async fn a_stage_on_a_full_stage_is_refused_at_once_and_taken_when_those_below_a
     let mut world = World::of(1, &[], Params { capacity: 8, tree_limit: 4, ..Params::default() }).await;
     // Whoever waited for a merge would do so for longer than this test.
     world.limits.prepare_timeout = 4 * common::LIMIT;
-    world.limits.stages_max = 64;
+    (world.limits.stages_max, world.limits.stages_per_caller_max) = (64, 64);
     let mut client = world.leader().await.client;
     let mut staged: Vec<bytes::Bytes> = Vec::new();
     let refused = loop {

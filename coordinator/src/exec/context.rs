@@ -53,6 +53,16 @@ pub struct Limits {
     pub finalize_after: Duration,
     /// Most stages at once.
     pub stages_max: usize,
+    /// Most stages of one caller.
+    pub stages_per_caller_max: usize,
+    /// Most sessions that one caller uses through this coordinator within a minute.
+    pub sessions_per_caller_max: usize,
+    /// Most pins of one caller through this coordinator.
+    pub pins_per_caller_max: usize,
+    /// Most streams that follow the log.
+    pub follows_max: usize,
+    /// Most of them of one caller.
+    pub follows_per_caller_max: usize,
     /// How long a stage lives.
     pub stage_age_max: Duration,
     /// How far the leader's clock may be from the median of the root replicas'.
@@ -81,7 +91,12 @@ impl Default for Limits {
             read_timeout: Duration::from_secs(10),
             admin_timeout: Duration::from_secs(20),
             finalize_after: Duration::from_millis(100),
-            stages_max: 8,
+            stages_max: 16,
+            stages_per_caller_max: 8,
+            sessions_per_caller_max: 1024,
+            pins_per_caller_max: 64,
+            follows_max: 1024,
+            follows_per_caller_max: 64,
             stage_age_max: Duration::from_secs(60),
             clock_skew_max: Duration::from_secs(1),
             retention: None,

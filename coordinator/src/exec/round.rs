@@ -332,7 +332,7 @@ impl Sequencer {
 /// What a client hears whose shard did not prepare.
 fn of_shard(shard: ShardId, error: &Status) -> Status {
     let reason = match status::kind(error) {
-        ErrorKind::Exhausted => Reason::ResourceExhausted,
+        ErrorKind::Exhausted => status::reason(error).unwrap_or(Reason::ResourceExhausted),
         ErrorKind::Unavailable => Reason::Unavailable,
         _ => Reason::Internal,
     };

@@ -27,6 +27,7 @@ use super::{
 use crate::plan::{
     Blocked, BuiltMerge, Done, Ground, Leaves, Overlay, Plan, Refusal, Request, ShardState, Verdict, form,
 };
+use crate::quotas::Place;
 
 /// Most finalized stages that are remembered.
 const FINALIZED_MAX: usize = 64;
@@ -44,6 +45,8 @@ pub enum StageCommand {
         reply: oneshot::Sender<Result<v1::StageResponse, Status>>,
         /// Its place in the queue, and its bytes there, until it is answered.
         _permits: [Permit; 2],
+        /// Its place among the stages of its caller, for as long as it lives.
+        place: Place,
     },
     /// Commit a stage whose parent is head.
     Finalize { id: StageId, entry: Entry },
@@ -65,6 +68,7 @@ struct Stage {
     /// Forests after it, of the shards that it or its parents touch.
     shapes: BTreeMap<ShardId, (ShardState, Shape)>,
     since: Instant,
+    _place: Place,
 }
 
 /// All stages of this leader.
@@ -90,8 +94,8 @@ impl Sequencer {
         match command {
             // The caller has gone: nobody would learn of the stage.
             StageCommand::Stage { reply, .. } if reply.is_closed() => Ok(()),
-            StageCommand::Stage { request, parent, reply, _permits } => {
-                let answer = self.stage(request, parent).await;
+            StageCommand::Stage { request, parent, reply, _permits, place } => {
+                let answer = self.stage(request, parent, place).await;
                 let (answer, exit) = match answer {
                     Ok(Ok(answer)) => (Ok(answer), Ok(())),
                     Ok(Err(error)) => (Err(error), Ok(())),
@@ -117,11 +121,15 @@ impl Sequencer {
         &mut self,
         request: Arc<Request>,
         parent: Option<StageId>,
+        place: Place,
     ) -> Result<Result<v1::StageResponse, Status>, Exit> {
         let Some(base) = self.base(parent) else { return Ok(Err(lost())) };
         let max = self.context.limits.stages_max;
         if self.stages.stages.len() >= max {
-            return Ok(Err(status::refuse(Reason::ResourceExhausted, format!("stages_max is {max}"))));
+            return Ok(Err(status::refuse(
+                Reason::QuotaExceeded,
+                format!("there are {max} stages, as many as there may be: finalize or discard some"),
+            )));
         }
         let waiting = std::slice::from_ref(&request);
         let stamp = Stamp { epoch: base.below.epoch, version: base.below.version.next() };
@@ -163,7 +171,7 @@ impl Sequencer {
                 return Ok(Err(error));
             }
         };
-        Ok(Ok(self.add(parent, base, plan, prepared)))
+        Ok(Ok(self.add((parent, place), base, plan, prepared)))
     }
 
     /// A refusal leaves only under a term that is still in force.
@@ -235,7 +243,13 @@ impl Sequencer {
         base.leaves.all().iter().filter_map(installable).collect()
     }
 
-    fn add(&mut self, parent: Option<StageId>, base: Base, plan: Plan, prepared: Prepared) -> v1::StageResponse {
+    fn add(
+        &mut self,
+        (parent, place): (Option<StageId>, Place),
+        base: Base,
+        plan: Plan,
+        prepared: Prepared,
+    ) -> v1::StageResponse {
         let Prepared { digests, shapes: new } = prepared;
         let state = |shard| digests.get(&shard).map(|&digest| ShardState { version: plan.stamp.version, digest });
         let (leaves, _) = base.leaves.with(state);
@@ -250,7 +264,7 @@ impl Sequencer {
             state_root: super::wire::bytes_of(&leaves.root()),
         };
         let (attempt, since) = (self.attempt, Instant::now());
-        let stage = Stage { parent, plan, attempt, digests, leaves, overlay, shapes, since };
+        let stage = Stage { parent, plan, attempt, digests, leaves, overlay, shapes, since, _place: place };
         self.stages.stages.insert(id, stage);
         answer
     }

@@ -134,6 +134,8 @@ pub struct Limits {
     pub batches_per_version_max: usize,
     /// Most batches of one stream that are under way.
     pub stream_batches_max: usize,
+    /// Most sessions that one caller uses through one coordinator within a minute.
+    pub sessions_per_caller_max: usize,
     /// How long a batch may wait before it is refused.
     pub commit_timeout_ms: u64,
     /// How long a shard may take for a prepare before the version goes on without it.
@@ -156,6 +158,7 @@ impl Default for Limits {
             queue_bytes_max: limits.queue_bytes_max,
             batches_per_version_max: limits.batches_per_version_max,
             stream_batches_max: limits.stream_batches_max,
+            sessions_per_caller_max: limits.sessions_per_caller_max,
             commit_timeout_ms: millis(limits.commit_timeout),
             prepare_timeout_ms: millis(limits.prepare_timeout),
             root_timeout_ms: millis(limits.root_timeout),
@@ -204,9 +207,10 @@ impl Settings for Config {
         if self.api_tls.is_some() && self.tls.is_none() {
             return Err(Failure::usage("api_tls without tls: the connections to the nodes would be plain"));
         }
-        let Limits { queue_max, batches_per_version_max, stream_batches_max, .. } = self.limits;
-        if queue_max == 0 || batches_per_version_max == 0 || stream_batches_max == 0 {
-            let message = "limits: queue_max, batches_per_version_max and stream_batches_max count from 1";
+        let Limits { queue_max, batches_per_version_max, stream_batches_max, sessions_per_caller_max, .. } =
+            self.limits;
+        if [queue_max, batches_per_version_max, stream_batches_max, sessions_per_caller_max].contains(&0) {
+            let message = "limits: queue_max, batches_per_version_max, stream_batches_max and sessions_per_caller_max count from 1";
             return Err(Failure::usage(message));
         }
         if matches!(self.retention, Retention { versions: Some(0), .. } | Retention { hours: Some(0), .. }) {
@@ -272,6 +276,7 @@ impl Config {
             queue_bytes_max: limits.queue_bytes_max,
             batches_per_version_max: limits.batches_per_version_max,
             stream_batches_max: limits.stream_batches_max,
+            sessions_per_caller_max: limits.sessions_per_caller_max,
             retention: self.retention.rule(),
             commit_timeout: Duration::from_millis(limits.commit_timeout_ms),
             prepare_timeout: Duration::from_millis(limits.prepare_timeout_ms),
