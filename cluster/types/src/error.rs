@@ -106,8 +106,6 @@ reasons! {
     SessionMismatch = "SESSION_MISMATCH", Conflict;
     /// The session was never opened, or has ended.
     UnknownSession = "UNKNOWN_SESSION", Conflict;
-    /// The answer, or its proof, is larger than a message may be.
-    TooLarge = "TOO_LARGE", Invalid;
     /// A queue or tree limit is full: there is room later.
     ResourceExhausted = "RESOURCE_EXHAUSTED", Exhausted;
     /// There are as many of something as may be at once, or the caller has its share of them.

@@ -29,7 +29,7 @@ pub async fn fetch(client: &Client, book: &Book, at: Version, keys: &Keys) -> Re
     while let Some(from) = &low {
         match reader.read(from, limit).await {
             Ok(next) => (low, resumes) = (next, 0),
-            Err(error) if error.reason() == Some(Reason::TooLarge) && limit > 1 => limit /= 2,
+            Err(error) if error.reason() == Some(Reason::LimitExceeded) && limit > 1 => limit /= 2,
             Err(error) if resumes < RESUMES_MAX && may_resume(&error) && error.reason() != Some(Reason::Pruned) => {
                 resumes += 1;
             }
