@@ -11,12 +11,13 @@ export PATH := $(PATH):/usr/local/go/bin
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
 
-.PHONY: crds charts e2e help demo test test-sha test-loadtest test-alerts test-k6 test-chaos chaos load bench bench-cluster check audit build release sim sim-bugs
+.PHONY: crds charts e2e help demo test test-sha test-loadtest test-alerts test-k6 test-chaos test-adversaries chaos load bench bench-cluster check audit build release sim sim-bugs
 
 help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
 	@echo "make test     all tests"
 	@echo "make chaos    a cluster of real processes under real faults for CHAOS_SECONDS=600; the plan follows from CHAOS_SEED=1"
+	@echo "make test-adversaries  a cluster of processes under attack while others go on with their work; ADVERSARY_FLAGS=\"--only silent\" takes some"
 	@echo "make load SCENARIO=payment  a load test by k6 that verifies proofs meanwhile; TARGET=dev, processes or an endpoint; docs/load-testing.md lists scenarios and parameters"
 	@echo "make dashboard  the chart's dashboard and alerts before a real Prometheus, on a cluster of processes whose nodes are killed"
 	@echo "make e2e      installed by its charts on a real Kubernetes of three nodes on this machine, under load and faults; needs root"
@@ -38,6 +39,7 @@ test: test-loadtest
 	@scripts/install-etcd.sh >/dev/null
 	$(CARGO) test --workspace --locked
 	@$(MAKE) --no-print-directory test-sha test-alerts test-k6 test-chaos
+	@$(MAKE) --no-print-directory test-adversaries ADVERSARY_FLAGS=--sample
 
 # The package with the one `unsafe` of the product, calls of what is compiled for the processor's instructions for SHA: with
 # AddressSanitizer, which stable Rust has behind a switch and for a named target alone; and without the instructions.
@@ -64,6 +66,10 @@ test-k6: build
 # A short run, as a part of `make test`.
 test-chaos: build
 	python3 loadtest/chaos.py --seconds 90 --seed $(CHAOS_SEED)
+
+# Unread streams, unfinished messages, idle connections, floods. Twelve minutes; `make test` has a sample of two minutes.
+test-adversaries: build
+	python3 loadtest/adversaries.py $(ADVERSARY_FLAGS)
 
 chaos: build
 	python3 loadtest/chaos.py --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
