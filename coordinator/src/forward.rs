@@ -1,7 +1,7 @@
 //! Writes go to the coordinator that leads: here if it is this one, else forwarded to it, over one connection that is kept.
 //!
 //! - One hop: a forwarded request is marked, and one that meets a coordinator which does not lead is refused with `NOT_LEADER`, the leader's
-//!   name and its address.
+//!   name and its address. It carries the name of the caller that this coordinator has authenticated.
 //! - What is certainly not done (`NOT_LEADER`, no connection) is tried again with whoever leads by then, until the request's
 //!   deadline. So is what may be done, if the request can be sent twice; else its client hears that the outcome is unknown.
 //! - A stream of writes is passed on as it is, nothing of it read ahead of the leader; it ends when the leader is lost or replaced, and its
@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use coppice_process::access::Caller;
 use coppice_proto::{
     Channel, status,
     timeout::asked,
@@ -27,7 +28,7 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 use tokio_stream::{Stream, StreamExt};
-use tonic::{Code, Request, Response, Status, Streaming, metadata::MetadataMap};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::exec::context::{Context, Leadership};
 
@@ -46,8 +47,6 @@ impl fmt::Debug for Others {
     }
 }
 
-/// Marks a request that came from another coordinator.
-pub const FORWARDED: &str = "coppice-forwarded";
 /// How long a leader that was replaced may still take to answer.
 const GRACE: Duration = Duration::from_millis(300);
 /// Pause before the next attempt, at first and at most.
@@ -127,7 +126,8 @@ impl Forward {
         let own = limits.commit_timeout + limits.root_timeout;
         let asked = asked(request.metadata());
         let deadline = Instant::now() + asked.map_or(own, |asked| asked.min(own));
-        let forwarded = request.metadata().get(FORWARDED).is_some();
+        let caller = Caller::of(request.extensions(), request.metadata());
+        let forwarded = caller.forwarded;
         let request = request.into_inner();
         let mut pause = PAUSE_MIN;
         // An attempt may have had its effect, or have it yet.
@@ -140,10 +140,12 @@ impl Forward {
                     Err(error) if is_not_leader(&error) => Failure::NotDone(error),
                     Err(error) => Failure::Final(error),
                 },
-                Way::There(name, channel) => match shared.send(&name, channel, &request, deadline, &there).await {
-                    Ok(answer) => return Ok(answer),
-                    Err(failure) => failure,
-                },
+                Way::There(name, channel) => {
+                    match shared.send((&name, channel), (&request, &caller), deadline, &there).await {
+                        Ok(answer) => return Ok(answer),
+                        Err(failure) => failure,
+                    }
+                }
                 Way::Nowhere => {
                     let message = "no coordinator leads that this one could reach; the request was not done";
                     Failure::NotDone(status::refuse(Reason::Unavailable, message))
@@ -176,10 +178,10 @@ impl Forward {
     ///
     /// # Errors
     /// `NOT_LEADER` for a stream that was forwarded before, or if none is known to lead that could be reached.
-    pub fn leader(&self, metadata: &MetadataMap) -> Result<Option<Leader>, Status> {
+    pub fn leader(&self, caller: &Caller) -> Result<Option<Leader>, Status> {
         let shared = &*self.shared;
         let leader = shared.context.leadership.borrow().clone();
-        match shared.way(&leader, metadata.get(FORWARDED).is_some())? {
+        match shared.way(&leader, caller.forwarded)? {
             Way::Here => Ok(None),
             Way::There(name, channel) => Ok(Some(Leader { name, client: shared.client(channel) })),
             Way::Nowhere => Err(shared.not_leader()),
@@ -194,6 +196,7 @@ impl Forward {
     pub async fn pass(
         &self,
         Leader { name, mut client }: Leader,
+        caller: &Caller,
         batches: Streaming<v1::CommitStreamRequest>,
     ) -> Result<impl Stream<Item = Result<v1::CommitStreamResponse, Status>> + Send + use<>, Status> {
         let shared = self.shared.clone();
@@ -203,7 +206,7 @@ impl Forward {
         let batches = batches.map_while(Result::ok);
         let answers = tokio::select! {
             biased;
-            answers = client.commit_stream(marked(batches)) => answers.map_err(lost)?.into_inner(),
+            answers = client.commit_stream(marked(batches, caller)) => answers.map_err(lost)?.into_inner(),
             () = &mut replaced => return Err(lost(Status::unavailable("another coordinator leads now"))),
         };
         Ok(futures::stream::unfold(Some((answers, replaced)), async |state| {
@@ -230,10 +233,10 @@ fn lost(error: Status) -> Status {
     }
 }
 
-/// A request that is not forwarded any further.
-pub fn marked<T>(message: T) -> Request<T> {
+/// A request that is not forwarded any further, and says for whom it is.
+fn marked<T>(message: T, caller: &Caller) -> Request<T> {
     let mut request = Request::new(message);
-    request.metadata_mut().insert(FORWARDED, tonic::metadata::MetadataValue::from_static("1"));
+    caller.vouch(request.metadata_mut());
     request
 }
 
@@ -275,9 +278,8 @@ impl Shared {
 
     async fn send<Q, A>(
         &self,
-        leader: &str,
-        channel: Channel,
-        request: &Q,
+        (leader, channel): (&str, Channel),
+        (request, caller): (&Q, &Caller),
         deadline: Instant,
         there: &impl AsyncFn(&mut LedgerClient<Channel>, Request<Q>) -> Result<Response<A>, Status>,
     ) -> Result<Response<A>, Failure>
@@ -291,7 +293,7 @@ impl Shared {
         let _place = self.places.try_acquire().map_err(full)?;
         let bytes = u32::try_from(request.encoded_len().max(1)).unwrap_or(u32::MAX);
         let _room = self.room.try_acquire_many(bytes).map_err(full)?;
-        let mut marked = marked(request.clone());
+        let mut marked = marked(request.clone(), caller);
         marked.set_timeout(deadline.saturating_duration_since(Instant::now()));
         let mut client = self.client(channel);
         let answer = tokio::select! {

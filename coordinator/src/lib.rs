@@ -148,6 +148,12 @@ impl Service {
         self.others = Some(forward::Others { address, dial });
     }
 
+    /// Also names itself in the root log by the subject of its certificate.
+    pub fn name(&mut self, subject: String) {
+        // It has one certificate.
+        let _ = self.context.subject.set(subject);
+    }
+
     /// Also asks callers for their roles, on connections that tell who they are.
     pub fn guard(&mut self, guard: Guard) {
         self.guard = Some(guard);

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use coppice_process::access::Peer;
+use coppice_process::access::Caller;
 use coppice_proto::status;
 use coppice_types::{PinId, Reason, SessionId};
 use tokio::time::Instant;
@@ -90,10 +90,7 @@ impl Quotas {
 
 /// Name of the caller of a request.
 pub fn caller<T>(request: &tonic::Request<T>) -> String {
-    let peer = request.extensions().get::<Peer>();
-    let subject = peer.and_then(|peer| peer.identity.as_deref()).map(|identity| identity.subject.clone());
-    let address = || peer.and_then(|peer| peer.address).map(|address| address.ip().to_canonical().to_string());
-    subject.or_else(address).unwrap_or_else(|| "in-process".to_owned())
+    Caller::of(request.extensions(), request.metadata()).name.to_string()
 }
 
 /// How many there may be of something.

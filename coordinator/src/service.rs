@@ -3,13 +3,13 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use coppice_process::access::may_also;
+use coppice_process::access::{Action, Caller, may_also, recorded};
 use coppice_proto::{
     status,
     timeout::asked,
     v1::{self, ledger_server::Ledger},
 };
-use coppice_types::{ErrorKind, GroupId, Params, PinId, Reason, SessionId};
+use coppice_types::{ErrorKind, GroupId, Params, PinId, Reason, SessionId, Version};
 use coppice_verify::{header::Genesis, note::VerifierKey};
 use opentelemetry::context::FutureExt;
 use tokio::{
@@ -21,9 +21,9 @@ use tonic::{Request, Response, Status, Streaming, metadata::MetadataMap};
 
 use crate::{
     exec::{
-        AdminRequest, Command, Entry, Permit, StageCommand, Wanted, check_texts,
+        AdminRequest, Asked, Command, Entry, Permit, StageCommand, Wanted,
         context::{Context, Limits},
-        stage_id,
+        hex, stage_id,
         trace::Trace,
         wire::{self, View},
     },
@@ -224,6 +224,19 @@ impl Api {
         self.answer(receive, self.patience()).await
     }
 
+    /// Pins a version within the caller's quota.
+    async fn pin_for(&self, caller: &str, request: &v1::PinRequest) -> Answer<v1::PinResponse> {
+        let id = PinId::from_slice(&request.pin_id).ok_or_else(|| Refusal::invalid("a pin id has 16 bytes"))?;
+        let is_new = self.quotas.pin(caller, id, Duration::from_millis(request.ttl_ms).min(PIN_TIME_MAX))?;
+        let pinned = self.context.root.set_pin(request).await;
+        let pinned = pinned.inspect_err(|error| {
+            if is_new && is_final(error) {
+                self.quotas.unpin(id);
+            }
+        });
+        Ok(Response::new(pinned?))
+    }
+
     async fn stage_here(&self, request: v1::StageRequest, caller: &str) -> Answer<v1::StageResponse> {
         let parent = request.parent_stage_id;
         let parent = if parent.is_empty() { None } else { Some(stage_id(&parent)?) };
@@ -260,11 +273,9 @@ impl Api {
     async fn administer(
         &self,
         wanted: Wanted,
-        principal: String,
-        reason: String,
+        Asked { principal, reason }: Asked,
         expected_head: Option<v1::Stamp>,
     ) -> Answer<v1::AdminResponse> {
-        check_texts(&principal, &reason)?;
         let (reply, receive) = oneshot::channel();
         self.send(Command::Admin(AdminRequest { wanted, principal, reason, expected_head, reply }))?;
         let limit = self.patience() + self.context.limits.admin_timeout;
@@ -342,13 +353,13 @@ impl Ledger for Api {
         &self,
         request: Request<Streaming<v1::CommitStreamRequest>>,
     ) -> Answer<Self::CommitStreamStream> {
-        let leader = self.forward.leader(request.metadata())?;
-        let caller = quotas::caller(&request);
+        let caller = Caller::of(request.extensions(), request.metadata());
+        let leader = self.forward.leader(&caller)?;
         let (api, batches) = (self.clone(), request.into_inner());
         if let Some(leader) = leader {
-            return Ok(Response::new(Box::pin(self.forward.pass(leader, batches).await?)));
+            return Ok(Response::new(Box::pin(self.forward.pass(leader, &caller, batches).await?)));
         }
-        stream(move |sink| async move { crate::stream::serve(api, caller, batches, sink).await })
+        stream(move |sink| async move { crate::stream::serve(api, caller.name.to_string(), batches, sink).await })
     }
 
     async fn stage(&self, request: Request<v1::StageRequest>) -> Answer<v1::StageResponse> {
@@ -476,21 +487,42 @@ impl Ledger for Api {
     }
 
     async fn prune(&self, request: Request<v1::PruneRequest>) -> Answer<v1::AdminResponse> {
-        let here = |v1::PruneRequest { before, reason, principal, expected_head }| {
-            self.administer(Wanted::Prune(coppice_types::Version(before)), principal, reason, expected_head)
+        let (caller, log) = Caller::from(&request);
+        let v1::PruneRequest { before, reason, principal, .. } = request.get_ref();
+        let action = Action::new("prune", before.map_or_else(String::new, |before| format!("before {before}")));
+        let action = action.because(reason, principal);
+        let here = async |v1::PruneRequest { before, reason, principal, expected_head }| {
+            let before = before
+                .ok_or_else(|| Refusal::invalid("before is missing: a prune names the oldest version to keep"))?;
+            let asked = Asked::check(&caller, &principal, reason)?;
+            self.administer(Wanted::Prune(Version(before)), asked, expected_head).await
         };
-        self.forward.route(request, false, here, async |leader, request| leader.prune(request).await).await
+        let done = self.forward.route(request, false, here, async |leader, request| leader.prune(request).await);
+        recorded(log.as_ref(), &caller, action, done).await
     }
 
     async fn rollback(&self, request: Request<v1::RollbackRequest>) -> Answer<v1::AdminResponse> {
-        let here = |v1::RollbackRequest { to, reason, principal, expected_head }| {
-            self.administer(Wanted::Rollback(coppice_types::Version(to)), principal, reason, expected_head)
+        let (caller, log) = Caller::from(&request);
+        let v1::RollbackRequest { to, reason, principal, .. } = request.get_ref();
+        let action = Action::new("rollback", to.map_or_else(String::new, |to| format!("to {to}")));
+        let action = action.because(reason, principal);
+        let here = async |v1::RollbackRequest { to, reason, principal, expected_head }| {
+            let to = to.ok_or_else(|| {
+                Refusal::invalid("to is missing: a rollback names the version that becomes head again")
+            })?;
+            let asked = Asked::check(&caller, &principal, reason)?;
+            self.administer(Wanted::Rollback(Version(to)), asked, expected_head).await
         };
-        self.forward.route(request, false, here, async |leader, request| leader.rollback(request).await).await
+        let done = self.forward.route(request, false, here, async |leader, request| leader.rollback(request).await);
+        recorded(log.as_ref(), &caller, action, done).await
     }
 
     async fn rotate_key(&self, request: Request<v1::RotateKeyRequest>) -> Answer<v1::AdminResponse> {
+        let (caller, log) = Caller::from(&request);
+        let v1::RotateKeyRequest { vkey, reason, principal, .. } = request.get_ref();
+        let action = Action::new("rotate key", format!("to {vkey}")).because(reason, principal);
         let here = async |v1::RotateKeyRequest { vkey, reason, principal, expected_head }| {
+            let asked = Asked::check(&caller, &principal, reason)?;
             let key = VerifierKey::parse(&vkey).map_err(|error| Refusal::invalid(format!("vkey: {error}")))?;
             if key.name() != self.context.keys.origin() {
                 let message = format!("the new key's name is {}, not {}", key.name(), self.context.keys.origin());
@@ -498,32 +530,32 @@ impl Ledger for Api {
             }
             let limit = self.context.limits.admin_timeout;
             Survey::of(&self.context.links, limit).await.check_kind(KEY_KIND)?;
-            self.administer(Wanted::Key(key.public_key()), principal, reason, expected_head).await
+            self.administer(Wanted::Key(key.public_key()), asked, expected_head).await
         };
-        self.forward.route(request, false, here, async |leader, request| leader.rotate_key(request).await).await
+        let done = self.forward.route(request, false, here, async |leader, request| leader.rotate_key(request).await);
+        recorded(log.as_ref(), &caller, action, done).await
     }
 
     async fn pin(&self, request: Request<v1::PinRequest>) -> Answer<v1::PinResponse> {
-        let caller = quotas::caller(&request);
+        let (caller, log) = Caller::from(&request);
         let request = request.into_inner();
-        let id = PinId::from_slice(&request.pin_id).ok_or_else(|| Refusal::invalid("a pin id has 16 bytes"))?;
-        let is_new = self.quotas.pin(&caller, id, Duration::from_millis(request.ttl_ms).min(PIN_TIME_MAX))?;
-        let pinned = self.context.root.set_pin(&request).await;
-        let pinned = pinned.inspect_err(|error| {
-            if is_new && is_final(error) {
-                self.quotas.unpin(id);
-            }
-        });
-        Ok(Response::new(pinned?))
+        let version = request.version.map_or_else(String::new, |version| format!("version {version}"));
+        let target = format!("{version} by pin {} for {} ms", hex(&request.pin_id), request.ttl_ms);
+        let done = self.pin_for(&caller.name.to_string(), &request);
+        recorded(log.as_ref(), &caller, Action::new("pin", target), done).await
     }
 
     async fn unpin(&self, request: Request<v1::UnpinRequest>) -> Answer<v1::UnpinResponse> {
+        let (caller, log) = Caller::from(&request);
         let request = request.into_inner();
-        let answer = self.context.root.drop_pin(&request).await?;
-        if let Some(id) = PinId::from_slice(&request.pin_id) {
-            self.quotas.unpin(id);
-        }
-        Ok(Response::new(answer))
+        let done = async {
+            let answer = self.context.root.drop_pin(&request).await?;
+            if let Some(id) = PinId::from_slice(&request.pin_id) {
+                self.quotas.unpin(id);
+            }
+            Ok(Response::new(answer))
+        };
+        recorded(log.as_ref(), &caller, Action::new("unpin", format!("pin {}", hex(&request.pin_id))), done).await
     }
 
     async fn list_pins(&self, _request: Request<v1::ListPinsRequest>) -> Answer<v1::ListPinsResponse> {
@@ -532,8 +564,12 @@ impl Ledger for Api {
     }
 
     async fn transfer_leader(&self, request: Request<v1::TransferLeaderRequest>) -> Answer<v1::TransferLeaderResponse> {
+        let (caller, log) = Caller::from(&request);
+        let request = request.into_inner();
         let deadline = Instant::now() + self.context.limits.admin_timeout;
-        lead::transfer(&self.context, request.get_ref(), deadline).await?;
+        let action = Action::new("transfer leader", format!("of {} to {}", request.group, request.node));
+        let done = lead::transfer(&self.context, &request, deadline);
+        recorded(log.as_ref(), &caller, action, done).await?;
         Ok(Response::new(v1::TransferLeaderResponse {}))
     }
 

@@ -27,7 +27,7 @@ use tokio::{
 
 mod common;
 
-use common::{World, commit, delete, proxy::Fate, put};
+use common::{World, commit, delete, proxy::Fate, prune_before, put, roll_back};
 
 type Operations = Vec<(Vec<u8>, RecordBody)>;
 /// Inputs and output of merges.
@@ -226,13 +226,13 @@ async fn every_state_root_follows_from_batches_and_events() {
         match round % 3 {
             0 if version > head.pruned_boundary + 2 => {
                 let to = version - 1 - rng.below((version - head.pruned_boundary - 1).min(5));
-                let request = v1::RollbackRequest { to, reason: "test".to_owned(), ..v1::RollbackRequest::default() };
+                let request = roll_back(to);
                 // It races with its coordinator's end in other rounds only; a busy cluster may still refuse it.
                 let _ = client.rollback(request).await;
             }
             1 if version > head.pruned_boundary + 8 => {
                 let before = version - 8;
-                let _ = client.prune(v1::PruneRequest { before, ..v1::PruneRequest::default() }).await;
+                let _ = client.prune(prune_before(before)).await;
             }
             _ => {
                 running.kill();

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 mod common;
 
-use common::{LIMIT, Running, World, at, commit, delete, put};
+use common::{LIMIT, Running, World, at, commit, delete, prune_before, put, roll_back};
 
 fn params() -> Params {
     Params { capacity: 8, journals_kept: true, ..Params::default() }
@@ -61,10 +61,10 @@ async fn a_sound_ledger_passes_whatever_was_done_to_it() {
     let mut running = world.leader().await;
     let mut rng = SimRng::new(3);
     fill(&mut running, &mut rng, 60).await;
-    let prune = v1::PruneRequest { before: 40, ..v1::PruneRequest::default() };
+    let prune = prune_before(40);
     running.client.prune(prune).await.expect("it prunes");
     fill(&mut running, &mut rng, 70).await;
-    let rollback = v1::RollbackRequest { to: 65, reason: "test".to_owned(), ..v1::RollbackRequest::default() };
+    let rollback = roll_back(65);
     running.client.rollback(rollback).await.expect("it rolls back");
     fill(&mut running, &mut rng, 90).await;
     let report = audit(&world, "a", 0).await;

@@ -18,7 +18,7 @@ mod common;
 use common::{
     World, absent, at, bytes, commit, delete, get,
     proxy::{Call, Fate},
-    put, reason, value_is,
+    prune_before, put, reason, roll_back, value_is,
 };
 use coppice_proto::v1;
 
@@ -214,7 +214,7 @@ async fn sessions_apply_a_number_once() {
     let mut client = running.client.clone();
     assert!(client.commit(numbered(2, "y")).await.expect("it is answered again").into_inner().replayed);
     // What is rolled back is never applied again.
-    let rollback = v1::RollbackRequest { to: 1, reason: "test".to_owned(), ..v1::RollbackRequest::default() };
+    let rollback = roll_back(1);
     client.rollback(rollback).await.expect("it is rolled back");
     let error = client.commit(numbered(2, "y")).await.expect_err("it was rolled back");
     assert_eq!(reason(&error), Reason::RolledBack);
@@ -237,7 +237,7 @@ async fn rollback_and_prune_are_seen_in_reads_and_in_the_log() {
     let old = client.get(get("a", Some(at(0, 6)))).await.expect("it is read").into_inner();
     let old_checkpoint = client.get_checkpoint(v1::GetCheckpointRequest::default()).await.expect("given").into_inner();
     let rollback = |to, expected_head| v1::RollbackRequest {
-        to,
+        to: Some(to),
         reason: "a mistake".to_owned(),
         principal: "someone".to_owned(),
         expected_head,
@@ -271,11 +271,7 @@ async fn rollback_and_prune_are_seen_in_reads_and_in_the_log() {
     }
     let stamp = client.commit(commit(vec![put("b", "new")], Vec::new())).await.expect("committed").into_inner().stamp;
     assert_eq!(stamp, Some(at(1, 4)));
-    let done = client
-        .prune(v1::PruneRequest { before: 2, reason: "space".to_owned(), ..v1::PruneRequest::default() })
-        .await
-        .expect("pruned")
-        .into_inner();
+    let done = client.prune(prune_before(2)).await.expect("pruned").into_inner();
     assert_eq!((done.head, done.pruned_boundary), (Some(at(1, 4)), 2));
     let error = client.get(get("a", Some(at(0, 1)))).await.expect_err("it is pruned");
     assert_eq!(reason(&error), Reason::Pruned);
@@ -470,7 +466,7 @@ async fn a_rollback_settles_what_was_decided_before_it() {
     world.faults.set(|call| if call.name == "finalize" { Fate::Lost } else { Fate::Pass });
     client.commit(commit(vec![put("a", "1")], Vec::new())).await.expect("committed");
     client.commit(commit(vec![put("z", "2")], Vec::new())).await.expect("committed");
-    let rollback = v1::RollbackRequest { to: 1, reason: "test".to_owned(), ..v1::RollbackRequest::default() };
+    let rollback = roll_back(1);
     client.rollback(rollback).await.expect("rolled back");
     world.faults.clear();
     assert_eq!(value_at(&mut client, "a", None).await.expect("it is read").as_deref(), Some("1"));
@@ -488,7 +484,7 @@ async fn a_shard_that_missed_a_rollback_executes_it_before_it_serves() {
     }
     world.faults.set(|call| if call.name == "execute" { Fate::Lost } else { Fate::Pass });
     let mut other = running.client.clone();
-    let rollback = v1::RollbackRequest { to: 1, reason: "test".to_owned(), ..v1::RollbackRequest::default() };
+    let rollback = roll_back(1);
     let asked = tokio::spawn(async move { other.rollback(rollback).await });
     let decided = tokio::time::timeout(common::LIMIT, async {
         loop {
@@ -528,7 +524,7 @@ async fn a_prune_asks_only_the_shards_that_are_up() {
     world.faults.set(rule(Fate::Lost));
     let error = client.commit(commit(vec![put("a", "3")], Vec::new())).await.expect_err("its shard does not answer");
     assert_eq!(reason(&error), Reason::Unavailable);
-    client.prune(v1::PruneRequest { before: 2, ..v1::PruneRequest::default() }).await.expect("pruned");
+    client.prune(prune_before(2)).await.expect("pruned");
     assert_eq!(asked.load(Ordering::SeqCst), 0);
     client.commit(commit(vec![put("z", "3")], Vec::new())).await.expect("committed");
     world.faults.set(rule(Fate::Pass));
@@ -548,7 +544,7 @@ async fn a_rollback_that_can_not_fence_every_shard_changes_nothing() {
     client.commit(commit(vec![put("a", "1"), put("z", "1")], Vec::new())).await.expect("committed");
     client.commit(commit(vec![put("a", "2"), put("z", "2")], Vec::new())).await.expect("committed");
     world.faults.set(|call| if (call.name, call.group) == ("fence", 2) { Fate::Lost } else { Fate::Pass });
-    let rollback = v1::RollbackRequest { to: 1, reason: "test".to_owned(), ..v1::RollbackRequest::default() };
+    let rollback = roll_back(1);
     let error = client.rollback(rollback).await.expect_err("a shard can't be fenced");
     assert_eq!(reason(&error), Reason::Unavailable);
     world.faults.clear();
@@ -729,7 +725,7 @@ async fn heads_are_watched_with_what_changed() {
     assert_eq!(changes, [(bytes("a"), true), (bytes("z"), true), (bytes("a"), false)]);
     // What was rolled back is passed over, whether head is above it again or not.
     for key in ["after", "more"] {
-        let rollback = v1::RollbackRequest { to: 1, reason: "test".to_owned(), ..v1::RollbackRequest::default() };
+        let rollback = roll_back(1);
         client.rollback(rollback).await.expect("rolled back");
         let request = v1::WatchHeadsRequest { want_changed_keys: true, ..v1::WatchHeadsRequest::default() };
         let mut stream = client.clone().watch_heads(request).await.expect("served").into_inner();
@@ -776,7 +772,7 @@ async fn scans_that_meet_a_rollback_before_they_begin_locate_their_state_anew() 
             }
         });
         told.recv().await.expect("a scan is under way");
-        let rollback = v1::RollbackRequest { to: 1, reason: "test".to_owned(), ..v1::RollbackRequest::default() };
+        let rollback = roll_back(1);
         client.rollback(rollback).await.expect("rolled back");
         client.commit(commit(vec![put("a", "new")], Vec::new())).await.expect("committed");
         world.faults.clear();
@@ -831,11 +827,10 @@ async fn bad_requests_are_refused_with_a_reason() {
     let mut stream = client.range(inverted).await.expect("it begins").into_inner();
     let error = stream.message().await.expect_err("an inverted range");
     assert_eq!(reason(&error), Reason::InvalidArgument);
-    let long = v1::PruneRequest { before: 1, reason: "r".repeat(1025), ..v1::PruneRequest::default() };
+    let long = v1::PruneRequest { reason: "r".repeat(1025), ..prune_before(1) };
     let error = client.prune(long).await.expect_err("a long reason");
     assert!(error.message().contains("reason_bytes_max"), "{error}");
-    let error =
-        client.prune(v1::PruneRequest { before: 9, ..v1::PruneRequest::default() }).await.expect_err("above head");
+    let error = client.prune(prune_before(9)).await.expect_err("above head");
     assert_eq!(reason(&error), Reason::NotYet);
     let which = Some(v1::get_header_request::Which::Sequence(99));
     let error = client.get_header(v1::GetHeaderRequest { which }).await.expect_err("no such header");

@@ -122,7 +122,10 @@ async fn clients_of_the_first_key_follow_under_load() {
     let answer = rotate(&world, &mut first.client, 1).await;
     let header = Header::decode(&answer.header).expect("a header");
     let Body::Key(change) = &header.body else { panic!("a key change") };
-    assert_eq!((change.number, change.principal.as_str(), change.reason.as_str()), (1, "ops", "schedule"));
+    assert_eq!(
+        (change.number, change.principal.as_str(), change.reason.as_str()),
+        (1, "unauthenticated (says \"ops\")", "schedule")
+    );
     // The change is under the first checkpoint of the new key.
     let checkpoint = Checkpoint::open(&answer.checkpoint, &public(&world, 1)).expect("signed by the new key");
     assert_eq!(checkpoint.size, header.sequence.0 + 1);

@@ -33,7 +33,7 @@ async fn a_stale_coordinator_and_a_stale_follower_do_not_undo_a_rollback() {
     }
     world.net.cut("a", &proxy_of("node-3"));
     let rollback = v1::RollbackRequest {
-        to: 3,
+        to: Some(3),
         reason: "a mistake".to_owned(),
         principal: "someone".to_owned(),
         expected_head: Some(at(0, 6)),

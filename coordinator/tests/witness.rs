@@ -12,7 +12,7 @@ mod common;
 use common::{
     LIMIT, Running, World, at, commit, get,
     member::{Habit, Member},
-    put, reason,
+    put, reason, roll_back,
 };
 
 async fn world() -> World {
@@ -117,7 +117,7 @@ async fn proofs_under_a_cosigned_checkpoint_wait_for_one_that_covers_the_version
     let newer = running.client.get_checkpoint(newer).await.expect("it is given").into_inner();
     check::verify_under(&plain.proof, &policy, Some(&newer.standing)).expect("the newer one vouches for it");
     // Rolled back versions don't stand at any cosigned checkpoint that is shown from then on.
-    let rollback = v1::RollbackRequest { to: 1, reason: "wrong".to_owned(), ..v1::RollbackRequest::default() };
+    let rollback = roll_back(1);
     running.client.rollback(rollback).await.expect("it rolls back");
     let answer = running.client.get(request).await.expect("it is there").into_inner();
     let (verified, _) = check::verify_under(&answer.proof, &policy, None).expect("two have cosigned");

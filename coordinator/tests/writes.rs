@@ -10,7 +10,7 @@ use tokio_stream::iter;
 
 mod common;
 
-use common::{LIMIT, World, absent, bytes, commit, get, proxy::Fate, put, reason};
+use common::{LIMIT, World, absent, bytes, commit, get, proxy::Fate, prune_before, put, reason};
 use coppice_proto::v1;
 
 type Client = coppice_proto::v1::ledger_client::LedgerClient<coppice_proto::Channel>;
@@ -33,12 +33,12 @@ async fn commit_many(client: &mut Client, count: u64) -> u64 {
 }
 
 async fn prune(client: &mut Client, before: u64) -> Result<v1::AdminResponse, tonic::Status> {
-    let request = v1::PruneRequest { before, ..v1::PruneRequest::default() };
+    let request = prune_before(before);
     Ok(client.prune(request).await?.into_inner())
 }
 
 async fn pin(client: &mut Client, version: u64) -> Result<v1::VersionPin, tonic::Status> {
-    let request = v1::PinRequest { pin_id: bytes("0123456789abcdef"), version, ttl_ms: 60_000 };
+    let request = v1::PinRequest { pin_id: bytes("0123456789abcdef"), version: Some(version), ttl_ms: 60_000 };
     Ok(client.pin(request).await?.into_inner().pin.expect("a pin"))
 }
 
@@ -125,7 +125,13 @@ async fn old_versions_are_pruned_by_policy_and_never_above_a_pin() {
     assert_eq!(until_pruned(&mut client, 28).await, 28);
     let prunes = prunes(&mut client).await;
     assert!(prunes.iter().all(|prune| prune.boundary <= Version(28)), "{prunes:?}");
-    assert!(prunes.iter().all(|prune| prune.principal == "retention policy"), "{prunes:?}");
+    assert!(
+        prunes
+            .iter()
+            .all(|prune| prune.principal.starts_with("coordinator ")
+                && prune.principal.ends_with(" (by retention policy)")),
+        "{prunes:?}"
+    );
     assert_eq!(prunes[0].reason, "keep the newest 4 versions");
     assert!(prunes.len() < 5, "prunes come in steps: {prunes:?}");
 }

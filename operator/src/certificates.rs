@@ -133,7 +133,7 @@ mod tests {
 
     use coppice_env::Clock;
     use coppice_process::{
-        access::{self, Denials, Identity, Role, Roles},
+        access::{self, AccessLog, Identity, Role, Roles},
         tls::Tls,
     };
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
@@ -174,7 +174,7 @@ mod tests {
 
     /// Connects a client to a process that has these files.
     async fn connects(server: &Tls, client: rustls::ClientConfig, host: &str) -> bool {
-        let acceptor = server.acceptor(Denials::to_log()).expect("the process can read its files");
+        let acceptor = server.acceptor(AccessLog::to_log()).expect("the process can read its files");
         let (near, far) = tokio::io::duplex(1 << 16);
         let name = ServerName::try_from(host.to_owned()).expect("it is a name");
         let connector = tokio_rustls::TlsConnector::from(Arc::new(client));

@@ -294,10 +294,12 @@ pub fn open_session(request: &v1::OpenSessionRequest, clock_ms: u64) -> Result<V
 /// The command that pins a version.
 ///
 /// # Errors
-/// If the id is malformed.
+/// If the id is malformed or the version is missing.
 pub fn set_pin(request: &v1::PinRequest, clock_ms: u64) -> Result<Vec<u8>, Refusal> {
     let v1::PinRequest { version, ttl_ms, .. } = *request;
-    encode(&Command::SetPin(SetPin { pin: pin_id(&request.pin_id)?, version: Version(version), ttl_ms, clock_ms }))
+    let missing = || Refusal::new(Reason::InvalidArgument, "version is missing: a pin names the version that it keeps");
+    let version = Version(version.ok_or_else(missing)?);
+    encode(&Command::SetPin(SetPin { pin: pin_id(&request.pin_id)?, version, ttl_ms, clock_ms }))
 }
 
 /// The command that takes a pin back.

@@ -307,7 +307,7 @@ pub struct Prune {
     #[arg(long, value_name = "VERSION")]
     pub before: u64,
     /// Why; stands in the root log.
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(long, value_name = "TEXT")]
     pub reason: String,
     /// Who; stands in the root log [default: the user's name].
     #[arg(long, value_name = "NAME")]

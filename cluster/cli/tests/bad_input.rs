@@ -28,7 +28,7 @@ impl Scene {
         for version in 3..=10 {
             dev.run(&["commit", "--put", &format!("k={version}"), "--put", "bin=0xff"]).expect(0);
         }
-        dev.run(&["prune", "--before", "3"]).expect(0);
+        dev.run(&["prune", "--before", "3", "--reason", "room"]).expect(0);
         dev.run(&["rollback", "--to", "8", "--reason", "test"]).expect(0);
         dev.run(&["commit", "--put", "k=9"]).expect(0);
         dev.run(&["get", "k", "--proof", &scene.path("proof")]).expect(0);
@@ -180,9 +180,12 @@ fn bad_writes_are_refused() {
             (&["commit", "--put", "k=1", "--expect-epoch", "0"], 2, "--expect-version"),
             (&["commit", "--put", "k=1", "--receipt", "/nowhere/receipt"], 2, "No such file"),
             (&["commit", "--put", "k=1", "--receipt", "/"], 2, "directory"),
-            (&["prune", "--before", "999"], 3, "NOT_YET"),
-            (&["prune", "--before", "5", "--principal", &principal], 3, "LIMIT_EXCEEDED"),
+            (&["prune", "--before", "999", "--reason", "room"], 3, "NOT_YET"),
+            (&["prune", "--before", "5", "--reason", "room", "--principal", &principal], 3, "LIMIT_EXCEEDED"),
             (&["prune"], 2, "--before"),
+            (&["prune", "--before", "5"], 2, "--reason"),
+            (&["prune", "--before", "5", "--reason", ""], 3, "INVALID_ARGUMENT"),
+            (&["prune", "--before", "5", "--reason", "a\nb"], 3, "INVALID_ARGUMENT"),
             (&["rollback", "--to", "999", "--reason", "x"], 3, "NOT_YET"),
             (&["rollback", "--to", "10", "--reason", "x"], 3, "ROLLED_BACK"),
             (&["rollback", "--to", "2", "--reason", "x"], 3, "PRUNED"),

@@ -109,7 +109,7 @@ fn check_log(dev: &Dev) {
     let prune = &kinds("prune")[0]["prune"];
     assert_eq!(
         (&prune["boundary"], &prune["principal"], &prune["reason"]),
-        (&json!(10), &json!("tester"), &json!("enough"))
+        (&json!(10), &json!("unauthenticated (says \"tester\")"), &json!("enough"))
     );
     let rollback = &kinds("rollback")[0]["rollback"];
     assert_eq!((&rollback["target"]["version"], &rollback["head_before"]["version"]), (&json!(20), &json!(30)));

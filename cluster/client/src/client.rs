@@ -520,7 +520,7 @@ impl Client {
     /// What the cluster refuses, and what it did not answer in time.
     pub async fn pin(&self, id: PinId, version: u64, ttl: Duration) -> Result<v1::VersionPin, Error> {
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        let request = v1::PinRequest { pin_id: id.0.to_vec().into(), version, ttl_ms };
+        let request = v1::PinRequest { pin_id: id.0.to_vec().into(), version: Some(version), ttl_ms };
         ask!(self, Repeat::Safe, pin, request)?.pin.ok_or(Error::Malformed("no pin"))
     }
 

@@ -25,7 +25,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::{
     Failure,
-    access::{Denial, Denials},
+    access::{AccessLog, Denial, Identity},
 };
 pub use coppice_proto::live::Live;
 
@@ -75,7 +75,7 @@ impl Protocol {
 #[derive(Clone, Debug)]
 pub struct Acceptor {
     live: Live<ServerConfig>,
-    denials: Denials,
+    log: AccessLog,
 }
 
 impl Acceptor {
@@ -92,7 +92,7 @@ impl Acceptor {
 
     /// Takes note of a connection that was not accepted.
     pub(crate) fn refused(&self, address: SocketAddr, why: &str) {
-        self.denials.record(&Denial { why, method: None, address: Some(address), identity: None });
+        self.log.record(&Denial { why, method: None, address: Some(address), identity: None });
     }
 }
 
@@ -123,14 +123,23 @@ impl Tls {
     ///
     /// # Errors
     /// If a file cannot be read or holds something else.
-    pub fn acceptor(&self, denials: Denials) -> Result<Acceptor, Failure> {
-        self.server().acceptor(Protocol::Grpc, &[&self.ca], denials)
+    pub fn acceptor(&self, log: AccessLog) -> Result<Acceptor, Failure> {
+        self.server().acceptor(Protocol::Grpc, &[&self.ca], log)
     }
 
     /// How a service shows itself by the same certificate.
     #[must_use]
     pub fn server(&self) -> ServerTls {
         ServerTls { cert: self.cert.clone(), key: self.key.clone(), client_ca: None }
+    }
+
+    /// Who this process is by its certificate.
+    ///
+    /// # Errors
+    /// If the file cannot be read or holds no certificate.
+    pub fn identity(&self) -> Result<Identity, Failure> {
+        let contents = std::fs::read(&self.cert).map_err(|error| Failure::file(&self.cert, &error))?;
+        Ok(Identity::of(&certificates(&self.cert, &contents)?[0]))
     }
 
     /// For connections to other processes of the cluster. Must be called within a tokio runtime.
@@ -164,18 +173,13 @@ impl ServerTls {
     ///
     /// # Errors
     /// If a file cannot be read or holds something else.
-    pub fn acceptor(
-        &self,
-        protocol: Protocol,
-        authorities: &[&PathBuf],
-        denials: Denials,
-    ) -> Result<Acceptor, Failure> {
+    pub fn acceptor(&self, protocol: Protocol, authorities: &[&PathBuf], log: AccessLog) -> Result<Acceptor, Failure> {
         let files = self.clone();
         let paths: Vec<PathBuf> =
             [&self.cert, &self.key].iter().chain(authorities).map(|path| (*path).clone()).collect();
         let kept = paths.clone();
         let live = Live::keep(paths, move |contents| files.server_config(protocol, &kept[2..], contents))?;
-        Ok(Acceptor { live, denials })
+        Ok(Acceptor { live, log })
     }
 
     /// `contents` are those of `cert`, `key`, and the authorities.

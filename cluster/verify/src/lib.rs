@@ -23,6 +23,7 @@ pub mod keys;
 pub mod merkle;
 pub mod note;
 pub mod policy;
+pub mod principal;
 pub mod proof;
 #[cfg(feature = "replay")]
 pub mod replay;

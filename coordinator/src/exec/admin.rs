@@ -6,11 +6,13 @@
 
 use std::collections::BTreeSet;
 
+use coppice_process::access::Caller;
 use coppice_proto::{status, v1};
-use coppice_types::{Reason, Sequence, ShardId, Stamp, Version};
+use coppice_types::{Reason, Sequence, ShardId, Stamp, Version, text::control_in};
 use coppice_verify::{
-    header::{Body, PRINCIPAL_BYTES_MAX},
+    header::Body,
     keys::{KEY_CHANGES_MAX, KeyChange},
+    principal::CLAIM_BYTES_MAX,
 };
 use futures::future::join_all;
 use tokio::{sync::oneshot, time::Instant};
@@ -319,7 +321,7 @@ impl From<Refusal> for Failure {
 fn check_pin(oldest: Option<&v1::VersionPin>, boundary: Version) -> Result<(), Refusal> {
     match oldest {
         Some(pin) if pin.version < boundary.0 => {
-            let id: String = pin.id.iter().map(|byte| format!("{byte:02x}")).collect();
+            let id = hex(&pin.id);
             let message = format!("version {} is pinned by {id} until {} ms", pin.version, pin.expires_ms);
             Err(Refusal::new(Reason::Pinned, message))
         }
@@ -327,14 +329,48 @@ fn check_pin(oldest: Option<&v1::VersionPin>, boundary: Version) -> Result<(), R
     }
 }
 
-/// Texts of a request are checked before it waits: none takes more of the queue.
-pub fn check_texts(principal: &str, reason: &str) -> Result<(), Refusal> {
-    let checks =
-        [("principal_bytes_max", PRINCIPAL_BYTES_MAX, principal), ("reason_bytes_max", REASON_BYTES_MAX, reason)];
-    for (limit, allowed, text) in checks {
-        if text.len() > allowed {
-            return Err(Refusal::over_limit(limit, allowed as u64, text.len() as u64));
+/// An id in hex; a longer one than any has is cut.
+pub fn hex(id: &[u8]) -> String {
+    id.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Who asks for an operation, and why: texts that a header may hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    pub principal: String,
+    pub reason: String,
+}
+
+impl Asked {
+    /// Checks the texts of a request before it waits: they are there, none takes more of the queue than its limit, and they are shown as they
+    /// are. The principal becomes the authenticated name, with the claim beside it.
+    ///
+    /// # Errors
+    /// `LIMIT_EXCEEDED` for a text that is too long, `INVALID_ARGUMENT` for one that is missing or has hidden characters.
+    pub fn check(caller: &Caller, claim: &str, reason: String) -> Result<Self, Refusal> {
+        let texts = [
+            ("principal", "principal_bytes_max", CLAIM_BYTES_MAX, claim),
+            ("reason", "reason_bytes_max", REASON_BYTES_MAX, &reason),
+        ];
+        for (name, limit, allowed, text) in texts {
+            if text.len() > allowed {
+                return Err(Refusal::over_limit(limit, allowed as u64, text.len() as u64));
+            }
+            if text.trim().is_empty() {
+                return Err(Refusal::invalid(format!("{name} is missing: the root log records who asked, and why")));
+            }
+            if let Some((at, c)) = control_in(text) {
+                let message =
+                    format!("{name} has a character that is not shown as itself at byte {at}: {}", c.escape_unicode());
+                return Err(Refusal::invalid(message));
+            }
         }
+        let over = || {
+            let message = format!(
+                "principal has more than {CLAIM_BYTES_MAX} bytes with a backslash before each quote and backslash"
+            );
+            Refusal::new(Reason::LimitExceeded, message)
+        };
+        Ok(Self { principal: caller.says(claim).ok_or_else(over)?, reason })
     }
-    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, atomic::AtomicBool},
+    sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -132,6 +132,8 @@ pub struct KnownVersion {
 pub struct Context {
     /// This coordinator's name.
     pub name: String,
+    /// The subject of its certificate, if it has one.
+    pub subject: OnceLock<String>,
     /// Channels to the nodes.
     pub links: Arc<Links>,
     /// The root group.
@@ -183,6 +185,7 @@ impl Context {
     ) -> Self {
         Self {
             name,
+            subject: OnceLock::new(),
             shards: Shards::new(links.clone(), root.clone()),
             links,
             root,
@@ -202,6 +205,12 @@ impl Context {
             versions: Mutex::default(),
             checkpoints: Mutex::default(),
         }
+    }
+
+    /// What this coordinator is called where it acts by itself: the subject of its certificate, or its name without TLS.
+    #[must_use]
+    pub fn own_name(&self) -> String {
+        self.subject.get().cloned().unwrap_or_else(|| format!("coordinator {}", self.name))
     }
 
     /// Signs the head of a *committed* prefix of the root log by the key in force there: whoever signs it produces the same bytes.

@@ -22,7 +22,7 @@ mod sequencer;
 mod stages;
 mod standing;
 
-pub use admin::{AdminRequest, Wanted, check_texts};
+pub use admin::{AdminRequest, Asked, Wanted, hex};
 pub use leader::lead;
 pub use registry::follow;
 pub use sequencer::{Command, Entry, Permit, TASKS_MAX};

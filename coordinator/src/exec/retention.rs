@@ -1,20 +1,21 @@
 //! Prune by policy: while this coordinator leads, it drops versions that are older than the policy keeps.
 //!
-//! The prune is a header like any other, by the principal "retention policy" and with the rule as its reason. It never goes above
-//! a living pin. Each adds an operation to the root log for ever, so they come in steps: not before an eighth more than the
+//! The prune is a header like any other, with the rule as its reason. Its principal is this coordinator `(by retention policy)`, which no
+//! caller can claim. It never goes above a living pin. Each adds an operation to the root log for ever, so they come in steps: not before an eighth more than the
 //! policy keeps has gathered, and at most one an interval.
 
 use std::{sync::Arc, time::Duration};
 
 use coppice_proto::v1;
 use coppice_types::Version;
+use coppice_verify::principal;
 use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
 
 use super::{Command, admin::AdminRequest, admin::Wanted, context::Context, wire};
 
-/// Who prunes.
-const PRINCIPAL: &str = "retention policy";
+/// In whose stead a coordinator prunes.
+const RULE: &str = "retention policy";
 /// Versions beyond those kept that are worth a prune, at least.
 const STEP_VERSIONS_MIN: u64 = 16;
 /// Which part of what is kept gathers before it is pruned.
@@ -62,7 +63,7 @@ async fn prune(context: &Context, retention: Retention, boundary: Version, comma
     let (reply, receive) = oneshot::channel();
     let request = AdminRequest {
         wanted: Wanted::Prune(boundary),
-        principal: PRINCIPAL.to_owned(),
+        principal: principal::by_rule(&context.own_name(), RULE),
         reason: retention.rule(),
         expected_head: None,
         reply,

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use coppice_process::{
     Failure, Flag, Format, Log, Program, Settings, Telemetry,
-    access::{Access, Demand, Denials},
+    access::{Access, AccessLog, Demand},
     config::millis,
     ledger::{self, Ledger, Nodes, parse_cluster},
     store::Store,
@@ -246,7 +246,7 @@ impl Config {
     ///
     /// Who calls needs a certificate if it needs a role, or if there is an authority for clients: one of that authority or, as other coordinators
     /// have, of the cluster's. The root log is for strangers, unless there is an authority for clients.
-    pub(super) fn acceptor(&self, protocol: Protocol, denials: &Denials) -> Result<Option<Acceptor>, Failure> {
+    pub(super) fn acceptor(&self, protocol: Protocol, log: &AccessLog) -> Result<Option<Acceptor>, Failure> {
         let Some(tls) = &self.tls else { return Ok(None) };
         let shown = self.api_tls.clone().unwrap_or_else(|| tls.server());
         let mut authorities: Vec<&PathBuf> = shown.client_ca.iter().collect();
@@ -254,7 +254,7 @@ impl Config {
         if protocol == Protocol::Grpc && asked {
             authorities.push(&tls.ca);
         }
-        shown.acceptor(protocol, &authorities, denials.clone()).map(Some)
+        shown.acceptor(protocol, &authorities, log.clone()).map(Some)
     }
 
     /// Who is asked to cosign, and how many must.

@@ -42,8 +42,8 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
         .ok_or_else(|| Failure::usage("the key's name is not <prefix>/<cluster id>").hint(KEY_HINT))?;
     config.check_cluster(&cluster)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let (guard, denials) = config.access.open(config.tls.is_some())?;
-    let tls = config.acceptor(Protocol::Grpc, &denials)?;
+    let (guard, log) = config.access.open(config.tls.is_some())?;
+    let tls = config.acceptor(Protocol::Grpc, &log)?;
     let listener = net::listen(config.listen).await?;
     let address = listener.local_addr().map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
     let dialer = Dialer::new(&config.name, config.tls.as_ref().map(Tls::client).transpose()?);
@@ -62,8 +62,9 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
         rng: Box::new(SystemRng),
     };
     let (mut service, handle) = Service::new(options).map_err(|error| failed(&error))?;
-    if let Some(guard) = guard {
-        service.guard(guard);
+    service.guard(guard);
+    if let Some(tls) = &config.tls {
+        service.name(tls.identity()?.name());
     }
     // Other coordinators are where they are registered.
     let dial = Arc::new(move |address: &str| dialer.channel(address).map(Channel::from).ok());
@@ -73,7 +74,7 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
         service.ask_witnesses(witnesses, quorum).map_err(|error| failed(&error))?;
     }
     if let Some(http) = config.http_listen {
-        let tls = config.acceptor(Protocol::Http, &denials)?;
+        let tls = config.acceptor(Protocol::Http, &log)?;
         let listener = net::listen(http).await?;
         let address = listener.local_addr().map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
         service.serve_log(net::incoming(listener, tls));

@@ -300,6 +300,16 @@ pub fn get(key: &str, at: Option<v1::Stamp>) -> v1::GetRequest {
     v1::GetRequest { key: bytes(key), read: Some(read) }
 }
 
+pub fn roll_back(to: u64) -> v1::RollbackRequest {
+    let (reason, principal) = ("test".to_owned(), "tester".to_owned());
+    v1::RollbackRequest { to: Some(to), reason, principal, expected_head: None }
+}
+
+pub fn prune_before(before: u64) -> v1::PruneRequest {
+    let (reason, principal) = ("test".to_owned(), "tester".to_owned());
+    v1::PruneRequest { before: Some(before), reason, principal, expected_head: None }
+}
+
 pub fn reason(status: &tonic::Status) -> coppice_types::Reason {
     coppice_proto::status::reason(status).unwrap_or_else(|| panic!("{status:?} carries a reason"))
 }

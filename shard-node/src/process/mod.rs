@@ -33,8 +33,8 @@ use crate::{
 /// # Errors
 /// If the directory is another's or damaged, the address cannot be had, or a certificate cannot be read.
 pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
-    let (guard, denials) = config.access.open(config.tls.is_some())?;
-    let tls = config.tls.as_ref().map(|tls| tls.acceptor(denials)).transpose()?;
+    let (guard, log) = config.access.open(config.tls.is_some())?;
+    let tls = config.tls.as_ref().map(|tls| tls.acceptor(log)).transpose()?;
     let ways = connect::ways(&config)?;
     // Told from the beginning on: the replicas' logs may be long.
     let started: Arc<OnceLock<Handle>> = Arc::default();
@@ -74,7 +74,7 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
         replicas,
         tuning: config.tuning(),
     };
-    let node = Node::start_guarded(options, net::incoming(listener, tls), guard).await.map_err(refused)?;
+    let node = Node::start_guarded(options, net::incoming(listener, tls), Some(guard)).await.map_err(refused)?;
     node.form(&config.formation()?, &pending);
     // Nobody else sets it.
     let _ = started.set(node.clone());

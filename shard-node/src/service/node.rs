@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use coppice_process::access::{Action, Caller, noted};
 use coppice_proto::v1::{self, node_server::Node};
 use coppice_types::{GroupId, Reason};
 use tonic::{Request, Response, Status};
@@ -47,14 +48,24 @@ impl Node for NodeService {
         &self,
         request: Request<v1::ChangeMemberRequest>,
     ) -> Result<Response<v1::ChangeMemberResponse>, Status> {
+        let (caller, log) = Caller::from(&request);
         let request = request.into_inner();
         let group = GroupId::from_number(request.group);
-        let change = change(&request)?;
+        let v1::ChangeMemberRequest { raft_id, node, change, .. } = &request;
+        let action = Action::new("change member", format!("{change} {raft_id} ({node}) in {group}"));
+        let answer = self.change(group, &request).await.map_err(Status::from);
+        noted(log.as_ref(), &caller, action, &answer);
+        answer.map(|()| Response::new(v1::ChangeMemberResponse {}))
+    }
+}
+
+impl NodeService {
+    async fn change(&self, group: GroupId, request: &v1::ChangeMemberRequest) -> Result<(), Refusal> {
+        let change = change(request)?;
         let replica = self.hosted.replica(group);
         let replica =
             replica.ok_or_else(|| Refusal::new(Reason::NotFound, format!("no replica of {group} runs here")))?;
-        replica.change(CHANGE_TIMEOUT, change).await?;
-        Ok(Response::new(v1::ChangeMemberResponse {}))
+        replica.change(CHANGE_TIMEOUT, change).await
     }
 }
 

@@ -6,10 +6,13 @@ use std::{
 };
 
 use coppice_env::bug::{Bug, planted};
-use coppice_process::ledger;
+use coppice_process::{
+    access::{Action, Caller, noted},
+    ledger,
+};
 use coppice_proto::v1::{self, root_client::RootClient, root_server::Root};
 use coppice_root::Outcome;
-use coppice_types::Reason;
+use coppice_types::{Reason, Term};
 use coppice_verify::header::{Body, Header};
 use futures::future::join_all;
 use tonic::{Request, Response, Status};
@@ -43,6 +46,15 @@ impl RootService {
             return Err(Refusal::new(Reason::LimitExceeded, message));
         }
         self.replica()?.command(command).await?
+    }
+
+    async fn begin_term(&self, request: v1::TakeOverRequest) -> Result<Term, Refusal> {
+        self.check_genesis(&request.genesis)?;
+        let clock_ms = self.hosted.clock.wall_ms();
+        match self.run(root::take_over(request, clock_ms)?).await? {
+            Outcome::TookOver { term } => Ok(term),
+            _ => Err(unexpected()),
+        }
     }
 
     /// A ledger is founded, and later led, only with the parameters and first shards that the nodes were configured with: digests
@@ -82,11 +94,12 @@ fn unexpected() -> Refusal {
 #[tonic::async_trait]
 impl Root for RootService {
     async fn take_over(&self, request: Request<v1::TakeOverRequest>) -> Result<Response<v1::TakeOverResponse>, Status> {
-        self.check_genesis(&request.get_ref().genesis)?;
-        let clock_ms = self.hosted.clock.wall_ms();
-        let Outcome::TookOver { term } = self.run(root::take_over(request.into_inner(), clock_ms)?).await? else {
-            return Err(unexpected().into());
-        };
+        let (caller, log) = Caller::from(&request);
+        let request = request.into_inner();
+        let action = Action::new("take over", format!("the root group, as {}", request.candidate));
+        let answer = self.begin_term(request).await.map_err(Status::from);
+        noted(log.as_ref(), &caller, action, &answer);
+        let term = answer?;
         let clocks_ms = self.clocks().await?;
         let clock = Arc::clone(&self.hosted.clock);
         let read = move |machine: &RootMachine| Ok((machine.view(clock.wall_ms())?, machine.sessions()));

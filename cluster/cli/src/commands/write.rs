@@ -186,7 +186,7 @@ pub async fn prune(client: &Client, args: &Prune, output: Output) -> Result<(), 
         }
     }
     let request = v1::PruneRequest {
-        before: args.before,
+        before: Some(args.before),
         reason: args.reason.clone(),
         principal: principal(args.principal.as_deref()),
         expected_head: None,
@@ -238,7 +238,7 @@ pub async fn rollback(client: &Client, args: &Rollback, output: Output) -> Resul
         expected_head = Some(stamp);
     }
     let request = v1::RollbackRequest {
-        to,
+        to: Some(to),
         reason: args.reason.clone(),
         principal: principal(args.principal.as_deref()),
         expected_head,

@@ -160,6 +160,11 @@ impl Cluster {
         Self::new(false, true)
     }
 
+    /// A cluster whose connections are by mutual TLS, with an etcd: it may have several coordinators.
+    pub fn tls_registered() -> Self {
+        Self::new(true, true)
+    }
+
     fn new(tls: bool, registered: bool) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let mut ports = free_ports(8);
@@ -261,13 +266,24 @@ impl Cluster {
         command.args(["--health-listen", &format!("127.0.0.1:{}", self.health[3])]);
         command.arg("--signing-key-file").arg(self.path("ledger.key"));
         if self.tls {
-            command.arg("--set").arg(format!("access.denials_file={}", self.path("denials").display()));
+            command.arg("--set").arg(format!("access.log_file={}", self.path("access-log").display()));
         }
         if self.etcd.is_none() {
             command.arg("--set").arg(format!("metadata.dir={}", self.path("metadata").display()));
         }
         command.args(more).envs(variables.iter().copied());
         Process::spawn(name, command, self.path("coordinator-1.log"))
+    }
+
+    /// Starts a second coordinator; gives its address, too.
+    pub fn second_coordinator(&self) -> (Process, String) {
+        let name = "coordinator-2";
+        let address = format!("127.0.0.1:{}", free_ports(1)[0]);
+        let mut command = self.command("coppice-coordinator", name);
+        command.args(["--name", name, "--listen", &address]);
+        command.arg("--signing-key-file").arg(self.path("ledger.key"));
+        command.arg("--set").arg(format!("access.log_file={}", self.path("access-log-2").display()));
+        (Process::spawn(name, command, self.path("coordinator-2.log")), address)
     }
 
     /// What a process answers on its health port: 1 to 3 for the nodes, 4 for the coordinator; nothing if it does not listen.
@@ -385,8 +401,19 @@ impl Cluster {
 }
 
 /// Who gets a certificate in a cluster by TLS: the processes, a client of all roles, one of each, and one of none.
-pub const CERTIFIED: [&str; 10] =
-    ["node-1", "node-2", "node-3", "coordinator-1", "client", "reader", "writer", "operator", "auditor", "nobody"];
+pub const CERTIFIED: [&str; 11] = [
+    "node-1",
+    "node-2",
+    "node-3",
+    "coordinator-1",
+    "coordinator-2",
+    "client",
+    "reader",
+    "writer",
+    "operator",
+    "auditor",
+    "nobody",
+];
 
 /// What the holder of a certificate is.
 fn roles_of(name: &str) -> Vec<&str> {
@@ -428,6 +455,8 @@ impl Authority {
         let key = rcgen::KeyPair::generate().expect("a key");
         let hosts = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
         let mut params = rcgen::CertificateParams::new(hosts).expect("names of hosts");
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
         for role in roles_of(name) {
             let uri = format!("urn:coppice:role:{role}").try_into().expect("it is ASCII");
             params.subject_alt_names.push(rcgen::SanType::URI(uri));

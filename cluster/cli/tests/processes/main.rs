@@ -6,6 +6,7 @@ mod common;
 mod harness;
 mod script;
 mod telemetry;
+mod who;
 
 use std::{fs, path::Path, time::Duration};
 
@@ -294,8 +295,9 @@ fn a_process_with_a_foreign_certificate_is_not_let_in_and_nothing_is_spoken_in_t
 
 /// What the coordinator has recorded of denials.
 fn denials(cluster: &Cluster) -> Vec<Value> {
-    let text = fs::read_to_string(cluster.path("denials")).unwrap_or_default();
-    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    let text = fs::read_to_string(cluster.path("access-log")).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter(|line| line["why"].is_string()).collect()
 }
 
 #[test]
@@ -317,7 +319,7 @@ fn a_client_may_do_what_its_role_says_and_what_is_denied_changes_nothing_and_is_
         (&["pin"], "Pin", &["operator"]),
         (&["lead", "root", "node-9"], "TransferLeader", &["operator"]),
         (&["rotate-key", vkey.trim(), "--reason", "test"], "RotateKey", &["operator"]),
-        (&["prune", "--before", "1"], "Prune", &["operator"]),
+        (&["prune", "--before", "1", "--reason", "room"], "Prune", &["operator"]),
         (&["rollback", "--to", "1", "--reason", "test"], "Rollback", &["operator"]),
     ];
     let head = || cluster.run(&["head", "--json"]).expect(0).json();

@@ -2,14 +2,21 @@
 
 use std::fmt;
 
-use coppice_verify::hash::sha256;
+use coppice_types::text::is_control;
+use coppice_verify::{
+    hash::sha256,
+    principal::{WHO_BYTES_MAX, bounded},
+};
 use rustls::pki_types::CertificateDer;
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::{
+    objects::{oid_registry, oid2abbrev},
+    prelude::{AttributeTypeAndValue, FromDer, GeneralName, RelativeDistinguishedName, X509Certificate, X509Name},
+};
 
 /// A URI with this beginning, among the subject's alternative names, says a role.
 pub const ROLE_URI: &str = "urn:coppice:role:";
-/// No more of a subject is kept.
-const SUBJECT_CHARS_MAX: usize = 256;
+/// Longest subject, in bytes; a longer one is cut and ends with the beginning of its hash.
+const SUBJECT_BYTES_MAX: usize = 256;
 
 /// What the holder of a certificate is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +94,7 @@ impl fmt::Display for Roles {
 /// Who holds a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The subject's name.
+    /// The subject's name, as [`subject_of`] writes it.
     pub subject: String,
     /// The serial number, in hex.
     pub serial: String,
@@ -105,13 +112,54 @@ impl Identity {
         let Ok((_, parsed)) = X509Certificate::from_der(certificate) else {
             return Self { subject: String::new(), serial: String::new(), fingerprint, roles: Roles::NONE };
         };
-        let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
-        let subject = parsed.subject().to_string().chars().map(shown).take(SUBJECT_CHARS_MAX).collect();
+        let subject = bounded(&subject_of(parsed.subject()), SUBJECT_BYTES_MAX);
         let names = parsed.subject_alternative_name().ok().flatten();
         let names = names.iter().flat_map(|names| &names.value.general_names);
         let said: Vec<Role> = names.filter_map(role_of).collect();
         Self { subject, serial: hex::encode(parsed.raw_serial()), fingerprint, roles: Roles::of(&said) }
     }
+
+    /// What its holder is known by: the subject, or the certificate if it has none; at most [`WHO_BYTES_MAX`] bytes.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self.subject.as_str() {
+            "" => format!("certificate {}", self.fingerprint),
+            subject => bounded(subject, WHO_BYTES_MAX),
+        }
+    }
+}
+
+/// A subject as text: `CN=alice, O=Acme + OU=ops`, each value escaped as RFC 4514 says, so that no two subjects are the same text.
+///
+/// Characters that are not shown are written in hex, too. A value that is not UTF-8 is `#` and hex.
+fn subject_of(name: &X509Name<'_>) -> String {
+    let attribute = |attribute: &AttributeTypeAndValue<'_>| {
+        let kind = attribute.attr_type();
+        let kind = oid2abbrev(kind, oid_registry()).map_or_else(|_| kind.to_id_string(), str::to_owned);
+        let value = attribute.as_str().map_or_else(|_| format!("#{}", hex::encode(attribute.as_slice())), escaped);
+        format!("{kind}={value}")
+    };
+    let parts = |parts: &RelativeDistinguishedName<'_>| parts.iter().map(attribute).collect::<Vec<_>>().join(" + ");
+    name.iter_rdn().map(parts).collect::<Vec<_>>().join(", ")
+}
+
+/// A value of a subject, escaped.
+fn escaped(value: &str) -> String {
+    let last = value.chars().count().saturating_sub(1);
+    let mut out = String::with_capacity(value.len());
+    for (at, c) in value.chars().enumerate() {
+        let outer = (c == ' ' && (at == 0 || at == last)) || (c == '#' && at == 0);
+        if is_control(c) {
+            let mut bytes = [0; 4];
+            out.extend(c.encode_utf8(&mut bytes).bytes().map(|byte| format!("\\{byte:02X}")));
+            continue;
+        }
+        if outer || matches!(c, ',' | '+' | '"' | '\\' | '<' | '>' | ';' | '=') {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
 }
 
 fn role_of(name: &GeneralName<'_>) -> Option<Role> {

@@ -1,4 +1,4 @@
-//! Who may call what: roles in the certificates of callers, one table of all methods, and a record of what was denied.
+//! Who may call what: roles in the certificates of callers, one table of all methods, the callers, and the access log.
 //!
 //! A certificate says a role by a URI among its alternative names, [`ROLE_URI`] and the role's name; it may say several. The cluster's processes
 //! are `node` and `coordinator`, clients are `reader`, `writer`, `operator` or `auditor`. What the table ([`allowed`]) does not allow to one of a
@@ -7,14 +7,17 @@
 //! **Invariants.** Behind a [`Guard`] no call reaches a service before its caller's roles were looked at. Without TLS there is nobody to ask for
 //! roles: then only the loopback interface is listened on, unless the settings say otherwise.
 
+mod action;
+mod caller;
 mod certificate;
-mod denials;
+mod log;
 mod methods;
 
 use std::{net::SocketAddr, path::PathBuf};
 
 use axum::{
     extract::Request,
+    http::HeaderMap,
     middleware::{Next, from_fn},
     response::Response,
 };
@@ -23,12 +26,14 @@ use coppice_types::Reason;
 use serde::{Deserialize, Serialize};
 use tonic::{Status, service::Routes};
 
+pub use action::{Action, noted, recorded};
+pub use caller::{CALLER, Caller, FORWARDED, Name};
 pub use certificate::{Identity, ROLE_URI, Role, Roles};
-pub use denials::{Denials, FILE_BYTES_MAX};
+pub use log::{AccessLog, FILE_BYTES_MAX};
 pub use methods::allowed;
 
 use crate::Failure;
-pub(crate) use denials::Denial;
+pub(crate) use log::Denial;
 
 /// Who may call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,8 +43,8 @@ pub struct Access {
     pub roles: Demand,
     /// Without TLS, other addresses than those of the loopback interface may be listened on.
     pub plaintext: bool,
-    /// Where denials are written; to the log, if nothing is said.
-    pub denials_file: Option<PathBuf>,
+    /// Where denials and actions of administrators are written; to the process's log, if nothing is said.
+    pub log_file: Option<PathBuf>,
 }
 
 /// Whether callers need roles.
@@ -66,16 +71,17 @@ impl Access {
         Err(failure.hint("Give certificates by [tls], listen on 127.0.0.1, or set access.plaintext = true."))
     }
 
-    /// What stands before the services: nothing, where nobody is asked for roles. Denials are recorded in any case.
+    /// What stands before the services. It asks for roles if there is TLS and the settings say so; the access log is kept in any case.
     ///
     /// # Errors
-    /// If the file of denials can't be opened.
-    pub fn open(&self, tls: bool) -> Result<(Option<Guard>, Denials), Failure> {
-        let denials = match &self.denials_file {
-            None => Denials::to_log(),
-            Some(path) => Denials::to_file(path)?,
+    /// If the file of the access log can't be opened.
+    pub fn open(&self, tls: bool) -> Result<(Guard, AccessLog), Failure> {
+        let log = match &self.log_file {
+            None => AccessLog::to_log(),
+            Some(path) => AccessLog::to_file(path)?,
         };
-        Ok(((tls && self.roles == Demand::Required).then(|| Guard { denials: denials.clone() }), denials))
+        let asks = tls && self.roles == Demand::Required;
+        Ok((Guard { asks, log: log.clone() }, log))
     }
 }
 
@@ -88,10 +94,12 @@ pub struct Peer {
     pub identity: Option<std::sync::Arc<Identity>>,
 }
 
-/// Asks for roles. Clones are the same.
+/// Asks for roles, and gives the services the access log. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct Guard {
-    denials: Denials,
+    /// Whether callers need roles.
+    asks: bool,
+    log: AccessLog,
 }
 
 impl Guard {
@@ -100,7 +108,10 @@ impl Guard {
     pub fn over(&self, routes: Routes) -> Routes {
         let guard = self.clone();
         let ask = move |mut request: Request, next: Next| {
-            let judged = guard.judge(request.uri().path(), request.extensions().get::<Peer>());
+            let peer = request.extensions().get::<Peer>();
+            let judged = guard.judge_forwarded(request.uri().path(), request.headers(), peer);
+            let judged = judged.and_then(|()| guard.judge(request.uri().path(), peer));
+            request.extensions_mut().insert(guard.log.clone());
             request.extensions_mut().insert(guard.clone());
             async move {
                 match judged {
@@ -112,12 +123,25 @@ impl Guard {
         routes.into_axum_router().layer(from_fn(ask)).into()
     }
 
+    /// Whether a request may say that it was forwarded: only that of a coordinator.
+    fn judge_forwarded(&self, path: &str, headers: &HeaderMap, peer: Option<&Peer>) -> Result<(), Box<Status>> {
+        let identity = peer.and_then(|peer| peer.identity.as_deref());
+        let coordinator = identity.is_some_and(|identity| identity.roles.meets(Roles::of(&[Role::Coordinator])));
+        if !self.asks || coordinator || !caller::claims_to_forward(headers) {
+            return Ok(());
+        }
+        let why = "only a coordinator may forward a request";
+        let address = peer.and_then(|peer| peer.address);
+        self.log.record(&Denial { why, method: Some(path), address, identity });
+        Err(Box::new(status::refuse(Reason::Denied, format!("denied: {why}: leave out {FORWARDED} and {CALLER}"))))
+    }
+
     /// Whether a caller may call the method of this path. A denial is recorded before the caller hears of it.
     fn judge(&self, path: &str, peer: Option<&Peer>) -> Result<(), Box<Status>> {
         let identity = peer.and_then(|peer| peer.identity.as_deref());
         let roles = identity.map_or(Roles::NONE, |identity| identity.roles);
         let allowed = allowed(path);
-        if allowed.is_some_and(|allowed| allowed.meets(roles)) {
+        if !self.asks || allowed.is_some_and(|allowed| allowed.meets(roles)) {
             return Ok(());
         }
         let why = match (allowed, identity) {
@@ -127,14 +151,14 @@ impl Guard {
             (Some(_), Some(_)) => "its roles do not allow it",
         };
         let address = peer.and_then(|peer| peer.address);
-        self.denials.record(&Denial { why, method: Some(path), address, identity });
+        self.log.record(&Denial { why, method: Some(path), address, identity });
         let takes = allowed.map_or_else(String::new, |allowed| format!("; the roles that may: {allowed}"));
         Err(Box::new(status::refuse(Reason::Denied, format!("denied: {why}{takes}"))))
     }
 }
 
 /// Whether the caller of a request may also call the method of another path: for requests that can ask for as much as that one. Everybody may
-/// where no [`Guard`] stands before the services.
+/// where no [`Guard`] that asks for roles stands before the services.
 ///
 /// # Errors
 /// With the reason [`Reason::Denied`], after the denial was recorded.

@@ -52,14 +52,14 @@ impl Scene {
             fs::write(dir.path().join(name), text).expect("a file can be written");
         }
         let path = |name: &str| dir.path().join(name);
-        let access = Access { denials_file: Some(path("denials")), ..Access::default() };
-        let (guard, denials) = access.open(true).expect("the file can be made");
+        let access = Access { log_file: Some(path("access")), ..Access::default() };
+        let (guard, log) = access.open(true).expect("the file can be made");
         let tls = Tls { ca: path("ca"), cert: path("cert"), key: path("key") };
-        let acceptor = tls.acceptor(denials).expect("the files are whole");
+        let acceptor = tls.acceptor(log).expect("the files are whole");
         let listener = net::listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("a port is free");
         let address = listener.local_addr().expect("it listens");
         let routes = Routes::from(axum::Router::new().fallback(async || "reached"));
-        let routes = guard.expect("roles are asked for by default").over(routes);
+        let routes = guard.over(routes);
         let server = Server::builder().add_routes(routes).serve_with_incoming(net::incoming(listener, Some(acceptor)));
         tokio::spawn(server);
         Self { dir, authority, address }
@@ -77,7 +77,7 @@ impl Scene {
 
     /// What is recorded, once there are so many lines.
     async fn denials(&self, lines: usize) -> Vec<serde_json::Value> {
-        let read = || fs::read_to_string(self.dir.path().join("denials")).unwrap_or_default();
+        let read = || fs::read_to_string(self.dir.path().join("access")).unwrap_or_default();
         tokio::time::timeout(std::time::Duration::from_secs(60), async {
             while read().lines().count() < lines {
                 tokio::task::yield_now().await;
@@ -92,7 +92,11 @@ impl Scene {
 
 /// Whether a call gets through; else it is denied with a reason.
 async fn reaches(channel: &Channel, path: &str) -> bool {
-    let request = http::Request::post(path).header("authorization", "a-secret").body(Body::empty()).expect("a request");
+    reaches_with(channel, path, ("authorization", "a-secret")).await
+}
+
+async fn reaches_with(channel: &Channel, path: &str, (header, value): (&str, &str)) -> bool {
+    let request = http::Request::post(path).header(header, value).body(Body::empty()).expect("a request");
     let answer = channel.clone().oneshot(request).await.expect("it is answered");
     let Some(status) = Status::from_header_map(answer.headers()) else { return true };
     assert_eq!(status.code(), tonic::Code::PermissionDenied, "{path}: {status:?}");
@@ -135,6 +139,24 @@ async fn each_role_may_call_what_the_table_says_and_nothing_else() {
     assert_eq!(line["fingerprint"].as_str().map(str::len), Some(64));
     assert!(line["serial"].as_str().is_some_and(|serial| !serial.is_empty()), "{line}");
     assert!(!lines.iter().any(|line| line.to_string().contains("secret")), "nothing of a call is written");
+}
+
+#[tokio::test]
+async fn only_a_coordinator_may_say_that_it_forwards_a_request() {
+    let scene = Scene::start().await;
+    let mut denied = 0;
+    for role in Role::ALL {
+        let shown = of_role(&scene.authority, role.name());
+        let channel = scene.connect(Some(&shown)).await.expect("its certificate is believed");
+        for header in [(FORWARDED, "1"), (FORWARDED, ""), (CALLER, "Q049YWxpY2U"), (CALLER, "not base64!")] {
+            // Every role may call it.
+            let through = reaches_with(&channel, "/grpc.health.v1.Health/Check", header).await;
+            assert_eq!(through, role == Role::Coordinator, "{role:?} {header:?}");
+            denied += usize::from(!through);
+        }
+    }
+    let lines = scene.denials(denied).await;
+    assert!(lines.iter().all(|line| line["why"] == "only a coordinator may forward a request"), "{lines:?}");
 }
 
 #[tokio::test]
@@ -189,7 +211,7 @@ async fn who_shows_no_certificate_a_foreign_one_or_one_that_ended_is_not_let_in(
 
 #[test]
 fn nobody_is_asked_for_roles_without_tls_or_where_they_are_ignored() {
-    let open = |roles, tls| Access { roles, ..Access::default() }.open(tls).expect("there is no file").0.is_some();
+    let open = |roles, tls| Access { roles, ..Access::default() }.open(tls).expect("there is no file").0.asks;
     assert!(open(Demand::Required, true));
     assert!(!open(Demand::Required, false) && !open(Demand::Ignored, true));
 }
@@ -210,13 +232,37 @@ fn without_tls_only_the_loopback_interface_is_listened_on_unless_that_is_said() 
 }
 
 #[test]
-fn a_file_of_denials_that_cannot_be_made_ends_the_start() {
-    let access = Access { denials_file: Some(Path::new("/nonexistent/denials").to_owned()), ..Access::default() };
-    assert!(access.open(true).expect_err("there is no such directory").to_string().contains("/nonexistent/denials"));
+fn an_access_log_that_cannot_be_made_ends_the_start() {
+    let access = Access { log_file: Some(Path::new("/nonexistent/access").to_owned()), ..Access::default() };
+    assert!(access.open(true).expect_err("there is no such directory").to_string().contains("/nonexistent/access"));
 }
 
 #[test]
 fn a_certificate_that_cannot_be_read_has_no_role() {
     let garbage = rustls::pki_types::CertificateDer::from(vec![0x30, 0x03, 1, 2, 3]);
     assert_eq!(Arc::new(Identity::of(&garbage)).roles, Roles::NONE);
+}
+
+#[test]
+fn no_two_subjects_are_the_same_text() {
+    let authority = authority();
+    let named = |parts: &[(DnType, &str)]| {
+        let (pem, _) = certify(&authority, &[], |params| {
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            for (kind, value) in parts {
+                params.distinguished_name.push(kind.clone(), *value);
+            }
+        });
+        let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).expect("a certificate");
+        Identity::of(&pem.contents.into()).subject
+    };
+    use DnType::{CommonName, OrganizationName};
+    assert_eq!(named(&[(CommonName, "alice"), (OrganizationName, "Acme")]), "CN=alice, O=Acme");
+    assert_eq!(named(&[(CommonName, "alice, O=Acme")]), "CN=alice\\, O\\=Acme");
+    assert_eq!(named(&[(CommonName, "op (says \"alice\")")]), "CN=op (says \\\"alice\\\")");
+    assert_eq!(named(&[(CommonName, "#a b ")]), "CN=\\#a b\\ ");
+    assert_eq!(named(&[(CommonName, "a\n\u{202e}b")]), "CN=a\\0A\\E2\\80\\AEb");
+    let long = |end: &str| named(&[(CommonName, &format!("{}{end}", "x".repeat(600)))]);
+    assert_ne!(long("a"), long("b"), "a subject that is cut differs by its hash");
+    assert_eq!(named(&[]), "");
 }

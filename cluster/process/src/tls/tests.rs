@@ -69,7 +69,7 @@ fn client(dir: &Path) -> End<ClientConfig> {
 async fn connect(server: &Live<ServerConfig>, client: &Live<ClientConfig>) -> io::Result<Pair> {
     let (near, far) = duplex(1 << 16);
     let (acceptor, connector) =
-        (Acceptor { live: server.clone(), denials: Denials::to_log() }, Connector(client.clone()));
+        (Acceptor { live: server.clone(), log: AccessLog::to_log() }, Connector(client.clone()));
     let accepting = tokio::spawn(async move { acceptor.accept(far).await });
     let mut near = connector.connect("host", near).await?;
     let mut far = accepting.await.expect("it does not panic")?;

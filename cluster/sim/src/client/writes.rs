@@ -379,7 +379,7 @@ impl Client {
         let pin_id = Bytes::copy_from_slice(&pin_id);
         let until = Instant::now() + Duration::from_millis(ttl_ms * 9 / 10);
         let (mut ledger, request) =
-            (self.ledger(), v1::PinRequest { pin_id: pin_id.clone(), version: stamp.version.0, ttl_ms });
+            (self.ledger(), v1::PinRequest { pin_id: pin_id.clone(), version: Some(stamp.version.0), ttl_ms });
         if self.hear(async move { ledger.pin(request).await }).await.is_err() {
             return;
         }
@@ -417,12 +417,13 @@ impl Client {
             let deepest = if self.rng.chance(500) { 3 } else { 12 };
             let to = (head.version.0 - 1).saturating_sub(self.rng.below(deepest));
             let expected_head = self.rng.chance(500).then(|| wire(head));
-            let request = v1::RollbackRequest { to, reason: "because".to_owned(), principal, expected_head };
+            let request = v1::RollbackRequest { to: Some(to), reason: "because".to_owned(), principal, expected_head };
             self.hear(async move { ledger.rollback(request).await.map(tonic::Response::into_inner) }).await
         } else {
             let before = head.version.0.saturating_sub(self.rng.below(12));
             let expected_head = self.rng.chance(300).then(|| wire(head));
-            let request = v1::PruneRequest { before, reason: "because".to_owned(), principal, expected_head };
+            let request =
+                v1::PruneRequest { before: Some(before), reason: "because".to_owned(), principal, expected_head };
             self.hear(async move { ledger.prune(request).await.map(tonic::Response::into_inner) }).await
         };
         let Ok(answer) = answer else { return };

@@ -1,8 +1,12 @@
-//! The record of denials: one line each, to the log or to a file of its own, never more than a hostile caller may cost.
+//! The access log: what was denied, and what administrators did; one line each, to the process's log or to a file of its own.
 //!
-//! A line says who (subject, serial number and fingerprint of the certificate, its roles), what, from where, and why; nothing of what a call carried.
-//! Beyond a rate, denials are counted and not written: the next line says how many. A file that is full is kept as `<file>.1`, in place of an
-//! older one, so both together are never longer than twice [`FILE_BYTES_MAX`].
+//! - A denial says who (subject, serial number and fingerprint of the certificate, its roles), what, from where, and why. Beyond a rate, denials
+//!   are counted and not written: the next line says how many. So a hostile caller can't fill the log.
+//! - An action ([`super::action`]) is a line before its effect and one after. Both are written whatever the rate, and synced to the disk; callers
+//!   wait for that. What can't be written goes to the process's log as an error.
+//! - No line holds what a call carried, but for the target, the reason and the claim of an action.
+//!
+//! A file that is full is kept as `<file>.1`, in place of an older one, so both together are never longer than twice [`FILE_BYTES_MAX`].
 
 use std::{
     fmt,
@@ -11,14 +15,21 @@ use std::{
     net::SocketAddr,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use coppice_env::{Clock, SystemClock};
 use serde::Serialize;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 
-use super::certificate::{Identity, Role};
+use super::{
+    action::Step,
+    certificate::{Identity, Role},
+};
 use crate::{Code, Failure};
 
 /// Lines that may be written at once.
@@ -29,6 +40,8 @@ const LINE_EVERY: Duration = Duration::from_millis(100);
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Longest path of a method that is written.
 const METHOD_CHARS_MAX: usize = 128;
+/// How long an action waits for its line: a disk that stands still stops no administrator.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A call or connection that was denied.
 #[derive(Debug)]
@@ -40,53 +53,53 @@ pub(crate) struct Denial<'a> {
     pub identity: Option<&'a Identity>,
 }
 
-/// Takes note of denials. Clones are the same.
+/// Takes note of denials and actions. Clones are the same.
 #[derive(Clone)]
-pub struct Denials {
+pub struct AccessLog {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     clock: SystemClock,
     rate: Mutex<Rate>,
-    /// The thread that writes the file; `None`: to the log.
-    file: Option<mpsc::SyncSender<String>>,
+    /// The thread that writes the file; `None`: to the process's log.
+    file: Option<mpsc::Sender<Entry>>,
 }
 
-impl fmt::Debug for Denials {
+/// A line for the file; whoever waits for it hears when it is on the disk.
+struct Entry {
+    json: String,
+    written: Option<oneshot::Sender<()>>,
+}
+
+impl fmt::Debug for AccessLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Denials").field("file", &self.shared.file.is_some()).finish_non_exhaustive()
+        f.debug_struct("AccessLog").field("file", &self.shared.file.is_some()).finish_non_exhaustive()
     }
 }
 
-impl Denials {
-    /// They go to the log, with target `coppice_denials`.
+impl AccessLog {
+    /// Lines go to the process's log, with target `coppice_access`.
     #[must_use]
     pub fn to_log() -> Self {
         Self::new(None)
     }
 
-    /// They go to a file, one JSON object a line.
+    /// Lines go to a file, one JSON object each.
     ///
     /// # Errors
     /// If it can't be opened.
     pub fn to_file(path: &Path) -> Result<Self, Failure> {
-        let mut lines = Lines::open(path, FILE_BYTES_MAX).map_err(|error| Failure::file(path, &error))?;
-        let (sender, receiver) = mpsc::sync_channel::<String>(BURST as usize);
+        let lines = Lines::open(path, FILE_BYTES_MAX).map_err(|error| Failure::file(path, &error))?;
+        let (sender, receiver) = mpsc::channel(BURST as usize);
         let path = path.display().to_string();
-        let work = move || {
-            for line in receiver {
-                if let Err(error) = lines.write(&line) {
-                    tracing::warn!(file = path, %error, line, "a denial could not be written");
-                }
-            }
-        };
-        let spawned = std::thread::Builder::new().name("denials".to_owned()).spawn(work);
+        let spawned =
+            std::thread::Builder::new().name("access-log".to_owned()).spawn(move || keep(lines, receiver, &path));
         spawned.map_err(|error| Failure::new(Code::Unavailable, format!("no thread: {error}")))?;
         Ok(Self::new(Some(sender)))
     }
 
-    fn new(file: Option<mpsc::SyncSender<String>>) -> Self {
+    fn new(file: Option<mpsc::Sender<Entry>>) -> Self {
         let clock = SystemClock::new();
         let rate = Mutex::new(Rate { left: BURST, since: clock.now(), suppressed: 0 });
         Self { shared: Arc::new(Shared { clock, rate, file }) }
@@ -99,9 +112,49 @@ impl Denials {
         let line = Line::of(denial, clock.wall_ms(), suppressed);
         let Some(file) = file else { return line.log() };
         let json = serde_json::to_string(&line).expect("a line has names and numbers only");
-        if file.try_send(json).is_err() {
+        if file.try_send(Entry { json, written: None }).is_err() {
             // The disk is slower than the rate.
             rate.lock().unwrap_or_else(PoisonError::into_inner).suppressed += suppressed + 1;
+        }
+    }
+
+    /// The time for a line, in ms since 1970.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.shared.clock.wall_ms()
+    }
+
+    /// Writes a step of an action; ends when it is on the disk.
+    pub(super) async fn write(&self, step: &Step<'_>) {
+        let Some(file) = &self.shared.file else { return step.log() };
+        let (written, done) = oneshot::channel();
+        let write = async {
+            file.send(Entry { json: step.json(), written: Some(written) }).await.is_ok() && done.await.is_ok()
+        };
+        if timeout(WRITE_TIMEOUT, write).await != Ok(true) {
+            step.not_written();
+        }
+    }
+
+    /// Writes a step of an action without waiting for it.
+    pub(super) fn post(&self, step: &Step<'_>) {
+        let Some(file) = &self.shared.file else { return step.log() };
+        if file.try_send(Entry { json: step.json(), written: None }).is_err() {
+            step.not_written();
+        }
+    }
+}
+
+/// Writes what comes, until every log has gone.
+fn keep(mut lines: Lines, mut entries: mpsc::Receiver<Entry>, path: &str) {
+    while let Some(Entry { json, written }) = entries.blocking_recv() {
+        let done = lines.write(&json).and_then(|()| if written.is_some() { lines.file.sync_data() } else { Ok(()) });
+        match (done, written) {
+            // A caller that has gone needs no answer.
+            (Ok(()), Some(written)) => drop(written.send(())),
+            (Ok(()), None) => {}
+            (Err(error), _) => {
+                tracing::warn!(file = path, %error, line = json, "a line of the access log could not be written")
+            }
         }
     }
 }
@@ -169,9 +222,9 @@ impl<'a> Line<'a> {
         let Self { why, subject, serial, fingerprint, suppressed, .. } = self;
         let (from, roles) = (self.address.map(tracing::field::display), self.roles.join(","));
         match &self.method {
-            None => tracing::warn!(target: "coppice_denials", from, why, suppressed, "a connection was refused: TLS"),
+            None => tracing::warn!(target: "coppice_access", from, why, suppressed, "a connection was refused: TLS"),
             Some(method) => tracing::warn!(
-                target: "coppice_denials", from, method, why, subject, serial, fingerprint, roles, suppressed, "a call was denied"
+                target: "coppice_access", from, method, why, subject, serial, fingerprint, roles, suppressed, "a call was denied"
             ),
         }
     }
@@ -225,12 +278,12 @@ mod tests {
     #[test]
     fn a_full_file_is_kept_aside_and_both_are_bounded() {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let path = dir.path().join("denials");
+        let path = dir.path().join("access");
         let mut lines = Lines::open(&path, 100).expect("it can be made");
         for number in 0..53 {
             lines.write(&format!("line {number:04}")).expect("it can be written");
             let length = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-            assert!(length(&path) <= 100 && length(&dir.path().join("denials.1")) <= 100);
+            assert!(length(&path) <= 100 && length(&dir.path().join("access.1")) <= 100);
         }
         drop(lines);
         let mut lines = Lines::open(&path, 100).expect("it can be opened again");
