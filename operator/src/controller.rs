@@ -210,7 +210,6 @@ impl Context {
     }
 
     async fn carry_out(&self, cluster: &LedgerCluster) -> Result<Action, Error> {
-        validate::validate(&cluster.spec)?;
         let now = timestamp(self.clock.as_ref());
         let found = dereference::dereference(&self.client, cluster, now.as_second()).await?;
         let observed = apply::observe(&self.client, &found.facts).await?;
@@ -433,6 +432,9 @@ impl Context {
         }
         let namespace = resource.namespace().unwrap_or_default();
         let name = resource.name_any();
+        if let Err(invalid) = validate::check_name("cluster", &resource.spec.cluster) {
+            return self.wait(resource, &status, invalid.to_string()).await;
+        }
         let clusters: Api<LedgerCluster> = Api::namespaced(self.client.clone(), &namespace);
         let found = clusters.get_opt(&resource.spec.cluster).await;
         let Some(cluster) = found.trying(|| format!("reading cluster {}", resource.spec.cluster))? else {
@@ -450,6 +452,7 @@ impl Context {
             tls: cluster.tls.as_ref(),
             spec: &resource.spec,
             principal: &principal,
+            creator: resource.annotations().get(operation::CREATED_BY).map(String::as_str),
             patience: self.patience,
         };
         match operator.advance(&status).await {

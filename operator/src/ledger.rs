@@ -9,7 +9,7 @@ use coppice_verify::header::Header;
 
 use crate::{
     crd::{LedgerOperationSpec, LedgerOperationStatus},
-    operation::{Answer, Event, Seen, Step, begin, is_ours, next},
+    operation::{Answer, Event, Seen, Step, begin, claim, is_ours, next},
 };
 
 /// Rollbacks and prunes wait for all groups.
@@ -70,6 +70,8 @@ pub struct Operator<'a> {
     pub spec: &'a LedgerOperationSpec,
     /// Under which name: [`crate::operation::principal`].
     pub principal: &'a str,
+    /// Who made the resource, as far as anybody says.
+    pub creator: Option<&'a str>,
     /// How long the ledger may take to tell how it stands.
     pub patience: Duration,
 }
@@ -116,11 +118,11 @@ impl Operator<'_> {
 
     async fn ask(&self) -> Result<Answer, coppice_client::Error> {
         let client = connect(self.endpoint, self.tls, OPERATION_PATIENCE)?;
-        let principal = self.principal.to_owned();
+        let principal = claim(self.principal, self.creator);
         let answer = if let Some(rollback) = &self.spec.rollback {
             let head = rollback.expected_head;
             let request = v1::RollbackRequest {
-                to: unsigned(rollback.to),
+                to: Some(unsigned(rollback.to)),
                 reason: rollback.reason.clone(),
                 principal,
                 expected_head: Some(v1::Stamp { epoch: unsigned(head.epoch), version: unsigned(head.version) }),
@@ -128,7 +130,7 @@ impl Operator<'_> {
             client.rollback(request).await
         } else if let Some(prune) = &self.spec.prune {
             let request = v1::PruneRequest {
-                before: unsigned(prune.before),
+                before: Some(unsigned(prune.before)),
                 reason: prune.reason.clone(),
                 principal,
                 expected_head: None,

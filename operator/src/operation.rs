@@ -5,8 +5,11 @@
 //! running operation looks for that header first, and asks only if it is not there. A rollback is sent with the head that it expects, so that
 //! even a request that comes late is done once at most; a prune that is repeated finds its boundary reached.
 
-use coppice_types::ErrorKind;
-use coppice_verify::header::{Body, Header};
+use coppice_types::{ErrorKind, text::is_control};
+use coppice_verify::{
+    header::{Body, Header},
+    principal::{CLAIM_BYTES_MAX, bounded, claim_of},
+};
 
 use crate::crd::{LedgerOperationSpec, LedgerOperationStatus, Phase};
 
@@ -68,20 +71,37 @@ pub enum Step {
     Over,
 }
 
+/// The annotation that says who made a resource. The API server tells nobody who did, so it is worth what admission makes of it
+/// (`docs/operator.md` has a policy that admits no other name than that of the caller).
+pub const CREATED_BY: &str = "coppice.dev/created-by";
+/// Between the name of a resource and its creator.
+const CREATOR: &str = ", creator ";
+
 /// Under which name a resource asks: no other resource ever has its uid.
 #[must_use]
 pub fn principal(namespace: &str, uid: &str) -> String {
     format!("LedgerOperation {uid} in {namespace}")
 }
 
-/// Whether a header is the record of this operation.
+/// What the operator claims to the ledger: the resource, and who made it. The ledger writes the operator's own subject in front of it.
+#[must_use]
+pub fn claim(principal: &str, creator: Option<&str>) -> String {
+    // Quotes would be escaped, and take more room.
+    let plain = |c: char| if is_control(c) || matches!(c, '"' | '\\') { '?' } else { c };
+    let creator: String = creator.unwrap_or("unknown").chars().map(plain).collect();
+    bounded(&format!("{principal}{CREATOR}{creator}"), CLAIM_BYTES_MAX)
+}
+
+/// Whether a header is the record of this operation, whoever its creator is said to be.
 #[must_use]
 pub fn is_ours(header: &Header, principal: &str) -> bool {
-    match &header.body {
-        Body::Rollback(rollback) => rollback.principal == principal,
-        Body::Prune(prune) => prune.principal == principal,
-        Body::Genesis(_) | Body::Commit | Body::Key(_) | Body::Other { .. } => false,
-    }
+    let recorded = match &header.body {
+        Body::Rollback(rollback) => &rollback.principal,
+        Body::Prune(prune) => &prune.principal,
+        Body::Genesis(_) | Body::Commit | Body::Key(_) | Body::Other { .. } => return false,
+    };
+    let claim = claim_of(recorded);
+    claim.is_some_and(|claim| claim.split_once(CREATOR).is_some_and(|(name, _)| name == principal))
 }
 
 /// Where to begin, or to go on after a restart.

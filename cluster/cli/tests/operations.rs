@@ -50,7 +50,7 @@ fn spec(operation: serde_json::Value) -> LedgerOperationSpec {
 /// What the controller does, but for writing to Kubernetes: the statuses that it would have written.
 async fn run(endpoint: &str, spec: &LedgerOperationSpec, uid: &str) -> Vec<LedgerOperationStatus> {
     let principal = principal("bank", uid);
-    let operator = Operator { endpoint, tls: None, spec, principal: &principal, patience: PATIENCE };
+    let operator = Operator { endpoint, tls: None, spec, principal: &principal, creator: None, patience: PATIENCE };
     let mut statuses = vec![LedgerOperationStatus::default()];
     let started = Instant::now();
     loop {
@@ -102,7 +102,14 @@ async fn operations_are_done_once_and_found_again_in_the_root_log() {
 
     // The operator died after it had asked: it comes back to `Running`, and finds what it did.
     let principal = principal("bank", "one");
-    let operator = Operator { endpoint: &endpoint, tls: None, spec: &back, principal: &principal, patience: PATIENCE };
+    let operator = Operator {
+        endpoint: &endpoint,
+        tls: None,
+        spec: &back,
+        principal: &principal,
+        creator: None,
+        patience: PATIENCE,
+    };
     let again = operator.advance(&statuses[1]).await.expect("it answers");
     assert_eq!(again, Step::Record(statuses[2].clone()));
     // The same manifest as another resource does nothing.

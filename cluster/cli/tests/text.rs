@@ -181,12 +181,12 @@ fn advice_is_about_what_happened() {
     let dev = one_replica(work.path());
     dev.run(&["commit", "--put", "a=1"]).expect(0);
     assert_eq!(dev.run(&["history", "a"]).expect(0).stderr, "");
-    dev.run(&["prune", "--before", "1"]).expect(0);
+    dev.run(&["prune", "--before", "1", "--reason", "r"]).expect(0);
     assert_eq!(dev.run(&["history", "a"]).expect(0).stderr, "", "nothing came before version 1");
     assert!(dev.run(&["history", "none"]).expect(1).stderr.contains("never written"));
     dev.run(&["commit", "--put", "b=1"]).expect(0);
     dev.run(&["commit", "--put", "b=2"]).expect(0);
-    dev.run(&["prune", "--before", "3"]).expect(0);
+    dev.run(&["prune", "--before", "3", "--reason", "r"]).expect(0);
     assert!(dev.run(&["history", "b"]).expect(0).stderr.contains("were pruned"));
     assert_eq!(dev.run(&["history", "a"]).expect(0).stderr, "");
 
@@ -204,7 +204,7 @@ fn advice_is_about_what_happened() {
     // What never left did nothing; a read is not called a write.
     for endpoint in ["http://127.0.0.1:1", "http://no-such-host.invalid:1"] {
         let patience = ["--endpoint", endpoint, "--patience", "0"];
-        for words in [&["commit", "--put", "a=1"][..], &["prune", "--before", "1"]] {
+        for words in [&["commit", "--put", "a=1"][..], &["prune", "--before", "1", "--reason", "r"]] {
             let lost = dev.run(&[words, &patience].concat()).expect(4);
             assert!(lost.stderr.contains("Nothing was written."), "{}", lost.stderr);
         }
@@ -273,7 +273,7 @@ fn what_cannot_be_taken_back_is_asked_for_on_a_terminal() {
         }
         assert_eq!(dev.head(), before, "nothing was done");
     }
-    dev.run(&["prune", "--before", "99", "--dry-run"]).expect(3);
+    dev.run(&["prune", "--before", "99", "--reason", "r", "--dry-run"]).expect(3);
     dev.run(&["rollback", "--to", "99", "--reason", "r", "--dry-run"]).expect(3);
     on_terminal(&dev.command(prune), "y\n").expect(0);
     assert_eq!(dev.head()["pruned_boundary"], 3);

@@ -670,3 +670,63 @@ async fn leaders_that_are_unevenly_spread_are_moved_after_a_while_and_not_all_at
     assert!(!due_after(30, "one", false));
     assert!(!due_after(60, "one", true), "it was even meanwhile");
 }
+
+#[tokio::test]
+async fn what_somebody_else_made_is_neither_taken_over_nor_deleted() {
+    for (path, object) in [
+        (
+            "/api/v1/namespaces/bank/serviceaccounts/ledger",
+            json!({ "metadata": { "name": "ledger", "namespace": "bank" } }),
+        ),
+        (
+            "/api/v1/namespaces/bank/services/ledger",
+            json!({ "metadata": { "name": "ledger", "namespace": "bank" }, "spec": {} }),
+        ),
+        (
+            "/api/v1/namespaces/bank/secrets/ledger-node-tls",
+            json!({ "metadata": { "name": "ledger-node-tls", "namespace": "bank" }, "data": {} }),
+        ),
+        (
+            "/apis/apps/v1/namespaces/bank/statefulsets/ledger-node",
+            json!({ "metadata": { "name": "ledger-node", "namespace": "bank",
+                "labels": { "app.kubernetes.io/managed-by": "coppice-operator", "app.kubernetes.io/instance": "other" } } }),
+        ),
+    ] {
+        let (server, context) = set_up(&json!({}));
+        server.put(path, object.clone());
+        reconcile(&server, &context).await;
+        assert_eq!(condition(&server, "Ready"), ("False".to_owned(), "NameTaken".to_owned()), "{path}");
+        assert_eq!(server.get(path), Some(object), "{path}");
+    }
+    let (server, _) = set_up(&json!({ "volumePolicy": "Delete" }));
+    let key = json!({ "metadata": { "name": "ledger-signing-key", "namespace": "bank" }, "data": { "a": "" } });
+    let path = format!("{SECRETS}/ledger-signing-key");
+    server.put(&path, key.clone());
+    crate::reconcile::apply::clean_up(&server.client(), &the_cluster(&server)).await.expect("it is cleaned up");
+    assert_eq!(server.get(&path), Some(key), "the operator did not make it");
+}
+
+#[tokio::test]
+async fn no_name_in_a_resource_leads_out_of_its_namespace() {
+    let elsewhere = "../../vault/secrets/key";
+    for spec in [
+        json!({ "signingKey": { "secret": elsewhere } }),
+        json!({ "tls": { "secrets": { "nodes": elsewhere, "coordinators": "c" } } }),
+    ] {
+        let (server, context) = set_up(&spec);
+        reconcile(&server, &context).await;
+        assert_eq!(condition(&server, "Valid"), ("False".to_owned(), "InvalidSpecification".to_owned()), "{spec}");
+    }
+    let (server, context) = set_up(&json!({ "tls": { "plaintext": true } }));
+    let path = "/apis/coppice.dev/v1alpha1/namespaces/bank/ledgeroperations/once";
+    let object = json!({
+        "apiVersion": "coppice.dev/v1alpha1", "kind": "LedgerOperation",
+        "metadata": { "name": "once", "namespace": "bank", "uid": "2" },
+        "spec": { "cluster": "../../vault/ledgerclusters/l", "prune": { "before": 5, "reason": "r" } },
+    });
+    server.put(path, object.clone());
+    let resource = serde_json::from_value(object).expect("it can be read");
+    operation(Arc::new(resource), Arc::clone(&context)).await.expect("it goes on");
+    let told = server.get(path).expect("it is there")["status"]["message"].clone();
+    assert!(told.as_str().is_some_and(|words| words.contains("is not a name")), "{told}");
+}

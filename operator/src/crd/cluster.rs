@@ -79,7 +79,7 @@ pub struct LedgerClusterSpec {
     #[serde(default)]
     pub witnesses: Witnesses,
     /// What processes log: a level, or a filter such as `warn,coppice_shard_node=debug`.
-    #[schemars(length(min = 1, max = 512))]
+    #[schemars(length(min = 1, max = 512), regex(pattern = super::WORD))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
     /// Where processes send metrics and spans. Their metrics are at `/metrics` of their health ports in any case.

@@ -29,6 +29,15 @@ pub use status::{Group, Head, LedgerClusterStatus};
 /// The group of all our resources.
 pub const API_GROUP: &str = "coppice.dev";
 
+/// Names of objects of Kubernetes: they become parts of paths, where a slash would lead elsewhere.
+const NAME: &str = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
+/// Images: what a registry takes.
+const IMAGE: &str = "^[a-zA-Z0-9][a-zA-Z0-9._:/@-]*$";
+/// Texts that people read: nothing that is not shown as itself. The ledger refuses a few more characters.
+const TEXT: &str = r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]+$";
+/// Printable ASCII without spaces.
+const WORD: &str = "^[!-~]+$";
+
 /// The custom resource definitions, each with the name of its file.
 #[must_use]
 pub fn definitions() -> [(&'static str, CustomResourceDefinition); 2] {

@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct LedgerOperationSpec {
     /// The `LedgerCluster`, in the same namespace.
-    #[schemars(length(min = 1, max = 40))]
+    #[schemars(length(min = 1, max = 40), regex(pattern = super::NAME))]
     pub cluster: String,
     /// Drop old versions.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,7 +58,7 @@ pub struct Prune {
     #[schemars(range(min = 1))]
     pub before: i64,
     /// Why; kept in the root log.
-    #[schemars(length(min = 1, max = 512))]
+    #[schemars(length(min = 1, max = 256), regex(pattern = super::TEXT))]
     pub reason: String,
 }
 
@@ -73,7 +73,7 @@ pub struct Rollback {
     /// The head that is rolled back. With any other head nothing is done: a manifest that is applied again can't roll back again.
     pub expected_head: ExpectedHead,
     /// Why; kept in the root log.
-    #[schemars(length(min = 1, max = 512))]
+    #[schemars(length(min = 1, max = 256), regex(pattern = super::TEXT))]
     pub reason: String,
     /// `roll back CLUSTER to VERSION`, in so many words.
     #[schemars(length(min = 1, max = 100))]
@@ -88,7 +88,7 @@ pub struct Transfer {
     #[schemars(regex(pattern = "^(root|shard-[0-9]{1,9})$"))]
     pub group: String,
     /// The pod of the node that is to lead.
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = 63), regex(pattern = super::NAME))]
     pub node: String,
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[serde(default, rename_all = "camelCase")]
 pub struct Image {
     /// The image, with its tag or digest.
-    #[schemars(length(min = 1, max = 512))]
+    #[schemars(length(min = 1, max = 512), regex(pattern = super::IMAGE))]
     pub name: String,
     /// When it is pulled.
     #[schemars(regex(pattern = "^(Always|IfNotPresent|Never)$"))]
@@ -46,7 +46,7 @@ pub struct Storage {
     pub size: String,
     /// The storage class; by default the cluster's own default.
     #[x_kube(validation = Rule::new("self == oldSelf").message("the storage class of existing volumes can't change"))]
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
 }
@@ -90,7 +90,7 @@ pub struct Pods {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
     /// Their priority class.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
 }
@@ -120,7 +120,7 @@ pub struct Etcd {
 #[serde(default, rename_all = "camelCase")]
 pub struct ManagedEtcd {
     /// The image, with its tag or digest.
-    #[schemars(length(min = 1, max = 512))]
+    #[schemars(length(min = 1, max = 512), regex(pattern = super::IMAGE))]
     pub image: String,
     /// The volume of each member.
     pub storage: Storage,
@@ -145,14 +145,17 @@ impl Default for ManagedEtcd {
 #[serde(rename_all = "camelCase")]
 pub struct ExternalEtcd {
     /// Its members: `http://HOST:PORT` or `https://HOST:PORT`.
-    #[schemars(length(min = 1, max = 9), inner(length(max = 261), regex(pattern = "^https?://[^/ ]+:[0-9]+$")))]
+    #[schemars(
+        length(min = 1, max = 9),
+        inner(length(max = 261), regex(pattern = "^https?://[a-zA-Z0-9._:\\[\\]-]+:[0-9]{1,5}$"))
+    )]
     pub endpoints: Vec<String>,
     /// A secret with `ca.crt`, `tls.crt` and `tls.key`: etcd's authority, and a certificate for it. Needed for https.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_secret: Option<String>,
     /// Below which its keys lie.
-    #[schemars(length(min = 1, max = 128), regex(pattern = "^/.*[^/]$"))]
+    #[schemars(length(min = 1, max = 128), regex(pattern = "^/[!-~]*[!-.0-~]$"))]
     #[serde(default = "etcd_prefix")]
     pub prefix: String,
 }
@@ -184,7 +187,7 @@ pub struct Tls {
 #[serde(rename_all = "camelCase")]
 pub struct CertManager {
     /// The issuer's name.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     pub issuer: String,
     /// `Issuer` or `ClusterIssuer`.
     #[schemars(regex(pattern = "^(Issuer|ClusterIssuer)$"))]
@@ -203,18 +206,18 @@ fn issuer_kind() -> String {
 #[serde(rename_all = "camelCase")]
 pub struct TlsSecrets {
     /// For nodes, by the names that `docs/operator.md` lists.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     pub nodes: String,
     /// For coordinators, and for the operator when it asks them.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     pub coordinators: String,
     /// For the members of a managed etcd, which believe everybody whom its `ca.crt` signed for. Without it the operator makes them, of an authority
     /// that signs for etcd alone.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd: Option<String>,
     /// What coordinators show the members, and whom they believe to be one; by default what they show everybody.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd_client: Option<String>,
 }
@@ -240,7 +243,7 @@ pub struct Retention {
 pub struct SigningKey {
     /// A secret whose `ledger.key` is the key, as `coppice keygen` makes it. If it is not named, the operator makes a key, in a secret that
     /// it never deletes. A `next.key` beside it is what the ledger's key is to be changed to.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
 }
@@ -266,10 +269,10 @@ pub struct Witnesses {
 #[serde(rename_all = "camelCase")]
 pub struct Witness {
     /// Its submission prefix.
-    #[schemars(length(min = 1, max = 512), regex(pattern = "^https?://"))]
+    #[schemars(length(min = 1, max = 512), regex(pattern = "^https?://[!-~]+$"))]
     pub url: String,
     /// Its public key.
-    #[schemars(length(min = 1, max = 512))]
+    #[schemars(length(min = 1, max = 512), regex(pattern = super::TEXT))]
     pub vkey: String,
 }
 
@@ -280,7 +283,7 @@ pub struct Witness {
 #[serde(rename_all = "camelCase")]
 pub struct Telemetry {
     /// A collector that takes OTLP over gRPC, in plain text: `http://HOST:PORT`, such as an agent on each machine or a service of the cluster.
-    #[schemars(length(min = 1, max = 261), regex(pattern = "^http://[^/ ]+:[0-9]+$"))]
+    #[schemars(length(min = 1, max = 261), regex(pattern = "^http://[a-zA-Z0-9._:\\[\\]-]+:[0-9]{1,5}$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub otlp_endpoint: Option<String>,
     /// Which part of the calls is traced whose callers say nothing of a trace; by default 0.01.

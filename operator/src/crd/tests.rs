@@ -182,3 +182,47 @@ fn what_the_chart_renders_is_a_cluster_without_a_misspelt_field() {
         assert_eq!(crate::reconcile::build::lost(&rendered["spec"], &kept), None, "{name}");
     }
 }
+
+/// Adds the path of every text that may be anything.
+fn unbounded_texts(path: &str, schema: &Value, found: &mut Vec<String>) {
+    // Kubernetes' own types are checked by the API server where they are used.
+    let foreign = ["resources", "tolerations", "topologySpreadConstraints", "affinity", "pullSecrets"];
+    if foreign.iter().any(|name| path.ends_with(&format!(".{name}"))) {
+        return;
+    }
+    let bounded = schema.get("enum").is_some() || schema.get("pattern").is_some() || schema.get("format").is_some();
+    if schema["type"] == "string" && !bounded {
+        found.push(path.to_owned());
+    }
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        unbounded_texts(&format!("{path}.{name}"), property, found);
+    }
+    for below in ["items", "additionalProperties"] {
+        if schema.get(below).is_some_and(Value::is_object) {
+            unbounded_texts(path, &schema[below], found);
+        }
+    }
+}
+
+#[test]
+fn every_text_says_what_may_be_in_it() {
+    let mut found = Vec::new();
+    for (_, definition) in definitions() {
+        let definition = serde_json::to_value(definition).expect("a definition is JSON");
+        let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        unbounded_texts("spec", schema, &mut found);
+    }
+    let expected = [
+        // A rule says that they are quantities.
+        "spec.etcd.managed.storage.size",
+        "spec.nodes.coldStorage.size",
+        "spec.nodes.storage.size",
+        // A rule says which words it has.
+        "spec.rollback.confirm",
+        // Keys, of any bytes.
+        "spec.shards.splits",
+    ];
+    found.retain(|path| ![".annotations", ".labels", ".nodeSelector"].iter().any(|end| path.ends_with(end)));
+    found.sort();
+    assert_eq!(found, expected, "annotations, labels and node selectors are checked where pods are made");
+}

@@ -1,5 +1,6 @@
 //! Operations on a ledger that loses answers, with an operator that is killed between any two steps.
 
+use coppice_types::Digest;
 use serde_json::json;
 
 use super::*;
@@ -182,4 +183,48 @@ fn a_prune_that_others_did_already_is_done() {
     let status = run(&mut ledger, &prune(5), 0, 0);
     assert_eq!((status.phase, status.sequence), (Phase::Succeeded, None));
     assert_eq!(ledger.boundary, 6);
+}
+
+#[test]
+fn a_header_is_ours_whoever_is_said_to_have_made_the_resource_and_whatever_others_claim() {
+    let (namespace, uid) = ("n".repeat(63), "123e4567-e89b-12d3-a456-426614174000");
+    let name = principal(&namespace, uid);
+    let header = |principal: String| {
+        let body = Body::Prune(coppice_verify::header::Prune {
+            boundary: coppice_types::Version(1),
+            principal,
+            reason: "r".to_owned(),
+        });
+        Header {
+            cluster: coppice_types::ClusterId([0; 16]),
+            sequence: coppice_types::Sequence(1),
+            stamp: coppice_types::Stamp::new(0, 1),
+            timestamp_ms: 1,
+            state_root: Digest([0; 32]),
+            state_leaves: 1,
+            shard_map: Digest([0; 32]),
+            journal_root: Digest([0; 32]),
+            journal_leaves: 0,
+            epochs_root: Digest([0; 32]),
+            epoch_pairs: 1,
+            admin_sequence: 1,
+            previous: Digest([0; 32]),
+            body,
+        }
+    };
+    let hostile = format!("\")\\\n{}", "x".repeat(500));
+    for creator in [None, Some("alice"), Some(hostile.as_str()), Some("")] {
+        let claim = claim(&name, creator);
+        let recorded = coppice_verify::principal::says("CN=operator", &claim).expect("it is short enough");
+        assert!(is_ours(&header(recorded), &name), "{creator:?}");
+    }
+    let others = [
+        name.clone(),
+        claim(&principal(&namespace, "another"), None),
+        coppice_verify::principal::says("CN=mallory", &format!("x{}", claim(&name, None))).expect("it is short enough"),
+        coppice_verify::principal::says("CN=mallory", &name).expect("it is short enough"),
+    ];
+    for other in others {
+        assert!(!is_ours(&header(other.clone()), &name), "{other}");
+    }
 }

@@ -1,4 +1,7 @@
 //! Makes the API server's objects those that were built, by server-side apply; takes away what is no longer built; grows volumes.
+//!
+//! Names are made from that of the cluster, so they may be those of objects that somebody else made: a cluster `default` would have the service account
+//! `default`. What does not have this cluster's labels is neither changed nor deleted ([`check_ours`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,11 +44,39 @@ pub async fn apply(client: &Client, facts: &Facts, objects: &[Object], observed:
     let growing = grow_volumes(client, facts, objects, observed).await?;
     for object in objects.iter().filter(|object| !growing.contains(object.name())) {
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &facts.namespace(), &object.resource);
+        let there = api.get_opt(object.name()).await;
+        let there = there.trying(|| format!("reading {} {}", object.resource.kind, object.name()))?;
+        check_ours(&object.resource.kind, there.as_ref(), &facts.cluster)?;
         let params = PatchParams::apply(MANAGER).force();
         let applied = api.patch(object.name(), &params, &Patch::Apply(&object.body)).await;
         applied.trying(|| format!("applying {} {}", object.resource.kind, object.name()))?;
     }
     take_away(client, facts, objects, observed).await
+}
+
+/// Whether the operator made an object for this cluster.
+pub(super) fn is_ours(object: &impl ResourceExt, cluster: &LedgerCluster) -> bool {
+    let says = |label: &str, word: &str| object.labels().get(label).is_some_and(|value| value == word);
+    let labelled =
+        says("app.kubernetes.io/managed-by", MANAGER) && says("app.kubernetes.io/instance", &cluster.name_any());
+    // The certificates that cert-manager made for us have its annotation.
+    let certificate = object.annotations().get("cert-manager.io/certificate-name");
+    let made = certificate
+        .is_some_and(|name| name.starts_with(&cluster.name_any()) && object.name_any() == format!("{name}-tls"));
+    labelled || made
+}
+
+/// Checks that an object is not there yet, or is this cluster's.
+///
+/// # Errors
+/// If it is somebody else's: it stays as it is.
+pub(super) fn check_ours(kind: &str, there: Option<&impl ResourceExt>, cluster: &LedgerCluster) -> Result<(), Error> {
+    let Some(object) = there.filter(|object| !is_ours(*object, cluster)) else { return Ok(()) };
+    let message = format!(
+        "{kind} {} is there, and is not of this LedgerCluster: delete it if nobody needs it, or give the LedgerCluster another name",
+        object.name_any()
+    );
+    Err(Error::blocked("NameTaken", message))
 }
 
 /// Reads the pods and StatefulSets of a cluster.
@@ -94,6 +125,10 @@ pub async fn clean_up(client: &Client, cluster: &LedgerCluster) -> Result<(), Er
     // Without its data the key is of no use, but to sign another ledger under the same name.
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
     let name = format!("{}-signing-key", cluster.name_any());
+    let found = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
+    if !found.is_some_and(|secret| is_ours(&secret, cluster)) {
+        return Ok(());
+    }
     let deleted = secrets.delete(&name, &DeleteParams::default()).await.map(drop);
     gone_is_fine(deleted).trying(|| format!("deleting secret {name}"))
 }

@@ -22,7 +22,11 @@ use kube::{
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::build::{Facts, MANAGER, Realm, Role, hash_of, selector_of};
+use super::{
+    apply::check_ours,
+    build::{Facts, MANAGER, Realm, Role, hash_of, selector_of},
+    validate::validate,
+};
 use crate::{
     certificates::{self, Holder, Pair},
     crd::LedgerCluster,
@@ -56,8 +60,9 @@ pub struct Dereferenced {
 /// Looks up all that a cluster names.
 ///
 /// # Errors
-/// If something is missing that nobody but the user can give.
+/// If the specification can't be carried out, or something is missing that nobody but the user can give.
 pub async fn dereference(client: &Client, cluster: &LedgerCluster, now: i64) -> Result<Dereferenced, Error> {
+    validate(&cluster.spec)?;
     let namespace = cluster.namespace().unwrap_or_else(|| "default".to_owned());
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
     let (name, secret) = signing_secret(client, &secrets, cluster, &namespace).await?;
@@ -264,6 +269,7 @@ async fn renew(
     now: i64,
 ) -> Result<(), Error> {
     let found = secrets.get_opt(name).await.trying(|| format!("reading secret {name}"))?;
+    check_ours("Secret", found.as_ref(), &facts.cluster)?;
     if found.is_some_and(|secret| is_current(&secret, holder, authority, now)) {
         return Ok(());
     }
@@ -298,9 +304,10 @@ fn is_current(secret: &Secret, holder: &Holder, authority: &Authority, now: i64)
 /// A `Certificate`, from which cert-manager makes the holder's secret.
 async fn ask_cert_manager(client: &Client, facts: &Facts, holder: &Holder, secret: &str) -> Result<(), Error> {
     let body = cert_manager_request(facts, holder, secret);
-    let name = &holder.name;
-    let applied =
-        cert_manager(client, facts).patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await;
+    let (name, api) = (&holder.name, cert_manager(client, facts));
+    let there = api.get_opt(name).await.trying(|| format!("reading certificate {name}"))?;
+    check_ours("Certificate", there.as_ref(), &facts.cluster)?;
+    let applied = api.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await;
     applied.map(drop).trying(|| format!("asking cert-manager for certificate {name}"))
 }
 

@@ -1,8 +1,14 @@
 //! What CEL can't say about a specification: checked here, and told as the condition `Valid`.
+//!
+//! Whoever may write a `LedgerCluster` may not be allowed to do what the operator may. So a specification reaches no further than its own
+//! namespace: what it names are names ([`check_name`]), since kube makes paths of them as they are; and no text of it has hidden characters.
+//! The definition says the same by patterns; they are checked here for an API server that has an older definition.
 
 use std::fmt;
 
+use coppice_types::text::control_in;
 use coppice_verify::cosignature::CosignerKey;
+use serde_json::Value;
 
 use crate::crd::LedgerClusterSpec;
 
@@ -23,6 +29,11 @@ impl std::error::Error for Invalid {}
 /// # Errors
 /// If it can't be carried out.
 pub fn validate(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
+    names(spec)?;
+    let mut texts = serde_json::to_value(spec).expect("a specification is JSON");
+    // Splits are keys, of any bytes.
+    texts["shards"]["splits"] = Value::Null;
+    no_hidden_characters("spec", &texts)?;
     splits(&spec.shards.splits)?;
     for witness in &spec.witnesses.list {
         CosignerKey::parse(&witness.vkey).map_err(|error| {
@@ -36,6 +47,59 @@ pub fn validate(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
         check_affinity("coordinators", affinity)?;
     }
     Ok(())
+}
+
+/// Longest name of an object.
+const NAME_BYTES_MAX: usize = 253;
+
+/// Checks that a text is the name of an object: lower-case letters, digits, dots and hyphens.
+///
+/// # Errors
+/// If it is not.
+pub fn check_name(field: &str, name: &str) -> Result<(), Invalid> {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let outer = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+    let bytes = name.as_bytes();
+    let whole = outer(bytes.first().copied()) && outer(bytes.last().copied());
+    if whole && bytes.len() <= NAME_BYTES_MAX && bytes.iter().all(|byte| fits(*byte)) {
+        return Ok(());
+    }
+    Err(Invalid(format!("{field}: {name:?} is not a name: it has lower-case letters, digits, dots and hyphens")))
+}
+
+fn names(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
+    let external = spec.etcd.external.as_ref();
+    let secrets = spec.tls.secrets.as_ref();
+    let given = [
+        ("signingKey.secret", spec.signing_key.secret.as_ref()),
+        ("tls.secrets.nodes", secrets.map(|secrets| &secrets.nodes)),
+        ("tls.secrets.coordinators", secrets.map(|secrets| &secrets.coordinators)),
+        ("tls.secrets.etcd", secrets.and_then(|secrets| secrets.etcd.as_ref())),
+        ("tls.secrets.etcdClient", secrets.and_then(|secrets| secrets.etcd_client.as_ref())),
+        ("tls.certManager.issuer", spec.tls.cert_manager.as_ref().map(|asked| &asked.issuer)),
+        ("etcd.external.tlsSecret", external.and_then(|external| external.tls_secret.as_ref())),
+    ];
+    given
+        .into_iter()
+        .filter_map(|(field, name)| Some((field, name?)))
+        .try_for_each(|(field, name)| check_name(field, name))
+}
+
+/// Texts reach settings, commands, events and other people's terminals.
+fn no_hidden_characters(path: &str, value: &Value) -> Result<(), Invalid> {
+    let check = |path: &str, text: &str| match control_in(text) {
+        Some((_, c)) => Err(Invalid(format!("{path} has a character that is not shown: {}", c.escape_unicode()))),
+        None => Ok(()),
+    };
+    match value {
+        Value::String(text) => check(path, text),
+        Value::Array(items) => items.iter().try_for_each(|item| no_hidden_characters(path, item)),
+        Value::Object(fields) => fields.iter().try_for_each(|(name, value)| {
+            check(path, name)?;
+            no_hidden_characters(&format!("{path}.{name}"), value)
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Text and hex may be mixed, so the order is that of the bytes that are meant.
@@ -101,6 +165,70 @@ mod tests {
         let witness = crate::crd::Witness { url: "https://witness.example/".to_owned(), vkey: "nonsense".to_owned() };
         spec.witnesses.list.push(witness);
         assert!(validate(&spec).expect_err("it is refused").to_string().contains("no key of a witness"));
+    }
+
+    #[test]
+    fn a_name_leads_nowhere_else() {
+        for name in ["a", "my-secret", "a.b-c", "0", &"a".repeat(253)] {
+            assert_eq!(check_name("field", name), Ok(()), "{name}");
+        }
+        let elsewhere = [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "../../kube-system/secrets/admin",
+            "a?b",
+            "a#b",
+            "a%2fb",
+            "a b",
+            "a\n",
+            "A",
+            "-a",
+            "a-",
+            "a.",
+            "ä",
+            "$(POD)",
+            &"a".repeat(254),
+        ];
+        for name in elsewhere {
+            let said = check_name("field", name).expect_err("it is no name").to_string();
+            assert!(said.starts_with("field: "), "{said}");
+        }
+    }
+
+    #[test]
+    fn every_secret_that_a_specification_names_is_in_its_namespace() {
+        let name = "../../kube-system/secrets/admin";
+        for spec in [
+            serde_json::json!({ "signingKey": { "secret": name } }),
+            serde_json::json!({ "tls": { "secrets": { "nodes": name, "coordinators": "c" } } }),
+            serde_json::json!({ "tls": { "secrets": { "nodes": "n", "coordinators": name } } }),
+            serde_json::json!({ "tls": { "secrets": { "nodes": "n", "coordinators": "c", "etcd": name } } }),
+            serde_json::json!({ "tls": { "secrets": { "nodes": "n", "coordinators": "c", "etcd": "e", "etcdClient": name } } }),
+            serde_json::json!({ "tls": { "certManager": { "issuer": name } } }),
+            serde_json::json!({ "etcd": { "external": { "endpoints": ["https://a:1"], "tlsSecret": name } } }),
+        ] {
+            let parsed = serde_json::from_value(spec.clone()).expect("it can be read");
+            let said = validate(&parsed).expect_err("it is refused").to_string();
+            assert!(said.contains("is not a name"), "{spec}: {said}");
+        }
+    }
+
+    #[test]
+    fn no_text_has_hidden_characters() {
+        for spec in [
+            serde_json::json!({ "log": "info\n[tls]" }),
+            serde_json::json!({ "image": { "name": "a\u{202e}b" } }),
+            serde_json::json!({ "nodes": { "pods": { "annotations": { "a": "\u{1b}[2J" } } } }),
+            serde_json::json!({ "nodes": { "pods": { "annotations": { "a\r": "b" } } } }),
+            serde_json::json!({ "coordinators": { "pods": { "affinity": { "x": "\u{0}" } } } }),
+        ] {
+            let parsed = serde_json::from_value(spec.clone()).expect("it can be read");
+            let said = validate(&parsed).expect_err("it is refused").to_string();
+            assert!(said.contains("not shown"), "{spec}: {said}");
+        }
+        assert_eq!(validate(&with_splits(&["a\u{1}", "\u{85}"])), Ok(()), "keys are of any bytes");
     }
 
     #[test]

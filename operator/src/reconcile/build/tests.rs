@@ -377,3 +377,93 @@ fn kubelets_ask_a_port_that_is_listened_to_without_a_certificate() {
         }
     }
 }
+
+/// Texts that would be something else in a settings file, a command or a template.
+const HOSTILE: [&str; 14] = [
+    "\"",
+    "'''",
+    "\"\"\"",
+    "\\",
+    "\\u0000",
+    "a\"\nlog = \"trace",
+    "a\r\n[tls]\nca = \"/x\"\n",
+    "\"] # ",
+    "$(COPPICE_NAME)",
+    "$(POD)$$(POD)",
+    "${HOME}",
+    "{{ .Values }}",
+    "--config=/x",
+    "../../x",
+];
+
+/// A settings file, read back.
+fn table(objects: &[Object], prefix: &str, file: &str) -> Value {
+    let map: ConfigMap = serde_json::from_value(config_map(objects, prefix).body.clone()).expect("it is one");
+    let text = &map.data.expect("it has files")[file];
+    serde_json::to_value(toml::from_str::<toml::Table>(text).expect("the file is TOML")).expect("TOML is JSON")
+}
+
+/// The same value, with another text in place of each that is `from`.
+fn replaced(value: Value, from: &str, to: &str) -> Value {
+    match value {
+        Value::String(text) if text == from => json!(to),
+        Value::Array(items) => items.into_iter().map(|item| replaced(item, from, to)).collect(),
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(name, value)| (name, replaced(value, from, to)))
+            .collect::<serde_json::Map<_, _>>()
+            .into(),
+        other => other,
+    }
+}
+
+/// What is executed, with its variables.
+fn commands(objects: &[Object]) -> Vec<Value> {
+    let containers = ["ledger-etcd", "ledger-node", "ledger-coordinator"].into_iter().filter_map(|name| {
+        let set = objects.iter().find(|object| object.resource.kind == "StatefulSet" && object.name() == name)?;
+        Some(set.body["spec"]["template"]["spec"]["containers"][0].clone())
+    });
+    containers.map(|container| json!([container["command"], container["args"], container["env"]])).collect()
+}
+
+#[test]
+fn no_text_of_a_specification_becomes_anything_but_the_value_that_it_is() {
+    type Make = fn(&str) -> Value;
+    let vkey = "witness.example+3f2a+x";
+    let fields: [(&str, Make); 12] = [
+        ("info", |text| json!({ "log": text })),
+        ("http://a:1", |text| json!({ "telemetry": { "otlpEndpoint": text } })),
+        ("http://b:1", |text| json!({ "etcd": { "external": { "endpoints": [text] } } })),
+        ("/prefix", |text| json!({ "etcd": { "external": { "endpoints": ["http://a:1"], "prefix": text } } })),
+        ("https://w/", |text| json!({ "witnesses": { "list": [{ "url": text, "vkey": "v" }] } })),
+        (vkey, |text| json!({ "witnesses": { "list": [{ "url": "https://w/", "vkey": text }] } })),
+        ("m", |text| json!({ "shards": { "count": 2, "splits": [text] } })),
+        ("image", |text| json!({ "image": { "name": text } })),
+        ("image", |text| json!({ "etcd": { "managed": { "image": text } } })),
+        ("class", |text| json!({ "coordinators": { "pods": { "priorityClassName": text } } })),
+        ("note", |text| json!({ "nodes": { "pods": { "annotations": { "a": text } } } })),
+        ("label", |text| json!({ "nodes": { "pods": { "labels": { "a": text } } } })),
+    ];
+    for (plain, make) in fields {
+        let benign = build(&facts(make(plain)));
+        for text in HOSTILE {
+            let objects = build(&facts(make(text)));
+            for (prefix, file) in [("ledger-node-", "node.toml"), ("ledger-coordinator-", "coordinator.toml")] {
+                let meant = replaced(table(&benign, prefix, file), plain, text);
+                assert_eq!(table(&objects, prefix, file), meant, "{text:?} for {plain}");
+            }
+            assert_eq!(commands(&objects), commands(&benign), "{text:?} for {plain}");
+        }
+    }
+}
+
+#[test]
+fn labels_and_annotations_of_a_specification_do_not_replace_those_of_the_operator() {
+    let (label, annotation) = ("app.kubernetes.io/instance", "coppice.dev/certificate");
+    let pods = json!({ "labels": { label: "other" }, "annotations": { annotation: "none" } });
+    let mut facts = facts(json!({ "nodes": { "pods": pods } }));
+    facts.certificates.insert(Role::Node, "real".to_owned());
+    let metadata = template(&build(&facts), "ledger-node").metadata.expect("it has metadata");
+    assert_eq!(metadata.labels.expect("it has labels")[label], "ledger");
+    assert_eq!(metadata.annotations.expect("it has annotations")[annotation], "real");
+}

@@ -26,7 +26,7 @@ use crate::{
     certificates,
     error::{Error, Trying},
     reconcile::{
-        apply::gone_is_fine,
+        apply::{check_ours, gone_is_fine, is_ours},
         build::{Facts, MANAGER, Realm, Role, selector_of},
     },
 };
@@ -166,17 +166,11 @@ pub(super) async fn certificates(
 pub(super) async fn retire(secrets: &Api<Secret>, facts: &Facts) -> Result<(), Error> {
     let name = facts.authority(Realm::Ledger);
     let found = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
-    if !found.is_some_and(|secret| is_ours(&secret, facts)) {
+    if !found.is_some_and(|secret| is_ours(&secret, &facts.cluster)) {
         return Ok(());
     }
     let deleted = secrets.delete(&name, &DeleteParams::default()).await.map(drop);
     gone_is_fine(deleted).trying(|| format!("deleting secret {name}, which signs nothing any more"))
-}
-
-/// Whether the operator made an object for this cluster.
-fn is_ours(object: &impl ResourceExt, facts: &Facts) -> bool {
-    let says = |label: &str, word: &str| object.labels().get(label).is_some_and(|value| value == word);
-    says("app.kubernetes.io/managed-by", MANAGER) && says("app.kubernetes.io/instance", &facts.name())
 }
 
 /// Goes on to the next stage: every pod was made in this one.
@@ -226,7 +220,7 @@ async fn introduce(
                 Err(kube::Error::Api(status)) if status.code == 404 => continue,
                 asked => asked.trying(|| format!("reading certificate {name}"))?,
             };
-            if is_ours(&asked, facts) {
+            if is_ours(&asked, &facts.cluster) {
                 let deleted = api.delete(name, &DeleteParams::default()).await.map(drop);
                 gone_is_fine(deleted).trying(|| format!("deleting certificate {name}"))?;
             }
@@ -255,6 +249,7 @@ async fn keep(
 ) -> Result<bool, Error> {
     let read = async |name: &str| secrets.get_opt(name).await.trying(|| format!("reading secret {name}"));
     let own = read(name).await?;
+    check_ours("Secret", own.as_ref(), &facts.cluster)?;
     if own.as_ref().is_some_and(|secret| text(secret, "ca.crt") == believed) {
         return Ok(true);
     }
