@@ -66,7 +66,7 @@ async fn a_caller_with_its_share_of_pins_pins_again_when_it_has_taken_one_back()
     let world = small().await;
     let mut client = world.leader().await.client;
     client.commit(commit(vec![put("k", "v")], Vec::new())).await.expect("it is committed");
-    let pin = |id: u8, version| v1::PinRequest { pin_id: vec![id; 16].into(), version, ttl_ms: 60_000 };
+    let pin = |id: u8, version| v1::PinRequest { pin_id: vec![id; 16].into(), version: Some(version), ttl_ms: 60_000 };
     client.pin(pin(9, 7)).await.expect_err("there is no such version");
     for id in [1, 2, 1] {
         client.pin(pin(id, 1)).await.expect("it is one of two");
