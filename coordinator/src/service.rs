@@ -541,7 +541,8 @@ impl Ledger for Api {
         let request = request.into_inner();
         let version = request.version.map_or_else(String::new, |version| format!("version {version}"));
         let target = format!("{version} by pin {} for {} ms", hex(&request.pin_id), request.ttl_ms);
-        let done = self.pin_for(&caller.name.to_string(), &request);
+        let name = caller.name.to_string();
+        let done = self.pin_for(&name, &request);
         recorded(log.as_ref(), &caller, Action::new("pin", target), done).await
     }
 

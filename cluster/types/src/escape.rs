@@ -134,7 +134,7 @@ fn digits(text: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use alloc::{format, string::ToString};
+    use alloc::string::ToString;
 
     use super::*;
 
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(guard_but("a\tb\n", &['\t', '\n']), "a\tb\n");
         assert_eq!(guard_json("{\"a\":\"\u{9b}\u{e0041}ä\"}\n"), "{\"a\":\"\\u009b\\udb40\\udc41ä\"}\n");
         let mut line = String::new();
-        write!(Escaping(&mut line), "{}", format!("a\u{1b}[2J\\")).expect("a string takes it");
+        Escaping(&mut line).write_str("a\u{1b}[2J\\").expect("a string takes it");
         assert_eq!(line, "a\\x1b[2J\\\\");
     }
 }

@@ -194,7 +194,7 @@ fn journals() -> Vec<Case> {
     };
     let numbered = |number: u64| Told { session: Some((SessionId([5; 16]), number)), ..Told::of(0, &[b"c"]) };
     let put = |key: &[u8], value: usize| (key.to_vec(), RecordBody::put(&vec![b'v'; value]));
-    let told = |shards: Vec<(u32, Vec<(Vec<u8>, RecordBody)>)>| Told { session: None, shards };
+    let told = |shards| Told { session: None, shards };
     let batch = || [Told::of(0, &[b"c"])];
     vec![
         last("a journal without one of its entries", 7, |liar| {

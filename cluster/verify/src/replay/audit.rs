@@ -109,11 +109,11 @@ fn check_header(before: &[Header], header: &Header) -> Rule<()> {
             need(same, 2, "other shards than those of genesis")?;
         }
     }
-    let pruned = before.iter().filter_map(|header| match &header.body {
+    let mut pruned = before.iter().filter_map(|header| match &header.body {
         Body::Prune(prune) => Some(prune.boundary),
         _ => None,
     });
-    let boundary = pruned.last().unwrap_or_default();
+    let boundary = pruned.next_back().unwrap_or_default();
     match &header.body {
         Body::Rollback(rollback) => {
             let standing = versions(before);
