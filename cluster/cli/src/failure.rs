@@ -164,7 +164,10 @@ fn reason_hint(reason: Reason) -> Option<&'static str> {
         Reason::SessionMismatch => "The session holds another input; name another one with --session.",
         Reason::UnknownSession => "The session has ended; name another one with --session.",
         Reason::ResourceExhausted => "The message says which limit is reached. Ask for less, or try again later.",
-        Reason::DiskFull => "Nothing was written. Free disk space, or prune; `coppice status` names the node.",
+        Reason::DiskFull => "Free disk space, or prune: `coppice status` names the node.",
+        Reason::QuotaExceeded => {
+            "Wait until some of them end, or end those that are not needed: `coppice unpin` takes a pin back, and sessions end by themselves."
+        }
         Reason::Corrupted => "`coppice status` shows a damaged replica as quarantined; another one may answer later.",
         _ => return None,
     })
@@ -226,7 +229,8 @@ mod tests {
         for &reason in Reason::ALL {
             let failure = Failure::from(Error::from(status::refuse(reason, "no")));
             let hint = failure.hint.unwrap_or_default();
-            assert!(!hint.contains("Free disk space") && !hint.contains("written"), "{reason}: {hint}");
+            assert_eq!(hint.contains("Free disk space"), reason == Reason::DiskFull, "{reason}: {hint}");
+            assert!(!hint.contains("written"), "{reason}: {hint}");
             let write = Failure::of_write(Error::from(status::refuse(reason, "no")));
             assert!(write.hint.is_some_and(|hint| hint.starts_with("Nothing was written.")), "{reason}");
         }

@@ -148,7 +148,7 @@ fn a_reader_that_goes_away_is_no_error() {
         assert_eq!((done.code, done.stderr.contains("panicked")), (0, false), "{words}: {done:?}");
     }
     // Nor is one of standard error missed.
-    for (words, code) in [("get nothing", 1), ("range '' ''", 0), ("get ''", 2), ("prune --before 99", 3)] {
+    for (words, code) in [("get nothing", 1), ("range '' ''", 0), ("get ''", 2), ("prune --before 99 --reason r", 3)] {
         let done = shell(&format!("\"$COPPICE\" {words} 2> /dev/full > /dev/null"), &dev);
         assert_eq!(done.code, code, "{words}");
     }
