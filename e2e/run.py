@@ -213,7 +213,7 @@ class Run(Steps):
         # Network policies are not enforced here, so what keeps anybody out is etcd.
         told = answer(own, "GET /version HTTP/1.0\r\n\r\n")
         expect("etcdserver" in told, f"etcd keeps out its own client: {told}")
-        strangers = [f"{LEDGER}-{role}-tls" for role in ("reader", "operator", "node", "coordinator")]
+        strangers = [f"{LEDGER}-{role}-tls" for role in ("reader", "operator", "node-0", "coordinator-0")]
         for secret in strangers:
             # Nothing is sent: etcd would close the connection on it, and its alert might get lost.
             told = answer(secret, "")
@@ -433,7 +433,7 @@ class Run(Steps):
 
         def believed():
             """Whom everybody is to believe: two at first, of each kind."""
-            return {self.secret(f"{LEDGER}-{name}")["ca.crt"] for name in ("node-tls", "coordinator-tls", "writer-tls", "etcd-server-tls", "etcd-client-tls")}
+            return {self.secret(f"{LEDGER}-{name}")["ca.crt"] for name in ("node-0-tls", "coordinator-0-tls", "writer-tls", "etcd-server-tls", "etcd-client-tls")}
 
         wait_for("the other authorities are believed alone", lambda: len(now := believed()) == 2 and now == {self.secret(name)["tls.crt"] for name in names}, 3 * HEAL_SECONDS)
         wait_for("pods of other certificates", lambda: len(now := self.certificates()) == len(before) and not now & before)

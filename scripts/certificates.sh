@@ -6,9 +6,13 @@
 #   DIR/NAME.pem, DIR/NAME.key    a certificate with these roles: `node` and `coordinator` for processes, which are reached as HOST (names
 #                                 or IP addresses); `reader`, `writer`, `operator`, `auditor` for clients; `none` for others, such as etcd
 #
+# NAME is the process's name, as in [nodes] or `name`: it stands in the certificate, and others demand it. Run it again
+# to renew: it makes another key and certificate of the same authority, each as a whole, and processes that have the
+# files take them within seconds. DAYS says how long it is good for: 30 for nodes and coordinators, 90 for others.
+#
 # Any other way to make certificates will do: what counts is that all are of one authority that makes none for anybody else,
-# that each names the hosts by which its process is reached, that it may be used by servers and clients, and that it has a URI
-# urn:coppice:role:ROLE among its alternative names for each role.
+# that each names the hosts by which its process is reached, that it may be used by servers and clients, that it has a URI
+# urn:coppice:role:ROLE among its alternative names for each role, and, for a node or coordinator, one URI urn:coppice:name:NAME.
 set -euo pipefail
 if [ $# -lt 3 ]; then sed -n '2,/^set/p' "$0" | sed 's/^# \{0,1\}//;/^set/d' >&2; exit 2; fi
 dir=$1 name=$2 roles=$3
@@ -20,14 +24,19 @@ if [ ! -f "$dir/ca.pem" ]; then
   openssl req -x509 "${curve[@]}" -keyout "$dir/ca.key" -out "$dir/ca.pem" -days 3650 -subj "/CN=coppice authority" \
     -addext "basicConstraints=critical,CA:TRUE" -addext "keyUsage=critical,keyCertSign,cRLSign" 2>/dev/null
 fi
-names=
+names= process= days=90
 for role in ${roles//,/ }; do
   case $role in
-    node|coordinator|reader|writer|operator|auditor) names+=,URI:urn:coppice:role:$role ;;
+    node|coordinator)
+      [[ $name =~ ^[A-Za-z0-9._-]+$ ]] || { echo "certificates.sh: $name: a process's name has letters, digits, . _ and - alone" >&2; exit 2; }
+      names+=,URI:urn:coppice:role:$role process=,URI:urn:coppice:name:$name days=30
+      ;;
+    reader|writer|operator|auditor) names+=,URI:urn:coppice:role:$role ;;
     none) ;;
     *) echo "certificates.sh: there is no role $role" >&2; exit 2 ;;
   esac
 done
+names+=$process
 for host in "$@"; do
   case $host in
     *:*|[0-9]*.[0-9]*.[0-9]*.[0-9]*) names+=,IP:$host ;;
@@ -35,7 +44,11 @@ for host in "$@"; do
   esac
 done
 [ -n "$names" ] || { echo "certificates.sh: $name has neither a role nor a host" >&2; exit 2; }
-openssl req "${curve[@]}" -keyout "$dir/$name.key" -out "$dir/$name.csr" -subj "/CN=$name" 2>/dev/null
-openssl x509 -req -in "$dir/$name.csr" -CA "$dir/ca.pem" -CAkey "$dir/ca.key" -CAcreateserial -days 825 -out "$dir/$name.pem" 2>/dev/null \
+new=$(mktemp -d "$dir/.$name.XXXXXX")
+trap 'rm -rf "$new"' EXIT
+openssl req "${curve[@]}" -keyout "$new/key" -out "$new/csr" -subj "/CN=$name" 2>/dev/null
+openssl x509 -req -in "$new/csr" -CA "$dir/ca.pem" -CAkey "$dir/ca.key" -set_serial "0x$(openssl rand -hex 16 | sed 's/^./4/')" \
+  -days "${DAYS:-$days}" -out "$new/pem" 2>/dev/null \
   -extfile <(printf 'basicConstraints=CA:FALSE\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\nsubjectAltName=%s\n' "${names#,}")
-rm -f "$dir/$name.csr"
+mv "$new/key" "$dir/$name.key"
+mv "$new/pem" "$dir/$name.pem"

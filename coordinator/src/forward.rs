@@ -32,8 +32,11 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::exec::context::{Context, Leadership};
 
-/// Connects to another coordinator by its address; `None` if it is no address. It connects lazily, and again by itself.
-pub type Dial = Arc<dyn Fn(&str) -> Option<Channel> + Send + Sync>;
+/// Connects to the coordinator of a name at an address; `None` if it is no address. It connects lazily, and again by itself.
+///
+/// The address is what somebody wrote into the metadata store: nothing may be sent before the other end has shown that
+/// it is the coordinator of this name.
+pub type Dial = Arc<dyn Fn(&str, &str) -> Option<Channel> + Send + Sync>;
 
 /// Where other coordinators reach this one, and how it reaches them.
 pub struct Others {
@@ -63,8 +66,8 @@ struct Shared {
     context: Arc<Context>,
     /// `None`: there are no other coordinators that could be reached.
     dial: Option<Dial>,
-    /// The leader's address, and the connection to it.
-    link: Mutex<Option<(String, Channel)>>,
+    /// The leader's name and address, and the connection to it.
+    link: Mutex<Option<(String, String, Channel)>>,
     message_bytes: usize,
     /// Requests that may be forwarded at once.
     places: Semaphore,
@@ -253,13 +256,14 @@ impl Shared {
             return Ok(if self.dial.is_some() { Way::Nowhere } else { Way::Here });
         }
         let Some(dial) = &self.dial else { return Err(self.not_leader()) };
-        let Some(address) = self.context.address_of(&leadership.leader) else { return Ok(Way::Nowhere) };
+        let leader = &leadership.leader;
+        let Some(address) = self.context.address_of(leader) else { return Ok(Way::Nowhere) };
         let mut link = self.link.lock().expect("no holder of the lock panics");
-        if link.as_ref().is_none_or(|(linked, _)| *linked != address) {
-            *link = dial(&address).map(|channel| (address, channel));
+        if link.as_ref().is_none_or(|(name, linked, _)| (name, linked) != (leader, &address)) {
+            *link = dial(leader, &address).map(|channel| (leader.clone(), address, channel));
         }
         Ok(match &*link {
-            Some((_, channel)) => Way::There(leadership.leader.clone(), channel.clone()),
+            Some((_, _, channel)) => Way::There(leader.clone(), channel.clone()),
             None => Way::Nowhere,
         })
     }

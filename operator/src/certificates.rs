@@ -11,15 +11,19 @@ use time::{Duration, OffsetDateTime};
 
 /// With a role's name behind it, the URI by which a certificate says a role; one for each.
 pub const ROLE_URI: &str = "urn:coppice:role:";
+/// With a process's name behind it, the URI by which a certificate says which node or coordinator it is for; at most one.
+pub const NAME_URI: &str = "urn:coppice:name:";
 
 /// How long an authority is good for.
 const AUTHORITY_DAYS: i64 = 3650;
-/// How long a certificate is good for.
-const CERTIFICATE_DAYS: i64 = 365;
-/// A certificate is renewed so long before it ends; then pods are replaced, since processes read theirs at the start.
-pub const RENEWED_BEFORE_SECONDS: i64 = 120 * DAY_SECONDS;
+/// How long the certificate of a node or coordinator is good for.
+pub const PROCESS_DAYS: u32 = 30;
+/// How long the certificate of a client of the ledger is good for: a person may have to fetch it.
+pub const CLIENT_DAYS: u32 = 90;
+/// How long a certificate of etcd's own authority is good for: nobody but etcd and coordinators believes it.
+pub const ETCD_DAYS: u32 = 365;
 /// An authority is followed by another one so long before its end: what it signs never ends with it, and clients have time to come along.
-pub const AUTHORITY_RENEWED_BEFORE_SECONDS: i64 = CERTIFICATE_DAYS * DAY_SECONDS;
+pub const AUTHORITY_RENEWED_BEFORE_SECONDS: i64 = 365 * DAY_SECONDS;
 
 const DAY_SECONDS: i64 = 86_400;
 /// Clocks differ.
@@ -75,13 +79,29 @@ pub struct Holder {
     pub hosts: Vec<String>,
     /// What it may do, where it calls coordinators or nodes.
     pub roles: Vec<&'static str>,
+    /// It is the node or coordinator of this name.
+    pub is_process: bool,
+    /// How long its certificate is good for.
+    pub days: u32,
 }
 
 impl Holder {
-    /// The URIs that say its roles.
+    /// The URIs that say its roles, and which process it is.
     #[must_use]
     pub fn uris(&self) -> Vec<String> {
-        self.roles.iter().map(|role| format!("{ROLE_URI}{role}")).collect()
+        let name = self.is_process.then(|| format!("{NAME_URI}{}", self.name));
+        self.roles.iter().map(|role| format!("{ROLE_URI}{role}")).chain(name).collect()
+    }
+
+    /// Its certificate is renewed so long before it ends: when two thirds of its time are over. Pods are replaced then,
+    /// since each has the files of its start.
+    #[must_use]
+    pub fn renewed_before_seconds(&self) -> i64 {
+        self.seconds() / 3
+    }
+
+    fn seconds(&self) -> i64 {
+        i64::from(self.days) * DAY_SECONDS
     }
 }
 
@@ -102,7 +122,7 @@ pub fn certificate(cluster: &str, authority: &Pair, holder: &Holder, now: i64) -
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     params.use_authority_key_identifier_extension = true;
     // It can't outlive its authority.
-    let ends = (now + CERTIFICATE_DAYS * DAY_SECONDS).min(authority.ends);
+    let ends = (now + holder.seconds()).min(authority.ends);
     (params.not_before, params.not_after) = (date(now - BACKDATED_SECONDS)?, date(ends)?);
     Ok(Pair { certificate: params.signed_by(&key, &issuer)?.pem(), key: key.serialize_pem(), ends })
 }
@@ -129,12 +149,12 @@ fn date(seconds: i64) -> Result<OffsetDateTime, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::{path::Path, sync::Arc};
+    use std::{os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 
     use coppice_env::Clock;
     use coppice_process::{
         access::{self, AccessLog, Identity, Role, Roles},
-        tls::Tls,
+        tls::{Expected, Tls},
     };
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
 
@@ -145,17 +165,19 @@ mod tests {
     }
 
     fn holder(name: &str, host: &str, roles: &[&'static str]) -> Holder {
-        Holder { name: name.to_owned(), hosts: vec![host.to_owned()], roles: roles.to_vec() }
+        let hosts = vec![host.to_owned()];
+        Holder { name: name.to_owned(), hosts, roles: roles.to_vec(), is_process: true, days: PROCESS_DAYS }
     }
 
     fn files(dir: &Path, authority: &Pair, pair: &Pair) -> Tls {
         let write = |name: &str, text: &str| {
             let path = dir.join(name);
             std::fs::write(&path, text).expect("a file can be written");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("it is ours");
             path
         };
         let (ca, cert) = (write("ca.crt", &authority.certificate), write("tls.crt", &pair.certificate));
-        Tls { ca, cert, key: write("tls.key", &pair.key) }
+        Tls { ca, cert, key: write("tls.key", &pair.key), withdrawn: None }
     }
 
     fn client(authority: &Pair, pair: &Pair) -> rustls::ClientConfig {
@@ -178,7 +200,7 @@ mod tests {
         let (near, far) = tokio::io::duplex(1 << 16);
         let name = ServerName::try_from(host.to_owned()).expect("it is a name");
         let connector = tokio_rustls::TlsConnector::from(Arc::new(client));
-        let (accepted, connected) = tokio::join!(acceptor.accept(far), connector.connect(name, near));
+        let (accepted, connected) = tokio::join!(acceptor.accept(None, far), connector.connect(name, near));
         accepted.is_ok() && connected.is_ok()
     }
 
@@ -192,7 +214,7 @@ mod tests {
         };
         let dir = tempfile::tempdir().expect("a directory can be made");
         let server = files(dir.path(), &authority, &make(&authority, "node"));
-        server.client().expect("the process can read its files");
+        server.client(Expected::Anybody).expect("the process can read its files");
         let fine = || client(&authority, &make(&authority, "coordinator"));
         assert!(connects(&server, fine(), "node.bank.svc").await);
         assert!(!connects(&server, fine(), "elsewhere.bank.svc").await, "the host is not in the certificate");
@@ -203,7 +225,7 @@ mod tests {
     #[tokio::test]
     async fn a_certificate_that_ended_is_not_believed() {
         let authority = authority("ledger", now()).expect("an authority can be made");
-        let past = now() - (CERTIFICATE_DAYS + 1) * DAY_SECONDS;
+        let past = now() - i64::from(PROCESS_DAYS + 1) * DAY_SECONDS;
         let old =
             certificate("ledger", &authority, &holder("node", "node.bank.svc", &[]), past).expect("it can be made");
         assert!(old.ends < now());
@@ -213,13 +235,17 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_says_its_role_as_processes_read_it() {
-        assert_eq!(ROLE_URI, access::ROLE_URI);
+    fn a_certificate_says_its_role_and_name_as_processes_read_them() {
+        assert_eq!([ROLE_URI, NAME_URI], [access::ROLE_URI, access::NAME_URI]);
         let authority = authority("ledger", now()).expect("an authority can be made");
-        let roles = |roles: &[&'static str]| {
-            let pair = certificate("ledger", &authority, &holder("a", "a", roles), now()).expect("it can be made");
-            Identity::of(&CertificateDer::from_pem_slice(pair.certificate.as_bytes()).expect("it is PEM")).roles
+        let said = |holder: &Holder| {
+            let pair = certificate("ledger", &authority, holder, now()).expect("it can be made");
+            Identity::of(&CertificateDer::from_pem_slice(pair.certificate.as_bytes()).expect("it is PEM"))
         };
+        let node = holder("ledger-node-0", "a", &["node"]);
+        assert_eq!(said(&node).process.as_deref(), Some("ledger-node-0"));
+        assert_eq!(said(&Holder { is_process: false, ..node }).process, None);
+        let roles = |roles: &[&'static str]| said(&holder("a", "a", roles)).roles;
         for role in Role::ALL {
             assert_eq!(roles(&[role.name()]), Roles::of(&[role]));
         }

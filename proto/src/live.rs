@@ -85,6 +85,20 @@ impl<T: Send + Sync + 'static> Live<T> {
     pub fn now(&self) -> Arc<T> {
         self.now.borrow().clone()
     }
+
+    /// What is in force now; [`changed`](Self::changed) then waits for what comes after it.
+    #[must_use]
+    pub fn take(&mut self) -> Arc<T> {
+        self.now.borrow_and_update().clone()
+    }
+
+    /// Waits until something else is in force than was taken last.
+    pub async fn changed(&mut self) {
+        if self.now.changed().await.is_err() {
+            // Nobody looks at the files any more.
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 /// The files, for whoever looks at them when it wants to.
@@ -133,7 +147,7 @@ where
                 tracing::info!(files, "the files have changed: the next connections use them");
             }
             Err(error) => {
-                tracing::warn!(
+                tracing::error!(
                     files,
                     error,
                     "the files have changed, and can't be used: what they held before stays in force"

@@ -15,7 +15,7 @@ pub mod write;
 
 use std::{path::Path, time::Duration};
 
-use coppice_client::{Client, Options, Tls};
+use coppice_client::{Client, Expected, Options, Tls};
 use serde_json::json;
 
 use crate::{
@@ -99,13 +99,16 @@ fn connect(common: &Common) -> Result<Client, Failure> {
     if let Some(key) = &common.client_key {
         coppice_env::check_secret(key).map_err(|error| Failure::file(key, &error))?;
     }
-    let options = Options {
+    let mut options = Options {
         trust,
         tls: tls(common)?,
         attempt_timeout: Duration::from_secs(common.timeout),
         patience: Duration::from_secs(common.patience),
         ..Options::new(endpoint)
     };
+    if common.any_server {
+        options.expected = Expected::Anybody;
+    }
     Ok(Client::new(options)?)
 }
 

@@ -64,8 +64,8 @@ const SOLE_USERS: &[(&str, &[&str])] = &[
     ("sha2", &["coppice-verify"]),
     ("clap", &["coppice", "coppice-bench", "coppice-process", "coppice-operator"]),
     ("config", &["coppice-process"]),
-    ("rustls", &["coppice-process"]),
-    ("x509-parser", &["coppice-process"]),
+    ("rustls", &["coppice-process", "coppice-proto"]),
+    ("x509-parser", &["coppice-process", "coppice-proto"]),
     ("anyhow", &["coppice", "coppice-bench", "coppice-measure"]),
 ];
 

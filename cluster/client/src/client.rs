@@ -11,15 +11,13 @@ use bytes::Bytes;
 use coppice_proto::{
     Channel,
     live::Live,
+    secure,
     v1::{self, ledger_client::LedgerClient},
 };
 use coppice_types::{ErrorKind, PinId, SessionId};
 use coppice_verify::{keys::Keys, note::VerifierKey};
 use tokio::time::timeout;
-use tonic::{
-    Request, Streaming,
-    transport::{ClientTlsConfig, Endpoint},
-};
+use tonic::{Request, Streaming, transport::Endpoint};
 
 use crate::{
     Error, Session,
@@ -27,7 +25,7 @@ use crate::{
     call::{Patience, Repeat, call},
     routes::Routes,
     rules::{self, Rule},
-    tls::{self, Tls, Unfit},
+    tls::{self, Expected, Role, Tls, Unfit},
     trust::{Asked, Read, Seen, Sent, Trust, check_read, claimed_size},
 };
 
@@ -50,6 +48,10 @@ pub struct Options {
     pub endpoint: String,
     /// For `https`. With files, the client is to be made within a tokio runtime.
     pub tls: Option<Tls>,
+    /// What must answer, by TLS: a coordinator, unless something else is said. [`Expected::Anybody`] is for a proxy
+    /// that ends TLS itself, or a server whose certificate comes from a public authority: then every holder of a
+    /// certificate of `tls`'s authorities that names the host is taken for the ledger's server.
+    pub expected: Expected,
     /// How long one attempt waits for its answer, and a stream for its next message.
     pub attempt_timeout: Duration,
     /// How long a call is repeated while the cluster is unavailable.
@@ -65,6 +67,7 @@ impl Options {
         Self {
             endpoint: endpoint.into(),
             tls: None,
+            expected: Expected::Any(Role::Coordinator),
             attempt_timeout: Duration::from_secs(30),
             patience: Duration::from_secs(5),
             trust: None,
@@ -84,9 +87,15 @@ fn connect(endpoint: &str, has_tls: bool) -> Result<(Endpoint, String), String> 
         (Some(("https", _)), false) => return Err("https:// needs the server's CA".to_owned()),
         (Some(_), _) => return Err("only http:// and https:// are spoken; use http://HOST:PORT".to_owned()),
     };
-    let parsed = Endpoint::from_shared(address.clone()).map_err(|error| error.to_string())?;
+    let mut parsed = Endpoint::from_shared(address.clone()).map_err(|error| error.to_string())?;
     if parsed.uri().port_u16().is_none() {
         return Err("it has no port; use http://HOST:PORT".to_owned());
+    }
+    if let Some(place) = address.strip_prefix("https://") {
+        // The connector does TLS, so that the transport sees a plain connection.
+        let origin = parsed.uri().clone();
+        let plain = Endpoint::from_shared(format!("http://{place}")).map_err(|error| error.to_string())?;
+        parsed = plain.origin(origin);
     }
     Ok((parsed, address))
 }
@@ -129,8 +138,11 @@ pub struct Client {
     pub(crate) routes: Arc<Routes>,
     pub(crate) patience: Patience,
     pub(crate) trust: Option<Arc<Trust>>,
-    tls: Option<Live<ClientTlsConfig>>,
+    tls: Option<Secure>,
 }
+
+/// How connections by TLS are made.
+type Secure = (Live<secure::Client>, Expected);
 
 /// Calls a method of the generated client, by kind of repetition.
 macro_rules! ask {
@@ -153,7 +165,7 @@ impl Client {
     /// If an endpoint is not one, or authorities or certificates are none.
     pub fn new(options: Options) -> Result<Self, Error> {
         let tls = options.tls.clone().map(Tls::live).transpose();
-        let tls = tls.map_err(|Unfit(why)| Error::Tls(why))?;
+        let tls = tls.map_err(|Unfit(why)| Error::Tls(why))?.map(|live| (live, options.expected.clone()));
         let endpoints: Vec<&str> = options.endpoint.split(',').map(str::trim).collect();
         let routes = endpoints.into_iter().map(|endpoint| {
             let (address, channel) = open(endpoint, tls.as_ref())?;
@@ -557,17 +569,14 @@ fn ledger_over(channel: Channel) -> LedgerClient<Channel> {
 }
 
 /// An endpoint's address, and a channel that connects with its first call.
-fn open(endpoint: &str, tls: Option<&Live<ClientTlsConfig>>) -> Result<(String, Channel), Error> {
+fn open(endpoint: &str, tls: Option<&Secure>) -> Result<(String, Channel), Error> {
     let refuse = |message| Error::Endpoint { endpoint: endpoint.to_owned(), message };
     let (parsed, address) = connect(endpoint, tls.is_some()).map_err(refuse)?;
-    let parsed = parsed
-        .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT);
+    let parsed =
+        parsed.tcp_nodelay(true).http2_keep_alive_interval(KEEPALIVE_INTERVAL).keep_alive_timeout(KEEPALIVE_TIMEOUT);
     let channel = match tls {
-        None => parsed.connect_lazy().into(),
-        Some(tls) => tls::channel(parsed, tls.clone()).map_err(|Unfit(why)| Error::Tls(why))?,
+        None => parsed.connect_timeout(CONNECT_TIMEOUT).connect_lazy().into(),
+        Some((live, expected)) => tls::channel(parsed, live.clone(), expected.clone()),
     };
     Ok((address, channel))
 }

@@ -26,4 +26,4 @@ pub use convert::{batch, header};
 pub use error::Error;
 pub use session::Session;
 pub use stream::{Answer, CommitStream};
-pub use tls::Tls;
+pub use tls::{Expected, Role, Tls};

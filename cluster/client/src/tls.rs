@@ -2,24 +2,38 @@
 //!
 //! Once the files hold something else that is a whole, the next call goes over a connection of its own; calls and streams that are under way
 //! end on the one that they have.
+//!
+//! What answers must be a coordinator by its certificate, unless the options say otherwise: the authority of a cluster
+//! also signs for readers, and a reader's certificate may name any host. It is judged before anything is sent.
 
 use std::{
     fmt,
     future::poll_fn,
+    io,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use coppice_proto::{
     Channel, HttpRequest, HttpResponse,
     live::{Live, Unreadable},
+    secure,
 };
-use coppice_types::chain;
+pub use coppice_proto::{certificate::Role, secure::Expected};
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
+use tokio::time::timeout;
 use tonic::{
     codegen::{BoxFuture, Service, StdError},
-    transport::{self, Certificate, ClientTlsConfig, Endpoint, Identity},
+    transport::{self, Endpoint, Uri},
 };
+use tower::ServiceExt;
+
+/// How long a connection may take to open.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the other end may take to show who it is.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whom a client believes to be the ledger's server, and who it says it is. All is PEM.
 #[derive(Clone)]
@@ -70,18 +84,18 @@ impl From<Unreadable> for Unfit {
 }
 
 impl Tls {
-    pub(crate) fn live(self) -> Result<Live<ClientTlsConfig>, Unfit> {
+    pub(crate) fn live(self) -> Result<Live<secure::Client>, Unfit> {
         match self {
             Self::Pem { ca, identity } => {
                 let identity = identity.as_ref().map(|(certificate, key)| (&certificate[..], &key[..]));
-                Ok(Live::fixed(config(&ca, identity)?))
+                Ok(Live::fixed(client(&ca, identity)?))
             }
             Self::Files { ca, identity } => {
                 let paths =
                     std::iter::once(ca).chain(identity.into_iter().flat_map(|(cert, key)| [cert, key])).collect();
                 Live::keep(paths, |contents| match contents {
-                    [ca, certificate, key] => config(ca, Some((certificate, key))),
-                    [ca] => config(ca, None),
+                    [ca, certificate, key] => client(ca, Some((certificate, key))),
+                    [ca] => client(ca, None),
                     _ => unreachable!("one file is kept, or three"),
                 })
             }
@@ -89,45 +103,57 @@ impl Tls {
     }
 }
 
-/// Settings that a connection can be made with.
-fn config(ca: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<ClientTlsConfig, Unfit> {
-    let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
-    if let Some((certificate, key)) = identity {
-        config = config.identity(Identity::from_pem(certificate, key));
-    }
-    secured(&Endpoint::from_static("https://ledger:1"), &config)?;
-    Ok(config)
+/// What a connection is made with.
+fn client(ca: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<secure::Client, Unfit> {
+    let identity = identity
+        .map(|(certificate, key)| Ok::<_, String>((secure::certificates(certificate)?, secure::private_key(key)?)));
+    let made = secure::roots(ca).and_then(|roots| secure::Client::new(roots, identity.transpose()?));
+    made.map_err(Unfit)
 }
 
-fn secured(endpoint: &Endpoint, config: &ClientTlsConfig) -> Result<Endpoint, Unfit> {
-    let endpoint = endpoint.clone().tls_config(config.clone());
-    endpoint.map_err(|error| Unfit(chain(&error)))
+/// A connection that is made with its first call, to what is expected at the endpoint.
+fn connect(endpoint: &Endpoint, client: &Arc<secure::Client>, expected: &Expected) -> transport::Channel {
+    let mut sockets = HttpConnector::new();
+    sockets.set_nodelay(true);
+    sockets.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    let (client, expected) = (Arc::clone(client), Arc::new(expected.clone()));
+    endpoint.connect_with_connector_lazy(tower::service_fn(move |place: Uri| {
+        let (sockets, client, expected) = (sockets.clone(), Arc::clone(&client), Arc::clone(&expected));
+        async move {
+            let host = place.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
+            let socket = sockets.oneshot(place).await.map_err(io::Error::other)?.into_inner();
+            let handshake = timeout(HANDSHAKE_TIMEOUT, client.connect(expected, &host, socket)).await;
+            let late = || io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long");
+            Ok::<_, io::Error>(TokioIo::new(handshake.map_err(|_| late())??))
+        }
+    }))
 }
 
 /// A channel that connects with its first call, and anew with the first call after the settings have changed.
-pub(crate) fn channel(endpoint: Endpoint, live: Live<ClientTlsConfig>) -> Result<Channel, Unfit> {
-    let config = live.now();
-    let first = secured(&endpoint, &config)?.connect_lazy();
-    Ok(Channel::new(Renewed { endpoint, live, newest: Arc::new(Mutex::new((config, first))) }))
+pub(crate) fn channel(endpoint: Endpoint, live: Live<secure::Client>, expected: Expected) -> Channel {
+    let client = live.now();
+    let first = connect(&endpoint, &client, &expected);
+    Channel::new(Renewed { endpoint, live, expected, newest: Arc::new(Mutex::new((client, first))) })
 }
 
 #[derive(Clone)]
 struct Renewed {
     endpoint: Endpoint,
-    live: Live<ClientTlsConfig>,
+    live: Live<secure::Client>,
+    expected: Expected,
     /// The newest connection, and what it was made with.
-    newest: Arc<Mutex<(Arc<ClientTlsConfig>, transport::Channel)>>,
+    newest: Arc<Mutex<(Arc<secure::Client>, transport::Channel)>>,
 }
 
 impl Renewed {
-    fn connection(&self) -> Result<transport::Channel, Unfit> {
-        let config = self.live.now();
+    fn connection(&self) -> transport::Channel {
+        let client = self.live.now();
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        if !Arc::ptr_eq(&newest.0, &config) {
-            let connection = secured(&self.endpoint, &config)?.connect_lazy();
-            *newest = (config, connection);
+        if !Arc::ptr_eq(&newest.0, &client) {
+            let connection = connect(&self.endpoint, &client, &self.expected);
+            *newest = (client, connection);
         }
-        Ok(newest.1.clone())
+        newest.1.clone()
     }
 }
 
@@ -141,9 +167,8 @@ impl Service<HttpRequest> for Renewed {
     }
 
     fn call(&mut self, request: HttpRequest) -> Self::Future {
-        let connection = self.connection();
+        let mut connection = self.connection();
         Box::pin(async move {
-            let mut connection = connection.map_err(|Unfit(message)| message)?;
             poll_fn(|task| connection.poll_ready(task)).await?;
             Ok(connection.call(request).await?)
         })

@@ -9,6 +9,7 @@
 
 pub mod access;
 pub mod config;
+mod connection;
 mod failure;
 pub mod health;
 pub mod http;

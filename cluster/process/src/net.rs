@@ -2,35 +2,30 @@
 //!
 //! Every socket sends small messages at once and is probed by keep-alives, so that a peer that vanished is noticed. A connection is made when it is
 //! first used and again whenever it broke, with the address and the certificates of that moment; callers pause between their attempts.
+//!
+//! Whoever dials says what it expects to answer. An address is only a hint where that may be: by TLS, nothing is sent
+//! before the other end has shown that it is the process that is dialed.
 
-use std::{
-    io,
-    net::SocketAddr,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use coppice_types::chain;
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{Semaphore, mpsc},
     time::timeout,
 };
-use tokio_rustls::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint, Server, Uri, server::Connected};
+use tonic::transport::{Channel, Endpoint, Server, Uri};
 use tower::ServiceExt;
 
+pub use crate::connection::Connection;
 use crate::{
     Code, Failure,
-    access::{Identity, Peer},
-    tls::{Acceptor, Connector},
+    connection::Secured,
+    tls::{Acceptor, Connector, Expected},
 };
 
 /// How long a connection may take to open.
@@ -68,32 +63,31 @@ impl Dialer {
         Self { from: from.to_owned(), tls }
     }
 
-    /// A channel to `HOST:PORT`, which connects when first used and again whenever its connection breaks.
+    /// A channel to what is expected at an address, which connects when first used and again whenever its connection
+    /// breaks.
     ///
     /// # Errors
     /// If the address is none.
-    pub fn channel(&self, address: &str) -> Result<Channel, Failure> {
-        let address = address.to_owned();
-        self.channel_by(move || address.clone())
+    pub fn channel(&self, address: &str, expected: Expected) -> Result<Channel, Failure> {
+        self.channel_by(Arc::new(address.to_owned()), expected)
     }
 
-    /// A channel to wherever `place` says at the time of each connection; it says `HOST:PORT`.
+    /// The same, at the address that is the right one at the time of each connection.
     ///
     /// # Errors
-    /// If what it says now is no address.
-    pub fn channel_by(&self, place: impl Fn() -> String + Clone + Send + Sync + 'static) -> Result<Channel, Failure> {
-        let endpoint = self.endpoint(&place())?;
+    /// If the one of now is none.
+    pub fn channel_by(&self, place: Arc<dyn Place>, expected: Expected) -> Result<Channel, Failure> {
+        let endpoint = self.endpoint(&place.address())?;
         let (sockets, tls) = (sockets(), self.tls.clone());
         Ok(endpoint.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
-            let address = place();
-            let (sockets, tls) = (sockets.clone(), tls.clone());
+            let (place, address) = (Arc::clone(&place), place.address());
+            let (sockets, tls, expected) = (sockets.clone(), tls.clone(), expected.clone());
             async move {
-                let socket = sockets.oneshot(uri(&address)?).await.map_err(io::Error::other)?.into_inner();
-                let connection = match tls {
-                    None => Connection::Plain(socket),
-                    Some(tls) => Connection::Tls(Box::new(tls.connect(host(&address), socket).await?)),
-                };
-                Ok::<_, io::Error>(TokioIo::new(connection))
+                let connected = open(sockets, tls, &address, expected).await;
+                connected.map(TokioIo::new).inspect_err(|error| {
+                    tracing::debug!(address, %error, "no connection");
+                    place.failed(&address);
+                })
             }
         })))
     }
@@ -116,13 +110,42 @@ impl Dialer {
         }
         let endpoint = endpoint.user_agent(format!("coppice/{}", self.from)).map_err(wrong)?;
         Ok(endpoint
-            .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true)
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(2 * WINDOW_BYTES))
     }
+}
+
+/// Where a process may be.
+pub trait Place: Send + Sync {
+    /// `HOST:PORT`, for the next connection.
+    fn address(&self) -> String;
+
+    /// What was expected could not be reached at this address.
+    fn failed(&self, _address: &str) {}
+}
+
+impl Place for String {
+    fn address(&self) -> String {
+        self.clone()
+    }
+}
+
+/// Opens a connection to what is expected at an address.
+async fn open(
+    sockets: HttpConnector,
+    tls: Option<Connector>,
+    address: &str,
+    expected: Expected,
+) -> io::Result<Connection> {
+    let socket = sockets.oneshot(uri(address)?).await.map_err(io::Error::other)?.into_inner();
+    let Some(tls) = tls else { return Ok(Connection::Plain(socket)) };
+    let handshake = timeout(HANDSHAKE_TIMEOUT, tls.connect(expected, host(address), socket)).await;
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long");
+    let (stream, watch) = handshake.map_err(|_| late())??;
+    Ok(Connection::Tls(Box::new(Secured::new(stream, watch))))
 }
 
 /// Opens sockets as [`prepare`] makes them.
@@ -222,9 +245,11 @@ async fn accept(listener: &TcpListener, tls: Option<Acceptor>, accepted: &mpsc::
         let accepted = accepted.clone();
         tokio::spawn(async move {
             let _permit = permit;
-            match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-                // Nobody takes it if the service has ended.
-                Ok(Ok(stream)) => drop(accepted.send(Ok(Connection::Tls(Box::new(stream)))).await),
+            match timeout(HANDSHAKE_TIMEOUT, tls.accept(Some(from), stream)).await {
+                Ok(Ok((stream, watch))) => {
+                    // Nobody takes it if the service has ended.
+                    drop(accepted.send(Ok(Connection::Tls(Box::new(Secured::new(stream, watch))))).await);
+                }
                 Ok(Err(error)) => tls.refused(from, &error.to_string()),
                 Err(_) => tls.refused(from, "the handshake took too long"),
             }
@@ -256,81 +281,6 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
         .with_interval(KEEPALIVE_INTERVAL)
         .with_retries(TCP_PROBES_MAX);
     SockRef::from(stream).set_tcp_keepalive(&probes)
-}
-
-/// A connection.
-#[derive(Debug)]
-pub enum Connection {
-    /// Without TLS.
-    Plain(TcpStream),
-    /// With TLS.
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
-}
-
-impl Connected for Connection {
-    type ConnectInfo = Peer;
-
-    fn connect_info(&self) -> Peer {
-        match self {
-            Self::Plain(stream) => Peer { address: stream.peer_addr().ok(), identity: None },
-            Self::Tls(stream) => {
-                let (socket, tls) = stream.get_ref();
-                let certificate = tls.peer_certificates().and_then(|chain| chain.first());
-                let identity = certificate.map(|certificate| Arc::new(Identity::of(certificate)));
-                Peer { address: socket.peer_addr().ok(), identity }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,11 @@
 //! The ways to the nodes of a cluster, wherever they are.
 //!
-//! The configuration says where to look first. Where a node says in the metadata store that it is somewhere else, the next connection goes there; and
-//! again whenever it moves. What the store said last stands: neither a store that is silent or was wiped, nor the end of a node's lease, takes a place back.
+//! The configuration says where a node is, and so may the metadata store, where the node registers itself. What the
+//! store said last stands: neither a store that is silent or was wiped, nor the end of a node's lease, takes it back.
+//!
+//! Both are hints: who answers has to show that it is the node. So whoever writes into the store can't speak for a
+//! node. Nor can he keep a node away that is where the configuration says: after a failure at one of the two places
+//! the next connection goes to the other one.
 
 use std::{
     collections::BTreeMap,
@@ -9,12 +13,14 @@ use std::{
 };
 
 use coppice_metadata::{Kind, Snapshot};
+use coppice_proto::certificate::Role;
 use tonic::transport::Channel;
 
 use crate::{
     Failure,
     ledger::Nodes,
-    net::{Dialer, check_address},
+    net::{Dialer, Place, check_address},
+    tls::Expected,
 };
 
 /// Where nobody listens: for a node that is in no table.
@@ -24,8 +30,53 @@ const NOWHERE: &str = "unknown-node.invalid:1";
 #[derive(Clone, Debug)]
 pub struct Ways {
     dialer: Dialer,
-    /// `HOST:PORT` by name.
-    places: Arc<RwLock<BTreeMap<String, String>>>,
+    /// By name.
+    places: Arc<RwLock<BTreeMap<String, Places>>>,
+}
+
+/// Where one node may be, as `HOST:PORT`.
+#[derive(Clone, Debug)]
+struct Places {
+    configured: String,
+    /// As it says itself, or somebody in its name.
+    registered: Option<String>,
+    /// It is sought where it is configured: it was not where it was registered.
+    at_configured: bool,
+}
+
+impl Places {
+    fn address(&self) -> &str {
+        match &self.registered {
+            Some(registered) if !self.at_configured => registered,
+            _ => &self.configured,
+        }
+    }
+
+    /// It is not at this address: the next time the other one is tried.
+    fn failed(&mut self, address: &str) {
+        // Whatever is registered by now: it may be written as often as connections are tried.
+        self.at_configured = address != self.configured;
+    }
+}
+
+/// The way to one node.
+struct Way {
+    node: String,
+    places: Arc<RwLock<BTreeMap<String, Places>>>,
+}
+
+impl Place for Way {
+    fn address(&self) -> String {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        places.get(&self.node).map_or(NOWHERE, Places::address).to_owned()
+    }
+
+    fn failed(&self, address: &str) {
+        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = places.get_mut(&self.node) {
+            place.failed(address);
+        }
+    }
 }
 
 impl Ways {
@@ -38,35 +89,36 @@ impl Ways {
             // Whatever is wrong with an address shows now.
             dialer.check(&node.address)?;
         }
-        let places = nodes.iter().map(|(name, node)| (name.clone(), node.address.clone())).collect();
+        let place = |address: &String| Places { configured: address.clone(), registered: None, at_configured: false };
+        let places = nodes.iter().map(|(name, node)| (name.clone(), place(&node.address))).collect();
         Ok(Self { dialer, places: Arc::new(RwLock::new(places)) })
     }
 
     /// A channel to a node, which connects when first used and again whenever its connection breaks.
     #[must_use]
     pub fn channel(&self, node: &str) -> Channel {
-        let (places, node) = (Arc::clone(&self.places), node.to_owned());
-        let place = move || {
-            let places = places.read().unwrap_or_else(PoisonError::into_inner);
-            places.get(&node).map_or(NOWHERE, String::as_str).to_owned()
-        };
-        self.dialer.channel_by(place).expect("addresses were checked before they came into the table")
+        let way = Way { places: Arc::clone(&self.places), node: node.to_owned() };
+        let channel = self.dialer.channel_by(Arc::new(way), Expected::Process(Role::Node, node.to_owned()));
+        channel.expect("addresses were checked before they came into the table")
     }
 
     /// Takes what the metadata store says. Nodes that the configuration does not name are left out.
     pub fn learn(&self, registry: &Snapshot) {
         let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
         for member in registry.members.iter().filter(|member| member.kind == Kind::Node) {
-            let Some(place) = places.get_mut(&member.name).filter(|place| **place != member.address) else { continue };
             let (node, address) = (&member.name, &member.address);
+            let Some(place) = places.get_mut(node) else { continue };
+            if place.registered.as_ref().unwrap_or(&place.configured) == address {
+                continue;
+            }
             if let Err(error) =
                 check_address(address).and_then(|()| self.dialer.check(address).map_err(|error| error.message))
             {
                 tracing::debug!(node, error, "a node is registered at what is no address");
                 continue;
             }
-            tracing::info!(node, address, before = place, "a node is somewhere else now");
-            place.clone_from(address);
+            tracing::info!(node, address, before = place.address(), "a node is registered somewhere else now");
+            place.registered = Some(address.clone());
         }
     }
 }
@@ -84,7 +136,10 @@ mod tests {
         let nodes = [("a", node(1, "a.example:1")), ("b", node(2, "b.example:1"))];
         let nodes = nodes.into_iter().map(|(name, node)| (name.to_owned(), node)).collect();
         let ways = Ways::new(Dialer::new("test", None), &nodes).expect("addresses");
-        let place = |name: &str| ways.places.read().expect("nobody panics").get(name).cloned().unwrap_or_default();
+        let place = |name: &str| {
+            let places = ways.places.read().expect("nobody panics");
+            places.get(name).map(|place| place.address().to_owned()).unwrap_or_default()
+        };
         let says = |members: &[(Kind, &str, &str)]| {
             let member = |&(kind, name, address): &(Kind, &str, &str)| Member {
                 kind,
@@ -102,5 +157,41 @@ mod tests {
         says(&[(Kind::Node, "a", "no address"), (Kind::Node, "b", "host:0"), (Kind::Node, "a", "a b:1")]);
         assert_eq!([place("a"), place("b")], ["elsewhere:2", "third:3"]);
         assert!(Ways::new(Dialer::new("test", None), &[("a".to_owned(), node(1, "a b:1"))].into()).is_err());
+    }
+
+    #[tokio::test]
+    async fn after_a_failure_at_one_place_the_other_one_is_tried() {
+        let nodes = [("a".to_owned(), Node { ordinal: 1, address: "a.example:1".to_owned() })].into();
+        let ways = Ways::new(Dialer::new("test", None), &nodes).expect("an address");
+        let way = Way { node: "a".to_owned(), places: Arc::clone(&ways.places) };
+        way.failed("a.example:1");
+        assert_eq!(way.address(), "a.example:1", "there is no other one");
+        let member = |address: &str| Member { kind: Kind::Node, name: "a".to_owned(), address: address.to_owned() };
+        let says = |address: &str| {
+            ways.learn(&Snapshot { members: vec![member(address)], ..Snapshot::default() });
+        };
+        says("hostile:2");
+        let first = way.address();
+        let seen: Vec<String> = (0..3)
+            .map(|_| {
+                let address = way.address();
+                way.failed(&address);
+                // A second channel that fails at the same place does not turn back.
+                way.failed(&address);
+                address
+            })
+            .collect();
+        assert_eq!(seen[0], first);
+        assert_eq!(seen[0], seen[2]);
+        assert_ne!(seen[0], seen[1]);
+        // However often the store is written, every second attempt goes where the configuration says.
+        let mut configured = 0;
+        for turn in 0..10 {
+            let address = way.address();
+            configured += usize::from(address == "a.example:1");
+            says(&format!("hostile:{}", turn + 3));
+            way.failed(&address);
+        }
+        assert_eq!(configured, 5);
     }
 }

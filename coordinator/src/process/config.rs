@@ -8,7 +8,7 @@ use coppice_process::{
     config::millis,
     ledger::{self, Ledger, Nodes, parse_cluster},
     store::Store,
-    tls::{Acceptor, Protocol, ServerTls, Tls},
+    tls::{Acceptor, Believed, Protocol, ServerTls, Tls},
 };
 use coppice_types::ClusterId;
 use coppice_verify::cosignature::CosignerKey;
@@ -249,12 +249,13 @@ impl Config {
     pub(super) fn acceptor(&self, protocol: Protocol, log: &AccessLog) -> Result<Option<Acceptor>, Failure> {
         let Some(tls) = &self.tls else { return Ok(None) };
         let shown = self.api_tls.clone().unwrap_or_else(|| tls.server());
-        let mut authorities: Vec<&PathBuf> = shown.client_ca.iter().collect();
+        let mut authorities: Vec<PathBuf> = shown.client_ca.iter().cloned().collect();
         let asked = self.access.roles == Demand::Required || !authorities.is_empty();
         if protocol == Protocol::Grpc && asked {
-            authorities.push(&tls.ca);
+            authorities.push(tls.ca.clone());
         }
-        shown.acceptor(protocol, &authorities, log.clone()).map(Some)
+        let believed = Believed { authorities, withdrawn: tls.withdrawn.clone() };
+        shown.acceptor(protocol, believed, log.clone()).map(Some)
     }
 
     /// Who is asked to cosign, and how many must.

@@ -10,11 +10,12 @@ use std::{path::Path, sync::Arc, time::Duration};
 use coppice_env::{Clock, SystemClock, SystemRng};
 use coppice_process::{
     Code, Failure, Stop,
+    access::Role,
     config::read_secret,
     health,
     net::{self, Dialer},
     nodes::Ways,
-    tls::{Protocol, Tls},
+    tls::{Expected, Protocol},
 };
 use coppice_proto::Channel;
 use coppice_types::chain;
@@ -46,7 +47,8 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
     let tls = config.acceptor(Protocol::Grpc, &log)?;
     let listener = net::listen(config.listen).await?;
     let address = listener.local_addr().map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
-    let dialer = Dialer::new(&config.name, config.tls.as_ref().map(Tls::client).transpose()?);
+    let own = config.access.expects(Role::Coordinator, &config.name);
+    let dialer = Dialer::new(&config.name, config.tls.as_ref().map(|tls| tls.client(own)).transpose()?);
     let ways = Ways::new(dialer.clone(), &config.nodes)?;
     let to_nodes = ways.clone();
     let options = Options {
@@ -66,8 +68,11 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
     if let Some(tls) = &config.tls {
         service.name(tls.identity()?.name());
     }
-    // Other coordinators are where they are registered.
-    let dial = Arc::new(move |address: &str| dialer.channel(address).map(Channel::from).ok());
+    // Other coordinators are where they are registered, if it is they who answer there.
+    let dial = Arc::new(move |name: &str, address: &str| {
+        let expected = Expected::Process(Role::Coordinator, name.to_owned());
+        dialer.channel(address, expected).map(Channel::from).ok()
+    });
     service.join_others(config.advertise.clone().unwrap_or_else(|| address.to_string()), dial);
     if !config.witnesses.is_empty() {
         let (witnesses, quorum) = config.witnesses()?;

@@ -219,7 +219,7 @@ impl World {
     pub fn joined_service(&self, name: &str, metadata: Arc<dyn Metadata>, clock: Arc<dyn Clock>) -> (Service, Handle) {
         let (mut service, handle) = self.service_with(name, metadata, clock);
         let connector = self.net.connector(name);
-        service.join_others(name.to_owned(), Arc::new(move |address| Some(connector.channel(address))));
+        service.join_others(name.to_owned(), Arc::new(move |_, address| Some(connector.channel(address))));
         (service, handle)
     }
 

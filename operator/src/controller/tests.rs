@@ -297,8 +297,9 @@ async fn an_empty_specification_becomes_a_cluster_and_a_second_look_makes_nothin
     for name in [
         "ledger-signing-key",
         "ledger-authority",
-        "ledger-node-tls",
-        "ledger-coordinator-tls",
+        "ledger-node-0-tls",
+        "ledger-node-2-tls",
+        "ledger-coordinator-1-tls",
         "ledger-etcd-authority",
         "ledger-etcd-server-tls",
         "ledger-etcd-client-tls",
@@ -327,7 +328,7 @@ async fn a_certificate_that_ends_soon_is_renewed_and_its_pods_are_of_another_tem
         |set: &str| server.get(&format!("{SETS}/{set}")).expect("it was applied")["spec"]["template"].clone();
     let before = [template("ledger-node"), template("ledger-coordinator")];
     assert!(before[0]["metadata"]["annotations"]["coppice.dev/certificate"].is_string());
-    let path = format!("{SECRETS}/ledger-node-tls");
+    let path = format!("{SECRETS}/ledger-node-0-tls");
     let mut secret = server.get(&path).expect("it was made");
     let old = secret["data"]["tls.crt"].clone();
     secret["metadata"]["annotations"]["coppice.dev/not-after"] = json!("1");

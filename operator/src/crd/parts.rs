@@ -176,6 +176,20 @@ pub struct Tls {
     /// Certificates that somebody else keeps in secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<TlsSecrets>,
+    /// Certificates that nodes and coordinators believe no more, although their authority signed them; those of a stolen
+    /// key, for instance. Each is `serial HEX`, `fingerprint HEX` or `subject NAME`, as a record of denials shows it. Open
+    /// connections end within two minutes; no pod is replaced.
+    #[schemars(
+        length(max = 1000),
+        inner(
+            length(max = 300),
+            regex(
+                pattern = "^(serial [0-9A-Fa-f:]{1,59}|fingerprint [0-9A-Fa-f:]{64,95}|subject [^#\\n\\r ][^#\\n\\r]*)$"
+            )
+        )
+    )]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub withdrawn: Vec<String>,
     /// No certificates: every pod that reaches the ports may write. For tests.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub plaintext: bool,
@@ -199,16 +213,17 @@ fn issuer_kind() -> String {
     "Issuer".to_owned()
 }
 
-/// Secrets with `tls.crt`, `tls.key` and `ca.crt`: those of nodes and coordinators of one authority that signs for this cluster alone.
+/// Secrets with `tls.crt`, `tls.key` and `ca.crt`: those of nodes and coordinators of one authority that signs for this cluster alone. Each node and
+/// each coordinator has one of its own, with its name in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("!has(self.etcdClient) || has(self.etcd)")
     .message("etcdClient is for the etcd whose certificates secrets.etcd holds, which is missing"))]
 #[serde(rename_all = "camelCase")]
 pub struct TlsSecrets {
-    /// For nodes, by the names that `docs/operator.md` lists.
+    /// For nodes, the beginning of their names: `-0` follows for the first one. `docs/operator.md` lists what each must say.
     #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     pub nodes: String,
-    /// For coordinators, and for the operator when it asks them.
+    /// The same for coordinators; the operator shows that of the first one when it asks them.
     #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     pub coordinators: String,
     /// For the members of a managed etcd, which believe everybody whom its `ca.crt` signed for. Without it the operator makes them, of an authority

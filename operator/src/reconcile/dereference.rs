@@ -39,7 +39,7 @@ pub const FOUNDED: &str = "coppice.dev/founded";
 const ENDS: &str = "coppice.dev/not-after";
 /// The hosts that a certificate names.
 const HOSTS: &str = "coppice.dev/hosts";
-/// The roles that it says.
+/// The roles that it says, and the process that it is for.
 const ROLE: &str = "coppice.dev/role";
 /// Before the `/` of the names of keys that the operator makes.
 const ORIGIN_PREFIX: &str = "coppice";
@@ -201,21 +201,22 @@ async fn certificates(
             ask_cert_manager(client, facts, &holder, &secret).await?;
         }
     }
-    let mut own = None;
     for role in Role::ALL.into_iter().filter(|role| facts.count(*role) > 0).collect::<Vec<_>>() {
-        let [ca, certificate, key] = whole(secrets, &facts.tls_secret(role).unwrap_or_default()).await?;
-        let mut shown = [ca.as_slice(), &certificate].concat();
-        if role == Role::Coordinator {
+        let mut names = facts.tls_secrets(role);
+        if role == Role::Coordinator && facts.count(Role::Etcd) > 0 {
             // Whoever waits for a stage of etcd's authority waits for pods that have its files.
-            if let Some(name) = facts.etcd_client_secret().filter(|_| facts.count(Role::Etcd) > 0) {
-                let [ca, certificate, _] = whole(secrets, &name).await?;
-                shown.extend([ca, certificate].concat());
-            }
-            own = Some(coppice_client::Tls::Pem { ca, identity: Some((certificate, key)) });
+            names.extend(facts.etcd_client_secret());
+        }
+        let mut shown = Vec::new();
+        for name in names {
+            let [ca, certificate, _] = whole(secrets, &name).await?;
+            shown.extend([ca, certificate].concat());
         }
         facts.certificates.insert(role, hash_of(&String::from_utf8_lossy(&shown)));
     }
-    Ok(own)
+    let Some(own) = facts.own_secret() else { return Ok(None) };
+    let [ca, certificate, key] = whole(secrets, &own).await?;
+    Ok(Some(coppice_client::Tls::Pem { ca, identity: Some((certificate, key)) }))
 }
 
 /// The files of a secret with a certificate: the authority, the certificate, its key.
@@ -285,9 +286,15 @@ async fn renew(
     );
     secret.annotations_mut().insert(ENDS.to_owned(), pair.ends.to_string());
     secret.annotations_mut().insert(HOSTS.to_owned(), holder.hosts.join(" "));
-    secret.annotations_mut().insert(ROLE.to_owned(), holder.roles.join(" "));
+    secret.annotations_mut().insert(ROLE.to_owned(), said(holder));
     let applied = secrets.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&secret)).await;
     applied.map(drop).trying(|| format!("applying secret {name}"))
+}
+
+/// What a holder's certificate says of it.
+fn said(holder: &Holder) -> String {
+    let name = holder.is_process.then_some(holder.name.as_str());
+    holder.roles.iter().copied().chain(name).collect::<Vec<_>>().join(" ")
 }
 
 /// Whether a certificate is for this holder, beside the authorities that are believed, and for long enough.
@@ -295,10 +302,10 @@ fn is_current(secret: &Secret, holder: &Holder, authority: &Authority, now: i64)
     let annotation = |name: &str| secret.annotations().get(name).cloned().unwrap_or_default();
     let ends: i64 = annotation(ENDS).parse().unwrap_or(0);
     annotation(HOSTS) == holder.hosts.join(" ")
-        && annotation(ROLE) == holder.roles.join(" ")
+        && annotation(ROLE) == said(holder)
         && text(secret, "ca.crt") == authority.believed
         // None lasts longer than its authority.
-        && (ends - now > certificates::RENEWED_BEFORE_SECONDS || ends == authority.pair.ends)
+        && (ends - now > holder.renewed_before_seconds() || ends == authority.pair.ends)
 }
 
 /// A `Certificate`, from which cert-manager makes the holder's secret.
@@ -327,7 +334,9 @@ fn cert_manager_request(facts: &Facts, holder: &Holder, secret: &str) -> serde_j
         "metadata": metadata,
         "spec": {
             "secretName": secret,
-            "commonName": holder.name,
+            "commonName": holder.name.chars().take(64).collect::<String>(),
+            "duration": format!("{}h", holder.days * 24),
+            "renewBefore": format!("{}h", holder.days * 8),
             "dnsNames": holder.hosts,
             "uris": holder.uris(),
             "usages": ["digital signature", "server auth", "client auth"],
@@ -419,15 +428,19 @@ mod tests {
 
     #[test]
     fn a_certificate_is_renewed_for_other_hosts_another_role_another_authority_and_in_time() {
-        let hosts = facts().hosts(Role::Node);
+        let hosts = facts().hosts(Role::Node, &facts().pods(Role::Node));
         let holder = |hosts: &[String], role| Holder {
-            name: "ledger-node".to_owned(),
+            name: "ledger-node-0".to_owned(),
             hosts: hosts.to_vec(),
             roles: vec![role],
+            is_process: true,
+            days: certificates::PROCESS_DAYS,
         };
         let own = holder(&hosts, "node");
         let mut secret = secret_of("s", &cluster(), BTreeMap::from([("ca.crt".to_owned(), "authority".to_owned())]));
-        secret.annotations_mut().insert(ENDS.to_owned(), (certificates::RENEWED_BEFORE_SECONDS + 100).to_string());
+        let before = own.renewed_before_seconds();
+        assert_eq!(before, 10 * 86_400, "two thirds of thirty days are over");
+        secret.annotations_mut().insert(ENDS.to_owned(), (before + 100).to_string());
         secret.annotations_mut().insert(HOSTS.to_owned(), hosts.join(" "));
         let authority = |believed: &str, ends: i64| Authority {
             believed: believed.to_owned(),
@@ -435,26 +448,29 @@ mod tests {
         };
         assert!(!is_current(&secret, &own, &authority("authority", 0), 99), "it was made before there were roles");
         secret.annotations_mut().insert(ROLE.to_owned(), "node".to_owned());
+        assert!(!is_current(&secret, &own, &authority("authority", 0), 99), "it names no process");
+        secret.annotations_mut().insert(ROLE.to_owned(), "node ledger-node-0".to_owned());
         assert!(is_current(&secret, &own, &authority("authority", 0), 99));
         assert!(!is_current(&secret, &own, &authority("authority", 0), 100));
-        assert!(is_current(&secret, &own, &authority("authority", certificates::RENEWED_BEFORE_SECONDS + 100), 100));
+        assert!(is_current(&secret, &own, &authority("authority", before + 100), 100));
         assert!(!is_current(&secret, &own, &authority("other", 0), 99));
         assert!(!is_current(&secret, &holder(&hosts[1..], "node"), &authority("authority", 0), 99));
         assert!(!is_current(&secret, &holder(&hosts, "coordinator"), &authority("authority", 0), 99));
     }
 
     #[test]
-    fn cert_manager_is_asked_for_the_hosts_the_role_and_both_uses() {
+    fn cert_manager_is_asked_for_the_hosts_the_role_the_name_and_both_uses() {
         let mut facts = facts();
         facts.cluster.spec.tls.cert_manager =
             Some(crate::crd::CertManager { issuer: "authority".to_owned(), kind: "Issuer".to_owned() });
         let holders = facts.holders(Realm::Ledger);
         let of = |name: &str| holders.iter().find(|(_, holder, _)| holder.name == name).expect("it gets a certificate");
-        let (_, holder, secret) = of("ledger-node");
+        let (_, holder, secret) = of("ledger-node-1");
         let request = cert_manager_request(&facts, holder, secret);
-        assert_eq!(request["spec"]["secretName"], "ledger-node-tls");
-        assert_eq!(request["spec"]["dnsNames"], json!(facts.hosts(Role::Node)));
-        assert_eq!(request["spec"]["uris"], json!(["urn:coppice:role:node"]));
+        assert_eq!(request["spec"]["secretName"], "ledger-node-1-tls");
+        assert_eq!(request["spec"]["dnsNames"], json!(["ledger-node-1.ledger-node.bank.svc"]));
+        assert_eq!(request["spec"]["uris"], json!(["urn:coppice:role:node", "urn:coppice:name:ledger-node-1"]));
+        assert_eq!([&request["spec"]["duration"], &request["spec"]["renewBefore"]], ["720h", "240h"]);
         let (_, holder, secret) = of("ledger-writer");
         let client = cert_manager_request(&facts, holder, secret);
         assert_eq!(client["spec"]["secretName"], "ledger-writer-tls");

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use coppice_metadata::{Kind, Member, Metadata, Presence};
-use coppice_process::{Failure, net::Dialer, nodes::Ways, tls::Tls};
+use coppice_process::{Failure, access::Role, net::Dialer, nodes::Ways};
 use coppice_proto::Channel;
 use tokio::task::AbortHandle;
 
@@ -22,9 +22,11 @@ impl Connector for Ways {
 /// The ways to the nodes of the configuration.
 ///
 /// # Errors
-/// If a certificate cannot be read.
+/// If a certificate cannot be read, or this node's is another process's.
 pub(super) fn ways(config: &Config) -> Result<Ways, Failure> {
-    Ways::new(Dialer::new(&config.node, config.tls.as_ref().map(Tls::client).transpose()?), &config.nodes)
+    let own = config.access.expects(Role::Node, &config.node);
+    let tls = config.tls.as_ref().map(|tls| tls.client(own)).transpose()?;
+    Ways::new(Dialer::new(&config.node, tls), &config.nodes)
 }
 
 /// A node that is registered as long as this is kept, and learns where the others are.

@@ -2,17 +2,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use coppice_process::access::{Action, Caller, noted};
+use coppice_process::access::{Action, Caller, Claimant, Role, noted};
 use coppice_proto::v1::{self, node_server::Node};
 use coppice_types::{GroupId, Reason};
 use tonic::{Request, Response, Status};
 
 use crate::{
-    hosted::Hosted,
+    hosted::{Hosted, ordinal},
     refusal::Refusal,
     replica::{Change, Member},
 };
 
+const CHANGE_MEMBER: &str = "/coppice.v1.Node/ChangeMember";
 /// How long a change of members may take.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest name of a node, in bytes.
@@ -48,11 +49,15 @@ impl Node for NodeService {
         &self,
         request: Request<v1::ChangeMemberRequest>,
     ) -> Result<Response<v1::ChangeMemberResponse>, Status> {
+        let claimant = Claimant::of(request.extensions());
         let (caller, log) = Caller::from(&request);
         let request = request.into_inner();
         let group = GroupId::from_number(request.group);
         let v1::ChangeMemberRequest { raft_id, node, change, .. } = &request;
         let action = Action::new("change member", format!("{change} {raft_id} ({node}) in {group}"));
+        if let Some(claimant) = claimant.filter(|claimant| !claimant.has(Role::Coordinator)) {
+            self.check_own(&claimant, &request)?;
+        }
         let answer = self.change(group, &request).await.map_err(Status::from);
         noted(log.as_ref(), &caller, action, &answer);
         answer.map(|()| Response::new(v1::ChangeMemberResponse {}))
@@ -66,6 +71,21 @@ impl NodeService {
         let replica =
             replica.ok_or_else(|| Refusal::new(Reason::NotFound, format!("no replica of {group} runs here")))?;
         replica.change(CHANGE_TIMEOUT, change).await
+    }
+}
+
+impl NodeService {
+    /// Refuses a node that changes another membership than that of its own replicas.
+    fn check_own(&self, claimant: &Claimant, request: &v1::ChangeMemberRequest) -> Result<(), Status> {
+        let Some(node) = self.hosted.node_at(ordinal(request.raft_id)) else {
+            return Err(claimant.deny(CHANGE_MEMBER, "the node of the replica is not in [nodes]"));
+        };
+        claimant.must_be(CHANGE_MEMBER, node)?;
+        match change(request)? {
+            Change::AddLearner(member) => claimant.must_be(CHANGE_MEMBER, &member.node),
+            Change::Promote(_) | Change::Remove(_) => Ok(()),
+            Change::Lead(_) => Err(claimant.deny(CHANGE_MEMBER, "only coordinators move leaderships")),
+        }
     }
 }
 

@@ -1,8 +1,12 @@
 //! The `Peer` service: messages of other nodes' replicas, and the files of pinned snapshots.
+//!
+//! **Invariant.** A message speaks for a replica of the node that sent it, and for no other: the node that a caller says
+//! it is has the ordinal of the message's raft id, and by TLS it is the one that the caller's certificate names.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use coppice_process::access::Claimant;
 use coppice_proto::v1::{self, peer_server::Peer};
 use coppice_types::{GroupId, Reason};
 use coppice_verify::hash::sha256;
@@ -11,11 +15,14 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
-    hosted::{Hosted, Replica},
+    hosted::{Hosted, Replica, ordinal},
     limits::{HASH_BYTES, STREAM_QUEUE_MAX},
     peers::{CLUSTER, NODE},
     refusal::Refusal,
 };
+
+const EXCHANGE: &str = "/coppice.v1.Peer/Exchange";
+const FETCH_SNAPSHOT: &str = "/coppice.v1.Peer/FetchSnapshot";
 
 /// Serves the other nodes.
 #[derive(Clone, Debug)]
@@ -25,16 +32,36 @@ pub struct PeerService {
 }
 
 impl PeerService {
-    /// Refuses a caller of another cluster; gives the caller's node.
-    fn caller<T>(&self, request: &Request<T>) -> Result<String, Refusal> {
+    /// Refuses a caller of another cluster, and one that is another node than it says; gives its node, and who it is if
+    /// that is asked.
+    fn caller<T>(&self, path: &str, request: &Request<T>) -> Result<(String, Option<Claimant>), Status> {
         let text = |name| request.metadata().get(name).and_then(|value| value.to_str().ok());
         if text(CLUSTER) != Some(self.hosted.cluster.to_string().as_str()) {
             let message = format!("this node is of cluster {}", self.hosted.cluster);
-            return Err(Refusal::new(Reason::WrongCluster, message));
+            return Err(Refusal::new(Reason::WrongCluster, message).into());
         }
-        text(NODE)
-            .map(str::to_owned)
-            .ok_or_else(|| Refusal::new(Reason::InvalidArgument, "the caller does not name its node"))
+        let node = text(NODE).map(str::to_owned);
+        let node = node.ok_or_else(|| Refusal::new(Reason::InvalidArgument, "the caller does not name its node"))?;
+        let caller = Claimant::of(request.extensions());
+        if let Some(caller) = &caller {
+            caller.must_be(path, &node)?;
+        }
+        Ok((node, caller))
+    }
+
+    /// Refuses a message for a replica of another node than the one that sent it.
+    fn check_sender(&self, node: &str, caller: Option<&Claimant>, raft_id: u64) -> Result<(), Status> {
+        let why = match self.hosted.node_at(ordinal(raft_id)) {
+            Some(owner) if owner == node => return Ok(()),
+            // A new node may be known to others first; who it is nobody can show without certificates.
+            None if caller.is_none() => return Ok(()),
+            Some(owner) => format!("a message of {node} for the replica {raft_id:#x}, which is {owner}'s"),
+            None => format!("a message of {node} for the replica {raft_id:#x}, whose node is not in [nodes]"),
+        };
+        Err(match caller {
+            Some(caller) => caller.deny(EXCHANGE, &why),
+            None => Refusal::new(Reason::InvalidArgument, why).into(),
+        })
     }
 }
 
@@ -43,7 +70,7 @@ impl Peer for PeerService {
     type FetchSnapshotStream = ReceiverStream<Result<v1::SnapshotChunk, Status>>;
 
     async fn exchange(&self, request: Request<Streaming<v1::PeerMessage>>) -> Result<Response<v1::PeerDone>, Status> {
-        let node = self.caller(&request)?;
+        let (node, caller) = self.caller(EXCHANGE, &request)?;
         let mut messages = request.into_inner();
         let mut closing = self.hosted.closing.subscribe();
         loop {
@@ -56,6 +83,7 @@ impl Peer for PeerService {
             if message.cluster_id.as_ref() != self.hosted.cluster.as_bytes() {
                 return Err(Refusal::new(Reason::WrongCluster, "a message of another cluster").into());
             }
+            self.check_sender(&node, caller.as_ref(), message.from_raft_id)?;
             // A message to a replica that is not here (any more) is dropped: raft expects that.
             match self.hosted.replica(GroupId::from_number(message.group)) {
                 Some(Replica::Shard(replica)) if replica.raft_id == message.to_raft_id => replica.peer(message, &node),
@@ -70,7 +98,7 @@ impl Peer for PeerService {
         &self,
         request: Request<v1::FetchSnapshotRequest>,
     ) -> Result<Response<Self::FetchSnapshotStream>, Status> {
-        self.caller(&request)?;
+        self.caller(FETCH_SNAPSHOT, &request)?;
         let request = request.into_inner();
         let group = GroupId::from_number(request.group);
         let replica = self

@@ -7,7 +7,7 @@ use std::{
 
 use coppice_env::bug::{Bug, planted};
 use coppice_process::{
-    access::{Action, Caller, noted},
+    access::{Action, Caller, Claimant, noted},
     ledger,
 };
 use coppice_proto::v1::{self, root_client::RootClient, root_server::Root};
@@ -25,6 +25,7 @@ use crate::{
     root::{self, RootMachine},
 };
 
+const TAKE_OVER: &str = "/coppice.v1.Root/TakeOver";
 /// How long the clock of another root replica is waited for.
 const CLOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -94,6 +95,10 @@ fn unexpected() -> Refusal {
 #[tonic::async_trait]
 impl Root for RootService {
     async fn take_over(&self, request: Request<v1::TakeOverRequest>) -> Result<Response<v1::TakeOverResponse>, Status> {
+        // A term is named after the coordinator that leads in it.
+        if let Some(claimant) = Claimant::of(request.extensions()) {
+            claimant.must_be(TAKE_OVER, &request.get_ref().candidate)?;
+        }
         let (caller, log) = Caller::from(&request);
         let request = request.into_inner();
         let action = Action::new("take over", format!("the root group, as {}", request.candidate));

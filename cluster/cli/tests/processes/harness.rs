@@ -136,12 +136,13 @@ impl Drop for Process {
 /// The files and addresses of a cluster; processes come and go.
 pub struct Cluster {
     pub dir: tempfile::TempDir,
-    /// Of the nodes, then of the coordinator.
+    /// Of the nodes, then of the coordinator, and one that nobody has.
     ports: Vec<u16>,
     /// Where they tell how they do.
     health: Vec<u16>,
     tls: bool,
     etcd: Option<Etcd>,
+    authority: Option<Authority>,
 }
 
 impl Cluster {
@@ -167,14 +168,15 @@ impl Cluster {
 
     fn new(tls: bool, registered: bool) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let mut ports = free_ports(8);
-        let health = ports.split_off(4);
+        let mut ports = free_ports(9);
+        let health = ports.split_off(5);
         let etcd = registered.then(|| {
             let directory = dir.path().join("etcd");
             fs::create_dir(&directory).expect("a directory");
             Etcd::start(&directory, 1)
         });
-        let cluster = Self { dir, ports, health, tls, etcd };
+        let authority = tls.then(Authority::new);
+        let cluster = Self { dir, ports, health, tls, etcd, authority };
         let key = cluster.path("ledger.key");
         common::run(common::coppice().arg("keygen").arg("--out").arg(&key)).expect(0);
         let vkey = fs::read_to_string(cluster.path("ledger.vkey")).expect("it was made");
@@ -189,8 +191,7 @@ impl Cluster {
             text += &format!("[metadata]\nendpoints = {:?}\n", etcd.endpoints());
         }
         fs::write(cluster.path("cluster.toml"), text).expect("a file can be written");
-        if tls {
-            let authority = Authority::new();
+        if let Some(authority) = &cluster.authority {
             for name in CERTIFIED {
                 authority.certify(cluster.dir.path(), name);
             }
@@ -202,7 +203,22 @@ impl Cluster {
         self.dir.path().join(name)
     }
 
-    /// Where a node listens.
+    /// Who signed its certificates.
+    pub fn authority(&self) -> &Authority {
+        self.authority.as_ref().expect("it has certificates")
+    }
+
+    /// Where its processes say where they are.
+    pub fn etcd(&self) -> &Etcd {
+        self.etcd.as_ref().expect("it has an etcd")
+    }
+
+    /// Ends that at once.
+    pub fn kill_etcd(&mut self) {
+        self.etcd.as_mut().expect("it has an etcd").kill(0);
+    }
+
+    /// Where a node listens; the fourth is the coordinator, and nobody has the fifth.
     pub fn port_of(&self, ordinal: usize) -> u16 {
         self.ports[ordinal - 1]
     }
@@ -457,9 +473,12 @@ impl Authority {
         let mut params = rcgen::CertificateParams::new(hosts).expect("names of hosts");
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        for role in roles_of(name) {
-            let uri = format!("urn:coppice:role:{role}").try_into().expect("it is ASCII");
-            params.subject_alt_names.push(rcgen::SanType::URI(uri));
+        let mut uris: Vec<String> = roles_of(name).iter().map(|role| format!("urn:coppice:role:{role}")).collect();
+        if name.contains('-') {
+            uris.push(format!("urn:coppice:name:{name}"));
+        }
+        for uri in uris {
+            params.subject_alt_names.push(rcgen::SanType::URI(uri.try_into().expect("it is ASCII")));
         }
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
         let write = |file: String, text: String| fs::write(dir.join(file), text).expect("a file can be written");

@@ -4,12 +4,16 @@
 //! are `node` and `coordinator`, clients are `reader`, `writer`, `operator` or `auditor`. What the table ([`allowed`]) does not allow to one of a
 //! caller's roles is denied, and what it does not know to everybody.
 //!
+//! A certificate of a node or coordinator also says the process's name, by [`NAME_URI`] and the name. Where a request
+//! says which process it is of, the service asks the [`Claimant`] whether it is that one.
+//!
 //! **Invariants.** Behind a [`Guard`] no call reaches a service before its caller's roles were looked at. Without TLS there is nobody to ask for
 //! roles: then only the loopback interface is listened on, unless the settings say otherwise.
 
 mod action;
 mod caller;
 mod certificate;
+mod claimant;
 mod log;
 mod methods;
 
@@ -28,11 +32,12 @@ use tonic::{Status, service::Routes};
 
 pub use action::{Action, noted, recorded};
 pub use caller::{CALLER, Caller, FORWARDED, Name};
-pub use certificate::{Identity, ROLE_URI, Role, Roles};
+pub use certificate::{Identity, NAME_URI, ROLE_URI, Role, Roles};
+pub use claimant::Claimant;
 pub use log::{AccessLog, FILE_BYTES_MAX};
 pub use methods::allowed;
 
-use crate::Failure;
+use crate::{Failure, tls::Expected};
 pub(crate) use log::Denial;
 
 /// Who may call.
@@ -54,7 +59,7 @@ pub enum Demand {
     /// With TLS, every call needs a certificate with a role that allows it.
     #[default]
     Required,
-    /// Whoever may connect may call everything.
+    /// Whoever may connect may call everything, and whoever is connected to may answer.
     Ignored,
 }
 
@@ -69,6 +74,15 @@ impl Access {
         }
         let failure = Failure::usage(format!("listen = {listen} without [tls]: whoever reaches it might do anything"));
         Err(failure.hint("Give certificates by [tls], listen on 127.0.0.1, or set access.plaintext = true."))
+    }
+
+    /// What a process of this role and name says of itself, and demands of others: nothing, where roles are ignored.
+    #[must_use]
+    pub fn expects(&self, role: Role, name: &str) -> Expected {
+        match self.roles {
+            Demand::Required => Expected::Process(role, name.to_owned()),
+            Demand::Ignored => Expected::Anybody,
+        }
     }
 
     /// What stands before the services. It asks for roles if there is TLS and the settings say so; the access log is kept in any case.

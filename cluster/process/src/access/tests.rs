@@ -1,6 +1,6 @@
 //! Every role against every method, over real connections by mutual TLS; and who is not let in at all.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use tonic::{
@@ -50,11 +50,12 @@ impl Scene {
         let (certificate, key) = of_role(&authority, "coordinator");
         for (name, text) in [("ca", authority.pem()), ("cert", certificate), ("key", key)] {
             fs::write(dir.path().join(name), text).expect("a file can be written");
+            fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(0o600)).expect("it is ours");
         }
         let path = |name: &str| dir.path().join(name);
         let access = Access { log_file: Some(path("access")), ..Access::default() };
         let (guard, log) = access.open(true).expect("the file can be made");
-        let tls = Tls { ca: path("ca"), cert: path("cert"), key: path("key") };
+        let tls = Tls { ca: path("ca"), cert: path("cert"), key: path("key"), withdrawn: None };
         let acceptor = tls.acceptor(log).expect("the files are whole");
         let listener = net::listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("a port is free");
         let address = listener.local_addr().expect("it listens");

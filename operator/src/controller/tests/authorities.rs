@@ -108,9 +108,9 @@ async fn former_cluster() -> Processes {
         server.objects().remove(&format!("{SECRETS}/ledger-etcd-{secret}"));
     }
     // No role: its certificate is like a coordinator's to etcd.
-    let of_cluster = server.get(&format!("{SECRETS}/ledger-coordinator-tls")).expect("it was made");
+    let of_cluster = server.get(&format!("{SECRETS}/ledger-coordinator-0-tls")).expect("it was made");
     server.put(&format!("{SECRETS}/ledger-etcd-tls"), of_cluster);
-    for (set, of_etcd) in [("ledger-etcd", "ledger-etcd-tls"), ("ledger-coordinator", "ledger-coordinator-tls")] {
+    for (set, of_etcd) in [("ledger-etcd", "ledger-etcd-tls"), ("ledger-coordinator", "ledger-coordinator-0-tls")] {
         let path = format!("{SETS}/{set}");
         let mut object = server.get(&path).expect("it was made");
         object["spec"]["template"]["spec"]["volumes"] = json!([{ "name": "tls", "secret": { "secretName": of_etcd } }]);
@@ -192,13 +192,13 @@ impl Ledger {
 
     fn start(&mut self, pod: &str, revision: &str) {
         run_pod(&self.server, pod, revision, &json!({ "running": {} }));
-        let (set, _) = pod.rsplit_once('-').expect("its number is the end of its name");
-        self.pods.insert(pod.to_owned(), self.files(&format!("{set}-tls")));
+        self.pods.insert(pod.to_owned(), self.files(&format!("{pod}-tls")));
     }
 
     /// Whether a process has read its files anew since it started or not: everybody believes everybody.
     fn assert_nobody_is_locked_out(&self, when: &str) {
-        let now = ["ledger-node-tls", "ledger-coordinator-tls"].map(|secret| self.files(secret));
+        let now =
+            ["ledger-node-0-tls", "ledger-node-2-tls", "ledger-coordinator-1-tls"].map(|secret| self.files(secret));
         let all: BTreeSet<&Files> = self.pods.values().chain(&now).chain([&self.client]).collect();
         for (believed, _) in &all {
             assert!(all.iter().all(|(_, shown)| believes(believed, shown)), "{when}");
@@ -285,7 +285,7 @@ async fn an_authority_that_ends_soon_is_followed_by_another_one_or_a_person_is_t
         told.into_iter().find(|condition| condition.type_ == "Progressing").expect("it is told").message
     };
     for (authority, certificate) in
-        [("ledger-authority", "ledger-node-tls"), ("ledger-etcd-authority", "ledger-etcd-server-tls")]
+        [("ledger-authority", "ledger-node-0-tls"), ("ledger-etcd-authority", "ledger-etcd-server-tls")]
     {
         let path = format!("{SECRETS}/{authority}");
         let former = file(&server, authority, "tls.crt");
@@ -329,7 +329,7 @@ async fn an_issuer_that_is_asked_no_more_is_followed_by_an_authority_in_stages()
     assert_eq!(server.get(&format!("{SECRETS}/ledger-authority")), None, "it signs nothing any more");
     // The issuer has an authority of its own, by which the pods that run now were made.
     let issued = file(&server, "ledger-etcd-authority", "tls.crt");
-    for secret in ["ledger-node-tls", "ledger-coordinator-tls"] {
+    for secret in ["ledger-node-0-tls", "ledger-coordinator-0-tls"] {
         let path = format!("{SECRETS}/{secret}");
         let mut object = server.get(&path).expect("it is there");
         object["data"]["ca.crt"] =
@@ -354,6 +354,6 @@ async fn an_issuer_that_is_asked_no_more_is_followed_by_an_authority_in_stages()
     assert!(server.get(&foreign).is_some(), "it is somebody else's");
     let authority = server.get(&format!("{SECRETS}/ledger-authority")).expect("it was made");
     assert_eq!(authority["metadata"]["annotations"]["coppice.dev/stage"], "believed");
-    let believed = file(&server, "ledger-node-tls", "ca.crt");
+    let believed = file(&server, "ledger-node-0-tls", "ca.crt");
     assert!(believed.contains(&issued) && believed.contains(&file(&server, "ledger-authority", "tls.crt")));
 }

@@ -9,8 +9,12 @@ use super::{CLIENT_PORT, Facts, HEALTH_PORT, HTTP_PORT, NODE_PORT, Object, Role,
 pub(super) const DIR: &str = "/etc/coppice/config";
 /// Where `bootstrap.toml` is mounted.
 pub(super) const BOOTSTRAP_DIR: &str = "/etc/coppice/bootstrap";
-/// Where a role's certificate is mounted.
+/// Where a pod's own certificate is mounted.
 pub(super) const TLS_DIR: &str = "/etc/coppice/tls";
+/// Where the list of certificates that are believed no more is mounted.
+pub(super) const WITHDRAWN_DIR: &str = "/etc/coppice/withdrawn";
+/// The list there.
+const WITHDRAWN_FILE: &str = "list";
 /// Where the signing key is mounted.
 pub(super) const KEY_DIR: &str = "/etc/coppice/key";
 /// Where coordinators find their certificate for etcd.
@@ -75,6 +79,17 @@ pub(super) fn bootstrap(facts: &Facts) -> Object {
     }))
 }
 
+/// The certificates that are believed no more. It is no part of the pods' template: pods have it as a volume, so processes
+/// take another list while they run.
+pub(super) fn withdrawn(facts: &Facts) -> Option<Object> {
+    let lines = facts.spec().tls.withdrawn.iter().map(String::as_str).chain(["end"]);
+    let list: String = lines.map(|line| format!("{line}\n")).collect();
+    Some(Object::new::<ConfigMap>(json!({
+        "metadata": facts.metadata(&facts.withdrawn()?, None),
+        "data": { WITHDRAWN_FILE: list },
+    })))
+}
+
 /// What all processes must agree on.
 fn shared(facts: &Facts) -> Map<String, Value> {
     let spec = facts.spec();
@@ -102,7 +117,9 @@ fn shared(facts: &Facts) -> Map<String, Value> {
     if spec.tls.plaintext {
         settings.insert("access".to_owned(), json!({ "plaintext": true }));
     } else {
-        settings.insert("tls".to_owned(), tls_files(TLS_DIR));
+        let mut tls = tls_files(TLS_DIR);
+        tls["withdrawn"] = json!(format!("{WITHDRAWN_DIR}/{WITHDRAWN_FILE}"));
+        settings.insert("tls".to_owned(), tls);
     }
     settings
 }
@@ -122,6 +139,8 @@ fn metadata(facts: &Facts) -> Value {
     };
     if facts.etcd_client_secret().is_some() {
         merge(&mut metadata, tls_files(ETCD_TLS_DIR));
+    } else if facts.shows_etcd_its_own() {
+        merge(&mut metadata, tls_files(TLS_DIR));
     }
     metadata
 }

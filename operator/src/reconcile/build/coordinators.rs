@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{
     CLIENT_PORT, Facts, HEALTH_PORT, HTTP_PORT, Object, Role,
-    config::{DIR, ETCD_TLS_DIR, KEY_DIR, TLS_DIR},
+    config::{DIR, ETCD_TLS_DIR, KEY_DIR, WITHDRAWN_DIR},
     pod::{self, Kind},
 };
 
@@ -13,9 +13,11 @@ pub(super) fn set(facts: &Facts, config_map: &str) -> Object {
     let coordinators = &facts.spec().coordinators;
     let mut mounts = vec![("config", DIR), ("key", KEY_DIR)];
     let mut volumes = vec![pod::config_map("config", config_map), pod::secret("key", &facts.signing_secret)];
-    if let Some(secret) = facts.tls_secret(Role::Coordinator) {
-        mounts.push(("tls", TLS_DIR));
-        volumes.push(pod::secret("tls", &secret));
+    let mut files = Vec::new();
+    if let Some(withdrawn) = facts.withdrawn() {
+        let (own, volume) = pod::own_certificate(facts, Role::Coordinator, "COPPICE_NAME");
+        (files, mounts) = (own, [mounts, vec![("withdrawn", WITHDRAWN_DIR)]].concat());
+        volumes.extend([volume, pod::config_map("withdrawn", &withdrawn)]);
     }
     if let Some(secret) = facts.etcd_client_secret() {
         mounts.push(("etcd-tls", ETCD_TLS_DIR));
@@ -35,6 +37,7 @@ pub(super) fn set(facts: &Facts, config_map: &str) -> Object {
             ports: vec![("grpc", CLIENT_PORT), ("http", HTTP_PORT), ("health", HEALTH_PORT)],
             probes: pod::probes(HEALTH_PORT, "/startupz"),
             mounts,
+            files,
             volumes,
         },
     );

@@ -19,7 +19,7 @@ pub(super) fn set(facts: &Facts) -> Object {
     let etcd: ManagedEtcd = facts.spec().etcd.managed.clone().unwrap_or_default();
     let mut mounts = vec![(pod::DATA_CLAIM, DATA_DIR)];
     let mut volumes = Vec::new();
-    if let Some(secret) = facts.tls_secret(Role::Etcd) {
+    if let Some(secret) = facts.tls_secrets(Role::Etcd).pop() {
         mounts.push(("tls", TLS_DIR));
         volumes.push(pod::secret("tls", &secret));
     }
@@ -35,6 +35,7 @@ pub(super) fn set(facts: &Facts) -> Object {
             ports: vec![("client", 2379), ("peer", 2380), ("health", HEALTH_PORT)],
             probes: pod::probes(HEALTH_PORT, "/readyz"),
             mounts,
+            files: Vec::new(),
             volumes,
         },
     );
@@ -65,7 +66,7 @@ fn command(facts: &Facts) -> Vec<String> {
         "--auto-compaction-mode=periodic".to_owned(),
         "--auto-compaction-retention=1h".to_owned(),
     ];
-    if facts.tls_secret(Role::Etcd).is_some() {
+    if !facts.tls_secrets(Role::Etcd).is_empty() {
         for prefix in ["", "peer-"] {
             command.extend([
                 format!("--{prefix}cert-file={TLS_DIR}/tls.crt"),

@@ -24,7 +24,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
-    certificates::Holder,
+    certificates::{CLIENT_DAYS, ETCD_DAYS, Holder, PROCESS_DAYS},
     crd::{LedgerCluster, LedgerClusterSpec},
 };
 
@@ -178,10 +178,10 @@ impl Facts {
         format!("{pod}.{}.{}.svc", self.set(role), self.namespace())
     }
 
-    /// The hosts that the certificate of a role must name.
+    /// The hosts that the certificate of these pods of a role must name.
     #[must_use]
-    pub fn hosts(&self, role: Role) -> Vec<String> {
-        let mut hosts: Vec<String> = self.pods(role).iter().map(|pod| self.host(role, pod)).collect();
+    pub fn hosts(&self, role: Role, pods: &[String]) -> Vec<String> {
+        let mut hosts: Vec<String> = pods.iter().map(|pod| self.host(role, pod)).collect();
         if role == Role::Coordinator {
             let (name, namespace) = (self.name(), self.namespace());
             hosts.extend([
@@ -195,23 +195,32 @@ impl Facts {
         hosts
     }
 
-    /// The secret with the certificate of a role; `None` where nothing is encrypted.
+    /// The secrets with the certificates of a role, in the order of its pods: one for each node and each coordinator, so
+    /// that none can speak for another, and one for all members of etcd. None where nothing is encrypted.
     #[must_use]
-    pub fn tls_secret(&self, role: Role) -> Option<String> {
+    pub fn tls_secrets(&self, role: Role) -> Vec<String> {
         let tls = &self.spec().tls;
-        if tls.plaintext {
-            return None;
+        if tls.plaintext || self.count(role) == 0 {
+            return Vec::new();
         }
-        let own = tls.secrets.as_ref().and_then(|secrets| match role {
-            Role::Node => Some(secrets.nodes.clone()),
-            Role::Coordinator => Some(secrets.coordinators.clone()),
-            Role::Etcd => secrets.etcd.clone(),
-        });
-        let made = if role == Role::Etcd { "server-tls" } else { "tls" };
-        Some(own.unwrap_or_else(|| format!("{}-{made}", self.set(role))))
+        let own = tls.secrets.as_ref();
+        let of_pods = match role {
+            Role::Etcd => {
+                let own = own.and_then(|secrets| secrets.etcd.clone());
+                return vec![own.unwrap_or_else(|| format!("{}-server-tls", self.set(role)))];
+            }
+            Role::Node => own.map(|secrets| &secrets.nodes),
+            Role::Coordinator => own.map(|secrets| &secrets.coordinators),
+        };
+        let name = |index| match of_pods {
+            Some(prefix) => format!("{prefix}-{index}"),
+            None => format!("{}-{index}-tls", self.set(role)),
+        };
+        (0..self.count(role)).map(name).collect()
     }
 
-    /// The secret with what coordinators show etcd, and whom they believe there; `None` if etcd is reached in the clear.
+    /// The secret with what coordinators show etcd, and whom they believe there; `None` if etcd is reached in the clear,
+    /// or by what each coordinator shows everybody ([`Facts::shows_etcd_its_own`]).
     #[must_use]
     pub fn etcd_client_secret(&self) -> Option<String> {
         if let Some(external) = &self.spec().etcd.external {
@@ -220,8 +229,29 @@ impl Facts {
         if self.keeps_etcd_authority() {
             return Some(format!("{}-client-tls", self.set(Role::Etcd)));
         }
-        let own = self.spec().tls.secrets.as_ref().and_then(|secrets| secrets.etcd_client.clone());
-        own.or_else(|| self.tls_secret(Role::Coordinator))
+        self.spec().tls.secrets.as_ref().and_then(|secrets| secrets.etcd_client.clone())
+    }
+
+    /// Whether coordinators show a managed etcd what they show everybody.
+    #[must_use]
+    pub fn shows_etcd_its_own(&self) -> bool {
+        self.spec().etcd.external.is_none() && !self.spec().tls.plaintext && self.etcd_client_secret().is_none()
+    }
+
+    /// The secret with what the operator shows coordinators: what a client of role `operator` does, unless the user keeps
+    /// all certificates; `None` where nothing is encrypted.
+    #[must_use]
+    pub fn own_secret(&self) -> Option<String> {
+        if self.spec().tls.secrets.is_some() {
+            return self.tls_secrets(Role::Coordinator).into_iter().next();
+        }
+        (!self.spec().tls.plaintext).then(|| format!("{}-operator-tls", self.name()))
+    }
+
+    /// The config map with the list of certificates that are believed no more; `None` where nothing is encrypted.
+    #[must_use]
+    pub fn withdrawn(&self) -> Option<String> {
+        (!self.spec().tls.plaintext).then(|| format!("{}-withdrawn", self.name()))
     }
 
     /// Whether the operator makes the certificates of etcd: wherever it runs etcd, unless the user says which. No issuer is asked for them.
@@ -254,24 +284,34 @@ impl Facts {
     /// and clients, which have no pods of ours; of etcd's, its members, and coordinators as its clients.
     #[must_use]
     pub fn holders(&self, of: Realm) -> Vec<(Option<Role>, Holder, String)> {
-        let process = |role: Role, hosts, roles, secret: Option<String>| {
-            (Some(role), Holder { name: self.set(role), hosts, roles }, secret.unwrap_or_default())
-        };
         if of == Realm::Etcd {
-            let (member, client) = (Role::Etcd, Role::Coordinator);
+            let of_etcd = |role: Role, hosts, secret: Option<String>| {
+                let name = self.set(role);
+                let holder = Holder { name, hosts, roles: Vec::new(), is_process: false, days: ETCD_DAYS };
+                (Some(role), holder, secret.unwrap_or_default())
+            };
+            let hosts = self.hosts(Role::Etcd, &self.pods(Role::Etcd));
             return vec![
-                process(member, self.hosts(member), Vec::new(), self.tls_secret(member)),
-                process(client, Vec::new(), Vec::new(), self.etcd_client_secret()),
+                of_etcd(Role::Etcd, hosts, self.tls_secrets(Role::Etcd).pop()),
+                of_etcd(Role::Coordinator, Vec::new(), self.etcd_client_secret()),
             ];
         }
         let client = |(client, roles): (&str, &[&'static str])| {
             let name = format!("{}-{client}", self.name());
             let secret = format!("{name}-tls");
-            (None, Holder { name, hosts: Vec::new(), roles: roles.to_vec() }, secret)
+            let roles = roles.to_vec();
+            (None, Holder { name, hosts: Vec::new(), roles, is_process: false, days: CLIENT_DAYS }, secret)
         };
-        let processes = [Role::Node, Role::Coordinator]
-            .map(|role| process(role, self.hosts(role), vec![role.name()], self.tls_secret(role)));
-        processes.into_iter().chain(CLIENTS.map(client)).collect()
+        let process = |role: Role| {
+            let hosts = move |pod: &String| self.hosts(role, std::slice::from_ref(pod));
+            let roles = move || vec![role.name()];
+            self.pods(role).into_iter().zip(self.tls_secrets(role)).map(move |(name, secret)| {
+                let hosts = hosts(&name);
+                (Some(role), Holder { name, hosts, roles: roles(), is_process: true, days: PROCESS_DAYS }, secret)
+            })
+        };
+        let processes = [Role::Node, Role::Coordinator].into_iter().flat_map(process);
+        processes.chain(CLIENTS.map(client)).collect()
     }
 
     /// `http` or `https`.
@@ -358,6 +398,7 @@ pub fn build(facts: &Facts) -> Vec<Object> {
     objects.extend(network::policies(facts));
     objects.extend(Role::ALL.into_iter().filter(|role| facts.count(*role) > 0).map(|role| pod::budget(facts, role)));
     objects.push(config::bootstrap(facts));
+    objects.extend(config::withdrawn(facts));
     let (nodes, coordinators) = (config::nodes(facts), config::coordinators(facts));
     if facts.count(Role::Etcd) > 0 {
         objects.push(etcd::set(facts));

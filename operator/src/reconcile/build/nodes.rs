@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{
     Facts, HEALTH_PORT, NODE_PORT, Object, Role,
-    config::{BOOTSTRAP_DIR, COLD_DIR, DATA_DIR, DIR, TLS_DIR},
+    config::{BOOTSTRAP_DIR, COLD_DIR, DATA_DIR, DIR, WITHDRAWN_DIR},
     pod::{self, COLD_CLAIM, DATA_CLAIM, Kind},
 };
 
@@ -21,9 +21,11 @@ pub(super) fn set(facts: &Facts, config_map: &str) -> Object {
         mounts.push((COLD_CLAIM, COLD_DIR));
         claims.push(pod::claim(facts, Role::Node, COLD_CLAIM, &cold.volume));
     }
-    if let Some(secret) = facts.tls_secret(Role::Node) {
-        mounts.push(("tls", TLS_DIR));
-        volumes.push(pod::secret("tls", &secret));
+    let mut files = Vec::new();
+    if let Some(withdrawn) = facts.withdrawn() {
+        let (own, volume) = pod::own_certificate(facts, Role::Node, "COPPICE_NODE");
+        (files, mounts) = (own, [mounts, vec![("withdrawn", WITHDRAWN_DIR)]].concat());
+        volumes.extend([volume, pod::config_map("withdrawn", &withdrawn)]);
     }
     let config = format!("{DIR}/node.toml");
     let bootstrap = format!("{BOOTSTRAP_DIR}/bootstrap.toml");
@@ -40,6 +42,7 @@ pub(super) fn set(facts: &Facts, config_map: &str) -> Object {
             ports: vec![("raft", NODE_PORT), ("health", HEALTH_PORT)],
             probes: pod::probes(HEALTH_PORT, "/startupz"),
             mounts,
+            files,
             volumes,
         },
     );

@@ -3,7 +3,10 @@
 use k8s_openapi::api::{core::v1::ServiceAccount, policy::v1::PodDisruptionBudget};
 use serde_json::{Value, json};
 
-use super::{Facts, Object, Role, config::merge};
+use super::{
+    Facts, Object, Role,
+    config::{TLS_DIR, merge},
+};
 use crate::crd::{Image, Pods};
 
 /// The user that everything runs as: `nonroot` of the usual small images.
@@ -16,6 +19,9 @@ pub(super) const COLD_CLAIM: &str = "cold";
 
 /// The annotation of pods with the name of the certificate that they were made with.
 const CERTIFICATE: &str = "coppice.dev/certificate";
+
+/// The files of a secret with a certificate.
+const CERTIFICATE_FILES: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
 
 /// What differs between the roles.
 pub(super) struct Kind<'a> {
@@ -30,6 +36,8 @@ pub(super) struct Kind<'a> {
     pub probes: Value,
     /// Where which volume is mounted, read-only but for those of its own.
     pub mounts: Vec<(&'static str, &'static str)>,
+    /// Single files of volumes that are mounted.
+    pub files: Vec<Value>,
     pub volumes: Vec<Value>,
 }
 
@@ -117,7 +125,7 @@ fn container(facts: &Facts, kind: &Kind<'_>) -> Value {
             "readOnlyRootFilesystem": true,
             "capabilities": { "drop": ["ALL"] },
         },
-        "volumeMounts": kind.mounts.iter().map(mount).collect::<Vec<_>>(),
+        "volumeMounts": kind.mounts.iter().map(mount).chain(kind.files.iter().cloned()).collect::<Vec<_>>(),
     });
     merge(&mut container, kind.probes.clone());
     container
@@ -155,6 +163,23 @@ pub(super) fn own_name(variable: &str) -> Value {
 /// Files of a secret.
 pub(super) fn secret(volume: &str, secret: &str) -> Value {
     json!({ "name": volume, "secret": { "secretName": secret, "defaultMode": 0o440 } })
+}
+
+/// A pod's own certificate, in [`TLS_DIR`]: of all the pods' secrets, which are in one volume, a pod sees what its name
+/// says alone. The variable holds the name. Files that are mounted so stay what they were when the pod was made.
+pub(super) fn own_certificate(facts: &Facts, role: Role, variable: &str) -> (Vec<Value>, Value) {
+    let pods = facts.pods(role).into_iter().zip(facts.tls_secrets(role));
+    let source = |(pod, secret): (String, String)| {
+        let items = CERTIFICATE_FILES.map(|file| json!({ "key": file, "path": format!("{pod}.{file}") }));
+        json!({ "secret": { "name": secret, "items": items } })
+    };
+    let sources: Vec<Value> = pods.map(source).collect();
+    let volume = json!({ "name": "tls", "projected": { "sources": sources, "defaultMode": 0o440 } });
+    let file = |file: &str| {
+        json!({ "name": "tls", "mountPath": format!("{TLS_DIR}/{file}"), "subPathExpr": format!("$({variable}).{file}"),
+            "readOnly": true })
+    };
+    (CERTIFICATE_FILES.map(file).to_vec(), volume)
 }
 
 /// Files of a config map.

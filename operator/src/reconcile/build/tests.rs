@@ -220,7 +220,9 @@ fn etcd_secrets(spec: Value) -> [Option<String>; 2] {
     let coordinator: coppice_coordinator::process::Config =
         settings(&objects, "ledger-coordinator-", "coordinator.toml", &[("name", "c"), ("advertise", "c:1")]);
     let shown = coordinator.metadata.cert.map(|cert| cert.to_string_lossy().into_owned());
-    assert_eq!(shown, client.as_ref().map(|_| "/etc/coppice/etcd-tls/tls.crt".to_owned()));
+    let dir = if client.is_some() { "etcd-tls" } else { "tls" };
+    let encrypted = coordinator.tls.is_some();
+    assert_eq!(shown, encrypted.then(|| format!("/etc/coppice/{dir}/tls.crt")));
     [mounted("ledger-etcd", "tls"), client]
 }
 
@@ -235,10 +237,41 @@ fn etcd_and_its_clients_show_certificates_that_no_client_of_the_ledger_has() {
         config::merge(&mut secrets, more);
         etcd_secrets(json!({ "tls": { "secrets": secrets } }))
     };
-    let names = |server: &str, client: &str| [Some(server.to_owned()), Some(client.to_owned())];
+    let names = |server: &str, client: Option<&str>| [Some(server.to_owned()), client.map(str::to_owned)];
     assert_eq!(given(json!({})), own);
-    assert_eq!(given(json!({ "etcd": "e" })), names("e", "c"), "of one authority, as nothing else is said");
-    assert_eq!(given(json!({ "etcd": "e", "etcdClient": "x" })), names("e", "x"));
+    assert_eq!(given(json!({ "etcd": "e" })), names("e", None), "each coordinator shows what it shows everybody");
+    assert_eq!(given(json!({ "etcd": "e", "etcdClient": "x" })), names("e", Some("x")));
+}
+
+#[test]
+fn a_pod_sees_its_own_key_alone_and_the_list_of_what_was_withdrawn() {
+    let secrets = json!({ "tls": { "secrets": { "nodes": "n", "coordinators": "c" } } });
+    for (spec, second) in [(json!({}), "ledger-node-1-tls"), (secrets, "n-1")] {
+        let objects = build(&facts(spec));
+        let pod = template(&objects, "ledger-node").spec.expect("it has a specification");
+        let volume = pod.volumes.iter().flatten().find(|volume| volume.name == "tls").expect("it has certificates");
+        let sources = volume.projected.as_ref().and_then(|all| all.sources.clone()).expect("of several secrets");
+        assert_eq!(sources.len(), 3, "one for each node");
+        let of_second = sources[1].secret.as_ref().expect("it is a secret");
+        assert_eq!(of_second.name, second);
+        let paths: Vec<&str> = of_second.items.iter().flatten().map(|item| item.path.as_str()).collect();
+        assert_eq!(paths, ["ledger-node-1.ca.crt", "ledger-node-1.tls.crt", "ledger-node-1.tls.key"]);
+        let mounts = pod.containers[0].volume_mounts.clone().unwrap_or_default();
+        let mounted: Vec<_> = mounts.iter().filter(|mount| mount.name == "tls").collect();
+        let files: Vec<_> = mounted.iter().map(|mount| mount.sub_path_expr.clone().unwrap_or_default()).collect();
+        assert_eq!(files, ["$(COPPICE_NODE).ca.crt", "$(COPPICE_NODE).tls.crt", "$(COPPICE_NODE).tls.key"]);
+        assert!(
+            mounts.iter().any(|mount| mount.mount_path == "/etc/coppice/withdrawn" && mount.sub_path_expr.is_none())
+        );
+    }
+    let withdrawn = json!({ "tls": { "withdrawn": ["serial 3f:0a", "subject CN=alice"] } });
+    let list = |spec| find(&build(&facts(spec)), "ConfigMap", "ledger-withdrawn").body["data"]["list"].clone();
+    let text = list(withdrawn);
+    assert_eq!(text, "serial 3f:0a\nsubject CN=alice\nend\n");
+    for text in [text, list(json!({}))] {
+        let text = text.as_str().expect("it is text");
+        coppice_process::tls::Withdrawn::parse(text.as_bytes()).expect("processes take it");
+    }
 }
 
 #[test]
@@ -343,8 +376,9 @@ fn a_cold_volume_is_mounted_claimed_and_in_the_settings() {
 #[test]
 fn certificates_name_every_host_that_is_connected_to() {
     let facts = facts(json!({}));
-    assert!(facts.hosts(Role::Node).contains(&"ledger-node-2.ledger-node.bank.svc".to_owned()));
-    let hosts = facts.hosts(Role::Coordinator);
+    let node = "ledger-node-2".to_owned();
+    assert_eq!(facts.hosts(Role::Node, &[node]), ["ledger-node-2.ledger-node.bank.svc"]);
+    let hosts = facts.hosts(Role::Coordinator, &facts.pods(Role::Coordinator));
     // Clients go through the service, the operator to the pods.
     let (clients, own) = (facts.endpoint(), facts.coordinators());
     assert_eq!(own.split(',').count(), 2);

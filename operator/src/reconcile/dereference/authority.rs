@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{Pod, Secret, SecretProjection, VolumeProjection};
 use kube::{
     Client, ResourceExt,
     api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -23,7 +23,7 @@ use serde_json::json;
 
 use super::{Authority, ENDS, HOSTS, ROLE, cert_manager, pair_of, renew, secret_of, text};
 use crate::{
-    certificates,
+    certificates::{self, Holder},
     error::{Error, Trying},
     reconcile::{
         apply::{check_ours, gone_is_fine, is_ours},
@@ -154,7 +154,9 @@ pub(super) async fn certificates(
         authority.believed.insert_str(0, &text(&secret, FORMER));
     }
     for (role, holder, name) in facts.holders(of) {
-        if stage != Stage::Believed || !keep(client, secrets, facts, (of, role, &name), &authority.believed).await? {
+        if stage != Stage::Believed
+            || !keep(client, secrets, facts, (of, role, &holder, &name), &authority.believed).await?
+        {
             renew(secrets, facts, (&holder, &name), &authority, now).await?;
         }
     }
@@ -206,7 +208,7 @@ async fn introduce(
     let mut former = String::new();
     for role in roles {
         if former.is_empty()
-            && let Some(secret) = mounted(client, secrets, facts, *role).await?
+            && let Some(secret) = mounted(client, secrets, facts, *role, "").await?
         {
             former = text(&secret, "ca.crt");
         }
@@ -244,7 +246,7 @@ async fn keep(
     client: &Client,
     secrets: &Api<Secret>,
     facts: &Facts,
-    (of, role, name): (Realm, Option<Role>, &str),
+    (of, role, holder, name): (Realm, Option<Role>, &Holder, &str),
     believed: &str,
 ) -> Result<bool, Error> {
     let read = async |name: &str| secrets.get_opt(name).await.trying(|| format!("reading secret {name}"));
@@ -257,9 +259,9 @@ async fn keep(
         (Some(secret), _) => Some(secret),
         // Before there was an authority for etcd, coordinators showed etcd what they show everybody.
         (None, Some(role @ Role::Coordinator)) if of == Realm::Etcd => {
-            read(&facts.tls_secret(role).unwrap_or_default()).await?
+            read(&facts.tls_secrets(role).into_iter().next().unwrap_or_default()).await?
         }
-        (None, Some(role)) => mounted(client, secrets, facts, role).await?,
+        (None, Some(role)) => mounted(client, secrets, facts, role, &holder.name).await?,
         (None, None) => None,
     };
     let Some(shown) = shown else { return Ok(false) };
@@ -272,20 +274,39 @@ async fn keep(
     applied.map(|_| true).trying(|| format!("applying secret {name}"))
 }
 
-/// The secret that the pods of a role mount for what they show everybody, if there are any: they believe the authority in it.
-async fn mounted(client: &Client, secrets: &Api<Secret>, facts: &Facts, role: Role) -> Result<Option<Secret>, Error> {
+/// The secret that the pod of a role and name mounts for what it shows everybody, or that of another one; if there are any: they believe the authority
+/// in it.
+async fn mounted(
+    client: &Client,
+    secrets: &Api<Secret>,
+    facts: &Facts,
+    role: Role,
+    own: &str,
+) -> Result<Option<Secret>, Error> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &facts.namespace());
     let selector = ListParams::default().labels(&selector_of(&facts.name()));
     let pods = pods.list(&selector).await.trying(|| "listing pods".to_owned())?;
     let names = facts.pods(role);
     let mounted = |pod: Pod| {
         let volumes = pod.spec?.volumes?;
-        volumes.into_iter().find(|volume| volume.name == "tls")?.secret?.secret_name
+        let volume = volumes.into_iter().find(|volume| volume.name == "tls")?;
+        let shared = volume.secret.and_then(|secret| secret.secret_name);
+        shared.or_else(|| secret_of_pod(volume.projected?.sources?, own))
     };
     let Some(name) = pods.items.into_iter().filter(|pod| names.contains(&pod.name_any())).find_map(mounted) else {
         return Ok(None);
     };
     secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))
+}
+
+/// Of the secrets that make up the volume of a role's certificates that of a pod, or else the first.
+fn secret_of_pod(sources: Vec<VolumeProjection>, pod: &str) -> Option<String> {
+    let mut secrets: Vec<_> = sources.into_iter().filter_map(|source| source.secret).collect();
+    let is_own = |secret: &SecretProjection| {
+        secret.items.iter().flatten().any(|item| item.path.rsplitn(3, '.').last() == Some(pod))
+    };
+    let own = secrets.iter().position(is_own).unwrap_or(0);
+    (own < secrets.len()).then(|| secrets.swap_remove(own).name)
 }
 
 /// Whose authority it is, unlike for each of them.
