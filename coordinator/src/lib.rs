@@ -54,7 +54,7 @@ pub use forward::Dial;
 pub use options::{Connect, Genesis, Options};
 pub use witness::{Post, WITNESSES_MAX, Witness};
 
-use exec::{Command, context::Context, keys::KeyRing, links::Links, root::Root};
+use exec::{Command, attested::Attested, context::Context, keys::KeyRing, links::Links, root::Root};
 
 /// How much larger than the largest message the transport's limit is.
 const MESSAGE_SLACK_BYTES: usize = 1 << 20;
@@ -96,11 +96,13 @@ impl Service {
         }
         let links = Arc::new(Links::new(&nodes, &connect, message_bytes, limits.attempt_timeout));
         let keys = Arc::new(KeyRing::new(signing_key, next_signing_key));
-        let (root, views) = Root::new(links.clone(), keys.clone(), limits.root_timeout);
+        let attested = Arc::new(Attested::new(links.clone(), keys.clone()));
+        let (root, views) = Root::new(links.clone(), keys.clone(), attested.clone(), limits.root_timeout);
         let mut tasks = JoinSet::new();
         tasks.spawn(views);
+        tasks.spawn(attested.clone().look_around());
         let commands = mpsc::channel(limits.queue_max + exec::TASKS_MAX);
-        let context = Arc::new(Context::new(name, links, root, keys, limits, clock, rng));
+        let context = Arc::new(Context::new(name, links, root, (keys, attested), limits, clock, rng));
         metrics::show(&context);
         let stop = Arc::new(watch::Sender::new(false));
         let handle = Handle { context: context.clone(), stop: stop.clone() };

@@ -220,6 +220,12 @@ pub fn show(context: &Arc<Context>) {
         view(context, |view| view.boundary.0)
     });
     gauge("coppice.ledger.term", "", "The leading coordinator's term", |context| view(context, |view| view.term));
+    let contradictions = meter.u64_observable_counter("coppice.coordinator.log.contradictions");
+    let contradictions =
+        contradictions.with_description("Times that a replica of the root group contradicted the signed log");
+    contradictions
+        .with_callback(observe(Arc::downgrade(context), |context| Some(context.attested.contradictions())))
+        .build();
     gauge(
         "coppice.witness.log.entries",
         "",

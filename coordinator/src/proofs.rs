@@ -37,12 +37,12 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// The whole log as `view` shows it, signed.
+    /// The whole log as `view` shows it, or a newer view, signed.
     ///
     /// # Errors
-    /// If another root was signed for its size.
-    pub fn newest(context: &Context, view: Arc<View>) -> Result<Self, Status> {
-        let checkpoint = context.checkpoint(view.log_size, view.log_root)?;
+    /// If it can't be signed; `UNAVAILABLE` without a quorum of the root group.
+    pub async fn newest(context: &Context, view: Arc<View>) -> Result<Self, Status> {
+        let (view, checkpoint) = context.signed(view).await?;
         Ok(Self { size: view.log_size, newest: view.newest.clone(), checkpoint, view })
     }
 
@@ -258,7 +258,7 @@ impl Receipts {
     /// # Errors
     /// As [`Place::of`].
     pub async fn of(context: &Context, header: &Bytes, journal: &[Vec<u8>]) -> Result<Self, Status> {
-        let ground = Ground::newest(context, context.view().await?)?;
+        let ground = Ground::newest(context, context.view().await?).await?;
         let sequence = wire::header_in(header)?.sequence.0;
         let Place { view, log, header, epoch } = Place::of(context, ground, header, sequence).await?;
         let (cluster, hashes) = (view.tail.header.cluster, tree_of(journal));

@@ -66,7 +66,10 @@ impl Publisher {
         });
         let (size, note) = match cosigned {
             Some(cosigned) => (cosigned.size, cosigned.note.clone()),
-            None => (view.log_size, self.context.checkpoint(view.log_size, view.log_root)?),
+            None => {
+                let (view, note) = self.context.signed(view).await?;
+                (view.log_size, note)
+            }
         };
         *shown = Some(Shown { size, note: note.clone(), at });
         Ok(note)

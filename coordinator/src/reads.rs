@@ -256,7 +256,7 @@ impl Reads {
             let deadline = Instant::now() + self.context.limits.read_timeout;
             Ground::cosigned(&self.context, known.sequence + 1, deadline).await?
         } else {
-            Ground::newest(&self.context, located.view.clone())?
+            Ground::newest(&self.context, located.view.clone()).await?
         };
         Place::of(&self.context, ground, &known.header, known.sequence).await
     }

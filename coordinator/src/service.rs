@@ -422,7 +422,10 @@ impl Ledger for Api {
     }
 
     async fn head(&self, request: Request<v1::HeadRequest>) -> Answer<v1::HeadResponse> {
-        let view = self.reads.view(request.into_inner().stale_ok).await?;
+        let stale_ok = request.into_inner().stale_ok;
+        let view = self.reads.view(stale_ok).await?;
+        let signed = if stale_ok { self.context.signed_lately(view).await } else { self.context.signed(view).await };
+        let (view, checkpoint) = signed?;
         let header = &view.tail.header;
         Ok(Response::new(v1::HeadResponse {
             cluster_id: Bytes::copy_from_slice(&header.cluster.0),
@@ -431,7 +434,7 @@ impl Ledger for Api {
             log_size: view.log_size,
             timestamp_ms: header.timestamp_ms,
             pruned_boundary: view.boundary.0,
-            checkpoint: self.context.checkpoint(view.log_size, view.log_root)?,
+            checkpoint,
         }))
     }
 
@@ -478,7 +481,7 @@ impl Ledger for Api {
             let deadline = Instant::now() + self.context.limits.read_timeout;
             proofs::Ground::cosigned(&self.context, old_size.max(1), deadline).await?
         } else {
-            proofs::Ground::newest(&self.context, self.context.view().await?)?
+            proofs::Ground::newest(&self.context, self.context.view().await?).await?
         };
         let standing =
             if old_size == 0 { Bytes::new() } else { proofs::standing_file(&self.context, &ground, old_size).await? };

@@ -121,6 +121,29 @@ impl RootMachine {
         Ok(answer)
     }
 
+    /// What the applied, and so durable, log says of its first entries.
+    ///
+    /// # Errors
+    /// `STATE_MISSING` if it has fewer, which may pass.
+    pub fn attest(&self, request: v1::AttestRequest) -> Result<v1::AttestResponse, Refusal> {
+        let v1::AttestRequest { size, old_size, want_newest } = request;
+        let applied = self.root.newest_header().map_or(0, |newest| newest.sequence.0 + 1);
+        if applied < size {
+            let message = format!("this replica has applied {applied} of {size} entries of the log");
+            return Err(Refusal::new(Reason::StateMissing, message));
+        }
+        let consistency = match old_size {
+            0 => None,
+            _ => Some(to_path(&self.root.consistency(old_size, size).map_err(refused)?)),
+        };
+        let newest = match want_newest {
+            true => Some(to_path(&self.root.inclusion(Sequence(size.saturating_sub(1)), size).map_err(refused)?)),
+            false => None,
+        };
+        let log_root = convert::to_bytes(&self.root.root_at(size).map_err(refused)?);
+        Ok(v1::AttestResponse { log_root, consistency, newest, voters: Vec::new() })
+    }
+
     fn version(&self, read: v1::VersionRead, size: u64, answer: &mut v1::ReadRootResponse) -> Result<(), Refusal> {
         let state = self.root.version(Version(read.version), read.epoch.map(Epoch)).map_err(refused)?;
         answer.header = state.header.into();

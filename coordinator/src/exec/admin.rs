@@ -19,7 +19,7 @@ use tokio::{sync::oneshot, time::Instant};
 use tonic::Status;
 
 use super::{
-    answer::check_expected_head,
+    answer::{check_expected_head, open_outcome},
     keys::PublicKey,
     root::Decision,
     sequencer::{Exit, Sequencer, not_committed},
@@ -175,7 +175,7 @@ impl Sequencer {
         let read = v1::VersionRead { version: stamp.version.0, epoch: Some(stamp.epoch.0) };
         let answer = self.context.root.read(v1::read_root_request::Read::Version(read)).await;
         let answer = answer.map_err(Failure::Refused)?;
-        let leaves = wire::leaves_in(answer.leaves).map_err(Failure::Refused)?;
+        let leaves = self.context.attested.leaves(stamp, &answer).map_err(Failure::Refused)?;
         Ok((leaves, Sequence(answer.header_sequence)))
     }
 
@@ -215,15 +215,20 @@ impl Sequencer {
             Decision::Committed { size, root, .. } => {
                 let header = commit.header.clone();
                 let head = commit.tail.header.stamp;
+                let signed = self.context.signed_at(size, root).await;
                 self.on_committed(commit.tail, Vec::new());
                 Ok(v1::AdminResponse {
                     header: header.into(),
                     head: Some(wire::stamp_out(head)),
                     pruned_boundary: self.boundary.0,
-                    checkpoint: self.context.checkpoint(size, root).map_err(Failure::Refused)?,
+                    checkpoint: signed.map_err(Failure::Refused)?,
                 })
             }
             Decision::Deposed => Err(Failure::Over(not_committed(), Exit::Deposed)),
+            Decision::Unconfirmed => {
+                let exit = Exit::Reset("no majority of the root group confirms a header".to_owned());
+                Err(Failure::Over(open_outcome(), exit))
+            }
             // Set since the view was taken: nothing else is wrong with the header.
             Decision::Refused(error) if status::reason(&error) == Some(Reason::Pinned) => Err(Failure::Refused(error)),
             // A key of before, as only the root group knows: nothing else is wrong with the header.

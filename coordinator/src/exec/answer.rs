@@ -60,6 +60,8 @@ pub enum Outcome {
     Deposed(Vec<Entry>),
     /// It is not; the root group said why.
     Refused(Status, Vec<Entry>),
+    /// No majority of the root group confirms in time that it is.
+    Unconfirmed(Vec<Entry>),
 }
 
 /// A version that is to be decided, with everyone who waits for it.
@@ -105,14 +107,21 @@ impl Deciding {
         }
         match context.root.append(&commit, term).await {
             Decision::Committed { size, root, path } => {
+                let appended = Instant::now();
+                // Signed before the next header is sent, so that no size is left out. What is not
+                // signed is committed all the same.
+                let signed = context.signed_at(size, root).await;
                 // The sequencer goes on at once; it has ended only if the coordinator stops.
                 tell(&mut outcome, Outcome::Committed);
-                let appended = Instant::now();
                 context.metrics.took(Stage::Append, appended - began);
                 context.metrics.committed(batches.iter().map(|batch| &**batch));
-                answer_committed(&context, &commit, (size, root, path), entries).await;
+                answer_committed(&context, &commit, signed, (size, root, path), entries).await;
                 context.metrics.took(Stage::Answer, appended.elapsed());
                 release(&context, term, held).await;
+            }
+            Decision::Unconfirmed => {
+                tell(&mut outcome, Outcome::Unconfirmed(entries));
+                fail(held, &open_outcome());
             }
             Decision::Deposed => {
                 tell(&mut outcome, Outcome::Deposed(entries));
@@ -133,11 +142,24 @@ fn tell(outcome: &mut Option<oneshot::Sender<Outcome>>, what: Outcome) {
     }
 }
 
-/// Size and root of a log whose newest entry a header is, and the header's path in it, if it is known.
-type Committed = (u64, Digest, Option<Vec<Digest>>);
+/// What a client hears whose batch, or operation, may be committed.
+pub fn open_outcome() -> Status {
+    let told = "no majority of the root group confirms the header in time, so it is not known whether it is committed: \
+                ask again under the same session and number, or read what stands";
+    status::refuse(Reason::Unavailable, told)
+}
 
-async fn answer_committed(context: &Arc<Context>, commit: &Commit, (size, root, path): Committed, entries: Vec<Entry>) {
-    let checkpoint = match context.checkpoint(size, root) {
+/// Size and root of a log whose newest entry a header is, and the header's path in it.
+type Committed = (u64, Digest, Vec<Digest>);
+
+async fn answer_committed(
+    context: &Arc<Context>,
+    commit: &Commit,
+    signed: Result<Bytes, Status>,
+    (size, root, path): Committed,
+    entries: Vec<Entry>,
+) {
+    let checkpoint = match signed {
         Ok(checkpoint) => checkpoint,
         Err(error) => return entries.into_iter().for_each(|entry| entry.answer(Err(error.clone()))),
     };
@@ -162,7 +184,7 @@ async fn answer_committed(context: &Arc<Context>, commit: &Commit, (size, root, 
     if with_receipt.is_empty() {
         return;
     }
-    let at_once = path.and_then(|path| proofs::Receipts::of_newest(context, &checkpoint, commit, (size, root), &path));
+    let at_once = proofs::Receipts::of_newest(context, &checkpoint, commit, (size, root), &path);
     let made = match at_once {
         Some(receipts) => Ok(receipts),
         None => proofs::Receipts::of(context, &header, &commit.journal).await,
@@ -212,7 +234,7 @@ pub async fn replay(context: &Arc<Context>, done: Done, want_receipt: bool) -> R
     let answer = context.root.read(read).await?;
     let header = answer.headers.first().cloned().ok_or_else(|| wire::broken("header"))?;
     let parsed = wire::header_in(&header)?;
-    let view = wire::view_in(answer.view)?;
+    let view = Arc::new(wire::view_in(answer.view)?);
     let receipt = if want_receipt {
         let journal = context.root.read(v1::read_root_request::Read::Journal(v1::JournalRead { sequence })).await?;
         let journal: Vec<Vec<u8>> = journal.journal.iter().map(|entry| entry.to_vec()).collect();
@@ -224,7 +246,7 @@ pub async fn replay(context: &Arc<Context>, done: Done, want_receipt: bool) -> R
         stamp: Some(wire::stamp_out(parsed.stamp)),
         header,
         journal_index: done.journal_index,
-        checkpoint: context.checkpoint(view.log_size, view.log_root)?,
+        checkpoint: context.signed(view).await?.1,
         receipt,
         replayed: true,
     })

@@ -10,10 +10,12 @@ use bytes::Bytes;
 use coppice_env::{Clock, Rng, watch};
 use coppice_metadata::Snapshot;
 use coppice_types::{Digest, Reason, Version};
-use coppice_verify::checkpoint::{Checkpoint, origin};
+use coppice_verify::checkpoint::origin;
 use tokio::time::Instant;
 
-use super::{keys::KeyRing, links::Links, retention::Retention, root::Root, shards::Shards, wire::View};
+use super::{
+    attested::Attested, keys::KeyRing, links::Links, retention::Retention, root::Root, shards::Shards, wire::View,
+};
 use crate::{
     health::Readiness,
     metrics::Metrics,
@@ -23,8 +25,8 @@ use crate::{
 
 /// Most versions whose leaves and headers are remembered for reads.
 const VERSIONS_MAX: usize = 256;
-/// Most checkpoints that are remembered.
-const CHECKPOINTS_MAX: usize = 16;
+/// Most views that are taken to have one whose log is signed.
+const VIEWS_MAX: usize = 16;
 
 /// Bounds and deadlines; the defaults suit a cluster in one place.
 #[derive(Clone, Debug)]
@@ -140,8 +142,10 @@ pub struct Context {
     pub root: Root,
     /// The shards.
     pub shards: Shards,
-    /// Signs checkpoints.
+    /// The ledger's keys, and those that are here.
     pub keys: Arc<KeyRing>,
+    /// Signs checkpoints.
+    pub attested: Arc<Attested>,
     /// Bounds and deadlines.
     pub limits: Limits,
     /// What is counted.
@@ -168,8 +172,8 @@ pub struct Context {
     pub last_view: Mutex<Option<Arc<View>>>,
     /// (epoch, version) to what stands there.
     versions: Mutex<BTreeMap<(u64, u64), Arc<KnownVersion>>>,
-    /// Log size to signed note.
-    checkpoints: Mutex<BTreeMap<u64, (Digest, Bytes)>>,
+    /// The newest of them whose log was signed, with the note.
+    last_signed: Mutex<Option<(Arc<View>, Bytes)>>,
 }
 
 impl Context {
@@ -178,7 +182,7 @@ impl Context {
         name: String,
         links: Arc<Links>,
         root: Root,
-        keys: Arc<KeyRing>,
+        (keys, attested): (Arc<KeyRing>, Arc<Attested>),
         limits: Limits,
         clock: Arc<dyn Clock>,
         rng: Box<dyn Rng>,
@@ -190,6 +194,7 @@ impl Context {
             links,
             root,
             keys,
+            attested,
             limits,
             metrics: Metrics::new(),
             clock,
@@ -203,7 +208,7 @@ impl Context {
             registry_heard: Mutex::default(),
             last_view: Mutex::default(),
             versions: Mutex::default(),
-            checkpoints: Mutex::default(),
+            last_signed: Mutex::default(),
         }
     }
 
@@ -213,30 +218,58 @@ impl Context {
         self.subject.get().cloned().unwrap_or_else(|| format!("coordinator {}", self.name))
     }
 
-    /// Signs the head of a *committed* prefix of the root log by the key in force there: whoever signs it produces the same bytes.
+    /// Signs a log of this size and root, once a majority of the root group has it. `None` if a
+    /// larger one was signed meanwhile.
     ///
     /// # Errors
-    /// `UNAVAILABLE` if the key is not here. `INTERNAL` if another root was signed for this size: then a replica lies or the log was
-    /// rewritten, and the second one is not signed.
-    pub fn checkpoint(&self, size: u64, root: Digest) -> Result<Bytes, tonic::Status> {
-        let mut known = self.checkpoints.lock().expect("no holder of the lock panics");
-        if let Some((signed, note)) = known.get(&size) {
-            if *signed == root {
-                return Ok(note.clone());
+    /// As [`Attested::sign`].
+    async fn checkpoint(&self, size: u64, root: Digest) -> Result<Option<Bytes>, tonic::Status> {
+        self.attested.sign(size, root, Instant::now() + self.limits.root_timeout).await
+    }
+
+    /// The checkpoint over a log of this size and root, or over a newer one if a larger log was
+    /// signed meanwhile.
+    ///
+    /// # Errors
+    /// As [`Context::signed`].
+    pub async fn signed_at(&self, size: u64, root: Digest) -> Result<Bytes, tonic::Status> {
+        match self.checkpoint(size, root).await? {
+            Some(note) => Ok(note),
+            None => Ok(self.signed(self.view().await?).await?.1),
+        }
+    }
+
+    /// Signs the log that a view shows, or that of a newer one if a larger log was signed
+    /// meanwhile; gives the view that is signed.
+    ///
+    /// # Errors
+    /// As [`Attested::sign`]; `UNAVAILABLE` without a quorum.
+    pub async fn signed(&self, mut view: Arc<View>) -> Result<(Arc<View>, Bytes), tonic::Status> {
+        for _ in 0..VIEWS_MAX {
+            if let Some(note) = self.checkpoint(view.log_size, view.log_root).await? {
+                *self.last_signed.lock().expect("no holder of the lock panics") = Some((view.clone(), note.clone()));
+                return Ok((view, note));
             }
-            tracing::error!(size, %signed, %root, "the root log has two roots of one size");
-            let message = format!("the root log has two roots of size {size}: the second is not signed");
-            return Err(coppice_proto::status::refuse(Reason::Internal, message));
+            view = self.view().await?;
         }
-        let key = self.keys.signer(size)?;
-        let checkpoint = Checkpoint { origin: key.name().to_owned(), size, root };
-        let note = checkpoint.sign(key).expect("the origin is the key's name");
-        let note = Bytes::from(note.into_bytes());
-        if known.len() >= CHECKPOINTS_MAX {
-            known.pop_first();
+        let message = "the log grew before its checkpoint was signed: ask again";
+        Err(coppice_proto::status::refuse(Reason::Unavailable, message))
+    }
+
+    /// A signed log that need not be the newest: the one that the view shows, or else the last one
+    /// that was shown, or else as [`Context::signed`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn signed_lately(&self, view: Arc<View>) -> Result<(Arc<View>, Bytes), tonic::Status> {
+        if let Some(note) = self.attested.note(view.log_size, &view.log_root) {
+            return Ok((view, note));
         }
-        known.insert(size, (root, note.clone()));
-        Ok(note)
+        let last = self.last_signed.lock().expect("no holder of the lock panics").clone();
+        match last {
+            Some(last) => Ok(last),
+            None => self.signed(view).await,
+        }
     }
 
     /// Shows a cosigned checkpoint from now on, unless a newer one is shown already.

@@ -31,15 +31,16 @@ pub async fn unfit(context: &Context, term: u64) -> Exit {
         let asked_ms = context.clock.wall_ms();
         let answers = context.root.ask_all(patience).await;
         let answered_ms = context.clock.wall_ms();
-        if answers.iter().any(|answer| answer.term > term) {
+        if answers.values().any(|answer| answer.term > term) {
             return Exit::Deposed;
         }
-        if !answers.is_empty() {
+        // Fewer confirm nothing that is to be signed.
+        if context.attested.is_majority(|node| answers.contains_key(node)) {
             heard = Instant::now();
         } else if heard.elapsed() >= silence_max && context.could_be_replaced() {
             return Exit::CutOff;
         }
-        let clocks: Vec<u64> = answers.iter().map(|answer| answer.clock_ms).collect();
+        let clocks: Vec<u64> = answers.values().map(|answer| answer.clock_ms).collect();
         match check_clock(asked_ms, answered_ms, &clocks, context.limits.clock_skew_max) {
             Ok(()) => skews = 0,
             Err(refusal) => {

@@ -11,7 +11,10 @@ use coppice_env::watch;
 use coppice_metadata::{Candidate, Metadata, Tenure};
 use coppice_proto::v1;
 use coppice_types::{Reason, SessionId};
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 
 use super::{
     context::{Context, Leadership},
@@ -218,6 +221,7 @@ async fn take_over(
     let view = wire::view_in(answer.view)?;
     context.check_cluster(&view)?;
     context.keys.check().map_err(unable)?;
+    context.attested.establish(&view, Instant::now() + context.limits.root_timeout).await?;
     let mut sessions = Sessions::new(view.genesis.params.session_window);
     for session in &answer.sessions {
         learn(&mut sessions, session)?;

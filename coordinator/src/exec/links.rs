@@ -7,7 +7,10 @@ use std::{collections::BTreeMap, fmt, future::Future, sync::Mutex, time::Duratio
 
 use coppice_proto::{
     Channel, status,
-    v1::{LeadsRequest, node_client::NodeClient, root_client::RootClient, shard_client::ShardClient},
+    v1::{
+        AttestRequest, AttestResponse, LeadsRequest, node_client::NodeClient, root_client::RootClient,
+        shard_client::ShardClient,
+    },
 };
 use coppice_types::{ErrorKind, GroupId, Reason};
 use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
@@ -69,9 +72,20 @@ impl Links {
             .max_encoding_message_size(self.message_bytes)
     }
 
-    /// The ways to all nodes.
-    pub fn channels(&self) -> impl Iterator<Item = Channel> {
-        self.nodes.iter().map(|(_, channel)| channel.clone())
+    /// The ways to all nodes, by their names.
+    pub fn channels(&self) -> impl Iterator<Item = (&str, Channel)> {
+        self.nodes.iter().map(|(name, channel)| (name.as_str(), channel.clone()))
+    }
+
+    /// What one node's own replica of the root group says of the log.
+    ///
+    /// # Errors
+    /// The replica's refusal; `UNAVAILABLE` if it does not answer, or there is no such node.
+    pub async fn attest(&self, node: &str, request: AttestRequest) -> Result<AttestResponse, Status> {
+        let no_node = || status::refuse(Reason::Unavailable, format!("no node {node} is configured"));
+        let at = self.index(node).ok_or_else(no_node)?;
+        let call = |channel| async move { RootClient::new(channel).attest(request).await };
+        self.attempt(GroupId::Root, at, Instant::now() + self.attempt_max, &call).await
     }
 
     /// Clients of every node's own service.
@@ -97,6 +111,7 @@ impl Links {
                 answer = self.attempt(group, at, until, &call) => answer,
                 other = self.another_leads(group, at) => {
                     at = other;
+                    self.set_hint(group, at);
                     continue;
                 }
             };

@@ -3,7 +3,7 @@
 //! One ReadIndex serves all reads that queued before it was sent (PROTOCOL 7.1): `Root::view` hands its question to a
 //! task that asks once for all that wait.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use coppice_proto::{status, v1};
@@ -16,12 +16,15 @@ use tokio::{
 use tonic::{Code, Status};
 
 use super::{
+    attested::Attested,
     keys::KeyRing,
     links::Links,
     wire::{self, View},
 };
 use crate::plan::{Commit, Done};
 
+/// How long an answer to an append is waited for that a majority has applied already.
+const ANSWER_GRACE: Duration = Duration::from_millis(20);
 /// Most readers that wait for one ReadIndex.
 const READERS_MAX: usize = 4096;
 
@@ -33,6 +36,8 @@ pub struct Root {
     links: Arc<Links>,
     /// Is shown every state of the group before anybody else sees it.
     keys: Arc<KeyRing>,
+    /// Knows what a majority of the group has.
+    attested: Arc<Attested>,
     readers: mpsc::Sender<Answer>,
     timeout: Duration,
 }
@@ -51,18 +56,30 @@ pub enum SessionAnswer {
 /// How an append ended.
 #[derive(Debug)]
 pub enum Decision {
-    /// The header is in the log; `size` and `root` are of a prefix that holds it.
+    /// The header is in the log, as its newest entry, and a majority has that log.
     Committed {
         /// Entries.
         size: u64,
-        /// Their root.
+        /// Their root, as computed here.
         root: Digest,
-        /// The header's path in that log, if it is its newest entry and the path is known.
-        path: Option<Vec<Digest>>,
+        /// The header's path in that log.
+        path: Vec<Digest>,
     },
+    /// The replica that leads says that it is in the log, and no majority confirms that in time.
+    Unconfirmed,
     /// It is not, and never will be: another leader's term began.
     Deposed,
     /// The root group refused it, for good.
+    Refused(Status),
+}
+
+/// What one replica says of an append.
+enum Sent {
+    /// The header is in the log.
+    There,
+    /// It never will be: another leader's term began.
+    Deposed,
+    /// It was refused for good.
     Refused(Status),
 }
 
@@ -71,11 +88,12 @@ impl Root {
     pub fn new(
         links: Arc<Links>,
         keys: Arc<KeyRing>,
+        attested: Arc<Attested>,
         timeout: Duration,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (readers, queue) = mpsc::channel(READERS_MAX);
         let task = serve_views(links.clone(), keys.clone(), queue, timeout);
-        (Self { links, keys, readers, timeout }, task)
+        (Self { links, keys, attested, readers, timeout }, task)
     }
 
     fn deadline(&self) -> Instant {
@@ -93,14 +111,14 @@ impl Root {
         receive.await.map_err(|_| status::refuse(Reason::Unavailable, "the coordinator stops"))?
     }
 
-    /// Asks every replica at once for a linearizable view, and gives what came within the time. An answer shows that a majority of the group
-    /// is reached, if through that replica only.
-    pub async fn ask_all(&self, limit: Duration) -> Vec<v1::RootView> {
-        let asked = self.links.channels().map(|channel| async move {
+    /// Asks every replica at once for a linearizable view, and gives what came within the time, by
+    /// node.
+    pub async fn ask_all(&self, limit: Duration) -> BTreeMap<String, v1::RootView> {
+        let asked = self.links.channels().map(|(node, channel)| async move {
             let read = Some(v1::read_root_request::Read::View(true));
             let request = v1::ReadRootRequest { stale_ok: false, read };
             let answer = tokio::time::timeout(limit, self.links.root(channel).read_root(request)).await;
-            answer.ok()?.ok()?.into_inner().view
+            Some((node.to_owned(), answer.ok()?.ok()?.into_inner().view?))
         });
         futures::future::join_all(asked).await.into_iter().flatten().collect()
     }
@@ -160,41 +178,63 @@ impl Root {
 
     /// Appends a header and finds out what became of it, however long that takes.
     ///
-    /// An append of unknown outcome is never assumed lost: the log is read until it tells. The same header can only stand
-    /// in its own place, so appending it again is harmless.
+    /// It is committed when a majority of the group's replicas have applied it, as each of them
+    /// says itself: the answer of the one that leads is not enough. An append of unknown outcome is
+    /// never assumed lost: the log is read until it tells. The same header can only stand in its
+    /// own place, so appending it again is harmless.
     pub async fn append(&self, commit: &Commit, term: u64) -> Decision {
+        // It was sent to nobody.
+        let Some(grown) = self.attested.grown(&commit.tail) else { return Decision::Deposed };
+        let confirmed = self.attested.confirm(&grown);
+        let sent = self.send(commit, term);
+        tokio::pin!(confirmed, sent);
+        let stands = tokio::select! {
+            biased;
+            stands = &mut confirmed => {
+                // Who leads is learnt from the answer, and a call that is cut off counts as failed.
+                let _ = tokio::time::timeout(ANSWER_GRACE, sent).await;
+                stands
+            }
+            sent = &mut sent => match sent {
+                Sent::There => match tokio::time::timeout(self.timeout, confirmed).await {
+                    Ok(stands) => stands,
+                    Err(_) => return Decision::Unconfirmed,
+                },
+                Sent::Deposed => return Decision::Deposed,
+                Sent::Refused(error) => return Decision::Refused(error),
+            },
+        };
+        if !stands {
+            return Decision::Deposed;
+        }
+        if let Body::Key(change) = &commit.tail.header.body {
+            self.keys.turned(commit.tail.header.sequence.0, change.new);
+        }
+        Decision::Committed { size: grown.size(), root: grown.root(), path: grown.path().to_vec() }
+    }
+
+    /// Has the group's leader append a header, until something is said of it.
+    async fn send(&self, commit: &Commit, term: u64) -> Sent {
         let request = wire::append_out(commit, term);
         let sequence = commit.tail.header.sequence.0;
-        let turned = || {
-            if let Body::Key(change) = &commit.tail.header.body {
-                self.keys.turned(sequence, change.new);
-            }
-        };
         loop {
             let call = |channel| {
                 let (mut client, request) = (self.links.root(channel), request.clone());
                 async move { client.append_header(request).await }
             };
             match self.links.to_leader(GroupId::Root, self.deadline(), call).await {
-                Ok(answer) => match Digest::from_slice(&answer.log_root) {
-                    Some(root) => {
-                        turned();
-                        let path = answer.inclusion.as_ref().map(wire::path_in).and_then(Result::ok);
-                        return Decision::Committed { size: answer.log_size, root, path };
-                    }
-                    None => tracing::error!("the root group sent a malformed log root"),
-                },
-                Err(error) if is_refusal(&error) => return Decision::Refused(error),
+                Ok(_) => return Sent::There,
+                Err(error) if is_refusal(&error) => return Sent::Refused(error),
                 Err(error) => tracing::debug!(%error, sequence, "an append has an unknown outcome"),
             }
-            if let Some(decision) = self.look_for(commit, term).await {
-                return decision;
+            if let Some(sent) = self.look_for(commit, term).await {
+                return sent;
             }
         }
     }
 
     /// Reads what became of an append; `None` if nothing yet, or if nobody knows.
-    async fn look_for(&self, commit: &Commit, term: u64) -> Option<Decision> {
+    async fn look_for(&self, commit: &Commit, term: u64) -> Option<Sent> {
         let sequence = commit.tail.header.sequence.0;
         let read = v1::read_root_request::Read::Headers(v1::HeadersRead { from_sequence: sequence, limit: 1 });
         let answer = self.read(read).await.ok();
@@ -203,13 +243,10 @@ impl Root {
             return None;
         };
         let view = answer.view.as_ref()?;
-        let root = Digest::from_slice(&view.log_root)?;
         match answer.headers.first() {
-            Some(header) if *header == commit.header => {
-                Some(Decision::Committed { size: view.log_size, root, path: None })
-            }
-            Some(_) => Some(Decision::Deposed),
-            None if view.term != term => Some(Decision::Deposed),
+            Some(header) if *header == commit.header => Some(Sent::There),
+            Some(_) => Some(Sent::Deposed),
+            None if view.term != term => Some(Sent::Deposed),
             None => None,
         }
     }

@@ -22,7 +22,7 @@ use tonic::Status;
 
 use super::{
     admin::AdminRequest,
-    answer::{InFlight, Outcome},
+    answer::{InFlight, Outcome, open_outcome},
     context::Context,
     shards::Shape,
     stages::{StageCommand, Stages},
@@ -356,6 +356,11 @@ impl Sequencer {
                     entry.answer(Err(not_committed()));
                 }
                 Err(Exit::Deposed)
+            }
+            Outcome::Unconfirmed(entries) => {
+                tracing::error!("no majority of the root group confirms a header that its leader says is committed");
+                entries.into_iter().for_each(|entry| entry.answer(Err(open_outcome())));
+                Err(Exit::Reset("no majority of the root group confirms a header".to_owned()))
             }
             Outcome::Refused(error, entries) => {
                 self.requeue(&error, entries);

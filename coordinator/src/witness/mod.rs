@@ -132,7 +132,7 @@ async fn next(context: &Context, last: Option<&Candidate>) -> Result<Option<Arc<
     if !worth {
         return Ok(None);
     }
-    let note = context.checkpoint(view.log_size, view.log_root)?;
+    let (view, note) = context.signed(view).await?;
     Ok(Some(Arc::new(Candidate { size: view.log_size, note, since })))
 }
 

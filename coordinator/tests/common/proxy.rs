@@ -40,6 +40,8 @@ pub enum Fate {
     Lost,
     /// It arrives; its answer does not.
     AnswerLost,
+    /// It never arrives, and the answer says that it was done.
+    Feigned,
 }
 
 type Rule = Box<dyn FnMut(Call) -> Fate + Send>;
@@ -47,9 +49,26 @@ type Rule = Box<dyn FnMut(Call) -> Fate + Send>;
 /// Changes a prepare on its way.
 type Tamper = Box<dyn FnMut(&mut v1::PrepareRequest) + Send>;
 
+/// What a root replica says, on its way to a coordinator.
+#[derive(Debug)]
+pub enum Said<'a> {
+    /// Of the log, asked about so many entries.
+    Attest(u64, &'a mut v1::AttestResponse),
+    Read(&'a mut v1::ReadRootResponse),
+    TakeOver(&'a mut v1::TakeOverResponse),
+}
+
+/// Changes what the replica on a node says.
+type Lie = Box<dyn FnMut(&str, Said<'_>) + Send>;
+
 /// The rule in force, for all nodes.
 #[derive(Clone, Default)]
-pub struct Faults(Arc<Mutex<Option<Rule>>>, Arc<Mutex<Option<Tamper>>>, Arc<Mutex<BTreeSet<String>>>);
+pub struct Faults(
+    Arc<Mutex<Option<Rule>>>,
+    Arc<Mutex<Option<Tamper>>>,
+    Arc<Mutex<BTreeSet<String>>>,
+    Arc<Mutex<Option<Lie>>>,
+);
 
 impl fmt::Debug for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -101,6 +120,22 @@ impl Faults {
         *self.1.lock().expect("no rule panics") = Some(Box::new(tamper));
     }
 
+    /// From now on root replicas say what this makes of their answers.
+    pub fn lie(&self, lie: impl FnMut(&str, Said<'_>) + Send + 'static) {
+        *self.3.lock().expect("no lie panics") = Some(Box::new(lie));
+    }
+
+    /// From now on root replicas say what is so.
+    pub fn tell_the_truth(&self) {
+        *self.3.lock().expect("no lie panics") = None;
+    }
+
+    fn said(&self, node: &str, said: Said<'_>) {
+        if let Some(lie) = self.3.lock().expect("no lie panics").as_mut() {
+            lie(node, said);
+        }
+    }
+
     /// From now on these nodes look as if they were of a version that does not say which headers it knows.
     pub fn outdate(&self, nodes: &[&str]) {
         *self.2.lock().expect("no rule panics") = nodes.iter().map(|node| (*node).to_owned()).collect();
@@ -124,9 +159,21 @@ impl Faults {
         group: u32,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<Response<T>, Status> {
+        let feigned = || Err(Status::unimplemented("only appends are feigned"));
+        self.pass_or(name, group, call, feigned).await
+    }
+
+    async fn pass_or<T>(
+        &self,
+        name: &'static str,
+        group: u32,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+        feigned: impl FnOnce() -> Result<Response<T>, Status>,
+    ) -> Result<Response<T>, Status> {
         match self.fate(name, group) {
             Fate::Pass => call.await,
             Fate::Lost => std::future::pending().await,
+            Fate::Feigned => feigned(),
             Fate::AnswerLost => {
                 // Whatever it says, nobody hears it.
                 let _ = call.await;
@@ -143,6 +190,7 @@ pub fn proxy_of(node: &str) -> String {
 
 #[derive(Clone, Debug)]
 struct Proxy {
+    node: String,
     channel: Channel,
     faults: Faults,
 }
@@ -161,7 +209,7 @@ impl Proxy {
 
 /// Starts the proxy of a node.
 pub fn start(net: &DuplexNet, node: &str, faults: Faults) {
-    let proxy = Proxy { channel: net.connector(&proxy_of(node)).channel(node), faults };
+    let proxy = Proxy { node: node.to_owned(), channel: net.connector(&proxy_of(node)).channel(node), faults };
     let incoming = net.listen(&proxy_of(node));
     let server = Server::builder()
         .add_service(ShardServer::new(proxy.clone()).max_decoding_message_size(BYTES))
@@ -219,14 +267,18 @@ impl Shard for Proxy {
 #[tonic::async_trait]
 impl Root for Proxy {
     async fn take_over(&self, request: Request<v1::TakeOverRequest>) -> Result<Response<v1::TakeOverResponse>, Status> {
-        self.faults.pass("take_over", 0, self.root().take_over(request.into_inner())).await
+        let mut answer = self.faults.pass("take_over", 0, self.root().take_over(request.into_inner())).await?;
+        self.faults.said(&self.node, Said::TakeOver(answer.get_mut()));
+        Ok(answer)
     }
 
     async fn append_header(
         &self,
         request: Request<v1::AppendHeaderRequest>,
     ) -> Result<Response<v1::AppendHeaderResponse>, Status> {
-        self.faults.pass("append_header", 0, self.root().append_header(request.into_inner())).await
+        let mut root = self.root();
+        let call = root.append_header(request.into_inner());
+        self.faults.pass_or("append_header", 0, call, || Ok(Response::new(v1::AppendHeaderResponse::default()))).await
     }
 
     async fn open_root_session(
@@ -250,7 +302,16 @@ impl Root for Proxy {
             Some(v1::read_root_request::Read::LogProof(_)) => "prove_log",
             _ => "read_root",
         };
-        self.faults.pass(name, 0, self.root().read_root(request)).await
+        let mut answer = self.faults.pass(name, 0, self.root().read_root(request)).await?;
+        self.faults.said(&self.node, Said::Read(answer.get_mut()));
+        Ok(answer)
+    }
+
+    async fn attest(&self, request: Request<v1::AttestRequest>) -> Result<Response<v1::AttestResponse>, Status> {
+        let request = request.into_inner();
+        let mut answer = self.faults.pass("attest", 0, self.root().attest(request)).await?;
+        self.faults.said(&self.node, Said::Attest(request.size, answer.get_mut()));
+        Ok(answer)
     }
 }
 

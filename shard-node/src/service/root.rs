@@ -159,4 +159,16 @@ impl Root for RootService {
         let read = move |machine: &RootMachine| machine.answer(request.read.as_ref(), clock.wall_ms());
         Ok(Response::new(replica.read(read).await?))
     }
+
+    async fn attest(&self, request: Request<v1::AttestRequest>) -> Result<Response<v1::AttestResponse>, Status> {
+        let request = request.into_inner();
+        // Without a replica there is nothing to say, which is an answer.
+        let Ok(replica) = self.replica() else { return Ok(Response::new(v1::AttestResponse::default())) };
+        let mut answer = match request.size {
+            0 => v1::AttestResponse::default(),
+            _ => replica.read_when(move |machine: &RootMachine| machine.attest(request)).await?,
+        };
+        answer.voters = replica.status().voters.into_iter().map(|member| member.node).collect();
+        Ok(Response::new(answer))
+    }
 }

@@ -24,7 +24,7 @@ const BY_COORDINATORS: Roles = Roles::of(&[Coordinator]);
 /// What both ask of nodes.
 const INSIDE: Roles = Roles::of(&[Node, Coordinator]);
 
-const METHODS: [(&str, Roles); 42] = [
+const METHODS: [(&str, Roles); 43] = [
     ("/coppice.v1.Ledger/Commit", WRITE),
     ("/coppice.v1.Ledger/CommitStream", WRITE),
     ("/coppice.v1.Ledger/Stage", WRITE),
@@ -60,6 +60,7 @@ const METHODS: [(&str, Roles); 42] = [
     ("/coppice.v1.Root/OpenRootSession", BY_COORDINATORS),
     ("/coppice.v1.Root/SetPin", BY_COORDINATORS),
     ("/coppice.v1.Root/DropPin", BY_COORDINATORS),
+    ("/coppice.v1.Root/Attest", BY_COORDINATORS),
     // Nodes compare their clocks by it.
     ("/coppice.v1.Root/ReadRoot", INSIDE),
     ("/coppice.v1.Node/NodeStatus", INSIDE),
