@@ -212,6 +212,7 @@ fn peak_kib(child: &Child) -> Option<u64> {
 }
 
 /// Runs a command to its end; fails if that takes too long, or too much.
+#[expect(clippy::disallowed_methods, reason = "a real process is watched: its memory is looked at again and again")]
 fn run(lie: &str, endpoint: &str, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_coppice"));
     command.args(args).env_clear().env("COPPICE_ENDPOINT", endpoint).stdin(Stdio::null()).stderr(Stdio::piped());
