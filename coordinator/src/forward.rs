@@ -1,4 +1,5 @@
-//! Writes go to the coordinator that leads: here if it is this one, else forwarded to it, over one connection that is kept.
+//! Writes go to the coordinator that leads: here if it is this one, else forwarded to it, over one connection that is kept. A stream of
+//! writes has a connection of its own: its answers wait there for a writer that does not take them, and hold up nothing else.
 //!
 //! - One hop: a forwarded request is marked, and one that meets a coordinator which does not lead is refused with `NOT_LEADER`, the leader's
 //!   name and its address. It carries the name of the caller that this coordinator has authenticated.
@@ -85,6 +86,18 @@ impl fmt::Debug for Forward {
 enum Way {
     Here,
     There(String, Channel),
+    /// Nobody is known to lead.
+    Nowhere,
+}
+
+/// Where the leader is.
+enum Place<'a> {
+    Here,
+    There {
+        name: String,
+        address: String,
+        dial: &'a Dial,
+    },
     /// Nobody is known to lead.
     Nowhere,
 }
@@ -184,10 +197,13 @@ impl Forward {
     pub fn leader(&self, caller: &Caller) -> Result<Option<Leader>, Status> {
         let shared = &*self.shared;
         let leader = shared.context.leadership.borrow().clone();
-        match shared.way(&leader, caller.forwarded)? {
-            Way::Here => Ok(None),
-            Way::There(name, channel) => Ok(Some(Leader { name, client: shared.client(channel) })),
-            Way::Nowhere => Err(shared.not_leader()),
+        match shared.place(&leader, caller.forwarded)? {
+            Place::Here => Ok(None),
+            Place::There { name, address, dial } => {
+                let channel = dial(&name, &address).ok_or_else(|| shared.not_leader())?;
+                Ok(Some(Leader { name, client: shared.client(channel) }))
+            }
+            Place::Nowhere => Err(shared.not_leader()),
         }
     }
 
@@ -245,26 +261,37 @@ fn marked<T>(message: T, caller: &Caller) -> Request<T> {
 
 impl Shared {
     fn way(&self, leadership: &Leadership, forwarded: bool) -> Result<Way, Status> {
+        let (name, address, dial) = match self.place(leadership, forwarded)? {
+            Place::Here => return Ok(Way::Here),
+            Place::Nowhere => return Ok(Way::Nowhere),
+            Place::There { name, address, dial } => (name, address, dial),
+        };
+        let mut link = self.link.lock().expect("no holder of the lock panics");
+        if link.as_ref().is_none_or(|(known, linked, _)| (known, linked) != (&name, &address)) {
+            *link = dial(&name, &address).map(|channel| (name.clone(), address, channel));
+        }
+        Ok(match &*link {
+            Some((_, _, channel)) => Way::There(name, channel.clone()),
+            None => Way::Nowhere,
+        })
+    }
+
+    fn place(&self, leadership: &Leadership, forwarded: bool) -> Result<Place<'_>, Status> {
         if leadership.term.is_some() {
-            return Ok(Way::Here);
+            return Ok(Place::Here);
         }
         if forwarded {
             return Err(self.not_leader());
         }
-        if leadership.leader.is_empty() {
+        let name = leadership.leader.clone();
+        if name.is_empty() {
             // This coordinator may be about to lead: without others, the request waits for that in the queue.
-            return Ok(if self.dial.is_some() { Way::Nowhere } else { Way::Here });
+            return Ok(if self.dial.is_some() { Place::Nowhere } else { Place::Here });
         }
         let Some(dial) = &self.dial else { return Err(self.not_leader()) };
-        let leader = &leadership.leader;
-        let Some(address) = self.context.address_of(leader) else { return Ok(Way::Nowhere) };
-        let mut link = self.link.lock().expect("no holder of the lock panics");
-        if link.as_ref().is_none_or(|(name, linked, _)| (name, linked) != (leader, &address)) {
-            *link = dial(leader, &address).map(|channel| (leader.clone(), address, channel));
-        }
-        Ok(match &*link {
-            Some((_, _, channel)) => Way::There(leader.clone(), channel.clone()),
-            None => Way::Nowhere,
+        Ok(match self.context.address_of(&name) {
+            Some(address) => Place::There { name, address, dial },
+            None => Place::Nowhere,
         })
     }
 

@@ -13,10 +13,11 @@ use coppice_verify::{
     header::{Body, Header},
     journal::Entry,
 };
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 use crate::{
     exec::wire,
+    pages::Pages,
     plan::Refusal,
     reads::{Located, Reads, Sink, send},
 };
@@ -27,7 +28,7 @@ const JOURNALS_AHEAD: usize = 16;
 
 /// The kept journals of one shard, in order.
 struct Lists {
-    stream: Streaming<v1::ShardScanResponse>,
+    pages: Pages,
     page: VecDeque<v1::ShardJournal>,
 }
 
@@ -43,7 +44,7 @@ impl Lists {
                     return Err(missing(version));
                 }
             }
-            match self.stream.message().await? {
+            match self.pages.next().await? {
                 Some(message) => self.page.extend(message.journals),
                 None => return Err(missing(version)),
             }
@@ -125,7 +126,7 @@ impl Reads {
         for shard in touched {
             let of_shard = match lists.entry(shard) {
                 Place::Occupied(known) => known.into_mut(),
-                Place::Vacant(new) => new.insert(self.lists(located, shard, header.stamp.version, to).await?),
+                Place::Vacant(new) => new.insert(self.lists(located, shard, header.stamp.version, to)?),
             };
             let found = of_shard.of(header.stamp.version).await?;
             let message = v1::JournalResponse { shard: shard.0, lists: found, ..v1::JournalResponse::default() };
@@ -134,11 +135,11 @@ impl Reads {
         Ok(())
     }
 
-    async fn lists(&self, located: &Located, shard: ShardId, from: Version, to: Version) -> Result<Lists, Status> {
+    fn lists(&self, located: &Located, shard: ShardId, from: Version, to: Version) -> Result<Lists, Status> {
         let leaf = located.leaves.all().iter().find(|leaf| leaf.shard == shard);
         let leaf = leaf.ok_or_else(|| wire::broken("journal: an unknown shard"))?;
         let scan = v1::JournalScan { from_version: from.0, to_version: to.0 };
-        let stream = self.scan(located, leaf, v1::shard_scan_request::Scan::Journal(scan)).await?;
-        Ok(Lists { stream, page: VecDeque::new() })
+        let pages = self.scan(located, leaf, v1::shard_scan_request::Scan::Journal(scan));
+        Ok(Lists { pages, page: VecDeque::new() })
     }
 }

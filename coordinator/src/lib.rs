@@ -16,6 +16,7 @@ mod journals;
 mod lead;
 mod metrics;
 mod options;
+mod pages;
 pub mod plan;
 pub mod process;
 mod proofs;
@@ -35,10 +36,11 @@ use std::{
 
 use coppice_env::watch;
 use coppice_metadata::{Kind, Member, Metadata, Presence, Snapshot};
-use coppice_process::access::Guard;
-use coppice_proto::{telemetry::Served, v1::ledger_server::LedgerServer};
+use coppice_process::{access::Guard, tls::Acceptor};
+use coppice_proto::v1::ledger_server::LedgerServer;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
     sync::{mpsc, oneshot},
     task::JoinSet,
 };
@@ -114,14 +116,9 @@ impl Service {
 
     /// Also serves the root log to strangers (C2SP `tlog-tiles` over HTTP/1.1) on a listener of its own, from now on and as
     /// long as the service lives.
-    pub fn serve_log<S, IO, E>(&mut self, incoming: S)
-    where
-        S: Stream<Item = Result<IO, E>> + Send + 'static,
-        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        E: Send + 'static,
-    {
+    pub fn serve_log(&mut self, listener: TcpListener, tls: Option<Acceptor>) {
         let publisher = Arc::new(publish::Publisher::new(self.context.clone()));
-        self.tasks.spawn(http::serve(incoming, http::routes(self.context.clone(), publisher)));
+        self.tasks.spawn(http::serve(listener, tls, http::routes(self.context.clone(), publisher)));
     }
 
     /// Also asks these witnesses for cosignatures, often while this coordinator leads and now and then while it does not; a
@@ -180,7 +177,7 @@ impl Service {
             None => routes,
         };
         let (begin, begun) = oneshot::channel();
-        let server = coppice_process::net::server().layer(Served::new()).add_routes(routes);
+        let server = coppice_process::net::server().add_routes(routes);
         let server = server.serve_with_incoming_shutdown(incoming, async {
             // A dropped sender is a service that is dropped.
             let _ = begun.await;

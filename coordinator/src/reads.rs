@@ -16,6 +16,7 @@ use tonic::Status;
 use crate::{
     exec::{
         context::{Context, KnownVersion},
+        links::Lane,
         wire::{self, View},
     },
     plan::{Leaves, Refusal, check_key, resolve},
@@ -198,6 +199,7 @@ impl Reads {
     ) -> Result<v1::BatchGetResponse, Status> {
         let params = &located.view.genesis.params;
         keys.iter().try_for_each(|key| check_key(key, params))?;
+        let _room = self.context.room(keys.len(), params, deadline).await?;
         let mut by_shard: BTreeMap<usize, Vec<Bytes>> = BTreeMap::new();
         let mut sorted: Vec<Bytes> = keys.to_vec();
         sorted.sort_unstable();
@@ -246,7 +248,7 @@ impl Reads {
             want_proof,
             want_values: true,
         };
-        let answer = self.context.shards.read(&request, deadline).await?;
+        let answer = self.context.shards.read(Lane::Reads, &request, deadline).await?;
         Ok((ShardProof { index, trees: answer.trees }, answer.records))
     }
 

@@ -1,7 +1,7 @@
 //! Streamed reads: ranges, histories, differences and heads, shard by shard in key order.
 //!
 //! A stream is as of the state that was located when it began. What a client does not take is not read: a few messages are
-//! made ahead, no more.
+//! made ahead, no more. Shards are read page by page ([`Pages`]), so a client that takes nothing holds nothing of a node.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -17,9 +17,10 @@ use tonic::Status;
 
 use crate::{
     exec::wire,
+    pages::Pages,
     plan::{Refusal, check_key},
     proofs::{self, ShardProof},
-    reads::{Located, PAUSE, Reads, Sink, again, check_size, checked_proof, send},
+    reads::{Located, PAUSE, Reads, Sink, check_size, checked_proof, send},
 };
 
 impl Reads {
@@ -44,11 +45,9 @@ impl Reads {
         for index in shards {
             // With nothing left, one record more tells whether there is one.
             let probe = left == 0;
-            let mut stream = match first.take() {
-                Some(first) => first,
-                None => self.scan_range(&located, index, high, low, left.max(1), false).await?,
-            };
-            while let Some(message) = stream.message().await? {
+            let rest = || self.scan_range(&located, index, (low, high), left.max(1), false);
+            let mut pages = first.take().unwrap_or_else(rest);
+            while let Some(message) = pages.next().await? {
                 more |= message.end.as_ref().is_some_and(|end| end.more) || (probe && !message.records.is_empty());
                 if probe || message.records.is_empty() {
                     continue;
@@ -77,17 +76,16 @@ impl Reads {
         send(sink, v1::RangeResponse { records: Vec::new(), end: Some(end) }).await
     }
 
-    async fn scan_range(
+    fn scan_range(
         &self,
         located: &Located,
         index: usize,
-        high: Option<&[u8]>,
-        low: &[u8],
+        (low, high): (&[u8], Option<&[u8]>),
         limit: u32,
         want_proof: bool,
-    ) -> Result<tonic::Streaming<v1::ShardScanResponse>, Status> {
+    ) -> Pages {
         let leaf = &located.leaves.all()[index];
-        self.scan(located, leaf, range_scan(leaf, low, high, limit, want_proof)).await
+        self.scan(located, leaf, range_scan(leaf, low, high, limit, want_proof))
     }
 
     /// Starts the first scan of a stream. Nothing has been sent before it answers, so until then the state is located anew each time: a rollback
@@ -96,40 +94,34 @@ impl Reads {
         &self,
         read: &v1::ReadOptions,
         scan_of: impl Fn(&Located) -> Result<(&StateLeaf, Scan), Status>,
-    ) -> Result<(Located, tonic::Streaming<v1::ShardScanResponse>), Status> {
+    ) -> Result<(Located, Pages), Status> {
         let begin = |located: Located, deadline| {
             let request = scan_of(&located).map(|(leaf, scan)| scan_request(&located, leaf, scan));
-            async move { Ok((located, self.context.shards.scan(&request?, deadline).await?)) }
+            async move {
+                let request = request?;
+                let first = self.context.shards.scan(&request, deadline).await?;
+                Ok((located, Pages::new(self.clone(), request, Some(first))))
+            }
         };
         self.retry(read, begin).await
     }
 
-    pub(crate) async fn scan(
-        &self,
-        located: &Located,
-        leaf: &StateLeaf,
-        scan: Scan,
-    ) -> Result<tonic::Streaming<v1::ShardScanResponse>, Status> {
-        let request = scan_request(located, leaf, scan);
-        let deadline = Instant::now() + self.context.limits.read_timeout;
-        loop {
-            match self.context.shards.scan(&request, deadline).await {
-                Err(error) if again(&error) && Instant::now() + PAUSE < deadline => tokio::time::sleep(PAUSE).await,
-                answer => return answer,
-            }
-        }
+    /// The pages of a scan; none is read yet.
+    pub(crate) fn scan(&self, located: &Located, leaf: &StateLeaf, scan: Scan) -> Pages {
+        Pages::new(self.clone(), scan_request(located, leaf, scan), None)
     }
 
     /// Proves all records of a range that was answered.
     async fn prove_range(&self, located: &Located, low: &[u8], high: Option<&[u8]>) -> Result<Bytes, Status> {
         let params = &located.view.genesis.params;
+        let _room = self.context.room(usize::MAX, params, Instant::now() + self.context.limits.read_timeout).await?;
         let mut proofs = Vec::new();
         let mut values = Vec::new();
         let mut size = 0;
         for index in located.leaves.overlapping(low, high) {
-            let mut stream = self.scan_range(located, index, high, low, u32::MAX, true).await?;
+            let mut pages = self.scan_range(located, index, (low, high), u32::MAX, true);
             let mut trees = Bytes::new();
-            while let Some(message) = stream.message().await? {
+            while let Some(message) = pages.next().await? {
                 size += message.records.iter().map(|record| record.value.len()).sum::<usize>();
                 check_size(size, params)?;
                 values.extend(message.records.into_iter().map(|record| Cow::Owned(record.value.to_vec())));
@@ -155,13 +147,13 @@ impl Reads {
         }
         let begin = self.begin_scan(&read, |located| {
             check_key(&request.key, &located.view.genesis.params)?;
-            let scan = v1::HistoryScan { key: request.key.clone(), limit: request.limit };
+            let scan = v1::HistoryScan { key: request.key.clone(), limit: request.limit, below: None };
             Ok((&located.leaves.all()[located.leaves.index_of(&request.key)], Scan::History(scan)))
         });
-        let (_, mut stream) = begin.await?;
+        let (_, mut pages) = begin.await?;
         let mut count = 0;
         let mut held: Option<v1::Record> = None;
-        while let Some(message) = stream.message().await? {
+        while let Some(message) = pages.next().await? {
             for record in message.records {
                 count += 1;
                 if let Some(change) = held.replace(wire::record_out(record, true)) {
@@ -231,8 +223,8 @@ impl Reads {
                 low: Bytes::copy_from_slice(low),
                 high: high.map(Bytes::copy_from_slice),
             };
-            let mut stream = self.scan(newer, leaf, Scan::Diff(scan)).await?;
-            while let Some(message) = stream.message().await? {
+            let mut pages = self.scan(newer, leaf, Scan::Diff(scan));
+            while let Some(message) = pages.next().await? {
                 if message.before.len() != message.records.len() {
                     return Err(wire::broken("diff"));
                 }
@@ -340,6 +332,7 @@ fn range_scan(leaf: &StateLeaf, low: &[u8], high: Option<&[u8]>, limit: u32, wan
         high: high.map(Bytes::copy_from_slice),
         limit: if limit == u32::MAX { 0 } else { limit },
         want_proof,
+        from: None,
     })
 }
 

@@ -31,7 +31,9 @@ pub const ABORTED_MAX: usize = 128;
 pub const AGREEMENTS_MAX: usize = 1024;
 /// Messages of a stream that are made before the caller takes them.
 pub const STREAM_QUEUE_MAX: usize = 4;
-/// Bytes of records in one message of a scan.
+/// Most records of one page of a scan.
+pub const PAGE_RECORDS_MAX: usize = 1024;
+/// Bytes of records in one page of a scan.
 pub const SCAN_CHUNK_BYTES: usize = 256 << 10;
 /// Bytes in one message of a snapshot.
 pub const SNAPSHOT_CHUNK_BYTES: usize = 256 << 10;

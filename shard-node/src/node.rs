@@ -8,9 +8,8 @@ use std::{
 
 use coppice_env::{Clock, Storage};
 use coppice_process::access::Guard;
-use coppice_proto::{
-    telemetry::Served,
-    v1::{self, node_server::NodeServer, peer_server::PeerServer, root_server::RootServer, shard_server::ShardServer},
+use coppice_proto::v1::{
+    self, node_server::NodeServer, peer_server::PeerServer, root_server::RootServer, shard_server::ShardServer,
 };
 use coppice_types::{ClusterId, GroupId, Params};
 use futures::Stream;
@@ -199,7 +198,7 @@ where
     IO::ConnectInfo: Clone + Send + Sync + 'static,
     E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
 {
-    let router = coppice_process::net::server().layer(Served::new()).add_routes(routes);
+    let router = coppice_process::net::server().add_routes(routes);
     let shutdown = async {
         // Also ends when the handle is gone.
         let _ = ended.await;

@@ -156,12 +156,12 @@ impl Connected for Connection {
 
     fn connect_info(&self) -> Peer {
         match self {
-            Self::Plain(stream) => Peer { address: stream.peer_addr().ok(), identity: None },
+            Self::Plain(stream) => Peer { address: stream.peer_addr().ok(), ..Peer::default() },
             Self::Tls(secured) => {
                 let socket = secured.stream.get_ref().0;
                 let certificate = secured.peer_certificates().and_then(|chain| chain.first());
                 let identity = certificate.map(|certificate| Arc::new(Identity::of(certificate)));
-                Peer { address: socket.peer_addr().ok(), identity }
+                Peer { address: socket.peer_addr().ok(), identity, line: None }
             }
         }
     }

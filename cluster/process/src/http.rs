@@ -1,19 +1,22 @@
-//! HTTP/1.1 on connections of any kind. How many there are at once, and how long each may take and last, is bounded.
+//! HTTP/1.1 on the connections of a listener, whose [`Bounds`](crate::net::Bounds) hold how many there are. How long each may take and last is
+//! bounded here.
 
 use std::time::Duration;
 
-use axum::Router;
-use hyper::server::conn::http1;
+use axum::{Router, extract::Request};
+use hyper::{body::Incoming, server::conn::http1};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     task::JoinSet,
     time::{sleep, timeout},
 };
 use tokio_stream::{Stream, StreamExt};
+use tower::{ServiceExt, service_fn};
+
+use crate::net::Accepted;
 
 /// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -21,26 +24,17 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The bounds of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most connections at once; more wait to be accepted.
-    pub connections_max: usize,
-    /// How long a client may take to send the head of a request.
+    /// How long a client may take to send the head of a request, and how long its connection may be idle before that.
     pub head_timeout: Duration,
     /// How long a connection may last, however busy.
     pub connection_age_max: Duration,
 }
 
 /// Serves connections as long as they come.
-pub async fn serve<S, IO, E>(incoming: S, routes: Router, limits: Limits)
-where
-    S: Stream<Item = Result<IO, E>>,
-    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+pub async fn serve<E>(incoming: impl Stream<Item = Result<Accepted, E>>, routes: Router, limits: Limits) {
     tokio::pin!(incoming);
     let mut connections = JoinSet::new();
     loop {
-        if connections.len() >= limits.connections_max {
-            connections.join_next().await;
-        }
         tokio::select! {
             biased;
             Some(_) = connections.join_next() => {}
@@ -57,11 +51,20 @@ where
     while connections.join_next().await.is_some() {}
 }
 
-async fn serve_one<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: IO, routes: Router, limits: Limits) {
+async fn serve_one(io: Accepted, routes: Router, limits: Limits) {
+    let used = io.used();
+    let answer = service_fn(move |request: Request<Incoming>| {
+        let (call, answer) = (used.begin(), routes.clone().oneshot(request));
+        async move {
+            let answer = answer.await;
+            drop(call);
+            answer
+        }
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_timeout)
-        .serve_connection(TokioIo::new(io), TowerToHyperService::new(routes));
+        .serve_connection(TokioIo::new(io), TowerToHyperService::new(answer));
     match timeout(limits.connection_age_max, connection).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "an HTTP connection failed"),

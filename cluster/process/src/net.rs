@@ -6,27 +6,40 @@
 //! Whoever dials says what it expects to answer. An address is only a hint where that may be: by TLS, nothing is sent
 //! before the other end has shown that it is the process that is dialed.
 
+mod answers;
+mod budget;
+pub mod calls;
+mod incoming;
+mod lines;
+mod requests;
+
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use coppice_proto::telemetry::Served;
 use coppice_types::chain;
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
-use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, mpsc},
     time::timeout,
 };
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint, Server, Uri};
-use tower::ServiceExt;
+use tonic::{
+    codegen::http,
+    transport::{Channel, Endpoint, Server, Uri},
+};
+use tower::{ServiceExt, layer::util::Stack};
 
+use self::calls::{Bounded, Party};
 pub use crate::connection::Connection;
 use crate::{
     Code, Failure,
+    access::Peer,
     connection::Secured,
-    tls::{Acceptor, Connector, Expected},
+    tls::{Connector, Expected},
 };
+
+pub use incoming::{Accepted, incoming, incoming_within};
+pub use lines::{Bounds, GRPC, Used};
 
 /// How long a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -39,15 +52,14 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 const TCP_PROBES_MAX: u32 = 3;
 /// HTTP/2 flow control windows, so that one large message does not wait for several round trips.
 const WINDOW_BYTES: u32 = 2 << 20;
-/// Handshakes under way at a time; further connections wait to be accepted.
-const HANDSHAKES_MAX: usize = 128;
-/// Connections that wait to be served.
-const ACCEPTED_MAX: usize = 64;
+/// Bytes of the headers of a request.
+const HEADERS_BYTES_MAX: u32 = 16 << 10;
+/// Streams of a connection that its other end has reset before they were looked at, and that this end has reset for errors. A connection with more
+/// is closed.
+const RESETS_PENDING_MAX: usize = 20;
+const ERROR_RESETS_MAX: usize = 256;
 /// Calls in progress on one connection: more wait with a client that keeps to HTTP/2, and are shed from any other.
 pub const CALLS_PER_CONNECTION_MAX: u32 = 1024;
-/// First and longest pause after the system could not accept a connection, for instance for want of descriptors.
-const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(50);
-const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Connects to other processes.
 #[derive(Clone, Debug)]
@@ -181,9 +193,14 @@ pub fn check_address(address: &str) -> Result<(), String> {
     }
 }
 
-/// A gRPC server with the bounds that all processes have.
+/// A gRPC server with the bounds that all processes have, which counts and traces its calls. Must be called within a tokio runtime.
 #[must_use]
-pub fn server() -> Server {
+pub fn server() -> Server<Stack<Bounded, Stack<Served, tower::layer::util::Identity>>> {
+    server_within(calls::Limits::default())
+}
+
+/// As [`server`], with these bounds on its calls.
+fn server_within(limits: calls::Limits) -> Server<Stack<Bounded, Stack<Served, tower::layer::util::Identity>>> {
     Server::builder()
         .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
         .concurrency_limit_per_connection(CALLS_PER_CONNECTION_MAX as usize)
@@ -191,6 +208,17 @@ pub fn server() -> Server {
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(2 * WINDOW_BYTES)
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .http2_max_header_list_size(HEADERS_BYTES_MAX)
+        .http2_max_pending_accept_reset_streams(Some(RESETS_PENDING_MAX))
+        .http2_max_local_error_reset_streams(Some(ERROR_RESETS_MAX))
+        .layer(Served::new())
+        .layer(Bounded::new(limits))
+}
+
+/// Whom a request is for, as far as bounds are concerned.
+fn party_of(request: &http::Extensions) -> Party {
+    request.get::<Peer>().map_or(Party::Inside, Peer::party)
 }
 
 /// Listens on an address.
@@ -202,75 +230,6 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
         let failure = Failure::new(Code::Refused, format!("cannot listen on {address}: {error}"));
         failure.hint("Another process may have the port: `listen` takes another address.")
     })
-}
-
-/// The connections that a listener takes, until this is dropped. By TLS, only those whose other end has shown who it is.
-#[must_use]
-pub fn incoming(listener: TcpListener, tls: Option<Acceptor>) -> ReceiverStream<io::Result<Connection>> {
-    let (accepted, connections) = mpsc::channel(ACCEPTED_MAX);
-    tokio::spawn(async move {
-        tokio::select! {
-            () = accept(&listener, tls, &accepted) => {}
-            () = accepted.closed() => {}
-        }
-    });
-    ReceiverStream::new(connections)
-}
-
-async fn accept(listener: &TcpListener, tls: Option<Acceptor>, accepted: &mpsc::Sender<io::Result<Connection>>) {
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
-    let mut pause = ACCEPT_PAUSE_MIN;
-    loop {
-        let (stream, from) = match listener.accept().await {
-            Ok(connection) => {
-                pause = ACCEPT_PAUSE_MIN;
-                connection
-            }
-            Err(error) => {
-                pause = rest_after(&error, pause).await;
-                continue;
-            }
-        };
-        if let Err(error) = prepare(&stream) {
-            tracing::debug!(%from, %error, "a connection broke at once");
-            continue;
-        }
-        let Some(tls) = tls.clone() else {
-            if accepted.send(Ok(Connection::Plain(stream))).await.is_err() {
-                return;
-            }
-            continue;
-        };
-        let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
-        let accepted = accepted.clone();
-        tokio::spawn(async move {
-            let _permit = permit;
-            match timeout(HANDSHAKE_TIMEOUT, tls.accept(Some(from), stream)).await {
-                Ok(Ok((stream, watch))) => {
-                    // Nobody takes it if the service has ended.
-                    drop(accepted.send(Ok(Connection::Tls(Box::new(Secured::new(stream, watch))))).await);
-                }
-                Ok(Err(error)) => tls.refused(from, &error.to_string()),
-                Err(_) => tls.refused(from, "the handshake took too long"),
-            }
-        });
-    }
-}
-
-/// Waits as long as an error of a listener wants. Connections stay in the system's queue meanwhile. Gives the pause after the next error.
-async fn rest_after(error: &io::Error, pause: Duration) -> Duration {
-    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
-    if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
-        // It was of one connection, which is gone.
-        return pause;
-    }
-    tracing::warn!(%error, "a connection could not be accepted");
-    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
-    if errno.is_some_and(|errno| [Errno::BADF, Errno::INVAL, Errno::NOTSOCK].contains(&errno)) {
-        crate::health::cannot_recover(&format!("a listener is lost: {error}"));
-    }
-    tokio::time::sleep(pause).await;
-    (2 * pause).min(ACCEPT_PAUSE_MAX)
 }
 
 /// Small messages go at once; a peer that vanished is noticed.
@@ -286,24 +245,6 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_listener_without_descriptors_rests_ever_longer_and_not_for_a_connection_that_broke() {
-        let raw = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error());
-        let mut pause = ACCEPT_PAUSE_MIN;
-        let began = tokio::time::Instant::now();
-        for _ in 0..100 {
-            pause = rest_after(&raw(Errno::CONNABORTED), pause).await;
-        }
-        assert_eq!((pause, began.elapsed()), (ACCEPT_PAUSE_MIN, Duration::ZERO));
-        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::MFILE, Errno::MFILE] {
-            let began = tokio::time::Instant::now();
-            let next = rest_after(&raw(errno), pause).await;
-            assert!(began.elapsed() >= pause, "{errno}");
-            pause = next;
-        }
-        assert_eq!(pause, ACCEPT_PAUSE_MAX);
-    }
 
     #[test]
     fn an_address_has_a_host_and_a_port() {

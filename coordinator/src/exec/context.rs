@@ -9,9 +9,12 @@ use std::{
 use bytes::Bytes;
 use coppice_env::{Clock, Rng, watch};
 use coppice_metadata::Snapshot;
-use coppice_types::{Digest, Reason, Version};
+use coppice_types::{Digest, Params, Reason, Version};
 use coppice_verify::checkpoint::origin;
-use tokio::time::Instant;
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::{Instant, timeout_at},
+};
 
 use super::{
     attested::Attested, keys::KeyRing, links::Links, retention::Retention, root::Root, shards::Shards, wire::View,
@@ -27,6 +30,10 @@ use crate::{
 const VERSIONS_MAX: usize = 256;
 /// Most views that are taken to have one whose log is signed.
 const VIEWS_MAX: usize = 16;
+/// Bytes of the answers that are being made at a time, by what they may have; further ones wait. No client can make that longer.
+const ANSWERS_BYTES_MAX: u32 = 128 << 20;
+/// Bytes that a value is taken to have until it was read, if the ledger allows for more.
+const VALUE_BYTES: u32 = 1 << 20;
 
 /// Bounds and deadlines; the defaults suit a cluster in one place.
 #[derive(Clone, Debug)]
@@ -170,6 +177,8 @@ pub struct Context {
     pub registry_heard: Mutex<Option<Instant>>,
     /// The newest state of the root group that was seen, for `stale_ok`.
     pub last_view: Mutex<Option<Arc<View>>>,
+    /// Bytes that answers may have in memory while they are made.
+    answers: Semaphore,
     /// (epoch, version) to what stands there.
     versions: Mutex<BTreeMap<(u64, u64), Arc<KnownVersion>>>,
     /// The newest of them whose log was signed, with the note.
@@ -207,6 +216,7 @@ impl Context {
             registry: watch::Sender::default(),
             registry_heard: Mutex::default(),
             last_view: Mutex::default(),
+            answers: Semaphore::new(ANSWERS_BYTES_MAX as usize),
             versions: Mutex::default(),
             last_signed: Mutex::default(),
         }
@@ -315,6 +325,26 @@ impl Context {
     /// The remembered state of a version that stands.
     pub fn known_version(&self, epoch: u64, version: Version) -> Option<Arc<KnownVersion>> {
         self.versions.lock().expect("no holder of the lock panics").get(&(epoch, version.0)).cloned()
+    }
+
+    /// Waits for room to make an answer with the values of so many keys; with all that a message holds, if there are too many.
+    ///
+    /// # Errors
+    /// `RESOURCE_EXHAUSTED` if there is none before the deadline.
+    pub async fn room(
+        &self,
+        keys: usize,
+        params: &Params,
+        deadline: Instant,
+    ) -> Result<SemaphorePermit<'_>, tonic::Status> {
+        let each = params.value_bytes_max.min(VALUE_BYTES) + params.key_bytes_max;
+        let bytes = u32::try_from(keys).unwrap_or(u32::MAX).saturating_mul(each);
+        let bytes = bytes.min(params.message_bytes_max).min(ANSWERS_BYTES_MAX);
+        let Ok(room) = timeout_at(deadline, self.answers.acquire_many(bytes)).await else {
+            let message = "too many large answers are being made: try again later";
+            return Err(coppice_proto::status::refuse(Reason::ResourceExhausted, message));
+        };
+        Ok(room.expect("it is never closed"))
     }
 
     /// Remembers a version.

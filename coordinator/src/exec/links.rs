@@ -25,9 +25,41 @@ const SILENCE_MAX: Duration = Duration::from_millis(300);
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
+/// What a connection to a node carries. Each kind has a connection of its own, so that none waits for the bytes of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// What versions are made of: prepares, appends, the reads that judge preconditions.
+    Commits,
+    /// Answers to single questions.
+    Reads,
+    /// Pages of scans.
+    Bulk,
+}
+
+/// The ways to one node.
+#[derive(Debug)]
+struct Node {
+    name: String,
+    commits: Channel,
+    reads: Channel,
+    bulk: Channel,
+}
+
+impl Node {
+    fn channel(&self, lane: Lane) -> &Channel {
+        match lane {
+            Lane::Commits => &self.commits,
+            Lane::Reads => &self.reads,
+            Lane::Bulk => &self.bulk,
+        }
+    }
+}
+
 /// Channels to all nodes, and who led which group last.
+///
+/// **Invariant.** No answer of a node waits on a connection for a client: a call has one answer, and whoever made it takes that at once.
 pub struct Links {
-    nodes: Vec<(String, Channel)>,
+    nodes: Vec<Node>,
     /// Group number to node index: a hint, corrected by answers.
     leaders: Mutex<BTreeMap<u32, usize>>,
     message_bytes: usize,
@@ -45,17 +77,18 @@ impl Links {
     /// Channels to these nodes; none is opened yet.
     pub fn new(nodes: &[String], connect: &Connect, message_bytes: usize, attempt_max: Duration) -> Self {
         assert!(!nodes.is_empty(), "a cluster has at least one node");
-        Self {
-            nodes: nodes.iter().map(|name| (name.clone(), connect(name))).collect(),
-            leaders: Mutex::default(),
-            message_bytes,
-            attempt_max,
-        }
+        let node = |name: &String| Node {
+            name: name.clone(),
+            commits: connect(name),
+            reads: connect(name),
+            bulk: connect(name),
+        };
+        Self { nodes: nodes.iter().map(node).collect(), leaders: Mutex::default(), message_bytes, attempt_max }
     }
 
     /// Names of all nodes.
     pub fn node_names(&self) -> impl Iterator<Item = &str> {
-        self.nodes.iter().map(|(name, _)| name.as_str())
+        self.nodes.iter().map(|node| node.name.as_str())
     }
 
     /// A client of the root group's replicas.
@@ -74,7 +107,7 @@ impl Links {
 
     /// The ways to all nodes, by their names.
     pub fn channels(&self) -> impl Iterator<Item = (&str, Channel)> {
-        self.nodes.iter().map(|(name, channel)| (name.as_str(), channel.clone()))
+        self.nodes.iter().map(|node| (node.name.as_str(), node.commits.clone()))
     }
 
     /// What one node's own replica of the root group says of the log.
@@ -85,12 +118,12 @@ impl Links {
         let no_node = || status::refuse(Reason::Unavailable, format!("no node {node} is configured"));
         let at = self.index(node).ok_or_else(no_node)?;
         let call = |channel| async move { RootClient::new(channel).attest(request).await };
-        self.attempt(GroupId::Root, at, Instant::now() + self.attempt_max, &call).await
+        self.attempt((GroupId::Root, Lane::Commits), at, Instant::now() + self.attempt_max, &call).await
     }
 
     /// Clients of every node's own service.
     pub fn all_nodes(&self) -> impl Iterator<Item = (&str, NodeClient<Channel>)> {
-        self.nodes.iter().map(|(name, channel)| (name.as_str(), NodeClient::new(channel.clone())))
+        self.nodes.iter().map(|node| (node.name.as_str(), NodeClient::new(node.commits.clone())))
     }
 
     /// Calls the leader of a group until it answers or the deadline passes.
@@ -108,7 +141,7 @@ impl Links {
             let until = deadline.min(Instant::now() + self.attempt_max);
             let attempt = tokio::select! {
                 biased;
-                answer = self.attempt(group, at, until, &call) => answer,
+                answer = self.attempt((group, Lane::Commits), at, until, &call) => answer,
                 other = self.another_leads(group, at) => {
                     at = other;
                     self.set_hint(group, at);
@@ -143,7 +176,7 @@ impl Links {
     ///
     /// # Errors
     /// The last replica's, if none answers; at once what another replica would answer too.
-    pub async fn to_any<T, F, Fut>(&self, group: GroupId, deadline: Instant, call: F) -> Result<T, Status>
+    pub async fn to_any<T, F, Fut>(&self, lane: Lane, group: GroupId, deadline: Instant, call: F) -> Result<T, Status>
     where
         F: Fn(Channel) -> Fut,
         Fut: Future<Output = Result<Response<T>, Status>>,
@@ -155,8 +188,9 @@ impl Links {
         let mut last = None;
         loop {
             if let Some(at) = places.next() {
-                let until = deadline.min(Instant::now() + self.attempt_max);
-                asked.push(self.attempt(group, at, until, &call));
+                // A page may take longer to make than the answer to one question.
+                let until = if lane == Lane::Bulk { deadline } else { deadline.min(Instant::now() + self.attempt_max) };
+                asked.push(self.attempt((group, lane), at, until, &call));
             }
             let more = places.len() > 0;
             let answer = tokio::select! {
@@ -182,7 +216,7 @@ impl Links {
         loop {
             sleep(self.silence_max()).await;
             let asked = (0..self.nodes.len()).map(|node| async move {
-                let mut client = NodeClient::new(self.nodes[node].1.within(self.silence_max()));
+                let mut client = NodeClient::new(self.nodes[node].commits.within(self.silence_max()));
                 let answer = client.leads(LeadsRequest { group: group.number() });
                 let answer = timeout_at(Instant::now() + self.silence_max(), answer).await.ok()?.ok()?.into_inner();
                 answer.leads.then_some((answer.term, node))
@@ -195,7 +229,13 @@ impl Links {
     }
 
     /// Asks one node. Whichever side sees first that the time is over, it is told in the same words: the transport gives no reason.
-    async fn attempt<T, F, Fut>(&self, group: GroupId, at: usize, until: Instant, call: &F) -> Result<T, Status>
+    async fn attempt<T, F, Fut>(
+        &self,
+        (group, lane): (GroupId, Lane),
+        at: usize,
+        until: Instant,
+        call: &F,
+    ) -> Result<T, Status>
     where
         F: Fn(Channel) -> Fut,
         Fut: Future<Output = Result<Response<T>, Status>>,
@@ -203,16 +243,16 @@ impl Links {
         let late = |error: &Status| {
             matches!(error.code(), Code::Cancelled | Code::DeadlineExceeded) && status::reason(error).is_none()
         };
-        match timeout_at(until, call(self.channel(at, until))).await {
+        match timeout_at(until, call(self.channel(at, lane, until))).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             Ok(Err(error)) if !late(&error) => Err(error),
-            _ => Err(status::refuse(Reason::Unavailable, format!("{group} on {} did not answer", self.nodes[at].0))),
+            _ => Err(status::refuse(Reason::Unavailable, format!("{group} on {} did not answer", self.nodes[at].name))),
         }
     }
 
     /// The way to a node, for a call whose answer is of use until then.
-    fn channel(&self, at: usize, until: Instant) -> Channel {
-        self.nodes[at].1.within(until.saturating_duration_since(Instant::now()))
+    fn channel(&self, at: usize, lane: Lane, until: Instant) -> Channel {
+        self.nodes[at].channel(lane).within(until.saturating_duration_since(Instant::now()))
     }
 
     fn hint(&self, group: GroupId) -> usize {
@@ -225,7 +265,7 @@ impl Links {
     }
 
     fn index(&self, name: &str) -> Option<usize> {
-        self.nodes.iter().position(|(node, _)| node == name)
+        self.nodes.iter().position(|node| node.name == name)
     }
 }
 

@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 use super::{
     attested::Attested,
     keys::KeyRing,
-    links::Links,
+    links::{Lane, Links},
     wire::{self, View},
 };
 use crate::plan::{Commit, Done};
@@ -315,7 +315,7 @@ async fn read_root(
             let (mut client, request) = (links.root(channel), request.clone());
             async move { client.read_root(request).await }
         };
-        match links.to_any(GroupId::Root, deadline, call).await {
+        match links.to_any(Lane::Reads, GroupId::Root, deadline, call).await {
             Err(error) if super::links::moves_on(&error) && Instant::now() + pause < deadline => {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_millis(100));

@@ -8,7 +8,11 @@ use coppice_types::{GroupId, Reason, ShardId};
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::{links::Links, root::Root, wire};
+use super::{
+    links::{Lane, Links},
+    root::Root,
+    wire,
+};
 use crate::plan::{BuiltMerge, KeyState, ShardState};
 
 /// Most repairs within one call: each brings the shard at least one operation further.
@@ -155,6 +159,7 @@ impl Shards {
     /// The last replica's, if none has the state.
     pub async fn read(
         &self,
+        lane: Lane,
         request: &v1::ShardReadRequest,
         deadline: Instant,
     ) -> Result<v1::ShardReadResponse, Status> {
@@ -162,10 +167,10 @@ impl Shards {
             let (mut client, request) = (self.links.shard(channel), request.clone());
             async move { client.read(request).await }
         };
-        self.links.to_any(GroupId::from_number(request.group), deadline, call).await
+        self.links.to_any(lane, GroupId::from_number(request.group), deadline, call).await
     }
 
-    /// Starts a scan on any replica that has the exact state.
+    /// Reads one page of a scan, from any replica that has the exact state.
     ///
     /// # Errors
     /// The last replica's, if none has the state.
@@ -173,12 +178,12 @@ impl Shards {
         &self,
         request: &v1::ShardScanRequest,
         deadline: Instant,
-    ) -> Result<tonic::Streaming<v1::ShardScanResponse>, Status> {
+    ) -> Result<v1::ShardScanResponse, Status> {
         let call = |channel| {
             let (mut client, request) = (self.links.shard(channel), request.clone());
             async move { client.scan(request).await }
         };
-        self.links.to_any(GroupId::from_number(request.group), deadline, call).await
+        self.links.to_any(Lane::Bulk, GroupId::from_number(request.group), deadline, call).await
     }
 
     /// What preconditions see of keys of one shard at an exact state.
@@ -201,7 +206,7 @@ impl Shards {
             want_proof: false,
             want_values: false,
         };
-        let answer = self.read(&request, deadline).await?;
+        let answer = self.read(Lane::Commits, &request, deadline).await?;
         if answer.records.len() != keys.len() {
             return Err(wire::broken("read"));
         }

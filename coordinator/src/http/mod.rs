@@ -17,16 +17,15 @@ use axum::{
     routing::get,
 };
 use bytes::Bytes;
-use coppice_process::http;
+use coppice_process::{
+    http,
+    net::{Bounds, incoming_within},
+    tls::Acceptor,
+};
 use coppice_proto::status;
 use coppice_types::ErrorKind;
 use coppice_verify::tile::TileName;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    sync::Semaphore,
-    time::timeout,
-};
-use tokio_stream::Stream;
+use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
 use tonic::Status;
 
 use self::tiles::Tiles;
@@ -36,11 +35,19 @@ use crate::{exec::context::Context, publish::Publisher};
 const REQUESTS_MAX: usize = 64;
 /// How long a request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Of the connections.
-const LIMITS: http::Limits = http::Limits {
+/// Of one connection.
+const LIMITS: http::Limits =
+    http::Limits { head_timeout: Duration::from_secs(15), connection_age_max: Duration::from_secs(600) };
+/// Of all connections. Everybody may read the log, and nobody says who he is: an address has a share.
+const BOUNDS: Bounds = Bounds {
+    name: "http",
     connections_max: 1024,
-    head_timeout: Duration::from_secs(15),
-    connection_age_max: Duration::from_secs(600),
+    caller_max: 64,
+    silent_max: 256,
+    greeting_timeout: Duration::from_secs(5),
+    greeting_bytes: 1,
+    idle_max: Duration::from_secs(60),
+    write_timeout: Duration::from_secs(15),
 };
 
 /// What the handlers share.
@@ -57,13 +64,9 @@ pub fn routes(context: Arc<Context>, publisher: Arc<Publisher>) -> Router {
     Router::new().fallback_service(get(answer).with_state(Arc::new(shared)))
 }
 
-/// Serves connections as long as they come.
-pub async fn serve<S, IO, E>(incoming: S, routes: Router)
-where
-    S: Stream<Item = Result<IO, E>>,
-    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    http::serve(incoming, routes, LIMITS).await;
+/// Serves the connections of a listener as long as they come.
+pub async fn serve(listener: TcpListener, tls: Option<Acceptor>, routes: Router) {
+    http::serve(incoming_within(listener, tls, BOUNDS), routes, LIMITS).await;
 }
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {

@@ -82,7 +82,7 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
         let tls = config.acceptor(Protocol::Http, &log)?;
         let listener = net::listen(http).await?;
         let address = listener.local_addr().map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
-        service.serve_log(net::incoming(listener, tls));
+        service.serve_log(listener, tls);
         tracing::info!(%address, "serving the root log over HTTP");
     }
     let _health = match config.health_listen {

@@ -15,7 +15,6 @@ use coppice_shard_node::{Bootstrap, DuplexNet, Node, ReplicaOptions, Tuning, raf
 use coppice_types::{ClusterId, GroupId, Params, ShardId};
 use coppice_verify::{checkpoint::origin, note::SignerKey, shard_map::ShardMap};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time::timeout};
-use tokio_stream::wrappers::TcpListenerStream;
 
 pub mod member;
 pub mod proxy;
@@ -207,7 +206,7 @@ impl World {
         }
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("there are free ports");
         let url = format!("http://{}", listener.local_addr().expect("it listens"));
-        service.serve_log(TcpListenerStream::new(listener));
+        service.serve_log(listener, None);
         (self.run(name, (service, handle)), url)
     }
 

@@ -20,7 +20,7 @@ use coppice_proto::{
 };
 use coppice_shard_node::DuplexNet;
 use tokio::sync::mpsc;
-use tonic::{Request, Response, Status, Streaming, transport::Server};
+use tonic::{Request, Response, Status, transport::Server};
 
 /// A call that passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,8 +221,6 @@ pub fn start(net: &DuplexNet, node: &str, faults: Faults) {
 
 #[tonic::async_trait]
 impl Shard for Proxy {
-    type ScanStream = Streaming<v1::ShardScanResponse>;
-
     async fn prepare(&self, request: Request<v1::PrepareRequest>) -> Result<Response<v1::PrepareResponse>, Status> {
         let mut request = request.into_inner();
         if let Some(tamper) = self.faults.1.lock().expect("no rule panics").as_mut() {
@@ -257,7 +255,7 @@ impl Shard for Proxy {
         self.faults.pass("read", group, self.shard().read(request)).await
     }
 
-    async fn scan(&self, request: Request<v1::ShardScanRequest>) -> Result<Response<Self::ScanStream>, Status> {
+    async fn scan(&self, request: Request<v1::ShardScanRequest>) -> Result<Response<v1::ShardScanResponse>, Status> {
         let request = request.into_inner();
         let group = request.group;
         self.faults.pass("scan", group, self.shard().scan(request)).await

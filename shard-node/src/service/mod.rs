@@ -3,6 +3,7 @@
 mod node;
 mod peer;
 mod root;
+mod scan;
 mod shard;
 
 pub use node::NodeService;

@@ -46,24 +46,41 @@ async fn versions_are_prepared_finalized_aborted_and_read_from_every_replica() {
     assert_eq!(status::reason(&refusal), Some(Reason::NotLeader));
 }
 
-/// All messages of a scan of the decided state at node 1.
-async fn scan(leader: &Leader, scan: v1::shard_scan_request::Scan) -> Vec<v1::ShardScanResponse> {
-    let request = v1::ShardScanRequest {
-        group: SHARD.number(),
-        context: Some(leader.context.clone()),
-        state: leader.context.decided.clone(),
-        scan: Some(scan),
-    };
-    let mut stream = leader.caller.shard(1).scan(request).await.expect("it begins").into_inner();
-    let mut messages = Vec::new();
-    while let Some(message) = stream.message().await.expect("no message is too large") {
-        messages.push(message);
+/// All pages of a scan of the decided state at node 1.
+async fn scan(leader: &Leader, mut scan: v1::shard_scan_request::Scan) -> Vec<v1::ShardScanResponse> {
+    use v1::shard_scan_request::Scan;
+    let mut pages = Vec::new();
+    loop {
+        let request = v1::ShardScanRequest {
+            group: SHARD.number(),
+            context: Some(leader.context.clone()),
+            state: leader.context.decided.clone(),
+            scan: Some(scan.clone()),
+        };
+        let page = leader.caller.shard(1).scan(request).await.expect("no page is too large").into_inner();
+        let (last, count) = (page.records.last().cloned(), u32::try_from(page.records.len()).expect("it is small"));
+        let (next, ended) = (page.next.clone(), page.end.is_some());
+        pages.push(page);
+        if ended {
+            return pages;
+        }
+        match &mut scan {
+            Scan::Range(range) => {
+                range.from = last.map(|last| [&last.key[..], &[0]].concat().into());
+                range.limit = range.limit.saturating_sub(count);
+            }
+            Scan::History(history) => {
+                history.below = last.and_then(|last| last.last_changed).map(|stamp| stamp.version);
+                history.limit = history.limit.saturating_sub(count);
+            }
+            Scan::Diff(diff) => diff.low = next.expect("there is more"),
+            Scan::Journal(_) => unreachable!("no test scans journals here"),
+        }
     }
-    messages
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scans_of_large_values_come_in_small_messages() {
+async fn scans_of_large_values_come_in_small_pages() {
     use v1::shard_scan_request::Scan;
     let cluster = Cluster::start(1).await;
     let mut leader = Leader::new(&cluster, 1).await;
@@ -79,7 +96,7 @@ async fn scans_of_large_values_come_in_small_messages() {
     let keys: Vec<String> = (10..30).map(|at| format!("key-{at}")).collect();
     let range = v1::RangeScan { want_proof: true, ..v1::RangeScan::default() };
     let diff = v1::DiffScan { from: Some(before), ..v1::DiffScan::default() };
-    let history = |limit| Scan::History(v1::HistoryScan { key: b"key-29".to_vec().into(), limit });
+    let history = |limit| Scan::History(v1::HistoryScan { key: b"key-29".to_vec().into(), limit, below: None });
     let again = vec!["key-29".to_owned(); 6];
     for (what, expected, more) in [
         (Scan::Range(range.clone()), &keys[..], false),

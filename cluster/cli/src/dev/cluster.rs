@@ -100,7 +100,7 @@ impl Cluster {
         let (shutdown, stopped) = oneshot::channel();
         let log_url = log_listener.as_ref().map(|(_, address)| format!("http://{address}/"));
         if let Some((listener, _)) = log_listener {
-            service.serve_log(incoming(listener, None));
+            service.serve_log(listener, None);
         }
         if !witnesses.is_empty() {
             let majority = witnesses.len() / 2 + 1;

@@ -133,7 +133,7 @@ mod tests {
     fn caller(address: Option<&str>, identity: Option<Identity>, metadata: &MetadataMap) -> Caller {
         let mut extensions = tonic::Extensions::default();
         let address = address.map(|text| text.parse().expect("an address"));
-        extensions.insert(Peer { address, identity: identity.map(Arc::new) });
+        extensions.insert(Peer { address, identity: identity.map(Arc::new), line: None });
         Caller::of(&extensions, metadata)
     }
 

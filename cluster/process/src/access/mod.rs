@@ -17,7 +17,10 @@ mod claimant;
 mod log;
 mod methods;
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    path::PathBuf,
+};
 
 use axum::{
     extract::Request,
@@ -37,7 +40,11 @@ pub use claimant::Claimant;
 pub use log::{AccessLog, FILE_BYTES_MAX};
 pub use methods::allowed;
 
-use crate::{Failure, tls::Expected};
+use crate::{
+    Failure,
+    net::{Used, calls::Party},
+    tls::Expected,
+};
 pub(crate) use log::Denial;
 
 /// Who may call.
@@ -100,12 +107,39 @@ impl Access {
 }
 
 /// Who is at the other end of a connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Peer {
     /// Where it is.
     pub address: Option<SocketAddr>,
     /// What its certificate says; `None` if it showed none.
     pub identity: Option<std::sync::Arc<Identity>>,
+    /// Counts the calls on its connection, if that came by a listener.
+    pub line: Option<Used>,
+}
+
+impl Peer {
+    /// Whom its calls are for, as far as bounds are concerned.
+    pub(crate) fn party(&self) -> Party {
+        let Some(identity) = &self.identity else {
+            return self.address.map_or(Party::Inside, |address| Party::Address(network(address.ip())));
+        };
+        let name = identity.name();
+        match identity.roles.meets(Roles::of(&[Role::Node, Role::Coordinator])) {
+            true => Party::Cluster(name),
+            false => Party::Subject(name),
+        }
+    }
+}
+
+/// Whoever has one address of IPv6 has those around it.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
+            Some(v4) => v4.into(),
+            None => Ipv6Addr::from(u128::from(v6) & !u128::from(u64::MAX)).into(),
+        },
+    }
 }
 
 /// Asks for roles, and gives the services the access log. Clones are the same.

@@ -1,0 +1,269 @@
+//! The connections that come to a listener, within its [`Bounds`].
+//!
+//! **Invariants.** Nothing that the other end of one connection does, or leaves undone, delays another one: handshakes run beside each other, and where
+//! there are too many, the oldest that say nothing are closed. Every wait for the other end has a limit: its handshake, its first words,
+//! its next call, its taking of what is written to it.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use rustix::io::Errno;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    sync::{mpsc, oneshot},
+    time::{Sleep, interval, sleep, timeout},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::Connected;
+
+use super::{
+    Bounds, Connection, GRPC, HANDSHAKE_TIMEOUT, Used,
+    lines::{Line, Lines},
+    prepare,
+};
+use crate::{access::Peer, connection::Secured, tls::Acceptor};
+
+/// Connections that wait to be served.
+const ACCEPTED_MAX: usize = 64;
+/// First and longest pause after the system could not accept a connection, for instance for want of descriptors.
+const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(50);
+const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How often it is looked for connections without a call, of the time that they may last.
+const LOOKS: u32 = 10;
+
+type Taken = mpsc::Sender<io::Result<Accepted>>;
+
+/// The connections that a listener for gRPC takes, until this is dropped. By TLS, only those whose other end has shown who it is.
+#[must_use]
+pub fn incoming(listener: TcpListener, tls: Option<Acceptor>) -> ReceiverStream<io::Result<Accepted>> {
+    incoming_within(listener, tls, GRPC)
+}
+
+/// As [`incoming`], within these bounds.
+#[must_use]
+pub fn incoming_within(
+    listener: TcpListener,
+    tls: Option<Acceptor>,
+    bounds: Bounds,
+) -> ReceiverStream<io::Result<Accepted>> {
+    let (accepted, connections) = mpsc::channel(ACCEPTED_MAX);
+    tokio::spawn(async move {
+        let lines = Lines::new(bounds);
+        let tidy = async {
+            let mut looks = interval(bounds.idle_max / LOOKS);
+            loop {
+                looks.tick().await;
+                lines.close_idle();
+            }
+        };
+        tokio::select! {
+            () = accept(&listener, tls, &accepted, &lines) => {}
+            () = tidy => {}
+            () = accepted.closed() => {}
+        }
+    });
+    ReceiverStream::new(connections)
+}
+
+async fn accept(listener: &TcpListener, tls: Option<Acceptor>, accepted: &Taken, lines: &Arc<Lines>) {
+    let mut pause = ACCEPT_PAUSE_MIN;
+    loop {
+        let (stream, from) = match listener.accept().await {
+            Ok(connection) => {
+                pause = ACCEPT_PAUSE_MIN;
+                connection
+            }
+            Err(error) => {
+                pause = rest_after(&error, pause).await;
+                continue;
+            }
+        };
+        if let Err(error) = prepare(&stream) {
+            tracing::debug!(%from, %error, "a connection broke at once");
+            continue;
+        }
+        let peer = Peer { address: Some(from), ..Peer::default() };
+        let Ok((line, closed)) = lines.enter(peer.party()) else {
+            tracing::debug!(%from, connections = lines.count(), "a connection was refused: all others are in use");
+            continue;
+        };
+        let (tls, accepted) = (tls.clone(), accepted.clone());
+        tokio::spawn(take(stream, line, closed, tls, accepted));
+    }
+}
+
+/// Waits as long as an error of a listener wants. Connections stay in the system's queue meanwhile. Gives the pause after the next error.
+async fn rest_after(error: &io::Error, pause: Duration) -> Duration {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
+        // It was of one connection, which is gone.
+        return pause;
+    }
+    tracing::warn!(%error, "a connection could not be accepted");
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    if errno.is_some_and(|errno| [Errno::BADF, Errno::INVAL, Errno::NOTSOCK].contains(&errno)) {
+        crate::health::cannot_recover(&format!("a listener is lost: {error}"));
+    }
+    sleep(pause).await;
+    (2 * pause).min(ACCEPT_PAUSE_MAX)
+}
+
+/// Hands a connection over to be served, by TLS after its handshake.
+async fn take(
+    stream: TcpStream,
+    line: Line,
+    mut closed: oneshot::Receiver<()>,
+    tls: Option<Acceptor>,
+    accepted: Taken,
+) {
+    let io = match tls {
+        None => Connection::Plain(stream),
+        Some(tls) => {
+            let from = stream.peer_addr().ok();
+            let refused = |why: &str| {
+                if let Some(from) = from {
+                    tls.refused(from, why);
+                }
+            };
+            let shown = tokio::select! {
+                biased;
+                _ = &mut closed => return refused("others came while its handshake took its time"),
+                shown = timeout(HANDSHAKE_TIMEOUT, tls.accept(from, stream)) => shown,
+            };
+            let io = match shown {
+                Ok(Ok((stream, watch))) => Connection::Tls(Box::new(Secured::new(stream, watch))),
+                Ok(Err(error)) => return refused(&error.to_string()),
+                Err(_) => return refused("the handshake took too long"),
+            };
+            if line.is_of(io.connect_info().party()).is_err() {
+                return refused("it has as many connections as it may, and all of them are in use");
+            }
+            io
+        }
+    };
+    let connection = Accepted::new(io, line, closed);
+    tokio::select! {
+        biased;
+        // The service has ended if nobody takes it.
+        _ = accepted.send(Ok(connection)) => {}
+        // It takes none at present. What waits here has a limit, too.
+        () = sleep(HANDSHAKE_TIMEOUT) => {}
+    }
+}
+
+/// A connection that came to a listener.
+#[derive(Debug)]
+pub struct Accepted {
+    io: Connection,
+    line: Line,
+    /// Ends when it is to be closed.
+    closed: oneshot::Receiver<()>,
+    is_cut: bool,
+    /// How many bytes are missing of its first words, and until when they are waited for.
+    greeting: Option<(usize, Pin<Box<Sleep>>)>,
+    /// Until when what waits to be written must have gone.
+    writing: Option<Pin<Box<Sleep>>>,
+    bounds: Bounds,
+}
+
+impl Accepted {
+    fn new(io: Connection, line: Line, closed: oneshot::Receiver<()>) -> Self {
+        let bounds = line.bounds();
+        let greeting = Some((bounds.greeting_bytes, Box::pin(sleep(bounds.greeting_timeout))));
+        Self { io, line, closed, is_cut: false, greeting, writing: None, bounds }
+    }
+
+    /// How calls on it are counted.
+    #[must_use]
+    pub fn used(&self) -> Used {
+        self.line.used()
+    }
+
+    /// Judges how a write went: one that makes no progress for too long fails.
+    fn written<T>(&mut self, task: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if done.is_ready() {
+            self.writing = None;
+            return done;
+        }
+        let limit = self.bounds.write_timeout;
+        let writing = self.writing.get_or_insert_with(|| Box::pin(sleep(limit)));
+        ready!(writing.as_mut().poll(task));
+        Poll::Ready(Err(late("it takes nothing of what is written to it")))
+    }
+}
+
+fn late(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, what)
+}
+
+impl AsyncRead for Accepted {
+    fn poll_read(self: Pin<&mut Self>, task: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.is_cut = this.is_cut || Pin::new(&mut this.closed).poll(task).is_ready();
+        if this.is_cut {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "closed for another connection")));
+        }
+        let before = buf.filled().len();
+        let read = Pin::new(&mut this.io).poll_read(task, buf);
+        let Some((missing, until)) = &mut this.greeting else { return read };
+        *missing = missing.saturating_sub(buf.filled().len() - before);
+        if *missing == 0 {
+            this.greeting = None;
+            this.line.has_spoken();
+        } else if read.is_pending() && until.as_mut().poll(task).is_ready() {
+            return Poll::Ready(Err(late("it said nothing after it had connected")));
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Accepted {
+    fn poll_write(self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let done = Pin::new(&mut this.io).poll_write(task, bytes);
+        this.written(task, done)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let done = Pin::new(&mut this.io).poll_flush(task);
+        this.written(task, done)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let done = Pin::new(&mut this.io).poll_shutdown(task);
+        this.written(task, done)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let done = Pin::new(&mut this.io).poll_write_vectored(task, slices);
+        this.written(task, done)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}
+
+impl Connected for Accepted {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        Peer { line: Some(self.used()), ..self.io.connect_info() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,350 @@
+//! The connections of one listener: how many there are, whose, and which of them is closed to let another one in.
+//!
+//! **Invariants.** There are never more than [`Bounds::connections_max`], nor more than [`Bounds::caller_max`] of one caller that is no process of the
+//! cluster. A connection on which a call is under way is never closed for another one. One that never said anything goes first, then the
+//! one that has been idle for longest; of several callers, one of the caller that has most.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use coppice_proto::telemetry::SCOPE;
+use opentelemetry::{KeyValue, global};
+use tokio::{sync::oneshot, time::Instant};
+
+use super::calls::Party;
+
+/// The bounds of a listener.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// What the listener is for, as in metrics.
+    pub name: &'static str,
+    /// Most connections at once.
+    pub connections_max: usize,
+    /// Most of one caller: of a certificate's subject, or of an address without a certificate.
+    pub caller_max: usize,
+    /// Most that have not said anything yet, those whose TLS handshake is under way among them.
+    pub silent_max: usize,
+    /// How long the other end may take to say its first words, after the handshake.
+    pub greeting_timeout: Duration,
+    /// How many bytes these are.
+    pub greeting_bytes: usize,
+    /// How long a connection may last without a call.
+    pub idle_max: Duration,
+    /// How long the other end may take nothing of what is written to it.
+    pub write_timeout: Duration,
+}
+
+/// Of listeners for gRPC. The first words are HTTP/2's preface.
+pub const GRPC: Bounds = Bounds {
+    name: "grpc",
+    connections_max: 4096,
+    caller_max: 512,
+    silent_max: 512,
+    greeting_timeout: Duration::from_secs(5),
+    greeting_bytes: 24,
+    idle_max: Duration::from_secs(600),
+    write_timeout: Duration::from_secs(30),
+};
+
+/// The connections of a listener.
+#[derive(Debug)]
+pub(super) struct Lines {
+    bounds: Bounds,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    next: u64,
+    lines: BTreeMap<u64, Entry>,
+    of: BTreeMap<Party, usize>,
+    silent: usize,
+}
+
+/// A connection. It is closed when its entry is dropped.
+#[derive(Debug)]
+struct Entry {
+    caller: Party,
+    has_spoken: bool,
+    calls: usize,
+    /// Since when it has no call.
+    idle_since: Instant,
+    _open: oneshot::Sender<()>,
+}
+
+impl Open {
+    fn remove(&mut self, number: u64) -> Option<Entry> {
+        let entry = self.lines.remove(&number)?;
+        self.silent -= usize::from(!entry.has_spoken);
+        self.leave(&entry.caller);
+        Some(entry)
+    }
+
+    fn leave(&mut self, caller: &Party) {
+        if let Some(count) = self.of.get_mut(caller) {
+            *count -= 1;
+            if *count == 0 {
+                self.of.remove(caller);
+            }
+        }
+    }
+
+    /// Closes a connection without a call, of those that `may_go`; `false` if there is none.
+    fn close_one(&mut self, may_go: impl Fn(&Entry) -> bool) -> bool {
+        let idle = self.lines.iter().filter(|(_, entry)| entry.calls == 0 && may_go(entry));
+        let first = idle.min_by_key(|(_, entry)| {
+            let of_caller = self.of.get(&entry.caller).copied().unwrap_or_default();
+            (entry.has_spoken, entry.caller.has_all(), std::cmp::Reverse(of_caller), entry.idle_since)
+        });
+        let Some(number) = first.map(|(number, _)| *number) else { return false };
+        self.remove(number).is_some()
+    }
+}
+
+/// There is no place for the connection: all others are in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+impl Lines {
+    pub(super) fn new(bounds: Bounds) -> Arc<Self> {
+        let lines = Arc::new(Self { bounds, open: Mutex::default() });
+        let seen = Arc::downgrade(&lines);
+        let meter = global::meter(SCOPE);
+        let gauge = meter.u64_observable_gauge("coppice.connections");
+        let gauge = gauge
+            .with_description("Open connections by what they are for, those whose handshake is under way among them");
+        gauge
+            .with_callback(move |observer| {
+                if let Some(lines) = seen.upgrade() {
+                    observer.observe(lines.count() as u64, &[KeyValue::new("of", lines.bounds.name)]);
+                }
+            })
+            .build();
+        lines
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.lock().lines.len()
+    }
+
+    /// A connection has come; the receiver ends when it is to be closed. Another one may be closed for it.
+    pub(super) fn enter(self: &Arc<Self>, caller: Party) -> Result<(Line, oneshot::Receiver<()>), Full> {
+        let mut open = self.lock();
+        self.make_room(&mut open, &caller)?;
+        if open.silent >= self.bounds.silent_max && !open.close_one(|entry| !entry.has_spoken) {
+            return Err(Full);
+        }
+        if open.lines.len() >= self.bounds.connections_max && !open.close_one(|_| true) {
+            return Err(Full);
+        }
+        let (sender, closed) = oneshot::channel();
+        let number = open.next;
+        open.next += 1;
+        open.silent += 1;
+        *open.of.entry(caller.clone()).or_default() += 1;
+        let idle_since = Instant::now();
+        let entry = Entry { caller, has_spoken: false, calls: 0, idle_since, _open: sender };
+        open.lines.insert(number, entry);
+        Ok((Line { number, lines: Arc::clone(self) }, closed))
+    }
+
+    /// Sees that the caller has a place left.
+    fn make_room(&self, open: &mut Open, caller: &Party) -> Result<(), Full> {
+        let own = open.of.get(caller).copied().unwrap_or_default();
+        if caller.has_all() || own < self.bounds.caller_max || open.close_one(|entry| entry.caller == *caller) {
+            return Ok(());
+        }
+        Err(Full)
+    }
+
+    /// Closes what has been without a call for too long. Processes of the cluster come back to theirs.
+    pub(super) fn close_idle(&self) {
+        let mut open = self.lock();
+        let late = |entry: &Entry| {
+            entry.calls == 0 && !entry.caller.has_all() && entry.idle_since.elapsed() >= self.bounds.idle_max
+        };
+        let late: Vec<u64> = open.lines.iter().filter(|(_, entry)| late(entry)).map(|(number, _)| *number).collect();
+        for number in late {
+            open.remove(number);
+        }
+    }
+}
+
+/// A place among the connections, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Line {
+    number: u64,
+    lines: Arc<Lines>,
+}
+
+impl Line {
+    /// The bounds that the connection is held to.
+    pub(super) fn bounds(&self) -> Bounds {
+        self.lines.bounds
+    }
+
+    /// It is known now whose the connection is.
+    pub(super) fn is_of(&self, caller: Party) -> Result<(), Full> {
+        let mut open = self.lines.lock();
+        self.lines.make_room(&mut open, &caller)?;
+        let Some(entry) = open.lines.get_mut(&self.number) else { return Err(Full) };
+        let before = std::mem::replace(&mut entry.caller, caller.clone());
+        open.leave(&before);
+        *open.of.entry(caller).or_default() += 1;
+        Ok(())
+    }
+
+    /// Its other end has said its first words.
+    pub(super) fn has_spoken(&self) {
+        let mut open = self.lines.lock();
+        if let Some(entry) = open.lines.get_mut(&self.number)
+            && !std::mem::replace(&mut entry.has_spoken, true)
+        {
+            open.silent -= 1;
+        }
+    }
+
+    /// How calls on it are counted.
+    pub(super) fn used(&self) -> Used {
+        Used { number: self.number, lines: Arc::downgrade(&self.lines) }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.lines.lock().remove(self.number);
+    }
+}
+
+/// Counts the calls on a connection.
+#[derive(Clone, Debug)]
+pub struct Used {
+    number: u64,
+    lines: Weak<Lines>,
+}
+
+impl Used {
+    /// A call begins; it ends when what this gives is dropped.
+    #[must_use]
+    pub(crate) fn begin(&self) -> Busy {
+        self.change(|entry| entry.calls += 1);
+        Busy(self.clone())
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Entry)) {
+        let Some(lines) = self.lines.upgrade() else { return };
+        if let Some(entry) = lines.lock().lines.get_mut(&self.number) {
+            change(entry);
+        }
+    }
+}
+
+/// A call on a connection, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Busy(Used);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.change(|entry| {
+            entry.calls -= 1;
+            entry.idle_since = Instant::now();
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { connections_max: 6, caller_max: 4, silent_max: 3, ..GRPC };
+
+    fn caller(last: u8) -> Party {
+        Party::Address([10, 0, 0, last].into())
+    }
+
+    /// A connection that has spoken.
+    fn spoken(lines: &Arc<Lines>, last: u8) -> (Line, oneshot::Receiver<()>) {
+        let (line, closed) = lines.enter(caller(last)).expect("there is room");
+        line.has_spoken();
+        (line, closed)
+    }
+
+    fn is_closed(closed: &mut oneshot::Receiver<()>) -> bool {
+        !matches!(closed.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_silent_make_room_then_the_idle_and_never_those_in_use() {
+        let lines = Lines::new(BOUNDS);
+        let (_first, mut first) = lines.enter(caller(1)).expect("there is room");
+        let (_second, _) = lines.enter(caller(1)).expect("there is room");
+        let (_third, mut third) = lines.enter(caller(2)).expect("there is room");
+        assert!(!is_closed(&mut first));
+        let (used, mut good) = spoken(&lines, 3);
+        assert!(is_closed(&mut first), "the oldest of the address that has most silent ones");
+        assert!(!is_closed(&mut third) && !is_closed(&mut good));
+        let busy = used.used().begin();
+        for last in 4..9 {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            // Each is idle at once, and goes for the ones after it.
+            std::mem::forget(spoken(&lines, last));
+        }
+        assert!(is_closed(&mut third), "the silent go first");
+        assert!(!is_closed(&mut good), "a call is under way there");
+        assert_eq!(lines.count(), BOUNDS.connections_max);
+        drop(busy);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_has_its_share_and_takes_nothing_of_others() {
+        let lines = Lines::new(BOUNDS);
+        let (_other, mut other) = spoken(&lines, 1);
+        let mut own: Vec<_> = (0..4).map(|_| spoken(&lines, 2)).collect();
+        let mut busy: Vec<_> = own.iter().map(|(line, _)| line.used().begin()).collect();
+        assert!(lines.enter(caller(2)).is_err_and(|full| full == Full), "all of its own are in use");
+        busy.pop();
+        let (_new, _) = lines.enter(caller(2)).expect("its idle one goes for it");
+        assert!(is_closed(&mut own[3].1) && !is_closed(&mut other));
+        let (inside, _) = lines.enter(caller(3)).expect("there is room");
+        inside.is_of(Party::Cluster("node".to_owned())).expect("there is room");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_shows_a_certificate_counts_as_its_subject() {
+        let lines = Lines::new(BOUNDS);
+        let subject = || Party::Subject("CN=a".to_owned());
+        let mut kept = Vec::new();
+        for last in 1..=4 {
+            let (line, closed) = spoken(&lines, last);
+            line.is_of(subject()).expect("there is room");
+            kept.push((line.used().begin(), line, closed));
+        }
+        let (fifth, _) = lines.enter(caller(5)).expect("nobody knows yet whose it is");
+        assert_eq!(fifth.is_of(subject()), Err(Full));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_a_call_is_closed_after_a_while() {
+        let lines = Lines::new(BOUNDS);
+        let (idle, mut idle_closed) = spoken(&lines, 1);
+        let (used, mut used_closed) = spoken(&lines, 2);
+        let (inside, mut inside_closed) = lines.enter(Party::Inside).expect("there is room");
+        let busy = used.used().begin();
+        tokio::time::advance(BOUNDS.idle_max).await;
+        lines.close_idle();
+        assert!(is_closed(&mut idle_closed) && !is_closed(&mut used_closed) && !is_closed(&mut inside_closed));
+        drop(busy);
+        lines.close_idle();
+        assert!(!is_closed(&mut used_closed), "its time begins with the end of its call");
+        drop((idle, used, inside));
+        assert_eq!(lines.count(), 0);
+    }
+}

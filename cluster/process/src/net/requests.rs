@@ -1,0 +1,162 @@
+//! Requests on their way in: their bytes are counted as they arrive, and each has a time in which it must be whole.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use coppice_proto::status;
+use coppice_types::Reason;
+use hyper::body::{Body as HttpBody, Bytes, Frame};
+use tokio::time::{Sleep, sleep};
+use tonic::{Status, body::Body};
+
+use super::budget::Held;
+
+/// gRPC's prefix of a message: a flag, and the length.
+const PREFIX_BYTES: usize = 5;
+
+/// What a request holds. The call keeps it until it is answered: what was received is in memory as long.
+pub(super) type Kept = Arc<Mutex<Held>>;
+
+fn lock(kept: &Kept) -> MutexGuard<'_, Held> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A request that is being received.
+pub(super) struct Incoming {
+    body: Body,
+    kept: Kept,
+    /// A message of a stream is given back when it was taken, a single one with its call.
+    is_stream: bool,
+    messages: Messages,
+    limit: Duration,
+    /// Until when the message under way must be whole.
+    until: Option<Pin<Box<Sleep>>>,
+}
+
+impl Incoming {
+    pub(super) fn new(body: Body, kept: Kept, is_stream: bool, limit: Duration) -> Self {
+        Self { body, kept, is_stream, messages: Messages::default(), limit, until: None }
+    }
+
+    /// Whether something is to come that has a time limit: all of a single request, and the rest of a message of a stream.
+    fn is_awaited(&self) -> bool {
+        match self.is_stream {
+            true => self.messages.is_under_way(),
+            false => !self.messages.was_whole,
+        }
+    }
+
+    fn arrived(&mut self, data: &Bytes) -> Result<(), Status> {
+        self.messages.pass(data);
+        lock(&self.kept).take(data.len())
+    }
+}
+
+impl HttpBody for Incoming {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = self.get_mut();
+        if this.is_stream && !this.messages.is_under_way() {
+            // Whoever asks for more has taken what was whole.
+            let mut held = lock(&this.kept);
+            let bytes = held.bytes();
+            held.give_back(bytes);
+        }
+        match Pin::new(&mut this.body).poll_frame(task) {
+            Poll::Ready(Some(Ok(frame))) => {
+                let was_awaited = this.messages.count;
+                if let Some(data) = frame.data_ref()
+                    && let Err(refused) = this.arrived(data)
+                {
+                    return Poll::Ready(Some(Err(refused)));
+                }
+                if this.messages.count != was_awaited {
+                    this.until = None;
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Pending if this.is_awaited() => {
+                let limit = this.limit;
+                let until = this.until.get_or_insert_with(|| Box::pin(sleep(limit)));
+                std::task::ready!(until.as_mut().poll(task));
+                let message =
+                    format!("the request did not arrive whole within {} s: send it again", limit.as_secs_f64());
+                Poll::Ready(Some(Err(status::refuse(Reason::ResourceExhausted, message))))
+            }
+            other => other,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Where messages begin and end in the bytes of a request.
+#[derive(Debug, Default)]
+struct Messages {
+    prefix: [u8; PREFIX_BYTES],
+    /// Bytes of the prefix that are there.
+    prefix_len: usize,
+    /// Bytes that are missing of the message after it.
+    missing: usize,
+    /// Messages that were whole.
+    count: u64,
+    was_whole: bool,
+}
+
+impl Messages {
+    fn is_under_way(&self) -> bool {
+        self.prefix_len > 0
+    }
+
+    fn pass(&mut self, mut data: &[u8]) {
+        while !data.is_empty() {
+            if self.prefix_len < PREFIX_BYTES {
+                let len = data.len().min(PREFIX_BYTES - self.prefix_len);
+                self.prefix[self.prefix_len..][..len].copy_from_slice(&data[..len]);
+                self.prefix_len += len;
+                data = &data[len..];
+                if self.prefix_len < PREFIX_BYTES {
+                    return;
+                }
+                let [_, length @ ..] = self.prefix;
+                self.missing = u32::from_be_bytes(length) as usize;
+            }
+            let len = data.len().min(self.missing);
+            self.missing -= len;
+            data = &data[len..];
+            if self.missing == 0 {
+                (self.prefix_len, self.was_whole) = (0, true);
+                self.count += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_told_apart_however_their_bytes_come() {
+        let bytes = [&[0, 0, 0, 0, 3, 7, 7, 7][..], &[0, 0, 0, 0, 0], &[1, 0, 0, 1, 0], &[9; 256]].concat();
+        for step in 1..bytes.len() {
+            let mut messages = Messages::default();
+            bytes.chunks(step).for_each(|part| messages.pass(part));
+            assert!(messages.count == 3 && !messages.is_under_way(), "by {step}: {messages:?}");
+            messages.pass(&[0]);
+            assert!(messages.is_under_way());
+        }
+    }
+}

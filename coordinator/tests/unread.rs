@@ -1,0 +1,137 @@
+//! Callers that ask for much and take nothing of it: everybody else goes on.
+
+mod common;
+
+use std::{future::Future, time::Duration};
+
+use bytes::Bytes;
+use common::{LIMIT, World, commit, put, team};
+use coppice_proto::{
+    Channel,
+    v1::{self, ledger_client::LedgerClient},
+};
+use coppice_types::Params;
+use tokio::{sync::mpsc, time::timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+/// More than the windows of one connection hold, whatever they are.
+const UNREAD: usize = 24;
+/// How long everybody else may wait for an answer: far less than it takes until what is not read is cut off.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+async fn in_time<T>(what: &str, call: impl Future<Output = Result<T, tonic::Status>>) -> T {
+    let answer = timeout(PATIENCE, call).await.unwrap_or_else(|_| panic!("{what} takes too long"));
+    answer.unwrap_or_else(|status| panic!("{what}: {status}"))
+}
+
+/// A client with a connection of its own.
+fn client(world: &World, name: &str) -> LedgerClient<Channel> {
+    LedgerClient::new(world.net.connector("client").channel(name)).max_decoding_message_size(16 << 20)
+}
+
+/// Fills both shards with 12 MiB each.
+async fn fill(client: &mut LedgerClient<Channel>) {
+    let value = "x".repeat(512 << 10);
+    for at in 0..12 {
+        let operations = ["a", "z"].map(|shard| put(&format!("{shard}{at:02}"), &value)).to_vec();
+        let more = ["b", "y"].map(|shard| put(&format!("{shard}{at:02}"), &value));
+        in_time("a load", client.commit(commit([operations, more.to_vec()].concat(), Vec::new()))).await;
+    }
+}
+
+/// Opens a stream, and takes no more of it than its first message, which shows that it has begun.
+async fn begin<T>(
+    what: &str,
+    stream: impl Future<Output = Result<tonic::Response<Streaming<T>>, tonic::Status>>,
+) -> Streaming<T> {
+    let mut stream = in_time(what, stream).await.into_inner();
+    in_time(what, stream.message()).await.expect("there is something in it");
+    stream
+}
+
+/// Everybody else reads and writes, several times over.
+async fn everybody_goes_on(world: &World, name: &str) {
+    let mut other = client(world, name);
+    for at in 0..20 {
+        in_time("a head", other.head(v1::HeadRequest::default())).await;
+        let get = v1::GetRequest { key: Bytes::from_static(b"a00"), read: None };
+        let record = in_time("a get", other.get(get)).await.into_inner().record.expect("a record");
+        assert!(record.found);
+        let operations = vec![put(&format!("c{at}"), "1"), put(&format!("x{at}"), "1")];
+        in_time("a commit", other.commit(commit(operations, Vec::new()))).await;
+        let range = v1::RangeRequest { low: "c".into(), high: Some("d".into()), ..v1::RangeRequest::default() };
+        begin("a range", other.range(range)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_that_nobody_reads_stop_nobody_else() {
+    let world = World::new(Params { journals_kept: true, ..Params::default() }).await;
+    let mut running = world.leader().await;
+    fill(&mut running.client).await;
+    let mut clients: Vec<_> = (0..UNREAD).map(|_| client(&world, "a")).collect();
+    let mut ranges = Vec::new();
+    for client in &mut clients {
+        ranges.push(begin("a range", client.range(v1::RangeRequest::default())).await);
+    }
+    everybody_goes_on(&world, "a").await;
+    let mut diffs = Vec::new();
+    for client in &mut clients {
+        let from = Some(v1::Stamp { epoch: 0, version: 0 });
+        diffs.push(begin("a diff", client.diff(v1::DiffRequest { from, ..v1::DiffRequest::default() })).await);
+    }
+    everybody_goes_on(&world, "a").await;
+    let mut journals = Vec::new();
+    for client in &mut clients {
+        journals.push(begin("a journal", client.journal(v1::JournalRequest::default())).await);
+    }
+    let mut watches = Vec::new();
+    for client in &mut clients {
+        let want = v1::WatchHeadsRequest { want_changed_values: true, ..v1::WatchHeadsRequest::default() };
+        watches.push(begin("a watch", client.watch_heads(want)).await);
+    }
+    everybody_goes_on(&world, "a").await;
+    // What was not read is still there for whoever reads it.
+    let mut bytes = 0;
+    let mut first = ranges.swap_remove(0);
+    while let Some(message) = in_time("the rest", first.message()).await {
+        bytes += message.records.iter().map(|record| record.value.len()).sum::<usize>();
+    }
+    assert!(bytes > 20 << 20, "all of it comes: {bytes}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_a_writer_does_not_take_stop_no_other_write_on_its_way_to_the_leader() {
+    let team = team::Team::new(team::embedded()).await;
+    let leader = team.leader().await;
+    let passes = team::NAMES.into_iter().find(|name| *name != leader).expect("there are three");
+    let mut first = client(&team.world, passes);
+    let mut streams = Vec::new();
+    for _ in 0..3 {
+        let mut writer = client(&team.world, passes);
+        let session_id = Bytes::copy_from_slice(&[u8::try_from(streams.len()).expect("few") + 1; 16]);
+        in_time("a session", first.open_session(v1::OpenSessionRequest { session_id: session_id.clone() })).await;
+        let (batches, requests) = mpsc::channel(1);
+        let answers = in_time("a stream", writer.commit_stream(ReceiverStream::new(requests))).await.into_inner();
+        // Until no more is taken: the answers fill all that there is room for.
+        let key = format!("k{}", streams.len());
+        let mut number = 0;
+        loop {
+            number += 1;
+            let batch = v1::Batch { operations: vec![put(&key, "1")], ..v1::Batch::default() };
+            let session_id = session_id.clone();
+            let message = v1::CommitStreamRequest { session_id, number, batch: Some(batch), want_receipt: true };
+            if timeout(Duration::from_secs(2), batches.send(message)).await.is_err() {
+                break;
+            }
+        }
+        streams.push((batches, answers));
+    }
+    for at in 0..20 {
+        let operations = vec![put(&format!("c{at}"), "1")];
+        in_time("a commit", first.commit(commit(operations, Vec::new()))).await;
+    }
+    drop(streams);
+    assert!(timeout(LIMIT, team.leader()).await.is_ok());
+}
