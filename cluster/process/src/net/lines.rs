@@ -292,10 +292,11 @@ mod tests {
         assert!(is_closed(&mut first), "the oldest of the address that has most silent ones");
         assert!(!is_closed(&mut third) && !is_closed(&mut good));
         let busy = used.used().begin();
+        let mut idle = Vec::new();
         for last in 4..9 {
             tokio::time::advance(Duration::from_millis(1)).await;
             // Each is idle at once, and goes for the ones after it.
-            std::mem::forget(spoken(&lines, last));
+            idle.push(spoken(&lines, last));
         }
         assert!(is_closed(&mut third), "the silent go first");
         assert!(!is_closed(&mut good), "a call is under way there");

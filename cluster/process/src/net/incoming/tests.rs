@@ -1,6 +1,6 @@
 //! Connections that say nothing, or half of something.
 
-use std::{fs, time::Instant};
+use std::fs;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -37,6 +37,9 @@ async fn until_closed(mut stream: TcpStream) {
     let _ = stream.read_to_end(&mut bytes).await;
 }
 
+/// Gives the frame that is sent after so many others.
+type Flood = Box<dyn Fn(u32) -> Vec<u8> + Send>;
+
 #[tokio::test]
 async fn hundreds_of_silent_connections_delay_nobodys_handshake() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -64,10 +67,9 @@ async fn hundreds_of_silent_connections_delay_nobodys_handshake() {
         .identity(Identity::from_pem(certificate, key.serialize_pem()));
     let endpoint = Endpoint::from_shared(format!("https://localhost:{}", address.port())).expect("an address");
     let endpoint = endpoint.tls_config(shown).expect("the files are whole");
-    let began = Instant::now();
+    // The silent ones are closed only after that time: whoever waits for them is late.
     let channel = timeout(HANDSHAKE_TIMEOUT, endpoint.connect()).await.expect("in time").expect("it connects");
     call(&channel).await;
-    assert!(began.elapsed() < HANDSHAKE_TIMEOUT, "it waited for none of the others: {:?}", began.elapsed());
     drop(silent);
 }
 
@@ -150,7 +152,7 @@ async fn a_flood_ends_its_connection_and_delays_nobody() {
         _ => frame(9, 0, 1, &[&[0x00, 0x01, b'x', 0x7f, 0x81, 0x7e][..], &[b'y'; 16_000]].concat()),
     };
     let unfinished = |count: u32| frame(HEADERS, 0x4, opened(count), &headers());
-    let floods: [(&str, Box<dyn Fn(u32) -> Vec<u8> + Send>); 5] = [
+    let floods: [(&str, Flood); 5] = [
         ("resets", Box::new(reset)),
         ("continuations", Box::new(continued)),
         ("settings", Box::new(|_| frame(4, 0, 0, &[0, 4, 0, 1, 0, 0]))),
