@@ -38,7 +38,7 @@ async fn until_closed(mut stream: TcpStream) {
 }
 
 /// Gives the frame that is sent after so many others.
-type Flood = Box<dyn Fn(u32) -> Vec<u8> + Send>;
+type Flood<'a> = Box<dyn Fn(u32) -> Vec<u8> + Send + 'a>;
 
 #[tokio::test]
 async fn hundreds_of_silent_connections_delay_nobodys_handshake() {
