@@ -235,7 +235,7 @@ fn run(lie: &str, endpoint: &str, args: &[&str]) -> Output {
 async fn each_command_ends_in_time_and_memory_and_says_what_was_wrong_with_the_answers() {
     let dir = tempfile::tempdir().expect("a directory");
     let lines = dir.path().join("lines");
-    fs::write(&lines, "{\"key\":\"a\",\"value\":\"1\"}\n").expect("written");
+    fs::write(&lines, "{\"put\":[[\"a\",\"1\"]]}\n").expect("written");
     let lines = lines.to_str().expect("a path");
     let last = u64::MAX.to_string();
     let key = coppice_verify::note::SignerKey::from_seed(VKEY, &[1; 32]).expect("a key").verifier().to_string();

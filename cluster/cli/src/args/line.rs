@@ -2,7 +2,7 @@
 
 use std::env;
 
-use clap::{Arg, Command, CommandFactory, builder::Resettable};
+use clap::{Arg, ArgAction, Command, CommandFactory, builder::Resettable};
 
 use super::Arguments;
 
@@ -31,7 +31,10 @@ pub fn command() -> Command {
 /// An option that is not for a command.
 fn refused(arg: &Arg) -> Arg {
     let refuse = |_: &str| Err::<String, _>("this command opens no connection");
+    let takes_value = arg.get_action().takes_values();
     let arg = arg.clone().global(false).hide(true).env(Resettable::Reset).default_value(Resettable::Reset);
+    // A switch has a value by default, which would be refused although nobody gave it.
+    let arg = if takes_value { arg } else { arg.action(ArgAction::Set).num_args(0..=1).default_missing_value("true") };
     arg.value_parser(refuse)
 }
 
