@@ -149,7 +149,8 @@ impl v1::ledger_server::Ledger for Liar {
         match self.0 {
             "silence" => silent(),
             _ => endless(move |_| {
-                let header = Header { sequence: Sequence(from), ..headers()[1].clone() };
+                let which = usize::from(from > 0);
+                let header = Header { sequence: Sequence(from), ..headers()[which].clone() };
                 v1::WatchHeadsResponse { header: header.encode().into(), ..Default::default() }
             }),
         }

@@ -305,7 +305,7 @@ fn a_version_has_one_notation_and_times_are_for_people() {
     assert!(log.starts_with("ENTRY"), "{log}");
     let pin = dev.run(&["pin", "--seconds", "60"]).expect(0).stdout;
     assert!(pin.contains("is pinned until 20"), "{pin}");
-    assert!(dev.run(&["status"]).expect(0).stdout.contains("iB on disk"));
+    assert!(dev.run(&["status"]).expect(0).stdout.contains(" on disk"));
     let range = dev.run(&["range", "--prefix", "k", "--keys-only"]).expect(0);
     assert_eq!((range.stdout.as_str(), range.stderr.as_str()), ("k\n", "1 record at version 0.3\n"));
     dev.run(&["range", "a"]).expect(2);

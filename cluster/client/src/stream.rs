@@ -169,6 +169,7 @@ impl<'a> CommitStream<'a> {
 
     async fn settle(&mut self, answer: v1::CommitStreamResponse) -> Result<Answer, Error> {
         let v1::CommitStreamResponse { number, commit } = answer;
+        let commit = commit.filter(|commit| commit.stamp.is_some());
         let commit = commit.ok_or(Error::Malformed("an answer without a version"))?;
         let client = self.session.client().clone();
         let sent = self.under_way.front().expect("it is the answer to the oldest");
