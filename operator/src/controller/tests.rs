@@ -508,7 +508,7 @@ async fn settings_and_policies_that_nothing_needs_are_taken_away() {
     reconcile(&server, &context).await;
     let maps = "/api/v1/namespaces/bank/configmaps";
     let count = |server: &Server, below: &str| server.objects().keys().filter(|path| path.starts_with(below)).count();
-    assert_eq!(count(&server, maps), 3);
+    assert_eq!(count(&server, maps), 4);
     let policies = "/apis/networking.k8s.io/v1/namespaces/bank/networkpolicies";
     assert_eq!(count(&server, policies), 3);
     let mut changed = server.get(CLUSTER).expect("the cluster is there");
@@ -516,9 +516,9 @@ async fn settings_and_policies_that_nothing_needs_are_taken_away() {
     server.put(CLUSTER, changed);
     reconcile(&server, &context).await;
     assert_eq!(count(&server, policies), 0);
-    assert_eq!(count(&server, maps), 4, "the template as it was read still names the old one");
+    assert_eq!(count(&server, maps), 5, "the template as it was read still names the old one");
     reconcile(&server, &context).await;
-    assert_eq!(count(&server, maps), 3);
+    assert_eq!(count(&server, maps), 4);
 }
 
 #[tokio::test]
@@ -684,8 +684,8 @@ async fn what_somebody_else_made_is_neither_taken_over_nor_deleted() {
             json!({ "metadata": { "name": "ledger", "namespace": "bank" }, "spec": {} }),
         ),
         (
-            "/api/v1/namespaces/bank/secrets/ledger-node-tls",
-            json!({ "metadata": { "name": "ledger-node-tls", "namespace": "bank" }, "data": {} }),
+            "/api/v1/namespaces/bank/secrets/ledger-node-0-tls",
+            json!({ "metadata": { "name": "ledger-node-0-tls", "namespace": "bank" }, "data": {} }),
         ),
         (
             "/apis/apps/v1/namespaces/bank/statefulsets/ledger-node",

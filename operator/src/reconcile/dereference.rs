@@ -312,7 +312,11 @@ fn is_current(secret: &Secret, holder: &Holder, authority: &Authority, now: i64)
 async fn ask_cert_manager(client: &Client, facts: &Facts, holder: &Holder, secret: &str) -> Result<(), Error> {
     let body = cert_manager_request(facts, holder, secret);
     let (name, api) = (&holder.name, cert_manager(client, facts));
-    let there = api.get_opt(name).await.trying(|| format!("reading certificate {name}"))?;
+    let there = match api.get(name).await {
+        // Without cert-manager there is no such kind at all, which is said in other words than that there is no object.
+        Err(kube::Error::Api(status)) if status.code == 404 => None,
+        read => Some(read.trying(|| format!("reading certificate {name}"))?),
+    };
     check_ours("Certificate", there.as_ref(), &facts.cluster)?;
     let applied = api.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await;
     applied.map(drop).trying(|| format!("asking cert-manager for certificate {name}"))

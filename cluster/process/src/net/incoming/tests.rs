@@ -1,6 +1,6 @@
 //! Connections that say nothing, or half of something.
 
-use std::fs;
+use std::{fs, os::unix::fs::PermissionsExt as _};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -51,6 +51,8 @@ async fn hundreds_of_silent_connections_delay_nobodys_handshake() {
     let certificate = params.signed_by(&key, &authority).expect("a certificate").pem();
     for (name, text) in [("ca", authority.pem()), ("cert", certificate.clone()), ("key", key.serialize_pem())] {
         fs::write(dir.path().join(name), text).expect("a file can be written");
+        // A key that others can read is refused.
+        fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(0o600)).expect("it is ours");
     }
     let path = |name: &str| dir.path().join(name);
     let tls = Tls { ca: path("ca"), cert: path("cert"), key: path("key"), withdrawn: None };
