@@ -170,12 +170,12 @@ fn groups_have_numbers() {
 }
 
 #[test]
-fn names_are_shown_in_hex_and_stamps_as_pairs() {
+fn names_are_shown_in_hex_and_stamps_as_epoch_and_version() {
     assert_eq!(ClusterId([0xab; 16]).to_string(), "ab".repeat(16));
     assert_eq!(format!("{:?}", SessionId([1; 16])), "01".repeat(16));
     assert_eq!(Digest::from_slice(&[0; 31]), None);
     assert_eq!(Digest::from_slice(&[3; 32]), Some(Digest([3; 32])));
-    assert_eq!(Stamp::new(1, 22).to_string(), "(1, 22)");
+    assert_eq!(Stamp::new(1, 22).to_string(), "1.22");
     assert_eq!(Version(4).next(), Version(5));
     assert!(Stamp::new(1, 3) > Stamp::new(0, 9), "a later epoch is newer");
 }
