@@ -16,7 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 /// More than the windows of one connection hold, whatever they are.
-const UNREAD: usize = 8;
+const UNREAD: usize = 24;
 /// How long everybody else may wait for an answer: far less than it takes until what is not read is cut off.
 const PATIENCE: Duration = Duration::from_secs(10);
 
