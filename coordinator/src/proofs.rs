@@ -43,7 +43,13 @@ impl Ground {
     /// If it can't be signed; `UNAVAILABLE` without a quorum of the root group.
     pub async fn newest(context: &Context, view: Arc<View>) -> Result<Self, Status> {
         let (view, checkpoint) = context.signed(view).await?;
-        Ok(Self { size: view.log_size, newest: view.newest.clone(), checkpoint, view })
+        Ok(Self::over(view, checkpoint))
+    }
+
+    /// The whole log as `view` shows it, with the signed checkpoint over it.
+    #[must_use]
+    pub fn over(view: Arc<View>, checkpoint: Bytes) -> Self {
+        Self { size: view.log_size, newest: view.newest.clone(), checkpoint, view }
     }
 
     /// The checkpoint over it.

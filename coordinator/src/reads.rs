@@ -37,8 +37,9 @@ pub struct Located {
     pub stamp: Stamp,
     /// Its state leaves.
     pub leaves: Leaves,
-    /// Proofs are to be under a checkpoint that witnesses have cosigned.
-    pub cosigned: bool,
+    /// The signed checkpoint over the view, where a proof was asked for. Without it, proofs are
+    /// under one that witnesses have cosigned.
+    pub checkpoint: Option<Bytes>,
 }
 
 impl Located {
@@ -92,8 +93,16 @@ impl Reads {
 
     async fn locate(&self, read: &v1::ReadOptions, stale_ok: bool) -> Result<Located, Status> {
         let view = self.view(stale_ok).await?;
+        // What is newest is so in the very log whose checkpoint proves it: that one is signed
+        // before anything is read, and another view may take the place of this one for it.
+        let (view, checkpoint) = if read.want_proof && !read.cosigned {
+            let (view, checkpoint) = self.context.signed(view).await?;
+            (view, Some(checkpoint))
+        } else {
+            (view, None)
+        };
         let located = self.locate_in(view, read.at.map(wire::stamp_in), read.any_epoch).await?;
-        Ok(Located { cosigned: read.cosigned, ..located })
+        Ok(Located { checkpoint, ..located })
     }
 
     pub(crate) async fn locate_in(
@@ -112,7 +121,7 @@ impl Reads {
         } else {
             self.version(&view, stamp).await?.leaves.clone()
         };
-        Ok(Located { view, stamp, leaves, cosigned: false })
+        Ok(Located { view, stamp, leaves, checkpoint: None })
     }
 
     /// A number above head may be one that was rolled back: only the root group remembers that.
@@ -254,11 +263,12 @@ impl Reads {
 
     pub(crate) async fn place(&self, located: &Located) -> Result<Place, Status> {
         let known = self.version(&located.view, located.stamp).await?;
-        let ground = if located.cosigned {
-            let deadline = Instant::now() + self.context.limits.read_timeout;
-            Ground::cosigned(&self.context, known.sequence + 1, deadline).await?
-        } else {
-            Ground::newest(&self.context, located.view.clone()).await?
+        let ground = match &located.checkpoint {
+            Some(checkpoint) => Ground::over(located.view.clone(), checkpoint.clone()),
+            None => {
+                let deadline = Instant::now() + self.context.limits.read_timeout;
+                Ground::cosigned(&self.context, known.sequence + 1, deadline).await?
+            }
         };
         Place::of(&self.context, ground, &known.header, known.sequence).await
     }

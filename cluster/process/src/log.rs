@@ -70,7 +70,7 @@ impl Log {
     }
 }
 
-/// Colours are for terminals, and not for everybody: https://no-color.org.
+/// Colours are for terminals, and not for everybody: <https://no-color.org>.
 fn colours() -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     !refused && std::io::stderr().is_terminal()

@@ -19,7 +19,7 @@ const SUBJECT_BYTES_MAX: usize = 256;
 /// Who holds a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The subject's name, as [`subject_of`] writes it.
+    /// The subject's name, as `subject_of` writes it.
     pub subject: String,
     /// The serial number, in hex.
     pub serial: String,
