@@ -15,7 +15,7 @@ use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-/// More than the windows of one connection hold, whatever they are.
+/// Streams of each kind: more than the windows of one connection hold, whatever they are.
 const UNREAD: usize = 24;
 /// How long everybody else may wait for an answer: far less than it takes until what is not read is cut off.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -70,24 +70,28 @@ async fn streams_that_nobody_reads_stop_nobody_else() {
     let world = World::new(Params { journals_kept: true, ..Params::default() }).await;
     let mut running = world.leader().await;
     fill(&mut running.client).await;
-    let mut clients: Vec<_> = (0..UNREAD).map(|_| client(&world, "a")).collect();
+    // Each stream has a connection of its own: what fills the window of one is its own loss.
     let mut ranges = Vec::new();
-    for client in &mut clients {
+    for _ in 0..UNREAD {
+        let mut client = client(&world, "a");
         ranges.push(begin("a range", client.range(v1::RangeRequest::default())).await);
     }
     everybody_goes_on(&world, "a").await;
     let mut diffs = Vec::new();
-    for client in &mut clients {
+    for _ in 0..UNREAD {
+        let mut client = client(&world, "a");
         let from = Some(v1::Stamp { epoch: 0, version: 0 });
         diffs.push(begin("a diff", client.diff(v1::DiffRequest { from, ..v1::DiffRequest::default() })).await);
     }
     everybody_goes_on(&world, "a").await;
     let mut journals = Vec::new();
-    for client in &mut clients {
+    for _ in 0..UNREAD {
+        let mut client = client(&world, "a");
         journals.push(begin("a journal", client.journal(v1::JournalRequest::default())).await);
     }
     let mut watches = Vec::new();
-    for client in &mut clients {
+    for _ in 0..UNREAD {
+        let mut client = client(&world, "a");
         let want = v1::WatchHeadsRequest { want_changed_values: true, ..v1::WatchHeadsRequest::default() };
         watches.push(begin("a watch", client.watch_heads(want)).await);
     }

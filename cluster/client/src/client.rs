@@ -33,6 +33,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a connection with calls under way is probed, and how long it may take to answer.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of one answer that are taken in before they are read.
+const STREAM_WINDOW_BYTES: u32 = 2 << 20;
+/// All that HTTP/2 allows: a stream that is not read must not hold up another call on its connection.
+const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 /// Most bytes of keys and values that [`Client::range_all`] collects; more than a proof can hold.
 pub const RANGE_BYTES_MAX: usize = 128 << 20;
 /// What a record takes in memory beside its key and value.
@@ -572,8 +576,12 @@ fn ledger_over(channel: Channel) -> LedgerClient<Channel> {
 fn open(endpoint: &str, tls: Option<&Secure>) -> Result<(String, Channel), Error> {
     let refuse = |message| Error::Endpoint { endpoint: endpoint.to_owned(), message };
     let (parsed, address) = connect(endpoint, tls.is_some()).map_err(refuse)?;
-    let parsed =
-        parsed.tcp_nodelay(true).http2_keep_alive_interval(KEEPALIVE_INTERVAL).keep_alive_timeout(KEEPALIVE_TIMEOUT);
+    let parsed = parsed
+        .tcp_nodelay(true)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT);
     let channel = match tls {
         None => parsed.connect_timeout(CONNECT_TIMEOUT).connect_lazy().into(),
         Some((live, expected)) => tls::channel(parsed, live.clone(), expected.clone()),

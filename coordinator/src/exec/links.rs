@@ -21,6 +21,8 @@ use crate::Connect;
 
 /// A node that is silent for so long may be dead: others are asked, too.
 const SILENCE_MAX: Duration = Duration::from_millis(300);
+/// How often there is time to ask for a page.
+const ATTEMPTS_MIN: u32 = 3;
 /// Pause before a group is asked again, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
@@ -188,9 +190,7 @@ impl Links {
         let mut last = None;
         loop {
             if let Some(at) = places.next() {
-                // A page may take longer to make than the answer to one question.
-                let until = if lane == Lane::Bulk { deadline } else { deadline.min(Instant::now() + self.attempt_max) };
-                asked.push(self.attempt((group, lane), at, until, &call));
+                asked.push(self.attempt((group, lane), at, self.until(lane, deadline), &call));
             }
             let more = places.len() > 0;
             let answer = tokio::select! {
@@ -204,6 +204,15 @@ impl Links {
                 None => return Err(last.expect("there is at least one node")),
             }
         }
+    }
+
+    /// When an attempt is over. A page may take longer to make than the answer to one question; what
+    /// was lost on the way is asked for again all the same.
+    fn until(&self, lane: Lane, deadline: Instant) -> Instant {
+        let now = Instant::now();
+        let part = deadline.saturating_duration_since(now) / ATTEMPTS_MIN;
+        let most = if lane == Lane::Bulk { self.attempt_max.max(part) } else { self.attempt_max };
+        deadline.min(now + most)
     }
 
     /// How long a node may be silent before others are asked.

@@ -235,7 +235,8 @@ fn a_withdrawn_certificate_ends_its_open_connections_and_is_let_in_no_more() {
     let mut broken = cluster.node_command(3, &["--listen", "127.0.0.1:0", "--set", &setting]);
     let broken = broken.output().expect("it can be run");
     assert_eq!(broken.status.code(), Some(2), "{}", String::from_utf8_lossy(&broken.stderr));
-    assert!(String::from_utf8_lossy(&broken.stderr).contains("line 2"), "it names the line");
+    let told = String::from_utf8_lossy(&broken.stderr);
+    assert!(told.contains("line 2"), "it names the line: {told}");
 
     // A node's certificate: the others go on without it, and it comes back with another one.
     write(&format!("{readers}serial {}\nend\n", serial_of(&cluster, "node-3")));

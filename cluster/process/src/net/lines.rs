@@ -113,7 +113,7 @@ impl Lines {
         let lines = Arc::new(Self { bounds, open: Mutex::default() });
         let seen = Arc::downgrade(&lines);
         let meter = global::meter(SCOPE);
-        let gauge = meter.u64_observable_gauge("coppice.connections");
+        let gauge = meter.u64_observable_gauge("coppice.net.connections");
         let gauge = gauge
             .with_description("Open connections by what they are for, those whose handshake is under way among them");
         gauge
