@@ -232,7 +232,7 @@ fn a_withdrawn_certificate_ends_its_open_connections_and_is_let_in_no_more() {
     coordinator.says("what they held before stays in force");
     refused("reader");
     common::run(&mut cluster.coppice_as("auditor", &["head"])).expect(0);
-    let mut broken = cluster.node_command(3, &["--listen", "127.0.0.1:0", "--set", &setting]);
+    let mut broken = cluster.node_command(3, &["--set", &setting]);
     let broken = broken.output().expect("it can be run");
     assert_eq!(broken.status.code(), Some(2), "{}", String::from_utf8_lossy(&broken.stderr));
     let told = String::from_utf8_lossy(&broken.stderr);
@@ -288,10 +288,14 @@ fn a_nodes_address_that_somebody_wrote_into_etcd_gets_nothing_and_keeps_no_node_
 #[test]
 fn a_leader_that_somebody_wrote_into_etcd_is_sent_no_write() {
     let cluster = Cluster::tls_registered();
+    let nodes = cluster.nodes();
+    let first = cluster.coordinator();
+    cluster.until_it_commits("ready=yes");
+    first.kill();
     let port = cluster.port_of(5);
     let impostor = Impostor::new(&cluster, port, "reader");
     let runtime = Runtime::new().expect("the system gives threads");
-    // Somebody is picked, and says that he is a coordinator at the impostor's address.
+    // Somebody is picked once the leader's lease is over, and says that he is a coordinator at the impostor's address.
     let (tenure, hostile) = runtime.block_on(async {
         let store = store_of(&cluster);
         let member =
@@ -299,7 +303,6 @@ fn a_leader_that_somebody_wrote_into_etcd_is_sent_no_write() {
         let hostile = Presence::keep(Arc::clone(&store), LEASE, member);
         (Candidate::new(store, LEASE).campaign("coordinator-9").await.expect("nobody else is there"), hostile)
     });
-    let nodes = cluster.nodes();
     let mut coordinator = cluster.coordinator();
     coordinator.says("another coordinator leads");
     let write = cluster.start(&["commit", "--put", "secret=value"]);
