@@ -67,9 +67,13 @@ test-k6: build
 test-chaos: build
 	python3 loadtest/chaos.py --seconds 90 --seed $(CHAOS_SEED)
 
-# Unread streams, unfinished messages, idle connections, floods. Twelve minutes; `make test` has a sample of two minutes.
+# Unread streams, unfinished messages, idle connections, floods, impostors; then, unless flags take a part of these, a server that
+# lies to clients, processes that lie to each other, and resources that lead out of their namespace. Twelve minutes; `make test`
+# has a sample of two minutes, and all of the second part.
 test-adversaries: build
 	python3 loadtest/adversaries.py $(ADVERSARY_FLAGS)
+	$(if $(ADVERSARY_FLAGS),,$(CARGO) test --workspace --locked --lib --test hostile_server --test processes -- --nocapture \
+		each_command_ends_in_time peers:: no_name_in_a_resource)
 
 chaos: build
 	python3 loadtest/chaos.py --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)

@@ -50,7 +50,7 @@ class Cluster:
         if self.directory.exists():
             shutil.rmtree(self.directory)
         self.script("init")
-        subprocess.run([ROOT / "scripts" / "certificates.sh", self.directory / "tls", "mallory", "writer"], check=True)
+        subprocess.run([ROOT / "scripts" / "certificates.sh", self.directory / "tls", "mallory", "writer", "127.0.0.1"], check=True)
         self.script("start")
 
     def client_environment(self):
@@ -66,15 +66,26 @@ class Cluster:
         return json.loads(done.stdout)["leader"]
 
     def endpoint(self, coordinator):
-        return f"https://127.0.0.1:{PORT + 11 + COORDINATORS.index(coordinator)}"
+        return f"https://127.0.0.1:{self.port(coordinator)}"
 
-    def target(self, place, certificate, leader):
-        """Where an attack on a place goes."""
+    def target(self, attack, leader):
+        """Where an attack goes."""
         tls = self.directory / "tls"
         number = COORDINATORS.index(leader) + 1
         ports = {"ledger": PORT + 10 + number, "log": PORT + 12 + number, "node": PORT + 1}
-        shown = {"certificate": tls / "mallory.pem", "key": tls / "mallory.key"} if certificate else {}
-        return Target("127.0.0.1", ports[place], ca=tls / "ca.pem" if place != "log" else None, **shown)
+        port = self.port(self.replaced(attack, leader)) if attack.instead_of else ports[attack.place]
+        shown = {"certificate": tls / "mallory.pem", "key": tls / "mallory.key"} if attack.certificate else {}
+        return Target("127.0.0.1", port, ca=tls / "ca.pem" if attack.place != "log" else None, **shown)
+
+    @staticmethod
+    def replaced(attack, leader):
+        """The process in whose place an attacker stands: the last of its kind that does not lead."""
+        names = NODES if attack.instead_of == "node" else COORDINATORS
+        return [name for name in names if name != leader][-1]
+
+    @staticmethod
+    def port(name):
+        return PORT + 1 + NODES.index(name) if name in NODES else PORT + 11 + COORDINATORS.index(name)
 
 
 def figures(rounds, of=statistics.median):
@@ -131,15 +142,23 @@ def run(cluster, chosen, seconds):
             "| --- | --- | --- | --- | --- |"]
     for attack in chosen:
         leader = cluster.leader(client)
-        target = cluster.target(attack.place, attack.certificate, leader)
+        target = cluster.target(attack, leader)
         # Both go to the coordinator that leads: what it can't do, nobody does for it.
         client.environment["COPPICE_ENDPOINT"] = cluster.endpoint(leader)
         quiet = [client.round()[0] for _ in range(3)]
         open_before = memory.descriptors()
         memory.begin()
+        if attack.instead_of:
+            away = cluster.replaced(attack, leader)
+            cluster.script("kill", away)
+            if away in COORDINATORS:
+                client.environment["COPPICE_ENDPOINT"] = f"{cluster.endpoint(away)},{cluster.endpoint(leader)}"
         base = memory.peak()
         during = During(client, lambda attack=attack, target=target: attack.run(target, seconds)).run()
         peak = memory.peak()
+        if attack.instead_of:
+            cluster.script("start", away)
+            memory = Memory(cluster.pids())
         wrong = judge(attack, during, base, peak)
         wrong += released(attack, memory, open_before)
         grown = max(peak, key=lambda name: peak[name] - base.get(name, 0)) if peak else "none"

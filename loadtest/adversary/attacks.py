@@ -7,7 +7,9 @@ connection, as an adversary would.
 
 import dataclasses
 import os
+import select
 import socket
+import ssl
 import struct
 import time
 
@@ -28,6 +30,8 @@ class Attack:
     place: str = "ledger"
     # Whether the attacker shows a certificate.
     certificate: bool = True
+    # The kind of process that is killed before, and started again after: the attacker takes its address.
+    instead_of: str = ""
 
 
 def hold(seconds, step=None, pause=0.05):
@@ -216,6 +220,29 @@ def half_handshakes(target, seconds):
     let_go(held)
 
 
+def impostor(target, seconds):
+    """Listens in the place of a process, and shows a writer's certificate to whoever comes. Nobody may say a word to it, and some must come."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(target.certificate, target.key)
+    context.set_alpn_protocols(["h2"])
+    came, heard, end = 0, 0, time.monotonic() + seconds
+    with socket.create_server((target.host, target.port)) as listener:
+        while (left := end - time.monotonic()) > 0:
+            if not select.select([listener], [], [], left)[0]:
+                continue
+            connection, _ = listener.accept()
+            came += 1
+            connection.settimeout(2)
+            try:
+                with context.wrap_socket(connection, server_side=True) as secured:
+                    heard += len(secured.recv(1))
+            except OSError:
+                # It saw the certificate, and left.
+                connection.close()
+    if heard or not came:
+        raise AssertionError(f"{came} came, and {heard} said something")
+
+
 ALL = [
     Attack("unread ranges", "64 ranges on two connections, never read", unread_ranges),
     Attack("unread answers", "60 BatchGets of 11 MiB each, never read", unread_batch_gets),
@@ -230,4 +257,6 @@ ALL = [
     Attack("settings and pings", "frames that want answers, without end", settings_flood),
     Attack("log readers", "1,200 half requests for the root log", anonymous_log_readers, place="log", certificate=False),
     Attack("silence at a node", "300 connections without a byte, at each node's port", silent, place="node", certificate=False),
+    Attack("impostor of a node", "listens where a node was, with a writer's certificate", impostor, instead_of="node"),
+    Attack("impostor of a coordinator", "the same where a coordinator was, which clients know", impostor, instead_of="coordinator"),
 ]

@@ -60,7 +60,7 @@ class Target:
     """Where an attack goes: an address, and the certificate that it shows there, if any."""
 
     def __init__(self, host, port, *, ca=None, certificate=None, key=None):
-        self.host, self.port = host, port
+        self.host, self.port, self.certificate, self.key = host, port, certificate, key
         self.context = None
         if ca:
             self.context = ssl.create_default_context(cafile=ca)

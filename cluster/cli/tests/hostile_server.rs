@@ -228,6 +228,8 @@ fn run(lie: &str, endpoint: &str, args: &[&str]) -> Output {
         }
         thread::sleep(Duration::from_millis(5));
     }
+    let (ms, mib) = (began.elapsed().as_millis(), peak >> 10);
+    println!("| {lie} | `{}` | {ms} ms | {mib} MiB |", args.join(" "));
     assert!(peak < MEMORY_KIB_MAX, "{lie}: `{}` had {peak} KiB in memory", args.join(" "));
     child.wait_with_output().expect("it has ended")
 }
