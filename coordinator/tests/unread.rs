@@ -105,6 +105,17 @@ async fn streams_that_nobody_reads_stop_nobody_else() {
     assert!(bytes > 20 << 20, "all of it comes: {bytes}");
 }
 
+/// Why a stream ended.
+async fn ended<T>(answers: &mut Streaming<T>) -> tonic::Status {
+    loop {
+        match answers.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => return tonic::Status::ok("there was no more to answer"),
+            Err(status) => return status,
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_a_writer_does_not_take_stop_no_other_write_on_its_way_to_the_leader() {
     let team = team::Team::new(team::embedded()).await;
@@ -117,17 +128,20 @@ async fn answers_that_a_writer_does_not_take_stop_no_other_write_on_its_way_to_t
         let session_id = Bytes::copy_from_slice(&[u8::try_from(streams.len()).expect("few") + 1; 16]);
         in_time("a session", first.open_session(v1::OpenSessionRequest { session_id: session_id.clone() })).await;
         let (batches, requests) = mpsc::channel(1);
-        let answers = in_time("a stream", writer.commit_stream(ReceiverStream::new(requests))).await.into_inner();
+        let mut answers = in_time("a stream", writer.commit_stream(ReceiverStream::new(requests))).await.into_inner();
         // Until no more is taken: the answers fill all that there is room for.
         let key = format!("k{}", streams.len());
         let mut number = 0;
         loop {
             number += 1;
-            let batch = v1::Batch { operations: vec![put(&key, "1")], ..v1::Batch::default() };
+            // Not so small that HTTP/2 takes a heap of unread ones for an attack, and ends the connection.
+            let batch = v1::Batch { operations: vec![put(&key, &"1".repeat(1 << 10))], ..v1::Batch::default() };
             let session_id = session_id.clone();
             let message = v1::CommitStreamRequest { session_id, number, batch: Some(batch), want_receipt: true };
-            if timeout(Duration::from_secs(2), batches.send(message)).await.is_err() {
-                break;
+            match timeout(Duration::from_secs(2), batches.send(message)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => panic!("the stream ended: {:?}", ended(&mut answers).await),
+                Err(_) => break,
             }
         }
         streams.push((batches, answers));

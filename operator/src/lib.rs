@@ -11,6 +11,7 @@ pub mod crd;
 pub mod error;
 pub mod lease;
 pub mod ledger;
+pub mod log;
 pub mod operation;
 pub mod reconcile;
 pub mod rollout;

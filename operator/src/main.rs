@@ -3,9 +3,11 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
-use coppice_operator::controller::{self, Options};
+use coppice_operator::{
+    controller::{self, Options},
+    log,
+};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 #[derive(Debug, Parser)]
 #[command(version, about = "Runs Coppice on Kubernetes")]
@@ -50,15 +52,15 @@ async fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("coppice-operator: {message}");
+            // It may hold what the API server said.
+            eprintln!("coppice-operator: {}", coppice_types::escape::escape_lines(message.as_bytes()));
             ExitCode::FAILURE
         }
     }
 }
 
 async fn run(log: &str, options: Options) -> Result<(), String> {
-    let filter = EnvFilter::try_new(log).map_err(|error| format!("--log {log}: {error}"))?;
-    tracing_subscriber::fmt().json().with_env_filter(filter).with_writer(std::io::stderr).init();
+    log::start(log)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
     let stop = async {
         tokio::select! {
