@@ -23,6 +23,7 @@ mod proofs;
 mod publish;
 mod quotas;
 mod reads;
+mod room;
 mod scans;
 mod service;
 mod stream;

@@ -69,12 +69,20 @@ pub async fn send<T>(sink: &Sink<T>, message: T) -> Result<(), Status> {
 #[derive(Clone, Debug)]
 pub struct Reads {
     pub(crate) context: Arc<Context>,
+    /// For whom.
+    pub(crate) caller: Arc<str>,
 }
 
 impl Reads {
     /// Reads over what the coordinator shares.
     pub fn new(context: Arc<Context>) -> Self {
-        Self { context }
+        Self { context, caller: Arc::default() }
+    }
+
+    /// Reads for this caller.
+    #[must_use]
+    pub fn by(&self, caller: &str) -> Self {
+        Self { context: self.context.clone(), caller: caller.into() }
     }
 
     /// The root group's state: linearizable, unless a stale one will do and is known.
@@ -208,7 +216,7 @@ impl Reads {
     ) -> Result<v1::BatchGetResponse, Status> {
         let params = &located.view.genesis.params;
         keys.iter().try_for_each(|key| check_key(key, params))?;
-        let _room = self.context.room(keys.len(), params, deadline).await?;
+        let _room = self.context.room(&self.caller, keys.len(), params, deadline).await?;
         let mut by_shard: BTreeMap<usize, Vec<Bytes>> = BTreeMap::new();
         let mut sorted: Vec<Bytes> = keys.to_vec();
         sorted.sort_unstable();

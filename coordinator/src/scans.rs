@@ -114,7 +114,8 @@ impl Reads {
     /// Proves all records of a range that was answered.
     async fn prove_range(&self, located: &Located, low: &[u8], high: Option<&[u8]>) -> Result<Bytes, Status> {
         let params = &located.view.genesis.params;
-        let _room = self.context.room(usize::MAX, params, Instant::now() + self.context.limits.read_timeout).await?;
+        let deadline = Instant::now() + self.context.limits.read_timeout;
+        let _room = self.context.room(&self.caller, usize::MAX, params, deadline).await?;
         let mut proofs = Vec::new();
         let mut values = Vec::new();
         let mut size = 0;

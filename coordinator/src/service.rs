@@ -37,7 +37,7 @@ use crate::{
 };
 
 /// Messages of a stream that are made ahead of the client.
-const STREAM_AHEAD: usize = 4;
+const STREAM_AHEAD: usize = 1;
 /// How long one node may take to tell its status.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a status waits for the root group: an election takes less.
@@ -395,19 +395,21 @@ impl Ledger for Api {
     }
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
+        let reads = self.reads.by(&quotas::caller(&request));
         let request = request.into_inner();
-        let answer = self.reads.batch_get(&[request.key], &request.read.unwrap_or_default()).await?;
+        let answer = reads.batch_get(&[request.key], &request.read.unwrap_or_default()).await?;
         let v1::BatchGetResponse { records, read_at, proof } = answer;
         Ok(Response::new(v1::GetResponse { record: records.into_iter().next(), read_at, proof }))
     }
 
     async fn batch_get(&self, request: Request<v1::BatchGetRequest>) -> Answer<v1::BatchGetResponse> {
+        let reads = self.reads.by(&quotas::caller(&request));
         let request = request.into_inner();
-        Ok(Response::new(self.reads.batch_get(&request.keys, &request.read.unwrap_or_default()).await?))
+        Ok(Response::new(reads.batch_get(&request.keys, &request.read.unwrap_or_default()).await?))
     }
 
     async fn range(&self, request: Request<v1::RangeRequest>) -> Answer<Self::RangeStream> {
-        let (reads, request) = (self.reads.clone(), request.into_inner());
+        let (reads, request) = (self.reads.by(&quotas::caller(&request)), request.into_inner());
         stream(move |sink| async move { reads.range(&request, &sink).await })
     }
 

@@ -11,10 +11,7 @@ use coppice_env::{Clock, Rng, watch};
 use coppice_metadata::Snapshot;
 use coppice_types::{Digest, Params, Reason, Version};
 use coppice_verify::checkpoint::origin;
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::{Instant, timeout_at},
-};
+use tokio::time::Instant;
 
 use super::{
     attested::Attested, keys::KeyRing, links::Links, retention::Retention, root::Root, shards::Shards, wire::View,
@@ -24,14 +21,13 @@ use crate::{
     metrics::Metrics,
     plan::{Leaves, Refusal},
     publish::Cosigned,
+    room::{Room, Taken},
 };
 
 /// Most versions whose leaves and headers are remembered for reads.
 const VERSIONS_MAX: usize = 256;
 /// Most views that are taken to have one whose log is signed.
 const VIEWS_MAX: usize = 16;
-/// Bytes of the answers that are being made at a time, by what they may have; further ones wait. No client can make that longer.
-const ANSWERS_BYTES_MAX: u32 = 128 << 20;
 /// Bytes that a value is taken to have until it was read, if the ledger allows for more.
 const VALUE_BYTES: u32 = 1 << 20;
 
@@ -178,7 +174,7 @@ pub struct Context {
     /// The newest state of the root group that was seen, for `stale_ok`.
     pub last_view: Mutex<Option<Arc<View>>>,
     /// Bytes that answers may have in memory while they are made.
-    answers: Semaphore,
+    answers: Room,
     /// (epoch, version) to what stands there.
     versions: Mutex<BTreeMap<(u64, u64), Arc<KnownVersion>>>,
     /// The newest of them whose log was signed, with the note.
@@ -216,7 +212,7 @@ impl Context {
             registry: watch::Sender::default(),
             registry_heard: Mutex::default(),
             last_view: Mutex::default(),
-            answers: Semaphore::new(ANSWERS_BYTES_MAX as usize),
+            answers: Room::default(),
             versions: Mutex::default(),
             last_signed: Mutex::default(),
         }
@@ -327,24 +323,20 @@ impl Context {
         self.versions.lock().expect("no holder of the lock panics").get(&(epoch, version.0)).cloned()
     }
 
-    /// Waits for room to make an answer with the values of so many keys; with all that a message holds, if there are too many.
+    /// Waits for room to make an answer to a caller with the values of so many keys; with all that a message holds, if there are too many.
     ///
     /// # Errors
     /// `RESOURCE_EXHAUSTED` if there is none before the deadline.
     pub async fn room(
         &self,
+        caller: &str,
         keys: usize,
         params: &Params,
         deadline: Instant,
-    ) -> Result<SemaphorePermit<'_>, tonic::Status> {
+    ) -> Result<Taken, tonic::Status> {
         let each = params.value_bytes_max.min(VALUE_BYTES) + params.key_bytes_max;
         let bytes = u32::try_from(keys).unwrap_or(u32::MAX).saturating_mul(each);
-        let bytes = bytes.min(params.message_bytes_max).min(ANSWERS_BYTES_MAX);
-        let Ok(room) = timeout_at(deadline, self.answers.acquire_many(bytes)).await else {
-            let message = "too many large answers are being made: try again later";
-            return Err(coppice_proto::status::refuse(Reason::ResourceExhausted, message));
-        };
-        Ok(room.expect("it is never closed"))
+        self.answers.take(caller, bytes.min(params.message_bytes_max), deadline).await
     }
 
     /// Remembers a version.
