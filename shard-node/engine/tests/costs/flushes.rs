@@ -239,7 +239,7 @@ fn values_that_were_written_ahead_and_died_wait_for_a_flush_too() {
 }
 
 /// Random updates of 8,000 keys of 256 B in batches of 40, the last 40 versions kept: a small image of what
-/// `docs/ENGINE-PROFILE.md` reports.
+/// `docs/engine-design.md` reports.
 #[test]
 fn endless_updates_rest_on_little_disk_and_write_little() {
     const BATCH: u64 = 40;
