@@ -3,8 +3,9 @@
 //! A checkpoint is signed only over a log that extends the last one that this coordinator signed,
 //! and that a majority of the root group's voters has. The first is shown by computation: of what
 //! it appends itself the coordinator computes the roots ([`Frontier`]), of any other log it checks
-//! a consistency proof. The second is heard from each replica over a connection to its own node; a
-//! replica tells of entries that it has applied, which are durable there. So one replica's word is
+//! a consistency proof. The second is heard from each replica over a connection to its own node: from
+//! the one that leads as its answer to an append, from others by asking. A replica tells of entries
+//! that it has applied, which are durable there. So one replica's word is
 //! never enough, unless it is the only voter; of two voters both are needed.
 //!
 //! Invariants: no size is signed with two roots, and nothing smaller than what was signed is signed
@@ -22,11 +23,11 @@ use std::{
 
 use bytes::Bytes;
 use coppice_proto::{status, v1};
-use coppice_types::{Digest, Reason, Stamp};
+use coppice_types::{Digest, GroupId, Reason, Stamp};
 use coppice_verify::{checkpoint::Checkpoint, hash, merkle};
 use futures::future::join_all;
 use tokio::{
-    sync::{Semaphore, mpsc},
+    sync::{Semaphore, mpsc, oneshot},
     time::{Instant, sleep, timeout, timeout_at},
 };
 use tonic::Status;
@@ -58,6 +59,17 @@ const TRIES_MAX: usize = 16;
 
 /// A size and the root of a log of so many entries.
 type Head = (u64, Digest);
+
+/// What the node that answers an append says of its own log: its name, and the log.
+pub type Word = (String, Head);
+
+/// A leader that says what it has when it has appended, and is not asked before.
+struct Leader {
+    node: String,
+    word: oneshot::Receiver<Word>,
+    /// To ask it all the same, if it says something else.
+    tell: mpsc::Sender<(String, v1::AttestResponse)>,
+}
 
 /// What replicas are asked about a log.
 #[derive(Clone, Copy, Debug)]
@@ -305,12 +317,13 @@ impl Attested {
     }
 
     /// Waits until a majority of the voters has the own log, however long that takes. False if it
-    /// has another one: this one will never be.
-    pub async fn confirm(self: &Arc<Self>, grown: &Frontier) -> bool {
+    /// has another one: this one will never be. The answer to the append is one of the words.
+    pub async fn confirm(self: &Arc<Self>, grown: &Frontier, word: oneshot::Receiver<Word>) -> bool {
         let head = (grown.size(), grown.root());
         let question = Question { head, old: None, newest: None };
+        let mut word = Some(word);
         let has = loop {
-            match timeout(ROUND_MAX, self.ask(question)).await {
+            match timeout(ROUND_MAX, self.ask(question, word.take())).await {
                 Ok(Verdict::Has(_)) => break true,
                 Ok(Verdict::HasNot(_)) => break false,
                 Ok(Verdict::Unproven) | Err(_) => sleep(PAUSE).await,
@@ -329,7 +342,7 @@ impl Attested {
         let (size, root) = question.head;
         loop {
             let until = deadline.min(Instant::now() + ROUND_MAX);
-            match timeout_at(until, self.ask(question)).await {
+            match timeout_at(until, self.ask(question, None)).await {
                 Ok(Verdict::Has(frontier)) => return Ok(frontier),
                 Ok(Verdict::HasNot(other)) => {
                     tracing::error!(size, shown = %root, majority = %other, "a replica of the root group showed another log than the majority has");
@@ -350,12 +363,12 @@ impl Attested {
     }
 
     /// Asks each voter over its own connection until a majority says the same; for ever, if it does
-    /// not.
-    async fn ask(self: &Arc<Self>, question: Question) -> Verdict {
+    /// not. With a word of the leader to come, that one is asked only if it says something else.
+    async fn ask(self: &Arc<Self>, question: Question, word: Option<oneshot::Receiver<Word>>) -> Verdict {
         let (size, root) = question.head;
-        let mut answers = self.ask_each(question);
+        let (mut answers, mut leader) = self.ask_each(question, word);
         let (mut said, mut proof) = (BTreeMap::new(), None);
-        while let Some((node, answer)) = answers.recv().await {
+        while let Some((node, answer)) = self.next(question, &mut answers, &mut leader).await {
             let Some(theirs) = Digest::from_slice(&answer.log_root) else { continue };
             if theirs == root && proof.is_none() {
                 proof = question.check(&answer);
@@ -378,31 +391,68 @@ impl Attested {
         std::future::pending().await
     }
 
-    /// Asks each voter in a task of its own, which goes on when the answer is not waited for any
-    /// more: a call that is cut off counts as failed, and what comes late is looked at, too. A node
-    /// that has [`QUESTIONS_MAX`] questions open is not asked.
-    fn ask_each(self: &Arc<Self>, question: Question) -> mpsc::Receiver<(String, v1::AttestResponse)> {
-        let request = v1::AttestRequest {
-            size: question.head.0,
-            old_size: question.old.map_or(0, |(size, _)| size),
-            want_newest: question.newest.is_some(),
+    /// The next answer, the leader's word among them; `None` if there is no more to come.
+    async fn next(
+        self: &Arc<Self>,
+        question: Question,
+        answers: &mut mpsc::Receiver<(String, v1::AttestResponse)>,
+        leader: &mut Option<Leader>,
+    ) -> Option<(String, v1::AttestResponse)> {
+        let Some(Leader { word, .. }) = leader else { return answers.recv().await };
+        let word = tokio::select! {
+            biased;
+            answer = answers.recv() => return answer,
+            word = word => word,
         };
+        let Leader { node, tell, .. } = leader.take()?;
+        match word {
+            Ok((from, (size, root))) if from == node && size == question.head.0 => {
+                let log_root = Bytes::copy_from_slice(&root.0);
+                Some((node, v1::AttestResponse { log_root, ..v1::AttestResponse::default() }))
+            }
+            _ => {
+                self.ask_one(node, question.request(), tell);
+                answers.recv().await
+            }
+        }
+    }
+
+    /// Asks each voter in a task of its own, but for the leader that has a word to say.
+    fn ask_each(
+        self: &Arc<Self>,
+        question: Question,
+        word: Option<oneshot::Receiver<Word>>,
+    ) -> (mpsc::Receiver<(String, v1::AttestResponse)>, Option<Leader>) {
         let nodes = self.state().voters.believed().clone();
         let (tell, answers) = mpsc::channel(nodes.len());
-        for node in nodes {
-            let Some(permit) = self.open.get(&node).and_then(|open| open.clone().try_acquire_owned().ok()) else {
-                continue;
-            };
-            let (gate, tell) = (self.clone(), tell.clone());
-            tokio::spawn(async move {
-                let _permit = permit;
-                let Ok(answer) = timeout(ROUND_MAX, gate.insist(&node, request)).await else { return };
-                if let Err(mpsc::error::SendError((node, answer))) = tell.send((node, answer)).await {
-                    gate.take_late(node, request.size, &answer);
-                }
-            });
+        let leads = self.links.leader(GroupId::Root);
+        let word = word.filter(|_| nodes.contains(leads));
+        let is_asked = |node: &String| word.is_none() || node != leads;
+        for node in nodes.iter().filter(|node| is_asked(node)) {
+            self.ask_one(node.clone(), question.request(), tell.clone());
         }
-        answers
+        (answers, word.map(|word| Leader { node: leads.to_owned(), word, tell }))
+    }
+
+    /// Asks a voter in a task, which goes on when the answer is not waited for any more: a call that
+    /// is cut off counts as failed, and what comes late is looked at, too. A node that has
+    /// [`QUESTIONS_MAX`] questions open is not asked.
+    fn ask_one(
+        self: &Arc<Self>,
+        node: String,
+        request: v1::AttestRequest,
+        tell: mpsc::Sender<(String, v1::AttestResponse)>,
+    ) {
+        let open = self.open.get(&node).and_then(|open| open.clone().try_acquire_owned().ok());
+        let Some(permit) = open else { return };
+        let gate = self.clone();
+        tokio::spawn(async move {
+            let _permit = permit;
+            let Ok(answer) = timeout(ROUND_MAX, gate.insist(&node, request)).await else { return };
+            if let Err(mpsc::error::SendError((node, answer))) = tell.send((node, answer)).await {
+                gate.take_late(node, request.size, &answer);
+            }
+        });
     }
 
     /// Asks one node until it answers.
@@ -462,6 +512,14 @@ impl Attested {
 }
 
 impl Question {
+    fn request(&self) -> v1::AttestRequest {
+        v1::AttestRequest {
+            size: self.head.0,
+            old_size: self.old.map_or(0, |(size, _)| size),
+            want_newest: self.newest.is_some(),
+        }
+    }
+
     /// The answer shows what is asked for; gives the frontier, if that is asked for.
     fn check(&self, answer: &v1::AttestResponse) -> Option<Option<Frontier>> {
         let path = |path: &Option<v1::HashPath>| path.as_ref().map_or(Ok(Vec::new()), wire::path_in).ok();

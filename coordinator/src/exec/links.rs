@@ -137,6 +137,18 @@ impl Links {
         F: Fn(Channel) -> Fut,
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
+        Ok(self.of_leader(group, deadline, call).await?.1)
+    }
+
+    /// As [`Links::to_leader`]; also gives the node that answered.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn of_leader<T, F, Fut>(&self, group: GroupId, deadline: Instant, call: F) -> Result<(&str, T), Status>
+    where
+        F: Fn(Channel) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
         let mut at = self.hint(group);
         let mut pause = PAUSE_MIN;
         loop {
@@ -153,7 +165,7 @@ impl Links {
             let error = match attempt {
                 Ok(answer) => {
                     self.set_hint(group, at);
-                    return Ok(answer);
+                    return Ok((&self.nodes[at].name, answer));
                 }
                 Err(error) => error,
             };
@@ -262,6 +274,11 @@ impl Links {
     /// The way to a node, for a call whose answer is of use until then.
     fn channel(&self, at: usize, lane: Lane, until: Instant) -> Channel {
         self.nodes[at].channel(lane).within(until.saturating_duration_since(Instant::now()))
+    }
+
+    /// The node that led a group last, as far as is known.
+    pub fn leader(&self, group: GroupId) -> &str {
+        &self.nodes[self.hint(group)].name
     }
 
     fn hint(&self, group: GroupId) -> usize {

@@ -16,7 +16,7 @@ use tokio::{
 use tonic::{Code, Status};
 
 use super::{
-    attested::Attested,
+    attested::{Attested, Word},
     keys::KeyRing,
     links::{Lane, Links},
     wire::{self, View},
@@ -185,8 +185,9 @@ impl Root {
     pub async fn append(&self, commit: &Commit, term: u64) -> Decision {
         // It was sent to nobody.
         let Some(grown) = self.attested.grown(&commit.tail) else { return Decision::Deposed };
-        let confirmed = self.attested.confirm(&grown);
-        let sent = self.send(commit, term);
+        let (word, heard) = oneshot::channel();
+        let confirmed = self.attested.confirm(&grown, heard);
+        let sent = self.send(commit, term, word);
         tokio::pin!(confirmed, sent);
         let stands = tokio::select! {
             biased;
@@ -213,8 +214,9 @@ impl Root {
         Decision::Committed { size: grown.size(), root: grown.root(), path: grown.path().to_vec() }
     }
 
-    /// Has the group's leader append a header, until something is said of it.
-    async fn send(&self, commit: &Commit, term: u64) -> Sent {
+    /// Has the group's leader append a header, until something is said of it. What the leader says
+    /// of its own log goes to `word`.
+    async fn send(&self, commit: &Commit, term: u64, word: oneshot::Sender<Word>) -> Sent {
         let request = wire::append_out(commit, term);
         let sequence = commit.tail.header.sequence.0;
         loop {
@@ -222,8 +224,14 @@ impl Root {
                 let (mut client, request) = (self.links.root(channel), request.clone());
                 async move { client.append_header(request).await }
             };
-            match self.links.to_leader(GroupId::Root, self.deadline(), call).await {
-                Ok(_) => return Sent::There,
+            match self.links.of_leader(GroupId::Root, self.deadline(), call).await {
+                Ok((node, answer)) => {
+                    if let Some(root) = Digest::from_slice(&answer.log_root) {
+                        // Others may have confirmed it.
+                        let _ = word.send((node.to_owned(), (answer.log_size, root)));
+                    }
+                    return Sent::There;
+                }
                 Err(error) if is_refusal(&error) => return Sent::Refused(error),
                 Err(error) => tracing::debug!(%error, sequence, "an append has an unknown outcome"),
             }

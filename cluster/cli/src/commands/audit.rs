@@ -1,11 +1,13 @@
 //! `coppice audit`: does every state root follow from its batches?
 
+use std::fmt;
+
 use coppice_client::{
     Client,
     audit::{Audit, Difference, Report},
 };
 use coppice_types::Version;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::verify::parse_vkey;
@@ -28,8 +30,12 @@ pub async fn audit(client: &Client, args: &args::Audit, trust: Option<&str>, out
     }
     let audit = Audit { key, from: Version(args.from.unwrap_or(0)), to: args.to.map(Version) };
     let bar = if output.json { ProgressBar::hidden() } else { ProgressBar::no_length() };
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} versions, {per_sec}, {eta} left") {
-        bar.set_style(style);
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} versions, {rate}, {eta} left") {
+        let rate = |state: &ProgressState, text: &mut dyn fmt::Write| {
+            // Nobody is told if a progress bar can't be written.
+            let _ = write!(text, "{:.0}/s", state.per_sec());
+        };
+        bar.set_style(style.with_key("rate", rate));
     }
     let report = client.audit(&audit, |progress| {
         bar.set_length(progress.to.0);
