@@ -1,7 +1,7 @@
 //! Room for the answers that are being made, of which no caller has more than a share.
 //!
-//! A caller waits for its own share first, and only then for room among all. So one that asks for much queues up behind
-//! itself, and others find room at once.
+//! A caller waits for its own share first, and only then for room among all. So one that asks for
+//! much queues up behind itself, and others find room at once.
 
 use std::{
     collections::BTreeMap,
@@ -28,12 +28,11 @@ pub struct Room {
     shares: Mutex<BTreeMap<String, Weak<Semaphore>>>,
 }
 
-/// Room that is taken, until it is dropped.
+/// Room that is taken, until it is dropped. It keeps the caller's share.
 #[derive(Debug)]
 pub struct Taken {
     _of_all: OwnedSemaphorePermit,
     _of_share: OwnedSemaphorePermit,
-    _share: Arc<Semaphore>,
 }
 
 impl Default for Room {
@@ -49,11 +48,10 @@ impl Room {
     /// `RESOURCE_EXHAUSTED` if there is none before the deadline.
     pub async fn take(&self, caller: &str, bytes: u32, deadline: Instant) -> Result<Taken, Status> {
         let bytes = bytes.min(BYTES_MAX / SHARE);
-        let share = self.share(caller);
         let taken = async {
-            let of_share = share.clone().acquire_many_owned(bytes).await.expect("it is never closed");
+            let of_share = self.share(caller).acquire_many_owned(bytes).await.expect("it is never closed");
             let of_all = self.all.clone().acquire_many_owned(bytes).await.expect("it is never closed");
-            Taken { _of_all: of_all, _of_share: of_share, _share: share }
+            Taken { _of_all: of_all, _of_share: of_share }
         };
         let late = |_| {
             let message = "too many large answers are being made: try again later";

@@ -130,14 +130,20 @@ async fn view_of(world: &World) -> v1::RootView {
     answer.into_inner().view.expect("a view")
 }
 
+/// A ledger of two versions: its leader, the replicas' view of the first, and a coordinator that only shows the log.
+async fn with_two_versions(world: &World) -> (Running, v1::RootView, Running) {
+    let leader = world.leader().await;
+    write_again(&leader, "1").await;
+    let old = view_of(world).await;
+    write_again(&leader, "2").await;
+    let follower = follower(world).await;
+    (leader, old, follower)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lying_replica_gets_no_signature_of_a_coordinator_that_only_shows_the_log() {
     let world = world(3).await;
-    let leader = world.leader().await;
-    write_again(&leader, "1").await;
-    let old = view_of(&world).await;
-    write_again(&leader, "2").await;
-    let follower = follower(&world).await;
+    let (leader, old, follower) = with_two_versions(&world).await;
     for (name, forge) in FORGERIES {
         let signed = open(&world, &checkpoint(&follower).await.expect("all is well"));
         // Which node is asked for a view is the coordinator's to say: whichever it is, that one
@@ -233,11 +239,7 @@ async fn even_a_majority_gets_no_second_root_of_a_size_and_no_log_that_does_not_
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_led_on_a_log_that_no_majority_has_or_with_leaves_that_its_header_is_not_over() {
     let world = world(3).await;
-    let leader = world.leader().await;
-    write_again(&leader, "1").await;
-    let old = view_of(&world).await;
-    write_again(&leader, "2").await;
-    let follower = follower(&world).await;
+    let (leader, old, follower) = with_two_versions(&world).await;
     let wrong_leaf: Forge = |view, _| {
         let state = view.leaves[0].state.as_mut().expect("a state");
         state.digest = Bytes::from_static(&[7; 32]);
