@@ -1,5 +1,6 @@
-//! Writes go to the coordinator that leads: here if it is this one, else forwarded to it, over one connection that is kept. A stream of
-//! writes has a connection of its own: its answers wait there for a writer that does not take them, and hold up nothing else.
+//! Writes go to the coordinator that leads: here if it is this one, else forwarded to it, over one
+//! connection that is kept. A stream of writes has a connection of its own: its answers wait there
+//! for a writer that does not take them, and hold up nothing else.
 //!
 //! - One hop: a forwarded request is marked, and one that meets a coordinator which does not lead is refused with `NOT_LEADER`, the leader's
 //!   name and its address. It carries the name of the caller that this coordinator has authenticated.
@@ -33,10 +34,11 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::exec::context::{Context, Leadership};
 
-/// Connects to the coordinator of a name at an address; `None` if it is no address. It connects lazily, and again by itself.
+/// Connects to the coordinator of a name at an address; `None` if it is no address. It connects
+/// lazily, and again by itself.
 ///
-/// The address is what somebody wrote into the metadata store: nothing may be sent before the other end has shown that
-/// it is the coordinator of this name.
+/// The address is what somebody wrote into the metadata store: nothing may be sent before the other
+/// end has shown that it is the coordinator of this name.
 pub type Dial = Arc<dyn Fn(&str, &str) -> Option<Channel> + Send + Sync>;
 
 /// Where other coordinators reach this one, and how it reaches them.

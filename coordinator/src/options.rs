@@ -14,8 +14,8 @@ use coppice_verify::{
 
 use crate::{Error, Limits};
 
-/// Gives a channel to a node by its name, with a connection of its own. It connects lazily and again by itself. It is asked for once
-/// for each node and kind of call.
+/// Gives a channel to a node by its name, with a connection of its own. It connects lazily and
+/// again by itself. It is asked for once for each node and kind of call.
 pub type Connect = Arc<dyn Fn(&str) -> Channel + Send + Sync>;
 
 /// How a new ledger is founded; ignored where there is one.

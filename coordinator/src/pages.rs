@@ -1,7 +1,8 @@
 //! A scan of one shard at an exact state, page by page.
 //!
-//! Each page is a call of its own, to any replica that has the state, so nothing is open between two of them. A page must go on from the one before
-//! it: an answer that does not is refused, and a scan ends whatever a node says.
+//! Each page is a call of its own, to any replica that has the state, so nothing is open between
+//! two of them. A page must go on from the one before it: an answer that does not is refused, and a
+//! scan ends whatever a node says.
 
 use bytes::Bytes;
 use coppice_proto::v1::{self, shard_scan_request::Scan};

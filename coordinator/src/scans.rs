@@ -1,7 +1,8 @@
 //! Streamed reads: ranges, histories, differences and heads, shard by shard in key order.
 //!
-//! A stream is as of the state that was located when it began. What a client does not take is not read: a few messages are
-//! made ahead, no more. Shards are read page by page ([`Pages`]), so a client that takes nothing holds nothing of a node.
+//! A stream is as of the state that was located when it began. What a client does not take is not
+//! read: a few messages are made ahead, no more. Shards are read page by page ([`Pages`]), so a
+//! client that takes nothing holds nothing of a node.
 
 use std::{borrow::Cow, time::Duration};
 

@@ -17,7 +17,8 @@ use tonic::Streaming;
 
 /// Streams of each kind: more than the windows of one connection hold, whatever they are.
 const UNREAD: usize = 24;
-/// How long everybody else may wait for an answer: far less than it takes until what is not read is cut off.
+/// How long everybody else may wait for an answer: far less than it takes until what is not read is
+/// cut off.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 async fn in_time<T>(what: &str, call: impl Future<Output = Result<T, tonic::Status>>) -> T {
@@ -134,7 +135,8 @@ async fn answers_that_a_writer_does_not_take_stop_no_other_write_on_its_way_to_t
         let mut number = 0;
         loop {
             number += 1;
-            // Not so small that HTTP/2 takes a heap of unread ones for an attack, and ends the connection.
+            // Not so small that HTTP/2 takes a heap of unread ones for an attack, and ends the
+            // connection.
             let batch = v1::Batch { operations: vec![put(&key, &"1".repeat(1 << 10))], ..v1::Batch::default() };
             let session_id = session_id.clone();
             let message = v1::CommitStreamRequest { session_id, number, batch: Some(batch), want_receipt: true };

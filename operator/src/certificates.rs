@@ -11,7 +11,8 @@ use time::{Duration, OffsetDateTime};
 
 /// With a role's name behind it, the URI by which a certificate says a role; one for each.
 pub const ROLE_URI: &str = "urn:coppice:role:";
-/// With a process's name behind it, the URI by which a certificate says which node or coordinator it is for; at most one.
+/// With a process's name behind it, the URI by which a certificate says which node or coordinator
+/// it is for; at most one.
 pub const NAME_URI: &str = "urn:coppice:name:";
 
 /// How long an authority is good for.
@@ -20,7 +21,8 @@ const AUTHORITY_DAYS: i64 = 3650;
 pub const PROCESS_DAYS: u32 = 30;
 /// How long the certificate of a client of the ledger is good for: a person may have to fetch it.
 pub const CLIENT_DAYS: u32 = 90;
-/// How long a certificate of etcd's own authority is good for: nobody but etcd and coordinators believes it.
+/// How long a certificate of etcd's own authority is good for: nobody but etcd and coordinators
+/// believes it.
 pub const ETCD_DAYS: u32 = 365;
 /// An authority is followed by another one so long before its end: what it signs never ends with it, and clients have time to come along.
 pub const AUTHORITY_RENEWED_BEFORE_SECONDS: i64 = 365 * DAY_SECONDS;
@@ -93,8 +95,8 @@ impl Holder {
         self.roles.iter().map(|role| format!("{ROLE_URI}{role}")).chain(name).collect()
     }
 
-    /// Its certificate is renewed so long before it ends: when two thirds of its time are over. Pods are replaced then,
-    /// since each has the files of its start.
+    /// Its certificate is renewed so long before it ends: when two thirds of its time are over.
+    /// Pods are replaced then, since each has the files of its start.
     #[must_use]
     pub fn renewed_before_seconds(&self) -> i64 {
         self.seconds() / 3

@@ -1,5 +1,5 @@
-//! Logs: one JSON object a line, to standard error, without a control character in it. Names and messages in them come from whoever
-//! may write a resource, and lines are read at terminals.
+//! Logs: one JSON object a line, to standard error, without a control character in it. Names and
+//! messages in them come from whoever may write a resource, and lines are read at terminals.
 
 use std::{fmt, io};
 

@@ -1,8 +1,9 @@
 //! What a certificate says of its holder: roles, and which process it is for.
 //!
-//! Both stand in URIs among the subject's alternative names: [`ROLE_URI`] with a role's name behind it, one for each
-//! role, and [`NAME_URI`] with the name of a node or coordinator behind it. A certificate with two names is nobody's.
-//! Nothing here is verified: TLS does that first, or [`secure`](crate::secure) in the same step.
+//! Both stand in URIs among the subject's alternative names: [`ROLE_URI`] with a role's name behind
+//! it, one for each role, and [`NAME_URI`] with the name of a node or coordinator behind it. A
+//! certificate with two names is nobody's. Nothing here is verified: TLS does that first, or
+//! [`secure`](crate::secure) in the same step.
 
 use std::fmt;
 
@@ -11,7 +12,8 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// A URI with this beginning, among the subject's alternative names, says a role.
 pub const ROLE_URI: &str = "urn:coppice:role:";
-/// A URI with this beginning, among the subject's alternative names, says which process the certificate is for.
+/// A URI with this beginning, among the subject's alternative names, says which process the
+/// certificate is for.
 pub const NAME_URI: &str = "urn:coppice:name:";
 /// No more of a subject is kept.
 const SUBJECT_CHARS_MAX: usize = 256;

@@ -1,6 +1,7 @@
-//! Generated messages and services of the `coppice.v1` API, without logic but the mapping of errors in [`status`], the times of calls in
-//! [`timeout`], how calls are traced and measured in [`telemetry`], and what both ends of TLS do: certificates that are
-//! read anew in [`live`], what a certificate says in [`certificate`], and who is believed to answer in [`secure`].
+//! Generated messages and services of the `coppice.v1` API, without logic but the mapping of errors
+//! in [`status`], the times of calls in [`timeout`], how calls are traced and measured in
+//! [`telemetry`], and what both ends of TLS do: certificates that are read anew in [`live`], what a
+//! certificate says in [`certificate`], and who is believed to answer in [`secure`].
 //!
 //! `v1::ledger_*` is what clients use; `v1::{peer,shard,root,node}_*` is what coordinators and shard-nodes say to each other.
 

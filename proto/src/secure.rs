@@ -1,9 +1,10 @@
 //! TLS of whoever dials: what answers must show the role and the name that is expected of it.
 //!
-//! The chain and the host name are verified first, as everywhere. They say only that the authority knows the holder:
-//! an authority of a cluster also signs for readers, and a reader's certificate may name any host. So the certificate
-//! must also have the role that is dialed, and, inside the cluster, the name ([`Expected`]). All of it happens within
-//! the handshake: before it has succeeded no byte of a call is sent, and no certificate of the caller is shown.
+//! The chain and the host name are verified first, as everywhere. They say only that the authority
+//! knows the holder: an authority of a cluster also signs for readers, and a reader's certificate
+//! may name any host. So the certificate must also have the role that is dialed, and, inside the
+//! cluster, the name ([`Expected`]). All of it happens within the handshake: before it has
+//! succeeded no byte of a call is sent, and no certificate of the caller is shown.
 //!
 //! Sessions are not resumed: a resumed one would skip the verification.
 
@@ -174,7 +175,8 @@ impl Client {
         Ok(Self { chain, config })
     }
 
-    /// Shows who we are to the other end, once it has shown a certificate for `host` that the judge accepts.
+    /// Shows who we are to the other end, once it has shown a certificate for `host` that the judge
+    /// accepts.
     ///
     /// # Errors
     /// If it has not, if it does not believe us, or if it speaks something else than gRPC.

@@ -40,8 +40,9 @@ pub struct Common {
     /// The authority of the server's certificate (PEM), for an `https` endpoint.
     #[arg(long, global = true, help_heading = CONNECTION, env = "COPPICE_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// Take any server for the ledger's that the authority of --ca vouches for, not only a coordinator: for a proxy that
-    /// ends TLS itself, or a public authority. Then only what is proven (--trust) is certain to come from the ledger.
+    /// Take any server for the ledger's that the authority of --ca vouches for, not only a
+    /// coordinator: for a proxy that ends TLS itself, or a public authority. Then only what is
+    /// proven (--trust) is certain to come from the ledger.
     #[arg(long, global = true, help_heading = CONNECTION)]
     pub any_server: bool,
     /// The client's certificate (PEM), where the server asks for one.

@@ -35,7 +35,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of one answer that are taken in before they are read.
 const STREAM_WINDOW_BYTES: u32 = 2 << 20;
-/// All that HTTP/2 allows: a stream that is not read must not hold up another call on its connection.
+/// All that HTTP/2 allows: a stream that is not read must not hold up another call on its
+/// connection.
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 /// Most bytes of keys and values that [`Client::range_all`] collects; more than a proof can hold.
 pub const RANGE_BYTES_MAX: usize = 128 << 20;
@@ -52,9 +53,10 @@ pub struct Options {
     pub endpoint: String,
     /// For `https`. With files, the client is to be made within a tokio runtime.
     pub tls: Option<Tls>,
-    /// What must answer, by TLS: a coordinator, unless something else is said. [`Expected::Anybody`] is for a proxy
-    /// that ends TLS itself, or a server whose certificate comes from a public authority: then every holder of a
-    /// certificate of `tls`'s authorities that names the host is taken for the ledger's server.
+    /// The process that must answer, by TLS: a coordinator, unless something else is said.
+    /// [`Expected::Anybody`] is for a proxy that ends TLS itself, or a server whose certificate
+    /// comes from a public authority: then every holder of a certificate of `tls`'s authorities
+    /// that names the host is taken for the ledger's server.
     pub expected: Expected,
     /// How long one attempt waits for its answer, and a stream for its next message.
     pub attempt_timeout: Duration,

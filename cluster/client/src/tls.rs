@@ -3,8 +3,9 @@
 //! Once the files hold something else that is a whole, the next call goes over a connection of its own; calls and streams that are under way
 //! end on the one that they have.
 //!
-//! What answers must be a coordinator by its certificate, unless the options say otherwise: the authority of a cluster
-//! also signs for readers, and a reader's certificate may name any host. It is judged before anything is sent.
+//! A server must be a coordinator by its certificate, unless the options say otherwise: the
+//! authority of a cluster also signs for readers, and a reader's certificate may name any host. It
+//! is judged before anything is sent.
 
 use std::{
     fmt,

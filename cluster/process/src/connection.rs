@@ -50,7 +50,8 @@ impl<IO> Secured<IO> {
         self.stream.get_ref().1.peer_certificates()
     }
 
-    /// Fails once the other end is believed no more. Reads and writes both ask: one of them always waits, and is woken.
+    /// Fails once the other end is believed no more. Reads and writes both ask: one of them always
+    /// waits, and is woken.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.ended.is_none()
             && let Poll::Ready(why) = self.watch.poll(cx)

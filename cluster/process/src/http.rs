@@ -1,5 +1,5 @@
-//! HTTP/1.1 on the connections of a listener, whose [`Bounds`](crate::net::Bounds) hold how many there are. How long each may take and last is
-//! bounded here.
+//! HTTP/1.1 on the connections of a listener, whose [`Bounds`](crate::net::Bounds) hold how many
+//! there are. How long each may take and last is bounded here.
 
 use std::time::Duration;
 
@@ -24,7 +24,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The bounds of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// How long a client may take to send the head of a request, and how long its connection may be idle before that.
+    /// How long a client may take to send the head of a request, and how long its connection may be
+    /// idle before that.
     pub head_timeout: Duration,
     /// How long a connection may last, however busy.
     pub connection_age_max: Duration,

@@ -3,8 +3,8 @@
 //! Every socket sends small messages at once and is probed by keep-alives, so that a peer that vanished is noticed. A connection is made when it is
 //! first used and again whenever it broke, with the address and the certificates of that moment; callers pause between their attempts.
 //!
-//! Whoever dials says what it expects to answer. An address is only a hint where that may be: by TLS, nothing is sent
-//! before the other end has shown that it is the process that is dialed.
+//! Whoever dials says what it expects to answer. An address is only a hint where that may be: by
+//! TLS, nothing is sent before the other end has shown that it is the process that is dialed.
 
 mod answers;
 mod budget;
@@ -54,8 +54,8 @@ const TCP_PROBES_MAX: u32 = 3;
 const WINDOW_BYTES: u32 = 2 << 20;
 /// Bytes of the headers of a request.
 const HEADERS_BYTES_MAX: u32 = 16 << 10;
-/// Streams of a connection that its other end has reset before they were looked at, and that this end has reset for errors. A connection with more
-/// is closed.
+/// Streams of a connection that its other end has reset before they were looked at, and that this
+/// end has reset for errors. A connection with more is closed.
 const RESETS_PENDING_MAX: usize = 20;
 const ERROR_RESETS_MAX: usize = 256;
 /// Calls in progress on one connection: more wait with a client that keeps to HTTP/2, and are shed from any other.
@@ -75,8 +75,8 @@ impl Dialer {
         Self { from: from.to_owned(), tls }
     }
 
-    /// A channel to what is expected at an address, which connects when first used and again whenever its connection
-    /// breaks.
+    /// A channel to what is expected at an address, which connects when first used and again
+    /// whenever its connection breaks.
     ///
     /// # Errors
     /// If the address is none.
@@ -193,7 +193,8 @@ pub fn check_address(address: &str) -> Result<(), String> {
     }
 }
 
-/// A gRPC server with the bounds that all processes have, which counts and traces its calls. Must be called within a tokio runtime.
+/// A gRPC server with the bounds that all processes have, which counts and traces its calls. Must
+/// be called within a tokio runtime.
 #[must_use]
 pub fn server() -> Server<Stack<Bounded, Stack<Served, tower::layer::util::Identity>>> {
     server_within(calls::Limits::default())

@@ -1,11 +1,12 @@
 //! The ways to the nodes of a cluster, wherever they are.
 //!
-//! The configuration says where a node is, and so may the metadata store, where the node registers itself. What the
-//! store said last stands: neither a store that is silent or was wiped, nor the end of a node's lease, takes it back.
+//! The configuration says where a node is, and so may the metadata store, where the node registers
+//! itself. What the store said last stands: neither a store that is silent or was wiped, nor the
+//! end of a node's lease, takes it back.
 //!
-//! Both are hints: who answers has to show that it is the node. So whoever writes into the store can't speak for a
-//! node. Nor can he keep a node away that is where the configuration says: after a failure at one of the two places
-//! the next connection goes to the other one.
+//! Both are hints: who answers has to show that it is the node. So whoever writes into the store
+//! can't speak for a node. Nor can he keep a node away that is where the configuration says: after
+//! a failure at one of the two places the next connection goes to the other one.
 
 use std::{
     collections::BTreeMap,
@@ -184,7 +185,8 @@ mod tests {
         assert_eq!(seen[0], first);
         assert_eq!(seen[0], seen[2]);
         assert_ne!(seen[0], seen[1]);
-        // However often the store is written, every second attempt goes where the configuration says.
+        // However often the store is written, every second attempt goes where the configuration
+        // says.
         let mut configured = 0;
         for turn in 0..10 {
             let address = way.address();

@@ -1,13 +1,15 @@
 //! Mutual TLS inside of a cluster, and TLS towards clients: rustls with ring, keys and certificates from PEM files.
 //!
-//! A cluster has a certificate authority of its own. Every process shows a certificate of it, and believes only such.
-//! Whoever dials also demands the role and the name of what it expects to answer ([`Expected`]); whoever accepts asks
-//! for roles and names call by call ([`access`](crate::access)).
+//! A cluster has a certificate authority of its own. Every process shows a certificate of it, and
+//! believes only such. Whoever dials also demands the role and the name of what it expects to
+//! answer ([`Expected`]); whoever accepts asks for roles and names call by call
+//! ([`access`](crate::access)).
 //!
-//! The files are looked at now and then ([`Live`]). New ones count from the next connection on, and open connections
-//! are judged again by them: one ends if the other end's certificate was withdrawn, is of an authority that is not
-//! believed any more, or has ended ([`Watch`]). What is in force is always a whole: certificate, key, authorities and
-//! withdrawals of one moment, checked against each other.
+//! The files are looked at now and then ([`Live`]). New ones count from the next connection on, and
+//! open connections are judged again by them: one ends if the other end's certificate was
+//! withdrawn, is of an authority that is not believed any more, or has ended ([`Watch`]). What is
+//! in force is always a whole: certificate, key, authorities and withdrawals of one moment, checked
+//! against each other.
 //!
 //! Sessions are not resumed, at either end: a resumed one would not be judged.
 
@@ -52,7 +54,8 @@ pub struct Tls {
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// The list of certificates that are believed no more ([`Withdrawn`]); none, if nothing is said.
+    /// The list of certificates that are believed no more ([`Withdrawn`]); none, if nothing is
+    /// said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawn: Option<PathBuf>,
 }
@@ -112,8 +115,8 @@ struct Accepting {
 }
 
 impl Acceptor {
-    /// Shows a client who we are, and sees who it is if that is asked for. The second part ends when the client is
-    /// believed no more.
+    /// Shows a client who we are, and sees who it is if that is asked for. The second part ends
+    /// when the client is believed no more.
     ///
     /// # Errors
     /// If the client does not believe us, or we do not believe it.
@@ -180,8 +183,8 @@ impl Judge for Wanted {
 }
 
 impl Connector {
-    /// Sees that the other end is what is expected, at `host`, and shows it who we are. The second part ends when the
-    /// other end is believed no more.
+    /// Sees that the other end is what is expected, at `host`, and shows it who we are. The second
+    /// part ends when the other end is believed no more.
     ///
     /// # Errors
     /// If we do not believe it, or it does not believe us or speaks something else than gRPC.
@@ -230,7 +233,8 @@ impl Tls {
     }
 
     /// For connections to other processes of the cluster, by a process that is `own`; one that is
-    /// [`Expected::Anybody`] asks nobody for roles and names. Must be called within a tokio runtime.
+    /// [`Expected::Anybody`] asks nobody for roles and names. Must be called within a tokio
+    /// runtime.
     ///
     /// # Errors
     /// If a file cannot be read or holds something else, or the certificate is another process's.
@@ -258,8 +262,8 @@ impl Tls {
 }
 
 impl ServerTls {
-    /// For a listener, where clients must show a certificate that is believed, or none if there is no authority. Must
-    /// be called within a tokio runtime.
+    /// For a listener, where clients must show a certificate that is believed, or none if there is
+    /// no authority. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// If a file cannot be read or holds something else.
@@ -271,7 +275,8 @@ impl ServerTls {
         Ok(Acceptor { live, log })
     }
 
-    /// `contents` are those of `cert`, `key`, the authorities, and the list of what was withdrawn if there is one.
+    /// `contents` are those of `cert`, `key`, the authorities, and the list of what was withdrawn
+    /// if there is one.
     fn accepting(
         &self,
         protocol: Protocol,

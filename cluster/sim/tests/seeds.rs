@@ -12,8 +12,9 @@ use std::{
 
 use coppice_sim::Settings;
 
-/// How many seeds every test run tries: all, and on a slow machine those that fit into the time, but never fewer than the least
-/// number. They always begin with the first; `make sim` tries others.
+/// How many seeds every test run tries: all, and on a slow machine those that fit into the time,
+/// but never fewer than the least number. They always begin with the first; `make sim` tries
+/// others.
 const SEEDS: u64 = 200;
 const SEEDS_MIN: u64 = 100;
 const TIME: Duration = Duration::from_secs(240);

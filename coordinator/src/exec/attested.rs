@@ -3,10 +3,10 @@
 //! A checkpoint is signed only over a log that extends the last one that this coordinator signed,
 //! and that a majority of the root group's voters has. The first is shown by computation: of what
 //! it appends itself the coordinator computes the roots ([`Frontier`]), of any other log it checks
-//! a consistency proof. The second is heard from each replica over a connection to its own node: from
-//! the one that leads as its answer to an append, from others by asking. A replica tells of entries
-//! that it has applied, which are durable there. So one replica's word is
-//! never enough, unless it is the only voter; of two voters both are needed.
+//! a consistency proof. The second is heard from each replica over a connection to its own node:
+//! from the one that leads as its answer to an append, from others by asking. A replica tells of
+//! entries that it has applied, which are durable there. So one replica's word is never enough,
+//! unless it is the only voter; of two voters both are needed.
 //!
 //! Invariants: no size is signed with two roots, and nothing smaller than what was signed is signed
 //! for the first time. A coordinator keeps nothing: one that begins believes what a majority has. A
@@ -434,8 +434,8 @@ impl Attested {
         (answers, word.map(|word| Leader { node: leads.to_owned(), word, tell }))
     }
 
-    /// Asks a voter in a task, which goes on when the answer is not waited for any more: a call that
-    /// is cut off counts as failed, and what comes late is looked at, too. A node that has
+    /// Asks a voter in a task, which goes on when the answer is not waited for any more: a call
+    /// that is cut off counts as failed, and what comes late is looked at, too. A node that has
     /// [`QUESTIONS_MAX`] questions open is not asked.
     fn ask_one(
         self: &Arc<Self>,

@@ -323,7 +323,8 @@ impl Context {
         self.versions.lock().expect("no holder of the lock panics").get(&(epoch, version.0)).cloned()
     }
 
-    /// Waits for room to make an answer to a caller with the values of so many keys; with all that a message holds, if there are too many.
+    /// Waits for room to make an answer to a caller with the values of so many keys; with all that
+    /// a message holds, if there are too many.
     ///
     /// # Errors
     /// `RESOURCE_EXHAUSTED` if there is none before the deadline.

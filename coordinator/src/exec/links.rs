@@ -27,7 +27,8 @@ const ATTEMPTS_MIN: u32 = 3;
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// What a connection to a node carries. Each kind has a connection of its own, so that none waits for the bytes of another.
+/// What a connection to a node carries. Each kind has a connection of its own, so that none waits
+/// for the bytes of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// What versions are made of: prepares, appends, the reads that judge preconditions.
@@ -59,7 +60,8 @@ impl Node {
 
 /// Channels to all nodes, and who led which group last.
 ///
-/// **Invariant.** No answer of a node waits on a connection for a client: a call has one answer, and whoever made it takes that at once.
+/// **Invariant.** No answer of a node waits on a connection for a client: a call has one answer,
+/// and whoever made it takes that at once.
 pub struct Links {
     nodes: Vec<Node>,
     /// Group number to node index: a hint, corrected by answers.
@@ -218,8 +220,8 @@ impl Links {
         }
     }
 
-    /// When an attempt is over. A page may take longer to make than the answer to one question; what
-    /// was lost on the way is asked for again all the same.
+    /// When an attempt is over. A page may take longer to make than the answer to one question;
+    /// what was lost on the way is asked for again all the same.
     fn until(&self, lane: Lane, deadline: Instant) -> Instant {
         let now = Instant::now();
         let part = deadline.saturating_duration_since(now) / ATTEMPTS_MIN;

@@ -38,7 +38,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of one connection.
 const LIMITS: http::Limits =
     http::Limits { head_timeout: Duration::from_secs(15), connection_age_max: Duration::from_secs(600) };
-/// Of all connections. Everybody may read the log, and nobody says who he is: an address has a share.
+/// Of all connections. Everybody may read the log, and nobody says who he is: an address has a
+/// share.
 const BOUNDS: Bounds = Bounds {
     name: "http",
     connections_max: 1024,

@@ -1,7 +1,8 @@
 //! Makes the API server's objects those that were built, by server-side apply; takes away what is no longer built; grows volumes.
 //!
-//! Names are made from that of the cluster, so they may be those of objects that somebody else made: a cluster `default` would have the service account
-//! `default`. What does not have this cluster's labels is neither changed nor deleted (`check_ours`).
+//! Names are made from that of the cluster, so they may be those of objects that somebody else
+//! made: a cluster `default` would have the service account `default`. What does not have this
+//! cluster's labels is neither changed nor deleted (`check_ours`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -313,7 +313,8 @@ async fn ask_cert_manager(client: &Client, facts: &Facts, holder: &Holder, secre
     let body = cert_manager_request(facts, holder, secret);
     let (name, api) = (&holder.name, cert_manager(client, facts));
     let there = match api.get(name).await {
-        // Without cert-manager there is no such kind at all, which is said in other words than that there is no object.
+        // Without cert-manager there is no such kind at all, which is said in other words than that
+        // there is no object.
         Err(kube::Error::Api(status)) if status.code == 404 => None,
         read => Some(read.trying(|| format!("reading certificate {name}"))?),
     };

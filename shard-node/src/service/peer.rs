@@ -1,7 +1,8 @@
 //! The `Peer` service: messages of other nodes' replicas, and the files of pinned snapshots.
 //!
-//! **Invariant.** A message speaks for a replica of the node that sent it, and for no other: the node that a caller says
-//! it is has the ordinal of the message's raft id, and by TLS it is the one that the caller's certificate names.
+//! **Invariant.** A message speaks for a replica of the node that sent it, and for no other: the
+//! node that a caller says it is has the ordinal of the message's raft id, and by TLS it is the one
+//! that the caller's certificate names.
 
 use std::sync::Arc;
 
@@ -32,8 +33,8 @@ pub struct PeerService {
 }
 
 impl PeerService {
-    /// Refuses a caller of another cluster, and one that is another node than it says; gives its node, and who it is if
-    /// that is asked.
+    /// Refuses a caller of another cluster, and one that is another node than it says; gives its
+    /// node, and who it is if that is asked.
     fn caller<T>(&self, path: &str, request: &Request<T>) -> Result<(String, Option<Claimant>), Status> {
         let text = |name| request.metadata().get(name).and_then(|value| value.to_str().ok());
         if text(CLUSTER) != Some(self.hosted.cluster.to_string().as_str()) {
@@ -53,7 +54,8 @@ impl PeerService {
     fn check_sender(&self, node: &str, caller: Option<&Claimant>, raft_id: u64) -> Result<(), Status> {
         let why = match self.hosted.node_at(ordinal(raft_id)) {
             Some(owner) if owner == node => return Ok(()),
-            // A new node may be known to others first; who it is nobody can show without certificates.
+            // A new node may be known to others first; who it is nobody can show without
+            // certificates.
             None if caller.is_none() => return Ok(()),
             Some(owner) => format!("a message of {node} for the replica {raft_id:#x}, which is {owner}'s"),
             None => format!("a message of {node} for the replica {raft_id:#x}, whose node is not in [nodes]"),

@@ -1,6 +1,7 @@
 //! Pages of scans: each names its state and its beginning, so nothing is held between two of them.
 //!
-//! A page has a bounded number of records and bytes, and at least one record, change or journal unless it is the last one.
+//! A page has a bounded number of records and bytes, and at least one record, change or journal
+//! unless it is the last one.
 
 use bytes::Bytes;
 use coppice_engine::{Engine, HistoryPage, KeyChange, RangePage, ShardState, View};

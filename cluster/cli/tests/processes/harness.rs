@@ -136,7 +136,7 @@ impl Drop for Process {
 /// The files and addresses of a cluster; processes come and go.
 pub struct Cluster {
     pub dir: tempfile::TempDir,
-    /// Of the nodes, then of the coordinator, and one that nobody has.
+    /// Ports of the nodes, then of the coordinator, and one that nobody has.
     ports: Vec<u16>,
     /// Where they tell how they do.
     health: Vec<u16>,
@@ -203,7 +203,7 @@ impl Cluster {
         self.dir.path().join(name)
     }
 
-    /// Who signed its certificates.
+    /// The authority that signed its certificates.
     pub fn authority(&self) -> &Authority {
         self.authority.as_ref().expect("it has certificates")
     }

@@ -1,5 +1,6 @@
-//! Who speaks for whom, by real processes and mutual TLS: impostors get nothing, one node's key speaks for no other node,
-//! certificates are withdrawn under open connections, and etcd holds what somebody else wrote.
+//! The identity of peers, by real processes and mutual TLS: impostors get nothing, one node's key
+//! speaks for no other node, certificates are withdrawn under open connections, and etcd holds what
+//! somebody else wrote.
 
 use std::{
     fs,
@@ -28,7 +29,8 @@ use crate::{
     voters_of,
 };
 
-/// Listens where another process is expected, and shows a certificate that the cluster's authority signed.
+/// Listens where another process is expected, and shows a certificate that the cluster's authority
+/// signed.
 struct Impostor {
     _runtime: Runtime,
     /// Connections over which it could have heard something.
@@ -41,7 +43,7 @@ impl Impostor {
         let runtime = Runtime::new().expect("the system gives threads");
         let entered = runtime.enter();
         let log = cluster.path(&format!("impostor-{port}-{name}"));
-        // What is left of an earlier one does not count.
+        // Lines of an earlier impostor do not count.
         let _ = fs::remove_file(&log);
         let path = |kind: &str| cluster.path(&format!("{name}.{kind}"));
         let shown = ServerTls { cert: path("pem"), key: path("key"), client_ca: None };
@@ -126,7 +128,7 @@ fn id_of(cluster: &Cluster) -> ClusterId {
     ClusterId::from_slice(&id).expect("it is an id")
 }
 
-/// What another node says to a call as a node with an empty message of a replica.
+/// The answer of node 1 to an exchange in which a caller claims to be a node.
 async fn exchange(cluster: &Cluster, certificate: &str, node: &str, raft_id: u64) -> Result<(), Status> {
     let id = id_of(cluster);
     let message = v1::PeerMessage {
@@ -227,7 +229,7 @@ fn a_withdrawn_certificate_ends_its_open_connections_and_is_let_in_no_more() {
     };
     assert!(denials(&cluster).iter().any(told), "whose connection ended is recorded: {:?}", denials(&cluster));
 
-    // What is no list takes nothing back, and no process starts with it.
+    // A malformed list changes nothing, and no process starts with it.
     write(&format!("{readers}serial of the auditor\nend\n"));
     coordinator.says("what they held before stays in force");
     refused("reader");
@@ -275,7 +277,8 @@ fn a_nodes_address_that_somebody_wrote_into_etcd_gets_nothing_and_keeps_no_node_
     coordinator.says("a node is registered somewhere else now");
     nodes[0].says("a node is registered somewhere else now");
     impostor.is_tried(6);
-    // The node can't say where it is: the store is away. It is where the configuration says, and needed for a majority.
+    // The node can't say where it is: the store is away. It is where the configuration says, and
+    // needed for a majority.
     cluster.kill_etcd();
     nodes.push(cluster.node(3));
     cluster.until_whole();
@@ -295,7 +298,8 @@ fn a_leader_that_somebody_wrote_into_etcd_is_sent_no_write() {
     let port = cluster.port_of(5);
     let impostor = Impostor::new(&cluster, port, "reader");
     let runtime = Runtime::new().expect("the system gives threads");
-    // Somebody is picked once the leader's lease is over, and says that he is a coordinator at the impostor's address.
+    // Somebody is picked once the leader's lease is over, and says that he is a coordinator at the
+    // impostor's address.
     let (tenure, hostile) = runtime.block_on(async {
         let store = store_of(&cluster);
         let member =

@@ -6,7 +6,8 @@ use tonic::Status;
 
 use super::{Denial, Guard, Identity, Peer, Role, Roles};
 
-/// The caller of a request that claims to be of a node or a coordinator, where callers are asked for roles.
+/// The caller of a request that claims to be of a node or a coordinator, where callers are asked
+/// for roles.
 #[derive(Clone, Debug)]
 pub struct Claimant {
     guard: Guard,
@@ -14,7 +15,8 @@ pub struct Claimant {
 }
 
 impl Claimant {
-    /// The caller of a request; `None` where nobody is asked for roles, and any name may be claimed.
+    /// The caller of a request; `None` where nobody is asked for roles, and any name may be
+    /// claimed.
     #[must_use]
     pub fn of(request: &tonic::Extensions) -> Option<Self> {
         let guard = request.get::<Guard>().filter(|guard| guard.asks)?.clone();

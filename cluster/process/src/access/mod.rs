@@ -4,8 +4,9 @@
 //! are `node` and `coordinator`, clients are `reader`, `writer`, `operator` or `auditor`. What the table ([`allowed`]) does not allow to one of a
 //! caller's roles is denied, and what it does not know to everybody.
 //!
-//! A certificate of a node or coordinator also says the process's name, by [`NAME_URI`] and the name. Where a request
-//! says which process it is of, the service asks the [`Claimant`] whether it is that one.
+//! A certificate of a node or coordinator also says the process's name, by [`NAME_URI`] and the
+//! name. Where a request says which process it is of, the service asks the [`Claimant`] whether it
+//! is that one.
 //!
 //! **Invariants.** Behind a [`Guard`] no call reaches a service before its caller's roles were looked at. Without TLS there is nobody to ask for
 //! roles: then only the loopback interface is listened on, unless the settings say otherwise.
@@ -83,7 +84,8 @@ impl Access {
         Err(failure.hint("Give certificates by [tls], listen on 127.0.0.1, or set access.plaintext = true."))
     }
 
-    /// What a process of this role and name says of itself, and demands of others: nothing, where roles are ignored.
+    /// What a process of this role and name says of itself, and demands of others: nothing, where
+    /// roles are ignored.
     #[must_use]
     pub fn expects(&self, role: Role, name: &str) -> Expected {
         match self.roles {

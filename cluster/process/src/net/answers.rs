@@ -1,8 +1,9 @@
 //! Answers on their way to their callers.
 //!
-//! HTTP/2 asks for more of an answer when the caller has room for it. An answer that was not asked for more since its last part is one that its
-//! caller does not take. It is looked for from outside, since nothing else wakes it. Large parts are handed over in pieces, so that
-//! the transport holds one piece of an answer that is not taken, and no more.
+//! HTTP/2 asks for more of an answer when the caller has room for it. An answer that was not asked
+//! for more since its last part is one that its caller does not take. It is looked for from
+//! outside, since nothing else wakes it. Large parts are handed over in pieces, so that the
+//! transport holds one piece of an answer that is not taken, and no more.
 
 use std::{
     collections::BTreeMap,
@@ -64,7 +65,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Answers {
-    /// Must be called within a tokio runtime: a task looks for answers that wait for longer than `stall_max`, as long as there is a clone of this.
+    /// Must be called within a tokio runtime: a task looks for answers that wait for longer than
+    /// `stall_max`, as long as there is a clone of this.
     pub(super) fn new(stall_max: Duration, unsent: Budget) -> Self {
         let meter = global::meter(SCOPE);
         let cut_off = meter.u64_counter("coppice.calls.cut_off");
@@ -76,7 +78,8 @@ impl Answers {
         Self { shared }
     }
 
-    /// An answer that is cut off if it is not taken. What it has taken is given back when it has ended.
+    /// An answer that is cut off if it is not taken. What it has taken is given back when it has
+    /// ended.
     pub(super) fn watch(&self, body: Body, caller: &Party, taken: Taken) -> Body {
         let held = self.shared.unsent.held(caller);
         let state =

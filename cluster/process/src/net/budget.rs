@@ -75,7 +75,8 @@ impl Held {
     /// Takes more.
     ///
     /// # Errors
-    /// `RESOURCE_EXHAUSTED` if the process or the caller holds too much; then nothing more is taken.
+    /// `RESOURCE_EXHAUSTED` if the process or the caller holds too much; then nothing more is
+    /// taken.
     pub(super) fn take(&mut self, bytes: usize) -> Result<(), Status> {
         let Shared { what, bytes_max: max, .. } = *self.shared;
         let share = if self.caller.has_all() { max } else { max / CALLER_SHARE };

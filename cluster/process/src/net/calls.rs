@@ -1,9 +1,10 @@
-//! Bounds on the calls that a server has open: how many there are of each kind, how much they hold in memory while they are received and sent, and
-//! how long they may wait for their callers.
+//! Bounds on the calls that a server has open: how many there are of each kind, how much they hold
+//! in memory while they are received and sent, and how long they may wait for their callers.
 //!
-//! **Invariants.** No kind of call uses up the places of another, and no caller those of all, nor all bytes. A request that is not whole in
-//! [`Limits::receive_max`] is refused. An answer of which nothing is taken for [`Limits::stall_max`] is cut off: what made it ends, and its
-//! memory is freed. A stream that has nothing to say is not cut off.
+//! **Invariants.** No kind of call uses up the places of another, and no caller those of all, nor
+//! all bytes. A request that is not whole in [`Limits::receive_max`] is refused. An answer of which
+//! nothing is taken for [`Limits::stall_max`] is cut off: what made it ends, and its memory is
+//! freed. A stream that has nothing to say is not cut off.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -30,12 +31,15 @@ const COMMITS_MAX: usize = 16_384;
 const READS_MAX: usize = 16_384;
 const STREAMS_MAX: usize = 256;
 const WATCHES_MAX: usize = 4096;
-/// The part of each that one caller may have. Processes of the cluster call for others, and may have all.
+/// The part of each that one caller may have. Processes of the cluster call for others, and may
+/// have all.
 pub(super) const CALLER_SHARE: usize = 4;
-/// Bytes of requests that are being received or are not answered yet, and of answers that wait to be sent.
+/// Bytes of requests that are being received or are not answered yet, and of answers that wait to
+/// be sent.
 const RECEIVED_BYTES_MAX: usize = 256 << 20;
 const UNSENT_BYTES_MAX: usize = 256 << 20;
-/// How long a request may take until it is whole, and the next message of a stream once it has begun.
+/// How long a request may take until it is whole, and the next message of a stream once it has
+/// begun.
 const RECEIVE_MAX: Duration = Duration::from_secs(30);
 /// How long an answer may wait until its caller takes more of it.
 pub const STALL_MAX: Duration = Duration::from_secs(30);
@@ -94,7 +98,8 @@ pub struct Limits {
     pub received_bytes_max: usize,
     /// Bytes of answers that wait to be sent.
     pub unsent_bytes_max: usize,
-    /// How long a request may take until it is whole, and the next message of a stream once it has begun.
+    /// How long a request may take until it is whole, and the next message of a stream once it has
+    /// begun.
     pub receive_max: Duration,
     /// How long an answer may wait until its caller takes more of it.
     pub stall_max: Duration,

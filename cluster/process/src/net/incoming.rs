@@ -1,7 +1,8 @@
 //! The connections that come to a listener, within its [`Bounds`].
 //!
-//! **Invariants.** Nothing that the other end of one connection does, or leaves undone, delays another one: handshakes run beside each other, and where
-//! there are too many, the oldest that say nothing are closed. Every wait for the other end has a limit: its handshake, its first words,
+//! **Invariants.** Nothing that the other end of one connection does, or leaves undone, delays
+//! another one: handshakes run beside each other, and where there are too many, the oldest that say
+//! nothing are closed. Every wait for the other end has a limit: its handshake, its first words,
 //! its next call, its taking of what is written to it.
 
 use std::{
@@ -31,7 +32,8 @@ use crate::{access::Peer, connection::Secured, tls::Acceptor};
 
 /// Connections that wait to be served.
 const ACCEPTED_MAX: usize = 64;
-/// First and longest pause after the system could not accept a connection, for instance for want of descriptors.
+/// First and longest pause after the system could not accept a connection, for instance for want of
+/// descriptors.
 const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(50);
 const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How often it is looked for connections without a call, of the time that they may last.
@@ -39,7 +41,8 @@ const LOOKS: u32 = 10;
 
 type Taken = mpsc::Sender<io::Result<Accepted>>;
 
-/// The connections that a listener for gRPC takes, until this is dropped. By TLS, only those whose other end has shown who it is.
+/// The connections that a listener for gRPC takes, until this is dropped. By TLS, only those whose
+/// other end has shown who it is.
 #[must_use]
 pub fn incoming(listener: TcpListener, tls: Option<Acceptor>) -> ReceiverStream<io::Result<Accepted>> {
     incoming_within(listener, tls, GRPC)
@@ -98,7 +101,8 @@ async fn accept(listener: &TcpListener, tls: Option<Acceptor>, accepted: &Taken,
     }
 }
 
-/// Waits as long as an error of a listener wants. Connections stay in the system's queue meanwhile. Gives the pause after the next error.
+/// Waits as long as an error of a listener wants. Connections stay in the system's queue meanwhile.
+/// Gives the pause after the next error.
 async fn rest_after(error: &io::Error, pause: Duration) -> Duration {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {

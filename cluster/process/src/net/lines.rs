@@ -1,8 +1,10 @@
-//! The connections of one listener: how many there are, whose, and which of them is closed to let another one in.
+//! The connections of one listener: how many there are, whose, and which of them is closed to let
+//! another one in.
 //!
-//! **Invariants.** There are never more than [`Bounds::connections_max`], nor more than [`Bounds::caller_max`] of one caller that is no process of the
-//! cluster. A connection on which a call is under way is never closed for another one. One that never said anything goes first, then the
-//! one that has been idle for longest; of several callers, one of the caller that has most.
+//! **Invariants.** There are never more than [`Bounds::connections_max`], nor more than
+//! [`Bounds::caller_max`] of one caller that is no process of the cluster. A connection on which a
+//! call is under way is never closed for another one. One that never said anything goes first, then
+//! the one that has been idle for longest; of several callers, one of the caller that has most.
 
 use std::{
     collections::BTreeMap,
@@ -135,7 +137,8 @@ impl Lines {
         self.lock().lines.len()
     }
 
-    /// A connection has come; the receiver ends when it is to be closed. Another one may be closed for it.
+    /// A connection has come; the receiver ends when it is to be closed. Another one may be closed
+    /// for it.
     pub(super) fn enter(self: &Arc<Self>, caller: Party) -> Result<(Line, oneshot::Receiver<()>), Full> {
         let mut open = self.lock();
         self.make_room(&mut open, &caller)?;
@@ -165,7 +168,8 @@ impl Lines {
         Err(Full)
     }
 
-    /// Closes what has been without a call for too long. Processes of the cluster come back to theirs.
+    /// Closes what has been without a call for too long. Processes of the cluster come back to
+    /// theirs.
     pub(super) fn close_idle(&self) {
         let mut open = self.lock();
         let late = |entry: &Entry| {

@@ -1,4 +1,5 @@
-//! Requests on their way in: their bytes are counted as they arrive, and each has a time in which it must be whole.
+//! Requests on their way in: their bytes are counted as they arrive, and each has a time in which
+//! it must be whole.
 
 use std::{
     pin::Pin,
@@ -18,7 +19,8 @@ use super::budget::Held;
 /// gRPC's prefix of a message: a flag, and the length.
 const PREFIX_BYTES: usize = 5;
 
-/// What a request holds. The call keeps it until it is answered: what was received is in memory as long.
+/// What a request holds. The call keeps it until it is answered: what was received is in memory as
+/// long.
 pub(super) type Kept = Arc<Mutex<Held>>;
 
 fn lock(kept: &Kept) -> MutexGuard<'_, Held> {
@@ -42,11 +44,12 @@ impl Incoming {
         Self { body, kept, is_stream, messages: Messages::default(), limit, until: None }
     }
 
-    /// Whether something is to come that has a time limit: all of a single request, and the rest of a message of a stream.
+    /// Whether something is to come that has a time limit: all of a single request, and the rest of
+    /// a message of a stream.
     fn is_awaited(&self) -> bool {
         match self.is_stream {
             true => self.messages.is_under_way(),
-            false => !self.messages.was_whole,
+            false => self.messages.count == 0,
         }
     }
 
@@ -70,13 +73,13 @@ impl HttpBody for Incoming {
         }
         match Pin::new(&mut this.body).poll_frame(task) {
             Poll::Ready(Some(Ok(frame))) => {
-                let was_awaited = this.messages.count;
+                let before = this.messages.count;
                 if let Some(data) = frame.data_ref()
                     && let Err(refused) = this.arrived(data)
                 {
                     return Poll::Ready(Some(Err(refused)));
                 }
-                if this.messages.count != was_awaited {
+                if this.messages.count != before {
                     this.until = None;
                 }
                 Poll::Ready(Some(Ok(frame)))
@@ -112,7 +115,6 @@ struct Messages {
     missing: usize,
     /// Messages that were whole.
     count: u64,
-    was_whole: bool,
 }
 
 impl Messages {
@@ -137,7 +139,7 @@ impl Messages {
             self.missing -= len;
             data = &data[len..];
             if self.missing == 0 {
-                (self.prefix_len, self.was_whole) = (0, true);
+                self.prefix_len = 0;
                 self.count += 1;
             }
         }

@@ -1,4 +1,5 @@
-//! Whose connections a listener takes: those of an authority that is believed, unless they were withdrawn.
+//! Whose connections a listener takes: those of an authority that is believed, unless they were
+//! withdrawn.
 
 use std::sync::Arc;
 

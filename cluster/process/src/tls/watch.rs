@@ -1,4 +1,5 @@
-//! Judges the other end of an open connection again: when the files change, and when its certificate ends.
+//! Judges the other end of an open connection again: when the files change, and when its
+//! certificate ends.
 
 use std::{
     fmt,

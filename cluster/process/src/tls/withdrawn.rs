@@ -9,8 +9,9 @@
 //! end
 //! ```
 //!
-//! **Invariant.** A list is a whole: it ends with the line `end`, so that one that is half written, or was emptied, is
-//! told from one that says nothing. A line that is not understood refuses the list; nothing of it is guessed.
+//! **Invariant.** A list is a whole: it ends with the line `end`, so that one that is half written,
+//! or was emptied, is told from one that says nothing. A line that is not understood refuses the
+//! list; nothing of it is guessed.
 
 use std::collections::BTreeSet;
 

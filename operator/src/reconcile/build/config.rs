@@ -79,8 +79,8 @@ pub(super) fn bootstrap(facts: &Facts) -> Object {
     }))
 }
 
-/// The certificates that are believed no more. It is no part of the pods' template: pods have it as a volume, so processes
-/// take another list while they run.
+/// The certificates that are believed no more. It is no part of the pods' template: pods have it as
+/// a volume, so processes take another list while they run.
 pub(super) fn withdrawn(facts: &Facts) -> Option<Object> {
     let lines = facts.spec().tls.withdrawn.iter().map(String::as_str).chain(["end"]);
     let list: String = lines.map(|line| format!("{line}\n")).collect();

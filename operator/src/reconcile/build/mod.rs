@@ -195,8 +195,9 @@ impl Facts {
         hosts
     }
 
-    /// The secrets with the certificates of a role, in the order of its pods: one for each node and each coordinator, so
-    /// that none can speak for another, and one for all members of etcd. None where nothing is encrypted.
+    /// The secrets with the certificates of a role, in the order of its pods: one for each node and
+    /// each coordinator, so that none can speak for another, and one for all members of etcd. None
+    /// where nothing is encrypted.
     #[must_use]
     pub fn tls_secrets(&self, role: Role) -> Vec<String> {
         let tls = &self.spec().tls;
@@ -219,8 +220,9 @@ impl Facts {
         (0..self.count(role)).map(name).collect()
     }
 
-    /// The secret with what coordinators show etcd, and whom they believe there; `None` if etcd is reached in the clear,
-    /// or by what each coordinator shows everybody ([`Facts::shows_etcd_its_own`]).
+    /// The secret with what coordinators show etcd, and whom they believe there; `None` if etcd is
+    /// reached in the clear, or by what each coordinator shows everybody
+    /// ([`Facts::shows_etcd_its_own`]).
     #[must_use]
     pub fn etcd_client_secret(&self) -> Option<String> {
         if let Some(external) = &self.spec().etcd.external {
@@ -238,8 +240,8 @@ impl Facts {
         self.spec().etcd.external.is_none() && !self.spec().tls.plaintext && self.etcd_client_secret().is_none()
     }
 
-    /// The secret with what the operator shows coordinators: what a client of role `operator` does, unless the user keeps
-    /// all certificates; `None` where nothing is encrypted.
+    /// The secret with what the operator shows coordinators: what a client of role `operator` does,
+    /// unless the user keeps all certificates; `None` where nothing is encrypted.
     #[must_use]
     pub fn own_secret(&self) -> Option<String> {
         if self.spec().tls.secrets.is_some() {
@@ -248,7 +250,8 @@ impl Facts {
         (!self.spec().tls.plaintext).then(|| format!("{}-operator-tls", self.name()))
     }
 
-    /// The config map with the list of certificates that are believed no more; `None` where nothing is encrypted.
+    /// The config map with the list of certificates that are believed no more; `None` where nothing
+    /// is encrypted.
     #[must_use]
     pub fn withdrawn(&self) -> Option<String> {
         (!self.spec().tls.plaintext).then(|| format!("{}-withdrawn", self.name()))

@@ -165,8 +165,9 @@ pub(super) fn secret(volume: &str, secret: &str) -> Value {
     json!({ "name": volume, "secret": { "secretName": secret, "defaultMode": 0o440 } })
 }
 
-/// A pod's own certificate, in [`TLS_DIR`]: of all the pods' secrets, which are in one volume, a pod sees what its name
-/// says alone. The variable holds the name. Files that are mounted so stay what they were when the pod was made.
+/// A pod's own certificate, in [`TLS_DIR`]: of all the pods' secrets, which are in one volume, a
+/// pod sees what its name says alone. The variable holds the name. Files that are mounted so stay
+/// what they were when the pod was made.
 pub(super) fn own_certificate(facts: &Facts, role: Role, variable: &str) -> (Vec<Value>, Value) {
     let pods = facts.pods(role).into_iter().zip(facts.tls_secrets(role));
     let source = |(pod, secret): (String, String)| {

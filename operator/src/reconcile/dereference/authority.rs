@@ -274,8 +274,8 @@ async fn keep(
     applied.map(|_| true).trying(|| format!("applying secret {name}"))
 }
 
-/// The secret that the pod of a role and name mounts for what it shows everybody, or that of another one; if there are any: they believe the authority
-/// in it.
+/// The secret that the pod of a role and name mounts for what it shows everybody, or that of
+/// another one; if there are any: they believe the authority in it.
 async fn mounted(
     client: &Client,
     secrets: &Api<Secret>,
@@ -299,7 +299,8 @@ async fn mounted(
     secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))
 }
 
-/// Of the secrets that make up the volume of a role's certificates that of a pod, or else the first.
+/// Of the secrets that make up the volume of a role's certificates that of a pod, or else the
+/// first.
 fn secret_of_pod(sources: Vec<VolumeProjection>, pod: &str) -> Option<String> {
     let mut secrets: Vec<_> = sources.into_iter().filter_map(|source| source.secret).collect();
     let is_own = |secret: &SecretProjection| {
