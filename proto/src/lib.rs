@@ -5,6 +5,8 @@
 //!
 //! `v1::ledger_*` is what clients use; `v1::{peer,shard,root,node}_*` is what coordinators and shard-nodes say to each other.
 
+#![warn(missing_docs)]
+
 pub mod certificate;
 mod channel;
 pub mod live;

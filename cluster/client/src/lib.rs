@@ -7,6 +7,8 @@
 //! Invariants: a batch outside of a session is sent once, unless the server said that it did nothing; no wait and no
 //! repetition is without a bound; a status is turned into an [`Error`] in one place.
 
+#![warn(missing_docs)]
+
 pub mod answers;
 pub mod audit;
 mod bounds;

@@ -1,7 +1,9 @@
 //! Shared newtypes, limits, codec and error kinds.
 //!
 //! Everything here is `no_std` with `alloc`; nothing here does I/O, hashing or serialisation by derive.
+
 #![no_std]
+#![warn(missing_docs)]
 
 extern crate alloc;
 

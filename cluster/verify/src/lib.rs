@@ -3,7 +3,9 @@
 //! `docs/verification.md` specifies every byte; this is its first implementation. Nothing here does I/O, reads a clock,
 //! or panics on bytes from outside; it needs `alloc` but not `std`. Prover and verifier share the hash functions
 //! ([`hash`], [`merkle`]) and the encodings ([`header`], [`proof`]), but walking a proof is the verifier's alone.
+
 #![no_std]
+#![warn(missing_docs)]
 
 extern crate alloc;
 

@@ -16,7 +16,6 @@ use crate::{
 /// A store to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[expect(missing_docs, reason = "the names say it")]
 pub enum Store {
     Coppice,
     CoppiceFlush,

@@ -216,7 +216,6 @@ pub enum MergeProgress {
 
 /// Bytes by file kind, and how much of them is free or cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say it")]
 pub struct DiskUsage {
     pub index_bytes: u64,
     pub index_free_bytes: u64,
