@@ -7,6 +7,9 @@ CARGO_DENY := $(CURDIR)/target/tools/cargo-deny-$(CARGO_DENY_VERSION)
 # Where Go is usually installed, for programs that are built from pinned Go modules.
 export PATH := $(PATH):/usr/local/go/bin
 
+# The features that tests switch on in libraries: programs for development share all that tests have compiled.
+AS_IN_TESTS := --features coppice-process/as-in-tests
+
 # Faults follow from the seed; the same seed gives the same plan of them.
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
@@ -32,7 +35,9 @@ help:
 	@echo "make audit    licences, banned packages, sources of dependencies"
 	@echo "make build    coppice, coppice-shard-node and coppice-coordinator in target/debug; make release: in target/release"
 
-demo: build
+# One program is enough: `coppice dev` is a whole cluster in one process.
+demo:
+	$(CARGO) build --locked --bin coppice $(AS_IN_TESTS)
 	@scripts/demo.sh target/debug/coppice
 
 test: test-loadtest
@@ -117,7 +122,7 @@ dashboard: build
 	python3 loadtest/dashboard.py $(if $(BLESS),--picture docs/dashboard.svg)
 
 crds:
-	$(CARGO) run --locked --bin coppice-operator -- crd charts/coppice-operator/crds
+	$(CARGO) run --locked --bin coppice-operator $(AS_IN_TESTS) -- crd charts/coppice-operator/crds
 
 # Builds helm at the first time, which takes minutes: not a part of `make check`, and last in CI.
 charts:
@@ -127,12 +132,12 @@ charts:
 SEED ?= 1
 SEEDS ?= 1
 sim:
-	$(CARGO) run --locked --example sim -- $(SEED) $(SEEDS)
+	$(CARGO) run --locked --example sim $(AS_IN_TESTS) -- $(SEED) $(SEEDS)
 
 # Builds for development have the switch that plants bugs; a release has none.
 BUG ?= all
 sim-bugs:
-	BUG=$(BUG) $(CARGO) run --locked --example sim
+	BUG=$(BUG) $(CARGO) run --locked --example sim $(AS_IN_TESTS)
 
 # The benches' own workspaces are not built here; their lock files follow the crates that they use all the same.
 check:
@@ -145,7 +150,7 @@ audit: $(CARGO_DENY)/bin/cargo-deny
 	$(CARGO_DENY)/bin/cargo-deny --workspace --all-features --locked check licenses bans sources
 
 build:
-	$(CARGO) build --workspace --locked
+	$(CARGO) build --workspace --locked --bins $(AS_IN_TESTS)
 
 # Each program is optimised as a whole, which takes two cores some 12 minutes.
 release:
