@@ -9,6 +9,7 @@
 
 pub mod certificate;
 mod channel;
+pub mod convert;
 pub mod live;
 pub mod secure;
 pub mod status;

@@ -13,7 +13,7 @@ use serde_json::Value;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("coppice-types", &[]),
     ("coppice-protoc", &[]),
-    ("coppice-proto", &["types"]),
+    ("coppice-proto", &["types", "verify"]),
     ("coppice-verify", &["types"]),
     ("coppice-env", &["types"]),
     ("coppice-metadata", &["types", "env"]),

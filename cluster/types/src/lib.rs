@@ -13,6 +13,7 @@ mod error;
 pub mod escape;
 mod ids;
 mod params;
+mod state;
 pub mod text;
 
 pub use batch::{Batch, Change, Condition, Operation, Precondition};
@@ -21,3 +22,6 @@ pub use ids::{
     ClusterId, Digest, Epoch, GroupId, ParseStamp, PinId, Sequence, SessionId, ShardId, Stamp, Term, Version,
 };
 pub use params::{InvalidParams, Params};
+pub use state::{
+    AdminOperation, MergeName, Position, PrepareId, RaftId, SessionBatch, SessionCommit, ShardState,
+};
