@@ -1,33 +1,32 @@
-//! What a certificate says of its holder: roles, and which process it is for.
+//! What a certificate says about its holder: its roles, and the process that it is for.
 //!
-//! Both stand in URIs among the subject's alternative names: [`ROLE_URI`] with a role's name behind
-//! it, one for each role, and [`NAME_URI`] with the name of a node or coordinator behind it. A
-//! certificate with two names is nobody's. Nothing here is verified: TLS does that first, or
-//! [`secure`](crate::secure) in the same step.
+//! Both are URIs among the subject's alternative names: [`ROLE_URI`] followed by a role's name,
+//! once for each role, and [`NAME_URI`] followed by the name of a node or coordinator. A
+//! certificate with two names counts as one without a name. Nothing is verified here: TLS does that
+//! first, or [`secure`](crate::secure) in the same step.
 
 use std::fmt;
 
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-/// A URI with this beginning, among the subject's alternative names, says a role.
+/// The beginning of an alternative name (a URI) that states a role.
 pub const ROLE_URI: &str = "urn:coppice:role:";
-/// A URI with this beginning, among the subject's alternative names, says which process the
-/// certificate is for.
+/// The beginning of an alternative name (a URI) that states the process that a certificate is for.
 pub const NAME_URI: &str = "urn:coppice:name:";
-/// No more of a subject is kept.
+/// Most characters of a subject; the rest is cut off.
 const SUBJECT_CHARS_MAX: usize = 256;
 
-/// What the holder of a certificate is.
+/// The role of a certificate's holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Reads records, with their history and proofs.
     Reader,
     /// Reads and writes records.
     Writer,
-    /// Prunes, rolls back, pins, moves leaderships; reads no records.
+    /// Prunes, rolls back, pins, and moves leaderships. Reads no records.
     Operator,
-    /// Reads everything, the batches of the ledger among it.
+    /// Reads everything, including the batches of the ledger.
     Auditor,
     /// A node of the cluster.
     Node,
@@ -36,11 +35,11 @@ pub enum Role {
 }
 
 impl Role {
-    /// All of them.
+    /// Every role.
     pub const ALL: [Self; 6] =
         [Self::Reader, Self::Writer, Self::Operator, Self::Auditor, Self::Node, Self::Coordinator];
 
-    /// As in certificates.
+    /// The role's name in certificates.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -59,10 +58,10 @@ impl Role {
 pub struct Roles(u8);
 
 impl Roles {
-    /// None of them.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
-    /// These.
+    /// The set of these roles.
     #[must_use]
     pub const fn of(roles: &[Role]) -> Self {
         let (mut bits, mut at) = (0, 0);
@@ -73,13 +72,13 @@ impl Roles {
         Self(bits)
     }
 
-    /// Whether one of them is also in the other set.
+    /// Whether the two sets have a role in common.
     #[must_use]
     pub const fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// One after the other.
+    /// The roles of the set, in the order of [`Role::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Role> {
         Role::ALL.into_iter().filter(move |role| self.meets(Self::of(&[*role])))
     }
@@ -91,18 +90,18 @@ impl fmt::Display for Roles {
     }
 }
 
-/// What a certificate says.
+/// The content of a certificate, as far as Coppice uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
-    /// The subject's name.
+    /// The subject's name, cut off if it is long.
     pub subject: String,
     /// The serial number, in hex.
     pub serial: String,
-    /// The roles; others than are known here are none.
+    /// The roles. Unknown roles are ignored.
     pub roles: Roles,
-    /// The process that it is for; `None` if it names none, or several.
+    /// The name of the process that the certificate is for; `None` if it names none, or several.
     pub name: Option<String>,
-    /// When it ends, in seconds since 1970.
+    /// The end of its validity, in seconds since 1970.
     pub ends: i64,
 }
 

@@ -1,7 +1,8 @@
-//! The way of a call to another process: any service that answers HTTP requests with gRPC bodies.
+//! The path of a call to another process: any service that answers HTTP requests with gRPC bodies.
 //!
-//! Clients of the generated code are made over a [`Channel`], so that a caller does not know what carries its calls: a connection, a
-//! pipe of the same process, or a simulated network. A call that is a part of a trace says so in its headers.
+//! Clients of the generated code are built over a [`Channel`]. So a caller does not know what
+//! carries its calls: a connection, a pipe within the process, or a simulated network. A call that
+//! is part of a trace carries the trace context in its headers.
 
 use std::{
     fmt,
@@ -17,17 +18,17 @@ use tower::{ServiceExt, util::BoxCloneSyncService};
 
 use crate::{telemetry, timeout};
 
-/// A call.
+/// The request of a call.
 pub type HttpRequest = http::Request<Body>;
-/// Its answer.
+/// The response to a call.
 pub type HttpResponse = http::Response<Body>;
 
-/// A way to one process. Clones share it.
+/// The path to one process. Clones share it.
 #[derive(Clone)]
 pub struct Channel(BoxCloneSyncService<HttpRequest, HttpResponse, StdError>);
 
 impl Channel {
-    /// Calls go to this service.
+    /// A channel whose calls go to this service.
     pub fn new<S>(service: S) -> Self
     where
         S: Service<HttpRequest, Response = HttpResponse> + Clone + Send + Sync + 'static,
@@ -39,8 +40,8 @@ impl Channel {
 }
 
 impl Channel {
-    /// The same way; its calls say that their answers are of use for so long (`grpc-timeout`), if they say nothing else. Whoever
-    /// serves them need not go on beyond that.
+    /// The same channel, with a time limit on its calls. A call that has no `grpc-timeout` of its
+    /// own says that its answer is of use for `limit` only, so the server may stop after that.
     #[must_use]
     pub fn within(&self, limit: Duration) -> Self {
         Self::new(self.clone().map_request(move |mut request: HttpRequest| {

@@ -1,9 +1,15 @@
-//! Generated messages and services of the `coppice.v1` API, without logic but the mapping of errors
-//! in [`status`], the times of calls in [`timeout`], how calls are traced and measured in
-//! [`telemetry`], and what both ends of TLS do: certificates that are read anew in [`live`], what a
-//! certificate says in [`certificate`], and who is believed to answer in [`secure`].
+//! The generated messages and services of the `coppice.v1` API, and the code that both ends of a
+//! call share.
 //!
-//! `v1::ledger_*` is what clients use; `v1::{peer,shard,root,node}_*` is what coordinators and shard-nodes say to each other.
+//! Clients use `v1::ledger_*`. Coordinators and shard-nodes use `v1::{peer,shard,root,node}_*`
+//! among each other.
+//!
+//! Layers, each using only those above it:
+//!
+//! - [`certificate`]: what a certificate says; [`status`]: refusals as gRPC statuses; [`timeout`]:
+//!   the time limits of calls; [`live`]: values made from files, renewed when the files change
+//! - [`secure`]: whose answers are believed; [`telemetry`]: how calls are traced and measured
+//! - `channel`: the path of a call
 
 #![warn(missing_docs)]
 

@@ -1,7 +1,8 @@
-//! What is made of files, and made anew when they change.
+//! Values made from files, and made again when the files change.
 //!
-//! Contents are compared, not times: files may be replaced by renaming, by links (as in Kubernetes' volumes), or one after the other. Until all of
-//! them together make a whole again, what was made of the last whole stays in force.
+//! The contents of the files are compared, not their times. Files may be replaced by renaming, by
+//! links (as in Kubernetes volumes), or one after the other. Until all of them fit together again,
+//! the value that was made last stays in force.
 
 use std::{
     fmt,
@@ -12,15 +13,15 @@ use std::{
 
 use tokio::sync::watch;
 
-/// How often the files are looked at.
+/// How often the files are read.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// No such file is longer.
+/// Largest file that is accepted.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A file that can't be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
-    /// Which one.
+    /// The path of the file.
     pub path: PathBuf,
     /// What is wrong with it.
     pub why: String,
@@ -32,7 +33,7 @@ impl fmt::Display for Unreadable {
     }
 }
 
-/// What was made of files, the newest. Clones are the same.
+/// The newest value made from some files. Clones see the same value.
 pub struct Live<T> {
     now: watch::Receiver<Arc<T>>,
 }
@@ -50,16 +51,17 @@ impl<T> fmt::Debug for Live<T> {
 }
 
 impl<T: Send + Sync + 'static> Live<T> {
-    /// A value that stays what it is.
+    /// A value that never changes.
     #[must_use]
     pub fn fixed(value: T) -> Self {
         Self { now: watch::channel(Arc::new(value)).1 }
     }
 
-    /// Makes a value of the contents of files, now and whenever they change. Must be called within a tokio runtime.
+    /// Makes a value from the contents of files, now and whenever they change. Must be called
+    /// within a tokio runtime.
     ///
     /// # Errors
-    /// If a file cannot be read, or `make` fails for what it holds now.
+    /// If a file can't be read, or `make` fails for the present contents.
     pub fn keep<E: From<Unreadable> + fmt::Display + 'static>(
         paths: Vec<PathBuf>,
         make: impl Fn(&[Vec<u8>]) -> Result<T, E> + Send + 'static,
@@ -72,7 +74,7 @@ impl<T: Send + Sync + 'static> Live<T> {
                     files.look();
                     files
                 });
-                // It fails only when the process ends.
+                // This fails only when the process ends.
                 let Ok(looked) = look.await else { return };
                 files = looked;
             }
@@ -80,32 +82,32 @@ impl<T: Send + Sync + 'static> Live<T> {
         Ok(live)
     }
 
-    /// What is in force now.
+    /// The value in force now.
     #[must_use]
     pub fn now(&self) -> Arc<T> {
         self.now.borrow().clone()
     }
 
-    /// What is in force now; [`changed`](Self::changed) then waits for what comes after it.
+    /// The value in force now. [`changed`](Self::changed) then waits for the next one.
     #[must_use]
     pub fn take(&mut self) -> Arc<T> {
         self.now.borrow_and_update().clone()
     }
 
-    /// Waits until something else is in force than was taken last.
+    /// Waits until another value is in force than the one that was taken last.
     pub async fn changed(&mut self) {
         if self.now.changed().await.is_err() {
-            // Nobody looks at the files any more.
+            // The task that reads the files has ended, so no change will come.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// The files, for whoever looks at them when it wants to.
+/// The files of a [`Live`] value, for an owner that decides itself when to read them.
 pub struct Files<T, M> {
     paths: Vec<PathBuf>,
     make: M,
-    /// What they held when they were last looked at, or what was wrong with them.
+    /// The contents at the last look, or the error.
     seen: Result<Vec<Vec<u8>>, Unreadable>,
     told: watch::Sender<Arc<T>>,
 }
@@ -121,17 +123,18 @@ where
     E: From<Unreadable> + fmt::Display,
     M: Fn(&[Vec<u8>]) -> Result<T, E>,
 {
-    /// Makes the value of what they hold now.
+    /// Makes the value from the present contents.
     ///
     /// # Errors
-    /// If a file cannot be read, or `make` fails for what it holds.
+    /// If a file can't be read, or `make` fails for the contents.
     pub fn open(paths: Vec<PathBuf>, make: M) -> Result<(Self, Live<T>), E> {
         let contents = read(&paths)?;
         let (told, now) = watch::channel(Arc::new(make(&contents)?));
         Ok((Self { paths, make, seen: Ok(contents), told }, Live { now }))
     }
 
-    /// Makes the value anew if the files have changed; the old one stays if they are no whole.
+    /// Makes the value again if the files have changed. The old value stays if they don't fit
+    /// together.
     pub fn look(&mut self) {
         let contents = read(&self.paths);
         if contents == self.seen {

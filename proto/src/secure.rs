@@ -1,12 +1,12 @@
-//! TLS of whoever dials: what answers must show the role and the name that is expected of it.
+//! TLS for the dialing end: an answer is only believed from the expected role and name.
 //!
-//! The chain and the host name are verified first, as everywhere. They say only that the authority
-//! knows the holder: an authority of a cluster also signs for readers, and a reader's certificate
-//! may name any host. So the certificate must also have the role that is dialed, and, inside the
-//! cluster, the name ([`Expected`]). All of it happens within the handshake: before it has
-//! succeeded no byte of a call is sent, and no certificate of the caller is shown.
+//! The chain and the host name are verified first, as usual. They only show that the authority
+//! knows the holder. An authority of a cluster also signs for readers, and a reader's certificate
+//! may name any host. So the certificate must also have the expected role and, inside the cluster,
+//! the expected name ([`Expected`]). All of this is part of the handshake: until it has succeeded,
+//! no byte of a call is sent, and the caller does not show its certificate.
 //!
-//! Sessions are not resumed: a resumed one would skip the verification.
+//! Sessions are not resumed, because a resumed session would skip the verification.
 
 use std::{fmt, io, sync::Arc};
 
@@ -24,10 +24,10 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::certificate::{Role, Roles, Said};
 
-/// What gRPC is called in the handshake.
+/// The name of gRPC's protocol in the handshake (ALPN).
 pub const GRPC: &[u8] = b"h2";
 
-/// What is expected to answer.
+/// The process that is expected to answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// Any holder of a certificate of the authority that names the host.
@@ -39,10 +39,10 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// Checks what a certificate says.
+    /// Checks whether a certificate is that of the expected process.
     ///
     /// # Errors
-    /// Says what is expected, and what was shown.
+    /// Names what was expected and what was shown.
     pub fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), Refused> {
         let (role, name) = match self {
             Self::Anybody => return Ok(()),
@@ -65,7 +65,7 @@ impl Expected {
     }
 }
 
-/// Why a certificate is refused that the authority signed.
+/// Why a certificate is refused although the authority signed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused(pub String);
 
@@ -83,12 +83,12 @@ impl From<Refused> for Error {
     }
 }
 
-/// Judges a certificate that was verified otherwise.
+/// Judges a certificate whose chain and host name are verified.
 pub trait Judge: fmt::Debug + Send + Sync {
-    /// Whether its holder may be at the other end.
+    /// Checks whether the certificate's holder may be at the other end.
     ///
     /// # Errors
-    /// Says why not.
+    /// Says why it may not.
     fn judge(&self, certificate: &CertificateDer<'_>) -> Result<(), Refused>;
 }
 
@@ -142,19 +142,19 @@ impl ServerCertVerifier for Answering {
     }
 }
 
-/// Whom a dialing process believes, and what it shows.
+/// The authorities that a dialing process believes, and the certificate that it shows.
 #[derive(Clone, Debug)]
 pub struct Client {
     chain: Arc<WebPkiServerVerifier>,
-    /// Its own verifier is never asked: each connection has one for whom it expects.
+    /// Its own verifier is never used: each connection gets one with the judge for that connection.
     config: ClientConfig,
 }
 
 impl Client {
-    /// Believes these authorities, and shows a certificate if there is one.
+    /// A client that believes these authorities, and shows a certificate if there is one.
     ///
     /// # Errors
-    /// If there is no authority, or certificate and key do not fit.
+    /// If there is no authority, or certificate and key don't fit together.
     pub fn new(
         roots: RootCertStore,
         identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
@@ -175,11 +175,11 @@ impl Client {
         Ok(Self { chain, config })
     }
 
-    /// Shows who we are to the other end, once it has shown a certificate for `host` that the judge
-    /// accepts.
+    /// Does a handshake. Once the other end has shown a certificate for `host` that the judge
+    /// accepts, this end shows its own.
     ///
     /// # Errors
-    /// If it has not, if it does not believe us, or if it speaks something else than gRPC.
+    /// If the other end fails that, does not believe this end, or does not speak gRPC.
     pub async fn connect<IO>(&self, judge: Arc<dyn Judge>, host: &str, io: IO) -> io::Result<TlsStream<IO>>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
@@ -195,10 +195,10 @@ impl Client {
         Ok(stream)
     }
 
-    /// Judges again what answered as `host`, by its chain and the time.
+    /// Judges the certificates of an open connection to `host` again, by their chain and the time.
     ///
     /// # Errors
-    /// Says why it is believed no more.
+    /// Says why they are no longer believed.
     pub fn verify(
         &self,
         judge: &dyn Judge,
@@ -217,7 +217,7 @@ impl Client {
 /// The authorities in PEM.
 ///
 /// # Errors
-/// If there is none, or one is no authority.
+/// If there is none, or one is not an authority.
 pub fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(pem)? {

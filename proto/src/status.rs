@@ -1,7 +1,8 @@
-//! The one place where refusals become `tonic::Status` and back.
+//! The one mapping from refusals to `tonic::Status`, and back.
 //!
-//! A refusal carries a `google.rpc.ErrorInfo` whose reason is a [`Reason`]; its gRPC code follows from the reason's kind. A status
-//! without one came from the transport or from a foreign server and is judged by its code alone.
+//! A refusal carries a `google.rpc.ErrorInfo` whose reason is a [`Reason`]. Its gRPC code follows
+//! from the reason's kind. A status without a reason comes from the transport or from a foreign
+//! server, and is judged by its code alone.
 
 use std::{collections::HashMap, error::Error};
 
@@ -12,12 +13,14 @@ use tonic_types::{ErrorDetails, StatusExt};
 /// The `domain` of every `ErrorInfo`.
 pub const DOMAIN: &str = "coppice.v1";
 
-/// The metadata entry of `NOT_LEADER` that names the leading node, possibly empty.
+/// The metadata entry of `NOT_LEADER` with the name of the leading node, possibly empty.
 pub const LEADER: &str = "leader";
-/// The metadata entry of a coordinator's `NOT_LEADER` that says where the leading coordinator is reached, if that is known.
+/// The metadata entry of a coordinator's `NOT_LEADER` with the leading coordinator's address, if it
+/// is known.
 pub const ADDRESS: &str = "address";
 
-/// Longest message that is sent with a refusal, in bytes: details travel in HTTP/2 headers, which peers bound.
+/// Longest message of a refusal, in bytes. Details travel in HTTP/2 headers, whose size peers
+/// bound.
 const MESSAGE_BYTES_MAX: usize = 2048;
 
 /// The gRPC code of a kind of error.
@@ -36,13 +39,13 @@ pub fn code(kind: ErrorKind) -> Code {
     }
 }
 
-/// A refusal with a reason and a message for people.
+/// A refusal with a reason, and a message for people.
 #[must_use]
 pub fn refuse(reason: Reason, message: impl Into<String>) -> Status {
     with_metadata(reason, message, [])
 }
 
-/// A refusal that carries further facts by name.
+/// A refusal with further facts by name, as metadata.
 #[must_use]
 pub fn with_metadata<const N: usize>(
     reason: Reason,
@@ -60,21 +63,21 @@ pub fn with_metadata<const N: usize>(
     Status::with_error_details(code(reason.kind()), message, details)
 }
 
-/// The reason of a refusal; `None` if the status carries none that is known.
+/// The reason of a refusal; `None` if the status carries no known reason.
 #[must_use]
 pub fn reason(status: &Status) -> Option<Reason> {
     let info = status.get_details_error_info()?;
     if info.domain == DOMAIN { Reason::from_name(&info.reason) } else { None }
 }
 
-/// One metadata entry of a refusal.
+/// The metadata entry of a refusal with this name.
 #[must_use]
 pub fn metadata(status: &Status, name: &str) -> Option<String> {
     let info = status.get_details_error_info()?;
     if info.domain == DOMAIN { info.metadata.get(name).cloned() } else { None }
 }
 
-/// What the caller can do: by the reason, else by the code.
+/// What the caller can do, by the reason or else by the code.
 #[must_use]
 pub fn kind(status: &Status) -> ErrorKind {
     if let Some(reason) = reason(status) {
@@ -88,9 +91,10 @@ pub fn kind(status: &Status) -> ErrorKind {
         Code::PermissionDenied | Code::Unauthenticated => ErrorKind::Denied,
         Code::Aborted => ErrorKind::Fenced,
         Code::DataLoss => ErrorKind::Corrupted,
-        // A broken or overdue call may or may not have had its effect: to be tried again by whoever can tell.
+        // A broken or overdue call may or may not have had its effect. Callers that can tell may
+        // repeat it.
         Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded | Code::Unknown => ErrorKind::Unavailable,
-        // Nobody said so: the connection broke, and tonic calls some of that internal.
+        // No server sent this: the connection broke, and tonic calls some such errors internal.
         Code::Internal if status.source().is_some() => ErrorKind::Unavailable,
         Code::Internal | Code::Ok => ErrorKind::Internal,
     }

@@ -1,9 +1,12 @@
-//! Calls as OpenTelemetry sees them, at both of their ends, by its conventions for RPC.
+//! Traces and measurements of calls at both ends, by OpenTelemetry's conventions for RPC.
 //!
-//! A call that is made while a span is active gets a span below that, and carries it in its headers (W3C trace context); whoever serves the
-//! call goes on with that trace. Spans of the work in between are made by [`child`]. All goes through the API of OpenTelemetry, which
-//! does nothing in a program that starts no SDK: nothing is recorded there, nothing is sent along, and no clock is read but for [`Served`], which
-//! does not even ask that API for spans.
+//! A call that is made while a span is active gets a child span, and carries its context in the
+//! headers (W3C trace context). The server continues that trace. [`child`] makes spans for the work
+//! in between.
+//!
+//! All of this uses the API of OpenTelemetry, which does nothing in a program without an SDK: it
+//! records nothing and sends nothing. Without an SDK only [`Served`] reads a clock, and does not
+//! ask the API for spans.
 
 use std::{
     task::{Context as Task, Poll},
@@ -27,25 +30,26 @@ use tonic::{
 };
 use tower::Layer;
 
-/// Names the instruments and spans of this project.
+/// The name of the project's instruments and spans.
 pub const SCOPE: &str = "coppice";
-/// Upper bounds of histograms of durations, in seconds.
+/// Upper bounds of the histograms of durations, in seconds.
 pub const DURATIONS_S: [f64; 15] =
     [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
-/// The method of a call that no service has: whoever calls chooses its name.
+/// Stands for methods that no service has. Their names are chosen by callers, so they must not
+/// become attribute values.
 const OTHER_METHOD: &str = "_OTHER";
 
 fn tracer() -> BoxedTracer {
     global::tracer(SCOPE)
 }
 
-/// Whether a span of a trace is active in a context.
+/// Whether the context has an active span.
 #[must_use]
 pub fn is_traced(context: &Context) -> bool {
     context.span().span_context().is_valid()
 }
 
-/// The context of a new span below that of `parent`. Where nothing is traced, nothing begins.
+/// The context of a new span below that of `parent`. Without an active trace, no span begins.
 #[must_use]
 pub fn child(parent: &Context, span: SpanBuilder) -> Context {
     if !is_traced(parent) {
@@ -61,7 +65,8 @@ pub fn root(span: SpanBuilder) -> Context {
     parent.with_span(tracer().build_with_context(span, &parent))
 }
 
-/// The span of a call that is to be made, if it is a part of a trace. Its headers say so from now on.
+/// The span of a call that is about to be made, if the call is part of a trace. Adds the span to
+/// the headers.
 pub(crate) fn called<B>(request: &mut http::Request<B>) -> Option<Context> {
     let parent = Context::current();
     if !is_traced(&parent) {
@@ -73,7 +78,7 @@ pub(crate) fn called<B>(request: &mut http::Request<B>) -> Option<Context> {
     Some(context)
 }
 
-/// The answer to a call has begun to come.
+/// Ends the span of a call when its answer begins to arrive, or when the call fails.
 pub(crate) fn answered<B>(context: &Context, answer: Option<&http::Response<B>>) {
     let code = answer.map_or(Code::Unavailable, code_of);
     end(context, code, code != Code::Ok);
@@ -99,12 +104,13 @@ fn method_of(path: &str) -> &str {
     path.strip_prefix('/').unwrap_or(path)
 }
 
-/// The code that the head of an answer tells: that of a stream which fails later stands behind it.
+/// The code in the head of an answer. The code of a stream that fails later comes after its
+/// messages.
 fn code_of<B>(answer: &http::Response<B>) -> Code {
     Status::from_header_map(answer.headers()).map_or(Code::Ok, |status| status.code())
 }
 
-/// Codes by which a server says that it failed, and not its caller.
+/// Whether the code says that the server failed, rather than its caller.
 fn is_fault(code: Code) -> bool {
     matches!(
         code,
@@ -117,7 +123,7 @@ fn is_fault(code: Code) -> bool {
     )
 }
 
-/// A code's name in gRPC.
+/// The name of a code in gRPC.
 #[must_use]
 pub fn name_of(code: Code) -> &'static str {
     match code {
@@ -141,7 +147,7 @@ pub fn name_of(code: Code) -> &'static str {
     }
 }
 
-/// Headers as the place of a trace context.
+/// Headers as the carrier of a trace context.
 struct Headers<'a>(&'a mut HeaderMap);
 
 impl Injector for Headers<'_> {
@@ -164,7 +170,8 @@ impl Extractor for Received<'_> {
     }
 }
 
-/// A layer of a server: how long its calls take, and their spans. Of a call with a stream of answers, it sees the beginning.
+/// A layer of a server that measures and traces its calls. A call with a stream of answers counts
+/// until the stream begins.
 #[derive(Clone, Debug)]
 pub struct Served {
     duration: Histogram<f64>,
@@ -172,7 +179,8 @@ pub struct Served {
 }
 
 impl Served {
-    /// Counts by the meter that the process has set. Where no propagator is set by now, nothing is traced: calls are counted, and no span is made.
+    /// Measures by the meter that the process has set. If no propagator is set yet, calls are
+    /// counted but not traced.
     #[must_use]
     pub fn new() -> Self {
         let duration = global::meter(SCOPE)
@@ -234,12 +242,12 @@ where
     }
 }
 
-/// A call that is being served: counted when it is dropped.
+/// A call that is being served. It is counted when this is dropped.
 struct Call {
     duration: Histogram<f64>,
     began: Instant,
     method: String,
-    /// With its span, where there are any.
+    /// The context with the call's span; `None` if the call is not traced.
     context: Option<Context>,
     code: Code,
 }
@@ -256,7 +264,7 @@ impl Call {
             began: now(),
             method: method_of(path).to_owned(),
             context,
-            // Unless it is answered.
+            // Stays if the call is dropped without an answer.
             code: Code::Cancelled,
         }
     }
@@ -293,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    /// In one test: what a process sets, all of it shares.
+    /// One test for all cases, because the whole process shares its telemetry settings.
     #[test]
     fn calls_have_spans_only_where_the_process_traces() {
         let mut headers = HeaderMap::new();

@@ -1,4 +1,5 @@
-//! How long the answer of a call is of use to its caller, as gRPC tells it: up to eight digits and a unit.
+//! How long a call's answer is of use to its caller, in gRPC's notation: up to eight digits and a
+//! unit.
 
 use std::time::Duration;
 
@@ -7,20 +8,20 @@ use tonic::{
     metadata::MetadataMap,
 };
 
-/// The header that says so.
+/// The header that carries the limit.
 pub(crate) const HEADER: &str = "grpc-timeout";
 /// Most digits.
 const DIGITS_MAX: usize = 8;
-/// The largest number of so many digits.
+/// The largest number with that many digits.
 const MS_MAX: u64 = 99_999_999;
 
-/// How long the caller waits, if it says so.
+/// How long the caller waits; `None` if it does not say.
 #[must_use]
 pub fn asked(metadata: &MetadataMap) -> Option<Duration> {
     parse(metadata.get(HEADER)?.to_str().ok()?)
 }
 
-/// Says in a call's headers how long its answer is of use, unless they say something already.
+/// Adds a limit to the headers of a call, unless they have one.
 pub(crate) fn ask(headers: &mut http::HeaderMap, limit: Duration) {
     let ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).clamp(1, MS_MAX);
     if let Ok(value) = HeaderValue::try_from(format!("{ms}m")) {

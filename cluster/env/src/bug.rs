@@ -1,7 +1,8 @@
-//! Deliberate bugs, to see whether tests find them.
+//! Deliberate bugs, which show whether the tests find them.
 //!
-//! A release holds none: without `debug_assertions` [`planted`] is a constant (a test). In a build for
-//! development nothing changes until the simulator plants a bug in its own thread.
+//! A release contains none: without `debug_assertions`, [`planted`] is a constant (checked by a
+//! test). In a development build, no bug is active until the simulator plants one in its own
+//! thread.
 
 use std::fmt;
 
@@ -14,10 +15,8 @@ macro_rules! bugs {
         }
 
         impl Bug {
-            /// All of them.
             pub const ALL: &'static [Bug] = &[$(Bug::$variant,)*];
 
-            /// Its name.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
@@ -27,31 +26,33 @@ macro_rules! bugs {
 }
 
 bugs! {
-    /// The raft log says that it is durable without having synced.
+    /// The raft log reports that it is durable without a sync.
     SkippedSync = "skipped-fsync";
-    /// Term and vote are not made durable before they are spoken of.
+    /// Term and vote are told to others before they are durable.
     VoteForgotten = "vote-not-durable";
-    /// The root group takes a header from a leader whose term is over.
+    /// The root group accepts a header from a leader whose term is over.
     TermUnchecked = "term-check-left-out";
-    /// A shard answers with its own digest, whatever the other replicas computed; and now and then one computes a wrong one.
+    /// A shard answers with its own digest, whatever the other replicas computed. Now and then, a
+    /// replica computes a wrong one.
     OneDigestBelieved = "one-digest-believed";
     /// Shards are told that a version is decided before its header is in the root log.
     FinalizedBeforeAppend = "finalize-before-append";
     /// A page is reused one superblock too early.
     PageReusedEarly = "page-reused-early";
-    /// A replica of the root group answers reads without asking whether it is behind.
+    /// A replica of the root group answers reads without checking whether it lags.
     StaleLeaderRead = "stale-leader-read";
-    /// The root group forgets some numbers of sessions.
+    /// The root group forgets some session numbers.
     SessionNumberLost = "session-number-lost";
-    /// A new leader's first message drops what was decided and not yet told.
+    /// A new leader's first message drops versions that are decided but not yet told to the shard.
     NewTermDropsDecided = "new-term-drops-decided";
-    /// A fence stands for ever if its rollback came to nothing.
+    /// A fence stays for ever if its rollback failed.
     FenceNotLifted = "fence-not-lifted";
     /// A snapshot lacks its last page, and its hashes are not checked.
     SnapshotCutShort = "snapshot-without-last-page";
-    /// A sender does not look at a snapshot that was refused as damaged.
+    /// The sender of a snapshot does not check it after a replica refused it as damaged.
     RefusalUnheeded = "refusal-unheeded";
-    /// A shard finds the state that is read by the number of its version alone, and though it missed a rollback.
+    /// A shard finds the state of a read by its version number alone, even though it missed a
+    /// rollback.
     MissedAdminServed = "missed-rollback-served";
 }
 
@@ -72,19 +73,19 @@ mod switch {
         static TURNS: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Plants a bug in everything that runs in this thread from now on, or none.
+    /// Plants a bug, or none, in everything that runs on this thread from now on.
     pub fn plant(bug: Option<Bug>) {
         PLANTED.set(bug);
         TURNS.set(0);
     }
 
-    /// The bug is planted.
+    /// Whether the bug is planted.
     #[must_use]
     pub fn planted(bug: Bug) -> bool {
         PLANTED.get() == Some(bug)
     }
 
-    /// The bug is planted, and it is its turn: one of `every` calls.
+    /// Whether the bug is planted and strikes in this call, which it does once in `every` calls.
     #[must_use]
     pub fn strikes(bug: Bug, every: u64) -> bool {
         if !planted(bug) {
@@ -99,7 +100,7 @@ mod switch {
 mod switch {
     use super::Bug;
 
-    /// Plants nothing in this build.
+    /// Accepts `None` only, since this build has no bugs.
     ///
     /// # Panics
     /// If a bug is to be planted.
@@ -107,14 +108,14 @@ mod switch {
         assert!(bug.is_none(), "only a build with debug_assertions has bugs to plant");
     }
 
-    /// No bug is planted in this build.
+    /// False: this build has no bugs.
     #[must_use]
     #[inline(always)]
     pub const fn planted(_bug: Bug) -> bool {
         false
     }
 
-    /// No bug is planted in this build.
+    /// False: this build has no bugs.
     #[must_use]
     #[inline(always)]
     pub const fn strikes(_bug: Bug, _every: u64) -> bool {

@@ -1,13 +1,17 @@
 //! Time: a monotonic clock for delays and deadlines, and the wall clock for what people read.
 
-use std::fmt::Debug;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{
+    fmt::Debug,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 
 /// A source of time.
 pub trait Clock: Send + Sync + Debug {
-    /// Time since some start, never going back.
+    /// The time since a fixed but arbitrary start. It never goes back.
     fn now(&self) -> Duration;
 
     /// Milliseconds since 1970 by the wall clock, which may jump.
@@ -47,7 +51,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told. Clones show the same time.
+/// A clock that only moves when it is told to. Clones share the time.
 #[derive(Clone, Debug, Default)]
 pub struct SimClock {
     now_ns: Arc<AtomicU64>,

@@ -1,27 +1,38 @@
 //! The real file system below one directory.
 //!
-//! Directories and files are made for their owner alone, whatever the umask allows: a ledger's data is nobody else's.
+//! Directories and files are created for their owner alone, whatever the umask allows, because a
+//! ledger's data is private.
 
-use std::fs;
-use std::io::{self, IoSlice};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    fs,
+    io::{self, IoSlice},
+    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock, statvfs};
-use rustix::io::{Errno, pwritev, retry_on_intr};
+use rustix::{
+    fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock, statvfs},
+    io::{Errno, pwritev, retry_on_intr},
+};
 
-use crate::shortage;
-use crate::storage::{DirectBuffer, File, OpenMode, SECTOR_BYTES, Storage, parts};
+use crate::{
+    shortage,
+    storage::{DirectBuffer, File, OpenMode, SECTOR_BYTES, Storage, parts},
+};
 
-/// Most parts of one system call; the kernel takes 1024.
+/// Most parts in one system call. The kernel accepts 1024.
 const IO_PARTS_MAX: usize = 512;
 
-/// Fewer bytes that don't lie where a disk can read them go through the system's cache, which writes them with others: by themselves each
-/// write would wait for the disk. So do those that are written over others, whose pages the cache may have: what costs is a new page.
+/// Least bytes to copy into a buffer for a write past the system's cache. Smaller writes go through
+/// the cache, which joins them with others: alone, each would wait for the disk. So do unaligned
+/// overwrites of any size, since the cache may already hold their pages, and only new pages are
+/// expensive.
 const BY_BUFFER_BYTES_MIN: usize = 64 << 10;
-/// Most bytes of one write by a buffer.
+/// Most bytes of one write from a buffer.
 const BUFFER_BYTES: usize = 2 << 20;
 /// Mode of new directories.
 const DIRECTORY_MODE: u32 = 0o700;
@@ -35,13 +46,13 @@ pub struct DiskStorage {
 }
 
 impl DiskStorage {
-    /// The storage below `root`, which is made when something is created in it.
+    /// The storage below `root`. The directory need not exist yet: it is created with the first
+    /// directory in it.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// The directory.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
@@ -70,7 +81,7 @@ impl DiskStorage {
     }
 }
 
-/// Says which file an error is about. Its kind stays, or tells what ran out.
+/// Adds the path to an error. The error keeps its kind, unless something ran out ([`shortage`]).
 fn name<T>(result: io::Result<T>, path: &Path) -> io::Result<T> {
     result.map_err(|error| io::Error::new(shortage::kind(&error), format!("{}: {error}", path.display())))
 }
@@ -79,7 +90,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     name(fs::File::open(path).and_then(|dir| dir.sync_all()), path)
 }
 
-/// Makes a directory whose parents may be missing too, syncing the parent of each that is new.
+/// Creates a directory and its missing parents, and syncs the parent of each new one.
 fn create_durably(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -104,7 +115,7 @@ impl Storage for DiskStorage {
         let past_the_cache = OFlags::DIRECT.bits().cast_signed();
         let direct = fs::OpenOptions::new().write(true).custom_flags(past_the_cache).open(&path);
         let direct = match direct {
-            // Not every file system can.
+            // Not every file system supports this.
             Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => None,
             direct => Some(name(direct, &path)?),
         };
@@ -169,7 +180,7 @@ impl Storage for DiskStorage {
     }
 }
 
-/// Whether so many bytes there are whole sectors of the file.
+/// Whether `len` bytes at `offset` are whole sectors of the file.
 fn is_whole_sectors(len: usize, offset: u64) -> bool {
     len.is_multiple_of(SECTOR_BYTES) && offset.is_multiple_of(SECTOR_BYTES as u64)
 }
@@ -177,24 +188,25 @@ fn is_whole_sectors(len: usize, offset: u64) -> bool {
 #[derive(Debug)]
 struct DiskFile {
     file: fs::File,
-    /// The same file, past the system's cache.
+    /// A second handle to the file, for writes past the system's cache.
     direct: Option<fs::File>,
-    /// Where the file was never written from on, if it is written past the cache.
+    /// The offset from which on the file was never written. Used only for writes past the cache.
     written: AtomicU64,
     path: PathBuf,
 }
 
 impl DiskFile {
-    /// Writes whole sectors that lie where a disk can read them.
+    /// Writes whole sectors from memory that is aligned for a disk.
     fn write_sectors(&self, direct: &fs::File, sectors: &[u8], offset: u64) -> io::Result<()> {
         match direct.write_all_at(sectors, offset) {
-            // Sectors of this disk are larger, or it wants other places in memory.
+            // This disk has larger sectors, or it requires another alignment in memory.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => self.file.write_all_at(sectors, offset),
             written => written,
         }
     }
 
-    /// Writes parts past the system's cache, by a buffer that lies where a disk can read it. Together they are whole sectors.
+    /// Writes parts past the system's cache, through an aligned buffer. Together, the parts are
+    /// whole sectors.
     fn write_by_buffer(&self, direct: &fs::File, parts: &[&[u8]], mut offset: u64) -> io::Result<()> {
         with_buffer(|buffer| {
             let mut filled = 0;
@@ -216,7 +228,8 @@ impl DiskFile {
     }
 }
 
-/// Lends one of as many buffers as are in use at once: memory that is used again costs no faults of pages.
+/// Lends a buffer. There are as many buffers as were ever in use at once: memory that is reused
+/// causes no page faults.
 fn with_buffer<T>(write: impl FnOnce(&mut DirectBuffer) -> T) -> T {
     static IDLE: Mutex<Vec<DirectBuffer>> = Mutex::new(Vec::new());
     let idle = || IDLE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -230,7 +243,7 @@ fn len_of(parts: &[&[u8]]) -> usize {
     parts.iter().map(|part| part.len()).sum()
 }
 
-/// Writes parts that follow on each other through the system's cache.
+/// Writes consecutive parts through the system's cache.
 fn write_parts(file: &fs::File, parts: &[&[u8]], mut offset: u64) -> io::Result<()> {
     let parts = parts.iter().filter(|part| !part.is_empty());
     let mut slices: Vec<IoSlice<'_>> = parts.map(|part| IoSlice::new(part)).collect();

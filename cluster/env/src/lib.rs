@@ -1,9 +1,15 @@
-//! The seams to the outside: clock, randomness, storage and network, each a small trait with a real and a simulated
-//! implementation. Everything that must be repeatable from a seed takes them from here, and no other crate may use
-//! `std::fs`, `SystemTime` or `Instant`.
+//! The seams to the outside: clock, randomness, storage and network. Each is a small trait with a
+//! simulated implementation and, except for the network, a real one.
 //!
-//! The simulated storage is the adversary of all crash tests: see [`SimStorage`] for what it may do to writes that
-//! were not synced.
+//! Code that must be repeatable from a seed uses these traits. No other crate may use `std::fs`,
+//! `SystemTime` or `Instant`. The simulated storage is the adversary of all crash tests:
+//! [`SimStorage`] says what it may do to writes that were not synced.
+//!
+//! Layers, each using only those above it:
+//!
+//! - `shortage`, `secret`, `bug`, `watch`, `workers`: for real runs and simulations alike
+//! - `clock`, `rng`, `storage`: the traits
+//! - `disk`, `tiers`, `network`, `sim`: implementations
 
 pub mod bug;
 mod clock;

@@ -1,12 +1,15 @@
-//! Messages between nodes: datagrams that may be lost, late, doubled or out of order. Whoever sends them must cope.
+//! Messages between nodes: datagrams that may be lost, late, duplicated or out of order. Senders
+//! must cope with all of that.
 //!
-//! The real network is a stream over connections, which the node crate owns and offers as this trait; here lives the
-//! simulated one.
+//! The real network uses streams over connections and belongs to the node crate. Only the simulated
+//! one is here.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use bytes::Bytes;
 
@@ -14,23 +17,23 @@ use crate::{Clock, Rng, SimClock, SimRng};
 
 /// One node's access to the others.
 pub trait Network: Send + Sync + Debug {
-    /// Sends bytes to a node by its name. Nothing is promised.
+    /// Sends bytes to the node of this name. Delivery is not guaranteed.
     fn send(&self, to: &str, bytes: Bytes);
 
-    /// The next message that has arrived, with its sender's name.
+    /// The next message that has arrived, with the name of its sender.
     fn receive(&self) -> Option<(String, Bytes)>;
 }
 
-/// What a simulated network does to messages.
+/// The faults that a simulated network applies to messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
-    /// How many of a thousand messages vanish.
+    /// How many of a thousand messages are lost.
     pub drop_per_mille: u64,
-    /// How many of a thousand arrive twice.
+    /// How many of a thousand messages arrive twice.
     pub duplicate_per_mille: u64,
     /// Shortest time on the way.
     pub delay_min: Duration,
-    /// Longest time on the way; what differs is reordered.
+    /// Longest time on the way. Messages with different delays overtake each other.
     pub delay_max: Duration,
 }
 
@@ -46,12 +49,12 @@ struct Hub {
     faults: Faults,
     /// Links that carry nothing, by (from, to).
     cut: BTreeSet<(String, String)>,
-    /// Messages on the way, by (to, due, number): the order in which they are received.
+    /// Messages on the way, by (to, due, number), which is the order in which they are received.
     flying: BTreeMap<(String, Duration, u64), (String, Bytes)>,
     sent: u64,
 }
 
-/// A simulated network whose behaviour follows from its seed, its clock and the calls made.
+/// A simulated network. Its behaviour follows from its seed, its clock and the calls made.
 #[derive(Clone, Debug)]
 pub struct SimNetwork {
     hub: Arc<Mutex<Hub>>,
@@ -76,13 +79,13 @@ impl SimNetwork {
         self.hub.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what happens to messages sent from now on.
+    /// Changes the faults of messages that are sent from now on.
     pub fn set_faults(&self, faults: Faults) {
         assert!(faults.delay_min <= faults.delay_max, "the shortest delay is not above the longest");
         self.hub().faults = faults;
     }
 
-    /// Cuts one direction of a link, or mends it. What is on the way still arrives.
+    /// Cuts one direction of a link, or mends it. Messages on the way still arrive.
     pub fn set_cut(&self, from: &str, to: &str, cut: bool) {
         let link = (from.to_owned(), to.to_owned());
         let mut hub = self.hub();
@@ -108,7 +111,7 @@ impl SimNetwork {
         self.hub().cut.clear();
     }
 
-    /// Forgets what is on the way to a node, as when it restarts.
+    /// Drops the messages on the way to a node, as a restart of the node would.
     pub fn clear_inbox(&self, node: &str) {
         self.hub().flying.retain(|(to, _, _), _| to != node);
     }

@@ -2,18 +2,19 @@
 
 use std::fmt::Debug;
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{RngCore, SeedableRng},
+};
 
 /// A source of random bits.
 pub trait Rng: Send + Debug {
-    /// Fills `bytes`.
     fn fill(&mut self, bytes: &mut [u8]);
 
     /// 64 random bits.
     fn next_u64(&mut self) -> u64;
 
-    /// A number below `bound`, near enough to evenly spread for delays and tests.
+    /// A number below `bound`. It is spread evenly enough for delays and tests.
     ///
     /// # Panics
     /// If `bound` is zero.
@@ -22,13 +23,13 @@ pub trait Rng: Send + Debug {
         self.next_u64() % bound
     }
 
-    /// True in `per_mille` of a thousand cases.
+    /// Returns true in `per_mille` of a thousand calls.
     fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
 }
 
-/// The operating system's random numbers, fit for keys.
+/// The operating system's random numbers, which are fit for keys.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemRng;
 
@@ -49,7 +50,6 @@ impl Rng for SystemRng {
 pub struct SimRng(ChaCha8Rng);
 
 impl SimRng {
-    /// The numbers of `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))

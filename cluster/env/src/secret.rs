@@ -1,30 +1,33 @@
-//! Files that hold a secret: a private key, a password.
+//! Files that hold a secret, like a private key or a password.
 //!
-//! A file that everybody on the machine can read keeps no secret, so it is refused. Group access is allowed: Kubernetes
-//! gives a pod its secrets as files of root and the pod's group, with mode 0440.
+//! A file that everybody on the machine can read is refused, since it keeps no secret. Group access
+//! is allowed: Kubernetes gives a pod its secrets as files of root and of the pod's group, with
+//! mode 0440.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+};
 
-/// Longest secret, in bytes.
+/// Largest secret, in bytes.
 const SECRET_BYTES_MAX: u64 = 1 << 20;
-/// Permission bits of everybody who is neither the owner nor in the group.
+/// The permission bits of users who are neither the owner nor in the group.
 const OTHERS: u32 = 0o007;
 
-/// Checks that a file is kept from others.
+/// Checks that others have no access to a file.
 ///
 /// # Errors
-/// If others have access to it, or it can't be looked at. The message says how to mend it.
+/// If others have access, or the file can't be inspected. The message says how to fix it.
 pub fn check_secret(path: &Path) -> io::Result<()> {
     check(&fs::metadata(path)?, path)
 }
 
-/// Reads the text of a file that is kept from others.
+/// Reads the text of a file, if others have no access to it.
 ///
 /// # Errors
-/// As [`check_secret`], and if it is no text or longer than a secret may be.
+/// Like [`check_secret`], and if the file is not text or is too long for a secret.
 pub fn read_secret(path: &Path) -> io::Result<String> {
     let file = File::open(path)?;
     check(&file.metadata()?, path)?;
@@ -36,7 +39,7 @@ pub fn read_secret(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Pipes and devices have no permissions that tell anything.
+/// Accepts pipes and devices without a check, because their permissions say nothing.
 fn check(found: &fs::Metadata, path: &Path) -> io::Result<()> {
     let mode = found.permissions().mode() & 0o777;
     if !found.is_file() || mode & OTHERS == 0 {

@@ -1,26 +1,30 @@
-//! What a process may lack for a while, by the errors of its calls.
+//! Resources that a process may lack for a while, recognised by the errors of its calls.
 //!
-//! Such an error says nothing about the data. The call succeeds when others have given back what they hold, so nobody
-//! may take it for damage, for a missing file, or for the end of a replica.
+//! Such an error says nothing about the data. The call succeeds once others release the resource.
+//! So it must not be treated as damage, as a missing file, or as the end of a replica.
 
-use std::error::Error;
-use std::io::{self, ErrorKind};
-use std::sync::Arc;
-use std::{fmt, iter};
+use std::{
+    error::Error,
+    fmt,
+    io::{self, ErrorKind},
+    iter,
+    sync::Arc,
+};
 
 use rustix::io::Errno;
 
-/// What is used up.
+/// The resource that ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
-    /// Room on the disk, or a quota of it.
+    /// Space on the disk, or in a quota of it.
     Space,
     /// File descriptors, memory or threads.
     Handles,
 }
 
 impl Shortage {
-    /// What an error of a storage, socket or thread says is used up; `None` for all other errors.
+    /// The shortage that an error of a storage, socket or thread reports; `None` for all other
+    /// errors.
     #[must_use]
     pub fn of(error: &io::Error) -> Option<Self> {
         match error.kind() {
@@ -34,7 +38,7 @@ impl Shortage {
         }
     }
 
-    /// What the first [`io::Error`] says that an error was caused by.
+    /// The shortage that the first [`io::Error`] in the chain of causes reports.
     #[must_use]
     pub fn behind(error: &(dyn Error + 'static)) -> Option<Self> {
         let io_error = |cause: &'_ (dyn Error + 'static)| {
@@ -54,7 +58,8 @@ impl fmt::Display for Shortage {
     }
 }
 
-/// Gives an error of the system a kind that tells a shortage, which the kinds of `std` do not for all of them.
+/// The kind of a system error that tells a shortage. The kinds of `std` don't do so for all of
+/// them.
 pub(crate) fn kind(error: &io::Error) -> ErrorKind {
     match Shortage::of(error) {
         Some(Shortage::Space) => ErrorKind::StorageFull,

@@ -1,46 +1,54 @@
-//! Files as the state machines need them: positioned reads and writes, explicit durability.
+//! Files as the state machines need them: positioned reads and writes, and explicit durability.
 //!
-//! Rules that both implementations keep:
-//! - a write is durable only after `sync_data` on that file, and a new, renamed or removed name only after `sync_dir`
-//!   on the directory that holds it; until then either may be lost, in part and in any order;
-//! - a failed `sync_data` may have lost the writes that it should have covered for good: callers must not go on as if
-//!   a later one made up for it;
-//! - reads see all writes that were made before, synced or not;
-//! - what ran out has a kind of its own, which [`crate::Shortage`] reads: `StorageFull` for room, `OutOfMemory` for
-//!   descriptors and memory, at any call that opens something.
+//! All implementations keep these rules:
+//!
+//! - A write is durable only after `sync_data` on its file. A new, renamed or removed name is
+//!   durable only after `sync_dir` on its directory. Until then, either may be lost, in part and in
+//!   any order.
+//! - A failed `sync_data` may lose the writes that it should have covered for good. A later sync
+//!   does not make up for it, so callers must not continue as if it did.
+//! - Reads see all earlier writes, synced or not.
+//! - Shortages have error kinds of their own, which [`crate::Shortage`] reads: `StorageFull` for
+//!   disk space, and `OutOfMemory` for descriptors and memory, from any call that opens something.
 
-use std::fmt::Debug;
-use std::io;
-use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
+use std::{
+    fmt::Debug,
+    io,
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
 
 use memmap2::{Advice, MmapMut};
 
-/// What [`Storage::open`] does about a file that exists, or does not.
+/// How [`Storage::open`] treats a file that exists, or does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// The file must exist: `NotFound` otherwise.
+    /// The file must exist; otherwise `NotFound`.
     Existing,
-    /// An empty file is made if there is none.
+    /// An empty file is created if there is none.
     OpenOrCreate,
-    /// The file must not exist: `AlreadyExists` otherwise.
+    /// The file must not exist; otherwise `AlreadyExists`.
     CreateNew,
 }
 
-/// A tree of directories and files. Paths are relative to its root and separated by `/`; the root itself is `""`.
+/// A tree of directories and files. Paths are relative to its root and separated by `/`. The root
+/// itself is `""`.
 pub trait Storage: Send + Sync + Debug {
     /// Opens a file for reading and writing.
     ///
     /// # Errors
-    /// As [`OpenMode`] says; `NotFound` if the directory is missing.
+    /// As [`OpenMode`] says, and `NotFound` if the directory is missing.
     fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn File>>;
 
-    /// The same for a file that is hardly read from the system's cache, since nobody reads it or its readers have a cache of their own:
-    /// where the system can, whole sectors go to the disk past its cache, those of a [`DirectBuffer`] as they are, and others by one if
-    /// they are many and the file grows by them.
+    /// Opens a file whose pages are not worth keeping in the system's cache, because it is hardly
+    /// read or because its readers have a cache of their own.
+    ///
+    /// Where the system supports it, whole sectors are written past that cache. Those in a
+    /// [`DirectBuffer`] are written directly. Others are copied into one, if they are many and are
+    /// new at the file's end.
     ///
     /// # Errors
-    /// As there.
+    /// Like [`Storage::open`].
     fn open_direct(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         self.open(path, mode)
     }
@@ -51,55 +59,58 @@ pub trait Storage: Send + Sync + Debug {
     /// `NotFound` if there is none.
     fn remove(&self, path: &str) -> io::Result<()>;
 
-    /// Renames a file or directory within this storage, replacing a file in one atomic step.
+    /// Renames a file or directory within this storage. A file of the new name is replaced
+    /// atomically.
     ///
     /// # Errors
     /// `NotFound` if `from` does not exist.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Names of the files and directories in a directory, sorted.
+    /// The names of the files and directories in a directory, sorted.
     ///
     /// # Errors
     /// `NotFound` if there is no such directory.
     fn list(&self, dir: &str) -> io::Result<Vec<String>>;
 
-    /// Makes a directory and its missing parents. They are durable when this returns.
+    /// Creates a directory and its missing parents. They are durable when this returns.
     ///
     /// # Errors
-    /// If one can't be made.
+    /// If one can't be created.
     fn create_dir_all(&self, dir: &str) -> io::Result<()>;
 
-    /// Makes the names in a directory durable: those made, renamed to and removed.
+    /// Makes the changes of names in a directory durable: new, renamed and removed ones.
     ///
     /// # Errors
-    /// If it can't be synced.
+    /// If the sync fails.
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
 
-    /// How many bytes the disk has room for, as far as the system says: others use it, too, and there may be quotas.
+    /// The free space of the disk in bytes, as the system reports it. Others may take it, and
+    /// quotas may limit it further.
     ///
     /// # Errors
-    /// If it can't be asked.
+    /// If the system can't tell.
     fn free_bytes(&self) -> io::Result<u64>;
 
-    /// Removes a directory with all that it holds; one that is missing is no error.
+    /// Removes a directory with everything in it. A missing directory is not an error.
     ///
     /// # Errors
     /// If something in it can't be removed.
     fn remove_dir_all(&self, dir: &str) -> io::Result<()>;
 
-    /// Takes an exclusive lock by the name of a file (made if needed) until the guard is dropped or the process ends.
+    /// Takes an exclusive lock on a file, which is created if needed. The lock lasts until the
+    /// guard is dropped or the process ends.
     ///
     /// # Errors
-    /// `WouldBlock` if it is held.
+    /// `WouldBlock` if it is taken.
     fn lock(&self, path: &str) -> io::Result<Box<dyn Send + Sync>>;
 
-    /// The same storage seen from a directory, which need not exist yet.
+    /// This storage as seen from a directory, which need not exist yet.
     ///
     /// # Errors
-    /// If the path is not a legal one.
+    /// If the path is not legal.
     fn subdir(&self, dir: &str) -> io::Result<Arc<dyn Storage>>;
 
-    /// The second storage beside this one, on a cheaper disk, if there is one: see [`crate::TieredStorage`].
+    /// The second storage on a cheaper disk, if there is one. See [`crate::TieredStorage`].
     fn cold(&self) -> Option<Arc<dyn Storage>> {
         None
     }
@@ -110,46 +121,48 @@ pub trait File: Send + Sync + Debug {
     /// Fills `buf` with the bytes at `offset`.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the file ends before.
+    /// `UnexpectedEof` if the file ends earlier.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Writes all of `bytes` at `offset`, with zeroes between the present end and there.
+    /// Writes all of `bytes` at `offset`. A gap after the present end is filled with zeroes.
     ///
     /// # Errors
-    /// `StorageFull` on a full disk; a part may have been written.
+    /// `StorageFull` on a full disk. A part may have been written.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// [`File::write_all_at`] of parts that follow on each other.
+    /// Writes consecutive parts like [`File::write_all_at`].
     ///
     /// # Errors
-    /// As there.
+    /// Like [`File::write_all_at`].
     fn write_parts_at(&self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
         self.write_all_at(&parts.concat(), offset)
     }
 
-    /// Extends the file with zeroes to `len` bytes, unless it has as many: later writes there do not fail for want of space.
+    /// Extends the file with zeroes to `len` bytes, unless it is that long already. Later writes
+    /// there don't fail for lack of space.
     ///
     /// # Errors
     /// `StorageFull` on a full disk.
     fn allocate(&self, len: u64) -> io::Result<()>;
 
-    /// Gives back the space of bytes that nobody needs, where the file system can. The file keeps its length; the bytes are
-    /// zeroes or as they were, and after a loss of power any mixture of both.
+    /// Gives back the space of unneeded bytes, where the file system supports it. The file keeps
+    /// its length. The bytes become zeroes or keep their content. After a loss of power, they are
+    /// any mixture of both.
     ///
     /// # Errors
-    /// If it can't be done; nothing is lost but the space.
+    /// If the space can't be given back. The data is not affected.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// Length in bytes.
+    /// The length in bytes.
     ///
     /// # Errors
-    /// If it can't be asked.
+    /// If the system can't tell.
     fn len(&self) -> io::Result<u64>;
 
-    /// The file has no bytes.
+    /// Whether the file has no bytes.
     ///
     /// # Errors
-    /// If it can't be asked.
+    /// Like [`File::len`].
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
@@ -160,23 +173,26 @@ pub trait File: Send + Sync + Debug {
     /// `StorageFull` on a full disk.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Makes all earlier writes to this file, and its length, durable.
+    /// Makes all earlier writes to this file durable, and its length.
     ///
     /// # Errors
-    /// If that is not certain.
+    /// If their durability is not certain.
     fn sync_data(&self) -> io::Result<()>;
 }
 
-/// What place in the file, length and place in memory must be multiples of for a write past the system's cache: a sector.
+/// A disk's sector. For a write past the system's cache, the offset, the length and the address in
+/// memory must be multiples of it.
 pub(crate) const SECTOR_BYTES: usize = 512;
 
-/// What a processor can map as one page, where it and the system can (x86-64, and ARM with pages of 4 KiB).
+/// What a processor can map as one page, if it and the system support it (x86-64, and ARM with
+/// pages of 4 KiB).
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Zeroes to begin with, at a place in memory that a disk can read from.
+/// Memory that a disk can read from directly. It begins as zeroes.
 ///
-/// A large one lies in huge pages where the system has them: a disk is given one piece of memory after the other, and for 2 MiB it makes
-/// much of the time of a write whether they are one piece or 512.
+/// A large buffer uses huge pages where the system has them. A disk is given a write as a list of
+/// contiguous pieces of memory. For a write of 2 MiB, the time differs much between 1 and 512
+/// pieces.
 #[derive(Debug)]
 pub struct DirectBuffer {
     map: MmapMut,
@@ -185,7 +201,7 @@ pub struct DirectBuffer {
 }
 
 impl DirectBuffer {
-    /// So many bytes.
+    /// A buffer of `len` zeroes.
     ///
     /// # Panics
     /// If there is no memory left.
@@ -195,7 +211,7 @@ impl DirectBuffer {
         let align = if huge { HUGE_PAGE_BYTES } else { SECTOR_BYTES };
         let map = MmapMut::map_anon(len + align).expect("memory for a buffer");
         if huge {
-            // Without them it is slower, and as good.
+            // Without huge pages, the buffer is slower but correct.
             let _ = map.advise(Advice::HugePage);
         }
         let start = map.as_ptr().align_offset(align);
@@ -217,7 +233,8 @@ impl DerefMut for DirectBuffer {
     }
 }
 
-/// Checks a path and splits it: no empty parts, no `.` or `..`, nothing absolute. The root gives no parts.
+/// Checks a path and splits it: no empty parts, no `.` or `..`, nothing absolute. The root has no
+/// parts.
 pub(crate) fn parts(path: &str) -> io::Result<Vec<&str>> {
     if path.is_empty() {
         return Ok(Vec::new());

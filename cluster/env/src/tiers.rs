@@ -1,11 +1,11 @@
-//! A storage with a second, cheaper one beside it.
+//! A storage with a second, cheaper storage beside it.
 
-use std::io;
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use crate::storage::{File, OpenMode, Storage};
 
-/// Everything is in the hot storage, but for what its users put into [`Storage::cold`] by themselves.
+/// Two storages. Every call goes to the hot one. Users put files into the cold one themselves,
+/// through [`Storage::cold`].
 #[derive(Clone, Debug)]
 pub struct TieredStorage {
     hot: Arc<dyn Storage>,
@@ -13,7 +13,6 @@ pub struct TieredStorage {
 }
 
 impl TieredStorage {
-    /// The two of them.
     #[must_use]
     pub fn new(hot: Arc<dyn Storage>, cold: Arc<dyn Storage>) -> Self {
         Self { hot, cold }

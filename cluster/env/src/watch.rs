@@ -1,7 +1,8 @@
-//! A value that others wait on, as `tokio::sync::watch`, with the same names.
+//! A value that others wait on, like `tokio::sync::watch` and with the same names.
 //!
-//! The difference is the order in which those who wait are woken: the order in which they began to wait. Tokio's draws it from a random
-//! number that can't be set, and then a run can't be repeated. Only the newest value is kept: whoever looks late sees it alone.
+//! The difference is the order in which waiters are woken: here it is the order in which they began
+//! to wait. Tokio draws it from a random number that can't be set, so that a run could not be
+//! repeated. Only the newest value is kept: a late receiver never sees the values before it.
 
 use std::{
     collections::BTreeMap,
@@ -13,17 +14,17 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-/// Nobody can change the value any more.
+/// The sender is gone, so the value can't change any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the watched value has no sender any more")]
 pub struct Closed;
 
-/// Nobody watches the value.
+/// No receiver is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("nobody watches the value")]
 pub struct Unwatched;
 
-/// No value has this version.
+/// A version that no value has.
 const NEVER: u64 = u64::MAX;
 
 struct Shared<T> {
@@ -36,7 +37,7 @@ struct State {
     version: u64,
     closed: bool,
     receivers: usize,
-    /// Those who wait, in the order in which they began.
+    /// The waiters, in the order in which they began to wait.
     waiting: BTreeMap<u64, Waker>,
     tickets: u64,
 }
@@ -60,16 +61,16 @@ impl<T> Shared<T> {
     }
 }
 
-/// Changes the value. When it is dropped, those who wait are told.
+/// Changes the value. When it is dropped, all waiters are told.
 pub struct Sender<T>(Arc<Shared<T>>);
 
-/// Watches the value. Each remembers what it has seen.
+/// Watches the value. Each receiver remembers which value it has seen.
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
     seen: u64,
 }
 
-/// The value, which can't change meanwhile.
+/// A reference to the value, which can't change while it is held.
 pub struct Ref<'a, T>(RwLockReadGuard<'a, T>);
 
 /// A value and its first receiver.
@@ -100,13 +101,13 @@ impl<T: fmt::Debug> fmt::Debug for Receiver<T> {
 }
 
 impl<T> Sender<T> {
-    /// A value that nobody watches yet.
+    /// A value that has no receiver yet.
     #[must_use]
     pub fn new(value: T) -> Self {
         Self(Arc::new(Shared { value: RwLock::new(value), state: Mutex::default() }))
     }
 
-    /// Watches the value from now on; the present one is seen.
+    /// Watches the value from now on. The present value counts as seen.
     #[must_use]
     pub fn subscribe(&self) -> Receiver<T> {
         let mut state = self.0.state();
@@ -114,7 +115,6 @@ impl<T> Sender<T> {
         Receiver { seen: state.version, shared: Arc::clone(&self.0) }
     }
 
-    /// The value.
     #[must_use]
     pub fn borrow(&self) -> Ref<'_, T> {
         Ref(self.0.read())
@@ -123,7 +123,7 @@ impl<T> Sender<T> {
     /// Sets the value.
     ///
     /// # Errors
-    /// If nobody watches; then it stays as it is.
+    /// If no receiver is left. Then the value stays the same.
     pub fn send(&self, value: T) -> Result<(), Unwatched> {
         if self.0.state().receivers == 0 {
             return Err(Unwatched);
@@ -132,7 +132,7 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Sets the value, whoever watches; gives the old one.
+    /// Sets the value, even without a receiver, and returns the old one.
     pub fn send_replace(&self, mut value: T) -> T {
         self.send_modify(|old| std::mem::swap(old, &mut value));
         value
@@ -146,7 +146,7 @@ impl<T> Sender<T> {
         });
     }
 
-    /// Changes the value; those who wait are woken if `change` says so.
+    /// Changes the value. The waiters are woken if `change` returns true.
     pub fn send_if_modified(&self, change: impl FnOnce(&mut T) -> bool) -> bool {
         let changed = change(&mut self.0.value.write().unwrap_or_else(PoisonError::into_inner));
         if changed {
@@ -182,41 +182,41 @@ impl<T> Drop for Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    /// The value; it does not count as seen.
+    /// The value, without marking it as seen.
     #[must_use]
     pub fn borrow(&self) -> Ref<'_, T> {
         Ref(self.shared.read())
     }
 
-    /// The value, which counts as seen.
+    /// The value, which is marked as seen.
     pub fn borrow_and_update(&mut self) -> Ref<'_, T> {
         self.mark_unchanged();
         Ref(self.shared.read())
     }
 
-    /// Whatever the value is now counts as seen.
+    /// Marks the present value as seen.
     pub fn mark_unchanged(&mut self) {
         self.seen = self.shared.state().version;
     }
 
-    /// The value counts as not seen.
+    /// Marks the value as not seen.
     pub fn mark_changed(&mut self) {
         self.seen = NEVER;
     }
 
-    /// Whether the value was changed since it was seen.
+    /// Whether the value was changed since it was last seen.
     ///
     /// # Errors
-    /// If nobody can change it any more.
+    /// If the sender is gone.
     pub fn has_changed(&self) -> Result<bool, Closed> {
         let state = self.shared.state();
         if state.closed { Err(Closed) } else { Ok(state.version != self.seen) }
     }
 
-    /// Waits until the value was changed since it was seen; then it counts as seen.
+    /// Waits until the value is changed since it was last seen, and marks it as seen.
     ///
     /// # Errors
-    /// If nobody can change it any more.
+    /// If the sender is gone.
     pub async fn changed(&mut self) -> Result<(), Closed> {
         let (shared, seen) = (&self.shared, self.seen);
         let version = Change { shared, seen, ticket: None }.await?;
@@ -224,10 +224,10 @@ impl<T> Receiver<T> {
         Ok(())
     }
 
-    /// Waits until `wanted` holds of the value, which counts as seen then.
+    /// Waits until the value satisfies `wanted`, and marks it as seen.
     ///
     /// # Errors
-    /// If nobody can change it any more, and it does not hold.
+    /// If the sender is gone and the value does not satisfy `wanted`.
     pub async fn wait_for(&mut self, mut wanted: impl FnMut(&T) -> bool) -> Result<Ref<'_, T>, Closed> {
         loop {
             self.mark_unchanged();
@@ -239,7 +239,7 @@ impl<T> Receiver<T> {
     }
 }
 
-/// Waits for a version other than the one that was seen.
+/// Waits for another version than the one that was seen.
 struct Change<'a, T> {
     shared: &'a Shared<T>,
     seen: u64,

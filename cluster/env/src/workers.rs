@@ -1,4 +1,5 @@
-//! More hands for work whose outcome is a function of its input: on threads, or, in a simulation, in place.
+//! Helper threads for work whose outcome is a function of its input. In a simulation, the work is
+//! done in place.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -9,15 +10,18 @@ use std::{
     thread,
 };
 
-/// Most threads beside the caller's for one kind of work: what is shared is short, and a machine has other shards to look after.
+/// Most threads besides the caller's for one kind of work. The shared part of the work is short,
+/// and a machine has other shards to serve.
 const HELPERS_MAX: usize = 3;
 
 type Work<T> = Box<dyn FnOnce() -> T + Send>;
 
-/// Work that is done beside its owner, and whose outcomes he takes in the order in which it was pushed.
+/// Work that is done beside its owner. The owner takes the outcomes in the order in which the work
+/// was pushed.
 ///
-/// Threads live as long as something waits for one. Without threads, and where an outcome is wanted that is not there yet, the owner does what
-/// waits. What nobody has begun when the queue goes is left undone.
+/// A thread lives as long as work is waiting. The owner does waiting work itself if there are no
+/// threads, or if it wants an outcome that is not there yet. Work that has not begun when the queue
+/// is dropped is discarded.
 #[derive(Debug)]
 pub struct OrderedQueue<T> {
     helpers: usize,
@@ -28,7 +32,7 @@ pub struct OrderedQueue<T> {
 
 struct Shared<T> {
     state: Mutex<QueueState<T>>,
-    /// Somebody has done something.
+    /// Signals that some work is done.
     done: Condvar,
 }
 
@@ -49,7 +53,7 @@ impl<T> Shared<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does a piece of work, whoever pushed it will hear of a panic.
+    /// Does a piece of work. A panic is passed on when the outcome is taken.
     fn work(&self, (number, work): (u64, Work<T>)) -> MutexGuard<'_, QueueState<T>> {
         let outcome = panic::catch_unwind(AssertUnwindSafe(work));
         let mut state = self.lock();
@@ -58,7 +62,7 @@ impl<T> Shared<T> {
         state
     }
 
-    /// Does what waits, and ends when nothing does.
+    /// Does waiting work until none is left.
     fn work_off(&self) {
         let mut state = self.lock();
         while let Some(next) = state.waiting.pop_front() {
@@ -70,7 +74,6 @@ impl<T> Shared<T> {
 }
 
 impl<T: Send + 'static> OrderedQueue<T> {
-    /// An empty queue.
     #[must_use]
     pub fn new(workers: Workers) -> Self {
         let state = QueueState { waiting: VecDeque::new(), outcomes: BTreeMap::new(), threads: 0 };
@@ -78,7 +81,7 @@ impl<T: Send + 'static> OrderedQueue<T> {
         Self { helpers: workers.helpers(), shared, pushed: 0, taken: 0 }
     }
 
-    /// How many outcomes are still to be taken.
+    /// Number of outcomes still to be taken.
     #[must_use]
     pub fn len(&self) -> usize {
         (self.pushed - self.taken) as usize
@@ -90,7 +93,7 @@ impl<T: Send + 'static> OrderedQueue<T> {
         self.len() == 0
     }
 
-    /// Whether the next outcome is another thread's to come.
+    /// Whether another thread still has to deliver the next outcome.
     #[must_use]
     pub fn is_going(&self) -> bool {
         self.helpers > 0 && !self.is_empty() && !self.shared.lock().outcomes.contains_key(&self.taken)
@@ -103,16 +106,16 @@ impl<T: Send + 'static> OrderedQueue<T> {
         self.pushed += 1;
         if state.threads < self.helpers {
             let shared = Arc::clone(&self.shared);
-            // Where there is no thread to be had, the owner does it.
+            // If no thread can be started, the owner does the work.
             let thread = thread::Builder::new().spawn(move || shared.work_off());
             state.threads += usize::from(thread.is_ok());
         }
     }
 
-    /// The next outcome; none if all were taken.
+    /// Takes the next outcome; `None` if all were taken.
     ///
     /// # Panics
-    /// If the work did.
+    /// If the work panicked.
     pub fn take(&mut self) -> Option<T> {
         if self.is_empty() {
             return None;
@@ -142,25 +145,27 @@ impl<T> Drop for OrderedQueue<T> {
     }
 }
 
-/// Who does the work of [`Workers::share`], [`Workers::in_order`], [`Workers::beside`] and an [`OrderedQueue`]. The outcome is the same; only with [`Workers::Inline`] the order is, too.
+/// The threads that do the work of [`Workers::share`], [`Workers::in_order`], [`Workers::beside`]
+/// and an [`OrderedQueue`]. The outcome is always the same. The order of the work is fixed only
+/// with [`Workers::Inline`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Workers {
     /// The caller alone.
     #[default]
     Inline,
-    /// The caller and so many threads, which live as long as their work.
+    /// The caller and this many threads, which live as long as their work.
     Threads(NonZero<usize>),
 }
 
 impl Workers {
-    /// As many as there are processors.
+    /// As many threads as the machine has processors, up to a limit.
     #[must_use]
     pub fn of_this_machine() -> Self {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         NonZero::new((processors - 1).min(HELPERS_MAX)).map_or(Self::Inline, Self::Threads)
     }
 
-    /// How many threads there are beside the caller's.
+    /// The number of threads besides the caller's.
     fn helpers(self) -> usize {
         match self {
             Self::Inline => 0,
@@ -168,14 +173,16 @@ impl Workers {
         }
     }
 
-    /// Does the work on a thread of its own, and `own` on the caller's, which is told by what it is given whether the work still goes
-    /// on. Without threads the caller does both, and `own`, which is told that nothing goes on, first.
+    /// Does `work` on a thread of its own, and `own` on the caller's thread.
+    ///
+    /// `own` is given a function that says whether the work is still going on. Without threads, the
+    /// caller does both: first `own`, which is told that no work is going on, then `work`.
     pub fn beside<T: Send>(self, work: impl FnOnce() -> T + Send, own: impl FnOnce(&dyn Fn() -> bool)) -> T {
         if self.helpers() == 0 {
             own(&|| false);
             return work();
         }
-        // Where there is no thread to be had, the caller does it.
+        // If no thread can be started, the caller does the work.
         let work = Mutex::new(Some(work));
         let take = || work.lock().unwrap_or_else(PoisonError::into_inner).take();
         thread::scope(|scope| match thread::Builder::new().spawn_scoped(scope, || take().map(|work| work())) {
@@ -191,7 +198,7 @@ impl Workers {
         .expect("one of both takes it")
     }
 
-    /// Does all jobs, each once, and `own` on the caller's thread, which helps with the jobs afterwards.
+    /// Does each job once, and `own` on the caller's thread, which then helps with the jobs.
     pub fn share<J: Send, T>(
         self,
         jobs: impl Iterator<Item = J> + Send,
@@ -214,7 +221,7 @@ impl Workers {
             Self::Inline => all(),
             Self::Threads(helpers) => thread::scope(|scope| {
                 for _ in 0..helpers.get() {
-                    // Where there is no thread to be had, the caller does it.
+                    // If no thread can be started, the caller does the work.
                     let _ = thread::Builder::new().spawn_scoped(scope, run);
                 }
                 all()
@@ -222,8 +229,8 @@ impl Workers {
         }
     }
 
-    /// Does all jobs, each once, and gives `own`, on the caller's thread, what came of them, in the order of the jobs. While the next one is
-    /// not there, the caller does jobs, too.
+    /// Does each job once, and passes the outcomes to `own` on the caller's thread, in the order of
+    /// the jobs. While the next outcome is missing, the caller does jobs, too.
     pub fn in_order<J: Send, O: Send, T>(
         self,
         jobs: impl Iterator<Item = J> + Send,
@@ -241,10 +248,10 @@ impl Workers {
                 let done = done.clone();
                 let next = &next;
                 let help = move || iter::from_fn(next).try_for_each(|outcome| done.send(outcome));
-                // Where there is no thread to be had, the caller does it.
+                // If no thread can be started, the caller does the work.
                 let _ = thread::Builder::new().spawn_scoped(scope, help);
             }
-            // So that the wait for a helper that broke an invariant ends.
+            // Ends the wait below if a helper panicked.
             drop(done);
             let mut early = BTreeMap::new();
             let mut wanted = 0..;
@@ -268,7 +275,7 @@ impl Workers {
 /// Starts a thread for some work.
 ///
 /// # Errors
-/// Gives the work back if there is no thread to be had.
+/// Returns the work if no thread can be started.
 pub fn spawn_thread<T: Send + 'static, W: FnOnce() -> T + Send + 'static>(
     name: &str,
     work: W,
@@ -317,7 +324,7 @@ mod tests {
             let mut squares = Vec::new();
             for n in 0..1000_u64 {
                 queue.push(move || n * n);
-                // More and fewer wait in turn, none at times.
+                // Between 0 and 19 pieces of work wait, varying with `n`.
                 while queue.len() > n as usize / 7 % 20 {
                     squares.extend(queue.take());
                 }
@@ -341,7 +348,7 @@ mod tests {
         });
         begins.recv().expect("the thread begins");
         assert!(queue.is_going());
-        // The only thread is at the first one, which this one, whoever does it, lets end.
+        // The only thread is busy with the first piece, which ends once this piece runs.
         queue.push(move || {
             told.send(()).expect("it waits");
             thread::current().id()
@@ -375,7 +382,7 @@ mod tests {
     fn the_caller_has_its_own_to_do_while_other_work_goes_on() {
         let threads = Workers::Threads(NonZero::<usize>::MIN);
         let (told, hears) = mpsc::channel();
-        // The work ends when it is told to, which the caller does while it goes on.
+        // The work ends when it is told to. The caller tells it while the work is going on.
         let out = threads.beside(
             move || hears.recv().expect("it is told"),
             |goes_on| {

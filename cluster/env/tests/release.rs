@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Command};
 
-/// Only a constant that is `false` lets this compile.
+/// This compiles only if the constant is `false`.
 const PROOF: &str =
     "const _: () = assert!(!bug::planted(bug::Bug::SkippedSync) && !bug::strikes(bug::Bug::OneDigestBelieved, 1));";
 

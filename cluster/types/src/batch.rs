@@ -1,4 +1,4 @@
-//! What a client asks to have written.
+//! A client's batch: its operations, and the preconditions under which it is applied.
 
 use alloc::vec::Vec;
 
@@ -10,25 +10,25 @@ use crate::{
 /// The new state of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The key has this value from now on.
+    /// The key has this value from this version on.
     Put(Vec<u8>),
-    /// The key has no value from now on.
+    /// The key has no value from this version on.
     Delete,
 }
 
 /// A change of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// 1 to 512 bytes.
+    /// The key, of 1 to 512 bytes.
     pub key: Vec<u8>,
-    /// What becomes of it.
+    /// The new state of the key.
     pub change: Change,
 }
 
-/// What must hold of one key for a batch to be applied.
+/// A condition that one key must meet for a batch to be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// The key has a live value and was changed last at this stamp.
+    /// The key has a live value, and its last change has this stamp.
     LastChanged(Stamp),
     /// The key has no live value.
     Absent,
@@ -39,29 +39,30 @@ pub enum Condition {
 /// A condition on one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Precondition {
-    /// 1 to 512 bytes.
+    /// The key, of 1 to 512 bytes.
     pub key: Vec<u8>,
-    /// What must hold of it.
+    /// The condition that the key must meet.
     pub condition: Condition,
 }
 
-/// One client's atomic set of changes.
+/// A set of changes by one client, applied in all shards or in none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Applied in order; the last one of a key wins.
+    /// The changes, applied in order. If a key occurs more than once, its last change wins.
     pub operations: Vec<Operation>,
-    /// All must hold, or nothing is applied.
+    /// The preconditions. Unless all of them hold, nothing is applied.
     pub preconditions: Vec<Precondition>,
-    /// The newest sequenced stamp before the batch.
+    /// The newest sequenced stamp before the batch; `None` if the batch accepts any.
     pub expected_head: Option<Stamp>,
-    /// The batch is alone in its version.
+    /// The batch does not share its version with any other batch.
     pub exclusive: bool,
-    /// Committed to by hash in the journal.
+    /// Application data. The journal commits to its hash.
     pub metadata: Vec<u8>,
 }
 
 impl Operation {
-    /// Appends the full encoding (`docs/verification.md` section 8, with the value instead of its hash).
+    /// Appends the full encoding: `docs/verification.md` section 8, with the value in place of its
+    /// hash.
     pub fn encode(&self, out: &mut Writer) {
         match &self.change {
             Change::Put(value) => {
@@ -76,7 +77,7 @@ impl Operation {
         }
     }
 
-    /// Bytes that `encode` appends.
+    /// Returns the number of bytes that `encode` appends.
     #[must_use]
     pub fn encoded_bytes(&self) -> usize {
         let value = match &self.change {

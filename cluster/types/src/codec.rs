@@ -1,6 +1,7 @@
-//! The one binary encoding: little-endian, fixed width, length-prefixed (`docs/verification.md` section 1).
+//! The one binary encoding: little-endian, fixed width, length-prefixed (`docs/verification.md`
+//! section 1).
 //!
-//! A reader never allocates by a length that it has not compared with the bytes at hand.
+//! A reader compares each length with the bytes at hand before it allocates.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -14,7 +15,7 @@ pub enum Error {
     Truncated,
     /// Bytes follow the value.
     Trailing,
-    /// A field has a value that it may not have.
+    /// The field of this name has a value that is not allowed.
     Malformed(&'static str),
 }
 
@@ -43,16 +44,16 @@ impl<'a> Reader<'a> {
         Self { rest: bytes }
     }
 
-    /// How many bytes are left.
+    /// Returns the number of bytes left.
     #[must_use]
     pub fn remaining(&self) -> usize {
         self.rest.len()
     }
 
-    /// The next `len` bytes.
+    /// Returns the next `len` bytes.
     ///
     /// # Errors
-    /// If fewer are left.
+    /// [`Error::Truncated`] if fewer are left.
     pub fn take(&mut self, len: usize) -> Result<&'a [u8], Error> {
         let (head, rest) = self.rest.split_at_checked(len).ok_or(Error::Truncated)?;
         self.rest = rest;
@@ -65,42 +66,43 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
-    /// One byte.
+    /// Reads one byte.
     ///
     /// # Errors
-    /// If none is left.
+    /// [`Error::Truncated`] if none is left.
     pub fn u8(&mut self) -> Result<u8, Error> {
         Ok(u8::from_le_bytes(self.array()?))
     }
 
-    /// Two bytes, little-endian.
+    /// Reads a number of two bytes, little-endian.
     ///
     /// # Errors
-    /// If fewer are left.
+    /// [`Error::Truncated`] if fewer bytes are left.
     pub fn u16(&mut self) -> Result<u16, Error> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
-    /// Four bytes, little-endian.
+    /// Reads a number of four bytes, little-endian.
     ///
     /// # Errors
-    /// If fewer are left.
+    /// [`Error::Truncated`] if fewer bytes are left.
     pub fn u32(&mut self) -> Result<u32, Error> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// Eight bytes, little-endian.
+    /// Reads a number of eight bytes, little-endian.
     ///
     /// # Errors
-    /// If fewer are left.
+    /// [`Error::Truncated`] if fewer bytes are left.
     pub fn u64(&mut self) -> Result<u64, Error> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// A short number: seven bits a byte, the lowest first, all bytes but the last with their highest bit set.
+    /// Reads a number of variable length: seven bits a byte, lowest bits first. All bytes but the
+    /// last have their highest bit set.
     ///
     /// # Errors
-    /// If it ends early, is over 64 bits, or could be shorter.
+    /// If the bytes end early, the number has over 64 bits, or a shorter encoding exists.
     pub fn short(&mut self) -> Result<u64, Error> {
         let mut number = 0;
         for shift in (0..u64::BITS).step_by(7) {
@@ -117,18 +119,18 @@ impl<'a> Reader<'a> {
         Err(Error::Malformed("short number"))
     }
 
-    /// A short number of a smaller type.
+    /// Reads a number as [`Reader::short`] does, into a smaller type.
     ///
     /// # Errors
-    /// As [`Reader::short`], and if it is too large for the type.
+    /// Like [`Reader::short`], and if the number is too large for the type.
     pub fn short_as<T: TryFrom<u64>>(&mut self, field: &'static str) -> Result<T, Error> {
         T::try_from(self.short()?).map_err(|_| Error::Malformed(field))
     }
 
-    /// A byte that must be 0 or 1.
+    /// Reads a byte that must be 0 or 1.
     ///
     /// # Errors
-    /// If it is neither, or missing.
+    /// If the byte is missing or has another value.
     pub fn flag(&mut self, field: &'static str) -> Result<bool, Error> {
         match self.u8()? {
             0 => Ok(false),
@@ -137,44 +139,44 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Bytes behind a `u16` length.
+    /// Reads a `u16` length and that many bytes.
     ///
     /// # Errors
-    /// If they end early.
+    /// [`Error::Truncated`] if the bytes end early.
     pub fn str16(&mut self) -> Result<&'a [u8], Error> {
         let len = self.u16()?;
         self.take(usize::from(len))
     }
 
-    /// Bytes behind a `u32` length.
+    /// Reads a `u32` length and that many bytes.
     ///
     /// # Errors
-    /// If they end early.
+    /// [`Error::Truncated`] if the bytes end early.
     pub fn str32(&mut self) -> Result<&'a [u8], Error> {
         let len = usize::try_from(self.u32()?).map_err(|_| Error::Truncated)?;
         self.take(len)
     }
 
-    /// 16 raw bytes.
+    /// Reads 16 raw bytes.
     ///
     /// # Errors
-    /// If fewer are left.
+    /// [`Error::Truncated`] if fewer are left.
     pub fn bytes16(&mut self) -> Result<[u8; 16], Error> {
         self.array()
     }
 
-    /// 32 raw bytes.
+    /// Reads a digest of 32 raw bytes.
     ///
     /// # Errors
-    /// If fewer are left.
+    /// [`Error::Truncated`] if fewer are left.
     pub fn digest(&mut self) -> Result<Digest, Error> {
         Ok(Digest(self.array()?))
     }
 
-    /// Epoch, then version.
+    /// Reads an epoch, then a version.
     ///
     /// # Errors
-    /// If fewer than 16 bytes are left.
+    /// [`Error::Truncated`] if fewer than 16 bytes are left.
     pub fn stamp(&mut self) -> Result<Stamp, Error> {
         Ok(Stamp { epoch: Epoch(self.u64()?), version: Version(self.u64()?) })
     }
@@ -182,13 +184,14 @@ impl<'a> Reader<'a> {
     /// Ends the reading.
     ///
     /// # Errors
-    /// If bytes are left.
+    /// [`Error::Trailing`] if bytes are left.
     pub fn finish(self) -> Result<(), Error> {
         if self.rest.is_empty() { Ok(()) } else { Err(Error::Trailing) }
     }
 }
 
-/// Appends a short number: seven bits a byte, the lowest first, all bytes but the last with their highest bit set.
+/// Appends a number of variable length: seven bits a byte, lowest bits first. All bytes but the
+/// last have their highest bit set.
 pub fn put_short(out: &mut Vec<u8>, mut value: u64) {
     while value > 0x7f {
         out.push(value as u8 | 0x80);
@@ -210,25 +213,25 @@ impl Writer {
         Self::default()
     }
 
-    /// An empty writer with room for so many bytes: what is long need not move as it grows.
+    /// An empty writer with room for `bytes` bytes, so that a long value is not moved as it grows.
     #[must_use]
     pub fn with_room(bytes: usize) -> Self {
         Self { bytes: Vec::with_capacity(bytes) }
     }
 
-    /// What was written.
+    /// Returns the written bytes.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// How many bytes were written.
+    /// Returns the number of bytes written.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Nothing was written.
+    /// Whether nothing was written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
@@ -244,27 +247,27 @@ impl Writer {
         self.bytes.push(value);
     }
 
-    /// Appends two bytes.
+    /// Appends a number of two bytes, little-endian.
     pub fn u16(&mut self, value: u16) {
         self.raw(&value.to_le_bytes());
     }
 
-    /// Appends four bytes.
+    /// Appends a number of four bytes, little-endian.
     pub fn u32(&mut self, value: u32) {
         self.raw(&value.to_le_bytes());
     }
 
-    /// Appends eight bytes.
+    /// Appends a number of eight bytes, little-endian.
     pub fn u64(&mut self, value: u64) {
         self.raw(&value.to_le_bytes());
     }
 
-    /// Appends a short number, as [`put_short`].
+    /// Appends a number like [`put_short`].
     pub fn short(&mut self, value: u64) {
         put_short(&mut self.bytes, value);
     }
 
-    /// Appends 0 or 1.
+    /// Appends one byte: 0 for false, 1 for true.
     pub fn flag(&mut self, value: bool) {
         self.u8(u8::from(value));
     }
@@ -272,7 +275,7 @@ impl Writer {
     /// Appends a `u16` length and the bytes.
     ///
     /// # Panics
-    /// If there are more than 65,535: callers check their limits first.
+    /// If there are more than 65,535 bytes. Callers check their limits first.
     pub fn str16(&mut self, bytes: &[u8]) {
         self.u16(u16::try_from(bytes.len()).expect("callers check lengths before encoding"));
         self.raw(bytes);
@@ -281,18 +284,18 @@ impl Writer {
     /// Appends a `u32` length and the bytes.
     ///
     /// # Panics
-    /// If there are 4 GiB or more: callers check their limits first.
+    /// If there are 4 GiB or more. Callers check their limits first.
     pub fn str32(&mut self, bytes: &[u8]) {
         self.u32(u32::try_from(bytes.len()).expect("callers check lengths before encoding"));
         self.raw(bytes);
     }
 
-    /// Appends 32 bytes.
+    /// Appends a digest of 32 bytes.
     pub fn digest(&mut self, digest: &Digest) {
         self.raw(&digest.0);
     }
 
-    /// Appends epoch, then version.
+    /// Appends an epoch, then a version.
     pub fn stamp(&mut self, stamp: Stamp) {
         self.u64(stamp.epoch.0);
         self.u64(stamp.version.0);

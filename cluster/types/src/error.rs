@@ -1,14 +1,16 @@
-//! What every error answers: what now? And what caused it.
+//! Error kinds, which say what a caller can do, and reasons, which say why a call was refused.
+//!
+//! The mapping from reasons to kinds is here alone; `coppice-proto` maps both to gRPC.
 
 use alloc::string::{String, ToString};
 use core::{error::Error, fmt, iter};
 
-/// An error, what caused it, what caused that, and so on.
+/// Iterates over an error and its chain of sources.
 pub fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     iter::successors(Some(error), |&error| error.source())
 }
 
-/// An error with all that caused it, in one line.
+/// Formats an error and its chain of sources in one line.
 #[must_use]
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut line = String::new();
@@ -21,32 +23,32 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     line
 }
 
-/// What the caller can do about an error.
+/// What a caller can do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The request is wrong and stays wrong.
+    /// The request is wrong, and repeating it does not help.
     Invalid,
-    /// What was asked for does not exist.
+    /// The requested thing does not exist.
     NotFound,
-    /// The caller may not ask for this.
+    /// The caller lacks the role that the call needs.
     Denied,
     /// The request does not fit the present state.
     Conflict,
     /// A bounded resource is exhausted.
     Exhausted,
-    /// Try again.
+    /// The call may succeed if it is repeated.
     Unavailable,
     /// The sender is no longer the leader.
     Fenced,
-    /// Stored or received bytes are not what was written.
+    /// Stored or received bytes differ from those that were written.
     Corrupted,
-    /// A bug or a broken environment.
+    /// A bug, or a broken environment.
     Internal,
 }
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, $kind:ident;)*) => {
-        /// Machine-readable cause of a refusal, the reason of a `google.rpc.ErrorInfo`.
+        /// The machine-readable cause of a refusal: the reason of a `google.rpc.ErrorInfo`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Reason {
             $($(#[$doc])* $variant,)*
@@ -56,19 +58,19 @@ macro_rules! reasons {
             /// Every reason, for tables in tests and documents.
             pub const ALL: &'static [Reason] = &[$(Reason::$variant,)*];
 
-            /// The name on the wire.
+            /// The reason's name on the wire.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// The reason of a name on the wire.
+            /// The reason with this name on the wire; `None` if there is none.
             #[must_use]
             pub fn from_name(name: &str) -> Option<Self> {
                 match name { $($name => Some(Self::$variant),)* _ => None }
             }
 
-            /// What the caller can do.
+            /// The kind of the reason: what the caller can do.
             #[must_use]
             pub fn kind(self) -> ErrorKind {
                 match self { $(Self::$variant => ErrorKind::$kind,)* }
@@ -78,7 +80,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// A field has a value that it may not have.
+    /// A field has a value that is not allowed.
     InvalidArgument = "INVALID_ARGUMENT", Invalid;
     /// A key, value, batch or message is over its limit.
     LimitExceeded = "LIMIT_EXCEEDED", Invalid;
@@ -86,7 +88,7 @@ reasons! {
     WrongCluster = "WRONG_CLUSTER", Invalid;
     /// The roles of the caller's certificate do not allow the call.
     Denied = "DENIED", Denied;
-    /// No such header, stage or session.
+    /// There is no such header, stage or session.
     NotFound = "NOT_FOUND", NotFound;
     /// A precondition or the expected head does not hold.
     PreconditionFailed = "PRECONDITION_FAILED", Conflict;
@@ -98,33 +100,33 @@ reasons! {
     RolledBack = "ROLLED_BACK", Conflict;
     /// A living pin holds a version that the prune would drop.
     Pinned = "PINNED", Conflict;
-    /// The stage is gone.
+    /// The stage no longer exists.
     StageLost = "STAGE_LOST", Conflict;
-    /// The number is below the session's window.
+    /// The batch's number is below the session's window.
     RequestExpired = "REQUEST_EXPIRED", Conflict;
-    /// The session number was used for another batch.
+    /// The batch's number was used for another batch of the session.
     SessionMismatch = "SESSION_MISMATCH", Conflict;
     /// The session was never opened, or has ended.
     UnknownSession = "UNKNOWN_SESSION", Conflict;
-    /// A queue or tree limit is full: there is room later.
+    /// A queue or tree limit is full. Room becomes free later.
     ResourceExhausted = "RESOURCE_EXHAUSTED", Exhausted;
-    /// There are as many of something as may be at once, or the caller has its share of them.
+    /// A quota is exhausted: the most that may exist at once, or the caller's share of it.
     QuotaExceeded = "QUOTA_EXCEEDED", Exhausted;
     /// A disk is full.
     DiskFull = "DISK_FULL", Exhausted;
     /// This replica or coordinator does not lead; another does.
     NotLeader = "NOT_LEADER", Unavailable;
-    /// A group has no leader or quorum now, or a deadline passed.
+    /// The group has no leader or no quorum now, or a deadline passed.
     Unavailable = "UNAVAILABLE", Unavailable;
-    /// The replica has not got, or has not yet got, the state that was named.
+    /// The replica does not have the named state, or does not have it yet.
     StateMissing = "STATE_MISSING", Unavailable;
     /// The shard is fenced for a rollback.
     FencedForRollback = "FENCED_FOR_ROLLBACK", Unavailable;
-    /// The shard has not executed an operation of the root log yet.
+    /// The shard has not yet executed an operation of the root log.
     MissedAdmin = "MISSED_ADMIN", Unavailable;
     /// The sender's term is over.
     StaleTerm = "STALE_TERM", Fenced;
-    /// The message does not follow on the shard's state.
+    /// The message does not build on the shard's present state.
     BaseMismatch = "BASE_MISMATCH", Fenced;
     /// Stored bytes are damaged.
     Corrupted = "CORRUPTED", Corrupted;

@@ -1,27 +1,29 @@
-//! Foreign text for people: keys, values, names and messages of others, without the power to change what is shown around them.
+//! Text from outside (keys, values, names, messages), made safe to show to people.
 //!
-//! A terminal obeys control characters, and a reader is deceived by those that are invisible or turn the direction of writing.
-//! [`escape`] shows them by number, so that a line stays a line. What it gives is unambiguous: [`unescape`] gives the bytes back.
+//! A terminal obeys control characters. Invisible characters, and those that turn the direction of
+//! writing, deceive a reader. [`escape`] writes all of them by number, so that a line stays one
+//! line. The result is unambiguous: [`unescape`] returns the original bytes.
 
 use alloc::{string::String, vec::Vec};
 use core::fmt::{self, Write};
 
 use crate::text::is_control;
 
-/// Bytes on one line: text as it is, control characters below 128 and bytes that are no UTF-8 as `\xNN`, other control
-/// characters as `\u{...}`, and a backslash doubled.
+/// Shows bytes on one line. Text stays as it is. Control characters below 128 and bytes that are
+/// not UTF-8 become `\xNN`, other control characters become `\u{...}`, and a backslash is doubled.
 #[must_use]
 pub fn escape(bytes: &[u8]) -> Escaped<'_> {
     Escaped { bytes, stay: &[] }
 }
 
-/// As [`escape`], but tabs and the ends of lines stay: for a text that stands alone, where no line is taken for another's.
+/// Like [`escape`], but keeps tabs and line ends. It is for a text that stands alone, where no line
+/// can be mistaken for one of another source.
 #[must_use]
 pub fn escape_lines(bytes: &[u8]) -> Escaped<'_> {
     Escaped { bytes, stay: &['\t', '\n'] }
 }
 
-/// What [`escape`] gives; it is written by `Display`.
+/// The result of [`escape`]. `Display` writes it.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a> {
     bytes: &'a [u8],
@@ -41,7 +43,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// Escapes what is written through it, as [`escape`] does.
+/// Escapes all text that is written through it, like [`escape`].
 pub struct Escaping<W>(pub W);
 
 impl<W: Write> Write for Escaping<W> {
@@ -63,20 +65,20 @@ fn write_by_number(f: &mut (impl Write + ?Sized), c: char) -> fmt::Result {
     if c.is_ascii() { write!(f, "\\x{number:02x}") } else { write!(f, "\\u{{{number:x}}}") }
 }
 
-/// Text that was put together from words of ours and parts that are escaped already: what is left of control characters is
-/// shown by number, and backslashes stay as they are.
+/// Guards a text that joins trusted words and parts that are already escaped. Control characters
+/// that remain are shown by number; backslashes stay as they are.
 #[must_use]
 pub fn guard(text: &str) -> String {
     guard_but(text, &[])
 }
 
-/// As [`guard`], but for some characters that stay.
+/// Like [`guard`], but keeps some characters.
 #[must_use]
 pub fn guard_but(text: &str, stay: &[char]) -> String {
     let mut guarded = String::with_capacity(text.len());
     for c in text.chars() {
         if is_control(c) && !stay.contains(&c) {
-            // A string takes whatever is written.
+            // Writing to a `String` never fails.
             let _ = write_by_number(&mut guarded, c);
         } else {
             guarded.push(c);
@@ -85,13 +87,14 @@ pub fn guard_but(text: &str, stay: &[char]) -> String {
     guarded
 }
 
-/// JSON text whose control characters above 127, which JSON leaves as they are, are written as `\uNNNN`: the same value, and nothing
-/// that a terminal obeys.
+/// Writes the control characters above 127 in JSON text as `\uNNNN`, since JSON leaves them as they
+/// are. The value stays the same, and a terminal obeys none of it.
 #[must_use]
 pub fn guard_json(text: &str) -> String {
     let mut guarded = String::with_capacity(text.len());
     for c in text.chars() {
-        // Below 128 only DEL may stand in a string of JSON; what else there is separates its parts.
+        // Below 128, only DEL may stand in a JSON string. All other control characters there
+        // separate the parts of the JSON text.
         if is_control(c) && c >= '\u{7f}' {
             for unit in c.encode_utf16(&mut [0; 2]) {
                 let _ = write!(guarded, "\\u{unit:04x}");
@@ -103,7 +106,7 @@ pub fn guard_json(text: &str) -> String {
     guarded
 }
 
-/// The bytes of an escaped text; `None` if it has a backslash that [`escape`] does not write.
+/// Returns the bytes of an escaped text; `None` if it has a backslash that [`escape`] never writes.
 #[must_use]
 pub fn unescape(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
@@ -127,7 +130,7 @@ pub fn unescape(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Hex digits alone: numbers are read with a sign otherwise.
+/// Accepts hex digits alone, because parsing a number would also accept a sign.
 fn digits(text: &str) -> Option<&str> {
     text.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(text)
 }

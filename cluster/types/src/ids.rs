@@ -9,7 +9,7 @@ macro_rules! number {
         pub struct $name(pub $inner);
 
         impl $name {
-            /// The number after this one.
+            /// The next number.
             ///
             /// # Panics
             /// On overflow, which no counter of a ledger reaches.
@@ -28,51 +28,51 @@ macro_rules! number {
 }
 
 number!(
-    /// Cluster-wide, gap-free number of a committed state; block height for blockchains.
+    /// The number of a committed state: cluster-wide and without gaps. A blockchain's block height.
     Version(u64)
 );
 number!(
-    /// Raised by every rollback; (epoch, version) never names two states.
+    /// A number that every rollback raises, so that (epoch, version) never names two states.
     Epoch(u64)
 );
 number!(
-    /// Index of a header in the root log.
+    /// The index of a header in the root log.
     Sequence(u64)
 );
 number!(
-    /// Number of a leadership, allotted by the root group.
+    /// The number of a leadership, allotted by the root group.
     Term(u64)
 );
 number!(
-    /// Name of a shard; never used again.
+    /// The name of a shard. It is never used again.
     ShardId(u32)
 );
 
-/// (epoch, version): the name of a state.
+/// The name of a state: (epoch, version).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp {
-    /// The epoch.
+    /// The epoch in which the version was committed.
     pub epoch: Epoch,
     /// The version.
     pub version: Version,
 }
 
 impl Stamp {
-    /// A stamp of bare numbers, epoch first.
+    /// A stamp of plain numbers, epoch first.
     #[must_use]
     pub const fn new(epoch: u64, version: u64) -> Self {
         Self { epoch: Epoch(epoch), version: Version(version) }
     }
 }
 
-/// `EPOCH.VERSION`, as commands take and print it.
+/// `EPOCH.VERSION`, as commands read and print it.
 impl fmt::Display for Stamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.epoch, self.version)
     }
 }
 
-/// Reads what `Display` writes.
+/// Reads the text that `Display` writes.
 impl core::str::FromStr for Stamp {
     type Err = ParseStamp;
 
@@ -84,7 +84,7 @@ impl core::str::FromStr for Stamp {
     }
 }
 
-/// A text is no `EPOCH.VERSION`.
+/// The text is not `EPOCH.VERSION`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseStamp;
 
@@ -99,17 +99,17 @@ impl core::error::Error for ParseStamp {}
 /// A raft group: the root group or one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GroupId {
-    /// The root group, number 0 on the wire.
+    /// The root group; number 0 on the wire.
     Root,
-    /// A shard's group, number shard id + 1 on the wire.
+    /// The group of a shard; its number on the wire is the shard id + 1.
     Shard(ShardId),
 }
 
 impl GroupId {
-    /// The number of the group on the wire and in directory names.
+    /// The group's number on the wire and in directory names.
     ///
     /// # Panics
-    /// For shard id `u32::MAX`, which is never allotted.
+    /// For the shard id `u32::MAX`, which is never allotted.
     #[must_use]
     pub fn number(self) -> u32 {
         match self {
@@ -118,7 +118,7 @@ impl GroupId {
         }
     }
 
-    /// The group of a number.
+    /// The group with this number.
     #[must_use]
     pub fn from_number(number: u32) -> Self {
         match number.checked_sub(1) {
@@ -144,13 +144,13 @@ macro_rules! bytes {
         pub struct $name(pub [u8; $len]);
 
         impl $name {
-            /// Reads exactly the right number of bytes.
+            /// Reads a slice of exactly the right length; `None` for any other length.
             #[must_use]
             pub fn from_slice(bytes: &[u8]) -> Option<Self> {
                 bytes.try_into().ok().map(Self)
             }
 
-            /// The bytes.
+            /// Returns the bytes.
             #[must_use]
             pub fn as_bytes(&self) -> &[u8] {
                 &self.0

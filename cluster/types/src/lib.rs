@@ -1,12 +1,19 @@
 //! Shared newtypes, limits, codec and error kinds.
 //!
-//! Everything here is `no_std` with `alloc`; nothing here does I/O, hashing or serialisation by derive.
+//! This crate is `no_std` with `alloc`. It does no I/O, no hashing, and no serialisation by derive.
+//!
+//! Layers, each using only those above it:
+//!
+//! - `ids`, `error`, `backoff`, `text`
+//! - `codec`, `escape`
+//! - `batch`, `params`
 
 #![no_std]
 #![warn(missing_docs)]
 
 extern crate alloc;
 
+mod backoff;
 mod batch;
 pub mod codec;
 mod error;
@@ -16,6 +23,7 @@ mod params;
 mod state;
 pub mod text;
 
+pub use backoff::Backoff;
 pub use batch::{Batch, Change, Condition, Operation, Precondition};
 pub use error::{ErrorKind, Reason, causes, chain};
 pub use ids::{

@@ -7,31 +7,31 @@ use crate::codec::{Error, Reader, Writer};
 /// Limits and digest parameters (`docs/verification.md` section 9).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// Longest key, in bytes.
+    /// Largest key, in bytes.
     pub key_bytes_max: u32,
-    /// Longest value, in bytes.
+    /// Largest value, in bytes.
     pub value_bytes_max: u32,
     /// Largest batch: the sum of its keys, values and metadata, in bytes.
     pub batch_bytes_max: u32,
     /// Largest gRPC message, in bytes.
     pub message_bytes_max: u32,
-    /// How many of the last numbers of a session are remembered.
+    /// How many of a session's last numbers are remembered.
     pub session_window: u32,
-    /// Entries at which the active tree is frozen.
+    /// Number of entries at which the active tree is frozen.
     pub capacity: u32,
     /// Most entries of a node.
     pub fanout: u16,
     /// Weight at which a node is split.
     pub node_bytes: u32,
-    /// Longest value whose length counts in a record's weight, and that lies in its leaf.
+    /// Largest value that is stored in its leaf, in bytes. A record's weight counts its length.
     pub inline_bytes: u32,
     /// Filter bits per entry.
     pub filter_bits: u16,
     /// Most trees of one shard.
     pub tree_limit: u8,
-    /// How many times larger the next older tree should be, at most.
+    /// Largest ratio between the sizes of a tree and the next younger one.
     pub tier_ratio: u8,
-    /// Shards keep the operation lists of batches.
+    /// Whether shards keep the operation lists of batches.
     pub journals_kept: bool,
 }
 
@@ -57,7 +57,7 @@ impl Default for Params {
 
 const OTHER_PROTOCOL: &str = "protocol version: this build follows version 2 alone. Read the ledger with a build of its own version, and load what is to stay into a new one";
 
-/// Which parameter is out of its range.
+/// The parameter that is out of its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidParams(pub &'static str);
 
@@ -70,19 +70,19 @@ impl fmt::Display for InvalidParams {
 impl core::error::Error for InvalidParams {}
 
 impl Params {
-    /// The version of the rules that this code follows.
+    /// The version of the protocol that this code follows.
     pub const PROTOCOL_VERSION: u32 = 2;
 
-    /// The least weight of a node's entry, so that no node has more than `fanout` entries.
+    /// The least weight of a node's entry. It keeps a node from having more than `fanout` entries.
     #[must_use]
     pub fn entry_weight_min(&self) -> u32 {
         self.node_bytes.div_ceil(u32::from(self.fanout))
     }
 
-    /// Checks that the rules work with these parameters.
+    /// Checks that the protocol works with these parameters.
     ///
     /// # Errors
-    /// Names the first parameter that is out of range.
+    /// Names the first parameter that is out of its range.
     pub fn check(&self) -> Result<(), InvalidParams> {
         let ranges = [
             ("key_bytes_max", (1..=512).contains(&self.key_bytes_max)),
@@ -126,7 +126,7 @@ impl Params {
     /// Reads what `encode` wrote, and checks it.
     ///
     /// # Errors
-    /// If the bytes are no parameters, of another protocol version, or out of range.
+    /// If the bytes are not parameters, have another protocol version, or are out of range.
     pub fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
         if input.u8()? != 1 {
             return Err(Error::Malformed("parameter format"));

@@ -1,24 +1,27 @@
-//! Characters that are not shown as themselves: they break lines, move the cursor, turn the direction of text, or can't be seen.
+//! Characters that are not shown as themselves. They break lines, move the cursor, turn the
+//! direction of text, or are invisible.
 //!
-//! Servers refuse them in texts that people read later, and every output escapes them: both ask this one function.
+//! Servers refuse them in texts that people read later, and every output escapes them. Both use
+//! this one function.
 
-/// Whether a character changes how the text around it is shown, or is invisible itself.
+/// Whether a character changes how the text around it is shown, or is itself invisible.
 ///
-/// These are the control characters (C0, DEL, C1), separators of lines and paragraphs, controls of direction (bidi), and the invisible
-/// format characters, fillers, tags and supplementary variation selectors.
+/// These are the control characters (C0, DEL, C1), separators of lines and paragraphs, direction
+/// controls (bidi), invisible format characters, fillers, tags, and supplementary variation
+/// selectors.
 #[must_use]
 pub const fn is_control(c: char) -> bool {
     matches!(c,
         '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}'
-        // A hyphen that is seen at the end of a line only.
+        // A hyphen that is only visible at the end of a line.
         | '\u{ad}'
         | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-        // Letters that are drawn as nothing.
+        // Letters that are drawn as blanks.
         | '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}'
         | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// The first such character of a text, and where it is.
+/// The first control character of a text, with its position.
 #[must_use]
 pub fn control_in(text: &str) -> Option<(usize, char)> {
     text.char_indices().find(|&(_, c)| is_control(c))

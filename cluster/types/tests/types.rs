@@ -1,4 +1,4 @@
-//! The codec refuses what nothing wrote; parameters and names keep their limits.
+//! The codec refuses bytes that no writer produces. Parameters and names keep their limits.
 
 use std::collections::BTreeSet;
 

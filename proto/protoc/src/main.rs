@@ -1,9 +1,9 @@
-//! Stands in for `protoc` in the build scripts of dependencies that insist on one: it answers `--version`, and writes
-//! descriptor sets. Everything else is refused.
+//! A stand-in for `protoc` in the build scripts of dependencies that insist on one. It answers
+//! `--version` and writes descriptor sets. Everything else is refused.
 
 use std::{env, error::Error, fs, process::ExitCode};
 
-/// Old enough for every build script that asks, new enough for all of them.
+/// A version that satisfies every build script that asks.
 const VERSION: &str = "libprotoc 3.21.12";
 
 fn main() -> ExitCode {

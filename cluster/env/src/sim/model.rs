@@ -1,14 +1,19 @@
-//! The state of a simulated file system: inodes with what is durable and what is not, and the faults to come.
+//! The state of a simulated file system: its inodes with their durable and pending content, and the
+//! faults to come.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    time::Duration,
+};
 
-use super::{Fault, Operation};
-use crate::storage::{OpenMode, parts};
-use crate::{Rng, SimRng};
+use super::fault::{Fault, Operation};
+use crate::{
+    Rng, SimRng,
+    storage::{OpenMode, parts},
+};
 
-/// What a disk writes in one piece.
+/// The unit that a disk writes atomically.
 const SECTOR_BYTES: u64 = 512;
 
 pub(super) type InodeId = usize;
@@ -25,11 +30,12 @@ struct FileInode {
     data: Vec<u8>,
     durable: Vec<u8>,
     pending: Vec<Change>,
-    /// Changes that a failed sync has given up: read, never durable by a sync.
+    /// Changes that a failed sync has given up. Reads see them, but no sync makes them durable.
     doomed: Vec<Change>,
 }
 
-/// A change of names that holds as a whole or not at all: (directory, name, inode set, inode that was there).
+/// A change of names that takes effect as a whole: (directory, name, inode) to set, and the same to
+/// unset, with the inode that was there.
 #[derive(Clone, Debug)]
 struct NameChange {
     set: Option<(InodeId, String, InodeId)>,
@@ -58,9 +64,9 @@ pub(super) struct Disk {
     crash_at: Option<u64>,
     crashed: bool,
     capacity: Option<u64>,
-    /// How many more files and directories can be opened.
+    /// Number of files and directories that can still be opened.
     opens_left: Option<u64>,
-    /// How long a change and a sync take, and what they took since that was asked.
+    /// How long a change takes, and a sync.
     pace: (Duration, Duration),
     took: Duration,
 }
@@ -93,7 +99,7 @@ fn apply(data: &mut Vec<u8>, change: &Change) {
     }
 }
 
-/// What is left of a change outside of `start..end`.
+/// The parts of a change outside of `start..end`.
 fn without(change: Change, start: u64, end: u64) -> Vec<Change> {
     let Change::Write { offset, bytes } = change else { return vec![change] };
     let cut = |at: u64| index(at.saturating_sub(offset)).min(bytes.len());
@@ -112,7 +118,7 @@ impl FileInode {
     fn sync(&mut self) {
         for change in self.pending.drain(..) {
             apply(&mut self.durable, &change);
-            // What was given up before can't come back over what is durable now.
+            // A change that was given up must not come back over content that is durable now.
             let doomed = self.doomed.drain(..);
             self.doomed = match &change {
                 Change::Write { offset, bytes } => {
@@ -127,7 +133,7 @@ impl FileInode {
         }
     }
 
-    /// The bytes after a power failure.
+    /// The bytes that are left after a power failure.
     fn survivor(&self, rng: &mut SimRng) -> Vec<u8> {
         let mut data = self.durable.clone();
         let keep_per_mille = rng.below(1001);
@@ -208,7 +214,7 @@ impl Disk {
         self.opens_left = opens;
     }
 
-    /// Counts what needs a descriptor.
+    /// Counts a call that needs a descriptor.
     fn take_handle(&mut self, path: &str) -> io::Result<()> {
         let Some(left) = &mut self.opens_left else { return Ok(()) };
         let none_left = || io::Error::new(io::ErrorKind::OutOfMemory, format!("{path}: too many open files"));
@@ -245,7 +251,8 @@ impl Disk {
         }
     }
 
-    /// Counts a changing call. `Ok(true)`: the machine crashes in it, so it may have its effect but must fail.
+    /// Counts a changing call. `Ok(true)` means that the machine crashes in it: the call may take
+    /// effect, but must fail.
     fn charge(&mut self, operation: Operation, path: &str) -> io::Result<bool> {
         self.alive()?;
         self.fault(operation, path)?;
@@ -297,7 +304,7 @@ impl Disk {
         Ok(at)
     }
 
-    /// The directory of a path, and the last name.
+    /// The directory of a path, and the last name in it.
     fn parent<'a>(&self, path: &'a str) -> io::Result<(InodeId, &'a str)> {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         parts(path)?;
@@ -506,7 +513,7 @@ impl Disk {
         Ok(self.file(inode).data.len() as u64)
     }
 
-    /// Zeroes as far as the file goes. They count as used: what a file system would give back is not modelled.
+    /// Writes zeroes, up to the end of the file. They count as used: freed space is not modelled.
     pub(super) fn discard(&mut self, inode: InodeId, path: &str, offset: u64, len: u64) -> io::Result<()> {
         let crash = self.charge(Operation::Write, path)?;
         let end = offset.saturating_add(len).min(self.file(inode).data.len() as u64);
@@ -585,7 +592,7 @@ impl Disk {
         inodes.into_iter().map(|inode| self.file(inode).data.len() as u64).sum()
     }
 
-    /// The same files and pending changes without faults, locks or crash.
+    /// This file system with its pending changes, but without faults, locks or crash.
     pub(super) fn process_loss(&self) -> Self {
         Self { inodes: self.inodes.clone(), capacity: self.capacity, ..Self::new() }
     }
@@ -598,7 +605,8 @@ impl Disk {
                 continue;
             }
             let keep_per_mille = rng.below(1001);
-            // Changes to one file or directory are kept in order: a later one only if the earlier ones were.
+            // Changes of one file or directory keep their order: one is kept only if all before it
+            // are.
             let mut lost = BTreeSet::new();
             for change in std::mem::take(&mut disk.dir_mut(dir).pending) {
                 let inode = change.set.as_ref().or(change.unset.as_ref()).map(|(_, _, inode)| *inode);

@@ -1,4 +1,4 @@
-//! The simulated file system against the real one, and what its power failures may and may not do.
+//! Compares the simulated file system with the real one, and checks what its power failures may do.
 
 use super::*;
 use crate::{DirectBuffer, DiskStorage, Rng, SimRng};
@@ -16,7 +16,7 @@ fn read(storage: &dyn Storage, path: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// One random call, and what it answered as text that both implementations must agree on.
+/// Makes one random call, and returns its answer as text, on which both implementations must agree.
 fn step(storage: &dyn Storage, rng: &mut SimRng) -> String {
     const PATHS: [&str; 8] = ["a", "b", "d/a", "d/b", "d/e/a", "d/e", "d", "../x"];
     let path = PATHS[usize::try_from(rng.below(8)).expect("small")];
@@ -43,7 +43,7 @@ fn step(storage: &dyn Storage, rng: &mut SimRng) -> String {
             Err(error) => format!("{:?}", error.kind()),
         },
         8 => match storage.open_direct(path, OpenMode::OpenOrCreate) {
-            // Whole sectors, mostly, at the place of one.
+            // Mostly whole sectors at the offset of a sector.
             Ok(file) => {
                 let mut buffer = DirectBuffer::zeroed(512 * (1 + bytes.len() / 512));
                 buffer[..bytes.len()].copy_from_slice(&bytes);
@@ -75,7 +75,8 @@ fn simulated_and_real_storage_answer_alike() {
     }
 }
 
-/// Pages of many parts, at the end of a file and over what it has, past the cache or through it: what is read is what was written.
+/// Pages in many parts read as they were written: at the end of a file and over its content, past
+/// the cache or through it.
 #[test]
 fn pages_that_go_past_the_cache_are_read_as_they_were_written() {
     const PAGE: usize = 4096;
@@ -90,7 +91,7 @@ fn pages_that_go_past_the_cache_are_read_as_they_were_written() {
             let pages = usize::try_from(1 + rng.below(400)).expect("small");
             let mut bytes = vec![0; pages * PAGE];
             rng.fill(&mut bytes);
-            // Behind the end, at the end, or over what is there.
+            // After the end, at the end, or over existing content.
             let at = usize::try_from(rng.below((expected.len() / PAGE + 2) as u64)).expect("small") * PAGE;
             let at = if rng.chance(500) { expected.len() } else { at };
             let parts: Vec<&[u8]> = bytes.chunks(PAGE * (1 + round % 3)).collect();

@@ -1,54 +1,31 @@
 //! A file system in memory that loses power on demand.
 //!
-//! What [`SimStorage::power_loss`] may do, by its seed, to what was not synced:
-//! - each 512-byte sector of each write is kept or lost on its own, so that writes are torn, lost and reordered; a file
-//!   may have grown (with zeroes) though the bytes are lost;
-//! - a discard is kept or lost sector by sector, as zeroes that were written are;
-//! - a truncation is kept or lost; a new, renamed or removed name is kept or lost on its own, a rename as a whole.
+//! [`SimStorage::power_loss`] decides by its seed what happens to changes that were not synced:
 //!
-//! What was synced stays. A `sync_data` that was made to fail loses the writes it should have covered for good: they
-//! are read back until the power goes, and no later sync saves them.
+//! - Each 512-byte sector of each write is kept or lost on its own, so that writes are torn, lost
+//!   and reordered. A file may have grown (with zeroes) although its bytes are lost.
+//! - A discard is kept or lost sector by sector, like a write of zeroes.
+//! - A truncation is kept or lost. A new, renamed or removed name is kept or lost on its own, and a
+//!   rename as a whole.
+//!
+//! Synced changes stay. A `sync_data` that was made to fail loses the writes that it should have
+//! covered for good: they can be read until the power fails, and no later sync saves them.
 
+mod fault;
 mod model;
 
-use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::{
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
+use self::model::{Disk, InodeId};
 use crate::storage::{File, OpenMode, Storage, join};
-use model::{Disk, InodeId};
 
-/// A kind of call, for counting and for injected errors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// `read_exact_at`.
-    Read,
-    /// `write_all_at`, `discard` and `set_len`.
-    Write,
-    /// `sync_data`.
-    Sync,
-    /// `sync_dir`.
-    SyncDir,
-    /// `open` of a file.
-    Open,
-    /// What changes names: a file made by `open`, `remove`, `rename`, `create_dir_all`, `remove_dir_all`.
-    Name,
-}
+pub use self::fault::{Fault, Operation};
 
-/// An error that one call will answer.
-#[derive(Clone, Debug)]
-pub struct Fault {
-    /// Which calls.
-    pub operation: Operation,
-    /// Only paths that contain this.
-    pub path_part: String,
-    /// How many matching calls go well before.
-    pub skip: u64,
-    /// The error.
-    pub kind: io::ErrorKind,
-}
-
-/// A file system in memory. Clones and subdirectories share it; see the module's head for what it does.
+/// A file system in memory. Clones and subdirectories share it. See the module's head.
 #[derive(Clone, Debug)]
 pub struct SimStorage {
     disk: Arc<Mutex<Disk>>,
@@ -82,19 +59,19 @@ impl SimStorage {
         Arc::new(self.clone())
     }
 
-    /// How many calls that change anything were made: writes, syncs and changes of names.
+    /// Number of changing calls so far: writes, syncs and changes of names.
     #[must_use]
     pub fn io_count(&self) -> u64 {
         self.disk().io_count()
     }
 
-    /// Lets `n_ios` more changing calls go well; the next one fails (and may still have reached the medium), and then
-    /// every call does.
+    /// Crashes after `n_ios` more changing calls. The next changing call fails, though it may have
+    /// reached the medium, and then every call fails.
     pub fn crash_after(&self, n_ios: u64) {
         self.disk().crash_after(n_ios);
     }
 
-    /// Takes back what [`crash_after`](Self::crash_after) asked for, if it has not happened.
+    /// Cancels [`crash_after`](Self::crash_after), if the crash has not happened yet.
     pub fn disarm(&self) {
         self.disk().disarm();
     }
@@ -104,32 +81,34 @@ impl SimStorage {
         self.disk().halt();
     }
 
-    /// How long each change and each sync will take. Nobody waits here: [`take_took`](Self::take_took) tells whoever drives the
-    /// simulation how much time is to pass.
+    /// Sets how long each change and each sync takes. No call waits here. The driver of the
+    /// simulation asks [`take_took`](Self::take_took) how much time has to pass.
     pub fn set_pace(&self, change: Duration, sync: Duration) {
         self.disk().set_pace(change, sync);
     }
 
-    /// How long the calls took since this was asked last.
+    /// The time that calls took since this was last asked.
     #[must_use]
     pub fn take_took(&self) -> Duration {
         self.disk().take_took()
     }
 
-    /// The crash that was asked for has happened.
+    /// Whether the crash has happened.
     #[must_use]
     pub fn crashed(&self) -> bool {
         self.disk().crashed()
     }
 
-    /// What a machine finds after its power failed now. This file system is not changed, so that several outcomes of
-    /// one moment can be tried; the new one has no faults, no locks and no open files.
+    /// The file system that a machine finds after a power failure at this moment. This file system
+    /// does not change, so several outcomes of one moment can be tried. The new one has no faults,
+    /// no locks and no open files.
     #[must_use]
     pub fn power_loss(&self, seed: u64) -> Self {
         Self::of(self.disk().power_loss(seed))
     }
 
-    /// What a new process finds after this one was killed: everything, synced or not, though not more durable.
+    /// The file system that a new process finds after this one was killed: all changes, synced or
+    /// not. They are as durable as before.
     #[must_use]
     pub fn process_loss(&self) -> Self {
         Self::of(self.disk().process_loss())
@@ -144,18 +123,18 @@ impl SimStorage {
         self.disk().flip_bit(&path, offset, bit);
     }
 
-    /// Limits the bytes in all files; `StorageFull` beyond it.
+    /// Limits the total bytes of all files. Calls beyond it fail with `StorageFull`.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.disk().set_capacity(bytes);
     }
 
-    /// Lets only so many more files and directories be opened, as if the process had no descriptors left then; `None`
-    /// ends the shortage. Files that are open stay usable.
+    /// Limits how many more files and directories can be opened, as if the process had no
+    /// descriptors left after that. `None` ends the shortage. Open files stay usable.
     pub fn set_opens_left(&self, opens: Option<u64>) {
         self.disk().set_opens_left(opens);
     }
 
-    /// Bytes in all files.
+    /// Total bytes of all files.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.disk().used_bytes()
@@ -166,7 +145,7 @@ impl SimStorage {
         self.disk().inject(fault);
     }
 
-    /// Drops all injected faults that have not happened.
+    /// Drops all injected faults that have not happened yet.
     pub fn clear_faults(&self) {
         self.disk().clear_faults();
     }
