@@ -24,7 +24,7 @@ use coppice_verify::{
 };
 use serde_json::{Value, json};
 
-use crate::{pair, values};
+use crate::{files::Files, pair, values};
 
 /// What is collected, and from where.
 #[derive(Clone, Debug, clap::Args)]
@@ -34,7 +34,7 @@ pub struct Options {
     pub endpoint: String,
     /// For `https`.
     #[command(flatten)]
-    pub files: crate::Files,
+    pub files: Files,
     /// The ledger's public key.
     #[arg(long, value_name = "VKEY")]
     pub key: String,

@@ -7,15 +7,15 @@
 mod ceiling;
 mod collect;
 mod drive;
+mod files;
 mod history;
 mod judge;
 mod pair;
 mod values;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::Parser;
-use coppice_client::Tls;
 
 /// Load on a ledger, recorded.
 #[derive(Debug, Parser)]
@@ -52,26 +52,5 @@ fn main() -> ExitCode {
             eprintln!("coppice-bench: {error:#}");
             ExitCode::FAILURE
         }
-    }
-}
-
-/// Whom a client believes to be a coordinator, and what it shows.
-#[derive(Clone, Debug, clap::Args)]
-struct Files {
-    /// The authority of the coordinators' certificates (PEM), for `https`.
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
-    /// The client's certificate (PEM); its roles are reader and writer.
-    #[arg(long, value_name = "FILE", requires_all = ["ca", "client_key"])]
-    client_cert: Option<PathBuf>,
-    /// Its private key (PEM).
-    #[arg(long, value_name = "FILE", requires = "client_cert")]
-    client_key: Option<PathBuf>,
-}
-
-impl Files {
-    fn tls(&self) -> Option<Tls> {
-        let identity = self.client_cert.clone().zip(self.client_key.clone());
-        Some(Tls::Files { ca: self.ca.clone()?, identity })
     }
 }

@@ -19,12 +19,13 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
 use coppice_env::{Clock, SystemClock};
 use coppice_measure::{
+    figures::number,
     jobs::Outcome,
     machine,
     memory::Kept,
     plan::{Collected, Job, Step, Store, plan},
     regression,
-    report::{CURVES_DIR, Conditions, Report, markdown, number},
+    report::{CURVES_DIR, Conditions, Report, markdown},
     system::{Facts, System},
 };
 use tikv_jemallocator::Jemalloc;

@@ -3,7 +3,10 @@
 use std::{fmt::Write as _, fs, path::Path};
 
 use anyhow::{Result, anyhow};
-use coppice_measure::report::{Report, Series};
+use coppice_measure::{
+    figures::{Series, number},
+    report::Report,
+};
 use plotters::prelude::*;
 
 const SIZE: (u32, u32) = (640, 360);
@@ -103,7 +106,7 @@ fn bar_chart(title: &str, bars: &[(&str, f64)]) -> Result<String> {
             let corners = [(left as i32, top), (left as i32 + length, top + 20)];
             root.draw(&Rectangle::new(corners, colour.filled())).map_err(failed)?;
             root.draw(&Text::new((*name).to_owned(), (10, top + 4), words.clone())).map_err(failed)?;
-            let figure = coppice_measure::report::number(*value);
+            let figure = number(*value);
             root.draw(&Text::new(figure, (left as i32 + length + 6, top + 4), words.clone())).map_err(failed)?;
         }
         root.present().map_err(failed)?;

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::{Cells, number};
+use crate::figures::{Cells, number};
 
 const OURS: &str = "coppice";
 const ROCKSDB: &str = "rocksdb-synced";

@@ -7,6 +7,7 @@
 //! - [`machine`]: what the machine can do, and how busy it was; [`memory`]: that its free memory is there.
 
 pub mod coppice;
+pub mod figures;
 pub mod goals;
 pub mod jobs;
 pub mod machine;

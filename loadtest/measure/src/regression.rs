@@ -1,7 +1,10 @@
 //! Whether a run is worse than a former one. Machines and days differ, so what RocksDB did in the same run is the measure wherever
 //! it did the same.
 
-use crate::report::{Cells, Report, number};
+use crate::{
+    figures::{Cells, number},
+    report::Report,
+};
 
 const OURS: &str = "coppice";
 const MEASURE: &str = "rocksdb-synced";

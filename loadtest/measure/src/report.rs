@@ -5,42 +5,13 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    figures::{Cells, Series, number, summarise},
     goals::{self, Goal},
-    jobs::Sample,
     machine::Ceiling,
     plan::Collected,
     statistics::Summary,
     system::Facts,
 };
-
-/// Figures of each system, by the system's id and the figure's name.
-pub type Cells = BTreeMap<String, BTreeMap<String, Summary>>;
-
-/// Points by the name of their line.
-pub type Lines = BTreeMap<String, Vec<(f64, f64)>>;
-
-/// A plot's data.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Series {
-    /// Name of its file, without ending.
-    pub id: String,
-    /// Above the plot.
-    pub title: String,
-    /// What lies on the horizontal axis.
-    pub x: String,
-    /// What lies on the vertical axis.
-    pub y: String,
-    /// What is plotted.
-    pub lines: Lines,
-}
-
-impl Series {
-    /// A plot of lines.
-    #[must_use]
-    pub fn new(id: &str, title: &str, x: &str, y: &str, lines: Lines) -> Self {
-        Self { id: id.to_owned(), title: title.to_owned(), x: x.to_owned(), y: y.to_owned(), lines }
-    }
-}
 
 /// What holds for the whole run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -90,23 +61,6 @@ impl Report {
         self.goals = goals::judge(&self.cells);
         self.series = collected.series();
     }
-}
-
-/// Repetitions by system, made into one figure each.
-#[must_use]
-pub fn summarise(samples: &[(String, Sample)]) -> Cells {
-    let mut values: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
-    for (system, sample) in samples {
-        for (name, value) in sample {
-            values.entry((system, name)).or_default().push(*value);
-        }
-    }
-    let mut cells = Cells::new();
-    for ((system, name), values) in values {
-        let summary = Summary::of(&values).expect("it was entered with a value");
-        cells.entry(system.to_owned()).or_default().insert(name.to_owned(), summary);
-    }
-    cells
 }
 
 /// Figures that all systems are compared by, in the order of the table.
@@ -258,32 +212,10 @@ fn cell(summary: Option<&Summary>) -> String {
     }
 }
 
-/// Three digits that count; thousands are parted by commas.
-#[must_use]
-pub fn number(value: f64) -> String {
-    let size = value.abs();
-    if size < 10.0 {
-        return format!("{value:.2}");
-    }
-    if size < 100.0 {
-        return format!("{value:.1}");
-    }
-    let unit = 10_f64.powi(size.log10() as i32 - 2);
-    let digits = format!("{:.0}", (value / unit).round() * unit);
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) && !out.ends_with('-') {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Quantiles;
+    use crate::{figures::Sample, machine::Quantiles};
 
     fn report() -> Report {
         let quantiles = Quantiles { p50: 200.0, p90: 300.0, p99: 400.0, p999: 500.0, count: 10 };
@@ -347,15 +279,5 @@ mod tests {
         let report = report();
         let text = serde_json::to_string(&report).expect("writes");
         assert_eq!(serde_json::from_str::<Report>(&text).expect("reads"), report);
-    }
-
-    #[test]
-    fn numbers_have_three_digits_that_count() {
-        let cases =
-            [(0.1234, "0.12"), (12.34, "12.3"), (123.4, "123"), (12_345.0, "12,300"), (1_234_567.0, "1,230,000")];
-        for (value, text) in cases {
-            assert_eq!(number(value), text);
-        }
-        assert_eq!(number(-123_456.0), "-123,000");
     }
 }

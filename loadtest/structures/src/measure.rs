@@ -203,22 +203,7 @@ fn run(subject: &mut dyn Subject, workload: &Workload) -> Result<(Times, Sizes)>
     let update = watch.each(writes(&workload.updates));
     let newest = subject.newest();
 
-    let watch = Watch::start();
-    let mut found = 0;
-    for key in &workload.reads {
-        found += subject.get(newest, key)?.map_or(0, |value| value.len());
-    }
-    let lookup = watch.each(workload.reads.len());
-    let expected: usize = workload.reads.iter().filter_map(|key| workload.state.get(key)).map(Vec::len).sum();
-    ensure!(found == expected, "lookups gave {found} bytes, not {expected}");
-    for key in workload.reads.iter().take(PROOFS).chain(&workload.absent) {
-        ensure!(subject.get(newest, key)?.as_ref() == workload.state.get(key), "a lookup is wrong");
-    }
-    let watch = Watch::start();
-    for key in &workload.reads {
-        subject.get(loaded, key)?;
-    }
-    let lookup_old = watch.each(workload.reads.len());
+    let (lookup, lookup_old) = lookups(subject, workload, loaded, newest)?;
 
     let watch = Watch::start();
     let mut near = 0;
@@ -258,6 +243,26 @@ fn run(subject: &mut dyn Subject, workload: &Workload) -> Result<(Times, Sizes)>
         changed,
     };
     Ok((times, sizes))
+}
+
+/// Microseconds of a lookup at the newest version, and at the loaded one.
+fn lookups(subject: &mut dyn Subject, workload: &Workload, loaded: usize, newest: usize) -> Result<(f64, f64)> {
+    let watch = Watch::start();
+    let mut found = 0;
+    for key in &workload.reads {
+        found += subject.get(newest, key)?.map_or(0, |value| value.len());
+    }
+    let lookup = watch.each(workload.reads.len());
+    let expected: usize = workload.reads.iter().filter_map(|key| workload.state.get(key)).map(Vec::len).sum();
+    ensure!(found == expected, "lookups gave {found} bytes, not {expected}");
+    for key in workload.reads.iter().take(PROOFS).chain(&workload.absent) {
+        ensure!(subject.get(newest, key)?.as_ref() == workload.state.get(key), "a lookup is wrong");
+    }
+    let watch = Watch::start();
+    for key in &workload.reads {
+        subject.get(loaded, key)?;
+    }
+    Ok((lookup, watch.each(workload.reads.len())))
 }
 
 /// Microseconds to make one, microseconds to verify one, mean bytes.

@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::Options;
+use super::options::Options;
 
 /// Proof files that are kept for the offline verifier.
 const PROOFS_MAX: u64 = 400;

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    GRACE, Options,
+    options::{GRACE, Options},
     recorder::{Line, Recorder},
 };
 use crate::{

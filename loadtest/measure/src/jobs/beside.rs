@@ -14,9 +14,10 @@ use coppice_engine::{ColdStep, Counters};
 use coppice_env::{Clock, Rng, SimRng, SystemClock};
 use parking_lot::RwLock;
 
-use super::{Outcome, Sample, Scale, load_all, settle};
+use super::common::{Outcome, Scale, load_all, settle};
 use crate::{
     coppice::Coppice,
+    figures::Sample,
     statistics::quantile,
     system::System,
     workload::{Record, Workload, key},

@@ -4,11 +4,14 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::{KEYS, LENGTHS, Outcome, Puts, Sample, Scale, gets, range_rate, reads::reads_by_memory, settle, update};
+use super::{
+    common::{KEYS, LENGTHS, Outcome, Puts, Scale, gets, range_rate, settle, update},
+    reads::reads_by_memory,
+};
 use crate::{
     coppice::Coppice,
+    figures::{Lines, Sample, Series, number},
     machine,
-    report::{Lines, Series, number},
     system::System,
     workload::Workload,
 };

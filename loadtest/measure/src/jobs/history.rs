@@ -6,8 +6,14 @@ use anyhow::{Result, ensure};
 use coppice_env::{Clock, SystemClock};
 use coppice_types::{Epoch, Version};
 
-use super::{KEYS, Outcome, Sample, Scale, get_all, load_all, settle};
-use crate::{coppice::Coppice, report::Series, statistics::Summary, system::System, workload::Workload};
+use super::common::{KEYS, Outcome, Scale, get_all, load_all, settle};
+use crate::{
+    coppice::Coppice,
+    figures::{Sample, Series},
+    statistics::Summary,
+    system::System,
+    workload::Workload,
+};
 
 /// How many versions back it is read; 0 is the head.
 const AGES: [u64; 7] = [0, 10, 20, 40, 100, 400, 1000];

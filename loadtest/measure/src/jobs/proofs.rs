@@ -6,9 +6,10 @@ use anyhow::{Context, Result};
 use coppice_env::{Clock, SystemClock};
 use coppice_types::Version;
 
-use super::{Outcome, Puts, Sample, Scale, load_all, settle};
+use super::common::{Outcome, Puts, Scale, load_all, settle};
 use crate::{
     coppice::Coppice,
+    figures::Sample,
     statistics::Summary,
     system::{Proofs, System},
     workload::key,

@@ -8,11 +8,11 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use coppice_engine::Counters;
 
-use super::{Outcome, Sample, Scale, get_all, load_all, settle};
+use super::common::{Outcome, Scale, get_all, load_all, settle};
 use crate::{
     coppice::Coppice,
+    figures::{Sample, Series, number},
     machine,
-    report::{Series, number},
     system::Reader,
     workload::Workload,
 };
