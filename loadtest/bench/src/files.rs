@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use coppice_client::Tls;
 
-/// Whom a client believes to be a coordinator, and what it shows.
+/// The authority that a client trusts, and the certificate that it shows.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Files {
     /// The authority of the coordinators' certificates (PEM), for `https`.
@@ -13,7 +13,7 @@ pub struct Files {
     /// The client's certificate (PEM); its roles are reader and writer.
     #[arg(long, value_name = "FILE", requires_all = ["ca", "client_key"])]
     client_cert: Option<PathBuf>,
-    /// Its private key (PEM).
+    /// The client's private key (PEM).
     #[arg(long, value_name = "FILE", requires = "client_cert")]
     client_key: Option<PathBuf>,
 }

@@ -1,8 +1,10 @@
-//! `coppice-bench history`: clients that read and write at random through all coordinators, and what they were told.
+//! `coppice-bench history`: clients that read and write at random through all coordinators, and a
+//! record of the answers.
 //!
-//! Every line of the history is one operation (`loadtest/checker/history.go` says how it looks). A write within a session
-//! is repeated, through another coordinator each time, until its outcome is known; a write without one is sent once. What
-//! must never be told (an answer that its proof does not cover, two checkpoints of one size) goes to `findings`.
+//! Every line of the history is one operation (`loadtest/checker/history.go` describes the format).
+//! A write within a session is repeated, each time through another coordinator, until its outcome
+//! is known; a write without a session is sent once. Answers that must never be given, for instance
+//! one that its proof does not cover or two checkpoints of one size, go to `findings`.
 
 mod options;
 mod recorder;
@@ -24,7 +26,7 @@ use self::{options::GRACE, recorder::Recorder, worker::Worker};
 /// Runs the clients.
 ///
 /// # Errors
-/// If the files can't be written, or an argument makes no sense.
+/// If the files can't be written, or an argument is invalid.
 pub async fn run(options: Options) -> Result<()> {
     let key = VerifierKey::parse(options.key.trim()).context("--key")?;
     let recorder = Arc::new(Recorder::create(&options, key.clone())?);
@@ -36,7 +38,7 @@ pub async fn run(options: Options) -> Result<()> {
     }
     println!("started");
     let mut terminated = signal(SignalKind::terminate()).context("a handler for SIGTERM")?;
-    // Either way the load is over.
+    // The load ends with the signal or with the time.
     let _ = timeout(Duration::from_secs(options.seconds), terminated.recv()).await;
     stop.send_replace(true);
     let end = Instant::now() + GRACE + Duration::from_secs(30);

@@ -1,8 +1,10 @@
-//! `coppice-bench`: the programs that put load on a ledger, for `make chaos`, `make bench-cluster` and `make load`.
+//! `coppice-bench`: the programs that put load on a ledger, for `make chaos`, `make bench-cluster`
+//! and `make load`.
 //!
-//! `history` runs clients and records what they asked for and were told, for the checker beside this crate; `collect`
-//! lists what the ledger holds in the end and walks its root log. `drive` measures a ledger under load, as its siblings in
-//! Go measure others; `ceiling` measures the machine. `judge` holds answers that k6 was given against their proofs.
+//! `history` runs clients and records their requests and answers for the checker; `collect` lists
+//! what the ledger holds in the end, and walks its root log. `drive` measures a ledger under load,
+//! as programs in Go measure other systems; `ceiling` measures the machine. `judge` checks answers
+//! that k6 received against their proofs.
 
 mod ceiling;
 mod collect;
@@ -17,17 +19,18 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Load on a ledger, recorded.
+/// Put load on a ledger, and record what it answers.
 #[derive(Debug, Parser)]
 #[command(name = "coppice-bench", version, about)]
 enum Arguments {
-    /// Run clients until a signal or the end of time, and record a history.
+    /// Run clients until a signal or the end of the time, and record a history.
     History(history::Options),
-    /// List all changes of a history's keys, and check the root log against every checkpoint that was seen.
+    /// List all changes of a history's keys, and check the root log against every checkpoint that
+    /// was seen.
     Collect(collect::Options),
     /// Put load on a ledger, and measure.
     Drive(drive::Options),
-    /// Hold answers that others were given against their proofs.
+    /// Check answers that others received against their proofs.
     Judge(judge::Options),
     /// Measure the machine.
     Ceiling(ceiling::Options),

@@ -1,4 +1,4 @@
-//! Figures and curves, as jobs give them and as goals and reports read them.
+//! Figures and curves: the output of jobs, and the input of goals and reports.
 
 use std::collections::BTreeMap;
 
@@ -15,30 +15,28 @@ pub type Cells = BTreeMap<String, BTreeMap<String, Summary>>;
 /// Points by the name of their line.
 pub type Lines = BTreeMap<String, Vec<(f64, f64)>>;
 
-/// A plot's data.
+/// The data of a plot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// Name of its file, without ending.
+    /// The name of its file, without extension.
     pub id: String,
-    /// Above the plot.
+    /// The heading of the plot.
     pub title: String,
-    /// What lies on the horizontal axis.
+    /// The label of the horizontal axis.
     pub x: String,
-    /// What lies on the vertical axis.
+    /// The label of the vertical axis.
     pub y: String,
-    /// What is plotted.
     pub lines: Lines,
 }
 
 impl Series {
-    /// A plot of lines.
     #[must_use]
     pub fn new(id: &str, title: &str, x: &str, y: &str, lines: Lines) -> Self {
         Self { id: id.to_owned(), title: title.to_owned(), x: x.to_owned(), y: y.to_owned(), lines }
     }
 }
 
-/// Repetitions by system, made into one figure each.
+/// Summarises repetitions: one figure for each system and name.
 #[must_use]
 pub fn summarise(samples: &[(String, Sample)]) -> Cells {
     let mut values: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
@@ -55,7 +53,7 @@ pub fn summarise(samples: &[(String, Sample)]) -> Cells {
     cells
 }
 
-/// Three digits that count; thousands are parted by commas.
+/// Formats a number with three significant digits, and commas between thousands.
 #[must_use]
 pub fn number(value: f64) -> String {
     let size = value.abs();

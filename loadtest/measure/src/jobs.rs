@@ -1,4 +1,5 @@
-//! What is timed. Each job runs in a process of its own, on a fresh directory, so that memory and written bytes are its system's.
+//! The jobs of the benchmarks. Each job runs in a process of its own, on a fresh directory, so that
+//! memory and written bytes belong to its system.
 
 mod beside;
 mod common;

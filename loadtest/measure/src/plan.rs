@@ -13,7 +13,8 @@ pub use self::{
 };
 use crate::jobs::{PlateauScale, Scale};
 
-/// Everything of a run, in order. Repetitions of the comparison are interleaved: each round takes the systems once.
+/// All steps of a run, in order. Repetitions of the comparison are interleaved: each round takes
+/// every system once.
 #[must_use]
 pub fn plan(quick: bool) -> Vec<Step> {
     let scale = base_scale(quick);
@@ -21,7 +22,7 @@ pub fn plan(quick: bool) -> Vec<Step> {
     let mut steps = Vec::new();
     for round in 0..3 {
         let scale = Scale { seed: round + 1, ..scale.clone() };
-        // Repeated is what goals are about.
+        // Only systems that goals refer to are measured again.
         let again = |store: &Store| match store {
             Store::Coppice | Store::RocksdbSynced => true,
             Store::Qmdb => round == 0 || !quick,
@@ -40,11 +41,11 @@ pub fn plan(quick: bool) -> Vec<Step> {
     for store in [Store::Nomt, Store::Qmdb] {
         steps.push(step(store, Job::Proofs(fifth(&scale)), Target::Figures));
     }
-    // While they are long enough for many merges, and moves.
+    // These jobs must be long enough for many merges and moves.
     let beside = Scale { records: 160_000, seconds: if quick { 8.0 } else { 32.0 }, ..scale.clone() };
     steps.push(step(Store::Coppice, Job::BesideMerges(beside.clone()), Target::Figures));
     steps.push(step(Store::Coppice, Job::BesideMoves(beside), Target::Figures));
-    // What goals are about comes first, should there not be time for all.
+    // Jobs that goals refer to come first, in case there is not time for all.
     steps.extend(sizes(&scale, quick));
     for plateau in plateaus(quick) {
         steps.push(step(Store::Coppice, Job::Plateau(plateau), Target::Figures));
@@ -63,7 +64,8 @@ fn fifth(scale: &Scale) -> Scale {
     Scale { records: scale.records / 5, ..scale.clone() }
 }
 
-/// Two settings of the engine: one that writes little, one that takes little disk. And a larger amount of data.
+/// Two settings of the engine, one that writes little and one that takes little disk; and a larger
+/// amount of data.
 fn plateaus(quick: bool) -> [PlateauScale; 3] {
     let of = |name: &str, records: u64, value_bytes, rounds, seconds| {
         let batch = (records / 200).min(4000) as usize;
@@ -97,7 +99,7 @@ fn plateaus(quick: bool) -> [PlateauScale; 3] {
     ]
 }
 
-/// One quantity at a time is changed.
+/// Sweeps: one quantity at a time is changed.
 fn sweeps(scale: &Scale, quick: bool) -> Vec<Step> {
     let scale = if quick { scale.clone() } else { Scale { seconds: 1.5, ..fifth(scale) } };
     let mut steps = Vec::new();
@@ -125,7 +127,8 @@ fn sweeps(scale: &Scale, quick: bool) -> Vec<Step> {
     steps
 }
 
-/// The same at two sizes, and what reads cost at the larger one; a quick run has smaller ones.
+/// The same job at two sizes, and the cost of reads at the larger one; a quick run has smaller
+/// sizes.
 fn sizes(scale: &Scale, quick: bool) -> Vec<Step> {
     let step = |store, job, target| Step { store, job, target };
     let mut steps = Vec::new();

@@ -13,21 +13,21 @@ use crate::{
     system::Facts,
 };
 
-/// What holds for the whole run.
+/// The conditions of a whole run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
-    /// A run of minutes, with less data: its figures are not those of a full one.
+    /// A run of minutes, with less data: its figures are not those of a full run.
     pub quick: bool,
-    /// The machine, in words.
+    /// A description of the machine.
     pub machine: String,
     /// The commit that was built.
     pub revision: String,
-    /// Data, caches, phases, in words.
+    /// A description of data, caches and phases.
     pub workload: String,
     /// Free memory that was written to first, and kept with the machine ([`crate::memory`]).
     #[serde(default)]
     pub kept_memory_gib: f64,
-    /// Microseconds of the first write to 4 KiB of it, before the jobs and after them.
+    /// Microseconds of the first write to 4 KiB of that memory, before the jobs and after them.
     #[serde(default)]
     pub first_touch_4k_us: Vec<f64>,
     /// Load averages, before each job.
@@ -37,25 +37,21 @@ pub struct Conditions {
     pub missing: Vec<String>,
 }
 
-/// One run of everything.
+/// The report of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What holds for all of it.
     pub conditions: Conditions,
-    /// The machine's, before and, at the end of the run, after.
+    /// The machine's limits, measured before the run and after it.
     pub ceilings: Vec<Ceiling>,
-    /// What is said of each system, by its id.
+    /// Facts about each system, by its id.
     pub systems: BTreeMap<String, Facts>,
-    /// All figures.
     pub cells: Cells,
-    /// Curves.
     pub series: Vec<Series>,
-    /// Verdicts.
     pub goals: Vec<Goal>,
 }
 
 impl Report {
-    /// Takes all that was measured so far, and judges it.
+    /// Replaces figures, goals and curves by those of everything that was measured so far.
     pub fn take(&mut self, collected: &Collected) {
         self.cells = summarise(&collected.samples);
         self.goals = goals::judge(&self.cells);
@@ -63,7 +59,7 @@ impl Report {
     }
 }
 
-/// Figures that all systems are compared by, in the order of the table.
+/// Figures by which all systems are compared, in the order of the table.
 const COMPARED: [(&str, &str); 20] = [
     ("put_4000", "put, batches of 4,000, records/s"),
     ("put_4000_p50_ms", "- a batch, p50, ms"),
@@ -87,7 +83,7 @@ const COMPARED: [(&str, &str); 20] = [
     ("proof_bytes", "proof of one record, bytes"),
 ];
 
-/// Where curves and bars lie, below the report.
+/// The directory of curves and bars, below that of the report.
 pub const CURVES_DIR: &str = "benchmarks";
 
 /// The whole report as Markdown.
@@ -194,7 +190,7 @@ fn curves(out: &mut String, report: &Report) {
     );
 }
 
-/// Whatever else was measured, by system.
+/// All other figures, by system.
 fn others(out: &mut String, report: &Report) {
     out.push_str("\n## Other figures\n\n| system | figure | median (least-greatest) |\n| --- | --- | --- |\n");
     for (system, figures) in &report.cells {

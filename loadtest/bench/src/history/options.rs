@@ -1,16 +1,15 @@
-//! What a run of clients is asked for.
+//! The command-line options of `history`.
 
 use std::{path::PathBuf, time::Duration};
 
 use crate::files::Files;
 
-/// How long clients may go on to learn the outcomes of their last writes.
+/// How long clients may go on after the load, to learn the outcomes of their last writes.
 pub(super) const GRACE: Duration = Duration::from_secs(20);
 
-/// What a run is asked for.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// The coordinators.
+    /// Endpoints of the coordinators.
     #[arg(long, value_name = "URL", value_delimiter = ',', required = true)]
     pub endpoints: Vec<String>,
     /// For `https`.
@@ -19,7 +18,7 @@ pub struct Options {
     /// The ledger's public key.
     #[arg(long, value_name = "VKEY")]
     pub key: String,
-    /// The directory that takes `history.jsonl`, `checkpoints.jsonl`, `findings.jsonl` and `proofs/`.
+    /// The directory for `history.jsonl`, `checkpoints.jsonl`, `findings.jsonl` and `proofs/`.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// Number of clients.
@@ -28,13 +27,13 @@ pub struct Options {
     /// The longest time, in seconds; a SIGTERM ends it sooner.
     #[arg(long, default_value_t = 3600)]
     pub seconds: u64,
-    /// What the clients do follows from it.
+    /// The seed of the clients' choices.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Pause of each client between two operations, in milliseconds.
     #[arg(long, default_value_t = 40)]
     pub pause_ms: u64,
-    /// Groups that are in use at a time.
+    /// The number of groups in use at a time.
     #[arg(long, default_value_t = 6)]
     pub groups: u64,
     /// Operations on a group before a fresh one takes its place.

@@ -15,16 +15,14 @@ use crate::{
     workload::{KEY_BYTES, Record, Workload},
 };
 
-/// What a job found.
+/// The result of a job.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Figures.
     pub sample: Sample,
-    /// Curves.
     pub series: Vec<Series>,
 }
 
-/// How large and how long.
+/// The size of a job, and the duration of its phases.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scale {
     /// Records that are loaded.
@@ -37,11 +35,12 @@ pub struct Scale {
     pub skew: f64,
     /// Bytes for each system's caches.
     pub cache_bytes: usize,
-    /// How long each phase is, but for the load and for puts side by side.
+    /// Seconds of each phase, except the load and the puts of the comparison.
     pub seconds: f64,
-    /// How long each kind of puts side by side goes on: what stores put off is to fall due within.
+    /// Seconds of each kind of puts in the comparison: long enough for the work that stores
+    /// postpone to fall due within.
     pub put_seconds: f64,
-    /// Where the records follow from.
+    /// The seed of the records.
     pub seed: u64,
 }
 
@@ -59,16 +58,16 @@ impl Scale {
     }
 }
 
-/// Keys that reads go around in.
+/// Keys that reads cycle through.
 pub(super) const KEYS: usize = 50_000;
-/// Records of a range, for a curve.
+/// Lengths of ranges, in records, for a curve.
 pub(super) const LENGTHS: [usize; 7] = [5, 10, 50, 100, 500, 1000, 2000];
 
 /// Puts that were timed one by one.
 #[derive(Debug, Default)]
 pub(super) struct Puts {
     pub(super) records: u64,
-    /// Seconds of each.
+    /// Seconds of each put.
     pub(super) times: Vec<f64>,
 }
 
@@ -78,7 +77,7 @@ impl Puts {
         self.records as f64 / self.seconds()
     }
 
-    /// The time within puts alone.
+    /// Seconds within puts alone.
     pub(super) fn seconds(&self) -> f64 {
         self.times.iter().sum()
     }
@@ -101,7 +100,7 @@ pub(super) fn load_all(system: &mut dyn System, workload: &mut Workload, batch: 
     Ok(puts)
 }
 
-/// Batches of updates until the puts have taken so long together.
+/// Puts batches of updates until the puts have taken this long together.
 pub(super) fn update(system: &mut dyn System, workload: &mut Workload, batch: usize, limit: Duration) -> Result<Puts> {
     let mut puts = Puts::default();
     let mut spent = 0.0;
@@ -113,14 +112,14 @@ pub(super) fn update(system: &mut dyn System, workload: &mut Workload, batch: us
     Ok(puts)
 }
 
-/// How many seconds the background work takes that earlier phases left.
+/// Settles the system; returns the seconds that the remaining background work took.
 pub(super) fn settle(system: &mut dyn System) -> Result<f64> {
     let clock = SystemClock::new();
     system.settle()?;
     Ok(clock.now().as_secs_f64())
 }
 
-/// Gets a second by as many threads as there are lists of keys, after half as long a warm-up.
+/// Measures gets a second, with one thread for each list of keys, after a warm-up of half the time.
 pub(super) fn gets(system: &dyn System, keys: &[Vec<Vec<u8>>], limit: Duration, value_bytes: usize) -> Result<f64> {
     let mut rate = 0.0;
     for limit in [limit / 2, limit] {
@@ -149,7 +148,7 @@ pub(super) fn gets(system: &dyn System, keys: &[Vec<Vec<u8>>], limit: Duration, 
     Ok(rate)
 }
 
-/// Gets each key, all of which have values of one length; how many they were.
+/// Gets each key and checks that its value has the given length. Returns the number of keys.
 pub(super) fn get_all(reader: &mut dyn Reader, keys: &[Vec<u8>], value_bytes: usize) -> Result<u64> {
     let mut value = Vec::new();
     for key in keys {
@@ -159,7 +158,8 @@ pub(super) fn get_all(reader: &mut dyn Reader, keys: &[Vec<u8>], value_bytes: us
     Ok(keys.len() as u64)
 }
 
-/// Records a second of ranges of one length, from each start or as long as there is time; none if the system keeps no order.
+/// Measures records a second of ranges of one length, from each start or until the time is over.
+/// `None` if the system keeps no order.
 pub(super) fn range_rate<'k>(
     system: &dyn System,
     starts: impl Iterator<Item = &'k Vec<u8>>,

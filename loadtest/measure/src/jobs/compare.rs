@@ -7,7 +7,8 @@ use anyhow::Result;
 use super::common::{KEYS, Outcome, Scale, gets, load_all, range_rate, settle, update};
 use crate::{figures::Sample, machine, statistics::quantile, system::System, workload::Workload};
 
-/// All phases that every system can do: load in key order, ranges, updates by 4,000 and by 500, gets, ranges again.
+/// All phases that every system supports: load in key order, ranges, updates in batches of 4,000
+/// and of 500, gets, ranges again.
 ///
 /// # Errors
 /// If the system fails, or reads anything but what was written.
@@ -47,7 +48,7 @@ pub fn compare(system: &mut dyn System, dir: &Path, scale: &Scale) -> Result<Out
     Ok(Outcome { sample, series: Vec::new() })
 }
 
-/// The load alone, in key order or not: records a second, and how long what it owes takes.
+/// The load alone, in key order or not: records a second, and seconds to settle.
 ///
 /// # Errors
 /// If the system fails.
@@ -59,7 +60,7 @@ pub fn load(system: &mut dyn System, scale: &Scale, sorted: bool) -> Result<Outc
     Ok(Outcome { sample, series: Vec::new() })
 }
 
-/// Updates, and gets, of one kind, after a load: a point of a sweep.
+/// One point of a sweep: updates and gets after a load.
 ///
 /// # Errors
 /// If the system fails, or reads anything but what was written.
@@ -82,7 +83,7 @@ pub fn point(system: &mut dyn System, dir: &Path, scale: &Scale) -> Result<Outco
     Ok(Outcome { sample: sample.into(), series: Vec::new() })
 }
 
-/// Records a second of ranges of 100 and 1,000.
+/// Measures records a second of ranges of 100 and 1,000 records.
 fn ranges(
     system: &dyn System,
     workload: &mut Workload,

@@ -1,4 +1,5 @@
-//! Endless random updates with the last versions kept: what does not come to rest grows for ever.
+//! Endless random updates while only the last versions are kept: a quantity that does not come to
+//! rest grows for ever.
 
 use std::path::Path;
 
@@ -17,10 +18,10 @@ use crate::{
     workload::Workload,
 };
 
-/// How long it goes on, and how the engine is set up.
+/// The duration of the updates, and the settings of the engine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlateauScale {
-    /// What its figures and curves begin with.
+    /// The prefix of its figures and curves.
     pub name: String,
     /// Keys, values, batches; `seconds` is the longest time for all updates.
     pub scale: Scale,
@@ -28,20 +29,22 @@ pub struct PlateauScale {
     pub rounds: u64,
     /// Versions that are kept.
     pub retain: u64,
-    /// How often it is looked at.
+    /// The number of looks.
     pub looks: u64,
-    /// The active tree's.
+    /// The capacity of the active tree.
     pub capacity: u32,
-    /// A flush begins when so much waits for it.
+    /// A flush begins when this much waits for it.
     pub flush_bytes: u64,
-    /// Of what is used, that may wait for a flush to be free.
+    /// The share of used space that may wait for a flush to become free, in percent.
     pub waiting_percent: u32,
 }
 
-/// A quantity that must come to rest: its name, its axis, and what counts of its values in a quarter of the time.
+/// A quantity that must come to rest: its name, its axis, and which of its values in a quarter of
+/// the time counts.
 type Quantity = (&'static str, &'static str, fn(Summary) -> f64);
 
-/// The greatest value of what is counted. The median of what is timed, since a look that something else disturbed says nothing.
+/// Counted quantities are judged by their maximum; timed ones by their median, since a look that
+/// something else disturbed says nothing.
 const CURVES: [Quantity; 5] = [
     ("disk", "bytes on disk for each byte of live data and history", |disk| disk.max),
     ("memory", "MiB of memory", |memory| memory.max),
@@ -50,11 +53,12 @@ const CURVES: [Quantity; 5] = [
     ("proof", "bytes of a proof", |proof| proof.max),
 ];
 
-/// Keys that are read at once, and how often that is done for a look: what else the machine does befalls a few of these times.
+/// Keys that are read at once, and rounds of that for each look. A disturbance affects only few of
+/// the rounds.
 const GET_KEYS: usize = 2000;
 const GET_ROUNDS: usize = 9;
 
-/// Us a get: the median of the rounds.
+/// Microseconds for a get: the median of the rounds.
 fn get_us(reader: &mut dyn Reader, keys: &[Vec<u8>], value_bytes: usize) -> Result<f64> {
     let mut rounds = Vec::with_capacity(GET_ROUNDS);
     for keys in keys.chunks(GET_KEYS) {
@@ -71,7 +75,8 @@ const PROVEN: usize = 200;
 /// Points of one curve: updates for each key, and the quantity then.
 type Points = Vec<(f64, f64)>;
 
-/// What was written before the updates began: to the device by all, by this process, by the engine's own count.
+/// Bytes written before the updates began: to the device by all programs, by this process, and by
+/// the engine's own count.
 struct Before {
     device: Option<u64>,
     accounted: u64,
@@ -93,8 +98,8 @@ fn written_bytes(counters: &Counters) -> u64 {
     counters.span_write_bytes + counters.value_write_bytes + counters.meta_write_bytes
 }
 
-/// Updates all keys `rounds` times over, and looks at disk, memory, trees, gets and proofs as it goes. The store has no log:
-/// what is written to the device is the forest's.
+/// Updates all keys `rounds` times, and looks at disk, memory, trees, gets and proofs on the way.
+/// The store has no log: all bytes written to the device are the forest's.
 ///
 /// # Errors
 /// If the engine fails.
@@ -118,7 +123,8 @@ pub fn plateau(mut store: Coppice, dir: &Path, plateau: &PlateauScale) -> Result
     Ok(Outcome { sample, series: series(plateau, curves) })
 }
 
-/// Updates in rounds with a look after each; returns the updates, and the points of each of [`CURVES`].
+/// Updates in rounds with a look after each. Returns the updates, and the points of each of
+/// [`CURVES`].
 fn update_and_look(
     store: &mut Coppice,
     dir: &Path,
@@ -164,7 +170,8 @@ fn look(store: &Coppice, dir: &Path, plateau: &PlateauScale, keys: &[Vec<u8>]) -
     ])
 }
 
-/// The settings, the rate of the updates, and what was written for each byte of them.
+/// Figures of the settings, of the updates' rate, and of the bytes written for each byte of
+/// updates.
 fn written(store: &Coppice, dir: &Path, plateau: &PlateauScale, before: &Before, updates: &Puts) -> Result<Sample> {
     let scale = &plateau.scale;
     let user = (updates.records * scale.record_bytes()) as f64;

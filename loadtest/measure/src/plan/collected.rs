@@ -8,7 +8,7 @@ use crate::{
     jobs::Outcome,
 };
 
-/// What a curve shows: its title and its axis.
+/// The title and the axis of a curve.
 fn curve_words(curve: &str) -> (&'static str, &'static str) {
     match curve {
         "capacity" => ("By the capacity of the active tree", "Ki records"),
@@ -19,22 +19,22 @@ fn curve_words(curve: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// What is changed, and what is measured.
+/// The quantity that is varied, and the quantity that is measured.
 pub(crate) type Curve = (&'static str, &'static str);
 
 /// All figures of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Collected {
-    /// By the name of their system.
+    /// Samples by the id of their system.
     pub samples: Vec<(String, Sample)>,
     /// Points by curve and figure, then by line.
     pub(crate) curves: BTreeMap<Curve, Lines>,
-    /// By their ids.
+    /// Series by their ids.
     pub(crate) series: BTreeMap<String, Series>,
 }
 
 impl Collected {
-    /// Takes what a step found.
+    /// Adds the outcome of a step.
     pub fn add(&mut self, step: &Step, name: &str, outcome: Outcome) {
         for series in outcome.series {
             self.add_series(name, series);
@@ -57,7 +57,8 @@ impl Collected {
         }
     }
 
-    /// One curve may be put together from several steps; a line without a name is the system's.
+    /// Adds a series; a curve may consist of several steps' series. A line without a name gets the
+    /// system's name.
     pub(super) fn add_series(&mut self, name: &str, mut series: Series) {
         let lines = std::mem::take(&mut series.lines);
         let known = self.series.entry(series.id.clone()).or_insert(series);
@@ -70,7 +71,6 @@ impl Collected {
         }
     }
 
-    /// All curves.
     #[must_use]
     pub fn series(&self) -> Vec<Series> {
         let curve = |((curve, axis), lines): (&Curve, &Lines)| {

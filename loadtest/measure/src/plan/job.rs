@@ -1,4 +1,4 @@
-//! A store, and what is done with it.
+//! The stores, and the jobs that are run on them.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ pub enum Store {
 }
 
 impl Store {
-    /// All of them, in the order of the tables.
+    /// All stores, in the order of the tables.
     pub const ALL: [Self; 8] = [
         Self::Coppice,
         Self::CoppiceFlush,
@@ -39,7 +39,7 @@ impl Store {
         Self::Qmdb,
     ];
 
-    /// Its name among the figures.
+    /// The id among the figures.
     #[must_use]
     pub fn id(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ impl Store {
         }
     }
 
-    /// What is to be said of ours; none for others.
+    /// The facts about our engine; `None` for other stores.
     #[must_use]
     pub fn own_facts(self) -> Option<Facts> {
         let (name, timed, durable) = match self {
@@ -82,40 +82,40 @@ impl Store {
     }
 }
 
-/// What is done with a store.
+/// A job on a store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Job {
     /// [`jobs::compare`].
     Compare(Scale),
     /// [`jobs::load`] in no order.
     Load(Scale),
-    /// [`jobs::point`], with a capacity for ours.
+    /// [`jobs::point`], with the active tree's capacity for our engine.
     Point(Scale, Option<u32>),
     /// [`jobs::proofs`].
     Proofs(Scale),
-    /// [`jobs::proofs_by_trees`]; ours alone.
+    /// [`jobs::proofs_by_trees`]; our engine only.
     ProofsByTrees(Scale),
-    /// [`jobs::history`]; ours alone.
+    /// [`jobs::history`]; our engine only.
     History(Scale),
-    /// [`jobs::plateau`]; ours alone.
+    /// [`jobs::plateau`]; our engine only.
     Plateau(PlateauScale),
-    /// [`jobs::reads_per_get`]; ours alone.
+    /// [`jobs::reads_per_get`]; our engine only.
     Reads(Scale),
-    /// [`jobs::growth`]; ours keeps one version.
+    /// [`jobs::growth`]; our engine keeps one version.
     Growth(Scale),
-    /// [`jobs::growth_ours`] with reads for each get by memory; ours alone.
+    /// [`jobs::growth_ours`] with reads for each get by memory; our engine only.
     GrowthAndReads(Scale),
-    /// [`jobs::beside_merges`]; ours alone.
+    /// [`jobs::beside_merges`]; our engine only.
     BesideMerges(Scale),
-    /// [`jobs::beside_moves`]; ours alone.
+    /// [`jobs::beside_moves`]; our engine only.
     BesideMoves(Scale),
 }
 
-/// Records that the capacity of the active tree is meant for. Where less data stands for as much, it is less in proportion.
+/// The number of records for which the capacity of the active tree is meant. Where less data stands
+/// in for that many, the capacity is reduced in proportion.
 pub(super) const FULL_RECORDS: u64 = 10_000_000;
 
 impl Job {
-    /// How large it is.
     #[must_use]
     pub fn scale(&self) -> &Scale {
         match self {
@@ -134,10 +134,10 @@ impl Job {
         }
     }
 
-    /// Does it with any open store.
+    /// Runs the job on any open store.
     ///
     /// # Errors
-    /// If the store fails, or the job is for ours alone.
+    /// If the store fails, or the job is for our engine only.
     pub fn run(&self, system: &mut dyn System, dir: &Path) -> Result<Outcome> {
         match self {
             Self::Compare(scale) => jobs::compare(system, dir, scale),
@@ -149,7 +149,7 @@ impl Job {
         }
     }
 
-    /// Does it with ours, set up as the job wants it.
+    /// Runs the job on our engine, set up as the job needs it.
     ///
     /// # Errors
     /// If the engine fails.
@@ -177,7 +177,7 @@ impl Job {
             }
             Self::Growth(_) | Self::GrowthAndReads(_) => settings.retain = Some(1),
             Self::BesideMerges(scale) => {
-                // So that several merges begin and end in a short time.
+                // Several merges have to begin and end in a short time.
                 settings.params = of_capacity(u32::try_from(scale.records / 10)?.clamp(64, capacity / 4));
                 settings.durability = Durability::Later;
                 settings.retain = Some(40);

@@ -8,11 +8,11 @@ use crate::figures::number;
 /// Where a job's figures go.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Target {
-    /// To the store's own figures, by the job's names.
+    /// To the store's own figures, under the job's names.
     Figures,
-    /// To the figures of another name, for what is measured at a second size.
+    /// To the figures of another id, for measurements at a second size.
     Under(&'static str),
-    /// To figures with a prefix.
+    /// To the store's own figures, with a prefix.
     Prefixed(&'static str),
     /// To a point of a curve, at this place on its axis.
     Curve(&'static str, f64),
@@ -21,11 +21,8 @@ pub enum Target {
 /// A job in a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// With what.
     pub store: Store,
-    /// What.
     pub job: Job,
-    /// Where to.
     pub target: Target,
 }
 
@@ -42,7 +39,7 @@ impl fmt::Display for Step {
 }
 
 impl Step {
-    /// How long it takes, about, on two cores of today.
+    /// The approximate duration on two present-day cores.
     #[must_use]
     pub fn expected(&self) -> Duration {
         let scale = self.job.scale();
@@ -70,7 +67,7 @@ impl Step {
         Duration::from_secs_f64(0.5 + scale.records as f64 / rate + phases * scale.seconds + beside)
     }
 
-    /// After so long it is given up.
+    /// The time after which the step is given up.
     #[must_use]
     pub fn longest(&self) -> Duration {
         Duration::from_secs(60) + 3 * self.expected()
