@@ -35,8 +35,8 @@ from load import build_k6
 
 PROGRAMS = ("coppice", "coppice-shard-node", "coppice-coordinator", "coppice-operator", "coppice-bench")
 NODES = 3
-# If this variable is 1, a machine that can't run pods is accepted: then only the API server's part is
-# tested. Without it, such a machine is a failure.
+# If this variable is 1, a machine that can't run pods is accepted: then only the API server's part
+# is tested. Without it, such a machine is a failure.
 ALLOW_API_ONLY = "E2E_ALLOW_API_ONLY"
 # The files of a secret that a client gets.
 FILES = ("ca.crt", "tls.crt", "tls.key")

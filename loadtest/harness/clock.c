@@ -1,6 +1,6 @@
 /* Shifts the wall clock of one process. When preloaded, it adds the nanoseconds in the file
- * CLOCK_SHIFT_FILE (8 bytes, which the test may change at any time) to every wall-clock time of the C
- * library. The monotonic clock is not changed, since no operating system ever sets it. */
+ * CLOCK_SHIFT_FILE (8 bytes, which the test may change at any time) to every wall-clock time of the
+ * C library. The monotonic clock is not changed, since no operating system ever sets it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -50,8 +50,8 @@ export function setup() {
   return { prepared: scenario.setup(), began: Date.now() };
 }
 
-// One iteration. A refusal outside of a measured operation is a failure, too. Any other error counts
-// as a broken invariant; k6 alone would log it and go on.
+// One iteration. A refusal outside of a measured operation is a failure, too. Any other error
+// counts as a broken invariant; k6 alone would log it and go on.
 async function iterate(work, prepared) {
   try {
     await work(prepared);
