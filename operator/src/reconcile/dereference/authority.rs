@@ -223,8 +223,8 @@ async fn introduce(
         }
     }
     if of == Realm::Ledger {
-        // If an issuer signed before, its certificates are in the same secrets, and its requests
-        // would overwrite ours.
+        // If an issuer signed before, cert-manager still writes its certificates into the same
+        // secrets. Deleting the requests stops that.
         for (_, holder, _) in facts.holders(of) {
             let (api, name) = (cert_manager(client, facts), &holder.name);
             let asked = match api.get(name).await {
