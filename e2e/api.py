@@ -1,4 +1,4 @@
-"""What can be seen of Coppice on Kubernetes on a machine that can't run pods."""
+"""The part of the tests on Kubernetes that needs no machine with pods."""
 
 import json
 import pathlib
@@ -9,7 +9,8 @@ from harness.processes import Process
 
 
 class ApiRun(Steps):
-    """What can be seen without a machine that runs pods: the API server, and the operator as a process with the rights that its chart gives it."""
+    """Tests with an API server, and with the operator as a process that has the rights of its
+    chart."""
 
     TITLE = "The API server's part alone: no pod ran"
 
@@ -26,7 +27,8 @@ class ApiRun(Steps):
         self.bed.up()
 
     def install(self):
-        """helm installs the operator and a ledger: the API server takes definitions and objects."""
+        """helm installs the operator and a ledger: the API server accepts definitions and
+        objects."""
         self.make_namespace()
         self.install_operator()
         self.install_ledger()

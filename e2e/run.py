@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
-"""`make e2e`: Coppice on a real Kubernetes of three nodes, installed by its charts, under load and under faults.
+"""`make e2e`: Coppice on a real Kubernetes of three nodes, installed by its charts, under load and
+under faults.
 
-Every step has a condition, and a limit of time in which it must come true. While pods are killed, machines fail and versions change, clients outside of
-the pods read and write through the service; in the end their history is judged as that of `make chaos`: nothing acknowledged is lost, nothing is applied
-twice, every proof holds. `report.json` and `report.md` say what happened and how long it took; logs of a failure lie beside them. Exit code 0 if all holds.
+Every step has a condition, and a time limit within which it must become true. While pods are
+killed, machines fail and versions change, clients outside of the pods read and write through the
+service. In the end their history is judged as that of `make chaos`: nothing acknowledged is lost,
+nothing is applied twice, and every proof holds. `report.json` and `report.md` say what happened and
+how long it took; after a failure, logs are in the same directory. The exit code is 0 if everything
+holds.
 """
 
 import argparse
@@ -11,6 +15,7 @@ import base64
 import concurrent.futures
 import hashlib
 import json
+import os
 import pathlib
 import shutil
 import signal
@@ -30,13 +35,17 @@ from load import build_k6
 
 PROGRAMS = ("coppice", "coppice-shard-node", "coppice-coordinator", "coppice-operator", "coppice-bench")
 NODES = 3
-# What a client is given of its secret.
+# If this variable is 1, a machine that can't run pods is accepted: then only the API server's part
+# is tested. Without it, such a machine is a failure.
+ALLOW_API_ONLY = "E2E_ALLOW_API_ONLY"
+# The files of a secret that a client gets.
 FILES = ("ca.crt", "tls.crt", "tls.key")
 VERSIONS = 300
-# Levels for a machine that has three machines on it.
+# Service levels for a machine that hosts three virtual ones.
 K6_LEVELS = ("READ_P95=5s", "WRITE_P95=10s", "ADMIN_P95=20s")
 ENDPOINT = f"https://{LEDGER}.{NAMESPACE}.svc:7411"
-# Shows a certificate, sends something, and prints what it is told. Only that tells whether a certificate was believed: it is shown last.
+# Shows a certificate, sends a request, and prints the answer. Only an answer tells whether the
+# certificate was accepted, since the client's certificate comes last in a handshake.
 TALK_TLS = """
 import socket, ssl, sys
 host, port, folder, request = sys.argv[1:]
@@ -50,7 +59,7 @@ with context.wrap_socket(socket.create_connection((host, int(port)), timeout=20)
 
 
 class Run(Steps):
-    """All of it."""
+    """The whole test."""
 
     TITLE = "End to end on Kubernetes"
 
@@ -65,7 +74,7 @@ class Run(Steps):
             self.load_data, self.cool, self.run_k6, self.start_load, self.crash, self.delete_pods, self.lose_volume, self.lose_etcd, self.upgrade, self.bad_image, self.renew, self.drain,
             self.lose_power, self.cut_cable, self.hand_over, self.judge, self.roll_back, self.prune, self.take_away, self.reinstall, self.delete)
 
-    # What is asked of the cluster.
+    # Access to the cluster.
 
     def pods(self, role=None):
         labels = f"app.kubernetes.io/instance={LEDGER}" + (f",app.kubernetes.io/component={role}" if role else ",app.kubernetes.io/component")
@@ -79,7 +88,7 @@ class Run(Steps):
         return self.bed.command(*words)
 
     def coppice(self, *words, code=0):
-        """Runs the `coppice` command outside of the pods; it must end with a code."""
+        """Runs the `coppice` command outside of the pods; it must end with this exit code."""
         variables = [f"COPPICE_ENDPOINT={ENDPOINT}", f"COPPICE_CA={self.directory}/ca.crt", f"COPPICE_TRUST=@{self.directory}/ledger.vkey",
                      f"COPPICE_CLIENT_CERT={self.directory}/tls.crt", f"COPPICE_CLIENT_KEY={self.directory}/tls.key"]
         command = self.outside("env", *variables, self.options.binaries / "coppice", *words)
@@ -88,12 +97,12 @@ class Run(Steps):
         return done.stdout
 
     def certificate(self):
-        """The options of coppice-bench that say whom to believe, and what to show."""
+        """The TLS options of coppice-bench."""
         options = zip(("--ca", "--client-cert", "--client-key"), FILES, strict=True)
         return [word for option, file in options for word in (option, self.directory / file)]
 
     def take_files(self, files):
-        """What a client outside of the cluster is given of its secret."""
+        """Copies the files that a client outside of the cluster needs from its secret."""
         data = self.secret(f"{LEDGER}-writer-tls")
         for file in files:
             (self.directory / file).touch(mode=0o600)
@@ -106,7 +115,8 @@ class Run(Steps):
             return None
 
     def is_ready(self):
-        """The operator says so of the newest specification, and so does the ledger itself."""
+        """Whether the cluster is ready, according to the operator about the newest specification,
+        and according to the ledger itself."""
         generation = self.cluster()["metadata"]["generation"]
         ready = self.conditions().get("Ready", {})
         return ready.get("status") == "True" and ready.get("observedGeneration") == generation and well(self.status(), NODES)
@@ -120,16 +130,16 @@ class Run(Steps):
             wait_for("a commit after that", lambda: self.progress.commit_after(moment), 60)
 
     def await_commits(self, count=20):
-        """Waits for so many commits from now on."""
+        """Waits for this many more commits."""
         begin = self.progress.poll()
         wait_for(f"{count} more commits", lambda: self.progress.poll() >= begin + count, 120)
 
     def images(self):
-        """The images that pods of the ledger run, but for etcd's."""
+        """The images that pods of the ledger run, except etcd's."""
         return {pod["spec"]["containers"][0]["image"] for role in ("node", "coordinator") for pod in self.pods(role)}
 
     def machine(self, pod):
-        """On which node of the bed it is."""
+        """The node of the bed that a pod runs on."""
         return self.bed.node(int(pod["spec"]["nodeName"].rpartition("-")[2]))
 
     # The steps.
@@ -140,7 +150,8 @@ class Run(Steps):
         self.bed.up(NODES, self.say)
 
     def give_images(self):
-        """two images, and one of k6, are made without a container engine, and given to every node."""
+        """two images, and one of k6, are made without a container engine, and given to every
+        node."""
         programs = [self.options.binaries / name for name in PROGRAMS]
         sizes = []
         for tag in ("1", "2"):
@@ -162,7 +173,8 @@ class Run(Steps):
         self.install_ledger()
 
     def become_ready(self):
-        """two shards and the root group of three replicas, two coordinators and etcd become ready."""
+        """two shards and the root group of three replicas, two coordinators and etcd become
+        ready."""
         def trust():
             self.vkey = self.cluster().get("status", {}).get("vkey")
             return self.vkey
@@ -195,14 +207,14 @@ class Run(Steps):
             expect(len(machines) == NODES, f"pods of role {role} are on {sorted(machines)}")
 
     def keep_out(self):
-        """etcd refuses certificates of clients and of nodes, and lets in its own clients."""
+        """etcd refuses certificates of clients and of nodes, and admits its own clients."""
         folder = self.directory / "shown"
         folder.mkdir()
         own = f"{LEDGER}-etcd-client-tls"
         (folder / "ca.crt").write_text(self.secret(own)["ca.crt"])
 
         def answer(secret, request):
-            """What etcd says to somebody who shows the certificate in a secret, and asks for something."""
+            """What etcd answers to a request with the certificate in a secret."""
             for file, text in self.secret(secret).items():
                 if file != "ca.crt":
                     (folder / file).write_text(text)
@@ -210,12 +222,12 @@ class Run(Steps):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             return done.stdout + done.stderr
 
-        # Network policies are not enforced here, so what keeps anybody out is etcd.
+        # Network policies are not enforced here, so only etcd itself keeps others out.
         told = answer(own, "GET /version HTTP/1.0\r\n\r\n")
         expect("etcdserver" in told, f"etcd keeps out its own client: {told}")
         strangers = [f"{LEDGER}-{role}-tls" for role in ("reader", "operator", "node-0", "coordinator-0")]
         for secret in strangers:
-            # Nothing is sent: etcd would close the connection on it, and its alert might get lost.
+            # Nothing is sent: etcd would close the connection, and its alert might get lost.
             told = answer(secret, "")
             expect("alert" in told, f"etcd lets in who shows {secret}: {told}")
         return f"{len(strangers)} other certificates"
@@ -239,14 +251,15 @@ class Run(Steps):
         self.verify(absence)
         forged = bytearray(proof.read_bytes())[:-8]
         forged[len(forged) // 2] ^= 1
-        # With a checksum that is right: it is the proof itself that must not hold.
+        # The checksum is correct, so that only the proof itself is wrong.
         forged += hashlib.sha256(b"\x1e" + forged).digest()[:8]
         proof.with_name("forged.proof").write_bytes(forged)
         self.coppice("verify", proof.with_name("forged.proof"), "--key", self.vkey, code=1)
         return f"{VERSIONS} versions"
 
     def cool(self):
-        """old values go to the second volumes of all nodes, and are read and proven from there."""
+        """old values move to the second volumes of all nodes, and are read and proven from
+        there."""
         before = self.head()["version"]
         file = self.directory / "archive.jsonl"
         file.write_text("".join(json.dumps({"put": [[f"archive/{key}", str(number) * 100_000] for key in range(10)]}) + "\n" for number in range(1, 10)))
@@ -267,7 +280,7 @@ class Run(Steps):
         self.coppice("verify", proof, "--key", self.vkey)
 
     def start_load(self):
-        """clients begin to read and write, and what they are told is recorded."""
+        """clients begin to read and write, and their answers are recorded."""
         command = self.outside(self.options.binaries / "coppice-bench", "history", "--endpoints", ENDPOINT, *self.certificate(),
                                "--key", self.vkey, "--out", self.history, "--clients", 4, "--pause-ms", 150)
         self.load = Process("load", command, self.directory / "load.log")
@@ -277,17 +290,19 @@ class Run(Steps):
         self.await_commits()
 
     def run_k6(self):
-        """k6 pays between accounts from a pod: its levels hold, and the proofs that the container beside it verifies."""
+        """k6 pays between accounts from a pod: its service levels hold, and so do the proofs that
+        the container next to it verifies."""
         return self.k6("payment", "writer", "DURATION=15s", "ACCOUNTS=3000", *K6_LEVELS[:2])
 
     def take_away(self):
-        """k6 prunes and rolls back under its own load, with the certificate that the operator makes for load tests."""
+        """k6 prunes and rolls back under its own load, with the certificate that the operator makes
+        for load tests."""
         common = ("DURATION=10s", "RECORDS=300", "DESTRUCTIVE=yes", *K6_LEVELS)
         prunes = self.k6("prune-under-load", "load", "PRUNE_INTERVAL=3s", "KEEP=20", *common)
         return "; ".join((prunes, self.k6("rollback-drill", "load", "DRILL_INTERVAL=3s", *common)))
 
     def k6(self, scenario, client, *parameters):
-        """Runs a scenario as a Job, with the certificate of a client; what it counted."""
+        """Runs a scenario as a Job, with the certificate of a client; returns its counts."""
         name, secret = f"load-{scenario}", f"{LEDGER}-{client}-tls"
         job = manifest.made([scenario, "--namespace", NAMESPACE, "--endpoint", ENDPOINT, "--trust", self.vkey, "--ca-secret", secret, "--client-secret", secret,
                              "--k6-image", K6_IMAGE, "--judge-image", f"{IMAGE}:1", *parameters])
@@ -338,13 +353,14 @@ class Run(Steps):
         return ", ".join(deleted)
 
     def replace(self, name, *more):
-        """Deletes a pod, with something else, and waits for the next one of its name."""
+        """Deletes a pod together with other objects, and waits for the next pod of its name."""
         before = self.pod(name)["metadata"]["uid"]
         self.kubectl("delete", f"pod/{name}", *more, "--wait=false")
         wait_for(f"another {name}", lambda: (pod := self.pod(name)) and pod["metadata"]["uid"] != before)
 
     def lose_volume(self):
-        """a node's first volume is lost, and refilled from the others beside the second one, which is older."""
+        """a node's first volume is lost, and refilled from the other nodes although the second one
+        is older."""
         name = f"{LEDGER}-node-1"
         claim = f"data-{name}"
         before = self.get("pvc", claim)["spec"]["volumeName"]
@@ -354,7 +370,8 @@ class Run(Steps):
         return f"{before} became {self.volume(claim)}"
 
     def lose_etcd(self):
-        """etcd loses all it has, by the runbook's commands: it starts empty, and commits go on."""
+        """etcd loses all its data, and is restored by the runbook's commands: it starts empty, and
+        commits go on."""
         claims = [f"data-{pod['metadata']['name']}" for pod in self.pods("etcd")]
         before = {self.volume(claim) for claim in claims}
         labels = f"app.kubernetes.io/instance={LEDGER},app.kubernetes.io/component=etcd"
@@ -381,7 +398,8 @@ class Run(Steps):
         self.helm("upgrade", LEDGER, ROOT / "charts/coppice", "--namespace", NAMESPACE, "--reuse-values", "--set-string", f"image.tag={tag}")
 
     def upgrade(self):
-        """a rolling upgrade, in the middle of which the operator's pod is deleted; no commit fails."""
+        """a rolling upgrade, in the middle of which the operator's pod is deleted; no commit
+        fails."""
         lines = self.unknown_writes()
         self.set_tag("2")
         wait_for("the first pod of the new image", lambda: f"{IMAGE}:2" in self.images())
@@ -393,12 +411,14 @@ class Run(Steps):
         expect(failed == 0, f"{failed} commits failed, though their clients tried again")
 
     def unknown_writes(self):
-        """Unconditional writes in a session that got no answer, however often they were sent."""
+        """Unconditional writes in a session whose outcome stayed unknown, however often they were
+        sent."""
         lines = (json.loads(line) for line in (self.history / "history.jsonl").read_text().splitlines(keepends=True) if line.endswith("\n"))
         return sum(line["kind"] == "write" and line["outcome"] == "unknown" and "condition" not in line and line["client"] % 4 != 3 for line in lines)
 
     def bad_image(self):
-        """an image that can't be had is rolled out: one pod stops, commits go on; the old one heals it."""
+        """an image that doesn't exist is rolled out: one pod stops, commits go on; the old image
+        heals it."""
         self.set_tag("none")
 
         def stuck():
@@ -420,19 +440,20 @@ class Run(Steps):
         return first[0]
 
     def renew(self):
-        """other authorities of the ledger and of etcd come, and certificates with them; clients are given their files in between."""
+        """the authorities of the ledger and of etcd are replaced, and all certificates with them;
+        clients get their files in between."""
         before, names = self.certificates(), (f"{LEDGER}-authority", f"{LEDGER}-etcd-authority")
         former = {self.secret(name)["tls.crt"] for name in names}
         self.kubectl("delete", "secret", *names)
         for stage, files in (("believed", ("ca.crt",)), ("shown", FILES)):
-            # One or two rollouts of everything.
+            # One or two rollouts of all pods.
             wait_for(f"clients are waited for: {stage}", lambda told=f"={stage}": self.conditions()["Progressing"]["message"].endswith(told), 3 * HEAL_SECONDS)
             self.take_files(files)
             self.await_commits()
             self.kubectl("annotate", "--overwrite", "secret", names[0], f"coppice.dev/clients={stage}")
 
         def believed():
-            """Whom everybody is to believe: two at first, of each kind."""
+            """The authorities in each secret: two of each kind at first."""
             return {self.secret(f"{LEDGER}-{name}")["ca.crt"] for name in ("node-0-tls", "coordinator-0-tls", "writer-tls", "etcd-server-tls", "etcd-client-tls")}
 
         wait_for("the other authorities are believed alone", lambda: len(now := believed()) == 2 and now == {self.secret(name)["tls.crt"] for name in names}, 3 * HEAL_SECONDS)
@@ -449,7 +470,7 @@ class Run(Steps):
         first, second = (self.bed.node(number).name for number in (3, 2))
         self.bed.kubectl("drain", first, "--ignore-daemonsets", "--delete-emptydir-data", "--force", f"--timeout={HEAL_SECONDS}s")
         self.await_commits()
-        # What `kubectl drain` would ask for again and again.
+        # `kubectl drain` would request these evictions again and again.
         there = [pod["metadata"]["name"] for role in ("node", "etcd") for pod in self.pods(role) if pod["spec"].get("nodeName") == second]
         expect(len(there) == 2, f"on {second} are {there}")
         for name in there:
@@ -462,7 +483,7 @@ class Run(Steps):
         self.await_ready()
 
     def lose_power(self):
-        """a machine without power is noticed and survived; it comes back with its disk."""
+        """a machine loses its power, which is noticed and survived; it comes back with its disk."""
         node = self.bed.node(3)
         node.off()
         self.await_commits()
@@ -473,7 +494,7 @@ class Run(Steps):
         self.await_ready()
 
     def cut_cable(self):
-        """a machine without network is survived; it heals when its cable is back."""
+        """a machine loses its network, which is survived; it heals when its cable is back."""
         node = self.bed.node(2)
         node.cable("down")
         self.await_commits()
@@ -484,7 +505,7 @@ class Run(Steps):
         self.await_ready()
 
     def hand_over(self):
-        """the leadership of the root group goes to a pod that a resource names."""
+        """the leadership of the root group moves to a pod that a resource names."""
         before = self.leaders()[1]
         pod = next(name for name in (f"{LEDGER}-node-{number}" for number in range(NODES)) if name != before)
         done = self.operate("hand-over", transfer={"group": "root", "node": pod})
@@ -533,7 +554,7 @@ class Run(Steps):
         return json.loads(self.coppice("head", "--json"))
 
     def roll_back(self):
-        """a rollback by resource is done once: the same again does nothing."""
+        """a rollback by resource is done once: applying it again does nothing."""
         epoch, version = (self.head()[name] for name in ("epoch", "version"))
         rollback = {"to": version - 3, "expectedHead": {"epoch": epoch, "version": version}, "reason": "e2e",
                     "confirm": f"roll back {LEDGER} to {version - 3}"}
@@ -555,7 +576,8 @@ class Run(Steps):
         return done["message"]
 
     def reinstall(self):
-        """uninstalling leaves volumes and key; an installation of the same name has the same root."""
+        """uninstalling leaves volumes and key; an installation of the same name has the same
+        root."""
         before = self.head()
         self.helm("uninstall", LEDGER, "--namespace", NAMESPACE, "--wait", "--timeout", "4m")
         wait_for("all pods are gone", lambda: not self.pods())
@@ -573,7 +595,7 @@ class Run(Steps):
         return f"version {after['version']} of epoch {after['epoch']}"
 
     def delete(self):
-        """volumes and key go with the resource, if it says so."""
+        """volumes and key are deleted with the resource, if it says so."""
         self.helm("upgrade", LEDGER, ROOT / "charts/coppice", "--namespace", NAMESPACE, "--reuse-values", "--set", "volumePolicy=Delete")
         self.helm("uninstall", LEDGER, "--namespace", NAMESPACE, "--wait", "--timeout", "4m")
         wait_for("volumes and key are gone", lambda: not self.get("pvc")["items"] and not self.secret(f"{LEDGER}-signing-key"))
@@ -581,7 +603,7 @@ class Run(Steps):
     # The end.
 
     def collect(self):
-        """What is needed to understand a failure."""
+        """Collects what is needed to understand a failure."""
         folder = self.directory / "failure"
         folder.mkdir(exist_ok=True)
 
@@ -610,16 +632,21 @@ class Run(Steps):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "target" / "debug")
-    parser.add_argument("--directory", type=pathlib.Path, default=ROOT / "target" / "e2e", help="what a run leaves; replaced by the next")
-    parser.add_argument("--keep", action="store_true", help="leave the cluster as it is; e2e/bed/bed.py ends it")
-    parser.add_argument("--api", action="store_true", help="an API server alone, which runs no pods; so it is done where nothing else can be")
+    parser.add_argument("--directory", type=pathlib.Path, default=ROOT / "target" / "e2e", help="the results; replaced by the next run")
+    parser.add_argument("--keep", action="store_true", help="don't end the cluster; e2e/bed/bed.py does that")
+    parser.add_argument("--api", action="store_true", help=f"test only an API server, which runs no pods; {ALLOW_API_ONLY}=1 does so where a machine can't run them")
     options = parser.parse_args()
     options.binaries = options.binaries.resolve()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options.directory.mkdir(parents=True, exist_ok=True)
-    lacks = beds.unusable(options.directory)
-    if lacks and not options.api:
-        print(f"NO KUBERNETES CAN RUN HERE: this machine lacks {', '.join(lacks)}. Only the API server's part is tested.", flush=True)
+    lacks = [] if options.api else beds.unusable(options.directory)
+    untested = f"NO KUBERNETES CAN RUN HERE: this machine lacks {', '.join(lacks)}." if lacks else ""
+    if untested and os.environ.get(ALLOW_API_ONLY) != "1":
+        print(f"{untested}\nRun this as root on a machine that has them (docs/TESTING.md, On Kubernetes), "
+              f"or set {ALLOW_API_ONLY}=1 to test only the API server's part.", file=sys.stderr, flush=True)
+        return 2
+    if untested:
+        print(f"{untested} {ALLOW_API_ONLY}=1: only the API server's part is tested.", flush=True)
     run = ApiRun(options) if lacks or options.api else Run(options)
     run.bed.down()
     shutil.rmtree(run.directory, ignore_errors=True)
@@ -628,7 +655,10 @@ def main():
         run.carry_out_all()
     finally:
         run.close()
-    return 0 if run.report() else 1
+    ok = run.report()
+    if untested:
+        print(f"{untested} No pod ran, and none of the steps with pods was tested.", flush=True)
+    return 0 if ok else 1
 
 
 if __name__ == "__main__":

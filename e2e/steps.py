@@ -1,4 +1,5 @@
-"""Steps that are carried out one after the other on an API server, and what the tests of `make e2e` have in common."""
+"""Steps that are carried out in order on an API server, and what the tests of `make e2e` have in
+common."""
 
 import json
 import pathlib
@@ -16,17 +17,18 @@ from harness.history import longest_gap  # noqa: E402
 NAMESPACE, LEDGER = "bank", "ledger"
 SYSTEM, OPERATOR = "coppice-system", "coppice-operator"
 IMAGE, K6_IMAGE = "coppice.local/coppice", "coppice.local/k6:1"
-# From a fault's end until every replica votes and every pod is ready. It takes about 30 s; no limit here is nearer than 4 times what was measured, since
-# a machine may have other things to do.
+# From a fault's end until every replica votes and every pod is ready. It takes about 30 s; every
+# limit here is at least 4 times the measured time, since a machine may have other things to do.
 HEAL_SECONDS = 240
 
 
 class Failure(Exception):
-    """A condition that did not come true."""
+    """A condition that did not become true."""
 
 
 def wait_for(what, condition, limit=HEAL_SECONDS):
-    """Waits until `condition()` gives something true, and returns it. What can't be asked just now is asked again."""
+    """Waits until `condition()` returns something true, and returns that. A failed query is
+    repeated."""
     end = time.monotonic() + limit
     while True:
         problem = None
@@ -46,7 +48,7 @@ def expect(holds, what):
 
 
 class Steps:
-    """Steps that are carried out one after the other, and what is said of them."""
+    """Steps that are carried out in order, and their results."""
 
     TITLE = None
 
@@ -61,16 +63,17 @@ class Steps:
         print(f"[{time.monotonic() - self.began:6.1f}] {text}", flush=True)
 
     def carry_out(self, *steps):
-        """Goes through steps; ends at the first that fails."""
+        """Carries out steps; ends at the first that fails."""
         for step in steps:
-            name = step.__doc__.strip().rstrip(".")
+            name = " ".join(step.__doc__.split()).rstrip(".")
             began = time.monotonic()
             entry = {"step": name}
             self.steps.append(entry)
             try:
                 entry["facts"] = step() or ""
                 entry["ok"] = True
-            except Exception as error:  # Whatever it is: what is known of a failure must be written down.
+            # Any exception is recorded: the report of a failure must still be written.
+            except Exception as error:
                 entry["facts"], entry["ok"] = f"{type(error).__name__}: {error}", False
             ended = time.monotonic()
             entry["seconds"] = round(ended - began, 1)
@@ -81,7 +84,8 @@ class Steps:
             if not entry["ok"]:
                 try:
                     self.collect()
-                except Exception as error:  # The report must still be written.
+                # The report must still be written.
+                except Exception as error:
                     self.say(f"logs could not be collected: {error}")
                 return
 
@@ -115,7 +119,7 @@ class Steps:
                   "--set", "nodes.coldStorage.size=1024Mi,nodes.coldStorage.hotValueBytes=0")
 
     def refuse(self):
-        """the API server refuses what can't be, in words."""
+        """the API server refuses invalid specifications, with an explanation."""
         refused = [
             ({"shards": {"count": 3, "splits": ["a"]}}, "splits"),
             ({"nodes": {"count": 2}, "shards": {"replicas": 3}}, "shards.replicas is at most nodes.count"),
@@ -140,7 +144,7 @@ class Steps:
         expect(done.returncode != 0 and words in done.stderr, f"{manifest} is not refused with the words {words}: {done.stderr or done.stdout}")
 
     def collect(self):
-        """What is needed to understand a failure."""
+        """Collects what is needed to understand a failure."""
 
     def report(self):
         ok = bool(self.steps) and all(step["ok"] for step in self.steps)

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""`make test-adversaries`: a cluster of processes by mutual TLS under attack, while another client goes on with its work.
+"""`make test-adversaries`: attacks a cluster of processes with mutual TLS while another client goes
+on with its work.
 
-Each attack comes from one party with a certificate of its own, or from nobody. While it lasts, every call of the good client
-must succeed, no process may end or take more memory than its budgets allow, and when it is over, everything is let go. The
-times are reported and decide nothing. `--sample` takes a few seconds of each.
+Each attack comes from one party with a certificate of its own, or from one without any. While it
+lasts, every call of the good client must succeed, and no process may end or exceed its memory
+budgets. When the attack is over, everything that it held must be released. Durations are reported
+but not judged. `--sample` runs each attack for a few seconds.
 """
 
 import argparse
@@ -24,14 +26,15 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 NODES = ("node-1", "node-2", "node-3")
 COORDINATORS = ("coordinator-1", "coordinator-2")
 PORT = 7600
-# What a process may take beside what it had before an attack, in MiB: both byte budgets, and what a call in hand needs.
+# The memory that a process may use in addition to that before an attack, in MiB: both byte budgets,
+# and what calls in progress need.
 MEMORY_GROWTH_MIB_MAX = 640
-# How long descriptors may take to be given back.
+# The time within which descriptors must be released.
 RELEASE_SECONDS = 90
 
 
 class Cluster:
-    """What scripts/local-cluster.sh makes."""
+    """The cluster that scripts/local-cluster.sh makes."""
 
     def __init__(self, directory, binaries):
         self.directory = pathlib.Path(directory)
@@ -61,7 +64,7 @@ class Cluster:
         return {name: int((self.directory / f"{name}.pid").read_text()) for name in NODES + COORDINATORS}
 
     def leader(self, client):
-        """The coordinator that leads: the one that an attack must not stop."""
+        """The coordinator that leads, which an attack must not stop."""
         done = subprocess.run([client.coppice, "status", "--json"], env=client.environment, capture_output=True, text=True, check=True)
         return json.loads(done.stdout)["leader"]
 
@@ -69,7 +72,7 @@ class Cluster:
         return f"https://127.0.0.1:{self.port(coordinator)}"
 
     def target(self, attack, leader):
-        """Where an attack goes."""
+        """The target of an attack."""
         tls = self.directory / "tls"
         number = COORDINATORS.index(leader) + 1
         ports = {"ledger": PORT + 10 + number, "log": PORT + 12 + number, "node": PORT + 1}
@@ -79,7 +82,7 @@ class Cluster:
 
     @staticmethod
     def replaced(attack, leader):
-        """The process in whose place an attacker stands: the last of its kind that does not lead."""
+        """The process that an attacker replaces: the last of its kind that does not lead."""
         names = NODES if attack.instead_of == "node" else COORDINATORS
         return [name for name in names if name != leader][-1]
 
@@ -102,9 +105,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "target" / "debug")
     parser.add_argument("--directory", type=pathlib.Path, default=ROOT / "target" / "adversaries")
-    parser.add_argument("--only", default="", help="attacks whose names hold this")
+    parser.add_argument("--only", default="", help="only attacks whose name contains this")
     parser.add_argument("--seconds", type=float, default=20, help="how long each attack lasts [20]")
-    parser.add_argument("--sample", action="store_true", help="4 seconds of each")
+    parser.add_argument("--sample", action="store_true", help="run each attack for 4 seconds")
     options = parser.parse_args()
     seconds = 4 if options.sample else options.seconds
     cluster = Cluster(options.directory.resolve(), options.binaries.resolve())
@@ -120,7 +123,7 @@ def main():
 
 
 def fill(client):
-    """Values of a MiB, so that a few answers are large."""
+    """Writes values of a MiB, so that a few answers are large."""
     value = client_directory(client) / "value"
     value.write_bytes(os.urandom((1 << 20) - 1024))
     for number in range(44):
@@ -143,7 +146,7 @@ def run(cluster, chosen, seconds):
     for attack in chosen:
         leader = cluster.leader(client)
         target = cluster.target(attack, leader)
-        # Both go to the coordinator that leads: what it can't do, nobody does for it.
+        # The good client and the attacker use the leading coordinator: no other can do its work.
         client.environment["COPPICE_ENDPOINT"] = cluster.endpoint(leader)
         quiet = [client.round()[0] for _ in range(3)]
         open_before = memory.descriptors()
@@ -174,7 +177,7 @@ def run(cluster, chosen, seconds):
 
 
 def judge(attack, during, base, peak):
-    """What was not held."""
+    """The conditions that were violated."""
     wrong = [f"{attack.name}: {failure}" for failure in during.failures]
     if during.error:
         wrong.append(f"{attack.name}: the attack itself failed: {during.error!r}")
@@ -187,7 +190,7 @@ def judge(attack, during, base, peak):
 
 
 def released(attack, memory, before):
-    """Waits until what the attack held is given back."""
+    """Waits until everything that the attack held is released."""
     def done():
         now = memory.descriptors()
         return all(count <= before.get(name, 0) + 24 for name, count in now.items())

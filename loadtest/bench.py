@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""`make bench-cluster`: Coppice beside etcd and immudb, on this machine, in one run.
+"""`make bench-cluster`: compares Coppice with etcd and immudb on this machine, in one run.
 
-The same records (32 B keys; values of 1 KiB and 256 B), the same durability (on disk before the answer), the same number of
-client connections, each system by its own official client. Every round starts every system fresh; figures are medians over
-the rounds. Batches of 1, 100 and 1,000 records; etcd writes transactions of 128 puts where a batch is larger than 1. Coppice
-gives a receipt with each commit. `report.json`, `report.md` and the plots beside them say what came out, under which
-conditions; nothing of it holds for another machine.
+All systems get the same records (keys of 32 B; values of 1 KiB and 256 B), the same durability (on
+disk before the answer) and the same number of client connections, each through its own official
+client. Every round starts every system fresh; figures are medians over the rounds. Batches have 1,
+100 and 1,000 records; etcd writes larger batches than 1 in transactions of 128 puts. Coppice
+returns a receipt with each commit. The results and their conditions are written to `report.json`,
+`report.md` and plots. They hold for this machine only.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from harness.cluster import ROOT, Failure, build_go
 from harness.processes import wait_until
 from harness.systems import Coppice, EtcdSystem, Immudb
 
-# Records of a batch, and the clients that send such batches.
+# Records of a batch: clients that send batches of this size.
 BATCHES = {1: 64, 100: 16, 1000: 4}
 VALUES = (1024, 256)
 READERS = 16
@@ -51,7 +52,7 @@ class Bench:
         return path
 
     def systems(self):
-        """Makers of the systems, in the order in which a round takes them."""
+        """Constructors of the systems, in the order in which a round runs them."""
         binaries = self.options.binaries
         all_ = {
             "Coppice 1 x 1": lambda: Coppice(self.fresh("coppice-1"), binaries, 1),
@@ -63,7 +64,8 @@ class Bench:
         return {name: make for name, make in all_.items() if not self.options.only or self.options.only in name}
 
     def drive(self, system, **load):
-        """Runs a driver; its figures, with the CPU time and bytes that the servers took meanwhile."""
+        """Runs a driver. Returns its figures, with the CPU time and bytes of the servers during the
+        run."""
         load = {"seconds": self.options.seconds, "warmup": self.options.warmup, **load}
         command = [*system.driver()]
         for name, value in load.items():
@@ -99,7 +101,7 @@ class Bench:
         settle_disk()
         try:
             system.start()
-            # One client, so that no key is left out: these are read in the end.
+            # A single client leaves no key out: these keys are read in the end.
             event = self.drive(system, clients=1, batch=1000, value_bytes=VALUES[0])
             first, keys = event["next_key"], event["next_key"] - 1000
             for value in VALUES:
@@ -122,7 +124,7 @@ class Bench:
         shutil.rmtree(system.directory, ignore_errors=True)
 
     def failover(self, name, make, victim):
-        """Kills who leads under load; how long no batch was acknowledged."""
+        """Kills the leader under load; returns the time in which no batch was acknowledged."""
         system = make()
         settle_disk()
         try:
@@ -143,7 +145,7 @@ class Bench:
         shutil.rmtree(system.directory, ignore_errors=True)
 
     def spread(self):
-        """A version that touches one shard: of 2, and of 64."""
+        """Versions that touch one shard: of 2, and of 64."""
         for shards in (2, 64):
             name = f"Coppice {shards} x 1"
             system = Coppice(self.fresh(f"coppice-{shards}-shards"), self.options.binaries, 1, shards=shards)
@@ -190,7 +192,8 @@ class Bench:
 
 
 def settle_disk():
-    """What builds, or the system before, left to be written some time, is not written while the next one is measured."""
+    """Waits until data is written that builds or the last system left behind, so that the disk
+    doesn't write it during the next measurement."""
     os.sync()
 
 
@@ -304,9 +307,9 @@ def parse():
     quick = bool(os.environ.get("QUICK"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=1 if quick else 3)
-    parser.add_argument("--seconds", type=float, default=2 if quick else 4, help="that are measured, of each load")
+    parser.add_argument("--seconds", type=float, default=2 if quick else 4, help="measured seconds of each load")
     parser.add_argument("--warmup", type=float, default=0.7 if quick else 1)
-    parser.add_argument("--only", help="only systems whose name holds this")
+    parser.add_argument("--only", help="only systems whose name contains this")
     parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "target" / "release")
     parser.add_argument("--directory", default=ROOT / "target" / "bench-cluster")
     return parser.parse_args()

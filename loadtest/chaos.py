@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""`make chaos`: a Coppice cluster of real processes under real faults, and a judge of what its clients were told.
+"""`make chaos`: puts a Coppice cluster of real processes under real faults, and judges what its
+clients were told.
 
-Three etcd, three shard-nodes with a replica of the root group and of two shards each, three coordinators; clients that write
-plainly, on conditions and in sessions, and read, through all coordinators. Faults come one after the other by a plan that
-follows from the seed. In the end: Porcupine and two more checks on the history, every proof verified offline, the root log
-walked, fsck on every node. `report.json` and `report.md` say what happened. Exit code 0 if all verdicts hold.
+There are three etcd, three shard-nodes with a replica of the root group and of two shards each, and
+three coordinators. Clients write unconditionally, on conditions and in sessions, and read, through
+all coordinators. Faults follow one after the other by a plan that depends only on the seed. In the
+end, Porcupine and two more checks judge the history, the offline verifier checks every proof, the
+root log is walked, and fsck runs on every node. `report.json` and `report.md` say what happened.
+The exit code is 0 if all verdicts hold.
 """
 
 import argparse
@@ -24,19 +27,21 @@ from harness.clocks import Clocks
 from harness.cluster import ROOT, TOOLS, Cluster, Etcd, Failure, build_go, ills, well
 from harness.faults import Faults, NotInjected
 from harness.history import Progress, longest_gap
-from harness.network import open_network
+from harness.network import do_without, open_network
 from harness.processes import Process, wait_until
 
 OBSERVER = "client"
-# From the end of a fault until commits go on and every replica is back, in seconds, on a busy machine.
+# Seconds from the end of a fault until commits go on and every replica is back, on a busy machine.
 HEAL_SECONDS = 60
-# The small disk: room for what three groups keep in reserve, 104 MiB each, and for what a run writes; soon filled.
+# The small disk: room for the reserves of three groups, 104 MiB each, and for the writes of a run.
+# It fills soon.
 SMALL_DISK_MEGABYTES = 512
 LEDGER = {"splits": ["m"], "capacity": 256}
 
 
 def forge(proof):
-    """A proof file with one bit that is wrong, and a checksum that is right: it is the proof itself that must not hold."""
+    """Flips one bit of a proof file and corrects the checksum, so that only the proof itself is
+    wrong."""
     forged = bytearray(proof[:-8])
     forged[len(forged) // 2] ^= 1
     return bytes(forged) + hashlib.sha256(b"\x1e" + forged).digest()[:8]
@@ -65,7 +70,7 @@ class Run:
         self.verdicts[name] = {"ok": not faults, "faults": faults[:10]}
         self.say(f"{name}: {'holds' if not faults else 'FAILS: ' + '; '.join(map(str, faults[:3]))}")
 
-    # Before.
+    # Before the faults.
 
     def prepare(self):
         if self.directory.exists():
@@ -89,13 +94,15 @@ class Run:
             node_directories=self.small_disks)
 
     def mount_small_disks(self):
-        """A node of its own small disk, where a file system may be mounted."""
+        """Mounts a small file system for the data of one node; returns its directory by node."""
         directory = self.directory / "small-disk"
         directory.mkdir()
         command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_MEGABYTES}m", "coppice-chaos", directory]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            self.note(f"NO FULL DISK: a tmpfs can't be mounted here ({done.stderr.strip()})")
+            lack = f"NO FULL DISK: a tmpfs can't be mounted here ({done.stderr.strip()})"
+            do_without(lack, "run as root, outside of a container without that right")
+            self.notes.append(lack)
             return {}
         self.mounted.append(directory)
         return {"node-3": directory}
@@ -117,7 +124,7 @@ class Run:
         self.progress = Progress(self.out / "history.jsonl", time.monotonic())
         wait_until(lambda: self.progress.poll() >= 20, HEAL_SECONDS, "twenty commits before the first fault")
 
-    # The storm.
+    # During the faults.
 
     def storm(self):
         injector = Faults(self.cluster, self.network, self.clocks, OBSERVER, self.small_disks, self.say)
@@ -131,7 +138,8 @@ class Run:
             time.sleep(fault.calm)
 
     def suffer(self, injector, fault):
-        """Brings one fault about, undoes it, and waits until all is well; false if it does not become so."""
+        """Injects one fault, undoes it, and waits until all is well. Returns false if that takes
+        too long."""
         entry = {"fault": str(fault), "kind": fault.kind, "began": time.monotonic(), "injected": True}
         self.faults.append(entry)
         undo = []
@@ -182,7 +190,7 @@ class Run:
 
     died = False
 
-    # After.
+    # After the faults.
 
     def judge(self):
         code = self.load.stop(limit=90)
@@ -201,7 +209,7 @@ class Run:
         self.judge_disks()
 
     def judge_ledger(self):
-        """What the ledger holds in the end, against what clients were told."""
+        """Compares what the ledger holds in the end with what clients were told."""
         command = [self.options.binaries / "coppice-bench", "collect", "--endpoint", self.cluster.endpoints()[0],
                    "--key", self.cluster.vkey, "--out", self.out]
         command = self.network.command(OBSERVER, [str(part) for part in command])
@@ -221,7 +229,8 @@ class Run:
             self.verdict("once", ["the ledger's list of changes could not be had"])
 
     def judge_proofs(self):
-        """Every proof and receipt that was kept, by the offline verifier; and one with a flipped bit, which must not pass."""
+        """Checks every kept proof and receipt with the offline verifier, and one with a flipped
+        bit, which must not pass."""
         files = sorted((self.out / "proofs").glob("*.proof"))
         standing = self.out / "standing.proof"
         files += [standing] if standing.exists() else []
@@ -237,7 +246,7 @@ class Run:
         self.verdict("a forged proof is refused", [] if self.verify(forged) else ["a flipped bit went unseen"])
 
     def verify(self, file):
-        """What the offline verifier has against a file; nothing if it holds."""
+        """The offline verifier's complaint about a file; empty if the file is valid."""
         command = [self.options.binaries / "coppice", "verify", file, "--key", self.cluster.vkey]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return "" if done.returncode == 0 else (done.stderr.strip() or f"exit code {done.returncode}")
@@ -324,14 +333,14 @@ def readable(report):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600, help="time for faults")
-    parser.add_argument("--seed", type=int, default=1, help="the plan of faults follows from it")
-    parser.add_argument("--only", action="append", choices=schedule.KINDS, metavar="KIND", help="no other faults; repeatable")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the plan of faults")
+    parser.add_argument("--only", action="append", choices=schedule.KINDS, metavar="KIND", help="only faults of this kind; repeatable")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--pause", type=int, default=40, help="pause of a client between operations, in ms")
-    parser.add_argument("--coordinators", type=int, default=3, choices=(1, 2, 3), help="1: with an embedded store, no etcd")
+    parser.add_argument("--coordinators", type=int, default=3, choices=(1, 2, 3), help="with 1, an embedded store replaces etcd")
     parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "target" / "debug")
-    parser.add_argument("--directory", default=ROOT / "target" / "chaos", help="what a run leaves; replaced by the next")
-    parser.add_argument("--no-restart", action="store_true", help="judge without a restart of everything before")
+    parser.add_argument("--directory", default=ROOT / "target" / "chaos", help="the results; replaced by the next run")
+    parser.add_argument("--no-restart", action="store_true", help="don't restart everything before the judgement")
     parser.add_argument("--plan", action="store_true", help="print the plan of faults, and end")
     return parser.parse_args()
 

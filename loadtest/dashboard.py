@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""`make dashboard`: the chart's dashboard and alerts before a real Prometheus that scrapes a real cluster.
+"""`make dashboard`: runs the chart's dashboard and alerts on a real Prometheus that scrapes a real
+cluster.
 
-Three nodes, two coordinators, three etcd and Prometheus as processes; clients that write and read. One node is killed, then
-a second one, then both come back. Every alert must be evaluated without an error, ask for metrics that are there, and fire
-or not as the faults demand; every query of the dashboard must have data. In the end the panels are drawn, as SVG, from what
-Prometheus answered: without Grafana, which is not needed for that. Exit code 0 if all of this holds.
+Three nodes, two coordinators, three etcd and Prometheus run as processes; clients write and read.
+One node is killed, then a second one, then both come back. Every alert must be evaluated without an
+error, use metrics that exist, and fire or not as the faults demand. Every query of the dashboard
+must have data. In the end the panels are drawn as SVG from Prometheus' answers, without Grafana.
+The exit code is 0 if all of this holds.
 """
 
 import argparse
@@ -30,25 +32,25 @@ ETCDS = ("etcd-1", "etcd-2", "etcd-3")
 JOB = "ledger"
 PROMETHEUS_PORT = 9090
 CHART = ROOT / "charts" / "coppice" / "files"
-# As shipped, alerts wait for minutes; here for seconds.
+# The shipped alerts wait for minutes; here they wait for seconds.
 WAIT_SECONDS = 3
 RATE_INTERVAL = "10s"
-# How long the load goes on before the first fault and after the last one.
+# Seconds of load before the first fault and after the last one.
 CALM_SECONDS = 30
-# How long a fault goes on after its alert.
+# Seconds that a fault goes on after its alert.
 FAULT_SECONDS = 8
-# Until an alert fires, or none does any more, on a busy machine.
+# Seconds until an alert fires, or stops, on a busy machine.
 LIMIT_SECONDS = 90
 POINTS = 120
-# The witness of this run is one that never answers.
+# The witness of this run never answers.
 ALWAYS = {"CoppiceNotCosigned"}
-# How fast commits are depends on the machine.
+# The speed of commits depends on the machine.
 PERHAPS = {"CoppiceSlowCommits"}
 WITNESS = "witness.example+82bca4dd+BNdamAGCsQq31Uv+08lkBzoO4XLz2qYjJa8CGmj3B1Ea"
 
 
 class Prometheus:
-    """The real one, in its place."""
+    """A real Prometheus, in its place of the network."""
 
     def __init__(self, network, directory, targets):
         self.address = f"{network.address('prometheus')}:{PROMETHEUS_PORT}"
@@ -61,7 +63,7 @@ class Prometheus:
             "scrape_configs": [{"job_name": JOB, "static_configs": [
                 {"targets": [target], "labels": {"instance": place}} for place, target in targets.items()]}],
         }
-        # JSON is YAML.
+        # JSON is valid YAML.
         (directory / "prometheus.yaml").write_text(json.dumps(settings, indent=2))
         program = build_go("prometheus", "scripts/prometheus", "github.com/prometheus/prometheus/cmd/prometheus", "remove_all_sd")
         command = [program, f"--config.file={directory / 'prometheus.yaml'}", f"--storage.tsdb.path={directory / 'data'}",
@@ -82,7 +84,7 @@ class Prometheus:
             return False
 
     def ask(self, what, **parameters):
-        """What its API answers; an error of its is a failure of the run."""
+        """The answer of Prometheus' API; an error ends the run."""
         url = f"http://{self.address}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
         try:
             with urllib.request.urlopen(url, timeout=30) as answer:
@@ -91,7 +93,7 @@ class Prometheus:
             raise Failure(f"Prometheus refuses {parameters or what}: {error.read().decode(errors='replace')}") from error
 
     def firing(self):
-        """Names of the alerts that fire, but for those that may."""
+        """Names of the alerts that fire, except those that may."""
         alerts = self.ask("alerts")["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"} - PERHAPS
 
@@ -167,7 +169,8 @@ class Run:
                 raise Failure(f"{name} ended by itself:\n{process.tail()}")
 
     def judge_alerts(self):
-        """Every rule is evaluated without an error, and each of its metrics is there."""
+        """Checks that every rule is evaluated without an error, and that each of its metrics
+        exists."""
         wrong = []
         rules = [rule for group in self.prometheus.ask("rules", type="alert")["groups"] for rule in group["rules"]]
         names = set(re.findall(r"- alert: (\w+)", (CHART / "alerts.yaml").read_text()))
@@ -183,7 +186,7 @@ class Run:
         return wrong
 
     def judge_panels(self, dashboard):
-        """What each panel shows, and what is wrong with it."""
+        """Returns what each panel shows, and what is wrong with it."""
         wrong, answers, asked = [], {}, 0
         if JOB not in self.prometheus.ask("label/job/values", **{"match[]": "coppice_raft_term"}):
             wrong.append("the dashboard's list of ledgers lacks this one")
@@ -208,8 +211,8 @@ class Run:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "target" / "debug")
-    parser.add_argument("--directory", default=ROOT / "target" / "dashboard", help="what a run leaves; replaced by the next")
-    parser.add_argument("--picture", type=pathlib.Path, help="where the drawing goes [dashboard.svg in the directory]")
+    parser.add_argument("--directory", default=ROOT / "target" / "dashboard", help="the results; replaced by the next run")
+    parser.add_argument("--picture", type=pathlib.Path, help="the file for the drawing [dashboard.svg in the directory]")
     options = parser.parse_args()
     run = None
     try:

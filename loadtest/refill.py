@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""How fast a replica without its disk is filled again while commits go on, beside what the disk takes.
+"""Measures how fast a replica that lost its disk is refilled while commits go on, in relation to
+the disk's speed.
 
-Three nodes with one shard, release binaries (`make release`, and `cargo build --release --locked --bin coppice-bench`). The shard is loaded with values, a
-node is killed and its directory emptied, and it is started again while clients write at half of the rate that they had before. What the node says of
-its snapshot is set against a file that is written from end to end and synced, before and after.
+Three nodes with one shard run release binaries (`make release`, and `cargo build --release --locked
+--bin coppice-bench`). The shard is loaded with values, a node is killed and its directory emptied.
+The node is started again while clients write at half of their former rate. The rate of its snapshot
+is compared with that of a file that is written sequentially and synced, before and after.
 """
 
 import argparse
@@ -42,7 +44,7 @@ def disk_rate(directory, size=1 << 30, block=1 << 20):
 
 
 class Load:
-    """A driver at work."""
+    """A running driver."""
 
     def __init__(self, cluster, **load):
         command = [cluster.binaries / "coppice-bench", "drive", "--endpoints", ",".join(cluster.endpoints()), "--key", cluster.vkey]
@@ -103,7 +105,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--value-bytes", type=int, default=16384)
-    parser.add_argument("--seconds", type=float, default=60, help="how long clients write meanwhile, and how long it may take")
+    parser.add_argument("--seconds", type=float, default=60, help="how long clients write meanwhile, and the time limit")
     parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "target" / "release")
     options = parser.parse_args()
     directory = pathlib.Path(tempfile.mkdtemp(prefix="refill-", dir=ROOT / "target"))

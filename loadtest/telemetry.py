@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""What telemetry costs on the way of a commit by default, part by part.
+"""Measures the cost of default telemetry in the path of a commit, part by part.
 
-Three nodes, two shards and a coordinator as processes, without a collector; clients that commit single records. How often each kind of thing was
-recorded is read from the processes' own metrics, what one of it takes from `cluster/process/examples/telemetry.rs`, and
-the sum is set against the processor time that the processes took for these commits. Processor time, and not the clock: a busy machine
-changes it little. Release builds: `make release`, `cargo build --release --workspace --bin coppice-bench --example telemetry`.
+Three nodes, two shards and a coordinator run as processes, without a collector; clients commit
+single records. The processes' own metrics say how often each kind of event was recorded, and
+`cluster/process/examples/telemetry.rs` what one such event costs. The sum is compared with the
+processor time that the processes used for these commits. Processor time is used because a busy
+machine affects it little. Build with `make release` and `cargo build --release --workspace --bin
+coppice-bench --example telemetry`.
 """
 
 import argparse
@@ -24,9 +26,11 @@ from harness.processes import wait_until
 
 NODES = ("node-1", "node-2", "node-3")
 COORDINATOR = "coordinator-1"
-# At each, a version's preparation or decision goes on; more than it has calls to wait for.
+# The number of polls in which a version's preparation or decision goes on: more than it has calls
+# to wait for.
 POLLS_OF_A_VERSION = 40
-# Of a command on its leader, whether it is traced: when it is proposed, committed and applied.
+# How often the leader checks whether a command is traced: when it is proposed, committed and
+# applied.
 LOOKS_AT_A_TRACE = 6
 SCRAPES = 100
 SCRAPE_INTERVAL_SECONDS = 15
@@ -46,7 +50,8 @@ class Run:
             return answer.read().decode()
 
     def recorded(self):
-        """Sums of all processes: by name, and for what has one by name and outcome or stage."""
+        """Sums over all processes: by name, and by name and outcome or stage where a metric has
+        one."""
         sums = {}
         for place in self.cluster.processes:
             side = "coordinator" if place == COORDINATOR else "node"
@@ -69,7 +74,8 @@ class Run:
         subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
 
     def measure(self, clients, seconds):
-        """What was recorded meanwhile, and processor time: of the load, and of one look at all metrics."""
+        """What was recorded during the load, and the processor time of the load and of one look at
+        all metrics."""
         self.cluster.start(NODES[0])
         try:
             wait_until(lambda: well(self.cluster.status(NODES[0]), len(NODES)), 60, "leaders of all groups")
@@ -86,7 +92,7 @@ class Run:
 
 
 def account(recorded, costs):
-    """How often each part came, and its cost in ns."""
+    """How often each part occurred, and its cost in ns."""
     def times(name):
         return recorded.get(name, 0)
 
@@ -101,7 +107,7 @@ def account(recorded, costs):
         ("versions, their records and bytes", 3 * versions, costs["counter"]),
         ("durations of raft's steps and of entries",
          times("coppice_raft_persist_duration_seconds_count") + times("coppice_raft_apply_duration_seconds_count"), costs["duration_of_group"]),
-        # With each event that is counted, its bytes.
+        # Each counted event also adds its bytes.
         ("plain counters of the engine and of raft", 2 * (events + commands), costs["plain_counter"]),
         ("traces that are not there: versions", POLLS_OF_A_VERSION * versions, costs["poll_with_context"]),
         ("traces that are not there: commands", LOOKS_AT_A_TRACE * commands, costs["made_call"]),

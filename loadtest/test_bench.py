@@ -1,4 +1,4 @@
-"""Tests of what the comparison concludes from what it has measured."""
+"""Tests of the comparison's conclusions from its measurements."""
 
 import unittest
 

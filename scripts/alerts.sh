@@ -1,5 +1,5 @@
 #!/bin/sh
-# alerts.sh: checks the alert rules of the chart by promtool, and runs their tests.
+# alerts.sh: checks the chart's alert rules with promtool, and runs their tests.
 set -eu
 cd "$(dirname "$0")/.."
 promtool=$(scripts/go-tool.sh promtool scripts/prometheus github.com/prometheus/prometheus/cmd/promtool remove_all_sd)

@@ -1,19 +1,26 @@
 #!/usr/bin/env bash
-# Makes certificates for the processes of a cluster: an authority, if DIR has none, and one certificate of it.
+# Makes certificates for the processes of a cluster: an authority, if DIR has none, and one
+# certificate of it.
 #
 # Usage: scripts/certificates.sh DIR NAME ROLE[,ROLE] [HOST...]
-#   DIR/ca.pem, DIR/ca.key        the cluster's authority; the key signs, so keep it away from the machines that run the cluster
-#   DIR/NAME.pem, DIR/NAME.key    a certificate with these roles: `node` and `coordinator` for processes, which are reached as HOST (names
-#                                 or IP addresses); `reader`, `writer`, `operator`, `auditor` for clients; `none` for others, such as etcd
+#   DIR/ca.pem, DIR/ca.key        the cluster's authority; the key signs, so keep it away from the
+#                                 machines that run the cluster
+#   DIR/NAME.pem, DIR/NAME.key    a certificate with these roles: `node` and `coordinator` for
+#                                 processes, which are reached as HOST (names or IP addresses);
+#                                 `reader`, `writer`, `operator`, `auditor` for clients; `none` for
+#                                 others, for instance etcd
 #
-# NAME is the process's name, as in [nodes] or `name`: it stands in the certificate, and others demand it. Run it again
-# to renew: it makes another key and certificate of the same authority, each as a whole, and processes that have the
-# files take them within seconds. DAYS says how long it is good for: 30 for nodes and coordinators, 90 for others.
+# NAME is the process's name, as in [nodes] or `name`: the certificate contains it, and other
+# processes demand it. To renew a certificate, run this again: it makes another key and certificate
+# of the same authority and replaces each file atomically. Processes that use the files read them
+# again within seconds. DAYS is the validity: 30 for nodes and coordinators, 90 for others.
 #
-# Any other way to make certificates will do: what counts is that all are of one authority that makes none for anybody else,
-# that each names the hosts by which its process is reached, that it may be used by servers and clients, that it has a URI
-# urn:coppice:role:ROLE among its alternative names for each role, and, for a node or coordinator, one URI urn:coppice:name:NAME.
+# Certificates from any other source work, too, if they fulfil these conditions: all are of one
+# authority, which signs for nobody else; each names the hosts by which its process is reached; each
+# may be used by servers and clients; each has, among its alternative names, a URI
+# urn:coppice:role:ROLE for each role, and for a node or coordinator one URI urn:coppice:name:NAME.
 set -euo pipefail
+command -v openssl >/dev/null || { echo "certificates.sh: there is no openssl: install it (Debian: apt install openssl)" >&2; exit 1; }
 if [ $# -lt 3 ]; then sed -n '2,/^set/p' "$0" | sed 's/^# \{0,1\}//;/^set/d' >&2; exit 2; fi
 dir=$1 name=$2 roles=$3
 shift 3

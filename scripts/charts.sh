@@ -1,21 +1,24 @@
 #!/usr/bin/env bash
-# charts.sh [--bless]: lints the charts and compares what they render with charts/golden, or replaces that.
+# charts.sh [--bless]: lints the charts and compares their output with charts/golden, or replaces
+# that directory's files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# As the bed builds it, so that nothing is compiled twice.
+# The bed sets this, too, so that nothing is compiled twice.
 export CGO_ENABLED=0
 helm=$(scripts/go-tool.sh helm e2e/bed helm.sh/helm/v3/cmd/helm)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export HELM_CACHE_HOME=$work/cache HELM_CONFIG_HOME=$work/config HELM_DATA_HOME=$work/data
-# A helm from the module alone takes Kubernetes 1.20 for granted.
+# A helm built from the bare module assumes Kubernetes 1.20.
 version=(--kube-version 1.33.0)
 failed=0
+rendered=()
 
 render() { # CHART NAME [VALUES...]
     local chart=$1 name=$2
     shift 2
     local golden=charts/golden/$chart-$name.yaml
+    rendered+=("$golden")
     "$helm" template ledger "charts/$chart" --namespace bank "${version[@]}" "$@" >"$work/out.yaml"
     if [ "${bless:-}" ]; then
         cp "$work/out.yaml" "$golden"
@@ -24,7 +27,7 @@ render() { # CHART NAME [VALUES...]
     fi
 }
 
-# What the schema must refuse, with a word of what is said.
+# Checks that the schema refuses values, with a message that contains a word.
 refused() { # CHART WORD [VALUES...]
     local chart=$1 word=$2
     shift 2
@@ -46,6 +49,13 @@ done
 render coppice-operator one-namespace --set watchNamespace=bank,replicas=2
 render coppice choices -f charts/golden/choices.values.yaml
 render coppice plaintext --set spec.tls.plaintext=true
+for golden in charts/golden/*.yaml; do
+    case $golden in *.values.yaml) continue ;; esac
+    case " ${rendered[*]} " in
+        *" $golden "*) ;;
+        *) echo "$golden is not rendered by anything: delete it" >&2; failed=1 ;;
+    esac
+done
 refused coppice volumePolicy --set volumePolicy=Perhaps
 refused coppice count --set nodes.count=0
 refused coppice nodez --set nodez.count=3

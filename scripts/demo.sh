@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Shows the whole of Coppice in under two minutes: starts a cluster of 2 shards x 3 replicas in one process, ledgers this
-# repository's own git history, reads, proves, verifies offline, prunes and rolls back, and stops. Leaves nothing behind.
+# Shows all of Coppice in under two minutes: starts a cluster of 2 shards x 3 replicas in one
+# process, commits this repository's own git history, reads, proves, verifies offline, prunes and
+# rolls back, and stops. Leaves nothing behind.
 #
 # Usage: scripts/demo.sh COPPICE_BINARY
 set -euo pipefail
@@ -20,12 +21,13 @@ run() {
   printf '$ coppice %s\n' "$*"
   "$coppice" "$@"
 }
-# The first lines of a long output, cut short. It reads all of it: whoever writes into a closed pipe fails.
+# The first lines of a long output, truncated. It reads all of its input, since a program that
+# writes into a closed pipe fails.
 first() { awk -v lines="$1" 'NR <= lines { print substr($0, 1, 100) }'; }
-# The number behind a name in one JSON object.
+# The number after a name in a JSON object.
 field() { sed -n "s/.*\"$1\":\([0-9]*\).*/\1/p" | head -n 1; }
 
-# 200 versions of transfers between 500 accounts, for a checkout without its history.
+# 200 versions of transfers between 500 accounts, for a checkout without git history.
 accounts() {
   awk 'BEGIN {
     srand(7)

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Makes a container image of programs without a container engine: the one that the Dockerfile describes, from programs that were built here.
+"""Makes a container image of programs without a container engine: the image that the Dockerfile
+describes, from programs that were built here.
 
-    scripts/image.py ghcr.io/coppice-dev/coppice:0.1.0 coppice.tar target/release/coppice{,-shard-node,-coordinator,-operator,-bench}
+    scripts/image.py ghcr.io/coppice-dev/coppice:0.1.0 coppice.tar \\
+        target/release/coppice{,-shard-node,-coordinator,-operator,-bench}
 
-The archive is an OCI layout with the manifest of `docker save` beside it, so podman, docker, skopeo, kind and containerd all take it. It holds the
-programs in /usr/local/bin, the shared libraries that they need on this machine, and a user 65532. A program that is alone is what the image runs.
-The same files make the same image, bit for bit.
+The archive is an OCI layout that also has the manifest of `docker save`, so podman, docker, skopeo,
+kind and containerd can load it. It holds the programs in /usr/local/bin, the shared libraries that
+they need on this machine, and a user 65532. An image of a single program runs that program. The
+same files make the same image, bit for bit.
 """
 
 import argparse
@@ -33,7 +36,7 @@ ACCOUNTS = {
 
 
 def libraries(program):
-    """The shared libraries of a program, the loader among them; none for a static one."""
+    """The shared libraries of a program, including the loader; empty for a static program."""
     told = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
     missing = [line.strip() for line in told.splitlines() if "not found" in line]
     if missing:
@@ -68,7 +71,7 @@ def layer(programs, strip):
 
 
 class Archive:
-    """The archive while it is written; blobs are named by their digest."""
+    """An archive that is being written; blobs are named by their digest."""
 
     def __init__(self, tar):
         self.tar = tar
@@ -89,7 +92,7 @@ def encoded(value):
 
 
 def write(path, name, programs, revision="", strip=False):
-    """Writes an image of this name and tag."""
+    """Writes an image with this name and tag."""
     architecture = ARCHITECTURES[platform.machine()]
     content = layer(programs, strip)
     with tarfile.open(path, "w") as tar:
@@ -126,7 +129,7 @@ def main():
     parser.add_argument("name", help="the image's name with its tag; not `latest`, which is always pulled")
     parser.add_argument("archive", type=pathlib.Path)
     parser.add_argument("programs", nargs="+", type=pathlib.Path)
-    parser.add_argument("--revision", default="", help="a label; with another one it is another image")
+    parser.add_argument("--revision", default="", help="a label; it is part of the image's identity")
     parser.add_argument("--strip", action="store_true", help="leave out what only debuggers need")
     options = parser.parse_args()
     write(options.archive, options.name, options.programs, options.revision, options.strip)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# libclang.sh: prints a directory that holds libclang, which the bindings of RocksDB are generated with: the system's, else a
-# pinned one from PyPI inside the build directory.
+# libclang.sh: prints a directory with libclang, which generates the bindings of RocksDB: the
+# system's, or else a pinned one from PyPI inside the build directory.
 set -eu
 version=18.1.1
 root=$(cd "$(dirname "$0")/.." && pwd)

@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
-# A cluster of plain processes on the loopback interface, as docs/OPERATIONS.md describes one on several machines:
-# one etcd, three shard-nodes, two coordinators, every connection by mutual TLS.
+# A cluster of plain processes on the loopback interface, as docs/OPERATIONS.md describes one on
+# several machines: one etcd, three shard-nodes, two coordinators, every connection by mutual TLS.
 #
 # Usage: scripts/local-cluster.sh COMMAND DIR [NAME...]
 #   init DIR            makes keys, certificates and configuration in a new directory
-#   start DIR [NAME...] starts all processes, or those that are named: etcd, node-1..3, coordinator-1..2; waits until the cluster serves
+#   start DIR [NAME...] starts all processes, or those that are named (etcd, node-1..3,
+#                       coordinator-1..2), and waits until the cluster serves
 #   stop DIR [NAME...]  stops them in order
-#   kill DIR NAME...    ends them at once
-#   env DIR             prints the variables for the coppice command: eval "$(scripts/local-cluster.sh env DIR)"
+#   kill DIR NAME...    kills them
+#   env DIR             prints the variables for the coppice command:
+#                       eval "$(scripts/local-cluster.sh env DIR)"
 #
-# Environment: BIN, where the binaries are [target/debug]; PORT, the first of 20 ports [7400, only for init]; WAIT=0, not to wait.
+# Environment: BIN, the directory of the binaries [target/debug]; PORT, the first of 20 ports [7400,
+# only for init]; WAIT=0, don't wait.
 set -euo pipefail
 repository=$(realpath "$(dirname "$0")/..")
 bin=$(realpath "${BIN:-$repository/target/debug}")
@@ -30,7 +33,7 @@ init() {
   for name in "${nodes[@]}"; do "$certify" "$dir/tls" "$name" node 127.0.0.1 localhost; done
   for name in "${coordinators[@]}"; do "$certify" "$dir/tls" "$name" coordinator 127.0.0.1 localhost; done
   "$certify" "$dir/tls" client writer,operator,auditor
-  # What all processes share.
+  # The settings that all processes share.
   cat >"$dir/cluster.toml" <<END
 cluster_id = "$cluster"
 
@@ -45,7 +48,8 @@ END
 node = "$name"
 data_dir = "$dir/$name"
 listen = "127.0.0.1:$((port + ordinal))"
-# Groups that nobody has are formed. It may stay: a node that comes back empty joins what there is.
+# Groups that don't exist yet are formed. This may stay: a node that comes back empty joins
+# existing groups.
 bootstrap = "new"
 
 [metadata]
@@ -76,7 +80,7 @@ END
 files() { printf 'ca = "%s"\ncert = "%s"\nkey = "%s"\n' "$dir/tls/ca.pem" "$dir/tls/$1.pem" "$dir/tls/$1.key"; }
 tls() { printf '\n[tls]\n%s\n' "$(files "$1")"; }
 
-# A process that has ended, and that nobody has waited for, is a zombie for a while.
+# A process that has ended is a zombie until its parent has waited for it.
 alive() { kill -0 "$1" 2>/dev/null && ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status" 2>/dev/null; }
 running() { [ -f "$dir/$1.pid" ] && alive "$(cat "$dir/$1.pid")"; }
 
@@ -110,11 +114,14 @@ export COPPICE_TRUST=@$dir/ledger.vkey
 END
 }
 
-# Until every coordinator that runs answers.
+# Waits until every running coordinator answers. Those named in the arguments must be running.
 wait_until_served() {
   local name endpoint limit=$((SECONDS + 90))
   for name in "${coordinators[@]}"; do
-    running "$name" || continue
+    if ! running "$name"; then
+      case " $* " in *" $name "*) tail -n 5 "$dir/$name.log" >&2; fail "$name has ended" ;; esac
+      continue
+    fi
     endpoint=https://$(sed -n 's/^listen = "\(.*\)"/\1/p' "$dir/$name.toml")
     until (eval "$(variables "$endpoint")"; "$bin/coppice" head >/dev/null 2>&1); do
       running "$name" || { tail -n 5 "$dir/$name.log" >&2; fail "$name has ended"; }
@@ -148,10 +155,10 @@ case $command in
     [ -f "$dir/cluster.toml" ] || fail "$dir has no cluster: scripts/local-cluster.sh init $dir"
     [ $# -gt 0 ] || set -- etcd "${nodes[@]}" "${coordinators[@]}"
     for name in "$@"; do launch "$name"; done
-    [ "${WAIT:-1}" = 0 ] || wait_until_served
+    [ "${WAIT:-1}" = 0 ] || wait_until_served "$@"
     ;;
   stop)
-    # Clients first, then who serves them, then what they need.
+    # Each kind of process is stopped before those that it calls.
     [ $# -gt 0 ] || set -- "${coordinators[@]}" "${nodes[@]}" etcd
     for name in "$@"; do end TERM "$name"; done
     ;;

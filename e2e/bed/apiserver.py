@@ -1,4 +1,5 @@
-"""Certificates, and an API server with its etcd: the part of Kubernetes that needs nothing of a machine."""
+"""Certificates, and an API server with its etcd: the part of Kubernetes that has no demands on a
+machine."""
 
 import base64
 import contextlib
@@ -11,7 +12,7 @@ import subprocess
 
 from programs import Programs, default_cache, eventually, run
 
-# Of the cluster's services; the first one is the API server's.
+# The network of the cluster's services; its first address is the API server's.
 SERVICES, API_SERVICE = "10.73.0.0/16", "10.73.0.1"
 
 
@@ -21,7 +22,7 @@ class Authority:
     def __init__(self, folder):
         self.folder = folder
         folder.mkdir(parents=True)
-        # The system's own configuration would make an authority of everybody.
+        # The system's own configuration would make every certificate an authority.
         (folder / "openssl.cnf").write_text("[req]\ndistinguished_name = name\n[name]\n")
 
     def make(self, name, subject, *extensions, by=None):
@@ -53,7 +54,7 @@ class Authority:
 
 
 def certify_api(made, address, server):
-    """What an API server and its etcd need, and an administrator of it."""
+    """The certificates of an API server, its etcd, and an administrator."""
     for name in ("ca", "etcd-ca", "front-ca"):
         made.root(name)
     kubernetes = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
@@ -72,7 +73,8 @@ def api_server(pki, data, address, port, client_port, peer_port):
     """The arguments of an API server and its etcd."""
     client, peer = f"https://127.0.0.1:{client_port}", f"http://127.0.0.1:{peer_port}"
     return {
-        # A bed doesn't outlive the machine, so its etcd need not wait for the disk, which is there for what is tested.
+        # A bed doesn't outlive the machine, so etcd need not sync; the disk is left to what is
+        # tested.
         "etcd": {
             "name": "bed", "data-dir": data, "unsafe-no-fsync": "true", "log-level": "warn",
             "listen-client-urls": client, "advertise-client-urls": client, "listen-peer-urls": peer,
@@ -105,7 +107,8 @@ def launch(programs, name, arguments, log):
 
 
 class Api:
-    """An API server and its etcd on the loopback interface, and nothing that would run a pod. It needs no rights at all."""
+    """An API server and its etcd on the loopback interface, without anything that runs pods. It
+    needs no privileges."""
 
     PROGRAMS = ("kube-apiserver", "kubectl", "helm")
 

@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
-"""A real Kubernetes of one or more nodes on this machine, for tests; without a container engine, systemd or a way out.
+"""A real Kubernetes of one or more nodes on this machine, for tests; without a container engine,
+systemd or a connection to other networks.
 
-    bed.py build                build all programs and images; nothing is done twice
+    bed.py build                build all programs and images; existing ones are kept
     bed.py up [--nodes N]       start a fresh cluster, and wait until pods can run
     bed.py in COMMAND...        run a command in the cluster's network: kubectl, helm, coppice, ...
     bed.py load ARCHIVE...      give image archives to all nodes
-    bed.py off|on|cut|mend N    take away a node's power, or its network cable, and give it back
-    bed.py down                 end it all; logs stay
+    bed.py off|on|cut|mend N    cut a node's power or its network cable, and restore it
+    bed.py down                 end everything; logs stay
 
-A node is a network namespace, and a process that is number 1 of a process namespace with mounts of its own (`Node`). Ending that process is a power
-failure: the kernel ends everything inside and drops the mounts, so nothing is looked for by its name. Node 1 runs the control plane, and its bridge is
-the switch that the others hang on. Programs come from the modules that go.mod pins, checked against go.sum.
+A node is a network namespace, and a process that is number 1 of a process namespace with mounts of
+its own (`Node`). Ending that process is a power failure: the kernel ends everything inside and
+drops the mounts, so no process has to be found by its name. Node 1 runs the control plane, and its
+bridge is the switch that connects the others. Programs come from the modules that go.mod pins,
+checked against go.sum.
 
-It needs root, cgroups of version 1, overlayfs, bridges, nftables, and network, mount and process namespaces; `unusable` says what is missing. Network
-policies are not enforced, sizes of volumes neither.
+A bed needs root, cgroups of version 1, overlayfs, bridges, nftables, and network, mount and process
+namespaces; `unusable` says what is missing. Network policies and sizes of volumes are not enforced.
 """
 
 import argparse
@@ -36,16 +39,17 @@ from programs import HERE, IMAGES, ROOT, Failure, Programs, default_cache, event
 
 __all__ = ["IMAGES", "Api", "Bed", "Failure", "run", "unusable"]
 
-# These addresses are inside the namespaces alone.
+# These addresses exist only inside the namespaces.
 NODE_ADDRESS, NODE_PODS = "10.71.0.{}", "10.72.{}.0/24"
 ALL_PODS, DNS_SERVICE = "10.72.0.0/16", "10.73.0.10"
 NODES_MAX = 9
 FREE_GIB = 5
-# How long anything may take to start or end: seconds, on a machine with nothing else to do.
+# The time limit for starts and ends: seconds, on a machine with nothing else to do.
 START_SECONDS = 120
-# Volumes that wait on each node.
+# Volumes that are prepared on each node.
 VOLUMES = 12
-# The kubelet wants these values, and would set them for the whole machine; it is shown files that have them.
+# The kubelet demands these values, and would set them for the whole machine. It is shown files that
+# contain them.
 TUNABLES = {
     "vm/overcommit_memory": 1, "vm/panic_on_oom": 0, "kernel/panic": 10, "kernel/panic_on_oops": 1,
     "kernel/keys/root_maxkeys": 1_000_000, "kernel/keys/root_maxbytes": 25_000_000,
@@ -53,7 +57,8 @@ TUNABLES = {
 
 
 def can_overlay(directory):
-    """An image's layers are mounted over each other; not every file system can be below."""
+    """Whether overlayfs works on a directory: an image's layers are mounted over each other, and
+    not every file system supports that."""
     with tempfile.TemporaryDirectory(dir=directory) as work:
         for name in ("lower", "upper", "work", "merged"):
             os.mkdir(f"{work}/{name}")
@@ -61,7 +66,7 @@ def can_overlay(directory):
         return subprocess.run(["unshare", "--mount", *mount], capture_output=True, check=False).returncode == 0
 
 
-# What a network of machines and services is made of, each tried in a network of its own.
+# The parts of a network of machines and services; each is tried in a network of its own.
 NETWORKS = {
     "bridges and pairs of links": "ip link add switch type bridge && ip link add cable type veth peer name far && ip link set cable master switch",
     "rules for what crosses bridges (br_netfilter)": "sysctl -qw net.bridge.bridge-nf-call-iptables=1",
@@ -72,7 +77,8 @@ NETWORKS = {
 
 
 def unusable(directory):
-    """What this machine lacks for a bed in a directory; empty, if it has all. Installs the system's programs that are missing."""
+    """What this machine lacks for a bed in a directory; empty if it lacks nothing. Missing programs
+    of the system are installed."""
     lacks = []
     if os.geteuid() != 0:
         return ["root"]
@@ -81,7 +87,7 @@ def unusable(directory):
     except Failure as failure:
         return [f"programs of the system ({failure})"]
     for kind in ("memory", "pids", "cpu", "cpuset", "devices"):
-        # Looks for a place that can be written to: a container may show it and not give it.
+        # Tests whether a place is writable: a container may show it and still deny access.
         if not os.access(f"/sys/fs/cgroup/{kind}/cgroup.procs", os.W_OK):
             lacks.append(f"cgroup {kind} of version 1")
     if not can_overlay(directory):
@@ -95,7 +101,7 @@ def unusable(directory):
 
 
 class Bed:
-    """One cluster: its name is before those of its nodes, network namespaces and cgroups."""
+    """One cluster. Its name is the prefix of its nodes, network namespaces and cgroups."""
 
     def __init__(self, directory, cache=None, name="coppice-bed"):
         self.name, self.directory = name, pathlib.Path(directory).resolve()
@@ -106,10 +112,10 @@ class Bed:
         return Node(self, number)
 
     def nodes(self):
-        """Those that are on."""
+        """The nodes that are on."""
         return [node for number in range(1, NODES_MAX + 1) if (node := self.node(number)).pid()]
 
-    # What is done with it.
+    # Operations on the bed.
 
     def up(self, nodes=1, say=print):
         began = time.monotonic()
@@ -144,7 +150,8 @@ class Bed:
             shutil.rmtree(self.directory / name, ignore_errors=True)
 
     def command(self, *words, node=None):
-        """A command line that runs another one in the network of a node, with its name server and the bed's programs."""
+        """A command line that runs another one in a node's network, with its name server and the
+        bed's programs."""
         node = node or self.node(1)
         containerd = f"/proc/{node.pid()}/root/run/containerd/containerd.sock"
         return ["ip", "netns", "exec", node.name, "env", f"PATH={self.programs.folder}:{os.environ['PATH']}",
@@ -158,14 +165,14 @@ class Bed:
         self.kubectl("apply", "-f", "-", input=manifests)
 
     def load(self, *archives):
-        """Gives images to all nodes that are on."""
+        """Loads images on all nodes that are on."""
         def give(node, archive):
             run(*self.command("ctr", "--namespace", "k8s.io", "images", "import", "--local", pathlib.Path(archive).resolve(), node=node))
 
         with concurrent.futures.ThreadPoolExecutor() as pool:
             list(pool.map(lambda pair: give(*pair), [(node, archive) for node in self.nodes() for archive in archives]))
 
-    # How it is made.
+    # How the bed is made.
 
     def certify(self, nodes):
         made = Authority(self.pki)
@@ -186,7 +193,7 @@ class Bed:
 
 
 class Node:
-    """A machine of the cluster. Its name is also that of its network namespace and of its cgroup."""
+    """A machine of the cluster. Its network namespace and its cgroup have the same name."""
 
     def __init__(self, bed, number):
         self.bed, self.number = bed, number
@@ -197,14 +204,15 @@ class Node:
         self.record = self.directory / "pid"
 
     def pid(self):
-        """The process that is the node, if it is on: not another one that got its number."""
+        """The process that is the node, if the node is on; another process that reuses its number
+        doesn't count."""
         with contextlib.suppress(OSError, ValueError):
             pid, started = self.record.read_text().split()
             if start_of(f"/proc/{pid}/stat")[1] == started:
                 return int(pid)
         return None
 
-    # The outside of it.
+    # The node from outside.
 
     def on(self):
         if self.pid():
@@ -217,11 +225,11 @@ class Node:
             folder = controller / self.name
             folder.mkdir(exist_ok=True)
             for file in ("cpuset.cpus", "cpuset.mems"):
-                # A new one has neither, and takes no process.
+                # A new cgroup has neither value, and then accepts no process.
                 if (controller / file).exists():
                     (folder / file).write_text((controller / file).read_text())
         with open(self.log / "node.log", "ab") as log:
-            # Not `ip netns exec`: its own /sys would hide the cgroups.
+            # `ip netns exec` is not used: its own /sys would hide the cgroups.
             inside = ["nsenter", f"--net=/run/netns/{self.name}", "unshare", "--mount", "--pid", "--uts", "--ipc", "--fork", sys.executable,
                       __file__, "--directory", self.bed.directory, "--name", self.bed.name, "be", self.number]
             subprocess.Popen([str(word) for word in inside], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
@@ -234,7 +242,7 @@ class Node:
         self.record.unlink(missing_ok=True)
 
     def inside(self):
-        """The processes in its network; of one whose record was lost, too."""
+        """The processes in its network, including those of a node whose record was lost."""
         listed = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True, check=False).stdout
         return [int(pid) for pid in listed.split()]
 
@@ -250,12 +258,14 @@ class Node:
             run("ip", "-n", first.name, "link", "set", f"cable{self.number}", "master", "up0", "up")
         run(*inside, "address", "add", f"{self.address}/24", "dev", "up0")
         run(*inside, "link", "set", "up0", "up")
-        # It is never taken: but without a route, connecting to a service fails before kube-proxy's rules can turn it round.
+        # This route is never used, but without it a connection to a service fails before
+        # kube-proxy's rules can redirect it.
         run(*inside, "route", "add", SERVICES, "dev", "up0")
         for other in every:
             if other.number != self.number:
                 run(*inside, "route", "add", other.pods, "via", other.address)
-        # The second one: answers between pods of one node must pass the rules that their questions passed.
+        # The second setting: answers between pods of one node must pass the same rules as the
+        # requests.
         run("nsenter", f"--net=/run/netns/{self.name}", "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.bridge.bridge-nf-call-iptables=1")
         settings = pathlib.Path("/etc/netns") / self.name
         settings.mkdir(parents=True, exist_ok=True)
@@ -263,7 +273,7 @@ class Node:
 
     def unplug(self):
         if pathlib.Path(f"/run/netns/{self.name}").exists():
-            # A run that was killed, and whose folder was removed, left them.
+            # Processes of an earlier run that was killed, and whose folder was removed.
             for pid in self.inside():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -290,10 +300,11 @@ class Node:
         return [path.parent for path in pathlib.Path("/sys/fs/cgroup").glob("*/cgroup.procs") if path.parent.name != "unified"]
 
     def volumes(self):
-        """Directories that wait for claims. They are `local` volumes, to which a pod's fsGroup applies as it does to a real disk."""
+        """Directories that wait for claims. They are `local` volumes, to which a pod's fsGroup
+        applies as it does to a real disk."""
         for index in range(VOLUMES):
             path = self.bed.directory / "volumes" / f"{self.name}-{index}"
-            # As on the disks of clouds, there is something in it already.
+            # Disks of cloud providers are not empty at first, either.
             (path / "lost+found").mkdir(parents=True, mode=0o700)
             term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [self.name]}]}
             yield {
@@ -305,14 +316,15 @@ class Node:
                 },
             }
 
-    # The inside of it.
+    # The node from inside.
 
     def be(self):
-        """Is process 1 of the node, for as long as it is on."""
+        """Runs as process 1 of the node, for as long as it is on."""
         pid, started = start_of("/proc/self/stat")
         run("mount", "-t", "proc", "proc", "/proc")
         run("hostname", self.name)
-        # The runtimes write to fixed places. Sockets may not outlive a power failure, so they get memory; the rest gets folders of the bed.
+        # The runtimes write to fixed places. Sockets must not outlive a power failure, so they get
+        # memory; the rest gets folders of the bed.
         run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
         for place, folder in (("/var/lib/kubelet", self.directory / "kubelet"), ("/var/log", self.log)):
             for path in (pathlib.Path(place), folder):
@@ -323,7 +335,7 @@ class Node:
             shown.parent.mkdir(parents=True, exist_ok=True)
             shown.write_text(f"{value}\n")
             run("mount", "--bind", shown, f"/proc/sys/{name}")
-        # What the kubelet mounts must be seen in containers.
+        # The kubelet's mounts must be visible in containers.
         run("mount", "--make-rshared", "/")
         os.environ["PATH"] = f"{self.bed.programs.folder}:{os.environ['PATH']}"
         programs = {**(self.control_plane() if self.number == 1 else {}), **self.machine()}
@@ -335,7 +347,7 @@ class Node:
 
         for name in programs:
             start(name)
-        # In one step, and last: whoever sees it can enter.
+        # The record is written atomically, and last: once it is visible, the node can be entered.
         new = self.record.with_suffix(".new")
         new.write_text(f"{pid} {started}\n")
         new.rename(self.record)
@@ -357,7 +369,7 @@ class Node:
 
         return {
             **api_server(pki, self.bed.directory / "etcd", self.address, 6443, 2379, 2380),
-            # Each controller asks for an account at first; at the default rate, that takes seconds.
+            # Each controller requests an account at first; at the default rate, that takes seconds.
             **controller("kube-controller-manager", use_service_account_credentials="true", kube_api_qps=200, kube_api_burst=400,
                          service_account_private_key_file=pki / "accounts.key", root_ca_file=pki / "ca.crt"),
             **controller("kube-scheduler"),
@@ -374,15 +386,15 @@ class Node:
 
 
 def start_of(stat):
-    """A process's number, and when it began."""
+    """A process's number, and its start time."""
     text = pathlib.Path(stat).read_text()
     return text.split()[0], text.rpartition(")")[2].split()[19]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=pathlib.Path, default=ROOT / "target" / "bed", help="where a cluster keeps all that it has")
-    parser.add_argument("--name", default="coppice-bed", help="clusters of different names don't know each other")
+    parser.add_argument("--directory", type=pathlib.Path, default=ROOT / "target" / "bed", help="the directory of the cluster's data")
+    parser.add_argument("--name", default="coppice-bed", help="clusters with different names are independent")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("build")
     commands.add_parser("up").add_argument("--nodes", type=int, default=1, choices=range(1, NODES_MAX + 1))

@@ -1,4 +1,5 @@
-"""The programs that a bed is made of: built from the modules that go.mod pins, checked against go.sum, and kept for the next time."""
+"""The programs of a bed. They are built from the modules that go.mod pins, checked against go.sum,
+and kept for the next time."""
 
 import fcntl
 import hashlib
@@ -33,28 +34,29 @@ PACKAGES = {
     "pause": "./pause",
 }
 IMAGES = {name: f"bed.local/{name}:1" for name in ("pause", "coredns", "etcd")}
-# What the operating system gives: what kube-proxy writes its rules with, and what runc is linked with.
+# Packages of the operating system: the tool with which kube-proxy writes its rules, and what runc
+# is linked with.
 SYSTEM = {"nftables": "nft", "libseccomp-dev": None, "pkg-config": "pkg-config", "gcc": "gcc", "libc6-dev": None, "iproute2": "ip",
           "openssl": "openssl", "procps": "sysctl"}
 
 
 class Failure(Exception):
-    """The bed can't be had; the message says why."""
+    """The bed can't be made; the message says why."""
 
 
 def run(*command, **options):
-    """Runs a command that must succeed, and gives what it printed."""
+    """Runs a command that must succeed; returns its output."""
     words = [str(word) for word in command]
     done = subprocess.run(words, capture_output=True, text=True, check=False, **options)
     if done.returncode != 0:
-        # Without what is before the command itself: the network to run it in, and its variables.
+        # The shown command has no prefix: neither the network to run it in, nor its variables.
         shown = words[max([at + 1 for at, word in enumerate(words) if re.match("[A-Z_]+=", word)], default=0):]
         raise Failure(f"{' '.join(shown)}: {done.stderr.strip() or done.stdout.strip() or done.returncode}")
     return done.stdout
 
 
 def eventually(what, seconds, condition):
-    """Waits until `condition()` is true; one that fails is not."""
+    """Waits until `condition()` is true; an exception counts as false."""
     end = time.monotonic() + seconds
     while True:
         problem = None
@@ -69,7 +71,7 @@ def eventually(what, seconds, condition):
 
 
 class Programs:
-    """The programs and images, in a folder that is named by the versions that they are made of."""
+    """The programs and images, in a folder that is named by their versions."""
 
     def __init__(self, cache):
         made_of = hashlib.sha256(repr(PACKAGES).encode())
@@ -79,7 +81,7 @@ class Programs:
         self.folder = self.cache / f"bin-{made_of.hexdigest()[:16]}"
 
     def build(self, say=print, only=tuple(PACKAGES)):
-        """Builds what is not there yet: 11 minutes of two cores, the first time."""
+        """Builds the missing ones; the first time, that takes two cores 11 minutes."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.cache / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -116,7 +118,8 @@ class Programs:
         run("apt-get", "install", "-yq", "--no-install-recommends", *missing, env=environment)
 
     def compile(self, name):
-        # runc enters namespaces in C, before there is a thread of Go, and filters system calls by a library.
+        # runc enters namespaces in C, before Go starts threads, and filters system calls with a C
+        # library.
         native = name == "runc"
         environment = {**os.environ, "PATH": GO_PATH, "CGO_ENABLED": str(int(native)), "GOTOOLCHAIN": "local",
                        "GOFLAGS": "-mod=readonly -buildvcs=false -trimpath"}
@@ -128,7 +131,8 @@ class Programs:
 
     @staticmethod
     def versions(name):
-        """What the programs say of their version: without it, clients refuse to talk to them."""
+        """The linker flags that set a program's version; without it, clients refuse to talk to the
+        program."""
         pinned = dict(line.split()[:2] for line in (HERE / "go.mod").read_text().splitlines() if line.startswith("\t") and " v" in line)
         version = pinned[KUBERNETES]
         major, minor, _ = version.lstrip("v").split(".", 2)

@@ -1,1 +1,2 @@
-"""What `adversaries.py` is made of: hand-made HTTP/2, the attacks, and what is measured beside them."""
+"""The parts of `adversaries.py`: handwritten HTTP/2, the attacks, and what is measured
+meanwhile."""

@@ -1,8 +1,7 @@
-"""The attacks: each takes a place to attack, holds it for as long as it is told to, and lets go.
+"""The attacks. Each gets a target, occupies it for the given time, and lets go.
 
-An attack is bounded in connections, bytes and time, and ends by itself. `needs` says what the attacker must have: nothing, or
-a certificate that the ledger takes. An attack that the other end cuts off has been answered well: it goes on with a new
-connection, as an adversary would.
+An attack is bounded in connections, bytes and time, and ends by itself. If the other end cuts an
+attacker off, the defence works; the attack goes on with a new connection, as an adversary would.
 """
 
 import dataclasses
@@ -14,28 +13,29 @@ import struct
 import time
 
 from . import wire
-from .wire import Attacker
+from .wire import Attacker, Target
 
 LEDGER = "/coppice.v1.Ledger/"
 
 
 @dataclasses.dataclass
 class Attack:
-    """What one attack is called, what it does, and where it goes."""
+    """The name of an attack, what it does, and what it targets."""
 
     name: str
     about: str
     run: object
-    # Which address it goes to: the ledger's API, a node, or the root log by HTTP.
+    # The kind of address: the ledger's API, a node, or the root log over HTTP.
     place: str = "ledger"
-    # Whether the attacker shows a certificate.
+    # Whether the attacker shows a certificate that the ledger accepts.
     certificate: bool = True
-    # The kind of process that is killed before, and started again after: the attacker takes its address.
+    # The kind of process that is killed before the attack and started again after it. The attacker
+    # takes its address.
     instead_of: str = ""
 
 
 def hold(seconds, step=None, pause=0.05):
-    """Lets the time pass, doing `step` again and again."""
+    """Lets the time pass, and calls `step` again and again."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if step:
@@ -44,13 +44,13 @@ def hold(seconds, step=None, pause=0.05):
 
 
 def opened(count, connect):
-    """As many connections as the other end takes, up to `count`."""
+    """Opens up to `count` connections, as long as the other end accepts them."""
     held = []
     for _ in range(count):
         try:
             held.append(connect())
         except OSError:
-            # It refuses more, which is its right.
+            # The other end refuses more, as it may.
             if len(held) > 8:
                 break
     return held
@@ -62,7 +62,8 @@ def let_go(held):
 
 
 def unread_ranges(target, seconds):
-    """Ranges over everything, of which nothing is read: by the windows of HTTP/2, and with huge windows by those of TCP."""
+    """Ranges over everything, whose answers are never read: limited by the windows of HTTP/2, and
+    with huge windows by those of TCP."""
     held = []
     for window in (65_535, wire.WINDOW_MAX):
         attacker = Attacker(target, window=window)
@@ -74,7 +75,7 @@ def unread_ranges(target, seconds):
 
 
 def unread_batch_gets(target, seconds):
-    """Answers of some 12 MiB each, of which nothing is read."""
+    """Answers of about 12 MiB each, which are never read."""
     keys = wire.message(b"".join(wire.field(1, f"big-{number:02}".encode()) for number in range(11)))
     held = []
     for _ in range(4):
@@ -87,7 +88,7 @@ def unread_batch_gets(target, seconds):
 
 
 def partial_messages(target, seconds):
-    """Messages as large as any, without their last byte."""
+    """Messages of the greatest size, without their last byte."""
     part = bytes((12 << 20) - 1)
     held, end = [], time.monotonic() + seconds
     for _ in range(4):
@@ -107,7 +108,7 @@ def partial_messages(target, seconds):
 
 
 def slow_messages(target, seconds):
-    """Requests that come a byte at a time."""
+    """Requests that arrive one byte at a time."""
     attackers = opened(8, lambda: Attacker(target))
     streams = [(one, one.open(LEDGER + "Commit", wire.message_start(1 << 20), end=False)) for one in attackers for _ in range(16)]
 
@@ -122,29 +123,36 @@ def slow_messages(target, seconds):
     let_go(attackers)
 
 
-def silent(target, seconds):
-    """Connections that never say a byte."""
-    held = opened(300, target.socket)
-    hold(seconds)
-    let_go(held)
+def keep_open(count, connect):
+    """An attack that makes up to `count` connections, and sends no more on them."""
+
+    def run(target, seconds):
+        held = opened(count, lambda: connect(target))
+        hold(seconds)
+        let_go(held)
+
+    return run
 
 
-def no_preface(target, seconds):
-    """Connections that say nothing after the handshake."""
-    held = opened(200, target.connect)
-    hold(seconds)
-    let_go(held)
+def begun(target, data):
+    """A TCP connection on which the beginning of something was sent."""
+    connection = target.socket()
+    connection.sendall(data)
+    return connection
 
 
-def idle(target, seconds):
-    """Connections that are opened as HTTP/2 and never call."""
-    held = opened(200, lambda: Attacker(target))
-    hold(seconds)
-    let_go(held)
+def half_request(target):
+    return begun(target, b"GET /checkpoint HTTP/1.1\r\nHost: log\r\n")
+
+
+def half_handshake(target):
+    """Only the head of the first TLS record."""
+    return begun(target, b"\x16\x03\x01\x02\x00\x01")
 
 
 def flood(target, seconds, step):
-    """Sends what `step` gives for an attacker as fast as the other end takes it; comes again when it is cut off."""
+    """Sends the results of `step` as fast as the other end reads; reconnects after being cut
+    off."""
     end, attacker = time.monotonic() + seconds, None
     while time.monotonic() < end:
         try:
@@ -162,7 +170,7 @@ def flood(target, seconds, step):
 
 
 def rapid_reset(target, seconds):
-    """Calls that are taken back at once (CVE-2023-44487)."""
+    """Calls that are reset at once (CVE-2023-44487)."""
 
     def step(attacker):
         out = bytearray()
@@ -191,37 +199,14 @@ def continuation_flood(target, seconds):
 
 
 def settings_flood(target, seconds):
-    """Settings and pings that want answers, which are never read."""
+    """Settings and pings that demand answers, which are never read."""
     settings = wire.frame(wire.SETTINGS, 0, 0, struct.pack(">HI", wire.INITIAL_WINDOW_SIZE, 65_535))
     flood(target, seconds, lambda _: (settings + wire.frame(wire.PING, 0, 0, os.urandom(8))) * 200)
 
 
-def anonymous_log_readers(target, seconds):
-    """Connections to the root log's HTTP port that send half a request."""
-    def connect():
-        connection = target.socket()
-        connection.sendall(b"GET /checkpoint HTTP/1.1\r\nHost: log\r\n")
-        return connection
-
-    held = opened(1200, connect)
-    hold(seconds)
-    let_go(held)
-
-
-def half_handshakes(target, seconds):
-    """TLS handshakes that stop after their first record's head."""
-    def connect():
-        connection = target.socket()
-        connection.sendall(b"\x16\x03\x01\x02\x00\x01")
-        return connection
-
-    held = opened(300, connect)
-    hold(seconds)
-    let_go(held)
-
-
 def impostor(target, seconds):
-    """Listens in the place of a process, and shows a writer's certificate to whoever comes. Nobody may say a word to it, and some must come."""
+    """Listens in the place of a process, and shows a writer's certificate to everybody who
+    connects. Some must connect, and none may send a byte."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(target.certificate, target.key)
     context.set_alpn_protocols(["h2"])
@@ -237,7 +222,7 @@ def impostor(target, seconds):
                 with context.wrap_socket(connection, server_side=True) as secured:
                     heard += len(secured.recv(1))
             except OSError:
-                # It saw the certificate, and left.
+                # The client saw the certificate, and left.
                 connection.close()
     if heard or not came:
         raise AssertionError(f"{came} came, and {heard} said something")
@@ -248,15 +233,15 @@ ALL = [
     Attack("unread answers", "60 BatchGets of 11 MiB each, never read", unread_batch_gets),
     Attack("unfinished messages", "60 messages of 12 MiB without their last byte", partial_messages),
     Attack("slow messages", "128 requests, two bytes a second each", slow_messages),
-    Attack("silent connections", "300 connections without a byte", silent, certificate=False),
-    Attack("half handshakes", "300 handshakes that stop", half_handshakes, certificate=False),
-    Attack("no preface", "200 connections without HTTP/2", no_preface),
-    Attack("idle connections", "200 connections without a call", idle),
+    Attack("silent connections", "300 connections without a byte", keep_open(300, Target.socket), certificate=False),
+    Attack("half handshakes", "300 handshakes that stop", keep_open(300, half_handshake), certificate=False),
+    Attack("no preface", "200 connections without HTTP/2", keep_open(200, Target.connect)),
+    Attack("idle connections", "200 connections without a call", keep_open(200, Attacker)),
     Attack("rapid reset", "calls taken back at once, without end", rapid_reset),
     Attack("endless headers", "CONTINUATION frames without end", continuation_flood),
     Attack("settings and pings", "frames that want answers, without end", settings_flood),
-    Attack("log readers", "1,200 half requests for the root log", anonymous_log_readers, place="log", certificate=False),
-    Attack("silence at a node", "300 connections without a byte, at each node's port", silent, place="node", certificate=False),
+    Attack("log readers", "1,200 half requests for the root log", keep_open(1200, half_request), place="log", certificate=False),
+    Attack("silence at a node", "300 connections without a byte, at each node's port", keep_open(300, Target.socket), place="node", certificate=False),
     Attack("impostor of a node", "listens where a node was, with a writer's certificate", impostor, instead_of="node"),
     Attack("impostor of a coordinator", "the same where a coordinator was, which clients know", impostor, instead_of="coordinator"),
 ]

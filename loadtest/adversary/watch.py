@@ -1,4 +1,5 @@
-"""What others feel while an attack goes on: whether their calls succeed, how long these take, and what memory the processes take."""
+"""The effects of an attack on others: whether their calls succeed, how long these take, and how
+much memory the processes use."""
 
 import pathlib
 import subprocess
@@ -7,7 +8,7 @@ import time
 
 
 class Memory:
-    """The resident memory of processes, by name: now, and at most since it was last asked to begin."""
+    """The resident memory of processes, by name: the present value, and the peak since `begin`."""
 
     def __init__(self, pids):
         self.pids = pids
@@ -17,7 +18,8 @@ class Memory:
             try:
                 pathlib.Path(f"/proc/{pid}/clear_refs").write_text("5")
             except OSError:
-                # Without the right to it the peak is that since the process began: higher, never lower.
+                # Without the right to reset it, the peak is that since the process started: higher,
+                # never lower.
                 pass
 
     def peak(self):
@@ -39,7 +41,8 @@ def _status(pid, name):
 
 
 class GoodClient:
-    """Another party, which goes on with its work: a commit, a read and a look at head, each by a command of its own."""
+    """Another client, which goes on with its work: a commit, a read and a look at head, each by a
+    command of its own."""
 
     # A call that takes longer has been stopped by the attack.
     LIMIT_SECONDS = 20
@@ -49,7 +52,7 @@ class GoodClient:
         self.count = 0
 
     def call(self, *arguments):
-        """Seconds of one command, or None if it failed."""
+        """The duration of one command in seconds, or None if it failed."""
         began = time.monotonic()
         try:
             done = subprocess.run([self.coppice, *arguments], env=self.environment, capture_output=True, text=True,
@@ -60,7 +63,7 @@ class GoodClient:
         return (taken, None) if done.returncode == 0 else (None, f"{arguments[0]}: {done.stderr.strip()[:200]}")
 
     def round(self):
-        """One of each; seconds by name, and what failed."""
+        """One command of each kind: durations by name, and the names of those that failed."""
         self.count += 1
         calls = [("commit", "--put", f"good={self.count}"), ("get", "good"), ("head",)]
         times, failures = {}, []
@@ -74,7 +77,7 @@ class GoodClient:
 
 
 class During:
-    """Rounds of a good client for as long as a thread attacks."""
+    """Rounds of a good client while an attack runs in a thread."""
 
     def __init__(self, client, attack):
         self.client, self.times, self.failures, self.error = client, [], [], None
@@ -83,7 +86,8 @@ class During:
     def _attack(self, attack):
         try:
             attack()
-        except Exception as error:  # An attack that can't go on is a fault of this suite, and told as one.
+        # An attack that can't go on is a fault of this suite, and reported as one.
+        except Exception as error:
             self.error = error
 
     def run(self):

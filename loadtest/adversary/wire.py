@@ -1,6 +1,7 @@
-"""HTTP/2 and gRPC frames written by hand: an adversary sends what no library would.
+"""Handwritten frames of HTTP/2 and gRPC: an adversary sends frames that no library would send.
 
-Nothing here reads, decodes or keeps the rules of the protocol, unless an attack needs it to get in. Lengths are in bytes.
+The rules of the protocol are followed, and answers decoded, only as far as an attack needs it to be
+let in. Lengths are in bytes.
 """
 
 import socket
@@ -13,26 +14,25 @@ DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 INITIAL_WINDOW_SIZE = 4
 WINDOW_MAX = 2**31 - 1
-# From where the adversary comes, on the loopback interface.
+# The adversary's address on the loopback interface.
 ADDRESS = "127.0.0.66"
-# The largest frame that a peer must take without asking for more.
+# The largest frame that a peer must accept without negotiation.
 FRAME_BYTES = 16_384
 
 
 def frame(kind, flags, stream, payload=b""):
-    """One frame."""
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
 def header(name, value):
-    """One header field, literal and without an index."""
+    """A literal header field without an index."""
     name, value = name.encode(), value.encode()
     assert len(name) < 127 and len(value) < 127, "longer ones need another form of length"
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
 def field(number, value):
-    """One field of a protobuf message: bytes, or an unsigned number."""
+    """A field of a protobuf message: bytes, or an unsigned number."""
     if isinstance(value, bytes):
         return varint(number << 3 | 2) + varint(len(value)) + value
     return varint(number << 3) + varint(value)
@@ -47,17 +47,17 @@ def varint(value):
 
 
 def message(body):
-    """A whole gRPC message."""
     return message_start(len(body)) + body
 
 
 def message_start(length):
-    """The beginning of a gRPC message of so many bytes, which may never follow."""
+    """The beginning of a gRPC message of this length. The rest may never follow."""
     return b"\x00" + struct.pack(">I", length)
 
 
 class Target:
-    """Where an attack goes: an address, and the certificate that it shows there, if any."""
+    """The target of an attack: an address, and the certificate that the attacker shows there, if
+    any."""
 
     def __init__(self, host, port, *, ca=None, certificate=None, key=None):
         self.host, self.port, self.certificate, self.key = host, port, certificate, key
@@ -69,11 +69,12 @@ class Target:
                 self.context.load_cert_chain(certificate, key)
 
     def socket(self, limit=10):
-        """A TCP connection that says nothing. Each socket takes little room of its own for what it receives."""
+        """A TCP connection that sends nothing. Its receive buffer is small."""
         connection = socket.socket(socket.AF_INET)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         connection.settimeout(limit)
-        # Without a certificate the ledger counts by address: the adversary has one that others do not use.
+        # Without a certificate, the ledger counts by address. The adversary's is one that nobody
+        # else uses.
         connection.bind((ADDRESS, 0))
         connection.connect((self.host, self.port))
         return connection
@@ -85,7 +86,7 @@ class Target:
 
 
 class Attacker:
-    """An HTTP/2 connection that opens streams, and reads only when it is told to."""
+    """An HTTP/2 connection that opens streams, and reads only on request."""
 
     def __init__(self, target, *, window=65_535):
         self.socket = target.connect()
@@ -93,7 +94,7 @@ class Attacker:
         self.scheme = "https" if target.context else "http"
         self.next_stream = 1
         self.buffer = bytearray()
-        # What may be sent: on the connection, on a new stream, on each stream.
+        # The remaining windows for sending: of the connection, of a new stream, of each stream.
         self.room, self.initial_room, self.rooms = 65_535, 65_535, {}
         settings = struct.pack(">HI", INITIAL_WINDOW_SIZE, window)
         self.send(PREFACE + frame(SETTINGS, 0, 0, settings) + frame(SETTINGS, ACK, 0))
@@ -120,7 +121,8 @@ class Attacker:
         return stream
 
     def data(self, stream, data, limit=10):
-        """Sends a part of a request that does not end, as fast as the other end makes room; returns the bytes that went."""
+        """Sends a part of a request without ending it, as the other end grants windows; returns the
+        number of bytes that were sent."""
         sent, end = 0, time.monotonic() + limit
         while sent < len(data) and stream in self.rooms and time.monotonic() < end:
             size = min(self.room, self.rooms[stream], FRAME_BYTES, len(data) - sent)
@@ -134,7 +136,8 @@ class Attacker:
         return sent
 
     def read_some(self, limit=0.2):
-        """Reads once and notes what room the other end gives; False if it has hung up. Whatever else comes is dropped."""
+        """Reads once and records granted windows; False if the other end has hung up. Other frames
+        are dropped."""
         try:
             self.socket.settimeout(limit)
             data = self.socket.recv(1 << 18)
@@ -172,16 +175,6 @@ class Attacker:
                 self.room += more
         elif kind == RST_STREAM:
             self.rooms.pop(stream, None)
-
-    def is_open(self):
-        """Whether the other end still holds the connection; reads what has come, up to a bound."""
-        for _ in range(64):
-            before = len(self.buffer)
-            if not self.read_some(0.05):
-                return False
-            if len(self.buffer) == before:
-                return True
-        return True
 
     def close(self):
         try:

@@ -38,7 +38,7 @@ func unknown(operation Operation) Operation {
 	return operation
 }
 
-// changes is what a sound ledger would list for the acknowledged writes.
+// changes is the list of changes that a sound ledger would have for the acknowledged writes.
 func changes(operations []Operation) []Change {
 	var list []Change
 	for _, operation := range operations {
@@ -51,7 +51,7 @@ func changes(operations []Operation) []Change {
 	return list
 }
 
-// verdicts judges a history and names the judgements that fail.
+// verdicts judges a history, and names the judgements that fail.
 func verdicts(t *testing.T, operations []Operation, list []Change) string {
 	t.Helper()
 	if err := wellFormed(operations); err != nil {
@@ -161,7 +161,7 @@ func TestBadListsOfChangesAreRefused(t *testing.T) {
 func TestAWriteThatIsReplacedWithinItsVersionLeavesNoChange(t *testing.T) {
 	put, gone := write(1, 1, 9, 4, "a", "b"), write(2, 2, 8, 4, "", "d")
 	history := []Operation{put, gone, read(3, 10, 11, 4, "", "d")}
-	// The first key was not there before version 4, and is not after it.
+	// The first key did not exist before version 4, and does not after it.
 	list := []Change{{"g", 1, "d", 4}}
 	if failed := verdicts(t, history, list); failed != "" {
 		t.Error(failed)
@@ -176,7 +176,8 @@ func TestAWriteThatIsReplacedWithinItsVersionLeavesNoChange(t *testing.T) {
 	}
 }
 
-// A register machine is run by several clients; its history passes, and fails when one read is changed to an older value.
+// A register machine is used by several clients. Its history passes, and fails when one read is
+// changed to an older value.
 func TestARandomHistoryPassesUntilOneReadIsChanged(t *testing.T) {
 	for seed := int64(1); seed <= 20; seed++ {
 		rng := rand.New(rand.NewSource(seed))
@@ -184,7 +185,7 @@ func TestARandomHistoryPassesUntilOneReadIsChanged(t *testing.T) {
 		version, before := uint64(0), pair{}
 		for number := 0; number < 200; number++ {
 			call := int64(number * 10)
-			// Operations overlap their neighbours; the point at which they happen lies between.
+			// Operations overlap their neighbours; each takes effect at some point within its time.
 			answered := call + 10 + rng.Int63n(30)
 			switch name := strconv.Itoa(number); rng.Intn(4) {
 			case 0, 1:

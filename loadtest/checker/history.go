@@ -7,26 +7,30 @@ import (
 	"os"
 )
 
-// An Operation is one line of a history: what a client asked for, when, and what it was told. All operations of a group
-// touch the same two keys, one in each shard, so that groups can be judged one by one; values are never written twice.
+// An Operation is one line of a history: the request of a client, its time, and the answer. All
+// operations of a group touch the same two keys, one in each shard, so that groups can be judged
+// one by one. No value is written twice.
 type Operation struct {
 	Client int `json:"client"`
 	// Group names the pair of keys.
 	Group string `json:"group"`
 	// Kind is "read" or "write".
 	Kind string `json:"kind"`
-	// Call and Return are nanoseconds of one monotonic clock. Return is 0 if the outcome never became known.
+	// Call and Return are nanoseconds of one monotonic clock. Return is 0 if the outcome never became
+	// known.
 	Call   int64 `json:"call"`
 	Return int64 `json:"return"`
-	// Outcome is "ok", "refused" (a precondition did not hold), or "unknown" (a write that may have been applied, or still be).
+	// Outcome is "ok", "refused" (a precondition did not hold), or "unknown" (a write that may have
+	// been applied, or still be).
 	Outcome string `json:"outcome"`
-	// Values of a write that was asked for, or of a read that was answered, by key: "" is no value; null leaves a key as it is.
+	// Values are those of a requested write, or of an answered read, by key. "" is no value; null
+	// leaves the key unchanged.
 	Values [2]*string `json:"values"`
 	// Condition of a write: the key at this index has this value ("" for none).
 	Condition *Condition `json:"condition,omitempty"`
 	// Version that was written, or read.
 	Version uint64 `json:"version,omitempty"`
-	// Retried says that the answer came to a repetition, within a session.
+	// Retried says that the answer was to a retry within a session.
 	Retried bool `json:"retried,omitempty"`
 }
 
@@ -66,7 +70,8 @@ func readLines[T any](path string) ([]T, error) {
 	return lines, scanner.Err()
 }
 
-// wellFormed refuses a history that could not have been recorded: it says nothing about the ledger.
+// wellFormed refuses a history that could not have been recorded: such a history says nothing about
+// the ledger.
 func wellFormed(operations []Operation) error {
 	if len(operations) == 0 {
 		return fmt.Errorf("an empty history proves nothing")

@@ -12,10 +12,12 @@ import (
 // pair is the state of one group: the values of its two keys, "" for none.
 type pair [2]string
 
-// step runs one operation on a state: is its outcome possible there, and what is the state after it?
+// step runs one operation on a state. It returns whether the outcome is possible there, and the
+// state after it.
 //
-// An unknown write is asked to happen somewhere after its call, at the latest after everything else, where nobody sees it;
-// one whose condition does not hold changes nothing.
+// A write of unknown outcome must take effect some time after its call. If it never did, it can be
+// placed after everything else, where no read sees it. If its condition does not hold, it changes
+// nothing.
 func step(state, input, _ any) (bool, any) {
 	before, operation := state.(pair), input.(*Operation)
 	if operation.Kind == "read" {
@@ -64,7 +66,7 @@ func linearizable(operations []Operation, limit time.Duration) []string {
 	var faults []string
 	end := time.Now().Add(limit)
 	for _, name := range names {
-		// Not 0, which would mean no limit.
+		// Porcupine takes 0 for no limit.
 		left := max(time.Until(end), time.Millisecond)
 		switch porcupine.CheckOperationsTimeout(registers, groups[name], left) {
 		case porcupine.Ok:

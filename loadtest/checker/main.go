@@ -2,14 +2,19 @@
 //
 //	checker [-timeout 120s] [-dump FILE] HISTORY
 //
-// HISTORY has one operation a line, DUMP one change of one key a line, as the ledger lists them in the end; history.go says
-// how both look. Three judgements, each of them enough to fail the run:
+// HISTORY has one operation a line. DUMP has one change of one key a line, as the ledger lists them
+// in the end. history.go describes both formats. There are three judgements; the run fails if one
+// of them does:
 //
-//	linearizable  Porcupine finds an order of all operations that a register machine could have run; versions play no part
-//	versions      the versions that the ledger gave agree with the order of things and with what was read at them
-//	once          the ledger's own list of changes has every acknowledged write at its version, once, and nothing unasked
+//	linearizable  Porcupine finds an order of all operations that a register machine could have
+//	              run; versions play no part
+//	versions      the ledger's versions agree with the order of the operations, and with the
+//	              values that were read at them
+//	once          the ledger's own list of changes has every acknowledged write once, at its
+//	              version, and nothing that nobody wrote
 //
-// It prints one JSON object and ends with 0 if all hold, with 1 if not, with 2 if it could not judge.
+// It prints one JSON object. The exit code is 0 if all judgements hold, 1 if not, and 2 if it could
+// not judge.
 package main
 
 import (
@@ -20,17 +25,17 @@ import (
 	"time"
 )
 
-// Verdict is what one judgement came to.
+// Verdict is the outcome of one judgement.
 type Verdict struct {
 	Name string `json:"name"`
 	Ok   bool   `json:"ok"`
-	// Faults says what is wrong, the first few findings only.
+	// Faults describes the first few violations.
 	Faults []string `json:"faults,omitempty"`
 	// Seconds is the time that the judgement took.
 	Seconds float64 `json:"seconds"`
 }
 
-// Report is what the program prints.
+// Report is the program's output.
 type Report struct {
 	Ok         bool           `json:"ok"`
 	Operations int            `json:"operations"`
@@ -40,7 +45,7 @@ type Report struct {
 	Verdicts   []Verdict      `json:"verdicts"`
 }
 
-// faultsMax bounds what a verdict lists.
+// faultsMax bounds the list of a verdict.
 const faultsMax = 10
 
 func timed(name string, judge func() []string) Verdict {

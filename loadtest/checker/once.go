@@ -2,11 +2,12 @@ package main
 
 import "fmt"
 
-// once holds what clients were told against the ledger's own list of changes: an acknowledged value stands at its version,
-// once; a value of unknown outcome stands at most once; a refused one, or one that nobody asked for, nowhere.
+// once compares the clients' answers with the ledger's own list of changes. An acknowledged value
+// must be listed once, at its version. A value of unknown outcome may be listed at most once. A
+// refused value, or one that nobody wrote, must not be listed.
 //
-// A value that another write of the same version replaced is no change of the ledger's: then that version's is the other
-// one; or none at all, if the other one was a deletion of a key that was not there before.
+// If another write of the same version replaced a value, the ledger lists only the other one; or
+// nothing, if the other one deleted a key that did not exist before.
 func once(operations []Operation, changes []Change) []string {
 	type place struct {
 		group string
@@ -28,7 +29,8 @@ func once(operations []Operation, changes []Change) []string {
 			if value != nil && *value != "" {
 				asked[place{operation.Group, key, *value}] = operation
 			} else if value != nil && operation.Outcome != "refused" {
-				// Version 0 stands for a deletion of unknown outcome, which may have come at any.
+				// Version 0 stands for a deletion of unknown outcome, which may have taken effect at any
+				// version.
 				deleted[state{operation.Group, key, operation.Version}] = true
 			}
 		}

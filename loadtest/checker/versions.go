@@ -5,14 +5,16 @@ import (
 	"sort"
 )
 
-// versions holds the versions that the ledger gave against the clock and against what was read at them.
+// versions compares the ledger's versions with the clock, and with the values that were read at
+// them.
 func versions(operations []Operation) []string {
 	faults := againstTheClock(operations)
 	return append(faults, againstTheValues(operations)...)
 }
 
-// againstTheClock finds a version that is older than one that was acknowledged before it was asked for: a write's must be
-// newer (or the same, since batches may share a version), and a read's must be as new.
+// againstTheClock finds a version that is older than one acknowledged before the request. A write's
+// version must be newer, or equal, since batches may share a version. A read's version must not be
+// older.
 func againstTheClock(operations []Operation) []string {
 	type acknowledged struct {
 		at      int64
@@ -43,8 +45,9 @@ func againstTheClock(operations []Operation) []string {
 	return faults
 }
 
-// againstTheValues finds a read at a version that does not show the newest write up to that version. Writes of unknown
-// outcome and writes of one key in one version leave several answers open, which Porcupine judges; here they are passed over.
+// againstTheValues finds a read at a version that does not show the newest write up to that
+// version. Writes of unknown outcome, and several writes of one key in one version, leave several
+// answers open. Porcupine judges those; here they are skipped.
 func againstTheValues(operations []Operation) []string {
 	type written struct {
 		version uint64

@@ -1,9 +1,10 @@
-// Package drive puts the same load on every system that is compared, and prints the same figures of it; loadtest/bench/src/drive
-// does in Rust what this does in Go.
+// Package drive puts the same load on every system that is compared, and prints the same figures;
+// loadtest/bench/src/drive.rs does in Rust what this package does in Go.
 //
-// A closed loop has so many clients, each sending its next batch when the last one is answered. An open loop sends batches
-// at fixed times, whatever the answers do, and counts latency from the time at which a batch was due. Reads are closed loops
-// over keys that were written before.
+// A closed loop has a number of clients, each of which sends its next batch when the last one is
+// answered. An open loop sends batches at fixed times, whatever the answers do, and counts latency
+// from the time at which a batch was due. Reads are closed loops over keys that were written
+// before.
 package drive
 
 import (
@@ -37,14 +38,14 @@ type Options struct {
 type Client interface {
 	// Write makes the pairs durable, in one transaction.
 	Write(ctx context.Context, keys, values [][]byte) error
-	// Read reads a key, verified where the system can prove its answers; the key is there.
+	// Read reads an existing key, with verification if the system can prove its answers.
 	Read(ctx context.Context, key []byte) error
 }
 
 // attemptTimeout bounds one call.
 const attemptTimeout = 20 * time.Second
 
-// pause keeps clients of a system that is gone from spinning.
+// pause keeps clients of a dead system from spinning.
 const pause = 20 * time.Millisecond
 
 func parse() Options {
@@ -72,7 +73,7 @@ func mix(number uint64) uint64 {
 	return number ^ (number >> 31)
 }
 
-// Key is the key of a number: 32 bytes, spread evenly.
+// Key is the key of a number: 32 evenly distributed bytes.
 func Key(number uint64) []byte {
 	return fmt.Appendf(nil, "%016x%016x", mix(number), mix(^number))
 }

@@ -1,6 +1,7 @@
-// Command etcd-drive puts load on etcd, by its own client.
+// Command etcd-drive puts load on etcd, through etcd's own client.
 //
-// A batch of one is a put; a larger one is transactions of 128 puts, etcd's own limit, one after the other.
+// A batch of one is a put. A larger batch is a sequence of transactions with 128 puts each, etcd's
+// own limit.
 package main
 
 import (

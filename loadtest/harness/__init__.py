@@ -1,1 +1,2 @@
-"""What the chaos test and the comparison share: processes, networks, clocks, and clusters made of them."""
+"""What the chaos test and the comparison share: processes, networks, clocks, and clusters made of
+them."""

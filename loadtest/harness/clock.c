@@ -1,6 +1,6 @@
-/* Shifts the wall clock of one process: preloaded, it adds the nanoseconds that the file CLOCK_SHIFT_FILE holds (8 bytes,
- * changed at any time by who runs the test) to every wall-clock time that the C library gives. The monotonic clock is left
- * as it is, since no operating system ever sets it. */
+/* Shifts the wall clock of one process. When preloaded, it adds the nanoseconds in the file
+ * CLOCK_SHIFT_FILE (8 bytes, which the test may change at any time) to every wall-clock time of the
+ * C library. The monotonic clock is not changed, since no operating system ever sets it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -27,7 +27,7 @@ __attribute__((constructor)) static void begin(void) {
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
-    /* Somebody may ask before the constructor has run. */
+    /* A call may come before the constructor has run. */
     if (!real_clock_gettime)
         begin();
     int result = real_clock_gettime(clock, now);

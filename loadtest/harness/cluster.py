@@ -1,4 +1,5 @@
-"""A Coppice cluster of plain processes: three etcd, three shard-nodes (each with a replica of every group), coordinators."""
+"""A Coppice cluster of plain processes: three etcd, three shard-nodes (each with a replica of every
+group), coordinators."""
 
 import json
 import os
@@ -18,10 +19,10 @@ HEALTH_PORT = 4190
 ETCD_CLIENT_PORT = 2379
 ETCD_PEER_PORT = 2380
 
-# The places' network is nobody else's: nothing there needs certificates to be safe.
+# Only this cluster uses the network of its places, so it needs no certificates to be safe.
 CLEAR = {"plaintext": True}
 
-# From the start of all processes to a leader, in seconds, on a machine that is busy with other things.
+# Seconds from the start of all processes to a leader, on a busy machine.
 READY_SECONDS = 90
 
 
@@ -30,7 +31,7 @@ class Failure(Exception):
 
 
 def build_go(name, directory, package=".", tags=""):
-    """Builds a pinned Go program once, and says where it lies."""
+    """Builds a pinned Go program once; returns its path."""
     script = ROOT / "scripts" / "go-tool.sh"
     done = subprocess.run([script, name, ROOT / directory, package, tags], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
@@ -95,7 +96,7 @@ class Cluster:
         self.node_directories = {node: self.directory / node for node in nodes} | (node_directories or {})
         self.directory.mkdir(parents=True, exist_ok=True)
         self.cluster_id, self.key, self.vkey = self._make_key()
-        # What everybody's settings say of the nodes, for good.
+        # The nodes' addresses in everybody's settings, which don't change.
         self.first_addresses = {node: network.address(node) for node in nodes}
         self.processes = {}
         for place in self.nodes:
@@ -145,13 +146,14 @@ class Cluster:
         config = self.directory / f"{place}.toml"
         write_toml(config, settings)
         environment = self.clocks.environment(place) if self.clocks else {}
-        # What the caller's shell says about another ledger is not for these.
+        # Settings in the caller's shell are for another ledger.
         environment |= {name: "" for name in os.environ if name.startswith("COPPICE_")}
         command = self.network.command(place, [self.binaries / binary, "--config", config])
         self.processes[place] = Process(place, command, self.directory / f"{place}.log", environment)
 
     def form_no_more(self):
-        """From now on a node with an empty directory joins, as an operator would have it after the first start."""
+        """From now on a node with an empty directory joins existing groups, as an operator would
+        configure it after the first start."""
         for place in self.nodes:
             self._write_joining(place)
 
@@ -159,12 +161,13 @@ class Cluster:
         write_toml(self.directory / f"{place}.toml", self._node_settings(place) | {"bootstrap": "existing"})
 
     def move(self, place):
-        """Gives a node that does not run another address. Its own settings alone know it: the others find it by etcd."""
+        """Gives a stopped node another address. Only its own settings have it: the others find it
+        by etcd."""
         self.network.move(place)
         self._write_joining(place)
 
     def all(self):
-        """Every process by place: etcd first, since the others wait for it."""
+        """Every process by place. etcd comes first, since the others wait for it."""
         return {**(self.etcd.processes if self.etcd else {}), **self.processes}
 
     def endpoint(self, place):
@@ -174,7 +177,7 @@ class Cluster:
         return [self.endpoint(place) for place in self.coordinators]
 
     def coppice(self, *arguments, place, endpoint=None, limit=20):
-        """Runs the `coppice` command in a place; returns what it printed, or None if it failed."""
+        """Runs the `coppice` command in a place. Returns its output, or None if it failed."""
         command = [self.binaries / "coppice", *(["--endpoint", endpoint] if endpoint else []), *arguments]
         try:
             done = subprocess.run(self.network.command(place, [str(part) for part in command]), capture_output=True,
@@ -184,7 +187,7 @@ class Cluster:
         return done.stdout if done.returncode == 0 else None
 
     def status(self, place, limit=5):
-        """The status that any coordinator gives, or None."""
+        """The status from any coordinator, or None."""
         for endpoint in self.endpoints():
             text = self.coppice("status", "--json", place=place, endpoint=endpoint, limit=limit)
             if text:
@@ -223,7 +226,8 @@ class Cluster:
 
 
 def ills(status, replicas):
-    """What is wrong with a status, a line each: a group without so many voters and one leader among them, or no leading coordinator."""
+    """Problems in a status, one line each: a group without this number of voters or without a
+    leader among them, or no leading coordinator."""
     if not status or not status.get("leader"):
         return ["no coordinator that leads says how the groups are"]
     wrong = []
@@ -236,5 +240,6 @@ def ills(status, replicas):
 
 
 def well(status, replicas):
-    """Every group of a status has so many voters, one of them leading, and no replica is missing or ill."""
+    """Whether every group of a status has this number of voters, one of which leads, and no replica
+    is missing or ill."""
     return not ills(status, replicas)

@@ -1,4 +1,4 @@
-"""Faults brought about, and undone."""
+"""Faults: how they are injected and undone."""
 
 import os
 import shutil
@@ -10,11 +10,11 @@ from .processes import wait_until
 
 
 class NotInjected(Exception):
-    """The fault can't be had on this machine, or hits nobody now."""
+    """The fault is not possible on this machine, or has no target now."""
 
 
 class Faults:
-    """Carries out the faults of a plan on a cluster."""
+    """Injects the faults of a plan into a cluster."""
 
     def __init__(self, cluster, network, clocks, observer, small_disks, say):
         self.cluster, self.network, self.clocks = cluster, network, clocks
@@ -33,7 +33,7 @@ class Faults:
         assert set(self.inject) == set(schedule.KINDS), "every kind of fault can be brought about"
 
     def bring(self, fault):
-        """Brings a fault about; returns (whom it hit, what undoes it)."""
+        """Injects a fault; returns its target, and a function that undoes it."""
         target = self._resolve(fault)
         undo = self.inject[fault.kind](fault, target)
         return target, undo
@@ -45,7 +45,7 @@ class Faults:
             return fault.target
         status = self.cluster.status(self.observer)
         leader = status and status.get("leader")
-        # Nobody leads just now: the first one is as good as any.
+        # Nobody leads now, so the first coordinator is chosen.
         return leader if leader in self.cluster.coordinators else self.cluster.coordinators[0]
 
     def _group(self, kind):
@@ -141,7 +141,8 @@ class Faults:
         return lambda: self.clocks.shift(target, 0)
 
     def _lose(self, fault, target):
-        """The node's directory is gone; the node comes back with an empty one, under new raft ids."""
+        """The node's directory is lost; the node comes back with an empty one, under new raft
+        ids."""
         process = self.cluster.all()[target]
         process.kill()
         directory = self.cluster.node_directories[target]
@@ -153,7 +154,7 @@ class Faults:
         return process.start
 
     def _move(self, fault, target):
-        """The node comes back under another address, which it tells etcd; nobody else is told."""
+        """The node comes back under another address, which it tells only etcd."""
         if not self.cluster.etcd:
             raise NotInjected("no etcd that says where the node is")
         process = self.cluster.all()[target]
@@ -162,7 +163,7 @@ class Faults:
         return process.start
 
     def _roll(self, fault, target):
-        """Every process is stopped in order and started again, one after the other, each when the last one is well."""
+        """Every process is stopped in order and started again, each when the last one is well."""
         del target
         for place in [*self.cluster.nodes, *self.cluster.coordinators]:
             process = self.cluster.all()[place]

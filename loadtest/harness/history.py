@@ -1,4 +1,4 @@
-"""What a recorded history says about time: when commits were acknowledged, and how long there were none."""
+"""The times in a recorded history: when commits were acknowledged, and how long there were none."""
 
 import json
 
@@ -26,15 +26,15 @@ class Progress:
         return len(self.commits)
 
     def commit_after(self, moment):
-        """A commit was acknowledged after a monotonic time."""
+        """Whether a commit was acknowledged after a monotonic time."""
         self.poll()
         return any(commit > moment for commit in reversed(self.commits[-200:]))
 
 
 def longest_gap(commits, begin, end):
-    """The longest time between two commits one after the other, of those that touch a span; in seconds.
+    """The longest time in seconds between consecutive commits, among the gaps that touch a span.
 
-    A span without any commit after it counts to its end.
+    If no commit follows the span, the last gap counts to the span's end.
     """
     inside = sorted(commits)
     before = [commit for commit in inside if commit <= begin]

@@ -1,19 +1,23 @@
-"""A network of our own: one namespace for each place, one that routes between them, and faults on the routes.
+"""A private network: one namespace for each place, one that routes between them, and faults on the
+routes.
 
-Every place has a network 10.213.N.0/24 behind its own virtual cable, and an address in it, which may change; all packets
-pass the hub, which can drop those of one place to another without a word (a routing rule), and squeeze what goes to a place
-through a narrow pipe (a token bucket).
-Nothing of it is seen outside: the namespaces have no way out, and go with `close`.
+Every place has a network 10.213.N.0/24 behind its own virtual cable, and an address in it, which
+may change. All packets pass the hub. It can silently drop those from one place to another (a
+routing rule), and limit the rate towards a place (a token bucket). Nothing is visible outside: the
+namespaces have no connection to other networks, and are removed by `close`.
 
-Where namespaces can't be made, `open_network` says so loudly and gives addresses on the loopback interface; then nothing
-can be cut or slowed down, and the report lists what was not injected.
+Where namespaces can't be made, `open_network` fails. CHAOS_ALLOW_FEWER_FAULTS=1 permits to use
+addresses on the loopback interface instead. Nothing can be cut or slowed down then, and the report
+lists the faults that were not injected.
 """
 
 import os
 import subprocess
 import sys
 
-# The last number of an address: the first one of a place, and the last.
+# If this variable is 1, tests may run on a machine on which some faults can't be injected.
+ALLOW_FEWER_FAULTS = "CHAOS_ALLOW_FEWER_FAULTS"
+# The last number of an address: of a place's first address, and of its last.
 FIRST_HOST, LAST_HOST = 2, 254
 
 
@@ -50,7 +54,7 @@ class Namespaces:
         self._add(self.hub)
         _run("ip", "-n", self.hub, "link", "set", "lo", "up")
         _run("ip", "netns", "exec", self.hub, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
-        # A packet that is dropped on its way is not announced to its sender: it is gone, as in a broken network.
+        # The sender is not told about a dropped packet, as in a broken network.
         for place, number in self.places.items():
             name, cable = self._name(place), self._cable(place)
             self._add(name)
@@ -72,16 +76,17 @@ class Namespaces:
         return f"cable{self.places[place]}"
 
     def _settle(self, place):
-        """Puts a place where it is to be reached."""
+        """Assigns a place its present address."""
         _run("ip", "-n", self._name(place), "addr", "add", f"{self.address(place)}/24", "dev", "eth0")
         _run("ip", "-n", self._name(place), "route", "add", "default", "via", f"10.213.{self.places[place]}.1")
 
     def address(self, place):
-        """Where a place is reached."""
+        """The address of a place."""
         return f"10.213.{self.places[place]}.{self.hosts[place]}"
 
     def move(self, place):
-        """Gives a place another address. Nobody has the old one any more, and its routes have gone with it."""
+        """Gives a place another address. The old address is nobody's afterwards, and its routes are
+        gone."""
         _run("ip", "-n", self._name(place), "addr", "del", f"{self.address(place)}/24", "dev", "eth0")
         self.hosts[place] = _next(self.hosts[place])
         self._settle(place)
@@ -91,13 +96,13 @@ class Namespaces:
         return ["ip", "netns", "exec", self._name(place), *command]
 
     def cut(self, source, target):
-        """Drops what `source` sends to `target`."""
+        """Drops packets from `source` to `target`."""
         if (source, target) not in self._cuts:
             self._cuts.add((source, target))
             self._rule("add", source, target)
 
     def heal(self):
-        """Undoes all cuts and all slowness."""
+        """Undoes all cuts and rate limits."""
         for source, target in sorted(self._cuts):
             self._rule("del", source, target)
         self._cuts.clear()
@@ -111,7 +116,7 @@ class Namespaces:
         _run("ip", "-n", self.hub, "route", "flush", "cache")
 
     def slow(self, place, kbit):
-        """Squeezes what goes to a place: packets queue up to a second, then some are lost."""
+        """Limits the rate towards a place: packets queue for up to a second, then some are lost."""
         if place not in self._slow:
             bucket = ["tbf", "rate", f"{kbit}kbit", "burst", "16kb", "latency", "1000ms"]
             _run("ip", "netns", "exec", self.hub, "tc", "qdisc", "add", "dev", self._cable(place), "root", *bucket)
@@ -161,12 +166,19 @@ def _sweep():
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
+def do_without(what, remedy):
+    """Says loudly what this machine lacks. Fails unless ALLOW_FEWER_FAULTS permits that."""
+    if os.environ.get(ALLOW_FEWER_FAULTS) != "1":
+        raise OSError(f"{what}: {remedy}, or set {ALLOW_FEWER_FAULTS}=1 to do without")
+    print(f"{what} ({ALLOW_FEWER_FAULTS}=1); {remedy} to have them", file=sys.stderr, flush=True)
+
+
 def open_network(places):
-    """Namespaces if they can be made, else the loopback interface, said loudly."""
+    """Makes namespaces. Where that is impossible and permitted, uses the loopback interface."""
     try:
         return Namespaces(places)
     except (OSError, subprocess.CalledProcessError) as error:
-        why = getattr(error, "stderr", None) or error
-        print(f"NO PARTITIONS, NO SLOW LINKS: network namespaces can't be made here ({str(why).strip()}); "
-              "run as root, with iproute2, to have them", file=sys.stderr)
+        why = str(getattr(error, "stderr", None) or error).strip()
+        do_without(f"NO PARTITIONS, NO SLOW LINKS: network namespaces can't be made here ({why})",
+                   "run as root, with iproute2 (Debian: apt install iproute2)")
         return Loopback(places)

@@ -1,4 +1,5 @@
-"""The panels of a Grafana dashboard, from its JSON: their queries as Grafana asks them, and a drawing of the answers as SVG."""
+"""The panels of a Grafana dashboard, from its JSON: their queries as Grafana sends them, and a
+drawing of the answers as SVG."""
 
 import html
 import math
@@ -19,12 +20,12 @@ def queries(dashboard, job, rate_interval):
 
 
 def legend(target, labels):
-    """What the legend calls a series."""
+    """The name of a series in the legend."""
     return re.sub(r"{{\s*(\w+)\s*}}", lambda found: labels.get(found.group(1), ""), target["legendFormat"])
 
 
 def has_data(series):
-    """Whether any number came: a division by nothing is none."""
+    """Whether there is any number; NaN, the result of a division by zero, does not count."""
     return any(math.isfinite(value) for _, points in series for _, value in points)
 
 
@@ -59,7 +60,7 @@ def _stat(panel, series, box):
 
 
 def _stacked(series):
-    """Each series on top of those before it."""
+    """Stacks each series on top of those before it."""
     below, result = {}, []
     for name, points in series:
         points = [(time, value + below.get(time, 0)) for time, value in points if math.isfinite(value)]
@@ -69,7 +70,7 @@ def _stacked(series):
 
 
 def _path(points, step, across, up):
-    """A line through points, broken where one is missing."""
+    """A line through points, interrupted where one is missing."""
     path, last = [], None
     for time, value in points:
         if not math.isfinite(value):
@@ -81,7 +82,7 @@ def _path(points, step, across, up):
 
 
 def _lines(panel, series, box, span, step, marks):
-    """Lines over time, a scale at the left, names below."""
+    """Lines over time, with a scale at the left and names below."""
     left, top, width, height = box
     defaults = panel["fieldConfig"]["defaults"]
     if defaults["custom"]["stacking"]["mode"] == "normal":
@@ -123,8 +124,8 @@ def _lines(panel, series, box, span, step, marks):
 
 
 def draw(dashboard, answers, span, step, marks, caption):
-    """The whole dashboard as SVG. `answers` has, by panel, series of (name, [(time, value)]), asked for each `step` seconds
-    of a span; `marks` are (time, what happened)."""
+    """The whole dashboard as SVG. `answers` has, by panel, series of (name, [(time, value)]), with
+    a point for each `step` seconds of a span; `marks` are (time, event)."""
     bottom = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in dashboard["panels"])
     width, height, head = 24 * _COLUMN + _GAP, bottom * _ROW + _GAP, 48
     parts = [

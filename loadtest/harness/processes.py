@@ -1,4 +1,4 @@
-"""Processes that are started, hurt and watched."""
+"""Processes that are started, killed, paused and watched."""
 
 import ctypes
 import os
@@ -16,7 +16,8 @@ def _die_with_parent():
 
 
 class Process:
-    """One program with one command line, which may be started many times; its output goes to one log."""
+    """A program with its command line, which may be started many times. All its output goes to one
+    log."""
 
     def __init__(self, name, command, log, environment=None):
         self.name = name
@@ -40,7 +41,7 @@ class Process:
         return self.child is not None and self.child.poll() is None
 
     def ended_by_itself(self):
-        """The exit code of a process that should run, if it does not; and then no more."""
+        """The exit code of a process that ended although it should run, once; otherwise None."""
         if self.child is None or self.child.poll() is None:
             return None
         code, self.child = self.child.returncode, None
@@ -51,7 +52,8 @@ class Process:
             self.child.send_signal(number)
 
     def kill(self):
-        """Ends it at once, as a power failure would, but for the disks."""
+        """Kills it at once. This is like a power failure, except that unsynced writes are not
+        lost."""
         if self.child is not None:
             if self.child.poll() is None:
                 self.child.kill()
@@ -84,7 +86,7 @@ class Process:
         return "\n".join(text.splitlines()[-lines:])
 
     def usage(self):
-        """CPU seconds, and bytes written, from /proc; zeros if it does not run."""
+        """CPU seconds and written bytes from /proc; zeros if it does not run."""
         if not self.running():
             return 0.0, 0
         pid = self.child.pid
@@ -95,9 +97,11 @@ class Process:
 
 
 def device_bytes_written(path):
-    """What the device below a path has written since the start of the machine, for whomever; None if it can't be told.
+    """Bytes that all programs have written to the device of a path since the machine's start; None
+    if unknown.
 
-    /proc/PID/io counts a page cache folio of up to a MiB for every write into it, however few bytes reach the disk.
+    /proc/PID/io counts a whole folio of the page cache, up to a MiB, for every write into it,
+    however few bytes reach the disk.
     """
     device = os.stat(path).st_dev
     stat = pathlib.Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
@@ -105,7 +109,7 @@ def device_bytes_written(path):
 
 
 def wait_until(condition, limit, what):
-    """Waits until `condition()` gives something true, and returns it."""
+    """Waits until `condition()` returns something true, and returns that."""
     end = time.monotonic() + limit
     while True:
         result = condition()

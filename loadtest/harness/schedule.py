@@ -1,4 +1,4 @@
-"""Which fault comes when: a function of the seed and the length of the run alone."""
+"""The plan of faults: a function of only the seed and the length of the run."""
 
 import dataclasses
 import random
@@ -6,10 +6,10 @@ import random
 NODES = ("node-1", "node-2", "node-3")
 COORDINATORS = ("coordinator-1", "coordinator-2", "coordinator-3")
 ETCDS = ("etcd-1", "etcd-2", "etcd-3")
-# Stands for the coordinator that leads when the fault comes.
+# Stands for the coordinator that leads when the fault begins.
 LEADER = "leader"
 
-# Kind: (whom it may hit, shortest and longest time in seconds). The first ones come first in a short run.
+# Kind: (possible targets, shortest and longest time in seconds). A short run takes these first.
 ESSENTIAL = {
     "kill node": (NODES, (1, 4)),
     "kill coordinator": ((LEADER,), (1, 4)),
@@ -37,22 +37,22 @@ FURTHER = {
 }
 KINDS = {**ESSENTIAL, **FURTHER}
 
-# Hits another tier at the same time; the first of the pair decides how long.
+# Pairs of faults at the same time, in different tiers; the first of a pair decides how long.
 _TOGETHER = {
     "kill node": ("kill coordinator", "kill etcd", "freeze coordinator"),
     "isolate node": ("kill coordinator", "freeze etcd"),
     "freeze node": ("kill coordinator", "isolate coordinator"),
     "slow link": ("kill coordinator",),
 }
-# Time between two faults, once the ledger is well again.
+# Seconds between two faults, once the ledger is well again.
 CALM_SECONDS = (1, 3)
-# What a fault and its healing take in a plan; a run takes as many faults as then fit.
+# Seconds that a plan assumes for healing after a fault; a run takes as many faults as then fit.
 _HEALING_SECONDS = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """One fault: what, whom, for how long; for a shift of a clock also by how much, in seconds."""
+    """One fault: kind, target, duration; for a shift of a clock also its amount, in seconds."""
 
     kind: str
     target: str
@@ -74,7 +74,7 @@ def _draw(rng, kind):
 
 
 def plan(seed, seconds, only=None):
-    """The faults of a run, in order; of some kinds only, if any are named."""
+    """The faults of a run, in order; only of some kinds, if any are named."""
     rng = random.Random(seed)
     faults, used, bag = [], 0.0, []
     while used < seconds:

@@ -1,4 +1,5 @@
-"""The systems that are compared, each started fresh, with its own official client as driver."""
+"""The systems that are compared. Each is started fresh, and has its own official client as
+driver."""
 
 import json
 import pathlib
@@ -33,7 +34,7 @@ class System:
         raise NotImplementedError
 
     def usage(self):
-        """CPU seconds and bytes written, of all processes; and bytes that the disk has written."""
+        """CPU seconds and bytes written of all processes, and bytes that the disk has written."""
         usages = [process.usage() for process in self.processes()]
         return sum(cpu for cpu, _ in usages), sum(written for _, written in usages), device_bytes_written(self.directory) or 0
 
@@ -43,7 +44,8 @@ class System:
 
 
 class Coppice(System):
-    """Coppice in release binaries: nodes with a replica of each group, one coordinator unless said otherwise."""
+    """Coppice in release binaries: nodes with a replica of each group, and one coordinator by
+    default."""
 
     def __init__(self, directory, binaries, replicas, shards=1, coordinators=1):
         super().__init__(directory)
@@ -80,7 +82,7 @@ class Coppice(System):
 
 
 class EtcdSystem(System):
-    """etcd by itself."""
+    """Etcd as a store of its own."""
 
     def __init__(self, directory, members):
         super().__init__(directory)
@@ -105,7 +107,7 @@ class EtcdSystem(System):
         return [self.drive, "-endpoints", ",".join(self.etcd.endpoints())]
 
     def leader(self):
-        """The member that leads: the one whose status says so."""
+        """The member whose status says that it leads."""
         for place in self.places:
             request = urllib.request.Request(f"http://{self.network.address(place)}:{ETCD_CLIENT_PORT}/v3/maintenance/status",
                                              data=b"{}")
@@ -117,7 +119,7 @@ class EtcdSystem(System):
 
 
 class Immudb(System):
-    """immudb, one node, which syncs before it answers (its default)."""
+    """One node of immudb, which syncs before it answers (its default)."""
 
     name = "immudb 1"
 
@@ -129,7 +131,8 @@ class Immudb(System):
         self.address = f"{self.network.address('immudb')}:{IMMUDB_PORT}"
         command = [server, "--dir", self.directory / "data", "--address", self.network.address("immudb"), "--port", IMMUDB_PORT,
                    "--pgsql-server=false", "--web-server=false", "--metrics-server=false", "--logfile", "",
-                   # Every run of the driver opens a session for each client, which end by themselves after minutes.
+                   # Every run of the driver opens a session for each client; the sessions end only
+                   # after minutes.
                    "--max-sessions", 10000]
         self.process = Process("immudb", command, self.directory / "immudb.log")
 

@@ -1,4 +1,4 @@
-"""Tests of what the chaos test decides by itself: its plan, its times, its processes."""
+"""Tests of the chaos test's own logic: its plan, its times, its processes."""
 
 import json
 import pathlib
@@ -118,7 +118,7 @@ class Networks(unittest.TestCase):
 
         network = open_network(["a", "b"])
         if not network.can_cut:
-            self.skipTest("said above: no network namespaces here")
+            self.skipTest("CHAOS_ALLOW_FEWER_FAULTS=1, and no network namespaces here")
         with tempfile.TemporaryDirectory() as directory:
             serve = [sys.executable, "-m", "http.server", "8000", "--bind", network.address("b"), "--directory", directory]
             server = Process("server", network.command("b", serve), pathlib.Path(directory) / "log")

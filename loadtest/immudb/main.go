@@ -1,7 +1,7 @@
-// Command immudb-drive puts load on immudb, by its own client.
+// Command immudb-drive puts load on immudb, through immudb's own client.
 //
-// A batch is one SetAll (for one record, a Set of one), which immudb fsyncs before it answers, as its default is; a read is
-// a VerifiedGet. Verified writes are `-verified`, for batches of one.
+// A batch is one SetAll (or a Set for one record), which immudb fsyncs before it answers, by
+// default. A read is a VerifiedGet. `-verified` makes verified writes of batches of one.
 package main
 
 import (

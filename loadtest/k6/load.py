@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""`make load SCENARIO=payment`: one load test by k6, with a judge beside it that verifies a sample of the proofs while it runs.
+"""`make load SCENARIO=payment`: one load test by k6, together with a judge that verifies a sample
+of the proofs meanwhile.
 
     loadtest/k6/load.py SCENARIO [--target dev | processes | https://HOST:PORT]
 
-`dev` and `processes` start a ledger for the test and end it afterwards. A ledger that runs is named by its endpoint, and by COPPICE_TRUST, COPPICE_CA,
-COPPICE_CLIENT_CERT and COPPICE_CLIENT_KEY, as the `coppice` command has them. Parameters such as DURATION=1m come from the environment;
-`--parameters` lists them. Exit code 0 if all service levels hold and every proof that was looked at; 1 if not; 2 for wrong parameters.
+`dev` and `processes` start a ledger for the test and end it afterwards. A running ledger is named
+by its endpoint, and by COPPICE_TRUST, COPPICE_CA, COPPICE_CLIENT_CERT and COPPICE_CLIENT_KEY, as
+for the `coppice` command. Parameters like DURATION=1m come from the environment; `--parameters`
+lists them. The exit code is 0 if all service levels and all verified proofs hold, 1 if not, and 2
+for wrong parameters.
 """
 
 import argparse
@@ -28,7 +31,8 @@ from harness.systems import Coppice  # noqa: E402
 
 CONNECTION = ("COPPICE_ENDPOINT", "COPPICE_CA", "COPPICE_CLIENT_CERT", "COPPICE_CLIENT_KEY")
 DESTRUCTIVE = ("prune-under-load", "rollback-drill")
-# What k6 ends with if the script is wrong, its parameters for instance; and what this ends with then.
+# The exit code of k6 for an error in the script, its parameters for instance; and the exit code of
+# this program then.
 SCRIPT_ERROR, WRONG = 107, 2
 
 
@@ -41,7 +45,7 @@ def build_k6():
 
 
 def parameters():
-    """The names of the parameters, as the scripts have them."""
+    """The names of the parameters, according to the scripts."""
     lines = (HERE / "lib" / "settings.js").read_text().splitlines()
     begin = next(number for number, line in enumerate(lines) if line.startswith("export const PARAMETERS"))
     names = []
@@ -83,7 +87,7 @@ def processes(options, directory, _environment):
 
 @contextlib.contextmanager
 def running(options, _directory, environment):
-    """A ledger that runs already."""
+    """A ledger that already runs."""
     trust = environment.get("COPPICE_TRUST")
     if not trust:
         raise Failure("COPPICE_TRUST: the ledger's public key, or @ and a file that holds it: proofs are verified under it")
@@ -92,7 +96,8 @@ def running(options, _directory, environment):
 
 @contextlib.contextmanager
 def judged(options, directory, trust):
-    """The judge of proofs: gives where it listens, and a function that ends it and gives its counts and exit code."""
+    """Starts the judge of proofs. Returns its address, and a function that ends it and returns its
+    counts and exit code."""
     command = [options.binaries / "coppice-bench", "judge", "--key", trust, "--evidence", directory / "evidence.json"]
     with open(directory / "judge.log", "wb") as log:
         child = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=log, text=True)
@@ -114,7 +119,7 @@ def judged(options, directory, trust):
 
 
 def run(options, environment=os.environ):
-    """Runs a scenario; gives the exit code."""
+    """Runs a scenario; returns the exit code."""
     directory = options.out.resolve()
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
@@ -122,7 +127,7 @@ def run(options, environment=os.environ):
     start = {"dev": dev, "processes": processes}.get(options.target, running)
     given = {name: environment[name] for name in parameters() if environment.get(name)}
     if start is not running:
-        # It is there for this test.
+        # The ledger was started for this test.
         if options.scenario in DESTRUCTIVE:
             given.setdefault("DESTRUCTIVE", "yes")
     with start(options, directory, environment) as (connection, trust), judged(options, directory, trust) as (judge, end):
@@ -155,11 +160,11 @@ def verdict(code, counts, judge_code, directory):
 def parser():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenario", nargs="?")
-    parser.add_argument("--target", default="dev", help="dev, processes, or the endpoint of a ledger that runs [dev]")
-    parser.add_argument("--out", type=pathlib.Path, help="what a run leaves; replaced by the next [target/load/SCENARIO]")
+    parser.add_argument("--target", default="dev", help="dev, processes, or the endpoint of a running ledger [dev]")
+    parser.add_argument("--out", type=pathlib.Path, help="the directory of the results; replaced by the next run [target/load/SCENARIO]")
     parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "target" / "debug")
-    parser.add_argument("--k6", type=pathlib.Path, help="a k6 that is there [built from its pinned module]")
-    parser.add_argument("--quiet", action="store_true", help="what k6 prints goes to k6.log")
+    parser.add_argument("--k6", type=pathlib.Path, help="an existing k6 [built from its pinned module]")
+    parser.add_argument("--quiet", action="store_true", help="write the output of k6 to k6.log")
     parser.add_argument("--parameters", action="store_true", help="list the parameters")
     return parser
 

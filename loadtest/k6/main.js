@@ -1,4 +1,5 @@
-// `make load SCENARIO=...`: k6 runs this. docs/load-testing.md says how to run and read it.
+// The entry point of k6 for `make load SCENARIO=...`. docs/load-testing.md says how to run it and
+// read its results.
 import { Ledger, Refused, invariant, metrics } from './lib/ledger.js';
 import { thresholds } from './lib/plan.js';
 import { endpoints, parameters } from './lib/settings.js';
@@ -18,7 +19,7 @@ const name = __ENV.SCENARIO;
 const { values, texts } = parameters(name, __ENV);
 const { secure, addresses } = endpoints(__ENV);
 if (values.PROOF_SHARE > 0 && !__ENV.JUDGE) throw new Error('JUDGE: the address of the judge of proofs, as http://HOST:PORT; or PROOF_SHARE=0');
-// What is not given must not be there at all.
+// An option that is not given must be absent, not empty.
 const files = { cacerts: 'COPPICE_CA', cert: 'COPPICE_CLIENT_CERT', key: 'COPPICE_CLIENT_KEY' };
 const tls = Object.fromEntries(Object.entries(files).filter(([, variable]) => __ENV[variable]).map(([name, variable]) => [name, open(__ENV[variable])]));
 const target = {
@@ -44,12 +45,13 @@ export const options = {
 };
 
 export function setup() {
-  // What never happens is counted, too.
+  // Events that never happen must be counted, too.
   for (const counter of ['retries', 'conflicts', 'unknown', 'rolledBack', 'broken', 'checked', 'bad', 'unjudged']) metrics[counter].add(0);
   return { prepared: scenario.setup(), began: Date.now() };
 }
 
-// One iteration. What is refused outside of a measured operation is a failure, too, and k6 alone would go on after any other error.
+// One iteration. A refusal outside of a measured operation is a failure, too. Any other error
+// counts as a broken invariant; k6 alone would log it and go on.
 async function iterate(work, prepared) {
   try {
     await work(prepared);

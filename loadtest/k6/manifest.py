@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Prints a Job that puts load on a ledger from inside its Kubernetes cluster, with a ConfigMap of the scripts: for `kubectl apply -f -`.
+"""Prints a Job that puts load on a ledger from inside its Kubernetes cluster, and a ConfigMap with
+the scripts: for `kubectl apply -f -`.
 
-    loadtest/k6/manifest.py payment --namespace bank --endpoint https://ledger.bank.svc:7411 --trust "$VKEY" \\
-        --ca-secret ledger-load-tls --client-secret ledger-load-tls --judge-image REGISTRY/coppice:TAG DURATION=1m RATE=50/s | kubectl apply -f -
+    loadtest/k6/manifest.py payment --namespace bank --endpoint https://ledger.bank.svc:7411 \\
+        --trust "$VKEY" --ca-secret ledger-load-tls --client-secret ledger-load-tls \\
+        --judge-image REGISTRY/coppice:TAG DURATION=1m RATE=50/s | kubectl apply -f -
 
-The pod has k6 and, beside it, the judge of proofs. The Job fails if a service level does not hold, or one proof; the summary is in k6's log.
-The judge is in Coppice's own image; `scripts/image.py` makes one of k6 where the public one can't be had.
+The pod has a container with k6 and one with the judge of proofs. The Job fails if a service level
+or a proof does not hold; the summary is in k6's log. The judge is in Coppice's own image;
+`scripts/image.py` makes an image of k6 where the public one is not available.
 """
 
 import argparse
@@ -32,7 +35,7 @@ def files():
 
 
 def connection(options):
-    """Variables, volumes and mounts by which k6 reaches the ledger."""
+    """Variables, volumes and mounts with which k6 reaches the ledger."""
     variables, sources = {"COPPICE_ENDPOINT": options.endpoint}, []
     if options.ca_secret:
         variables["COPPICE_CA"] = f"{SECRETS}/ca.crt"
@@ -75,7 +78,7 @@ def made(words):
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "securityContext": {"runAsNonRoot": True, "runAsUser": NOBODY, "runAsGroup": NOBODY, "seccompProfile": {"type": "RuntimeDefault"}},
-        # It starts before k6, and ends after it.
+        # The judge starts before k6, and ends after it.
         "initContainers": [judge],
         "containers": [k6],
         "volumes": [scripts, {"name": "tmp", "emptyDir": {}}, *volumes],
@@ -92,15 +95,15 @@ def made(words):
 def parser():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenario")
-    parser.add_argument("parameters", nargs="*", metavar="NAME=VALUE", help="as `make load` takes them from the environment")
+    parser.add_argument("parameters", nargs="*", metavar="NAME=VALUE", help="the parameters that `make load` takes from the environment")
     parser.add_argument("--endpoint", required=True, help="https://SERVICE.NAMESPACE.svc:PORT")
     parser.add_argument("--trust", required=True, metavar="VKEY", help="the ledger's public key: `status.vkey` of a LedgerCluster")
-    parser.add_argument("--judge-image", required=True, metavar="IMAGE", help="the image of Coppice, which has coppice-bench")
+    parser.add_argument("--judge-image", required=True, metavar="IMAGE", help="the image of Coppice, which contains coppice-bench")
     parser.add_argument("--k6-image", default=K6_IMAGE, metavar="IMAGE", help=f"an image with k6 [{K6_IMAGE}]")
     parser.add_argument("--ca-secret", metavar="NAME", help="a secret whose ca.crt is the authority of the ledger's certificate")
-    parser.add_argument("--client-secret", metavar="NAME", help="a secret whose tls.crt and tls.key are the client's, where the ledger asks for them")
+    parser.add_argument("--client-secret", metavar="NAME", help="a secret whose tls.crt and tls.key are the client's, if the ledger demands them")
     parser.add_argument("--namespace", help="[that of kubectl]")
-    parser.add_argument("--name", help="of the Job and the ConfigMap [load-SCENARIO]")
+    parser.add_argument("--name", help="the name of the Job and the ConfigMap [load-SCENARIO]")
     return parser
 
 

@@ -1,4 +1,5 @@
-"""Tests of the load tests: their own decisions, a few seconds of each scenario, and that they can fail."""
+"""Tests of the load tests: their own logic, a few seconds of each scenario, and that they can
+fail."""
 
 import argparse
 import contextlib
@@ -22,9 +23,9 @@ import manifest  # noqa: E402
 import load  # noqa: E402
 
 BINARIES = load.ROOT / "target" / "debug"
-# What a proof file begins with, and the type of a frame of HTTP/2 that carries an answer.
+# The beginning of a proof file, and the type of an HTTP/2 frame that carries an answer.
 MAGIC, DATA = b"coppice-proof", 0
-# Levels that hold on a machine that is busy with other things: these runs are about what is done, and not how fast.
+# Levels that hold on a busy machine: these runs check what is done, and not how fast.
 SLOW = {"READ_P95": "20s", "WRITE_P95": "20s", "DURATION": "2s"}
 SMALL = {"RECORDS": "500", "VALUE_BYTES": "100", "PROOF_SHARE": "20%"}
 SCENARIOS = {
@@ -44,12 +45,13 @@ def options(scenario, target, out):
 
 
 def checksum(content):
-    """What a proof file with this content ends with."""
+    """The checksum at the end of a proof file with this content."""
     return hashlib.sha256(b"\x1e" + content).digest()[:8]
 
 
 def file_at(frame, at):
-    """The proof file that begins there, if all of it lies in the frame: its length is the varint before it."""
+    """The proof file that begins here, if all of it lies in the frame. The varint before it has its
+    length."""
     for width in range(2, 5):
         length = sum((digit & 127) << 7 * place for place, digit in enumerate(frame[at - width:at]))
         file = frame[at:at + length]
@@ -59,9 +61,11 @@ def file_at(frame, at):
 
 
 class Liar:
-    """Stands between a ledger and its clients, and changes one bit of each proof file in an answer; of none, if it is honest.
+    """A proxy between a ledger and its clients. It changes one bit of each proof file in an answer,
+    or nothing if it is honest.
 
-    Where a whole file lies in the frame, its checksum is repaired: it is the proof itself that must not hold.
+    If a whole file lies in the frame, its checksum is corrected, so that only the proof itself is
+    wrong.
     """
 
     def __init__(self, ledger, honest=False):
@@ -126,7 +130,7 @@ class Load(unittest.TestCase):
         cls.work.cleanup()
 
     def load(self, scenario, endpoint=None, **parameters):
-        """Runs a scenario: gives its exit code, its summary, and what it printed."""
+        """Runs a scenario. Returns its exit code, its summary, and its output."""
         out = pathlib.Path(self.work.name) / scenario
         environment = {"COPPICE_TRUST": self.trust, **parameters}
         said = io.StringIO()
@@ -204,7 +208,7 @@ class Processes(unittest.TestCase):
                 codes = []
                 clients = threading.Thread(target=lambda: codes.append(load.run(chosen, environment)))
                 clients.start()
-                # More than the opening of accounts takes.
+                # More versions than the opening of accounts takes.
                 while (version := self.head(system)) < 10:
                     self.assertTrue(clients.is_alive(), "no payment was made before the load ended")
                 system.leading_coordinator().kill()
@@ -217,7 +221,7 @@ class Processes(unittest.TestCase):
                 system.stop()
 
     def head(self, system):
-        """The newest version that a coordinator that is alive knows of."""
+        """The newest version that a running coordinator knows of."""
         asked = (system.cluster.coppice("head", "--json", place="node-1", endpoint=endpoint) for endpoint in system.cluster.endpoints())
         return max((json.loads(head)["version"] for head in asked if head), default=0)
 
@@ -247,7 +251,7 @@ class Tls(unittest.TestCase):
 
 
 def free_ports(count):
-    """The first of so many ports in a row that nobody listens on."""
+    """The first of this many consecutive ports that are free."""
     for first in range(17400, 32000, count):
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             for port in range(first, first + count):

@@ -1,4 +1,4 @@
-// Tests of the scripts' own decisions, run by k6 itself: `loadtest/k6/test_k6.py` starts them.
+// Tests of the scripts' own logic, run by k6 itself: `loadtest/k6/test_k6.py` starts them.
 import { check } from 'k6';
 import { b64decode } from 'k6/encoding';
 import { Zipfian, below, keyOf, mix } from './lib/keys.js';
@@ -17,7 +17,7 @@ const target = {
 const ledger = new Ledger(target);
 
 function is(what, holds) {
-  // k6 has a use of its own for two colons.
+  // k6 gives two colons a meaning of its own.
   if (!check(null, { [what.replace(/::/g, ': :')]: () => holds })) console.error(`not so: ${what}`);
 }
 
@@ -103,7 +103,7 @@ function keys() {
   is('all are within, and the rare ones come, too', draws.every((draw) => draw >= 0 && draw < 1000) && draws.some((draw) => draw > 900));
 }
 
-// A ledger whose attempts are a script.
+// A ledger whose attempts follow a script.
 function scripted(answers) {
   const asked = [];
   const made = Object.create(ledger);

@@ -1,7 +1,8 @@
-//! Certificates of an authority that the operator keeps for a cluster, when nobody else makes them.
+//! Certificates of an authority that the operator keeps for a cluster, where nobody else issues
+//! them.
 //!
-//! The authority signs for this cluster alone: a process does what any holder of its certificates asks for. Both kinds of keys are ECDSA P-256, as
-//! those of `scripts/certificates.sh`.
+//! The authority signs for this cluster alone, because a process obeys every holder of its
+//! certificates. All keys are ECDSA P-256, as are those of `scripts/certificates.sh`.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -9,32 +10,32 @@ use rcgen::{
 };
 use time::{Duration, OffsetDateTime};
 
-/// With a role's name behind it, the URI by which a certificate says a role; one for each.
+/// The prefix of URIs that state a role; a certificate has one URI for each role.
 pub const ROLE_URI: &str = "urn:coppice:role:";
-/// With a process's name behind it, the URI by which a certificate says which node or coordinator
-/// it is for; at most one.
+/// The prefix of the URI that names the node or coordinator that a certificate is for; at most one.
 pub const NAME_URI: &str = "urn:coppice:name:";
 
-/// How long an authority is good for.
+/// The validity of an authority.
 const AUTHORITY_DAYS: i64 = 3650;
-/// How long the certificate of a node or coordinator is good for.
+/// The validity of a node's or coordinator's certificate.
 pub const PROCESS_DAYS: u32 = 30;
-/// How long the certificate of a client of the ledger is good for: a person may have to fetch it.
+/// The validity of a ledger client's certificate. It is longer because a person may have to fetch
+/// it.
 pub const CLIENT_DAYS: u32 = 90;
-/// How long a certificate of etcd's own authority is good for: nobody but etcd and coordinators
-/// believes it.
+/// The validity of a certificate of etcd's own authority. Only etcd and coordinators accept it.
 pub const ETCD_DAYS: u32 = 365;
-/// An authority is followed by another one so long before its end: what it signs never ends with it, and clients have time to come along.
+/// An authority is replaced this long before its end, so that no certificate has to end together
+/// with it, and clients have time to follow.
 pub const AUTHORITY_RENEWED_BEFORE_SECONDS: i64 = 365 * DAY_SECONDS;
 
 const DAY_SECONDS: i64 = 86_400;
-/// Clocks differ.
+/// Certificates begin this long before they are made, because clocks differ.
 const BACKDATED_SECONDS: i64 = 3600;
 
 /// Why a certificate could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A host's name, or the authority's key, is not one.
+    /// A host name or the authority's key is invalid.
     #[error("a certificate could not be made")]
     Certificate(#[from] rcgen::Error),
     /// The clock is off by ages.
@@ -45,22 +46,20 @@ pub enum Error {
 /// A certificate or authority in PEM, with its private key.
 #[derive(Clone)]
 pub struct Pair {
-    /// The certificate.
     pub certificate: String,
-    /// The private key.
     pub key: String,
-    /// When it ends, in seconds since 1970.
+    /// The end of the validity, in seconds since 1970.
     pub ends: i64,
 }
 
-/// Without the key.
+/// Omits the private key.
 impl std::fmt::Debug for Pair {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pair").field("ends", &self.ends).finish_non_exhaustive()
     }
 }
 
-/// A new authority for the cluster of this name, from a time in seconds since 1970.
+/// Makes an authority for the cluster of this name; `now` is in seconds since 1970.
 ///
 /// # Errors
 /// If the time is no date.
@@ -72,31 +71,30 @@ pub fn authority(cluster: &str, now: i64) -> Result<Pair, Error> {
     Ok(Pair { certificate: params.self_signed(&key)?.pem(), key: key.serialize_pem(), ends })
 }
 
-/// Who a certificate is for.
+/// The holder of a certificate.
 #[derive(Clone, Debug)]
 pub struct Holder {
-    /// Its name.
     pub name: String,
-    /// As which it is reached, if it is.
+    /// Host names under which the holder is reached; empty if it is a client only.
     pub hosts: Vec<String>,
-    /// What it may do, where it calls coordinators or nodes.
+    /// Roles of the holder in calls to coordinators and nodes.
     pub roles: Vec<&'static str>,
-    /// It is the node or coordinator of this name.
+    /// Whether the holder is the node or coordinator of this name.
     pub is_process: bool,
-    /// How long its certificate is good for.
+    /// The validity of the certificate.
     pub days: u32,
 }
 
 impl Holder {
-    /// The URIs that say its roles, and which process it is.
+    /// The URIs for the holder's roles, and for its process name if it is a process.
     #[must_use]
     pub fn uris(&self) -> Vec<String> {
         let name = self.is_process.then(|| format!("{NAME_URI}{}", self.name));
         self.roles.iter().map(|role| format!("{ROLE_URI}{role}")).chain(name).collect()
     }
 
-    /// Its certificate is renewed so long before it ends: when two thirds of its time are over.
-    /// Pods are replaced then, since each has the files of its start.
+    /// A certificate is renewed this long before its end: when two thirds of its validity are over.
+    /// Pods are replaced then, since each keeps the files it started with.
     #[must_use]
     pub fn renewed_before_seconds(&self) -> i64 {
         self.seconds() / 3
@@ -107,10 +105,10 @@ impl Holder {
     }
 }
 
-/// A certificate for a process that connects to others, and is reached by them if it has hosts.
+/// Makes a certificate for client and server authentication.
 ///
 /// # Errors
-/// If the authority's key or a host is not one.
+/// If the authority's key or a host name is invalid.
 pub fn certificate(cluster: &str, authority: &Pair, holder: &Holder, now: i64) -> Result<Pair, Error> {
     let issuer = Issuer::new(authority_params(cluster), KeyPair::from_pem(&authority.key)?);
     let key = KeyPair::generate()?;
@@ -123,13 +121,14 @@ pub fn certificate(cluster: &str, authority: &Pair, holder: &Holder, now: i64) -
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     params.use_authority_key_identifier_extension = true;
-    // It can't outlive its authority.
+    // A certificate can't outlive its authority.
     let ends = (now + holder.seconds()).min(authority.ends);
     (params.not_before, params.not_after) = (date(now - BACKDATED_SECONDS)?, date(ends)?);
     Ok(Pair { certificate: params.signed_by(&key, &issuer)?.pem(), key: key.serialize_pem(), ends })
 }
 
-/// All that a certificate takes over from its authority: the name, and the key's identifier, which follows from the key.
+/// Everything that a certificate takes over from its authority: the name, and the key's identifier,
+/// which follows from the key.
 fn authority_params(cluster: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = distinguished(&format!("coppice authority of {cluster}"));
@@ -138,7 +137,7 @@ fn authority_params(cluster: &str) -> CertificateParams {
     params
 }
 
-/// A common name has at most 64 characters.
+/// Makes a distinguished name; a common name has at most 64 characters.
 fn distinguished(name: &str) -> DistinguishedName {
     let mut distinguished = DistinguishedName::new();
     distinguished.push(DnType::CommonName, name.chars().take(64).collect::<String>());
@@ -196,7 +195,7 @@ mod tests {
             .expect("certificate and key fit")
     }
 
-    /// Connects a client to a process that has these files.
+    /// Whether a client and a process with these files can connect.
     async fn connects(server: &Tls, client: rustls::ClientConfig, host: &str) -> bool {
         let acceptor = server.acceptor(AccessLog::to_log()).expect("the process can read its files");
         let (near, far) = tokio::io::duplex(1 << 16);

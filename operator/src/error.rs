@@ -1,4 +1,4 @@
-//! What can go wrong while a resource is made true.
+//! Errors while a resource is made true.
 
 use crate::reconcile::validate::Invalid;
 
@@ -8,26 +8,23 @@ pub enum Error {
     /// The API server refused, or doesn't answer; it is tried again.
     #[error("{action} failed")]
     Kube {
-        /// What was tried.
+        /// The step that failed.
         action: String,
-        /// What the API server said.
         source: Box<kube::Error>,
     },
     /// Somebody has to do something first.
     #[error("{message}")]
     Blocked {
-        /// One word in capitals and small letters, for conditions and events.
+        /// A word in camel case, for conditions and events.
         reason: &'static str,
         /// What is wrong, and what can be done.
         message: String,
     },
-    /// A certificate could not be made.
     #[error(transparent)]
     Certificate(#[from] crate::certificates::Error),
 }
 
 impl Error {
-    /// Somebody has to do something first.
     pub(crate) fn blocked(reason: &'static str, message: impl Into<String>) -> Self {
         Self::Blocked { reason, message: message.into() }
     }
@@ -49,9 +46,8 @@ impl From<Invalid> for Error {
     }
 }
 
-/// Says what was tried, where a call failed.
+/// Adds the failed step to the error of a call.
 pub(crate) trait Trying<T> {
-    /// The result, with what was tried.
     fn trying(self, action: impl FnOnce() -> String) -> Result<T, Error>;
 }
 

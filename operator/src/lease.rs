@@ -1,7 +1,9 @@
-//! Which of several operators works: the holder of a `Lease`.
+//! Leader election between operators: only the holder of a `Lease` works.
 //!
-//! As in other controllers, a lease is over when it was not seen to change for its duration, by the reader's own clock: clocks of machines need
-//! not agree. Whoever can't renew it in time ends, and the next start begins anew. The API server's resource version lets one of two win.
+//! A lease has expired when the reader has seen no change of it for its duration, by the reader's
+//! own clock, so clocks of machines need not agree. An operator that can't renew the lease in time
+//! ends, and waits for it again when it is restarted. If two operators take the lease at once, its
+//! resource version lets one of them win.
 
 use std::time::Duration;
 
@@ -13,14 +15,14 @@ use k8s_openapi::{
 };
 use kube::api::{Api, PostParams};
 
-/// How long a holder is believed to be there without a sign of it.
+/// A holder keeps the lease this long after its last renewal.
 pub const DURATION: Duration = Duration::from_secs(15);
-/// How often it is renewed, and looked at by the others.
+/// Time between two renewals, and between two looks of the others.
 pub const RETRY: Duration = Duration::from_secs(3);
-/// How long a holder tries to renew before it ends: well before others may take over.
+/// A holder that could not renew for this long ends, well before others may take over.
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 
-/// What was last seen of a lease, and when it was seen to change.
+/// The last seen version of a lease, and when the reader saw it change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sighting {
     version: Option<String>,
@@ -28,7 +30,7 @@ pub struct Sighting {
 }
 
 impl Sighting {
-    /// Takes note of a lease; whether we may take it at `now`.
+    /// Records what was seen; returns whether we may take the lease at `now`.
     fn may_take(&mut self, lease: &Lease, identity: &str, now: Duration) -> bool {
         if self.version != lease.metadata.resource_version || self.version.is_none() {
             *self = Self { version: lease.metadata.resource_version.clone(), since: now };
@@ -40,24 +42,23 @@ impl Sighting {
     }
 }
 
-/// An operator that wants to work.
+/// An operator that waits for the lease or holds it.
 #[derive(Debug)]
 pub struct Candidate {
-    /// The lease's name.
+    /// The name of the lease.
     pub name: String,
-    /// Unlike that of any other operator.
+    /// A name that no other operator has.
     pub identity: String,
     sighting: Sighting,
 }
 
 impl Candidate {
-    /// A candidate for a lease.
     #[must_use]
     pub fn new(name: impl Into<String>, identity: impl Into<String>) -> Self {
         Self { name: name.into(), identity: identity.into(), sighting: Sighting::default() }
     }
 
-    /// Takes or renews the lease, if it may be had; whether it is ours now.
+    /// Takes or renews the lease if possible; returns whether we hold it now.
     ///
     /// # Errors
     /// If the API server doesn't answer.
@@ -82,7 +83,8 @@ impl Candidate {
                 let spec = lease.spec.clone().unwrap_or_default();
                 let ours = spec.holder_identity.as_deref() == Some(&*self.identity);
                 let transitions = spec.lease_transitions.unwrap_or(0).saturating_add(i32::from(!ours));
-                // With its resource version: of two that replace it, one is refused.
+                // The resource version is sent along: of two operators that replace the lease, one
+                // is refused.
                 let renewed = wanted(lease.metadata.clone(), transitions);
                 if !self.sighting.may_take(&lease, &self.identity, clock.now()) {
                     return Ok(false);
@@ -98,7 +100,7 @@ impl Candidate {
     }
 }
 
-/// The time of day.
+/// The present time, by the wall clock.
 #[must_use]
 pub fn timestamp(clock: &dyn Clock) -> Timestamp {
     let millis = i64::try_from(clock.wall_ms()).unwrap_or(i64::MAX);

@@ -1,4 +1,4 @@
-//! The ledger, as the operator asks it: through the coordinators' API, with bounded patience.
+//! The operator's calls to the ledger: through the coordinators' API, with time limits.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{
 /// Rollbacks and prunes wait for all groups.
 const OPERATION_PATIENCE: Duration = Duration::from_secs(60);
 
-/// A ledger that answered.
+/// The answer of a ledger about its state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// Its groups and replicas.
@@ -24,16 +24,16 @@ pub struct Report {
     pub state_root: Vec<u8>,
 }
 
-/// Asks how a ledger stands.
+/// Asks a ledger for its status.
 ///
 /// # Errors
 /// If no coordinator answers in time.
 pub async fn report(endpoint: &str, tls: Option<&Tls>, patience: Duration) -> Result<Report, coppice_client::Error> {
     let client = connect(endpoint, tls, patience)?;
-    // It waits for the root group, without which a status is not whole.
+    // The call for head waits for the root group, without which a status is incomplete.
     let head = client.head().await?;
     let status = client.status().await?;
-    // Between the two calls head may have moved: the root belongs to the first.
+    // Head may have moved between the two calls, and the state root belongs to the first answer.
     let status = v1::StatusResponse { head: head.stamp, pruned_boundary: head.pruned_boundary, ..status };
     Ok(Report { status, state_root: head.state_root.to_vec() })
 }
@@ -41,7 +41,7 @@ pub async fn report(endpoint: &str, tls: Option<&Tls>, patience: Duration) -> Re
 /// Hands the leadership of a group to a node.
 ///
 /// # Errors
-/// If it doesn't lead in time.
+/// If the node doesn't lead in time.
 pub async fn hand_over(
     endpoint: &str,
     tls: Option<&Tls>,
@@ -62,17 +62,16 @@ fn connect(endpoint: &str, tls: Option<&Tls>, patience: Duration) -> Result<Clie
 /// An operation, and the ledger that it is for.
 #[derive(Debug)]
 pub struct Operator<'a> {
-    /// Where coordinators listen.
+    /// The coordinators' endpoint.
     pub endpoint: &'a str,
-    /// How to connect.
+    /// TLS settings; `None` connects in the clear.
     pub tls: Option<&'a Tls>,
-    /// What is wanted.
     pub spec: &'a LedgerOperationSpec,
-    /// Under which name: [`crate::operation::principal`].
+    /// The name that the operation is recorded under: [`crate::operation::principal`].
     pub principal: &'a str,
-    /// Who made the resource, as far as anybody says.
+    /// The creator of the resource, if an annotation names one.
     pub creator: Option<&'a str>,
-    /// How long the ledger may take to tell how it stands.
+    /// How long the ledger may take to report its status.
     pub patience: Duration,
 }
 
@@ -80,7 +79,7 @@ impl Operator<'_> {
     /// Goes on with an operation until its status has to be written, it is over, or it has to wait.
     ///
     /// # Errors
-    /// If the ledger doesn't answer; the operation goes on from its recorded status another time.
+    /// If the ledger doesn't answer. The operation goes on later from its recorded status.
     pub async fn advance(&self, status: &LedgerOperationStatus) -> Result<Step, coppice_client::Error> {
         let client = connect(self.endpoint, self.tls, self.patience)?;
         let mut step = begin(status);
@@ -98,7 +97,7 @@ impl Operator<'_> {
         }
     }
 
-    /// Looks for our header among those that came since the operation began.
+    /// Searches for our header among those that were appended since the operation began.
     async fn search(
         &self,
         client: &Client,
@@ -165,12 +164,12 @@ async fn look(client: &Client) -> Result<Seen, coppice_client::Error> {
     })
 }
 
-/// Numbers of Kubernetes are signed. None of ours comes near the end.
+/// Numbers of Kubernetes are signed. No number of a ledger comes near the limit.
 pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// The definition keeps them from being negative.
+/// Converts back; the definition excludes negative numbers.
 fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }

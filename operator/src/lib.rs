@@ -1,9 +1,11 @@
 //! The operator: makes `LedgerCluster` resources true, and carries out `LedgerOperation`s.
 //!
-//! What is decided is decided by pure functions over what was observed: what objects there should be ([`reconcile::build`]), which pod may be
-//! restarted next ([`rollout`]), what an operation does next ([`operation`]). The rest reads, applies, and tries again.
+//! All decisions are pure functions of what was observed: which objects there should be
+//! ([`reconcile::build`]), which pod may be restarted next ([`rollout`]), what an operation does
+//! next ([`operation`]). The rest of the code reads, applies, and retries.
 //!
-//! Invariants: every step may be repeated; neither data nor the signing key is deleted unless the resource says so.
+//! Invariants: every step may be repeated; neither data nor the signing key is deleted unless the
+//! resource says so.
 
 pub mod certificates;
 pub mod controller;

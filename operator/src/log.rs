@@ -1,5 +1,5 @@
-//! Logs: one JSON object a line, to standard error, without a control character in it. Names and
-//! messages in them come from whoever may write a resource, and lines are read at terminals.
+//! Logs: one JSON object a line on standard error, without control characters. Names and messages
+//! in them come from everybody who may write a resource, and people read the lines at terminals.
 
 use std::{fmt, io};
 
@@ -11,19 +11,19 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-/// Logs what this filter lets through, from now on.
+/// Starts logging, with this filter.
 ///
 /// # Errors
-/// If it is no filter.
+/// If the filter is invalid.
 pub fn start(filter: &str) -> Result<(), String> {
     let filter = EnvFilter::try_new(filter).map_err(|error| format!("--log {filter}: {error}"))?;
-    // A standard error that is gone is no reason to panic.
+    // A closed standard error is no reason to panic.
     let lines = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false).with_writer(io::stderr);
     lines.json().map_event_format(Guarded).init();
     Ok(())
 }
 
-/// Leaves no control character in what `F` writes.
+/// Escapes control characters in the output of `F`.
 struct Guarded<F>(F);
 
 impl<S, N, F> FormatEvent<S, N> for Guarded<F>

@@ -1,4 +1,4 @@
-//! `coppice-operator`.
+//! The binary `coppice-operator`.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -18,24 +18,24 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make resources true, as long as this process holds the lease
+    /// Make resources true while this process holds the lease
     Run {
-        /// Watch this namespace alone
+        /// Watch only this namespace
         #[arg(long, value_name = "NAME")]
         namespace: Option<String>,
-        /// Where the lease lies
+        /// The namespace of the lease
         #[arg(long, value_name = "NAME", env = "POD_NAMESPACE", default_value = "default")]
         lease_namespace: String,
-        /// This operator's name, unlike that of any other: its pod's
+        /// A name that no other operator has: the pod's name
         #[arg(long, value_name = "NAME", env = "POD_NAME")]
         identity: String,
-        /// What is logged: a level, or a filter such as `info,kube=warn`
+        /// What is logged: a level, or a filter like `info,kube=warn`
         #[arg(long, value_name = "FILTER", default_value = "info")]
         log: String,
     },
-    /// Write the custom resource definitions, a file each
+    /// Write the custom resource definitions, one file for each
     Crd {
-        /// The directory; files that are there are replaced
+        /// The directory; existing files are replaced
         #[arg(value_name = "DIR")]
         dir: PathBuf,
     },
@@ -52,7 +52,7 @@ async fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            // It may hold what the API server said.
+            // The message may quote the API server.
             eprintln!("coppice-operator: {}", coppice_types::escape::escape_lines(message.as_bytes()));
             ExitCode::FAILURE
         }

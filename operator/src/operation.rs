@@ -1,9 +1,13 @@
-//! What a `LedgerOperation` does next: a pure function, so that it is done once however often the operator is restarted.
+//! What a `LedgerOperation` does next, as a pure function: each operation is carried out once,
+//! however often the operator restarts.
 //!
-//! Before the ledger is asked, the resource's status says so (`Running`) and how long the root log was. From then on the root log decides: every
-//! operation writes who asked for it into its header, and a resource asks under a name that no other has ([`principal`]). Whoever comes back to a
-//! running operation looks for that header first, and asks only if it is not there. A rollback is sent with the head that it expects, so that
-//! even a request that comes late is done once at most; a prune that is repeated finds its boundary reached.
+//! Before the ledger is asked, the resource's status is set to `Running` and records the size of
+//! the root log. From then on the root log decides. Every operation's header names its principal,
+//! and each resource has a principal that no other has ([`principal`]). An operator that finds a
+//! running operation therefore searches for that header first, and asks only if there is none.
+//!
+//! A rollback is sent with the head that it expects, so that even a delayed request takes effect at
+//! most once. A repeated prune finds its boundary already reached.
 
 use coppice_types::{ErrorKind, text::is_control};
 use coppice_verify::{
@@ -16,48 +20,46 @@ use crate::crd::{LedgerOperationSpec, LedgerOperationStatus, Phase};
 /// What a ledger says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// The newest state.
     pub epoch: i64,
-    /// Its version.
     pub version: i64,
     /// The oldest version that can be read.
     pub boundary: i64,
-    /// Entries of the root log.
+    /// The number of entries of the root log.
     pub log_size: i64,
 }
 
-/// How the ledger answered.
+/// The ledger's answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is done.
+    /// The operation was carried out.
     Done {
-        /// The place in the root log, where it is recorded there.
+        /// The place of its header in the root log, if the operation is recorded there.
         sequence: Option<i64>,
     },
-    /// It was not done, or the answer was lost.
+    /// The operation was refused, or its answer was lost.
     Failed {
-        /// What can be done about it.
+        /// The kind of the error, which says how to go on.
         kind: ErrorKind,
-        /// In words.
         message: String,
     },
 }
 
-/// What is known at a step.
+/// An event that the operation waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The ledger told how it stands.
+    /// The ledger reported its state.
     Looked(Seen),
-    /// The root log from `log_size_before` on was searched for our header: its place, if it is there.
+    /// The root log was searched for our header from `log_size_before` on: its place, if it was
+    /// found.
     Searched(Option<i64>),
     /// The ledger answered, and the root log was searched after that.
     Answered(Answer, Option<i64>),
 }
 
-/// What is done next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// See how the ledger stands.
+    /// Ask the ledger for its state.
     Look,
     /// Search the root log.
     Search,
@@ -67,23 +69,25 @@ pub enum Step {
     Record(LedgerOperationStatus),
     /// Try again later.
     Later(String),
-    /// It is over.
+    /// The operation is over.
     Over,
 }
 
-/// The annotation that says who made a resource. The API server tells nobody who did, so it is worth what admission makes of it
-/// (`docs/operator.md` has a policy that admits no other name than that of the caller).
+/// The annotation that names a resource's creator. The API server does not reveal the creator, so
+/// the annotation is as trustworthy as admission makes it: `docs/operator.md` has a policy that
+/// admits only the caller's own name.
 pub const CREATED_BY: &str = "coppice.dev/created-by";
-/// Between the name of a resource and its creator.
+/// Separates the resource's name from its creator.
 const CREATOR: &str = ", creator ";
 
-/// Under which name a resource asks: no other resource ever has its uid.
+/// The principal of a resource. It contains the uid, so no other resource ever has the same.
 #[must_use]
 pub fn principal(namespace: &str, uid: &str) -> String {
     format!("LedgerOperation {uid} in {namespace}")
 }
 
-/// What the operator claims to the ledger: the resource, and who made it. The ledger writes the operator's own subject in front of it.
+/// The claim that the operator makes to the ledger: the resource and its creator. The ledger writes
+/// the operator's own subject in front of it.
 #[must_use]
 pub fn claim(principal: &str, creator: Option<&str>) -> String {
     // Quotes would be escaped, and take more room.
@@ -92,7 +96,7 @@ pub fn claim(principal: &str, creator: Option<&str>) -> String {
     bounded(&format!("{principal}{CREATOR}{creator}"), CLAIM_BYTES_MAX)
 }
 
-/// Whether a header is the record of this operation, whoever its creator is said to be.
+/// Whether a header is the record of this operation, whatever creator it names.
 #[must_use]
 pub fn is_ours(header: &Header, principal: &str) -> bool {
     let recorded = match &header.body {
@@ -104,7 +108,7 @@ pub fn is_ours(header: &Header, principal: &str) -> bool {
     claim.is_some_and(|claim| claim.split_once(CREATOR).is_some_and(|(name, _)| name == principal))
 }
 
-/// Where to begin, or to go on after a restart.
+/// The first step, at the beginning or after a restart.
 #[must_use]
 pub fn begin(status: &LedgerOperationStatus) -> Step {
     match status.phase {
@@ -114,7 +118,7 @@ pub fn begin(status: &LedgerOperationStatus) -> Step {
     }
 }
 
-/// What follows from an event.
+/// The step that follows an event.
 #[must_use]
 pub fn next(spec: &LedgerOperationSpec, status: &LedgerOperationStatus, event: Event) -> Step {
     match event {
@@ -166,7 +170,7 @@ fn looked(spec: &LedgerOperationSpec, seen: Seen) -> Step {
             Step::Record(over(&fresh, Phase::Succeeded, message, None))
         }
         (None, Some(_)) => Step::Record(running),
-        // To transfer what was transferred is nothing: it needs no record.
+        // A transfer that is already done needs no record.
         (None, None) if spec.transfer.is_some() => Step::Record(running),
         (None, None) => {
             let message = "the operation is neither a prune nor a rollback nor a transfer".to_owned();
@@ -175,7 +179,7 @@ fn looked(spec: &LedgerOperationSpec, seen: Seen) -> Step {
     }
 }
 
-/// The time is filled in by whoever writes it.
+/// Makes a final status; the caller adds the time.
 fn over(status: &LedgerOperationStatus, phase: Phase, message: String, sequence: Option<i64>) -> LedgerOperationStatus {
     LedgerOperationStatus { phase, message, sequence, ..status.clone() }
 }

@@ -1,100 +1,104 @@
-//! In which order pods are replaced: a pure function of what was observed.
+//! The order in which pods are replaced, as a pure function of what was observed.
 //!
-//! The StatefulSets of a cluster replace no pod by themselves (`OnDelete`): their own order is that of ordinals, which takes a healthy replica while
-//! another is down. Here a pod goes only if every group that has a quorum keeps it, but for groups of a single host, which can't. First go pods
-//! whose process doesn't run (they take nothing away, and so a rollout of a bad image can be reverted), then those that are unhealthy, then
-//! the others, one at a time and only while every group is whole; the leader of the root group comes last. A node that is stopped hands its
-//! leaderships over before it ends.
+//! The StatefulSets of a cluster replace no pod by themselves (`OnDelete`): their own order is that
+//! of ordinals, which would stop a healthy replica while another is down. Here a pod is replaced
+//! only if every group that has a quorum keeps it; groups with a single host are exempt, since they
+//! can't.
+//!
+//! The order is: first, pods whose process doesn't run, since stopping them takes nothing away (so
+//! a rollout of a bad image can be reverted); then unhealthy pods; then the others, one at a time
+//! and only while every group is whole. The leader of the root group comes last. A node that is
+//! stopped hands over its leaderships before it ends.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
 #[cfg(test)]
 mod tests;
 
-/// What a pod is doing.
+/// The state of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// There is none, or it is being deleted.
+    /// There is no pod, or it is being deleted.
     Gone,
-    /// It is there, and its process doesn't run: it has no machine yet, its image can't be had, or it crashed.
+    /// The pod exists but its process doesn't run: it has no machine yet, its image can't be
+    /// pulled, or it crashed.
     Stopped,
-    /// Its process runs, and isn't ready.
+    /// The process runs, and isn't ready.
     Running,
-    /// It is so for longer than any start takes: something in its template keeps it from serving.
+    /// The process has been running longer than any start takes without being ready: something in
+    /// its template keeps it from serving.
     Stalled,
-    /// It says that it can serve its role.
+    /// The process reports that it can serve its role.
     Ready,
 }
 
 /// One pod of those that are replaced together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// The pod's name.
     pub name: String,
-    /// It was made from another template than the current one.
+    /// Whether the pod was made from another template than the current one.
     pub outdated: bool,
-    /// What it is doing.
     pub state: State,
 }
 
-/// What a member does in a group that it hosts; the greater, the more.
+/// A member's part in a group that it hosts, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// It is known not to vote.
+    /// The member is known not to vote.
     Silent,
-    /// It may vote or not: it was not heard of, or looks for a leader. One answer that is late says nothing.
+    /// The member may vote or not: it was not heard of, or looks for a leader. A single late answer
+    /// proves nothing.
     Unknown,
-    /// It votes, but is far behind, or can't be read.
+    /// The member votes, but is far behind, or can't be read.
     Behind,
-    /// It votes, and has what the leader has.
+    /// The member votes, and has what the leader has.
     Votes,
-    /// It leads.
+    /// The member leads.
     Leads,
 }
 
 /// Replicas that decide together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its name, for messages.
+    /// The group's name, for messages.
     pub name: String,
-    /// Its hosts, by their place among the members.
+    /// The hosts, by their place among the members, and the part of each.
     pub parts: BTreeMap<usize, Part>,
-    /// How many must vote.
+    /// The number of votes that make a quorum.
     pub quorum: usize,
-    /// Somebody leads it.
+    /// Whether the group has a leader.
     pub led: bool,
-    /// Replicas of before that are gone, and whose votes are still counted.
+    /// The number of former replicas that are gone but whose votes are still counted.
     pub ghosts: usize,
 }
 
 /// What was observed: the pods first, then the groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fleet {
-    /// The pods.
     pub members: Vec<Member>,
-    /// The groups, the most important one first; `None` if nobody could be asked.
+    /// The groups, the most important one first; `None` if the ledger didn't answer.
     pub groups: Option<Vec<Group>>,
-    /// No commit was ever acknowledged, so there is nothing to be lost yet.
+    /// No commit was ever acknowledged, so there is nothing to lose yet.
     pub unborn: bool,
 }
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// All pods are as they should be.
+    /// All pods are current.
     Done,
-    /// Nothing may be replaced now.
+    /// No pod may be replaced now, for this reason.
     Wait(String),
-    /// This pod is to be deleted; its StatefulSet makes it anew.
+    /// This pod is to be deleted; its StatefulSet makes it again.
     Restart {
-        /// Its place among the members.
+        /// The pod's place among the members.
         member: usize,
-        /// Why it, and why now.
+        /// Why this pod, and why now.
         why: &'static str,
     },
 }
 
-/// What is to be done next.
+/// The next step of a rollout.
 #[must_use]
 pub fn next(fleet: &Fleet) -> Step {
     let outdated: Vec<usize> = (0..fleet.members.len()).filter(|member| fleet.members[*member].outdated).collect();
@@ -112,7 +116,7 @@ pub fn next(fleet: &Fleet) -> Step {
     if let Some(reason) = fleet.blemish() {
         return Step::Wait(reason);
     }
-    // The last ones first, as is usual; the names of the first are those that people type.
+    // Higher ordinals go first, as is usual; people type the names of the lower ones.
     match outdated.into_iter().min_by_key(|member| (fleet.leaderships(*member), Reverse(*member))) {
         Some(member) => Step::Restart { member, why: "all is well without it" },
         None => Step::Done,
@@ -124,21 +128,22 @@ pub fn next(fleet: &Fleet) -> Step {
 pub struct Handover {
     /// The group's name.
     pub group: String,
-    /// Who leads it, by its place among the members.
+    /// The present leader's place among the members.
     pub from: usize,
-    /// Who should.
+    /// The place of the member that should lead.
     pub to: usize,
 }
 
-/// The leadership to move for leaders to be spread, if all is current and whole: raft elects whoever is there, so after failures and rollouts
-/// one node may lead all shards. Only those count, and only a member that leads two more than another one gives one away: each move makes it
-/// more even, so moves come to an end.
+/// The leadership to move so that leaders are spread, if all pods are current and all groups whole.
+/// Raft elects any candidate, so after failures and rollouts one node may lead all shards. Only
+/// numbers of shards count, and a member gives one away only to a member that leads at least two
+/// fewer. Each move makes the spread more even, so the moves come to an end.
 #[must_use]
 pub fn spread(fleet: &Fleet) -> Option<Handover> {
     if next(fleet) != Step::Done || fleet.blemish().is_some() {
         return None;
     }
-    // The root group is the first.
+    // The root group comes first; it does not count.
     let shards = fleet.known().get(1..)?;
     let leads = |group: &Group, member: usize| fleet.part(group, member) == Part::Leads;
     let count = |member: usize| shards.iter().filter(|group| leads(group, member)).count();
@@ -156,7 +161,8 @@ impl Fleet {
         self.groups.as_deref().unwrap_or_default()
     }
 
-    /// What a member does in a group now: a pod that is going, or whose process doesn't run, does nothing, whatever was reported.
+    /// A member's present part in a group. A pod that is being deleted, or whose process doesn't
+    /// run, has none, whatever was reported.
     fn part(&self, group: &Group, member: usize) -> Part {
         let runs = !matches!(self.members[member].state, State::Gone | State::Stopped);
         group.parts.get(&member).copied().filter(|_| runs).unwrap_or(Part::Silent)
@@ -170,7 +176,7 @@ impl Fleet {
                 .all(|group| !group.parts.contains_key(&member) || self.part(group, member) >= Part::Votes)
     }
 
-    /// Each group in which the member may have a voice has a quorum without it.
+    /// Whether each group in which the member may have a vote has a quorum without it.
     fn can_do_without(&self, member: usize) -> bool {
         let Some(groups) = &self.groups else { return self.may_be_tried(member) };
         groups.iter().all(|group| {
@@ -178,7 +184,7 @@ impl Fleet {
             let voices = others.filter(|other| self.part(group, **other) >= Part::Votes).count();
             let has_no_voice = match self.part(group, member) {
                 Part::Silent => true,
-                // Without a leader there is no majority to be lost.
+                // Without a leader there is no majority to lose.
                 Part::Unknown => self.unborn || (!group.led && self.members[member].state == State::Stalled),
                 Part::Behind | Part::Votes | Part::Leads => false,
             };
@@ -186,7 +192,8 @@ impl Fleet {
         })
     }
 
-    /// Nobody can be asked about the groups: only what can't serve anyway may go.
+    /// Whether a member may be replaced although the ledger can't be asked about the groups: only
+    /// if it can't serve anyway.
     fn may_be_tried(&self, member: usize) -> bool {
         match self.members[member].state {
             State::Stalled => true,
@@ -195,7 +202,7 @@ impl Fleet {
         }
     }
 
-    /// What stands against replacing a healthy pod.
+    /// The reason not to replace a healthy pod now, if there is one.
     fn blemish(&self) -> Option<String> {
         if let Some(member) = self.members.iter().find(|member| member.state != State::Ready) {
             let what = match member.state {
@@ -224,7 +231,7 @@ impl Fleet {
         blemishes.next()
     }
 
-    /// Whether it leads the most important group, then how many it leads.
+    /// Whether the member leads the most important group, and how many groups it leads.
     fn leaderships(&self, member: usize) -> (bool, usize) {
         let leads = |group: &&Group| self.part(group, member) == Part::Leads;
         (self.known().first().is_some_and(|group| leads(&group)), self.known().iter().filter(leads).count())

@@ -1,4 +1,5 @@
-//! What the chart brings for Prometheus and Grafana asks for metrics and labels that `docs/METRICS.md` lists, and each alert has a runbook.
+//! The chart's alerts and dashboard use only metrics and labels that `docs/METRICS.md` lists, and
+//! each alert has a runbook.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,9 +9,9 @@ use std::{
 
 use serde_json::Value;
 
-/// Labels that whoever collects adds.
+/// Labels that the collector adds.
 const OF_TARGETS: &[&str] = &["job", "instance"];
-/// What PromQL calls by a name.
+/// Functions of PromQL.
 const FUNCTIONS: &[&str] = &[
     "absent",
     "count",
@@ -24,11 +25,11 @@ const FUNCTIONS: &[&str] = &[
     "sum",
     "vector",
 ];
-/// Words of PromQL before a list of labels.
+/// Keywords of PromQL before a list of labels.
 const BEFORE_LABELS: &[&str] = &["by", "on", "without", "ignoring", "group_left", "group_right"];
 const OPERATORS: &[&str] = &["and", "or", "unless"];
 
-/// Labels by metric, those of a histogram's parts too.
+/// Labels by metric, including the parts of histograms.
 type Metrics = BTreeMap<String, BTreeSet<String>>;
 
 fn file(path: &str) -> String {
@@ -60,7 +61,7 @@ fn is_word(piece: &str) -> bool {
     piece.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
 }
 
-/// Words, and other characters one by one, without texts, ranges of time and numbers.
+/// Splits a query into words and single other characters, without strings, time ranges and numbers.
 fn pieces(query: &str) -> Vec<&str> {
     let mut pieces = Vec::new();
     let mut rest = query;
@@ -81,12 +82,12 @@ fn pieces(query: &str) -> Vec<&str> {
     pieces
 }
 
-/// Panics unless a query asks for metrics that are listed, by labels that they have.
+/// Panics unless a query uses only listed metrics and labels.
 fn check(query: &str, metrics: &Metrics) {
     let pieces = pieces(query);
     let (mut used, mut grouped) = (BTreeSet::new(), BTreeSet::new());
     let mut at = 0;
-    // What lies between the next bracket and its end.
+    // The text between the next bracket and its end.
     let inner = |at: usize, end: &str| {
         let len = pieces[at..].iter().position(|piece| *piece == end).expect("a bracket ends");
         pieces[at..at + len].iter().copied().filter(|piece| is_word(piece)).collect::<BTreeSet<_>>()
@@ -136,7 +137,7 @@ fn alerts_ask_for_metrics_that_there_are_and_each_has_a_runbook() {
         assert!(names.insert(name), "two alerts have one name");
     }
     assert!(names.len() >= 5, "{names:?}");
-    // That Prometheus agrees is for `make test-alerts` to see.
+    // `make test-alerts` checks that Prometheus agrees.
     let tests: Value = serde_saphyr::from_str(&file("charts/tests/alerts.yaml")).expect("it is YAML");
     let tests = tests["tests"].as_array().expect("there are tests");
     let cases: Vec<&Value> = tests.iter().flat_map(|test| test["alert_rule_test"].as_array().expect("cases")).collect();

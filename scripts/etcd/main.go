@@ -1,5 +1,5 @@
-// Command etcd is the etcd server. `go install` refuses the server's own module (it has replace directives), so this one
-// pins it in its go.mod and calls its main function.
+// Command etcd is the etcd server. `go install` refuses the server's own module (it has replace
+// directives), so this module pins it in its go.mod and calls its main function.
 package main
 
 import (

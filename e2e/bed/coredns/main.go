@@ -1,6 +1,6 @@
 // Command coredns answers for the names of a bed's services and pods.
 //
-// CoreDNS itself, but with the few plugins that a cluster without an outside needs: the usual program links the
+// It is CoreDNS with the few plugins that an isolated cluster needs: the usual program links the
 // libraries of every cloud.
 package main
 

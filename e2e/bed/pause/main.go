@@ -1,4 +1,5 @@
-// Command pause is the first process of every pod: it holds the pod's namespaces, and buries orphans.
+// Command pause is the first process of every pod. It holds the pod's namespaces, and reaps
+// orphans.
 package main
 
 import (

@@ -1,11 +1,10 @@
-//! `coppice-bench ceiling`: what the machine itself can do, to hold every other figure against.
+//! `coppice-bench ceiling`: the limits of the machine itself, to compare every other figure with.
 
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::Result;
 use coppice_measure::machine;
 
-/// Where and how long.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// A directory on the disk that is measured.

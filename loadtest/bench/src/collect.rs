@@ -1,7 +1,8 @@
 //! `coppice-bench collect`: what the ledger holds after the storm.
 //!
-//! Lists every change of every key of a history, for the checker, and walks the root log from its first entry: each header
-//! decodes, follows the one before, and the log has, at every size of which a client was given a checkpoint, that root.
+//! Lists every change of every key of a history, for the checker, and walks the root log from its
+//! first entry. It checks that each header decodes and follows the one before, and that the log has
+//! the right root at the size of each checkpoint that a client received.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,29 +25,29 @@ use coppice_verify::{
 };
 use serde_json::{Value, json};
 
-use crate::{pair, values};
+use crate::{files::Files, pair, values};
 
-/// What is collected, and from where.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// A coordinator.
+    /// The endpoint of a coordinator.
     #[arg(long, value_name = "URL")]
     pub endpoint: String,
     /// For `https`.
     #[command(flatten)]
-    pub files: crate::Files,
+    pub files: Files,
     /// The ledger's public key.
     #[arg(long, value_name = "VKEY")]
     pub key: String,
-    /// The directory of `history.jsonl` and `checkpoints.jsonl`; takes `changes.jsonl` and `standing.proof`.
+    /// The directory of `history.jsonl` and `checkpoints.jsonl`; `changes.jsonl` and
+    /// `standing.proof` are written to it.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
 }
 
-/// Collects and checks; prints what was seen as JSON.
+/// Collects and checks; prints a summary as JSON.
 ///
 /// # Errors
-/// If the log does not hold, or there is no answer.
+/// If the log fails a check, or the ledger doesn't answer.
 pub async fn run(options: Options) -> Result<()> {
     let key = VerifierKey::parse(options.key.trim()).context("--key")?;
     let patience = Duration::from_secs(30);
@@ -68,7 +69,7 @@ fn lines(path: &Path) -> Result<impl Iterator<Item = Result<Value>>> {
     Ok(BufReader::new(file).lines().map(|line| Ok(serde_json::from_str(&line?)?)))
 }
 
-/// Writes the changes of all keys of a history, and counts them.
+/// Writes the changes of all keys of a history. Returns their number.
 async fn list_changes(client: &Client, dir: &Path) -> Result<u64> {
     let mut groups = BTreeSet::new();
     for line in lines(&dir.join("history.jsonl"))? {
@@ -106,7 +107,7 @@ fn read_checkpoints(path: &Path, key: &VerifierKey) -> Result<BTreeMap<u64, Dige
     Ok(checkpoints)
 }
 
-/// The roots of a growing list: those of its complete subtrees, largest first.
+/// The root of a growing list, by the roots of its complete subtrees, largest first.
 #[derive(Debug, Default)]
 struct Growing {
     size: u64,
@@ -129,7 +130,7 @@ impl Growing {
     }
 }
 
-/// Reads the whole log, and holds it against the checkpoints; says how many entries it has.
+/// Reads the whole log and checks it against the checkpoints. Returns the number of entries.
 async fn walk(client: &Client, checkpoints: &BTreeMap<u64, Digest>) -> Result<u64> {
     let mut stream = client.watch(v1::WatchHeadsRequest::default()).await?;
     let (mut log, mut before, mut held) = (Growing::default(), None::<Header>, 0);
@@ -154,7 +155,7 @@ async fn walk(client: &Client, checkpoints: &BTreeMap<u64, Digest>) -> Result<u6
     Ok(log.size)
 }
 
-/// Has the ledger prove that its newest checkpoint extends the first one that a client saw.
+/// Lets the ledger prove that its newest checkpoint extends the first one that a client saw.
 async fn standing(
     client: &Client,
     dir: &Path,

@@ -1,8 +1,10 @@
-//! `coppice-bench drive`: load on a ledger, measured; `loadtest/drive` does the same in Go for other systems.
+//! `coppice-bench drive`: puts load on a ledger and measures it; `loadtest/drive` does the same in
+//! Go for other systems.
 //!
-//! A closed loop has so many clients, each sending its next batch when the last one is answered. An open loop sends batches
-//! at fixed times, whatever the answers do, and counts latency from the time at which a batch was due. Every client has a
-//! connection of its own; every commit comes with its receipt, and every read with a proof that the client checks.
+//! A closed loop has a number of clients, each of which sends its next batch when the last one is
+//! answered. An open loop sends batches at fixed times, whatever the answers do, and counts latency
+//! from the time at which a batch was due. Every client has a connection of its own. Every commit
+//! comes with its receipt, and every read with a proof that the client checks.
 
 use std::{
     sync::{
@@ -19,18 +21,17 @@ use coppice_verify::note::VerifierKey;
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How long a client waits for one answer.
+/// The longest time that a client waits for one answer.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
-/// Keeps clients of a ledger that is gone from spinning.
+/// A pause that keeps clients of a dead ledger from spinning.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What load, and for how long.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Where the ledger listens; clients begin with one after the other.
+    /// Endpoints of the ledger; each client begins with another one.
     #[arg(long, value_name = "URL", value_delimiter = ',', required = true)]
     pub endpoints: Vec<String>,
-    /// The ledger's public key: reads are verified by it.
+    /// The ledger's public key, by which reads are verified.
     #[arg(long, value_name = "VKEY")]
     pub key: String,
     /// closed, open or read.
@@ -48,28 +49,27 @@ pub struct Options {
     /// Seconds that are measured.
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
-    /// Seconds before.
+    /// Seconds of load before the measurement.
     #[arg(long, default_value_t = 1.0)]
     pub warmup: f64,
-    /// Batches a second of an open loop.
+    /// Batches a second in an open loop.
     #[arg(long, default_value_t = 0.0)]
     pub rate: f64,
-    /// Number of the first key that is written.
+    /// The number of the first key that is written.
     #[arg(long, default_value_t = 0)]
     pub first: u64,
-    /// How many keys there are to read.
+    /// The number of keys to read.
     #[arg(long, default_value_t = 0)]
     pub keys: u64,
 }
 
-/// What clients do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
-    /// Write as fast as answers come.
+    /// Write, each batch after the answer to the last one.
     Closed,
     /// Write at fixed times.
     Open,
-    /// Read as fast as answers come.
+    /// Read, each key after the answer to the last one.
     Read,
 }
 
@@ -81,7 +81,7 @@ fn mix(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// The key of a number: 32 bytes, spread evenly.
+/// The key of a number: 32 evenly distributed bytes.
 fn key(number: u64) -> Vec<u8> {
     format!("{:016x}{:016x}", mix(number), mix(!number)).into_bytes()
 }
@@ -98,7 +98,7 @@ fn value(number: u64, length: usize) -> Vec<u8> {
     value
 }
 
-/// What all clients share.
+/// State that all clients share.
 struct Run {
     options: Options,
     start: Instant,
@@ -109,13 +109,13 @@ struct Run {
     first_error: Mutex<Option<String>>,
 }
 
-/// When a call was answered, and how long it took.
+/// The time of an answer, and its latency.
 type Sample = (Instant, Duration);
 
-/// Runs the load, and prints what was measured as JSON.
+/// Runs the load, and prints the measurements as JSON.
 ///
 /// # Errors
-/// If an argument makes no sense.
+/// If the arguments contradict each other, or the ledger is not there.
 pub async fn run(options: Options) -> Result<()> {
     ensure!(options.mode != Mode::Open || options.rate > 0.0, "an open loop needs --rate");
     ensure!(options.mode != Mode::Read || options.keys > 0, "reads need --keys");
@@ -125,7 +125,7 @@ pub async fn run(options: Options) -> Result<()> {
         clients.push(Client::new(client::Options {
             attempt_timeout: ATTEMPT_TIMEOUT,
             patience: Duration::ZERO,
-            // Receipts are asked for either way; a read is worth nothing without its proof.
+            // Receipts are requested in every mode; a read without a proof is worth nothing.
             trust: (options.mode == Mode::Read).then(|| trust.clone()),
             ..client::Options::new(endpoint.clone())
         })?);
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn keys_and_values_are_those_of_the_go_drivers() {
-        // Printed by `go test ./...` in loadtest/drive, too.
+        // The test of loadtest/drive has the same key.
         assert_eq!(String::from_utf8(key(0)).expect("hex"), "e220a8397b1dcdafe4d971771b652c20");
         assert_eq!(hex::encode(value(7, 12)), "d70d3259e4e1cb6345ceab7e");
         assert_eq!((key(5).len(), value(5, 256).len()), (32, 256));

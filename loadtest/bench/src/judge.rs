@@ -1,12 +1,15 @@
-//! `coppice-bench judge`: holds answers that others were given against their proofs, while they go on asking.
+//! `coppice-bench judge`: checks answers that a load generator received against their proofs, while
+//! the load goes on.
 //!
-//! For load generators that can't verify, such as k6: what was asked and answered is posted as JSON (bytes in base64, 64-bit numbers as text, as
-//! protobuf's JSON has them) to `/keys`, `/range` or `/commit`, and the reply is 204 if the proof holds and proves exactly that, else 422 with the
-//! reason. A commit that came without a receipt is 424: its coordinator could not prove it at that
-//! moment, which is no lie. Two checkpoints of one size with different roots are a lie, too,
-//! whoever was shown them. `GET /` tells the counts.
+//! It serves load generators that can't verify proofs, for instance k6. The question and the answer
+//! are posted as JSON (protobuf's form: bytes in base64, 64-bit numbers as text) to `/keys`,
+//! `/range` or `/commit`. The reply is 204 if the proof is valid and proves exactly that answer,
+//! and 422 with the reason if not. A commit without a receipt gets 424: its coordinator could not
+//! prove it at that moment, which is no lie. Two checkpoints of one size with different roots are a
+//! lie, whichever clients received them. `GET /` returns the counts.
 //!
-//! What can't be read counts as bad: nothing is believed without a proof. The program ends with an error if anything was bad.
+//! A post that can't be parsed counts as bad: nothing is believed without a proof. The program ends
+//! with an error if anything was bad.
 
 mod wire;
 
@@ -35,21 +38,20 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
-/// Largest post that is taken: a proof file with a whole batch of values, in base64.
+/// The largest post that is accepted: a proof file with a whole batch of values, in base64.
 const BODY_BYTES_MAX: usize = 64 << 20;
-/// Checkpoints that are remembered, the newest.
+/// The number of checkpoints that are remembered, the newest first.
 const CHECKPOINTS_MAX: usize = 1 << 16;
 
-/// Whom to believe, and where to listen.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// The ledger's public key, or `@` and a file that holds it.
     #[arg(long, value_name = "VKEY")]
     pub key: String,
-    /// Where to listen; port 0 takes a free one.
+    /// The address to listen at; port 0 takes a free one.
     #[arg(long, default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
-    /// The file that takes the first post that was not believed.
+    /// The file for the first post that failed.
     #[arg(long, value_name = "FILE")]
     pub evidence: Option<PathBuf>,
 }
@@ -88,7 +90,7 @@ fn routes(judge: Arc<Judge>) -> Router {
         .with_state(judge)
 }
 
-/// What was asked for.
+/// The kind of question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Keys,
@@ -96,7 +98,7 @@ enum Kind {
     Commit,
 }
 
-/// The key, and what was seen.
+/// The ledger's key, and the counts.
 #[derive(Debug)]
 struct Judge {
     key: VerifierKey,
@@ -172,13 +174,13 @@ impl Judge {
     }
 }
 
-/// The answer came without a proof, and said so.
+/// Whether the answer came without a proof, and said so.
 fn shows_nothing(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(coppice_client::Error::Refused { outcome_unknown: true, .. }))
 }
 
 impl Seen {
-    /// The log has one root at each size.
+    /// Checks that the log has one root at each size.
     fn note(&mut self, checkpoint: &Checkpoint) -> Result<(), String> {
         if *self.roots.entry(checkpoint.size).or_insert(checkpoint.root) != checkpoint.root {
             return Err(format!("the log has two roots of {} entries", checkpoint.size));

@@ -1,33 +1,36 @@
-//! `coppice-bench`: the programs that put load on a ledger, for `make chaos`, `make bench-cluster` and `make load`.
+//! `coppice-bench`: the programs that put load on a ledger, for `make chaos`, `make bench-cluster`
+//! and `make load`.
 //!
-//! `history` runs clients and records what they asked for and were told, for the checker beside this crate; `collect`
-//! lists what the ledger holds in the end and walks its root log. `drive` measures a ledger under load, as its siblings in
-//! Go measure others; `ceiling` measures the machine. `judge` holds answers that k6 was given against their proofs.
+//! `history` runs clients and records their requests and answers for the checker; `collect` lists
+//! what the ledger holds in the end, and walks its root log. `drive` measures a ledger under load,
+//! as programs in Go measure other systems; `ceiling` measures the machine. `judge` checks answers
+//! that k6 received against their proofs.
 
 mod ceiling;
 mod collect;
 mod drive;
+mod files;
 mod history;
 mod judge;
 mod pair;
 mod values;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::Parser;
-use coppice_client::Tls;
 
-/// Load on a ledger, recorded.
+/// Put load on a ledger, and record what it answers.
 #[derive(Debug, Parser)]
 #[command(name = "coppice-bench", version, about)]
 enum Arguments {
-    /// Run clients until a signal or the end of time, and record a history.
+    /// Run clients until a signal or the end of the time, and record a history.
     History(history::Options),
-    /// List all changes of a history's keys, and check the root log against every checkpoint that was seen.
+    /// List all changes of a history's keys, and check the root log against every checkpoint that
+    /// was seen.
     Collect(collect::Options),
     /// Put load on a ledger, and measure.
     Drive(drive::Options),
-    /// Hold answers that others were given against their proofs.
+    /// Check answers that others received against their proofs.
     Judge(judge::Options),
     /// Measure the machine.
     Ceiling(ceiling::Options),
@@ -52,26 +55,5 @@ fn main() -> ExitCode {
             eprintln!("coppice-bench: {error:#}");
             ExitCode::FAILURE
         }
-    }
-}
-
-/// Whom a client believes to be a coordinator, and what it shows.
-#[derive(Clone, Debug, clap::Args)]
-struct Files {
-    /// The authority of the coordinators' certificates (PEM), for `https`.
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
-    /// The client's certificate (PEM); its roles are reader and writer.
-    #[arg(long, value_name = "FILE", requires_all = ["ca", "client_key"])]
-    client_cert: Option<PathBuf>,
-    /// Its private key (PEM).
-    #[arg(long, value_name = "FILE", requires = "client_cert")]
-    client_key: Option<PathBuf>,
-}
-
-impl Files {
-    fn tls(&self) -> Option<Tls> {
-        let identity = self.client_cert.clone().zip(self.client_key.clone());
-        Some(Tls::Files { ca: self.ca.clone()?, identity })
     }
 }

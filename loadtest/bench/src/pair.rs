@@ -1,4 +1,5 @@
-//! Groups of two keys, one in each of two shards that part at `m`; all operations of a group touch only its keys.
+//! Groups of two keys, one in each of two shards that are split at `m`. All operations of a group
+//! touch only its keys.
 
 use anyhow::{Context, Result, ensure};
 use coppice_proto::v1;
@@ -11,17 +12,17 @@ pub fn keys(group: &str) -> [Vec<u8>; 2] {
     [format!("a/{group}").into_bytes(), format!("z/{group}").into_bytes()]
 }
 
-/// What a client read of one key: its token, "" for no value, and the last change.
+/// The result of reading one key: its token, "" for no value, and the last change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     pub token: String,
     pub changed: Option<Stamp>,
 }
 
-/// Turns the answer to a read of a group into what was seen.
+/// Parses the answer to a read of a group.
 ///
 /// # Errors
-/// If the answer is not one to that question.
+/// If the answer does not fit the question.
 pub fn seen(group: &str, records: &[v1::Record]) -> Result<[Seen; 2]> {
     ensure!(records.len() == 2, "{} records, not 2", records.len());
     let mut pair = [Seen::default(), Seen::default()];

@@ -1,16 +1,17 @@
-//! Values that name their write: a token that is never used twice, and filling whose length and bytes follow from it.
+//! Values that name their write: a token that is never used twice, and a filling whose length and
+//! bytes follow from the token.
 
 use anyhow::{Context, Result, ensure};
 use coppice_verify::hash::sha256;
 
-/// Longest filling, in bytes: some values lie in their leaf, others in the value log.
+/// The longest filling, in bytes: some values lie in their leaf, others in the value log.
 const FILLING_BYTES_MAX: usize = 3000;
 
 /// The value of a token.
 pub fn value(token: &str) -> Vec<u8> {
     let hash = sha256(token.as_bytes());
     let spread = usize::from(u16::from_le_bytes([hash.0[0], hash.0[1]]));
-    // Small ones are more frequent.
+    // Small values are more frequent.
     let len = if hash.0[2] < 192 { spread % 64 } else { spread % FILLING_BYTES_MAX };
     let filling = hash.0.iter().cycle().take(len);
     token.bytes().chain([b':']).chain(filling.copied()).collect()
@@ -19,7 +20,7 @@ pub fn value(token: &str) -> Vec<u8> {
 /// The token of a value.
 ///
 /// # Errors
-/// If the value is not the token's, so that somebody made it up or cut it.
+/// If the value is not the token's, and so was made up or cut.
 pub fn token(bytes: &[u8]) -> Result<String> {
     let end = bytes.iter().position(|byte| *byte == b':').context("a value without a token")?;
     let token = std::str::from_utf8(&bytes[..end]).context("a token that is no text")?;

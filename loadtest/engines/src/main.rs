@@ -1,7 +1,8 @@
-//! `coppice-engines`: the engine beside its peers, as `make bench` runs it.
+//! `coppice-engines`: compares the engine with other stores, for `make bench`.
 //!
-//! `run` works off a plan: each job in a process of its own (`job`), on a fresh directory below `--dir`; then it writes
-//! `bench-report.json`, `bench-report.md` and plots to `--out`. What is measured, and what follows from it, lies in `coppice-measure`.
+//! `run` works through a plan: each job in a process of its own (`job`), on a fresh directory below
+//! `--dir`. It then writes `bench-report.json`, `bench-report.md` and plots to `--out`. The jobs,
+//! and the conclusions from their figures, are in `coppice-measure`.
 
 mod peers;
 mod plots;
@@ -19,35 +20,36 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
 use coppice_env::{Clock, SystemClock};
 use coppice_measure::{
+    figures::number,
     jobs::Outcome,
     machine,
     memory::Kept,
     plan::{Collected, Job, Step, Store, plan},
     regression,
-    report::{CURVES_DIR, Conditions, Report, markdown, number},
+    report::{CURVES_DIR, Conditions, Report, markdown},
     system::{Facts, System},
 };
 use tikv_jemallocator::Jemalloc;
 
-/// As in a shard node. RocksDB is no Rust program and has the C library's.
+/// The allocator of a shard node. RocksDB is no Rust program and uses that of the C library.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 
-/// Memory that the largest job of a run uses, the page cache included.
+/// Memory that the largest job of a run uses, including the page cache.
 const MEMORY_BYTES: usize = 20 << 30;
 const MEMORY_BYTES_QUICK: usize = 4 << 30;
 
 const JSON: &str = "bench-report.json";
 
-/// The engine beside its peers.
+/// Compare the engine with other stores
 #[derive(Debug, Parser)]
 #[command(name = "coppice-engines", version, about)]
 enum Arguments {
     /// Measure everything, and report.
     Run(Run),
-    /// Do one job of a plan, and print what it found as JSON.
+    /// Do one job of a plan, and print its outcome as JSON.
     Job {
-        /// The store's id.
+        /// The id of the store.
         store: String,
         /// The job, as JSON.
         job: String,
@@ -57,31 +59,31 @@ enum Arguments {
     },
 }
 
-/// How a run is made.
 #[derive(Debug, clap::Args)]
 struct Run {
-    /// A directory on the disk that is measured; what is made in it is removed again.
+    /// A directory on the disk that is measured; files made in it are removed again.
     #[arg(long)]
     dir: PathBuf,
-    /// Where the report goes.
+    /// The directory for the report.
     #[arg(long)]
     out: PathBuf,
-    /// Less data and shorter phases.
+    /// Use less data and shorter phases.
     #[arg(long)]
     quick: bool,
-    /// Jobs that would probably not end within so many minutes are left out, and one that is at work then is given up.
+    /// The time limit. Jobs that would probably not end in time are left out; a job that is running
+    /// then is given up.
     #[arg(long)]
     minutes: Option<u32>,
-    /// Only stores whose id holds this.
+    /// Only stores whose id contains this.
     #[arg(long)]
     only: Option<String>,
     /// A program that runs each measured process, for example `taskset -c 1`.
     #[arg(long)]
     under: Option<String>,
-    /// A former `bench-report.json`: the run fails if ours became worse.
+    /// An earlier `bench-report.json`: the run fails if our engine became worse.
     #[arg(long)]
     against: Option<PathBuf>,
-    /// How much worse a figure may be than in the former report, as a part of it.
+    /// How much worse a figure may be than in the earlier report, as a share of it.
     #[arg(long, default_value_t = 0.25)]
     tolerance: f64,
     /// The commit that was built, for the report.
@@ -140,10 +142,12 @@ fn job_of_peer(store: Store, job: &Job, dir: &Path) -> Result<Outcome> {
     job.run(&mut *system, dir)
 }
 
-/// Runs everything, and writes the report after each job, so that a run which is stopped leaves one. False if a job failed or was
-/// left out, or ours became worse than in the former report.
+/// Runs everything, and writes the report after each job, so that a stopped run leaves a report.
+/// Returns false if a job failed or was left out, or if our engine became worse than in the earlier
+/// report.
 fn run(options: &Run) -> Result<bool> {
-    // First: a report that can't be read shall not be found out after an hour.
+    // The earlier report is read first, so that an unreadable one is noticed now and not after an
+    // hour.
     let former = options.against.as_deref().map(read_report).transpose()?;
     let wanted = |step: &Step| options.only.as_ref().is_none_or(|only| step.store.id().contains(only));
     let steps: Vec<Step> = plan(options.quick).into_iter().filter(wanted).collect();
@@ -222,7 +226,7 @@ fn read_report(path: &Path) -> Result<Report> {
     serde_json::from_str(&text).with_context(|| format!("{} is no report of this program", path.display()))
 }
 
-/// A job in a process of its own, on a directory of its own, for so long at most.
+/// Runs a job in a process of its own, on a directory of its own, with a time limit.
 fn job_apart(options: &Run, step: &Step, longest: Duration) -> Result<Outcome> {
     let dir = tempfile::tempdir_in(&options.dir)?;
     let program = std::env::current_exe()?;
@@ -243,13 +247,13 @@ fn job_apart(options: &Run, step: &Step, longest: Duration) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// What a process prints, which is ended after a while.
+/// Returns what a process prints; kills the process after the time limit.
 fn output(mut process: Child, longest: Duration) -> Result<Vec<u8>> {
     let mut stdout = process.stdout.take().context("its output is no pipe")?;
     let (sender, printed) = channel();
     std::thread::spawn(move || {
         let mut text = Vec::new();
-        // Nobody waits for it any more if the process was given up.
+        // Nobody receives this if the process was given up.
         let _ = sender.send(stdout.read_to_end(&mut text).map(|_| text));
     });
     let printed = match printed.recv_timeout(longest) {

@@ -3,13 +3,16 @@
 use std::{fmt::Write as _, fs, path::Path};
 
 use anyhow::{Result, anyhow};
-use coppice_measure::report::{Report, Series};
+use coppice_measure::{
+    figures::{Series, number},
+    report::Report,
+};
 use plotters::prelude::*;
 
 const SIZE: (u32, u32) = (640, 360);
 const COLOURS: [RGBColor; 4] =
     [RGBColor(0, 90, 160), RGBColor(200, 80, 0), RGBColor(0, 130, 80), RGBColor(120, 60, 150)];
-/// Figures that have a bar for each system.
+/// Figures that get a bar for each system.
 const BARS: [(&str, &str); 5] = [
     ("put_4000", "put, batches of 4,000, records/s"),
     ("put_500", "put, batches of 500, records/s"),
@@ -18,7 +21,8 @@ const BARS: [(&str, &str); 5] = [
     ("written_per_user_byte", "bytes to the device for each byte put"),
 ];
 
-/// Writes a file for each curve, with its points beside it as CSV, and for each figure that systems are compared by.
+/// Writes a plot and a CSV file for each curve, and a plot for each figure that systems are
+/// compared by.
 ///
 /// # Errors
 /// If a file can't be written.
@@ -85,7 +89,7 @@ fn curve(series: &Series) -> Result<String> {
     Ok(text)
 }
 
-/// Bars that lie, so that their names have room.
+/// A chart with horizontal bars, so that their names have room.
 fn bar_chart(title: &str, bars: &[(&str, f64)]) -> Result<String> {
     let greatest = bars.iter().map(|bar| bar.1).fold(0.0, f64::max);
     let (left, step) = (170, 34);
@@ -103,7 +107,7 @@ fn bar_chart(title: &str, bars: &[(&str, f64)]) -> Result<String> {
             let corners = [(left as i32, top), (left as i32 + length, top + 20)];
             root.draw(&Rectangle::new(corners, colour.filled())).map_err(failed)?;
             root.draw(&Text::new((*name).to_owned(), (10, top + 4), words.clone())).map_err(failed)?;
-            let figure = coppice_measure::report::number(*value);
+            let figure = number(*value);
             root.draw(&Text::new(figure, (left as i32 + length + 6, top + 4), words.clone())).map_err(failed)?;
         }
         root.present().map_err(failed)?;

@@ -1,4 +1,4 @@
-// Keys, values and the draws of YCSB. Bytes are base64 everywhere, as protobuf's JSON has them.
+// Keys, values and the draws of YCSB. Bytes are base64 everywhere, as in protobuf's JSON.
 import crypto from 'k6/crypto';
 import { b64decode, b64encode } from 'k6/encoding';
 
@@ -12,7 +12,7 @@ export function mix(number) {
   return (bits ^ (bits >>> 16)) >>> 0;
 }
 
-// A key of a name: four bytes that spread names over all shards, then the name, which is ASCII.
+// The key of a name: four bytes that spread names over all shards, then the name, which is ASCII.
 export function keyOf(name) {
   let hash = 0x811c9dc5;
   for (let at = 0; at < name.length; at++) hash = Math.imul(hash ^ name.charCodeAt(at), 0x01000193);
@@ -49,12 +49,13 @@ export function randomId() {
   return b64encode(crypto.randomBytes(16));
 }
 
-// A whole number from 0 to below `limit`.
+// A random whole number from 0 to below `limit`.
 export function below(limit) {
   return Math.floor(Math.random() * limit);
 }
 
-// Draws from 0 to below `count`, small numbers much more often (Gray et al., "Quickly generating billion-record synthetic databases", as YCSB does).
+// Draws from 0 to below `count`, small numbers much more often (Gray et al., "Quickly generating
+// billion-record synthetic databases", as YCSB does).
 export class Zipfian {
   constructor(count, theta = 0.99) {
     this.count = count;

@@ -1,5 +1,5 @@
-// A client of the ledger over k6's gRPC: repeats what may be repeated as docs/CONSISTENCY.md says, numbers its batches in a session, counts what
-// it met, and has a sample of the proofs judged.
+// A client of the ledger over k6's gRPC. It retries as docs/CONSISTENCY.md allows, numbers its
+// batches in a session, counts errors, and has a sample of the proofs judged.
 import exec from 'k6/execution';
 import http from 'k6/http';
 import grpc from 'k6/net/grpc';
@@ -11,10 +11,10 @@ const PAUSE_MIN_MS = 20;
 const PAUSE_MAX_MS = 500;
 const ANSWER_BYTES_MAX = 96 << 20;
 const DOMAIN = 'coppice.v1';
-// Reasons that are for a moment, as docs/CONSISTENCY.md and the Rust client have them.
+// Temporary reasons, as in docs/CONSISTENCY.md and in the Rust client.
 const AGAIN = new Set(['NOT_LEADER', 'UNAVAILABLE', 'STATE_MISSING', 'FENCED_FOR_ROLLBACK', 'MISSED_ADMIN', 'STALE_TERM', 'BASE_MISMATCH']);
 const EXHAUSTED = 'RESOURCE_EXHAUSTED';
-// Without a reason the transport speaks. That something is not permitted is for good.
+// Codes of the transport for failures without a reason. A missing permission is permanent.
 const TRANSPORT_AGAIN = new Set(['Canceled', 'Unknown', 'DeadlineExceeded', 'Aborted', 'Unavailable']);
 
 export const metrics = {
@@ -31,7 +31,7 @@ export const metrics = {
   unjudged: new Counter('proofs_unjudged'),
 };
 
-// What the ledger refused, or nobody answered. `unknown`: an attempt may have had its effect, or have it yet.
+// The ledger refused, or did not answer. `unknown`: an attempt may have taken effect, or may still.
 export class Refused extends Error {
   constructor(reason, message, unknown) {
     super(`${reason}: ${message}`);
@@ -40,8 +40,8 @@ export class Refused extends Error {
   }
 }
 
-// The cause of a failed call: the ledger's reason, else the code of the transport, which k6 gives as an object with a name. `again`: it may be asked
-// again; `idle`: it is certain that nothing was done.
+// The cause of a failed call: the ledger's reason, or else the transport's code, which k6 gives as
+// an object with a name. `again`: the call may be retried; `idle`: it certainly had no effect.
 export function causeOf(status, error) {
   const details = (error && error.details) || [];
   const info = details.find((detail) => detail.domain === DOMAIN);
@@ -53,7 +53,7 @@ export function causeOf(status, error) {
 }
 
 export class Ledger {
-  // To be made in the init context. `tags`: gives the tags of what is measured.
+  // Call this in the init context. `tags` returns the tags of measurements.
   constructor(target, tags = () => ({})) {
     this.target = target;
     this.tags = tags;
@@ -67,7 +67,8 @@ export class Ledger {
     this.unjudged = [];
   }
 
-  // Runs an operation, and notes how long it took with all repetitions, and whether it failed. Gives its result; null if it failed.
+  // Runs an operation, and measures its duration including retries, and whether it failed. Returns
+  // its result; null if it failed.
   measured(op, work) {
     const tags = { op, ...this.tags() };
     const began = Date.now();
@@ -79,7 +80,7 @@ export class Ledger {
       metrics.failed.add(true, tags);
       console.warn(`${op}: ${error.message}`);
       this.flush();
-      // Who is refused again and again does not do so as fast as it can.
+      // A client that is refused repeatedly slows down.
       sleep(PAUSE_MAX_MS / 1000);
       return null;
     };
@@ -101,7 +102,7 @@ export class Ledger {
 
   connect() {
     const { secure, addresses, tls } = this.target;
-    // Clients begin with one after the other.
+    // Each client begins with another coordinator.
     if (this.turn === null) this.turn = exec.vu.idInTest;
     const address = addresses[this.turn % addresses.length];
     const shape = { timeout: this.target.timeout, maxReceiveSize: ANSWER_BYTES_MAX };
@@ -129,7 +130,8 @@ export class Ledger {
     return { cause: causeOf(response.status, response.error) };
   }
 
-  // Calls until it is answered, refused for good, or patience ends. What is not `safe` to repeat is repeated only if nothing was done.
+  // Calls until there is an answer or a permanent refusal, or patience ends. A call that is not
+  // `safe` to repeat is retried only if it had no effect.
   call(method, request, safe = true) {
     const until = Date.now() + this.target.patienceMs;
     let unknown = false;
@@ -138,7 +140,7 @@ export class Ledger {
       if (message !== undefined) return message;
       if (!cause.again) throw new Refused(cause.reason, cause.message, unknown && cause.reason !== 'ROLLED_BACK' && cause.reason !== 'SESSION_MISMATCH');
       unknown = unknown || !cause.idle;
-      // One that is full is there, and busy.
+      // A coordinator at its limits is there, but busy.
       if (cause.reason !== EXHAUSTED && this.connected) this.leave();
       if (Date.now() + pause >= until || (!safe && !cause.idle)) throw new Refused(cause.reason, cause.message, unknown);
       metrics.retries.add(1, { reason: cause.reason, method });
@@ -150,7 +152,7 @@ export class Ledger {
     return this.call('Head', {});
   }
 
-  // Reads keys, all of one version; `at` names it, and head is read without. Gives { records, readAt }.
+  // Reads keys, all at one version: `at`, or else the head. Returns { records, readAt }.
   read(keys, { at, prove } = {}) {
     const sampled = Math.random() < this.target.proofShare;
     const read = { ...(at ? { at, anyEpoch: true } : {}), wantProof: prove || sampled };
@@ -159,14 +161,14 @@ export class Ledger {
     return answer;
   }
 
-  // One key is asked for by Get, several by BatchGet.
+  // One key is read by Get, several by BatchGet.
   readAsked(keys, read) {
     if (keys.length > 1) return this.call('BatchGet', { keys, read });
     const { record, readAt, proof } = this.call('Get', { key: keys[0], read });
     return { records: [record], readAt, proof };
   }
 
-  // Reads so many records from a key on. Gives a promise of the records.
+  // Reads a number of records from a key on. Returns a promise of the records.
   async scan(low, limit) {
     const sampled = Math.random() < this.target.proofShare;
     const answer = await this.streamed('Range', { low, limit, read: { wantProof: sampled } });
@@ -177,7 +179,7 @@ export class Ledger {
     return records;
   }
 
-  // The messages of a stream of answers, which is begun again as a call is.
+  // The messages of a stream of answers. The stream is retried as a call is.
   async streamed(method, request) {
     const until = Date.now() + this.target.patienceMs;
     for (let pause = PAUSE_MIN_MS; ; pause = Math.min(2 * pause, PAUSE_MAX_MS)) {
@@ -208,7 +210,8 @@ export class Ledger {
     });
   }
 
-  // Commits a batch in this client's session. `operations`: { key, put } or { key, delete: true }; `more`: preconditions and the like.
+  // Commits a batch in this client's session. `operations`: { key, put } or { key, delete: true };
+  // `more`: preconditions and other fields.
   commit(operations, more = {}) {
     const batch = { operations, ...more };
     const wantReceipt = Math.random() < this.target.proofShare;
@@ -227,12 +230,13 @@ export class Ledger {
     }
   }
 
-  // What a refusal means for the session; true if the batch is to be sent in another one.
+  // The consequence of a refusal for the session; true if the batch is to be sent in another one.
   refused(error) {
     if (!(error instanceof Refused)) return false;
-    // It was committed, and then taken back: the number is used up.
+    // The batch was committed, and then rolled back: its number is used up.
     if (error.reason === 'ROLLED_BACK') this.session.highest += 1;
-    // Whether the batch has its effect can't be told any more; what follows is not to be refused for it.
+    // The batch's outcome can't be learned any more. Later batches must not be refused because of
+    // it.
     if (error.unknown || error.reason === 'UNKNOWN_SESSION') this.session = null;
     return error.reason === 'UNKNOWN_SESSION' && !error.unknown;
   }
@@ -254,7 +258,7 @@ export class Ledger {
     this.judge('commit', { sessionId, number, operations, metadata, stamp, header, receipt });
   }
 
-  // Has an answer judged, outside of what is measured.
+  // Has an answer judged, outside of the measured time.
   judge(kind, post) {
     this.unjudged.push([kind, post]);
     if (!this.measuring) this.flush();
@@ -275,7 +279,8 @@ export class Ledger {
     if (response.status === 204) {
       metrics.checked.add(1);
     } else if (response.status === 424) {
-      // It was committed, and its coordinator could not prove it at that moment: nothing is wrong, and nothing is shown.
+      // The batch was committed, and its coordinator could not prove it at that moment: nothing is
+      // wrong, and nothing is proven.
       metrics.unknown.add(1, this.tags());
       console.warn(`not proven: ${response.body}`);
     } else if (response.status === 422) {
@@ -288,7 +293,8 @@ export class Ledger {
   }
 }
 
-// A draw from [0, 1) for the kind of an operation: by the number of the iteration, so that even a short run has every kind in its share.
+// A number from [0, 1) that chooses the kind of an operation. It follows from the number of the
+// iteration, so that even a short run has every kind in its proportion.
 export function draw() {
   return (exec.scenario.iterationInTest * 0.6180339887498949) % 1;
 }

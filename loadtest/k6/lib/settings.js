@@ -1,16 +1,17 @@
-// Parameters: what each scenario takes from the environment, in which units. It imports nothing of k6, and what is wrong is an Error that says so.
+// Parameters of each scenario from the environment, with their units. This file imports nothing of
+// k6; a wrong parameter is an Error that explains it.
 
 const DURATION_MS = { ms: 1, s: 1000, m: 60_000, h: 3_600_000 };
 const SIZE_BYTES = { '': 1, B: 1, KiB: 1 << 10, MiB: 1 << 20 };
 
-// A duration such as 250ms, 30s or 1h30m, in ms.
+// A duration like 250ms, 30s or 1h30m, in ms.
 function duration(text) {
   if (!/^(\d+(\.\d+)?(ms|s|m|h))+$/.test(text)) throw new Error('is a duration such as 250ms, 30s or 1h30m');
   const parts = text.match(/\d+(\.\d+)?(ms|s|m|h)/g);
   return parts.reduce((sum, part) => sum + parseFloat(part) * DURATION_MS[part.replace(/[\d.]/g, '')], 0);
 }
 
-// A rate such as 200/s or 30/m, in operations a second.
+// A rate like 200/s or 30/m, in operations a second.
 function rate(text) {
   const match = /^(\d+(?:\.\d+)?)\/(s|m|h)$/.exec(text);
   if (!match) throw new Error('is a rate such as 200/s or 30/m');
@@ -28,7 +29,7 @@ function count(text) {
   return parseInt(text, 10);
 }
 
-// A share such as 5% or 0.05.
+// A share like 5% or 0.05.
 function share(text) {
   const match = /^(\d+(?:\.\d+)?)(%?)$/.exec(text);
   if (!match) throw new Error('is a share such as 5% or 0.05');
@@ -40,7 +41,7 @@ function yes(text) {
   return text === 'yes';
 }
 
-// Kind, unit that the program sees, and bounds in that unit. VALUE_BYTES_MAX is the ledger's limit.
+// Kind, unit within the program, and bounds in that unit. VALUE_BYTES_MAX is the ledger's limit.
 const VALUE_BYTES_MAX = 1 << 20;
 const HOUR = DURATION_MS.h;
 export const PARAMETERS = {
@@ -69,17 +70,17 @@ export const PARAMETERS = {
   PATIENCE: { parse: duration, min: 0, max: HOUR, help: 'how long an operation is repeated' },
 };
 
-// What all scenarios take.
+// The parameters of all scenarios.
 const COMMON = {
   DURATION: '30s', PROOF_SHARE: '5%', READ_P95: '250ms', WRITE_P95: '500ms', ERROR_SHARE: '0.1%', TIMEOUT: '10s', PATIENCE: '20s',
 };
 const RECORDS = { RECORDS: '10000', VALUE_BYTES: '1000' };
 const YCSB = { ...COMMON, ...RECORDS, VUS: '8', RATE: null };
 const PAYMENT = { ACCOUNTS: '30000', ACTIVE: '3%' };
-// With a rate, so many may be late for want of clients.
+// With a rate: the share of operations that may be late because no client is free.
 const PACED = { LATE_SHARE: '1%' };
 
-// Scenarios with their parameters and defaults; null is a parameter that may be left out.
+// Scenarios with their parameters and defaults; null marks an optional parameter.
 export const SCENARIOS = {
   'ycsb-a': { ...YCSB, ...PACED },
   'ycsb-b': { ...YCSB, ...PACED },
@@ -109,7 +110,8 @@ function one(name, text) {
   return value;
 }
 
-// The parameters of a scenario: `values` in the units of the program (ms, bytes, per second, shares), `texts` as they were given.
+// The parameters of a scenario: `values` in the units of the program (ms, bytes, per second,
+// shares), `texts` as they were given.
 export function parameters(scenario, environment) {
   const defaults = SCENARIOS[scenario];
   if (!defaults) throw new Error(`SCENARIO=${scenario || ''}: it is one of ${Object.keys(SCENARIOS).join(', ')}`);
@@ -132,7 +134,7 @@ export function parameters(scenario, environment) {
   return { values, texts };
 }
 
-// What only some parameters together make wrong.
+// Checks parameters that contradict each other.
 function together(scenario, values) {
   if (values.DESTRUCTIVE === false) {
     throw new Error(`${scenario} takes versions away for good: for a ledger that is there for this test, say DESTRUCTIVE=yes`);
@@ -143,7 +145,8 @@ function together(scenario, values) {
   if (values.BLOCK_RECORDS * values.VALUE_BYTES > 6 << 20) throw new Error('BLOCK_RECORDS times VALUE_BYTES is at most 6MiB, so that a block is one batch');
 }
 
-// Where the ledger is, as the `coppice` command takes it: COPPICE_ENDPOINT, and for https COPPICE_CA, COPPICE_CLIENT_CERT and COPPICE_CLIENT_KEY, which name files.
+// The ledger's endpoints, as for the `coppice` command: COPPICE_ENDPOINT, and for https COPPICE_CA,
+// COPPICE_CLIENT_CERT and COPPICE_CLIENT_KEY, which name files.
 export function endpoints(environment) {
   const text = environment.COPPICE_ENDPOINT || '';
   const found = text.split(',').map((part) => {

@@ -1,4 +1,5 @@
-// What is left of a run: a table on the terminal, `summary.json` for programs, `summary.html` for people.
+// The results of a run: a table on the terminal, `summary.json` for programs, `summary.html` for
+// people.
 
 import { PHASES, SHOWN } from './plan.js';
 
@@ -9,14 +10,14 @@ function round(number) {
   return Math.round(number * 100) / 100;
 }
 
-// The name of a metric without its tags, and those.
+// Splits a metric's name from its tags.
 export function split(name) {
   const match = /^([^{]+)(?:\{(.*)\})?$/.exec(name);
   const tags = match[2] ? match[2].split(',').map((tag) => [tag.slice(0, tag.indexOf(':')), tag.slice(tag.indexOf(':') + 1)]) : [];
   return { metric: match[1], tags: Object.fromEntries(tags) };
 }
 
-// k6's data as figures of operations, counts, and levels that hold or do not.
+// Turns k6's data into figures of operations, counts, and levels that hold or do not.
 export function digest(data, about) {
   const seconds = data.state.testRunDurationMs / 1000;
   const levels = [];
@@ -108,7 +109,7 @@ export function html(result) {
 `;
 }
 
-// What k6 writes at the end; files only if there is a folder for them.
+// The files that k6 writes at the end, if there is a folder for them.
 export function summaries(data, about, folder) {
   const result = digest(data, about);
   const files = folder ? { [`${folder}/summary.json`]: `${JSON.stringify(result, null, 2)}\n`, [`${folder}/summary.html`]: html(result) } : {};

@@ -1,4 +1,5 @@
-// Operations that take versions away while clients read and write. For a ledger that is there for this test.
+// Operations that drop versions while clients read and write. For a ledger that exists only for
+// this test.
 import { keyOf } from '../lib/keys.js';
 import { Refused, draw, invariant, metrics } from '../lib/ledger.js';
 import { each, paced } from '../lib/plan.js';
@@ -7,7 +8,7 @@ import { UPDATES, opsOf, step } from './ycsb.js';
 
 const PRINCIPAL = 'k6';
 
-// The reason for which something is refused; null if it is not.
+// The reason of a refusal; null if there was none.
 function refusal(work) {
   try {
     work();
@@ -21,7 +22,7 @@ function refusal(work) {
 export function pruneUnderLoad(ledger, values) {
   const records = new Records(ledger, values);
 
-  // A version below the boundary is refused, the boundary itself is read and proven.
+  // A version below the boundary is refused; the boundary itself is read and proven.
   function prune() {
     const { stamp, prunedBoundary } = ledger.head();
     const before = Number(stamp.version) - values.KEEP;
@@ -37,7 +38,7 @@ export function pruneUnderLoad(ledger, values) {
   return {
     ops: { ...opsOf(UPDATES), prune: 'admin', read_boundary: 'read' },
     scenarios: { main: paced(values), side: each(values.PRUNE_INTERVAL, values, 'side') },
-    // There is something to prune from the first time on.
+    // There must be something to prune from the first time on.
     setup: () => {
       records.fill();
       const head = ledger.head();
@@ -53,7 +54,8 @@ export function rollbackDrill(ledger, values) {
   const records = new Records(ledger, values);
   const key = keyOf('k6/drill');
 
-  // Writes a record twice and takes the second version back, with all that others wrote since.
+  // Writes a record twice and rolls the second version back, with everything that others wrote
+  // since.
   function drill() {
     const [kept, lost] = [records.values.next(), records.values.next()];
     const first = ledger.measured('drill_write', () => ledger.commit([{ key, put: kept }], { exclusive: true }));
@@ -65,7 +67,8 @@ export function rollbackDrill(ledger, values) {
     if (!done) return;
     const { epoch, version } = done.head;
     invariant(version === first.stamp.version && Number(epoch) === Number(second.stamp.epoch) + 1, `head is (${epoch}, ${version}) after a rollback to ${first.stamp.version}`);
-    // The state of the target, by a version's number, and proven; what came after it, by its name and by its number in the session.
+    // Reads are proven: the target's state by the version's number, and the later state by its name
+    // and by its number in the session.
     const then = ledger.measured('read_target', () => ledger.read([key], { at: done.head, prove: true }));
     invariant(then === null || then.records[0].value === kept, 'the target of the rollback has another value');
     const gone = refusal(() => ledger.readAsked([key], { at: second.stamp }));
@@ -75,7 +78,7 @@ export function rollbackDrill(ledger, values) {
     invariant(replayed === 'ROLLED_BACK', `a batch that was rolled back, sent again, gives ${replayed}`);
   }
 
-  // A write that was acknowledged may be taken back; one that hears of it is no failure.
+  // An acknowledged write may be rolled back; a client that is told so has not failed.
   function load() {
     if (draw() < 0.5) return records.read(records.popular());
     return ledger.measured('update', () => {

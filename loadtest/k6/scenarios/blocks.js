@@ -1,4 +1,5 @@
-// One writer makes a block at each interval: a version of its own, on the head that it knows. Clients read at the heights of blocks.
+// One writer makes a block at each interval: a version of its own, on the head that it knows.
+// Clients read at the heights of blocks.
 import { below, keyOf, textValue } from '../lib/keys.js';
 import { each } from '../lib/plan.js';
 import { Records } from './records.js';
@@ -20,14 +21,15 @@ export function blocks(ledger, values) {
       try {
         head = ledger.commit(operations, { expectedHead: head, exclusive: true, metadata: textValue(`block ${height}`) }).stamp;
       } catch (error) {
-        // Somebody else writes, or the outcome is not known: the next block begins with the head that there is.
+        // Another client writes, or the outcome is unknown: the next block begins with the present
+        // head.
         head = null;
         throw error;
       }
     });
   }
 
-  // A key that each block writes, and another, at one of the newest heights.
+  // Reads the key that each block writes, and another one, at one of the newest heights.
   function read() {
     const newest = ledger.head();
     const lowest = Math.max(Number(newest.prunedBoundary), Number(newest.stamp.version) - HEIGHTS, 0);

@@ -1,5 +1,7 @@
-// `soak`: payments, verified reads and updates at one rate for a long time; what is fast at first must be as fast in the end.
-// `spike`: reads and updates at a rate that rises to a height and falls; before and after, all is as ever, and nothing fails.
+// `soak`: payments, verified reads and updates at one rate for a long time. Latencies must be as
+// good at the end as at first.
+// `spike`: reads and updates at a rate that rises and falls. Before and after that, the normal
+// levels hold, and nothing fails at any time.
 import exec from 'k6/execution';
 import { draw } from '../lib/ledger.js';
 import { PHASES, paced, phaseAt, spiked } from '../lib/plan.js';
@@ -8,7 +10,7 @@ import { READ_OPS, Reads } from './reads.js';
 import { Records } from './records.js';
 import { UPDATES, opsOf, step } from './ycsb.js';
 
-// Tags what is measured with the phase of the run.
+// Tags measurements with the phase of the run.
 export function phaseTags(scenario, values) {
   const phases = PHASES[scenario];
   return () => ({ phase: phaseAt(phases, (Date.now() - exec.scenario.startTime) / values.DURATION) });

@@ -1,4 +1,5 @@
-// Accounts, of which a few are active. A payment reads two, and writes both on the condition that nobody changed them. No money is made or lost.
+// Accounts, a few of which are active. A payment reads two, and writes both on the condition that
+// nobody changed them. The sum of all balances stays constant.
 import { below, keyOf, textOf, textValue } from '../lib/keys.js';
 import { invariant } from '../lib/ledger.js';
 import { paced } from '../lib/plan.js';

@@ -1,4 +1,4 @@
-// Reads that all come with proofs: of one key, of several, of none, and of old versions.
+// Reads that all come with proofs: of one key, of several, of absent ones, and of old versions.
 import { draw } from '../lib/ledger.js';
 import { paced } from '../lib/plan.js';
 import { Records } from './records.js';
@@ -12,7 +12,8 @@ export class Reads {
     this.records = new Records(ledger, values);
   }
 
-  // Also makes a few versions, each of which changes one record: those are read as old ones.
+  // Also makes a few versions, each of which changes one record; these are read later as old
+  // versions.
   prepare() {
     this.records.fill();
     const old = [];

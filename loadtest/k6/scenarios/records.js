@@ -1,10 +1,11 @@
-// Records that are loaded before: the ground of all scenarios but `payment`.
+// Records that are loaded before the test. All scenarios except `payment` use them.
 import { Values, Zipfian, below, keyOf, textValue } from '../lib/keys.js';
 
 const BATCH_RECORDS_MAX = 1000;
 const BATCH_BYTES_MAX = 4 << 20;
 
-// Writes numbered records once for each set: a marker, written last, says that they are all there.
+// Writes numbered records, once for each set. A marker, written last, says that the set is
+// complete.
 export function fill(ledger, set, count, bytes, nameOf, valueOf) {
   const marker = keyOf(`${set}/all`);
   if (ledger.read([marker]).records[0].found) return;
@@ -31,7 +32,7 @@ export class Records {
     fill(this.ledger, `${this.set}/${this.count}`, this.count, this.values.bytes, (number) => `${this.set}/${number}`, () => this.values.next());
   }
 
-  // One of few that are asked for often.
+  // One of a few keys that are read often.
   popular() {
     this.zipfian = this.zipfian || new Zipfian(this.count);
     return this.numbered(this.zipfian.next());
@@ -49,7 +50,7 @@ export class Records {
     return keyOf(`${this.set}/none/${below(1e9)}`);
   }
 
-  // One of the newest: of those that this client inserted, else of the last that were loaded.
+  // One of the newest keys: of those that this client inserted, or else of those loaded last.
   latest() {
     this.zipfian = this.zipfian || new Zipfian(this.count);
     const back = this.zipfian.next();
@@ -65,7 +66,8 @@ export class Records {
     return this.ledger.measured('update', () => this.ledger.commit([{ key, put: this.values.next() }]));
   }
 
-  // YCSB's read-modify-write, on the condition that nobody wrote in between: then it is done again.
+  // YCSB's read-modify-write, on the condition that nobody wrote in between; otherwise it is
+  // repeated.
   modify(key) {
     return this.ledger.measured('modify', () => conditionally(this.ledger, [key], () => [this.values.next()]));
   }
@@ -82,10 +84,11 @@ export class Records {
   }
 }
 
-// So often is a write begun again that others came before.
+// How often a write is repeated after conflicts.
 const CONFLICTS_MAX = 50;
 
-// Reads keys, and writes what `change` makes of their records, on the condition that they are still the same.
+// Reads keys, and writes what `change` makes of their records, on the condition that they have not
+// changed.
 export function conditionally(ledger, keys, change) {
   for (let conflicts = 0; ; conflicts++) {
     const { records } = ledger.read(keys);

@@ -1,4 +1,5 @@
-// The core workloads of YCSB (Cooper et al., "Benchmarking cloud serving systems with YCSB"). Keys are hashed, so a scan is over the neighbours of a hash.
+// The core workloads of YCSB (Cooper et al., "Benchmarking cloud serving systems with YCSB"). Keys
+// are hashed, so a scan goes over the neighbours of a hash.
 import { below } from '../lib/keys.js';
 import { draw } from '../lib/ledger.js';
 import { paced } from '../lib/plan.js';
@@ -6,7 +7,7 @@ import { Records } from './records.js';
 
 const SCAN_RECORDS_MAX = 100;
 
-// The share of reads, what else there is, and which records are asked for.
+// The share of reads, the other kind of operation, and which records are read.
 const MIXES = {
   'ycsb-a': { first: 'read', share: 0.5, second: 'update' },
   'ycsb-b': { first: 'read', share: 0.95, second: 'update' },

@@ -1,5 +1,6 @@
-//! Our engine, driven as a replica with one voter drives it: a batch is an entry of the raft log, synced; it is staged meanwhile, which
-//! computes the shard digest, and settled then; merges, writes ahead and flushes follow the rules of `coppice-shard-node`.
+//! Our engine, driven as a replica with one voter drives it. A batch is an entry of the raft log.
+//! While the entry is synced, the batch is staged, which computes the shard digest; then it is
+//! settled. Merges, writes ahead and flushes follow the rules of `coppice-shard-node`.
 
 use std::{
     borrow::Cow,
@@ -27,24 +28,24 @@ use crate::{
     workload::Record,
 };
 
-/// A flush begins when so much waits for it: as in a replica.
+/// A flush begins when this much waits for it, as in a replica.
 const FLUSH_BYTES: u64 = 32 << 20;
-/// Records that one step of merging takes: as in a replica.
+/// Records that one step of merging takes, as in a replica.
 const MERGE_RECORDS_MIN: usize = 256;
 const MERGE_RECORDS_MAX: usize = 1024;
 
 /// What makes a batch durable before a put returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// The raft log: as in a cluster. The forest is flushed later.
+    /// The raft log, as in a cluster. The forest is flushed later.
     Log,
     /// A flush of the forest for each batch; there is no log.
     Flush,
-    /// Nothing: the forest is flushed when much waits. For what is asked of the forest alone.
+    /// Nothing. The forest is flushed when much waits. For measurements of the forest alone.
     Later,
 }
 
-/// How the engine is set up.
+/// The settings of the engine.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The genesis parameters.
@@ -53,15 +54,16 @@ pub struct Settings {
     pub cache_bytes: usize,
     /// What makes a batch durable.
     pub durability: Durability,
-    /// Versions below the last so many are pruned as it goes; none are without.
+    /// The number of newest versions to keep; older ones are pruned. `None` prunes nothing.
     pub retain: Option<u64>,
-    /// A flush begins when so much waits for it.
+    /// A flush begins when this much waits for it.
     pub flush_bytes: u64,
-    /// Of [`Options::waiting_percent_max`].
+    /// The value of [`Options::waiting_percent_max`].
     pub waiting_percent: u32,
-    /// With it, there is a second directory for what the value log has beyond so many bytes.
+    /// Bytes of values that stay on the first directory; with `None` there is no second directory
+    /// for values.
     pub hot_value_bytes: Option<u64>,
-    /// Nothing will be written, so that there are no hashes to keep for changes.
+    /// Whether nothing will be written, so that no hashes have to be kept for changes.
     pub only_reads: bool,
 }
 
@@ -81,19 +83,20 @@ impl Settings {
         }
     }
 
-    /// The same data without a log, with other caches.
+    /// Settings for the same data without a log, with other caches.
     fn for_reads(&self, cache_bytes: usize) -> Self {
         Self { cache_bytes, durability: Durability::Later, only_reads: true, ..self.clone() }
     }
 
-    /// The caches: a quarter, if that is not more than they can use, for the active tree's nodes, and without writes an eighth; a quarter at
-    /// most for hashes, but those of the active tree in any case; and the rest for nodes of frozen trees.
+    /// The division of the caches. The active tree's nodes get a quarter (an eighth without
+    /// writes), but no more than they can use. Hashes get at most a quarter, and in any case those
+    /// of the active tree. Nodes of frozen trees get the rest.
     #[must_use]
     pub fn options(&self) -> Options {
         let defaults = Options::default();
-        // Without writes, filters keep most gets from the active tree.
+        // Without writes, filters keep most gets away from the active tree.
         let young = (self.cache_bytes / if self.only_reads { 8 } else { 4 }).min(defaults.young_cache_bytes);
-        // Only writes have hashes of the active tree.
+        // Hashes of the active tree are kept only for writes.
         let (active, hashes) = if self.only_reads {
             (0, 0)
         } else {
@@ -120,13 +123,14 @@ impl Settings {
 /// One shard's engine and its log.
 #[derive(Debug)]
 pub struct Coppice {
-    // Before the engine: what writes beside it ends first.
+    // The writer comes before the engine, so that its writes end first.
     writer: Option<JoinHandle<Writes>>,
     engine: Engine,
-    /// Only puts use it, and have it to themselves; it alone can't be shared.
+    /// Only puts use the log, and they have exclusive access. The mutex is there because a `Group`
+    /// can't be shared between threads.
     log: Option<Mutex<Group>>,
     settings: Settings,
-    /// Those of the engine.
+    /// The worker threads of the engine.
     workers: Workers,
     applied: Position,
 }
@@ -146,13 +150,12 @@ impl Coppice {
         Ok(Self { writer: None, engine, log: log.map(Mutex::new), settings, workers, applied })
     }
 
-    /// The engine.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The engine, for what no batch does.
+    /// The engine, for operations that no batch performs.
     pub fn engine_mut(&mut self) -> &mut Engine {
         &mut self.engine
     }
@@ -163,7 +166,7 @@ impl Coppice {
         self.engine.decided().version
     }
 
-    /// Ends what writes beside the engine, and makes the forest durable.
+    /// Waits for writes in the background, and makes the forest durable.
     ///
     /// # Errors
     /// If the storage fails.
@@ -179,7 +182,8 @@ impl Coppice {
         self.begin_writes(flush)
     }
 
-    /// What a budget of bytes leaves for caches of an engine that is opened for reads, beside the filters that gets then bring to memory.
+    /// The part of a budget in bytes that remains for the caches of an engine opened for reads,
+    /// after the filters that gets load into memory.
     ///
     /// # Errors
     /// If the engine fails.
@@ -189,12 +193,12 @@ impl Coppice {
         let oldest = trees.next_back().map_or(0, filter);
         let beside_younger = usize::try_from(budget.saturating_sub(trees.map(filter).sum()))?;
         let beside_all = beside_younger.saturating_sub(usize::try_from(oldest)?);
-        // Of the oldest tree, a filter that is larger than the cache is not read for gets.
+        // Gets don't load the oldest tree's filter if it is larger than the cache.
         let old_cache = self.settings.for_reads(beside_younger).options().old_cache_bytes;
         Ok(if old_cache as u64 >= oldest { beside_all } else { beside_younger })
     }
 
-    /// Opens the engine anew for reads with other caches, which are empty then.
+    /// Opens the engine again for reads, with other caches, which are empty at first.
     ///
     /// # Errors
     /// If the storage fails.
@@ -207,8 +211,9 @@ impl Coppice {
         Ok(Self { writer: None, engine, log: None, settings, workers, applied })
     }
 
-    /// Appends a batch to the log, and stages it while that is written, as a replica has it. It is committed, so synced, when this returns;
-    /// then it is settled. While the log takes longer, merges go on.
+    /// Appends a batch to the log and stages it while it is written, as a replica does. Merges go
+    /// on while the log takes longer. When the entry is committed, and so synced, the version is
+    /// settled.
     fn commit(&mut self, operations: &[Operation]) -> Result<()> {
         let Some(log) = &mut self.log else {
             self.applied.index += 1;
@@ -243,7 +248,8 @@ impl Coppice {
         Ok(())
     }
 
-    /// Merges what is owed; and to the end if the next version would be refused otherwise, as a leader waits then.
+    /// Merges what is behind. As a leader would wait, it merges to the end if the engine would
+    /// otherwise refuse the next version.
     fn merge_if_behind(&mut self) -> Result<()> {
         while let Some(records) = records_behind(&self.engine) {
             self.merge_step(records)?;
@@ -263,7 +269,7 @@ impl Coppice {
         self.engine.merge_pace() != MergePace::Idle
     }
 
-    /// Merges a little, as a replica does when it has nothing else to do. Whether there was something to merge.
+    /// Merges a little, as an idle replica does. Returns whether there was something to merge.
     ///
     /// # Errors
     /// If the engine fails.
@@ -275,7 +281,8 @@ impl Coppice {
         Ok(some)
     }
 
-    /// One step, and on with what it made, of which no more waits in memory than of what is put.
+    /// Does one step of a merge, and flushes or writes ahead if that is due. The output of merges
+    /// that waits in memory is thereby bounded as that of puts is.
     fn merge_step(&mut self, records: usize) -> Result<MergeProgress> {
         let progress = self.engine.merge_step(records)?;
         self.flush_if_due()?;
@@ -310,7 +317,7 @@ impl Coppice {
         Ok(())
     }
 
-    /// Waits for what was begun, and cuts the log behind a flush.
+    /// Waits for writes in the background, and truncates the log after a flush.
     fn end_writes(&mut self) -> Result<()> {
         let Some(thread) = self.writer.take() else { return Ok(()) };
         let before = self.engine.fallback_position().index;
@@ -322,7 +329,7 @@ impl Coppice {
         Ok(())
     }
 
-    /// Makes and verifies a proof for each key, in a version of the past.
+    /// Makes and verifies a proof for each key at a version of the past.
     ///
     /// # Errors
     /// If a proof can't be made, or does not verify.
@@ -348,13 +355,13 @@ impl Coppice {
 impl Drop for Coppice {
     fn drop(&mut self) {
         if let Some(thread) = self.writer.take() {
-            // A directory that is opened anew has no other writer.
+            // A directory that is opened again must have no other writer.
             let _ = thread.join();
         }
     }
 }
 
-/// The version after the decided one.
+/// Stages the version after the decided one.
 fn stage(engine: &mut Engine, operations: &[Operation]) -> Result<Staged, coppice_engine::Error> {
     let version = engine.decided().version.next();
     // A leader plans one merge for each version.
@@ -368,14 +375,14 @@ fn stage(engine: &mut Engine, operations: &[Operation]) -> Result<Staged, coppic
     })
 }
 
-/// How many records the next step takes of a merge that is behind.
+/// The number of records for the next step of a merge; `None` if merging is not behind.
 fn records_behind(engine: &Engine) -> Option<usize> {
     let MergePace::Behind(owed) = engine.merge_pace() else { return None };
     let records = usize::try_from(owed).unwrap_or(MERGE_RECORDS_MAX);
     Some(records.clamp(MERGE_RECORDS_MIN, MERGE_RECORDS_MAX))
 }
 
-/// A raft group of one, which leads.
+/// A raft group of one replica, which leads.
 fn lone_voter(storage: &dyn Storage) -> Result<Group> {
     let id = RaftId::new(1, 1);
     let options = RaftOptions::new(ClusterId([7; 16]), GroupId::Shard(ShardId(0)), id);
@@ -388,7 +395,8 @@ fn lone_voter(storage: &dyn Storage) -> Result<Group> {
     Ok(group)
 }
 
-/// Does what is due until an entry is committed that is awaited, and something else while a large one is written.
+/// Advances the group until an awaited entry is committed. `meanwhile` runs while a large entry is
+/// written.
 fn advance(
     group: &mut Group,
     awaited: impl Fn(Position) -> bool,
@@ -405,7 +413,7 @@ fn advance(
     anyhow::bail!("the entry was not committed, though there is nobody else to wait for")
 }
 
-/// A batch as bytes of a log: about as long as the command of a replica.
+/// Encodes a batch for the log: about as long as a replica's command.
 fn encode(operations: &[Operation]) -> Bytes {
     let mut out = Writer::with_room(4 + operations.iter().map(Operation::encoded_bytes).sum::<usize>());
     out.u32(operations.len() as u32);
@@ -426,13 +434,13 @@ impl System for Coppice {
         let operation = |record: Record| Operation { key: record.key, change: Change::Put(record.value) };
         let mut operations: Vec<Operation> = batch.into_iter().map(operation).collect();
         operations.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        // What the last batch owes, as far as there was no time for it.
+        // Merges that were due after the last batch, as far as there was no time for them.
         self.merge_if_behind()?;
         self.commit(&operations)?;
         if self.settings.durability == Durability::Flush { self.flush() } else { self.flush_if_due() }
     }
 
-    /// Merges all that the tier rule asks for, each output installed by an empty version.
+    /// Merges everything that the tier rule asks for; each output is installed by an empty version.
     fn settle(&mut self) -> Result<()> {
         loop {
             while self.merge_step(MERGE_RECORDS_MAX)? == MergeProgress::Working {}

@@ -1,34 +1,33 @@
-//! What the engine is to reach, and whether a run shows that it does. Most goals are ratios of figures of one run: they hold on
-//! any machine.
+//! Goals of the engine, and whether a run shows that they are met. Most goals are ratios of figures
+//! of one run, so they hold on any machine.
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::{Cells, number};
+use crate::figures::{Cells, number};
 
 const OURS: &str = "coppice";
 const ROCKSDB: &str = "rocksdb-synced";
 const QMDB: &str = "qmdb";
-/// The small half of what is measured at two sizes.
+/// The fifth of the data, for measurements at two sizes.
 const OURS_SMALL: &str = "coppice-fifth";
 /// Ten times the data of the comparison.
 const OURS_LARGE: &str = "coppice-tenfold";
-/// The same with values of 100 B.
+/// Ten times the number of records, with values of 100 B.
 const OURS_LARGE_SHORT: &str = "coppice-tenfold-100";
 
-/// A goal and what became of it.
+/// A goal, and whether it was met.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Goal {
-    /// What it is about.
+    /// The measured quantity.
     pub name: String,
-    /// What is to be reached.
+    /// The value to reach.
     pub goal: String,
-    /// What was.
+    /// The value that was reached; empty if this run did not measure it.
     pub measured: String,
-    /// Whether that is enough; none if this run did not measure it.
+    /// Whether the goal is met; `None` if this run did not measure it.
     pub met: Option<bool>,
 }
 
-/// A bound.
 #[derive(Clone, Copy, Debug)]
 enum Bound {
     AtLeast(f64),
@@ -225,7 +224,7 @@ impl Judge<'_> {
         goals
     }
 
-    /// The 99th of a hundred commits, or gets, while something else goes on.
+    /// The 99th percentile of commits, and of gets, while something else goes on.
     fn beside(&self) -> Vec<Goal> {
         let kinds = [
             ("merging_commit", "p99 of a commit while merging", 1.5),
@@ -241,7 +240,7 @@ impl Judge<'_> {
 
     fn reads(&self) -> Vec<Goal> {
         let mut goals = Vec::new();
-        // The larger the data, the more it says; a quick run has less of it.
+        // A larger amount of data says more; a quick run has only the smaller one.
         let of = |value_bytes: u32, figure: &str| {
             let large = if value_bytes == 100 { OURS_LARGE_SHORT } else { OURS_LARGE };
             self.median(large, figure).or_else(|| self.median(OURS, figure))

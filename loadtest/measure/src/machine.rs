@@ -1,4 +1,4 @@
-//! What the machine can do, how busy it is, and what the kernel says of this process.
+//! What the machine can do, how busy it is, and what the kernel reports about this process.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -16,27 +16,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::statistics::quantile;
 
-/// What is written for the sequential figure, and read at random.
+/// Bytes that are written for the sequential figure, and read at random.
 const FILE_BYTES: usize = 256 << 20;
 const CHUNK_BYTES: usize = 1 << 20;
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// What no program on this machine can exceed.
+/// Limits that no program on this machine can exceed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
-    /// Time of an append of 4 KiB with fdatasync, in microseconds.
+    /// Microseconds of an append of 4 KiB with fdatasync.
     pub append_4k_fdatasync_us: Quantiles,
-    /// Microseconds of a write of 4 KiB to the page cache alone, into pages that it did not have, and into pages that it had.
+    /// Microseconds of a write of 4 KiB to the page cache alone: to pages that the cache did not
+    /// have, and to pages that it had.
     pub cached_write_4k_us: [f64; 2],
     /// Megabytes a second, written in order and synced once.
     pub sequential_write_mb_per_second: f64,
-    /// Reads of 4 KiB a second past the page cache, one after the other.
+    /// Sequential reads of random 4 KiB past the page cache, per second.
     pub random_read_4k_per_second: f64,
-    /// One core hashing messages of 1 KiB, in megabytes a second.
+    /// Megabytes a second of one core that hashes messages of 1 KiB.
     pub sha256_1k_mb_per_second: f64,
-    /// The same for 64 bytes.
+    /// Megabytes a second of one core that hashes messages of 64 bytes.
     pub sha256_64_mb_per_second: f64,
-    /// Cores.
     pub cores: usize,
 }
 
@@ -45,17 +45,17 @@ pub struct Ceiling {
 pub struct Quantiles {
     /// The median.
     pub p50: f64,
-    /// Nine of ten are at or below.
+    /// The 90th percentile.
     pub p90: f64,
-    /// 99 of 100.
+    /// The 99th percentile.
     pub p99: f64,
-    /// 999 of 1,000.
+    /// The 99.9th percentile.
     pub p999: f64,
-    /// How many were measured.
+    /// The number of measurements.
     pub count: usize,
 }
 
-/// Measures in a directory, `limit` long for each figure.
+/// Measures in a directory; each figure takes `limit`.
 ///
 /// # Errors
 /// If the disk can't be written to, or can't be read past the page cache.
@@ -84,7 +84,7 @@ fn create(path: &Path) -> Result<File> {
     file.with_context(|| path.display().to_string())
 }
 
-/// How many microseconds appends of 4 KiB take with fdatasync, in order. At least one.
+/// Microseconds of appends of 4 KiB with fdatasync, in ascending order; at least one.
 fn syncs(path: &Path, limit: Duration) -> Result<Vec<f64>> {
     let mut file = create(path)?;
     let (page, clock, mut times) = (vec![0xa5; PAGE_BYTES], SystemClock::new(), Vec::new());
@@ -98,8 +98,8 @@ fn syncs(path: &Path, limit: Duration) -> Result<Vec<f64>> {
     Ok(times)
 }
 
-/// Megabytes a second of a file that is written in order and synced once, and how many microseconds each 4 KiB of it take without the
-/// sync, then and when it is written again.
+/// Writes a file in order and syncs it once. Returns megabytes a second, and the microseconds for
+/// each 4 KiB without the sync: at the first time, and when the file is written again.
 fn sequential(path: &Path) -> Result<(f64, [f64; 2])> {
     let (file, chunk, clock) = (create(path)?, vec![0x5a; CHUNK_BYTES], SystemClock::new());
     let write = || {
@@ -113,7 +113,7 @@ fn sequential(path: &Path) -> Result<(f64, [f64; 2])> {
     file.sync_data()?;
     let rate = FILE_BYTES as f64 / clock.now().as_secs_f64() / 1e6;
     let again = write()?;
-    // Reads past the page cache would wait for what it has not written.
+    // Reads past the page cache would otherwise wait for dirty pages.
     file.sync_data()?;
     Ok((rate, [fresh, again]))
 }
@@ -122,7 +122,7 @@ fn random_reads(path: &Path, limit: Duration) -> Result<f64> {
     let direct = i32::try_from(OFlags::DIRECT.bits()).context("open flags are an int")?;
     let opened = OpenOptions::new().read(true).custom_flags(direct).open(path);
     let file = opened.context("random reads go past the page cache: measure on a disk's file system, not on tmpfs")?;
-    // Direct reads go to whole pages of memory.
+    // Direct reads need page-aligned memory.
     let mut buffer = vec![0_u8; 2 * PAGE_BYTES];
     let aligned = buffer.as_ptr().align_offset(PAGE_BYTES);
     let page = &mut buffer[aligned..aligned + PAGE_BYTES];
@@ -135,7 +135,7 @@ fn random_reads(path: &Path, limit: Duration) -> Result<f64> {
     Ok(count as f64 / clock.now().as_secs_f64())
 }
 
-/// One core hashing messages of a length, in megabytes a second.
+/// Megabytes a second of one core that hashes messages of this length.
 fn hashes(length: usize, limit: Duration) -> f64 {
     let (mut message, clock, mut count) = (vec![7; length], SystemClock::new(), 0_u64);
     while clock.now() < limit || count == 0 {
@@ -148,7 +148,7 @@ fn hashes(length: usize, limit: Duration) -> f64 {
     (count * length as u64) as f64 / clock.now().as_secs_f64() / 1e6
 }
 
-/// How many processes wanted a core in the last minute.
+/// The load average of the last minute.
 #[must_use]
 pub fn load_average() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -171,7 +171,8 @@ pub fn describe() -> String {
     format!("{cores} cores ({model}), {} GiB of memory, Linux {}", memory >> 20, kernel.trim())
 }
 
-/// Bytes of pages that this process made dirty, or wrote past the page cache. A file system with large folios has whole ones counted.
+/// Bytes of pages that this process made dirty, or wrote past the page cache. A file system with
+/// large folios counts whole folios.
 ///
 /// # Errors
 /// If the kernel doesn't say.
@@ -179,10 +180,11 @@ pub fn device_write_bytes() -> Result<u64> {
     figure("/proc/self/io", "write_bytes:")
 }
 
-/// Bytes that all programs have written to the device which a directory is on; none if it is on none.
+/// Bytes that all programs have written to the device of a directory; `None` if the directory is on
+/// no device.
 ///
 /// # Errors
-/// If the directory is not there, or the kernel's figure can't be read.
+/// If the directory does not exist, or the kernel's figure can't be read.
 pub fn device_written_bytes(dir: &Path) -> Result<Option<u64>> {
     let device = fs::metadata(dir).with_context(|| dir.display().to_string())?.dev();
     let file = format!("/sys/dev/block/{}:{}/stat", rustix::fs::major(device), rustix::fs::minor(device));
@@ -191,7 +193,7 @@ pub fn device_written_bytes(dir: &Path) -> Result<Option<u64>> {
     Ok(Some(sectors * 512))
 }
 
-/// Bytes of this process that were in memory at most.
+/// The peak of this process's resident memory, in bytes.
 ///
 /// # Errors
 /// If the kernel doesn't say.
@@ -199,7 +201,7 @@ pub fn peak_memory_bytes() -> Result<u64> {
     figure("/proc/self/status", "VmHWM:").map(|kib| kib << 10)
 }
 
-/// Bytes of this process that are in memory.
+/// This process's resident memory, in bytes.
 ///
 /// # Errors
 /// If the kernel doesn't say.
@@ -207,7 +209,7 @@ pub fn memory_bytes() -> Result<u64> {
     figure("/proc/self/status", "VmRSS:").map(|kib| kib << 10)
 }
 
-/// The number behind a name, in one of the kernel's files.
+/// The number after a name in one of the kernel's files.
 pub(crate) fn figure(file: &str, name: &str) -> Result<u64> {
     let text = fs::read_to_string(file).with_context(|| file.to_owned())?;
     let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -216,10 +218,10 @@ pub(crate) fn figure(file: &str, name: &str) -> Result<u64> {
     Ok(figure.parse()?)
 }
 
-/// Bytes on disk below a directory: what its files occupy, not how long they are.
+/// Bytes that the files below a directory occupy on disk, which may differ from their lengths.
 ///
 /// # Errors
-/// If it can't be listed.
+/// If the directory can't be listed.
 pub fn disk_bytes(dir: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
@@ -234,7 +236,7 @@ pub fn disk_bytes(dir: &Path) -> Result<u64> {
 /// Reads all files below a directory once, in order, so that the page cache has them.
 ///
 /// # Errors
-/// If one can't be read.
+/// If a file can't be read.
 pub fn read_files(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
         let entry = entry?;

@@ -1,9 +1,10 @@
-//! Free memory that stays with the machine.
+//! Keeps free memory with the machine.
 //!
-//! A virtual machine may give free memory back to its host, in blocks of 2 MiB, seconds after it came free (virtio's free page
-//! reporting), or may never have had it. Who uses such memory next waits for the host, ten times as long as a write to memory that is
-//! there, so what a phase measures would be how much memory the phase before it had left. With one page of each block in use, no
-//! block is free as a whole, and all else of it stays.
+//! A virtual machine may give free memory back to its host, in blocks of 2 MiB, seconds after it
+//! became free (virtio's free page reporting), or may never have had it. The next user of such
+//! memory waits for the host, ten times as long as for a write to memory that is there. A phase
+//! would then measure how much memory the phase before it had left. With one page of each block in
+//! use, no block is free as a whole, and the rest of it stays.
 
 use std::fs;
 
@@ -13,25 +14,26 @@ use memmap2::{Advice, MmapMut};
 
 use crate::machine::{PAGE_BYTES, figure};
 
-/// What a host takes back at once, and has as one piece.
+/// The block that a host takes back at once, and holds as one piece.
 const BLOCK_BYTES: usize = 2 << 20;
-/// More mappings than a process may have otherwise.
+/// The greatest amount of memory to keep; more would need more mappings than a process may have.
 const KEPT_BYTES_MAX: usize = 64 << 30;
 
-/// A page of each block: for as long as it lives, the blocks stay.
+/// One page of each block. While this value lives, the blocks stay.
 #[derive(Debug)]
 pub struct Kept {
     pages: Vec<MmapMut>,
-    /// Microseconds that the first write to 4 KiB of it took, on average.
+    /// Average microseconds of the first write to 4 KiB of the memory.
     pub first_touch_4k_us: f64,
 }
 
 impl Kept {
-    /// Writes once to so much free memory, or to three quarters of what there is if that is less, and lets it go but for a page of each
-    /// block. With more, the kernel would find its memory fragmented, and move these pages together.
+    /// Writes once to this much free memory, or to three quarters of the free memory if that is
+    /// less. Then it releases everything except one page of each block. With more than that, the
+    /// kernel would find its memory fragmented, and move these pages together.
     ///
     /// # Errors
-    /// If it can't be had.
+    /// If the memory can't be had.
     pub fn new(bytes: usize) -> Result<Self> {
         let blocks = bytes.min(KEPT_BYTES_MAX).min(free_bytes()? / 4 * 3) / BLOCK_BYTES;
         let (mut pages, mut others, clock) = (Vec::new(), Vec::new(), SystemClock::new());
@@ -44,7 +46,7 @@ impl Kept {
         Ok(Self { pages, first_touch_4k_us })
     }
 
-    /// What of it is free, and here.
+    /// Bytes of it that are free and stay with the machine.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.pages.len() * BLOCK_BYTES
@@ -54,13 +56,13 @@ impl Kept {
 /// Memory of whole pages that has been written to.
 fn touched(bytes: usize) -> Result<MmapMut> {
     let mut memory = MmapMut::map_anon(bytes).context("memory to keep")?;
-    // A huge page of its own would stay in use as a whole. Some kernels know none.
+    // A huge page would stay in use as a whole. Some kernels know none.
     let _ = memory.advise(Advice::NoHugePage);
     memory.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 1);
     Ok(memory)
 }
 
-/// Memory that could be had without any of it swapped out, and within the control group's limit half of that at most.
+/// Memory that can be used without swapping; within a control group, at most half of its limit.
 fn free_bytes() -> Result<usize> {
     let available = usize::try_from(figure("/proc/meminfo", "MemAvailable:")? << 10)?;
     let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse::<usize>().ok());

@@ -1,7 +1,10 @@
-//! Whether a run is worse than a former one. Machines and days differ, so what RocksDB did in the same run is the measure wherever
-//! it did the same.
+//! Whether a run is worse than an earlier one. Machines and days differ, so figures are divided by
+//! RocksDB's of the same run, wherever RocksDB has that figure in both runs.
 
-use crate::report::{Cells, Report, number};
+use crate::{
+    figures::{Cells, number},
+    report::Report,
+};
 
 const OURS: &str = "coppice";
 const MEASURE: &str = "rocksdb-synced";
@@ -9,13 +12,12 @@ const MEASURE: &str = "rocksdb-synced";
 /// A figure that became worse.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Regression {
-    /// Its name.
     pub figure: String,
-    /// What it was, beside RocksDB or by itself.
+    /// The earlier value.
     pub before: f64,
-    /// What it is.
+    /// The present value.
     pub now: f64,
-    /// Both are multiples of RocksDB's.
+    /// Whether both values are multiples of RocksDB's.
     pub relative: bool,
 }
 
@@ -26,7 +28,7 @@ impl std::fmt::Display for Regression {
     }
 }
 
-/// Whether more of a figure is better; none for figures that are not to be judged.
+/// Whether more of a figure is better; `None` for figures that are not judged.
 fn more_is_better(figure: &str) -> Option<bool> {
     let ends = |ends: &[&str]| ends.iter().any(|end| figure.ends_with(end));
     if ends(&["_s", "_entries", "_rests", "_inner", "_leaves", "_patches", "_values", "_of_budget"]) {
@@ -45,7 +47,8 @@ fn more_is_better(figure: &str) -> Option<bool> {
     begins(&["put", "get", "load", "range_"]).then_some(true)
 }
 
-/// Figures of our engine that are worse than in the former run by more than `tolerance`, a part of what they were.
+/// Figures of our engine that are worse than in the earlier run by more than `tolerance`, as a
+/// share of the earlier value.
 #[must_use]
 pub fn compare(former: &Report, now: &Report, tolerance: f64) -> Vec<Regression> {
     let median = |cells: &Cells, system: &str, figure: &str| Some(cells.get(system)?.get(figure)?.median);

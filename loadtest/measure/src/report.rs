@@ -5,58 +5,29 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    figures::{Cells, Series, number, summarise},
     goals::{self, Goal},
-    jobs::Sample,
     machine::Ceiling,
     plan::Collected,
     statistics::Summary,
     system::Facts,
 };
 
-/// Figures of each system, by the system's id and the figure's name.
-pub type Cells = BTreeMap<String, BTreeMap<String, Summary>>;
-
-/// Points by the name of their line.
-pub type Lines = BTreeMap<String, Vec<(f64, f64)>>;
-
-/// A plot's data.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Series {
-    /// Name of its file, without ending.
-    pub id: String,
-    /// Above the plot.
-    pub title: String,
-    /// What lies on the horizontal axis.
-    pub x: String,
-    /// What lies on the vertical axis.
-    pub y: String,
-    /// What is plotted.
-    pub lines: Lines,
-}
-
-impl Series {
-    /// A plot of lines.
-    #[must_use]
-    pub fn new(id: &str, title: &str, x: &str, y: &str, lines: Lines) -> Self {
-        Self { id: id.to_owned(), title: title.to_owned(), x: x.to_owned(), y: y.to_owned(), lines }
-    }
-}
-
-/// What holds for the whole run.
+/// The conditions of a whole run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
-    /// A run of minutes, with less data: its figures are not those of a full one.
+    /// A run of minutes, with less data: its figures are not those of a full run.
     pub quick: bool,
-    /// The machine, in words.
+    /// A description of the machine.
     pub machine: String,
     /// The commit that was built.
     pub revision: String,
-    /// Data, caches, phases, in words.
+    /// A description of data, caches and phases.
     pub workload: String,
     /// Free memory that was written to first, and kept with the machine ([`crate::memory`]).
     #[serde(default)]
     pub kept_memory_gib: f64,
-    /// Microseconds of the first write to 4 KiB of it, before the jobs and after them.
+    /// Microseconds of the first write to 4 KiB of that memory, before the jobs and after them.
     #[serde(default)]
     pub first_touch_4k_us: Vec<f64>,
     /// Load averages, before each job.
@@ -66,25 +37,21 @@ pub struct Conditions {
     pub missing: Vec<String>,
 }
 
-/// One run of everything.
+/// The report of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What holds for all of it.
     pub conditions: Conditions,
-    /// The machine's, before and, at the end of the run, after.
+    /// The machine's limits, measured before the run and after it.
     pub ceilings: Vec<Ceiling>,
-    /// What is said of each system, by its id.
+    /// Facts about each system, by its id.
     pub systems: BTreeMap<String, Facts>,
-    /// All figures.
     pub cells: Cells,
-    /// Curves.
     pub series: Vec<Series>,
-    /// Verdicts.
     pub goals: Vec<Goal>,
 }
 
 impl Report {
-    /// Takes all that was measured so far, and judges it.
+    /// Replaces figures, goals and curves by those of everything that was measured so far.
     pub fn take(&mut self, collected: &Collected) {
         self.cells = summarise(&collected.samples);
         self.goals = goals::judge(&self.cells);
@@ -92,24 +59,7 @@ impl Report {
     }
 }
 
-/// Repetitions by system, made into one figure each.
-#[must_use]
-pub fn summarise(samples: &[(String, Sample)]) -> Cells {
-    let mut values: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
-    for (system, sample) in samples {
-        for (name, value) in sample {
-            values.entry((system, name)).or_default().push(*value);
-        }
-    }
-    let mut cells = Cells::new();
-    for ((system, name), values) in values {
-        let summary = Summary::of(&values).expect("it was entered with a value");
-        cells.entry(system.to_owned()).or_default().insert(name.to_owned(), summary);
-    }
-    cells
-}
-
-/// Figures that all systems are compared by, in the order of the table.
+/// Figures by which all systems are compared, in the order of the table.
 const COMPARED: [(&str, &str); 20] = [
     ("put_4000", "put, batches of 4,000, records/s"),
     ("put_4000_p50_ms", "- a batch, p50, ms"),
@@ -133,7 +83,7 @@ const COMPARED: [(&str, &str); 20] = [
     ("proof_bytes", "proof of one record, bytes"),
 ];
 
-/// Where curves and bars lie, below the report.
+/// The directory of curves and bars, below that of the report.
 pub const CURVES_DIR: &str = "benchmarks";
 
 /// The whole report as Markdown.
@@ -240,7 +190,7 @@ fn curves(out: &mut String, report: &Report) {
     );
 }
 
-/// Whatever else was measured, by system.
+/// All other figures, by system.
 fn others(out: &mut String, report: &Report) {
     out.push_str("\n## Other figures\n\n| system | figure | median (least-greatest) |\n| --- | --- | --- |\n");
     for (system, figures) in &report.cells {
@@ -258,32 +208,10 @@ fn cell(summary: Option<&Summary>) -> String {
     }
 }
 
-/// Three digits that count; thousands are parted by commas.
-#[must_use]
-pub fn number(value: f64) -> String {
-    let size = value.abs();
-    if size < 10.0 {
-        return format!("{value:.2}");
-    }
-    if size < 100.0 {
-        return format!("{value:.1}");
-    }
-    let unit = 10_f64.powi(size.log10() as i32 - 2);
-    let digits = format!("{:.0}", (value / unit).round() * unit);
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) && !out.ends_with('-') {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Quantiles;
+    use crate::{figures::Sample, machine::Quantiles};
 
     fn report() -> Report {
         let quantiles = Quantiles { p50: 200.0, p90: 300.0, p99: 400.0, p999: 500.0, count: 10 };
@@ -347,15 +275,5 @@ mod tests {
         let report = report();
         let text = serde_json::to_string(&report).expect("writes");
         assert_eq!(serde_json::from_str::<Report>(&text).expect("reads"), report);
-    }
-
-    #[test]
-    fn numbers_have_three_digits_that_count() {
-        let cases =
-            [(0.1234, "0.12"), (12.34, "12.3"), (123.4, "123"), (12_345.0, "12,300"), (1_234_567.0, "1,230,000")];
-        for (value, text) in cases {
-            assert_eq!(number(value), text);
-        }
-        assert_eq!(number(-123_456.0), "-123,000");
     }
 }

@@ -2,21 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Several measurements of one thing.
+/// The summary of several measurements of one quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// The middle one, or the mean of the two in the middle.
+    /// The middle value, or the mean of the two in the middle.
     pub median: f64,
-    /// The least.
     pub min: f64,
-    /// The greatest.
     pub max: f64,
-    /// How many there were.
+    /// The number of measurements.
     pub count: usize,
 }
 
 impl Summary {
-    /// Of at least one measurement.
+    /// Summarises measurements; `None` if there are none.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut values = values.to_vec();
@@ -29,18 +27,18 @@ impl Summary {
     }
 }
 
-/// What a part of the values, from 0 to 1, lies at or below; they ascend.
+/// The quantile of ascending values; `part` is from 0 to 1.
 ///
 /// # Panics
-/// If there are none.
+/// If there are no values.
 #[must_use]
 pub fn quantile(ascending: &[f64], part: f64) -> f64 {
     let index = (part * ascending.len() as f64) as usize;
     ascending[index.min(ascending.len() - 1)]
 }
 
-/// Whether a quantity has come to rest: what `of` takes of its values in the last quarter is not above that of the quarter before
-/// the middle by more than a tenth.
+/// Whether a quantity has come to rest. `of` is taken of its values in the last quarter and in the
+/// quarter before the middle; the first must not exceed the second by more than a tenth.
 #[must_use]
 pub fn is_plateau(values: &[f64], of: fn(Summary) -> f64) -> bool {
     let quarter = values.len() / 4;

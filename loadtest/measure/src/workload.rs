@@ -1,9 +1,10 @@
-//! Records, batches and keys to read: all of it follows from a seed, and no system sees other ones than its neighbour.
+//! Records, batches and keys to read. Everything follows from a seed, so all systems see the same
+//! data.
 
 use coppice_env::{Rng, SimRng};
 use coppice_verify::hash::sha256;
 
-/// Bytes of a key: NOMT knows no other length.
+/// Bytes of a key: NOMT supports no other length.
 pub const KEY_BYTES: usize = 32;
 /// Random bytes that values are cut from.
 const POOL_BYTES: usize = 16 << 20;
@@ -11,29 +12,30 @@ const POOL_BYTES: usize = 16 << 20;
 /// A key and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// 32 bytes, evenly spread.
+    /// 32 evenly distributed bytes.
     pub key: Vec<u8>,
     /// Bytes that don't compress.
     pub value: Vec<u8>,
 }
 
-/// The key of a number: its hash, so that neighbours lie far apart.
+/// The key of a number: its hash, so that consecutive numbers lie far apart.
 #[must_use]
 pub fn key(number: u64) -> Vec<u8> {
     sha256(&number.to_le_bytes()).0.to_vec()
 }
 
-/// Draws numbers below a bound, evenly or by Zipf's law: number `n` with a weight of `(n + 1) ^ -skew`.
+/// Draws numbers below a bound, evenly or by Zipf's law: number `n` has the weight `(n + 1) ^
+/// -skew`.
 #[derive(Clone, Debug)]
 pub struct Draw {
     bound: u64,
     skew: f64,
-    /// Sum of all weights.
+    /// The sum of all weights.
     total: f64,
 }
 
 impl Draw {
-    /// Numbers below `bound`.
+    /// A source of numbers below `bound`.
     ///
     /// # Panics
     /// If `bound` is zero, or `skew` is not in `0.0..1.0`.
@@ -45,7 +47,8 @@ impl Draw {
         Self { bound, skew, total }
     }
 
-    /// One number. By Gray's method, as YCSB draws: exact for the first two numbers, near enough for the others.
+    /// Draws a number by Gray's method, as YCSB does: exact for the first two numbers, and
+    /// approximate for the others.
     pub fn next(&self, rng: &mut SimRng) -> u64 {
         if self.skew == 0.0 {
             return rng.below(self.bound);
@@ -92,13 +95,13 @@ impl Workload {
         Self { records, value_bytes, draw: Draw::new(records, skew), rng, pool }
     }
 
-    /// A record with a value of its own.
+    /// Makes a record with a fresh value.
     pub fn record(&mut self, number: u64) -> Record {
         let from = self.rng.below((POOL_BYTES - self.value_bytes) as u64) as usize;
         Record { key: key(number), value: self.pool[from..from + self.value_bytes].to_vec() }
     }
 
-    /// Numbers of all records, in the order of their keys or not.
+    /// The numbers of all records, in the order of their keys or shuffled.
     #[must_use]
     pub fn order(&self, sorted: bool) -> Vec<u64> {
         let mut numbers: Vec<u64> = (0..self.records).collect();
@@ -113,7 +116,7 @@ impl Workload {
         numbers.iter().map(|number| self.record(*number)).collect()
     }
 
-    /// A batch that updates records at random, none of them twice.
+    /// A batch that updates random records, each at most once.
     ///
     /// # Panics
     /// If there are fewer than `count` records.
@@ -123,7 +126,7 @@ impl Workload {
         while numbers.len() < count {
             numbers.insert(self.draw.next(&mut self.rng));
         }
-        // In no order: what a store needs sorted, it sorts.
+        // The batch is unsorted: a store that needs sorted keys has to sort them.
         let mut numbers: Vec<u64> = numbers.into_iter().collect();
         for at in (1..numbers.len()).rev() {
             numbers.swap(at, self.rng.below(at as u64 + 1) as usize);
@@ -131,7 +134,7 @@ impl Workload {
         self.batch(&numbers)
     }
 
-    /// Keys to read at random.
+    /// Random keys to read.
     pub fn keys(&mut self, count: usize) -> Vec<Vec<u8>> {
         (0..count).map(|_| key(self.draw.next(&mut self.rng))).collect()
     }

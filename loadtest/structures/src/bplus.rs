@@ -1,8 +1,9 @@
 //! A multi-version Merkle B+-tree: copy-on-write, split when full.
 //!
-//! The baseline: its shape follows from the order in which changes came, so two histories of one content share little.
-//! A batch is applied depth first, touching each node once. A node that is too large is cut into as many even pieces as
-//! it takes; one that becomes empty vanishes, and there is no other rebalancing: as in the engine's trees.
+//! This is the baseline: its shape depends on the order of changes, so two histories of one content
+//! share little. A batch is applied depth first, touching each node once. A node that is too large
+//! is cut into as few even pieces as possible; one that becomes empty is removed. There is no other
+//! rebalancing, as in the engine's trees.
 
 use coppice_types::Digest;
 
@@ -13,7 +14,6 @@ use crate::{
     structure::{Change, Item, Structure},
 };
 
-/// The structure.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BPlusTree;
 
@@ -57,7 +57,7 @@ impl Structure for BPlusTree {
     }
 }
 
-/// The nodes of the same level that take a node's place.
+/// Applies changes to a node; returns the nodes of the same level that replace it.
 fn apply(store: &mut Store, name: &Digest, mut changes: &[Change]) -> Result<Vec<Entry>> {
     let node = store.node(name)?;
     let level = entries::level(node);
@@ -83,14 +83,14 @@ fn apply(store: &mut Store, name: &Digest, mut changes: &[Change]) -> Result<Vec
     Ok(split(store, level, replaced))
 }
 
-/// Entries as nodes: one, or as many even pieces as it takes.
+/// Entries as nodes: one, or as few even pieces as possible.
 fn split(store: &mut Store, level: u8, all: Vec<Entry>) -> Vec<Entry> {
     let total: usize = all.iter().map(|entry| entry.bytes(level)).sum();
     let pieces = total.div_ceil(NODE_BYTES).max(1);
     let mut nodes = Vec::with_capacity(pieces);
     let (mut before, mut start) = (0, 0);
     for (at, entry) in all.iter().enumerate() {
-        // The piece of an entry follows from what lies before it.
+        // The piece of an entry follows from the bytes before it.
         let piece = before * pieces / total;
         let next = (before + entry.bytes(level)) * pieces / total;
         before += entry.bytes(level);
@@ -103,7 +103,7 @@ fn split(store: &mut Store, level: u8, all: Vec<Entry>) -> Vec<Entry> {
     nodes
 }
 
-/// The highest node that has not just one child.
+/// The highest node that has more than one child, or none.
 pub(crate) fn only_child(store: &Store, mut name: Digest) -> Result<Digest> {
     loop {
         let node = store.node(&name)?;

@@ -1,7 +1,8 @@
 //! A Merkle bucket tree: a fixed number of buckets, and a tree of a fixed shape above them.
 //!
-//! A key's bucket follows from its hash, so the shape never changes, equal content has an equal root, and a bucket grows with the
-//! number of records. There are no ranges, and what is found in a walk is in the order of buckets.
+//! A key's bucket follows from its hash. The shape therefore never changes, equal contents have
+//! equal roots, and buckets grow with the number of records. Ranges are not supported, and walks
+//! are in the order of buckets.
 //!
 //! `inner node = u8 level || hash of each child`; buckets have the bytes of leaves (`entries`).
 
@@ -18,10 +19,8 @@ use crate::{
 const FANOUT: usize = 16;
 /// Levels above the buckets.
 const LEVELS: u8 = 3;
-/// Number of buckets.
 const BUCKETS: usize = FANOUT.pow(LEVELS as u32);
 
-/// The structure.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BucketTree;
 
@@ -30,12 +29,12 @@ fn bucket(key: &[u8]) -> usize {
     (XxHash3_64::oneshot(key) % BUCKETS as u64) as usize
 }
 
-/// Buckets below a node.
+/// The number of buckets below a node.
 fn span(level: u8) -> usize {
     FANOUT.pow(u32::from(level))
 }
 
-/// An item's place: the first bucket below it, then the key of a record.
+/// The place of an item: the first bucket below it, then the key of a record.
 fn place(bucket: usize, key: &[u8]) -> Vec<u8> {
     [&(bucket as u32).to_be_bytes(), key].concat()
 }
@@ -70,7 +69,7 @@ impl Structure for BucketTree {
     fn apply(&self, store: &mut Store, root: &Digest, changes: &[Change]) -> Result<Digest> {
         let mut sorted: Vec<(usize, Change)> =
             changes.iter().map(|change| (bucket(&change.key), change.clone())).collect();
-        // Within a bucket the keys stay in order.
+        // The sort is stable: keys within a bucket stay in order.
         sorted.sort_by_key(|(bucket, _)| *bucket);
         apply(store, root, LEVELS, 0, &sorted)
     }

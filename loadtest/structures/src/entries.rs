@@ -1,7 +1,8 @@
-//! The nodes that the B+-tree, the POS-tree and the buckets share: entries in order behind a level.
+//! Nodes of the B+-tree, the POS-tree and the buckets: a level, then entries in order.
 //!
-//! `node = u8 level || entries`; `record (level 0) = u16 key length || key || u32 payload length || payload`;
-//! `child = u16 length || lowest key of the child || hash of the child`. Integers are little-endian.
+//! `node = u8 level || entries`; `record (level 0) = u16 key length || key || u32 payload length ||
+//! payload`; `child = u16 length || lowest key of the child || hash of the child`. Integers are
+//! little-endian.
 
 use std::cmp::Ordering;
 
@@ -13,29 +14,28 @@ use crate::{
     structure::{Change, Item, Link, Part},
 };
 
-/// Node size that trees of chosen node size aim at, as the engine does (its `node_bytes`).
+/// The node size that these trees aim at; it is the engine's `node_bytes`.
 pub const NODE_BYTES: usize = 4032;
 
-/// Height beyond which a node is no node; no tree that fits a memory comes near.
+/// The greatest height; no tree that fits into memory comes near.
 const LEVEL_MAX: u8 = 32;
 
-/// An entry, owned: a record, or a child by its lowest key.
+/// An owned entry: a record, or a child with its lowest key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Key or lowest key.
+    /// The key, or the lowest key.
     pub key: Vec<u8>,
-    /// Payload, or the child's hash.
+    /// The payload, or the child's hash.
     pub body: Vec<u8>,
 }
 
 impl Entry {
-    /// A child.
     #[must_use]
     pub fn child(key: Vec<u8>, name: &Digest) -> Self {
         Self { key, body: name.0.to_vec() }
     }
 
-    /// Bytes in a node.
+    /// The entry's length in a node, in bytes.
     #[must_use]
     pub fn bytes(&self, level: u8) -> usize {
         2 + self.key.len() + self.body.len() + if level == 0 { 4 } else { 0 }
@@ -52,7 +52,7 @@ impl Entry {
     }
 }
 
-/// Keeps a node of entries.
+/// Stores a node of entries.
 pub fn put(store: &mut Store, level: u8, entries: &[Entry]) -> Digest {
     let mut node = Vec::with_capacity(1 + entries.iter().map(|entry| entry.bytes(level)).sum::<usize>());
     node.push(level);
@@ -60,7 +60,7 @@ pub fn put(store: &mut Store, level: u8, entries: &[Entry]) -> Digest {
     store.put(node)
 }
 
-/// The level of a node; that of an empty byte string is 0.
+/// The level of a node; 0 for an empty byte string.
 #[must_use]
 pub fn level(node: &[u8]) -> u8 {
     node.first().copied().unwrap_or(0)
@@ -74,7 +74,7 @@ pub struct Entries<'n> {
 }
 
 impl<'n> Entries<'n> {
-    /// Of a node.
+    /// Starts reading a node.
     ///
     /// # Errors
     /// `Malformed`.
@@ -116,7 +116,7 @@ pub fn read(node: &[u8]) -> Result<Vec<Entry>> {
     Entries::of(node)?.map(|entry| entry.map(|(key, body)| Entry { key: key.to_vec(), body: body.to_vec() })).collect()
 }
 
-/// A child's name.
+/// The name of a child.
 ///
 /// # Errors
 /// `Malformed`.
@@ -140,7 +140,8 @@ pub fn find(leaf: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>> {
     Ok(None)
 }
 
-/// The child of an inner node that a key belongs to: the last whose lowest key is not above it, else the first.
+/// The child of an inner node that a key belongs to: the last one whose lowest key is not above the
+/// key, or else the first.
 ///
 /// # Errors
 /// `Malformed`.
@@ -156,7 +157,7 @@ pub fn child_of(node: &[u8], key: &[u8]) -> Result<Digest> {
     name(child.ok_or(Error::Malformed("an inner node without children"))?)
 }
 
-/// A lookup in a tree of such nodes.
+/// Looks up a key in a tree of such nodes.
 ///
 /// # Errors
 /// `Missing` or `Malformed` nodes.
@@ -176,7 +177,7 @@ pub fn get(nodes: &dyn Nodes, root: &Digest, key: &[u8]) -> Result<Option<Vec<u8
     }
 }
 
-/// What a node has, each at its key.
+/// The items of a node, each with its key as its place.
 ///
 /// # Errors
 /// `Malformed`.
@@ -192,7 +193,7 @@ pub fn expand(node: &[u8]) -> Result<Vec<Item>> {
     Entries::of(node)?.map(item).collect()
 }
 
-/// Entries after changes, both in order of keys.
+/// Merges changes into entries; both are in key order.
 #[must_use]
 pub fn merge(entries: Vec<Entry>, changes: &[Change]) -> Vec<Entry> {
     let mut merged = Vec::with_capacity(entries.len() + changes.len());

@@ -1,5 +1,6 @@
-//! `coppice-structures [--quick] [--data DIR] --out DIR`: measures all structures, and writes `structures.json` and
-//! `structures.md`. `COPPICE_DATA` names the directory of the real data if `--data` does not.
+//! `coppice-structures [--quick] [--data DIR] --out DIR`: measures all structures, and writes
+//! `structures.json` and `structures.md`. Without `--data`, `COPPICE_DATA` names the directory of
+//! the real data.
 
 use std::{env, fs, path::PathBuf, thread};
 

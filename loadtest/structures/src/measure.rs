@@ -1,5 +1,5 @@
-//! Asks each subject the same, checks the answers, and takes the time: that of all threads of this process on a processor,
-//! which other users of the machine change less than they change the clock's.
+//! Puts the same questions to each subject, checks the answers, and measures the processor time of
+//! all threads of this process. Other users of the machine disturb it less than wall-clock time.
 
 use anyhow::{Context, Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
@@ -11,25 +11,22 @@ use crate::{
     workload::Workload,
 };
 
-/// Keys that are proven.
+/// The number of keys that are proven.
 const PROOFS: usize = 1000;
 
-/// Smallest, middle and largest of the repetitions.
+/// Minimum, median and maximum of the repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// Smallest.
     pub min: f64,
-    /// Middle.
     pub median: f64,
-    /// Largest.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of at least one figure.
+    /// Summarises figures.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there are none.
     #[must_use]
     pub fn of(mut figures: Vec<f64>) -> Self {
         assert!(!figures.is_empty(), "something was measured");
@@ -38,7 +35,7 @@ impl Spread {
     }
 }
 
-/// What one repetition takes, in microseconds of processor time.
+/// Times of one repetition, in microseconds of processor time.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     load: f64,
@@ -52,24 +49,22 @@ struct Times {
     verify: f64,
 }
 
-/// What does not vary between repetitions.
+/// Figures that do not vary between repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Sizes {
-    /// Nodes of the newest version.
     pub newest_nodes: u64,
-    /// Bytes of the newest version.
     pub newest_bytes: u64,
-    /// Nodes of the last loaded version and all after it, each once.
+    /// Nodes of the last loaded version and all later ones, each counted once.
     pub all_nodes: u64,
-    /// Bytes of these versions, what they share once.
+    /// Bytes of these versions; shared bytes count once.
     pub all_bytes: u64,
     /// 1 - bytes of the union / sum of the versions' bytes.
     pub deduplication: f64,
     /// 1 - nodes of the union / sum of the versions' nodes.
     pub node_sharing: f64,
-    /// Mean bytes of a proof of a key that is there.
+    /// Mean bytes of a proof of a present key.
     pub proof_present_bytes: f64,
-    /// Mean bytes of a proof of a key that is not there.
+    /// Mean bytes of a proof of an absent key.
     pub proof_absent_bytes: f64,
     /// Keys in conflict in the merge.
     pub conflicts: usize,
@@ -77,41 +72,38 @@ pub struct Sizes {
     pub changed: usize,
 }
 
-/// A line of the tables; times in microseconds of processor time.
+/// A row of the tables; times are in microseconds of processor time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The structure.
     pub structure: String,
-    /// A record of the load.
+    /// For a record of the load.
     pub load_us: Spread,
-    /// A put or delete of the versions after it, root computed.
+    /// For a put or delete of the later versions, including the computation of the root.
     pub update_us: Spread,
-    /// A lookup in the newest version, with the value.
+    /// For a lookup in the newest version, with the value.
     pub lookup_us: Spread,
-    /// A lookup in the last loaded version.
+    /// For a lookup in the last loaded version.
     pub lookup_old_us: Spread,
-    /// A differing key between neighbouring versions.
+    /// For each key that differs between neighbouring versions.
     pub diff_near_us: Spread,
-    /// A differing key between the last loaded and the newest version.
+    /// For each key that differs between the last loaded and the newest version.
     pub diff_far_us: Spread,
-    /// A key of the two batches that are merged, the new root included.
+    /// For each key of the two batches that are merged, including the new root.
     pub merge_us: Spread,
-    /// The proof of a key.
+    /// For the proof of a key.
     pub prove_us: Spread,
-    /// Its verification.
+    /// For the verification of a proof.
     pub verify_us: Spread,
-    /// Sizes.
     pub sizes: Sizes,
 }
 
-/// A workload's lines.
+/// The rows of a workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Table {
-    /// The workload.
     pub workload: String,
-    /// What it is made of.
+    /// A description of the workload.
     pub about: String,
-    /// One for each structure.
+    /// One row for each structure.
     pub rows: Vec<Row>,
 }
 
@@ -125,10 +117,10 @@ fn subjects() -> Vec<Maker> {
     makers
 }
 
-/// Asks all subjects, in turns.
+/// Measures all subjects in turns.
 ///
 /// # Errors
-/// If one fails, or answers wrong.
+/// If a subject fails, or gives a wrong answer.
 pub fn table(workload: &Workload, repetitions: usize) -> Result<Table> {
     let makers = subjects();
     let mut runs: Vec<Vec<(&'static str, Times, Sizes)>> = makers.iter().map(|_| Vec::new()).collect();
@@ -167,7 +159,7 @@ struct Watch {
     start: f64,
 }
 
-/// Microseconds of processor time.
+/// Processor time of this process, in microseconds.
 fn processor_us() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
@@ -178,7 +170,7 @@ impl Watch {
         Self { start: processor_us() }
     }
 
-    /// Microseconds for each of so many.
+    /// Microseconds for each of `count` operations.
     fn each(&self, count: usize) -> f64 {
         (processor_us() - self.start) / count.max(1) as f64
     }
@@ -203,22 +195,7 @@ fn run(subject: &mut dyn Subject, workload: &Workload) -> Result<(Times, Sizes)>
     let update = watch.each(writes(&workload.updates));
     let newest = subject.newest();
 
-    let watch = Watch::start();
-    let mut found = 0;
-    for key in &workload.reads {
-        found += subject.get(newest, key)?.map_or(0, |value| value.len());
-    }
-    let lookup = watch.each(workload.reads.len());
-    let expected: usize = workload.reads.iter().filter_map(|key| workload.state.get(key)).map(Vec::len).sum();
-    ensure!(found == expected, "lookups gave {found} bytes, not {expected}");
-    for key in workload.reads.iter().take(PROOFS).chain(&workload.absent) {
-        ensure!(subject.get(newest, key)?.as_ref() == workload.state.get(key), "a lookup is wrong");
-    }
-    let watch = Watch::start();
-    for key in &workload.reads {
-        subject.get(loaded, key)?;
-    }
-    let lookup_old = watch.each(workload.reads.len());
+    let (lookup, lookup_old) = lookups(subject, workload, loaded, newest)?;
 
     let watch = Watch::start();
     let mut near = 0;
@@ -260,7 +237,27 @@ fn run(subject: &mut dyn Subject, workload: &Workload) -> Result<(Times, Sizes)>
     Ok((times, sizes))
 }
 
-/// Microseconds to make one, microseconds to verify one, mean bytes.
+/// Microseconds for a lookup at the newest version, and at the loaded one.
+fn lookups(subject: &mut dyn Subject, workload: &Workload, loaded: usize, newest: usize) -> Result<(f64, f64)> {
+    let watch = Watch::start();
+    let mut found = 0;
+    for key in &workload.reads {
+        found += subject.get(newest, key)?.map_or(0, |value| value.len());
+    }
+    let lookup = watch.each(workload.reads.len());
+    let expected: usize = workload.reads.iter().filter_map(|key| workload.state.get(key)).map(Vec::len).sum();
+    ensure!(found == expected, "lookups gave {found} bytes, not {expected}");
+    for key in workload.reads.iter().take(PROOFS).chain(&workload.absent) {
+        ensure!(subject.get(newest, key)?.as_ref() == workload.state.get(key), "a lookup is wrong");
+    }
+    let watch = Watch::start();
+    for key in &workload.reads {
+        subject.get(loaded, key)?;
+    }
+    Ok((lookup, watch.each(workload.reads.len())))
+}
+
+/// Microseconds to make a proof, microseconds to verify one, mean bytes.
 fn proofs(subject: &dyn Subject, version: usize, keys: &[Vec<u8>], present: bool) -> Result<(f64, f64, f64)> {
     let keys = &keys[..keys.len().min(PROOFS)];
     let watch = Watch::start();
@@ -275,12 +272,11 @@ fn proofs(subject: &dyn Subject, version: usize, keys: &[Vec<u8>], present: bool
     Ok((prove, verify, bytes as f64 / keys.len().max(1) as f64))
 }
 
-/// What parties with histories of their own share in one store.
+/// The sharing between parties that keep histories of their own in one store.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sharing {
-    /// The structure.
     pub structure: String,
-    /// Share of records that all parties have, in percent.
+    /// The share of records that all parties have, in percent.
     pub overlap_percent: u64,
     /// As in [`Sizes`], over the parties' newest versions.
     pub deduplication: f64,

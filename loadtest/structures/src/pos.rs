@@ -1,11 +1,14 @@
-//! A POS-tree (pattern-oriented split, of ForkBase): nodes end where the content says so.
+//! A POS-tree (pattern-oriented split, of ForkBase): the content determines where nodes end.
 //!
-//! A node ends behind an entry whose fingerprint has a pattern, or when it has [`NODE_BYTES_MAX`] bytes; so the nodes of a
-//! level follow from its entries alone, read from the first to the last, and those of a version from its records alone. The
-//! fingerprint of an entry is XXH3 of its bytes; the study rolls a window over the bytes, which costs more and ends nodes at the same rate.
+//! A node ends after an entry whose fingerprint has a pattern, or when it has [`NODE_BYTES_MAX`]
+//! bytes. The nodes of a level therefore follow from its entries alone, read from first to last,
+//! and all nodes of a version follow from its records. The fingerprint of an entry is XXH3 of its
+//! bytes. The study uses a rolling window over the bytes, which costs more and ends nodes at the
+//! same rate.
 //!
-//! A change begins anew at the start of the first node that it touches, and goes on until a node ends where one ended
-//! before: from there on nothing differs. The nodes that went and came are the changes of the level above.
+//! A change starts at the beginning of the first node that it touches, and continues until a node
+//! ends where an old one ended: from there on nothing differs. The removed and added nodes are the
+//! changes of the level above.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +23,9 @@ use crate::{
     structure::{Change, Item, Structure},
 };
 
-/// A node never grows beyond this, and the entry that passes it.
+/// A node ends when it has reached this size; the entry that reaches it is the last.
 const NODE_BYTES_MAX: usize = 4 * NODE_BYTES;
 
-/// The structure.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PosTree;
 
@@ -69,14 +71,14 @@ impl Structure for PosTree {
     }
 }
 
-/// What a change does to the nodes of one level.
+/// The effect of a change on the nodes of one level.
 #[derive(Default)]
 struct Moved {
     gone: Vec<Entry>,
     made: Vec<Entry>,
 }
 
-/// The same as changes of the level above.
+/// Turns removed and added nodes into changes of the level above.
 fn against(gone: Vec<Entry>, made: Vec<Entry>) -> Vec<Change> {
     let mut changes: BTreeMap<Vec<u8>, Option<Vec<u8>>> = gone.iter().map(|entry| (entry.key.clone(), None)).collect();
     changes.extend(made.into_iter().map(|entry| (entry.key, Some(entry.body))));
@@ -88,11 +90,11 @@ fn against(gone: Vec<Entry>, made: Vec<Entry>) -> Vec<Change> {
     changes.into_iter().map(|(key, payload)| Change { key, payload }).collect()
 }
 
-/// A node as its level sees it.
+/// A node, with its place in its level.
 struct Place {
     node: Entry,
     entries: Vec<Entry>,
-    /// Lowest key of the next node of the level.
+    /// The lowest key of the next node of the level.
     next: Option<Vec<u8>>,
 }
 
@@ -147,7 +149,7 @@ fn edit(store: &mut Store, root: &Digest, level: u8, mut changes: &[Change]) -> 
     Ok(moved)
 }
 
-/// The root above all nodes of a level.
+/// Builds the levels above, and returns the root.
 fn build(store: &mut Store, mut level: u8, mut nodes: Vec<Entry>) -> Result<Digest> {
     while nodes.len() > 1 {
         level += 1;
@@ -165,7 +167,7 @@ fn build(store: &mut Store, mut level: u8, mut nodes: Vec<Entry>) -> Result<Dige
     }
 }
 
-/// A node in the making.
+/// A node that is being built.
 struct Chunk {
     level: u8,
     bytes: usize,
@@ -177,13 +179,13 @@ impl Chunk {
         Self { level, bytes: 0, entries: Vec::new() }
     }
 
-    /// The node that the entry ends, if it ends one.
+    /// Adds an entry; returns the node if the entry ends it.
     fn push(&mut self, store: &mut Store, entry: Entry) -> Option<Entry> {
         let bytes = entry.bytes(self.level);
         let ends = ends_node(self.level, &entry);
         self.bytes += bytes;
         self.entries.push(entry);
-        // An inner node has two children at least, or levels would not end.
+        // An inner node has at least two children; otherwise levels would not end.
         let ends = (ends && (self.level == 0 || self.entries.len() > 1)) || self.bytes >= NODE_BYTES_MAX;
         if ends { self.end(store) } else { None }
     }
@@ -197,7 +199,8 @@ impl Chunk {
     }
 }
 
-/// Whether a node ends here by the pattern: an entry has it with the chance of its share of a node.
+/// Whether a node ends here by the pattern. An entry has the pattern with a probability that is its
+/// share of a node.
 fn ends_node(level: u8, entry: &Entry) -> bool {
     let mut bytes = Vec::with_capacity(entry.bytes(level));
     entry.encode(level, &mut bytes);

@@ -1,4 +1,4 @@
-//! The run as JSON and as Markdown.
+//! The report of a run, as JSON and as Markdown.
 
 use std::{fmt::Write as _, fs};
 
@@ -6,33 +6,30 @@ use serde::Serialize;
 
 use crate::measure::{Row, Sharing, Spread, Table};
 
-/// All of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Where and how.
     pub conditions: Conditions,
-    /// One for each workload.
+    /// One table for each workload.
     pub tables: Vec<Table>,
     /// Several parties in one store.
     pub sharing: Vec<Sharing>,
-    /// What was not measured, and why.
+    /// Workloads that were not measured, and why.
     pub missing: Vec<String>,
 }
 
-/// Where and how a run was made.
+/// The conditions of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Conditions {
     /// `quick` or `full`.
     pub scale: String,
-    /// How often all was repeated.
+    /// The number of repetitions.
     pub repetitions: usize,
-    /// The processor's name.
     pub processor: String,
-    /// How many of them this process may use.
+    /// The number of processors that this process may use.
     pub processors: usize,
     /// Load averages before the run.
     pub load_before: String,
-    /// Load averages after it.
+    /// Load averages after the run.
     pub load_after: String,
 }
 
@@ -43,7 +40,7 @@ pub fn load_average() -> String {
     text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
-/// What the processor is called.
+/// The processor's name.
 #[must_use]
 pub fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -100,7 +97,7 @@ fn grid(out: &mut String, rows: &[Row], columns: &[Column]) {
     out.push('\n');
 }
 
-/// The tables.
+/// The tables as Markdown.
 #[must_use]
 pub fn markdown(report: &Report) -> String {
     let mut out = String::new();

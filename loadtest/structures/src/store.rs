@@ -1,6 +1,8 @@
-//! Nodes by their hash: what all structures but the engine's are kept in, and what their proofs are made of.
+//! Nodes by their hash: the storage of all structures except the engine's, and the content of their
+//! proofs.
 //!
-//! A node is a byte string, its name is its hash, so equal nodes are one node whichever version, or whose tree, they are in.
+//! A node is a byte string, and its name is its hash. Equal nodes are therefore one node, whichever
+//! version or tree they belong to.
 
 use std::{
     cell::RefCell,
@@ -11,12 +13,13 @@ use coppice_types::Digest;
 
 use crate::{Error, Result};
 
-/// How nodes are named. The measurements take SHA-256 for all structures; Ethereum's trie has Keccak.
+/// The hash function that names nodes. The measurements use SHA-256 for all structures; Ethereum's
+/// trie uses Keccak.
 pub type Hash = fn(&[u8]) -> Digest;
 
-/// Nodes that can be read by their name.
+/// Nodes that can be read by name.
 pub trait Nodes {
-    /// The node of a hash.
+    /// The node of this name.
     ///
     /// # Errors
     /// `Missing`.
@@ -31,26 +34,26 @@ pub struct Store {
 }
 
 impl Store {
-    /// A store without nodes.
+    /// An empty store.
     #[must_use]
     pub fn new(hash: Hash) -> Self {
         Self { hash, nodes: HashMap::new() }
     }
 
-    /// What a proof brings: each node under the hash of the bytes that came, so that a changed one has another name.
+    /// A store with the nodes of a proof. Each is named by the hash of its bytes, so a changed node
+    /// has another name.
     #[must_use]
     pub fn of_proof(hash: Hash, proof: &Proof) -> Self {
         Self { hash, nodes: proof.nodes.iter().map(|node| (hash(node), node.clone().into())).collect() }
     }
 
-    /// Keeps a node, and says its name.
+    /// Stores a node, and returns its name.
     pub fn put(&mut self, node: Vec<u8>) -> Digest {
         let name = (self.hash)(&node);
         self.nodes.entry(name).or_insert_with(|| node.into());
         name
     }
 
-    /// How nodes are named.
     #[must_use]
     pub fn hash(&self) -> Hash {
         self.hash
@@ -63,8 +66,8 @@ impl Nodes for Store {
     }
 }
 
-/// The nodes that a lookup reads, each once: with them alone, whoever trusts the root can do the lookup again, and finds
-/// what is there, or that nothing is.
+/// The nodes that a lookup reads, each once. With them and a trusted root, anyone can repeat the
+/// lookup, and gets the payload or its absence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proof {
     /// From the root down.
@@ -72,14 +75,14 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// Size on a wire: each node behind its length in four bytes.
+    /// The length of the encoding: each node after its length in four bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.nodes.iter().map(|node| node.len() + 4).sum()
     }
 }
 
-/// Remembers what is read, to make a proof of it.
+/// A wrapper that records which nodes are read, to make a proof of them.
 #[derive(Debug)]
 pub struct Recorder<'s> {
     store: &'s Store,
@@ -87,13 +90,12 @@ pub struct Recorder<'s> {
 }
 
 impl<'s> Recorder<'s> {
-    /// Nothing is read yet.
     #[must_use]
     pub fn new(store: &'s Store) -> Self {
         Self { store, seen: RefCell::default() }
     }
 
-    /// What was read.
+    /// The nodes that were read.
     #[must_use]
     pub fn into_proof(self) -> Proof {
         self.seen.into_inner().1

@@ -1,6 +1,8 @@
-//! What a structure is, and what is the same for all of them: proofs, walks, differences, merges.
+//! The interface of a structure, and the code that all structures share: proofs, walks,
+//! differences, merges.
 //!
-//! A version is the hash of its root. Reads of a version need nothing else, and no version is ever changed.
+//! A version is the hash of its root. Reads of a version need nothing else, and no version is ever
+//! changed.
 
 use std::{cmp::Ordering, collections::BTreeSet};
 
@@ -11,64 +13,59 @@ use crate::{
     store::{Nodes, Proof, Recorder, Store},
 };
 
-/// A write: what the key has from then on; none deletes it. A payload is not empty.
+/// A write: the key's new payload; `None` deletes the key. A payload is not empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The key.
     pub key: Vec<u8>,
-    /// Its payload.
     pub payload: Option<Vec<u8>>,
 }
 
-/// A key that two versions disagree on.
+/// A key that differs between two versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The key.
     pub key: Vec<u8>,
-    /// What it has in the first one.
+    /// The payload in the first version.
     pub before: Option<Vec<u8>>,
-    /// What it has in the second one.
+    /// The payload in the second version.
     pub after: Option<Vec<u8>>,
 }
 
-/// Where a node is: by name, or, if it is shorter than a hash and the structure says so, within its parent.
+/// The location of a node: by name, or within its parent, if the structure does so for nodes
+/// shorter than a hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Link {
     /// In the store.
     Name(Digest),
-    /// Its bytes.
+    /// The node's bytes.
     Within(Vec<u8>),
 }
 
-/// A part of a version, as a walk in order meets it.
+/// A part of a version, as an ordered walk meets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Orders items: nothing below a node is before the node's own place, or behind the next item's.
+    /// The order of items: everything below a node lies between the node's own place and the next
+    /// item's.
     pub place: Vec<u8>,
-    /// What is there.
     pub part: Part,
 }
 
 /// A node or a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Has others below it.
+    /// A node, with others below it.
     Node(Link),
-    /// A key with its payload.
     Record {
-        /// The key.
         key: Vec<u8>,
-        /// The payload.
         payload: Vec<u8>,
     },
 }
 
 /// A persistent authenticated map.
 pub trait Structure {
-    /// What it is called in reports.
+    /// The name in reports.
     fn name(&self) -> &'static str;
 
-    /// Whether equal content has an equal root, however it came about.
+    /// Whether equal contents have equal roots, whatever their history.
     fn is_canonical(&self) -> bool;
 
     /// The root of the version without records.
@@ -80,23 +77,23 @@ pub trait Structure {
     /// `Missing` or `Malformed` nodes.
     fn get(&self, nodes: &dyn Nodes, root: &Digest, key: &[u8]) -> Result<Option<Vec<u8>>>;
 
-    /// Makes the next version: changes in ascending order of keys, each key once.
+    /// Makes the next version. Changes are in ascending order of keys, each key once.
     ///
     /// # Errors
     /// As [`Structure::get`].
     fn apply(&self, store: &mut Store, root: &Digest, changes: &[Change]) -> Result<Digest>;
 
-    /// What a node at a place has, in order of places.
+    /// The items of a node at this place, in order of places.
     ///
     /// # Errors
     /// `Malformed`.
     fn expand(&self, place: &[u8], node: &[u8]) -> Result<Vec<Item>>;
 
-    /// How far a node is from the records, if all of a level are equally far.
+    /// The distance of a node from the records, if that is equal for all nodes of a level.
     fn level(&self, node: &[u8]) -> u8;
 }
 
-/// The nodes that show what a key has, or that it has nothing.
+/// The nodes that prove a key's payload or its absence.
 ///
 /// # Errors
 /// As [`Structure::get`].
@@ -106,10 +103,10 @@ pub fn prove(structure: &dyn Structure, store: &Store, root: &Digest, key: &[u8]
     Ok(recorder.into_proof())
 }
 
-/// What a proof says that a key has, to one who trusts the root.
+/// The payload of a key according to a proof, for a trusted root.
 ///
 /// # Errors
-/// `Missing` or `Malformed` if it proves nothing.
+/// `Missing` or `Malformed` if the proof is invalid.
 pub fn verify(
     structure: &dyn Structure,
     hash: crate::store::Hash,
@@ -120,7 +117,8 @@ pub fn verify(
     structure.get(&Store::of_proof(hash, proof), root, key)
 }
 
-/// All nodes of a version by name, those of a former walk left out with all that is below them; `record` sees each record.
+/// Visits all nodes of a version by name, except those of an earlier walk and everything below
+/// them. `record` sees each record.
 ///
 /// # Errors
 /// As [`Structure::get`].
@@ -157,7 +155,8 @@ fn expand(structure: &dyn Structure, nodes: &dyn Nodes, place: &[u8], link: &Lin
     structure.expand(place, bytes(nodes, link)?)
 }
 
-/// The keys that two versions disagree on, in order of keys. Nodes that both have at the same place are not read.
+/// The keys that differ between two versions, in key order. Nodes that both have at the same place
+/// are not read.
 ///
 /// # Errors
 /// As [`Structure::get`].
@@ -181,7 +180,7 @@ struct Compare<'c> {
 }
 
 impl Compare<'_> {
-    /// The next item of each side is its last one.
+    /// The items are in reverse order: the next one is the last.
     fn run(&mut self, mut before: Vec<Item>, mut after: Vec<Item>) -> Result<()> {
         loop {
             let order = match (before.last(), after.last()) {
@@ -198,7 +197,7 @@ impl Compare<'_> {
         }
     }
 
-    /// The first place is on one side alone.
+    /// Goes on where the first place is on one side only.
     fn advance(&mut self, items: &mut Vec<Item>, side: Side) -> Result<()> {
         let Some(Item { place, part }) = items.pop() else { return Ok(()) };
         match (part, side) {
@@ -247,18 +246,18 @@ impl Compare<'_> {
     }
 }
 
-/// What a merge came to.
+/// The outcome of a merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Merged {
-    /// The version with the changes of both sides; keys in conflict are as on the left.
+    /// The version with the changes of both sides; keys in conflict have the left side's payload.
     pub root: Digest,
-    /// How many keys were taken from the right.
+    /// The number of keys taken from the right.
     pub taken: usize,
-    /// Keys that the two sides changed in different ways, ascending.
+    /// Keys that the two sides changed differently, ascending.
     pub conflicts: Vec<Vec<u8>>,
 }
 
-/// Puts what `right` changed against `base` into `left`.
+/// Applies to `left` what `right` changed since `base`.
 ///
 /// # Errors
 /// As [`Structure::get`].

@@ -1,7 +1,8 @@
-//! One set of questions for all: the engine, and the structures over a store of nodes.
+//! One interface for all subjects: the engine, and the structures over a store of nodes.
 //!
-//! A value of more than [`INLINE_BYTES`] lies outside of the nodes in all of them, and the nodes hold its hash: that is the
-//! engine's rule, and without it a document of 100 KB would be copied with each neighbour that changes.
+//! In all of them, values longer than [`INLINE_BYTES`] are stored outside of the nodes, which hold
+//! their hashes. That is the engine's rule; without it, a document of 100 KB would be copied
+//! whenever a neighbour changes.
 
 use std::{
     borrow::Cow,
@@ -25,50 +26,49 @@ use crate::{
     structure::{Change, Structure, diff, merge, prove, verify, walk},
 };
 
-/// Longest value within a node: the engine's default.
+/// The longest value within a node: the engine's default.
 pub const INLINE_BYTES: usize = 128;
 /// Records that one step of the engine's merging takes.
 const MERGE_STEP: usize = 512;
 /// Keys that one part of the engine's merge of versions looks at.
 const PAGE_KEYS: usize = 1024;
 
-/// A write; no value deletes.
+/// A write; `None` as the value deletes the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// The key.
     pub key: Vec<u8>,
-    /// Its value.
     pub value: Option<Vec<u8>>,
 }
 
-/// What a set of versions takes: the sum over the versions of what each reaches, and what it comes to when what is shared counts once.
+/// The size of a set of versions: the sum over the versions of what each reaches, and the size if
+/// shared parts count once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Nodes, each once.
+    /// Nodes, each counted once.
     pub nodes: u64,
-    /// Bytes of nodes and of values outside of them, each once.
+    /// Bytes of nodes and of values outside of them, each counted once.
     pub bytes: u64,
-    /// Nodes of all versions, summed.
+    /// The sum of the nodes of all versions.
     pub nodes_summed: u64,
-    /// Bytes of all versions, summed.
+    /// The sum of the bytes of all versions.
     pub bytes_summed: u64,
 }
 
 impl Footprint {
-    /// Share of bytes that sharing saves.
+    /// The share of bytes that sharing saves.
     #[must_use]
     pub fn deduplication(&self) -> f64 {
         1.0 - self.bytes as f64 / self.bytes_summed as f64
     }
 
-    /// Share of nodes that sharing saves.
+    /// The share of nodes that sharing saves.
     #[must_use]
     pub fn node_sharing(&self) -> f64 {
         1.0 - self.nodes as f64 / self.nodes_summed as f64
     }
 }
 
-/// Bytes of nodes, and of values outside of them, by what names them.
+/// Bytes of nodes, and of values outside of them, by name.
 #[derive(Debug, Default)]
 struct Reached<Name> {
     nodes: BTreeMap<Name, u64>,
@@ -90,69 +90,69 @@ fn footprint<Name: Ord>(versions: impl Iterator<Item = Result<Reached<Name>>>) -
     Ok(Footprint { nodes: all.nodes.len() as u64, bytes: sum(&all.nodes) + sum(&all.values), ..sums })
 }
 
-/// What a merge of versions came to.
+/// The outcome of a merge of versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeCount {
     /// Keys taken from the right.
     pub taken: usize,
-    /// Keys that both sides changed in different ways.
+    /// Keys that both sides changed differently.
     pub conflicts: usize,
 }
 
-/// Something that keeps versions. They are numbered from 0, the empty one.
+/// A store of versions. They are numbered from 0, the empty one.
 pub trait Subject {
-    /// What it is called in reports.
+    /// The name in reports.
     fn name(&self) -> &'static str;
 
-    /// Makes the next version of the line; writes ascend by key, each key once.
+    /// Makes the next version of the main line. Writes ascend by key, each key once.
     ///
     /// # Errors
-    /// Whatever keeps it from that.
+    /// If the subject fails.
     fn commit(&mut self, writes: &[Write]) -> Result<()>;
 
-    /// Makes a version beside the line, on its newest one, and says its number.
+    /// Makes a version on a branch of the newest one, and returns its number.
     ///
     /// # Errors
-    /// Whatever keeps it from that.
+    /// If the subject fails.
     fn branch(&mut self, writes: &[Write]) -> Result<usize>;
 
-    /// The newest version of the line.
+    /// The newest version of the main line.
     fn newest(&self) -> usize;
 
-    /// A key's value.
+    /// The value of a key.
     ///
     /// # Errors
-    /// Whatever keeps it from that.
+    /// If the subject fails.
     fn get(&self, version: usize, key: &[u8]) -> Result<Option<Vec<u8>>>;
 
-    /// How many keys differ between two versions; their values on both sides are read.
+    /// The number of keys that differ between two versions; their values on both sides are read.
     ///
     /// # Errors
-    /// Whatever keeps it from that.
+    /// If the subject fails.
     fn diff(&self, from: usize, to: usize) -> Result<usize>;
 
-    /// Makes the version that has the changes of both sides.
+    /// Makes the version with the changes of both sides.
     ///
     /// # Errors
-    /// Whatever keeps it from that.
+    /// If the subject fails.
     fn merge(&mut self, base: usize, left: usize, right: usize) -> Result<MergeCount>;
 
-    /// Proves what a key has.
+    /// Proves a key's value or its absence.
     ///
     /// # Errors
-    /// Whatever keeps it from that.
+    /// If the subject fails.
     fn prove(&self, version: usize, key: &[u8]) -> Result<Vec<u8>>;
 
-    /// Whether the proof shows a value of the key; what is trusted is the version's root alone.
+    /// Whether the proof shows a value of the key. Only the version's root is trusted.
     ///
     /// # Errors
-    /// If it proves nothing.
+    /// If the proof is invalid.
     fn verify(&self, version: usize, key: &[u8], proof: &[u8]) -> Result<bool>;
 
-    /// What versions take.
+    /// The size of a set of versions.
     ///
     /// # Errors
-    /// Whatever keeps it from that.
+    /// If the subject fails.
     fn footprint(&self, versions: &[usize]) -> Result<Footprint>;
 }
 
@@ -166,7 +166,7 @@ pub struct Hashed {
 }
 
 impl Hashed {
-    /// An empty version 0.
+    /// A subject with the empty version 0.
     #[must_use]
     pub fn new(structure: Box<dyn Structure>) -> Self {
         let mut store = Store::new(sha256);
@@ -174,12 +174,13 @@ impl Hashed {
         Self { structure, store, values: HashMap::new(), roots, newest: 0 }
     }
 
-    /// Goes on from the empty version, in the same store: another party that writes a history of its own.
+    /// Starts again from the empty version in the same store, for another party with its own
+    /// history.
     pub fn start_over(&mut self) {
         self.newest = 0;
     }
 
-    /// A value as the nodes have it.
+    /// The payload that nodes hold for a value.
     fn payload(&mut self, value: &[u8]) -> Vec<u8> {
         if value.len() <= INLINE_BYTES {
             return [&[0], value].concat();
@@ -291,7 +292,8 @@ impl Subject for Hashed {
     }
 }
 
-/// The engine, in a temporary directory. Nothing is flushed: as for the others, all of it is in memory.
+/// The engine, in a temporary directory. Nothing is flushed: everything is in memory, as for the
+/// other subjects.
 pub struct Tpbf {
     engine: Engine,
     states: Vec<(ShardState, Stamp)>,
@@ -301,7 +303,7 @@ pub struct Tpbf {
 }
 
 impl Tpbf {
-    /// An empty version 0, with the parameters that a ledger has by default.
+    /// A subject with the empty version 0 and the default parameters of a ledger.
     ///
     /// # Errors
     /// If there is no place for temporary files.
@@ -310,7 +312,7 @@ impl Tpbf {
         let storage = Arc::new(DiskStorage::new(dir.path()));
         let params = Params::default();
         ensure!(params.inline_bytes as usize == INLINE_BYTES, "the engine keeps other values in its nodes");
-        // All that is written stays in memory, as in the others.
+        // Everything that is written stays in memory, as in the other subjects.
         let cache = 1 << 30;
         let options = Options { young_cache_bytes: cache, old_cache_bytes: cache, ..Options::default() };
         let engine = Engine::create(storage, ShardId(0), params, options)?;
@@ -333,7 +335,8 @@ impl Tpbf {
         Ok(self.states.len() - 1)
     }
 
-    /// Merges trees as a replica does: ten records for each that was written, and to the end if there are too many trees.
+    /// Merges trees as a replica does: ten records for each written one, and to the end if there
+    /// are too many trees.
     fn merge_trees(&mut self, written: usize) -> Result<()> {
         let mut steps = written * 10 / MERGE_STEP + 1;
         loop {

@@ -1,8 +1,10 @@
-//! A Merkle Patricia trie: Ethereum's, to the byte, but for the hash function, which is the store's.
+//! A Merkle Patricia trie. It has the bytes of Ethereum's, except for the hash function, which is
+//! the store's.
 //!
-//! Nodes are RLP; one that is shorter than a hash lies within its parent. Keys are taken as they are, four bits a step; unlike
-//! Ethereum's, which are all of one length, one may begin another, so branches have values. A batch changes
-//! an unhashed copy of what it touches, which is hashed once at its end.
+//! Nodes are RLP; a node shorter than a hash is embedded in its parent. Keys are used unhashed,
+//! four bits a step. Ethereum's keys all have one length; here one key may be a prefix of another,
+//! so branches have values. A batch changes an unhashed copy of the nodes that it touches, which is
+//! hashed once at the end.
 
 mod rlp;
 
@@ -15,18 +17,17 @@ use crate::{
 };
 use rlp::Field;
 
-/// RLP of nothing: the empty trie.
+/// RLP of the empty byte string: the empty trie.
 const EMPTY: &[u8] = &[0x80];
 const WIDTH: usize = 16;
 
-/// The structure.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PatriciaTrie;
 
 /// A part of a trie in memory.
 enum Trie {
     Empty,
-    /// As it was; not read yet.
+    /// A stored part that has not been read.
     Stored(Link),
     Leaf {
         path: Vec<u8>,
@@ -42,7 +43,7 @@ enum Trie {
     },
 }
 
-/// A node's bytes, parted.
+/// The parsed bytes of a node.
 enum Node<'n> {
     Empty,
     Leaf { path: Vec<u8>, value: &'n [u8] },
@@ -163,7 +164,8 @@ fn link(field: Field<'_>) -> Result<Option<Link>> {
     })
 }
 
-/// A path with its kind in front: two of its bits, and a half byte more if its length is odd.
+/// Ethereum's hex-prefix encoding of a path. The first half byte has the kind and whether the length
+/// is odd; before an even path there is another half byte, which is zero.
 fn compact(path: &[u8], leaf: bool) -> Vec<u8> {
     let flag = if leaf { 2 } else { 0 };
     let odd = path.len() % 2;
@@ -198,7 +200,7 @@ fn parse(node: &[u8]) -> Result<Node<'_>> {
     }
 }
 
-/// A node of the store, in memory, its children not read.
+/// Loads a node from the store; its children stay unread.
 fn load(store: &Store, at: &Link) -> Result<Trie> {
     let bytes = match at {
         Link::Name(name) => store.node(name)?,
@@ -261,7 +263,7 @@ fn insert(store: &Store, trie: Trie, path: &[u8], value: &[u8]) -> Result<Trie> 
     })
 }
 
-/// A branch, or what stands for one, behind a path.
+/// A branch, or its replacement, below a path.
 fn extend(path: &[u8], child: Trie) -> Trie {
     if path.is_empty() { child } else { Trie::Extension { path: path.to_vec(), child: Box::new(child) } }
 }
@@ -289,7 +291,7 @@ fn remove(store: &Store, trie: Trie, path: &[u8]) -> Result<Trie> {
     })
 }
 
-/// A branch that may have one way left, or none.
+/// Simplifies a branch that may have only one child left, or none.
 fn shrink(store: &Store, mut children: Box<[Trie; WIDTH]>, value: Option<Vec<u8>>) -> Result<Trie> {
     let mut used = (0..WIDTH).filter(|at| !matches!(children[*at], Trie::Empty));
     match (used.next(), used.next(), value) {
@@ -303,12 +305,12 @@ fn shrink(store: &Store, mut children: Box<[Trie; WIDTH]>, value: Option<Vec<u8>
     }
 }
 
-/// A child behind a path, as one node where two would be too many.
+/// Puts a path before a child, and merges the two into one node where possible.
 fn join(store: &Store, mut path: Vec<u8>, child: Trie) -> Result<Trie> {
     Ok(match child {
         Trie::Empty => Trie::Empty,
         Trie::Stored(at) => match load(store, &at)? {
-            // It need not be kept anew.
+            // The branch does not change, so it stays as it is stored.
             Trie::Branch { .. } => Trie::Extension { path, child: Box::new(Trie::Stored(at)) },
             loaded => join(store, path, loaded)?,
         },
@@ -324,7 +326,7 @@ fn join(store: &Store, mut path: Vec<u8>, child: Trie) -> Result<Trie> {
     })
 }
 
-/// Encodes and keeps what is new; none for an empty part.
+/// Encodes and stores new parts; `None` for an empty part.
 fn seal(store: &mut Store, trie: Trie) -> Option<Link> {
     let mut fields = Vec::new();
     match trie {

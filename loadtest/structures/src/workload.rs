@@ -1,4 +1,4 @@
-//! What is written and read: YCSB-like records, a history of documents, accounts of a chain.
+//! Data for writes and reads: records like YCSB's, a history of documents, accounts of a chain.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,38 +14,38 @@ use serde::Deserialize;
 
 use crate::subject::Write;
 
-/// Most keys that lookups and proofs ask for.
+/// The greatest number of keys for lookups and proofs.
 const READS: usize = 20_000;
 
-/// How much is done.
+/// The amount of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// In less than two minutes.
+    /// Less than two minutes.
     Quick,
-    /// All of it.
+    /// The full amount.
     Full,
 }
 
 /// Versions to make, and questions to ask.
 #[derive(Debug)]
 pub struct Workload {
-    /// What it is called in reports.
+    /// The name in reports.
     pub name: String,
-    /// What it is made of.
+    /// A description for reports.
     pub about: String,
-    /// The first versions, whose making is counted apart.
+    /// The first versions, whose cost is counted separately.
     pub load: Vec<Vec<Write>>,
-    /// The versions after them.
+    /// The later versions.
     pub updates: Vec<Vec<Write>>,
-    /// What the newest version has.
+    /// The content of the newest version.
     pub state: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Keys that it has, in the order of lookups.
+    /// Keys in the newest version, in the order of lookups.
     pub reads: Vec<Vec<u8>>,
-    /// Keys that it has not.
+    /// Keys that are not in the newest version.
     pub absent: Vec<Vec<u8>>,
     /// Two batches on the newest version, to merge.
     pub branches: [Vec<Write>; 2],
-    /// How many keys both have with different values.
+    /// The number of keys that both batches set to different values.
     pub conflicts: usize,
 }
 
@@ -73,7 +73,8 @@ fn pick<'k>(rng: &mut SimRng, keys: &[&'k Vec<u8>]) -> &'k [u8] {
     keys[rng.below(keys.len() as u64) as usize]
 }
 
-/// Two batches: 90 in 100 keys of each are its own, the others are in both, with different values.
+/// Makes two batches: 90 in 100 keys of each occur only there, and the others occur in both, with
+/// different values.
 fn branches(state: &BTreeMap<Vec<u8>, Vec<u8>>, keys: &[&Vec<u8>], rng: &mut SimRng) -> ([Vec<Write>; 2], usize) {
     let count = (keys.len() / 20).clamp(10, 1000);
     let mut chosen = BTreeSet::new();
@@ -81,7 +82,7 @@ fn branches(state: &BTreeMap<Vec<u8>, Vec<u8>>, keys: &[&Vec<u8>], rng: &mut Sim
         chosen.insert(pick(rng, keys));
     }
     let mut chosen: Vec<&[u8]> = chosen.into_iter().collect();
-    // Shuffled, so that the batches lie across each other.
+    // The keys are shuffled so that the two batches interleave.
     for at in (1..chosen.len()).rev() {
         chosen.swap(at, rng.below(at as u64 + 1) as usize);
     }
@@ -103,13 +104,13 @@ fn branches(state: &BTreeMap<Vec<u8>, Vec<u8>>, keys: &[&Vec<u8>], rng: &mut Sim
     ([batch(left, 0x55), batch(right, 0x2a)], shared)
 }
 
-/// One write for each key, in order of keys.
+/// Keeps one write for each key, in key order.
 fn fold(writes: impl IntoIterator<Item = Write>) -> Vec<Write> {
     let folded: BTreeMap<Vec<u8>, Option<Vec<u8>>> = writes.into_iter().map(|write| (write.key, write.value)).collect();
     folded.into_iter().map(|(key, value)| Write { key, value }).collect()
 }
 
-/// Ranks by Zipf's law, the way of YCSB (Gray et al., SIGMOD 1994).
+/// Ranks by Zipf's law, drawn as YCSB does (Gray et al., SIGMOD 1994).
 #[derive(Clone, Copy, Debug)]
 pub struct Zipf {
     items: u64,
@@ -120,7 +121,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Ranks below `items`; `theta` is in 0..1, 0 is even.
+    /// A source of ranks below `items`; `theta` is in 0..1, and 0 is even.
     #[must_use]
     pub fn new(items: u64, theta: f64) -> Self {
         let zeta = |count: u64| (1..=count).map(|rank| (rank as f64).powf(-theta)).sum::<f64>();
@@ -129,7 +130,7 @@ impl Zipf {
         Self { items, theta, alpha: 1.0 / (1.0 - theta), zeta: all, eta }
     }
 
-    /// The next rank.
+    /// Draws a rank.
     pub fn next(&self, rng: &mut SimRng) -> u64 {
         let even = (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
         let scaled = even * self.zeta;
@@ -144,9 +145,10 @@ impl Zipf {
     }
 }
 
-/// A key of YCSB: the rank's hash in decimal, so that neighbours in rank are none in the key space.
+/// A key of YCSB: the rank's hash in decimal, so that neighbours in rank are not neighbours in the
+/// key space.
 fn ycsb_key(rank: u64) -> Vec<u8> {
-    // Finaliser of SplitMix64.
+    // The finaliser of SplitMix64.
     let mut hash = rank.wrapping_add(0x9e37_79b9_7f4a_7c15);
     hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -160,7 +162,7 @@ fn field(rng: &mut SimRng) -> Vec<u8> {
     field
 }
 
-/// Records of one field of 100 bytes, then updates by Zipf's law.
+/// Records with one field of 100 bytes, then updates by Zipf's law.
 #[must_use]
 pub fn ycsb(scale: Scale, theta: f64) -> Workload {
     let (records, batch, versions) = match scale {
@@ -185,7 +187,7 @@ pub fn ycsb(scale: Scale, theta: f64) -> Workload {
     workload
 }
 
-/// What several parties load who share some of their records, each in an order of its own.
+/// The loads of several parties that share some of their records, each in an order of its own.
 #[must_use]
 pub fn parties(scale: Scale, count: usize, overlap_percent: u64) -> Vec<Vec<Vec<Write>>> {
     let (records, batch) = match scale {
@@ -221,7 +223,7 @@ struct Line {
     delete: Vec<String>,
 }
 
-/// The batches of a gzipped file of JSON lines, one version each.
+/// Reads the batches of a gzipped file of JSON lines; each becomes a version.
 fn read_batches(path: &Path) -> Result<Vec<Vec<Write>>> {
     let file = File::open(path).with_context(|| format!("{}", path.display()))?;
     let parse = |line: std::io::Result<String>| {
@@ -244,10 +246,11 @@ fn read_batches(path: &Path) -> Result<Vec<Vec<Write>>> {
     lines.map(parse).collect::<Result<_>>().with_context(|| format!("{}", path.display()))
 }
 
-/// The history of the Ethereum Improvement Proposals: documents by path, a version a commit.
+/// The history of the Ethereum Improvement Proposals: documents by path, one version for each
+/// commit.
 ///
 /// # Errors
-/// If the file is not there, or not such a file.
+/// If the file is missing or has another format.
 pub fn documents(dir: &Path) -> Result<Workload> {
     let mut versions = read_batches(&dir.join("eips-history.jsonl.gz"))?;
     ensure!(!versions.is_empty(), "{}: no versions", dir.display());
@@ -256,10 +259,11 @@ pub fn documents(dir: &Path) -> Result<Workload> {
     Ok(Workload::new("EIPs history".to_owned(), about, versions, updates, 9))
 }
 
-/// Ethereum's accounts at genesis, then blocks of transfers: the accounts are real, who pays whom is made up by Zipf's law.
+/// Ethereum's accounts at genesis, then blocks of transfers. The accounts are real; payers and
+/// payees are drawn by Zipf's law.
 ///
 /// # Errors
-/// If the file is not there, or not such a file.
+/// If the file is missing or has another format.
 pub fn accounts(dir: &Path, scale: Scale) -> Result<Workload> {
     let load = read_batches(&dir.join("ethereum-genesis.jsonl.gz"))?;
     let (blocks, transfers) = match scale {
@@ -268,7 +272,7 @@ pub fn accounts(dir: &Path, scale: Scale) -> Result<Workload> {
     };
     let accounts: Vec<&[u8]> = load.iter().flatten().map(|write| &write.key[..]).collect();
     let mut rng = SimRng::new(10);
-    // Whoever is first by a hash, not by address, pays most.
+    // Ranks follow a hash of the address, not the address itself.
     let mut ranks: Vec<usize> = (0..accounts.len()).collect();
     for at in (1..ranks.len()).rev() {
         ranks.swap(at, rng.below(at as u64 + 1) as usize);

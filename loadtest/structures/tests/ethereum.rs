@@ -1,4 +1,5 @@
-//! The trie with Keccak is Ethereum's: its roots and proofs beside those of `alloy-trie`.
+//! The trie with Keccak is Ethereum's: its roots and proofs are compared with those of
+//! `alloy-trie`.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ fn keccak(bytes: &[u8]) -> Digest {
     Digest(keccak256(bytes).0)
 }
 
-/// Keys of one length, as the reference wants them; short ones share long prefixes.
+/// A key of the given length, as the reference demands; short keys share long prefixes.
 fn key(rng: &mut SimRng, len: usize) -> Vec<u8> {
     (0..len).map(|_| if len < 8 { [0, 1, 0x12, 0xff][rng.below(4) as usize] } else { rng.below(256) as u8 }).collect()
 }

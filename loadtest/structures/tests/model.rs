@@ -1,4 +1,5 @@
-//! Each structure against a map for each version: contents, equal roots for equal contents, differences, merges, proofs.
+//! Compares each structure with a map for each version: contents, equal roots for equal contents,
+//! differences, merges, proofs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +20,8 @@ fn pick(rng: &mut SimRng, below: usize) -> usize {
     rng.below(below as u64) as usize
 }
 
-/// Few keys of all lengths, so that they come again and begin one another; or many, for high trees.
+/// Either few keys of all lengths, so that keys recur and are prefixes of each other, or many keys,
+/// for high trees.
 struct Keys {
     many: bool,
 }
@@ -81,7 +83,7 @@ impl Run {
         Self { structure, store, rng: SimRng::new(seed), keys, versions: vec![(root, Map::new())] }
     }
 
-    /// A version on any of those before.
+    /// Makes a version on top of any earlier one.
     fn grow(&mut self) {
         let at = pick(&mut self.rng, self.versions.len());
         let (root, map) = &self.versions[if self.rng.chance(700) { self.versions.len() - 1 } else { at }];
@@ -120,7 +122,8 @@ impl Run {
         }
     }
 
-    /// The same content by another way: keys that go again, and other batches.
+    /// Reaches the same content in another way: with other batches, and keys that are deleted
+    /// again.
     fn check_canonical(&mut self) {
         let (root, map) = self.any();
         let mut changes: Vec<Change> =
@@ -132,7 +135,7 @@ impl Run {
         let part = pick(&mut self.rng, changes.len() + 1);
         let later = changes.split_off(part);
         for changes in [later, gone, changes] {
-            // What is in both must not be deleted after it was put.
+            // A key of both contents must not be deleted after its put.
             let changes: Vec<Change> =
                 changes.into_iter().filter(|it| it.payload.is_some() || !map.contains_key(&it.key)).collect();
             other = self.structure.apply(&mut self.store, &other, &changes).expect("applies");
@@ -208,7 +211,8 @@ impl Run {
             assert!(check(&root, &shorter).is_err());
         }
         if other != root {
-            // A proof of another version may have all that is needed here, but then it tells the truth.
+            // A proof of another version may contain all nodes that this lookup needs, and then it
+            // shows the truth.
             let other_proof = prove(&*self.structure, &self.store, &other, &key).expect("proves");
             if let Ok(found) = check(&root, &other_proof) {
                 assert_eq!(found.as_ref(), map.get(&key));
@@ -250,7 +254,7 @@ fn a_version_from_which_all_is_deleted_is_the_empty_one() {
     }
 }
 
-/// What no structure of this crate would write never makes it panic.
+/// Bytes that no structure of this crate would write never cause a panic.
 #[test]
 fn nodes_that_are_garbage_are_refused() {
     let mut rng = SimRng::new(1);

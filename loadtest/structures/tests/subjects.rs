@@ -1,4 +1,5 @@
-//! The measurement itself, small: every subject gives the same answers, or the run fails; and what the report says of it.
+//! A small measurement: all subjects give the same answers, or the run fails. Also checks the
+//! report.
 
 use coppice_env::SimRng;
 use coppice_structures::{
@@ -34,7 +35,8 @@ fn all_subjects_agree_and_share_as_their_kind_does() {
 
     let shared = sharing(&parties(Scale::Quick, 3, 100), 100).expect("loads");
     for (row, structure) in shared.iter().zip(structures()) {
-        // Three parties with the same records have one tree where the shape follows from the content.
+        // Where the shape follows from the content, three parties with the same records have one
+        // tree.
         let one_tree = (row.node_sharing - 2.0 / 3.0).abs() < 1e-9;
         assert_eq!(one_tree, structure.is_canonical(), "{}: {}", row.structure, row.node_sharing);
     }
@@ -85,7 +87,8 @@ fn ranks_follow_zipfs_law() {
         assert!(ranks.iter().all(|rank| *rank < 1000));
         ranks.iter().filter(|rank| **rank < 10).count()
     };
-    // The ten first of a thousand: a hundredth if all are equal, zeta(10)/zeta(1000) otherwise.
+    // The share of the first ten of a thousand ranks: a hundredth if all are equally likely,
+    // zeta(10)/zeta(1000) otherwise.
     assert!((120..300).contains(&count(0.0, &mut rng)));
     let zeta = |items: u32| (1..=items).map(|rank| f64::from(rank).powf(-0.9)).sum::<f64>();
     let expected = 20_000.0 * zeta(10) / zeta(1000);

@@ -5,19 +5,27 @@ mod authorities;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Mutex, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
+use coppice_env::{Clock, SystemClock};
 use http::{Method, Request, Response};
-use kube::client::Body;
-use serde_json::Value;
+use kube::{
+    Client,
+    client::Body,
+    runtime::events::{Recorder, Reporter},
+};
+use serde_json::{Value, json};
 
-use super::*;
+use super::{cluster::FINALIZER, *};
 use crate::{
     certificates,
-    rollout::{Member, State},
+    crd::LedgerCluster,
+    reconcile::build::{Facts, MANAGER, Role},
+    rollout::{self, Fleet, Member, State},
 };
 
 /// What the chart's roles allow: group, resource, verb.
@@ -48,7 +56,7 @@ fn rights() -> &'static BTreeSet<[String; 3]> {
 fn is_allowed(method: &Method, uri: &http::Uri, makes: bool) -> bool {
     let mut parts = uri.path().trim_start_matches('/').split('/');
     let group = if parts.next() == Some("api") { "" } else { parts.next().unwrap_or_default() };
-    // The version, `namespaces`, and the namespace.
+    // Skips the version, `namespaces`, and the namespace.
     let mut parts = parts.skip(3);
     let (resource, name, sub) = (parts.next().unwrap_or_default(), parts.next(), parts.next());
     let resource = sub.map_or_else(|| resource.to_owned(), |sub| format!("{resource}/{sub}"));
@@ -58,20 +66,21 @@ fn is_allowed(method: &Method, uri: &http::Uri, makes: bool) -> bool {
         ("POST", _) => &["create"],
         ("PUT", _) => &["update"],
         ("DELETE", _) => &["delete"],
-        // An apply makes what is not there.
+        // An apply creates missing objects.
         ("PATCH", _) if makes => &["patch", "create"],
         _ => &["patch"],
     };
     verbs.iter().all(|verb| rights().contains(&[group.to_owned(), resource.clone(), (*verb).to_owned()]))
 }
 
-/// An API server without any rules but the chart's roles, names, resource versions and finalizers: it keeps what it is sent by path.
+/// An API server that stores what it is sent, by path. It enforces the chart's roles, names,
+/// resource versions and finalizers, and no other rules.
 #[derive(Default)]
 struct Server {
     objects: Mutex<BTreeMap<String, Value>>,
-    /// Method and path of everything that was asked but to read.
+    /// Method and path of every request except reads.
     writes: Mutex<Vec<String>>,
-    /// Answers a write to this path with 422, as for a field that can't change.
+    /// Writes to this path are answered with 422, as for a field that can't change.
     immutable: Mutex<Option<String>>,
 }
 
@@ -113,7 +122,7 @@ impl Server {
         let path = uri.path().trim_end_matches("/status").to_owned();
         let sent: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
         if *method != Method::GET {
-            // What a deletion is bound to, and what becomes of what the object owns.
+            // The precondition of a deletion, and what happens to the objects that this one owns.
             let terms = [&sent["preconditions"]["uid"], &sent["propagationPolicy"]];
             let terms: String = terms.iter().filter_map(|term| term.as_str()).map(|term| format!(" {term}")).collect();
             let write = format!("{method} {}{terms}", uri.path());
@@ -144,7 +153,7 @@ impl Server {
             }
             let is_list = uri.query().is_some_and(|query| query.contains("labelSelector"));
             if path.starts_with("/apis/cert-manager.io/") {
-                // It is not installed.
+                // The resource type is not installed.
                 return (404, json!("404 page not found"));
             }
             if !is_list {
@@ -175,7 +184,8 @@ impl Server {
                 (201, sent)
             }
             "PATCH" if !exists && !applies => (404, missing),
-            // An apply, a merge or a replacement: by fields, as far as these tests go. A JSON patch adds or removes the finalizer.
+            // An apply, a merge or a replacement is done by fields, which suffices for these tests.
+            // A JSON patch adds or removes the finalizer.
             _ => {
                 let object = objects.entry(path).or_insert_with(|| json!({}));
                 let before = object["spec"].clone();
@@ -183,7 +193,7 @@ impl Server {
                     Value::Array(operations) => patch(object, operations),
                     _ => merge(object, &sent),
                 }
-                // The set's controller has not seen it yet.
+                // The set's controller has not seen the change yet.
                 if object["kind"] == "StatefulSet" && object["spec"] != before {
                     object["metadata"]["generation"] =
                         json!(object["metadata"]["generation"].as_i64().unwrap_or(0) + 1);
@@ -239,7 +249,7 @@ fn set_up(spec: &Value) -> (Arc<Server>, Arc<Context>) {
     let recorder = Recorder::new(client.clone(), reporter);
     let patience = Duration::from_millis(1);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    (server, Arc::new(Context { client, recorder, clock, patience, uneven: Mutex::default() }))
+    (server, Arc::new(Context { client, recorder, clock, patience, uneven: Uneven::default() }))
 }
 
 fn the_cluster(server: &Server) -> Arc<LedgerCluster> {
@@ -257,7 +267,7 @@ fn condition(server: &Server, kind: &str) -> (String, String) {
     (condition.status, condition.reason)
 }
 
-/// What the StatefulSets' controller and the kubelet would do: every pod runs, of this revision.
+/// Acts as the StatefulSets' controller and the kubelet: every pod runs, at this revision.
 fn run_pods(server: &Server, revision: &str) {
     for (set, count) in [("ledger-etcd", 3), ("ledger-node", 3), ("ledger-coordinator", 2)] {
         let path = format!("{SETS}/{set}");
@@ -531,7 +541,7 @@ async fn of_two_operators_one_works() {
     assert!(held(one.try_hold(&leases, &clock).await));
     assert!(!held(other.try_hold(&leases, &clock).await));
     assert!(held(one.try_hold(&leases, &clock).await));
-    // One is gone, and the lease has the resource version of its last renewal.
+    // The holder is gone, and the lease has the resource version of its last renewal.
     let path = "/apis/coordination.k8s.io/v1/namespaces/coppice/leases/l";
     let mut lease = server.get(path).expect("it is there");
     lease["metadata"]["resourceVersion"] = json!("7");
@@ -545,7 +555,7 @@ async fn of_two_operators_one_works() {
 #[tokio::test(start_paused = true)]
 async fn an_operator_that_can_not_renew_its_lease_ends_before_another_may_take_it() {
     let (server, _) = set_up(&json!({}));
-    // The API server fails after a while, and then is silent.
+    // The API server fails for a while, and then does not answer.
     for silent_after in 0..5 {
         let asked = AtomicU32::new(0);
         let service = tower::service_fn(move |_: Request<Body>| {
@@ -652,15 +662,12 @@ async fn a_role_waits_for_those_before_it_unless_its_pods_are_broken() {
     assert_eq!(plan(&facts, &[]), Plan::Wait("ledger-etcd is being made".to_owned()));
 }
 
-#[tokio::test]
-async fn leaders_that_are_unevenly_spread_are_moved_after_a_while_and_not_all_at_once() {
-    let (_, context) = set_up(&json!({}));
-    let clock = coppice_env::SimClock::new(0);
-    let context = Arc::into_inner(context).expect("nobody else has it");
-    let context = Context { clock: Arc::new(clock.clone()), ..context };
+#[test]
+fn leaders_that_are_unevenly_spread_are_moved_after_a_while_and_not_all_at_once() {
+    let (uneven, clock) = (Uneven::default(), coppice_env::SimClock::new(0));
     let due_after = |seconds: u64, uid: &str, is_uneven: bool| {
         clock.advance(Duration::from_secs(seconds));
-        context.is_due(uid.to_owned(), is_uneven)
+        uneven.is_due(uid.to_owned(), is_uneven, clock.now())
     };
     assert!(!due_after(0, "one", true), "it may be over in a moment");
     assert!(!due_after(59, "one", true));

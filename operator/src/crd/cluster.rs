@@ -1,4 +1,4 @@
-//! A ledger, and all the processes that make it.
+//! A ledger, and all the processes that it consists of.
 
 use coppice_types::Params;
 use k8s_openapi::api::core::v1::ResourceRequirements;
@@ -11,7 +11,8 @@ use super::{
     VolumePolicy, Witnesses,
 };
 
-/// A ledger and its processes. All has defaults: an empty specification is a cluster of three nodes, two coordinators and three members of etcd.
+/// A ledger and its processes. Every field has a default: an empty specification is a cluster of
+/// three nodes, two coordinators and three members of etcd.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
 #[kube(
     group = "coppice.dev",
@@ -47,26 +48,26 @@ pub struct LedgerClusterSpec {
     /// The image of all processes of Coppice.
     #[serde(default)]
     pub image: Image,
-    /// What holds the data.
+    /// The nodes, which hold the data.
     #[serde(default)]
     pub nodes: Nodes,
-    /// How the ledger's keys are split.
+    /// How the ledger's keys are split into shards.
     #[serde(default)]
     pub shards: Shards,
     /// The group that holds the root log.
     #[serde(default)]
     pub root: Root,
-    /// Whether shards keep what was committed, for auditors. For good.
+    /// Whether shards keep journals of what was committed, for auditors. It can't be changed later.
     #[x_kube(validation = Rule::new("self == oldSelf").message("journals is for good: digests depend on it"))]
     #[serde(default)]
     pub journals: bool,
-    /// What clients connect to.
+    /// The coordinators, which clients connect to.
     #[serde(default)]
     pub coordinators: Coordinators,
-    /// Who picks the coordinator that leads.
+    /// The etcd that elects the leading coordinator.
     #[serde(default)]
     pub etcd: Etcd,
-    /// Where certificates come from.
+    /// The source of the processes' certificates.
     #[serde(default)]
     pub tls: Tls,
     /// The key that signs checkpoints.
@@ -75,56 +76,60 @@ pub struct LedgerClusterSpec {
     /// Which versions are kept.
     #[serde(default)]
     pub retention: Retention,
-    /// Who cosigns checkpoints.
+    /// The witnesses that cosign checkpoints.
     #[serde(default)]
     pub witnesses: Witnesses,
-    /// What processes log: a level, or a filter such as `warn,coppice_shard_node=debug`.
+    /// What processes log: a level, or a filter like `warn,coppice_shard_node=debug`.
     #[schemars(length(min = 1, max = 512), regex(pattern = super::WORD))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
-    /// Where processes send metrics and spans. Their metrics are at `/metrics` of their health ports in any case.
+    /// The collector to which processes push metrics and spans. Metrics are also served at
+    /// `/metrics` of every health port.
     #[serde(default)]
     pub telemetry: Telemetry,
-    /// Whether network policies close what nobody needs to reach. A cluster without a network plugin that enforces them ignores them.
+    /// Whether network policies block all connections that Coppice does not need. They have an
+    /// effect only with a network plugin that enforces them.
     #[serde(default)]
     pub network_policies: Toggle,
-    /// What becomes of volumes when the resource is deleted.
+    /// What happens to volumes when the resource is deleted.
     #[serde(default)]
     pub volume_policy: VolumePolicy,
-    /// Nothing is changed as long as this is true; the status is kept up to date.
+    /// While this is true, nothing is changed; the status is kept up to date.
     #[serde(default)]
     pub paused: bool,
 }
 
 impl LedgerClusterSpec {
-    /// The filter that is logged by.
+    /// The log filter of the processes.
     #[must_use]
     pub fn log_filter(&self) -> &str {
         self.log.as_deref().unwrap_or("info")
     }
 }
 
-/// The processes that hold the data. Their number is for good: data doesn't move between nodes yet.
+/// The nodes, which hold the data. Their number can't be changed: data does not move between nodes
+/// yet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("has(self.coldStorage) == has(oldSelf.coldStorage)")
     .message("nodes.coldStorage is for good: data doesn't move between volumes that come and go"))]
 #[serde(rename_all = "camelCase")]
 pub struct Nodes {
-    /// How many: with three one may be down, with five two.
+    /// The number of nodes. With three, one may be down; with five, two.
     #[x_kube(validation = Rule::new("self == oldSelf").message("nodes.count is for good"))]
     #[schemars(range(min = 1, max = 9))]
     #[serde(default = "three")]
     pub count: u32,
-    /// The volume of each.
+    /// The volume of each node.
     #[serde(default = "node_storage")]
     pub storage: Storage,
-    /// A second volume of each, of a cheaper class, to which the oldest values go. It must be there from the beginning.
+    /// A second volume for each node, of a cheaper class, to which the oldest values move. It has
+    /// to be there from the beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cold_storage: Option<ColdStorage>,
-    /// Processor time and memory of each.
+    /// Processor time and memory of each node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
-    /// What is added to the pods.
+    /// Additions to the nodes' pods.
     #[serde(default)]
     pub pods: Pods,
 }
@@ -143,7 +148,7 @@ impl Default for Nodes {
     }
 }
 
-/// How keys are split into shards, for good: digests depend on it.
+/// How keys are split into shards. This can't be changed: digests depend on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("self == oldSelf").message("shards are for good"))]
 #[x_kube(validation = Rule::new("self.splits.size() == 0 || self.count == self.splits.size() + 1")
@@ -152,21 +157,22 @@ impl Default for Nodes {
     .message("splits are in ascending order"))]
 #[serde(rename_all = "camelCase")]
 pub struct Shards {
-    /// How many.
+    /// The number of shards.
     #[schemars(range(min = 1, max = 64))]
     #[serde(default = "two")]
     pub count: u32,
-    /// The keys at which shards begin, but for the first, ascending: text, or hex with `0x`. Without them keys are split evenly by their
-    /// first byte.
+    /// The keys at which the shards after the first begin, ascending: text, or hex with `0x`.
+    /// Without them, keys are split evenly by their first byte.
     #[schemars(length(max = 63), inner(length(min = 1, max = 512)), extend("x-kubernetes-list-type" = "set"))]
     #[serde(default)]
     pub splits: Vec<String>,
-    /// On how many nodes each is; by default on all, or one less if their number is even, and at most on five.
+    /// The number of nodes that hold each shard. The default is all nodes, or one less if their
+    /// number is even, and at most five.
     #[x_kube(validation = Rule::new("self % 2 == 1").message("replicas is odd: an even number bears no more failures"))]
     #[schemars(range(min = 1, max = 9))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
-    /// Records at which a partition is frozen.
+    /// The number of records at which a partition is frozen.
     #[schemars(range(min = 16, max = 16_777_216))]
     #[serde(default = "capacity")]
     pub capacity: u32,
@@ -191,24 +197,24 @@ impl Default for Shards {
 #[x_kube(validation = Rule::new("self == oldSelf").message("the root group is for good"))]
 #[serde(rename_all = "camelCase")]
 pub struct Root {
-    /// On how many nodes it is; by default as for shards.
+    /// The number of nodes that hold the root log; the default is computed as for shards.
     #[x_kube(validation = Rule::new("self % 2 == 1").message("replicas is odd: an even number bears no more failures"))]
     #[schemars(range(min = 1, max = 9))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
 }
 
-/// The processes that clients connect to. They keep no data.
+/// The coordinators, which clients connect to. They keep no data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Coordinators {
-    /// How many; one of them leads, all serve.
+    /// The number of coordinators. One of them leads; all of them serve.
     #[schemars(range(min = 1, max = 9))]
     pub count: u32,
-    /// Processor time and memory of each.
+    /// Processor time and memory of each coordinator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
-    /// What is added to the pods.
+    /// Additions to the coordinators' pods.
     pub pods: Pods,
 }
 

@@ -1,12 +1,12 @@
-//! An operation on a ledger, done once.
+//! An operation on a ledger, carried out once.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An operation on a ledger: done once, however often the manifest is applied or the operator restarted. It can't be changed; for another
-/// operation, make another resource.
+/// An operation on a ledger. It is carried out once, however often the manifest is applied or the
+/// operator restarts. It can't be changed; make another resource for another operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, CustomResource, KubeSchema)]
 #[kube(
     group = "coppice.dev",
@@ -28,24 +28,25 @@ use serde::{Deserialize, Serialize};
 #[x_kube(validation = Rule::new("self == oldSelf").message("an operation can't be changed; make another one"))]
 #[x_kube(validation = Rule::new("[has(self.prune), has(self.rollback), has(self.transfer)].filter(x, x).size() == 1")
     .message("an operation is one of prune, rollback and transfer"))]
-// Not `confirm == '…' + string(to)`: the API server takes a number's text for unboundedly long, and refuses the rule for its cost. 14 letters are
-// those of `roll back ` and ` to `.
+// The rule is not `confirm == '…' + string(to)`: the API server assumes that a number's text is
+// unboundedly long, and refuses that rule for its cost. The 14 letters are those of `roll back `
+// and ` to `.
 #[x_kube(validation = Rule::new("!has(self.rollback) || (self.rollback.confirm.startsWith('roll back ' + self.cluster + ' to ') \
     && self.rollback.confirm.substring(14 + self.cluster.size()).matches('^[0-9]{1,18}$') \
     && int(self.rollback.confirm.substring(14 + self.cluster.size())) == self.rollback.to)")
     .message("rollback.confirm must read: roll back CLUSTER to VERSION"))]
 #[serde(rename_all = "camelCase")]
 pub struct LedgerOperationSpec {
-    /// The `LedgerCluster`, in the same namespace.
+    /// The name of the `LedgerCluster`, in the same namespace.
     #[schemars(length(min = 1, max = 40), regex(pattern = super::NAME))]
     pub cluster: String,
-    /// Drop old versions.
+    /// Drops old versions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prune: Option<Prune>,
-    /// Make an older version head again.
+    /// Makes an older version head again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Rollback>,
-    /// Hand the leadership of a group over.
+    /// Hands over the leadership of a group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transfer: Option<Transfer>,
 }
@@ -57,7 +58,7 @@ pub struct Prune {
     /// The oldest version to keep.
     #[schemars(range(min = 1))]
     pub before: i64,
-    /// Why; kept in the root log.
+    /// The reason; it is kept in the root log.
     #[schemars(length(min = 1, max = 256), regex(pattern = super::TEXT))]
     pub reason: String,
 }
@@ -67,20 +68,22 @@ pub struct Prune {
 #[x_kube(validation = Rule::new("self.to < self.expectedHead.version").message("to is older than expectedHead"))]
 #[serde(rename_all = "camelCase")]
 pub struct Rollback {
-    /// The newest version that stands afterwards.
+    /// The newest version that remains.
     #[schemars(range(min = 0))]
     pub to: i64,
-    /// The head that is rolled back. With any other head nothing is done: a manifest that is applied again can't roll back again.
+    /// The head that is rolled back. If the ledger has any other head, nothing is done: a manifest
+    /// that is applied a second time can't roll back a second time.
     pub expected_head: ExpectedHead,
-    /// Why; kept in the root log.
+    /// The reason; it is kept in the root log.
     #[schemars(length(min = 1, max = 256), regex(pattern = super::TEXT))]
     pub reason: String,
-    /// `roll back CLUSTER to VERSION`, in so many words.
+    /// The text `roll back CLUSTER to VERSION`, as a confirmation.
     #[schemars(length(min = 1, max = 100))]
     pub confirm: String,
 }
 
-/// Hands the leadership of a group to the replica of a node, before that of another one is stopped for instance.
+/// Hands the leadership of a group to another node's replica, for instance before the leading node
+/// is stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Transfer {
@@ -92,48 +95,47 @@ pub struct Transfer {
     pub node: String,
 }
 
-/// The name of the newest state.
+/// The name of a ledger's newest state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExpectedHead {
-    /// Its epoch.
     #[schemars(range(min = 0))]
     pub epoch: i64,
-    /// Its version.
     #[schemars(range(min = 1))]
     pub version: i64,
 }
 
-/// How far an operation is.
+/// The progress of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
-    /// Nothing was asked of the ledger yet.
+    /// The ledger has not been asked yet.
     #[default]
     Pending,
-    /// The ledger was, or may have been, asked.
+    /// The ledger has been asked, or may have been.
     Running,
-    /// It is in the root log.
+    /// The operation is recorded in the root log.
     Succeeded,
-    /// It was refused, and not done.
+    /// The ledger refused; the operation was not carried out.
     Failed,
 }
 
-/// What is known of an operation.
+/// What is known about an operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LedgerOperationStatus {
-    /// How far it is.
+    /// The progress.
     pub phase: Phase,
-    /// In words.
+    /// A description of the progress, or of what the operation waits for.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Entries that the root log had before the ledger was asked: the operation's own, if it was done, is not among them.
+    /// The number of entries of the root log before the ledger was asked. The operation's own
+    /// entry, if there is one, comes after them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_size_before: Option<i64>,
-    /// Where the root log records the operation.
+    /// The place of the operation's entry in the root log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequence: Option<i64>,
-    /// When it was seen to be done, or refused.
+    /// The time at which the operator saw that the operation was done, or refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
 }

@@ -1,4 +1,4 @@
-//! The parts of a cluster's specification that are not specific to nodes or coordinators.
+//! Parts of a cluster's specification that are not specific to nodes or coordinators.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ pub struct Image {
     /// The image, with its tag or digest.
     #[schemars(length(min = 1, max = 512), regex(pattern = super::IMAGE))]
     pub name: String,
-    /// When it is pulled.
+    /// When the image is pulled.
     #[schemars(regex(pattern = "^(Always|IfNotPresent|Never)$"))]
     pub pull_policy: String,
-    /// Secrets for its registry.
+    /// Secrets for the image's registry.
     #[schemars(length(max = 8))]
     pub pull_secrets: Vec<LocalObjectReference>,
 }
@@ -38,13 +38,13 @@ impl Default for Image {
     .message("the storage class of existing volumes can't change"))]
 #[serde(rename_all = "camelCase")]
 pub struct Storage {
-    /// How large; may grow, where the storage class allows it.
+    /// The size. It may grow where the storage class allows that.
     #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))")
         .message("size is a quantity such as 20Gi"))]
     #[x_kube(validation = Rule::new("quantity(self).compareTo(quantity(oldSelf)) >= 0").message("a volume can't shrink"))]
     #[schemars(length(min = 1, max = 32))]
     pub size: String,
-    /// The storage class; by default the cluster's own default.
+    /// The storage class; the default is that of the Kubernetes cluster.
     #[x_kube(validation = Rule::new("self == oldSelf").message("the storage class of existing volumes can't change"))]
     #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,16 +55,16 @@ pub struct Storage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ColdStorage {
-    /// The volume itself.
     #[serde(flatten)]
     pub volume: Storage,
-    /// How many bytes of values each shard keeps on the first volume; by default 4 GiB.
+    /// Bytes of values that each shard keeps on the first volume; the default is 4 GiB.
     #[schemars(range(min = 0, max = 1_125_899_906_842_624_i64))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hot_value_bytes: Option<i64>,
 }
 
-/// What is added to the pods of a kind. The operator's own security settings, probes and labels stand.
+/// Additions to the pods of one kind. They can't replace the operator's own security settings,
+/// probes and labels.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Pods {
@@ -74,43 +74,45 @@ pub struct Pods {
     /// More annotations.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Which machines they may run on.
+    /// Labels of the machines that the pods may run on.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// Which taints they bear.
+    /// The taints that the pods tolerate.
     #[schemars(length(max = 32))]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
-    /// A pod affinity; replaces the operator's own, which keeps the pods of a kind on different machines where it can.
+    /// An affinity. It replaces the operator's own, which keeps the pods of one kind on different
+    /// machines if possible.
     #[schemars(schema_with = "any_object")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub affinity: Option<serde_json::Value>,
-    /// How they spread; by default over zones, where there are any.
+    /// How the pods are spread; the default is over zones, if there are any.
     #[schemars(length(max = 8))]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
-    /// Their priority class.
+    /// The pods' priority class.
     #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
 }
 
-/// A schema for what the API server checks when the pod is made: writing it out would double the definition.
+/// A schema for objects that the API server checks when the pod is made. Writing it out would
+/// double the size of the definition.
 fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "nullable": true, "x-kubernetes-preserve-unknown-fields": true })
 }
 
-/// Who picks the coordinator that leads: an etcd of the operator's, or one that is there already.
+/// The etcd that elects the leading coordinator: one that the operator runs, or an existing one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("!(has(self.managed) && has(self.external))").message("etcd is either managed or external"))]
 #[x_kube(validation = Rule::new("has(self.external) == has(oldSelf.external)")
     .message("etcd can't change between managed and external: coordinators of both would lead at once"))]
 #[serde(rename_all = "camelCase")]
 pub struct Etcd {
-    /// Three members, run by the operator. This is what is done if nothing is said.
+    /// Three members, run by the operator. This is the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed: Option<ManagedEtcd>,
-    /// An etcd that is there already.
+    /// An existing etcd.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external: Option<ExternalEtcd>,
 }
@@ -124,7 +126,7 @@ pub struct ManagedEtcd {
     pub image: String,
     /// The volume of each member.
     pub storage: Storage,
-    /// What is added to the pods.
+    /// Additions to the members' pods.
     pub pods: Pods,
 }
 
@@ -138,23 +140,24 @@ impl Default for ManagedEtcd {
     }
 }
 
-/// An etcd that is there already.
+/// An existing etcd.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("self.endpoints.all(e, e.startsWith(has(self.tlsSecret) ? 'https://' : 'http://'))")
     .message("with tlsSecret the endpoints begin with https://, without it with http://"))]
 #[serde(rename_all = "camelCase")]
 pub struct ExternalEtcd {
-    /// Its members: `http://HOST:PORT` or `https://HOST:PORT`.
+    /// The members: `http://HOST:PORT` or `https://HOST:PORT`.
     #[schemars(
         length(min = 1, max = 9),
         inner(length(max = 261), regex(pattern = "^https?://[a-zA-Z0-9._:\\[\\]-]+:[0-9]{1,5}$"))
     )]
     pub endpoints: Vec<String>,
-    /// A secret with `ca.crt`, `tls.crt` and `tls.key`: etcd's authority, and a certificate for it. Needed for https.
+    /// A secret with `ca.crt`, `tls.crt` and `tls.key`: etcd's authority, and a client certificate
+    /// for it. It is required for https.
     #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_secret: Option<String>,
-    /// Below which its keys lie.
+    /// The prefix of all keys that the cluster writes to etcd.
     #[schemars(length(min = 1, max = 128), regex(pattern = "^/[!-~]*[!-.0-~]$"))]
     #[serde(default = "etcd_prefix")]
     pub prefix: String,
@@ -164,21 +167,22 @@ fn etcd_prefix() -> String {
     "/coppice".to_owned()
 }
 
-/// Where certificates come from; from an authority that the operator makes, if nothing is said.
+/// The source of the processes' certificates; the default is an authority that the operator makes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("[has(self.certManager), has(self.secrets), has(self.plaintext) && self.plaintext].filter(x, x).size() <= 1")
     .message("tls has one source of certificates: certManager, secrets, or plaintext for none at all"))]
 #[serde(rename_all = "camelCase")]
 pub struct Tls {
-    /// Certificates are asked of cert-manager.
+    /// Certificates are requested from cert-manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cert_manager: Option<CertManager>,
     /// Certificates that somebody else keeps in secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<TlsSecrets>,
-    /// Certificates that nodes and coordinators believe no more, although their authority signed them; those of a stolen
-    /// key, for instance. Each is `serial HEX`, `fingerprint HEX` or `subject NAME`, as a record of denials shows it. Open
-    /// connections end within two minutes; no pod is replaced.
+    /// Certificates that nodes and coordinators no longer accept, although their authority signed
+    /// them; those of a stolen key, for instance. Each entry is `serial HEX`, `fingerprint HEX` or
+    /// `subject NAME`, as a record of denials shows it. Open connections end within two minutes; no
+    /// pod is replaced.
     #[schemars(
         length(max = 1000),
         inner(
@@ -190,17 +194,18 @@ pub struct Tls {
     )]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub withdrawn: Vec<String>,
-    /// No certificates: every pod that reaches the ports may write. For tests.
+    /// No certificates: every pod that reaches the ports may write. For tests only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub plaintext: bool,
 }
 
-/// An issuer of cert-manager. It must sign for this cluster alone: a process believes every certificate of its authority. It is not asked for those of
-/// a managed etcd, which has an authority of its own that the operator keeps.
+/// An issuer of cert-manager. It must sign for this cluster alone: processes accept every
+/// certificate of its authority. It does not sign for a managed etcd, which has an authority of its
+/// own that the operator keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CertManager {
-    /// The issuer's name.
+    /// The name of the issuer.
     #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     pub issuer: String,
     /// `Issuer` or `ClusterIssuer`.
@@ -213,40 +218,45 @@ fn issuer_kind() -> String {
     "Issuer".to_owned()
 }
 
-/// Secrets with `tls.crt`, `tls.key` and `ca.crt`: those of nodes and coordinators of one authority that signs for this cluster alone. Each node and
-/// each coordinator has one of its own, with its name in it.
+/// Secrets with `tls.crt`, `tls.key` and `ca.crt`. Those of nodes and coordinators come from one
+/// authority, which signs for this cluster alone. Each node and each coordinator has a secret of
+/// its own, with its name in the certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("!has(self.etcdClient) || has(self.etcd)")
     .message("etcdClient is for the etcd whose certificates secrets.etcd holds, which is missing"))]
 #[serde(rename_all = "camelCase")]
 pub struct TlsSecrets {
-    /// For nodes, the beginning of their names: `-0` follows for the first one. `docs/operator.md` lists what each must say.
+    /// The prefix of the names of the nodes' secrets: `-0` follows for the first node.
+    /// `docs/operator.md` lists what each certificate must say.
     #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     pub nodes: String,
-    /// The same for coordinators; the operator shows that of the first one when it asks them.
+    /// The prefix of the names of the coordinators' secrets. The operator shows the first
+    /// coordinator's certificate when it calls coordinators.
     #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     pub coordinators: String,
-    /// For the members of a managed etcd, which believe everybody whom its `ca.crt` signed for. Without it the operator makes them, of an authority
-    /// that signs for etcd alone.
+    /// The secret of the members of a managed etcd, which let in every holder of a certificate that
+    /// its `ca.crt` signed. By default the operator makes it, from an authority that signs for etcd
+    /// alone.
     #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd: Option<String>,
-    /// What coordinators show the members, and whom they believe to be one; by default what they show everybody.
+    /// The secret that coordinators use towards the members of etcd: their certificate, and the
+    /// authority of the members. The default is the coordinators' other certificate.
     #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd_client: Option<String>,
 }
 
-/// Which versions are kept; all, if nothing is said.
+/// Which versions are kept; the default is all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("!(has(self.versions) && has(self.hours))").message("retention is by versions or by hours"))]
 #[serde(rename_all = "camelCase")]
 pub struct Retention {
-    /// At least so many of the newest.
+    /// At least this many of the newest versions.
     #[schemars(range(min = 1))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub versions: Option<i64>,
-    /// What was head in the last so many hours.
+    /// All versions that were head within this many hours.
     #[schemars(range(min = 1, max = 4_000_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hours: Option<u32>,
@@ -256,14 +266,15 @@ pub struct Retention {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SigningKey {
-    /// A secret whose `ledger.key` is the key, as `coppice keygen` makes it. If it is not named, the operator makes a key, in a secret that
-    /// it never deletes. A `next.key` beside it is what the ledger's key is to be changed to.
+    /// A secret whose `ledger.key` is the key, as `coppice keygen` makes it. Without a name, the
+    /// operator makes a key, in a secret that it never deletes. A `next.key` in the same secret is
+    /// the key that the ledger changes to.
     #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
 }
 
-/// Who is asked to cosign checkpoints.
+/// The witnesses that are asked to cosign checkpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("!has(self.quorum) || self.quorum <= self.list.size()")
     .message("quorum is at most the number of witnesses"))]
@@ -273,55 +284,57 @@ pub struct Witnesses {
     #[schemars(length(max = 16))]
     #[serde(default)]
     pub list: Vec<Witness>,
-    /// How many must cosign; by default a majority.
+    /// How many witnesses must cosign; the default is a majority.
     #[schemars(range(min = 1, max = 16))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quorum: Option<u32>,
 }
 
-/// A witness, that speaks C2SP `tlog-witness`.
+/// A witness that speaks C2SP `tlog-witness`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Witness {
-    /// Its submission prefix.
+    /// The witness's submission prefix.
     #[schemars(length(min = 1, max = 512), regex(pattern = "^https?://[!-~]+$"))]
     pub url: String,
-    /// Its public key.
+    /// The witness's public key.
     #[schemars(length(min = 1, max = 512), regex(pattern = super::TEXT))]
     pub vkey: String,
 }
 
-/// Where processes send metrics and spans; nowhere, if nothing is said.
+/// The collector of metrics and spans; without one, nothing is pushed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("has(self.otlpEndpoint) || !has(self.traceRatio)")
     .message("traceRatio says how much is sent to otlpEndpoint, which is missing"))]
 #[serde(rename_all = "camelCase")]
 pub struct Telemetry {
-    /// A collector that takes OTLP over gRPC, in plain text: `http://HOST:PORT`, such as an agent on each machine or a service of the cluster.
+    /// A collector that takes OTLP over gRPC without TLS: `http://HOST:PORT`. It may be an agent on
+    /// each machine, or a service of the cluster.
     #[schemars(length(min = 1, max = 261), regex(pattern = "^http://[a-zA-Z0-9._:\\[\\]-]+:[0-9]{1,5}$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub otlp_endpoint: Option<String>,
-    /// Which part of the calls is traced whose callers say nothing of a trace; by default 0.01.
+    /// The share of calls that are traced, among those whose callers say nothing about tracing; the
+    /// default is 0.01.
     #[schemars(range(min = 0.0, max = 1.0))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_ratio: Option<f64>,
 }
 
-/// What becomes of the volumes when the cluster is deleted.
+/// What happens to the volumes when the cluster is deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum VolumePolicy {
-    /// They stay, as does the signing key: a cluster of the same name takes them up again.
+    /// Volumes and signing key stay: a cluster of the same name takes them up again.
     #[default]
     Retain,
-    /// They go, and the ledger with them.
+    /// Volumes and signing key are deleted, and with them the ledger.
     Delete,
 }
 
-/// Something that can be switched off.
+/// A feature that can be switched off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Toggle {
-    /// Whether it is on.
+    /// Whether the feature is on.
     pub enabled: bool,
 }
 

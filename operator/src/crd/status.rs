@@ -1,27 +1,28 @@
-//! What the operator tells about a cluster.
+//! What the operator reports about a cluster.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is known of a cluster.
+/// The observed state of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LedgerClusterStatus {
-    /// The generation of the specification that this is about.
+    /// The generation of the specification that this status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`: it takes commits, and nothing is missing. `Available`: it takes commits. `Progressing`: pods are being made or
-    /// replaced. `Valid`: the specification can be carried out.
+    /// `Ready`: the ledger takes commits, and nothing is missing. `Available`: the ledger takes
+    /// commits. `Progressing`: pods are being made or replaced. `Valid`: the specification can be
+    /// carried out.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// In hex; the end of the signing key's name.
+    /// The cluster's id in hex, which is the end of the signing key's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_id: Option<String>,
-    /// The ledger's public key: what `coppice --trust` takes.
+    /// The ledger's public key: the argument of `coppice --trust`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vkey: Option<String>,
-    /// Where clients connect inside of Kubernetes.
+    /// The endpoint for clients inside of Kubernetes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     /// The newest version.
@@ -35,10 +36,10 @@ pub struct LedgerClusterStatus {
     pub leader: Option<String>,
     /// The root group and the shards.
     pub groups: Vec<Group>,
-    /// Nodes that are ready, of how many: `3/3`.
+    /// Nodes that are ready, and nodes in all: `3/3`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<String>,
-    /// Coordinators that are ready, of how many.
+    /// Coordinators that are ready, and coordinators in all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coordinators: Option<String>,
 }
@@ -47,11 +48,10 @@ pub struct LedgerClusterStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Head {
-    /// Counts the rollbacks.
+    /// The number of rollbacks so far.
     pub epoch: i64,
-    /// The version.
     pub version: i64,
-    /// Its state root, in hex.
+    /// The state root of the version, in hex.
     pub state_root: String,
 }
 
@@ -59,17 +59,18 @@ pub struct Head {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Group {
-    /// `root`, or `shard-` and its number.
+    /// `root`, or `shard-` and the shard's number.
     pub name: String,
-    /// The node that leads it.
+    /// The node that leads the group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
-    /// Each of its hosts votes, nobody else does, and one leads.
+    /// Whether the group has a leader, and exactly its hosts vote.
     pub whole: bool,
-    /// Replicas whose votes raft counts, of how many there should be: `3/3`. With fewer, the next failure may be one too many.
+    /// Replicas whose votes raft counts, and replicas in all: `3/3`. If some are missing, the next
+    /// failure may stop the group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub voters: Option<String>,
-    /// What is wrong with it, if something is.
+    /// What is wrong with the group, if something is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }

@@ -1,4 +1,5 @@
-//! The definitions as the API server sees them: what is refused, what is filled in, what the chart ships.
+//! The definitions as the API server applies them: what it refuses, what it fills in, and that the
+//! chart ships them.
 
 use std::path::Path;
 
@@ -16,12 +17,12 @@ fn operation(spec: Value) -> LedgerOperation {
     serde_json::from_value(object).expect("the specification can be read")
 }
 
-/// What is said to a new cluster of this specification.
+/// What the API server says to a new cluster with this specification.
 fn refusal(spec: Value) -> String {
     cluster(spec).validate_cel().expect_err("it is refused").to_string()
 }
 
-/// What is said to a change.
+/// What the API server says to a change.
 fn change_refused(old: Value, new: Value) -> String {
     cluster(new).validate_cel_update(&cluster(old)).expect_err("it is refused").to_string()
 }
@@ -183,9 +184,9 @@ fn what_the_chart_renders_is_a_cluster_without_a_misspelt_field() {
     }
 }
 
-/// Adds the path of every text that may be anything.
+/// Collects the path of every text without an enumeration, a pattern or a format.
 fn unbounded_texts(path: &str, schema: &Value, found: &mut Vec<String>) {
-    // Kubernetes' own types are checked by the API server where they are used.
+    // The API server checks Kubernetes' own types where they are used.
     let foreign = ["resources", "tolerations", "topologySpreadConstraints", "affinity", "pullSecrets"];
     if foreign.iter().any(|name| path.ends_with(&format!(".{name}"))) {
         return;
@@ -213,13 +214,13 @@ fn every_text_says_what_may_be_in_it() {
         unbounded_texts("spec", schema, &mut found);
     }
     let expected = [
-        // A rule says that they are quantities.
+        // A rule demands a quantity.
         "spec.etcd.managed.storage.size",
         "spec.nodes.coldStorage.size",
         "spec.nodes.storage.size",
-        // A rule says which words it has.
+        // A rule demands the exact words.
         "spec.rollback.confirm",
-        // Keys, of any bytes.
+        // Keys, which may have any bytes.
         "spec.shards.splits",
     ];
     found.retain(|path| ![".annotations", ".labels", ".nodeSelector"].iter().any(|end| path.ends_with(end)));

@@ -1,4 +1,5 @@
-//! Operations on a ledger that loses answers, with an operator that is killed between any two steps.
+//! Operations on a ledger that loses answers, with an operator that is killed between any two
+//! steps.
 
 use coppice_types::Digest;
 use serde_json::json;
@@ -11,7 +12,7 @@ struct Ledger {
     epoch: i64,
     version: i64,
     boundary: i64,
-    /// Who asked for what is recorded.
+    /// The principal of each entry that records an operation.
     log: Vec<Option<String>>,
 }
 
@@ -36,7 +37,8 @@ impl Ledger {
         i64::try_from(found).ok()
     }
 
-    /// As the coordinator does it: a rollback only from the head that is expected, a prune only above the boundary.
+    /// Answers as the coordinator does: a rollback succeeds only from the expected head, a prune
+    /// only above the boundary.
     fn ask(&mut self, spec: &LedgerOperationSpec, principal: &str) -> Answer {
         let failed = |kind, message: &str| Answer::Failed { kind, message: message.to_owned() };
         if let Some(rollback) = &spec.rollback {
@@ -71,7 +73,8 @@ fn prune(before: i64) -> LedgerOperationSpec {
         .expect("it can be read")
 }
 
-/// The operator: killed before its `dies_at`-th step, or when an answer is lost; then started anew from the recorded status.
+/// Runs the operator. It is killed before step `dies_at`, or when an answer is lost, and then
+/// restarted from the recorded status.
 fn run(ledger: &mut Ledger, spec: &LedgerOperationSpec, dies_at: usize, lost_answers: usize) -> LedgerOperationStatus {
     let name = principal("bank", "uid");
     let (mut status, mut steps, mut lost) = (LedgerOperationStatus::default(), 0, 0);

@@ -1,8 +1,9 @@
-//! Makes the API server's objects those that were built, by server-side apply; takes away what is no longer built; grows volumes.
+//! Brings the API server's objects into the state that was built: applies them (server-side apply),
+//! deletes those that are no longer built, and grows volumes.
 //!
-//! Names are made from that of the cluster, so they may be those of objects that somebody else
-//! made: a cluster `default` would have the service account `default`. What does not have this
-//! cluster's labels is neither changed nor deleted (`check_ours`).
+//! Names are derived from the cluster's name, so they may collide with objects of others: a cluster
+//! `default` would have the service account `default`. An object without this cluster's labels is
+//! neither changed nor deleted (`check_ours`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -60,17 +61,17 @@ pub(super) fn is_ours(object: &impl ResourceExt, cluster: &LedgerCluster) -> boo
     let says = |label: &str, word: &str| object.labels().get(label).is_some_and(|value| value == word);
     let labelled =
         says("app.kubernetes.io/managed-by", MANAGER) && says("app.kubernetes.io/instance", &cluster.name_any());
-    // The certificates that cert-manager made for us have its annotation.
+    // Secrets that cert-manager makes for us have its annotation instead of our label.
     let certificate = object.annotations().get("cert-manager.io/certificate-name");
     let made = certificate
         .is_some_and(|name| name.starts_with(&cluster.name_any()) && object.name_any() == format!("{name}-tls"));
     labelled || made
 }
 
-/// Checks that an object is not there yet, or is this cluster's.
+/// Checks that an object doesn't exist yet, or is this cluster's.
 ///
 /// # Errors
-/// If it is somebody else's: it stays as it is.
+/// If the object is somebody else's. It is left as it is.
 pub(super) fn check_ours(kind: &str, there: Option<&impl ResourceExt>, cluster: &LedgerCluster) -> Result<(), Error> {
     let Some(object) = there.filter(|object| !is_ours(*object, cluster)) else { return Ok(()) };
     let message = format!(
@@ -85,7 +86,8 @@ pub(super) fn check_ours(kind: &str, there: Option<&impl ResourceExt>, cluster: 
 /// # Errors
 /// If the API server doesn't answer.
 pub async fn observe(client: &Client, facts: &Facts) -> Result<Observed, Error> {
-    // The sets first: a revision that is newer than the pods makes them outdated too late, not too early.
+    // The sets are read first: if a revision is newer than the pods that were read, they count as
+    // outdated too late, not too early.
     let sets = list::<StatefulSet>(client, facts, "").await?;
     let pods = list::<Pod>(client, facts, "").await?;
     Ok(Observed { sets, pods })
@@ -103,7 +105,8 @@ pub async fn restart(client: &Client, facts: &Facts, observed: &Observed, name: 
     gone_is_fine(pods.delete(name, &params).await.map(drop)).trying(|| format!("deleting pod {name}"))
 }
 
-/// What is left to do when a cluster goes: all but volumes and key have it as owner.
+/// Deletes what a deleted cluster leaves behind: volumes and key. Everything else has the cluster
+/// as owner.
 ///
 /// # Errors
 /// If the API server refuses.
@@ -116,14 +119,14 @@ pub async fn clean_up(client: &Client, cluster: &LedgerCluster) -> Result<(), Er
     let selector = ListParams::default().labels(&selector_of(&cluster.name_any()));
     for claim in claims.list(&selector).await.trying(|| "listing volumes".to_owned())? {
         let name = claim.name_any();
-        // A volume that is in use goes when its pod has gone.
+        // A volume that is in use is deleted when its pod is gone.
         let deleted = claims.delete(&name, &DeleteParams::default()).await.map(drop);
         gone_is_fine(deleted).trying(|| format!("deleting volume {name}"))?;
     }
     if cluster.spec.signing_key.secret.is_some() {
         return Ok(());
     }
-    // Without its data the key is of no use, but to sign another ledger under the same name.
+    // Without its data the key has no use, except to sign another ledger under the same name.
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
     let name = format!("{}-signing-key", cluster.name_any());
     let found = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
@@ -147,10 +150,10 @@ where
     Ok(listed.trying(|| format!("listing {}", K::plural(&())))?.items)
 }
 
-/// Asks for larger volumes where the specification says so. The template of a StatefulSet's claims can't change, so the set is deleted without its
-/// pods, and made anew when it has gone.
+/// Requests larger volumes where the specification demands them. The claim templates of a
+/// StatefulSet can't change, so the set is deleted without its pods, and made again afterwards.
 ///
-/// Gives the names of sets that are going.
+/// Returns the names of the sets that are being deleted.
 async fn grow_volumes(
     client: &Client,
     facts: &Facts,
@@ -191,7 +194,7 @@ async fn grow_volumes(
     Ok(growing)
 }
 
-/// The sizes of the volumes of a set, by name.
+/// The sizes of a set's volumes, by name.
 fn sizes(set: &StatefulSet) -> BTreeMap<String, Quantity> {
     let claims = set.spec.as_ref().and_then(|spec| spec.volume_claim_templates.as_ref());
     let size = |claim: &PersistentVolumeClaim| {
@@ -201,8 +204,8 @@ fn sizes(set: &StatefulSet) -> BTreeMap<String, Quantity> {
     claims.into_iter().flatten().filter_map(size).collect()
 }
 
-/// Whether a size is larger than another one. The API server writes sizes in its own way (`1Ti` for `1024Gi`), so they are compared as the rules of
-/// the definition compare them.
+/// Whether a size is larger than another. The API server rewrites sizes (`1024Gi` becomes `1Ti`),
+/// so they are compared as the rules of the definition compare them.
 fn is_larger(size: &Quantity, than: &Quantity) -> bool {
     static RULE: LazyLock<Program> =
         LazyLock::new(|| Program::compile("quantity(size).isGreaterThan(quantity(than))").expect("it is a rule"));
@@ -236,7 +239,7 @@ async fn take_away(client: &Client, facts: &Facts, objects: &[Object], observed:
     Ok(())
 }
 
-/// Whether a pod, or the template of a set as it was, mounts a config map.
+/// Whether a pod, or the old template of a set, mounts a config map.
 fn used(observed: &Observed, name: &str) -> bool {
     let of_pods = observed.pods.iter().filter_map(|pod| pod.spec.as_ref());
     let of_sets = observed.sets.iter().filter_map(|set| set.spec.as_ref()?.template.spec.as_ref());
@@ -246,10 +249,10 @@ fn used(observed: &Observed, name: &str) -> bool {
     })
 }
 
-/// What is to be deleted or changed may have gone already.
+/// Ignores that an object to delete or change is already gone.
 pub(super) fn gone_is_fine(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
     match result {
-        // 409: a pod of the same name and another uid.
+        // 409: the pod of this name has another uid.
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
         other => other,
     }

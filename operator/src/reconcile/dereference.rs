@@ -1,7 +1,9 @@
-//! Looks up what a specification names, and makes the secrets that the operator keeps itself: the signing key, authorities, certificates.
+//! Looks up the objects that a specification names, and makes the secrets that the operator keeps
+//! itself: the signing key, authorities, certificates.
 //!
-//! A signing key is made only for a cluster that has never had one and has no volumes: with a new key the old data would be a stranger's, and the
-//! ledger would have no name any more. It is never replaced, and has no owner, so that it outlives the resource.
+//! A signing key is made only for a cluster that has never had one and has no volumes. With another
+//! key, existing data would belong to a stranger, and the ledger would lose its name. The key is
+//! never replaced, and has no owner, so that it outlives the resource.
 
 pub mod authority;
 
@@ -33,21 +35,22 @@ use crate::{
     error::{Error, Trying},
 };
 
-/// The annotation of a signing key whose ledger was founded: no node founds it again, even if all volumes are gone.
+/// The annotation of a signing key whose ledger was founded. No node founds that ledger again, even
+/// if all volumes are gone.
 pub const FOUNDED: &str = "coppice.dev/founded";
-/// When a certificate ends, in seconds since 1970.
+/// The annotation with the end of a certificate, in seconds since 1970.
 const ENDS: &str = "coppice.dev/not-after";
-/// The hosts that a certificate names.
+/// The annotation with the host names of a certificate.
 const HOSTS: &str = "coppice.dev/hosts";
-/// The roles that it says, and the process that it is for.
+/// The annotation with the roles of a certificate, and its process.
 const ROLE: &str = "coppice.dev/role";
-/// Before the `/` of the names of keys that the operator makes.
+/// The part before the `/` in names of keys that the operator makes.
 const ORIGIN_PREFIX: &str = "coppice";
 
-/// A cluster, with all that it names.
+/// A cluster, with everything that it names.
 #[derive(Clone, Debug)]
 pub struct Dereferenced {
-    /// For [`super::build`].
+    /// The input of [`super::build`].
     pub facts: Facts,
     /// The ledger's public key.
     pub vkey: String,
@@ -57,10 +60,11 @@ pub struct Dereferenced {
     pub authorities: Vec<authority::Standing>,
 }
 
-/// Looks up all that a cluster names.
+/// Looks up everything that a cluster names.
 ///
 /// # Errors
-/// If the specification can't be carried out, or something is missing that nobody but the user can give.
+/// If the specification can't be carried out, or something is missing that only the user can
+/// provide.
 pub async fn dereference(client: &Client, cluster: &LedgerCluster, now: i64) -> Result<Dereferenced, Error> {
     validate(&cluster.spec)?;
     let namespace = cluster.namespace().unwrap_or_else(|| "default".to_owned());
@@ -89,10 +93,10 @@ pub async fn dereference(client: &Client, cluster: &LedgerCluster, now: i64) -> 
     Ok(Dereferenced { facts, vkey: key.verifier().to_string(), tls, authorities })
 }
 
-/// Writes down, with the key, that its ledger was founded.
+/// Records at the signing key that its ledger was founded.
 ///
 /// # Errors
-/// If the API server doesn't take it.
+/// If the API server refuses.
 pub async fn mark_founded(client: &Client, facts: &Facts) -> Result<(), Error> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &facts.namespace());
     let patch = json!({ "metadata": { "annotations": { FOUNDED: "true" } } });
@@ -149,13 +153,13 @@ fn new_signing_secret(name: &str, cluster: &LedgerCluster) -> Result<Secret, Err
             ("ledger.vkey".to_owned(), format!("{}\n", key.verifier())),
         ]),
     );
-    // It outlives the resource.
+    // The secret outlives the resource.
     secret.metadata.owner_references = None;
     secret.immutable = Some(true);
     Ok(secret)
 }
 
-/// The key in a secret, whose name must end in a cluster id.
+/// The key in a secret; its name must end in a cluster id.
 fn signing_key(name: &str, secret: &Secret) -> Result<SignerKey, Error> {
     let invalid = |what: &str| invalid_key(name, what);
     let key = read_key(name, secret, "ledger.key")?.ok_or_else(|| invalid("it has no ledger.key"))?;
@@ -167,7 +171,7 @@ fn signing_key(name: &str, secret: &Secret) -> Result<SignerKey, Error> {
     Err(invalid("the key's name does not end in / and a cluster id: make the key with `coppice keygen`"))
 }
 
-/// Whether a secret also has a key to which the ledger's is to be changed, or was.
+/// Whether a secret also has a second key, which the ledger is to change to or has changed to.
 fn has_next_key(name: &str, secret: &Secret, key: &SignerKey) -> Result<bool, Error> {
     match read_key(name, secret, "next.key")? {
         None => Ok(false),
@@ -187,7 +191,8 @@ fn invalid_key(name: &str, what: &str) -> Error {
     Error::blocked("SigningKeyInvalid", format!("secret {name}: {what}"))
 }
 
-/// Takes note of the certificates of pods, and asks for those that cert-manager makes; gives what the operator itself connects with.
+/// Records the certificates of pods, and requests those that cert-manager makes. Returns the TLS
+/// settings of the operator's own connections.
 async fn certificates(
     client: &Client,
     secrets: &Api<Secret>,
@@ -204,7 +209,8 @@ async fn certificates(
     for role in Role::ALL.into_iter().filter(|role| facts.count(*role) > 0).collect::<Vec<_>>() {
         let mut names = facts.tls_secrets(role);
         if role == Role::Coordinator && facts.count(Role::Etcd) > 0 {
-            // Whoever waits for a stage of etcd's authority waits for pods that have its files.
+            // Coordinators mount this secret, too. They are replaced when it changes, and the stages
+            // of etcd's authority wait for that.
             names.extend(facts.etcd_client_secret());
         }
         let mut shown = Vec::new();
@@ -236,17 +242,17 @@ fn text(secret: &Secret, key: &str) -> String {
     String::from_utf8(bytes(secret, key)).unwrap_or_default()
 }
 
-/// Who signs certificates.
+/// The signer of certificates.
 struct Authority {
-    /// Whose authority it is.
+    /// The authority's subject.
     subject: String,
     pair: Pair,
-    /// In PEM: the authorities that holders of its certificates believe.
+    /// The authorities that holders of its certificates trust, in PEM.
     believed: String,
 }
 
 impl Authority {
-    /// Believed alone.
+    /// An authority that is the only one trusted.
     fn of(subject: String, pair: Pair) -> Self {
         Self { subject, believed: pair.certificate.clone(), pair }
     }
@@ -261,7 +267,7 @@ fn pair_of(name: &str, secret: &Secret) -> Result<Pair, Error> {
     Ok(Pair { certificate: text(secret, "tls.crt"), key: text(secret, "tls.key"), ends })
 }
 
-/// Makes a holder's certificate, if it has none, or not for its hosts and role, or not for long.
+/// Makes a holder's certificate, if there is none, or it is for other hosts or roles, or ends soon.
 async fn renew(
     secrets: &Api<Secret>,
     facts: &Facts,
@@ -291,30 +297,31 @@ async fn renew(
     applied.map(drop).trying(|| format!("applying secret {name}"))
 }
 
-/// What a holder's certificate says of it.
+/// What a certificate states about its holder, as the annotation's value.
 fn said(holder: &Holder) -> String {
     let name = holder.is_process.then_some(holder.name.as_str());
     holder.roles.iter().copied().chain(name).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether a certificate is for this holder, beside the authorities that are believed, and for long enough.
+/// Whether a certificate is for this holder, is stored with the trusted authorities, and does not
+/// end soon.
 fn is_current(secret: &Secret, holder: &Holder, authority: &Authority, now: i64) -> bool {
     let annotation = |name: &str| secret.annotations().get(name).cloned().unwrap_or_default();
     let ends: i64 = annotation(ENDS).parse().unwrap_or(0);
     annotation(HOSTS) == holder.hosts.join(" ")
         && annotation(ROLE) == said(holder)
         && text(secret, "ca.crt") == authority.believed
-        // None lasts longer than its authority.
+        // No certificate lasts longer than its authority.
         && (ends - now > holder.renewed_before_seconds() || ends == authority.pair.ends)
 }
 
-/// A `Certificate`, from which cert-manager makes the holder's secret.
+/// Makes a `Certificate`, from which cert-manager makes the holder's secret.
 async fn ask_cert_manager(client: &Client, facts: &Facts, holder: &Holder, secret: &str) -> Result<(), Error> {
     let body = cert_manager_request(facts, holder, secret);
     let (name, api) = (&holder.name, cert_manager(client, facts));
     let there = match api.get(name).await {
-        // Without cert-manager there is no such kind at all, which is said in other words than that
-        // there is no object.
+        // Without cert-manager the kind does not exist, which is another error than a missing
+        // object.
         Err(kube::Error::Api(status)) if status.code == 404 => None,
         read => Some(read.trying(|| format!("reading certificate {name}"))?),
     };
@@ -323,7 +330,7 @@ async fn ask_cert_manager(client: &Client, facts: &Facts, holder: &Holder, secre
     applied.map(drop).trying(|| format!("asking cert-manager for certificate {name}"))
 }
 
-/// The `Certificate`s of cert-manager.
+/// The API for `Certificate`s of cert-manager.
 fn cert_manager(client: &Client, facts: &Facts) -> Api<DynamicObject> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate"));
     Api::namespaced_with(client.clone(), &facts.namespace(), &resource)
@@ -351,7 +358,7 @@ fn cert_manager_request(facts: &Facts, holder: &Holder, secret: &str) -> serde_j
     })
 }
 
-/// A secret that goes with the cluster.
+/// A secret that is deleted with the cluster.
 fn secret_of(name: &str, cluster: &LedgerCluster, files: BTreeMap<String, String>) -> Secret {
     use kube::Resource;
     let mut secret = Secret::default();

@@ -1,4 +1,5 @@
-//! What the pods of a cluster do, as [`crate::rollout`] sees them: pure functions of objects and of the ledger's report.
+//! The state of a cluster's pods as [`crate::rollout`] sees it: pure functions of objects and of
+//! the ledger's report.
 
 use coppice_proto::v1::ReplicaStatus;
 use k8s_openapi::{
@@ -13,17 +14,16 @@ use crate::{
     rollout::{Fleet, Group, Member, Part, State},
 };
 
-/// A pod whose process runs so long without being ready is stalled: longer than a replica takes to recover from its log.
+/// A pod whose process has run for this long without being ready is stalled. It is longer than a
+/// replica takes to recover from its log.
 const STALLED_AFTER: SignedDuration = SignedDuration::from_mins(10);
-/// A follower that has so many entries less than its leader is far behind.
+/// A follower that lacks this many entries of its leader is far behind.
 const BEHIND_ENTRIES: u64 = 1000;
 
-/// What was read of a cluster's pods, before the ledger was asked.
+/// What was read about a cluster's pods before the ledger was asked.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// The StatefulSets.
     pub sets: Vec<StatefulSet>,
-    /// The pods.
     pub pods: Vec<Pod>,
 }
 
@@ -38,7 +38,8 @@ impl Observed {
         self.pods.iter().find(|pod| pod.name_any() == name)
     }
 
-    /// The pods of a role; `None` as long as the StatefulSet's controller has not seen its newest template.
+    /// The pods of a role; `None` while the StatefulSet's controller has not seen its newest
+    /// template.
     #[must_use]
     pub fn members(&self, facts: &Facts, role: Role, now: Timestamp) -> Option<Vec<Member>> {
         let set = self.set(facts, role)?;
@@ -56,7 +57,8 @@ impl Observed {
         Some(facts.pods(role).into_iter().map(member).collect())
     }
 
-    /// The pods of a role with the groups that they make; the nodes' groups are known only from the ledger's report.
+    /// The pods of a role with the groups that they form. The nodes' groups are known only from the
+    /// ledger's report.
     #[must_use]
     pub fn fleet(&self, facts: &Facts, role: Role, report: Option<&Report>, now: Timestamp) -> Option<Fleet> {
         let members = self.members(facts, role, now)?;
@@ -73,7 +75,7 @@ impl Observed {
     }
 }
 
-/// What a pod is doing.
+/// The state of a pod.
 #[must_use]
 pub fn state(pod: Option<&Pod>, now: Timestamp) -> State {
     let Some(pod) = pod.filter(|pod| pod.metadata.deletion_timestamp.is_none()) else { return State::Gone };
@@ -97,7 +99,7 @@ pub fn state(pod: Option<&Pod>, now: Timestamp) -> State {
     }
 }
 
-/// Members that have no groups of their own making: whoever is ready counts.
+/// A group of members that form no raft groups of ours: those that are ready count.
 fn ready_group(name: &str, members: &[Member], quorum: usize, leader: Option<&str>, unready: Part) -> Group {
     let part = |member: &Member| match member.state {
         State::Ready if leader == Some(&*member.name) => Part::Leads,
@@ -117,26 +119,28 @@ pub fn node_groups(facts: &Facts, report: &Report) -> Vec<Group> {
         let replicas = reported.map(|group| group.replicas.as_slice()).unwrap_or_default();
         let leaders = replicas.iter().filter(|replica| replica.role == "leader").count();
         let newest = replicas.iter().map(|replica| replica.applied).max().unwrap_or(0);
-        // Raft ids; none if the coordinator is of a version that does not tell them.
+        // Raft ids; empty if the coordinator's version does not report them.
         let voters = reported.map(|group| group.voters.as_slice()).unwrap_or_default();
         let votes = |replica: &ReplicaStatus| voters.is_empty() || voters.contains(&replica.raft_id);
         let part = |host: &usize| {
-            // A node that lost its volume may be reported twice for a moment; the replica that does more is the one that counts.
+            // A node that lost its volume may be reported twice for a moment; the replica with the
+            // greater part counts.
             let own = replicas.iter().filter(|replica| replica.node == names[*host]);
             let parts = own.map(|replica| match replica.role.as_str() {
                 "leader" => Part::Leads,
                 "stopped" => Part::Silent,
                 _ if !votes(replica) => Part::Silent,
                 "follower" if replica.applied + BEHIND_ENTRIES >= newest => Part::Votes,
-                // One in quarantine still keeps the log, and votes.
+                // A replica in quarantine still keeps the log, and votes.
                 "follower" | "quarantined" => Part::Behind,
                 "learner" if voters.is_empty() => Part::Silent,
-                // A candidate, or one that does not know yet that it may vote.
+                // A candidate, or a replica that does not know yet that it may vote.
                 _ => Part::Unknown,
             });
             (*host, parts.max().unwrap_or(Part::Unknown))
         };
-        // Of those that raft counts, who may be more than the hosts: a new replica gets its vote before the one that it replaces loses it.
+        // The quorum is of the voters that raft counts. They may be more than the hosts: a new
+        // replica gets its vote before the one that it replaces loses its own.
         let quorum = if voters.is_empty() { hosts.len() } else { voters.len() } / 2 + 1;
         let ghosts = voters.len().saturating_sub(hosts.len());
         Group { name, parts: hosts.iter().map(part).collect(), quorum, led: leaders == 1, ghosts }

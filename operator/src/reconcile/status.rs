@@ -1,4 +1,4 @@
-//! What is told about a cluster: a pure function of what was observed.
+//! The status of a cluster, as a pure function of what was observed.
 
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
@@ -15,11 +15,11 @@ use crate::{
 /// What was observed, for the status.
 #[derive(Clone, Debug)]
 pub struct Outcome<'a> {
-    /// The cluster, with all that it names.
+    /// The cluster, with everything that it names.
     pub found: &'a Dereferenced,
-    /// The pods of each role; a role is missing as long as nothing is known of it.
+    /// The pods of each role; a role is missing while nothing is known about it.
     pub fleets: &'a [(Role, Fleet)],
-    /// What the ledger says.
+    /// The ledger's report.
     pub report: Option<&'a Report>,
     /// What the rollout does or waits for; `None` if all pods are current.
     pub progress: Option<String>,
@@ -48,7 +48,7 @@ pub fn status(cluster: &LedgerCluster, outcome: &Outcome<'_>, now: Timestamp) ->
         cluster_id: Some(facts.cluster_id.clone()),
         vkey: Some(outcome.found.vkey.clone()),
         endpoint: Some(facts.endpoint()),
-        // What was known stays, until something newer is.
+        // The old value stays until there is a newer one.
         head: head.or(old.head),
         pruned_boundary: report.map(|report| signed(report.status.pruned_boundary)).or(old.pruned_boundary),
         leader: report.map(|report| report.status.leader.clone()).filter(|leader| !leader.is_empty()),
@@ -58,7 +58,7 @@ pub fn status(cluster: &LedgerCluster, outcome: &Outcome<'_>, now: Timestamp) ->
     }
 }
 
-/// The status of a cluster that can't be carried out: all that was known stays.
+/// The status of a cluster that can't be carried out. All other known values stay.
 #[must_use]
 pub fn blocked(cluster: &LedgerCluster, reason: &str, message: &str, now: Timestamp) -> LedgerClusterStatus {
     let mut status = cluster.status.clone().unwrap_or_default();

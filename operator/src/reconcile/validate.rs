@@ -1,8 +1,11 @@
-//! What CEL can't say about a specification: checked here, and told as the condition `Valid`.
+//! Rules for a specification that CEL can't express; a violation is reported as the condition
+//! `Valid`.
 //!
-//! Whoever may write a `LedgerCluster` may not be allowed to do what the operator may. So a specification reaches no further than its own
-//! namespace: what it names are names ([`check_name`]), since kube makes paths of them as they are; and no text of it has hidden characters.
-//! The definition says the same by patterns; they are checked here for an API server that has an older definition.
+//! A user who may write a `LedgerCluster` may not be allowed to do everything that the operator
+//! may. A specification therefore reaches no further than its own namespace: references must be
+//! object names ([`check_name`]), since kube puts them into paths without escaping, and no text may
+//! have hidden characters. The definition states the same by patterns. They are checked here again
+//! for an API server that has an older definition.
 
 use std::fmt;
 
@@ -12,7 +15,7 @@ use serde_json::Value;
 
 use crate::crd::LedgerClusterSpec;
 
-/// Why a specification can't be carried out; in words for the user, with the field.
+/// Why a specification can't be carried out, in words for the user, with the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid(pub String);
 
@@ -31,7 +34,7 @@ impl std::error::Error for Invalid {}
 pub fn validate(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
     names(spec)?;
     let mut texts = serde_json::to_value(spec).expect("a specification is JSON");
-    // Splits are keys, of any bytes.
+    // Splits are keys, which may have any bytes.
     texts["shards"]["splits"] = Value::Null;
     no_hidden_characters("spec", &texts)?;
     splits(&spec.shards.splits)?;
@@ -49,7 +52,7 @@ pub fn validate(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Longest name of an object.
+/// The longest name of an object.
 const NAME_BYTES_MAX: usize = 253;
 
 /// Checks that a text is the name of an object: lower-case letters, digits, dots and hyphens.
@@ -85,7 +88,7 @@ fn names(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
         .try_for_each(|(field, name)| check_name(field, name))
 }
 
-/// Texts reach settings, commands, events and other people's terminals.
+/// Refuses hidden characters: texts reach settings, commands, events and other people's terminals.
 fn no_hidden_characters(path: &str, value: &Value) -> Result<(), Invalid> {
     let check = |path: &str, text: &str| match control_in(text) {
         Some((_, c)) => Err(Invalid(format!("{path} has a character that is not shown: {}", c.escape_unicode()))),
@@ -102,7 +105,7 @@ fn no_hidden_characters(path: &str, value: &Value) -> Result<(), Invalid> {
     }
 }
 
-/// Text and hex may be mixed, so the order is that of the bytes that are meant.
+/// Checks that the splits ascend. Text and hex may be mixed, so the decoded bytes are compared.
 fn splits(splits: &[String]) -> Result<(), Invalid> {
     let mut before: Option<(Vec<u8>, &String)> = None;
     for split in splits {
@@ -123,7 +126,8 @@ fn splits(splits: &[String]) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// The definition takes any object; a misspelt field would be dropped without a word.
+/// Checks an affinity's fields. The definition takes any object, and a misspelt field would be
+/// dropped silently.
 fn check_affinity(of: &str, value: &serde_json::Value) -> Result<(), Invalid> {
     let read = serde_json::from_value::<k8s_openapi::api::core::v1::Affinity>(value.clone());
     let kept = read.ok().and_then(|affinity| serde_json::to_value(affinity).ok());

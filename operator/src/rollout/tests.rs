@@ -1,4 +1,4 @@
-//! The order by examples, and by a model in which anything may fail at any time.
+//! The order of replacement: by examples, and by a model in which anything may fail at any time.
 
 use super::*;
 
@@ -134,7 +134,7 @@ fn what_was_not_heard_of_is_neither_a_voice_nor_without_one() {
 #[test]
 fn a_rollout_that_is_stuck_on_a_bad_image_can_be_reverted() {
     let mut fleet = fleet([true; 3]);
-    // The first pod got the new template, and can't start; the others wait.
+    // The first pod got the new template and can't start; the others wait.
     fleet.members[2] = member(2, State::Stopped, false);
     assert_eq!(next(&fleet), Step::Wait("node-2 does not start".to_owned()));
     // Now the old template is the current one again.
@@ -144,7 +144,7 @@ fn a_rollout_that_is_stuck_on_a_bad_image_can_be_reverted() {
     assert_eq!(restarted(&fleet), 2);
 }
 
-/// xorshift: the same seed is the same run.
+/// xorshift: the same seed gives the same run.
 struct Random(u64);
 
 impl Random {
@@ -162,34 +162,35 @@ impl Random {
 
 /// More steps than any start takes.
 const STALLED_STEPS: usize = 12;
-/// Steps for which a replica that was replaced is still counted.
+/// Steps for which a replaced replica is still counted.
 const GHOST_STEPS: usize = 3;
 
 /// How a template behaves.
 #[derive(Clone, Copy, PartialEq)]
 enum Quality {
     Good,
-    /// Its image can't be had.
+    /// The image can't be pulled.
     Absent,
-    /// Its process runs and never gets ready.
+    /// The process runs and never gets ready.
     Mute,
 }
 
 struct Pod {
     template: usize,
-    /// Steps until it is there again.
+    /// Steps until the pod is there again.
     returns_in: usize,
-    /// For each group, steps until it votes.
+    /// For each group, steps until the replica votes.
     votes_in: Vec<usize>,
-    /// For each group, whether it waits for a vote in place of a replica that it had before.
+    /// For each group, whether the replica waits for a vote in place of a former one.
     joins: Vec<bool>,
-    /// For each group, steps until that one's vote is no longer counted: it still is when the new one has its own.
+    /// For each group, steps until the former replica's vote is no longer counted; it is still
+    /// counted when the new replica has its own.
     ghost_for: Vec<usize>,
-    /// Steps for which it was there.
+    /// Steps for which the pod has existed.
     age: usize,
 }
 
-/// A cluster as it is, of which the operator sees only what it can ask for.
+/// The true state of a cluster. The operator sees only what it can ask for.
 struct World {
     random: Random,
     templates: Vec<Quality>,
@@ -231,12 +232,12 @@ impl World {
             && self.pods[pod].votes_in[group] == 0
     }
 
-    /// Replicas that are gone, and still counted beside those that took their place.
+    /// Replicas that are gone but still counted in addition to their successors.
     fn ghosts(&self, group: usize) -> usize {
         self.groups[group].0.iter().filter(|pod| self.pods[**pod].ghost_for[group] > 0).count()
     }
 
-    /// How many votes make a majority.
+    /// The number of votes that make a majority.
     fn quorum(&self, group: usize) -> usize {
         (self.groups[group].0.len() + self.ghosts(group)) / 2 + 1
     }
@@ -282,7 +283,8 @@ impl World {
             ghosts: world.ghosts(index),
         };
         let groups = (0..self.groups.len()).map(|index| group(self, index)).collect();
-        // Coordinators answer only while the root group has a quorum, and in bad times not even then.
+        // Coordinators answer only while the root group has a quorum, and in bad times not even
+        // then.
         let answered = self.has_quorum(0) && (calm || !self.random.one_in(8));
         Fleet { members, groups: answered.then_some(groups), unborn: false }
     }
@@ -316,14 +318,14 @@ impl World {
     fn break_something(&mut self) {
         let pod = self.random.below(self.pods.len());
         match self.random.below(3) {
-            // A pod was evicted, and its StatefulSet makes it of the current template.
+            // A pod was evicted, and its StatefulSet makes it from the current template.
             0 => self.replace(pod),
             // A volume was lost.
             1 => {
                 self.replace(pod);
                 self.pods[pod].votes_in.fill(6);
                 for group in 0..self.groups.len() {
-                    // A group of one host can't replace its replica.
+                    // A group with one host can't replace its replica.
                     self.pods[pod].joins[group] = self.groups[group].0.len() > 1;
                 }
             }
@@ -344,7 +346,7 @@ impl World {
         pod.votes_in.iter_mut().for_each(|left| *left = (*left).max(behind));
     }
 
-    /// One look and one step; the pod that was replaced.
+    /// One look and one step of the operator.
     fn reconcile(&mut self, calm: bool) -> Step {
         let step = next(&self.observe(calm));
         if let Step::Restart { member, .. } = step {
@@ -372,7 +374,7 @@ fn no_rollout_takes_a_quorum_and_every_rollout_ends() {
             }
             restarts += usize::from(matches!(world.reconcile(false), Step::Restart { .. }));
         }
-        // Somebody mends the specification, and what was broken by others heals.
+        // Somebody mends the specification, and the other faults heal.
         world.templates.push(Quality::Good);
         let ended = (0..200).any(|_| world.reconcile(true) == Step::Done);
         assert!(ended, "seed {seed} is not done: {:?}", next(&world.observe(true)));
@@ -381,7 +383,7 @@ fn no_rollout_takes_a_quorum_and_every_rollout_ends() {
     assert!(restarts > 10_000, "the model is about rollouts: {restarts}");
 }
 
-/// A fleet in which all is well, but for where the leaders are.
+/// A healthy fleet whose leaders are anywhere.
 fn uneven(random: &mut Random) -> Fleet {
     let count = 1 + random.below(6);
     let replicas = [1, 3, 5].into_iter().filter(|replicas| *replicas <= count).max().unwrap_or(1);
@@ -397,7 +399,7 @@ fn uneven(random: &mut Random) -> Fleet {
     Fleet { members, groups: Some(groups), unborn: false }
 }
 
-/// How many shards each member leads.
+/// The number of shards that each member leads.
 fn led(fleet: &Fleet) -> Vec<usize> {
     let shards = &fleet.known()[1..];
     let leads = |group: &&Group, member: usize| group.parts.get(&member) == Some(&Part::Leads);

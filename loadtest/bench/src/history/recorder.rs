@@ -1,4 +1,4 @@
-//! What clients saw, as files of lines.
+//! Records of what clients saw, as files of lines.
 
 use std::{
     collections::BTreeMap,
@@ -18,9 +18,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::Options;
+use super::options::Options;
 
-/// Proof files that are kept for the offline verifier.
+/// The number of proof files that are kept for the offline verifier.
 const PROOFS_MAX: u64 = 400;
 
 /// One operation, as the checker reads it.
@@ -85,12 +85,12 @@ impl Recorder {
         })
     }
 
-    /// Nanoseconds since the start, never 0.
+    /// Nanoseconds since the start; never 0.
     pub fn now(&self) -> u64 {
         u64::try_from(self.begin.elapsed().as_nanos()).expect("a run is shorter than 584 years") + 1
     }
 
-    /// The group whose turn it is in a slot; it is left for a fresh one when it has had its operations.
+    /// The current group of a slot. After a number of operations the slot gets a fresh group.
     pub fn group(&self, choice: u64) -> String {
         let count = u64::try_from(self.slots.len()).expect("few slots");
         let slot = usize::try_from(choice % count).expect("few slots");
@@ -98,7 +98,7 @@ impl Recorder {
         format!("{:x}-{slot}-{:05}", self.seed, used / self.group_operations)
     }
 
-    /// Records an operation. The line is in the file at once, for who watches the progress.
+    /// Records an operation. The line is flushed at once, for programs that watch the progress.
     pub fn line(&self, line: &Line) -> Result<()> {
         self.count(&format!("{} {}", line.kind, line.outcome));
         let mut file = lock(&self.history);
@@ -106,12 +106,12 @@ impl Recorder {
         Ok(file.flush()?)
     }
 
-    /// Counts what happened.
+    /// Counts an event.
     pub fn count(&self, what: &str) {
         *lock(&self.counts).entry(what.to_owned()).or_default() += 1;
     }
 
-    /// Records what must never happen.
+    /// Records an answer that must never be given.
     pub fn finding(&self, client: u32, what: &str) -> Result<()> {
         self.count("findings");
         let mut file = lock(&self.findings);
@@ -119,7 +119,7 @@ impl Recorder {
         Ok(file.flush()?)
     }
 
-    /// Takes a checkpoint that a client was given, and holds it against those of the same size.
+    /// Records a checkpoint that a client received, and compares it with others of the same size.
     pub fn checkpoint(&self, client: u32, note: &[u8]) -> Result<()> {
         let checkpoint = match Checkpoint::open(note, &self.key) {
             Ok(checkpoint) => checkpoint,
@@ -143,7 +143,7 @@ impl Recorder {
         }
     }
 
-    /// Keeps a proof file for the offline verifier, if there is room.
+    /// Keeps a proof file for the offline verifier, up to a number of files.
     pub fn proof(&self, kind: &str, file: &[u8]) -> Result<()> {
         let number = self.proofs_kept.fetch_add(1, Ordering::Relaxed);
         if number < PROOFS_MAX {
@@ -153,14 +153,14 @@ impl Recorder {
         Ok(())
     }
 
-    /// Brings everything to the files.
+    /// Flushes all files.
     pub fn finish(&self) -> Result<()> {
         lock(&self.history).flush()?;
         lock(&self.findings).flush()?;
         Ok(lock(&self.checkpoints).0.flush()?)
     }
 
-    /// How often what happened, as JSON.
+    /// The counts of all events, as JSON.
     pub fn summary(&self) -> String {
         json!(*lock(&self.counts)).to_string()
     }

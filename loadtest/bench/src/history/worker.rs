@@ -1,4 +1,4 @@
-//! One client: what it does next follows from its seed, what it is told is recorded.
+//! One client. Its choices follow from its seed; the answers that it gets are recorded.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    GRACE, Options,
+    options::{GRACE, Options},
     recorder::{Line, Recorder},
 };
 use crate::{
@@ -23,29 +23,28 @@ use crate::{
     values,
 };
 
-/// How long a client waits for one answer.
+/// The longest time that a client waits for one answer.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long the SDK goes on trying, where that is left to it.
+/// How long the SDK goes on trying, where retries are left to it.
 const PATIENCE: Duration = Duration::from_secs(6);
-/// Pause before a repetition: it goes through another coordinator.
+/// The pause before a retry, which goes through another coordinator.
 const PAUSE: Duration = Duration::from_millis(150);
-/// One proof in so many is kept for the offline verifier.
+/// One in this many proofs is kept for the offline verifier.
 const PROOF_EVERY: u64 = 8;
 
-/// What a client was told about one attempt of a write.
+/// The outcome of one attempt of a write, as the client knows it.
 #[derive(Debug)]
 enum Told {
-    /// It stands.
+    /// The write was applied.
     Applied(Box<v1::CommitResponse>),
-    /// Its precondition did not hold.
+    /// The write's precondition did not hold.
     Refused,
-    /// It had no effect and will have none.
+    /// The attempt had no effect and will have none.
     Nothing,
-    /// It may have been applied, or still be.
+    /// The attempt may have been applied, or may still be.
     Unknown,
 }
 
-/// A write to come.
 struct Write {
     group: String,
     values: [Option<String>; 2],
@@ -58,7 +57,6 @@ struct Numbered {
     number: u64,
 }
 
-/// One client.
 pub struct Worker {
     id: u32,
     rng: SimRng,
@@ -74,7 +72,8 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Three of four clients write in sessions, every second believes nothing without a proof.
+    /// Three of four clients write in sessions; every second client accepts no answer without a
+    /// proof.
     pub fn new(
         id: u32,
         options: &Options,
@@ -84,7 +83,8 @@ impl Worker {
     ) -> Result<Self> {
         ensure!(!options.endpoints.is_empty(), "no coordinators");
         let all = options.endpoints.join(",");
-        // Half of the clients leave it to the SDK to go around what is dead and to repeat; the others do so themselves.
+        // Half of the clients leave retries and the choice of coordinators to the SDK; the others
+        // do both themselves.
         let (endpoints, patience) = if id % 8 < 4 {
             (options.endpoints.as_slice(), Duration::ZERO)
         } else {
@@ -115,7 +115,7 @@ impl Worker {
         })
     }
 
-    /// Goes on until it is stopped.
+    /// Works until the client is stopped.
     pub async fn run(mut self) -> Result<()> {
         while !*self.stopped.borrow() {
             let choice = self.rng.next_u64();
@@ -175,7 +175,7 @@ impl Worker {
         Ok(Some(seen))
     }
 
-    /// New values for one key or both; a value of no bytes would be one, a deletion leaves none.
+    /// New values for one key or both. An empty text stands for a deletion.
     fn new_values(&mut self) -> [Option<String>; 2] {
         self.written += 1;
         let token = format!("{}-{}", self.id, self.written);
@@ -192,7 +192,7 @@ impl Worker {
         self.write(Write { group, values, condition: None }).await
     }
 
-    /// Reads, and writes on condition that nothing has changed; sometimes on a condition of long ago.
+    /// Reads, and writes on the condition that nothing has changed; sometimes only after a pause.
     async fn write_conditional(&mut self, group: String) -> Result<()> {
         let Some(seen) = self.read(&group).await? else { return Ok(()) };
         if self.rng.below(5) == 0 {
@@ -204,7 +204,7 @@ impl Worker {
         self.write(Write { group, values, condition: Some((key, seen[key].clone(), by_stamp)) }).await
     }
 
-    /// Sends a write until its outcome is known, as far as that can be; and records it.
+    /// Sends a write until its outcome is known, as far as that is possible, and records it.
     async fn write(&mut self, write: Write) -> Result<()> {
         let batch = client::batch(batch_of(&write));
         let call = self.recorder.now();
@@ -214,7 +214,8 @@ impl Worker {
             let told = self.attempt(&batch).await?;
             let (outcome, version) = match told {
                 Told::Applied(response) => ("ok", Some(self.applied(&response)?)),
-                // An attempt of which nothing is known may still come after this one, where its condition holds.
+                // An earlier attempt with an unknown outcome may still take effect after this one,
+                // where its condition holds.
                 Told::Refused if !maybe => ("refused", None),
                 Told::Refused => ("unknown", None),
                 Told::Nothing if !self.sessions => return Ok(()),
@@ -233,7 +234,7 @@ impl Worker {
                 }
             };
             if outcome == "unknown" {
-                // The number may be used up by it: the next batch begins a session of its own.
+                // The attempt may have used up the number: the next batch begins another session.
                 self.session = None;
                 self.next_coordinator();
             }
@@ -252,7 +253,7 @@ impl Worker {
         }
     }
 
-    /// The load is over, and so is the time to learn the last outcomes.
+    /// Whether the load is over, and so is the time to learn the last outcomes.
     fn is_over(&mut self) -> bool {
         if self.deadline.is_none() && *self.stopped.borrow() {
             self.deadline = Some(Instant::now() + GRACE);
@@ -310,7 +311,8 @@ impl Worker {
         SessionId(id)
     }
 
-    /// What an error says about the fate of the request. An answer that is not to be believed is a finding.
+    /// What an error says about the fate of the request. An answer that fails verification is a
+    /// finding.
     fn told(&self, what: &str, error: &Error) -> Result<Told> {
         let name = error.reason().map_or("no reason", Reason::name);
         self.recorder.count(&format!("{what}: {name}"));
@@ -351,7 +353,7 @@ fn batch_of(write: &Write) -> Batch {
         key: keys[*key].clone(),
         condition: match seen.changed {
             None => Condition::Absent,
-            // A value is written once: it stands exactly while its stamp does.
+            // Each value is written once, so it stands exactly while its stamp does.
             Some(stamp) if *by_stamp => Condition::LastChanged(stamp),
             Some(_) => Condition::ValueHash(sha256(&values::value(&seen.token))),
         },

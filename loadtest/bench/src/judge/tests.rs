@@ -1,4 +1,4 @@
-//! A model ledger answers honestly; then every byte of what is posted is changed.
+//! Honest answers of a model ledger, then the same posts with every byte changed.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use coppice_types::{Change, ClusterId, Operation, Params, SessionId, Stamp};
@@ -14,7 +14,7 @@ fn base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// One account, changed twice in a session.
+/// A ledger with one account, changed twice in a session.
 fn ledger() -> Ledger {
     let map = ShardMap::from_splits(&[b"m".to_vec()]).expect("one split");
     let mut ledger = Ledger::new("model", ClusterId([7; 16]), &[1; 32], &Params::default(), map);

@@ -1,4 +1,4 @@
-//! What is posted: questions and answers of the API in protobuf's JSON, as far as proofs cover them.
+//! The posts: questions and answers of the API in protobuf's JSON, as far as proofs cover them.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -82,7 +82,7 @@ struct Operation {
     put: Option<Base64>,
 }
 
-/// A commit. What leaves no trace in the ledger, such as preconditions, is not looked at.
+/// A commit. Fields that leave no trace in the ledger, for instance preconditions, are ignored.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Commit {

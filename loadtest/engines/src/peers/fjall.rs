@@ -14,13 +14,12 @@ use super::Reads;
 
 const SETTLE_MAX: Duration = Duration::from_secs(300);
 
-/// An open database.
 pub struct Store {
     db: Database,
     records: Keyspace,
 }
 
-/// Makes one.
+/// Makes a database.
 ///
 /// # Errors
 /// If fjall fails.
@@ -30,7 +29,7 @@ pub fn create(dir: &Path, cache_bytes: usize) -> Result<Store> {
     Ok(Store { db, records })
 }
 
-/// What is to be said of it.
+/// Facts for reports.
 #[must_use]
 pub fn facts() -> Facts {
     Facts {

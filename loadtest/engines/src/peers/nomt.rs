@@ -1,4 +1,5 @@
-//! NOMT: a binary Merkle trie whose pages hold several levels, beside a B-tree of values. It keeps the newest version alone.
+//! NOMT: a binary Merkle trie whose pages hold several levels, and a B-tree of values. It keeps
+//! only the newest version.
 
 use std::path::Path;
 
@@ -17,10 +18,9 @@ use nomt::{
 
 use super::Reads;
 
-/// An open database.
 pub struct Store(Nomt<Blake3Hasher>);
 
-/// Makes one for about so many records.
+/// Makes a database for about this many records.
 ///
 /// # Errors
 /// If NOMT fails.
@@ -28,7 +28,7 @@ pub fn create(dir: &Path, cache_bytes: usize, records: u64) -> Result<Store> {
     let mut options = Options::new();
     options.path(dir.join("nomt"));
     options.commit_concurrency(2);
-    // Evenly spread keys fill about a page for each four of them; a full hash table fails.
+    // Evenly distributed keys fill about one page for every four of them; a full hash table fails.
     options.hashtable_buckets(u32::try_from(records * 2 / 5)?.max(64_000));
     let half_mib = (cache_bytes >> 21).max(1);
     options.page_cache_size(half_mib);
@@ -36,7 +36,7 @@ pub fn create(dir: &Path, cache_bytes: usize, records: u64) -> Result<Store> {
     Ok(Store(Nomt::open(options)?))
 }
 
-/// What is to be said of it.
+/// Facts for reports.
 #[must_use]
 pub fn facts() -> Facts {
     Facts {
@@ -103,7 +103,7 @@ impl Reader for Reads<&Nomt<Blake3Hasher>> {
         Ok(there)
     }
 
-    /// Its paths are ordered, but it shows no order.
+    /// NOMT keeps its paths in order, but offers no iteration.
     fn range(&mut self, _: &[u8], _: usize, _: &mut dyn FnMut(&[u8], &[u8])) -> Result<Option<usize>> {
         Ok(None)
     }

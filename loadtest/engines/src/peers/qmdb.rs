@@ -1,5 +1,6 @@
-//! QMDB, as Commonware's storage crate has it: updates are appended to a log whose Merkle structure knows which of them are current; all
-//! keys are in memory. It keeps the order of updates, and no order of keys.
+//! QMDB, as implemented by Commonware's storage crate: updates are appended to a log, and the log's
+//! Merkle structure records which of them are current. All keys are in memory. QMDB keeps the order
+//! of updates, but no order of keys.
 
 use std::{num::NonZero, path::Path, sync::mpsc, thread::JoinHandle};
 
@@ -30,34 +31,34 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use super::Reads;
 
-/// Bytes of the bitmap beside each part of the log.
+/// Bytes of the bitmap for each part of the log.
 const CHUNK_BYTES: usize = 32;
-/// Updates of one file.
+/// Updates in one file.
 const ITEMS_PER_FILE: u64 = 250_000;
 const BUFFER_BYTES: usize = 2 << 20;
-/// Longest value.
+/// The longest value.
 const VALUE_BYTES_MAX: usize = 1 << 20;
 
 type Db = variable::Db<Family, Context, Digest, Vec<u8>, Sha256, EightCap, CHUNK_BYTES, Rayon>;
 
-/// An open database, and the runtime that it does its work in.
+/// An open database, and the runtime that it works in.
 pub struct Store {
-    /// None while it is changed, or after that failed.
+    /// `None` while the database is changed, or after a change failed.
     db: Option<Db>,
     runtime: Handle,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Makes one.
+/// Makes a database.
 ///
 /// # Errors
-/// If it fails.
+/// If QMDB fails.
 pub fn create(dir: &Path, cache_bytes: usize) -> Result<Store> {
     let config = Runtime::new().with_storage_directory(dir.join("qmdb")).with_worker_threads(2);
     let (opened, opens) = mpsc::channel();
     let (end, ends) = oneshot::channel::<()>();
-    // A runtime lives as long as what it was started with.
+    // The runtime lives as long as the task that it was started with.
     let thread = std::thread::Builder::new().name("qmdb".to_owned()).spawn(move || {
         Runner::new(config).start(|context| async move {
             let db = open(&context, cache_bytes).await;
@@ -105,7 +106,7 @@ async fn open(context: &Context, cache_bytes: usize) -> Result<Db> {
     Ok(Db::init(context.child("qmdb"), config, None).await?)
 }
 
-/// What is to be said of it.
+/// Facts for reports.
 #[must_use]
 pub fn facts() -> Facts {
     Facts {

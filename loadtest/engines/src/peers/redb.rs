@@ -13,11 +13,10 @@ use super::Reads;
 
 const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
 
-/// An open database.
 #[derive(Debug)]
 pub struct Store(Database);
 
-/// Makes one.
+/// Makes a database.
 ///
 /// # Errors
 /// If redb fails.
@@ -29,7 +28,7 @@ pub fn create(dir: &Path, cache_bytes: usize) -> Result<Store> {
     Ok(Store(db))
 }
 
-/// What is to be said of it.
+/// Facts for reports.
 #[must_use]
 pub fn facts() -> Facts {
     Facts {

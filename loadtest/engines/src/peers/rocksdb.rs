@@ -13,14 +13,13 @@ use rocksdb::{
 
 use super::Reads;
 
-/// An open database.
 #[derive(Debug)]
 pub struct Store {
     db: DB,
     sync: bool,
 }
 
-/// Makes one.
+/// Makes a database.
 ///
 /// # Errors
 /// If RocksDB fails.
@@ -38,7 +37,7 @@ pub fn create(dir: &Path, cache_bytes: usize, sync: bool) -> Result<Store> {
     Ok(Store { db: DB::open(&options, dir)?, sync })
 }
 
-/// What is to be said of it.
+/// Facts for reports.
 #[must_use]
 pub fn facts(sync: bool) -> Facts {
     let (name, durable) = if sync {

@@ -1,7 +1,8 @@
-//! Commits and gets at a steady pace while something else goes on: merges, or moves of values to a cold directory.
+//! Commits and gets at a steady pace while something else goes on: merges, or moves of values to a
+//! cold directory.
 //!
-//! Durations count from when a commit or get was due, unless its thread was awake too late by itself: one that holds up those
-//! behind it is felt by all of them.
+//! Durations count from the time at which a commit or get was due, so a slow one also delays those
+//! behind it. If its thread woke up late although it was free, the duration counts from the waking.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -14,9 +15,10 @@ use coppice_engine::{ColdStep, Counters};
 use coppice_env::{Clock, Rng, SimRng, SystemClock};
 use parking_lot::RwLock;
 
-use super::{Outcome, Sample, Scale, load_all, settle};
+use super::common::{Outcome, Scale, load_all, settle};
 use crate::{
     coppice::Coppice,
+    figures::Sample,
     statistics::quantile,
     system::System,
     workload::{Record, Workload, key},
@@ -26,19 +28,20 @@ use crate::{
 const COMMIT: usize = 100;
 const COMMIT_EVERY: Duration = Duration::from_millis(10);
 const GET_EVERY: Duration = Duration::from_micros(200);
-/// After a step of merging, a rest of so many times as long: as in a replica.
+/// After a step of merging, the merger rests for this many times the step's duration, as in a
+/// replica.
 const MERGE_REST: u32 = 2;
-/// Phases without and with moves, in turn.
+/// The number of phases; phases without and with moves alternate.
 const PHASES: u32 = 8;
-/// Values that are moved in a second, and at once at least.
+/// Bytes of values that are moved in a second, and at least in one step.
 const MOVED_BYTES: u64 = 16 << 20;
 const STEP_BYTES_MIN: u64 = 1 << 20;
-/// A time without merges, or one that has nothing else, is followed by so many at most.
+/// The greatest number of rounds; they end when there were operations both with and without merges.
 const ROUNDS_MAX: u32 = 10;
-/// Records that are read while others are moved: the last ones that were written.
+/// Records that are read while others are moved: the ones written last.
 const HOT: u64 = 20_000;
 
-/// When the next one is due.
+/// A steady pace, and when the next operation is due.
 struct Pace {
     clock: SystemClock,
     every: Duration,
@@ -50,7 +53,7 @@ impl Pace {
         Self { clock: SystemClock::new(), every, due: Duration::ZERO }
     }
 
-    /// Waits until the next one is due; from when on its duration counts.
+    /// Waits until the next operation is due. Returns the time from which its duration counts.
     fn wait(&mut self) -> Duration {
         self.due += self.every;
         if self.clock.now() >= self.due {
@@ -59,7 +62,7 @@ impl Pace {
         self.park_until(self.due)
     }
 
-    /// When it woke.
+    /// Sleeps until `end`; returns the time of waking.
     fn park_until(&self, end: Duration) -> Duration {
         loop {
             let now = self.clock.now();
@@ -74,13 +77,13 @@ impl Pace {
         self.clock.now() >= self.due + self.every
     }
 
-    /// Seconds from then until now.
+    /// Seconds from `from` until now.
     fn took(&self, from: Duration) -> f64 {
         (self.clock.now() - from).as_secs_f64()
     }
 }
 
-/// Seconds that each took, without and with what goes on beside them.
+/// Durations in seconds, without and with activity in the background.
 type Times = [Vec<f64>; 2];
 
 #[derive(Debug, Default)]
@@ -96,7 +99,7 @@ impl Taken {
         }
     }
 
-    /// Whether there are some of each kind.
+    /// Whether there are durations of both kinds.
     fn is_complete(&self) -> bool {
         self.commits.iter().chain(&self.gets).all(|times| !times.is_empty())
     }
@@ -124,10 +127,10 @@ impl Taken {
 /// The store, and what its reader has to know.
 struct Shared {
     store: RwLock<Coppice>,
-    /// It goes on now.
+    /// Whether the background activity is going on now.
     busy: AtomicBool,
     over: AtomicBool,
-    /// Records with smaller numbers are there.
+    /// Records with smaller numbers exist.
     written: AtomicU64,
     value_bytes: usize,
 }
@@ -146,7 +149,7 @@ impl Shared {
         self.store.read().engine().counters()
     }
 
-    /// Merges until the next commit is due, with rests.
+    /// Merges with rests until the next commit is due.
     fn merge(&self, pace: &Pace) -> Result<()> {
         while !pace.is_due() {
             let began = pace.clock.now();
@@ -159,7 +162,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Gets records at random among the last ones, until it is over.
+    /// Gets random records among the last ones until `over` is set.
     fn read(&self, last: u64, seed: u64) -> Result<Times> {
         let (mut taken, mut pace, mut rng) = (Times::default(), Pace::new(GET_EVERY), SimRng::new(seed));
         let mut value = Vec::new();
@@ -177,8 +180,8 @@ impl Shared {
         Ok(taken)
     }
 
-    /// Commits at a steady pace for so long, beside a reader. `between` commits there is time for other things, until `pace` says that the
-    /// next one is due.
+    /// Commits at a steady pace for this time, while another thread reads. `between` runs after
+    /// each commit, and may use the time until `pace` says that the next one is due.
     fn run(
         &self,
         time: Duration,
@@ -211,8 +214,8 @@ impl Shared {
     }
 }
 
-/// Random updates in small batches, and gets, for a few seconds: those from a commit after which there was something to merge to the
-/// end of the next one, and the others.
+/// Random updates in small batches, and gets, for a few seconds. An operation counts as one during
+/// merging from a commit after which there was something to merge until the end of the next commit.
 ///
 /// # Errors
 /// If the engine fails, never merged, or always did.
@@ -239,7 +242,8 @@ pub fn beside_merges(mut store: Coppice, scale: &Scale) -> Result<Outcome> {
     Ok(Outcome { sample, series: Vec::new() })
 }
 
-/// New records in small batches, and gets of the last ones, in phases without and with moves to a cold directory, in turn.
+/// New records in small batches, and gets of the last ones, in alternating phases without and with
+/// moves to a cold directory.
 ///
 /// # Errors
 /// If the engine fails, or moves nothing.
@@ -282,7 +286,8 @@ fn new_records(workload: &mut Workload, shared: &Shared) -> Vec<Record> {
 struct Mover(Option<JoinHandle<ColdStep>>);
 
 impl Mover {
-    /// Takes back a step that is done, and begins the next one; false if one is at work, or there is nothing to move.
+    /// Takes back a finished step, and begins the next one. Returns false if a step is still
+    /// running, or there is nothing to move.
     fn go_on(&mut self, shared: &Shared, bytes: u64) -> Result<bool> {
         if self.0.as_ref().is_some_and(|step| !step.is_finished()) {
             return Ok(false);

@@ -1,26 +1,31 @@
-//! How it goes with the amount of data: one load, looked at on its way and used at its end.
+//! Dependence on the amount of data: one load, with looks at the disk on the way, and updates and
+//! reads at the end.
 
 use std::path::Path;
 
 use anyhow::Result;
 
-use super::{KEYS, LENGTHS, Outcome, Puts, Sample, Scale, gets, range_rate, reads::reads_by_memory, settle, update};
+use super::{
+    common::{KEYS, LENGTHS, Outcome, Puts, Scale, gets, range_rate, settle, update},
+    reads::reads_by_memory,
+};
 use crate::{
     coppice::Coppice,
+    figures::{Lines, Sample, Series, number},
     machine,
-    report::{Lines, Series, number},
     system::System,
     workload::Workload,
 };
 
-/// Records after which the disk is looked at.
+/// Numbers of records at which the disk is looked at.
 const MILESTONES: [u64; 6] = [10_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000];
 
-/// Ranges that are gone around in.
+/// Bounds on the number of ranges that are cycled through.
 const STARTS_MIN: usize = 25;
 const STARTS_MAX: usize = 1000;
 
-/// Loads in no order, looks at the disk as the data grows, then updates, gets and reads ranges of several lengths.
+/// Loads in no order, looks at the disk as the data grows, then updates, gets, and reads ranges of
+/// several lengths.
 ///
 /// # Errors
 /// If the system fails, or reads anything but what was written.
@@ -33,7 +38,7 @@ fn grow(system: &mut dyn System, dir: &Path, scale: &Scale, workload: &mut Workl
     while puts.records < scale.records {
         let upto = MILESTONES.into_iter().find(|records| *records > puts.records).unwrap_or(scale.records);
         let end = upto.min(puts.records + scale.batch as u64).min(scale.records);
-        // Keys are hashes: these are in no order.
+        // Keys are hashes: consecutive numbers are in no key order.
         let batch = (puts.records..end).map(|number| workload.record(number)).collect();
         puts.put(system, batch)?;
         if MILESTONES.contains(&end) || end == scale.records {
@@ -43,12 +48,13 @@ fn grow(system: &mut dyn System, dir: &Path, scale: &Scale, workload: &mut Workl
     }
     let updates = update(system, workload, scale.batch, scale.limit())?;
     settle(system)?;
-    // A part of much data has left the page cache.
+    // If there is much data, a part of it has left the page cache.
     machine::read_files(dir)?;
     let got = gets(system, &[workload.keys(KEYS)], scale.limit(), scale.value_bytes)?;
     let mut ranges = Vec::new();
     for length in LENGTHS {
-        // As many records as gets go around in, all of them once before.
+        // The starts cover as many records as gets cycle through; all ranges are read once as a
+        // warm-up.
         let starts = workload.keys((KEYS / length).clamp(STARTS_MIN, STARTS_MAX));
         let rate = |starts: &mut dyn Iterator<Item = &Vec<u8>>, limit| {
             range_rate(system, starts, length, limit, scale.value_bytes)
@@ -85,7 +91,8 @@ fn grow(system: &mut dyn System, dir: &Path, scale: &Scale, workload: &mut Workl
     Ok(Outcome { sample, series })
 }
 
-/// The same with ours, then the memory that it holds beside its caches, and if that is asked for, reads for each get by memory.
+/// The same as [`growth`] for our engine, then the memory that it holds in addition to its caches.
+/// With `with_reads`, also reads for each get by memory.
 ///
 /// # Errors
 /// If the engine fails.

@@ -1,4 +1,4 @@
-//! Gets in versions of the past, and what it costs to drop versions.
+//! Gets in versions of the past, and the cost of dropping versions.
 
 use std::time::Duration;
 
@@ -6,22 +6,28 @@ use anyhow::{Result, ensure};
 use coppice_env::{Clock, SystemClock};
 use coppice_types::{Epoch, Version};
 
-use super::{KEYS, Outcome, Sample, Scale, get_all, load_all, settle};
-use crate::{coppice::Coppice, report::Series, statistics::Summary, system::System, workload::Workload};
+use super::common::{KEYS, Outcome, Scale, get_all, load_all, settle};
+use crate::{
+    coppice::Coppice,
+    figures::{Sample, Series},
+    statistics::Summary,
+    system::System,
+    workload::Workload,
+};
 
-/// How many versions back it is read; 0 is the head.
+/// Ages of the versions that are read, in versions; 0 is the head.
 const AGES: [u64; 7] = [0, 10, 20, 40, 100, 400, 1000];
-/// Versions that are rolled back, one after the other.
+/// Numbers of versions that are rolled back, one after the other.
 const ROLLBACKS: [u64; 3] = [5, 50, 1000];
 /// Versions after the load: enough for all ages, prunes and rollbacks.
 const VERSIONS: u64 = 1110;
-/// Records that each of them updates.
+/// Records that each of these versions updates.
 const TOUCHED: usize = 20;
 const ROUNDS: u32 = 5;
 const ROLLBACK_ROUNDS: u32 = 3;
 
-/// Loads, makes 1,110 small versions, gets at several ages, then prunes 1 and 40 and rolls back 5, 50 and 1,000, the
-/// latter several times.
+/// Loads, makes 1,110 small versions, gets at several ages, then prunes 1 and 40 versions and rolls
+/// back 5, 50 and 1,000, the last several times.
 ///
 /// # Errors
 /// If the engine fails.
@@ -35,7 +41,8 @@ pub fn history(mut store: Coppice, scale: &Scale) -> Result<Outcome> {
     let keys = workload.keys(KEYS);
     let points = gets_by_age(&store, &keys, scale, &mut sample)?;
     let engine = store.engine_mut();
-    // All versions of the load stand below the first: they are dropped before, in one go.
+    // Versions of the load are older than the first small one; they are dropped before, all at
+    // once.
     engine.prune(Version(first))?;
     let mut pages = 0;
     let clock = SystemClock::new();
@@ -72,7 +79,7 @@ pub fn history(mut store: Coppice, scale: &Scale) -> Result<Outcome> {
     Ok(Outcome { sample, series: vec![Series::new("get-by-history", title, "versions back", "gets a second", lines)] })
 }
 
-/// Makes so many small versions, and flushes them.
+/// Makes this many small versions, and flushes them.
 fn write(store: &mut Coppice, workload: &mut Workload, versions: u64) -> Result<()> {
     for _ in 0..versions {
         System::put(store, workload.updates(TOUCHED))?;
@@ -84,7 +91,8 @@ fn note(sample: &mut Sample, what: &str, count: u64, took: Duration) {
     sample.insert(format!("{what}_{count}_us_per_version"), took.as_secs_f64() * 1e6 / count as f64);
 }
 
-/// Gets a second at each age: the same keys, in turns, so that what else the machine does befalls all ages alike.
+/// Measures gets a second at each age. The ages take turns with the same keys, so that disturbances
+/// affect all ages alike.
 fn gets_by_age(store: &Coppice, keys: &[Vec<u8>], scale: &Scale, sample: &mut Sample) -> Result<Vec<(f64, f64)>> {
     let (head, clock) = (store.version().0, SystemClock::new());
     let mut rates = vec![Vec::new(); AGES.len()];

@@ -1,4 +1,4 @@
-//! Size and time of proofs.
+//! Sizes and times of proofs.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,10 @@ use anyhow::{Context, Result};
 use coppice_env::{Clock, SystemClock};
 use coppice_types::Version;
 
-use super::{Outcome, Puts, Sample, Scale, load_all, settle};
+use super::common::{Outcome, Puts, Scale, load_all, settle};
 use crate::{
     coppice::Coppice,
+    figures::Sample,
     statistics::Summary,
     system::{Proofs, System},
     workload::key,
@@ -42,14 +43,14 @@ fn note(sample: &mut Sample, name: &str, proofs: &Proofs) {
     sample.insert(format!("{name}_verify_us"), each(proofs.verified_in));
 }
 
-/// Proofs of records that lie in the oldest of 1, 2, 3 ... trees. Each number of trees is one that the load went through:
-/// the versions with it are still there, and so is what they prove.
+/// Proofs of records that lie in the oldest of 1, 2, 3 ... trees. The load passed through each
+/// number of trees, and the versions with it still exist and can be proven.
 ///
 /// # Errors
 /// If the engine fails, or a proof does not verify.
 pub fn proofs_by_trees(mut store: Coppice, scale: &Scale) -> Result<Outcome> {
     let mut workload = scale.workload();
-    // The newest version with so many trees, and the entries of the oldest.
+    // The newest version with each number of trees, and the entries of its oldest tree.
     let mut newest: BTreeMap<usize, (Version, u64)> = BTreeMap::new();
     for numbers in workload.order(false).chunks(scale.batch) {
         let batch = workload.batch(numbers);
@@ -59,7 +60,7 @@ pub fn proofs_by_trees(mut store: Coppice, scale: &Scale) -> Result<Outcome> {
         newest.insert(entries.len(), (engine.decided().version, entries.last().copied().unwrap_or(0)));
     }
     store.flush()?;
-    // Whatever came first is in the oldest tree.
+    // The first batch is in the oldest tree.
     let keys: Vec<Vec<u8>> = (0..PROVEN.min(scale.batch as u64)).map(key).collect();
     let mut sample = Sample::new();
     for (trees, (version, entries)) in newest {

@@ -1,32 +1,34 @@
-//! Reads of files for each get, by how much of the data the caches may hold.
+//! Reads of files for each get, by the share of the data that the caches may hold.
 //!
-//! Counted are the reads that the engine asks the file system for, with the caches as the only memory: as many would reach the
-//! device with direct I/O. The page cache, which answers most of them here, hides none.
+//! The figures count the engine's reads from the file system, with the caches as the only memory.
+//! With direct I/O this many reads would reach the device. The page cache answers most of them
+//! here, and hides none.
 
 use std::path::Path;
 
 use anyhow::{Result, ensure};
 use coppice_engine::Counters;
 
-use super::{Outcome, Sample, Scale, get_all, load_all, settle};
+use super::common::{Outcome, Scale, get_all, load_all, settle};
 use crate::{
     coppice::Coppice,
+    figures::{Sample, Series, number},
     machine,
-    report::{Series, number},
     system::Reader,
     workload::Workload,
 };
 
-/// Memory as a part of the data, in thousandths.
+/// Memory as a share of the data, in thousandths.
 const SHARES: [u64; 5] = [2, 5, 10, 30, 100];
 const WARM_UP: usize = 60_000;
 const COUNTED: usize = 10_000;
-/// A get brings about so much into a cache that is not full.
+/// Bytes that a get adds to a cache that is not full.
 const NODE_BYTES: usize = 2 << 10;
-/// Of a cache, so that a node fits.
+/// The smallest cache: a node fits.
 const CACHE_BYTES_MIN: usize = 64 << 10;
 
-/// Loads, then opens the engine anew with caches of 0.2 % to 10 % of the data, filters included, and counts the reads of gets.
+/// Loads, then opens the engine again with caches of 0.2 % to 10 % of the data, filters included,
+/// and counts the reads of gets.
 ///
 /// # Errors
 /// If the engine fails.
@@ -37,7 +39,8 @@ pub fn reads_per_get(mut store: Coppice, dir: &Path, scale: &Scale) -> Result<Ou
     reads_by_memory(store, dir, scale, &mut workload)
 }
 
-/// Opens a settled engine anew with caches of 0.2 % to 10 % of the data, filters included, and counts.
+/// Opens a settled engine again with caches of 0.2 % to 10 % of the data, filters included, and
+/// counts the reads of gets.
 pub(super) fn reads_by_memory(
     mut store: Coppice,
     dir: &Path,
@@ -51,7 +54,8 @@ pub(super) fn reads_by_memory(
         // Filters come out of the same budget.
         let cache = store.caches_within(budget)?;
         store = store.reopen(dir, cache.max(CACHE_BYTES_MIN))?;
-        // So that the disk does not decide how long filling the caches takes.
+        // The page cache gets the files first, so that filling the caches does not take the disk's
+        // time.
         machine::read_files(dir)?;
         let mut reader = store.engine().view(&store.engine().decided())?;
         get_all(&mut reader, &workload.keys(WARM_UP + cache / NODE_BYTES), scale.value_bytes)?;
@@ -87,7 +91,7 @@ pub(super) fn reads_by_memory(
 
 type Of = fn(&Counters) -> u64;
 
-/// What is read, by the end of the figure's name.
+/// Kinds of reads, by the end of the figure's name.
 const KINDS: [(&str, Of); 6] = [
     ("", all),
     ("_inner", |counters| counters.inner_reads),

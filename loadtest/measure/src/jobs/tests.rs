@@ -1,7 +1,16 @@
+use std::path::Path;
+
+use anyhow::Result;
 use coppice_types::Params;
 
-use super::*;
-use crate::coppice::{Coppice, Durability, Settings};
+use super::{
+    common::{LENGTHS, get_all},
+    *,
+};
+use crate::{
+    coppice::{Coppice, Durability, Settings},
+    system::Reader,
+};
 
 fn scale(records: u64) -> Scale {
     Scale {

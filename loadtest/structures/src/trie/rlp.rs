@@ -1,4 +1,4 @@
-//! RLP, as far as the trie needs it: byte strings and lists of them.
+//! RLP, as far as the trie needs it: byte strings, and lists of them.
 
 /// One field of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ fn head(out: &mut Vec<u8>, kind: u8, len: usize) {
     }
 }
 
-/// The fields of a list that is all of the bytes.
+/// The fields of a list that takes up all of the bytes.
 pub(super) fn list(bytes: &[u8]) -> Option<Vec<Field<'_>>> {
     let (Field::List(_), mut rest) = field(bytes)? else { return None };
     if !rest.is_empty() {
@@ -54,14 +54,14 @@ pub(super) fn list(bytes: &[u8]) -> Option<Vec<Field<'_>>> {
     Some(fields)
 }
 
-/// The first field, and what follows it.
+/// The first field, and the remaining bytes.
 fn field(bytes: &[u8]) -> Option<(Field<'_>, &[u8])> {
     let (start, end) = extent(bytes)?;
     let (own, rest) = bytes.split_at(end);
     Some((if own[0] >= 0xc0 { Field::List(own) } else { Field::Text(&own[start..]) }, rest))
 }
 
-/// Where the content of the first field begins and ends.
+/// The start and end of the first field's content.
 fn extent(bytes: &[u8]) -> Option<(usize, usize)> {
     let first = *bytes.first()?;
     let short = match first {

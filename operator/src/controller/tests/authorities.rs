@@ -1,6 +1,7 @@
-//! Authorities and certificates: another one comes in stages, and nobody is locked out in any of them.
+//! Authorities and certificates: replacements come in stages, and no stage locks anybody out.
 
 use super::*;
+use crate::reconcile::dereference::authority;
 
 /// A file of a secret.
 fn file(server: &Server, secret: &str, name: &str) -> String {
@@ -9,7 +10,8 @@ fn file(server: &Server, secret: &str, name: &str) -> String {
     String::from_utf8(secret.data.expect("it has files")[name].0.clone()).expect("it is PEM")
 }
 
-/// Whether a process that believes these authorities lets in, and goes to, whoever shows a certificate.
+/// Whether a process that trusts these authorities accepts this certificate, as client and as
+/// server.
 fn believes(authorities: &str, certificate: &str) -> bool {
     use rustls::pki_types::{CertificateDer, UnixTime, pem::PemObject};
     let mut roots = rustls::RootCertStore::empty();
@@ -23,16 +25,18 @@ fn believes(authorities: &str, certificate: &str) -> bool {
     verifier.build().expect("there is an authority").verify_client_cert(&shown, &[], now).is_ok()
 }
 
-/// The processes that connect to etcd, and its members, as they run: a member believes what it read at its start, and all else is read anew.
+/// The processes that connect to etcd, and its members, while they run. A member trusts what it
+/// read at its start; all other files are read again when they change.
 struct Processes {
     server: Arc<Server>,
     context: Arc<Context>,
-    /// For each pod the secret that it mounts for etcd, and whom it believed at its start.
+    /// For each pod, the secret that it mounts for etcd, and the authorities that it trusted at its
+    /// start.
     mounted: BTreeMap<String, (String, String)>,
 }
 
 impl Processes {
-    /// Makes a pod anew, of the template as it is now.
+    /// Makes a pod again, from the current template.
     fn start(&mut self, pod: &str, revision: &str) {
         run_pod(&self.server, pod, revision, &json!({ "running": {} }));
         let made = self.server.get(&format!("{PODS}/{pod}")).expect("it was made");
@@ -44,7 +48,8 @@ impl Processes {
         self.mounted.insert(pod.to_owned(), (secret, believed));
     }
 
-    /// Every member believes every other one and every coordinator, and every coordinator every member.
+    /// Checks that every member accepts every other member and every coordinator, and that every
+    /// coordinator accepts every member.
     fn assert_nobody_is_locked_out(&self, when: &str) {
         let shown = |secret: &str| file(&self.server, secret, "tls.crt");
         for (name, (secret, believed)) in &self.mounted {
@@ -57,7 +62,8 @@ impl Processes {
         }
     }
 
-    /// Rolls out what the operator wants, one pod after the other, until it wants nothing more; the number of rollouts.
+    /// Rolls out what the operator wants, one pod after the other, until it wants nothing more.
+    /// Returns the number of rollouts.
     async fn settle(&mut self, first_revision: u32) -> u32 {
         let template = |server: &Server, set: &str| {
             server.get(&format!("{SETS}/{set}")).expect("the set is there")["spec"]["template"].clone()
@@ -66,7 +72,8 @@ impl Processes {
         for round in 0.. {
             assert!(round < 6, "there is no end of it");
             let before = sets.map(|set| template(&self.server, set));
-            // The first look may find that all pods were made in a stage, the second one begins the next.
+            // The first look may find that all pods were made in a stage; the second one begins the
+            // next.
             reconcile(&self.server, &self.context).await;
             self.assert_nobody_is_locked_out("the operator looked");
             reconcile(&self.server, &self.context).await;
@@ -100,14 +107,14 @@ impl Processes {
     }
 }
 
-/// A cluster as it was before etcd had an authority of its own.
+/// A cluster from the time when etcd had no authority of its own.
 async fn former_cluster() -> Processes {
     let (server, context) = set_up(&json!({}));
     reconcile(&server, &context).await;
     for secret in ["authority", "client-tls", "server-tls"] {
         server.objects().remove(&format!("{SECRETS}/ledger-etcd-{secret}"));
     }
-    // No role: its certificate is like a coordinator's to etcd.
+    // The secret states no role: to etcd, its certificate is like a coordinator's.
     let of_cluster = server.get(&format!("{SECRETS}/ledger-coordinator-0-tls")).expect("it was made");
     server.put(&format!("{SECRETS}/ledger-etcd-tls"), of_cluster);
     for (set, of_etcd) in [("ledger-etcd", "ledger-etcd-tls"), ("ledger-coordinator", "ledger-coordinator-0-tls")] {
@@ -140,7 +147,7 @@ async fn a_cluster_whose_etcd_believed_everybody_gets_an_authority_of_its_own_wi
     let authority = file(&processes.server, "ledger-etcd-authority", "tls.crt");
     assert!(members(&processes).iter().all(|believed| *believed == authority));
 
-    // Another one is made in the same stages.
+    // The next authority is introduced in the same stages.
     processes.server.objects().remove(&format!("{SECRETS}/ledger-etcd-authority"));
     assert_eq!(processes.settle(4).await, 3);
     let other = file(&processes.server, "ledger-etcd-authority", "tls.crt");
@@ -173,14 +180,14 @@ async fn a_new_cluster_has_an_authority_for_etcd_alone_from_the_beginning() {
     }
 }
 
-/// Whom somebody believes, and what they show.
+/// The authorities that a process trusts, and the certificate that it shows.
 type Files = (String, String);
 
-/// Nodes, coordinators, and a client far away whose files somebody has to bring.
+/// Nodes, coordinators, and a remote client whose files a person has to bring.
 struct Ledger {
     server: Arc<Server>,
     context: Arc<Context>,
-    /// The files of each pod's secret as it started.
+    /// The files of each pod's secret at its start.
     pods: BTreeMap<String, Files>,
     client: Files,
 }
@@ -195,7 +202,8 @@ impl Ledger {
         self.pods.insert(pod.to_owned(), self.files(&format!("{pod}-tls")));
     }
 
-    /// Whether a process has read its files anew since it started or not: everybody believes everybody.
+    /// Checks that all processes accept each other, whether or not they have read their files again
+    /// since their start.
     fn assert_nobody_is_locked_out(&self, when: &str) {
         let now =
             ["ledger-node-0-tls", "ledger-node-2-tls", "ledger-coordinator-1-tls"].map(|secret| self.files(secret));
@@ -251,7 +259,7 @@ async fn another_authority_of_the_ledger_locks_nobody_out_and_waits_for_clients(
         ledger.look("the operator looked again").await;
         assert_eq!(ledger.stage(), json!(stage));
         ledger.roll_out(revision).await;
-        // However often it looks, it is for a person to say that clients have come along.
+        // However often the operator looks, a person has to say that clients have followed.
         for _ in 0..3 {
             ledger.look("all pods are of the stage").await;
         }
@@ -305,7 +313,7 @@ async fn an_authority_that_ends_soon_is_followed_by_another_one_or_a_person_is_t
         assert_eq!(file(&server, certificate, "tls.crt"), shown, "it is not made again and again");
         let stage = server.get(&path).expect("it is there")["metadata"]["annotations"]["coppice.dev/stage"].clone();
         if authority == "ledger-authority" {
-            // Its clients could be locked out.
+            // The ledger's clients could be locked out.
             assert_eq!((file(&server, authority, "tls.crt"), stage), (former, Value::Null));
             assert!(progress().contains("kubectl delete secret ledger-authority"), "{}", progress());
         } else {
@@ -327,7 +335,7 @@ async fn an_issuer_that_is_asked_no_more_is_followed_by_an_authority_in_stages()
     with(json!({ "certManager": { "issuer": "i" } }));
     reconcile(&server, &context).await;
     assert_eq!(server.get(&format!("{SECRETS}/ledger-authority")), None, "it signs nothing any more");
-    // The issuer has an authority of its own, by which the pods that run now were made.
+    // The issuer has an authority of its own, and the running pods were made with it.
     let issued = file(&server, "ledger-etcd-authority", "tls.crt");
     for secret in ["ledger-node-0-tls", "ledger-coordinator-0-tls"] {
         let path = format!("{SECRETS}/{secret}");

@@ -11,9 +11,9 @@ pub(super) const DIR: &str = "/etc/coppice/config";
 pub(super) const BOOTSTRAP_DIR: &str = "/etc/coppice/bootstrap";
 /// Where a pod's own certificate is mounted.
 pub(super) const TLS_DIR: &str = "/etc/coppice/tls";
-/// Where the list of certificates that are believed no more is mounted.
+/// Where the list of withdrawn certificates is mounted.
 pub(super) const WITHDRAWN_DIR: &str = "/etc/coppice/withdrawn";
-/// The list there.
+/// The file name of that list.
 const WITHDRAWN_FILE: &str = "list";
 /// Where the signing key is mounted.
 pub(super) const KEY_DIR: &str = "/etc/coppice/key";
@@ -21,10 +21,10 @@ pub(super) const KEY_DIR: &str = "/etc/coppice/key";
 pub(super) const ETCD_TLS_DIR: &str = "/etc/coppice/etcd-tls";
 /// Where a node's volume is mounted.
 pub(super) const DATA_DIR: &str = "/var/lib/coppice";
-/// Where its second volume is, if it has one.
+/// Where a node's second volume is mounted, if it has one.
 pub(super) const COLD_DIR: &str = "/var/lib/coppice-cold";
 
-/// The settings of all nodes; who a pod is comes from its environment.
+/// The settings of all nodes. A pod learns its own name from its environment.
 pub(super) fn nodes(facts: &Facts) -> Object {
     let names = facts.pods(Role::Node);
     let mut settings = shared(facts);
@@ -70,7 +70,8 @@ pub(super) fn coordinators(facts: &Facts) -> Object {
     immutable(facts, Role::Coordinator, &settings)
 }
 
-/// Whether nodes may found the ledger. Not a part of the pods' template: it changes once, and only a start reads it.
+/// Whether nodes may found the ledger. It is no part of the pods' template: it changes once, and
+/// processes read it only at their start.
 pub(super) fn bootstrap(facts: &Facts) -> Object {
     let word = if facts.founded { "existing" } else { "new" };
     Object::new::<ConfigMap>(json!({
@@ -79,8 +80,8 @@ pub(super) fn bootstrap(facts: &Facts) -> Object {
     }))
 }
 
-/// The certificates that are believed no more. It is no part of the pods' template: pods have it as
-/// a volume, so processes take another list while they run.
+/// The list of withdrawn certificates. It is no part of the pods' template: pods mount it as a
+/// volume, so processes read a new list while they run.
 pub(super) fn withdrawn(facts: &Facts) -> Option<Object> {
     let lines = facts.spec().tls.withdrawn.iter().map(String::as_str).chain(["end"]);
     let list: String = lines.map(|line| format!("{line}\n")).collect();
@@ -90,7 +91,7 @@ pub(super) fn withdrawn(facts: &Facts) -> Option<Object> {
     })))
 }
 
-/// What all processes must agree on.
+/// Settings that all processes must agree on.
 fn shared(facts: &Facts) -> Map<String, Value> {
     let spec = facts.spec();
     let node = |(index, name): (usize, String)| {
@@ -159,7 +160,7 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// A config map that is never changed: other settings have another name.
+/// A config map that never changes: other settings get another name.
 fn immutable(facts: &Facts, role: Role, settings: &Map<String, Value>) -> Object {
     let text = toml::to_string(settings).expect("settings are TOML: they have no nulls");
     Object::new::<ConfigMap>(json!({

@@ -1,4 +1,4 @@
-//! The coordinators' StatefulSet: they keep no data, but have names of their own.
+//! The coordinators' StatefulSet: they keep no data, but each has a name of its own.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use super::{
     pod::{self, Kind},
 };
 
-/// The coordinators, with the settings of this config map.
+/// The StatefulSet, with the settings of this config map.
 pub(super) fn set(facts: &Facts, config_map: &str) -> Object {
     let coordinators = &facts.spec().coordinators;
     let mut mounts = vec![("config", DIR), ("key", KEY_DIR)];

@@ -1,4 +1,4 @@
-//! The managed etcd's StatefulSet. What it holds can't be lost: who of the coordinators leads.
+//! The managed etcd's StatefulSet. etcd holds which coordinator leads, which must not be lost.
 
 use kube::ResourceExt;
 use serde_json::json;
@@ -11,10 +11,10 @@ use super::{
 use crate::crd::ManagedEtcd;
 
 const DATA_DIR: &str = "/var/lib/etcd";
-/// Where health is told, in the clear.
+/// The port for health checks, in the clear.
 const HEALTH_PORT: u16 = 2381;
 
-/// The members.
+/// The StatefulSet.
 pub(super) fn set(facts: &Facts) -> Object {
     let etcd: ManagedEtcd = facts.spec().etcd.managed.clone().unwrap_or_default();
     let mut mounts = vec![(pod::DATA_CLAIM, DATA_DIR)];
@@ -60,7 +60,7 @@ fn command(facts: &Facts) -> Vec<String> {
         format!("--initial-advertise-peer-urls={scheme}://{own}:2380"),
         format!("--initial-cluster={}", peers.join(",")),
         "--initial-cluster-state=new".to_owned(),
-        // A cluster that was made anew must not be mistaken for the one before it.
+        // A cluster that was deleted and made again must not be mistaken for the one before it.
         format!("--initial-cluster-token={}", facts.cluster.uid().unwrap_or_default()),
         format!("--listen-metrics-urls=http://0.0.0.0:{HEALTH_PORT}"),
         "--auto-compaction-mode=periodic".to_owned(),

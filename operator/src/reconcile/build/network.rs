@@ -1,4 +1,4 @@
-//! Services, and who may reach which port.
+//! Services, and network policies for each port.
 
 use k8s_openapi::api::{core::v1::Service, networking::v1::NetworkPolicy};
 use serde_json::{Value, json};
@@ -36,8 +36,8 @@ pub(super) fn services(facts: &Facts) -> Vec<Object> {
     services
 }
 
-/// Nodes talk to nodes and coordinators, etcd to etcd and coordinators; coordinators to everyone. Whoever collects metrics may be anywhere, and
-/// finds nothing of the ledger in them.
+/// Lets nodes talk to nodes and coordinators, etcd to etcd and coordinators, and coordinators to
+/// everyone. Metrics may be collected from anywhere; they contain nothing of the ledger.
 pub(super) fn policies(facts: &Facts) -> Vec<Object> {
     if !facts.spec().network_policies.enabled {
         return Vec::new();

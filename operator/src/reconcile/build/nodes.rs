@@ -8,7 +8,7 @@ use super::{
     pod::{self, COLD_CLAIM, DATA_CLAIM, Kind},
 };
 
-/// The nodes, with the settings of this config map.
+/// The StatefulSet, with the settings of this config map.
 pub(super) fn set(facts: &Facts, config_map: &str) -> Object {
     let nodes = &facts.spec().nodes;
     let mut mounts = vec![(DATA_CLAIM, DATA_DIR), ("config", DIR), ("bootstrap", BOOTSTRAP_DIR)];

@@ -9,21 +9,21 @@ use super::{
 };
 use crate::crd::{Image, Pods};
 
-/// The user that everything runs as: `nonroot` of the usual small images.
+/// The user of all processes: `nonroot` in the usual small images.
 const USER: u32 = 65532;
 
-/// The volume of each pod that keeps something.
+/// The claim for a pod's data volume.
 pub(super) const DATA_CLAIM: &str = "data";
-/// The second volume of a node.
+/// The claim for a node's second volume.
 pub(super) const COLD_CLAIM: &str = "cold";
 
-/// The annotation of pods with the name of the certificate that they were made with.
+/// The annotation with the name of the certificates that the pod was made with.
 const CERTIFICATE: &str = "coppice.dev/certificate";
 
 /// The files of a secret with a certificate.
 const CERTIFICATE_FILES: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
 
-/// What differs between the roles.
+/// Differences between the roles.
 pub(super) struct Kind<'a> {
     pub role: Role,
     pub image: &'a str,
@@ -34,14 +34,14 @@ pub(super) struct Kind<'a> {
     pub ports: Vec<(&'static str, u16)>,
     /// Probes by name.
     pub probes: Value,
-    /// Where which volume is mounted, read-only but for those of its own.
+    /// Volumes and their mount paths. All are read-only, except the pod's own claims.
     pub mounts: Vec<(&'static str, &'static str)>,
     /// Single files of volumes that are mounted.
     pub files: Vec<Value>,
     pub volumes: Vec<Value>,
 }
 
-/// The account of all pods: it may do nothing.
+/// The service account of all pods; it has no rights.
 pub(super) fn service_account(facts: &Facts) -> Object {
     Object::new::<ServiceAccount>(json!({
         "metadata": facts.metadata(&facts.name(), None),
@@ -49,7 +49,7 @@ pub(super) fn service_account(facts: &Facts) -> Object {
     }))
 }
 
-/// Machines are drained one pod of a role at a time.
+/// Allows one pod of a role at a time to be evicted when machines are drained.
 pub(super) fn budget(facts: &Facts, role: Role) -> Object {
     Object::new::<PodDisruptionBudget>(json!({
         "metadata": facts.metadata(&facts.set(role), Some(role)),
@@ -57,7 +57,7 @@ pub(super) fn budget(facts: &Facts, role: Role) -> Object {
     }))
 }
 
-/// The template of a StatefulSet.
+/// The pod template of a StatefulSet.
 pub(super) fn template(facts: &Facts, kind: Kind<'_>) -> Value {
     let Kind { role, pods, .. } = kind;
     let mut labels = json!(pods.labels);
@@ -72,7 +72,7 @@ pub(super) fn template(facts: &Facts, kind: Kind<'_>) -> Value {
     let mut spec = json!({
         "serviceAccountName": facts.name(),
         "automountServiceAccountToken": false,
-        // A service called `coppice-…` would add variables that are no settings.
+        // A service called `coppice-…` would add environment variables that are taken for settings.
         "enableServiceLinks": false,
         "terminationGracePeriodSeconds": 30,
         "securityContext": {
@@ -131,7 +131,7 @@ fn container(facts: &Facts, kind: &Kind<'_>) -> Value {
     container
 }
 
-/// On different machines, where there are enough.
+/// Prefers different machines for the pods of a role.
 fn apart(facts: &Facts, role: Role) -> Value {
     let term = json!({
         "labelSelector": { "matchLabels": facts.selector(role) },
@@ -142,7 +142,7 @@ fn apart(facts: &Facts, role: Role) -> Value {
     } })
 }
 
-/// In different zones, where there are any.
+/// Prefers different zones, if there are any.
 fn spread(facts: &Facts, role: Role, pods: &Pods) -> Value {
     if !pods.topology_spread_constraints.is_empty() {
         return json!(pods.topology_spread_constraints);
@@ -160,14 +160,14 @@ pub(super) fn own_name(variable: &str) -> Value {
     json!({ "name": variable, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.name" } } })
 }
 
-/// Files of a secret.
+/// A volume with the files of a secret.
 pub(super) fn secret(volume: &str, secret: &str) -> Value {
     json!({ "name": volume, "secret": { "secretName": secret, "defaultMode": 0o440 } })
 }
 
-/// A pod's own certificate, in [`TLS_DIR`]: of all the pods' secrets, which are in one volume, a
-/// pod sees what its name says alone. The variable holds the name. Files that are mounted so stay
-/// what they were when the pod was made.
+/// A pod's own certificate, in [`TLS_DIR`]. One volume holds the secrets of all pods of the role,
+/// and each pod sees only the one that its name selects. The variable holds the name. Files mounted
+/// this way stay as they were when the pod was made.
 pub(super) fn own_certificate(facts: &Facts, role: Role, variable: &str) -> (Vec<Value>, Value) {
     let pods = facts.pods(role).into_iter().zip(facts.tls_secrets(role));
     let source = |(pod, secret): (String, String)| {
@@ -183,13 +183,14 @@ pub(super) fn own_certificate(facts: &Facts, role: Role, variable: &str) -> (Vec
     (CERTIFICATE_FILES.map(file).to_vec(), volume)
 }
 
-/// Files of a config map.
+/// A volume with the files of a config map.
 pub(super) fn config_map(volume: &str, name: &str) -> Value {
     json!({ "name": volume, "configMap": { "name": name, "defaultMode": 0o444 } })
 }
 
-/// Starts take as long as replicas take to recover; then a process that no longer answers is restarted. One that can't serve its role gets no clients,
-/// and is left alone: what it waits for, a restart doesn't bring.
+/// Probes for a port. A start may take as long as a replica needs to recover; after that, a process
+/// that no longer answers is restarted. A process that can't serve its role gets no clients but is
+/// not restarted: a restart doesn't bring what it waits for.
 pub(super) fn probes(port: u16, startup: &str) -> Value {
     let probe = |path: &str, period: u32, timeout: u32, failures: u32| {
         json!({
@@ -224,7 +225,8 @@ pub(super) fn set(facts: &Facts, role: Role, template: Value, claims: &[Value]) 
     }))
 }
 
-/// The claim of a volume for each pod. It has no owner: volumes outlive the cluster unless its policy says otherwise.
+/// The claim of a volume for each pod. It has no owner: volumes outlive the cluster unless its
+/// policy says otherwise.
 pub(super) fn claim(facts: &Facts, role: Role, name: &str, storage: &crate::crd::Storage) -> Value {
     let mut spec = json!({
         "accessModes": ["ReadWriteOnce"],

@@ -1,4 +1,5 @@
-//! Properties of the built objects; the settings are read by the very types that the processes read them with.
+//! Properties of the built objects. Settings are parsed by the same types with which the processes
+//! read them.
 
 use coppice_process::Settings;
 use k8s_openapi::{
@@ -48,7 +49,7 @@ fn config_map<'a>(objects: &'a [Object], prefix: &str) -> &'a Object {
     objects.iter().find(is_one).expect("there is one")
 }
 
-/// The settings in a config map, and what the pod's environment adds.
+/// Parses the settings in a config map, together with the pod's environment.
 fn settings<C: Settings>(objects: &[Object], prefix: &str, file: &str, own: &[(&str, &str)]) -> C {
     let map: ConfigMap = serde_json::from_value(config_map(objects, prefix).body.clone()).expect("it is one");
     let mut table: toml::Table = toml::from_str(&map.data.expect("it has files")[file]).expect("the file is TOML");
@@ -108,7 +109,7 @@ fn nodes_and_coordinators_agree_on_the_ledger() {
         let coordinator: coppice_coordinator::process::Config =
             settings(&objects, "ledger-coordinator-", "coordinator.toml", &[("name", "c"), ("advertise", "c:1")]);
         assert_eq!(node.ledger, coordinator.ledger);
-        // Said even if it is the default: another operator may have another one.
+        // Defaults are written, too: another version of a process may have another default.
         assert!(config_map(&objects, "ledger-node-").body.to_string().contains("capacity = "));
         assert_eq!(node.nodes, coordinator.nodes);
     }
@@ -209,7 +210,8 @@ fn groups_are_dealt_out_evenly() {
     assert!(placement[1..].iter().all(|(_, hosts)| hosts.len() == 3), "an even number bears no more failures");
 }
 
-/// The secrets that etcd and coordinators mount for their connections, and that the settings say so.
+/// The secrets that etcd and coordinators mount for their connections; checks that the settings
+/// agree.
 fn etcd_secrets(spec: Value) -> [Option<String>; 2] {
     let objects = build(&facts(spec));
     let mounted = |set: &str, volume: &str| {
@@ -379,7 +381,7 @@ fn certificates_name_every_host_that_is_connected_to() {
     let node = "ledger-node-2".to_owned();
     assert_eq!(facts.hosts(Role::Node, &[node]), ["ledger-node-2.ledger-node.bank.svc"]);
     let hosts = facts.hosts(Role::Coordinator, &facts.pods(Role::Coordinator));
-    // Clients go through the service, the operator to the pods.
+    // Clients use the service, the operator the pods.
     let (clients, own) = (facts.endpoint(), facts.coordinators());
     assert_eq!(own.split(',').count(), 2);
     for endpoint in own.split(',').chain([clients.as_str()]) {
@@ -412,7 +414,7 @@ fn kubelets_ask_a_port_that_is_listened_to_without_a_certificate() {
     }
 }
 
-/// Texts that would be something else in a settings file, a command or a template.
+/// Texts with a meaning of their own in a settings file, a command or a template.
 const HOSTILE: [&str; 14] = [
     "\"",
     "'''",
@@ -430,14 +432,14 @@ const HOSTILE: [&str; 14] = [
     "../../x",
 ];
 
-/// A settings file, read back.
+/// Parses a settings file.
 fn table(objects: &[Object], prefix: &str, file: &str) -> Value {
     let map: ConfigMap = serde_json::from_value(config_map(objects, prefix).body.clone()).expect("it is one");
     let text = &map.data.expect("it has files")[file];
     serde_json::to_value(toml::from_str::<toml::Table>(text).expect("the file is TOML")).expect("TOML is JSON")
 }
 
-/// The same value, with another text in place of each that is `from`.
+/// Replaces every text that equals `from`.
 fn replaced(value: Value, from: &str, to: &str) -> Value {
     match value {
         Value::String(text) if text == from => json!(to),
@@ -451,7 +453,7 @@ fn replaced(value: Value, from: &str, to: &str) -> Value {
     }
 }
 
-/// What is executed, with its variables.
+/// The executed commands, with their variables.
 fn commands(objects: &[Object]) -> Vec<Value> {
     let containers = ["ledger-etcd", "ledger-node", "ledger-coordinator"].into_iter().filter_map(|name| {
         let set = objects.iter().find(|object| object.resource.kind == "StatefulSet" && object.name() == name)?;

@@ -1,16 +1,24 @@
 //! The authorities that the operator keeps: one for the ledger, and one for a managed etcd.
 //!
-//! etcd asks for no role: it lets in whomever its authority signed for. So that authority signs for its members and for the coordinators alone, and a
-//! client's certificate is refused even where network policies are not enforced.
+//! etcd checks no roles: it lets in every holder of a certificate of its authority. That authority
+//! therefore signs only for etcd's members and for coordinators, and a client's certificate is
+//! refused even where network policies are not enforced.
 //!
-//! A process may believe the authorities that it read at its start. Another authority (a new one, where the secret of the former was deleted or it
-//! ends soon, or certificates came from elsewhere; etcd's first one of its own, where members believed that of the ledger) therefore comes in stages, and none begins
-//! before every pod was made in the one before it ([`advance`]): first both are believed, then everybody shows certificates of the new one, then the
-//! former is believed no more. In each of them, what any pod shows is believed by all, be they of this stage or of the one before. The stage stands
-//! with the authority, so an operator that was ended goes on where it was.
+//! A process may trust only the authorities that it read at its start. An authority is therefore
+//! replaced in stages, and no stage begins before every pod was made in the one before it
+//! ([`advance`]):
+//! 1. Both authorities are trusted; certificates of the former are shown.
+//! 2. Both are trusted; certificates of the new one are shown.
+//! 3. Only the new one is trusted.
 //!
-//! The ledger's clients come along: whether they have the files of a stage, nobody here can see, so somebody says so in an annotation ([`CLIENTS`])
-//! before the next one begins. etcd has no clients but coordinators.
+//! In each stage, every certificate that a pod of this stage or of the one before shows is trusted
+//! by all. The stage is stored with the authority, so an operator that was restarted goes on where
+//! it was. An authority is replaced if its secret was deleted, if it ends soon, if certificates
+//! came from elsewhere before, or if etcd's members still trust the ledger's authority.
+//!
+//! The ledger's clients have to follow. The operator can't see whether they have the files of a
+//! stage, so a person says so in an annotation ([`CLIENTS`]) before the next stage begins. etcd has
+//! no clients except coordinators.
 
 use std::collections::BTreeMap;
 
@@ -31,21 +39,22 @@ use crate::{
     },
 };
 
-/// The annotation of the authority's secret with its stage; the last one has none.
+/// The annotation of the authority's secret with its stage; absent in the last stage.
 const STAGE: &str = "coppice.dev/stage";
-/// The annotation by which a person says that the ledger's clients have the files of a stage; its value is the stage's name.
+/// The annotation by which a person states that the ledger's clients have the files of a stage; its
+/// value is the stage's name.
 pub const CLIENTS: &str = "coppice.dev/clients";
-/// The authority that was believed before.
+/// The file with the former authority.
 const FORMER: &str = "former.crt";
 
-/// How far an authority has come.
+/// How far the replacement by an authority has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It and the former one are believed; certificates of the former one are shown.
+    /// This authority and the former one are trusted; certificates of the former one are shown.
     Believed,
-    /// Both are believed; its own certificates are shown.
+    /// Both are trusted; certificates of this one are shown.
     Shown,
-    /// It alone is believed.
+    /// Only this one is trusted.
     Alone,
 }
 
@@ -77,18 +86,17 @@ impl Stage {
 /// An authority that the operator keeps, and how far it has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Whose it is.
     pub of: Realm,
-    /// How far it has come.
     pub stage: Stage,
-    /// Clients have the files of the stage, as far as anybody must say so.
+    /// Whether clients have the files of the stage; true where nobody has to confirm that.
     pub clients: bool,
-    /// Another one should follow it before what it signs ends with it.
+    /// Whether a successor should be introduced, since certificates of this authority will end with
+    /// it.
     pub ends_soon: bool,
 }
 
 impl Standing {
-    /// What pods are being replaced for.
+    /// The reason for which pods are being replaced.
     #[must_use]
     pub fn words(self) -> &'static str {
         match (self.of, self.stage) {
@@ -103,7 +111,7 @@ impl Standing {
         }
     }
 
-    /// What a person is to do before the next stage begins, if anything.
+    /// What a person has to do before the next stage begins, if anything.
     #[must_use]
     pub fn waits_for(self, facts: &Facts) -> Option<String> {
         if self.stage == Stage::Alone {
@@ -123,7 +131,7 @@ impl Standing {
     }
 }
 
-/// Sees to an authority and to the certificates that it signs.
+/// Maintains an authority and the certificates that it signs.
 pub(super) async fn certificates(
     client: &Client,
     secrets: &Api<Secret>,
@@ -137,7 +145,8 @@ pub(super) async fn certificates(
         Some(secret) => pair_of(&name, secret)?.ends - now <= certificates::AUTHORITY_RENEWED_BEFORE_SECONDS,
         None => false,
     };
-    // The ledger's clients have to come along with another one, so a person begins that.
+    // The ledger's clients have to follow a new authority, so only a person begins that
+    // replacement.
     if ends_soon && of == Realm::Etcd {
         gone_is_fine(secrets.delete(&name, &DeleteParams::default()).await.map(drop))
             .trying(|| format!("deleting secret {name}, whose authority ends"))?;
@@ -163,8 +172,8 @@ pub(super) async fn certificates(
     Ok(Standing { of, stage, clients: told || of == Realm::Etcd, ends_soon })
 }
 
-/// Takes the ledger's authority away where others sign: it believes and is believed by nobody then, and if the operator is to sign again, another one
-/// comes in stages.
+/// Removes the ledger's authority when others sign. It is then no longer trusted; if the operator
+/// is to sign again, another authority is introduced in stages.
 pub(super) async fn retire(secrets: &Api<Secret>, facts: &Facts) -> Result<(), Error> {
     let name = facts.authority(Realm::Ledger);
     let found = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
@@ -175,10 +184,10 @@ pub(super) async fn retire(secrets: &Api<Secret>, facts: &Facts) -> Result<(), E
     gone_is_fine(deleted).trying(|| format!("deleting secret {name}, which signs nothing any more"))
 }
 
-/// Goes on to the next stage: every pod was made in this one.
+/// Goes on to the next stage. The caller has checked that every pod was made in this one.
 ///
 /// # Errors
-/// If the API server doesn't take it.
+/// If the API server refuses.
 pub async fn advance(client: &Client, facts: &Facts, standing: Standing) -> Result<Standing, Error> {
     let stage = standing.stage.next();
     let patch = match stage {
@@ -193,7 +202,7 @@ pub async fn advance(client: &Client, facts: &Facts, standing: Standing) -> Resu
     patched.map(|_| Standing { stage, ..standing }).trying(|| format!("writing the stage of secret {name}"))
 }
 
-/// Makes the authority; it is alone from the beginning only if no pod believes another one.
+/// Makes the authority. It begins in the last stage only if no pod trusts another one.
 async fn introduce(
     client: &Client,
     secrets: &Api<Secret>,
@@ -214,11 +223,13 @@ async fn introduce(
         }
     }
     if of == Realm::Ledger {
-        // If an issuer signed before, its certificates are written into the same secrets.
+        // If an issuer signed before, cert-manager still writes its certificates into the same
+        // secrets. Deleting the requests stops that.
         for (_, holder, _) in facts.holders(of) {
             let (api, name) = (cert_manager(client, facts), &holder.name);
             let asked = match api.get(name).await {
-                // Without cert-manager there is no such kind at all, which is said in other words than that there is no such object.
+                // Without cert-manager the kind does not exist, which is another error than a
+                // missing object.
                 Err(kube::Error::Api(status)) if status.code == 404 => continue,
                 asked => asked.trying(|| format!("reading certificate {name}"))?,
             };
@@ -241,7 +252,8 @@ async fn introduce(
     secrets.create(&PostParams::default(), &secret).await.trying(|| format!("creating secret {name}"))
 }
 
-/// The certificate that is shown already goes on being shown, beside the authorities that are believed now. `false` if there is none.
+/// Keeps showing the certificate that is already shown, together with the authorities that are
+/// trusted now. `false` if there is none.
 async fn keep(
     client: &Client,
     secrets: &Api<Secret>,
@@ -257,7 +269,8 @@ async fn keep(
     }
     let shown = match (own, role) {
         (Some(secret), _) => Some(secret),
-        // Before there was an authority for etcd, coordinators showed etcd what they show everybody.
+        // Before etcd had an authority of its own, coordinators showed it their general
+        // certificates.
         (None, Some(role @ Role::Coordinator)) if of == Realm::Etcd => {
             read(&facts.tls_secrets(role).into_iter().next().unwrap_or_default()).await?
         }
@@ -268,14 +281,14 @@ async fn keep(
     let mut files = BTreeMap::from(["tls.crt", "tls.key"].map(|file| (file.to_owned(), text(&shown, file))));
     files.insert("ca.crt".to_owned(), believed.to_owned());
     let mut secret = secret_of(name, &facts.cluster, files);
-    // It is not of this authority: the next stage makes one that is.
+    // The certificate is not of this authority: the next stage replaces it.
     secret.annotations_mut().extend([ENDS, HOSTS, ROLE].map(|name| (name.to_owned(), String::new())));
     let applied = secrets.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&secret)).await;
     applied.map(|_| true).trying(|| format!("applying secret {name}"))
 }
 
-/// The secret that the pod of a role and name mounts for what it shows everybody, or that of
-/// another one; if there are any: they believe the authority in it.
+/// The secret that the pod of this role and name mounts for its general certificate, or that of
+/// another pod of the role; `None` if there are no pods. Pods trust the authority in that secret.
 async fn mounted(
     client: &Client,
     secrets: &Api<Secret>,
@@ -299,8 +312,7 @@ async fn mounted(
     secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))
 }
 
-/// Of the secrets that make up the volume of a role's certificates that of a pod, or else the
-/// first.
+/// Among the secrets in the volume of a role's certificates: that of this pod, or else the first.
 fn secret_of_pod(sources: Vec<VolumeProjection>, pod: &str) -> Option<String> {
     let mut secrets: Vec<_> = sources.into_iter().filter_map(|source| source.secret).collect();
     let is_own = |secret: &SecretProjection| {
@@ -310,7 +322,7 @@ fn secret_of_pod(sources: Vec<VolumeProjection>, pod: &str) -> Option<String> {
     (own < secrets.len()).then(|| secrets.swap_remove(own).name)
 }
 
-/// Whose authority it is, unlike for each of them.
+/// The authority's subject, different for each authority.
 fn subject(facts: &Facts, of: Realm) -> String {
     match of {
         Realm::Ledger => facts.name(),

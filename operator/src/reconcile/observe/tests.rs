@@ -1,4 +1,4 @@
-//! Pods and reports as Kubernetes and the coordinators give them.
+//! Pods and reports as Kubernetes and the coordinators provide them.
 
 use std::collections::BTreeMap;
 
@@ -98,7 +98,8 @@ fn groups_are_those_that_the_ledger_reports() {
                     replica("ledger-node-2", "follower", 3999),
                 ],
             ),
-            // Node 1 lost its volume, and its old replica is remembered; node 2 is not reported at all.
+            // Node 1 lost its volume, and its old replica is still listed; node 2 is not reported
+            // at all.
             group(
                 "shard-0",
                 vec![

@@ -1,4 +1,4 @@
-//! What is told, for what was observed.
+//! Statuses for given observations.
 
 use std::collections::BTreeMap;
 

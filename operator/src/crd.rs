@@ -1,8 +1,10 @@
-//! The resources that users write: [`LedgerCluster`] and [`LedgerOperation`], both in `coppice.dev/v1alpha1`.
+//! The resources that users write: [`LedgerCluster`] and [`LedgerOperation`], both in
+//! `coppice.dev/v1alpha1`.
 //!
-//! The custom resource definitions are derived from these types; `charts/coppice-operator/crds` holds what [`definitions`] gives, and
-//! a test compares them. What a rule over several fields can say is said by CEL, so that the API server refuses it; what it can't say is
-//! checked in [`crate::reconcile::validate`].
+//! The custom resource definitions are derived from these types. `charts/coppice-operator/crds`
+//! holds the output of [`definitions`], and a test compares the two. Rules over several fields are
+//! written in CEL where CEL can express them, so that the API server refuses a violation. All other
+//! rules are checked in [`crate::reconcile::validate`].
 
 mod cluster;
 mod operation;
@@ -26,14 +28,15 @@ pub use parts::{
 };
 pub use status::{Group, Head, LedgerClusterStatus};
 
-/// The group of all our resources.
+/// The API group of all resources of Coppice.
 pub const API_GROUP: &str = "coppice.dev";
 
-/// Names of objects of Kubernetes: they become parts of paths, where a slash would lead elsewhere.
+/// Names of Kubernetes objects. They become parts of paths, where a slash would lead elsewhere.
 const NAME: &str = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
-/// Images: what a registry takes.
+/// Image references, as registries accept them.
 const IMAGE: &str = "^[a-zA-Z0-9][a-zA-Z0-9._:/@-]*$";
-/// Texts that people read: nothing that is not shown as itself. The ledger refuses a few more characters.
+/// Texts that people read. Control and other invisible characters are excluded; the ledger refuses
+/// a few more.
 const TEXT: &str = r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]+$";
 /// Printable ASCII without spaces.
 const WORD: &str = "^[!-~]+$";
@@ -44,7 +47,8 @@ pub fn definitions() -> [(&'static str, CustomResourceDefinition); 2] {
     [("ledgerclusters.yaml", signed(LedgerCluster::crd())), ("ledgeroperations.yaml", signed(LedgerOperation::crd()))]
 }
 
-/// Kubernetes knows no unsigned formats, and warns of them at every installation. What the numbers may be is said by their bounds.
+/// Replaces unsigned formats: Kubernetes does not know them and warns about them at every
+/// installation. The bounds of each number say what it may be.
 fn signed(definition: CustomResourceDefinition) -> CustomResourceDefinition {
     let mut value = serde_json::to_value(definition).expect("a definition is JSON");
     sign(&mut value);

@@ -1,4 +1,5 @@
-//! Other stores, each set up as its documentation advises, with the same bytes for caches.
+//! Other stores, each set up as its documentation advises, with the same number of bytes for
+//! caches.
 
 pub mod fjall;
 pub mod nomt;
@@ -8,11 +9,11 @@ pub mod rocksdb;
 
 use coppice_measure::workload::Record;
 
-/// In the order of keys, which trees take best.
+/// Sorts a batch by key, which trees handle best.
 fn sorted(mut batch: Vec<Record>) -> Vec<Record> {
     batch.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     batch
 }
 
-/// Something of another crate that is read through.
+/// A reader over a handle of another crate.
 struct Reads<T>(T);

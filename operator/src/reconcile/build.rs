@@ -1,10 +1,12 @@
-//! What objects a cluster is made of: pure functions of its specification and a few facts.
+//! The objects that a cluster consists of, as pure functions of its specification and a few facts.
 //!
-//! Pods are run by StatefulSets with `OnDelete`: a pod that is deleted, and a volume that is lost, come back while the operator is away, and
-//! still nothing but [`crate::rollout`] decides when a pod is replaced. Settings lie in config maps that never change: their name holds
-//! a hash of what is in them, so a pod has the settings of the template it was made from, whenever it restarts.
+//! Pods are run by StatefulSets with `OnDelete`: deleted pods and lost volumes come back even while
+//! the operator is away, yet only [`crate::rollout`] decides when a pod is replaced. Settings are
+//! in config maps that never change: their name holds a hash of their content, so a pod that
+//! restarts has the settings of the template that it was made from.
 //!
-//! Invariant: no field is lost between what is written here and what is applied (`Object::new` compares).
+//! Invariant: no field is lost between what is written here and what is applied (`Object::new`
+//! compares).
 
 mod config;
 mod coordinators;
@@ -28,18 +30,19 @@ use crate::{
     crd::{LedgerCluster, LedgerClusterSpec},
 };
 
-/// Where nodes listen.
+/// The port of nodes.
 pub const NODE_PORT: u16 = 7400;
-/// Where coordinators listen for clients.
+/// The coordinators' port for clients.
 pub const CLIENT_PORT: u16 = 7411;
-/// Where coordinators serve the root log over HTTP.
+/// The coordinators' port for the root log over HTTP.
 pub const HTTP_PORT: u16 = 7421;
-/// Where nodes and coordinators tell kubelets how they do, in the clear.
+/// The port for health and metrics of nodes and coordinators, in the clear.
 pub const HEALTH_PORT: u16 = 7431;
-/// The name under which all is applied, and the value of `app.kubernetes.io/managed-by`.
+/// The field manager of all applied objects, and the value of `app.kubernetes.io/managed-by`.
 pub const MANAGER: &str = "coppice-operator";
 
-/// The clients that get a certificate, with their roles: one for each role, and one for load tests, some of which take away what they wrote.
+/// The clients that get a certificate, with their roles: one client for each role, and one for load
+/// tests, some of which also remove what they wrote.
 pub const CLIENTS: [(&str, &[&str]); 5] = [
     ("reader", &["reader"]),
     ("writer", &["writer"]),
@@ -53,17 +56,18 @@ pub const CLIENTS: [(&str, &[&str]); 5] = [
 pub enum Role {
     /// A member of the managed etcd.
     Etcd,
-    /// Holds the data.
+    /// A node, which holds data.
     Node,
-    /// What clients connect to.
+    /// A coordinator, which clients connect to.
     Coordinator,
 }
 
 impl Role {
-    /// All of them, in the order in which they are replaced: nodes before coordinators, which may speak a newer protocol.
+    /// All roles, in the order of replacement: nodes before coordinators, which may speak a newer
+    /// protocol.
     pub const ALL: [Self; 3] = [Self::Etcd, Self::Node, Self::Coordinator];
 
-    /// As in names and in `app.kubernetes.io/component`.
+    /// The role in object names and in `app.kubernetes.io/component`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -74,7 +78,7 @@ impl Role {
     }
 }
 
-/// Who believe one authority.
+/// The set of processes that trust one authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Realm {
     /// Nodes, coordinators and clients.
@@ -83,37 +87,37 @@ pub enum Realm {
     Etcd,
 }
 
-/// A cluster with what had to be looked up for it.
+/// A cluster, with what had to be looked up for it.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The resource.
     pub cluster: LedgerCluster,
-    /// In hex; from the signing key.
+    /// The cluster's id in hex, from the signing key.
     pub cluster_id: String,
     /// The secret that holds the signing key.
     pub signing_secret: String,
-    /// It has a second key, `next.key`.
+    /// Whether that secret has a second key, `next.key`.
     pub next_key: bool,
-    /// The ledger was founded: no node may found it again.
+    /// Whether the ledger was founded: then no node may found it again.
     pub founded: bool,
-    /// A name for the certificate of each role: processes read theirs at the start, so with another one pods are replaced.
+    /// A name for the certificates of each role. Processes read theirs at their start, so pods are
+    /// replaced when this name changes.
     pub certificates: BTreeMap<Role, String>,
 }
 
 /// An object to be applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object {
-    /// Its kind.
     pub resource: ApiResource,
     /// The object, as it is sent.
     pub body: Value,
 }
 
 impl Object {
-    /// An object of a kind.
+    /// Makes an object of kind `K`.
     ///
     /// # Panics
-    /// If the kind doesn't have a field, or the field has another type: a mistake in this module.
+    /// If the kind lacks a field of the body, or the field has another type: a mistake in this
+    /// module.
     fn new<K: Resource<DynamicType = ()> + Serialize + DeserializeOwned>(mut body: Value) -> Self {
         body["apiVersion"] = json!(K::api_version(&()));
         body["kind"] = json!(K::kind(&()));
@@ -123,7 +127,6 @@ impl Object {
         Self { resource: ApiResource::erase::<K>(&()), body: kept }
     }
 
-    /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.body["metadata"]["name"].as_str().unwrap_or_default()
@@ -131,25 +134,22 @@ impl Object {
 }
 
 impl Facts {
-    /// The specification.
     #[must_use]
     pub fn spec(&self) -> &LedgerClusterSpec {
         &self.cluster.spec
     }
 
-    /// The cluster's name.
     #[must_use]
     pub fn name(&self) -> String {
         self.cluster.name_any()
     }
 
-    /// Its namespace.
     #[must_use]
     pub fn namespace(&self) -> String {
         self.cluster.namespace().unwrap_or_else(|| "default".to_owned())
     }
 
-    /// The StatefulSet, headless service and disruption budget of a role.
+    /// The common name of a role's StatefulSet, headless service and disruption budget.
     #[must_use]
     pub fn set(&self, role: Role) -> String {
         format!("{}-{}", self.name(), role.name())
@@ -161,7 +161,7 @@ impl Facts {
         (0..self.count(role)).map(|index| format!("{}-{index}", self.set(role))).collect()
     }
 
-    /// How many pods a role has.
+    /// The number of pods of a role.
     #[must_use]
     pub fn count(&self, role: Role) -> u32 {
         match role {
@@ -172,13 +172,13 @@ impl Facts {
         }
     }
 
-    /// Where a pod is reached.
+    /// The host name of a pod.
     #[must_use]
     pub fn host(&self, role: Role, pod: &str) -> String {
         format!("{pod}.{}.{}.svc", self.set(role), self.namespace())
     }
 
-    /// The hosts that the certificate of these pods of a role must name.
+    /// The host names that the certificate of these pods of a role must contain.
     #[must_use]
     pub fn hosts(&self, role: Role, pods: &[String]) -> Vec<String> {
         let mut hosts: Vec<String> = pods.iter().map(|pod| self.host(role, pod)).collect();
@@ -195,9 +195,9 @@ impl Facts {
         hosts
     }
 
-    /// The secrets with the certificates of a role, in the order of its pods: one for each node and
-    /// each coordinator, so that none can speak for another, and one for all members of etcd. None
-    /// where nothing is encrypted.
+    /// The secrets with a role's certificates, in the order of its pods: one for each node and each
+    /// coordinator, so that none can speak for another, and one for all members of etcd. Empty if
+    /// connections are not encrypted.
     #[must_use]
     pub fn tls_secrets(&self, role: Role) -> Vec<String> {
         let tls = &self.spec().tls;
@@ -220,9 +220,9 @@ impl Facts {
         (0..self.count(role)).map(name).collect()
     }
 
-    /// The secret with what coordinators show etcd, and whom they believe there; `None` if etcd is
-    /// reached in the clear, or by what each coordinator shows everybody
-    /// ([`Facts::shows_etcd_its_own`]).
+    /// The secret with the certificate that coordinators show to etcd, and the authority that they
+    /// trust there. `None` if etcd is reached in the clear, or with each coordinator's own
+    /// certificate ([`Facts::shows_etcd_its_own`]).
     #[must_use]
     pub fn etcd_client_secret(&self) -> Option<String> {
         if let Some(external) = &self.spec().etcd.external {
@@ -234,14 +234,15 @@ impl Facts {
         self.spec().tls.secrets.as_ref().and_then(|secrets| secrets.etcd_client.clone())
     }
 
-    /// Whether coordinators show a managed etcd what they show everybody.
+    /// Whether coordinators show their general certificates to a managed etcd.
     #[must_use]
     pub fn shows_etcd_its_own(&self) -> bool {
         self.spec().etcd.external.is_none() && !self.spec().tls.plaintext && self.etcd_client_secret().is_none()
     }
 
-    /// The secret with what the operator shows coordinators: what a client of role `operator` does,
-    /// unless the user keeps all certificates; `None` where nothing is encrypted.
+    /// The secret with the operator's certificate for calls to coordinators: that of the client
+    /// with role `operator`, unless the user keeps all certificates. `None` if connections are not
+    /// encrypted.
     #[must_use]
     pub fn own_secret(&self) -> Option<String> {
         if self.spec().tls.secrets.is_some() {
@@ -250,14 +251,15 @@ impl Facts {
         (!self.spec().tls.plaintext).then(|| format!("{}-operator-tls", self.name()))
     }
 
-    /// The config map with the list of certificates that are believed no more; `None` where nothing
-    /// is encrypted.
+    /// The config map with the list of withdrawn certificates; `None` if connections are not
+    /// encrypted.
     #[must_use]
     pub fn withdrawn(&self) -> Option<String> {
         (!self.spec().tls.plaintext).then(|| format!("{}-withdrawn", self.name()))
     }
 
-    /// Whether the operator makes the certificates of etcd: wherever it runs etcd, unless the user says which. No issuer is asked for them.
+    /// Whether the operator makes the certificates of etcd: if it runs etcd, unless the user names
+    /// a secret. No issuer is asked for them.
     #[must_use]
     pub fn keeps_etcd_authority(&self) -> bool {
         let tls = &self.spec().tls;
@@ -265,7 +267,7 @@ impl Facts {
         self.count(Role::Etcd) > 0 && !tls.plaintext && !given
     }
 
-    /// Whose authorities the operator keeps.
+    /// The realms whose authorities the operator keeps.
     #[must_use]
     pub fn authorities(&self) -> Vec<Realm> {
         let tls = &self.spec().tls;
@@ -274,7 +276,7 @@ impl Facts {
         kept.into_iter().filter_map(|(of, is_kept)| is_kept.then_some(of)).collect()
     }
 
-    /// The secret with an authority that the operator keeps.
+    /// The secret of a realm's authority.
     #[must_use]
     pub fn authority(&self, of: Realm) -> String {
         match of {
@@ -283,8 +285,9 @@ impl Facts {
         }
     }
 
-    /// Who gets certificates of an authority, and the secret that holds each, unless they are somebody else's: of the ledger's, nodes, coordinators
-    /// and clients, which have no pods of ours; of etcd's, its members, and coordinators as its clients.
+    /// The holders of certificates of a realm's authority, with their role and the secret of each,
+    /// unless others keep them. The ledger's holders are nodes, coordinators and clients, which are
+    /// no pods of this cluster. Those of etcd are its members, and coordinators as its clients.
     #[must_use]
     pub fn holders(&self, of: Realm) -> Vec<(Option<Role>, Holder, String)> {
         if of == Realm::Etcd {
@@ -323,13 +326,14 @@ impl Facts {
         if self.spec().tls.plaintext { "http" } else { "https" }
     }
 
-    /// Where clients connect.
+    /// The endpoint for clients.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("{}://{}.{}.svc:{CLIENT_PORT}", self.scheme(), self.name(), self.namespace())
     }
 
-    /// Where the operator connects: to coordinators that aren't ready, too, since they tell what is amiss.
+    /// The operator's endpoint. It includes coordinators that aren't ready, since they can say what
+    /// is wrong.
     #[must_use]
     pub fn coordinators(&self) -> String {
         let endpoint =
@@ -337,7 +341,8 @@ impl Facts {
         self.pods(Role::Coordinator).iter().map(endpoint).collect::<Vec<_>>().join(",")
     }
 
-    /// The groups and their hosts by place among the nodes; the root group is first. Shards are dealt out in turn.
+    /// The groups with their hosts, as places among the nodes. The root group is first; shards are
+    /// dealt out in turn.
     #[must_use]
     pub fn placement(&self) -> Vec<(String, Vec<usize>)> {
         let nodes = self.spec().nodes.count;
@@ -354,7 +359,7 @@ impl Facts {
         root.chain(shards.map(|shard| (format!("shard-{shard}"), hosts(shard, self.spec().shards.replicas)))).collect()
     }
 
-    /// Labels by which the objects of a role are found.
+    /// Labels that select the objects of a role.
     fn selector(&self, role: Role) -> Value {
         json!({
             "app.kubernetes.io/name": "coppice",
@@ -375,7 +380,7 @@ impl Facts {
         labels
     }
 
-    /// The metadata of an object that goes when the cluster goes.
+    /// The metadata of an object that is deleted with the cluster.
     fn metadata(&self, name: &str, role: Option<Role>) -> Value {
         let mut metadata = json!({ "name": name, "namespace": self.namespace(), "labels": self.labels(role) });
         if let Some(owner) = self.cluster.controller_owner_ref(&()) {
@@ -385,7 +390,7 @@ impl Facts {
     }
 }
 
-/// By what the objects of a cluster are found, whatever their role.
+/// A selector for all objects of a cluster, whatever their role.
 #[must_use]
 pub fn selector_of(cluster: &str) -> String {
     format!(
@@ -393,7 +398,8 @@ pub fn selector_of(cluster: &str) -> String {
     )
 }
 
-/// The objects of a cluster, in the order in which they are applied: what a pod needs comes before it.
+/// The objects of a cluster, in the order in which they are applied: objects that pods need come
+/// before them.
 #[must_use]
 pub fn build(facts: &Facts) -> Vec<Object> {
     let mut objects = vec![pod::service_account(facts)];
@@ -412,7 +418,7 @@ pub fn build(facts: &Facts) -> Vec<Object> {
     objects
 }
 
-/// Where something of `written` is not in `kept`.
+/// Returns the path of something in `written` that is missing in `kept`.
 pub(crate) fn lost(written: &Value, kept: &Value) -> Option<String> {
     let below = |name: String, written: &Value, kept: &Value| lost(written, kept).map(|path| format!("{name}.{path}"));
     match (written, kept) {
@@ -426,7 +432,7 @@ pub(crate) fn lost(written: &Value, kept: &Value) -> Option<String> {
     }
 }
 
-/// A short name for some content.
+/// A short name that follows from some content.
 pub(crate) fn hash_of(content: &str) -> String {
     let mut text = String::new();
     for byte in &sha256(content.as_bytes()).as_bytes()[..5] {
