@@ -4,14 +4,18 @@
 //! read and linked by this code. Invariant of what [`Header::decode`] gives: encoding it gives the same bytes again, and the rules that
 //! concern one header alone hold; those that concern its predecessor are in [`Header::check_follows`].
 
+pub(crate) mod part;
+
 use alloc::{string::String, vec::Vec};
-use core::fmt;
 
 use coppice_types::{
     ClusterId, Digest, Params, Sequence, Stamp, Version,
     codec::{Error, Reader, Writer},
 };
 
+pub(crate) use self::part::check;
+use self::part::read_text;
+pub use self::part::{BrokenRule, PREFIX_BYTES_MAX, PRINCIPAL_BYTES_MAX, REASON_BYTES_MAX};
 use crate::{
     epochs::Epochs,
     hash::log_entry_hash,
@@ -22,13 +26,6 @@ use crate::{
 
 /// Entries of the root log are shorter than this.
 pub const HEADER_BYTES_MAX: usize = 65_534;
-/// Longest name of who asked for a rollback or prune, in bytes.
-pub const PRINCIPAL_BYTES_MAX: usize = 256;
-/// Longest reason for a rollback or prune, in bytes.
-pub const REASON_BYTES_MAX: usize = 4096;
-/// Longest origin prefix, in bytes.
-pub const PREFIX_BYTES_MAX: usize = 256;
-
 /// One event of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -131,18 +128,6 @@ pub struct Prune {
     /// Why.
     pub reason: String,
 }
-
-/// Which rule of the log a header breaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BrokenRule(pub &'static str);
-
-impl fmt::Display for BrokenRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "header breaks a rule of the log: {}", self.0)
-    }
-}
-
-impl core::error::Error for BrokenRule {}
 
 impl Header {
     /// The header that founds a ledger: version 0, without records.
@@ -357,13 +342,6 @@ impl Header {
     }
 }
 
-pub(crate) fn check(rules: &[(&'static str, bool)]) -> Result<(), BrokenRule> {
-    match rules.iter().find(|(_, holds)| !holds) {
-        Some((rule, _)) => Err(BrokenRule(rule)),
-        None => Ok(()),
-    }
-}
-
 impl Body {
     fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
@@ -419,14 +397,6 @@ impl Body {
         input.finish()?;
         Ok(body)
     }
-}
-
-pub(crate) fn read_text(input: &mut Reader<'_>, bytes_max: usize, field: &'static str) -> Result<String, Error> {
-    let bytes = input.str16()?;
-    if bytes.len() > bytes_max {
-        return Err(Error::Malformed(field));
-    }
-    core::str::from_utf8(bytes).map(String::from).map_err(|_| Error::Malformed(field))
 }
 
 #[cfg(test)]

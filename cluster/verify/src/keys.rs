@@ -14,7 +14,7 @@ use coppice_types::{
 #[cfg(feature = "sign")]
 use crate::note::SignerKey;
 use crate::{
-    header::{self, BrokenRule, PRINCIPAL_BYTES_MAX, REASON_BYTES_MAX},
+    header::part::{self, BrokenRule, PRINCIPAL_BYTES_MAX, REASON_BYTES_MAX},
     note::VerifierKey,
 };
 
@@ -68,7 +68,7 @@ impl KeyChange {
         let key = |public_key| VerifierKey::new("key", public_key).map_err(|_| BrokenRule("keys of a key change"));
         let (old, new) = (key(&self.old)?, key(&self.new)?);
         let message = message(cluster, self.number, &self.old, &self.new);
-        header::check(&[
+        part::check(&[
             ("number of a key change", self.number > 0),
             ("a key change to the same key", self.old != self.new),
             ("signature of the old key", old.verifies(&message, &self.by_old)),
@@ -93,8 +93,8 @@ impl KeyChange {
             new: array(input)?,
             by_old: array(input)?,
             by_new: array(input)?,
-            principal: header::read_text(input, PRINCIPAL_BYTES_MAX, "principal")?,
-            reason: header::read_text(input, REASON_BYTES_MAX, "reason")?,
+            principal: part::read_text(input, PRINCIPAL_BYTES_MAX, "principal")?,
+            reason: part::read_text(input, REASON_BYTES_MAX, "reason")?,
         })
     }
 }

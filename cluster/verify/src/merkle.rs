@@ -8,7 +8,11 @@ use core::{fmt, iter::Peekable, slice};
 
 use coppice_types::Digest;
 
-use crate::hash::{HashPlan, Planned, list_node_hash, list_node_hashes, sha256};
+pub use crate::hash::list::{empty_root, mth};
+use crate::hash::{
+    list::{list_node_hash, pairs_above},
+    plan::{HashPlan, Planned},
+};
 
 /// Why a Merkle proof proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,42 +42,6 @@ impl fmt::Display for Error {
 }
 
 impl core::error::Error for Error {}
-
-/// Root of no leaves.
-#[must_use]
-pub fn empty_root() -> Digest {
-    sha256(b"")
-}
-
-/// Root of a list of leaf hashes.
-#[must_use]
-pub fn mth(leaves: &[Digest]) -> Digest {
-    match leaves {
-        [] => empty_root(),
-        [leaf] => *leaf,
-        _ => {
-            let mut level = above(leaves);
-            while level.len() > 1 {
-                level = above(&level);
-            }
-            level[0]
-        }
-    }
-}
-
-/// The nodes above neighbours in pairs, without an odd last one.
-fn pairs_above(level: &[Digest]) -> Vec<Digest> {
-    let mut above = alloc::vec![Digest::default(); level.len() / 2];
-    list_node_hashes(level, &mut above);
-    above
-}
-
-/// The level above one of a list, to which an odd last one goes as it is.
-fn above(level: &[Digest]) -> Vec<Digest> {
-    let mut above = pairs_above(level);
-    above.extend_from_slice(&level[2 * above.len()..]);
-    above
-}
 
 /// The hashes that show the leaves `indices` (ascending, each once) of the list.
 ///
@@ -445,28 +413,10 @@ fn split_point(size: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hash::sha256;
 
     fn leaves(count: u64) -> Vec<Digest> {
         (0..count).map(|index| sha256(&index.to_le_bytes())).collect()
-    }
-
-    #[test]
-    fn roots_are_those_that_rfc_6962_defines() {
-        /// Section 2.1: a list is cut at the largest power of two below its length.
-        fn defined(leaves: &[Digest]) -> Digest {
-            match leaves.len() {
-                0 => sha256(b""),
-                1 => leaves[0],
-                len => {
-                    let (left, right) = leaves.split_at(1 << (len - 1).ilog2());
-                    list_node_hash(&defined(left), &defined(right))
-                }
-            }
-        }
-        for size in 0..300 {
-            let leaves = leaves(size);
-            assert_eq!(mth(&leaves), defined(&leaves), "{size} leaves");
-        }
     }
 
     #[test]

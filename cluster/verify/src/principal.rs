@@ -9,7 +9,7 @@
 use alloc::{borrow::ToOwned, format, string::String};
 use core::fmt::Write;
 
-use crate::{hash::sha256, header::PRINCIPAL_BYTES_MAX};
+use crate::{hash::sha256, header::part::PRINCIPAL_BYTES_MAX};
 
 /// The name of a caller that showed no certificate.
 pub const UNAUTHENTICATED: &str = "unauthenticated";

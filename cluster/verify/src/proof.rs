@@ -3,6 +3,7 @@
 //! Decoding checks the shape and nothing else; what a file proves, [`crate::verify`] says. Decoded parts borrow from the file. What a file
 //! takes in memory is at most some twenty times its length, and far less if its records are puts, whatever its counts claim.
 
+mod digests;
 mod tree;
 
 use alloc::{borrow::Cow, vec::Vec};
@@ -13,6 +14,7 @@ use coppice_types::{
     codec::{Error, Reader, Writer},
 };
 
+use self::digests::{read_digests, write_digests};
 pub use self::tree::{Entry, LEVEL_MAX, NodePart, Subtree, TREES_MAX, Tree, TreeList};
 use crate::{
     epochs::{Epochs, Pair},
@@ -507,19 +509,4 @@ fn read_pair(input: &mut Reader<'_>) -> Result<Pair, Error> {
 fn write_count(out: &mut Writer, count: usize) -> Result<(), TooLarge> {
     out.u16(u16::try_from(count).map_err(|_| TooLarge)?);
     Ok(())
-}
-
-fn write_digests(out: &mut Writer, digests: &[Digest]) {
-    out.u16(u16::try_from(digests.len()).expect("a list proof has a few hashes for each revealed element"));
-    digests.iter().for_each(|digest| out.digest(digest));
-}
-
-fn read_digests(input: &mut Reader<'_>) -> Result<Vec<Digest>, Error> {
-    let count = usize::from(input.u16()?);
-    take_digests(input, count)
-}
-
-fn take_digests(input: &mut Reader<'_>, count: usize) -> Result<Vec<Digest>, Error> {
-    let (digests, _) = input.take(count * size_of::<Digest>())?.as_chunks();
-    Ok(digests.iter().copied().map(Digest).collect())
 }

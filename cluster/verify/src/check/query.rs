@@ -5,12 +5,12 @@ use alloc::{borrow::Cow, collections::BTreeMap, vec::Vec};
 use coppice_types::{Digest, ShardId, Stamp};
 
 use super::{
-    Answer, Record,
+    claim::{Answer, Record},
     failure::{Failure, Step, ensure, fail},
     tree::{self, Revealed},
 };
 use crate::{
-    hash::{self, HashPlan, RecordBody},
+    hash::{self, RecordBody, plan::HashPlan},
     header::Header,
     merkle,
     proof::{Query, QueryProof, ShardPart, Tree, TreeList},

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use coppice_types::{Digest, Epoch, Version};
 
 use super::{
-    Answer, Claim, Verified,
+    claim::{Answer, Claim, Verified},
     failure::{Failure, Step, ensure},
 };
 use crate::journal::Entry;

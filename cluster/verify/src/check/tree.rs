@@ -9,7 +9,10 @@ use coppice_types::Stamp;
 
 use super::failure::{Failure, Step, ensure, fail};
 use crate::{
-    hash::{self, HashPlan, Planned, RecordBody},
+    hash::{
+        self, RecordBody,
+        plan::{HashPlan, Planned},
+    },
     merkle,
     proof::{Entry, NodePart, Subtree, Tree},
 };

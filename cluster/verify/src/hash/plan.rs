@@ -5,7 +5,10 @@ use core::mem;
 
 use coppice_types::{Digest, Stamp};
 
-use super::{Hasher, LIST_NODE_TAG, RecordBody};
+use super::{
+    list::LIST_NODE_TAG,
+    message::{Hasher, RecordBody},
+};
 use crate::sha256::{LANES, pair_each};
 
 /// Messages to be hashed, most of which have hashes of others in them.

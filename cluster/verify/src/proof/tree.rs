@@ -7,7 +7,7 @@ use coppice_types::{
     codec::{Error, Reader, Writer},
 };
 
-use super::take_digests;
+use super::digests::take_digests;
 use crate::{hash::RecordBody, shard_map::KEY_BYTES_MAX};
 
 /// Highest level of a tree's root. It bounds every recursion over a tree part.

@@ -14,7 +14,7 @@ use core::fmt;
 
 use coppice_types::{Digest, ShardId, Stamp, Version};
 
-use super::Forest;
+use super::forest::Forest;
 use crate::{
     epochs::Epochs,
     hash::{self, RecordBody},

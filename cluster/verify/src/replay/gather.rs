@@ -5,9 +5,7 @@
 
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 
-use coppice_types::Params;
-
-use super::{Error, LiveForest, Record};
+use super::{forest::Error, tree::Record};
 use crate::proof::{Entry, NodePart, Subtree, TreeList};
 
 /// Parts of a shard's trees, youngest first.
@@ -54,14 +52,6 @@ impl Gathered {
             known.root = join(known.root.take(), &tree.root)?;
         }
         Ok(())
-    }
-
-    /// The forest, once every part has come. Its digest tells whether it is the right one.
-    ///
-    /// # Errors
-    /// If something is missing.
-    pub fn forest(self, params: &Params) -> Result<LiveForest, Error> {
-        LiveForest::of(params, self)
     }
 }
 

@@ -6,7 +6,7 @@ use coppice_types::{
     Change, ClusterId, Digest, Epoch, Operation, Params, SessionId, ShardId, Stamp, Version as Number,
 };
 
-use super::{Error, Forest};
+use super::forest::{Error, Forest};
 use crate::{
     checkpoint::{self, Checkpoint},
     epochs::Epochs,

@@ -9,8 +9,9 @@ use core::{mem, ops::Range};
 use coppice_types::{Digest, Params, Stamp};
 
 use super::{
-    Change, Error, Record, Tree,
+    forest::Error,
     gather::{Gathered, GatheredNode, GatheredTree},
+    tree::{Change, Record, Tree},
 };
 use crate::{
     hash::{self, RecordBody},
@@ -155,6 +156,16 @@ impl LiveForest {
         }
         self.frozen.splice(from..older, [FrozenTree { digest: computed, records, filter }]);
         Ok(())
+    }
+}
+
+impl Gathered {
+    /// The forest, once every part has come. Its digest tells whether it is the right one.
+    ///
+    /// # Errors
+    /// If something is missing.
+    pub fn forest(self, params: &Params) -> Result<LiveForest, Error> {
+        LiveForest::of(params, self)
     }
 }
 

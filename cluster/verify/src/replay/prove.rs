@@ -2,7 +2,10 @@
 
 use alloc::{borrow::Cow, collections::BTreeSet, vec::Vec};
 
-use super::{Forest, Node, Tree};
+use super::{
+    forest::Forest,
+    tree::{Node, Tree},
+};
 use crate::{
     merkle,
     proof::{self, Entry, NodePart, Subtree, TreeList},
