@@ -11,9 +11,9 @@
 //! - `progress`: once the faults have stopped, everything works again.
 
 mod commits;
+mod conditions;
 mod ledger;
 mod order;
-pub mod rot;
 
 use coppice_root::Root;
 use coppice_shard_node::Replica;
@@ -21,10 +21,10 @@ use coppice_types::Sequence;
 use coppice_verify::hash;
 
 use self::ledger::Ledger;
-use crate::{history::Scribe, world::World};
-
-/// A checker's finding.
-type Finding = String;
+use crate::{
+    history::{Finding, Scribe},
+    world::World,
+};
 
 /// Judges a run whose faults have stopped.
 pub async fn all(world: &World) {

@@ -11,8 +11,7 @@ use crate::{
     life::{Life, MachineClock},
     metadata::Store,
     node::{self, Site},
-    shape,
-    witnesses::QUORUM,
+    shape::{self, QUORUM},
 };
 
 /// A machine with a coordinator on it.

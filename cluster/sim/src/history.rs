@@ -17,6 +17,9 @@ pub type Moment = u64;
 /// Names a batch; it is the batch's metadata, too.
 pub type BatchId = u64;
 
+/// What a checker found wrong: its name, a colon, and what it saw.
+pub type Finding = String;
+
 /// A batch and what its sender heard of it.
 #[derive(Clone, Debug)]
 pub struct Batch {
@@ -142,7 +145,7 @@ pub struct History {
     /// Leaf hashes of the root log, as far as any replica had it.
     log: Vec<Digest>,
     /// What is wrong already.
-    pub wrong: Option<String>,
+    pub wrong: Option<Finding>,
     /// Commits and reads that succeeded.
     pub done: (u64, u64),
 }
@@ -165,7 +168,7 @@ impl Scribe {
     }
 
     /// Notes the first thing that is wrong.
-    pub fn wrong(&self, what: String) {
+    pub fn wrong(&self, what: Finding) {
         self.lock().wrong.get_or_insert(what);
     }
 }

@@ -18,9 +18,11 @@ pub mod metadata;
 pub mod nemesis;
 pub mod net;
 pub mod node;
+pub mod rot;
+pub mod run;
 pub mod shape;
 pub mod trace;
 pub mod witnesses;
 pub mod world;
 
-pub use world::{Settings, Verdict, run};
+pub use run::{Settings, Verdict, run};

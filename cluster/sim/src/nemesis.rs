@@ -9,10 +9,10 @@ use coppice_types::GroupId;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    check::rot::{self, Rot},
     coordinators, event,
     net::{Ambush, KINDS, Weather},
     node,
+    rot::{self, Rot},
     shape::{Faults, Shape},
     world::World,
 };

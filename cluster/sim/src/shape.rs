@@ -7,8 +7,6 @@ use coppice_env::{Rng, SimRng};
 use coppice_types::{ClusterId, GroupId, Params};
 use coppice_verify::{checkpoint::origin, note::SignerKey, shard_map::ShardMap};
 
-use crate::witnesses::{Habit, QUORUM};
-
 /// Where shards begin, and a first letter of the keys of each.
 const SPLITS: [&str; 3] = ["g", "n", "t"];
 const LETTERS: [&str; 4] = ["a", "g", "p", "x"];
@@ -42,6 +40,22 @@ pub struct Faults {
     /// Prunes and rollbacks.
     pub admin: bool,
 }
+
+/// How a witness behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Habit {
+    /// As specified.
+    Sound,
+    /// As specified, after seconds.
+    Slow,
+    /// It answers anything.
+    Lying,
+    /// It never answers.
+    Dead,
+}
+
+/// How many of a ledger's witnesses make a checkpoint a cosigned one.
+pub const QUORUM: usize = 2;
 
 /// What a seed's cluster looks like.
 #[derive(Clone, Debug)]

@@ -21,24 +21,8 @@ use tonic::codegen::http::StatusCode;
 use crate::{
     life::Life,
     net::Net,
-    shape::{self, Shape},
+    shape::{self, Habit, Shape},
 };
-
-/// How a witness behaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Habit {
-    /// As specified.
-    Sound,
-    /// As specified, after seconds.
-    Slow,
-    /// It answers anything.
-    Lying,
-    /// It never answers.
-    Dead,
-}
-
-/// How many of a ledger's witnesses make a checkpoint a cosigned one.
-pub const QUORUM: usize = 2;
 
 /// What a witness answers.
 type Answer = (StatusCode, Vec<u8>);

@@ -18,15 +18,12 @@ use coppice_verify::{
     shard_map::{Shard, ShardMap, StateLeaf, state_root},
 };
 
-use super::{Finding, commits};
+use super::conditions::{self, Records};
 use crate::{
-    history::{Batch, BatchId, History},
+    history::{Batch, BatchId, Finding, History},
     shape,
     world::World,
 };
-
-/// What a state holds: value and last change of each key.
-pub type Records = BTreeMap<Bytes, (Bytes, Stamp)>;
 
 /// One entry of the log.
 #[derive(Debug)]
@@ -284,7 +281,7 @@ impl Model {
                 Entry::Batch(entry) => {
                     let (id, batch) = sent.find(entry, header.stamp)?;
                     let opens = batches.is_empty().then_some(before);
-                    commits::check_conditions(batch, id, &self.records, opens, alone)?;
+                    conditions::check(batch, id, &self.records, opens, alone)?;
                     for (shard, mut operations) in sent.operations(batch, entry, header.stamp)? {
                         let fits = audit::check_operations(self.params(), sent.map, shard, &operations);
                         fits.map_err(|broken| format!("audit: {}: {}", header.stamp, broken.rule))?;

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use coppice_types::{Reason, Stamp};
 
 use super::{
-    Finding,
-    commits::{Placed, holds, stamp},
-    ledger::{Event, Ledger, Records},
+    commits::Placed,
+    conditions::{Records, holds, stamp},
+    ledger::{Event, Ledger},
 };
-use crate::history::{History, Look, Moment, Outcome, Seen};
+use crate::history::{Finding, History, Look, Moment, Outcome, Seen};
 
 /// Something with a place in the log, or in search of one.
 struct Act<'a> {

@@ -11,7 +11,7 @@ use coppice_verify::check::{Answer, Claim, Record};
 use super::{Client, Heard, stamp, wire};
 use crate::{
     history::{Look, Moment, Seen},
-    witnesses,
+    shape, witnesses,
 };
 
 type Records = Vec<(Bytes, Option<(Bytes, Stamp)>)>;
@@ -178,7 +178,7 @@ impl Client {
                 Err(error) => self.scribe.wrong(format!("checkpoints: a cosignature does not verify: {error}")),
             }
         }
-        if valid < witnesses::QUORUM {
+        if valid < shape::QUORUM {
             self.scribe.wrong(format!("checkpoints: one with {valid} cosignatures is shown as a cosigned one"));
         }
         true

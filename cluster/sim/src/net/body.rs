@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{Status, body::Body};
 use twox_hash::XxHash3_64;
 
-use super::{Net, PREFIX_BYTES};
+use super::medium::{Net, PREFIX_BYTES};
 use crate::{event, life::Life};
 
 /// The answer of a server: breaks off when the link is cut or one end dies.

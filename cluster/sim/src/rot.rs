@@ -14,8 +14,7 @@ use coppice_root::Root;
 use coppice_shard_node::{Node, fsck};
 use coppice_types::{GroupId, Sequence, Version};
 
-use super::Finding;
-use crate::{node, shape::CLUSTER};
+use crate::{history::Finding, node, shape::CLUSTER};
 
 /// What a bad byte is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
