@@ -1,7 +1,10 @@
 //! Verification of proof files, offline (`docs/verification.md` section 13).
 //!
-//! The verifier trusts one public key, and those that it leads to, and nothing else. Each step has a name that failures carry. Recursion is bounded by the level of a tree
-//! (at most 32) and by 64 halvings of a list; time and memory by the length of the file.
+//! The verifier trusts one public key, the keys that it leads to, and nothing else. A failure names
+//! the step of section 13 that failed.
+//!
+//! The level of a tree (at most 32) and 64 halvings of a list bound every recursion. The length of
+//! the file bounds time and memory.
 
 mod claim;
 mod failure;
@@ -35,11 +38,11 @@ use crate::{
     proof::{MAGIC, Proof, ProofFile, Query, QueryProof, ReceiptProof, StandingProof, TreeList},
 };
 
-/// Verifies that a proof file answers a question: it holds as [`verify`] says, and what it proves
-/// is what was asked.
+/// Verifies that a proof file answers a question: it holds as in [`verify`], and its claim matches
+/// the question.
 ///
 /// # Errors
-/// Names the step that failed. Nothing of the file is to be believed then.
+/// Names the step that failed. Then nothing in the file can be believed.
 pub fn verify_answer<'a>(
     file: &'a [u8],
     key: &VerifierKey,
@@ -50,13 +53,14 @@ pub fn verify_answer<'a>(
     verify_known(&file, &Keys::new(key.clone()), newer, question)
 }
 
-/// Verifies a proof file under the ledger's key, whatever it proves: the caller must hold that
-/// against what was asked. With `newer`, a standing proof file from this file's checkpoint (or a
-/// note of the same
-/// size), also that the version still stands there.
+/// Verifies a proof file under the ledger's key, whatever it proves. The caller must compare the
+/// claim with its own question; [`verify_answer`] does both.
+///
+/// `newer` is a standing proof file that starts at this file's checkpoint, or a signed note of the
+/// same size. With it, the version must still stand there.
 ///
 /// # Errors
-/// Names the step that failed. Nothing of the file is to be believed then.
+/// Names the step that failed. Then nothing in the file can be believed.
 pub fn verify<'a>(file: &'a [u8], key: &VerifierKey, newer: Option<&[u8]>) -> Result<Verified<'a>, Failure> {
     let file = ProofFile::decode(file).map_err(fail(Step::Format))?;
     verify_file(&file, key, newer)
@@ -70,7 +74,7 @@ pub fn verify_file<'a>(file: &ProofFile<'a>, key: &VerifierKey, newer: Option<&[
     verify_known(file, &Keys::new(key.clone()), newer, &Question::default())
 }
 
-/// [`verify_answer`] for a decoded file, and for a caller that knows of key changes already.
+/// [`verify_answer`] for a decoded file, and for callers that know key changes already.
 ///
 /// # Errors
 /// Names the step that failed.
@@ -81,7 +85,8 @@ pub fn verify_known<'a>(
     question: &Question<'_>,
 ) -> Result<Verified<'a>, Failure> {
     let newer = newer.map(|newer| Newer::decode(newer, keys)).transpose().map_err(Failure::in_newer)?;
-    // What is shown later may tell of key changes, and that the checkpoint in the file was signed by a key that is not trusted any more.
+    // The newer file may contain key changes. The checkpoint of this file may be signed by a key
+    // that is no longer trusted, since the newer one extends it.
     let (keys, joined) = match &newer {
         Some(Newer::Standing { log, .. }) => (&log.keys, true),
         _ => (keys, false),
@@ -101,13 +106,14 @@ pub fn verify_known<'a>(
     Ok(verified)
 }
 
-/// Verifies a proof file under a policy: the newest checkpoint shown, which is that of `newer` if there is one, is of a log
-/// of the policy and has its quorum of cosignatures; all else is [`verify`] under that log's key.
+/// Verifies a proof file under a policy (section 10). The newest checkpoint that is shown, that of
+/// `newer` if it is given, must be signed by a log of the policy and have the quorum of
+/// cosignatures. All else is [`verify`] under that log's key.
 ///
-/// It is enough to ask for the newest: it extends the other, which is proven, too.
+/// The newest checkpoint is enough, since it is shown to extend the other one.
 ///
 /// # Errors
-/// Names the step that failed. Nothing of the file is to be believed then.
+/// Names the step that failed. Then nothing in the file can be believed.
 pub fn verify_under<'a>(
     file: &'a [u8],
     policy: &Policy,
@@ -121,7 +127,7 @@ pub fn verify_under<'a>(
             let policy = log::successors(policy, newer.cluster, newer.proof.log());
             policy.examine(&newer.proof.log().checkpoint)
         }
-        // A key change would be in the file: a note of the same size has the same changes below it.
+        // The note has the size of the file's checkpoint, so the same key changes lie below both.
         Some(note) => log::successors(policy, file.cluster, file.proof.log()).examine(note),
     };
     let examined = examined.map_err(fail(if newer.is_some() { Step::Standing } else { Step::Checkpoint }))?;
@@ -130,8 +136,8 @@ pub fn verify_under<'a>(
     Ok((verified, examined))
 }
 
-/// What the trees of one shard answer to a query, given the shard digest of a version: the part of a verification for those who have the
-/// digest from elsewhere.
+/// The answer of one shard's trees to a query, given the shard digest of the version `stamp`: the
+/// part of a verification for callers that have the digest from elsewhere.
 ///
 /// # Errors
 /// Names the step that failed.
@@ -181,7 +187,7 @@ fn check_standing(log: &Log, proof: &StandingProof<'_>) -> Result<StandingClaim,
     Ok(StandingClaim { old_size, old_root: proof.old_root, epochs })
 }
 
-/// A newer checkpoint, signed.
+/// A newer checkpoint, signed by the key in force.
 enum Newer<'a> {
     Note(&'a [u8]),
     Standing { log: Box<Log>, proof: StandingProof<'a> },
@@ -201,7 +207,7 @@ impl<'a> Newer<'a> {
     }
 }
 
-/// The newer checkpoint, if it extends the verified one and the version stands by it.
+/// The newer checkpoint, if it extends the verified one and the version stands there.
 fn check_newer(old: &Verified<'_>, newer: Newer<'_>) -> Result<Checkpoint, Failure> {
     let same_log = |size: u64, root: &Digest| (size, root) == (old.checkpoint.size, &old.checkpoint.root);
     let (log, proof) = match newer {

@@ -1,8 +1,10 @@
 //! One function for each kind of hash (`docs/verification.md` sections 1 to 11).
 //!
-//! Every input begins with a tag of its own, and everything of variable length carries its length or its count, so that no
-//! value of one kind is a value of another. Lengths are those of decoded or limit-checked values: a key or separator fits
-//! a `u16`, everything else a `u32`.
+//! Every input begins with a tag of its own. Everything of variable length carries its length or
+//! its count. So no input of one kind is also an input of another.
+//!
+//! Callers pass values that were decoded, or checked against their limits: the length of a key or
+//! separator fits a `u16`, every other length a `u32`.
 
 pub(crate) mod list;
 mod message;
@@ -21,19 +23,21 @@ pub use self::{
     message::{RecordBody, sha256, sha256_each},
 };
 
-/// Entry of the root log: an RFC 6962 leaf.
+/// Hash of an entry of the root log, which is an RFC 6962 leaf (section 9, tag `00`). `entry` is a
+/// header's canonical bytes.
 #[must_use]
 pub fn log_entry_hash(entry: &[u8]) -> Digest {
     Hasher::tagged(0x00).raw(entry).finish()
 }
 
-/// Record of a leaf node.
+/// Hash of one record of a leaf node (section 3, tag `10`). `stamp` names the commit that made the
+/// change.
 #[must_use]
 pub fn record_hash(key: &[u8], stamp: Stamp, body: &RecordBody) -> Digest {
     Hasher::new().record(key, stamp, body).finish()
 }
 
-/// [`record_hash`] of several.
+/// [`record_hash`] of several records, in their order. Faster than one call for each.
 #[must_use]
 pub fn record_hashes<'k>(records: impl ExactSizeIterator<Item = (&'k [u8], Stamp, RecordBody)>) -> Vec<Digest> {
     Hasher::each(records, |hasher, (key, stamp, body)| {
@@ -41,25 +45,28 @@ pub fn record_hashes<'k>(records: impl ExactSizeIterator<Item = (&'k [u8], Stamp
     })
 }
 
-/// Leaf node over the hashes of its records.
+/// Hash of a leaf node over the hashes of its records in key order (section 3, tag `11`). Without
+/// records it is the root of the empty tree.
 #[must_use]
 pub fn leaf_node_hash(records: &[Digest]) -> Digest {
     leaf_node_hash_of(len16(records.len()), &mth(records))
 }
 
-/// Leaf node of `count` records whose list has the root `list`.
+/// [`leaf_node_hash`] of `count` records whose hashes have the list root `list` (section 2).
 #[must_use]
 pub fn leaf_node_hash_of(count: u16, list: &Digest) -> Digest {
     Hasher::new().leaf_node(count, list).finish()
 }
 
-/// Entry of an inner node: no key in the child is below the separator, none before it is not. That of a node's first entry is empty.
+/// Hash of one entry of an inner node (section 3, tag `12`). No key in the child is below the
+/// separator, and every key in the children before it is. The first entry of a node has the empty
+/// separator.
 #[must_use]
 pub fn entry_hash(separator: &[u8], child: &Digest) -> Digest {
     Hasher::new().entry(separator, child).finish()
 }
 
-/// [`entry_hash`] of several.
+/// [`entry_hash`] of several entries, in their order. Faster than one call for each.
 #[must_use]
 pub fn entry_hashes<'s>(entries: impl ExactSizeIterator<Item = (&'s [u8], Digest)>) -> Vec<Digest> {
     Hasher::each(entries, |hasher, (separator, child)| {
@@ -67,37 +74,39 @@ pub fn entry_hashes<'s>(entries: impl ExactSizeIterator<Item = (&'s [u8], Digest
     })
 }
 
-/// Inner node at `level` over the hashes of its entries.
+/// Hash of an inner node over the hashes of its entries in order (section 3, tag `1c`). `level` is
+/// 1 or more; the children are one level below.
 #[must_use]
 pub fn inner_node_hash(level: u8, entries: &[Digest]) -> Digest {
     inner_node_hash_of(level, len16(entries.len()), &mth(entries))
 }
 
-/// Inner node at `level` of `count` entries whose list has the root `list`.
+/// [`inner_node_hash`] of `count` entries whose hashes have the list root `list` (section 2).
 #[must_use]
 pub fn inner_node_hash_of(level: u8, count: u16, list: &Digest) -> Digest {
     Hasher::new().inner_node(level, count, list).finish()
 }
 
-/// Tree: level of its root, records in it, hash of its root node.
+/// Digest of a tree (section 4, tag `13`): the level of its root, the number of its records
+/// (tombstones included), and the hash of its root node.
 #[must_use]
 pub fn tree_digest(level: u8, entries: u64, root: &Digest) -> Digest {
     Hasher::tagged(0x13).u8(level).u64(entries).digest(root).finish()
 }
 
-/// The root node of a tree without records.
+/// Hash of the root node of the empty tree: a leaf without records.
 #[must_use]
 pub fn empty_root_hash() -> Digest {
     leaf_node_hash(&[])
 }
 
-/// The tree without records.
+/// Digest of the empty tree: level 0, no entries (section 4).
 #[must_use]
 pub fn empty_tree_digest() -> Digest {
     tree_digest(0, 0, &empty_root_hash())
 }
 
-/// Forest of a shard, youngest tree first.
+/// Digest of a shard's forest (section 6, tag `14`) from the digests of its trees, youngest first.
 ///
 /// # Panics
 /// If there are more than 255 trees.
@@ -108,19 +117,20 @@ pub fn shard_digest(trees: &[Digest]) -> Digest {
     trees.iter().fold(hasher.u8(1).u8(count), Hasher::digest).finish()
 }
 
-/// The forest of a new shard: one empty tree.
+/// Digest of a new shard's forest: one empty tree.
 #[must_use]
 pub fn empty_shard_digest() -> Digest {
     shard_digest(&[empty_tree_digest()])
 }
 
-/// The two numbers that choose a key's bits in a filter.
+/// The two numbers that choose a key's bits in a filter (section 5, tag `15`): `a` for the block,
+/// then `x` for the bits in it.
 #[must_use]
 pub fn filter_hash(key: &[u8]) -> (u64, u64) {
     filter_numbers(&Hasher::new().filter_key(key).finish())
 }
 
-/// [`filter_hash`] of several keys.
+/// [`filter_hash`] of several keys, in their order. Faster than one call for each.
 #[must_use]
 pub fn filter_hashes<'k>(keys: impl ExactSizeIterator<Item = &'k [u8]>) -> Vec<(u64, u64)> {
     let hashes = Hasher::each(keys, |hasher, key| {
@@ -134,31 +144,35 @@ fn filter_numbers(hash: &Digest) -> (u64, u64) {
     (u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]))
 }
 
-/// State of one shard at a version: its range, its newest version at or below, its forest.
+/// Hash of a state leaf (section 7, tag `16`): one shard at a version. The shard holds `low <= key
+/// < high`, without `high` all keys from `low` on. `version` is the newest one in which the shard
+/// received a Prepare, `digest` its forest there.
 #[must_use]
 pub fn state_leaf_hash(shard: ShardId, low: &[u8], high: Option<&[u8]>, version: Version, digest: &Digest) -> Digest {
     Hasher::tagged(0x16).u32(shard.0).str16(low).opt_str16(high).u64(version.0).digest(digest).finish()
 }
 
-/// Encoded shard map.
+/// Hash of an encoded shard map (section 7, tag `17`).
 #[must_use]
 pub fn shard_map_hash(encoded: &[u8]) -> Digest {
     Hasher::tagged(0x17).raw(encoded).finish()
 }
 
-/// Epoch and the version from which it started.
+/// Hash of an epoch leaf (section 11, tag `18`): the epoch, and the version above which it began.
 #[must_use]
 pub fn epoch_leaf_hash(epoch: Epoch, base: Version) -> Digest {
     Hasher::tagged(0x18).u64(epoch.0).u64(base.0).finish()
 }
 
-/// Encoded journal entry.
+/// Hash of an encoded journal entry (section 8, tag `19`): a leaf of the journal. That of a batch
+/// names the batch in receipts.
 #[must_use]
 pub fn journal_leaf_hash(entry: &[u8]) -> Digest {
     Hasher::tagged(0x19).raw(entry).finish()
 }
 
-/// Operations of one batch on one shard, as sent.
+/// Hash of the operations of one batch on one shard, in the order in which they were sent (section
+/// 8, tag `1a`). Values count by their length and SHA-256 alone.
 ///
 /// # Panics
 /// If there are 2^32 operations or more.
@@ -171,19 +185,21 @@ where
     Hasher::tagged(0x1a).operations(operations.into_iter()).finish()
 }
 
-/// Metadata of a batch.
+/// Hash of the metadata of a batch (section 8, tag `1b`).
 ///
 /// # Panics
-/// If it has 4 GiB or more.
+/// If the metadata has 4 GiB or more.
 #[must_use]
 pub fn metadata_hash(metadata: &[u8]) -> Digest {
     Hasher::tagged(0x1b).u32(len32(metadata)).raw(metadata).finish()
 }
 
-/// Identity of a request in its session: operations, preconditions and metadata.
+/// Identity of a request in its session (section 8, tag `1d`): all operations, preconditions and
+/// metadata of the batch. It is no part of any proof.
 ///
 /// # Panics
-/// If one of them has 2^32 items or more.
+/// If there are 2^32 operations or preconditions or more, or one value or the metadata has 4 GiB or
+/// more.
 #[must_use]
 pub fn batch_hash(batch: &Batch) -> Digest {
     let operations =
@@ -191,10 +207,10 @@ pub fn batch_hash(batch: &Batch) -> Digest {
     batch_hash_of(operations, &batch.preconditions, &batch.metadata)
 }
 
-/// The same of its parts, for a caller that has hashed the values already.
+/// [`batch_hash`] of a batch's parts, for callers that have hashed the values already.
 ///
 /// # Panics
-/// If one of them has 2^32 items or more.
+/// If there are 2^32 operations or preconditions or more, or the metadata has 4 GiB or more.
 #[must_use]
 pub fn batch_hash_of<'a, I>(operations: I, preconditions: &[Precondition], metadata: &[u8]) -> Digest
 where
@@ -213,7 +229,8 @@ where
         .finish()
 }
 
-/// Checksum that ends a proof file, over all before it: it finds damage, not lies.
+/// Checksum that ends a proof file, over all bytes before it (section 12, tag `1e`). It finds
+/// damage; it is no defence against lies.
 #[must_use]
 pub fn file_checksum(bytes: &[u8]) -> u64 {
     let hash = Hasher::tagged(0x1e).raw(bytes).finish();
@@ -222,7 +239,8 @@ pub fn file_checksum(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(first)
 }
 
-/// Id of a key of any type in signature lines and vkeys.
+/// Id of a key in signature lines and vkeys (section 10): the first 4 bytes of a SHA-256 over name,
+/// type and public key. `key_type` is 1 for a key that signs notes, 4 for one that cosigns.
 #[must_use]
 pub fn key_id(name: &str, key_type: u8, key: &[u8]) -> [u8; 4] {
     let hash = Hasher::new().raw(name.as_bytes()).raw(b"\n").raw(&[key_type]).raw(key).finish();
@@ -233,7 +251,7 @@ pub fn key_id(name: &str, key_type: u8, key: &[u8]) -> [u8; 4] {
 mod tests {
     use super::*;
 
-    /// No part of them is like another one.
+    /// Bytes without repetition, so that a wrong offset gives another hash.
     fn bytes(len: usize) -> Vec<u8> {
         (0..len as u32).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 13) as u8).collect()
     }

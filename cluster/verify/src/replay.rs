@@ -1,8 +1,20 @@
-//! A naive model of a shard's forest, of the whole ledger, and of its prover (`docs/verification.md` sections 4 to 12).
+//! A naive model of a shard's forest, of a whole ledger, and of its prover (`docs/verification.md`
+//! sections 4 to 12): an oracle for tests and audits.
 //!
-//! Written from the page's text, with plain lists and recursion, nothing cached and nothing shared with the engine but hash functions and
-//! [`crate::rules`]: an oracle for tests. It keeps everything in memory and hashes a whole forest for each digest. [`LiveForest`] does the
-//! same for the newest state at the cost of what changes, and is the core of an audit.
+//! It is written from the text of the page, with plain lists and recursion. It caches nothing, and
+//! shares only hash functions and [`crate::rules`] with the engine. It keeps everything in memory
+//! and hashes a whole forest for each digest. [`LiveForest`] follows the same rules for the newest
+//! state, at the cost of the changes alone, and is the core of an audit.
+//!
+//! ```text
+//!  audit  ledger           the rules of an audit; a ledger with its log and proofs
+//!     |    |   |
+//!     |    | prove    live -- gather     a prover; the newest state, also from proofs of ranges
+//!     |    |   |       |        |
+//!     +--forest--------+--------+        one shard
+//!          |
+//!         tree                           one tree
+//! ```
 
 mod audit;
 mod forest;

@@ -1,4 +1,5 @@
-//! What a verification gives: the claim that a proof file makes, and all that it was checked against.
+//! Results of a verification: what a proof file proves (`docs/verification.md` section 14), and the
+//! checkpoint and keys by which it does.
 
 use alloc::{borrow::Cow, vec::Vec};
 
@@ -6,27 +7,28 @@ use coppice_types::{ClusterId, Digest, Stamp};
 
 use crate::{checkpoint::Checkpoint, epochs::Epochs, header::Header, journal::BatchEntry, keys::Keys};
 
-/// What a proof file proves.
+/// A verified proof file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified<'a> {
-    /// The ledger.
+    /// Id of the ledger.
     pub cluster: ClusterId,
     /// The checkpoint in the file.
     pub checkpoint: Checkpoint,
     /// The newest header at that checkpoint.
     pub newest: Header,
-    /// What is known of the ledger's keys now: it begins with the trusted one, or before it.
+    /// The known keys of the ledger: those that the caller knew, and those that the file's key
+    /// changes lead to.
     pub keys: Keys,
-    /// What holds at that checkpoint.
+    /// The statement that holds at that checkpoint.
     pub claim: Claim<'a>,
-    /// The newer checkpoint, if one was given, by which the version still stands.
+    /// The newer checkpoint at which the version still stands; `None` if none was given.
     pub newer: Option<Checkpoint>,
 }
 
-/// What holds at the checkpoint of a proof file.
+/// A statement that holds at the checkpoint of a proof file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim<'a> {
-    /// What keys or a range held at a version that stood.
+    /// Keys or a range had these records at a version that stood.
     Query(QueryClaim<'a>),
     /// A batch was committed in a version that stood.
     Receipt(ReceiptClaim),
@@ -39,38 +41,38 @@ pub enum Claim<'a> {
 pub struct QueryClaim<'a> {
     /// Header of the version.
     pub header: Header,
-    /// What was asked and found.
+    /// The question and the records that were found.
     pub answer: Answer<'a>,
 }
 
-/// What was asked and found.
+/// The question of a query proof and the records that were found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
-    /// For each key in ascending order its record, or that it has none.
+    /// The keys in ascending order, each with its record; `None` if the key has no value.
     Keys(Vec<(Cow<'a, [u8]>, Option<Record<'a>>)>),
-    /// All records with `low <= key < high`, without high to the end, in ascending order.
+    /// All records with `low <= key < high`; without `high`, to the end of the key space.
     Range {
         /// The lowest key.
         low: Cow<'a, [u8]>,
-        /// The key above the highest.
+        /// The key above the range; `None` for the end of the key space.
         high: Option<Cow<'a, [u8]>>,
-        /// These and no others.
+        /// These records and no others, in key order.
         records: Vec<Record<'a>>,
     },
 }
 
-/// A live record.
+/// A record of a key that has a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its key.
+    /// The key.
     pub key: Cow<'a, [u8]>,
-    /// The commit that wrote it.
+    /// Stamp of the commit that wrote the value.
     pub stamp: Stamp,
-    /// Length of the value.
+    /// Length of the value in bytes.
     pub value_len: u32,
     /// SHA-256 of the value.
     pub value_hash: Digest,
-    /// The value, if the file has it.
+    /// The value; `None` if the file does not contain values.
     pub value: Option<Cow<'a, [u8]>>,
 }
 
@@ -81,23 +83,23 @@ pub struct ReceiptClaim {
     pub header: Header,
     /// Index of the batch in the journal of the version.
     pub index: u32,
-    /// The batch.
+    /// The journal entry of the batch.
     pub batch: BatchEntry,
 }
 
 /// A checkpoint that extends an older one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StandingClaim {
-    /// Size of the older one.
+    /// Size of the older checkpoint.
     pub old_size: u64,
-    /// Root of the older one.
+    /// Root of the older checkpoint.
     pub old_root: Digest,
-    /// What stands at the newer one.
+    /// The epochs at the newer checkpoint: they tell which versions stand there.
     pub epochs: Epochs,
 }
 
 impl Verified<'_> {
-    /// The version that the claim is about; none for a standing proof.
+    /// Header of the version that the claim is about; `None` for a standing proof.
     #[must_use]
     pub fn header(&self) -> Option<&Header> {
         match &self.claim {

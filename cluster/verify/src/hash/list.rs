@@ -1,4 +1,5 @@
-//! The root of a list of hashes, as RFC 6962 defines it (`docs/verification.md` section 2).
+//! The root of a list of hashes, as RFC 6962 defines it (`docs/verification.md` section 2). Below
+//! [`crate::merkle`], since hashes of nodes contain such roots.
 
 use alloc::vec::Vec;
 
@@ -9,17 +10,18 @@ use crate::sha256::{LANES, pair_each};
 
 pub(super) const LIST_NODE_TAG: u8 = 0x01;
 
-/// Inner node of a Merkle list.
+/// Hash of an inner node of any Merkle list (section 2, tag `01`).
 #[must_use]
 pub fn list_node_hash(left: &Digest, right: &Digest) -> Digest {
     let [hash] = pair_each(LIST_NODE_TAG, [[left, right]]);
     hash
 }
 
-/// [`list_node_hash`] of neighbours: of each pair of `below` for which `above` has room.
+/// [`list_node_hash`] of neighbours: `above[i]` becomes the node over `below[2 * i]` and `below[2 *
+/// i + 1]`. What `below` has beyond that is left out.
 ///
 /// # Panics
-/// If there are fewer pairs.
+/// If `below` has fewer than two hashes for each one of `above`.
 pub fn list_node_hashes(below: &[Digest], above: &mut [Digest]) {
     let (pairs, _) = below[..2 * above.len()].as_chunks();
     let (pairs, above) = list_nodes_by::<LANES>(pairs, above);
@@ -27,7 +29,7 @@ pub fn list_node_hashes(below: &[Digest], above: &mut [Digest]) {
     list_nodes_by::<1>(pairs, above);
 }
 
-/// Hashes so many pairs at once, and gives those that are left.
+/// Hashes pairs in groups of `N` while there are enough of them, and returns those that are left.
 #[inline]
 fn list_nodes_by<'a, const N: usize>(
     pairs: &'a [[Digest; 2]],
@@ -40,13 +42,13 @@ fn list_nodes_by<'a, const N: usize>(
     (rest, rest_above)
 }
 
-/// Root of no leaves.
+/// Root of the empty list: the SHA-256 of nothing.
 #[must_use]
 pub fn empty_root() -> Digest {
     sha256(b"")
 }
 
-/// Root of a list of leaf hashes.
+/// Root of a list of leaf hashes: `MTH` of section 2. The root of one leaf is that leaf's hash.
 #[must_use]
 pub fn mth(leaves: &[Digest]) -> Digest {
     match leaves {
@@ -62,14 +64,14 @@ pub fn mth(leaves: &[Digest]) -> Digest {
     }
 }
 
-/// The nodes above neighbours in pairs, without an odd last one.
+/// The nodes above neighbours in pairs. An odd last element has none.
 pub(crate) fn pairs_above(level: &[Digest]) -> Vec<Digest> {
     let mut above = alloc::vec![Digest::default(); level.len() / 2];
     list_node_hashes(level, &mut above);
     above
 }
 
-/// The level above one of a list, to which an odd last one goes as it is.
+/// The next level of a list. An odd last element moves up as it is.
 fn above(level: &[Digest]) -> Vec<Digest> {
     let mut above = pairs_above(level);
     above.extend_from_slice(&level[2 * above.len()..]);

@@ -1,4 +1,4 @@
-//! Messages that are hashed: SHA-256 fed with values of the codec.
+//! Messages to hash: SHA-256 fed with encoded values (`docs/verification.md` section 1).
 
 use alloc::vec::Vec;
 
@@ -7,17 +7,17 @@ use sha2::{Digest as _, Sha256};
 
 use crate::sha256::{BLOCK_BYTES, LANES, PADDING_BYTES_MIN, digest_each, message_each, pad};
 
-/// What a record or an operation says of its key.
+/// The content of a record or an operation: all of it but the key, and for a record its stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordBody {
-    /// The key has a value of this length and SHA-256.
+    /// The key has a value.
     Put {
         /// Length of the value in bytes.
         value_len: u32,
         /// SHA-256 of the value.
         value_hash: Digest,
     },
-    /// The key has no value; in a tree, the record hides older ones.
+    /// The key has no value. In a tree, the record hides the key's records in older trees.
     Tombstone,
 }
 
@@ -34,7 +34,7 @@ impl RecordBody {
     /// The body that a change leaves.
     ///
     /// # Panics
-    /// If a value has 4 GiB or more.
+    /// If it puts a value of 4 GiB or more.
     #[must_use]
     pub fn of(change: &Change) -> Self {
         match change {
@@ -43,7 +43,7 @@ impl RecordBody {
         }
     }
 
-    /// The length of the value, if there is one.
+    /// Length of the value in bytes; `None` for a tombstone.
     #[must_use]
     pub fn value_len(&self) -> Option<u32> {
         match self {
@@ -60,7 +60,8 @@ pub fn sha256(bytes: &[u8]) -> Digest {
     hash
 }
 
-/// [`sha256`] of several messages, side by side as far as they have blocks in common.
+/// [`sha256`] of several messages, in their order. Blocks that four neighbours have in common are
+/// hashed side by side.
 #[must_use]
 pub fn sha256_each(messages: &[&[u8]]) -> Vec<Digest> {
     let (fours, rest) = messages.as_chunks::<LANES>();
@@ -78,15 +79,18 @@ pub(super) fn len32(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).expect("values and metadata are limited")
 }
 
-/// Most bytes that are hashed as one message on the stack: a record of a key of 127 bytes.
+/// Longest padded message that is hashed on the stack. It fits a record with a key of 127 bytes.
 const SHORT_BYTES_MAX: usize = 3 * BLOCK_BYTES;
 
-/// SHA-256 fed with codec values. Nearly all messages of a tree have two blocks; they are padded where they were built
-/// and hashed at once, which takes half the time of a streaming hasher. They are built in place: moving one would cost as much as a block.
+/// SHA-256 fed with encoded values.
+///
+/// Nearly all messages of a tree have two blocks. They are padded in the buffer in which they were
+/// built and hashed at once, which takes half the time of a streaming hasher. They are built in
+/// place, since moving one costs as much as hashing a block.
 pub(super) struct Hasher {
     short: [u8; SHORT_BYTES_MAX],
     len: usize,
-    /// Everything so far, once it was too long for one message on the stack.
+    /// The streaming hasher with all input so far, once the message outgrew `short`.
     long: Option<Sha256>,
 }
 
@@ -116,7 +120,7 @@ impl Hasher {
         self
     }
 
-    /// Goes on as a message that is too long for the stack.
+    /// Appends bytes to a message that is too long for the stack.
     fn stream(&mut self, bytes: &[u8]) {
         let begun = &self.short[..self.len];
         self.long.get_or_insert_with(|| Sha256::new_with_prefix(begun)).update(bytes);
@@ -214,7 +218,7 @@ impl Hasher {
         hash
     }
 
-    /// Hashes of what is written for each of the items, side by side.
+    /// Hashes one message for each item, as `write` writes it, several side by side.
     #[inline]
     pub(super) fn each<T>(mut items: impl ExactSizeIterator<Item = T>, write: impl Fn(&mut Self, T)) -> Vec<Digest> {
         let mut out = Vec::with_capacity(items.len());
@@ -231,7 +235,7 @@ impl Hasher {
         out
     }
 
-    /// [`Hasher::finish`] of several.
+    /// [`Hasher::finish`] of several messages side by side.
     #[inline]
     pub(super) fn finish_each<const N: usize>(hashers: &mut [Self; N]) -> [Digest; N] {
         if hashers.iter().any(|hasher| hasher.long.is_some()) {
@@ -245,12 +249,12 @@ impl Hasher {
 mod tests {
     use super::*;
 
-    /// SHA-256 as a streaming hasher has it.
+    /// SHA-256 by the streaming hasher of another crate.
     fn expected(message: &[u8]) -> Digest {
         Digest(Sha256::digest(message).into())
     }
 
-    /// No part of them is like another one.
+    /// Bytes without repetition, so that a wrong offset gives another hash.
     fn bytes(len: usize) -> Vec<u8> {
         (0..len as u32).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 13) as u8).collect()
     }
@@ -273,7 +277,7 @@ mod tests {
         let bytes = bytes(4000);
         let lengths = [0, 1, 55, 56, 63, 64, 65, 119, 120, 128, 1024, 3000];
         for seed in 0..600 {
-            // Steps of 0 give messages of one length.
+            // A step of 0 gives messages of equal length.
             let step = seed / lengths.len();
             let messages: Vec<&[u8]> = (0..seed % 10)
                 .map(|at| &bytes[37 * at + seed % 5..][..lengths[(seed + at * step) % lengths.len()]])

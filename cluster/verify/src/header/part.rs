@@ -1,18 +1,19 @@
-//! What bodies of headers share: limits of their texts, and the error that names a broken rule.
+//! Parts that the bodies of several kinds of headers share: the limits of their texts, and the
+//! error that names a broken rule. Below [`crate::keys`], whose key change is such a body.
 
 use alloc::string::String;
 use core::fmt;
 
 use coppice_types::codec::{Error, Reader};
 
-/// Longest name of who asked for a rollback or prune, in bytes.
+/// Longest principal (the name of the party that asked for an operation), in bytes.
 pub const PRINCIPAL_BYTES_MAX: usize = 256;
-/// Longest reason for a rollback or prune, in bytes.
+/// Longest reason for an operation, in bytes.
 pub const REASON_BYTES_MAX: usize = 4096;
 /// Longest origin prefix, in bytes.
 pub const PREFIX_BYTES_MAX: usize = 256;
 
-/// Which rule of the log a header breaks.
+/// A rule of the log that a header breaks, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokenRule(pub &'static str);
 

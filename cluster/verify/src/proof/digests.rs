@@ -1,4 +1,4 @@
-//! `list16(digest)`, as lists of hashes are in a proof file.
+//! Lists of hashes in a proof file: `list16(digest)` (`docs/verification.md` section 12).
 
 use alloc::vec::Vec;
 

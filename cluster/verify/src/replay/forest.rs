@@ -1,4 +1,4 @@
-//! The state of one shard, as section 6 of the page has it.
+//! The forest of one shard, as `docs/verification.md` section 6 describes it.
 
 use alloc::{collections::BTreeMap, vec, vec::Vec};
 use core::fmt;
@@ -11,19 +11,19 @@ use crate::{
     rules::{self, Filter},
 };
 
-/// Why a Prepare does not follow on a state, or parts of trees give no state.
+/// Why a Prepare does not apply to a state, or gathered parts of trees are no state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The inputs of a merge are not two or more neighbouring frozen trees.
     Inputs,
-    /// A merge gives another tree than was recorded.
+    /// A merge gives another tree than the one that was recorded.
     Output {
-        /// What was recorded.
+        /// The recorded digest.
         recorded: Digest,
-        /// What the rules give.
+        /// The digest by the rules.
         computed: Digest,
     },
-    /// Parts of trees that are not of one forest, or not all of it: what is wrong.
+    /// Parts of trees are not of one forest, or do not make a whole one; says why.
     Parts(&'static str),
 }
 
@@ -44,7 +44,7 @@ impl core::error::Error for Error {}
 pub struct Frozen {
     /// The tree.
     pub tree: Tree,
-    /// Over the keys of all its records, tombstones included.
+    /// Filter over the keys of all records, tombstones included.
     pub filter: Filter,
 }
 
@@ -59,14 +59,14 @@ impl Frozen {
     }
 }
 
-/// State of one shard.
+/// The state of one shard.
 #[derive(Clone, Debug)]
 pub struct Forest {
-    /// The rules' numbers.
+    /// The genesis parameters.
     pub params: Params,
     /// The tree that takes writes.
     pub active: Tree,
-    /// The others, youngest first.
+    /// The frozen trees, youngest first.
     pub frozen: Vec<Frozen>,
 }
 
@@ -89,10 +89,11 @@ impl Forest {
         hash::shard_digest(&self.trees().iter().map(|tree| tree.digest()).collect::<Vec<_>>())
     }
 
-    /// Applies a Prepare: the events, then a freeze if one is due, then the operations of the version's batches in their order.
+    /// Applies the Prepare of the version `stamp`: the merges, then a freeze if one is due, then
+    /// the operations of the version's batches in their order.
     ///
     /// # Errors
-    /// If an event does not follow on the state, which is then as before.
+    /// If a merge does not apply to the state, which is then unchanged.
     pub fn prepare<'a>(
         &mut self,
         stamp: Stamp,
@@ -118,7 +119,8 @@ impl Forest {
         Ok(())
     }
 
-    /// What an operation does to the active tree.
+    /// The change that an operation makes to the active tree; `None` for a delete of a key without
+    /// a value.
     fn change(&self, key: &[u8], stamp: Stamp, body: RecordBody) -> Option<Change> {
         let record = Record { key: key.to_vec(), stamp, body };
         if matches!(body, RecordBody::Put { .. }) {
@@ -130,19 +132,19 @@ impl Forest {
         Some(if held && excluded { Change::Remove } else { Change::Set(record) })
     }
 
-    /// The record of the youngest tree that has one of the key.
+    /// The record of the youngest tree that has the key.
     #[must_use]
     pub fn newest(&self, key: &[u8]) -> Option<Record> {
         self.trees().iter().find_map(|tree| tree.records().into_iter().find(|record| record.key == key).cloned())
     }
 
-    /// The live record of a key.
+    /// The record of a key that has a value; `None` if it has none.
     #[must_use]
     pub fn get(&self, key: &[u8]) -> Option<Record> {
         self.newest(key).filter(|record| record.body != RecordBody::Tombstone)
     }
 
-    /// All live records in key order.
+    /// The records of all keys that have a value, in key order.
     #[must_use]
     pub fn live(&self) -> Vec<Record> {
         let mut records = newest_of(&self.trees());
@@ -150,10 +152,10 @@ impl Forest {
         records.into_values().collect()
     }
 
-    /// The tree that merging the frozen trees `from .. from + count` gives.
+    /// The output of a merge of `count` frozen trees from index `from` on.
     ///
     /// # Panics
-    /// If there are no such trees.
+    /// If there are fewer trees.
     #[must_use]
     pub fn merge(&self, from: usize, count: usize) -> Tree {
         let inputs: Vec<&Tree> = self.frozen[from..from + count].iter().map(|frozen| &frozen.tree).collect();
@@ -165,7 +167,7 @@ impl Forest {
         Tree::pack(&self.params, records.into_values().collect())
     }
 
-    /// The merge that the tier rule wants now, as an event.
+    /// The merge that the tier rule asks for now, as inputs and output of an event.
     #[must_use]
     pub fn planned_merge(&self) -> Option<(Vec<Digest>, Digest)> {
         let entries: Vec<u64> = self.frozen.iter().map(|frozen| frozen.tree.records().len() as u64).collect();
@@ -188,7 +190,7 @@ impl Forest {
     }
 }
 
-/// The youngest record of each key.
+/// For each key, the record of the first tree that has it.
 fn newest_of(trees: &[&Tree]) -> BTreeMap<Vec<u8>, Record> {
     let mut records = BTreeMap::new();
     for tree in trees {
