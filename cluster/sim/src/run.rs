@@ -1,4 +1,4 @@
-//! One run: a cluster is formed, suffers, is left in peace, and is judged.
+//! One run: a cluster is formed, suffers faults, recovers in peace, and is judged.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,38 +19,38 @@ use crate::{
     world::World,
 };
 
-/// How long a cluster may take to form.
+/// Longest time for a cluster to form.
 const FORM_LIMIT: Duration = Duration::from_secs(20);
-/// How long it may take, after the faults, until everything works again.
+/// Longest time after the faults until everything works again.
 const CALM_LIMIT: Duration = Duration::from_secs(60);
-/// How often the world looks whether something is so.
+/// Pause between two looks at a condition.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The seed.
     pub seed: u64,
     /// Hash of the trace.
     pub trace: u64,
-    /// Events in it.
+    /// Number of events in the trace.
     pub events: u64,
-    /// Commits and reads that succeeded.
+    /// Number of commits and reads that succeeded.
     pub done: (u64, u64),
-    /// What is wrong: the checker's name, a colon, and what it saw.
+    /// The first finding.
     pub wrong: Option<String>,
 }
 
 /// How a seed is run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
-    /// The trace goes to the standard output.
+    /// Whether the trace is printed to the standard output.
     pub print: bool,
-    /// No faults at all.
+    /// Whether there are no faults at all.
     pub peaceful: bool,
 }
 
-/// Runs a seed on a new runtime of one thread whose time is paused: it goes on by itself when nothing else can be done.
+/// Runs a seed on a new runtime of one thread with paused time. Time goes on by itself when nothing
+/// else can be done.
 #[must_use]
 pub fn run(runtime: Runtime, seed: u64, settings: Settings) -> Verdict {
     let verdict = runtime.block_on(async {
@@ -61,7 +61,7 @@ pub fn run(runtime: Runtime, seed: u64, settings: Settings) -> Verdict {
         let world = World::new(shape, Trace::new(settings.print));
         live(world).await
     });
-    // What is left of dead processes is dropped here.
+    // Dropping the runtime drops the tasks of dead processes.
     drop(runtime);
     verdict
 }
@@ -105,7 +105,7 @@ async fn form(world: &mut World) -> bool {
     true
 }
 
-/// Clients work, faults come and go, then it is calm and everything must work again.
+/// Clients work while faults come and go. Then the faults end, and everything must work again.
 async fn suffer(world: &mut World) {
     let shape = Arc::clone(&world.site.shape);
     let names: Vec<String> = (1..=shape.coordinators).map(coordinators::name).collect();
@@ -125,7 +125,7 @@ async fn suffer(world: &mut World) {
     phase.send_replace(Phase::Calm);
     event!(world.site.net.trace(), "calm");
     settle(world, &mut clients, false).await;
-    // Nobody reads any more: only who needs a snapshot meets the bad byte.
+    // No client reads any more, so only a replica that needs a snapshot meets the bad byte.
     nemesis.spoil_snapshots(world);
     settle(world, &mut clients, false).await;
     event!(world.site.net.trace(), "all is well");
@@ -134,7 +134,8 @@ async fn suffer(world: &mut World) {
     clients.abort_all();
 }
 
-/// Waits until everything works again: by itself, bad bytes or not; then with an operator who has replicas with a bad byte rebuilt.
+/// Waits until everything works again. Without an operator, this must happen by itself, bad bytes
+/// or not. With one, replicas with a bad byte are rebuilt.
 async fn settle(world: &mut World, clients: &mut JoinSet<()>, with_operator: bool) {
     let limit = Instant::now() + CALM_LIMIT;
     while world.site.scribe.lock().wrong.is_none() {

@@ -1,4 +1,5 @@
-//! Everything in a run: machines, coordinators, network and stores, and what an operator or a supervisor does with them.
+//! Everything in a run: machines, coordinators, network and stores, with the actions of operators
+//! and supervisors on them.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -23,20 +24,18 @@ use crate::{
 /// Everything in a run.
 #[derive(Debug)]
 pub struct World {
-    /// Cluster, network, what is wrong.
+    /// The cluster's shape, the network, the record of the run, and the witnesses.
     pub site: Site,
-    /// The metadata store.
     pub store: Store,
     /// The machines with nodes, by ordinal.
     pub machines: BTreeMap<u32, Machine>,
-    /// The coordinators.
     pub coordinators: Vec<Coordinator>,
-    /// The cluster was formed: no group is founded again.
+    /// Whether the cluster was formed. After that, no group is founded again.
     pub formed: bool,
 }
 
 impl World {
-    /// The machines and coordinators of a shape, none of which runs yet.
+    /// The machines and coordinators of a shape, all of them off.
     #[must_use]
     pub fn new(shape: Shape, trace: Trace) -> Self {
         let start = Instant::now();
@@ -61,7 +60,7 @@ impl World {
         self.coordinators.iter().any(leads)
     }
 
-    /// All faults end.
+    /// Ends all faults.
     pub async fn calm(&mut self) {
         self.site.net.mend();
         self.site.net.set_ambush(None);
@@ -87,7 +86,8 @@ impl World {
         self.mend().await;
     }
 
-    /// Starts what is down, and replicas that have stopped by themselves, as a supervisor would.
+    /// Starts processes that are down, and replicas that have stopped by themselves, as a
+    /// supervisor would.
     pub async fn mend(&mut self) {
         for machine in self.machines.values_mut() {
             if machine.running.as_ref().is_some_and(|(life, _)| !life.is_alive()) {
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// An operator has replicas with a bad byte rebuilt, one after the other.
+    /// Has replicas with a bad byte rebuilt, one after the other, as an operator would.
     pub async fn rebuild(&mut self) {
         let site = self.site.clone();
         let mut groups = site.shape.groups.keys();
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// What is not as it should be when all is well; none if all is.
+    /// Something that is not as it should be when all is well; `None` if all is well.
     pub fn unsettled(&self) -> Option<String> {
         for (group, ordinals) in &self.site.shape.groups {
             let mut applied = BTreeMap::new();
@@ -148,7 +148,7 @@ impl World {
         None
     }
 
-    /// The replica of a group on a node that runs.
+    /// The replica of a group on a running node.
     #[must_use]
     pub fn replica(&self, ordinal: u32, group: GroupId) -> Option<Replica> {
         self.machines.get(&ordinal)?.running.as_ref()?.1.hosted().replica(group)
@@ -156,7 +156,7 @@ impl World {
 }
 
 impl Site {
-    /// Starts replicas again that have stopped by themselves.
+    /// Restarts replicas that have stopped by themselves.
     pub async fn mend_replicas(&self, machine: &mut Machine, formed: bool) {
         for (group, note) in machine.stopped(&self.shape) {
             let Some((_, handle)) = machine.running.clone() else { return };
@@ -165,7 +165,7 @@ impl Site {
                 continue;
             }
             event!(self.net.trace(), "{} {group} has stopped: {note}", machine.name);
-            // It has ended, or never began.
+            // The replica has ended, or never began.
             let _ = handle.stop_replica(group).await;
             machine.start_replica(self, group, formed).await;
         }

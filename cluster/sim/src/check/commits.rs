@@ -1,5 +1,5 @@
-//! Batches: each acknowledged one stands where it was said to, none is applied twice or in spite of its conditions, and none that was
-//! refused.
+//! Judges batches. Each acknowledged batch stands where its client was told. No batch is applied
+//! twice, or against its conditions, and no refused batch is applied.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use coppice_verify::header::Body;
 use super::ledger::Ledger;
 use crate::history::{BatchId, Committed, Finding, History, Outcome};
 
-/// Where batches stand: entry of the log and place in its journal.
+/// The places of batches: entry of the log, and index in its journal.
 pub type Placed = BTreeMap<BatchId, (usize, u32)>;
 
-/// Compares what was heard with the log; gives where each batch stands.
+/// Compares the answers to clients with the log. Returns the place of each batch.
 pub fn check(history: &History, ledger: &Ledger) -> Result<Placed, Finding> {
     let mut placed = Placed::new();
     for (sequence, event) in ledger.events.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Conditions of batches, judged by what a state holds.
+//! Judges the conditions of batches by the content of a state.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,14 @@ use coppice_verify::hash;
 
 use crate::history::{Batch, BatchId, Finding};
 
-/// What a state holds: value and last change of each key.
+/// The content of a state: value and last change of each key.
 pub type Records = BTreeMap<Bytes, (Bytes, Stamp)>;
 
-/// A stamp off the wire.
 pub fn stamp(stamp: v1::Stamp) -> Stamp {
     Stamp { epoch: Epoch(stamp.epoch), version: Version(stamp.version) }
 }
 
-/// What a precondition says of a state.
+/// Whether a precondition holds in a state.
 pub fn holds(precondition: &v1::Precondition, records: &Records) -> bool {
     let found = records.get(&precondition.key);
     match (&precondition.condition, found) {
@@ -28,7 +27,8 @@ pub fn holds(precondition: &v1::Precondition, records: &Records) -> bool {
     }
 }
 
-/// What a batch asked for held when it was applied. `opens` is the newest stamp before, if the batch is the first of its version.
+/// Checks that the conditions of a batch held when it was applied. `opens` is the stamp of the
+/// version before, if the batch is the first of its version.
 pub fn check(batch: &Batch, id: BatchId, records: &Records, opens: Option<Stamp>, alone: bool) -> Result<(), Finding> {
     if !batch.batch.preconditions.iter().all(|precondition| holds(precondition, records)) {
         return Err(format!("commits: batch {id:x} was committed though a precondition did not hold"));

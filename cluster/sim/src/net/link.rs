@@ -1,4 +1,4 @@
-//! Links between processes: each call is carried straight into the services of the process it is for.
+//! Links between processes. Each call goes straight into the services of its receiver.
 
 use std::{
     sync::Arc,
@@ -25,13 +25,13 @@ use super::{
 use crate::{event, life::Life};
 
 impl Net {
-    /// A way from a process to another, by its name.
+    /// The link from a process to another one, by name.
     #[must_use]
     pub fn channel(&self, from: &Life, to: &str) -> Channel {
         Channel::new(Link { net: self.clone(), from: from.clone(), to: to.to_owned() })
     }
 
-    /// The ways of a process to all others.
+    /// The links from a process to all others.
     #[must_use]
     pub fn connector(&self, from: &Life) -> Arc<dyn Connector> {
         Arc::new(SimConnector { net: self.clone(), from: from.clone() })
@@ -50,7 +50,7 @@ impl Connector for SimConnector {
     }
 }
 
-/// One process's way to another.
+/// The link from one process to another.
 #[derive(Clone, Debug)]
 struct Link {
     net: Net,
@@ -73,12 +73,13 @@ impl Service<HttpRequest> for Link {
     }
 }
 
-/// The calls whose requests are streams.
+/// Whether the request of a call is a stream.
 fn streams(path: &str) -> bool {
     path.ends_with("/Exchange") || path.ends_with("/CommitStream")
 }
 
-/// Calls of the cluster's own processes: each may be repeated by design. Clients' calls are not repeated for them.
+/// Whether a call may arrive twice. By design, each call of the cluster's own processes may be
+/// repeated; clients' calls may not.
 fn may_double(path: &str) -> bool {
     !path.starts_with("/coppice.v1.Ledger/")
 }
@@ -86,7 +87,7 @@ fn may_double(path: &str) -> bool {
 impl Link {
     async fn carry(&self, request: HttpRequest) -> Result<HttpResponse, Status> {
         if !self.from.message() {
-            // Nobody is left who could go on.
+            // A dead caller never goes on.
             std::future::pending::<()>().await;
         }
         let (head, body) = request.into_parts();
@@ -121,7 +122,7 @@ impl Link {
         self.bring_back(answered.ok(), &endpoint, fate, &path).await
     }
 
-    /// A call whose request is a stream: the service reads it as it comes.
+    /// Carries a call whose request is a stream, which the service reads as it comes.
     async fn carry_stream(&self, head: http::request::Parts, body: Body, path: &str) -> Result<HttpResponse, Status> {
         let fate = self.net.fate(false);
         event!(self.net.trace(), "{} > {} {path}", self.from.name(), self.to);
@@ -174,7 +175,8 @@ fn request_of(head: &http::request::Parts, bytes: Bytes) -> HttpRequest {
     http::Request::from_parts(head.clone(), Body::new(http_body_util::Full::new(bytes)))
 }
 
-/// Has a process serve a call, until it is dead; and, unless `detached`, as long as somebody waits for the answer.
+/// Has a process serve a call until it dies. Unless `detached`, the service also stops when the
+/// caller stops waiting.
 async fn serve(endpoint: Endpoint, request: HttpRequest, mut answer: oneshot::Sender<HttpResponse>, detached: bool) {
     let served = endpoint.routes.oneshot(request);
     let gone = async {

@@ -1,4 +1,4 @@
-//! What carries messages: which processes serve, which links are cut, and what becomes of each call.
+//! The state of the network: which processes serve, which links are cut, and the fate of each call.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,22 +17,22 @@ use crate::{event, history::Scribe, life::Life, trace::Trace};
 /// Bytes before each message of a gRPC body: a flag and the length.
 pub(super) const PREFIX_BYTES: usize = 5;
 
-/// What the network does to what it carries.
+/// The faults of the network.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Weather {
-    /// Calls and answers lost, of a thousand; peers' messages, too.
+    /// Calls, answers and messages between peers that are lost, per thousand.
     pub lose_per_mille: u64,
-    /// Calls and peers' messages that arrive twice, of a thousand.
+    /// Calls and messages between peers that arrive twice, per thousand.
     pub double_per_mille: u64,
     /// Longest usual delay, in ms.
     pub delay_ms: u64,
-    /// Messages that are very late, of a thousand.
+    /// Messages that are very late, per thousand.
     pub late_per_mille: u64,
-    /// How late they may be, in ms.
+    /// Longest delay of a very late message, in ms.
     pub late_ms: u64,
 }
 
-/// How long a caller may wait for a connection that is dead before it notices.
+/// Longest time until a caller notices that its connection is dead.
 const HANG_MS_MAX: u64 = 3000;
 
 #[derive(Clone, Debug)]
@@ -51,16 +51,17 @@ struct State {
     ambush: Option<Ambush>,
 }
 
-/// Waits for the next call of one kind: whoever sends or receives it dies soon after. So the rare calls are interrupted, too.
+/// Waits for the next call of one kind. The process that sends or receives it dies soon after, so
+/// that rare calls are interrupted, too.
 #[derive(Clone, Copy, Debug)]
 pub struct Ambush {
     /// One of [`KINDS`].
     pub kind: &'static str,
-    /// The sender dies, not the receiver.
+    /// Whether the sender dies, and not the receiver.
     pub sender: bool,
-    /// As for [`Life::light_fuse`].
+    /// As in [`Life::light_fuse`].
     pub messages: u64,
-    /// As for [`Life::light_fuse`].
+    /// As in [`Life::light_fuse`].
     pub turns: u64,
 }
 
@@ -81,7 +82,7 @@ pub const KINDS: [&str; 13] = [
     "Ledger/Rollback",
 ];
 
-/// The network. Clones are the same one.
+/// The network. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Net {
     state: Arc<Mutex<State>>,
@@ -89,18 +90,18 @@ pub struct Net {
     scribe: Scribe,
 }
 
-/// What becomes of one call.
+/// The fate of one call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fate {
     pub(super) there: Duration,
     pub(super) lost: bool,
     pub(super) back: Duration,
     pub(super) answer_lost: bool,
-    /// When the same call arrives once more.
+    /// Delay after which the same call arrives once more.
     pub(super) again: Option<Duration>,
-    /// How long the caller is left in doubt if it is lost.
+    /// How long the caller of a lost call is left in doubt.
     pub(super) hang: Duration,
-    /// The server goes on when the caller has given up.
+    /// Whether the server goes on after the caller has given up.
     pub(super) detached: bool,
 }
 
@@ -122,23 +123,22 @@ impl Net {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where everything is noted.
     #[must_use]
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
 
-    /// A process serves from now on, in place of an earlier run of it.
+    /// Makes a process serve from now on, in place of its earlier run.
     pub fn serve(&self, life: &Life, routes: Routes) {
         self.lock().endpoints.insert(life.name().to_owned(), Endpoint { life: life.clone(), routes });
     }
 
-    /// Forgets who serves: their routes lead to the network again, and would keep it, and all disks, for ever.
+    /// Forgets all endpoints. Their routes lead back to the network, and would keep it and all
+    /// disks in memory forever.
     pub fn end(&self) {
         self.lock().endpoints.clear();
     }
 
-    /// The weather from now on.
     pub fn set_weather(&self, weather: Weather) {
         self.lock().weather = weather;
     }
@@ -159,12 +159,12 @@ impl Net {
         self.lock().cut.clear();
     }
 
-    /// Waits for a call, in place of any other that is waited for.
+    /// Sets the ambush, in place of an earlier one.
     pub fn set_ambush(&self, ambush: Option<Ambush>) {
         self.lock().ambush = ambush;
     }
 
-    /// A call arrives; it may be the one that is waited for.
+    /// Handles the arrival of a call, which may be the one that the ambush waits for.
     pub(super) fn spring(&self, from: &Life, to: &Life, path: &str, request: &[u8]) {
         let mut state = self.lock();
         let met = state.ambush.take_if(|ambush| {
@@ -173,7 +173,7 @@ impl Net {
         });
         drop(state);
         if let Some(ambush) = met {
-            // A client is nobody's loss: it is not started again.
+            // Clients are spared, since a dead one would not be started again.
             let victim = if ambush.sender && !path.contains("Ledger") { from } else { to };
             event!(self.trace, "{} will die of {ambush:?}", victim.name());
             victim.light_fuse(ambush.messages, ambush.turns);
@@ -184,12 +184,12 @@ impl Net {
         self.lock().cut.contains(&(from.to_owned(), to.to_owned()))
     }
 
-    /// Something that is on its way arrives.
+    /// Whether something on its way arrives.
     pub(super) fn carries(&self, from: &Life, to: &Life) -> bool {
         from.is_alive() && to.is_alive() && !self.is_cut(from.name(), to.name())
     }
 
-    /// An open stream across this link breaks now. Some only fall silent.
+    /// Whether an open stream across this link breaks now. Some only fall silent.
     pub(super) fn breaks(&self, from: &Life, to: &Life) -> bool {
         if !to.is_alive() {
             return true;
@@ -198,7 +198,7 @@ impl Net {
         state.cut.contains(&(from.name().to_owned(), to.name().to_owned())) && state.rng.chance(100)
     }
 
-    /// When one message between peers arrives: never, once, or twice.
+    /// Delays of a message between peers: none if it is lost, two if it arrives twice.
     pub(super) fn message_delays(&self, from: &Life, to: &Life) -> Vec<Duration> {
         let mut state = self.lock();
         let weather = state.weather;
@@ -211,7 +211,8 @@ impl Net {
         (0..copies).map(|_| state.delay()).collect()
     }
 
-    /// Reads a message between replicas: a digest that it reports is that of every other replica that applied the entry.
+    /// Reads a message between replicas. A digest in it must be that of every other replica that
+    /// applied the entry.
     pub(super) fn overhear(&self, message: &[u8]) {
         use v1::peer_message::Body;
         let Ok(message) = v1::PeerMessage::decode(message) else { return };
@@ -239,7 +240,7 @@ impl Net {
         }
     }
 
-    /// Something is on its way between a process and the world outside; false if it gets lost.
+    /// Carries something between a process and the outside. Returns false if it is lost.
     pub async fn errand(&self, process: &Life, what: &str) -> bool {
         if !process.message() {
             std::future::pending::<()>().await;
@@ -270,7 +271,7 @@ impl State {
     }
 }
 
-/// What a shard is commanded to do.
+/// Name of the command to a shard in a request.
 fn command_name(request: &[u8]) -> Option<&'static str> {
     use v1::shard_command_request::Command;
     let request = v1::ShardCommandRequest::decode(request.get(PREFIX_BYTES..)?).ok()?;
