@@ -1,5 +1,6 @@
-//! `sim SEED [SEEDS]`: runs seeds one after the other; a single one with its whole trace. With `BUG` in the environment a
-//! deliberate bug is planted; without a seed the first that finds it is looked for.
+//! `sim SEED [SEEDS]` runs seeds one after the other, a single one with its whole trace. With `BUG`
+//! in the environment, a deliberate bug is planted; without a seed, the first seed that finds it is
+//! searched for.
 
 use std::process::ExitCode;
 
@@ -12,13 +13,17 @@ fn runtime() -> Runtime {
     runtime.expect("a runtime without input and output needs nothing")
 }
 
-/// Seeds that a deliberate bug may need.
+/// Number of seeds that a deliberate bug may need.
 const SEEDS_MAX: u64 = 2000;
 
 fn main() -> ExitCode {
     let filter = std::env::var("COPPICE_LOG").unwrap_or_else(|_| "off".to_owned());
     tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false).init();
-    let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|text| text.parse().ok()).collect();
+    let numbers: Option<Vec<u64>> = std::env::args().skip(1).map(|text| text.parse().ok()).collect();
+    // An argument that is no number, or no seeds at all, would be a run that finds nothing.
+    let Some(numbers) = numbers.filter(|numbers| numbers.get(1) != Some(&0)) else {
+        return usage();
+    };
     let first = numbers.first().copied();
     let wanted = std::env::var("BUG").ok();
     let bugs: Vec<Bug> = Bug::ALL
@@ -34,10 +39,7 @@ fn main() -> ExitCode {
         return hunt(&bugs);
     }
     let Some(first) = first else {
-        eprintln!(
-            "usage: sim SEED [SEEDS], BUG=NAME sim [SEED [SEEDS]] with a deliberate bug; without a seed the first one that finds it (`all`: each of them)"
-        );
-        return ExitCode::from(2);
+        return usage();
     };
     let count = numbers.get(1).copied().unwrap_or(1);
     let mut failed = 0;
@@ -59,7 +61,14 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Plants deliberate bugs, one after the other, and shows the first seed that finds each.
+fn usage() -> ExitCode {
+    eprintln!(
+        "usage: sim SEED [SEEDS], BUG=NAME sim [SEED [SEEDS]] with a deliberate bug; without a seed the first one that finds it (`all`: each of them)"
+    );
+    ExitCode::from(2)
+}
+
+/// Plants deliberate bugs, one after the other, and prints the first seed that finds each.
 fn hunt(bugs: &[Bug]) -> ExitCode {
     let mut missed = 0;
     for &bug in bugs {

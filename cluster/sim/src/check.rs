@@ -1,19 +1,24 @@
 //! The judges of a run. Each finding begins with the name of its checker.
-//!
-//! - `log`: the root log is one: append-only, its headers follow on, every checkpoint ever shown is a prefix of it.
+//! - `log`: there is one root log. It is append-only, its headers follow each other, and every
+//!   checkpoint ever shown is of a prefix of it.
 //! - `audit`: every state root follows from the batches and events, by a naive model.
-//! - `commits`: every acknowledged batch stands where it was said to, applied once; refused ones don't; preconditions held.
-//! - `order`: every answer fits one moment of the log between its question and itself (linearizable).
-//! - `reads`: what was read is what the model holds at that state; `proofs` and `checkpoints` are judged as they come.
-//! - `replicas`: none is quarantined but for a byte that went bad; all replicas of a group compute the same digest of every entry, have the
-//!   same states at any time, and are equal at the end.
-//! - `rot`: a byte that goes bad is found by `fsck`, or dead. `fsck`: every image that a crash left was sound.
+//! - `commits`: every acknowledged batch stands where its client was told, applied once, and its
+//!   preconditions held. No refused batch is in the log.
+//! - `order`: every answer fits one moment of the log between its question and itself
+//!   (linearizability).
+//! - `reads`: records that were read are those of the model at that state. `proofs` and
+//!   `checkpoints` are judged as they come.
+//! - `replicas`: no replica is quarantined except for a byte that went bad. All replicas of a group
+//!   compute the same digest of every entry, have the same states at any time, and are equal at the
+//!   end.
+//! - `rot`: a byte that goes bad is found by `fsck`, or dead. `fsck`: every image that a crash left
+//!   was sound.
 //! - `progress`: once the faults have stopped, everything works again.
 
 mod commits;
+mod conditions;
 mod ledger;
 mod order;
-pub mod rot;
 
 use coppice_root::Root;
 use coppice_shard_node::Replica;
@@ -21,12 +26,12 @@ use coppice_types::Sequence;
 use coppice_verify::hash;
 
 use self::ledger::Ledger;
-use crate::{history::Scribe, world::World};
+use crate::{
+    history::{Finding, Scribe},
+    world::World,
+};
 
-/// A checker's finding.
-type Finding = String;
-
-/// Judges a run whose faults have stopped.
+/// Judges a run after its faults have stopped.
 pub async fn all(world: &World) {
     if let Err(finding) = judge(world) {
         world.site.scribe.wrong(finding);
@@ -39,13 +44,13 @@ fn judge(world: &World) -> Result<(), Finding> {
     ledger.check_checkpoints(&history)?;
     let placed = commits::check(&history, &ledger)?;
     order::check(&history, &ledger, &placed)?;
-    // What follows may write down findings of its own.
+    // `replicas` may record findings of its own, so the lock is released first.
     drop(history);
     replicas(world)
 }
 
-/// Looks at all replicas as they are now: where two have a state of one version, or a log of one size, these are the same, and every
-/// checkpoint is of the one log.
+/// Compares all replicas as they are now. Two with a state of one version, or a log of one size,
+/// must agree on it, and every checkpoint must be of the one log.
 pub fn observe(world: &World) {
     let scribe = &world.site.scribe;
     for (group, ordinals) in &world.site.shape.groups {
@@ -79,7 +84,7 @@ pub fn observe(world: &World) {
 fn observe_log(scribe: &Scribe, root: &Root) {
     let mut history = scribe.lock();
     let leaf = |sequence| root.header(Sequence(sequence)).map(|header| hash::log_entry_hash(&header));
-    // Where a byte went bad, another replica tells.
+    // If a byte of this replica went bad, another one has these headers.
     if let Ok(leaves) = (history.log_size()..root.log_size()).map(leaf).collect::<Result<Vec<_>, _>>() {
         history.log_grows(&leaves);
     }
@@ -88,7 +93,7 @@ fn observe_log(scribe: &Scribe, root: &Root) {
     }
 }
 
-/// All replicas of a group are equal, and their disks sound.
+/// Checks that all replicas of a group are equal, and their disks sound.
 fn replicas(world: &World) -> Result<(), Finding> {
     for (group, ordinals) in &world.site.shape.groups {
         let mut states = Vec::new();
@@ -104,7 +109,7 @@ fn replicas(world: &World) -> Result<(), Finding> {
             };
             states.push(state.map_err(|refusal| format!("replicas: {group} on node-{ordinal}: {}", refusal.message))?);
         }
-        // The last decision may not have been told to every shard; what was told is the same for all of its replicas.
+        // A shard may not have been told the last decision. All of its replicas know the same ones.
         if states.windows(2).any(|pair| pair[0] != pair[1]) {
             return Err(format!("replicas: {group} is {states:?}"));
         }

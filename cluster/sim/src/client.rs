@@ -1,4 +1,5 @@
-//! Simulated clients: each sends commits, reads, stages, prunes and rollbacks as its seed says, and writes down what it hears.
+//! Simulated clients. Each sends commits, reads, stages, prunes and rollbacks as its seed says, and
+//! records the answers.
 
 mod library;
 mod reads;
@@ -21,23 +22,22 @@ use crate::{
     shape::{self, Shape},
 };
 
-/// How long a client waits for an answer.
+/// Longest time that a client waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(4000);
-/// Of so many clients one uses the client library.
+/// One of this many clients uses the client library.
 const LIBRARY_EVERY: u64 = 3;
 
-/// What the world wants of its clients.
+/// What clients do in a part of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Anything.
+    /// Random calls.
     Chaos,
-    /// To show that everything works again, then to stop.
+    /// Each client shows that everything works again, and stops.
     Calm,
-    /// To stop.
+    /// Clients stop.
     Over,
 }
 
-/// A client.
 #[derive(Debug)]
 pub struct Client {
     id: u64,
@@ -45,27 +45,26 @@ pub struct Client {
     shape: Arc<Shape>,
     scribe: Scribe,
     channels: Vec<Channel>,
-    /// The coordinator that it talks to.
+    /// Index of the coordinator that it talks to.
     at: usize,
     verifier: VerifierKey,
-    /// Records that it saw last, for preconditions.
+    /// The records that it read last, for preconditions.
     seen: BTreeMap<String, Option<(Bytes, Stamp)>>,
-    /// States that it has heard of.
+    /// Stamps that it was told of.
     stamps: Vec<Stamp>,
     head: Stamp,
-    /// The largest log that it has heard of.
+    /// The largest log size that it was told of.
     log_size: u64,
-    /// It writes and reads by the client library alone.
+    /// The client library, if the client writes and reads through that alone.
     library: Option<library::Library>,
     session: Option<writes::Session>,
     batches: u64,
 }
 
-/// An answer, or why there is none.
 type Heard<T> = Result<T, Status>;
 
 impl Client {
-    /// A client that knows the coordinators by their names.
+    /// A client that can reach these coordinators.
     #[must_use]
     pub fn new(id: u64, shape: Arc<Shape>, scribe: Scribe, net: &Net, coordinators: &[String]) -> Self {
         let life = Life::new(&format!("client-{id}"), 1, None);
@@ -94,7 +93,7 @@ impl Client {
         }
     }
 
-    /// Works until it is told to stop; in the calm it first shows that each shard takes writes.
+    /// Works until the faults stop. Then it shows that each shard takes writes.
     pub async fn run(mut self, mut phase: watch::Receiver<Phase>) {
         self.at = usize::try_from(self.rng.below(self.channels.len() as u64)).expect("coordinators are few");
         while *phase.borrow_and_update() == Phase::Chaos {
@@ -110,7 +109,7 @@ impl Client {
             }
         }
         while *phase.borrow() == Phase::Calm && !self.read_head().await {}
-        // Sound witnesses come back to what they had no answer to.
+        // Sound witnesses cosign again after calls whose answers were lost.
         let wanted = self.log_size;
         while self.id == 1
             && self.shape.can_be_cosigned()
@@ -132,7 +131,7 @@ impl Client {
             }
             86..90 => self.look_at_log().await,
             90..95 => self.stage().await,
-            // Wrong clocks end pins at other times.
+            // With wrong clocks, pins end at other times.
             95..97 if !self.shape.faults.clocks => self.pin().await,
             _ => self.at = usize::try_from(self.rng.below(self.channels.len() as u64)).expect("coordinators are few"),
         }
@@ -142,7 +141,7 @@ impl Client {
         LedgerClient::new(self.channels[self.at].clone())
     }
 
-    /// Waits for an answer as long as it is worth it; goes to another coordinator if there is none.
+    /// Waits for an answer up to the limit. If none comes, the client turns to another coordinator.
     async fn hear<T>(&mut self, answer: impl Future<Output = Heard<T>>) -> Heard<T> {
         let answer = match timeout(PATIENCE, answer).await {
             Ok(answer) => answer,
@@ -172,10 +171,10 @@ impl Client {
         self.stamps.push(stamp);
     }
 
-    /// Opens a signed tree head and remembers it.
+    /// Opens a signed checkpoint and records it.
     fn note_checkpoint(&self, note: &[u8], what: &str) {
         let next = shape::next_signing_key();
-        // Which of the two should have signed it, the log tells at the end.
+        // Which of the two keys should have signed it is judged by the log at the end.
         let opened = [&self.verifier, next.verifier()].map(|key| Checkpoint::open(note, key).map(|it| (key, it)));
         let [first, second] = opened;
         match first.or(second) {
@@ -188,7 +187,7 @@ impl Client {
         }
     }
 
-    /// Verifies a proof file; what it does not prove is wrong.
+    /// Verifies a proof file; a failure is a finding.
     fn verify<'a>(&self, file: &'a [u8], what: &str) -> Option<check::Verified<'a>> {
         match check::verify(file, &self.verifier, None) {
             Ok(verified) => {
@@ -206,13 +205,11 @@ impl Client {
     }
 }
 
-/// A stamp off the wire.
 fn stamp(stamp: Option<v1::Stamp>) -> Stamp {
     let v1::Stamp { epoch, version } = stamp.unwrap_or_default();
     Stamp { epoch: coppice_types::Epoch(epoch), version: coppice_types::Version(version) }
 }
 
-/// A stamp for the wire.
 fn wire(stamp: Stamp) -> v1::Stamp {
     v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 }
 }

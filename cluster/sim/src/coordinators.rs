@@ -11,23 +11,20 @@ use crate::{
     life::{Life, MachineClock},
     metadata::Store,
     node::{self, Site},
-    shape,
-    witnesses::QUORUM,
+    shape::{self, QUORUM},
 };
 
 /// A machine with a coordinator on it.
 #[derive(Debug)]
 pub struct Coordinator {
-    /// Its name.
     pub name: String,
-    /// Its clocks.
     pub clock: MachineClock,
-    /// What runs, if anything does: dropping the tasks ends it.
+    /// The running process, if any. Dropping the tasks ends it.
     pub running: Option<(Life, Handle, JoinSet<()>)>,
     runs: u32,
 }
 
-/// The name of a coordinator, from 1.
+/// The name of a coordinator. Numbers begin at 1.
 #[must_use]
 pub fn name(number: u32) -> String {
     format!("coordinator-{number}")
@@ -56,7 +53,6 @@ impl Coordinator {
         Self { name: name(number), clock, running: None, runs: 0 }
     }
 
-    /// Starts the coordinator.
     pub async fn start(&mut self, site: &Site, store: &Store) {
         self.runs += 1;
         let life = Life::new(&self.name, self.runs, None);
@@ -99,7 +95,7 @@ impl Coordinator {
         }
     }
 
-    /// It dies now.
+    /// Kills the process at once.
     pub fn crash(&mut self, site: &Site) {
         if let Some((life, _, _)) = self.running.take() {
             event!(site.net.trace(), "{} is killed", self.name);
@@ -107,7 +103,6 @@ impl Coordinator {
         }
     }
 
-    /// It runs.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.running.as_ref().is_some_and(|(life, _, _)| life.is_alive())

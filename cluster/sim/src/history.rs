@@ -1,4 +1,5 @@
-//! What clients asked and what they heard, in the order in which it happened.
+//! A record of the questions of clients and the answers they got, in the order in which both
+//! happened.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,173 +12,171 @@ use coppice_proto::v1;
 use coppice_types::{Digest, GroupId, Reason, Stamp, Version};
 use coppice_verify::merkle;
 
-/// A moment, by the number of moments before.
+/// A moment: the number of moments before it.
 pub type Moment = u64;
 
-/// Names a batch; it is the batch's metadata, too.
+/// Names a batch. It is the batch's metadata, too.
 pub type BatchId = u64;
 
-/// A batch and what its sender heard of it.
+/// A checker's finding: the checker's name, a colon, and a description.
+pub type Finding = String;
+
+/// A batch, and the answers that its sender got.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// What was asked.
+    /// The batch as it was sent.
     pub batch: v1::Batch,
-    /// It was sent within a session, under this number.
+    /// The session in which it was sent, and its number there.
     pub session: Option<(Bytes, u64)>,
-    /// When it was sent first.
+    /// The moment at which it was sent first.
     pub begin: Moment,
-    /// How each attempt ended; none while it is under way.
+    /// The outcome of each attempt; `None` while the attempt is under way.
     pub attempts: Vec<Option<Outcome>>,
 }
 
-/// How an attempt to commit ended.
+/// The outcome of an attempt to commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is committed.
+    /// The batch is committed.
     Committed(Committed),
-    /// It was refused, so that it was not committed.
+    /// The attempt was refused, so it did not commit the batch.
     Refused(Reason),
-    /// Its session says that it was rolled back.
+    /// The session says that the batch was rolled back.
     RolledBack,
-    /// Nobody knows.
+    /// The client can't know.
     Unknown,
 }
 
-/// What a client is told of its commit.
+/// The answer to a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// Where it stands.
+    /// Stamp of the version that has the batch.
     pub stamp: Stamp,
-    /// Its header.
+    /// Header of that version.
     pub header: Bytes,
-    /// Its place in the journal.
+    /// Index of the batch in the version's journal.
     pub index: u32,
-    /// When that was heard.
+    /// The moment of the answer.
     pub end: Moment,
-    /// It was committed by an earlier attempt.
+    /// Whether an earlier attempt committed the batch.
     pub replayed: bool,
 }
 
-/// Something that was read, or refused, at one moment of the log between its begin and its end.
+/// Something that was read or refused at one moment of the log between question and answer.
 #[derive(Clone, Debug)]
 pub struct Look {
-    /// Who looked.
     pub client: u64,
-    /// When it was asked.
+    /// The moment of the question.
     pub begin: Moment,
-    /// When it was answered.
+    /// The moment of the answer.
     pub end: Moment,
-    /// It may be of an older moment.
+    /// Whether the answer may be of an older moment.
     pub stale_ok: bool,
-    /// What was seen.
     pub seen: Seen,
 }
 
-/// What was seen.
+/// The content of an answer.
 #[derive(Clone, Debug)]
 pub enum Seen {
-    /// Records of keys, or of a range, of a state.
+    /// Records of keys or of a range.
     Records {
-        /// The state that was asked for, if not head.
+        /// The state that was asked for; `None` for head.
         asked: Option<Stamp>,
         /// The state that was read.
         at: Stamp,
-        /// For each key what it holds: value and the stamp of its last change.
+        /// For each key, its value and the stamp of its last change; `None` without a value.
         records: Vec<(Bytes, Option<(Bytes, Stamp)>)>,
-        /// Low and high of a range, which holds no other keys.
+        /// Low and high of a range. It must hold no other keys.
         range: Option<(Bytes, Option<Bytes>)>,
     },
-    /// Head, log size, pruned boundary.
+    /// Head, size of the log, and boundary of the last prune.
     Head {
-        /// Head's name.
+        /// Stamp of the head.
         stamp: Stamp,
         /// Entries in the root log.
         log_size: u64,
-        /// The oldest version kept.
+        /// The oldest version that is kept.
         boundary: u64,
     },
     /// A version could not be read.
-    Refused {
-        /// Which one.
-        asked: Stamp,
-        /// Why.
-        reason: Reason,
-    },
-    /// A batch's precondition or expected head did not hold.
+    Refused { asked: Stamp, reason: Reason },
+    /// A precondition of a batch, or its expected head, did not hold.
     Failed(BatchId),
-    /// A prune or rollback was done.
+    /// A prune, rollback or key change was carried out.
     Admin {
         /// Its header.
         header: Bytes,
     },
 }
 
-/// A stage and its root.
+/// A staged batch.
 #[derive(Clone, Debug)]
 pub struct Staged {
-    /// The version that it would be.
+    /// Stamp of the version that the stage would become.
     pub stamp: Stamp,
-    /// The root of its state.
+    /// State root of that version.
     pub state_root: Digest,
 }
 
-/// All that happened.
+/// Everything that happened in a run.
 #[derive(Debug, Default)]
 pub struct History {
     now: Moment,
     /// Every batch that was ever sent.
     pub batches: BTreeMap<BatchId, Batch>,
-    /// Everything that was seen.
+    /// Every read, refusal and administrative answer.
     pub looks: Vec<Look>,
     /// Stages by their batch.
     pub staged: BTreeMap<BatchId, Staged>,
-    /// Every head of the root log that was ever shown, signed or by a replica, by size.
+    /// Every root of the log that was ever shown, signed or by a replica, by size.
     pub checkpoints: BTreeMap<u64, Digest>,
-    /// The keys that signed heads of the root log, by size.
+    /// The keys that signed roots of the log, by size.
     pub signers: BTreeSet<(u64, [u8; 32])>,
-    /// Digest of what came of each entry of each group's raft log, and the first replica that told it.
+    /// For each entry of each group's raft log (group, index), the digest of its outcome, and the
+    /// first replica that reported it.
     digests: BTreeMap<(u32, u64), (Bytes, u64)>,
-    /// What each state of each shard was, wherever it was seen: by group, admin operations executed, and version.
+    /// The state of each shard at each version, wherever it was seen: by group, number of executed
+    /// admin operations, and version.
     states: BTreeMap<(GroupId, u64, Version), ShardState>,
     /// Leaf hashes of the root log, as far as any replica had it.
     log: Vec<Digest>,
-    /// What is wrong already.
-    pub wrong: Option<String>,
-    /// Commits and reads that succeeded.
+    /// The first finding.
+    pub wrong: Option<Finding>,
+    /// Number of commits and reads that succeeded.
     pub done: (u64, u64),
 }
 
-/// A history that is being written. Clones write the same one.
+/// A history that is being written. Clones write to the same history.
 #[derive(Clone, Debug, Default)]
 pub struct Scribe(Arc<Mutex<History>>);
 
 impl Scribe {
-    /// The history, to write or read.
     pub fn lock(&self) -> MutexGuard<'_, History> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next moment.
+    /// Begins the next moment.
     pub fn now(&self) -> Moment {
         let mut history = self.lock();
         history.now += 1;
         history.now
     }
 
-    /// Notes the first thing that is wrong.
-    pub fn wrong(&self, what: String) {
+    /// Records a finding, unless there is one already.
+    pub fn wrong(&self, what: Finding) {
         self.lock().wrong.get_or_insert(what);
     }
 }
 
 impl History {
-    /// A new moment.
+    /// Begins the next moment.
     pub fn tick(&mut self) -> Moment {
         self.now += 1;
         self.now
     }
 
-    /// Notes the head of a log, signed or seen; two of one size must be the same, and that of the log when it had this size.
+    /// Records a root of the log, signed or seen. Two roots of one size must be equal, and the log
+    /// of that size must have this root.
     pub fn checkpoint(&mut self, size: u64, root: Digest) {
         let new = !self.checkpoints.contains_key(&size);
         let known = *self.checkpoints.entry(size).or_insert(root);
@@ -196,12 +195,12 @@ impl History {
         }
     }
 
-    /// Entries of the log that are known.
+    /// Number of known entries of the log.
     pub fn log_size(&self) -> u64 {
         self.log.len() as u64
     }
 
-    /// More entries of the log: what was signed over them before is looked at now.
+    /// Adds entries of the log, and checks the roots that were recorded for the new sizes.
     pub fn log_grows(&mut self, leaves: &[Digest]) {
         let old = self.log_size();
         self.log.extend_from_slice(leaves);
@@ -212,7 +211,7 @@ impl History {
         }
     }
 
-    /// Notes what a replica says came of an entry; all say the same.
+    /// Records the digest that a replica reports for an entry. All replicas must report the same.
     pub fn digest(&mut self, group: u32, index: u64, from: u64, digest: Bytes) {
         let (known, first) = self.digests.entry((group, index)).or_insert_with(|| (digest.clone(), from));
         if *known != digest {
@@ -222,7 +221,7 @@ impl History {
         }
     }
 
-    /// Notes a decided state of a replica; where it has one of that version, it has the same.
+    /// Records a decided state of a replica. All replicas must have the same state of a version.
     pub fn state(&mut self, group: GroupId, executed: u64, state: ShardState) {
         let known = *self.states.entry((group, executed, state.version)).or_insert(state);
         if known != state {

@@ -1,7 +1,7 @@
-//! One run of a process: from its start until it dies. What it does after that reaches nobody.
+//! One run of a process, from its start until its death.
 //!
-//! Tasks of a dead process are not hunted down: its disk refuses everything, its calls never end, and calls to it find nobody. From
-//! outside that is the same.
+//! The tasks of a dead process are not ended. Instead, its disk refuses everything, its calls never
+//! end, and calls to it reach nobody. From outside there is no difference.
 
 use std::{
     future::poll_fn,
@@ -16,10 +16,10 @@ use std::{
 use coppice_env::{Clock, SimStorage, watch};
 use tokio::time::Instant;
 
-/// No fuse.
+/// Stands for no fuse.
 const NEVER: u64 = u64::MAX;
 
-/// One run of a process. Clones are the same run.
+/// One run of a process. Clones are of the same run.
 #[derive(Clone, Debug)]
 pub struct Life(Arc<Inner>);
 
@@ -28,14 +28,14 @@ struct Inner {
     name: String,
     run: u32,
     ended: watch::Sender<bool>,
-    /// Messages until it dies, and turns of the executor after that.
+    /// Number of messages until the process dies, and then turns of the executor.
     fuse: AtomicU64,
     turns: AtomicU64,
     disk: Option<SimStorage>,
 }
 
 impl Life {
-    /// A process starts; it dies with its disk.
+    /// A process that starts now. It dies with its disk.
     #[must_use]
     pub fn new(name: &str, run: u32, disk: Option<SimStorage>) -> Self {
         let ended = watch::Sender::new(false);
@@ -43,19 +43,18 @@ impl Life {
         Self(Arc::new(Inner { name: name.to_owned(), run, ended, fuse, turns, disk }))
     }
 
-    /// The process's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Which of its runs this is.
+    /// Number of the run.
     #[must_use]
     pub fn run(&self) -> u32 {
         self.0.run
     }
 
-    /// It dies now.
+    /// Kills the process at once.
     pub fn end(&self) {
         if let Some(disk) = &self.0.disk {
             disk.halt();
@@ -63,7 +62,7 @@ impl Life {
         self.0.ended.send_if_modified(|ended| !std::mem::replace(ended, true));
     }
 
-    /// It lives; a disk that has crashed takes its process along.
+    /// Whether the process lives. A disk that has crashed kills its process.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         if self.0.disk.as_ref().is_some_and(SimStorage::crashed) {
@@ -72,25 +71,26 @@ impl Life {
         !*self.0.ended.borrow()
     }
 
-    /// Ends when it dies.
+    /// Waits for the death of the process.
     pub async fn ended(&self) {
         let mut ended = self.0.ended.subscribe();
-        // The sender lives as long as this.
+        // The wait can't fail, since `self` keeps the sender.
         let _ = ended.wait_for(|ended| *ended).await;
     }
 
-    /// It dies at the message after so many, or so many turns of the executor later: at one of the points where it awaits something.
+    /// Makes the process die after this many messages, or this many turns of the executor after the
+    /// last of them: at one of its await points.
     pub fn light_fuse(&self, messages: u64, turns: u64) {
         self.0.turns.store(turns, Ordering::Relaxed);
         self.0.fuse.store(messages, Ordering::Relaxed);
     }
 
-    /// It dies at no message.
+    /// Removes the fuse.
     pub fn put_out_fuse(&self) {
         self.light_fuse(NEVER, 0);
     }
 
-    /// The last message of its fuse: it dies now, or some turns later.
+    /// Handles the last message of the fuse: the process dies now, or some turns later.
     fn burn_down(&self) {
         let turns = self.0.turns.load(Ordering::Relaxed);
         self.put_out_fuse();
@@ -106,7 +106,8 @@ impl Life {
         });
     }
 
-    /// A message leaves or arrives: false if the process is dead, or dies of it.
+    /// Counts a message that leaves or arrives. Returns false if the process is dead, or dies of
+    /// this message.
     #[must_use]
     pub fn message(&self) -> bool {
         let left = self.0.fuse.load(Ordering::Relaxed);
@@ -119,7 +120,7 @@ impl Life {
     }
 }
 
-/// One turn of the executor: whatever can run now does so once before this ends.
+/// One turn of the executor: every task that can run now runs once before this ends.
 fn turn() -> impl Future<Output = ()> {
     let mut turned = false;
     poll_fn(move |cx| {
@@ -131,28 +132,27 @@ fn turn() -> impl Future<Output = ()> {
     })
 }
 
-/// The clocks of one machine: they go fast or slow, and the wall clock may be wrong.
+/// The clocks of one machine. They go fast or slow, and the wall clock may be wrong.
 #[derive(Clone, Debug)]
 pub struct MachineClock {
     start: Instant,
     wall_start_ms: u64,
-    /// Parts of a million that it goes faster (above a million) or slower.
+    /// Rate of the clock in parts per million: a million is exact.
     rate_ppm: u64,
-    /// Added to the wall clock, in ms; kept as what wraps around.
+    /// Offset of the wall clock in ms, as a wrapped signed number.
     offset_ms: Arc<AtomicU64>,
 }
 
-/// Where all wall clocks begin.
+/// Time at which all wall clocks start.
 const WALL_START_MS: u64 = 1_800_000_000_000;
 
 impl MachineClock {
-    /// A clock that starts now.
     #[must_use]
     pub fn new(start: Instant, rate_ppm: u64) -> Self {
         Self { start, wall_start_ms: WALL_START_MS, rate_ppm, offset_ms: Arc::default() }
     }
 
-    /// Sets the wall clock so far ahead, or behind if negative.
+    /// Sets the wall clock ahead by this much, or back if negative.
     pub fn set_offset_ms(&self, offset: i64) {
         self.offset_ms.store(offset.cast_unsigned(), Ordering::Relaxed);
     }

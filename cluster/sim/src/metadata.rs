@@ -1,4 +1,5 @@
-//! The metadata store of a simulated cluster: the embedded one, reached over a way that is late and breaks, and wiped now and then.
+//! The metadata store of a simulated cluster: the embedded store, reached over a link that delays
+//! and loses calls. Now and then it restarts or is wiped.
 
 use std::{
     io,
@@ -25,7 +26,7 @@ struct Inner {
     clock: Arc<dyn Clock>,
     trace: Trace,
     rng: Mutex<SimRng>,
-    /// Calls that fail, of a thousand.
+    /// Failing calls per thousand.
     lose_per_mille: Mutex<u64>,
 }
 
@@ -50,12 +51,12 @@ impl Store {
         Self(Arc::new(Inner { present, wiped, clock, trace, rng, lose_per_mille: Mutex::new(0) }))
     }
 
-    /// Calls that fail from now on, of a thousand.
+    /// Sets how many calls in a thousand fail from now on.
     pub fn set_loss(&self, per_mille: u64) {
         *self.0.lose_per_mille.lock().unwrap_or_else(PoisonError::into_inner) = per_mille;
     }
 
-    /// The store loses power and comes back, or comes back empty.
+    /// Restarts the store after a loss of power, or empty if it is wiped.
     pub fn restart(&self, wipe: bool, seed: u64) {
         event!(self.0.trace, "metadata {}", if wipe { "wiped" } else { "restarted" });
         let mut present = self.0.present.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,7 +67,7 @@ impl Store {
         self.0.wiped.send_modify(|times| *times += 1);
     }
 
-    /// A process's way to the store.
+    /// A process's link to the store.
     #[must_use]
     pub fn link(&self, life: &Life) -> Arc<dyn Metadata> {
         Arc::new(Way { store: self.clone(), life: life.clone() })
@@ -80,7 +81,7 @@ struct Way {
 }
 
 impl Way {
-    /// Calls the store as it is now; the call breaks if the store goes away meanwhile.
+    /// Calls the store that exists now. The call breaks if the store restarts before it ends.
     async fn call<T>(
         &self,
         what: &str,

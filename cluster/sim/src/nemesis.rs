@@ -1,6 +1,8 @@
-//! The faults of a run. Each is one that the design promises to survive: of disks at most one is lost or rotten at a time, and only
-//! while every group has all its voters; or one is lost while another has a bad byte in the state of one group, and its raft logs are sound.
-//! Everything else may fail everywhere at once.
+//! The faults of a run. The design promises to survive each of them.
+//!
+//! At most one disk is lost or rotten at a time, and only while every group has all its voters. As
+//! an exception, one disk may be lost while another has a bad byte in the state of one group, if
+//! its raft logs are sound. Everything else may fail everywhere at once.
 
 use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 
@@ -9,10 +11,10 @@ use coppice_types::GroupId;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    check::rot::{self, Rot},
     coordinators, event,
     net::{Ambush, KINDS, Weather},
     node,
+    rot::{self, Rot},
     shape::{Faults, Shape},
     world::World,
 };
@@ -22,17 +24,17 @@ use crate::{
 pub struct Nemesis {
     rng: SimRng,
     faults: Faults,
-    /// The longest pause between two moments, in ms.
+    /// Longest pause between two chances for a fault, in ms.
     pause_ms: u64,
     nodes: u32,
     coordinators: u32,
-    /// What ends, and when.
+    /// Passing faults and the times at which they end.
     ends: Vec<(Instant, End)>,
-    /// Machines that are down, and when they start.
+    /// Processes that are down and the times at which they start.
     down: Vec<(Instant, Down)>,
 }
 
-/// A fault that passes.
+/// A passing fault.
 #[derive(Clone, Debug)]
 enum End {
     Weather,
@@ -50,7 +52,7 @@ enum Down {
     Coordinator(usize),
 }
 
-/// Bits that are tried until one counts.
+/// Number of bits that are tried until one counts.
 const SPOIL_TRIES: usize = 6;
 
 fn ms(ms: u64) -> Duration {
@@ -58,7 +60,6 @@ fn ms(ms: u64) -> Duration {
 }
 
 impl Nemesis {
-    /// The adversary of a seed.
     #[must_use]
     pub fn new(shape: &Arc<Shape>) -> Self {
         Self {
@@ -72,7 +73,7 @@ impl Nemesis {
         }
     }
 
-    /// A moment passes; something may happen in it.
+    /// Lets some time pass, and may then begin or end faults.
     pub async fn act(&mut self, world: &mut World) {
         sleep(ms(1 + self.rng.below(self.pause_ms))).await;
         self.notice(world);
@@ -111,7 +112,7 @@ impl Nemesis {
         Instant::now() + ms(20 + self.rng.below(most_ms))
     }
 
-    /// Processes that died of a fuse or in an I/O are down now.
+    /// Records that processes which died of a fuse or of an I/O are down now.
     fn notice(&mut self, world: &mut World) {
         let site = world.site.clone();
         for machine in world.machines.values_mut() {
@@ -137,7 +138,7 @@ impl Nemesis {
         self.down.iter().any(|(_, down)| matches!(down, Down::Node(ordinal) if *ordinal == node))
     }
 
-    /// Ends what has lasted long enough.
+    /// Ends the faults whose time is over.
     fn end(&mut self, world: &mut World) {
         let now = Instant::now();
         let over: Vec<End> = self.ends.extract_if(.., |(end, _)| *end <= now).map(|(_, what)| what).collect();
@@ -158,7 +159,7 @@ impl Nemesis {
         }
     }
 
-    /// Starts what was down long enough.
+    /// Starts the processes whose time to be down is over.
     async fn start(&mut self, world: &mut World) {
         let now = Instant::now();
         let over: Vec<Down> = self.down.extract_if(.., |(end, _)| *end <= now).map(|(_, what)| what).collect();
@@ -194,7 +195,7 @@ impl Nemesis {
         self.ends.push((end, End::Weather));
     }
 
-    /// Cuts one node off from some others, in one direction or both.
+    /// Cuts one process off from some others, in one direction or both.
     fn cut(&mut self, world: &World) {
         let one = if self.rng.chance(700) { node::name(self.node()) } else { coordinators::name(1) };
         let mut others: Vec<String> = (1..=self.nodes).map(node::name).collect();
@@ -215,7 +216,8 @@ impl Nemesis {
         }
     }
 
-    /// Cuts one node off from the others, but not from coordinators: it lags, and is asked all the same.
+    /// Cuts one node off from the other nodes, but not from coordinators. It lags, and still gets
+    /// calls.
     fn leave_behind(&mut self, world: &World) {
         let one = node::name(self.node());
         let end = self.later(3000);
@@ -249,7 +251,7 @@ impl Nemesis {
         }
     }
 
-    /// A process will die at one of its next messages.
+    /// Makes a process die at one of its next messages.
     fn light_fuse(&mut self, world: &World) {
         let (messages, turns) = (self.rng.below(60), self.turns());
         let index = self.coordinator();
@@ -265,12 +267,12 @@ impl Nemesis {
         }
     }
 
-    /// How long after a message a process dies, in turns of the executor.
+    /// Number of executor turns between a message and the death of its process.
     fn turns(&mut self) -> u64 {
         if self.rng.chance(500) { self.rng.below(60) } else { 0 }
     }
 
-    /// A process will die of a call that is rare, as seldom as it may come.
+    /// Makes a process die of a call of one kind, however rarely that call comes.
     fn lie_in_wait(&mut self, world: &World) {
         let kind = KINDS[usize::try_from(self.rng.below(KINDS.len() as u64)).expect("kinds are few")];
         let (sender, messages, turns) = (self.rng.chance(600), self.rng.below(8), self.turns());
@@ -285,7 +287,7 @@ impl Nemesis {
         world.machines[&node].disk.crash_after(ios);
     }
 
-    /// Only one disk may be damaged at a time, and only while nothing is missing.
+    /// Whether a disk may be damaged: only one at a time, and only while nothing is missing.
     fn may_damage(&self, world: &World) -> bool {
         world.machines.values().all(|machine| machine.running.is_some()) && world.unsettled().is_none()
     }
@@ -310,7 +312,8 @@ impl Nemesis {
         event!(site.net.trace(), "{} lost its disk", machine.name);
     }
 
-    /// A bit goes bad in what a leader has on its disk and does not read, and another replica of the group is lost: it needs a snapshot.
+    /// Spoils a bit that a leader has on its disk and does not read, and takes the disk of another
+    /// replica of the group, which then needs a snapshot.
     pub fn spoil_snapshots(&mut self, world: &mut World) {
         let free = self.faults.rot && self.faults.lost_disks && self.may_damage(world);
         if !free || world.machines.values().any(|machine| !machine.rotten.is_empty()) {
@@ -353,7 +356,7 @@ impl Nemesis {
         usize::try_from(self.rng.below(length as u64)).expect("it is below a length")
     }
 
-    /// One bit of one file goes bad.
+    /// Spoils one bit of one file.
     fn rot(&mut self, world: &mut World) {
         if !self.faults.rot || !self.may_damage(world) {
             return;
@@ -384,7 +387,8 @@ impl Nemesis {
             Err(finding) => return site.scribe.wrong(finding),
         };
         event!(site.net.trace(), "the bad byte is {}", if dead { "dead" } else { "found" });
-        // What is in memory hides it: the node starts again. What is dead to a node that starts may be alive in memory.
+        // The content in memory hides the bad byte until the node restarts. A byte that is dead for
+        // a node that starts may still matter to one that runs.
         let restarts = self.rng.chance(500);
         if !(dead && restarts) {
             machine.rotten.insert(group);
@@ -459,7 +463,7 @@ impl Nemesis {
         }
     }
 
-    /// A supervisor starts replicas again that have stopped by themselves.
+    /// Restarts replicas that have stopped by themselves, as a supervisor would.
     async fn restart_replicas(&mut self, world: &mut World) {
         let site = world.site.clone();
         let node = self.node();

@@ -1,4 +1,5 @@
-//! A simulated machine with a shard-node on it: started, crashed, robbed of its disk, repaired as an operator would.
+//! A simulated machine with a shard node on it. It is started, crashed and robbed of its disk, and
+//! repaired as an operator would repair it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,43 +23,35 @@ use crate::{
 /// A machine and its node.
 #[derive(Debug)]
 pub struct Machine {
-    /// The node's ordinal.
     pub ordinal: u32,
-    /// Its name.
     pub name: String,
-    /// Its disk.
     pub disk: SimStorage,
-    /// Its clocks.
     pub clock: MachineClock,
-    /// The node that runs, if one does.
+    /// The running node, if any.
     pub running: Option<(Life, Handle)>,
-    /// Groups whose replica has a bad byte that counts, and was not rebuilt since.
+    /// Groups whose replica has a bad byte that counts and was not rebuilt since.
     pub rotten: BTreeSet<GroupId>,
     runs: u32,
-    /// Groups whose replica is being brought back.
+    /// Groups whose replica is being replaced.
     replacing: Arc<Mutex<BTreeSet<GroupId>>>,
 }
 
-/// What starting a node needs.
+/// Everything that a node needs to start.
 #[derive(Clone, Debug)]
 pub struct Site {
-    /// The cluster.
     pub shape: Arc<Shape>,
-    /// The network.
     pub net: Net,
-    /// Where what is wrong is noted.
+    /// The record of the run, which takes findings.
     pub scribe: Scribe,
-    /// The witnesses of the root log.
     pub witnesses: Witnesses,
 }
 
-/// The name of a node.
 #[must_use]
 pub fn name(ordinal: u32) -> String {
     format!("node-{ordinal}")
 }
 
-/// Caches and files so small that they are full all the time.
+/// Options with caches and files so small that they are always full.
 #[must_use]
 pub fn engine_options() -> coppice_engine::Options {
     coppice_engine::Options {
@@ -71,13 +64,14 @@ pub fn engine_options() -> coppice_engine::Options {
         free_bytes_kept_min: 64 << 10,
         hot_value_bytes_max: 4 << 10,
         waiting_percent_max: 25,
-        // Short values have names, too, so that reads go by them.
+        // Short values get names, too, so that reads use them.
         name_percent_max: 1000,
         workers: Workers::Inline,
     }
 }
 
-/// A machine's data directory, with a cold one on the same disk, so that one loss of power hits both.
+/// A machine's data directory, with a cold one on the same disk, so that one loss of power hits
+/// both.
 #[must_use]
 pub fn storage_of(disk: &SimStorage) -> Arc<dyn Storage> {
     Arc::new(TieredStorage::new(disk.storage(), disk.subdir("cold").expect("a legal path")))
@@ -91,9 +85,9 @@ fn tuning(disk: &SimStorage, seed: u64) -> Tuning {
         flush_entries_max: 8 + seed % 5 * 40,
         flush_bytes_max: 64 << 10,
         log_segment_bytes: 32 << 10,
-        // Every one.
+        // Every batch is looked ahead at while the log writes it.
         log_beside_bytes_min: 0,
-        // What rots is to be found by those who read it.
+        // No scrub: readers must find bytes that rot.
         scrub_bytes_per_s: 0,
         cold_bytes_per_s: 64 << 20,
         spare_bytes: 32 << 10,
@@ -132,7 +126,8 @@ impl Machine {
         }
     }
 
-    /// Starts the node. Before the groups are formed, replicas without a directory begin them; after that they come back as new members.
+    /// Starts the node. Before the groups are formed, replicas without a directory found them;
+    /// after that, they come back as new members.
     pub async fn start(&mut self, site: &Site, formed: bool) {
         self.runs += 1;
         self.replacing = Arc::default();
@@ -150,8 +145,8 @@ impl Machine {
         }
     }
 
-    /// Starts one replica, mending it as an operator would if it can't be started: its directory is removed, and it comes back
-    /// from the others.
+    /// Starts one replica. If it can't start, it is repaired as an operator would repair it: its
+    /// directory is removed, and it comes back from the other replicas.
     pub async fn start_replica(&mut self, site: &Site, group: GroupId, formed: bool) {
         let Some((life, handle)) = self.running.clone() else { return };
         let stored = Node::stored_raft_id(&self.disk, group);
@@ -183,14 +178,14 @@ impl Machine {
             site.scribe.wrong(format!("start: {} can't start {group} though nothing was damaged: {error}", self.name));
             return;
         }
-        // A full or failing disk is tried again by and by.
+        // A replica on a full or failing disk is tried again later.
         if rotten && !is_io(&error) && handle.wipe_replica(group).await.is_ok() {
             self.rotten.remove(&group);
             self.replace(site, group);
         }
     }
 
-    /// Removes a replica with a bad byte, as an operator would, and brings it back.
+    /// Removes a replica with a bad byte, as an operator would, and replaces it.
     pub async fn rebuild(&mut self, site: &Site) {
         let (Some((_, handle)), Some(group)) = (self.running.clone(), self.rotten.first().copied()) else { return };
         if handle.wipe_replica(group).await.is_ok() {
@@ -219,7 +214,8 @@ impl Machine {
         });
     }
 
-    /// The machine goes down now: with its power, or only the process.
+    /// Stops the machine at once: with `power`, by a loss of power with this seed, else the process
+    /// alone.
     pub fn crash(&mut self, site: &Site, power: Option<u64>) {
         let ios = self.disk.io_count();
         let what = if power.is_some() { "loses power" } else { "is killed" };
@@ -237,7 +233,8 @@ impl Machine {
         self.check_image(site);
     }
 
-    /// What a crash leaves must be sound, but for what is known to be rotten.
+    /// Checks that the image that a crash left is sound, except for replicas that are known to be
+    /// rotten.
     pub fn check_image(&self, site: &Site) -> bool {
         let image = storage_of(&self.disk.process_loss());
         for group in self.groups(&site.shape).filter(|group| !self.rotten.contains(group)) {
@@ -250,13 +247,13 @@ impl Machine {
         true
     }
 
-    /// The replica is on its way back.
+    /// Whether the replica is being replaced.
     #[must_use]
     pub fn is_being_replaced(&self, group: GroupId) -> bool {
         self.replacing.lock().unwrap_or_else(PoisonError::into_inner).contains(&group)
     }
 
-    /// Replicas that have stopped by themselves, and why.
+    /// The replicas that have stopped by themselves, with the reason.
     #[must_use]
     pub fn stopped(&self, shape: &Shape) -> BTreeMap<GroupId, String> {
         let Some((_, handle)) = &self.running else { return BTreeMap::new() };
@@ -268,7 +265,7 @@ impl Machine {
     }
 }
 
-/// The disk refused something, as opposed to having held something wrong.
+/// Whether the disk refused an operation, as opposed to holding wrong content.
 fn is_io(error: &coppice_shard_node::Error) -> bool {
     use coppice_types::ErrorKind;
     matches!(error.kind(), ErrorKind::Internal | ErrorKind::Exhausted | ErrorKind::Unavailable)

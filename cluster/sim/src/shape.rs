@@ -1,5 +1,5 @@
-//! What a seed's cluster looks like, and which faults it suffers. Each seed draws a part of all faults: a bug may need that another one is
-//! absent.
+//! The cluster of a seed, and the faults that it suffers. Each seed draws some of the faults, since
+//! a bug may show only if another fault is absent.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,13 +7,11 @@ use coppice_env::{Rng, SimRng};
 use coppice_types::{ClusterId, GroupId, Params};
 use coppice_verify::{checkpoint::origin, note::SignerKey, shard_map::ShardMap};
 
-use crate::witnesses::{Habit, QUORUM};
-
-/// Where shards begin, and a first letter of the keys of each.
+/// Keys at which shards begin, and the first letter of the keys in each shard.
 const SPLITS: [&str; 3] = ["g", "n", "t"];
 const LETTERS: [&str; 4] = ["a", "g", "p", "x"];
 
-/// Which faults a seed suffers.
+/// The kinds of faults that a seed suffers.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each fault is drawn on its own")]
 pub struct Faults {
@@ -21,7 +19,7 @@ pub struct Faults {
     pub weather: bool,
     /// Links cut, in one direction or both.
     pub cuts: bool,
-    /// Processes crash, with or without power.
+    /// Processes crash, with or without a loss of power.
     pub crashes: bool,
     /// Nodes crash in the middle of an I/O.
     pub io_crashes: bool,
@@ -37,53 +35,67 @@ pub struct Faults {
     pub io_errors: bool,
     /// Wall clocks jump.
     pub clocks: bool,
-    /// The metadata store restarts, is wiped, is out of reach.
+    /// The metadata store restarts, is wiped, or can't be reached.
     pub metadata: bool,
     /// Prunes and rollbacks.
     pub admin: bool,
 }
 
-/// What a seed's cluster looks like.
+/// How a witness behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Habit {
+    /// As specified.
+    Sound,
+    /// As specified, after seconds.
+    Slow,
+    /// With false answers.
+    Lying,
+    /// Without any answer.
+    Dead,
+}
+
+/// Number of witnesses that must have cosigned a checkpoint.
+pub const QUORUM: usize = 2;
+
+/// The cluster of a seed.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// The seed.
     pub seed: u64,
-    /// Node ordinals of each group.
+    /// Ordinals of the nodes of each group.
     pub groups: BTreeMap<GroupId, Vec<u32>>,
-    /// Nodes, from ordinal 1.
+    /// Number of nodes, whose ordinals begin at 1.
     pub nodes: u32,
-    /// Coordinators.
+    /// Number of coordinators.
     pub coordinators: u32,
-    /// Clients.
+    /// Number of clients.
     pub clients: u64,
-    /// Keys of each shard.
+    /// Number of keys in each shard.
     pub keys_per_shard: u64,
-    /// The shards.
     pub map: ShardMap,
     /// The genesis parameters.
     pub params: Params,
     /// How long the faults last.
     pub chaos: Duration,
-    /// Which ones.
+    /// The kinds of faults.
     pub faults: Faults,
-    /// The longest pause between two moments in which something may happen, in ms.
+    /// Longest pause between two chances for a fault, in ms.
     pub pause_ms: u64,
-    /// Prunes and rollbacks, of a thousand things that a client does.
+    /// Prunes and rollbacks per thousand actions of a client.
     pub admin_per_mille: u64,
     /// The witnesses of the root log; most seeds have none.
     pub witnesses: Vec<Habit>,
 }
 
-/// The cluster of every run.
+/// The cluster id of every run.
 pub const CLUSTER: ClusterId = ClusterId([7; 16]);
 
-/// The key that signs checkpoints at first.
+/// The first key that signs checkpoints.
 #[must_use]
 pub fn signing_key() -> SignerKey {
     key(3)
 }
 
-/// The key that it is changed to in some runs.
+/// The key to which some runs change it.
 #[must_use]
 pub fn next_signing_key() -> SignerKey {
     key(4)
@@ -151,7 +163,7 @@ impl Shape {
         (0..count).map(|_| HABITS[usize::try_from(rng.below(5)).expect("it is below 5")]).collect()
     }
 
-    /// Enough of its witnesses answer.
+    /// Whether enough witnesses answer for a quorum.
     #[must_use]
     pub fn can_be_cosigned(&self) -> bool {
         let answers = |habit: &&Habit| matches!(habit, Habit::Sound | Habit::Slow);
@@ -176,14 +188,14 @@ impl Shape {
         }
     }
 
-    /// A key of some shard.
+    /// A random key of a random shard.
     #[must_use]
     pub fn key(&self, rng: &mut SimRng) -> String {
         let shard = usize::try_from(rng.below(self.map.shards().len() as u64)).expect("shards are few");
         format!("{}{:02}", LETTERS[shard], rng.below(self.keys_per_shard))
     }
 
-    /// A key of each shard, for nothing but to see that it takes writes.
+    /// One key of each shard, which only shows that the shard takes writes.
     #[must_use]
     pub fn probes(&self) -> Vec<String> {
         (0..self.map.shards().len()).map(|shard| format!("{}-probe", LETTERS[shard])).collect()

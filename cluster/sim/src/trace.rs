@@ -1,4 +1,4 @@
-//! The trace of a run: everything that happens at a seam, in order. Equal traces mean equal runs.
+//! The trace of a run: every event at a seam, in order. Equal traces mean equal runs.
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use std::{
 use tokio::time::Instant;
 use twox_hash::XxHash3_64;
 
-/// A run's trace. Clones write to the same one.
+/// A run's trace. Clones write to the same trace.
 #[derive(Clone)]
 pub struct Trace(Arc<Mutex<Inner>>);
 
@@ -29,7 +29,8 @@ impl fmt::Debug for Trace {
 }
 
 impl Trace {
-    /// Begins now, by the simulated clock. `print`: every event goes to the standard output as well.
+    /// A trace that begins now, by the simulated clock. With `print`, every event is also printed
+    /// to the standard output.
     #[must_use]
     pub fn new(print: bool) -> Self {
         let inner = Inner { hash: XxHash3_64::new(), events: 0, start: Instant::now(), print, line: String::new() };
@@ -40,7 +41,7 @@ impl Trace {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes an event.
+    /// Records an event.
     pub fn event(&self, what: fmt::Arguments<'_>) {
         let mut inner = self.lock();
         let at = inner.start.elapsed();
@@ -56,20 +57,20 @@ impl Trace {
         inner.line = line;
     }
 
-    /// How many events there were.
+    /// Number of events.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.lock().events
     }
 
-    /// A hash of all of them.
+    /// Hash of all events.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.lock().hash.finish()
     }
 }
 
-/// Notes an event in a trace, as `format!` writes it.
+/// Records an event in a trace; the arguments are those of `format!`.
 #[macro_export]
 macro_rules! event {
     ($trace:expr, $($what:tt)*) => { $trace.event(format_args!($($what)*)) };

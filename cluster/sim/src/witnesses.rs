@@ -1,4 +1,5 @@
-//! Simulated witnesses of the root log: sound, slow, lying and dead ones, whom every coordinator asks.
+//! Simulated witnesses of the root log: sound, slow, lying and dead ones. Every coordinator asks
+//! all of them.
 
 use std::{
     fmt,
@@ -21,29 +22,13 @@ use tonic::codegen::http::StatusCode;
 use crate::{
     life::Life,
     net::Net,
-    shape::{self, Shape},
+    shape::{self, Habit, Shape},
 };
 
-/// How a witness behaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Habit {
-    /// As specified.
-    Sound,
-    /// As specified, after seconds.
-    Slow,
-    /// It answers anything.
-    Lying,
-    /// It never answers.
-    Dead,
-}
-
-/// How many of a ledger's witnesses make a checkpoint a cosigned one.
-pub const QUORUM: usize = 2;
-
-/// What a witness answers.
+/// Status and body of a witness's answer.
 type Answer = (StatusCode, Vec<u8>);
 
-/// The witnesses of a run. Clones are the same ones.
+/// The witnesses of a run. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Witnesses(Arc<Inner>);
 
@@ -58,7 +43,7 @@ struct Inner {
 struct Member {
     signer: Cosigner,
     habit: Habit,
-    /// What it cosigned last.
+    /// The checkpoint that it cosigned last.
     last: Mutex<Option<Checkpoint>>,
 }
 
@@ -77,14 +62,14 @@ fn signer(index: usize) -> Cosigner {
     Cosigner::from_seed(&name(index), &seed).expect("it is a name")
 }
 
-/// The witnesses' keys, of which any may be asked for.
+/// The keys of all witnesses of a shape.
 #[must_use]
 pub fn keys(shape: &Shape) -> Vec<CosignerKey> {
     (0..shape.witnesses.len()).map(|index| signer(index).verifier().clone()).collect()
 }
 
 impl Witnesses {
-    /// The witnesses of a shape; they may be none.
+    /// The witnesses of a shape, possibly none.
     #[must_use]
     pub fn new(shape: &Shape, net: Net) -> Self {
         let member =
@@ -94,7 +79,7 @@ impl Witnesses {
         Self(Arc::new(Inner { net, log, members, rng: Mutex::new(SimRng::new(shape.seed ^ 0x3173)) }))
     }
 
-    /// How coordinators are told of them.
+    /// The witnesses as coordinators are configured with them.
     #[must_use]
     pub fn list(&self) -> Vec<Witness> {
         let one =
@@ -102,7 +87,7 @@ impl Witnesses {
         self.0.members.iter().enumerate().map(one).collect()
     }
 
-    /// A process's way to them.
+    /// A process's link to the witnesses.
     #[must_use]
     pub fn post(&self, life: &Life) -> Post {
         let (inner, life) = (self.0.clone(), life.clone());
@@ -151,21 +136,21 @@ impl Inner {
             3 => (StatusCode::OK, b"\xff\xfe nothing".to_vec()),
             4 => (StatusCode::CONFLICT, format!("{}\n", self.below(500)).into_bytes()),
             5 => (StatusCode::UNPROCESSABLE_ENTITY, Vec::new()),
-            // Whatever it is shown, consistent or not.
+            // A cosignature on whatever is shown, consistent or not.
             6 => (StatusCode::OK, line(&member.signer, &text)),
             _ => std::future::pending().await,
         }
     }
 }
 
-/// Reads a request: the old size, the proof, the checkpoint.
+/// Parses a request into old size, proof and checkpoint.
 fn read(log: &[VerifierKey], body: &[u8]) -> Result<(u64, Vec<Digest>, Checkpoint), Answer> {
     let bad = || (StatusCode::BAD_REQUEST, Vec::new());
     let body = std::str::from_utf8(body).map_err(|_| bad())?;
     let (head, note) = body.split_once("\n\n").ok_or_else(bad)?;
     let mut head = head.lines();
     let old = head.next().and_then(|line| line.strip_prefix("old ")?.parse().ok()).ok_or_else(bad)?;
-    // The one reader of base64 that is public is that of checkpoints.
+    // The only public reader of base64 is the one of checkpoints.
     let hash = |line: &str| Checkpoint::parse(&format!("x\n1\n{line}\n")).ok().map(|parsed| parsed.root);
     let proof = head.map(hash).collect::<Option<_>>().ok_or_else(bad)?;
     let checkpoint = log.iter().find_map(|key| Checkpoint::open(note.as_bytes(), key).ok());

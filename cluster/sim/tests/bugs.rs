@@ -1,11 +1,13 @@
-//! The simulator bites: each deliberate bug is found. `make sim-bugs` looks for them from the first seed on.
+//! The simulator finds each deliberate bug. `make sim-bugs` searches for them from the first seed
+//! on.
 
 mod common;
 
 use coppice_env::bug::{self, Bug};
 use coppice_sim::Settings;
 
-/// A seed that found each bug. Whatever changes a run may move it: then some seeds behind it are tried, too.
+/// A seed that found each bug. A change of a run may move the bug to another seed, so later seeds
+/// are tried, too.
 const FINDERS: &[(Bug, u64)] = &[
     (Bug::SkippedSync, 2),
     (Bug::VoteForgotten, 3),
@@ -22,7 +24,7 @@ const FINDERS: &[(Bug, u64)] = &[
     (Bug::MissedAdminServed, 10),
 ];
 
-/// Seeds that are tried, so many that a bug which no longer shows at its seed is found behind it.
+/// Number of seeds that are tried: enough to find a bug that no longer shows at its own seed.
 const TRIED: u64 = 200;
 
 #[test]

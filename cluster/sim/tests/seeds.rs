@@ -1,4 +1,4 @@
-//! Runs of whole clusters: a peaceful one, many that suffer, and the same one twice.
+//! Runs of whole clusters: a peaceful one, many with faults, and some of them twice.
 
 mod common;
 
@@ -12,14 +12,14 @@ use std::{
 
 use coppice_sim::Settings;
 
-/// How many seeds every test run tries: all, and on a slow machine those that fit into the time,
-/// but never fewer than the least number. They always begin with the first; `make sim` tries
-/// others.
+/// Number of seeds of every test run. A slow machine runs those that fit into the time, but never
+/// fewer than the minimum. They always begin with the first; `make sim` tries others.
 const SEEDS: u64 = 200;
 const SEEDS_MIN: u64 = 100;
 const TIME: Duration = Duration::from_secs(240);
 
-/// Runs seeds on as many threads as there are processors, each in one; gives a line for each that failed.
+/// Runs seeds on as many threads as there are processors, each seed on one thread. Returns a line
+/// for each that failed.
 #[expect(
     clippy::disallowed_methods,
     reason = "real time decides how many seeds are tried, and nothing of what they do"

@@ -1,5 +1,5 @@
-//! How large proofs are and how long verifying takes, for a shard of three trees:
-//! `cargo run --release -p coppice-verify --example measure`.
+//! Measures the sizes of proofs and the time to verify them, for a shard of three trees: `cargo run
+//! --release -p coppice-verify --example measure`.
 
 use std::{error::Error, time::Instant};
 
@@ -12,11 +12,11 @@ use coppice_verify::{
     verify,
 };
 
-/// Records in the active tree and in the two frozen ones, as the tier rule would have them.
+/// Records in the active tree and in the two frozen ones, in the sizes that the tier rule leads to.
 const SIZES: [u64; 3] = [30_000, 64 << 10, 1_000_000];
 const ROUNDS: u32 = 2000;
 
-/// 20-byte keys, spread evenly, each tree's own.
+/// Records with evenly spread keys of 20 bytes, which no other tree has.
 fn records(tree: u64, count: u64, stamp: Stamp) -> Vec<Record> {
     let record = |index: u64| {
         let key = coppice_verify::hash::sha256(&[tree.to_le_bytes(), index.to_le_bytes()].concat());
@@ -27,7 +27,7 @@ fn records(tree: u64, count: u64, stamp: Stamp) -> Vec<Record> {
     records
 }
 
-/// The ledger, its head, and a key of each tree.
+/// A ledger, its head, and a key of each tree.
 type Subject = (Ledger, Stamp, Vec<Vec<u8>>);
 
 fn subject() -> Result<Subject, Box<dyn Error>> {

@@ -1,8 +1,9 @@
-//! The rules of an audit beside hashes and state roots (`docs/verification.md` section 8): those
-//! along a log, and those of one version's journal and operation lists.
+//! Rules of an audit in addition to hashes and state roots (`docs/verification.md` section 8, *What
+//! an auditor checks*): those along a log (rules 1 to 6), and those of one version's journal and
+//! operation lists (rules 8, 9, 11, 12 and 14).
 //!
-//! A ledger that breaks one of them still has a log, journals and state roots that fit each other:
-//! its key could sign that.
+//! A ledger that breaks one of them can still have a log, journals and state roots that fit each
+//! other: the holder of its key could sign that.
 
 use alloc::{collections::BTreeSet, vec::Vec};
 
@@ -17,20 +18,20 @@ use crate::{
     shard_map::ShardMap,
 };
 
-/// What the log says of a version that stands.
+/// A version that stands, as the log describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Its name.
+    /// Stamp of the version's commit.
     pub stamp: Stamp,
-    /// Hash of the header's entry in the log.
+    /// Entry hash of its header.
     pub hash: Digest,
-    /// What its state should come to.
+    /// State root of its header.
     pub state_root: Digest,
-    /// What its journal hashes to, and how many entries that has.
+    /// Root and number of entries of its journal.
     pub journal: (Digest, u32),
 }
 
-/// The rules along a log, header by header.
+/// Checks the rules along a log, header by header.
 ///
 /// Invariant: `lines` has a line for each version from genesis to the head, in order.
 #[derive(Clone, Debug, Default)]
@@ -50,19 +51,19 @@ impl Chain {
         &self.lines
     }
 
-    /// The same, once the whole log was taken.
+    /// The versions that stand, after the whole log was taken.
     #[must_use]
     pub fn into_lines(self) -> Vec<Line> {
         self.lines
     }
 
-    /// Takes the next header.
+    /// Takes the next header of the log.
     ///
     /// # Errors
-    /// Names the first rule that it breaks. The chain is not to be used then.
+    /// Names the first rule that the header breaks. The chain must not be used then.
     ///
     /// # Panics
-    /// As [`Header::encode`], if the header was not decoded.
+    /// If the header was not decoded, and its bytes are longer than a header may be.
     pub fn take(&mut self, header: Header) -> Result<(), BrokenRule> {
         header.check_alone()?;
         match &self.before {
@@ -122,10 +123,10 @@ impl Chain {
     }
 }
 
-/// A rule that a version's journal breaks.
+/// A rule that a version's journal or operation lists break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// The shard at fault, if it is one.
+    /// The shard at fault; `None` if no single shard is.
     pub shard: Option<ShardId>,
     /// The rule.
     pub rule: &'static str,
@@ -135,7 +136,8 @@ fn ensure(holds: bool, shard: Option<ShardId>, rule: &'static str) -> Result<(),
     if holds { Ok(()) } else { Err(Broken { shard, rule }) }
 }
 
-/// Checks the entries of a journal, which are those that its header commits to.
+/// Checks the entries of a version's journal (rules 8 and 9). The caller has compared them with the
+/// header's journal root.
 ///
 /// # Errors
 /// Names the first rule that does not hold.
@@ -164,8 +166,8 @@ pub fn check_entries(map: &ShardMap, entries: &[Entry]) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Checks the operations of one batch on one shard; gives how many bytes of keys and values they
-/// have.
+/// Checks the operations of one batch on one shard (rules 9, 11 and 12). Returns the bytes of their
+/// keys and values together.
 ///
 /// # Errors
 /// Names the first rule that does not hold.
@@ -192,20 +194,21 @@ pub fn check_operations(
     Ok(bytes)
 }
 
-/// Checks the sum of what [`check_operations`] gives for the shards of one batch.
+/// Checks the size of a batch (rule 12). `bytes` is the sum of [`check_operations`] over its
+/// shards.
 ///
 /// # Errors
-/// If it is over the limit.
+/// If the sum is over `batch_bytes_max`.
 pub fn check_batch(params: &Params, bytes: u64) -> Result<(), Broken> {
     ensure(bytes <= u64::from(params.batch_bytes_max), None, OVER_BATCH)
 }
 
 const OVER_BATCH: &str = "a batch is over the limit of genesis";
 
-/// Checks the number of trees of a shard after a version.
+/// Checks the number of trees of a shard after a version (rule 14).
 ///
 /// # Errors
-/// If it is over the limit.
+/// If it is over `tree_limit`.
 pub fn check_trees(params: &Params, shard: ShardId, trees: usize) -> Result<(), Broken> {
     ensure(trees <= usize::from(params.tree_limit), Some(shard), "it has more trees than the limit of genesis")
 }

@@ -1,4 +1,5 @@
-//! Base64 with the standard alphabet and padding; only the canonical form of anything is read.
+//! Base64 with the standard alphabet and padding (RFC 4648, section 4). The decoder accepts only
+//! the canonical text of some bytes.
 
 use alloc::{string::String, vec::Vec};
 
@@ -18,7 +19,7 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
     out
 }
 
-/// The bytes of `text`; `None` if it is not exactly what [`encode`] gives for them.
+/// The bytes of `text`; `None` if `text` is not exactly what [`encode`] returns for them.
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     let text = text.as_bytes();
     if !text.len().is_multiple_of(4) {
@@ -34,7 +35,7 @@ pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
         }
         word <<= 6 * (4 - chunk.len());
         let [_, bytes @ ..] = word.to_be_bytes();
-        // The last chunk may hold fewer bytes; the bits left over must be zero.
+        // The last chunk may hold fewer bytes; the unused bits must be zero.
         let (kept, unused) = bytes.split_at(chunk.len() - 1);
         if unused.iter().any(|byte| *byte != 0) {
             return None;

@@ -1,19 +1,24 @@
 //! Verification of proof files, offline (`docs/verification.md` section 13).
 //!
-//! The verifier trusts one public key, and those that it leads to, and nothing else. Each step has a name that failures carry. Recursion is bounded by the level of a tree
-//! (at most 32) and by 64 halvings of a list; time and memory by the length of the file.
+//! The verifier trusts one public key, the keys that it leads to, and nothing else. A failure names
+//! the step of section 13 that failed.
+//!
+//! The level of a tree (at most 32) and 64 halvings of a list bound every recursion. The length of
+//! the file bounds time and memory.
 
+mod claim;
 mod failure;
 mod log;
 pub(crate) mod query;
 mod question;
 mod tree;
 
-use alloc::{borrow::Cow, boxed::Box, vec::Vec};
+use alloc::boxed::Box;
 
-use coppice_types::{ClusterId, Digest, Stamp};
+use coppice_types::{Digest, Stamp};
 
 pub use self::{
+    claim::{Answer, Claim, QueryClaim, ReceiptClaim, Record, StandingClaim, Verified},
     failure::{Cause, Failure, Step},
     question::{Question, Subject},
 };
@@ -24,8 +29,8 @@ use self::{
 use crate::{
     checkpoint::Checkpoint,
     epochs::Epochs,
-    header::{Body, Header},
-    journal::{BatchEntry, Entry},
+    header::Body,
+    journal::Entry,
     keys::Keys,
     merkle,
     note::VerifierKey,
@@ -33,113 +38,11 @@ use crate::{
     proof::{MAGIC, Proof, ProofFile, Query, QueryProof, ReceiptProof, StandingProof, TreeList},
 };
 
-/// What a proof file proves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verified<'a> {
-    /// The ledger.
-    pub cluster: ClusterId,
-    /// The checkpoint in the file.
-    pub checkpoint: Checkpoint,
-    /// The newest header at that checkpoint.
-    pub newest: Header,
-    /// What is known of the ledger's keys now: it begins with the trusted one, or before it.
-    pub keys: Keys,
-    /// What holds at that checkpoint.
-    pub claim: Claim<'a>,
-    /// The newer checkpoint, if one was given, by which the version still stands.
-    pub newer: Option<Checkpoint>,
-}
-
-/// What holds at the checkpoint of a proof file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claim<'a> {
-    /// What keys or a range held at a version that stood.
-    Query(QueryClaim<'a>),
-    /// A batch was committed in a version that stood.
-    Receipt(ReceiptClaim),
-    /// The checkpoint extends an older one.
-    Standing(StandingClaim),
-}
-
-/// The answer to a query at a version.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QueryClaim<'a> {
-    /// Header of the version.
-    pub header: Header,
-    /// What was asked and found.
-    pub answer: Answer<'a>,
-}
-
-/// What was asked and found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer<'a> {
-    /// For each key in ascending order its record, or that it has none.
-    Keys(Vec<(Cow<'a, [u8]>, Option<Record<'a>>)>),
-    /// All records with `low <= key < high`, without high to the end, in ascending order.
-    Range {
-        /// The lowest key.
-        low: Cow<'a, [u8]>,
-        /// The key above the highest.
-        high: Option<Cow<'a, [u8]>>,
-        /// These and no others.
-        records: Vec<Record<'a>>,
-    },
-}
-
-/// A live record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record<'a> {
-    /// Its key.
-    pub key: Cow<'a, [u8]>,
-    /// The commit that wrote it.
-    pub stamp: Stamp,
-    /// Length of the value.
-    pub value_len: u32,
-    /// SHA-256 of the value.
-    pub value_hash: Digest,
-    /// The value, if the file has it.
-    pub value: Option<Cow<'a, [u8]>>,
-}
-
-/// A batch that was committed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReceiptClaim {
-    /// Header of the version.
-    pub header: Header,
-    /// Index of the batch in the journal of the version.
-    pub index: u32,
-    /// The batch.
-    pub batch: BatchEntry,
-}
-
-/// A checkpoint that extends an older one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StandingClaim {
-    /// Size of the older one.
-    pub old_size: u64,
-    /// Root of the older one.
-    pub old_root: Digest,
-    /// What stands at the newer one.
-    pub epochs: Epochs,
-}
-
-impl Verified<'_> {
-    /// The version that the claim is about; none for a standing proof.
-    #[must_use]
-    pub fn header(&self) -> Option<&Header> {
-        match &self.claim {
-            Claim::Query(claim) => Some(&claim.header),
-            Claim::Receipt(claim) => Some(&claim.header),
-            Claim::Standing(_) => None,
-        }
-    }
-}
-
-/// Verifies that a proof file answers a question: it holds as [`verify`] says, and what it proves
-/// is what was asked.
+/// Verifies that a proof file answers a question: it holds as in [`verify`], and its claim matches
+/// the question.
 ///
 /// # Errors
-/// Names the step that failed. Nothing of the file is to be believed then.
+/// Names the step that failed. Then nothing in the file can be believed.
 pub fn verify_answer<'a>(
     file: &'a [u8],
     key: &VerifierKey,
@@ -150,13 +53,14 @@ pub fn verify_answer<'a>(
     verify_known(&file, &Keys::new(key.clone()), newer, question)
 }
 
-/// Verifies a proof file under the ledger's key, whatever it proves: the caller must hold that
-/// against what was asked. With `newer`, a standing proof file from this file's checkpoint (or a
-/// note of the same
-/// size), also that the version still stands there.
+/// Verifies a proof file under the ledger's key, whatever it proves. The caller must compare the
+/// claim with its own question; [`verify_answer`] does both.
+///
+/// `newer` is a standing proof file that starts at this file's checkpoint, or a signed note of the
+/// same size. With it, the version must still stand there.
 ///
 /// # Errors
-/// Names the step that failed. Nothing of the file is to be believed then.
+/// Names the step that failed. Then nothing in the file can be believed.
 pub fn verify<'a>(file: &'a [u8], key: &VerifierKey, newer: Option<&[u8]>) -> Result<Verified<'a>, Failure> {
     let file = ProofFile::decode(file).map_err(fail(Step::Format))?;
     verify_file(&file, key, newer)
@@ -170,7 +74,7 @@ pub fn verify_file<'a>(file: &ProofFile<'a>, key: &VerifierKey, newer: Option<&[
     verify_known(file, &Keys::new(key.clone()), newer, &Question::default())
 }
 
-/// [`verify_answer`] for a decoded file, and for a caller that knows of key changes already.
+/// [`verify_answer`] for a decoded file, and for callers that know key changes already.
 ///
 /// # Errors
 /// Names the step that failed.
@@ -181,7 +85,8 @@ pub fn verify_known<'a>(
     question: &Question<'_>,
 ) -> Result<Verified<'a>, Failure> {
     let newer = newer.map(|newer| Newer::decode(newer, keys)).transpose().map_err(Failure::in_newer)?;
-    // What is shown later may tell of key changes, and that the checkpoint in the file was signed by a key that is not trusted any more.
+    // The newer file may contain key changes. The checkpoint of this file may be signed by a key
+    // that is no longer trusted, since the newer one extends it.
     let (keys, joined) = match &newer {
         Some(Newer::Standing { log, .. }) => (&log.keys, true),
         _ => (keys, false),
@@ -201,13 +106,14 @@ pub fn verify_known<'a>(
     Ok(verified)
 }
 
-/// Verifies a proof file under a policy: the newest checkpoint shown, which is that of `newer` if there is one, is of a log
-/// of the policy and has its quorum of cosignatures; all else is [`verify`] under that log's key.
+/// Verifies a proof file under a policy (section 10). The newest checkpoint that is shown, that of
+/// `newer` if it is given, must be signed by a log of the policy and have the quorum of
+/// cosignatures. All else is [`verify`] under that log's key.
 ///
-/// It is enough to ask for the newest: it extends the other, which is proven, too.
+/// The newest checkpoint is enough, since it is shown to extend the other one.
 ///
 /// # Errors
-/// Names the step that failed. Nothing of the file is to be believed then.
+/// Names the step that failed. Then nothing in the file can be believed.
 pub fn verify_under<'a>(
     file: &'a [u8],
     policy: &Policy,
@@ -221,7 +127,7 @@ pub fn verify_under<'a>(
             let policy = log::successors(policy, newer.cluster, newer.proof.log());
             policy.examine(&newer.proof.log().checkpoint)
         }
-        // A key change would be in the file: a note of the same size has the same changes below it.
+        // The note has the size of the file's checkpoint, so the same key changes lie below both.
         Some(note) => log::successors(policy, file.cluster, file.proof.log()).examine(note),
     };
     let examined = examined.map_err(fail(if newer.is_some() { Step::Standing } else { Step::Checkpoint }))?;
@@ -230,8 +136,8 @@ pub fn verify_under<'a>(
     Ok((verified, examined))
 }
 
-/// What the trees of one shard answer to a query, given the shard digest of a version: the part of a verification for those who have the
-/// digest from elsewhere.
+/// The answer of one shard's trees to a query, given the shard digest of the version `stamp`: the
+/// part of a verification for callers that have the digest from elsewhere.
 ///
 /// # Errors
 /// Names the step that failed.
@@ -281,7 +187,7 @@ fn check_standing(log: &Log, proof: &StandingProof<'_>) -> Result<StandingClaim,
     Ok(StandingClaim { old_size, old_root: proof.old_root, epochs })
 }
 
-/// A newer checkpoint, signed.
+/// A newer checkpoint, signed by the key in force.
 enum Newer<'a> {
     Note(&'a [u8]),
     Standing { log: Box<Log>, proof: StandingProof<'a> },
@@ -301,7 +207,7 @@ impl<'a> Newer<'a> {
     }
 }
 
-/// The newer checkpoint, if it extends the verified one and the version stands by it.
+/// The newer checkpoint, if it extends the verified one and the version stands there.
 fn check_newer(old: &Verified<'_>, newer: Newer<'_>) -> Result<Checkpoint, Failure> {
     let same_log = |size: u64, root: &Digest| (size, root) == (old.checkpoint.size, &old.checkpoint.root);
     let (log, proof) = match newer {

@@ -1,4 +1,5 @@
-//! Checkpoints: the signed head of the root log (`docs/verification.md` section 10).
+//! Checkpoints: the signed head of the root log, C2SP `tlog-checkpoint` (`docs/verification.md`
+//! section 10).
 
 use alloc::{borrow::ToOwned, format, string::String};
 
@@ -14,15 +15,15 @@ use crate::{
 /// Size and root of the root log of a ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// `<prefix>/<cluster id in hex>`; also the name of the signing key.
+    /// `<prefix>/<cluster id as 32 hex digits>`, which is also the name of the signing key.
     pub origin: String,
     /// Number of entries, below 2^63.
     pub size: u64,
-    /// Root of the entries' hashes.
+    /// List root of the entries' hashes; that of the empty list if the size is 0.
     pub root: Digest,
 }
 
-/// The origin of a ledger's checkpoints.
+/// The origin of a ledger's checkpoints. `prefix` is the one in the genesis header.
 #[must_use]
 pub fn origin(prefix: &str, cluster: &ClusterId) -> String {
     format!("{prefix}/{cluster}")
@@ -35,10 +36,11 @@ impl Checkpoint {
         format!("{}\n{}\n{}\n", self.origin, self.size, base64::encode(self.root.as_bytes()))
     }
 
-    /// Reads the three lines.
+    /// Parses the three lines.
     ///
     /// # Errors
-    /// If they are not exactly what [`Checkpoint::text`] gives.
+    /// If they are not exactly the text that [`Checkpoint::text`] returns, the size is 2^63 or
+    /// more, or an empty log has another root than the empty list's.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let malformed = Error::Malformed("checkpoint");
         let mut lines = text.strip_suffix('\n').ok_or(malformed)?.split('\n');
@@ -57,18 +59,19 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// What a note says, whoever signed it.
+    /// The checkpoint in a note, without a check of its signatures.
     ///
     /// # Errors
-    /// If it is no note, or not of a checkpoint.
+    /// If the bytes are no note, or its text is no checkpoint.
     pub fn claimed(note: &[u8]) -> Result<Self, Error> {
         Self::parse(note::split_note(note)?.0)
     }
 
-    /// The checkpoint in a note that `key` signed, of the log that the key is named after.
+    /// The checkpoint in a note that `key` signed, of the log whose origin is the key's name.
     ///
     /// # Errors
-    /// If the note is not a checkpoint, not signed by the key, or of another log.
+    /// Those of [`note::open`] and [`Checkpoint::parse`], and [`Error::Malformed`] if the origin is
+    /// not the key's name.
     pub fn open(note: &[u8], key: &VerifierKey) -> Result<Self, Error> {
         let checkpoint = Self::parse(note::open(note, key)?)?;
         if checkpoint.origin == key.name() {
@@ -78,7 +81,7 @@ impl Checkpoint {
         }
     }
 
-    /// The signed note.
+    /// The checkpoint as a note, signed by `key`.
     ///
     /// # Errors
     /// If the origin is not the key's name.

@@ -1,7 +1,9 @@
-//! Cosignatures of witnesses on checkpoints, C2SP `cosignature/v1` (`docs/verification.md` section 10).
+//! Cosignatures of witnesses on checkpoints, C2SP `cosignature/v1` (`docs/verification.md` section
+//! 10).
 //!
-//! A cosignature says: at that time, this was the largest consistent tree of that log that the cosigner had seen. It says
-//! nothing about the entries. The signed message does not hold the cosigner's name, so a key is one cosigner's alone.
+//! A cosignature says: at that time, this was the largest consistent tree of that log that the
+//! cosigner had seen. It says nothing about the entries. The signed message does not contain the
+//! cosigner's name, so a key is one cosigner's alone.
 
 use alloc::{borrow::ToOwned, format, string::String, vec::Vec};
 #[cfg(feature = "sign")]
@@ -21,14 +23,15 @@ use crate::{
 
 /// Type of an Ed25519 key that cosigns.
 pub const TYPE_COSIGNATURE: u8 = 4;
-/// Times are below this.
+/// Bound that every time is below.
 const TIME_MAX: u64 = 1 << 63;
 
-/// Cosigns under its name.
+/// A key that cosigns under its name.
 pub type CosignerKey = PublicKey<TYPE_COSIGNATURE>;
 
 impl CosignerKey {
-    /// The time of a cosignature of the checkpoint with this text, in seconds since 1970.
+    /// The time of a signature line of this key on the checkpoint with this text, in seconds since
+    /// 1970.
     pub(crate) fn time_of(&self, text: &str, line: &Line<'_>) -> Result<u64, Error> {
         let (time, signature) = line.signature.split_first_chunk().ok_or(Error::BadSignature)?;
         let time = u64::from_be_bytes(*time);
@@ -36,10 +39,13 @@ impl CosignerKey {
         if valid { Ok(time) } else { Err(Error::BadSignature) }
     }
 
-    /// This key's line among those that a witness answers to [`request`], verified; lines of others are skipped.
+    /// This key's signature line in a witness's answer to [`request`], verified. `note` is the
+    /// checkpoint that was sent. Lines of other keys are skipped.
     ///
     /// # Errors
-    /// If there is none, or it is not of this checkpoint, or has no time.
+    /// [`Error::Unsigned`] if no line is of this key, [`Error::BadSignature`] if its line does not
+    /// verify for this checkpoint or has time 0, [`Error::Malformed`] if note or answer is
+    /// malformed.
     pub fn pick(&self, note: &[u8], answer: &[u8]) -> Result<String, Error> {
         let (text, _) = split_note(note)?;
         let answer = core::str::from_utf8(answer).map_err(|_| Error::Malformed("answer: not UTF-8"))?;
@@ -55,10 +61,11 @@ impl CosignerKey {
         Err(Error::Unsigned)
     }
 
-    /// The time of this key's newest cosignature on a checkpoint; none if it has none.
+    /// The time of this key's newest cosignature on a checkpoint, in seconds since 1970; `None` if
+    /// it has not cosigned.
     ///
     /// # Errors
-    /// If it is no note, or any line of this key does not verify.
+    /// If the bytes are no note, or any line of this key does not verify.
     pub fn cosigned(&self, note: &[u8]) -> Result<Option<u64>, Error> {
         let (text, lines) = split_note(note)?;
         let mut newest = None;
@@ -72,13 +79,14 @@ impl CosignerKey {
     }
 }
 
-/// What is signed: the time, and all lines of the checkpoint.
+/// The signed message: the time, and all lines of the checkpoint.
 fn message(text: &str, time: u64) -> String {
     format!("cosignature/v1\ntime {time}\n{text}")
 }
 
-/// The body of a witness's `add-checkpoint` (C2SP `tlog-witness`): `proof` shows that the first `old` entries, which it
-/// cosigned last, are a prefix of the checkpoint's; it is empty if `old` is 0 or the checkpoint's size.
+/// The body of a witness's `add-checkpoint` call (C2SP `tlog-witness`). `proof` is the consistency
+/// path from the first `old` entries, which the witness cosigned last, to the checkpoint. It is
+/// empty if `old` is 0 or the checkpoint's size.
 #[must_use]
 pub fn request(old: u64, proof: &[Digest], note: &[u8]) -> Vec<u8> {
     let mut body = format!("old {old}\n");
@@ -90,10 +98,10 @@ pub fn request(old: u64, proof: &[Digest], note: &[u8]) -> Vec<u8> {
     [body.as_bytes(), note].concat()
 }
 
-/// The checkpoint with these cosignature lines after its own.
+/// The checkpoint with these cosignature lines after its own signature lines.
 ///
 /// # Errors
-/// If a line is none, or the whole would be over the limits of a note.
+/// If a line is no signature line, or the result is over the limits of a note.
 pub fn add_lines(note: &[u8], lines: &[String]) -> Result<Vec<u8>, Error> {
     let mut cosigned = note.to_vec();
     for line in lines {
@@ -105,7 +113,7 @@ pub fn add_lines(note: &[u8], lines: &[String]) -> Result<Vec<u8>, Error> {
     Ok(cosigned)
 }
 
-/// A private key that cosigns. It is neither shown nor compared, and erased when dropped.
+/// A private key that cosigns. It can't be printed or compared, and is erased when dropped.
 #[cfg(feature = "sign")]
 pub struct Cosigner {
     key: SigningKey,
@@ -114,10 +122,10 @@ pub struct Cosigner {
 
 #[cfg(feature = "sign")]
 impl Cosigner {
-    /// The key of a seed: 32 bytes that the caller took from a good source of randomness.
+    /// The key of a seed: 32 bytes from a good source of randomness.
     ///
     /// # Errors
-    /// If the name can't be one.
+    /// If the name is invalid.
     pub fn from_seed(name: &str, seed: &[u8; 32]) -> Result<Self, Error> {
         let key = SigningKey::from_bytes(seed);
         let verifier = CosignerKey::new(name, &key.verifying_key().to_bytes())?;
@@ -130,8 +138,9 @@ impl Cosigner {
         &self.verifier
     }
 
-    /// The cosignature line, without a line feed, for a checkpoint with this text. Whoever calls it has seen to it that the
-    /// tree extends what was cosigned before.
+    /// The cosignature line, without a line feed, for the checkpoint with this text. `time` is in
+    /// seconds since 1970. The caller has checked that the tree extends the last one that this key
+    /// cosigned.
     #[must_use]
     pub fn cosign(&self, text: &str, time: u64) -> String {
         let signature = self.key.sign(message(text, time).as_bytes()).to_bytes();

@@ -1,6 +1,7 @@
 //! Epochs: which versions stand after rollbacks (`docs/verification.md` section 11).
 //!
-//! Invariant of [`Epochs`]: the first pair is (0, 0), epochs ascend, and so do the bases of all pairs after the first.
+//! Invariant of [`Epochs`]: the first pair is (0, 0), epochs ascend, and the bases of all pairs
+//! after the first ascend.
 
 use alloc::{vec, vec::Vec};
 
@@ -8,30 +9,31 @@ use coppice_types::{Digest, Epoch, Stamp, Version};
 
 use crate::{hash::epoch_leaf_hash, merkle};
 
-/// An epoch and the version from which it started.
+/// An epoch and its base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
     /// The epoch.
     pub epoch: Epoch,
-    /// Its versions are those above this one.
+    /// The version after which the epoch began: the epoch's versions are above it.
     pub base: Version,
 }
 
 impl Pair {
-    /// The hash in the list of epochs.
+    /// Hash of the pair in the list of epochs.
     #[must_use]
     pub fn hash(&self) -> Digest {
         epoch_leaf_hash(self.epoch, self.base)
     }
 
-    /// The version of this pair's epoch stands, if `next` is the pair after this one.
+    /// Whether this pair's epoch has the version, and the version stands. `next` is the pair after
+    /// this one, `None` for the last.
     #[must_use]
     pub fn stands(&self, version: Version, next: Option<&Pair>) -> bool {
         let genesis = self.epoch == Epoch(0) && version == Version(0);
         genesis || version > self.base && next.is_none_or(|next| version <= next.base)
     }
 
-    /// Some sequence of rollbacks leaves this pair at this place of the list.
+    /// Whether some sequence of rollbacks leaves this pair at this index of the list.
     #[must_use]
     pub fn may_be_at(&self, index: u32) -> bool {
         let index = u64::from(index);
@@ -41,15 +43,15 @@ impl Pair {
         }
     }
 
-    /// Some sequence of rollbacks leaves `next` behind this pair, which is at `index`. Only epoch 0
-    /// keeps a base that a later one shares.
+    /// Whether some sequence of rollbacks leaves `next` right after this pair, which is at `index`.
+    /// Only epoch 0 can have the base of a later pair.
     #[must_use]
     pub fn may_precede(&self, next: &Self, index: u32) -> bool {
         self.epoch < next.epoch && (index == 0 || self.base < next.base)
     }
 }
 
-/// The epochs that have versions that stand, and their bases.
+/// The epochs that have versions that stand, with their bases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Epochs {
     pairs: Vec<Pair>,
@@ -62,13 +64,13 @@ impl Default for Epochs {
 }
 
 impl Epochs {
-    /// The epochs of a new ledger.
+    /// The epochs of a new ledger: the pair (0, 0).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// These pairs; `None` if no sequence of rollbacks leads to them.
+    /// The epochs with these pairs; `None` if no sequence of rollbacks leaves them.
     #[must_use]
     pub fn from_pairs(pairs: Vec<Pair>) -> Option<Self> {
         let first = pairs.first()?.may_be_at(0);
@@ -76,7 +78,7 @@ impl Epochs {
         (first && ascend).then_some(Self { pairs })
     }
 
-    /// The pairs, oldest first.
+    /// The pairs, oldest first; at least one.
     #[must_use]
     pub fn pairs(&self) -> &[Pair] {
         &self.pairs
@@ -88,43 +90,45 @@ impl Epochs {
         self.pairs.last().map_or(Epoch(0), |pair| pair.epoch)
     }
 
-    /// A rollback to `target` starts `epoch`.
+    /// Applies a rollback to `target`, which starts `epoch`.
     ///
     /// # Panics
-    /// If the epoch is not above all before.
+    /// If the epoch is not above all earlier ones.
     pub fn roll_back(&mut self, epoch: Epoch, target: Version) {
         assert!(epoch > self.current(), "a rollback raises the epoch");
         self.pairs.retain(|pair| pair.epoch == Epoch(0) || pair.base < target);
         self.pairs.push(Pair { epoch, base: target });
     }
 
-    /// Index of the pair by which the stamp stands.
+    /// Index of the pair by which the stamp stands; `None` if it does not stand. The caller checks
+    /// that the version is not above head.
     #[must_use]
     pub fn find(&self, stamp: Stamp) -> Option<usize> {
         let index = self.pairs.iter().position(|pair| pair.epoch == stamp.epoch)?;
         self.pairs[index].stands(stamp.version, self.pairs.get(index + 1)).then_some(index)
     }
 
-    /// The state of this name was not rolled back.
+    /// Whether the stamp stands: the version of this name was not rolled back. The caller checks
+    /// that it is not above head.
     #[must_use]
     pub fn stands(&self, stamp: Stamp) -> bool {
         self.find(stamp).is_some()
     }
 
-    /// The stamp under which version `version` stands, if it is at or below head.
+    /// The stamp under which `version` stands, if it is at or below head.
     #[must_use]
     pub fn stamp_of(&self, version: Version) -> Stamp {
         let pair = self.pairs.iter().rev().find(|pair| pair.base < version);
         Stamp { epoch: pair.map_or(Epoch(0), |pair| pair.epoch), version }
     }
 
-    /// The hashes of the pairs.
+    /// Hashes of the pairs, oldest first.
     #[must_use]
     pub fn leaves(&self) -> Vec<Digest> {
         self.pairs.iter().map(Pair::hash).collect()
     }
 
-    /// The root that headers carry.
+    /// The epochs root, which every header carries.
     #[must_use]
     pub fn root(&self) -> Digest {
         merkle::mth(&self.leaves())

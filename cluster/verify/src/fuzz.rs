@@ -1,6 +1,7 @@
-//! One function for each decoder, to be fed with anything: it may refuse, but not panic, and what it takes has one encoding only.
+//! One function for each decoder, to be fed with arbitrary bytes. A decoder may refuse them, but
+//! never panics, and what it accepts has one encoding only.
 //!
-//! They run as an ordinary test (`tests/fuzz.rs`), and under libFuzzer (`fuzz/`).
+//! The functions run as an ordinary test (`tests/fuzz.rs`), and under libFuzzer (`fuzz/`).
 
 use alloc::{string::ToString, vec::Vec};
 
@@ -24,7 +25,7 @@ use crate::{
 /// Feeds bytes to one decoder.
 pub type Body = fn(&[u8]);
 
-/// Every body under the name of what it decodes.
+/// All bodies, each with the name of what it decodes.
 pub const BODIES: &[(&str, Body)] = &[
     ("proof file", proof_file),
     ("answer", answer),
@@ -39,10 +40,10 @@ pub const BODIES: &[(&str, Body)] = &[
     ("policy", policy),
 ];
 
-/// The public key of the sample ledger in the tests, whose seed is 32 times 7.
+/// Public key of the sample ledger in the tests. Its seed is 32 bytes of 7.
 const SAMPLE_KEY: &str = include_str!("../vectors/ledger.vkey");
 
-/// Decodes and verifies a proof file, of which the checksum is repaired first.
+/// Decodes and verifies a proof file, after its checksum was made to fit.
 pub fn proof_file(bytes: &[u8]) {
     let Some((content, _)) = bytes.split_last_chunk::<8>() else { return };
     let mut sealed = content.to_vec();
@@ -57,7 +58,8 @@ pub fn proof_file(bytes: &[u8]) {
     assert!(check::verify_file(&file, &key, Some(&sealed)).is_err() || matches!(file.proof, Proof::Standing(_)));
 }
 
-/// Answers a query from trees as if they had led to the state root, so that mutated trees get so far.
+/// Answers a query from trees as if they had led to the state root. So mutated trees get as far as
+/// the answer.
 pub fn answer(bytes: &[u8]) {
     let Some((content, _)) = bytes.split_last_chunk::<8>() else { return };
     let mut sealed = content.to_vec();
@@ -84,7 +86,7 @@ pub fn header(bytes: &[u8]) {
     }
 }
 
-/// Decodes a journal entry.
+/// Decodes a journal entry and an operation list.
 pub fn journal_entry(bytes: &[u8]) {
     if let Ok(entry) = Entry::decode(bytes) {
         assert_eq!(entry.encode(), bytes, "a journal entry has one encoding");
@@ -99,7 +101,7 @@ pub fn shard_map(bytes: &[u8]) {
     }
 }
 
-/// Decodes parameters.
+/// Decodes genesis parameters.
 pub fn parameters(bytes: &[u8]) {
     let mut input = Reader::new(bytes);
     if let Ok(params) = Params::decode(&mut input) {
@@ -121,7 +123,7 @@ pub fn operation(bytes: &[u8]) {
     }
 }
 
-/// Opens a note and reads its text as a checkpoint.
+/// Opens a note, and parses texts as checkpoints.
 pub fn note(bytes: &[u8]) {
     let key = VerifierKey::parse(SAMPLE_KEY.trim()).expect("the sample's key");
     let _: Result<_, _> = note::open(bytes, &key);
@@ -135,7 +137,7 @@ pub fn note(bytes: &[u8]) {
     }
 }
 
-/// Reads a public key.
+/// Parses a public key.
 pub fn key(bytes: &[u8]) {
     let Ok(text) = core::str::from_utf8(bytes) else { return };
     if let Ok(key) = VerifierKey::parse(text) {
@@ -143,7 +145,7 @@ pub fn key(bytes: &[u8]) {
     }
 }
 
-/// Reads a policy, and examines the sample's checkpoint under it.
+/// Parses a policy, and examines the same bytes as a checkpoint under it.
 pub fn policy(bytes: &[u8]) {
     if let Ok(mut policy) = Policy::parse(bytes) {
         let _ = policy.believe_only(&VerifierKey::parse(SAMPLE_KEY.trim()).expect("the sample's key"));

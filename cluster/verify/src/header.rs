@@ -1,17 +1,24 @@
 //! Headers, the entries of the root log (`docs/verification.md` section 9).
 //!
-//! A header's bytes are its log entry. The part before the body is the same for every kind, so that headers of kinds to come can be
-//! read and linked by this code. Invariant of what [`Header::decode`] gives: encoding it gives the same bytes again, and the rules that
-//! concern one header alone hold; those that concern its predecessor are in [`Header::check_follows`].
+//! The bytes of a header are its log entry. The part before the body is the same for every kind, so
+//! that this code can read and link headers of future kinds.
+//!
+//! **Invariants** of a decoded header: encoding it gives the same bytes again, and it keeps the
+//! rules that concern it alone. [`Header::check_follows`] checks the rules that tie it to the
+//! header before.
+
+pub(crate) mod part;
 
 use alloc::{string::String, vec::Vec};
-use core::fmt;
 
 use coppice_types::{
     ClusterId, Digest, Params, Sequence, Stamp, Version,
     codec::{Error, Reader, Writer},
 };
 
+pub(crate) use self::part::check;
+use self::part::read_text;
+pub use self::part::{BrokenRule, PREFIX_BYTES_MAX, PRINCIPAL_BYTES_MAX, REASON_BYTES_MAX};
 use crate::{
     epochs::Epochs,
     hash::log_entry_hash,
@@ -20,49 +27,43 @@ use crate::{
     shard_map::{ShardMap, state_root},
 };
 
-/// Entries of the root log are shorter than this.
+/// Largest header, in bytes.
 pub const HEADER_BYTES_MAX: usize = 65_534;
-/// Longest name of who asked for a rollback or prune, in bytes.
-pub const PRINCIPAL_BYTES_MAX: usize = 256;
-/// Longest reason for a rollback or prune, in bytes.
-pub const REASON_BYTES_MAX: usize = 4096;
-/// Longest origin prefix, in bytes.
-pub const PREFIX_BYTES_MAX: usize = 256;
-
-/// One event of the ledger.
+/// One entry of the root log: an event of the ledger, and the state that it leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The ledger.
+    /// Id of the ledger.
     pub cluster: ClusterId,
-    /// Index in the root log.
+    /// Index of the entry in the root log, from 0 on.
     pub sequence: Sequence,
-    /// The state after the event.
+    /// Epoch and version of the head after the event.
     pub stamp: Stamp,
-    /// Milliseconds since 1970, by the leader's clock.
+    /// Milliseconds since 1970, by the clock of the coordinator that leads.
     pub timestamp_ms: u64,
-    /// Root of the state leaves.
+    /// List root of the state leaves (section 7).
     pub state_root: Digest,
-    /// Number of state leaves.
+    /// Number of state leaves, at least 1.
     pub state_leaves: u32,
-    /// Hash of the shard map.
+    /// Hash of the shard map (section 7).
     pub shard_map: Digest,
-    /// Root of the version's journal.
+    /// List root of the version's journal (section 8); that of the empty list unless the header is
+    /// a commit.
     pub journal_root: Digest,
     /// Number of journal entries.
     pub journal_leaves: u32,
-    /// Root of the epochs after the event.
+    /// List root of the epoch pairs after the event (section 11).
     pub epochs_root: Digest,
-    /// Number of epoch pairs.
+    /// Number of epoch pairs, at least 1.
     pub epoch_pairs: u32,
-    /// Rollbacks and prunes so far, this one included.
+    /// Number of rollbacks and prunes in the log so far, this header included.
     pub admin_sequence: u64,
-    /// Hash of the log entry before.
+    /// Entry hash of the header before; all zero in genesis.
     pub previous: Digest,
-    /// What happened.
+    /// The event.
     pub body: Body,
 }
 
-/// What a header records.
+/// The kind of a header, with what it says of that kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// The ledger begins.
@@ -75,80 +76,70 @@ pub enum Body {
     Prune(Prune),
     /// The key that signs checkpoints was changed.
     Key(KeyChange),
-    /// A kind that this code does not know, with its bytes.
+    /// A kind that this code does not know.
     Other {
         /// Number of the kind: 4, 5, or 7 to 255.
         kind: u8,
-        /// Its body.
+        /// The opaque bytes of the body.
         bytes: Vec<u8>,
     },
 }
 
-/// Numbers of the kinds that this code knows. Who replicates the log can't go on behind a header of another kind.
+/// Numbers of the kinds that this code knows. A replica of the log can't proceed past a header of
+/// another kind.
 pub const KINDS: [u8; 5] = [0, 1, 2, 3, 6];
 
-/// What a ledger is founded on.
+/// Body of the genesis header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Genesis {
-    /// Origin of the checkpoints before the `/` and the cluster id.
+    /// Origin of the checkpoints without the `/` and the cluster id: UTF-8 of at most
+    /// [`PREFIX_BYTES_MAX`] bytes.
     pub prefix: String,
-    /// Ed25519 key that signs the checkpoints.
+    /// The first Ed25519 key that signs checkpoints.
     pub public_key: [u8; 32],
-    /// Limits and digest parameters.
+    /// Limits of the ledger, and parameters that its digests depend on.
     pub params: Params,
-    /// The first shards.
+    /// The shards of the ledger.
     pub shard_map: ShardMap,
 }
 
-/// Newer versions than the target no longer stand.
+/// Body of a rollback: versions above the target no longer stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rollback {
-    /// The newest version that still stands.
+    /// The newest version that still stands, by the stamp of its commit.
     pub target: Stamp,
-    /// The head before.
+    /// The head before the rollback.
     pub head_before: Stamp,
-    /// Who asked for it.
+    /// Name of the party that asked for it, UTF-8 of at most [`PRINCIPAL_BYTES_MAX`] bytes.
     pub principal: String,
-    /// Why.
+    /// Reason for it, UTF-8 of at most [`REASON_BYTES_MAX`] bytes.
     pub reason: String,
 }
 
 impl Rollback {
-    /// The target is the head before or lies behind it. Neither an older epoch nor a lower version
-    /// alone is enough.
+    /// Whether the target is the head before or lies behind it. An older epoch or a lower version
+    /// alone is not enough.
     fn is_backward(&self) -> bool {
         self.target.version <= self.head_before.version && self.target.epoch <= self.head_before.epoch
     }
 }
 
-/// Versions below the boundary can no longer be read.
+/// Body of a prune: versions below the boundary can no longer be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prune {
-    /// The oldest version kept.
+    /// The oldest version that is kept.
     pub boundary: Version,
-    /// Who asked for it.
+    /// Name of the party that asked for it, UTF-8 of at most [`PRINCIPAL_BYTES_MAX`] bytes.
     pub principal: String,
-    /// Why.
+    /// Reason for it, UTF-8 of at most [`REASON_BYTES_MAX`] bytes.
     pub reason: String,
 }
 
-/// Which rule of the log a header breaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BrokenRule(pub &'static str);
-
-impl fmt::Display for BrokenRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "header breaks a rule of the log: {}", self.0)
-    }
-}
-
-impl core::error::Error for BrokenRule {}
-
 impl Header {
-    /// The header that founds a ledger: version 0, without records.
+    /// The genesis header of a ledger: sequence 0, version 0, no records.
     ///
     /// # Panics
-    /// If there are 2^32 shards or more: no map has so many.
+    /// If there are 2^32 shards or more, which no map has.
     #[must_use]
     pub fn genesis(cluster: ClusterId, timestamp_ms: u64, genesis: Genesis) -> Self {
         let leaves = genesis.shard_map.genesis_leaves();
@@ -170,7 +161,7 @@ impl Header {
         }
     }
 
-    /// Number of the kind.
+    /// Number of the kind (section 9).
     #[must_use]
     pub fn kind(&self) -> u8 {
         match &self.body {
@@ -183,7 +174,7 @@ impl Header {
         }
     }
 
-    /// Name of the kind.
+    /// Name of the kind (section 9); `unknown` for a number without a name.
     #[must_use]
     pub fn kind_name(&self) -> &'static str {
         match self.kind() {
@@ -199,10 +190,10 @@ impl Header {
         }
     }
 
-    /// The canonical bytes.
+    /// The canonical bytes, which are the entry of the root log.
     ///
     /// # Panics
-    /// If they are over [`HEADER_BYTES_MAX`]: whoever makes a header checks the limits of its body.
+    /// If they are longer than [`HEADER_BYTES_MAX`]: the caller keeps the limits of the body.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
@@ -226,10 +217,10 @@ impl Header {
         out.into_bytes()
     }
 
-    /// Reads what `encode` wrote.
+    /// Decodes the canonical bytes.
     ///
     /// # Errors
-    /// If the bytes are no header, or it breaks a rule that concerns it alone.
+    /// If the bytes are no header, or the header breaks a rule of [`Header::check_alone`].
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         if bytes.len() > HEADER_BYTES_MAX {
             return Err(Error::Malformed("header length"));
@@ -261,16 +252,16 @@ impl Header {
         Ok(header)
     }
 
-    /// Hash of the header's entry in the root log.
+    /// Entry hash of the header: its leaf in the root log.
     ///
     /// # Panics
-    /// As [`Header::encode`].
+    /// If its bytes are longer than [`HEADER_BYTES_MAX`].
     #[must_use]
     pub fn hash(&self) -> Digest {
         log_entry_hash(&self.encode())
     }
 
-    /// Checks the rules that concern this header alone.
+    /// Checks the rules of section 9 that concern this header alone.
     ///
     /// # Errors
     /// Names the first rule that does not hold.
@@ -291,7 +282,8 @@ impl Header {
             Body::Genesis(genesis) => check(&[
                 ("shard map of genesis", self.shard_map == genesis.shard_map.hash()),
                 ("state leaves of genesis", self.state_leaves as usize == genesis.shard_map.shards().len()),
-                // No batch leads to version 0: it must be empty, or it would prove records that no auditor replays.
+                // No batch leads to version 0. So it must be empty: otherwise it would prove
+                // records that no auditor replays.
                 ("state of genesis", self.state_root == state_root(&genesis.shard_map.genesis_leaves())),
                 ("epochs of genesis", (self.epochs_root, self.epoch_pairs) == (Epochs::new().root(), 1)),
             ]),
@@ -307,13 +299,13 @@ impl Header {
         }
     }
 
-    /// Checks the rules that tie this header to the one before it.
+    /// Checks the rules of section 9 that tie this header to the one before it.
     ///
     /// # Errors
     /// Names the first rule that does not hold.
     ///
     /// # Panics
-    /// As [`Header::encode`], of the header before.
+    /// If the bytes of the header before are longer than [`HEADER_BYTES_MAX`].
     pub fn check_follows(&self, before: &Self) -> Result<(), BrokenRule> {
         check(&[
             ("cluster", self.cluster == before.cluster),
@@ -343,7 +335,7 @@ impl Header {
                 ("state of a key change", self.stamp == before.stamp && self.state_root == before.state_root),
                 ("shards and epochs of a key change", same_shards && same_epochs),
             ]),
-            // Only commits and rollbacks move the head, whatever a header is.
+            // Only commits and rollbacks move the head; a header of an unknown kind never does.
             Body::Other { .. } => check(&[
                 ("state of an unknown kind", self.stamp == before.stamp && self.state_root == before.state_root),
                 ("shards and epochs of an unknown kind", same_shards && same_epochs),
@@ -351,16 +343,9 @@ impl Header {
         }
     }
 
-    /// Counted by the admin sequence.
+    /// Whether the admin sequence counts this header.
     fn is_admin(&self) -> bool {
         matches!(self.body, Body::Rollback(_) | Body::Prune(_))
-    }
-}
-
-pub(crate) fn check(rules: &[(&'static str, bool)]) -> Result<(), BrokenRule> {
-    match rules.iter().find(|(_, holds)| !holds) {
-        Some((rule, _)) => Err(BrokenRule(rule)),
-        None => Ok(()),
     }
 }
 
@@ -419,14 +404,6 @@ impl Body {
         input.finish()?;
         Ok(body)
     }
-}
-
-pub(crate) fn read_text(input: &mut Reader<'_>, bytes_max: usize, field: &'static str) -> Result<String, Error> {
-    let bytes = input.str16()?;
-    if bytes.len() > bytes_max {
-        return Err(Error::Malformed(field));
-    }
-    core::str::from_utf8(bytes).map(String::from).map_err(|_| Error::Malformed(field))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Entries of a version's journal (`docs/verification.md` section 8): its batches in order, then its events.
+//! Entries of a version's journal: its batches in order, then its events (`docs/verification.md`
+//! section 8).
 
 use alloc::vec::Vec;
 
@@ -12,39 +13,41 @@ use crate::{
     merkle,
 };
 
-/// What a journal records.
+/// One entry of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A batch that was applied.
     Batch(BatchEntry),
-    /// An event that was applied before the batches.
+    /// A merge that was installed before the version's batches were applied.
     Merge(MergeEntry),
 }
 
-/// A client's batch.
+/// The entry of a client's batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchEntry {
-    /// The session and number under which it was sent.
+    /// The session in which the batch was sent, and its number there; `None` for a batch without a
+    /// session.
     pub session: Option<(SessionId, u64)>,
-    /// Hash of its metadata.
+    /// Hash of the batch's metadata (`metadata hash` in section 8).
     pub metadata: Digest,
-    /// Each shard that it touches, ascending, and the hash of its operations there.
+    /// Each shard that the batch touches, in ascending order, with the hash of the batch's
+    /// operations there (`operation list hash`).
     pub shards: Vec<(ShardId, Digest)>,
 }
 
-/// `InstallMerge` on one shard.
+/// The entry of an `InstallMerge` event on one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergeEntry {
-    /// The shard.
+    /// Id of the shard.
     pub shard: ShardId,
-    /// Digests of the trees that are replaced, youngest first.
+    /// Digests of the trees that are replaced, youngest first; two or more.
     pub inputs: Vec<Digest>,
     /// Digest of the tree that replaces them.
     pub output: Digest,
 }
 
 impl Entry {
-    /// The canonical bytes.
+    /// The canonical bytes: `entry` in section 8.
     ///
     /// # Panics
     /// If a merge has 2^16 inputs or more; a shard has at most 16 trees.
@@ -60,7 +63,7 @@ impl Entry {
                     out.u64(*number);
                 }
                 out.digest(&batch.metadata);
-                // Room for a client's signature and clues.
+                // No client signature and no clues: both are reserved.
                 out.u8(0);
                 out.u8(0);
                 out.u32(u32::try_from(batch.shards.len()).expect("there are fewer than 2^32 shards"));
@@ -80,10 +83,11 @@ impl Entry {
         out.into_bytes()
     }
 
-    /// Reads what `encode` wrote.
+    /// Decodes the canonical bytes.
     ///
     /// # Errors
-    /// If the bytes are no journal entry.
+    /// If the bytes are no journal entry: truncated, too long, of another kind, with a signature or
+    /// clues, with shards that do not ascend, or with fewer than two merge inputs.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let mut input = Reader::new(bytes);
         let entry = match input.u8()? {
@@ -95,7 +99,7 @@ impl Entry {
         Ok(entry)
     }
 
-    /// The hash in the journal's list.
+    /// Hash of the entry in the journal's list. That of a batch names it in receipts.
     #[must_use]
     pub fn hash(&self) -> Digest {
         journal_leaf_hash(&self.encode())
@@ -133,10 +137,11 @@ fn read_merge(input: &mut Reader<'_>) -> Result<MergeEntry, Error> {
     Ok(MergeEntry { shard, inputs, output: input.digest()? })
 }
 
-/// The operations of a kept operation list, in order, as [`crate::hash::operation_list_hash`] covers them.
+/// Decodes a kept operation list (section 8) into keys and bodies, in the order in which they were
+/// sent. [`crate::hash::operation_list_hash`] hashes the same list.
 ///
 /// # Errors
-/// If the bytes are no such list.
+/// If the bytes are no operation list.
 pub fn decode_operations(bytes: &[u8]) -> Result<Vec<(Vec<u8>, RecordBody)>, Error> {
     let mut input = Reader::new(bytes);
     let mut operations = Vec::new();
@@ -154,7 +159,7 @@ pub fn decode_operations(bytes: &[u8]) -> Result<Vec<(Vec<u8>, RecordBody)>, Err
     Ok(operations)
 }
 
-/// The root that the header of a version carries.
+/// The journal root, which the version's header carries.
 #[must_use]
 pub fn journal_root(entries: &[Entry]) -> Digest {
     merkle::mth(&entries.iter().map(Entry::hash).collect::<Vec<_>>())
@@ -189,7 +194,7 @@ mod tests {
             for bit in 0..bytes.len() * 8 {
                 let mut flipped = bytes.clone();
                 flipped[bit / 8] ^= 1 << (bit % 8);
-                // Whatever still is an entry is another one, with these bytes as its only encoding.
+                // Bytes that still decode are the only encoding of a different entry.
                 if let Ok(other) = Entry::decode(&flipped) {
                     assert_eq!(other.encode(), flipped);
                 }

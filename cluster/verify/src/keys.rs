@@ -1,8 +1,12 @@
-//! The keys of a ledger, one after the other (`docs/verification.md` section 10).
+//! The keys of a ledger and the changes between them (`docs/verification.md` sections 9 and 10,
+//! *Which key signs*).
 //!
-//! A header of kind `key` changes the key that signs checkpoints: those with more entries than its index are signed by the new key. It is
-//! signed by both, so whoever believes one of them believes the other, as far as this: the old one named its successor, and the new one its
-//! predecessor. Invariant of [`Keys`]: no key is in it twice, and the changes ascend.
+//! A header of kind `key` changes the key that signs checkpoints: the new key signs those with more
+//! entries than the header's index. Both keys sign the change. So the old key vouches for its
+//! successor, and the new key for its predecessor: whoever trusts one of them can follow the
+//! change.
+//!
+//! Invariant of [`Keys`]: no key appears twice, and the changes ascend.
 
 use alloc::{string::String, vec::Vec};
 
@@ -14,36 +18,37 @@ use coppice_types::{
 #[cfg(feature = "sign")]
 use crate::note::SignerKey;
 use crate::{
-    header::{self, BrokenRule, PRINCIPAL_BYTES_MAX, REASON_BYTES_MAX},
+    header::part::{self, BrokenRule, PRINCIPAL_BYTES_MAX, REASON_BYTES_MAX},
     note::VerifierKey,
 };
 
-/// How often a ledger may change its key: every proof file holds all changes.
+/// Most key changes of a ledger. Every proof file contains all changes below its checkpoint.
 pub const KEY_CHANGES_MAX: usize = 256;
-/// Begins what both keys sign. A control character: no note begins so.
+/// First bytes of the message that both keys sign. It begins with a control character, so no note
+/// has this text.
 const TAG: &[u8] = b"\x1fcoppice-key-change";
 
-/// The key that signs checkpoints was changed.
+/// Body of a header of kind `key` (section 9): the key that signs checkpoints was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyChange {
-    /// Counts the ledger's key changes from 1.
+    /// Number of the change in the ledger, from 1 on.
     pub number: u32,
-    /// The Ed25519 key until now.
+    /// The Ed25519 key until this header.
     pub old: [u8; 32],
-    /// The key from this header on.
+    /// The Ed25519 key from this header on.
     pub new: [u8; 32],
-    /// Signature of the old key over number and keys.
+    /// The old key's signature over cluster, number and both keys.
     pub by_old: [u8; 64],
-    /// Signature of the new key over the same.
+    /// The new key's signature over the same message.
     pub by_new: [u8; 64],
-    /// Who asked for it.
+    /// Name of the party that asked for the change, UTF-8 of at most [`PRINCIPAL_BYTES_MAX`] bytes.
     pub principal: String,
-    /// Why.
+    /// Reason for the change, UTF-8 of at most [`REASON_BYTES_MAX`] bytes.
     pub reason: String,
 }
 
 impl KeyChange {
-    /// The change from one key to another, signed by both.
+    /// The change from `old` to `new`, signed by both, without principal and reason.
     #[cfg(feature = "sign")]
     #[must_use]
     pub fn sign(number: u32, cluster: &ClusterId, old: &SignerKey, new: &SignerKey) -> Self {
@@ -60,7 +65,8 @@ impl KeyChange {
         }
     }
 
-    /// Checks what concerns this change alone: two sound keys, and both signatures.
+    /// Checks the rules that concern this change alone: two different sound keys, a number above 0,
+    /// and both signatures.
     ///
     /// # Errors
     /// Names the first rule that does not hold.
@@ -68,7 +74,7 @@ impl KeyChange {
         let key = |public_key| VerifierKey::new("key", public_key).map_err(|_| BrokenRule("keys of a key change"));
         let (old, new) = (key(&self.old)?, key(&self.new)?);
         let message = message(cluster, self.number, &self.old, &self.new);
-        header::check(&[
+        part::check(&[
             ("number of a key change", self.number > 0),
             ("a key change to the same key", self.old != self.new),
             ("signature of the old key", old.verifies(&message, &self.by_old)),
@@ -93,8 +99,8 @@ impl KeyChange {
             new: array(input)?,
             by_old: array(input)?,
             by_new: array(input)?,
-            principal: header::read_text(input, PRINCIPAL_BYTES_MAX, "principal")?,
-            reason: header::read_text(input, REASON_BYTES_MAX, "reason")?,
+            principal: part::read_text(input, PRINCIPAL_BYTES_MAX, "principal")?,
+            reason: part::read_text(input, REASON_BYTES_MAX, "reason")?,
         })
     }
 }
@@ -103,7 +109,7 @@ fn array<const N: usize>(input: &mut Reader<'_>) -> Result<[u8; N], Error> {
     input.take(N)?.try_into().map_err(|_| Error::Truncated)
 }
 
-/// What both keys sign.
+/// The message that both keys sign (section 9).
 fn message(cluster: &ClusterId, number: u32, old: &[u8; 32], new: &[u8; 32]) -> Vec<u8> {
     let mut out = Writer::new();
     out.raw(TAG);
@@ -114,51 +120,54 @@ fn message(cluster: &ClusterId, number: u32, old: &[u8; 32], new: &[u8; 32]) -> 
     out.into_bytes()
 }
 
-/// The keys of a ledger, as far as somebody knows them, and from which of them on they are believed.
+/// The known keys of a ledger, and which of them are trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// At least one; with changes, the ledger's first key is the first.
+    /// The known keys, oldest first, at least one. If changes are known, the first key is that of
+    /// genesis.
     keys: Vec<VerifierKey>,
-    /// Where the header lies that leads from the key of the same index to the next.
+    /// `changes[i]` is the sequence of the header that changes `keys[i]` to `keys[i + 1]`.
     changes: Vec<Sequence>,
-    /// Index of the oldest key that is believed by itself.
+    /// Index of the oldest key that is trusted to sign checkpoints.
     trusted: usize,
 }
 
 impl Keys {
-    /// A key that is trusted, of whose changes nothing is known.
+    /// A trusted key of a ledger, of whose changes nothing is known.
     #[must_use]
     pub fn new(key: VerifierKey) -> Self {
         Self { keys: Vec::from([key]), changes: Vec::new(), trusted: 0 }
     }
 
-    /// The newest key that is known.
+    /// The newest known key.
     ///
     /// # Panics
-    /// Never: there is one.
+    /// Never: at least one key is known.
     #[must_use]
     pub fn newest(&self) -> &VerifierKey {
         self.keys.last().expect("there is a key")
     }
 
-    /// The oldest key that is known: the ledger's first, if changes are known.
+    /// The oldest known key. If changes are known, it is the key of genesis.
     #[must_use]
     pub fn first(&self) -> &VerifierKey {
         &self.keys[0]
     }
 
-    /// Where the known changes lie in the log, and the keys that they lead to.
+    /// The sequences of the known key changes, each with the key that it leads to.
     pub fn changes(&self) -> impl Iterator<Item = (Sequence, &VerifierKey)> {
         self.changes.iter().copied().zip(&self.keys[1..])
     }
 
-    /// The key that signs checkpoints of so many entries.
+    /// The key in force at this size: it signs the checkpoint with `size` entries, as far as
+    /// changes are known.
     #[must_use]
     pub fn in_force(&self, size: u64) -> &VerifierKey {
         &self.keys[self.index(size)]
     }
 
-    /// Checkpoints of so many entries are believed by their signature alone: that key is trusted, or came after one that is.
+    /// Whether the signature on a checkpoint of this size is enough: the key in force there is
+    /// trusted, or came after a trusted one.
     #[must_use]
     pub fn believes(&self, size: u64) -> bool {
         self.index(size) >= self.trusted
@@ -168,25 +177,27 @@ impl Keys {
         self.changes.partition_point(|sequence| sequence.0 < size)
     }
 
-    /// One of the keys that are known, but for that in force at this size, signed the note.
+    /// Whether the note is signed by a known key other than the one in force at this size.
     #[must_use]
     pub fn another_signed(&self, note: &[u8], size: u64) -> bool {
         let others = self.keys.iter().filter(|key| *key != self.in_force(size));
         others.into_iter().any(|key| crate::note::open(note, key).is_ok())
     }
 
-    /// From now on only the newest key and those to come are believed by themselves.
+    /// Trusts the newest known key alone, and those to come.
     #[must_use]
     pub fn advanced(mut self) -> Self {
         self.trusted = self.changes.len();
         self
     }
 
-    /// Follows the key changes of a log, which are given from the first on. The caller has seen to it that each header decodes and is in the
-    /// log at its sequence, or will.
+    /// Follows the key changes of a log, which are given from the first on: the sequence of each
+    /// header with its body. The caller checks, before or afterwards, that each header decodes and
+    /// is in the log at its sequence.
     ///
     /// # Errors
-    /// Names what is wrong with them, or that they don't fit what is known.
+    /// Names the rule of section 13, step `keys`, that the changes break, or says that they do not
+    /// fit the known ones.
     pub fn follow<'a>(
         &self,
         headers: impl IntoIterator<Item = (Sequence, &'a KeyChange)>,
@@ -219,10 +230,10 @@ impl Keys {
         found.map_or_else(|| Ok(self.clone()), |chain| self.join(chain))
     }
 
-    /// What both know.
+    /// Joins two sets of known keys of one ledger.
     ///
     /// # Errors
-    /// If they don't fit: one of them is of a fork.
+    /// If they do not fit: one of them is of a fork, or of another ledger.
     pub fn join(&self, mut chain: Self) -> Result<Self, &'static str> {
         if chain.changes.is_empty() {
             return if self.keys.contains(chain.first()) { Ok(self.clone()) } else { Err(STRANGE) };

@@ -1,37 +1,63 @@
 //! Hashing, encodings and offline verification of everything a ledger signs.
 //!
-//! `docs/verification.md` specifies every byte; this is its first implementation. Nothing here does I/O, reads a clock,
-//! or panics on bytes from outside; it needs `alloc` but not `std`. Prover and verifier share the hash functions
-//! ([`hash`], [`merkle`]) and the encodings ([`header`], [`proof`]), but walking a proof is the verifier's alone.
+//! `docs/verification.md` specifies every byte, and this crate is its first implementation. It does
+//! no I/O, reads no clock, and never panics on bytes from outside. It needs `alloc` but not `std`.
+//!
+//! Prover and verifier share the hash functions ([`hash`], [`merkle`]) and the encodings
+//! ([`header`], [`proof`]). The walk through a proof is the verifier's alone ([`check`]).
+//!
+//! A module uses only modules in the rows below its own:
+//!
+//! ```text
+//!  fuzz                                            every decoder, for fuzzers
+//!  check         replay         audit              the verifier, its oracle, the rules of an audit
+//!  policy        proof                             whom to trust; proof files
+//!  checkpoint    cosignature    header             the signed head of the log, and its entries
+//!  keys          principal                         parts of headers
+//!  note  epochs  journal  shard_map  rules         notes; lists in headers; shapes of trees
+//!  merkle        base64         tile               lists of hashes, texts, names of tiles
+//!  hash                                            one function for each kind of hash
+//!  sha256                                          several messages side by side
+//! ```
+//!
+//! (`header::part`, which `keys` and `principal` use, lies below both.)
 
 #![no_std]
 #![warn(missing_docs)]
 
 extern crate alloc;
 
-#[cfg(feature = "replay")]
-pub mod audit;
+mod sha256;
+
+pub mod hash;
+
 mod base64;
-pub mod check;
+pub mod merkle;
+pub mod tile;
+
+pub mod epochs;
+pub mod journal;
+pub mod note;
+pub mod rules;
+pub mod shard_map;
+
+pub mod keys;
+pub mod principal;
+
 pub mod checkpoint;
 pub mod cosignature;
-pub mod epochs;
-#[cfg(feature = "fuzz")]
-pub mod fuzz;
-pub mod hash;
 pub mod header;
-pub mod journal;
-pub mod keys;
-pub mod merkle;
-pub mod note;
+
 pub mod policy;
-pub mod principal;
 pub mod proof;
+
+#[cfg(feature = "replay")]
+pub mod audit;
+pub mod check;
 #[cfg(feature = "replay")]
 pub mod replay;
-pub mod rules;
-mod sha256;
-pub mod shard_map;
-pub mod tile;
+
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 
 pub use check::{Failure, Question, Step, Subject, Verified, verify, verify_answer};

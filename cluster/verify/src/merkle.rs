@@ -1,27 +1,33 @@
-//! Merkle lists as RFC 6962 hashes them, their list proofs, and the log proofs of RFC 9162.
+//! Merkle lists as RFC 6962 hashes them, their list proofs, and the log proofs of RFC 9162
+//! (`docs/verification.md` section 2).
 //!
-//! All functions take leaf *hashes*: what a leaf is, the caller knows. Indices and sizes are `u64` here; sizes that come from
-//! outside never make a loop longer than 64 steps or the number of hashes at hand.
+//! All functions take leaf *hashes*; what a leaf is, only the caller knows. Indices and sizes are
+//! `u64`. A size from outside never makes a loop longer than 64 steps or than the number of hashes
+//! at hand.
 
 use alloc::vec::{self, Vec};
 use core::{fmt, iter::Peekable, slice};
 
 use coppice_types::Digest;
 
-use crate::hash::{HashPlan, Planned, list_node_hash, list_node_hashes, sha256};
+pub use crate::hash::list::{empty_root, mth};
+use crate::hash::{
+    list::{list_node_hash, pairs_above},
+    plan::{HashPlan, Planned},
+};
 
 /// Why a Merkle proof proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The index, or the smaller size, is beyond the size.
+    /// The index is not below the size, or the smaller size is above the larger one.
     OutOfRange,
     /// Revealed indices are missing or do not ascend.
     Order,
-    /// Fewer hashes than the shape needs.
+    /// The proof has fewer hashes than its shape needs.
     Short,
-    /// More hashes than the shape needs.
+    /// The proof has more hashes than its shape needs.
     Long,
-    /// The hashes do not lead to the root.
+    /// The hashes lead to another root.
     Mismatch,
 }
 
@@ -39,46 +45,11 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// Root of no leaves.
-#[must_use]
-pub fn empty_root() -> Digest {
-    sha256(b"")
-}
-
-/// Root of a list of leaf hashes.
-#[must_use]
-pub fn mth(leaves: &[Digest]) -> Digest {
-    match leaves {
-        [] => empty_root(),
-        [leaf] => *leaf,
-        _ => {
-            let mut level = above(leaves);
-            while level.len() > 1 {
-                level = above(&level);
-            }
-            level[0]
-        }
-    }
-}
-
-/// The nodes above neighbours in pairs, without an odd last one.
-fn pairs_above(level: &[Digest]) -> Vec<Digest> {
-    let mut above = alloc::vec![Digest::default(); level.len() / 2];
-    list_node_hashes(level, &mut above);
-    above
-}
-
-/// The level above one of a list, to which an odd last one goes as it is.
-fn above(level: &[Digest]) -> Vec<Digest> {
-    let mut above = pairs_above(level);
-    above.extend_from_slice(&level[2 * above.len()..]);
-    above
-}
-
-/// The hashes that show the leaves `indices` (ascending, each once) of the list.
+/// The list proof of the leaves `indices`, which ascend: the roots of the largest subtrees without
+/// any of them, from left to right (section 2). [`list_root`] checks it.
 ///
 /// # Panics
-/// If an index is beyond the list, or they do not ascend.
+/// If an index is beyond the list, or the indices do not ascend.
 #[must_use]
 pub fn list_proof(leaves: &[Digest], indices: &[u64]) -> Vec<Digest> {
     assert!(indices.is_sorted_by(|a, b| a < b), "indices ascend");
@@ -90,7 +61,8 @@ pub fn list_proof(leaves: &[Digest], indices: &[u64]) -> Vec<Digest> {
     out
 }
 
-/// A list with the roots of all its complete subtrees, for those who prove many of its leaves one by one.
+/// A list with the roots of all its complete subtrees, for provers that prove many leaves one by
+/// one.
 #[derive(Clone, Debug)]
 pub struct ListTree {
     /// The leaves, then the roots of the complete subtrees of 2, 4, 8, ... leaves.
@@ -98,7 +70,7 @@ pub struct ListTree {
 }
 
 impl ListTree {
-    /// The tree of these leaves.
+    /// Computes the tree of these leaf hashes.
     #[must_use]
     pub fn new(leaves: Vec<Digest>) -> Self {
         let mut levels = alloc::vec![leaves];
@@ -155,10 +127,14 @@ fn prove_list(leaves: &[Digest], start: u64, indices: &[u64], out: &mut Vec<Dige
     }
 }
 
-/// The root of a list of `size` leaves, of which some are revealed, from their list proof.
+/// The root of a list of `size` leaves, from the revealed leaves (index and hash, ascending) and
+/// the hashes of their list proof (section 2). An empty list reveals nothing and has no proof
+/// hashes.
 ///
 /// # Errors
-/// If the indices are not ascending and below `size`, or if the hashes are too few or too many. An empty list reveals nothing.
+/// [`Error::OutOfRange`] if an index is not below `size`, [`Error::Order`] if the indices do not
+/// ascend or none is revealed, [`Error::Short`] or [`Error::Long`] if hashes are missing or left
+/// over.
 pub fn list_root(size: u64, revealed: &[(u64, Digest)], hashes: &[Digest]) -> Result<Digest, Error> {
     let mut plan = HashPlan::new(revealed.len() + hashes.len());
     let revealed = revealed.iter().map(|(index, leaf)| (*index, plan.known(*leaf))).collect();
@@ -166,7 +142,7 @@ pub fn list_root(size: u64, revealed: &[(u64, Digest)], hashes: &[Digest]) -> Re
     Ok(*plan.run().get(&root))
 }
 
-/// [`list_root`] in a plan, of entries of a node of this level.
+/// [`list_root`] as steps of a plan, for the entries of a node of this level.
 pub(crate) fn plan_list_root(
     plan: &mut HashPlan<'_>,
     level: u8,
@@ -193,7 +169,7 @@ pub(crate) fn plan_list_root(
     if shown.hashes.len() == 0 { Ok(root) } else { Err(Error::Long) }
 }
 
-/// What a list proof shows, from left to right.
+/// The leaves and hashes of a list proof that are not consumed yet, from left to right.
 struct Shown<'p> {
     level: u8,
     revealed: Peekable<vec::IntoIter<(u64, Planned)>>,
@@ -201,7 +177,8 @@ struct Shown<'p> {
 }
 
 impl Shown<'_> {
-    /// The root of the part [`start`, `start + size`), before which all has been taken.
+    /// The root of the part [`start`, `start + size`). All leaves and hashes before it have been
+    /// consumed.
     fn part_root(&mut self, plan: &mut HashPlan<'_>, start: u64, size: u64) -> Result<Planned, Error> {
         match self.revealed.peek() {
             Some((index, _)) if *index < start + size => {}
@@ -218,7 +195,7 @@ impl Shown<'_> {
     }
 }
 
-/// The path of RFC 9162 from leaf `index` to the root of the list.
+/// The inclusion path of leaf `index`, in the order of RFC 9162 (2.1.3.1).
 ///
 /// # Panics
 /// If the index is beyond the list.
@@ -231,7 +208,8 @@ pub fn inclusion_path(leaves: &[Digest], index: u64) -> Vec<Digest> {
     }
 }
 
-/// The path of RFC 9162 that shows that the first `old` leaves are a prefix of the list.
+/// The consistency path in the order of RFC 9162 (2.1.4.1): it shows that the first `old` leaves
+/// are a prefix of the list. It is empty if `old` is 0 or the whole list.
 ///
 /// # Panics
 /// If `old` is more than the list has.
@@ -248,7 +226,8 @@ fn of_slice(leaves: &[Digest], start: u64, size: u64) -> Digest {
     mth(&leaves[start as usize..(start + size) as usize])
 }
 
-/// [`inclusion_path`] for a list that is not in memory: `subtree(start, size)` gives the root of that part of the list.
+/// [`inclusion_path`] for a list that is not in memory. `subtree(start, size)` returns the root of
+/// the part [`start`, `start + size`).
 ///
 /// # Errors
 /// Those of `subtree`.
@@ -278,7 +257,8 @@ pub fn inclusion_path_with<E>(
     Ok(path)
 }
 
-/// [`consistency_path`] for a list that is not in memory: `subtree(start, size)` gives the root of that part of the list.
+/// [`consistency_path`] for a list that is not in memory. `subtree(start, size)` returns the root
+/// of the part [`start`, `start + size`).
 ///
 /// # Errors
 /// Those of `subtree`.
@@ -296,7 +276,7 @@ pub fn consistency_path_with<E>(
     }
     let (mut start, mut size) = (0, size);
     let mut path = Vec::new();
-    // The part [start, start + size) always holds the end of the old log.
+    // Invariant: the part [start, start + size) contains the end of the old log.
     while start + size != old {
         let half = split_point(size);
         if old <= start + half {
@@ -315,15 +295,18 @@ pub fn consistency_path_with<E>(
     Ok(path)
 }
 
-/// The root of the part [`start`, `start + size`) of a list, where `start` is a multiple of the least power of two >= `size`
-/// (so for each part that the provers above ask for), from the roots of its complete subtrees: `complete(level, index)` is the root of the leaves
-/// [`index << level`, `(index + 1) << level`). Logs in tiles have these at hand.
+/// The root of the part [`start`, `start + size`) of a list, from the roots of its complete
+/// subtrees. `complete(level, index)` returns the root of the leaves [`index << level`, `(index +
+/// 1) << level`), which a log in tiles has at hand.
+///
+/// `start` must be a multiple of the least power of two that is `size` or more. That holds for
+/// every part that the provers above ask for.
 ///
 /// # Errors
 /// Those of `complete`.
 ///
 /// # Panics
-/// If the part is empty.
+/// If the part is empty, or a complete subtree of it does not start at a multiple of its size.
 pub fn subtree_root_with<E>(
     start: u64,
     size: u64,
@@ -373,15 +356,17 @@ pub fn root_from_inclusion(index: u64, size: u64, leaf: &Digest, path: &[Digest]
 /// Checks that the leaf is number `index` of the list of `size` leaves with this root.
 ///
 /// # Errors
-/// If the path does not show it.
+/// Those of [`root_from_inclusion`], and [`Error::Mismatch`] if the path leads to another root.
 pub fn verify_inclusion(index: u64, size: u64, leaf: &Digest, path: &[Digest], root: &Digest) -> Result<(), Error> {
     if root_from_inclusion(index, size, leaf, path)? == *root { Ok(()) } else { Err(Error::Mismatch) }
 }
 
-/// Checks that the list of `old` leaves is a prefix of that of `new` leaves (RFC 9162, 2.1.4.2).
+/// Checks that the list of `old` leaves is a prefix of the list of `new` leaves (RFC 9162,
+/// 2.1.4.2). Equal sizes, and an `old` of 0, need an empty path.
 ///
 /// # Errors
-/// If the path does not show it. Equal sizes and size 0 need an empty path.
+/// [`Error::OutOfRange`] if `old` is above `new`, [`Error::Short`] or [`Error::Long`] if hashes are
+/// missing or left over, [`Error::Mismatch`] if the path leads to another root.
 pub fn verify_consistency(
     old: u64,
     new: u64,
@@ -445,28 +430,10 @@ fn split_point(size: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hash::sha256;
 
     fn leaves(count: u64) -> Vec<Digest> {
         (0..count).map(|index| sha256(&index.to_le_bytes())).collect()
-    }
-
-    #[test]
-    fn roots_are_those_that_rfc_6962_defines() {
-        /// Section 2.1: a list is cut at the largest power of two below its length.
-        fn defined(leaves: &[Digest]) -> Digest {
-            match leaves.len() {
-                0 => sha256(b""),
-                1 => leaves[0],
-                len => {
-                    let (left, right) = leaves.split_at(1 << (len - 1).ilog2());
-                    list_node_hash(&defined(left), &defined(right))
-                }
-            }
-        }
-        for size in 0..300 {
-            let leaves = leaves(size);
-            assert_eq!(mth(&leaves), defined(&leaves), "{size} leaves");
-        }
     }
 
     #[test]

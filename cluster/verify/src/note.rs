@@ -1,9 +1,11 @@
 //! C2SP signed notes and their Ed25519 keys (`docs/verification.md` section 10).
 //!
-//! Stricter than the specification where it leaves room: base64 is canonical, hex is lower-case, every line of the trusted key must verify,
-//! and Ed25519 refuses small-order keys and points. Nothing depends on a signature's bytes being unique.
+//! This code is stricter where the specification leaves room: base64 is canonical, hex is
+//! lower-case, every line of the trusted key must verify, and Ed25519 refuses small-order keys and
+//! points. Nothing depends on a signature's bytes being unique.
 //!
-//! An error never repeats the text of a key, and neither should its caller: it may be a private one, given by mistake.
+//! An error never repeats the text of a key, and callers should not either: the text may be a
+//! private key, given by mistake.
 
 use alloc::{borrow::ToOwned, string::String, vec::Vec};
 use core::fmt;
@@ -21,23 +23,23 @@ pub const NOTE_BYTES_MAX: usize = 64 << 10;
 pub const SIGNATURE_LINES_MAX: usize = 100;
 /// Type of an Ed25519 key that signs notes.
 pub const TYPE_ED25519: u8 = 1;
-/// Begins the text of a private key.
+/// First characters of the text of a private key.
 const PRIVATE: &str = "PRIVATE+KEY+";
-/// Begins a signature line.
+/// First characters of a signature line.
 pub(crate) const DASH: &str = "\u{2014} ";
 
-/// Why a note is not believed, or a key not taken.
+/// Why a note is not believed, or a key is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// Not a note, a key or a checkpoint; names the part.
+    /// The bytes are no note, key or checkpoint; names the malformed part.
     Malformed(&'static str),
     /// No signature line is of the trusted key.
     Unsigned,
     /// A signature line of the trusted key does not verify.
     BadSignature,
-    /// The key is of small order: it would verify anything.
+    /// The key is of small order: it would verify signatures that nobody made.
     WeakKey,
-    /// A private key stands where a public one belongs.
+    /// A private key was given where a public one belongs.
     PrivateKey,
 }
 
@@ -57,7 +59,7 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// An Ed25519 public key that is trusted under a name, for what the type says.
+/// An Ed25519 public key that is trusted under a name, for the purpose of its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicKey<const TYPE: u8> {
     name: String,
@@ -65,23 +67,25 @@ pub struct PublicKey<const TYPE: u8> {
     key: VerifyingKey,
 }
 
-/// Signs notes: the key of a ledger, whose name is its origin.
+/// A key that signs notes. A ledger's key has the ledger's origin as its name.
 pub type VerifierKey = PublicKey<TYPE_ED25519>;
 
 impl<const TYPE: u8> PublicKey<TYPE> {
-    /// A key of this name.
+    /// A key of this name. The key id follows from name, type and key (section 10).
     ///
     /// # Errors
-    /// If the name or the key can't be one, or the key is of small order.
+    /// [`Error::Malformed`] if the name or the key is invalid, [`Error::WeakKey`] if the key is of
+    /// small order.
     pub fn new(name: &str, public_key: &[u8; 32]) -> Result<Self, Error> {
         check_name(name)?;
         Ok(Self { name: name.to_owned(), id: key_id(name, TYPE, public_key), key: strong_key(public_key)? })
     }
 
-    /// Reads a vkey, `name+hex(key id)+base64(type || public key)`.
+    /// Parses a vkey, `name+hex(key id)+base64(type || public key)`.
     ///
     /// # Errors
-    /// If it is none, or not of a key of this type.
+    /// If the text is no vkey, its key is of another type, or its key id is not that of the key.
+    /// [`Error::PrivateKey`] if it is a private key.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let (name, id, key) = split_key(text, TYPE)?;
         let key = Self::new(name, &key)?;
@@ -94,7 +98,7 @@ impl<const TYPE: u8> PublicKey<TYPE> {
         &self.name
     }
 
-    /// The raw key.
+    /// The 32 bytes of the key.
     #[must_use]
     pub fn public_key(&self) -> [u8; 32] {
         self.key.to_bytes()
@@ -105,7 +109,7 @@ impl<const TYPE: u8> PublicKey<TYPE> {
         self.id
     }
 
-    /// A signature line of this name and key id is this key's.
+    /// Whether name and key id of a signature line are those of this key.
     pub(crate) fn is_of(&self, line: &Line<'_>) -> bool {
         line.name == self.name && line.id == self.id
     }
@@ -117,21 +121,21 @@ impl<const TYPE: u8> PublicKey<TYPE> {
 }
 
 impl VerifierKey {
-    /// The signature over the message is this key's.
+    /// Whether the signature over the message is this key's. The check is strict (section 10).
     #[must_use]
     pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         self.is_signed(message, signature)
     }
 }
 
-/// The vkey.
+/// Prints the vkey.
 impl<const TYPE: u8> fmt::Display for PublicKey<TYPE> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_key(f, &self.name, self.id, TYPE, &self.public_key())
     }
 }
 
-/// A private key. It is neither shown nor compared, and erased when dropped.
+/// A private key that signs notes. It can't be printed or compared, and is erased when dropped.
 #[cfg(feature = "sign")]
 pub struct SignerKey {
     key: SigningKey,
@@ -140,20 +144,21 @@ pub struct SignerKey {
 
 #[cfg(feature = "sign")]
 impl SignerKey {
-    /// The key of a seed: 32 bytes that the caller took from a good source of randomness.
+    /// The key of a seed: 32 bytes from a good source of randomness.
     ///
     /// # Errors
-    /// If the name can't be one.
+    /// If the name is invalid.
     pub fn from_seed(name: &str, seed: &[u8; 32]) -> Result<Self, Error> {
         let key = SigningKey::from_bytes(seed);
         let verifier = VerifierKey::new(name, &key.verifying_key().to_bytes())?;
         Ok(Self { key, verifier })
     }
 
-    /// Reads the private key text, `PRIVATE+KEY+name+hex(key id)+base64(type || seed)`.
+    /// Parses the text of a private key, `PRIVATE+KEY+name+hex(key id)+base64(type || seed)`.
     ///
     /// # Errors
-    /// If it is none, or not of an Ed25519 key.
+    /// If the text is no private key, its key is of another type, or its key id is not that of the
+    /// key.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let text = text.strip_prefix(PRIVATE).ok_or(Error::Malformed("private key"))?;
         let (name, id, seed) = split_key(text, TYPE_ED25519)?;
@@ -161,10 +166,11 @@ impl SignerKey {
         if key.verifier.id == id { Ok(key) } else { Err(Error::Malformed("key id")) }
     }
 
-    /// The private key text. Keep it secret.
+    /// The text of the private key. Keep it secret.
     #[must_use]
     pub fn to_private_text(&self) -> Zeroizing<String> {
-        // Long enough, so that no part of it is left behind by a larger copy.
+        // The capacity is enough for the whole text, since growing would leave a copy of a part in
+        // freed memory.
         let mut out = Zeroizing::new(String::with_capacity(self.verifier.name.len() + 128));
         out.push_str(PRIVATE);
         write_key(&mut *out, &self.verifier.name, self.verifier.id, TYPE_ED25519, self.key.as_bytes())
@@ -184,15 +190,16 @@ impl SignerKey {
         &self.verifier.name
     }
 
-    /// The signature over a message that is no text of a note: its first byte says so.
+    /// Signs a message that can't be the text of a note: its first byte is a control character.
     pub(crate) fn sign(&self, message: &[u8]) -> [u8; 64] {
         self.key.sign(message).to_bytes()
     }
 
-    /// The note of this text, with this key's signature line only.
+    /// The signed note with this text and this key's signature line alone.
     ///
     /// # Errors
-    /// If the text can't be one of a note: it ends in a line feed and has no other control characters.
+    /// If a note can't have this text: it must end in a line feed and have no other control
+    /// characters.
     pub fn sign_note(&self, text: &str) -> Result<String, Error> {
         let signature = self.sign(text.as_bytes());
         let mut payload = Vec::from(self.verifier.id);
@@ -212,10 +219,11 @@ impl fmt::Debug for SignerKey {
     }
 }
 
-/// The text of a note that `key` signed.
+/// The text of a note that `key` signed. Signature lines of other keys are skipped.
 ///
 /// # Errors
-/// If it is no note, or not signed by the key, or any line of the key does not verify. Lines of other keys are skipped.
+/// [`Error::Malformed`] if it is no note, [`Error::Unsigned`] if no line is of the key,
+/// [`Error::BadSignature`] if any line of the key does not verify.
 pub fn open<'a>(note: &'a [u8], key: &VerifierKey) -> Result<&'a str, Error> {
     let (text, lines) = split_note(note)?;
     let mut signed = false;
@@ -231,14 +239,14 @@ pub fn open<'a>(note: &'a [u8], key: &VerifierKey) -> Result<&'a str, Error> {
     if signed { Ok(text) } else { Err(Error::Unsigned) }
 }
 
-/// A signature line.
+/// A decoded signature line.
 pub(crate) struct Line<'a> {
     pub(crate) name: &'a str,
     pub(crate) id: [u8; 4],
     pub(crate) signature: Vec<u8>,
 }
 
-/// Text and signature lines of a note: they part at the last empty line.
+/// Splits a note at its last empty line into text and signature lines.
 pub(crate) fn split_note(note: &[u8]) -> Result<(&str, &str), Error> {
     if note.len() > NOTE_BYTES_MAX {
         return Err(Error::Malformed("note: too long"));
@@ -255,7 +263,7 @@ pub(crate) fn split_note(note: &[u8]) -> Result<(&str, &str), Error> {
     Ok((text, lines))
 }
 
-/// Reads a signature line, without its line feed.
+/// Decodes a signature line without its line feed.
 pub(crate) fn split_line(line: &str) -> Result<Line<'_>, Error> {
     let malformed = Error::Malformed("signature line");
     let (name, payload) = line.strip_prefix(DASH).and_then(|rest| rest.split_once(' ')).ok_or(malformed)?;
@@ -276,7 +284,7 @@ pub(crate) fn strong_key(public_key: &[u8; 32]) -> Result<VerifyingKey, Error> {
     if key.is_weak() { Err(Error::WeakKey) } else { Ok(key) }
 }
 
-/// A key text in its parts: name, key id, type, and what follows the type.
+/// The parts of a key's text. `key` is what follows the type.
 pub(crate) struct KeyText<'a> {
     pub(crate) name: &'a str,
     pub(crate) id: [u8; 4],
@@ -284,13 +292,13 @@ pub(crate) struct KeyText<'a> {
     pub(crate) key: Zeroizing<Vec<u8>>,
 }
 
-/// Reads `name+hex(key id)+base64(type || key)`.
+/// Splits `name+hex(key id)+base64(type || key)`.
 pub(crate) fn split_key_text(text: &str) -> Result<KeyText<'_>, Error> {
     if text.starts_with(PRIVATE) {
         return Err(Error::PrivateKey);
     }
     let malformed = Error::Malformed("key");
-    // Base64 has pluses of its own, so only the first two part the fields.
+    // Base64 may contain pluses, so only the first two separate fields.
     let mut fields = text.splitn(3, '+');
     let (Some(name), Some(hex), Some(key)) = (fields.next(), fields.next(), fields.next()) else {
         return Err(malformed);
@@ -308,7 +316,7 @@ pub(crate) fn split_key_text(text: &str) -> Result<KeyText<'_>, Error> {
 /// Name, key id and the 32 bytes of a key.
 type Key<'a> = (&'a str, [u8; 4], Zeroizing<[u8; 32]>);
 
-/// What a key text of the type given holds.
+/// The parts of a text whose key has this type.
 fn split_key(text: &str, key_type: u8) -> Result<Key<'_>, Error> {
     let parts = split_key_text(text)?;
     if parts.key_type != key_type {

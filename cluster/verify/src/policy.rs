@@ -1,8 +1,9 @@
-//! Policies: which logs are believed, and how many of which witnesses must have cosigned (C2SP `tlog-policy`;
+//! Policies: which logs are trusted, and which witnesses must have cosigned (C2SP `tlog-policy`;
 //! `docs/verification.md` section 10).
 //!
-//! Stricter than the draft where it leaves room: a name is given once, keys are not of small order. A witness whose key is of
-//! a type that is not known here (ML-DSA) is taken, and never counts as having cosigned.
+//! This code is stricter where the draft leaves room: a name is given once, and keys are not of
+//! small order. A witness with a key of type 06 (ML-DSA) is accepted, and never counts as having
+//! cosigned.
 
 use alloc::{borrow::ToOwned, boxed::Box, string::String, vec::Vec};
 use core::fmt;
@@ -16,19 +17,19 @@ use crate::{
 
 /// Longest policy, in bytes.
 pub const POLICY_BYTES_MAX: usize = 256 << 10;
-/// Most logs.
+/// Most logs of a policy.
 pub const LOGS_MAX: usize = 256;
-/// Most witnesses and groups.
+/// Most witnesses and groups of a policy, together.
 pub const NAMES_MAX: usize = 256;
-/// Type and length of an ML-DSA-44 key that cosigns.
+/// Type of an ML-DSA-44 key that cosigns, and its length in bytes.
 const TYPE_MLDSA: (u8, usize) = (6, 1312);
 
-/// Why a policy is none.
+/// Why a policy file is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// The line, counted from 1; 0 if it is the file as a whole.
+    /// Number of the wrong line, from 1 on; 0 for the file as a whole.
     pub line: usize,
-    /// What is wrong.
+    /// The rule that the line breaks.
     pub cause: &'static str,
 }
 
@@ -43,12 +44,12 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// Which checkpoints are believed.
+/// A policy: says which checkpoints are believed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     logs: Vec<VerifierKey>,
     named: Vec<Named>,
-    /// Index of the name that must have cosigned; none if nobody must.
+    /// Index of the witness or group that must have cosigned; `None` if no cosignature is needed.
     quorum: Option<usize>,
 }
 
@@ -56,7 +57,7 @@ pub struct Policy {
 struct Named {
     name: Vec<u8>,
     what: What,
-    /// It is a member of a group.
+    /// Whether it is a member of a group.
     taken: bool,
 }
 
@@ -68,13 +69,13 @@ enum What {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Witness {
-    /// None if its type is not known here.
+    /// `None` if this code does not know the type of the key.
     key: Option<CosignerKey>,
     public_key: Vec<u8>,
     url: Option<Vec<u8>>,
 }
 
-/// What a policy makes of a checkpoint.
+/// A checkpoint as a policy sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Examined {
     /// The checkpoint.
@@ -83,26 +84,26 @@ pub struct Examined {
     pub log: VerifierKey,
     /// The witnesses of the policy that cosigned it.
     pub cosignatures: Vec<Cosigned>,
-    /// They are enough.
+    /// Whether the cosignatures reach the policy's quorum.
     pub quorum: bool,
 }
 
 /// A witness that cosigned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cosigned {
-    /// The name that the policy gives it, as bytes.
+    /// The witness's name in the policy, as bytes.
     pub witness: Vec<u8>,
-    /// The name of its key.
+    /// The name of the witness's key.
     pub key_name: String,
-    /// When, in seconds since 1970.
+    /// Time of its newest cosignature, in seconds since 1970.
     pub time: u64,
 }
 
 impl Policy {
-    /// Reads a policy file.
+    /// Parses a policy file.
     ///
     /// # Errors
-    /// Names the first line that is wrong.
+    /// Names the first wrong line.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let whole = |cause| Err(Error { line: 0, cause });
         if bytes.len() > POLICY_BYTES_MAX {
@@ -116,14 +117,14 @@ impl Policy {
         if reader.closed { Ok(reader.policy) } else { whole("there is no quorum line") }
     }
 
-    /// The logs that are believed.
+    /// The keys of the trusted logs.
     #[must_use]
     pub fn logs(&self) -> &[VerifierKey] {
         &self.logs
     }
 
-    /// Believes this log only. A policy file may leave the logs to the caller; if it names some, this must be one of them, else
-    /// nothing changes and the answer is false.
+    /// Restricts the policy to this log. A policy file may leave the logs to the caller; if it
+    /// names some, the key must be one of them. Returns false, and changes nothing, if it is not.
     #[must_use]
     pub fn believe_only(&mut self, key: &VerifierKey) -> bool {
         let may = self.logs.is_empty() || self.logs.contains(key);
@@ -133,7 +134,8 @@ impl Policy {
         may
     }
 
-    /// Believes the key to which one of the logs has changed its own; not if it is a witness's, who would vouch for itself.
+    /// Trusts the key to which one of the logs has changed its own. A witness's key is not added,
+    /// since its holder would vouch for itself.
     pub(crate) fn believe_successor(&mut self, key: &VerifierKey) {
         let of_witness = self.witnesses().any(|(_, witness, _)| witness.public_key() == key.public_key());
         if !of_witness && !self.logs.contains(key) {
@@ -141,7 +143,7 @@ impl Policy {
         }
     }
 
-    /// Names, keys and places of the witnesses whose keys are known here.
+    /// Names, keys and URLs of the witnesses whose key type is known.
     pub fn witnesses(&self) -> impl Iterator<Item = (&[u8], &CosignerKey, Option<&[u8]>)> {
         self.named.iter().filter_map(|named| match &named.what {
             What::Witness(witness) => Some((named.name.as_slice(), witness.key.as_ref()?, witness.url.as_deref())),
@@ -149,11 +151,12 @@ impl Policy {
         })
     }
 
-    /// Opens a checkpoint of one of the logs, and counts its cosignatures.
+    /// Opens a checkpoint of one of the logs, and counts its cosignatures. Too few cosignatures are
+    /// no error here: see [`Examined::quorum`].
     ///
     /// # Errors
-    /// If it is no checkpoint, is not signed by the log whose origin it has, or has a line of a key of the policy that does not
-    /// verify. That too few have cosigned is no error here.
+    /// If the bytes are no checkpoint, no log whose name is the origin has signed it, or a line of
+    /// any key of the policy does not verify.
     pub fn examine(&self, note: &[u8]) -> Result<Examined, note::Error> {
         let (text, lines) = split_note(note)?;
         let checkpoint = Checkpoint::parse(text)?;
@@ -165,7 +168,7 @@ impl Policy {
                 if !key.verifies(text.as_bytes(), &line.signature) {
                     return Err(note::Error::BadSignature);
                 }
-                // A log of the policy may not speak for another one.
+                // A log of the policy must not speak for another log.
                 log = log.or_else(|| Some(key).filter(|key| key.name() == checkpoint.origin));
             }
             for (named, time) in self.named.iter().zip(&mut times) {
@@ -173,7 +176,8 @@ impl Policy {
                     && let Some(key) = &witness.key
                     && key.is_of(&line)
                 {
-                    // A cosignature without a time says nothing of what its witness had seen.
+                    // A cosignature with time 0 does not say that the tree was the largest that its
+                    // witness had seen.
                     *time = (*time).max(Some(key.time_of(text, &line)?).filter(|time| *time > 0));
                 }
             }
@@ -191,7 +195,8 @@ impl Policy {
         cosigned.collect()
     }
 
-    /// Groups only have members before them, so one pass tells.
+    /// Whether the quorum has cosigned. Members of a group are defined above it, so one pass is
+    /// enough.
     fn is_reached(&self, times: &[Option<u64>]) -> bool {
         let mut reached: Vec<bool> = Vec::with_capacity(self.named.len());
         for (named, time) in self.named.iter().zip(times) {
@@ -206,10 +211,10 @@ impl Policy {
     }
 }
 
-/// A policy that is being read.
+/// A policy that is being parsed.
 struct PolicyReader {
     policy: Policy,
-    /// The quorum line was read.
+    /// Whether the quorum line was parsed.
     closed: bool,
 }
 
@@ -255,7 +260,7 @@ impl PolicyReader {
         if self.has_witness(&public_key) {
             return Err("the key of another witness");
         }
-        // Its holder would vouch for itself.
+        // The key's holder would vouch for itself.
         if self.policy.logs.iter().any(|log| log.public_key() == *public_key) {
             return Err("the key of a log");
         }
@@ -312,7 +317,7 @@ impl PolicyReader {
     }
 }
 
-/// The key of a witness, as far as its type is known here, and its bytes.
+/// The key of a witness and its bytes. The key is `None` if this code does not know its type.
 fn witness_key(vkey: &str) -> Option<(Option<CosignerKey>, Vec<u8>)> {
     let parts = split_key_text(vkey).ok()?;
     if parts.key_type == TYPE_COSIGNATURE {
@@ -324,7 +329,7 @@ fn witness_key(vkey: &str) -> Option<(Option<CosignerKey>, Vec<u8>)> {
     sound.then_some((None, parts.key.to_vec()))
 }
 
-/// A number without sign or zeros in front.
+/// A number without sign and leading zeros.
 fn decimal(digits: &[u8]) -> Option<usize> {
     let canonical = matches!(digits, [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit));
     if !canonical || digits.len() > 6 {

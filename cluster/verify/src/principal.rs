@@ -1,31 +1,35 @@
-//! Who asked for an operation, as the text in its header: the authenticated name, and beside it what the caller claims.
+//! The principal of an operation: the text in its header that says which party asked for it
+//! (`docs/verification.md` section 9).
 //!
-//! With TLS the text is `CN=alice (says "The Queen")`: the subject of the caller's certificate is outside of the quotes, the claim within.
-//! Without TLS the name is [`UNAUTHENTICATED`]. What a coordinator does by itself is `NAME (by RULE)`, which no caller can have written.
+//! With TLS the text is `CN=alice (says "The Queen")`: the authenticated subject of the caller's
+//! certificate stands outside of the quotes, the caller's own claim within. Without TLS the name is
+//! [`UNAUTHENTICATED`]. For an operation by a rule of a coordinator, it is `NAME (by RULE)`, which
+//! no caller can have written.
 //!
-//! **Invariants.** A name holds no quote that is not escaped, and a claim neither: the first ` (says "` begins the claim, and the claim ends with
-//! the text. So a claim can't pass for a name.
+//! **Invariants.** Names and claims contain no unescaped quote. The first ` (says "` begins the
+//! claim, and the claim ends with the text. So no claim can be taken for a name.
 
 use alloc::{borrow::ToOwned, format, string::String};
 use core::fmt::Write;
 
-use crate::{hash::sha256, header::PRINCIPAL_BYTES_MAX};
+use crate::{hash::sha256, header::part::PRINCIPAL_BYTES_MAX};
 
 /// The name of a caller that showed no certificate.
 pub const UNAUTHENTICATED: &str = "unauthenticated";
-/// Longest name, in bytes. Longer ones are cut, and say so ([`bounded`]).
+/// Longest name, in bytes. Longer names are cut by [`bounded`].
 pub const WHO_BYTES_MAX: usize = 96;
-/// Longest claim, in bytes with its escapes.
+/// Longest claim with its escapes, in bytes.
 pub const CLAIM_BYTES_MAX: usize = PRINCIPAL_BYTES_MAX - WHO_BYTES_MAX - BEGIN.len() - END.len();
 
 const BEGIN: &str = " (says \"";
 const END: &str = "\")";
-/// Hex digits of the hash that a cut name ends with.
+/// Hex digits of the hash at the end of a cut name.
 const HASH_DIGITS: usize = 16;
 
-/// The text for the header: what was authenticated, and what is claimed.
+/// The principal of a caller: the authenticated name, and the caller's claim.
 ///
-/// Longer names are cut. `None` if the claim is longer than [`CLAIM_BYTES_MAX`] with its escapes.
+/// Names longer than [`WHO_BYTES_MAX`] are cut. `None` if the claim with its escapes is longer than
+/// [`CLAIM_BYTES_MAX`].
 #[must_use]
 pub fn says(name: &str, claim: &str) -> Option<String> {
     let claim = escape(claim, &['"', '\\']);
@@ -33,7 +37,7 @@ pub fn says(name: &str, claim: &str) -> Option<String> {
     (claim.len() <= CLAIM_BYTES_MAX).then(|| format!("{name}{BEGIN}{claim}{END}"))
 }
 
-/// The text for the header of what a coordinator does by itself.
+/// The principal of an operation that a coordinator carries out by a rule of its own.
 #[must_use]
 pub fn by_rule(name: &str, rule: &str) -> String {
     let (name, rule) = (bounded(name, WHO_BYTES_MAX), bounded(rule, CLAIM_BYTES_MAX));
@@ -56,7 +60,7 @@ pub fn claim_of(principal: &str) -> Option<String> {
     Some(out)
 }
 
-/// A text with a backslash before each of these characters.
+/// The text with a backslash before each of the `special` characters.
 #[must_use]
 pub fn escape(text: &str, special: &[char]) -> String {
     let mut out = String::with_capacity(text.len());
@@ -69,10 +73,11 @@ pub fn escape(text: &str, special: &[char]) -> String {
     out
 }
 
-/// A text in at most `max` bytes. A longer one is cut, and ends with the beginning of its SHA-256, so that it still differs from others.
+/// The text in at most `max` bytes. A longer text is cut, and ends with the first digits of its
+/// SHA-256, so that different texts stay different.
 ///
 /// # Panics
-/// If there is no room for that.
+/// If `max` leaves no room for the digits.
 #[must_use]
 pub fn bounded(text: &str, max: usize) -> String {
     let ending = '…'.len_utf8() + 1 + HASH_DIGITS;
@@ -82,7 +87,7 @@ pub fn bounded(text: &str, max: usize) -> String {
     }
     let end = (0..=max - ending).rev().find(|end| text.is_char_boundary(*end)).expect("0 is a boundary");
     let mut out = text[..end].to_owned();
-    // A cut may not take the second half of an escape.
+    // The cut must not separate a backslash from the character that it escapes.
     if out.chars().rev().take_while(|c| *c == '\\').count() % 2 == 1 {
         out.pop();
     }
@@ -114,7 +119,7 @@ mod tests {
         for claim in claims {
             let text = says("CN=op", claim).expect("it is short");
             assert_eq!(claim_of(&text).as_deref(), Some(claim), "{text}");
-            // Outside of the quotes that are not escaped stands the name alone.
+            // The name alone stands outside of unescaped quotes.
             let (mut outside, mut quoted, mut escaped) = (String::new(), false, false);
             for c in text.chars() {
                 match c {

@@ -1,8 +1,10 @@
-//! Proof files (`docs/verification.md` section 12): their parts, encoded and decoded.
+//! Proof files and their parts, encoded and decoded (`docs/verification.md` section 12).
 //!
-//! Decoding checks the shape and nothing else; what a file proves, [`crate::verify`] says. Decoded parts borrow from the file. What a file
-//! takes in memory is at most some twenty times its length, and far less if its records are puts, whatever its counts claim.
+//! Decoding checks the shape alone; [`crate::verify`] says what a file proves. Decoded parts borrow
+//! from the file. A decoded file takes at most about twenty times the file's length in memory, and
+//! far less if its records are puts, whatever counts it claims.
 
+mod digests;
 mod tree;
 
 use alloc::{borrow::Cow, vec::Vec};
@@ -13,6 +15,7 @@ use coppice_types::{
     codec::{Error, Reader, Writer},
 };
 
+use self::digests::{read_digests, write_digests};
 pub use self::tree::{Entry, LEVEL_MAX, NodePart, Subtree, TREES_MAX, Tree, TreeList};
 use crate::{
     epochs::{Epochs, Pair},
@@ -26,70 +29,70 @@ use crate::{
 pub const MAGIC: &[u8] = b"coppice-proof";
 /// Largest proof file, in bytes.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
-/// Longest bound of a range: the successor of a longest key is one.
+/// Longest bound of a range, in bytes: the successor of a longest key.
 pub const BOUND_BYTES_MAX: usize = KEY_BYTES_MAX + 1;
 
-/// That of ledgers of protocol version 2. Formats 1 and 2 were those of version 1.
+/// Format of the proofs of ledgers of protocol version 2. Formats 1 and 2 belonged to version 1.
 const FORMAT: u8 = 3;
 const CHECKSUM_BYTES: usize = 8;
 
 /// A proof file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProofFile<'a> {
-    /// The ledger.
+    /// Id of the ledger.
     pub cluster: ClusterId,
-    /// What it proves.
+    /// The payload.
     pub proof: Proof<'a>,
 }
 
-/// What a proof file proves.
+/// The payload of a proof file, by kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proof<'a> {
-    /// What keys or a range held at a version.
+    /// Kind 0: shows the values of keys or a range at a version.
     Query(QueryProof<'a>),
-    /// That a batch was committed.
+    /// Kind 1: shows that a batch was committed.
     Receipt(ReceiptProof<'a>),
-    /// That a checkpoint extends an older one, and which versions stand at it.
+    /// Kind 2: shows that a checkpoint extends an older one, and which versions stand at it.
     Standing(StandingProof<'a>),
 }
 
-/// A signed checkpoint and the newest header in it.
+/// `log part`: a signed checkpoint, the newest header in its log, and the log's key changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogPart<'a> {
     /// The signed note.
     pub checkpoint: Cow<'a, [u8]>,
-    /// The header at the checkpoint's size less one.
+    /// The last entry of the checkpoint's log.
     pub newest_header: Cow<'a, [u8]>,
-    /// Its inclusion path.
+    /// Inclusion path of the newest header.
     pub path: Vec<Digest>,
-    /// All headers below the checkpoint that change the ledger's key, in order.
+    /// All key changes below the checkpoint, in order.
     pub key_changes: Vec<HeaderPart<'a>>,
 }
 
-/// A header in the log of the checkpoint.
+/// `header part`: a header in the log of the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderPart<'a> {
-    /// The header.
+    /// The canonical bytes of the header.
     pub header: Cow<'a, [u8]>,
-    /// Its inclusion path.
+    /// Inclusion path of the header at its own sequence.
     pub path: Vec<Digest>,
 }
 
-/// That a version stands by the newest header.
+/// `epoch part`: shows that a version stands by the newest header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpochPart {
     /// Index of the pair of the version's epoch.
     pub index: u32,
-    /// That pair.
+    /// The pair of the version's epoch.
     pub pair: Pair,
-    /// The pair after it, unless it is the last.
+    /// The pair after it; `None` if it is the last.
     pub next: Option<Pair>,
-    /// List proof of both.
+    /// List proof of these pairs in the newest header's epochs root.
     pub hashes: Vec<Digest>,
 }
 
 impl EpochPart {
-    /// The part for a version; `None` if it does not stand.
+    /// The part for a version; `None` if the version does not stand.
     #[must_use]
     pub fn new(epochs: &Epochs, stamp: Stamp) -> Option<Self> {
         let index = epochs.find(stamp)?;
@@ -101,70 +104,70 @@ impl EpochPart {
     }
 }
 
-/// What was asked.
+/// The question of a query proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query<'a> {
-    /// These keys, ascending, at least one.
+    /// Keys of 1 to 512 bytes, ascending, each once, at least one.
     Keys(Vec<Cow<'a, [u8]>>),
-    /// All records with `low <= key < high`; without high to the end.
+    /// All records with `low <= key < high`; without `high`, to the end of the key space.
     Range {
-        /// The lowest key.
+        /// The lowest key, at most [`BOUND_BYTES_MAX`] bytes.
         low: Cow<'a, [u8]>,
-        /// The key above the highest.
+        /// The key above the range, at most [`BOUND_BYTES_MAX`] bytes and above `low`.
         high: Option<Cow<'a, [u8]>>,
     },
 }
 
-/// The trees of one shard, tied to its state leaf.
+/// `shard part`: the trees of one shard, tied to its state leaf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardPart<'a> {
     /// Index of the state leaf.
     pub index: u32,
-    /// The shard.
+    /// Id of the shard.
     pub shard: ShardId,
-    /// Lowest key of the shard.
+    /// Lowest key of the shard's range.
     pub low: Cow<'a, [u8]>,
-    /// The key above its highest.
+    /// The key above the shard's range; `None` for no upper bound.
     pub high: Option<Cow<'a, [u8]>>,
-    /// Shard version.
+    /// The shard version in the state leaf.
     pub version: Version,
-    /// Its trees, youngest first.
+    /// The shard's trees, youngest first.
     pub trees: TreeList<'a>,
 }
 
 /// Payload of a query proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryProof<'a> {
-    /// Checkpoint.
+    /// The checkpoint, and the log's newest header.
     pub log: LogPart<'a>,
     /// Header of the version.
     pub header: HeaderPart<'a>,
-    /// The version stands.
+    /// Shows that the version stands.
     pub epoch: EpochPart,
     /// The question.
     pub query: Query<'a>,
-    /// The shards asked, in order of their state leaves.
+    /// The shards that answer it, in order of their state leaves.
     pub shards: Vec<ShardPart<'a>>,
-    /// List proof of their state leaves.
+    /// List proof of their state leaves in the header's state root.
     pub state_hashes: Vec<Digest>,
-    /// Values of the found records in order of their keys, if they were wanted.
+    /// Values of the found records in order of their keys; `None` if they were not asked for.
     pub values: Option<Vec<Cow<'a, [u8]>>>,
 }
 
 /// Payload of a receipt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiptProof<'a> {
-    /// Checkpoint.
+    /// The checkpoint, and the log's newest header.
     pub log: LogPart<'a>,
     /// Header of the version.
     pub header: HeaderPart<'a>,
-    /// The version stands.
+    /// Shows that the version stands.
     pub epoch: EpochPart,
-    /// Index of the batch in the journal.
+    /// Index of the batch in the version's journal.
     pub index: u32,
-    /// Its journal entry.
+    /// The canonical bytes of the batch's journal entry.
     pub entry: Cow<'a, [u8]>,
-    /// List proof of the entry.
+    /// List proof of the entry in the header's journal root.
     pub hashes: Vec<Digest>,
 }
 
@@ -173,17 +176,17 @@ pub struct ReceiptProof<'a> {
 pub struct StandingProof<'a> {
     /// The newer checkpoint.
     pub log: LogPart<'a>,
-    /// Size of the older one.
+    /// Size of the older checkpoint.
     pub old_size: u64,
-    /// Root of the older one.
+    /// Root of the older checkpoint.
     pub old_root: Digest,
-    /// Consistency path between them.
+    /// Consistency path from the older checkpoint to the newer one.
     pub path: Vec<Digest>,
     /// All epoch pairs of the newest header.
     pub pairs: Vec<Pair>,
 }
 
-/// A proof that does not fit a proof file.
+/// The error that a proof does not fit a proof file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge;
 
@@ -196,13 +199,15 @@ impl fmt::Display for TooLarge {
 impl core::error::Error for TooLarge {}
 
 impl<'a> ProofFile<'a> {
-    /// The file.
+    /// The bytes of the file.
     ///
     /// # Errors
-    /// If it would be over [`FILE_BYTES_MAX`], or has more than 65,535 keys, shards or epochs.
+    /// If they would be longer than [`FILE_BYTES_MAX`], or the proof has more than 65,535 keys,
+    /// shards or epoch pairs.
     ///
     /// # Panics
-    /// If a header, key or bound is longer than 65,535 bytes, or a node's level and its entries don't agree: the ledger has none such.
+    /// If a header, key or bound is longer than 65,535 bytes, or a node's level does not fit its
+    /// entries. A ledger has none of these.
     pub fn encode(&self) -> Result<Vec<u8>, TooLarge> {
         let mut out = Writer::new();
         out.raw(MAGIC);
@@ -219,10 +224,11 @@ impl<'a> ProofFile<'a> {
         if bytes.len() <= FILE_BYTES_MAX { Ok(bytes) } else { Err(TooLarge) }
     }
 
-    /// Reads a file.
+    /// Decodes a file.
     ///
     /// # Errors
-    /// If it is damaged, or no proof file that this code knows.
+    /// If the file is damaged, of another format or kind, over a limit of section 16, or not the
+    /// only encoding of its content.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Error> {
         if bytes.len() > FILE_BYTES_MAX {
             return Err(Error::Malformed("proof file length"));
@@ -263,7 +269,7 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// The part that every kind has.
+    /// The log part, which every kind has.
     #[must_use]
     pub fn log(&self) -> &LogPart<'a> {
         match self {
@@ -507,19 +513,4 @@ fn read_pair(input: &mut Reader<'_>) -> Result<Pair, Error> {
 fn write_count(out: &mut Writer, count: usize) -> Result<(), TooLarge> {
     out.u16(u16::try_from(count).map_err(|_| TooLarge)?);
     Ok(())
-}
-
-fn write_digests(out: &mut Writer, digests: &[Digest]) {
-    out.u16(u16::try_from(digests.len()).expect("a list proof has a few hashes for each revealed element"));
-    digests.iter().for_each(|digest| out.digest(digest));
-}
-
-fn read_digests(input: &mut Reader<'_>) -> Result<Vec<Digest>, Error> {
-    let count = usize::from(input.u16()?);
-    take_digests(input, count)
-}
-
-fn take_digests(input: &mut Reader<'_>, count: usize) -> Result<Vec<Digest>, Error> {
-    let (digests, _) = input.take(count * size_of::<Digest>())?.as_chunks();
-    Ok(digests.iter().copied().map(Digest).collect())
 }

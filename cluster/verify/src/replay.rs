@@ -1,218 +1,35 @@
-//! A naive model of a shard's forest, of the whole ledger, and of its prover (`docs/verification.md` sections 4 to 12).
+//! A naive model of a shard's forest, of a whole ledger, and of its prover (`docs/verification.md`
+//! sections 4 to 12): an oracle for tests and audits.
 //!
-//! Written from the page's text, with plain lists and recursion, nothing cached and nothing shared with the engine but hash functions and
-//! [`crate::rules`]: an oracle for tests. It keeps everything in memory and hashes a whole forest for each digest. [`LiveForest`] does the
-//! same for the newest state at the cost of what changes, and is the core of an audit.
+//! It is written from the text of the page, with plain lists and recursion. It caches nothing, and
+//! shares only hash functions and [`crate::rules`] with the engine. It keeps everything in memory
+//! and hashes a whole forest for each digest. [`LiveForest`] follows the same rules for the newest
+//! state, at the cost of the changes alone, and is the core of an audit.
+//!
+//! ```text
+//!  audit  ledger           the rules of an audit; a ledger with its log and proofs
+//!     |    |   |
+//!     |    | prove    live -- gather     a prover; the newest state, also from proofs of ranges
+//!     |    |   |       |        |
+//!     +--forest--------+--------+        one shard
+//!          |
+//!         tree                           one tree
+//! ```
 
 mod audit;
+mod forest;
 mod gather;
 mod ledger;
 mod live;
 mod prove;
 mod tree;
 
-use alloc::{collections::BTreeMap, vec, vec::Vec};
-use core::fmt;
-
-use coppice_types::{Digest, Params, Stamp};
-
 pub use self::{
     audit::{Audited, Finding, audit},
+    forest::{Error, Forest, Frozen},
     gather::Gathered,
     ledger::{Commit, Ledger, Version},
     live::LiveForest,
     prove::part,
     tree::{Change, Node, Record, Tree},
 };
-use crate::{
-    hash::{self, RecordBody},
-    rules::{self, Filter},
-};
-
-/// Why a Prepare does not follow on a state, or parts of trees give no state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
-    /// The inputs of a merge are not two or more neighbouring frozen trees.
-    Inputs,
-    /// A merge gives another tree than was recorded.
-    Output {
-        /// What was recorded.
-        recorded: Digest,
-        /// What the rules give.
-        computed: Digest,
-    },
-    /// Parts of trees that are not of one forest, or not all of it: what is wrong.
-    Parts(&'static str),
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Inputs => f.write_str("the merged trees are not neighbouring frozen trees"),
-            Self::Parts(what) => write!(f, "the parts of the trees are not those of one whole forest: {what}"),
-            Self::Output { recorded, computed } => write!(f, "a merge gives {computed}, recorded is {recorded}"),
-        }
-    }
-}
-
-impl core::error::Error for Error {}
-
-/// A frozen tree and the filter over its keys.
-#[derive(Clone, Debug)]
-pub struct Frozen {
-    /// The tree.
-    pub tree: Tree,
-    /// Over the keys of all its records, tombstones included.
-    pub filter: Filter,
-}
-
-impl Frozen {
-    /// Freezes a tree.
-    #[must_use]
-    pub fn new(params: &Params, tree: Tree) -> Self {
-        let records = tree.records();
-        let mut filter = Filter::new(params, records.len() as u64);
-        records.iter().for_each(|record| filter.insert(&record.key));
-        Self { tree, filter }
-    }
-}
-
-/// State of one shard.
-#[derive(Clone, Debug)]
-pub struct Forest {
-    /// The rules' numbers.
-    pub params: Params,
-    /// The tree that takes writes.
-    pub active: Tree,
-    /// The others, youngest first.
-    pub frozen: Vec<Frozen>,
-}
-
-impl Forest {
-    /// The state of a new shard.
-    #[must_use]
-    pub fn new(params: &Params) -> Self {
-        Self { params: params.clone(), active: Tree::empty(), frozen: Vec::new() }
-    }
-
-    /// All trees, youngest first.
-    #[must_use]
-    pub fn trees(&self) -> Vec<&Tree> {
-        core::iter::once(&self.active).chain(self.frozen.iter().map(|frozen| &frozen.tree)).collect()
-    }
-
-    /// The shard digest.
-    #[must_use]
-    pub fn digest(&self) -> Digest {
-        hash::shard_digest(&self.trees().iter().map(|tree| tree.digest()).collect::<Vec<_>>())
-    }
-
-    /// Applies a Prepare: the events, then a freeze if one is due, then the operations of the version's batches in their order.
-    ///
-    /// # Errors
-    /// If an event does not follow on the state, which is then as before.
-    pub fn prepare<'a>(
-        &mut self,
-        stamp: Stamp,
-        merges: &[(Vec<Digest>, Digest)],
-        operations: impl IntoIterator<Item = (&'a [u8], RecordBody)>,
-    ) -> Result<(), Error> {
-        let mut next = self.clone();
-        for (inputs, output) in merges {
-            next.install(inputs, *output)?;
-        }
-        // The last operation on a key wins.
-        let folded: BTreeMap<&[u8], RecordBody> = operations.into_iter().collect();
-        if !folded.is_empty() && next.active.records().len() as u64 >= u64::from(next.params.capacity) {
-            let active = core::mem::replace(&mut next.active, Tree::empty());
-            next.frozen.insert(0, Frozen::new(&next.params, active));
-        }
-        let changes: Vec<_> = folded
-            .into_iter()
-            .filter_map(|(key, body)| next.change(key, stamp, body).map(|change| (key.to_vec(), change)))
-            .collect();
-        next.active = next.active.apply(&next.params, &changes);
-        *self = next;
-        Ok(())
-    }
-
-    /// What an operation does to the active tree.
-    fn change(&self, key: &[u8], stamp: Stamp, body: RecordBody) -> Option<Change> {
-        let record = Record { key: key.to_vec(), stamp, body };
-        if matches!(body, RecordBody::Put { .. }) {
-            return Some(Change::Set(record));
-        }
-        self.get(key)?;
-        let excluded = self.frozen.iter().all(|frozen| !frozen.filter.admits(key));
-        let held = self.active.records().iter().any(|record| record.key == key);
-        Some(if held && excluded { Change::Remove } else { Change::Set(record) })
-    }
-
-    /// The record of the youngest tree that has one of the key.
-    #[must_use]
-    pub fn newest(&self, key: &[u8]) -> Option<Record> {
-        self.trees().iter().find_map(|tree| tree.records().into_iter().find(|record| record.key == key).cloned())
-    }
-
-    /// The live record of a key.
-    #[must_use]
-    pub fn get(&self, key: &[u8]) -> Option<Record> {
-        self.newest(key).filter(|record| record.body != RecordBody::Tombstone)
-    }
-
-    /// All live records in key order.
-    #[must_use]
-    pub fn live(&self) -> Vec<Record> {
-        let mut records = newest_of(&self.trees());
-        records.retain(|_, record| record.body != RecordBody::Tombstone);
-        records.into_values().collect()
-    }
-
-    /// The tree that merging the frozen trees `from .. from + count` gives.
-    ///
-    /// # Panics
-    /// If there are no such trees.
-    #[must_use]
-    pub fn merge(&self, from: usize, count: usize) -> Tree {
-        let inputs: Vec<&Tree> = self.frozen[from..from + count].iter().map(|frozen| &frozen.tree).collect();
-        let older = &self.frozen[from + count..];
-        let mut records = newest_of(&inputs);
-        records.retain(|key, record| {
-            record.body != RecordBody::Tombstone || older.iter().any(|frozen| frozen.filter.admits(key))
-        });
-        Tree::pack(&self.params, records.into_values().collect())
-    }
-
-    /// The merge that the tier rule wants now, as an event.
-    #[must_use]
-    pub fn planned_merge(&self) -> Option<(Vec<Digest>, Digest)> {
-        let entries: Vec<u64> = self.frozen.iter().map(|frozen| frozen.tree.records().len() as u64).collect();
-        let count = rules::plan_merge(&self.params, &entries)?;
-        let inputs = self.frozen[..count].iter().map(|frozen| frozen.tree.digest()).collect();
-        Some((inputs, self.merge(0, count).digest()))
-    }
-
-    fn install(&mut self, inputs: &[Digest], recorded: Digest) -> Result<(), Error> {
-        let digests: Vec<Digest> = self.frozen.iter().map(|frozen| frozen.tree.digest()).collect();
-        let neighbours = |from: &usize| digests[*from..].starts_with(inputs);
-        let from = (0..digests.len()).find(neighbours).filter(|_| inputs.len() >= 2).ok_or(Error::Inputs)?;
-        let output = self.merge(from, inputs.len());
-        let computed = output.digest();
-        if computed != recorded {
-            return Err(Error::Output { recorded, computed });
-        }
-        self.frozen.splice(from..from + inputs.len(), vec![Frozen::new(&self.params, output)]);
-        Ok(())
-    }
-}
-
-/// The youngest record of each key.
-fn newest_of(trees: &[&Tree]) -> BTreeMap<Vec<u8>, Record> {
-    let mut records = BTreeMap::new();
-    for tree in trees {
-        for record in tree.records() {
-            records.entry(record.key.clone()).or_insert_with(|| record.clone());
-        }
-    }
-    records
-}

@@ -1,7 +1,8 @@
-//! The rules that digests follow beside hashing: weights, splitting, packing, filters and tiers
-//! (`docs/verification.md` sections 4 to 6).
+//! Rules that digests depend on in addition to hashing: weights, splitting, packing, filters and
+//! tiers (`docs/verification.md` sections 4 to 6).
 //!
-//! They depend on the parameters of the genesis header alone, never on what is on a disk.
+//! The rules depend on the parameters of the genesis header alone, and never on the content of a
+//! disk.
 
 use alloc::{vec, vec::Vec};
 use core::{iter, ops::Range};
@@ -10,14 +11,15 @@ use coppice_types::Params;
 
 use crate::hash::filter_hash;
 
-/// Weight of a record; `value_len` is that of a put, absent for a tombstone.
+/// Weight of a record (section 4). `value_len` is the length in bytes of the value that is put;
+/// `None` for a tombstone.
 #[must_use]
 pub fn record_weight(params: &Params, key_len: usize, value_len: Option<u32>) -> u32 {
     let inline = value_len.filter(|len| *len <= params.inline_bytes).unwrap_or(0);
     weight(72, key_len).saturating_add(inline).max(params.entry_weight_min())
 }
 
-/// Weight of an entry of an inner node.
+/// Weight of an entry of an inner node (section 4).
 #[must_use]
 pub fn entry_weight(params: &Params, separator_len: usize) -> u32 {
     weight(64, separator_len).max(params.entry_weight_min())
@@ -27,7 +29,8 @@ fn weight(fixed: u32, key_len: usize) -> u32 {
     fixed.saturating_add(u32::try_from(key_len).unwrap_or(u32::MAX))
 }
 
-/// The separator of two neighbouring leaves: of the prefixes of the lowest key on its right, the shortest above the highest on its left.
+/// The separator of two neighbouring leaves (section 4): the shortest prefix of `right`, the lowest
+/// key of the second, that is above `left`, the highest key of the first.
 #[must_use]
 pub fn separator<'k>(left: &[u8], right: &'k [u8]) -> &'k [u8] {
     debug_assert!(left < right);
@@ -35,7 +38,8 @@ pub fn separator<'k>(left: &[u8], right: &'k [u8]) -> &'k [u8] {
     right.get(..=common).unwrap_or(right)
 }
 
-/// The nodes that a list of entries with these weights becomes, as ranges of entries, in order.
+/// The nodes into which the split rule (section 4) divides a list of entries with these weights:
+/// ranges of entries, in order, none empty.
 ///
 /// # Panics
 /// If the weights add up to 2^64, which no list in memory does.
@@ -64,13 +68,14 @@ pub fn split(params: &Params, weights: &[u32]) -> Vec<Range<usize>> {
     out
 }
 
-/// Whether [`split`] makes one node of entries that weigh so much together.
+/// Whether [`split`] makes a single node of entries with this total weight.
 #[must_use]
 pub fn is_one_node(params: &Params, weight: u64) -> bool {
     weight <= u64::from(params.node_bytes)
 }
 
-/// The nodes into which a merge packs entries with these weights, as ranges of entries, in order.
+/// The nodes into which a merge packs entries with these weights (section 4, *Packing*): ranges of
+/// entries, in order, none empty.
 #[must_use]
 pub fn pack(params: &Params, weights: &[u32]) -> Vec<Range<usize>> {
     let mut out = Vec::new();
@@ -88,7 +93,7 @@ pub fn pack(params: &Params, weights: &[u32]) -> Vec<Range<usize>> {
     out
 }
 
-/// Packs entries one by one.
+/// The rule of [`pack`], for entries that come one by one.
 #[derive(Clone, Debug)]
 pub struct Packer {
     node_bytes: u64,
@@ -96,35 +101,37 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// Begins with an empty node.
+    /// A packer whose first node is empty.
     #[must_use]
     pub fn new(params: &Params) -> Self {
         Self { node_bytes: u64::from(params.node_bytes), weight: 0 }
     }
 
-    /// Adds an entry. True if it does not fit the node before it, and so begins a new one.
+    /// Adds an entry. Returns true if the entry does not fit the current node, and so begins a new
+    /// one.
     pub fn add(&mut self, weight: u32) -> bool {
         let weight = u64::from(weight);
-        // An empty node has weight 0, since no entry has.
+        // Weight 0 means an empty node, since no entry weighs 0.
         let begins = self.weight > 0 && self.weight + weight > self.node_bytes;
         self.weight = if begins { weight } else { self.weight + weight };
         begins
     }
 }
 
-/// Bits of a filter block.
+/// Bits of a filter block (section 5).
 pub const FILTER_BLOCK_BITS: u64 = 512;
 /// Bits that a key sets in its block.
 pub const FILTER_KEY_BITS: usize = 7;
 
-/// Blocks in the filter of a tree of `entries` records.
+/// Number of blocks in the filter of a tree with `entries` records (section 5).
 #[must_use]
 pub fn filter_blocks(params: &Params, entries: u64) -> u64 {
     let bits = u128::from(entries) * u128::from(params.filter_bits);
     u64::try_from(bits.div_ceil(u128::from(FILTER_BLOCK_BITS))).unwrap_or(u64::MAX).max(1)
 }
 
-/// Block of a key and the bits that it sets there, of its [`filter_hash`] and the number of blocks.
+/// A key's block, and the bits that it sets there, from its [`filter_hash`] and the number of
+/// blocks (section 5).
 #[must_use]
 pub fn filter_position(hash: (u64, u64), blocks: u64) -> (u64, [u16; FILTER_KEY_BITS]) {
     let product = u128::from(hash.0) * u128::from(blocks);
@@ -135,7 +142,7 @@ pub fn filter_position(hash: (u64, u64), blocks: u64) -> (u64, [u16; FILTER_KEY_
     ((product >> 64) as u64, bits)
 }
 
-/// Filter of a frozen tree; bit b of a block is bit `b % 64` of its word `b / 64`.
+/// Filter of a frozen tree. Bit b of a block is bit `b % 64` of its word `b / 64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     blocks: Vec<[u64; 8]>,
@@ -145,20 +152,20 @@ impl Filter {
     /// An empty filter for a tree of `entries` records.
     ///
     /// # Panics
-    /// If it does not fit the address space.
+    /// If the filter does not fit the address space.
     #[must_use]
     pub fn new(params: &Params, entries: u64) -> Self {
         let blocks = usize::try_from(filter_blocks(params, entries)).expect("filters fit into memory");
         Self { blocks: vec![[0; 8]; blocks] }
     }
 
-    /// A filter of stored blocks; `None` if there is none.
+    /// A filter with these blocks; `None` without blocks.
     #[must_use]
     pub fn from_blocks(blocks: Vec<[u64; 8]>) -> Option<Self> {
         if blocks.is_empty() { None } else { Some(Self { blocks }) }
     }
 
-    /// The blocks.
+    /// The blocks of the filter; at least one.
     #[must_use]
     pub fn blocks(&self) -> &[[u64; 8]] {
         &self.blocks
@@ -169,7 +176,7 @@ impl Filter {
         self.insert_hash(filter_hash(key));
     }
 
-    /// [`Filter::insert`] for a key of this [`filter_hash`].
+    /// Adds the key that has this [`filter_hash`].
     pub fn insert_hash(&mut self, hash: (u64, u64)) {
         let (block, bits) = filter_position(hash, self.blocks.len() as u64);
         let block = &mut self.blocks[block as usize];
@@ -178,13 +185,13 @@ impl Filter {
         }
     }
 
-    /// False only if the key was never added.
+    /// Whether the key may have been added. False only if it never was.
     #[must_use]
     pub fn admits(&self, key: &[u8]) -> bool {
         self.admits_hash(filter_hash(key))
     }
 
-    /// [`Filter::admits`] for a key of this [`filter_hash`].
+    /// [`Filter::admits`] for the key that has this [`filter_hash`].
     #[must_use]
     pub fn admits_hash(&self, hash: (u64, u64)) -> bool {
         let (block, bits) = filter_position(hash, self.blocks.len() as u64);
@@ -193,20 +200,23 @@ impl Filter {
     }
 }
 
-/// Below this ratio of sizes more than an eighth of the records would be superseded by a younger tree, on average.
+/// Least ratio of tiers. Below it, on average, a younger tree would supersede more than an eighth
+/// of the records.
 const TIER_RATIO_LEAST: u64 = 4;
 
-/// How many times larger the next older tree should be, where the oldest has so many entries.
+/// How many times larger the next older tree should be, if the oldest tree has this many entries.
 ///
-/// The tree before the oldest grows by `capacity` at a time, each time merged anew, up to T entries: for each record written, merges
-/// take up T / 2 capacity there and oldest / T in the oldest. That is least where oldest / T is the root of oldest / 2 capacity.
+/// The tree before the oldest grows by `capacity` at a time, up to T entries, and is merged each
+/// time. So for each record written, merges write T / (2 capacity) records there, and oldest / T in
+/// the oldest tree. The sum is least if oldest / T is the square root of oldest / (2 capacity).
 fn tier_ratio(params: &Params, oldest: u64) -> u64 {
     let most = u64::from(params.tier_ratio);
     let cheapest = (oldest / (2 * u64::from(params.capacity))).isqrt() + 1;
     cheapest.clamp(TIER_RATIO_LEAST.min(most), most)
 }
 
-/// How many of the youngest frozen trees the tier rule merges now, of the entries of all frozen trees, youngest first.
+/// Number of the youngest frozen trees that the tier rule (section 6) merges now; `None` if it
+/// merges none. `frozen` has the number of entries of each frozen tree, youngest first.
 #[must_use]
 pub fn plan_merge(params: &Params, frozen: &[u64]) -> Option<usize> {
     let [first, second, ..] = frozen else { return None };

@@ -1,8 +1,9 @@
 //! The compression function of SHA-256 (FIPS 180-4, section 6.2.2) for several messages at once.
 //!
-//! With the processor's instructions for SHA each round of a message waits for the one before, and other messages have their rounds
-//! meanwhile: on AMD's Zen 4 a block takes 34 ns alone, and 17 as one of four. Where the instructions are missing, or the build says
-//! `--cfg sha2_backend="soft"`, `sha2` hashes one message after the other.
+//! With the processor's SHA instructions, each round of a message waits for the round before it.
+//! Rounds of other messages fill that time: on AMD's Zen 4 a block takes 34 ns alone, and 17 ns as
+//! one of four. Without the instructions, or in a build with `--cfg sha2_backend="soft"`, the crate
+//! `sha2` hashes one message after the other.
 
 use coppice_types::Digest;
 use sha2::block_api::compress256;
@@ -11,20 +12,22 @@ pub(crate) const BLOCK_BYTES: usize = 64;
 pub(crate) type Block = [u8; BLOCK_BYTES];
 type State = [u32; 8];
 
-/// The initial state (section 5.3.3).
+/// The initial state (FIPS 180-4, section 5.3.3).
 const INITIAL: State =
     [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
 
-/// So many messages keep the instructions busy.
+/// Number of messages that keep the instructions busy.
 pub(crate) const LANES: usize = 4;
 
-/// What the padding takes at least: a bit and the length.
+/// Least length of the padding: one byte that begins with a set bit, and the message's length in
+/// bits.
 pub(crate) const PADDING_BYTES_MIN: usize = 9;
 
-/// A tag of one byte and two digests.
+/// Length of a tag and two digests.
 const PAIR_BYTES: usize = 1 + 2 * size_of::<Digest>();
 
-/// The last blocks of a message of so many bytes, of which the last `len` are in `tail`, and zeros behind them.
+/// Pads a message and returns its last blocks. `message_bytes` is the length of the whole message.
+/// Its last `len` bytes are in `tail`, with zeros behind them.
 #[inline]
 pub(crate) fn pad(tail: &mut [u8], len: usize, message_bytes: usize) -> &[Block] {
     let end = (len + PADDING_BYTES_MIN).next_multiple_of(BLOCK_BYTES);
@@ -34,7 +37,8 @@ pub(crate) fn pad(tail: &mut [u8], len: usize, message_bytes: usize) -> &[Block]
     tail[..end].as_chunks().0
 }
 
-/// Takes the blocks of several messages into their states, side by side as far as all have some.
+/// Compresses the blocks of several messages into their states, side by side as far as all messages
+/// have blocks.
 #[inline]
 fn compress_each<const N: usize>(states: &mut [State; N], messages: [&[Block]; N]) {
     let common = messages.iter().map(|blocks| blocks.len()).min().unwrap_or(0);
@@ -53,7 +57,7 @@ fn side_by_side<const N: usize>(states: &mut [State; N], messages: [&[Block]; N]
     states.iter_mut().zip(messages).for_each(|(state, blocks)| compress256(state, blocks));
 }
 
-/// The digest that a state is after the last block.
+/// The digest in a state after the last block.
 #[inline]
 fn digest(state: &State) -> Digest {
     let mut out = [0; size_of::<Digest>()];
@@ -61,7 +65,7 @@ fn digest(state: &State) -> Digest {
     Digest(out)
 }
 
-/// Digests of padded messages.
+/// Hashes padded messages.
 #[inline]
 pub(crate) fn digest_each<const N: usize>(messages: [&[Block]; N]) -> [Digest; N] {
     let mut states = [INITIAL; N];
@@ -69,7 +73,7 @@ pub(crate) fn digest_each<const N: usize>(messages: [&[Block]; N]) -> [Digest; N
     states.each_ref().map(digest)
 }
 
-/// Digests of messages, side by side as far as they have blocks in common.
+/// Hashes messages, side by side as far as they have blocks in common.
 #[inline]
 pub(crate) fn message_each<const N: usize>(messages: [&[u8]; N]) -> [Digest; N] {
     let parts = messages.map(<[u8]>::as_chunks);
@@ -85,7 +89,7 @@ pub(crate) fn message_each<const N: usize>(messages: [&[u8]; N]) -> [Digest; N] 
     states.each_ref().map(digest)
 }
 
-/// Digests of a tag and two digests each.
+/// Hashes pairs of digests, each behind the tag.
 #[inline]
 pub(crate) fn pair_each<const N: usize>(tag: u8, pairs: [[&Digest; 2]; N]) -> [Digest; N] {
     #[cfg(target_arch = "x86_64")]
@@ -119,7 +123,8 @@ mod x86 {
 
     cpufeatures::new!(features, "sha", "ssse3", "sse4.1");
 
-    /// The first 32 bits of the fractional parts of the cube roots of the first 64 primes (section 4.2.2).
+    /// The first 32 bits of the fractional parts of the cube roots of the first 64 primes (FIPS
+    /// 180-4, section 4.2.2).
     const K: [[u32; 4]; 16] = [
         [0x428a_2f98, 0x7137_4491, 0xb5c0_fbcf, 0xe9b5_dba5],
         [0x3956_c25b, 0x59f1_11f1, 0x923f_82a4, 0xab1c_5ed5],
@@ -139,7 +144,7 @@ mod x86 {
         [0x90be_fffa, 0xa450_6ceb, 0xbef9_a3f7, 0xc671_78f2],
     ];
 
-    /// Says that the processor has the instructions.
+    /// Proof that the processor has the instructions.
     #[derive(Clone, Copy)]
     pub(super) struct Instructions(());
 
@@ -154,26 +159,29 @@ mod x86 {
         }
 
         pub(super) fn side_by_side<const N: usize>(self, states: &mut [State; N], messages: [&[Block]; N]) {
-            // SAFETY: the instructions are there; nothing else is asked for.
+            // SAFETY: `self` shows that the processor has the instructions; nothing else is
+            // required.
             unsafe { side_by_side(states, messages) }
         }
 
         pub(super) fn pair_each<const N: usize>(self, tag: u8, pairs: [[&Digest; 2]; N]) -> [Digest; N] {
-            // SAFETY: as above.
+            // SAFETY: as in `side_by_side` above.
             unsafe { pair_each(tag, pairs) }
         }
     }
 
-    // No closures below: what takes them is compiled without the instructions, so they would not be inlined.
+    // The functions below use no closures: code that takes a closure is compiled without the
+    // instructions, so the closure would not be inlined.
 
-    /// A message's state as the instructions have it: four words each, the first in the highest place.
+    /// A state in the layout of the instructions: two vectors of four words, the first word in the
+    /// highest place.
     #[derive(Clone, Copy)]
     struct Lane {
         abef: __m128i,
         cdgh: __m128i,
     }
 
-    /// Sixteen words of a message, four a vector.
+    /// Sixteen words of a message, four in a vector.
     type Words = [__m128i; 4];
 
     #[target_feature(enable = "sha,ssse3,sse4.1")]
@@ -203,7 +211,8 @@ mod x86 {
         ]
     }
 
-    /// Four words, of 16 bytes of a message as two numbers in the order of memory.
+    /// Four big-endian words from 16 bytes of a message, which are given as two little-endian
+    /// numbers.
     #[target_feature(enable = "sha,ssse3,sse4.1")]
     #[inline]
     fn words(first: u64, second: u64) -> __m128i {
@@ -211,13 +220,13 @@ mod x86 {
         _mm_shuffle_epi8(_mm_set_epi64x(second.cast_signed(), first.cast_signed()), big_endian)
     }
 
-    /// The eight bytes from there on, as a number in the order of memory.
+    /// The eight bytes from `at` on, as a little-endian number.
     #[inline]
     fn number<const LEN: usize>(bytes: &[u8; LEN], at: usize) -> u64 {
         u64::from_le_bytes(*bytes[at..].first_chunk().expect("eight bytes lie in the message"))
     }
 
-    /// 64 rounds for a block of each message.
+    /// The 64 rounds of one block of each message.
     #[target_feature(enable = "sha,ssse3,sse4.1")]
     #[inline]
     fn rounds<const N: usize>(lanes: &mut [Lane; N], blocks: &mut [Words; N]) {
@@ -232,8 +241,9 @@ mod x86 {
         }
     }
 
-    /// The first ones with the words of the message, others with what the schedule makes of the last sixteen. One after the other, since
-    /// in a loop it takes a tenth longer.
+    /// Sixteen rounds. The first sixteen take the words of the message, later ones those that the
+    /// schedule makes of the last sixteen. The calls are written out, since a loop takes a tenth
+    /// longer.
     #[target_feature(enable = "sha,ssse3,sse4.1")]
     #[inline]
     fn sixteen_rounds<const FROM: usize, const N: usize>(lanes: &mut [Lane; N], blocks: &mut [Words; N]) {
@@ -285,7 +295,8 @@ mod x86 {
         }
     }
 
-    /// The message is put together in registers: bytes that were just written one by one would be waited for.
+    /// Builds the messages in registers. In memory, the loads of whole words would wait for the
+    /// bytes that were just stored one by one.
     #[target_feature(enable = "sha,ssse3,sse4.1")]
     fn pair_each<const N: usize>(tag: u8, pairs: [[&Digest; 2]; N]) -> [Digest; N] {
         let bits = 8 * PAIR_BYTES as u64;

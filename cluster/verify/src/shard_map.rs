@@ -1,6 +1,8 @@
-//! The shard map: which shard holds which key (`docs/verification.md` section 7), and the leaves of the state root.
+//! The shard map, which says which shard holds which key, and the leaves of the state root
+//! (`docs/verification.md` section 7).
 //!
-//! Invariant of [`ShardMap`]: the shards cover all keys without gap or overlap, in order of their lows, and no id appears twice.
+//! Invariant of [`ShardMap`]: the shards cover all keys without gap or overlap, in order of their
+//! lows, and no id appears twice.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -12,40 +14,41 @@ use coppice_types::{
 
 use crate::{hash, merkle};
 
-/// Longest key, and so longest bound of a shard, in bytes.
+/// Longest key in bytes, and so the longest bound of a shard.
 pub const KEY_BYTES_MAX: usize = 512;
-/// Names no shard: it stands for "no parent" in a map.
+/// The id that no shard has. In an encoded map it stands for "no parent".
 pub const SHARD_NONE: ShardId = ShardId(u32::MAX);
 const NO_PARENT: u32 = SHARD_NONE.0;
 
-/// A shard and its keys: `low <= key < high`.
+/// A shard and its range of keys: `low <= key < high`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Its name.
+    /// Id of the shard, unique in its map.
     pub id: ShardId,
-    /// The shard that was split to make it.
+    /// The shard that was split to make this one; `None` in the map of a new ledger.
     pub parent: Option<ShardId>,
-    /// Lowest key.
+    /// Lowest key of the range, 0 to 512 bytes. The first shard's is empty.
     pub low: Vec<u8>,
-    /// The key above the highest; none means no bound.
+    /// The key above the range, 1 to 512 bytes. `None` for the last shard, whose range has no upper
+    /// bound.
     pub high: Option<Vec<u8>>,
 }
 
 impl Shard {
-    /// The shard holds this key.
+    /// Whether the key lies in the shard's range.
     #[must_use]
     pub fn holds(&self, key: &[u8]) -> bool {
         self.low.as_slice() <= key && self.high.as_ref().is_none_or(|high| key < high.as_slice())
     }
 }
 
-/// All shards in order of their lows.
+/// All shards of a ledger, in order of their lows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardMap {
     shards: Vec<Shard>,
 }
 
-/// Why shards are no map.
+/// Why a list of shards is no map: the rule that it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidMap(pub &'static str);
 
@@ -58,10 +61,11 @@ impl fmt::Display for InvalidMap {
 impl core::error::Error for InvalidMap {}
 
 impl ShardMap {
-    /// A map of these shards, in order.
+    /// The map of these shards, which are in order of their lows.
     ///
     /// # Errors
-    /// If they don't cover all keys exactly once, an id is used twice, or a bound is too long.
+    /// If they do not cover all keys exactly once, an id is used twice or is [`SHARD_NONE`], or a
+    /// bound is longer than [`KEY_BYTES_MAX`].
     pub fn new(shards: Vec<Shard>) -> Result<Self, InvalidMap> {
         let (Some(first), Some(last)) = (shards.first(), shards.last()) else {
             return Err(InvalidMap("no shards"));
@@ -83,10 +87,11 @@ impl ShardMap {
         Ok(Self { shards })
     }
 
-    /// The map of a new ledger: shards 0, 1, ... parted by these keys, which ascend.
+    /// The map of a new ledger: shards 0, 1, ... with these keys as their boundaries, in ascending
+    /// order.
     ///
     /// # Errors
-    /// If a key is empty or too long, or they don't ascend.
+    /// If a key is empty or too long, or the keys do not ascend.
     pub fn from_splits(splits: &[Vec<u8>]) -> Result<Self, InvalidMap> {
         if u32::try_from(splits.len()).is_err() {
             return Err(InvalidMap("too many shards"));
@@ -101,7 +106,7 @@ impl ShardMap {
         Self::new(shards)
     }
 
-    /// The shards in order of their lows.
+    /// The shards in order of their lows; at least one.
     #[must_use]
     pub fn shards(&self) -> &[Shard] {
         &self.shards
@@ -120,12 +125,12 @@ impl ShardMap {
         &self.shards[self.index_of(key)]
     }
 
-    /// The canonical bytes.
+    /// The canonical bytes: `shard map` in section 7.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
         out.u8(1);
-        // `new` and `decode` see to it that the ids, and so the shards, are fewer than 2^32.
+        // `new` ensures that ids are unique, so there are fewer than 2^32 shards.
         out.u32(self.shards.len() as u32);
         for shard in &self.shards {
             out.u32(shard.id.0);
@@ -136,10 +141,10 @@ impl ShardMap {
         out.into_bytes()
     }
 
-    /// Reads what `encode` wrote.
+    /// Decodes the canonical bytes.
     ///
     /// # Errors
-    /// If the bytes are no shard map.
+    /// If the bytes are no shard map, or the map breaks a rule of [`ShardMap::new`].
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let mut input = Reader::new(bytes);
         if input.u8()? != 1 {
@@ -161,13 +166,13 @@ impl ShardMap {
         Self::new(shards).map_err(|error| Error::Malformed(error.0))
     }
 
-    /// The hash that headers carry.
+    /// Hash of the map, which every header carries.
     #[must_use]
     pub fn hash(&self) -> Digest {
         hash::shard_map_hash(&self.encode())
     }
 
-    /// The leaves of version 0: every shard empty.
+    /// The state leaves of version 0, in which every shard is empty.
     #[must_use]
     pub fn genesis_leaves(&self) -> Vec<StateLeaf> {
         let leaf = |shard: &Shard| StateLeaf {
@@ -181,30 +186,31 @@ impl ShardMap {
     }
 }
 
-/// What the state root says of one shard.
+/// A leaf of the state root: one shard's state at a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateLeaf {
-    /// The shard.
+    /// Id of the shard.
     pub shard: ShardId,
-    /// Lowest key.
+    /// Lowest key of the shard's range.
     pub low: Vec<u8>,
-    /// The key above the highest; none means no bound.
+    /// The key above the shard's range; `None` for no upper bound.
     pub high: Option<Vec<u8>>,
-    /// The newest version, at or below that of the state, that touched the shard.
+    /// The newest version, at or below that of the state, in which the shard received a Prepare; 0
+    /// at genesis.
     pub version: Version,
-    /// The shard's forest at that version.
+    /// Digest of the shard's forest at that version (section 6).
     pub digest: Digest,
 }
 
 impl StateLeaf {
-    /// The hash in the state root's list.
+    /// Hash of the leaf in the state root's list.
     #[must_use]
     pub fn hash(&self) -> Digest {
         hash::state_leaf_hash(self.shard, &self.low, self.high.as_deref(), self.version, &self.digest)
     }
 }
 
-/// The root of all shards' leaves, in order of their lows.
+/// The state root: the list root of all shards' leaves, in order of their lows (section 7).
 #[must_use]
 pub fn state_root(leaves: &[StateLeaf]) -> Digest {
     merkle::mth(&leaves.iter().map(StateLeaf::hash).collect::<Vec<_>>())

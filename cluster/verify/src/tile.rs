@@ -1,6 +1,7 @@
 //! Names of tiles and entry bundles (C2SP `tlog-tiles`; `docs/verification.md` section 10).
 //!
-//! A resource has one spelling: what is not exactly the path that [`TileName`] prints is no name.
+//! Each resource has one spelling: a path other than the one that [`TileName`] prints names
+//! nothing.
 
 use alloc::{
     format,
@@ -8,19 +9,19 @@ use alloc::{
 };
 use core::fmt;
 
-/// Hashes of a full tile, entries of a full bundle.
+/// Hashes of a full tile, and entries of a full bundle.
 pub const WIDTH: u16 = 256;
 /// The highest level that a path can name.
 pub const LEVEL_MAX: u8 = 63;
-/// Longest path of a tile: 2^64 has seven groups of three digits.
+/// Longest path of a tile in bytes: 2^64 has seven groups of three digits.
 const PATH_BYTES_MAX: usize = 64;
 
-/// What a tile holds.
+/// The content of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Content {
-    /// Roots of subtrees of 256^level entries.
+    /// Hashes of 32 bytes: the roots of neighbouring subtrees of 256^level entries.
     Hashes {
-        /// At most [`LEVEL_MAX`].
+        /// Level of the tile, at most [`LEVEL_MAX`].
         level: u8,
     },
     /// The entries themselves, each behind its length as a big-endian `u16`.
@@ -30,16 +31,17 @@ pub enum Content {
 /// The name of a tile or of an entry bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TileName {
-    /// What it holds.
+    /// The content that the name stands for.
     pub content: Content,
-    /// Its number among those of its level.
+    /// Number of the tile among those of its level, from 0 on.
     pub number: u64,
-    /// Hashes or entries in it, 1 to [`WIDTH`]; less than that in the growing one of a log.
+    /// Number of hashes or entries, 1 to [`WIDTH`]. Only the newest tile of a level has fewer than
+    /// [`WIDTH`].
     pub width: u16,
 }
 
 impl TileName {
-    /// Reads a path, without a slash in front.
+    /// Parses a path without a leading slash; `None` if it names no tile or bundle.
     #[must_use]
     pub fn parse(path: &str) -> Option<Self> {
         if path.len() > PATH_BYTES_MAX {
@@ -60,11 +62,11 @@ impl TileName {
             value = value.checked_mul(1000)?.checked_add(digits)?;
         }
         let name = Self { content, number: value, width };
-        // Comparing with the one spelling refuses signs, zeros and groups that don't belong.
+        // Comparing with the one spelling refuses signs, zeros and groups that do not belong.
         (name.to_string() == path).then_some(name)
     }
 
-    /// A log of so many entries has it.
+    /// Whether a log of `size` entries has this tile.
     #[must_use]
     pub fn is_in(&self, size: u64) -> bool {
         let level = match self.content {
@@ -77,7 +79,7 @@ impl TileName {
     }
 }
 
-/// The path, without a slash in front.
+/// Prints the path without a leading slash.
 impl fmt::Display for TileName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.content {
@@ -88,7 +90,7 @@ impl fmt::Display for TileName {
     }
 }
 
-/// `x001/x234/067` for 1234067: the spelling of a tile's number.
+/// The path of a tile's number in groups of three digits: `x001/x234/067` for 1234067.
 #[must_use]
 pub fn number_path(number: u64) -> String {
     let mut path = format!("{:03}", number % 1000);

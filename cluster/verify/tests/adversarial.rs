@@ -1,4 +1,5 @@
-//! A lying server is caught, at the step that the attack is on; a damaged file never verifies.
+//! A lying server is caught at the step that its attack is aimed at, and a damaged file never
+//! verifies.
 
 mod common;
 
@@ -37,13 +38,14 @@ fn every_attack_fails_at_its_step() {
         assert!(names.insert(attack.name), "{} twice", attack.name);
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    // The first step has the test of damaged files, key changes and questions their own,
-    // cosignatures those of policies.
+    // Step `format` has the test of damaged files. Key changes, questions and policies have test
+    // files of their own.
     steps.extend([Step::Format, Step::Keys, Step::Cosignatures, Step::Question]);
     assert_eq!(steps.into_iter().collect::<Vec<_>>(), Step::ALL, "every step catches something");
 }
 
-/// The proof files whose bits are flipped: name, file, and whether other questions than the one asked may be answered by it.
+/// Proof files whose bits are flipped: name, file, and whether a change of the question may leave
+/// another valid proof.
 fn kinds(sample: &Sample) -> Vec<(&'static str, Vec<u8>, bool)> {
     let ledger = &sample.ledger;
     let targets = targets(sample);
@@ -79,7 +81,8 @@ fn a_file_with_any_bit_flipped_fails() {
     }
 }
 
-/// A liar repairs the checksum. Then only bits of the question are free, and only for another question whose true answer the file proves.
+/// A liar repairs the checksum. Then only bits of the question are free, and only for another
+/// question whose true answer the file proves.
 #[test]
 fn a_file_with_any_bit_flipped_and_its_checksum_repaired_proves_nothing_false() {
     let sample = Sample::standard();
@@ -114,7 +117,7 @@ fn a_proof_of_another_key_or_cluster_is_not_believed() {
     assert!(failure.to_string().starts_with("checkpoint: no signature of the trusted key"), "{failure}");
 }
 
-/// Shows each entry and each child with these chances in 8.
+/// Reveals each entry, and expands each child, with these chances in 8.
 fn random_part(sample: &mut Sample, node: &Node, reveal: u64, expand: u64) -> NodePart<'static> {
     let count = node.entry_hashes().len();
     let mut shown: BTreeSet<usize> = (0..count).filter(|_| sample.random(8) < reveal).collect();
@@ -127,7 +130,8 @@ fn random_part(sample: &mut Sample, node: &Node, reveal: u64, expand: u64) -> No
     })
 }
 
-/// Whatever a server shows and hides of the trees that the ledger committed to: an answer is either refused or true.
+/// Whatever a server shows and hides of the trees that the ledger committed to, an answer is either
+/// refused or true.
 #[test]
 fn no_choice_of_what_to_show_proves_anything_false() {
     let mut sample = Sample::standard();
@@ -172,7 +176,7 @@ fn no_choice_of_what_to_show_proves_anything_false() {
     assert!(proven.iter().all(|count| *count > 1000), "absences, values, ranges proven by chance: {proven:?}");
 }
 
-/// Whatever versions an honest server once proved, it can't prove them any more after a rollback.
+/// After a rollback, an honest server's proofs of the versions that it took back no longer verify.
 #[test]
 fn no_rolled_back_version_has_an_epoch_part() {
     let sample = Sample::standard();

@@ -1,6 +1,7 @@
-//! What an auditor finds, and nobody else can: `vectors/audits.json`. Each log is signed and fits
-//! its journals and state roots; each but the sound ones breaks the one rule of section 8 that its
-//! name says.
+//! Lies that only an auditor can find: `vectors/audits.json`.
+//!
+//! Each log is signed, and its journals and state roots fit it. Except for the sound ones, each
+//! breaks the one rule of `docs/verification.md` section 8 that its name says.
 
 mod common;
 
@@ -23,7 +24,7 @@ use coppice_verify::{
 };
 use serde_json::{Value, json};
 
-/// A log, and the entry and rule that break.
+/// A log, with the entry and the rule that break.
 struct Case {
     name: &'static str,
     log: Vec<Audited>,
@@ -53,7 +54,7 @@ fn rollback(ledger: &Ledger, target: Stamp) -> Header {
     Header { epochs_root: epochs.root(), epoch_pairs: epochs.pairs().len() as u32, ..header }
 }
 
-/// Three versions of a record each.
+/// Three versions with one record each.
 fn short() -> Liar {
     let mut liar = Liar::new();
     for key in [b"a", b"b", b"z"] {
@@ -63,7 +64,7 @@ fn short() -> Liar {
     liar
 }
 
-/// Everything that a ledger may do.
+/// A log with every kind of event.
 fn sound() -> Liar {
     let mut liar = Liar::new();
     let fill = |liar: &mut Liar, versions: std::ops::Range<u32>| {
@@ -97,7 +98,7 @@ fn body(number: u32) -> RecordBody {
     if number.is_multiple_of(5) { RecordBody::Tombstone } else { RecordBody::put(format!("{number}").as_bytes()) }
 }
 
-/// A log that breaks this rule with its last entry.
+/// A log whose last entry breaks this rule.
 fn last(name: &'static str, rule: u8, lie: impl FnOnce(&mut Liar)) -> Case {
     let mut liar = short();
     lie(&mut liar);
@@ -285,7 +286,7 @@ fn state_of_others() -> Case {
     })
 }
 
-/// A lie in a version that was rolled back is none: nobody can read it.
+/// A lie in a version that was rolled back does not count, since nobody can read that version.
 fn rolled_back() -> Case {
     let mut liar = short();
     liar.commit(&[Told::of(0, &[b"z"])], |_| {});
@@ -334,7 +335,7 @@ fn list(value: &Value) -> Vec<Vec<u8>> {
     value.as_array().expect("a list").iter().map(bytes).collect()
 }
 
-/// By the naive auditor, which has the rules as the page has them.
+/// The naive auditor, which follows the list of rules, comes to the same findings.
 #[test]
 fn every_stored_log_is_judged_as_the_page_says() {
     let vectors = stored("audits.json");
@@ -355,8 +356,8 @@ fn every_stored_log_is_judged_as_the_page_says() {
     }
 }
 
-/// The two files show each what is signed, and nobody who has only one of them can know: the audit
-/// refuses the ledger.
+/// Each of the two files shows what is signed, and whoever has only one of them can't see the lie.
+/// The audit refuses the ledger.
 #[test]
 fn a_key_in_the_wrong_shard_is_found_by_the_audit_alone() {
     let mut liar = Liar::new();

@@ -1,8 +1,8 @@
-//! What the page refuses though it is signed, and what it takes though it looks odd:
-//! `vectors/cases.json`.
+//! Files that are refused though a ledger signed them, and files that are valid though they look
+//! odd: `vectors/cases.json`.
 //!
-//! Each file is made by a ledger whose own key signs a lie, so no signature or hash is wrong: only
-//! the rule in its name is broken.
+//! A ledger whose own key signs a lie makes each refused file. So no signature or hash is wrong;
+//! only the rule in the file's name is broken.
 
 mod common;
 
@@ -27,7 +27,7 @@ use coppice_verify::{
 };
 use serde_json::json;
 
-/// A file, who is believed, and the step that refuses it.
+/// A file, the key or policy to trust, and the step that refuses it.
 struct Case {
     name: &'static str,
     file: Vec<u8>,
@@ -236,7 +236,7 @@ fn keys() -> Vec<Case> {
     let new = SignerKey::from_seed(hidden.key.name(), &[8; 32]).expect("a name");
     let change = KeyChange::sign(1, &hidden.cluster, &hidden.key, &new);
     let header = hidden.next_header(hidden.head(), hidden.newest().state_root, &[], Body::Key(change));
-    // The old key signs on, as if there had been no change.
+    // The old key goes on signing, as if it had not been changed.
     hidden.append(header);
     let mut changed = with_a_record();
     let (old, vkey) = (key(), key().to_string());
@@ -301,8 +301,8 @@ fn epochs() -> Vec<Case> {
     ]
 }
 
-/// A batch that puts `z` into the shard of the keys below `m`: two files, of which neither is wrong
-/// alone.
+/// A batch that puts `z` into the shard of the keys below `m`. It gives two files, neither of which
+/// is wrong alone.
 fn wrong_shard() -> Vec<Case> {
     let ledger = lies::wrong_shard();
     let stamp = Stamp::new(0, 1);
@@ -312,7 +312,7 @@ fn wrong_shard() -> Vec<Case> {
     ]
 }
 
-/// Ranges whose low is the first record of a leaf, or of everything.
+/// Ranges whose low is the first record of a leaf, or of the whole ledger.
 fn ranges() -> Vec<Case> {
     let sample = Sample::standard();
     let stamp = sample.ledger.epochs.stamp_of(sample.ledger.head().version);
@@ -357,7 +357,7 @@ fn the_page_s_cases() {
     );
 }
 
-/// As a stranger judges them: by the files alone.
+/// Judges the files alone, as a stranger would.
 #[test]
 fn every_stored_case_is_judged_as_the_page_says() {
     let vectors = stored("cases.json");
@@ -431,8 +431,8 @@ fn a_proof_of_something_else_than_was_asked_is_no_answer() {
     }
 }
 
-/// The merges' output of section 4, where separators are long: the weight of a node's first entry
-/// is that of its own separator.
+/// The output of a merge with long separators (section 4): the weight of a node's first entry is
+/// that of the entry's own separator.
 #[test]
 fn packing() {
     let params = Params::default();

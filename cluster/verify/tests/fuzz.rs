@@ -1,4 +1,5 @@
-//! The fuzz bodies, for a few seconds: mutations of valid encodings, the same ones each time.
+//! The fuzz bodies, fed for a few seconds with mutations of valid encodings. The mutations are the
+//! same in each run.
 
 mod common;
 
@@ -6,10 +7,10 @@ use common::{Sample, attacks::targets};
 use coppice_types::{Change, Operation, Params, Stamp, codec::Writer};
 use coppice_verify::{cosignature::Cosigner, fuzz::BODIES, journal::Entry, proof::Proof};
 
-/// Rounds for each body.
+/// Mutations for each body.
 const ROUNDS: u64 = 6000;
 
-/// A valid encoding of each shape, for every body.
+/// Valid encodings of each shape, for all bodies.
 fn seeds(sample: &Sample) -> Vec<Vec<u8>> {
     let ledger = &sample.ledger;
     let targets = targets(sample);
@@ -31,7 +32,7 @@ fn seeds(sample: &Sample) -> Vec<Vec<u8>> {
     }
     seeds.extend(ledger.headers.iter().rev().take(20).map(coppice_verify::header::Header::encode));
     seeds.push(ledger.headers[0].encode());
-    // A ledger that changed its key: the header, and a file that holds it.
+    // A ledger that changed its key: the header of the change, and a file that contains it.
     let mut rotated = Sample::standard().ledger;
     rotated.rotate(&[8; 32]);
     seeds.push(rotated.newest().encode());
@@ -56,7 +57,7 @@ fn seeds(sample: &Sample) -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Changes some bytes in the ways that break decoders.
+/// Changes some bytes in ways that break decoders.
 fn mutate(sample: &mut Sample, seeds: &[Vec<u8>], seed: &[u8]) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..=sample.random(3) {
@@ -100,7 +101,7 @@ fn no_decoder_panics_on_mutations_of_valid_bytes() {
     }
 }
 
-/// The bodies see what they are for: some mutations get through the decoders.
+/// Some mutations get through the decoders, so the bodies reach the code behind them.
 #[test]
 fn trees_with_flipped_bits_are_answered_or_refused() {
     let sample = Sample::standard();

@@ -2,8 +2,11 @@
 
 use std::{env, fs, path::Path, process::Command};
 
-/// Builds `tests/no-std/lib.rs` as a library of its own, with the workspace's locked versions and no network. A second `std`
-/// beside its own panic handler would be an error of the compiler.
+use coppice_verify::Step;
+
+/// Builds `tests/no-std/lib.rs` as a library of its own, with the workspace's locked versions and
+/// no network. It has its own panic handler, so the compiler refuses it if anything brings `std`
+/// in.
 #[test]
 fn the_verifier_builds_without_std() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -45,4 +48,15 @@ debug = false
     let messages = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{messages}");
     assert!(dir.join("target/debug/libverify_no_std.so").is_file() || !cfg!(target_os = "linux"), "{messages}");
+}
+
+/// `run.mjs` learns only the number of a step from the wasm32 build.
+#[test]
+fn the_script_for_wasm_knows_all_steps_by_their_numbers() {
+    let script = include_str!("no-std/run.mjs");
+    let (_, list) = script.split_once("const steps = [").expect("it has a list of steps");
+    let (list, _) = list.split_once(']').expect("the list ends");
+    let names: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
+    assert_eq!(names, Step::ALL.iter().map(|step| step.name()).collect::<Vec<_>>());
+    assert!(Step::ALL.iter().enumerate().all(|(number, step)| *step as usize == number));
 }

@@ -1,4 +1,5 @@
-//! Policies: what is taken, and every way in which cosignatures can be too few, wrong, of others or of another log.
+//! Policies: which are accepted, and every way in which cosignatures can be too few, wrong, or of
+//! another key or log.
 
 mod common;
 
@@ -21,7 +22,7 @@ fn log() -> SignerKey {
     SignerKey::from_seed(ORIGIN, &[1; 32]).expect("a name")
 }
 
-/// Witness number `seed`, from 2 on: 1 is the log.
+/// Witness number `seed`, from 2 on; number 1 is the log.
 fn witness(seed: u16) -> Cosigner {
     Cosigner::from_seed(&format!("w{seed}.example"), &witness_seed(seed)).expect("a name")
 }
@@ -36,14 +37,14 @@ fn checkpoint() -> Checkpoint {
     Checkpoint { origin: ORIGIN.to_owned(), size: 0, root: merkle::empty_root() }
 }
 
-/// The checkpoint, with cosignatures of these witnesses.
+/// The checkpoint with cosignatures of these witnesses.
 fn note(witnesses: &[u16]) -> Vec<u8> {
     let note = checkpoint().sign(&log()).expect("its own log");
     let lines: Vec<String> = witnesses.iter().map(|seed| witness(*seed).cosign(&checkpoint().text(), 7)).collect();
     add_lines(note.as_bytes(), &lines).expect("lines")
 }
 
-/// A policy for the log with witnesses `w2` .. `w9`, and what follows.
+/// A policy with the log, witnesses `w2` to `w9`, and these further lines.
 fn policy_text(rest: &str) -> String {
     let mut text = format!("log {} http://127.0.0.1/\n", log().verifier());
     for seed in 2..10 {
@@ -73,7 +74,7 @@ fn groups_count_their_members_however_nested() {
     ] {
         assert_eq!(reached(&two_of_three, witnesses), enough, "{witnesses:?}");
     }
-    // As in the draft: two of one party and any of the other.
+    // As in the draft: two witnesses of one party, and any of the other.
     let nested = policy("group x 2 w2 w3 w4\ngroup y any w5 w6\ngroup both all x y\nquorum both\n");
     for (witnesses, enough) in
         [(&[2, 3][..], false), (&[5, 6], false), (&[2, 5], false), (&[2, 3, 6], true), (&[2, 3, 4, 5, 6], true)]
@@ -97,17 +98,17 @@ fn a_wrong_line_of_a_known_witness_condemns_the_checkpoint() {
     let wrong = witness(3).cosign(&other.text(), 7);
     let spoiled = add_lines(&note(&[2]), std::slice::from_ref(&wrong)).expect("a line");
     assert_eq!(any.examine(&spoiled), Err(note::Error::BadSignature));
-    // The same line of a witness that the policy does not know is skipped.
+    // A line of a witness that the policy does not know is skipped, even if it is wrong.
     let stranger = add_lines(&note(&[2]), &[witness(77).cosign(&other.text(), 7)]).expect("a line");
     assert!(any.examine(&stranger).expect("a checkpoint").quorum);
-    // Cosignatures of the right keys on another checkpoint don't move over.
+    // A cosignature of a right key on another checkpoint condemns the note.
     let (first, _) = wrong.rsplit_once(' ').expect("a line");
     assert!(first.ends_with("w3.example"));
     let moved = add_lines(&note(&[]), &[wrong]).expect("a line");
     assert_eq!(any.examine(&moved), Err(note::Error::BadSignature));
 }
 
-/// It is sound, and says nothing of what the witness had seen: nobody who asks for a quorum is helped by it.
+/// The line is sound, but does not say what the witness had seen. It does not count for the quorum.
 #[test]
 fn a_cosignature_without_a_time_does_not_count() {
     let any = policy("group g any w2 w3\nquorum g\n");
@@ -121,7 +122,7 @@ fn a_cosignature_without_a_time_does_not_count() {
 
 #[test]
 fn another_logs_signature_does_not_count() {
-    // The policy believes two logs; neither may speak for the other.
+    // The policy trusts two logs; neither may speak for the other.
     let second = SignerKey::from_seed("ledger.example/y", &[5; 32]).expect("a name");
     let both = policy(&format!("log {}\nquorum none\n", second.verifier()));
     assert!(both.examine(&note(&[])).is_ok());
@@ -130,7 +131,7 @@ fn another_logs_signature_does_not_count() {
     let unknown = SignerKey::from_seed(ORIGIN, &[6; 32]).expect("a name");
     let forged = checkpoint().sign(&unknown).expect("its name");
     assert_eq!(both.examine(forged.as_bytes()), Err(note::Error::Unsigned));
-    // Cosignatures alone are no signature of the log.
+    // Cosignatures do not replace the log's signature.
     let (text, lines) = (checkpoint().text(), witness(2).cosign(&checkpoint().text(), 7));
     let bare = format!("{text}\n{lines}\n");
     assert_eq!(policy("quorum w2\n").examine(bare.as_bytes()), Err(note::Error::Unsigned));
@@ -245,7 +246,8 @@ fn a_proof_needs_the_quorum_on_the_newest_checkpoint_shown() {
     assert_eq!(step(&proof(&sample, &[2, 4]), None), Ok(()));
     assert_eq!(step(&proof(&sample, &[2]), None), Err(Step::Cosignatures));
     assert_eq!(step(&proof(&sample, &[]), None), Err(Step::Cosignatures));
-    // A newer checkpoint that is cosigned vouches for the older one that it extends; not the other way round.
+    // A newer cosigned checkpoint vouches for the older one that it extends. The reverse does not
+    // hold.
     let size = sample.ledger.headers.len() as u64;
     let mut standing = sample.ledger.standing(size, size);
     let Proof::Standing(inner) = &mut standing.proof else { panic!("a standing proof") };
@@ -254,11 +256,11 @@ fn a_proof_needs_the_quorum_on_the_newest_checkpoint_shown() {
     let newer = standing.encode().expect("it fits");
     assert_eq!(step(&proof(&sample, &[]), Some(&newer)), Ok(()));
     assert_eq!(step(&proof(&sample, &[2, 3, 4]), Some(&bare)), Err(Step::Cosignatures));
-    // Without its log, the policy believes nothing.
+    // Without its log, the policy trusts nothing.
     let stranger = Policy::parse(rest.as_bytes()).expect("a policy");
     let failure = verify_under(&proof(&sample, &[2, 4]), &stranger, None).expect_err("no log");
     assert_eq!((failure.step, failure.cause), (Step::Checkpoint, Cause::Note(note::Error::Unsigned)));
-    // A file that proves nothing is refused however well it is cosigned.
+    // A file that proves nothing is refused, however many witnesses have cosigned it.
     let lie = {
         let mut file = sample.ledger.prove_keys(Stamp::default(), &[b"key-25"], true);
         let Proof::Query(inner) = &mut file.proof else { panic!("a query was asked") };

@@ -1,4 +1,4 @@
-//! Honest proofs of every kind verify, and say what is so.
+//! Honest proofs of every kind verify, and their claims are true.
 
 mod common;
 
@@ -131,7 +131,7 @@ fn a_newer_checkpoint_shows_what_still_stands() {
     let verified = verify(&newer, &key, None).expect("a standing proof stands alone");
     let Claim::Standing(claim) = verified.claim else { panic!("not a standing proof") };
     assert_eq!((claim.old_size, &claim.epochs), (size, &sample.ledger.epochs));
-    // A newer checkpoint extends any kind of proof file, a standing proof too.
+    // A newer checkpoint extends proof files of any kind, standing proofs included.
     let older = sample.ledger.standing(1, size).encode().expect("it fits");
     assert!(verify(&older, &key, Some(&newer)).is_ok());
 }
@@ -139,7 +139,7 @@ fn a_newer_checkpoint_shows_what_still_stands() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Other shapes of trees: node sizes, fan-outs, capacities, key distributions.
+    /// Trees of other shapes: node sizes, fan-outs, capacities, key distributions.
     #[test]
     fn random_ledgers_answer_as_a_map_does(
         seed in 1_u64..u64::MAX,

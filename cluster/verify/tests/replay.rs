@@ -1,4 +1,5 @@
-//! The rules of the forest (`docs/verification.md` sections 4 to 6), fact by fact, on the model.
+//! The rules of the forest (`docs/verification.md` sections 4 to 6), tested one by one on the
+//! model.
 
 use coppice_types::{Digest, Params, Stamp};
 use coppice_verify::{
@@ -26,7 +27,8 @@ fn keys(tree: &Tree) -> Vec<String> {
     tree.records().iter().map(|record| name(&record.key)).collect()
 }
 
-/// Three frozen trees: eight records each, the middle one with tombstones of two keys of the oldest.
+/// Three frozen trees of eight records each. The middle one has tombstones of two keys of the
+/// oldest.
 fn forest() -> Forest {
     let mut forest = Forest::new(&params());
     put(&mut forest, 1, &["a", "b", "c", "d", "e", "f", "g", "h"]);
@@ -172,7 +174,8 @@ fn smallest_inner(node: &Node) -> usize {
     }
 }
 
-/// With narrower nodes than genesis allows, descending inserts of longest keys would add a level with each key.
+/// With nodes narrower than genesis allows, descending inserts of longest keys would add a level
+/// with each key.
 #[test]
 fn no_order_of_longest_keys_builds_a_tall_tree() {
     let params = Params { key_bytes_max: 512, node_bytes: 2336, fanout: 64, capacity: 1 << 20, ..Params::default() };
@@ -194,7 +197,8 @@ fn no_order_of_longest_keys_builds_a_tall_tree() {
     }
 }
 
-/// The two replays give the same digests, through freezes, merges, tombstones and removals, and refuse the same merges.
+/// Both replays give the same digests through freezes, merges, tombstones and removals, and refuse
+/// the same merges.
 #[test]
 fn the_fast_replay_agrees_with_the_model() {
     let mut random = 9_u64;

@@ -1,4 +1,5 @@
-//! A ledger that changes its key: who knows one of its keys follows to the others, and to no key that the ledger never had.
+//! A ledger that changes its key. Whoever knows one of its keys can follow to the others, and to no
+//! key that the ledger never had.
 
 mod common;
 
@@ -19,7 +20,8 @@ use coppice_verify::{
 };
 use serde_json::{Value, json};
 
-/// Versions 1 to 4 under the first key, 5 to 8 under the second, 9 under the third.
+/// A ledger with versions 1 to 4 under its first key, 5 to 8 under the second, and 9 under the
+/// third.
 fn sample() -> Sample {
     let mut sample = Sample::new(&params(), 3);
     (0..4).for_each(|_| sample.commit_random(5));
@@ -31,7 +33,7 @@ fn sample() -> Sample {
 }
 
 const SIZE: u64 = 12;
-/// Where the key changes lie.
+/// Sequences of the key changes.
 const CHANGES: [u64; 2] = [5, 10];
 
 fn key(seed: u8) -> SignerKey {
@@ -54,7 +56,7 @@ fn encode(file: &ProofFile<'_>) -> Vec<u8> {
     file.encode().expect("it fits")
 }
 
-/// The proof of an answer at version 2, as it was made when the log had so many entries.
+/// The proof of an answer at version 2, made when the log had this many entries.
 fn made_at(size: u64) -> ProofFile<'static> {
     let sample = sample();
     let ledger = &sample.ledger;
@@ -88,7 +90,7 @@ fn every_key_of_the_ledger_leads_to_the_newest() {
 
 #[test]
 fn a_checkpoint_is_signed_by_the_key_in_force_at_its_size() {
-    // The change itself is under the first checkpoint of the new key.
+    // The new key signs the first checkpoint that contains the change.
     for (size, by) in [(3, 7), (5, 7), (6, 8), (10, 8), (11, 9), (12, 9)] {
         let bytes = encode(&made_at(size));
         let verified = verify(&bytes, &trusted(7), None).expect("an honest proof");
@@ -100,8 +102,8 @@ fn a_checkpoint_is_signed_by_the_key_in_force_at_its_size() {
     }
 }
 
-/// Who has only a newer key, or has moved on to it, does not take the word of a key that was replaced; but takes what is shown to be a beginning
-/// of the log.
+/// A verifier that trusts only a newer key does not believe a replaced one. It accepts an older
+/// checkpoint that is shown to be a beginning of the log.
 #[test]
 fn a_proof_of_before_holds_under_a_newer_key_by_a_newer_checkpoint() {
     for old in [3, 5, 8, 11] {
@@ -122,7 +124,8 @@ fn a_proof_of_before_holds_under_a_newer_key_by_a_newer_checkpoint() {
     assert!(verify_known(&made_at(11), &known, None, &Question::default()).is_ok());
 }
 
-/// The thief of the first key signs what the ledger never had: sizes beyond the change of the key.
+/// The thief of the first key signs logs that the ledger never had: their sizes are beyond the
+/// change of the key.
 fn late() -> ProofFile<'static> {
     let mut file = made_at(SIZE);
     let part = log(&mut file);
@@ -138,7 +141,7 @@ fn a_late_checkpoint_of_a_replaced_key_is_refused_by_all_who_know_of_the_change(
     assert!(failure.to_string().contains("not in force at this size"), "{failure}");
     let mut hidden = late();
     log(&mut hidden).key_changes.clear();
-    // Who has only the first key, and has seen nothing, can't know.
+    // A verifier that has only the first key, and has seen nothing else, can't know better.
     assert!(verify(&encode(&hidden), &trusted(7), None).is_ok());
     for known in [6, SIZE] {
         let keys = verify(&encode(&made_at(known)), &trusted(7), None).expect("an honest proof").keys;
@@ -184,7 +187,7 @@ struct Forgery {
     file: ProofFile<'static>,
 }
 
-/// What a server that holds none of the keys, or only some thief's, may put in the place of the key changes.
+/// Forged key changes of a server that has none of the keys, or only a stolen one.
 fn forgeries() -> Vec<Forgery> {
     let sample = sample();
     let ledger = &sample.ledger;
@@ -206,7 +209,7 @@ fn forgeries() -> Vec<Forgery> {
         header.body = Body::Key(change);
         header
     };
-    // The signatures are those of the body that they stand in, as far as the thief can make them.
+    // The signatures are those of the body that contains them, as far as the thief can make them.
     let signed = |at: usize, number: u32, old: &SignerKey, new: &SignerKey| {
         changed(at, &|_, change| *change = KeyChange::sign(number, &ledger.cluster, old, new))
     };
@@ -286,14 +289,15 @@ fn every_forged_chain_is_refused_at_its_step() {
         let failure: Failure = verify(&encode(&file), &trusted(7), None).expect_err(name);
         assert_eq!(failure.step.name(), step, "{name}: {failure}");
         for seed in [8, 9] {
-            // Under the key that signed it, what is left out of the log's history may go unnoticed; nothing false is proven.
+            // Under the key that signed the checkpoint, changes that are left out may go unnoticed.
+            // Nothing false is proven.
             let refused = verify(&encode(&file), &trusted(seed), None).is_err();
             assert!(refused || name == "a checkpoint by the third key, early", "{name}, by who trusts {seed}");
         }
     }
 }
 
-/// A liar repairs the checksum: no bit of what leads from one key to the next is free.
+/// A liar repairs the checksum. No bit of the key changes is free even so.
 #[test]
 fn a_file_with_any_bit_of_its_key_changes_flipped_fails() {
     let file = made_at(SIZE);
@@ -307,7 +311,7 @@ fn a_file_with_any_bit_of_its_key_changes_flipped_fails() {
             let checksum = file_checksum(&flipped[..content]);
             flipped[content..].copy_from_slice(&checksum.to_le_bytes());
             let failure = verify(&flipped, &trusted(7), None).expect_err("a flipped bit");
-            // One that lies elsewhere is in force elsewhere.
+            // A change with another sequence is in force at other sizes.
             assert!(matches!(failure.step, Step::Keys | Step::Format | Step::Checkpoint), "byte {byte}: {failure}");
         }
     }
@@ -344,7 +348,7 @@ fn a_key_changes_so_often_and_no_more() {
     assert!(follow(KEY_CHANGES_MAX + 1).is_err());
 }
 
-/// For strangers, and for `second.py`.
+/// Files for strangers and for `second.py`.
 #[test]
 fn vectors() {
     let mut cases = Vec::new();

@@ -1,11 +1,13 @@
-//! A second implementation in Python, written from `docs/verification.md`, agrees with the vectors;
-//! and so does its command line with every proof file in them. Without `python3` these tests fail:
-//! nothing else reads the page independently.
+//! A second implementation in Python, written from `docs/verification.md`, agrees with the vectors.
+//! Its command line judges every proof file in them as the vectors say.
+//!
+//! Without Python 3.11 these tests fail, since no other test reads the page independently of the
+//! code. `COPPICE_WITHOUT_PYTHON=1` lets them pass unchecked, and they say so.
 
 mod common;
 
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     process::{Command, Output},
     thread,
@@ -14,9 +16,28 @@ use std::{
 use common::vectors::{path, stored};
 use serde_json::Value;
 
+/// Environment variable that allows the absence of Python.
+const WITHOUT_PYTHON: &str = "COPPICE_WITHOUT_PYTHON";
+
+/// Whether Python 3.11 or newer is installed. Its absence is an error unless the environment allows
+/// it.
+fn has_python() -> bool {
+    let version = "import sys; sys.exit(sys.version_info < (3, 11))";
+    if Command::new("python3").args(["-c", version]).output().is_ok_and(|output| output.status.success()) {
+        return true;
+    }
+    let allowed = env::var_os(WITHOUT_PYTHON).is_some_and(|value| value == "1");
+    assert!(
+        allowed,
+        "python3 is missing or older than 3.11: install it (Debian: apt-get install python3), or set \
+         {WITHOUT_PYTHON}=1 to leave `docs/verification.md` unchecked against the code"
+    );
+    eprintln!("NOT CHECKED: second.py: no Python 3.11, and {WITHOUT_PYTHON}=1 allows its absence");
+    false
+}
+
 fn second(arguments: &[&str]) -> Output {
-    let output = Command::new("python3").arg(path("second.py")).args(arguments).output();
-    output.expect("python3 runs: it is needed to hold the page against the code")
+    Command::new("python3").arg(path("second.py")).args(arguments).output().expect("python3 was found")
 }
 
 fn said(output: &Output) -> String {
@@ -25,13 +46,16 @@ fn said(output: &Output) -> String {
 
 #[test]
 fn the_second_implementation_agrees_with_the_vectors() {
+    if !has_python() {
+        return;
+    }
     let output = second(&[]);
     let said = said(&output);
     assert!(output.status.success(), "{said}");
-    assert_eq!(said.lines().filter(|line| line.ends_with("agree")).count(), 8, "{said}");
+    assert_eq!(said.lines().filter(|line| line.ends_with("agree")).count(), 11, "{said}");
 }
 
-/// A directory of this test's own.
+/// A directory for this test alone.
 fn directory(name: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&directory).expect("it can be made");
@@ -44,7 +68,7 @@ fn save(directory: &Path, name: &str, bytes: &[u8]) -> String {
     file.to_str().expect("UTF-8").to_owned()
 }
 
-/// Judges a file by the command line, and holds exit code and step against the vector.
+/// Judges a file by the command line, and compares exit code and step with the vector.
 fn judge(directory: &Path, name: &str, case: &Value, vkey: Option<&str>) {
     let bytes = |field: &str| case[field].as_str().map(|hex| hex::decode(hex).expect("hex"));
     let file = save(directory, &format!("{name}.proof"), &bytes("file").expect("a file"));
@@ -72,6 +96,9 @@ fn judge(directory: &Path, name: &str, case: &Value, vkey: Option<&str>) {
 
 #[test]
 fn its_command_line_judges_every_proof_file_as_the_vectors_say() {
+    if !has_python() {
+        return;
+    }
     let directory = directory("second");
     let (proofs, cases) = (stored("proofs.json"), stored("cases.json"));
     let list = |vectors: &Value| vectors["cases"].as_array().expect("a list").clone();
@@ -94,6 +121,9 @@ fn its_command_line_judges_every_proof_file_as_the_vectors_say() {
 
 #[test]
 fn its_command_line_refuses_to_guess() {
+    if !has_python() {
+        return;
+    }
     let directory = directory("second-usage");
     let proofs = stored("proofs.json");
     let vkey = proofs["vkey"].as_str().expect("a key");

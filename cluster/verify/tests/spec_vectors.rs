@@ -1,9 +1,6 @@
-//! The shared vectors of the specifications that we build on: notes, keys, checkpoints, Merkle proofs, Ed25519.
-//!
-//! They lie outside of the repository, in `shared/data` of some folder above. Where they are missing, the tests say so and pass: our own vectors in
-//! `vectors/` cover the same ground.
-
-use std::{fs, path::Path};
+//! Vectors of the specifications that the verifier builds on: notes, keys, checkpoints,
+//! cosignatures, policies, tile paths, Merkle proofs and Ed25519. The reference implementations of the
+//! specifications made them; they are in `tests/spec-vectors.json`.
 
 use coppice_types::Digest;
 use coppice_verify::{
@@ -16,15 +13,8 @@ use coppice_verify::{
 };
 use serde_json::Value;
 
-fn vectors() -> Option<Value> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let found = here.ancestors().map(|dir| dir.join("shared/data/spec-vectors.json")).find(|file| file.is_file());
-    let Some(file) = found else {
-        eprintln!("NOT CHECKED: shared/data/spec-vectors.json is in no folder above {}", here.display());
-        return None;
-    };
-    let text = fs::read_to_string(&file).expect("the vectors can be read");
-    Some(serde_json::from_str(&text).expect("the vectors are JSON"))
+fn vectors() -> Value {
+    serde_json::from_str(include_str!("spec-vectors.json")).expect("the vectors are JSON")
 }
 
 fn text<'a>(value: &'a Value, field: &str) -> &'a str {
@@ -67,7 +57,7 @@ fn verdict(note: &[u8], key: &VerifierKey) -> &'static str {
 
 #[test]
 fn keys_and_signatures_are_those_of_the_specification() {
-    let Some(vectors) = vectors() else { return };
+    let vectors = vectors();
     for key in vectors["keys"].as_object().expect("an object").values() {
         let seed: [u8; 32] = bytes(key, "seed_hex").try_into().expect("32 bytes");
         let signer = SignerKey::from_seed(text(key, "name"), &seed).expect("a name");
@@ -84,17 +74,17 @@ fn keys_and_signatures_are_those_of_the_specification() {
 
 #[test]
 fn vkeys_are_taken_or_refused_as_specified() {
-    let Some(vectors) = vectors() else { return };
+    let vectors = vectors();
     for case in vectors["vkeys"].as_array().expect("a list") {
         let taken = VerifierKey::parse(text(case, "vkey")).is_ok();
-        // What only Go takes is not canonical, and refused here.
+        // A text that only Go accepts is not canonical, and refused here.
         assert_eq!(taken, text(case, "expect") == "ok", "{case}");
     }
 }
 
 #[test]
 fn notes_are_taken_or_refused_as_specified() {
-    let Some(vectors) = vectors() else { return };
+    let vectors = vectors();
     let key = log_key(&vectors);
     let notes = &vectors["notes"];
     for case in list(notes, "cases") {
@@ -117,7 +107,7 @@ fn notes_are_taken_or_refused_as_specified() {
 
 #[test]
 fn checkpoints_are_taken_or_refused_as_specified() {
-    let Some(vectors) = vectors() else { return };
+    let vectors = vectors();
     let key = log_key(&vectors);
     let signer = SignerKey::parse(text(&vectors["keys"]["log"], "skey")).expect("a key");
     let checkpoints = &vectors["checkpoints"];
@@ -139,7 +129,7 @@ fn checkpoints_are_taken_or_refused_as_specified() {
 
 #[test]
 fn cosignatures_and_policies_are_those_of_the_specification() {
-    let Some(vectors) = vectors() else { return };
+    let vectors = vectors();
     let checkpoints = &vectors["checkpoints"];
     for case in vectors["cosignatures"].as_array().expect("a list") {
         let key = &vectors["keys"][text(case, "key")];
@@ -175,7 +165,7 @@ fn cosignatures_and_policies_are_those_of_the_specification() {
 
 #[test]
 fn merkle_proofs_of_small_logs_are_those_of_the_specification() {
-    let Some(vectors) = vectors() else { return };
+    let vectors = vectors();
     let small = &vectors["merkle_small"];
     let leaves: Vec<Digest> = list(small, "leaves")
         .iter()
@@ -205,7 +195,7 @@ fn merkle_proofs_of_small_logs_are_those_of_the_specification() {
 
 #[test]
 fn merkle_proofs_of_large_logs_are_those_of_the_specification() {
-    let Some(vectors) = vectors() else { return };
+    let vectors = vectors();
     let large = &vectors["merkle_entries"];
     let leaves: Vec<Digest> =
         (0..70_000).map(|index| hash::log_entry_hash(format!("entry {index}").as_bytes())).collect();
@@ -227,7 +217,7 @@ fn merkle_proofs_of_large_logs_are_those_of_the_specification() {
 
 #[test]
 fn tile_paths_are_read_or_refused_as_specified() {
-    let Some(vectors) = vectors() else { return };
+    let vectors = vectors();
     for case in list(&vectors["tile_paths"], "valid") {
         let level = case["level"].as_u64();
         let name = TileName {
@@ -246,7 +236,7 @@ fn tile_paths_are_read_or_refused_as_specified() {
 
 #[test]
 fn ed25519_is_strict() {
-    let Some(vectors) = vectors() else { return };
+    let vectors = vectors();
     for case in vectors["ed25519_edge"].as_array().expect("a list") {
         let public: [u8; 32] = bytes(case, "public_hex").try_into().expect("32 bytes");
         let taken = VerifierKey::new("x", &public)

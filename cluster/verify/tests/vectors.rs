@@ -1,7 +1,9 @@
-//! Our test vectors in `vectors/`, for whoever writes a second implementation: made here, and compared with the files.
+//! The test vectors in `vectors/` for second implementations: computed here, and compared with the
+//! files.
 //!
-//! `COPPICE_WRITE_VECTORS=1 cargo test -p coppice-verify --test vectors` writes them anew. Hex is lower-case; what is not a number or a
-//! name is hex, unless a field's name says otherwise.
+//! `COPPICE_WRITE_VECTORS=1 cargo test -p coppice-verify --test vectors` writes them again. Hex is
+//! lower-case. A value that is neither a number nor a name is hex, unless the name of its field
+//! says otherwise.
 
 mod common;
 
@@ -201,7 +203,7 @@ fn encoded(params: &Params) -> Value {
     })
 }
 
-/// One shard, replayed: writes, deletes that leave tombstones and deletes that don't, freezes, merges.
+/// The replay of one shard: writes, deletes with and without tombstones, freezes, merges.
 #[test]
 fn replay() {
     let params = params();
@@ -410,7 +412,7 @@ fn small_order_key() -> String {
     let mut point = [0; 32];
     point[0] = 1;
     let id = hash::key_id("ledger.example/x", 1, &point);
-    // base64 of 01 || 01 00 .. 00
+    // Base64 of 01 || 01 00 .. 00.
     format!("ledger.example/x+{}+AQE{}", hex::encode(id), "A".repeat(41))
 }
 
@@ -465,7 +467,7 @@ fn honest(sample: &Sample) -> Vec<Honest> {
     ]
 }
 
-/// What must be read out of a valid file.
+/// The content that a reader must find in a valid file.
 fn claim(verified: &Verified<'_>) -> Value {
     let record = |key: &[u8], record: Option<&coppice_verify::check::Record<'_>>| {
         let found = record.map(|record| {
@@ -503,7 +505,7 @@ fn claim(verified: &Verified<'_>) -> Value {
     })
 }
 
-/// The files alone, as a stranger reads them: this does not depend on the model.
+/// Verifies the files alone, as a stranger would, independently of the model.
 #[test]
 fn stored_proofs_are_judged_as_stored() {
     let stored = stored("proofs.json");

@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""A second implementation of docs/verification.md, written from the page, to check the page and the vectors beside this file.
+"""A second implementation of docs/verification.md, written from the text of the page.
 
-Slow and plain, no packages. Without arguments it judges the vectors, and ends with an error at the first value that
-differs. `second.py FILE --key KEY` (or `--policy FILE`) judges a proof file: it ends with 0 if the file holds, with 1 if
-it does not, and with 2 if it was asked wrongly.
+It is slow and plain, and needs Python 3.11 without packages. Without arguments it checks the
+vectors in its own folder, and fails at the first value that differs. `second.py FILE --key KEY` (or
+`--policy FILE`) judges a proof file: it exits with 0 if the file is valid, with 1 if it is refused,
+and with 2 if the arguments make no sense.
+
+Below, `step` is the step of section 13 (in an audit, the rule of section 8) that fails if a
+condition does not hold. A stamp is a pair (epoch, version), and None stands for an absent value.
 """
 
 import base64
 import hashlib
 import json
+import math
 import os
 import struct
 import sys
@@ -51,23 +56,26 @@ def opt16(x):
 
 
 class Failed(Exception):
-    """A step that failed, and the rule that does not hold."""
+    """The step that failed, and the rule that does not hold."""
 
     def __init__(self, step, rule=""):
         super().__init__(step)
         self.step, self.rule = step, rule
 
     def at(self, step):
-        """The same failure, where another step looked."""
+        """The same failure, as one of another step."""
         return Failed(step, self.rule or self.step)
 
 
 def need(holds, step, rule=""):
+    """Fails at this step unless the rule holds."""
     if not holds:
         raise Failed(step, rule)
 
 
 class Reader:
+    """Decodes bytes from the front. Every decoded value has only one encoding."""
+
     def __init__(self, data):
         self.data, self.at = data, 0
 
@@ -89,7 +97,7 @@ class Reader:
         return struct.unpack("<Q", self.take(8))[0]
 
     def short(self):
-        """Seven bits a byte, the lowest first, in one spelling."""
+        """An integer of seven bits to a byte, lowest first, in its only spelling."""
         x = shift = 0
         while True:
             byte = self.u8()
@@ -100,6 +108,7 @@ class Reader:
                 return x
 
     def less(self, bits):
+        """A short integer of at most this many bits."""
         x = self.short()
         need(x < 2**bits, "format", f"an integer of more than {bits} bits")
         return x
@@ -125,11 +134,13 @@ class Reader:
         return [self.take(32) for _ in range(self.u16())]
 
     def end(self):
+        """Checks that no bytes are left."""
         need(self.at == len(self.data), "format", "bytes behind the end")
 
 
 # Section 2: Merkle lists.
 def half(n):
+    """The largest power of two below n."""
     k = 1
     while k * 2 < n:
         k *= 2
@@ -137,6 +148,7 @@ def half(n):
 
 
 def mth(leaves):
+    """The root of a list of leaf hashes."""
     if not leaves:
         return H(b"")
     if len(leaves) == 1:
@@ -146,7 +158,7 @@ def mth(leaves):
 
 
 def list_root(n, revealed, hashes, step):
-    """The root to which a list proof leads; `revealed` are (index, leaf hash)."""
+    """The root to which a list proof leads; `revealed` has pairs (index, leaf hash)."""
     indices = [i for i, _ in revealed]
     if n == 0:
         need(not revealed and not hashes, step, "a list proof of an empty list")
@@ -171,7 +183,7 @@ def list_root(n, revealed, hashes, step):
 
 
 def included(index, size, leaf, path, root, step):
-    """RFC 9162, 2.1.3.2."""
+    """Checks an inclusion path (RFC 9162, 2.1.3.2)."""
     need(index < size, step, "an entry beyond the end of the log")
     fn, sn, r = index, size - 1, leaf
     for p in path:
@@ -187,7 +199,7 @@ def included(index, size, leaf, path, root, step):
 
 
 def consistent(old, new, old_root, new_root, path, step):
-    """RFC 9162, 2.1.4.2."""
+    """Checks a consistency path (RFC 9162, 2.1.4.2)."""
     need(old <= new, step, "an older checkpoint that is larger")
     if old in (0, new):
         need(not path and old_root == (new_root if old == new else H(b"")), step, "the consistency path")
@@ -210,7 +222,8 @@ def consistent(old, new, old_root, new_root, path, step):
     need(sn == 0 and fr == old_root and sr == new_root, step, "the consistency path does not join the two roots")
 
 
-# Section 3: a record is (key, stamp, length, hash) or, as a tombstone, (key, stamp, None, None).
+# Section 3: records and nodes. A put is (key, stamp, length, hash), a tombstone (key, stamp, None,
+# None).
 def record_hash(record):
     key, (epoch, version), length, value = record
     if length is None:
@@ -241,8 +254,11 @@ def shard_digest(trees):
 EMPTY_ROOT = leaf_hash(0, mth([]))
 
 
-# Section 4: a tree is a node; a node is (0, records) or (level, [(separator, node)]).
+# Section 4: trees. A tree is its root node. A leaf is (0, records), an inner node (level,
+# [(separator, node)]).
 class Rules:
+    """Weights, splits, packings and filters under the parameters of a genesis header."""
+
     def __init__(self, parameters):
         self.p = parameters
         self.least = -(-self.p["node_bytes"] // self.p["fanout"])
@@ -256,6 +272,7 @@ class Rules:
         return max(64 + len(entry[0]), self.least)
 
     def split(self, entries, weigh):
+        """The pieces of a list by the split rule."""
         total, before, pieces = sum(map(weigh, entries)), 0, {}
         if total <= self.p["node_bytes"]:
             return [entries] if entries else []
@@ -266,6 +283,7 @@ class Rules:
         return [pieces[i] for i in sorted(pieces)]
 
     def pack(self, entries, weigh):
+        """The pieces of a list by the packing of merges."""
         nodes, weight = [], 0
         for entry in entries:
             if nodes and weight + weigh(entry) <= self.p["node_bytes"]:
@@ -277,23 +295,28 @@ class Rules:
         return nodes
 
     def leaves(self, records, cut):
-        """(separator, leaf) of each, the first without a separator."""
+        """[(separator, leaf)] over records, by split or pack. The first separator is empty."""
         pieces = cut(records, self.weigh_record)
         bounds = [b""] + [separator(a[-1][0], b[0][0]) for a, b in zip(pieces, pieces[1:])]
         return [(bound, (0, piece)) for bound, piece in zip(bounds, pieces)]
 
     def inner(self, level, entries, cut):
-        """The same of inner nodes over these entries."""
+        """[(separator, inner node)] over entries; the first separator is empty."""
         entries = [(b"", node) for _, node in entries[:1]] + entries[1:]
         pieces = cut(entries, self.weigh_entry)
         return [(piece[0][0], (level, [(b"", piece[0][1])] + piece[1:])) for piece in pieces]
 
     def above(self, nodes, cut):
+        """The root above nodes of one level."""
         while len(nodes) > 1:
             nodes = self.inner(nodes[0][1][0] + 1, nodes, cut)
         return nodes[0][1] if nodes else (0, [])
 
     def apply(self, node, changes):
+        """[(separator, node)] in place of a node.
+
+        A change is (key, record), or (key, None) for a removal.
+        """
         level, entries = node
         if level == 0:
             records = {record[0]: record for record in entries}
@@ -314,27 +337,32 @@ class Rules:
         return self.inner(level, after, self.split)
 
     def change(self, tree, changes):
+        """The tree after changes."""
         root = self.above(self.apply(tree, changes), self.split)
         while root[0] > 0 and len(root[1]) == 1:
             root = root[1][0][1]
         return root
 
     def packed(self, records):
+        """The packing of records as a tree."""
         return self.above(self.leaves(records, self.pack), self.pack)
 
-    # Section 5.
+    # Section 5: filters.
     def filter(self, keys):
+        """The filter over keys: a function that says whether it admits a key."""
         blocks = max(1, -(-len(keys) * self.p["filter_bits"] // 512))
         bits = set().union(*(filter_bits(key, blocks) for key in keys)) if keys else set()
         return lambda key: filter_bits(key, blocks) <= bits
 
 
 def filter_bits(key, blocks):
+    """The bits of a key as (block, bit)."""
     a, x = struct.unpack("<QQ", H(b"\x15", key)[:16])
     return {(a * blocks >> 64, (x >> 9 * i) % 512) for i in range(7)}
 
 
 def separator(left, right):
+    """The shortest prefix of the key right that is above the key left."""
     return next(right[:n] for n in range(len(right) + 1) if right[:n] > left)
 
 
@@ -354,8 +382,10 @@ def digest_of(tree):
     return tree_digest(tree[0], len(records_of(tree)), node_hash(tree))
 
 
-# Section 6.
+# Section 6: the forest of a shard.
 class Forest:
+    """The state of a shard: the active tree, and frozen trees with filters, youngest first."""
+
     def __init__(self, rules):
         self.rules, self.active, self.frozen = rules, (0, []), []
 
@@ -366,7 +396,11 @@ class Forest:
         return [self.active] + [tree for tree, _ in self.frozen]
 
     def prepare(self, stamp, merges, operations):
-        """Merges are (input digests, output digest), operations (key, None or the length and hash of the value put)."""
+        """Applies a Prepare.
+
+        A merge is (input digests, output digest). An operation is (key, (length, hash)) for a put,
+        and (key, None) for a delete.
+        """
         for inputs, merged in merges:
             digests, n = [digest_of(tree) for tree, _ in self.frozen], len(inputs)
             at = next((i for i in range(len(digests)) if digests[i : i + n] == inputs), None)
@@ -398,13 +432,25 @@ class Forest:
         self.active = self.rules.change(self.active, changes)
 
 
-# Section 7.
+def tier(parameters, entries):
+    """The number of the youngest frozen trees that the tier rule merges; None for none."""
+    if len(entries) < 2:
+        return None
+    ratio = 1 + math.isqrt(entries[-1] // (2 * parameters["capacity"]))
+    ratio = min(max(ratio, 4), parameters["tier_ratio"])
+    crowded = len(entries) >= parameters["tree_limit"] - 1
+    if not crowded and entries[0] * ratio < entries[1]:
+        return None
+    return next((j for j in range(2, len(entries)) if sum(entries[:j]) * ratio < entries[j]), len(entries))
+
+
+# Section 7: state root and shard map.
 KEY_MAX = 512
 NO_SHARD = 2**32 - 1
 
 
 def read_map(data):
-    """[(id, low, high)] of a shard map."""
+    """The shards of a map: [(id, low, high)]."""
     r, shards = Reader(data), []
     need(r.u8() == 1, "format", "the format of a shard map")
     for _ in range(r.u32()):
@@ -426,7 +472,8 @@ def state_leaf(shard, version, digest):
 
 EMPTY_SHARD = shard_digest([tree_digest(0, 0, EMPTY_ROOT)])
 
-# Section 9. Each parameter of genesis with its width, its least and its largest value, which may be another parameter.
+# Section 9: headers. Each parameter of genesis has a name, a width in bytes, and its least and
+# largest value. The least may be the value of another parameter.
 PARAMETERS = [
     ("key_bytes_max", 4, 1, 512),
     ("value_bytes_max", 4, 1, 16 << 20),
@@ -465,6 +512,12 @@ def read_text(r, most):
 
 
 class Header:
+    """A header that keeps the rules that concern it alone.
+
+    `what` is its body: (prefix, key, parameters, shards) of genesis, (target, head before) of a
+    rollback, the boundary of a prune, (number, old key, new key) of a key change.
+    """
+
     def __init__(self, data, step):
         try:
             self.read(data)
@@ -487,7 +540,7 @@ class Header:
         self.check_alone()
 
     def check_alone(self):
-        """The rules of a header alone, with its body, of which `what` keeps what others need."""
+        """Checks the rules that concern a header alone, and decodes its body into `what`."""
         need(self.state_leaves > 0 and self.epoch_pairs > 0, "format", "no state leaves or epoch pairs")
         journal = (self.journal_root, self.journal_leaves)
         need(self.kind == 1 or journal == (H(b""), 0), "format", "a journal of a header that is no commit")
@@ -539,7 +592,7 @@ class Header:
         return number, old, new
 
 
-# Ed25519 (RFC 8032), for the one signature of a note.
+# Ed25519 (RFC 8032), with the strict check of section 10.
 P = 2**255 - 19
 L = 2**252 + 27742317777372353535851937790883648493
 D = -121665 * pow(121666, P - 2, P) % P
@@ -563,6 +616,7 @@ def ed_times(n, point):
 
 
 def ed_point(data):
+    """The point with this encoding; None if there is none."""
     y = int.from_bytes(data, "little")
     sign, y = y >> 255, y & (2**255 - 1)
     xx = (y * y - 1) * pow(D * y * y + 1, P - 2, P) % P
@@ -579,6 +633,7 @@ VERIFIED = {}
 
 
 def ed_verify(key, message, signature):
+    """Whether the signature is the key's; small-order keys and points are refused."""
     case = (key, message, signature)
     if case not in VERIFIED:
         a, r, s = ed_point(key), ed_point(signature[:32]), int.from_bytes(signature[32:], "little")
@@ -588,14 +643,17 @@ def ed_verify(key, message, signature):
     return VERIFIED[case]
 
 
-# Section 10.
+# Section 10: checkpoints. In parsers of text, a failed assertion refuses the text.
 def canonical(text):
+    """Decodes canonical base64."""
     data = base64.b64decode(text, validate=True)
     assert base64.b64encode(data).decode() == text
     return data
 
 
 class Key:
+    """A key that signs notes, under its name."""
+
     def __init__(self, name, key):
         self.name, self.key, self.id = name, key, H(name.encode(), b"\n\1", key)[:4]
 
@@ -604,25 +662,33 @@ class Key:
 
 
 def parse_key(vkey):
+    """Parses the vkey of a log."""
     name, key_id, key = vkey.split("+", 2)
     key = canonical(key)
-    assert key[0] == 1 and len(key) == 33
+    assert sound_name(name) and key[0] == 1 and len(key) == 33
+    point = ed_point(key[1:])
+    assert point and ed_times(8, point) != (0, 1)
     result = Key(name, key[1:])
     assert result.id.hex() == key_id
     return result
 
 
 class Keys:
-    """The keys of a ledger, from the first on if changes are known; those before `trusted` are not believed by themselves."""
+    """The known keys of a ledger, and the sequences of the changes between them.
+
+    If changes are known, the first key is that of genesis. The key with index `trusted` and later
+    ones are trusted; a checkpoint that an earlier one signed needs a newer checkpoint.
+    """
 
     def __init__(self, keys, changes, trusted):
         self.keys, self.changes, self.trusted = keys, changes, trusted
 
     def in_force(self, size):
+        """The index of the key in force at this size."""
         return sum(sequence < size for sequence in self.changes)
 
     def follow(self, headers):
-        """What is known with the key changes in a file, before it is known that they are in the log."""
+        """The keys that are known with these key changes, whose inclusion is checked elsewhere."""
         if not headers:
             return self
         name, keys, changes = self.keys[0].name, [], []
@@ -649,7 +715,7 @@ class Keys:
 
 
 def split_note(note, step):
-    """(text, [(key name, key id, signature)]) of a note."""
+    """Splits a note into (text, [(key name, key id, signature)])."""
     try:
         need(len(note) <= 65536, step, "a note that is too long")
         need(all(c >= 32 or c == 10 for c in note), step, "a control character in a note")
@@ -668,7 +734,7 @@ def split_note(note, step):
 
 
 def parse_checkpoint(text, step):
-    """(origin, size, root) of the three lines."""
+    """Parses the three lines into (origin, size, root)."""
     try:
         origin, size, root, rest = text.split("\n")
         number, root = int(size), canonical(root)
@@ -680,7 +746,10 @@ def parse_checkpoint(text, step):
 
 
 def open_checkpoint(note, keys, step, joined=False):
-    """(size, root) of a checkpoint that the key in force at its size signed."""
+    """(size, root) of a checkpoint that is signed by the key in force at its size.
+
+    With `joined`, that key may be older than the trusted one.
+    """
     text, lines = split_note(note, step)
     origin, size, root = parse_checkpoint(text, step)
     at = keys.in_force(size)
@@ -693,13 +762,13 @@ def open_checkpoint(note, keys, step, joined=False):
     return size, root
 
 
-# Section 10, policies.
+# Section 10: policies.
 def sound_name(name):
     return name and not any(c == "+" or c.isspace() or ord(c) < 32 for c in name)
 
 
 def parse_witness(vkey):
-    """(key name, key id, key); the key is none if it can never count here."""
+    """Parses the vkey of a witness into (key name, key id, key with its type)."""
     name, number, key = vkey.split("+", 2)
     key = canonical(key)
     assert sound_name(name) and (key[0], len(key)) in ((4, 33), (6, 1313))
@@ -708,7 +777,10 @@ def parse_witness(vkey):
 
 
 class Policy:
-    """`logs` are keys; `named` are (name, witness or None, threshold, members), each below what it is a member of."""
+    """A policy: `logs` has keys, `named` has (name, witness or None, threshold, members).
+
+    Members are indices in `named`, and come before their group.
+    """
 
     def __init__(self, data):
         assert len(data) <= 256 << 10
@@ -733,6 +805,7 @@ class Policy:
         return next(i for i, named in enumerate(self.named) if named[0] == name)
 
     def known(self):
+        """The raw keys of all logs and witnesses."""
         return [log.key for log in self.logs] + [named[1][2][1:] for named in self.named if named[1]]
 
     def log(self, words):
@@ -763,7 +836,7 @@ class Policy:
         self.define(name, None, count, members)
 
     def with_successors(self, log):
-        """The logs with the keys that key changes in a file lead to from one of them."""
+        """The keys of the logs, and those to which key changes in a file lead from them."""
         logs, known = list(self.logs), self.known()
         for key in self.logs:
             try:
@@ -775,7 +848,7 @@ class Policy:
         return logs
 
     def examine(self, note, logs, step):
-        """(the key of the log that signed, names of those that have cosigned, whether they are enough)."""
+        """(key of the log that signed, names of witnesses that cosigned, whether enough did)."""
         text, lines = split_note(note, step)
         origin, _, _ = parse_checkpoint(text, step)
         signer, times = None, [None] * len(self.named)
@@ -800,8 +873,9 @@ class Policy:
         return signer, names, self.quorum is None or reached[self.quorum]
 
 
-# Section 11.
+# Section 11: epochs. A pair is (epoch, base).
 def stands(version, pair, following):
+    """Whether a version of the pair's epoch stands; `following` is the next pair."""
     epoch, base = pair
     return (epoch, version) == (0, 0) or base < version and (following is None or version <= following[1])
 
@@ -811,7 +885,10 @@ def epoch_leaf(pair):
 
 
 def check_pairs(first, pairs, count, newest, step):
-    """These pairs, the first of them at an index, can be those that rollbacks left at the newest header."""
+    """Checks that rollbacks can leave these pairs in the newest header's list of `count` pairs.
+
+    The first of them has the index `first`.
+    """
     for index, (epoch, base) in enumerate(pairs, first):
         sound = (epoch, base) == (0, 0) if index == 0 else epoch >= index and base >= index - 1
         need(sound, step, "epoch pairs that no rollbacks leave")
@@ -822,8 +899,10 @@ def check_pairs(first, pairs, count, newest, step):
         need(a[0] < b[0] and (index == 0 or a[1] < b[1]), step, "epoch pairs that no rollbacks leave")
 
 
-# Sections 12 and 13.
+# Sections 12 and 13: proof files and how to verify them.
 class Log:
+    """The log part of a file. After `check`, `size`, `root` and `newest` can be believed."""
+
     def __init__(self, r, cluster, keys, joined):
         self.note, newest, path = r.str32(), r.str16(), r.hashes()
         count = r.u16()
@@ -884,7 +963,10 @@ def read_key(r, least):
 
 
 def read_node(r, level):
-    """(level, n, [(index, key, content)], hashes); content is a record, a child node, or a child's hash."""
+    """Decodes a node part into (level, n, [(index, key, content)], hashes).
+
+    The content is a record, a child's node part, or a child's hash.
+    """
     n, entries = r.less(16), []
     for _ in range(r.less(16)):
         index = r.less(16)
@@ -909,7 +991,10 @@ def read_trees(r):
 
 
 def part_hash(node, low, high, stamp):
-    """The hash of a node of which a part is revealed. Its keys are in low .. high, and only the root has no low."""
+    """The hash of a node from its revealed part, whose shape is checked.
+
+    Its keys are at or above low and below high. Only the root has no low.
+    """
     if isinstance(node, bytes):
         return node
     level, n, entries, hashes = node
@@ -933,7 +1018,7 @@ def part_hash(node, low, high, stamp):
 
 
 def records_below(node):
-    """(how many records a node has at least, whether that is the number)."""
+    """The least number of records below a node, and whether it is exact."""
     if isinstance(node, bytes):
         return 1, False
     level, n, entries, _ = node
@@ -945,6 +1030,7 @@ def records_below(node):
 
 
 def check_count(tree):
+    """Checks that the tree's number of records fits its revealed part."""
     level, entries, root = tree
     none = level == 0 and root == EMPTY_ROOT if isinstance(root, bytes) else root[1] == 0
     least, whole = (0, True) if none else records_below(root)
@@ -953,6 +1039,7 @@ def check_count(tree):
 
 
 def empty(tree):
+    """Whether the tree is shown to be empty by its hash alone."""
     return tree[0] == 0 and tree[1] == 0 and tree[2] == EMPTY_ROOT
 
 
@@ -965,7 +1052,7 @@ def shown(node):
 
 
 def complete(node, low, high):
-    """The records of the node with low <= key < high are all revealed; no high means no bound."""
+    """Whether all records of the node with low <= key < high are revealed."""
     if isinstance(node, bytes):
         return False
     level, n, entries, _ = node
@@ -985,7 +1072,10 @@ def complete(node, low, high):
 
 
 def absent(node, key, ends=True):
-    """Whether it is shown that the node, with all behind it if it `ends` below what follows, has no record of a key."""
+    """Whether the part of a node shows that the tree has no record of a key.
+
+    `ends` says that everything behind the node is shown to be above the key.
+    """
     if isinstance(node, bytes):
         return False
     level, n, entries, _ = node
@@ -999,6 +1089,7 @@ def absent(node, key, ends=True):
 
 
 def find(trees, key):
+    """The record of the youngest tree that has the key; None if no tree has it."""
     for tree in trees:
         found = [record for record in shown(tree[2]) if record[0] == key]
         if found:
@@ -1118,7 +1209,10 @@ def check_query(r, log):
 
 
 def read_entry(data, step):
-    """A journal entry: ("batch", session, [(shard, list hash)]) or ("merge", shard, inputs, output)."""
+    """Decodes a journal entry.
+
+    It is ("batch", session, [(shard, list hash)]) or ("merge", shard, inputs, output).
+    """
     try:
         r = Reader(data)
         kind = r.u8()
@@ -1167,7 +1261,7 @@ def check_standing(r, log):
 
 
 def open_file(data):
-    """(reader, kind, cluster) of a proof file."""
+    """Opens a proof file and returns (reader of its payload, kind, cluster)."""
     need(len(data) <= 64 << 20, "format", "a file that is too large")
     need(len(data) > 8, "format", "it ends too early")
     r = Reader(data[:-8])
@@ -1180,7 +1274,7 @@ def open_file(data):
 
 
 def verify(data, keys, joined=False):
-    """(log, stamp, claim) of a proof file."""
+    """Verifies a proof file and returns (log, stamp, claim)."""
     r, kind, cluster = open_file(data)
     log = Log(r, cluster, keys, joined)
     stamp, claim = (check_query, check_receipt, check_standing)[kind](r, log)
@@ -1192,7 +1286,7 @@ def is_file(newer):
 
 
 def verify_both(data, newer, key):
-    """As verify, with a newer checkpoint, which comes first: it may tell of key changes."""
+    """Like verify, with a newer checkpoint, which is verified first: it may have key changes."""
     keys, later = Keys([key], [], 0), None
     if is_file(newer):
         try:
@@ -1228,7 +1322,7 @@ def check_newer(log, stamp, newer, later):
 
 
 def verify_under(data, newer, policy):
-    """(log, stamp, claim, names of witnesses), where a policy says whom to believe."""
+    """Verifies a proof file under a policy and returns (log, stamp, claim, names of witnesses)."""
     r, _, cluster = open_file(data)
     log, step, note = Log(r, cluster, None, False), "checkpoint", None
     if newer is not None:
@@ -1247,7 +1341,7 @@ def verify_under(data, newer, policy):
     return *result, names
 
 
-# Section 8: an audit. Each `need` names its rule by the number that it has there.
+# Section 8: an audit. Each step is the number of a rule.
 class Auditor:
     """Follows a log, header by header, then replays the versions that stand."""
 
@@ -1359,7 +1453,7 @@ class Replay:
             need(all(shard in self.forests for shard in touched), 9, "a shard that there is not")
 
     def read_list(self, data):
-        """[(key, None or the length and hash of the value put)]."""
+        """Decodes an operation list into [(key, (length, hash) or None)]."""
         try:
             r, found = Reader(data), []
             for _ in range(r.u32()):
@@ -1372,7 +1466,7 @@ class Replay:
             raise failed.at(10) from failed
 
     def check_operations(self, shard, operations):
-        """The bytes of keys and values."""
+        """Checks the operations of a batch on a shard; returns the bytes of keys and values."""
         low, high = next((low, high) for number, low, high in self.shards if number == shard)
         need(operations, 11, "an empty operation list")
         size = 0
@@ -1386,7 +1480,10 @@ class Replay:
 
 
 def audit(log):
-    """(entry, rule, what is wrong) of the first rule that does not hold; none for a sound log."""
+    """The first broken rule as (entry, rule, what is wrong); None if the log is sound.
+
+    The log is a list of (header, journal, {shard: operation lists}).
+    """
     auditor, sequence = Auditor(), 0
     try:
         for sequence, (header, _, _) in enumerate(log):
@@ -1403,7 +1500,112 @@ def audit(log):
     return None
 
 
-# The vectors.
+# The vectors. Each function returns the number of cases.
+def run_hashes():
+    vectors = load("hashes.json")
+    a, b, c = (H(letter) for letter in (b"a", b"b", b"c"))
+    stamp, value = (1, 258), H(b"value")
+    put = b"\0" + str16(b"key") + u32(5) + value
+    operations = u32(2) + put + b"\1" + str16(b"other")
+    preconditions = [str16(b"key") + b"\1", str16(b"x") + b"\0" + u64(1) + u64(258), str16(b"y") + b"\2" + a]
+    metadata = u32(8) + b"metadata"
+    shard = u32(3) + str16(b"low")
+    expected = {
+        "a": a,
+        "b": b,
+        "c": c,
+        "root of no leaves": mth([]),
+        "log entry 'entry'": H(b"\0", b"entry"),
+        "list node of a, b": mth([a, b]),
+        "list of a, b, c": mth([a, b, c]),
+        "put of 'key' = 'value' at the stamp": record_hash((b"key", stamp, 5, value)),
+        "tombstone of 'key' at the stamp": record_hash((b"key", stamp, None, None)),
+        "leaf node of records with hashes a, b, c": leaf_hash(3, mth([a, b, c])),
+        "leaf node without records": EMPTY_ROOT,
+        "inner entry 'key' with child a": entry_hash(b"key", a),
+        "inner node at level 2 of entries with hashes a, b": inner_hash(2, 2, mth([a, b])),
+        "tree with root a at level 2 of 1000 entries": tree_digest(2, 1000, a),
+        "empty tree": tree_digest(0, 0, EMPTY_ROOT),
+        "forest of trees a, b": shard_digest([a, b]),
+        "forest of an empty tree": EMPTY_SHARD,
+        "state leaf of shard 3, 'low' to 'top', version 77, digest a": state_leaf((3, b"low", b"top"), 77, a),
+        "state leaf of shard 3, 'low' to the end, version 77, digest a": H(b"\x16", shard, b"\0", u64(77), a),
+        "epoch leaf of epoch 2, base 7": epoch_leaf((2, 7)),
+        "journal leaf of 'entry'": H(b"\x19", b"entry"),
+        "operation list: put of 'key' = 'value', delete of 'other'": H(b"\x1a", operations),
+        "metadata 'metadata'": H(b"\x1b", metadata),
+        "batch: these operations; 'key' absent, 'x' last changed at the stamp, 'y' has value hash a; this metadata": H(
+            b"\x1d", operations, u32(3), *preconditions, metadata
+        ),
+    }
+    found = {name: hash.hex() for name, hash in expected.items()}
+    first, second = struct.unpack("<QQ", H(b"\x15", b"key")[:16])
+    found["filter hash of 'key': first and second u64"] = [str(first), str(second)]
+    found["checksum of 'file' as u64"] = str(struct.unpack("<Q", H(b"\x1e", b"file")[:8])[0])
+    about = vectors.pop("about")
+    assert about and found.keys() == vectors.keys(), found.keys() ^ vectors.keys()
+    for name, hash in vectors.items():
+        assert found[name] == hash, name
+    return len(vectors)
+
+
+def run_rules():
+    vectors = load("rules.json")
+    parameters = vectors["parameters"]
+    rules = Rules(parameters)
+    encoded = Reader(bytes.fromhex(parameters["encoded"]))
+    known = read_parameters(encoded)
+    encoded.end()
+    assert all(known[name] == parameters[name] for name in parameters if name != "encoded")
+    for case in vectors["weights"]:
+        key, length = b"k" * case["key length"], case["value length"]
+        assert rules.weigh_record((key, (0, 0), length, None)) == case["record"], case
+        assert rules.weigh_entry((key, None)) == case["inner entry"], case
+
+    def ranges(pieces):
+        ends = [0]
+        for piece in pieces:
+            ends.append(ends[-1] + len(piece))
+        return [list(pair) for pair in zip(ends, ends[1:])]
+
+    for case in vectors["lists"]:
+        assert ranges(rules.split(case["weights"], int)) == case["split"], case
+        assert ranges(rules.pack(case["weights"], int)) == case["packing"], case
+    for case in vectors["separators"]:
+        assert separator(case["left"].encode(), case["right"].encode()).decode() == case["separator"], case
+    for case in vectors["filters"]:
+        blocks = max(1, -(-case["entries"] * parameters["filter_bits"] // 512))
+        bits = {(case["block of 'key'"], bit) for bit in case["bits of 'key'"]}
+        assert blocks == case["blocks"] and filter_bits(b"key", blocks) == bits, case
+    admits = rules.filter([b"key-%d" % i for i in range(60)])
+    admitted = [f"key-{i}" for i in range(60, 400) if admits(b"key-%d" % i)]
+    name = "false positives of a filter of key-0 .. key-59 among key-60 .. key-399"
+    assert admitted == vectors[name]
+    for case in vectors["tiers"]:
+        assert tier(parameters, case["entries, youngest first"]) == case["merged"], case
+    return sum(len(vectors[name]) for name in ("weights", "lists", "separators", "filters", "tiers"))
+
+
+def run_notes():
+    vectors = load("notes.json")
+    keys = Keys([parse_key(vectors["vkey"])], [], 0)
+    for case in vectors["notes"]:
+        try:
+            open_checkpoint(case["note"].encode(), keys, "checkpoint")
+        except Failed:
+            assert not case["valid"], case["name"]
+            continue
+        assert case["valid"], case["name"]
+    for case in vectors["keys"]:
+        try:
+            parse_key(case["vkey"])
+        except (ValueError, AssertionError):
+            assert not case["valid"], case["name"]
+            continue
+        assert case["valid"], case["name"]
+    return len(vectors["notes"]) + len(vectors["keys"])
+
+
 def run_list_proofs():
     vectors = load("list-proofs.json")
     leaves = [bytes.fromhex(leaf) for leaf in vectors["leaves"]]
@@ -1535,17 +1737,17 @@ USAGE = "usage: second.py [FILE (--key KEY | --policy FILE) [--newer FILE]]\nKEY
 
 
 class Usage(Exception):
-    """A command line that asks for nothing that can be done."""
+    """A command line that makes no sense."""
 
 
 def text(data):
-    """A key or value as text, if it is such, else as hex."""
+    """A key or value as text if it is printable ASCII, else as hex."""
     plain = data.isascii() and data.decode("ascii").isprintable()
     return repr(data.decode("ascii")) if plain else "0x" + data.hex()
 
 
 def say(log, claim):
-    """What was proven, in lines."""
+    """Describes a claim in lines."""
     if claim["kind"] in ("keys", "range"):
         records = claim.get("keys", claim.get("records"))
         if claim["kind"] == "range":
@@ -1594,7 +1796,7 @@ def read_policy_argument(path):
 
 
 def command(arguments):
-    """The exit code for these arguments: 0 if the file holds, 1 if it does not, 2 if they make no sense."""
+    """Judges a proof file and returns the exit code: 0 if it is valid, 1 if it is refused."""
     options, files = {}, []
     rest = iter(arguments)
     for argument in rest:
@@ -1628,13 +1830,17 @@ def command(arguments):
 
 
 def run_all():
-    runs = (run_list_proofs, run_replay, run_log, run_proofs, run_rotation, run_cases, run_packing, run_audits)
-    for run in runs:
+    lists = (run_hashes, run_list_proofs, run_rules, run_packing, run_replay)
+    files = (run_log, run_notes, run_proofs, run_rotation, run_cases, run_audits)
+    for run in lists + files:
         print(run.__name__[4:].replace("_", " ") + ":", run(), "agree")
     return 0
 
 
 if __name__ == "__main__":
+    if not __debug__:
+        print("second.py checks by assertions: run it without -O and PYTHONOPTIMIZE", file=sys.stderr)
+        sys.exit(2)
     try:
         sys.exit(command(sys.argv[1:]) if sys.argv[1:] else run_all())
     except Usage as usage:

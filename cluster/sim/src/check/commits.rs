@@ -1,60 +1,17 @@
-//! Batches: each acknowledged one stands where it was said to, none is applied twice or in spite of its conditions, and none that was
-//! refused.
+//! Judges batches. Each acknowledged batch stands where its client was told. No batch is applied
+//! twice, or against its conditions, and no refused batch is applied.
 
 use std::collections::BTreeMap;
 
-use coppice_proto::v1::{self, precondition::Condition};
-use coppice_types::{Epoch, Stamp, Version};
-use coppice_verify::{hash, header::Body};
+use coppice_verify::header::Body;
 
-use super::{
-    Finding,
-    ledger::{Ledger, Records},
-};
-use crate::history::{Batch, BatchId, Committed, History, Outcome};
+use super::ledger::Ledger;
+use crate::history::{BatchId, Committed, Finding, History, Outcome};
 
-/// Where batches stand: entry of the log and place in its journal.
+/// The places of batches: entry of the log, and index in its journal.
 pub type Placed = BTreeMap<BatchId, (usize, u32)>;
 
-/// A stamp off the wire.
-pub fn stamp(stamp: v1::Stamp) -> Stamp {
-    Stamp { epoch: Epoch(stamp.epoch), version: Version(stamp.version) }
-}
-
-/// What a precondition says of a state.
-pub fn holds(precondition: &v1::Precondition, records: &Records) -> bool {
-    let found = records.get(&precondition.key);
-    match (&precondition.condition, found) {
-        (Some(Condition::Absent(_)), found) => found.is_none(),
-        (Some(Condition::LastChanged(wanted)), Some((_, changed))) => stamp(*wanted) == *changed,
-        (Some(Condition::ValueSha256(wanted)), Some((value, _))) => hash::sha256(value).0[..] == wanted[..],
-        _ => false,
-    }
-}
-
-/// What a batch asked for held when it was applied. `opens` is the newest stamp before, if the batch is the first of its version.
-pub fn check_conditions(
-    batch: &Batch,
-    id: BatchId,
-    records: &Records,
-    opens: Option<Stamp>,
-    alone: bool,
-) -> Result<(), Finding> {
-    if !batch.batch.preconditions.iter().all(|precondition| holds(precondition, records)) {
-        return Err(format!("commits: batch {id:x} was committed though a precondition did not hold"));
-    }
-    if let Some(expected) = batch.batch.expected_head
-        && opens != Some(stamp(expected))
-    {
-        return Err(format!("commits: batch {id:x} was committed on another head than it expected"));
-    }
-    if batch.batch.exclusive && !alone {
-        return Err(format!("commits: exclusive batch {id:x} shares its version"));
-    }
-    Ok(())
-}
-
-/// Compares what was heard with the log; gives where each batch stands.
+/// Compares the answers to clients with the log. Returns the place of each batch.
 pub fn check(history: &History, ledger: &Ledger) -> Result<Placed, Finding> {
     let mut placed = Placed::new();
     for (sequence, event) in ledger.events.iter().enumerate() {

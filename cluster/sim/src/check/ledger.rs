@@ -1,4 +1,4 @@
-//! The root log as it is at the end, and the naive model of every state that it made.
+//! The root log at the end of a run, and a naive model of every state that it made.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,39 +18,33 @@ use coppice_verify::{
     shard_map::{Shard, ShardMap, StateLeaf, state_root},
 };
 
-use super::{Finding, commits};
+use super::conditions::{self, Records};
 use crate::{
-    history::{Batch, BatchId, History},
+    history::{Batch, BatchId, Finding, History},
     shape,
     world::World,
 };
 
-/// What a state holds: value and last change of each key.
-pub type Records = BTreeMap<Bytes, (Bytes, Stamp)>;
-
 /// One entry of the log.
 #[derive(Debug)]
 pub struct Event {
-    /// Its bytes.
     pub bytes: Vec<u8>,
-    /// The header.
     pub header: Header,
-    /// Its journal: the batches in their order, by their place.
+    /// The batches of its journal, with their index there.
     pub batches: Vec<(u32, BatchId)>,
-    /// The epochs after it.
+    /// The epochs after the entry.
     pub epochs: Epochs,
-    /// The pruned boundary after it.
+    /// The boundary of the last prune, after the entry.
     pub boundary: Version,
-    /// The original name of head after it.
+    /// Stamp of the commit that made the head's state.
     pub head: Stamp,
 }
 
-/// The whole log, and the states that it made, by their original names.
+/// The whole log, and the states that it made, by the stamps of their commits.
 #[derive(Debug)]
 pub struct Ledger {
-    /// The entries.
     pub events: Vec<Event>,
-    /// What each state holds.
+    /// The content of each state.
     pub states: BTreeMap<Stamp, Records>,
     leaves: Vec<Digest>,
 }
@@ -70,7 +64,8 @@ fn read_raw(world: &World) -> Result<Raw, Finding> {
         let log = read.map_err(|refusal| format!("log: node-{ordinal} can't tell it: {}", refusal.message));
         let log = log.and_then(|log| log.map_err(|error| format!("log: node-{ordinal} can't read it: {error}")));
         let log = match log {
-            // What went bad there may be a record that only this reads. In the end every disk may have had its rot.
+            // The bad byte may be in a record that only this check reads. By the end, every disk
+            // may have had one.
             Err(_) if world.machines[ordinal].rotten.contains(&GroupId::Root) => continue,
             log => log?,
         };
@@ -83,18 +78,18 @@ fn read_raw(world: &World) -> Result<Raw, Finding> {
     Ok(longest)
 }
 
-/// The operation lists that shards have kept, each version's in the order of its batches.
+/// The operation lists that shards have kept, those of each version in the order of its batches.
 type Lists = BTreeMap<(ShardId, Version), VecDeque<Vec<u8>>>;
 
-/// What the shards of a ledger that keeps its journals have kept.
+/// The kept operation lists of a ledger that keeps its journals.
 struct Journals {
     lists: Lists,
-    /// At the end: what was rolled back is not kept.
+    /// The epochs at the end: journals of versions that were rolled back are not kept.
     epochs: Epochs,
 }
 
 impl Journals {
-    /// Reads them from every replica; none if this ledger keeps none.
+    /// Reads the lists from every replica; `None` if the ledger keeps no journals.
     fn read(world: &World, epochs: Epochs) -> Result<Option<Self>, Finding> {
         if !world.site.shape.params.journals_kept {
             return Ok(None);
@@ -105,7 +100,7 @@ impl Journals {
             let mut first: Option<Lists> = None;
             for ordinal in ordinals {
                 let read = match read_lists(world, *ordinal, shard) {
-                    // What went bad there may be a journal that only this reads.
+                    // The bad byte may be in a journal that only this check reads.
                     Err(_) if world.machines[ordinal].rotten.contains(group) => continue,
                     read => read?,
                 };
@@ -118,7 +113,8 @@ impl Journals {
         Ok(Some(Self { lists, epochs }))
     }
 
-    /// The shard's next list of a version: it has what was sent. `sent` itself if the version does not stand.
+    /// Takes the shard's next list of a version, which must equal the operations that were sent. If
+    /// the version does not stand, returns `sent` itself.
     fn take(&mut self, shard: ShardId, stamp: Stamp, sent: Operations) -> Result<Operations, Finding> {
         if !self.epochs.stands(stamp) {
             return Ok(sent);
@@ -133,7 +129,7 @@ impl Journals {
         Ok(kept)
     }
 
-    /// Nothing was kept that is not of the log.
+    /// Checks that no list was kept that is not in the log.
     fn end(&self) -> Result<(), Finding> {
         match self.lists.iter().find(|(_, left)| !left.is_empty()) {
             None => Ok(()),
@@ -142,7 +138,7 @@ impl Journals {
     }
 }
 
-/// The journals of one replica, up to the state that the root group has of its shard.
+/// The operation lists of one replica, up to the state of its shard that the root group knows.
 fn read_lists(world: &World, ordinal: u32, shard: ShardId) -> Result<Lists, Finding> {
     let mut roots = world.site.shape.groups[&GroupId::Root].iter();
     let state = roots.find_map(|ordinal| match world.replica(*ordinal, GroupId::Root)? {
@@ -171,7 +167,7 @@ fn read_lists(world: &World, ordinal: u32, shard: ShardId) -> Result<Lists, Find
 fn epochs_of(raw: &Raw) -> Epochs {
     let mut epochs = Epochs::new();
     for (bytes, _) in raw {
-        // What can't be read is found when the log is replayed.
+        // A header that does not decode is found when the log is replayed.
         if let Ok(Header { stamp, body: Body::Rollback(rollback), .. }) = Header::decode(bytes) {
             epochs.roll_back(stamp.epoch, rollback.target.version);
         }
@@ -235,7 +231,8 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Every signed tree head that was ever shown is of a prefix of the log, and signed by the key in force there.
+    /// Checks that every root that was ever shown is of a prefix of the log, and signed by the key
+    /// in force there.
     pub fn check_checkpoints(&self, history: &History) -> Result<(), Finding> {
         for (&size, &root) in &history.checkpoints {
             let prefix = usize::try_from(size).ok().and_then(|size| self.leaves.get(..size));
@@ -263,8 +260,8 @@ impl Ledger {
 }
 
 impl Model {
-    /// Applies a version's journal, with the operations that the shards have kept, or those that were sent; gives its batches by
-    /// their place in it.
+    /// Applies a version's journal, with the operations that the shards have kept, or else those
+    /// that were sent. Returns its batches with their index in the journal.
     fn apply(
         &mut self,
         header: &Header,
@@ -284,7 +281,7 @@ impl Model {
                 Entry::Batch(entry) => {
                     let (id, batch) = sent.find(entry, header.stamp)?;
                     let opens = batches.is_empty().then_some(before);
-                    commits::check_conditions(batch, id, &self.records, opens, alone)?;
+                    conditions::check(batch, id, &self.records, opens, alone)?;
                     for (shard, mut operations) in sent.operations(batch, entry, header.stamp)? {
                         let fits = audit::check_operations(self.params(), sent.map, shard, &operations);
                         fits.map_err(|broken| format!("audit: {}: {}", header.stamp, broken.rule))?;
@@ -328,7 +325,7 @@ impl Model {
         }
     }
 
-    /// The state root of the header is that of the model.
+    /// Checks that the header has the model's state root.
     fn check(&self, map: &ShardMap, header: &Header) -> Result<(), Finding> {
         let leaf = |shard: &Shard| {
             let (forest, version) = &self.forests[&shard.id];
@@ -342,7 +339,7 @@ impl Model {
     }
 }
 
-/// What clients have sent.
+/// The batches that clients have sent.
 struct Sent<'a> {
     history: &'a History,
     map: &'a ShardMap,
@@ -355,7 +352,7 @@ impl<'a> Sent<'a> {
         Self { history, map, by_metadata: history.batches.iter().map(hash).collect() }
     }
 
-    /// The batch of a journal's entry.
+    /// The batch of a journal entry.
     fn find(&self, entry: &BatchEntry, stamp: Stamp) -> Result<(BatchId, &'a Batch), Finding> {
         let id = self.by_metadata.get(&entry.metadata);
         let id = *id.ok_or_else(|| format!("commits: {stamp} has a batch that nobody sent"))?;
@@ -367,7 +364,7 @@ impl<'a> Sent<'a> {
         Ok((id, batch))
     }
 
-    /// Its operations by shard: the entry names all of them and no others.
+    /// The batch's operations by shard. The entry must name all of them and no others.
     fn operations(
         &self,
         batch: &Batch,

@@ -1,6 +1,9 @@
-//! Linearizability. The log orders everything: a commit happens at its entry, and what is seen, or refused, must fit the state after one
-//! entry. That entry is not older than what anyone had heard before the question, and not newer than what was asked after the answer.
-//! Each answer is given the oldest entry that fits; this binds the others least.
+//! Judges linearizability. The log orders everything: a commit happens at its entry, and each
+//! answer or refusal must fit the state after one entry.
+//!
+//! That entry is not older than any that a client had learned of before the question. It is not
+//! newer than any that was asked for after the answer. Each answer gets the oldest entry that fits,
+//! which restricts the others least.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +11,17 @@ use bytes::Bytes;
 use coppice_types::{Reason, Stamp};
 
 use super::{
-    Finding,
-    commits::{Placed, holds, stamp},
-    ledger::{Event, Ledger, Records},
+    commits::Placed,
+    conditions::{Records, holds, stamp},
+    ledger::{Event, Ledger},
 };
-use crate::history::{History, Look, Moment, Outcome, Seen};
+use crate::history::{Finding, History, Look, Moment, Outcome, Seen};
 
-/// Something with a place in the log, or in search of one.
+/// A commit or an answer, to be placed in the log.
 struct Act<'a> {
     begin: Moment,
     end: Moment,
-    /// Entry of the log, if that is known.
+    /// Entry of the log, if it is known.
     fixed: Option<usize>,
     look: Option<&'a Look>,
 }
@@ -36,7 +39,8 @@ pub fn check(history: &History, ledger: &Ledger, placed: &Placed) -> Result<(), 
     }
     let uppers = uppers(&acts, ledger.events.len() - 1);
     acts.sort_by_key(|act| act.begin);
-    // What is over, by its end, and the newest entry that anyone had heard of by then.
+    // Acts that are over, by their end; and the newest entry that any client had learned of by
+    // then.
     let mut ended: BTreeMap<Moment, usize> = BTreeMap::new();
     let mut heard: (Moment, usize) = (0, 0);
     for act in &acts {
@@ -76,7 +80,8 @@ fn commits(history: &History, placed: &Placed) -> Vec<Act<'static>> {
     acts
 }
 
-/// For a moment: the newest entry that what ended by then may have seen, since something that began later stands right after.
+/// For each moment, the newest entry that acts which ended by then may have seen, since an act that
+/// began later has the entry after it.
 fn uppers(acts: &[Act<'_>], last: usize) -> BTreeMap<Moment, usize> {
     let mut by_begin: Vec<_> = acts.iter().filter_map(|act| Some((act.begin, act.fixed?))).collect();
     by_begin.sort_unstable();
@@ -110,7 +115,7 @@ fn misfit(act: &Act<'_>, lower: usize, upper: usize, ledger: &Ledger) -> Finding
     }
 }
 
-/// The state after this entry shows what was seen.
+/// Whether the state after this entry shows the answer.
 fn fits(look: &Look, event: &Event, history: &History, ledger: &Ledger) -> bool {
     match &look.seen {
         Seen::Records { asked, at, records, range } => {
@@ -152,7 +157,7 @@ fn shows(state: &Records, records: &[(Bytes, Option<(Bytes, Stamp)>)], range: Op
     right && whole
 }
 
-/// The original name of a state after an entry, or why it can't be read.
+/// The original stamp of a state after an entry, or why it can't be read.
 fn resolve(asked: Stamp, event: &Event) -> Result<Stamp, Reason> {
     let head = event.header.stamp;
     if asked.epoch > head.epoch || (asked.epoch == head.epoch && asked.version > head.version) {

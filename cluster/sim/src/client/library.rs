@@ -1,4 +1,5 @@
-//! What simulated clients do by the client library: some of them send, read and stream by nothing else.
+//! The calls of simulated clients that use the client library for all their writes, reads and
+//! streams.
 
 use std::time::Duration;
 
@@ -23,26 +24,26 @@ pub struct Library {
 }
 
 impl Library {
-    /// Believes only what is proven under a key.
+    /// A library that believes only answers with a proof under this key.
     pub fn new(routes: Vec<(String, Channel)>, seed: u64, trust: VerifierKey) -> Self {
         let options =
             Options { attempt_timeout: PATIENCE, patience: REPEATED, trust: Some(trust), ..Options::new("simulated") };
         Self { client: coppice_client::Client::over(routes, seed, &options), session: None }
     }
 
-    /// The next batch of its session has the number after this one, by its own count, too.
+    /// Whether the session's next batch gets the number after this one, by its own count.
     pub fn goes_on_from(&self, number: u64) -> bool {
         self.session.as_ref().is_some_and(|session| session.highest() == number)
     }
 
-    /// The calls.
     pub fn client(&self) -> coppice_client::Client {
         self.client.clone()
     }
 }
 
 impl Client {
-    /// What an error of the library says of a write. Its word that there was no effect is believed, and judged.
+    /// The status of a failed write. If the library says that the write had no effect, that is
+    /// recorded, and judged at the end.
     fn told(&self, error: &Error) -> Status {
         match (error, error.reason()) {
             (Error::Unproven(_) | Error::Untrusted(_) | Error::Malformed(_) | Error::Endpoint { .. }, _) => {
@@ -56,7 +57,7 @@ impl Client {
         }
     }
 
-    /// What an error of the library says of a read.
+    /// The status of a failed read.
     pub(super) fn told_of_read(&self, error: &Error) -> Status {
         match (error, error.reason()) {
             (Error::Unproven(_) | Error::Untrusted(_) | Error::Malformed(_) | Error::Endpoint { .. }, _) => {
@@ -67,13 +68,12 @@ impl Client {
         }
     }
 
-    /// This cluster does not lie.
+    /// An answer that the library does not believe is a finding, since this cluster does not lie.
     fn disbelieved(&self, error: &Error) -> Status {
         self.scribe.wrong(format!("proofs: the client library does not believe an answer: {error}"));
         Status::internal(error.to_string())
     }
 
-    /// Commits by the library.
     pub(super) async fn commit_by_library(&mut self, request: v1::CommitRequest) -> Heard<v1::CommitResponse> {
         let library = self.library.as_mut().expect("the caller looked");
         let batch = request.batch.unwrap_or_default();
@@ -91,7 +91,6 @@ impl Client {
         answer.map_err(|error| self.told(&error))
     }
 
-    /// Opens a session by the library.
     pub(super) async fn open_by_library(&mut self, id: &Bytes) -> bool {
         let library = self.library.as_mut().expect("the caller looked");
         let id = SessionId::from_slice(id).expect("it has the length");
@@ -104,14 +103,14 @@ impl Client {
         }
     }
 
-    /// Sends batches as a stream of the library, which sends again by itself what was not answered.
+    /// Sends batches through a stream of the library, which itself repeats those without an answer.
     pub(super) async fn stream_by_library(&mut self, ids: &[BatchId]) {
         let mut session = self.library.as_mut().and_then(|library| library.session.take()).expect("it is open");
         let mut stream = session.stream(true);
         let mut failed = None;
         for id in ids {
             let batch = self.scribe.lock().batches[id].batch.clone();
-            // No more are pushed than may be under way: none is waited for.
+            // There are no more batches than may be under way, so no push waits for an answer.
             if let Err(error) = stream.push(batch).await {
                 failed = Some(error);
             }
@@ -139,7 +138,7 @@ impl Client {
         drop(stream);
         self.library.as_mut().expect("it is still there").session = Some(session);
         let Some(error) = failed else { return };
-        // Nothing is known of what was not answered.
+        // The outcome of batches without an answer is unknown.
         let status = self.told(&error);
         for id in left {
             self.conclude(*id, 0, Err(status.clone()));

@@ -1,4 +1,4 @@
-//! Reads of a simulated client; proofs are verified as they come.
+//! Reads of a simulated client. Proofs are verified as they come.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use coppice_verify::check::{Answer, Claim, Record};
 use super::{Client, Heard, stamp, wire};
 use crate::{
     history::{Look, Moment, Seen},
-    witnesses,
+    shape, witnesses,
 };
 
 type Records = Vec<(Bytes, Option<(Bytes, Stamp)>)>;
@@ -39,7 +39,7 @@ impl Client {
         history.looks.push(Look { client: self.id, begin, end, stale_ok, seen });
     }
 
-    /// Notes that a version could not be read, if that was the answer.
+    /// Records that a version could not be read, if that was the answer.
     fn refused(&mut self, begin: Moment, asked: Option<Stamp>, error: &tonic::Status) {
         let reason = status::reason(error);
         let (Some(asked), Some(reason @ (Reason::NotYet | Reason::Pruned | Reason::RolledBack))) = (asked, reason)
@@ -114,7 +114,7 @@ impl Client {
         }
     }
 
-    /// A proof must verify, and prove exactly what was answered.
+    /// Checks that a proof verifies, and proves exactly the answer.
     fn check_proof(&self, proof: &[u8], at: Stamp, found: &Records, range: Option<(&Bytes, Option<&Bytes>)>) {
         if proof.is_empty() {
             return;
@@ -164,7 +164,8 @@ impl Client {
         true
     }
 
-    /// Asks for a checkpoint of so many entries that witnesses have cosigned; whether there is one. Without enough valid cosignatures, none is shown.
+    /// Asks for a cosigned checkpoint of at least `old_size` entries. Returns whether it got one. A
+    /// checkpoint without enough valid cosignatures is a finding.
     pub(super) async fn read_cosigned(&mut self, old_size: u64) -> bool {
         let (mut ledger, request) = (self.ledger(), v1::GetCheckpointRequest { old_size, cosigned: true });
         let answer =
@@ -178,7 +179,7 @@ impl Client {
                 Err(error) => self.scribe.wrong(format!("checkpoints: a cosignature does not verify: {error}")),
             }
         }
-        if valid < witnesses::QUORUM {
+        if valid < shape::QUORUM {
             self.scribe.wrong(format!("checkpoints: one with {valid} cosignatures is shown as a cosigned one"));
         }
         true

@@ -18,35 +18,37 @@ use crate::{
     shape,
 };
 
-/// Attempts at a batch of a session before its client tries something else; it comes back to it.
+/// Attempts at a batch of a session before its client does something else. It comes back to the
+/// batch later.
 const ATTEMPTS_MAX: u32 = 6;
-/// Settled batches of a session that are remembered: more than its window, so that some are too old.
+/// Number of settled batches of a session that are remembered. It is larger than the session's
+/// window, so that some are too old.
 const SETTLED_MAX: usize = 20;
 
-/// A session and what is under way in it.
+/// A session and its batches under way.
 #[derive(Clone, Debug)]
 pub struct Session {
     id: Bytes,
-    /// The last number that is settled.
+    /// The last settled number.
     number: u64,
-    /// The batches after it, whose outcome is not known.
+    /// The batches after it, whose outcomes are unknown.
     open: VecDeque<BatchId>,
-    /// Settled batches, newest last: each may be asked for again.
+    /// Settled batches, newest last. Each may be sent again.
     settled: VecDeque<BatchId>,
 }
 
 impl Session {
-    /// The last number that is settled.
+    /// The last settled number.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// An open batch is no more: its number is the next one's.
+    /// Drops an open batch. Its number goes to the next one.
     fn give_up(&mut self, id: BatchId) {
         self.open.retain(|open| *open != id);
     }
 
-    /// The oldest open batch is settled.
+    /// Marks the oldest open batch as settled.
     pub(super) fn settle(&mut self, id: BatchId) {
         assert_eq!(self.open.pop_front(), Some(id), "batches are settled in order");
         self.number += 1;
@@ -61,7 +63,7 @@ fn reason_of(error: &tonic::Status) -> Option<Reason> {
     status::reason(error)
 }
 
-/// What a refusal says about whether the batch was committed.
+/// The outcome of a refused attempt.
 fn outcome_of(error: &tonic::Status) -> Outcome {
     match reason_of(error) {
         Some(
@@ -108,7 +110,7 @@ impl Client {
         Some(v1::Precondition { key: key.into(), condition: Some(condition) })
     }
 
-    /// A new batch, noted but not sent yet.
+    /// A new batch, recorded but not sent yet.
     fn batch(&mut self, session: Option<(Bytes, u64)>, plain: bool) -> BatchId {
         self.batches += 1;
         let id = (self.id << 32) | self.batches;
@@ -152,7 +154,7 @@ impl Client {
         self.conclude(id, attempt, answer)
     }
 
-    /// Writes down how an attempt ended.
+    /// Records the outcome of an attempt.
     pub(super) fn conclude(&mut self, id: BatchId, attempt: usize, answer: Heard<v1::CommitResponse>) -> Outcome {
         let outcome = match answer {
             Ok(answer) => {
@@ -223,7 +225,7 @@ impl Client {
         }
     }
 
-    /// The next batch of the session, or the open one again, until its outcome is known.
+    /// Sends the next batch of the session, or the open one again, until its outcome is known.
     async fn write_in_session(&mut self) {
         let session = self.session.clone().expect("the caller looked");
         if self.rng.chance(150)
@@ -253,29 +255,33 @@ impl Client {
                 }
                 Outcome::Refused(Reason::UnknownSession) => return self.session = None,
                 Outcome::Refused(Reason::NotLeader) | Outcome::Unknown => {}
-                // By the library's word: the number is the next batch's, unless others behind it have theirs.
+                // The library says that the number is free. The next batch gets it, unless later
+                // batches have numbers already.
                 Outcome::Refused(_) if number_is_free && session.open.len() == 1 => return session.give_up(id),
-                // The number was not used; an earlier attempt may still be under way, so nothing else takes it.
+                // The number was not used. An earlier attempt may still be under way, so no other
+                // batch gets it.
                 Outcome::Refused(_) => return session.settle(id),
             }
             tokio::time::sleep(Duration::from_millis(self.rng.below(30))).await;
         }
     }
 
-    /// No attempt may still be under way.
+    /// Whether no attempt can still be under way.
     fn was_only_refused(&self, id: BatchId) -> bool {
         let history = self.scribe.lock();
         history.batches[&id].attempts.iter().all(|attempt| matches!(attempt, Some(Outcome::Refused(_))))
     }
 
-    /// Asks again for what is settled, maybe of another leader: it is answered as before, or too old.
+    /// Sends a settled batch again, maybe to another leader. The answer is the same as before, or
+    /// that it is too old.
     async fn ask_again(&mut self, id: BatchId) {
         if self.send(id).await == Outcome::Refused(Reason::UnknownSession) {
             self.session = None;
         }
     }
 
-    /// Sends some batches without waiting for the answers between them. Those without an answer are sent again later, one by one.
+    /// Sends some batches without waiting for the answers in between. Those without an answer are
+    /// sent again later, one by one.
     async fn stream(&mut self, session: &Session) {
         let count = 2 + self.rng.below(6);
         let ids: Vec<BatchId> =
@@ -292,7 +298,7 @@ impl Client {
             })
             .collect();
         self.session.as_mut().expect("it is still there").open.extend(&ids);
-        // The library numbers by itself what it streams.
+        // The library itself numbers the batches that it streams.
         if self.library.as_ref().is_some_and(|library| library.goes_on_from(session.number)) {
             return self.stream_by_library(&ids).await;
         }
@@ -313,14 +319,14 @@ impl Client {
         }
     }
 
-    /// Nothing is known of these attempts.
+    /// Records that the outcomes of these attempts are unknown.
     fn leave_open(&mut self, ids: &[BatchId]) {
         for id in ids {
             self.conclude(*id, 0, Err(tonic::Status::unavailable("the stream broke")));
         }
     }
 
-    /// Finds out what became of the open batches of the session.
+    /// Finds out the outcomes of the session's open batches.
     pub(super) async fn settle(&mut self) {
         for _ in 0..2 * ATTEMPTS_MAX {
             if self.session.as_ref().is_some_and(|session| !session.open.is_empty()) {
@@ -364,14 +370,14 @@ impl Client {
             }
             7..9 => {
                 let request = v1::DiscardRequest { stage_id: staged.stage_id };
-                // Without an answer it lives until its age ends it.
+                // Without an answer, the stage lives until it is too old.
                 let _ = self.hear(async move { ledger.discard(request).await }).await;
             }
             _ => {}
         }
     }
 
-    /// Pins a version, and reads it: as long as the pin holds, no prune takes it away.
+    /// Pins a version and reads it. As long as the pin holds, no prune may remove the version.
     pub(super) async fn pin(&mut self) {
         let (stamp, ttl_ms) = (self.head, 300 + self.rng.below(3000));
         let mut pin_id = [0; 16];
@@ -395,12 +401,13 @@ impl Client {
         }
         if self.rng.chance(500) {
             let (mut ledger, request) = (self.ledger(), v1::UnpinRequest { pin_id });
-            // Without an answer it ends by itself.
+            // Without an answer, the pin ends by itself.
             let _ = self.hear(async move { ledger.unpin(request).await }).await;
         }
     }
 
-    /// Prunes or rolls back, near the head that it has seen; or changes the ledger's key.
+    /// Prunes or rolls back near the newest head that the client knows, or changes the ledger's
+    /// key.
     pub(super) async fn administer(&mut self) {
         if !self.read_head().await {
             return;

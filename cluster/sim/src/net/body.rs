@@ -1,4 +1,5 @@
-//! Bodies on their way: streams that break, and streams of raft messages of which some are lost, late, doubled.
+//! Bodies on their way: streams that break, and streams of raft messages some of which are lost,
+//! late or doubled.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,20 +14,18 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{Status, body::Body};
 use twox_hash::XxHash3_64;
 
-use super::{Net, PREFIX_BYTES};
+use super::medium::{Net, PREFIX_BYTES};
 use crate::{event, life::Life};
 
-/// The answer of a server: breaks off when the link is cut or one end dies.
+/// The answer of a server. It breaks off when the link is cut or one end dies.
 pub struct AnswerBody {
-    /// What the server sends.
     pub inner: Body,
-    /// The network.
     pub net: Net,
-    /// Who reads.
+    /// The process that reads.
     pub near: Life,
-    /// Who answers.
+    /// The process that answers.
     pub far: Life,
-    /// Frames so far: the first has travelled with the head.
+    /// Number of frames so far. The first travels with the head.
     pub frames: u64,
     /// Ends with the server.
     pub gone: Gone,
@@ -35,7 +34,6 @@ pub struct AnswerBody {
 /// Ends when a process does.
 pub type Gone = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Ends when the process does.
 pub fn gone(life: &Life) -> Gone {
     let life = life.clone();
     Box::pin(async move { life.ended().await })
@@ -76,7 +74,8 @@ pub struct MessagesBody {
     net: Net,
     from: Life,
     to: Life,
-    /// All messages arrive in order, or the stream breaks; else none is reliable.
+    /// Whether all messages arrive in order or the stream breaks. Otherwise messages are lost, late
+    /// and doubled one by one.
     ordered: bool,
     ended: bool,
     buffer: BytesMut,
@@ -89,7 +88,6 @@ pub struct MessagesBody {
 }
 
 impl MessagesBody {
-    /// Carries `inner`.
     pub fn new(inner: Body, net: Net, from: Life, to: Life, ordered: bool) -> Self {
         Self {
             ordered,
@@ -107,7 +105,7 @@ impl MessagesBody {
         }
     }
 
-    /// Takes what the sender has put in.
+    /// Takes the messages that the sender has put in.
     fn take_in(&mut self, cx: &mut Context<'_>) -> Result<(), Status> {
         while !self.ended {
             match Pin::new(&mut self.inner).poll_frame(cx) {

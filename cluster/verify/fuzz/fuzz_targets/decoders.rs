@@ -1,4 +1,4 @@
-//! All decoders under libFuzzer: the first byte chooses one, the rest is its input.
+//! All decoders under libFuzzer: the first byte selects a decoder, the rest is its input.
 #![no_main]
 
 use coppice_verify::fuzz::BODIES;

@@ -1,6 +1,6 @@
-// Walks the root log of a ledger over HTTP with the packages of Go's checksum database, which know nothing of Coppice:
-// opens the checkpoint (sumdb/note), and checks the inclusion of every entry and the consistency of tree sizes
-// (sumdb/tlog), all hashes being authenticated against the signed root.
+// Walks the root log of a ledger over HTTP with the packages of Go's checksum database, which know
+// nothing of Coppice. It opens the checkpoint (sumdb/note), and checks the inclusion of every entry
+// and the consistency of tree sizes (sumdb/tlog). Every hash is checked against the signed root.
 //
 //	walk URL VKEY
 package main
@@ -76,7 +76,7 @@ func walk(base, vkey string) error {
 	return nil
 }
 
-// client reads the log; it is the tlog.TileReader of the authenticating hash reader.
+// client reads the log. It is the tlog.TileReader of the hash reader that checks against the root.
 type client struct {
 	base  string
 	http  *http.Client

@@ -1,4 +1,4 @@
-//! Which step of a verification failed, and why.
+//! The step at which a verification failed, and the cause.
 
 use core::fmt;
 
@@ -6,12 +6,13 @@ use coppice_types::codec;
 
 use crate::{merkle, note};
 
-/// The steps of a verification, in order.
+/// The steps of a verification, in the order of `docs/verification.md` section 13.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
     /// The file parses.
     Format,
-    /// The key changes follow each other, lead from the trusted key, and are in the checkpoint's log.
+    /// The key changes follow each other, lead from the trusted key, and are in the checkpoint's
+    /// log.
     Keys,
     /// The checkpoint is signed by the key in force, for the file's cluster.
     Checkpoint,
@@ -35,12 +36,12 @@ pub enum Step {
     Standing,
     /// Enough witnesses of the policy have cosigned the newest checkpoint that is shown.
     Cosignatures,
-    /// What is proven is what was asked for.
+    /// The proof answers the question that was asked.
     Question,
 }
 
 impl Step {
-    /// All steps, for tables in tests and documents.
+    /// All steps in order, for tables in tests and documents.
     pub const ALL: &'static [Step] = &[
         Self::Format,
         Self::Keys,
@@ -86,25 +87,25 @@ impl fmt::Display for Step {
     }
 }
 
-/// A verification that failed.
+/// A failed verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Where.
+    /// The step that failed.
     pub step: Step,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
 }
 
 /// Why a step failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Bytes that are not what should stand there.
+    /// Bytes do not decode.
     Codec(codec::Error),
-    /// A note or its signature.
+    /// A note is malformed, or not signed as it must be.
     Note(note::Error),
-    /// A Merkle proof.
+    /// A Merkle proof does not hold.
     Merkle(merkle::Error),
-    /// A rule that does not hold.
+    /// A rule does not hold.
     Rule(&'static str),
 }
 
@@ -113,7 +114,8 @@ impl Failure {
         Self { step, cause: Cause::Rule(rule) }
     }
 
-    /// A failure in the newer checkpoint's file is one of the last step.
+    /// The same cause at step `standing`, to which every failure in the newer checkpoint's file
+    /// belongs.
     pub(super) fn in_newer(self) -> Self {
         Self { step: Step::Standing, cause: self.cause }
     }

@@ -1,4 +1,5 @@
-//! Steps `keys`, `checkpoint`, `newest_header`, `header` and `epoch`: from the trusted key to a version that stands.
+//! Steps `keys`, `checkpoint`, `newest_header`, `header` and `epoch`: from the trusted key to a
+//! version that stands.
 
 use alloc::vec::Vec;
 
@@ -17,10 +18,10 @@ use crate::{
     proof::{EpochPart, HeaderPart, LogPart},
 };
 
-/// Why a list of pairs is refused.
+/// The rule that a list of pairs breaks if no sequence of rollbacks leaves it (section 11).
 pub(super) const NO_ROLLBACKS: &str = "epoch pairs that no rollbacks leave";
 
-/// A log whose checkpoint the key in force signed.
+/// A log whose checkpoint is signed by the key in force.
 pub(super) struct Log {
     pub(super) cluster: ClusterId,
     pub(super) checkpoint: Checkpoint,
@@ -29,7 +30,8 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// With `joined`, the checkpoint may also be one of before the trusted key, since it will be shown to be a part of a newer one.
+    /// Verifies the log part of a file. With `joined`, the checkpoint may be older than the trusted
+    /// key, since the caller will show that a newer one extends it.
     pub(super) fn check(cluster: ClusterId, part: &LogPart<'_>, keys: &Keys, joined: bool) -> Result<Self, Failure> {
         let keys = follow(keys, cluster, part)?;
         let checkpoint = open(&part.checkpoint, &keys, joined)?;
@@ -47,8 +49,8 @@ impl Log {
         Ok(log)
     }
 
-    /// What a header says of the ledger's keys is what is known of them: it can't change or name a
-    /// key that nobody is shown.
+    /// Checks that a header names only known keys of the ledger: a key change must be among those
+    /// that are shown, and genesis must name the first key and the checkpoint's origin.
     fn check_keys_in(&self, header: &Header, step: Step) -> Result<(), Failure> {
         match &header.body {
             Body::Key(change) => {
@@ -65,7 +67,7 @@ impl Log {
         }
     }
 
-    /// A header that is in the log.
+    /// Decodes a header and checks that it is in the log.
     pub(super) fn header(&self, part: &HeaderPart<'_>) -> Result<Header, Failure> {
         let header = included(&part.header, &part.path, self.cluster, &self.checkpoint, Step::Header)?;
         self.check_keys_in(&header, Step::Header)?;
@@ -90,32 +92,34 @@ impl Log {
         self.check_not_above(stamp, Step::Epoch)
     }
 
-    /// A pair of the newest header's list is not above that header, and the last one is of its
-    /// epoch.
+    /// Checks a pair of the newest header's list: its base is not above that header, and the last
+    /// pair has that header's epoch.
     pub(super) fn check_newest_pair(&self, pair: &Pair, is_last: bool, step: Step) -> Result<(), Failure> {
         let Stamp { epoch, version } = self.newest.stamp;
         let fits = if is_last { pair.epoch == epoch } else { pair.epoch < epoch };
         ensure(fits && pair.base <= version, step, "epoch pairs of another head than the newest header's")
     }
 
-    /// A version that stands is the head or lies below it.
+    /// Checks that a version that stands is not above the newest header.
     pub(super) fn check_not_above(&self, stamp: Stamp, step: Step) -> Result<(), Failure> {
         ensure(stamp.version <= self.newest.stamp.version, step, "the version is above the newest header's")
     }
 }
 
-/// What is known of the keys with the key changes that are shown, before it is known that they are in the log.
+/// The known keys joined with those of the shown key changes. Whether the changes are in the log is
+/// checked later.
 fn follow(keys: &Keys, cluster: ClusterId, part: &LogPart<'_>) -> Result<Keys, Failure> {
     let headers = part.key_changes.iter().map(|part| Header::decode(&part.header).map_err(fail(Step::Keys)));
     let headers = headers.collect::<Result<Vec<_>, Failure>>()?;
     keys.follow(changes(&headers, cluster)?).map_err(|rule| Failure::rule(Step::Keys, rule))
 }
 
-/// The policy with the keys to which those of its logs have changed. That the changes are in the log is left to [`Log::check`].
+/// The policy, extended by the keys to which the keys of its logs have changed. Whether the changes
+/// are in the log is left to [`Log::check`].
 pub(super) fn successors(policy: &Policy, cluster: ClusterId, part: &LogPart<'_>) -> Policy {
     let mut extended = policy.clone();
     for log in policy.logs() {
-        // The changes of one log lead nowhere from the key of another.
+        // The key changes of one log do not follow on the key of another.
         if let Ok(keys) = follow(&Keys::new(log.clone()), cluster, part) {
             extended.believe_successor(keys.newest());
         }
@@ -123,7 +127,7 @@ pub(super) fn successors(policy: &Policy, cluster: ClusterId, part: &LogPart<'_>
     extended
 }
 
-/// The key changes in headers, which must all be such.
+/// The key changes in these headers, all of which must be key changes.
 fn changes(headers: &[Header], cluster: ClusterId) -> Result<Vec<(Sequence, &KeyChange)>, Failure> {
     let mut changes = Vec::new();
     for header in headers {
@@ -134,10 +138,10 @@ fn changes(headers: &[Header], cluster: ClusterId) -> Result<Vec<(Sequence, &Key
     Ok(changes)
 }
 
-/// The checkpoint in a note that the key in force at its size signed.
+/// The checkpoint in a note that is signed by the key in force at its size.
 ///
 /// # Errors
-/// If it is none, or signed by another key; the message says what to do.
+/// If it is no checkpoint, or signed by another key; the message then says what to do.
 pub(super) fn open(note: &[u8], keys: &Keys, joined: bool) -> Result<Checkpoint, Failure> {
     let (text, lines) = split_note(note).map_err(fail(Step::Checkpoint))?;
     let size = Checkpoint::parse(text).map_err(fail(Step::Checkpoint))?.size;
@@ -161,7 +165,7 @@ pub(super) fn open(note: &[u8], keys: &Keys, joined: bool) -> Result<Checkpoint,
     }
 }
 
-/// The header of these bytes, which are the log's entry at the header's own sequence.
+/// Decodes a header, and checks that it is the log's entry at its own sequence.
 fn included(
     bytes: &[u8],
     path: &[Digest],

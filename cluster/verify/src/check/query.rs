@@ -5,18 +5,18 @@ use alloc::{borrow::Cow, collections::BTreeMap, vec::Vec};
 use coppice_types::{Digest, ShardId, Stamp};
 
 use super::{
-    Answer, Record,
+    claim::{Answer, Record},
     failure::{Failure, Step, ensure, fail},
     tree::{self, Revealed},
 };
 use crate::{
-    hash::{self, HashPlan, RecordBody},
+    hash::{self, RecordBody, plan::HashPlan},
     header::Header,
     merkle,
     proof::{Query, QueryProof, ShardPart, Tree, TreeList},
 };
 
-/// The answer that the shard parts give, tied to the header's state root.
+/// The answer of the shard parts, which must lead to the header's state root.
 pub(super) fn check<'a>(header: &Header, proof: &QueryProof<'a>) -> Result<Answer<'a>, Failure> {
     ensure(state_root(header, proof)? == header.state_root, Step::State, "another state root")?;
     check_places(header, &proof.shards)?;
@@ -24,7 +24,7 @@ pub(super) fn check<'a>(header: &Header, proof: &QueryProof<'a>) -> Result<Answe
     answer_with_values(proof)
 }
 
-/// The answer of shard parts that have led to the state root.
+/// The answer of shard parts that have led to the state root, with values if the file has them.
 pub(crate) fn answer_with_values<'a>(proof: &QueryProof<'a>) -> Result<Answer<'a>, Failure> {
     let mut answer = answer(&proof.query, &proof.shards)?;
     if let Some(values) = &proof.values {
@@ -33,7 +33,7 @@ pub(crate) fn answer_with_values<'a>(proof: &QueryProof<'a>) -> Result<Answer<'a
     Ok(answer)
 }
 
-/// The answer of one shard that holds all keys, tied to its digest.
+/// The answer of a single shard that holds all keys. Its trees must lead to `digest`.
 pub(super) fn check_trees<'a>(
     trees: TreeList<'a>,
     digest: &Digest,
@@ -58,7 +58,7 @@ fn answer<'a>(query: &Query<'a>, shards: &[ShardPart<'a>]) -> Result<Answer<'a>,
     })
 }
 
-/// What a proof of a key in four trees takes.
+/// Hashes in the proof of a key in four trees.
 const KEY_PROOF_STEPS: usize = 160;
 
 /// The shard digests to which lists of trees lead.
@@ -92,7 +92,7 @@ pub(crate) fn state_root(header: &Header, proof: &QueryProof<'_>) -> Result<Dige
     merkle::list_root(u64::from(header.state_leaves), &leaves, &proof.state_hashes).map_err(fail(Step::State))
 }
 
-/// The shards that are shown can be those of one map: the ends are covered, neighbours join, and
+/// Checks that the shown shards can be those of one map: the ends are covered, neighbours join, and
 /// others keep their order.
 fn check_places(header: &Header, shards: &[ShardPart<'_>]) -> Result<(), Failure> {
     let ends = shards.iter().all(|part| {
@@ -125,7 +125,8 @@ fn answer_keys<'a>(keys: &[Cow<'a, [u8]>], shards: &[ShardPart<'a>]) -> Result<V
     Ok(answers)
 }
 
-/// The record of the youngest tree that has one of the key, unless it is a tombstone.
+/// The record of the youngest tree that has the key; `None` if that is a tombstone, or no tree has
+/// the key.
 fn find<'a>(part: &ShardPart<'a>, key: &[u8]) -> Result<Option<Record<'a>>, Failure> {
     for tree in &part.trees.trees {
         if let Some(revealed) = tree::find(tree, key)? {
@@ -160,14 +161,15 @@ fn answer_range<'a>(low: &[u8], high: Option<&[u8]>, shards: &[ShardPart<'a>]) -
     Ok(records)
 }
 
-/// The live records of a shard in the range: of each key the youngest tree's.
+/// Appends the live records of a shard in the range: for each key, the record of the youngest tree.
 fn scan<'a>(
     part: &ShardPart<'a>,
     low: &[u8],
     high: Option<&[u8]>,
     records: &mut Vec<Record<'a>>,
 ) -> Result<(), Failure> {
-    // Within its own bounds a shard's trees are complete; after a split they may hold keys of its sibling, too.
+    // A shard's trees are complete within its bounds. After a split they may hold keys of its
+    // sibling, too.
     let low = low.max(&part.low);
     let high = match (&part.high, high) {
         (Some(end), Some(high)) => Some(high.min(end)),
@@ -199,7 +201,7 @@ fn record<'a>(revealed: &Revealed<'_, 'a>) -> Option<Record<'a>> {
     }
 }
 
-/// Gives each found record its value.
+/// Attaches its value to each found record.
 fn attach<'a>(answer: &mut Answer<'a>, values: &[Cow<'a, [u8]>]) -> Result<(), Failure> {
     let records: Vec<&mut Record<'a>> = match answer {
         Answer::Keys(keys) => keys.iter_mut().filter_map(|(_, record)| record.as_mut()).collect(),
@@ -221,7 +223,7 @@ mod tests {
     use super::*;
     use crate::proof::{Entry, NodePart, Subtree, Tree};
 
-    /// Whoever signs the ledger could sign such bounds.
+    /// The holder of the ledger's key could sign such bounds.
     #[test]
     fn shards_that_run_backwards_are_refused() {
         let record = |key: &'static [u8]| Entry::Record {

@@ -1,37 +1,38 @@
-//! Step `question`: a proof that holds may still be the proof of something else than was asked.
+//! Step `question`: the proof must answer the question that was asked. A proof that holds may prove
+//! something else.
 
 use alloc::vec::Vec;
 
 use coppice_types::{Digest, Epoch, Version};
 
 use super::{
-    Answer, Claim, Verified,
+    claim::{Answer, Claim, Verified},
     failure::{Failure, Step, ensure},
 };
 use crate::journal::Entry;
 
-/// What a proof was asked for. Each part that is given must be what the proof shows; a question
-/// without parts asks for nothing.
+/// A question. Each part that is given must match the proof; a question without parts accepts every
+/// proof.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Question<'q> {
-    /// What it is about.
+    /// Subject of the question; `None` for any.
     pub subject: Option<Subject<'q>>,
-    /// At which version.
+    /// Version that the proof must be of; `None` for any.
     pub version: Option<Version>,
-    /// In which epoch.
+    /// Epoch that the proof must be of; `None` for any.
     pub epoch: Option<Epoch>,
 }
 
-/// What a question is about.
+/// Subject of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject<'q> {
-    /// These keys in any order, each with an answer of its own. The proof may show more.
+    /// Keys in any order, each of which needs an answer. The proof may show more.
     Keys(Vec<&'q [u8]>),
-    /// This range and no other, without high to the end.
+    /// Exactly this range.
     Range {
         /// The lowest key.
         low: &'q [u8],
-        /// The key above the highest.
+        /// The key above the range; `None` for the end of the key space.
         high: Option<&'q [u8]>,
     },
     /// The commit of the batch whose journal entry has this hash.
@@ -41,7 +42,7 @@ pub enum Subject<'q> {
 }
 
 impl<'q> Question<'q> {
-    /// A question about this, at any version.
+    /// A question about this subject, at any version and epoch.
     #[must_use]
     pub fn about(subject: Subject<'q>) -> Self {
         Self { subject: Some(subject), ..Self::default() }
@@ -49,10 +50,10 @@ impl<'q> Question<'q> {
 }
 
 impl Verified<'_> {
-    /// Holds what is proven against what was asked.
+    /// Compares the proof with the question.
     ///
     /// # Errors
-    /// Names what is proven instead, at step [`Step::Question`].
+    /// A failure at step [`Step::Question`] that says what the proof is of instead.
     pub fn answers(&self, question: &Question<'_>) -> Result<(), Failure> {
         if let Some(subject) = &question.subject {
             self.is_about(subject)?;

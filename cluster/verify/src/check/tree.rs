@@ -1,7 +1,8 @@
-//! Step `tree`, and walking the parts of one tree.
+//! Step `tree`, and walks through the parts of one tree (`docs/verification.md` section 13).
 //!
-//! [`root_hash`] recomputes the hash of a tree's root from what is revealed of it; once that has led to the state root, everything revealed
-//! is what the ledger committed to. Only then do [`find`] and [`scan`] read it.
+//! [`root_hash`] recomputes the hash of a tree's root from its revealed part. Once that has led to
+//! the state root, everything revealed is what the ledger committed to. Only then do [`find`] and
+//! [`scan`] read it.
 
 use alloc::{borrow::Cow, vec::Vec};
 
@@ -9,12 +10,15 @@ use coppice_types::Stamp;
 
 use super::failure::{Failure, Step, ensure, fail};
 use crate::{
-    hash::{self, HashPlan, Planned, RecordBody},
+    hash::{
+        self, RecordBody,
+        plan::{HashPlan, Planned},
+    },
     merkle,
     proof::{Entry, NodePart, Subtree, Tree},
 };
 
-/// A record, as revealed.
+/// A revealed record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Revealed<'p, 'a> {
     pub(super) key: &'p Cow<'a, [u8]>,
@@ -22,12 +26,14 @@ pub(super) struct Revealed<'p, 'a> {
     pub(super) body: &'p RecordBody,
 }
 
-/// The hash of the root of a tree of which a part is revealed. No stamp in it may be above `stamp`.
+/// Plans the hash of a tree's root from the revealed part, and checks its shape. No stamp in it may
+/// have an epoch or version above those of `stamp`.
 pub(super) fn root_hash<'p>(plan: &mut HashPlan<'p>, tree: &'p Tree<'_>, stamp: Stamp) -> Result<Planned, Failure> {
     subtree_hash(plan, &tree.root, tree.level, Bounds { low: None, high: None }, stamp)
 }
 
-/// Where the keys of a node lie: none is below `low`, which is its separator, and `high` is above all of them.
+/// Bounds of the keys in a node. None is below `low`, the node's separator; all are below `high`.
+/// `None` means no bound.
 #[derive(Clone, Copy)]
 struct Bounds<'p> {
     low: Option<&'p [u8]>,
@@ -71,7 +77,7 @@ fn subtree_hash<'p>(
     Ok(plan.node(level, node.count, &list))
 }
 
-/// The number of records that a tree is said to have fits what is shown of it.
+/// Checks that the tree's number of records fits the revealed part.
 pub(super) fn check_count(tree: &Tree<'_>) -> Result<(), Failure> {
     let empty = match &tree.root {
         Subtree::Hash(root) => tree.level == 0 && *root == hash::empty_root_hash(),
@@ -82,8 +88,8 @@ pub(super) fn check_count(tree: &Tree<'_>) -> Result<(), Failure> {
     ensure(fits, Step::Tree, "another number of records than a tree is said to have")
 }
 
-/// How many records lie below a node at least, and whether that is the number: each node that is
-/// not shown has one or more.
+/// The least number of records below a node, and whether it is exact. Every hidden node has at
+/// least one record.
 fn records_below(subtree: &Subtree<'_>) -> (u64, bool) {
     let Subtree::Expanded(node) = subtree else { return (1, false) };
     let hidden = u64::from(node.count).saturating_sub(node.entries.len() as u64);
@@ -104,7 +110,7 @@ fn records_below(subtree: &Subtree<'_>) -> (u64, bool) {
 fn check_order(node: &NodePart<'_>, level: u8, bounds: Bounds<'_>) -> Result<(), Failure> {
     let keys = || node.entries.iter().map(|(_, entry)| entry.key());
     ensure(keys().is_sorted_by(|a, b| a < b), Step::Tree, "keys do not ascend")?;
-    // An inner node begins where its own separator says, so its first entry has an empty one.
+    // An inner node begins at its own separator, so its first entry has the empty one.
     let low = bounds.low.unwrap_or_default();
     let fits = |(index, entry): &(u16, Entry<'_>)| match (level, *index) {
         (0, _) => entry.key() >= low,
@@ -116,13 +122,14 @@ fn check_order(node: &NodePart<'_>, level: u8, bounds: Bounds<'_>) -> Result<(),
     ensure(last_fits, Step::Tree, "a key above its child's neighbour")
 }
 
-/// The record of a key, or none if the tree is shown to have none.
+/// The record of a key; `None` if the part shows that the tree has none. Anything else is an error.
 ///
-/// Keys ascend in a tree: two records beside each other in a leaf have none between them, wherever the leaf is.
+/// Keys ascend in a tree. So two neighbouring records of a leaf have no record between them,
+/// wherever the leaf is.
 pub(super) fn find<'p, 'a>(tree: &'p Tree<'a>, key: &[u8]) -> Result<Option<Revealed<'p, 'a>>, Failure> {
     let unproven = Err(Failure::rule(Step::Query, "it is not shown whether a tree has the key"));
     let mut subtree = &tree.root;
-    // What lies behind the node, if anything does, is shown to be above the key.
+    // Invariant: whatever follows the current node in the tree is shown to be above the key.
     let mut ends = true;
     loop {
         let Subtree::Expanded(node) = subtree else {
@@ -131,7 +138,8 @@ pub(super) fn find<'p, 'a>(tree: &'p Tree<'a>, key: &[u8]) -> Result<Option<Reve
         let after = node.entries.partition_point(|(_, entry)| entry.key() <= key);
         let above = node.entries.get(after);
         let Some((index, entry)) = after.checked_sub(1).map(|at| &node.entries[at]) else {
-            // No separator on the way is above the key, so what lies before the leaf is below it, and its first record is above.
+            // No separator on the way is above the key. So all keys before the leaf are below it,
+            // and the leaf's first record is above it.
             return if above.is_none_or(|(index, _)| *index == 0) { Ok(None) } else { unproven };
         };
         let followed = above.is_some_and(|(next, _)| *next == *index + 1);
@@ -146,7 +154,8 @@ pub(super) fn find<'p, 'a>(tree: &'p Tree<'a>, key: &[u8]) -> Result<Option<Reve
     }
 }
 
-/// All records of a tree with `low <= key < high`, in order, if they are shown to be all.
+/// Appends all records of a tree with `low <= key < high` in key order, or fails if the part does
+/// not show all of them.
 pub(super) fn scan<'p, 'a>(
     tree: &'p Tree<'a>,
     low: &[u8],
@@ -169,7 +178,8 @@ fn scan_subtree<'p, 'a>(
         return Err(Failure::rule(Step::Query, "a node that may have records of the range is not shown"));
     };
     let entries = &node.entries;
-    // The last entry at or below low, the entries of the range, and the first entry beyond it must be neighbours.
+    // The last entry at or below `low`, the entries of the range, and the first entry beyond it
+    // must be neighbours.
     let start = entries.partition_point(|(_, entry)| entry.key() <= low).saturating_sub(1);
     let end = entries.partition_point(|(_, entry)| high.is_none_or(|high| entry.key() < high));
     let shown = &entries[start..entries.len().min(end + 1)];
@@ -189,7 +199,7 @@ fn scan_subtree<'p, 'a>(
     Ok(())
 }
 
-/// A tree without records proves by its digest alone that it has none.
+/// Whether the tree is empty, which its root's hash alone proves.
 fn is_empty(tree: &Tree<'_>) -> bool {
     let Subtree::Hash(root) = &tree.root else { return false };
     tree.level == 0 && tree.entries == 0 && *root == hash::empty_root_hash()

@@ -1,26 +1,33 @@
-//! Hashes of parts of trees. Along one path each waits for the one below, and those of other paths have the processor meanwhile.
+//! Plans the hashes of parts of trees, and computes many of them side by side.
+//!
+//! Along one path each hash waits for the one below it. Hashes of other paths use the processor
+//! meanwhile.
 
 use alloc::vec::Vec;
 use core::mem;
 
 use coppice_types::{Digest, Stamp};
 
-use super::{Hasher, LIST_NODE_TAG, RecordBody};
+use super::{
+    list::LIST_NODE_TAG,
+    message::{Hasher, RecordBody},
+};
 use crate::sha256::{LANES, pair_each};
 
-/// Messages to be hashed, most of which have hashes of others in them.
+/// Messages to hash, most of which contain hashes of other messages.
 ///
-/// They are hashed in waves, each in a later one than those whose hashes it has: nodes level by level, and of a level first the
-/// entries, then what their lists have above them by height, then the nodes themselves. So all messages of a wave are of one kind.
+/// They are hashed in waves. A message is in a later wave than all messages whose hashes it
+/// contains: nodes level by level, and within a level first the entries, then the inner nodes of
+/// their lists by height, then the tree nodes. So all messages of a wave are of one kind.
 pub(crate) struct HashPlan<'p> {
     hashes: Vec<Digest>,
-    /// What is not hashed yet.
+    /// The messages that are not hashed yet.
     steps: Vec<Step<'p>>,
-    /// The step that was planned last for each wave.
+    /// For each wave, the step that was planned last for it.
     waves: Vec<u32>,
 }
 
-/// A hash of a plan.
+/// A hash of a plan: its place among the hashes, and the wave that computes it.
 #[derive(Debug)]
 pub(crate) struct Planned {
     place: u32,
@@ -29,13 +36,13 @@ pub(crate) struct Planned {
 
 struct Step<'p> {
     message: Message<'p>,
-    /// Where its hash goes.
+    /// Index of its hash.
     place: u32,
-    /// The step that was planned before it for the same wave.
+    /// The step that was planned before this one for the same wave, or [`NONE`].
     before: u32,
 }
 
-/// What is known by its place is a hash.
+/// A message of a plan. A `u32` for a child or list is the place of its hash.
 enum Message<'p> {
     ListNode { children: [u32; 2] },
     Record { key: &'p [u8], stamp: Stamp, body: &'p RecordBody },
@@ -44,17 +51,19 @@ enum Message<'p> {
     InnerNode { level: u8, count: u16, list: u32 },
 }
 
-/// In place of a step: there is none.
+/// Stands for no step.
 const NONE: u32 = u32::MAX;
 
-/// Waves of a level: entries, parts of lists of up to 2, 4, ... 65,536 of them, nodes.
+/// Number of waves of a level: one for entries, sixteen for parts of lists of up to 2, 4, ...
+/// 65,536 entries, one for nodes.
 const LEVEL_WAVES: u32 = 18;
 
-/// So many steps are hashed before there are more: they take more memory than their hashes.
+/// Number of steps after which the plan hashes them before it takes more: a step takes more memory
+/// than its hash.
 const STEPS_MAX: usize = 4096;
 
 impl<'p> HashPlan<'p> {
-    /// With room for so many steps: to grow takes longer than to hash a few.
+    /// An empty plan with room for this many steps, since growing takes longer than hashing a few.
     pub(crate) fn new(steps: usize) -> Self {
         let steps = steps.min(STEPS_MAX);
         Self {
@@ -64,28 +73,29 @@ impl<'p> HashPlan<'p> {
         }
     }
 
-    /// A hash that is known.
+    /// A hash that needs no computation.
     pub(crate) fn known(&mut self, hash: Digest) -> Planned {
         Planned { place: self.place(hash), wave: 0 }
     }
 
-    /// [`super::list_node_hash`] above so many entries of nodes of a level. A list that is no node's is of level 0, and alone in its plan.
+    /// Plans [`super::list_node_hash`] above `size` entries of nodes of this level. A list that
+    /// belongs to no node has level 0, and is alone in its plan.
     pub(crate) fn list_node(&mut self, level: u8, size: u64, left: &Planned, right: &Planned) -> Planned {
         let height = (size - 1).ilog2() + 1;
         self.step(level, height, [left, right], Message::ListNode { children: [left.place, right.place] })
     }
 
-    /// [`super::record_hash`].
+    /// Plans [`super::record_hash`].
     pub(crate) fn record(&mut self, key: &'p [u8], stamp: Stamp, body: &'p RecordBody) -> Planned {
         self.step(0, 0, [], Message::Record { key, stamp, body })
     }
 
-    /// [`super::entry_hash`] in a node of this level.
+    /// Plans [`super::entry_hash`] in a node of this level.
     pub(crate) fn entry(&mut self, level: u8, separator: &'p [u8], child: &Planned) -> Planned {
         self.step(level, 0, [child], Message::Entry { separator, child: child.place })
     }
 
-    /// [`super::leaf_node_hash_of`] or [`super::inner_node_hash_of`].
+    /// Plans [`super::leaf_node_hash_of`] at level 0, and [`super::inner_node_hash_of`] above.
     pub(crate) fn node(&mut self, level: u8, count: u16, list: &Planned) -> Planned {
         let message = match level {
             0 => Message::LeafNode { count, list: list.place },
@@ -95,7 +105,7 @@ impl<'p> HashPlan<'p> {
     }
 
     fn step<const N: usize>(&mut self, level: u8, height: u32, of: [&Planned; N], message: Message<'p>) -> Planned {
-        // In the first wave all hashes are known.
+        // Wave 0 holds hashes that need no computation.
         let wave = 1 + u32::from(level) * LEVEL_WAVES + height;
         assert!(of.iter().all(|part| part.wave < wave), "what a hash is made of is made before");
         if self.steps.len() == STEPS_MAX {
@@ -146,7 +156,7 @@ impl<'p> HashPlan<'p> {
 
 const _: () = assert!(LANES == 4, "groups of one to three are named above");
 
-/// Hashes steps of one wave.
+/// Hashes up to four steps of one wave.
 fn side_by_side<const N: usize>(steps: [&Step<'_>; N], hashes: &mut [Digest]) {
     let hash = |place: u32| &hashes[place as usize];
     let made = if let Message::ListNode { .. } = steps[0].message {
@@ -171,7 +181,7 @@ fn side_by_side<const N: usize>(steps: [&Step<'_>; N], hashes: &mut [Digest]) {
     steps.iter().zip(made).for_each(|(step, hash)| hashes[step.place as usize] = hash);
 }
 
-/// The hashes of a plan.
+/// The computed hashes of a plan.
 pub(crate) struct Hashes(Vec<Digest>);
 
 impl Hashes {
@@ -229,7 +239,8 @@ mod tests {
         }
     }
 
-    /// Waves come again where there are more steps than a plan holds, and a node of the most entries is above the highest list.
+    /// Waves repeat if there are more steps than a plan holds. A node with the most entries has the
+    /// highest list.
     #[test]
     fn many_and_large_nodes_are_hashed_as_each_alone() {
         let (stamp, body) = (Stamp::new(2, 3), RecordBody::put(b"value"));

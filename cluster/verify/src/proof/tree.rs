@@ -1,4 +1,5 @@
-//! `list of trees`: what an engine proves of one shard, and the parts of trees in it.
+//! `list of trees` and its parts (`docs/verification.md` section 12): the part of a proof that the
+//! engine of one shard makes.
 
 use alloc::{borrow::Cow, vec::Vec};
 
@@ -7,15 +8,15 @@ use coppice_types::{
     codec::{Error, Reader, Writer},
 };
 
-use super::take_digests;
+use super::digests::take_digests;
 use crate::{hash::RecordBody, shard_map::KEY_BYTES_MAX};
 
 /// Highest level of a tree's root. It bounds every recursion over a tree part.
 pub const LEVEL_MAX: u8 = 32;
-/// Most trees of a shard: no `tree_limit` is above.
+/// Most trees of a shard, and so the largest `tree_limit`.
 pub const TREES_MAX: usize = 16;
 
-/// No entry takes fewer bytes: index, kind, epoch, version and length of the key, each one.
+/// Least length of an entry: index, kind, epoch, version and length of the key, of one byte each.
 const ENTRY_BYTES_MIN: usize = 5;
 
 /// All trees of a shard, youngest first.
@@ -30,47 +31,48 @@ pub struct TreeList<'a> {
 pub struct Tree<'a> {
     /// Level of the root, at most [`LEVEL_MAX`].
     pub level: u8,
-    /// Number of records.
+    /// Number of records in the whole tree, tombstones included.
     pub entries: u64,
     /// The root.
     pub root: Subtree<'a>,
 }
 
-/// A node, as far as it is shown.
+/// A node: a part of it, or its hash alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subtree<'a> {
-    /// Some of its entries.
+    /// The node with some of its entries.
     Expanded(NodePart<'a>),
-    /// Its hash only.
+    /// The node's hash.
     Hash(Digest),
 }
 
-/// Some of the entries of a node.
+/// `node part`: some of the entries of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePart<'a> {
     /// Number of entries in the node.
     pub count: u16,
-    /// Revealed entries by ascending index.
+    /// The revealed entries with their indices, which ascend.
     pub entries: Vec<(u16, Entry<'a>)>,
     /// List proof of the revealed entries.
     pub hashes: Vec<Digest>,
 }
 
-/// A revealed entry.
+/// A revealed entry of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
-    /// In a leaf.
+    /// An entry of a leaf.
     Record {
-        /// The key.
+        /// The key, 1 to 512 bytes.
         key: Cow<'a, [u8]>,
-        /// The commit that wrote it.
+        /// Stamp of the commit that made the change.
         stamp: Stamp,
-        /// What it says.
+        /// The value's length and hash, or a tombstone.
         body: RecordBody,
     },
-    /// In an inner node.
+    /// An entry of an inner node.
     Child {
-        /// Not above any key in the child, and above all before it; empty in a node's first entry.
+        /// At most 512 bytes. No key in the child is below it, and all keys in the children before
+        /// it are. It is empty in a node's first entry.
         separator: Cow<'a, [u8]>,
         /// The child, one level lower.
         child: Subtree<'a>,
@@ -89,10 +91,11 @@ impl Entry<'_> {
 }
 
 impl<'a> TreeList<'a> {
-    /// The bytes that stand in a shard part.
+    /// The bytes of the list, as in a shard part.
     ///
     /// # Panics
-    /// If there are more than [`TREES_MAX`] trees, or an entry is not of its node's level.
+    /// If there are more than [`TREES_MAX`] trees, a level is above [`LEVEL_MAX`], or an entry does
+    /// not fit the level of its node.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
@@ -100,10 +103,10 @@ impl<'a> TreeList<'a> {
         out.into_bytes()
     }
 
-    /// Reads what `encode` wrote.
+    /// Decodes the bytes of a list.
     ///
     /// # Errors
-    /// If the bytes are no list of trees.
+    /// If the bytes are no list of trees: truncated, too long, or over a limit of section 16.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Error> {
         let mut input = Reader::new(bytes);
         let list = Self::read(&mut input)?;
@@ -184,7 +187,7 @@ impl<'a> NodePart<'a> {
     fn read(level: u8, input: &mut Reader<'a>) -> Result<Self, Error> {
         let count = input.short_as("number of a node's entries")?;
         let revealed: u16 = input.short_as("number of revealed entries")?;
-        // No more than the bytes at hand can hold.
+        // Reserves no more than the bytes at hand can hold.
         let mut entries = Vec::with_capacity(usize::from(revealed).min(input.remaining() / ENTRY_BYTES_MIN));
         for _ in 0..revealed {
             let index = input.short_as("index of an entry")?;
@@ -206,7 +209,7 @@ fn write_key(out: &mut Writer, key: &[u8]) {
     out.raw(key);
 }
 
-/// A key, or a separator, which may be empty.
+/// Reads a key, or with a `least` of 0 a separator, which may be empty.
 fn read_key<'a>(input: &mut Reader<'a>, least: usize) -> Result<&'a [u8], Error> {
     let len: u16 = input.short_as("length of a key")?;
     if !(least..=KEY_BYTES_MAX).contains(&usize::from(len)) {

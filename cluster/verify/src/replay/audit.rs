@@ -1,8 +1,8 @@
-//! A naive auditor: the list of rules in section 8 of the page, one after the other, over a whole
+//! A naive auditor: the rules of `docs/verification.md` section 8 one after the other, over a whole
 //! log in memory.
 //!
-//! It shares nothing with [`crate::audit`], which streams, but the decoders and hash functions: an
-//! oracle for it.
+//! It is an oracle for [`crate::audit`], which streams. The two share decoders and hash functions
+//! only.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ use core::fmt;
 
 use coppice_types::{Digest, ShardId, Stamp, Version};
 
-use super::Forest;
+use super::forest::Forest;
 use crate::{
     epochs::Epochs,
     hash::{self, RecordBody},
@@ -24,25 +24,26 @@ use crate::{
     shard_map::{StateLeaf, state_root},
 };
 
-/// An entry of a log with what the ledger keeps of it.
+/// An entry of a log, with everything that the ledger keeps of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Audited {
-    /// The header.
+    /// The canonical bytes of the header.
     pub header: Vec<u8>,
-    /// Of a commit, its journal entries.
+    /// The journal entries; empty unless the header is a commit.
     pub journal: Vec<Vec<u8>>,
-    /// Of a commit, each touched shard's operation lists in the order of the batches.
+    /// For each touched shard, its operation lists in the order of the batches; empty unless the
+    /// header is a commit.
     pub lists: BTreeMap<ShardId, Vec<Vec<u8>>>,
 }
 
-/// A rule that does not hold.
+/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The entry of the log.
+    /// Index of the entry in the log.
     pub sequence: usize,
-    /// The number of the rule.
+    /// Number of the rule in section 8.
     pub rule: u8,
-    /// What is wrong.
+    /// Description of what is wrong.
     pub what: String,
 }
 
@@ -60,8 +61,8 @@ fn need(holds: bool, rule: u8, what: &str) -> Rule<()> {
     if holds { Ok(()) } else { Err((rule, what.to_string())) }
 }
 
-/// Audits a log, whose headers are those of a signed checkpoint, in two passes: all headers, then
-/// the versions that stand.
+/// Audits a log, whose headers the caller has compared with a signed checkpoint. Two passes: all
+/// headers, then the versions that stand.
 ///
 /// # Errors
 /// The first rule that does not hold.
@@ -228,7 +229,7 @@ fn check_entries(genesis: &Genesis, entries: &[Entry]) -> Rule<()> {
     Ok(())
 }
 
-/// Gives the bytes of keys and values.
+/// Checks one operation list. Returns the bytes of its keys and values together.
 fn check_operations(genesis: &Genesis, shard: ShardId, list: &Operations) -> Rule<u64> {
     need(!list.is_empty(), 11, "an empty operation list")?;
     let mut bytes = 0;

@@ -1,16 +1,16 @@
-//! The trees of a shard, gathered from proofs of ranges that together are all of it: where a replay may begin.
+//! The trees of a shard, gathered from proofs of ranges that cover the whole shard: a state from
+//! which a replay may begin.
 //!
-//! A proof of a range shows every record in it, those that are superseded or deleted included, in the nodes in which they are. So the parts of all
-//! ranges, laid over each other, are the trees themselves; and they are the right ones if they have the digest that is signed.
+//! The proof of a range shows every record in it, superseded and deleted ones included, within
+//! their nodes. So the parts of all ranges together are the trees themselves. They are the right
+//! ones if they lead to the signed digest.
 
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 
-use coppice_types::Params;
-
-use super::{Error, LiveForest, Record};
+use super::{forest::Error, tree::Record};
 use crate::proof::{Entry, NodePart, Subtree, TreeList};
 
-/// Parts of a shard's trees, youngest first.
+/// Parts of a shard's trees, youngest tree first.
 #[derive(Debug, Default)]
 pub struct Gathered {
     pub(super) trees: Vec<GatheredTree>,
@@ -23,21 +23,21 @@ pub(super) struct GatheredTree {
     pub root: Option<GatheredNode>,
 }
 
-/// A node, as far as it has come.
+/// The known part of a node.
 #[derive(Debug)]
 pub(super) struct GatheredNode {
     pub count: u16,
-    /// In a leaf.
+    /// Records of a leaf, by their index.
     pub records: BTreeMap<u16, Record>,
-    /// In an inner node, under their separators.
+    /// Children of an inner node with their separators, by their index.
     pub children: BTreeMap<u16, (Vec<u8>, Option<Box<GatheredNode>>)>,
 }
 
 impl Gathered {
-    /// Lays a part over what is there.
+    /// Adds a part to the known ones.
     ///
     /// # Errors
-    /// If it is of other trees.
+    /// If the part is of other trees.
     pub fn take(&mut self, part: &TreeList<'_>) -> Result<(), Error> {
         if self.trees.is_empty() {
             let tree =
@@ -54,14 +54,6 @@ impl Gathered {
             known.root = join(known.root.take(), &tree.root)?;
         }
         Ok(())
-    }
-
-    /// The forest, once every part has come. Its digest tells whether it is the right one.
-    ///
-    /// # Errors
-    /// If something is missing.
-    pub fn forest(self, params: &Params) -> Result<LiveForest, Error> {
-        LiveForest::of(params, self)
     }
 }
 

@@ -1,4 +1,5 @@
-//! A whole ledger in memory: its log, its states by version, and the proof files that a coordinator would make.
+//! A whole ledger in memory: its log, its states by version, and the proof files that a coordinator
+//! would make.
 
 use alloc::{borrow::Cow, collections::BTreeMap, string::String, vec::Vec};
 
@@ -6,7 +7,7 @@ use coppice_types::{
     Change, ClusterId, Digest, Epoch, Operation, Params, SessionId, ShardId, Stamp, Version as Number,
 };
 
-use super::{Error, Forest};
+use super::forest::{Error, Forest};
 use crate::{
     checkpoint::{self, Checkpoint},
     epochs::Epochs,
@@ -22,55 +23,55 @@ use crate::{
     shard_map::{ShardMap, StateLeaf, state_root},
 };
 
-/// A batch of a version.
+/// A batch to commit.
 #[derive(Clone, Debug, Default)]
 pub struct Commit {
-    /// The session and number under which it was sent.
+    /// The session in which the batch is sent, and its number there.
     pub session: Option<(SessionId, u64)>,
-    /// Its operations.
+    /// The operations, in order.
     pub operations: Vec<Operation>,
-    /// Its metadata.
+    /// The metadata.
     pub metadata: Vec<u8>,
 }
 
-/// What is kept of a version.
+/// A committed version.
 #[derive(Clone, Debug)]
 pub struct Version {
-    /// Its header.
+    /// Header of its commit.
     pub header: Header,
-    /// The shards, in order of their lows.
+    /// The states of the shards, in order of their lows.
     pub forests: Vec<Forest>,
-    /// Their state leaves.
+    /// The state leaves of the shards.
     pub leaves: Vec<StateLeaf>,
-    /// Its journal.
+    /// The journal.
     pub journal: Vec<Entry>,
 }
 
 /// A ledger with all its versions.
 #[derive(Debug)]
 pub struct Ledger {
-    /// Its key; the name is the origin.
+    /// The key that signs now. Its name is the origin.
     pub key: SignerKey,
-    /// The keys before, oldest first, and where the changes from them lie in the log.
+    /// The earlier keys, oldest first, each with the sequence of the header that replaced it.
     pub old_keys: Vec<(SignerKey, u64)>,
-    /// Its name.
+    /// Id of the ledger.
     pub cluster: ClusterId,
-    /// Its shards.
+    /// The shards.
     pub shard_map: ShardMap,
-    /// Its log.
+    /// The log.
     pub headers: Vec<Header>,
-    /// Its epochs.
+    /// The epochs now.
     pub epochs: Epochs,
     /// The epochs after each entry of the log.
     pub epochs_at: Vec<Epochs>,
-    /// Every version ever committed, by its stamp.
+    /// Every version that was ever committed, by its stamp.
     pub versions: BTreeMap<Stamp, Version>,
-    /// Every value ever put, by its hash.
+    /// Every value that was ever put, by its hash.
     pub values: BTreeMap<Digest, Vec<u8>>,
 }
 
 impl Ledger {
-    /// A new ledger.
+    /// A new ledger whose first key has this seed.
     ///
     /// # Panics
     /// If the prefix can't begin an origin.
@@ -104,28 +105,28 @@ impl Ledger {
     /// The newest header.
     ///
     /// # Panics
-    /// Never: there is a genesis header.
+    /// Never: a log begins with genesis.
     #[must_use]
     pub fn newest(&self) -> &Header {
         self.headers.last().expect("a log begins with genesis")
     }
 
-    /// The newest state.
+    /// Stamp of the newest header.
     #[must_use]
     pub fn head(&self) -> Stamp {
         self.newest().stamp
     }
 
-    /// The state of the head; head is always named by the stamp under which it stands.
+    /// The version at the head, by the stamp under which it stands.
     #[must_use]
     pub fn head_version(&self) -> &Version {
         &self.versions[&self.epochs.stamp_of(self.head().version)]
     }
 
-    /// Commits a version of these batches, with every merge that the tier rule wants.
+    /// Commits a version of these batches, with every merge that the tier rule asks for.
     ///
     /// # Errors
-    /// If a merge does not follow, which would be a bug of the model.
+    /// If a merge does not apply, which would be a bug of the model.
     pub fn commit(&mut self, batches: &[Commit]) -> Result<Stamp, Error> {
         let before = self.head_version();
         let stamp = Stamp { epoch: self.head().epoch, version: self.head().version.next() };
@@ -173,7 +174,7 @@ impl Ledger {
         self.append(header);
     }
 
-    /// Logs a prune; the model itself forgets nothing.
+    /// Appends a prune to the log. The model keeps all versions.
     pub fn prune(&mut self, boundary: Number) {
         let (principal, reason) = (String::from("model"), String::from("prune"));
         let body = Body::Prune(Prune { boundary, principal, reason });
@@ -181,10 +182,10 @@ impl Ledger {
         self.append(header);
     }
 
-    /// Changes the key.
+    /// Changes the key to the one of this seed.
     ///
     /// # Panics
-    /// Never: the name of the old key is one.
+    /// Never: the name of the old key is valid.
     pub fn rotate(&mut self, seed: &[u8; 32]) {
         let new = SignerKey::from_seed(self.key.name(), seed).expect("the name of a key is one");
         let number = self.old_keys.len() as u32 + 1;
@@ -199,13 +200,13 @@ impl Ledger {
         self.append(header);
     }
 
-    /// The key that signs the checkpoint of so many entries.
+    /// The key that signs the checkpoint of `size` entries.
     #[must_use]
     pub fn key_at(&self, size: u64) -> &SignerKey {
         self.old_keys.iter().find(|(_, change)| size <= *change).map_or(&self.key, |(key, _)| key)
     }
 
-    /// Appends a header of a kind to come.
+    /// Appends a header of a kind that this code does not know.
     pub fn append_unknown(&mut self, kind: u8, bytes: Vec<u8>) {
         let header = self.next_header(self.head(), self.newest().state_root, &[], Body::Other { kind, bytes });
         self.append(header);
@@ -217,7 +218,7 @@ impl Ledger {
         self.epochs_at.push(self.epochs.clone());
     }
 
-    /// The header that would follow.
+    /// The header that would come next.
     #[must_use]
     pub fn next_header(&self, stamp: Stamp, state_root: Digest, journal: &[Entry], body: Body) -> Header {
         let before = self.newest();
@@ -290,7 +291,7 @@ impl Ledger {
     /// The epoch part for a version that stands at the first `size` entries.
     ///
     /// # Panics
-    /// If it does not stand.
+    /// If the version does not stand.
     #[must_use]
     pub fn epoch_part(&self, stamp: Stamp, size: u64) -> EpochPart {
         EpochPart::new(&self.epochs_at[size as usize - 1], stamp).expect("the version stands")

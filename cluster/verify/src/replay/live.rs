@@ -1,7 +1,8 @@
-//! The newest state of one shard, for replaying long histories: the rules of [`super::Forest`] at the cost of what changes.
+//! The newest state of one shard, for replays of long histories. It follows the rules of
+//! [`super::Forest`], at the cost of the changes alone.
 //!
-//! Hashes of untouched nodes are kept; frozen trees are their records, filter and digest. A test holds it against the model,
-//! digest by digest.
+//! Hashes of untouched nodes are kept. A frozen tree is kept as its records, filter and digest. A
+//! test compares it with the model, digest by digest.
 
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 use core::{mem, ops::Range};
@@ -9,8 +10,9 @@ use core::{mem, ops::Range};
 use coppice_types::{Digest, Params, Stamp};
 
 use super::{
-    Change, Error, Record, Tree,
+    forest::Error,
     gather::{Gathered, GatheredNode, GatheredTree},
+    tree::{Change, Record, Tree},
 };
 use crate::{
     hash::{self, RecordBody},
@@ -22,7 +24,7 @@ use crate::{
 pub struct LiveForest {
     params: Params,
     active: LiveTree,
-    /// Youngest first.
+    /// The frozen trees, youngest first.
     frozen: Vec<FrozenTree>,
 }
 
@@ -49,11 +51,11 @@ struct Node {
 enum Kind {
     /// Records with their hashes.
     Leaf(Vec<(Record, Digest)>),
-    /// Children under their separators.
+    /// Level of the node, and its children.
     Inner(u8, Vec<Named>),
 }
 
-/// A node under its separator, which is empty for the first of a list.
+/// A node and its separator, which is empty for the first of a list.
 type Named = (Vec<u8>, Node);
 
 impl LiveForest {
@@ -63,7 +65,7 @@ impl LiveForest {
         Self { params: params.clone(), active: LiveTree::empty(), frozen: Vec::new() }
     }
 
-    /// The state of trees that have come whole; `gathered` has the youngest first.
+    /// The state of these trees, youngest first, all of whose parts were gathered.
     pub(super) fn of(params: &Params, gathered: Gathered) -> Result<Self, Error> {
         let mut trees = gathered.trees.into_iter().map(LiveTree::of).collect::<Result<Vec<_>, _>>()?.into_iter();
         let active = trees.next().ok_or(Error::Parts("none"))?;
@@ -78,22 +80,22 @@ impl LiveForest {
         hash::shard_digest(&core::iter::once(self.active.digest()).chain(frozen).collect::<Vec<_>>())
     }
 
-    /// How many trees there are.
+    /// Number of trees.
     #[must_use]
     pub fn trees(&self) -> usize {
         self.frozen.len() + 1
     }
 
-    /// Records in all trees, tombstones and superseded ones included.
+    /// Number of records in all trees, tombstones and superseded ones included.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.active.entries + self.frozen.iter().map(|frozen| frozen.records.len() as u64).sum::<u64>()
     }
 
-    /// As [`super::Forest::prepare`].
+    /// Applies a Prepare, like [`super::Forest::prepare`].
     ///
     /// # Errors
-    /// If an event does not follow on the state, which is not to be used then.
+    /// If a merge does not apply to the state, which must not be used then.
     pub fn prepare<'a>(
         &mut self,
         stamp: Stamp,
@@ -158,6 +160,16 @@ impl LiveForest {
     }
 }
 
+impl Gathered {
+    /// The forest of the gathered parts. The caller compares its digest with the signed one.
+    ///
+    /// # Errors
+    /// If a part is missing.
+    pub fn forest(self, params: &Params) -> Result<LiveForest, Error> {
+        LiveForest::of(params, self)
+    }
+}
+
 fn filter_of(params: &Params, records: &[Record]) -> Filter {
     let mut filter = Filter::new(params, records.len() as u64);
     records.iter().for_each(|record| filter.insert(&record.key));
@@ -185,7 +197,7 @@ impl LiveTree {
 
     fn of(GatheredTree { level, entries, root }: GatheredTree) -> Result<Self, Error> {
         if entries == 0 {
-            // Of an empty tree a proof shows nothing but its hash.
+            // A proof shows an empty tree by its hash alone.
             return Ok(Self::empty());
         }
         let root = Node::of(level, root.ok_or(Error::Parts("without a root"))?)?;
@@ -223,7 +235,7 @@ impl LiveTree {
 impl Node {
     fn of(level: u8, GatheredNode { count, records, children }: GatheredNode) -> Result<Self, Error> {
         let missing = Err(Error::Parts("without some entries of a node"));
-        // Indices ascend and are below the count.
+        // Indices are unique, so their number and the last one tell whether all are there.
         let whole =
             |found: usize, last: Option<&u16>| found == usize::from(count) && last.is_none_or(|last| *last < count);
         let Some(below) = level.checked_sub(1) else {
@@ -257,7 +269,8 @@ impl Node {
         Self { hash: hash::leaf_node_hash(&hashes), kind: Kind::Leaf(records) }
     }
 
-    /// The nodes of one level over these children. The separator of a node's first child becomes the node's own.
+    /// The nodes of one level over these children. The separator of a node's first child becomes
+    /// the node's own.
     fn inner(params: &Params, level: u8, mut entries: Vec<Named>) -> Vec<Named> {
         if let Some((first, _)) = entries.first_mut() {
             first.clear();
@@ -302,7 +315,8 @@ impl Node {
         }
     }
 
-    /// What takes the node's place; `changes` ascend and are its own.
+    /// The nodes that replace this one after `changes`, which ascend and all belong to it. `count`
+    /// is the number of records in the tree.
     fn apply(self, params: &Params, changes: &[(Vec<u8>, Change)], count: &mut u64) -> Vec<Named> {
         match self.kind {
             Kind::Leaf(records) => {
@@ -346,7 +360,7 @@ impl Node {
     }
 }
 
-/// The records after the changes; both ascend by key.
+/// The records after the changes. Both lists ascend by key.
 fn changed(records: Vec<(Record, Digest)>, changes: &[(Vec<u8>, Change)]) -> Vec<(Record, Digest)> {
     let mut next = Vec::with_capacity(records.len() + changes.len());
     let mut records = records.into_iter().peekable();

@@ -1,15 +1,19 @@
-//! A naive prover of one shard: it shows what section 13 of the page asks for, and no more.
+//! A naive prover of one shard. It shows what `docs/verification.md` section 13 asks for, and no
+//! more.
 
 use alloc::{borrow::Cow, collections::BTreeSet, vec::Vec};
 
-use super::{Forest, Node, Tree};
+use super::{
+    forest::Forest,
+    tree::{Node, Tree},
+};
 use crate::{
     merkle,
     proof::{self, Entry, NodePart, Subtree, TreeList},
 };
 
 impl Forest {
-    /// The list of trees that answers keys, which are in ascending order.
+    /// The list of trees that answers these keys, which ascend.
     #[must_use]
     pub fn prove_keys(&self, keys: &[&[u8]]) -> TreeList<'static> {
         let mut open: Vec<&[u8]> = keys.to_vec();
@@ -21,7 +25,7 @@ impl Forest {
         TreeList { trees }
     }
 
-    /// The list of trees that answers `low <= key < high`.
+    /// The list of trees that answers the range `low <= key < high`.
     #[must_use]
     pub fn prove_range(&self, low: &[u8], high: Option<&[u8]>) -> TreeList<'static> {
         let trees = self.trees();
@@ -29,7 +33,7 @@ impl Forest {
     }
 }
 
-/// A tree with this part of it; an empty tree is shown by its hash.
+/// A tree with this part of it. An empty tree is shown by its hash.
 fn shown(tree: &Tree, part: Option<NodePart<'static>>) -> proof::Tree<'static> {
     let entries = tree.records().len() as u64;
     let root = match part {
@@ -64,7 +68,8 @@ fn part_for_keys(node: &Node, keys: &[&[u8]]) -> NodePart<'static> {
             revealed.insert(at);
             expanded[at].push(key);
         }
-        // Beside a leaf's record below the key, the one above it shows that the key is absent; in an inner node, if the child ends below the key.
+        // In a leaf, the neighbouring record above the key shows that the key is absent. In an
+        // inner node, the next entry does if the child ends below the key.
         let open_above = match node {
             Node::Leaf(_) => !holds(node, key),
             Node::Inner { entries, .. } => after.checked_sub(1).is_some_and(|at| ends_below(&entries[at].1, key)),
@@ -97,7 +102,8 @@ fn keys_of(node: &Node) -> Vec<&[u8]> {
     }
 }
 
-/// A node part that reveals these entries, of which `show` shows the children. With it, tests make provers that lie.
+/// A node part with these entries, whose children `show` provides. Tests use it for provers that
+/// lie.
 pub fn part(
     node: &Node,
     revealed: &BTreeSet<usize>,

@@ -1,4 +1,4 @@
-//! One tree, as section 4 of the page has it.
+//! One tree, as `docs/verification.md` section 4 describes it.
 
 use alloc::{vec, vec::Vec};
 
@@ -14,31 +14,31 @@ use crate::{
 pub struct Record {
     /// The key.
     pub key: Vec<u8>,
-    /// The commit that made it.
+    /// Stamp of the commit that made the change.
     pub stamp: Stamp,
-    /// What it says.
+    /// The value's length and hash, or a tombstone.
     pub body: RecordBody,
 }
 
-/// What happens to one key of the active tree.
+/// A change of one key in the active tree.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// A put or tombstone replaces or joins the records.
+    /// A put or tombstone, which replaces the key's record or adds one.
     Set(Record),
-    /// The record goes.
+    /// Removes the key's record.
     Remove,
 }
 
-/// A node with all that is below it.
+/// A node with everything below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// Level 0.
+    /// A node at level 0: its records in key order.
     Leaf(Vec<Record>),
-    /// Level 1 and above: children under their separators. That of the first is empty.
+    /// A node at level 1 or above.
     Inner {
-        /// The level.
+        /// Level of the node.
         level: u8,
-        /// Separator and child.
+        /// Children with their separators, in order. The first separator is empty.
         entries: Vec<(Vec<u8>, Node)>,
     },
 }
@@ -46,12 +46,12 @@ pub enum Node {
 /// A Merkle B+-tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
-    /// Its root.
+    /// The root.
     pub root: Node,
 }
 
 impl Node {
-    /// The level.
+    /// Level of the node; 0 for a leaf.
     #[must_use]
     pub fn level(&self) -> u8 {
         match self {
@@ -60,7 +60,7 @@ impl Node {
         }
     }
 
-    /// The hashes of its entries.
+    /// Hashes of the node's entries.
     #[must_use]
     pub fn entry_hashes(&self) -> Vec<Digest> {
         match self {
@@ -89,7 +89,8 @@ impl Node {
         }
     }
 
-    /// What takes the node's place, each under what sets it apart from the one before; under nothing the first.
+    /// The nodes that replace this one after the changes, each with its separator. That of the
+    /// first is empty.
     fn apply(&self, params: &Params, changes: &[(Vec<u8>, Change)]) -> Vec<Named> {
         match self {
             Self::Leaf(records) => {
@@ -129,7 +130,7 @@ impl Node {
 }
 
 impl Tree {
-    /// The tree without records.
+    /// The empty tree.
     #[must_use]
     pub fn empty() -> Self {
         Self { root: Node::Leaf(Vec::new()) }
@@ -149,7 +150,7 @@ impl Tree {
         hash::tree_digest(self.root.level(), self.records().len() as u64, &self.root.hash())
     }
 
-    /// The tree after these changes, which are in ascending key order, one per key.
+    /// The tree after these changes, which ascend by key, one for each key.
     #[must_use]
     pub fn apply(&self, params: &Params, changes: &[(Vec<u8>, Change)]) -> Self {
         let mut nodes = self.root.apply(params, changes);
@@ -166,7 +167,7 @@ impl Tree {
         Self { root }
     }
 
-    /// The packing of records in key order.
+    /// The packing of these records, which are in key order.
     #[must_use]
     pub fn pack(params: &Params, records: Vec<Record>) -> Self {
         let mut nodes = leaves(params, &records, rules::pack);
@@ -177,7 +178,7 @@ impl Tree {
     }
 }
 
-/// A node under its separator.
+/// A node with its separator.
 type Named = (Vec<u8>, Node);
 
 type Cut = fn(&Params, &[u32]) -> Vec<core::ops::Range<usize>>;

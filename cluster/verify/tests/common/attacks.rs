@@ -1,4 +1,4 @@
-//! What a lying server might try, each with the step at which it must fail.
+//! Attacks of a lying server, each with the step at which it must fail.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -16,25 +16,25 @@ use coppice_verify::{
 
 use super::{Sample, cluster, params};
 
-/// A proof file that must fail.
+/// A proof file that must be refused.
 pub struct Attack {
     pub name: &'static str,
-    /// The step that must catch it.
+    /// The step that must refuse it.
     pub step: &'static str,
     pub file: ProofFile<'static>,
-    /// A newer checkpoint, where the attack is on that.
+    /// A newer checkpoint, for attacks on that.
     pub newer: Option<Vec<u8>>,
 }
 
 /// The keys that the attacks are about, found in the sample.
 pub struct Targets {
-    /// A version with all of this.
+    /// A version with all of these keys.
     pub stamp: Stamp,
     /// A key whose newest record is in the active tree and hides an older one in a frozen tree.
     pub updated: Vec<u8>,
     /// A key with a live value in a frozen tree.
     pub old: Vec<u8>,
-    /// A key that has none, between others of the same shard as `updated`.
+    /// A key without a record, between others of the same shard as `updated`.
     pub absent: Vec<u8>,
 }
 
@@ -102,7 +102,7 @@ fn leaf_of<'p>(subtree: &'p mut Subtree<'static>) -> &'p mut NodePart<'static> {
     }
 }
 
-/// Shows the whole tree except what `hide` says of keys: a prover that leaves records out.
+/// Shows the whole tree except for the keys that `hide` selects: a prover that leaves records out.
 pub fn hiding(node: &Node, hide: &dyn Fn(&[u8]) -> bool) -> NodePart<'static> {
     let shown: BTreeSet<usize> = match node {
         Node::Leaf(records) => (0..records.len()).filter(|index| !hide(&records[*index].key)).collect(),
@@ -114,7 +114,7 @@ pub fn hiding(node: &Node, hide: &dyn Fn(&[u8]) -> bool) -> NodePart<'static> {
     })
 }
 
-/// Shows the last record below a node, and nothing else.
+/// Shows only the last record below a node.
 fn last_of(node: &Node) -> NodePart<'static> {
     let last = node.entry_hashes().len() - 1;
     replay::part(node, &BTreeSet::from([last]), |_, child| Subtree::Expanded(last_of(child)))
@@ -271,7 +271,7 @@ impl Maker<'_> {
         });
     }
 
-    /// Attacks on what shows that a key is absent where it would be the first of its node.
+    /// Attacks on proofs of absence, for a key that would be the first of its node.
     fn behind_a_leaf(&mut self) {
         let ledger = self.ledger;
         let forests = &ledger.versions[&self.targets.stamp].forests;
@@ -293,7 +293,8 @@ impl Maker<'_> {
             })
             .expect("a frozen tree of two leaves whose second begins with a live record");
         let mut without = forest.clone();
-        // What any other tree has of the key is no record: the walk may begin as if this one were empty.
+        // Without the younger tree's records, the walk of the key begins as if that tree were
+        // empty.
         without.frozen[at - 1].tree = Tree::empty();
         let mut list = without.prove_keys(&[&key]);
         let tree = forest.trees()[at].clone();
@@ -337,7 +338,8 @@ impl Maker<'_> {
         }
     }
 
-    /// Its first entry shown, a node's bound holds for the second one.
+    /// Moves the second separator of a node below the node's own bound. The first entry is
+    /// revealed, too.
     fn below_its_node(&mut self) {
         let ledger = self.ledger;
         let stamp = self.targets.stamp;
@@ -546,7 +548,8 @@ impl Maker<'_> {
         let dead = *sample.states.keys().find(|stamp| !ledger.epochs.stands(**stamp)).expect("a dead version");
         let died_at = ledger.versions[&dead].header.sequence.0 + 1;
         let honest_then = {
-            // The proof that the server could have given before the rollback, with today's log around it.
+            // The proof that the server could give before the rollback, with the log of today
+            // around it.
             let part = ledger.versions[&dead].forests[self.shard(&old)].prove_keys(&[&old]);
             let leaves = &ledger.versions[&dead].leaves;
             let hashes: Vec<Digest> = leaves.iter().map(coppice_verify::shard_map::StateLeaf::hash).collect();

@@ -1,5 +1,5 @@
-//! A ledger whose journals say what it likes: it applies operations to the shards that it names,
-//! whatever their range, and signs what comes of it. All hashes and state roots fit each other.
+//! A ledger whose journals say anything. It applies operations to the shards that it names,
+//! whatever their range, and signs the outcome. All hashes and state roots fit each other.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::{cluster, lies::operation_list, params};
 
 pub type Operations = Vec<(Vec<u8>, RecordBody)>;
 
-/// A batch as the journal tells it: its operations by shard.
+/// A batch as the journal describes it: its operations by shard.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
     pub session: Option<(SessionId, u64)>,
@@ -32,7 +32,7 @@ impl Told {
 
 pub struct Liar {
     pub ledger: Ledger,
-    /// What is kept of each entry of the log, without its header.
+    /// For each entry of the log, what the ledger keeps of it, without the header.
     kept: Vec<Audited>,
 }
 
@@ -42,19 +42,19 @@ pub fn limits() -> Params {
 }
 
 impl Liar {
-    /// Two shards, which part at `m`.
+    /// A ledger of two shards, which meet at `m`.
     pub fn new() -> Self {
         let map = ShardMap::from_splits(&[b"m".to_vec()]).expect("one split");
         let ledger = Ledger::new("ledger.example", cluster(), &[7; 32], &limits(), map);
         Self { ledger, kept: vec![Audited::default()] }
     }
 
-    /// Commits what is told, without merges, but for what `edit` makes of the journal.
+    /// Commits these batches without merges. `edit` may change the journal before it is hashed.
     pub fn commit(&mut self, batches: &[Told], edit: impl FnOnce(&mut Vec<Entry>)) {
         self.commit_merging(batches, false, edit);
     }
 
-    /// The same with every merge that is due.
+    /// [`Liar::commit`] with every merge that is due.
     pub fn commit_merging(&mut self, batches: &[Told], merging: bool, edit: impl FnOnce(&mut Vec<Entry>)) {
         let before = self.ledger.head_version();
         let stamp = Stamp { epoch: self.ledger.head().epoch, version: self.ledger.head().version.next() };
@@ -98,12 +98,12 @@ impl Liar {
         self.kept.resize(self.ledger.headers.len(), Audited::default());
     }
 
-    /// What is kept of the newest version.
+    /// The journal and operation lists of the newest version.
     pub fn newest(&mut self) -> &mut Audited {
         self.kept.last_mut().expect("genesis is kept")
     }
 
-    /// All that an auditor reads.
+    /// Everything that an auditor reads.
     pub fn log(&self) -> Vec<Audited> {
         let headers = self.ledger.headers.iter().map(Header::encode);
         headers.zip(&self.kept).map(|(header, kept)| Audited { header, ..kept.clone() }).collect()

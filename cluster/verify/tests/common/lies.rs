@@ -1,5 +1,5 @@
-//! Ledgers that lie: their key signs what no ledger of the page has. Each lie is well formed but
-//! for one rule.
+//! Ledgers that lie: their key signs states that no honest ledger has. Each lie is well formed
+//! except for one rule.
 
 use std::borrow::Cow;
 
@@ -25,7 +25,7 @@ use super::{
     params, put,
 };
 
-/// The proof file with a checksum that is right, whatever was changed in it.
+/// The bytes of a proof file with a fitting checksum, whatever was changed in it.
 pub fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let at = bytes.len() - 8;
     let checksum = file_checksum(&bytes[..at]).to_le_bytes();
@@ -37,14 +37,14 @@ pub fn encode(file: &ProofFile<'_>) -> Vec<u8> {
     file.encode().expect("it fits")
 }
 
-/// A ledger of one shard, or of two that part at `m`, before its first commit.
+/// A ledger of one shard, or of two that meet at `m`, before its first commit.
 pub fn ledger(splits: &[&[u8]]) -> Ledger {
     let splits: Vec<Vec<u8>> = splits.iter().map(|split| split.to_vec()).collect();
     let map = ShardMap::from_splits(&splits).expect("the splits ascend");
     Ledger::new("ledger.example", cluster(), &[7; 32], &params(), map)
 }
 
-/// The same with one record, at version 1.
+/// [`ledger`] of one shard with one record, at version 1.
 pub fn with_a_record() -> Ledger {
     let mut ledger = ledger(&[]);
     ledger.commit(&[Commit { operations: vec![put(b"k", b"v")], ..Commit::default() }]).expect("a batch");
@@ -66,7 +66,7 @@ pub fn no_records(entries: u64) -> Tree<'static> {
     Tree { level: 0, entries, root: Subtree::Hash(hash::empty_root_hash()) }
 }
 
-/// The hash of a node of which everything is shown.
+/// The hash of a node that is shown whole.
 fn node_hash(level: u8, subtree: &Subtree<'_>) -> Digest {
     let Subtree::Expanded(node) = subtree else {
         let Subtree::Hash(hash) = subtree else { unreachable!("a subtree is expanded or a hash") };
@@ -97,7 +97,7 @@ fn leaf_of(part: &ShardPart<'_>) -> Digest {
     hash::state_leaf_hash(part.shard, &part.low, part.high.as_deref(), part.version, &hash::shard_digest(&digests))
 }
 
-/// Asks for keys, over shards that are all of the state of version 1.
+/// A query for keys, over shards that are the whole state of version 1.
 pub fn state_of(shards: Vec<ShardPart<'static>>, keys: &[&[u8]]) -> ProofFile<'static> {
     let mut ledger = ledger(&[]);
     let leaves: Vec<Digest> = shards.iter().map(leaf_of).collect();
@@ -132,7 +132,7 @@ pub fn of_version(
     ProofFile { cluster: ledger.cluster, proof: Proof::Query(proof) }
 }
 
-/// What an honest ledger had before, under a newest header that lies.
+/// An honest proof, under a newest header that lies.
 pub fn under(change: impl FnOnce(&Ledger) -> Header) -> ProofFile<'static> {
     let mut ledger = with_a_record();
     let header = change(&ledger);
@@ -140,8 +140,8 @@ pub fn under(change: impl FnOnce(&Ledger) -> Header) -> ProofFile<'static> {
     ledger.prove_keys(Stamp::new(0, 1), &[b"k"], true)
 }
 
-/// A receipt of version 1 under a newest header of this stamp, with these pairs of epoch and base,
-/// of which one and maybe the next are shown.
+/// A receipt of version 1 under a newest header with this stamp and these pairs of epoch and base.
+/// Pair `index` is shown, and with `next` the one after it.
 pub fn pairs(stamp: Stamp, pairs: &[(u64, u64)], index: u32, next: bool) -> ProofFile<'static> {
     let mut ledger = with_a_record();
     let pair = |&(epoch, base): &(u64, u64)| Pair { epoch: Stamp::new(epoch, 0).epoch, base: Version(base) };
@@ -184,7 +184,7 @@ pub fn log_of(genesis: Vec<u8>, key: &SignerKey) -> ProofFile<'static> {
     ProofFile { cluster: cluster(), proof: Proof::Standing(proof) }
 }
 
-/// A genesis header that names a shard by the number that means none.
+/// A genesis header that gives a shard the id that no shard has.
 pub fn genesis_with_shard_none() -> ProofFile<'static> {
     let ledger = ledger(&[]);
     let (honest, map) = (ledger.headers[0].encode(), ledger.shard_map.encode());
@@ -200,14 +200,14 @@ pub fn genesis_with_shard_none() -> ProofFile<'static> {
     log_of(bytes, &ledger.key)
 }
 
-/// A ledger whose parameters no ledger has.
+/// A ledger with parameters that no ledger can have.
 pub fn genesis_with(params: &Params) -> ProofFile<'static> {
     let map = ShardMap::from_splits(&[]).expect("one shard");
     let ledger = Ledger::new("ledger.example", cluster(), &[7; 32], params, map);
     log_of(ledger.headers[0].encode(), &ledger.key)
 }
 
-/// What an operation list is hashed from.
+/// The bytes of an operation list.
 pub fn operation_list(operations: &[(&[u8], RecordBody)]) -> Vec<u8> {
     let mut out = Writer::new();
     out.u32(operations.len() as u32);

@@ -1,4 +1,5 @@
-//! A ledger with everything in it: several trees a shard, tombstones, merges, epochs, a prune, a header of a kind to come.
+//! A ledger with everything in it: several trees in each shard, tombstones, merges, epochs, a
+//! prune, and a header of an unknown kind.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -16,10 +17,10 @@ use coppice_verify::{
     shard_map::ShardMap,
 };
 
-/// Live keys and values, and the commits that wrote them.
+/// Live keys with their values and the stamps of the commits that wrote them.
 pub type State = BTreeMap<Vec<u8>, (Stamp, Vec<u8>)>;
 
-/// A ledger and, beside it, what every version should hold.
+/// A ledger, and the state that each of its versions should have.
 pub struct Sample {
     pub ledger: Ledger,
     pub states: BTreeMap<Stamp, State>,
@@ -54,7 +55,8 @@ impl Sample {
         Self { ledger, states: BTreeMap::from([(Stamp::default(), State::new())]), random: seed }
     }
 
-    /// The ledger of most tests: versions 1 to 32, of which 21 to 30 were committed twice, a prune, and a header of a kind to come.
+    /// The ledger of most tests: versions 1 to 32, with 21 to 30 committed twice, a prune, and a
+    /// header of an unknown kind.
     pub fn standard() -> Self {
         let mut sample = Self::new(&params(), 1);
         (0..30).for_each(|_| sample.commit_random(9));
@@ -66,7 +68,7 @@ impl Sample {
     }
 
     pub fn random(&mut self, below: u64) -> u64 {
-        // xorshift64*: any sequence will do, as long as it is the same each time.
+        // xorshift64*: any generator will do that gives the same sequence in each run.
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;
@@ -109,7 +111,7 @@ impl Sample {
         self.states.keys().copied().filter(|stamp| self.ledger.epochs.stands(*stamp)).collect()
     }
 
-    /// Every key that may be there, and some that never are.
+    /// Every key that may have a record, and some that never have.
     pub fn keys() -> Vec<Vec<u8>> {
         let mut keys: Vec<Vec<u8>> = (0..80).map(|index| format!("key-{index:02}").into_bytes()).collect();
         keys.extend([b"a".to_vec(), b"key-25\0".to_vec(), b"key-49x".to_vec(), b"zz".to_vec()]);
@@ -124,7 +126,7 @@ pub fn query_claim(claim: Claim<'_>) -> QueryClaim<'_> {
     }
 }
 
-/// The claim says what the state says.
+/// Whether the claim agrees with the state of its version.
 pub fn is_true(claim: &QueryClaim<'_>, states: &BTreeMap<Stamp, State>) -> bool {
     let Some(state) = states.get(&claim.header.stamp) else { return false };
     let same = |record: &Record<'_>| {

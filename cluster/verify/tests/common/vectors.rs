@@ -1,5 +1,4 @@
-//! Vector files: compared with what the code makes, or written anew where `COPPICE_WRITE_VECTORS`
-//! is set.
+//! Vector files: compared with the computed vectors, or written if `COPPICE_WRITE_VECTORS` is set.
 
 use std::{env, fs, path::PathBuf};
 
@@ -15,13 +14,13 @@ pub fn stored(name: &str) -> Value {
     serde_json::from_str(&text).expect("the file is JSON")
 }
 
-/// Compares with the file, or writes it.
+/// Compares vectors with the file, after writing it if that is asked for.
 pub fn compare(name: &str, vectors: &Value) {
     if env::var_os("COPPICE_WRITE_VECTORS").is_some() {
         let text = serde_json::to_string_pretty(vectors).expect("a value is JSON");
         fs::write(path(name), text + "\n").expect("the file is written");
     }
-    // Not assert_eq: it would print both.
+    // `assert_eq` would print both.
     assert!(stored(name) == *vectors, "{name} is not what the code makes now");
 }
 

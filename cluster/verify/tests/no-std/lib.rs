@@ -1,6 +1,7 @@
-//! The verifier as a library without `std`: own panic handler, own allocator. It does not compile if anything brings `std` in.
+//! The verifier as a library without `std`, with its own panic handler and allocator. The compiler
+//! refuses it if anything brings `std` in.
 //!
-//! Built by `tests/no_std.rs` for the host, and by `wasm.sh` for wasm32, where `run.mjs` calls it.
+//! `tests/no_std.rs` builds it for the host, and `wasm.sh` for wasm32, where `run.mjs` calls it.
 #![no_std]
 
 use core::{
@@ -17,16 +18,16 @@ const ARENA_BYTES: usize = 4 << 20;
 #[repr(align(16))]
 struct Arena(UnsafeCell<[u8; ARENA_BYTES]>);
 
-/// Hands out the arena front to back, and never takes anything back.
+/// Hands out the arena from front to back, and never frees anything.
 struct Bump {
     arena: Arena,
     used: AtomicUsize,
 }
 
-// SAFETY: the arena is handed out in parts that don't overlap, as `used` only grows.
+// SAFETY: `used` only grows, so the parts of the arena that are handed out do not overlap.
 unsafe impl Sync for Bump {}
 
-// SAFETY: as above; each part is aligned as asked, or null.
+// SAFETY: as above. Each part is aligned as required, or null.
 unsafe impl GlobalAlloc for Bump {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let space = layout.size() + layout.align() - 1;
@@ -35,9 +36,9 @@ unsafe impl GlobalAlloc for Bump {
             return core::ptr::null_mut();
         }
         let base = self.arena.0.get().cast::<u8>();
-        // SAFETY: checked above to lie in the arena.
+        // SAFETY: the check above ensures that the part lies in the arena.
         let at = unsafe { base.add(start) };
-        // SAFETY: the space has room for the alignment.
+        // SAFETY: the part has room for the alignment.
         unsafe { at.add(at.align_offset(layout.align())) }
     }
 
@@ -52,23 +53,24 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     loop {}
 }
 
-/// Room for `len` bytes of input.
+/// Allocates `len` bytes for input; null if the arena is full.
 #[unsafe(no_mangle)]
 pub extern "C" fn reserve(len: usize) -> *mut u8 {
     match Layout::from_size_align(len, 16) {
-        // SAFETY: the allocator takes any layout.
+        // SAFETY: the allocator accepts any layout.
         Ok(layout) => unsafe { ALLOCATOR.alloc(layout) },
         Err(_) => core::ptr::null_mut(),
     }
 }
 
-/// 0 if the proof file verifies under the key; else 1 and the number of the step that failed; -1 if the key is none.
+/// Returns 0 if the proof file verifies under the key, 1 plus the number of the failed step if it
+/// does not, and -1 if the key does not parse.
 ///
 /// # Safety
-/// Both places hold as many bytes as is said.
+/// `file` and `key` point to `file_len` and `key_len` readable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn verify_proof(file: *const u8, file_len: usize, key: *const u8, key_len: usize) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller ensures it.
     let (file, key) = unsafe { (slice::from_raw_parts(file, file_len), slice::from_raw_parts(key, key_len)) };
     let key = core::str::from_utf8(key).ok().and_then(|key| VerifierKey::parse(key).ok());
     match key.map(|key| verify(file, &key, None)) {

@@ -1,9 +1,11 @@
-//! A byte that went bad is found, or dead.
+//! The judge of a byte that went bad: it must be found, or dead.
 //!
-//! It is found if `fsck` of the image names damage. What is written last, the end of a raft log or the newer superblock, then looks as if a
-//! crash had torn it: that is noted and mended as such, and only what is written later could tell the difference. The byte is dead if
-//! everything that can be read from the image is the same with it and without it: it lies in free space, behind the end of what counts,
-//! or in a file that nothing refers to.
+//! It is found if `fsck` of the image names damage. At the end of a raft log or in the newer
+//! superblock, a bad byte looks like a write that a crash has torn. `fsck` notes that and mends it
+//! as such; only a later write could tell the difference.
+//!
+//! It is dead if everything that can be read from the image is the same with it and without it.
+//! Then it lies in free space, behind the end of the content, or in a file that nothing refers to.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -14,22 +16,21 @@ use coppice_root::Root;
 use coppice_shard_node::{Node, fsck};
 use coppice_types::{GroupId, Sequence, Version};
 
-use super::Finding;
-use crate::{node, shape::CLUSTER};
+use crate::{history::Finding, node, shape::CLUSTER};
 
-/// What a bad byte is.
+/// Verdict on a bad byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rot {
-    /// `fsck` names it, or takes it for what a crash leaves.
+    /// `fsck` names it, or takes it for the effect of a crash.
     Found,
     /// Nothing depends on it.
     Dead,
 }
 
-/// Judges a byte of a file that was sound in one image and is bad in the other.
+/// Judges a byte of a file that is sound in one image and bad in the other.
 ///
 /// # Errors
-/// If it is neither found nor dead: it would become an answer.
+/// If it is neither found nor dead: it could get into an answer.
 pub fn judge(sound: &SimStorage, bad: &SimStorage, group: GroupId, file: &str) -> Result<Rot, Finding> {
     let check = |image: &SimStorage| fsck::check(&node::storage_of(&image.process_loss()), group);
     let (before, after) = (check(sound), check(bad));
@@ -44,20 +45,21 @@ pub fn judge(sound: &SimStorage, bad: &SimStorage, group: GroupId, file: &str) -
             let path = format!("{directory}/{state}");
             is_leftover(sound, directory, state) || contents(sound, group, &path)? == contents(bad, group, &path)?
         }
-        // What was quarantined or is being removed is never read again; a copy that is being taken in is checked when it is complete.
+        // Quarantined and removed replicas are never read again. A copy that is being received is
+        // checked when it is complete.
         [_, "evidence", ..] => true,
         _ => file.starts_with("removed-"),
     };
     if same { Ok(Rot::Dead) } else { Err(format!("rot: {group}: fsck finds nothing wrong with {file}")) }
 }
 
-/// The state directory is not the one in use, or there are several and it may not be.
+/// Whether the state directory may not be the one in use, since there are several.
 fn is_leftover(image: &SimStorage, directory: &str, state: &str) -> bool {
     let names = image.list(directory).unwrap_or_default();
     names.iter().any(|name| name.starts_with("state-") && name != state)
 }
 
-/// What a raft log holds, as far as its checksums leave anything open: where it begins and ends.
+/// The content of a raft log, as far as its checksums leave it open: where it begins and ends.
 fn log(image: &SimStorage, group: GroupId) -> Result<String, Finding> {
     let image = image.process_loss();
     let failed = |what: String| format!("rot: the log of {group}: {what}");
@@ -120,7 +122,7 @@ pub fn directory_of(group: GroupId) -> String {
     format!("group-{}", group.number())
 }
 
-/// The path of a file as if it were not in the cold directory.
+/// The path of a file, as if it were not in the cold directory.
 fn in_hot(file: &str) -> &str {
     file.strip_prefix("cold/").unwrap_or(file)
 }
@@ -133,7 +135,7 @@ pub fn group_of(file: &str) -> Option<GroupId> {
     number.parse().ok().map(GroupId::from_number)
 }
 
-/// Bytes of a file.
+/// Length of a file in bytes; 0 if it can't be opened.
 #[must_use]
 pub fn length(image: &SimStorage, file: &str) -> u64 {
     image.open(file, OpenMode::Existing).and_then(|file| file.len()).unwrap_or(0)

@@ -1,0 +1,111 @@
+//! Results of a verification: what a proof file proves (`docs/verification.md` section 14), and the
+//! checkpoint and keys by which it does.
+
+use alloc::{borrow::Cow, vec::Vec};
+
+use coppice_types::{ClusterId, Digest, Stamp};
+
+use crate::{checkpoint::Checkpoint, epochs::Epochs, header::Header, journal::BatchEntry, keys::Keys};
+
+/// A verified proof file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified<'a> {
+    /// Id of the ledger.
+    pub cluster: ClusterId,
+    /// The checkpoint in the file.
+    pub checkpoint: Checkpoint,
+    /// The newest header at that checkpoint.
+    pub newest: Header,
+    /// The known keys of the ledger: those that the caller knew, and those that the file's key
+    /// changes lead to.
+    pub keys: Keys,
+    /// The statement that holds at that checkpoint.
+    pub claim: Claim<'a>,
+    /// The newer checkpoint at which the version still stands; `None` if none was given.
+    pub newer: Option<Checkpoint>,
+}
+
+/// A statement that holds at the checkpoint of a proof file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim<'a> {
+    /// Keys or a range had these records at a version that stood.
+    Query(QueryClaim<'a>),
+    /// A batch was committed in a version that stood.
+    Receipt(ReceiptClaim),
+    /// The checkpoint extends an older one.
+    Standing(StandingClaim),
+}
+
+/// The answer to a query at a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueryClaim<'a> {
+    /// Header of the version.
+    pub header: Header,
+    /// The question and the records that were found.
+    pub answer: Answer<'a>,
+}
+
+/// The question of a query proof and the records that were found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer<'a> {
+    /// The keys in ascending order, each with its record; `None` if the key has no value.
+    Keys(Vec<(Cow<'a, [u8]>, Option<Record<'a>>)>),
+    /// All records with `low <= key < high`; without `high`, to the end of the key space.
+    Range {
+        /// The lowest key.
+        low: Cow<'a, [u8]>,
+        /// The key above the range; `None` for the end of the key space.
+        high: Option<Cow<'a, [u8]>>,
+        /// These records and no others, in key order.
+        records: Vec<Record<'a>>,
+    },
+}
+
+/// A record of a key that has a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// The key.
+    pub key: Cow<'a, [u8]>,
+    /// Stamp of the commit that wrote the value.
+    pub stamp: Stamp,
+    /// Length of the value in bytes.
+    pub value_len: u32,
+    /// SHA-256 of the value.
+    pub value_hash: Digest,
+    /// The value; `None` if the file does not contain values.
+    pub value: Option<Cow<'a, [u8]>>,
+}
+
+/// A batch that was committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceiptClaim {
+    /// Header of the version.
+    pub header: Header,
+    /// Index of the batch in the journal of the version.
+    pub index: u32,
+    /// The journal entry of the batch.
+    pub batch: BatchEntry,
+}
+
+/// A checkpoint that extends an older one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StandingClaim {
+    /// Size of the older checkpoint.
+    pub old_size: u64,
+    /// Root of the older checkpoint.
+    pub old_root: Digest,
+    /// The epochs at the newer checkpoint: they tell which versions stand there.
+    pub epochs: Epochs,
+}
+
+impl Verified<'_> {
+    /// Header of the version that the claim is about; `None` for a standing proof.
+    #[must_use]
+    pub fn header(&self) -> Option<&Header> {
+        match &self.claim {
+            Claim::Query(claim) => Some(&claim.header),
+            Claim::Receipt(claim) => Some(&claim.header),
+            Claim::Standing(_) => None,
+        }
+    }
+}
