@@ -1,6 +1,6 @@
 #!/bin/sh
-# `protoc` for the build scripts of dependencies: built on first use, apart from the build that is under way.
-# Those scripts run with variables of their own cargo, which must not reach this one.
+# `protoc` for the build scripts of dependencies. It is built at its first use, apart from the build
+# that is running. Those scripts inherit variables of their own cargo, which must not reach this one.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 target=$root/target/protoc

@@ -1,8 +1,9 @@
-//! A metadata store for one process: a state in memory, saved whole as one small file at every change.
+//! A metadata store for one process: a state in memory, saved as one small file at every change.
 //!
-//! A change is written under a temporary name, synced, and renamed into place before anyone sees it, so a crash leaves the
-//! state before or after it. Leases are saved without their time: after a restart each has its full time again. The changes that watches
-//! resume from are not saved: after a restart they begin with a snapshot.
+//! A change is written under a temporary name, synced, and renamed into place before anyone sees
+//! it. So a crash leaves the state before or after it. Leases are saved without their remaining
+//! time: after a restart, each has its full time again. The history for watches is not saved: after
+//! a restart, a watch begins with a snapshot.
 
 use std::{
     collections::BTreeMap,
@@ -20,17 +21,17 @@ use crate::{
     state::State,
 };
 
-/// The file that holds the state.
+/// The file with the state.
 const STORE: &str = "store";
-/// Where the next state is written.
+/// The file in which the next state is written.
 const TEMPORARY: &str = "incoming";
-/// The file whose lock keeps others out.
+/// The file whose lock keeps other processes out.
 const LOCK: &str = "lock";
-/// First bytes of the file.
+/// The first bytes of the file.
 const MAGIC: &[u8; 8] = b"copmet01";
 /// Largest file that is read.
 const FILE_BYTES_MAX: u64 = 16 << 20;
-/// How often those who wait look whether a lease has ended.
+/// How often waiting calls check whether a lease has ended.
 const EXPIRY_CHECK: Duration = Duration::from_millis(10);
 
 /// The store. Clones share it.
@@ -47,7 +48,7 @@ struct Inner {
     _lock: Box<dyn Send + Sync>,
 }
 
-/// The state, and when each lease ends by the clock.
+/// The state, and the time by the clock at which each lease ends.
 struct Held {
     state: State,
     ends: BTreeMap<LeaseId, Duration>,
@@ -60,17 +61,17 @@ impl fmt::Debug for Inner {
 }
 
 impl EmbeddedStore {
-    /// Opens the store of a directory; an empty one is a new store.
+    /// Opens the store in a directory. An empty directory becomes a new store.
     ///
     /// # Errors
-    /// If another process has it, or its file is damaged or can't be read.
+    /// If another process holds it, or its file is damaged or can't be read.
     pub fn open(storage: Arc<dyn Storage>, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         storage.create_dir_all("").map_err(Error::Unavailable)?;
         let lock = storage.lock(LOCK).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => Error::InUse,
             _ => Error::Unavailable(error),
         })?;
-        // A process that was killed may have renamed the file, but not made that durable.
+        // A process that was killed may have renamed the file without syncing the directory.
         storage.sync_dir("").map_err(Error::Unavailable)?;
         let state = load(&*storage)?;
         let now = clock.now();
@@ -80,7 +81,7 @@ impl EmbeddedStore {
         Ok(Self { inner: Arc::new(Inner { storage, clock, held, changed, _lock: lock }) })
     }
 
-    /// Forgets the changes up to now: watches from before must begin with a snapshot.
+    /// Drops the history: a watch from an older revision must begin with a snapshot.
     pub fn compact(&self) {
         self.inner.lock().state.compact();
     }
@@ -91,7 +92,7 @@ impl Inner {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state after the leases have ended whose time is over.
+    /// The state, after leases whose time is over have been ended.
     fn settled(&self) -> Result<MutexGuard<'_, Held>, Error> {
         let mut held = self.lock();
         let now = self.clock.now();
@@ -104,7 +105,7 @@ impl Inner {
         Ok(held)
     }
 
-    /// Changes the state: durably, then visibly.
+    /// Changes the state: first on disk, then in memory.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> Result<T, Error>) -> Result<T, Error> {
         let mut held = self.settled()?;
         let mut next = held.state.clone();
@@ -127,7 +128,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits until `look` finds something; it looks after each change, and when leases end.
+    /// Waits until `look` returns something. It is called after each change, and when leases may
+    /// have ended.
     async fn wait<T>(&self, look: impl Fn(&State) -> Result<Option<T>, Error>) -> Result<T, Error> {
         let mut changed = self.changed.subscribe();
         loop {
@@ -213,7 +215,7 @@ fn save(storage: &dyn Storage, state: &State) -> io::Result<()> {
     let checksum = XxHash3_64::oneshot(&bytes);
     bytes.extend_from_slice(&checksum.to_le_bytes());
     let file = match storage.open(TEMPORARY, OpenMode::CreateNew) {
-        // One whose sync failed before can't be trusted to keep what is written to it now.
+        // A file whose sync failed before can't be trusted to keep what is written to it now.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             storage.remove(TEMPORARY)?;
             storage.open(TEMPORARY, OpenMode::CreateNew)?

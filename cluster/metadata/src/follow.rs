@@ -1,7 +1,7 @@
-//! What the store holds, kept up to date.
+//! Keeps a copy of the store's content up to date.
 //!
-//! A watch only says *that* something changed; what there is comes from a snapshot. So a store that was wiped, set back or restarted needs
-//! no care of its own.
+//! A watch only shows *that* something has changed; the content comes from a snapshot. So a store
+//! that was wiped, set back or restarted needs no special care.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,19 +9,20 @@ use tokio::time::{sleep, timeout};
 
 use crate::{Metadata, Revision, Snapshot};
 
-/// How often the store is asked, whether a watch says something or not.
+/// How often the store is read even if the watch reports nothing.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Pause before a store that failed is asked again.
+/// Pause after a call to the store failed.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Tells what the store holds, again and again for ever. While it does not answer, nothing is told.
+/// Reports the store's content, again and again, for ever. While the store does not answer, nothing
+/// is reported.
 pub async fn follow(store: Arc<dyn Metadata>, mut tell: impl FnMut(Snapshot)) {
     loop {
         match store.snapshot().await {
             Ok(snapshot) => {
                 let revision = snapshot.revision;
                 tell(snapshot);
-                // Over time is as good as a change.
+                // A timeout is treated like a change.
                 let _ = timeout(LOOK_AGAIN, changed(&*store, revision)).await;
             }
             Err(_) => sleep(PAUSE).await,

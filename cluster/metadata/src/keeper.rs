@@ -1,8 +1,10 @@
-//! Holding what the store gives: leases that are kept alive in the background.
+//! Leases that are kept alive in the background, with the leadership or registration bound to them.
 //!
-//! A holder gives up when the store *says* that the lease has ended or that another is picked, and not while it is silent. The store
-//! is no fence: two that both think they were picked do no harm, since the root group allots the term and refuses the older one. So a
-//! healthy leader goes on through an outage of the store, and where the store only can't be reached by it, the next one's term ends it.
+//! A holder gives up when the store *says* that its lease has ended or that another candidate is
+//! picked, and not while the store is silent. The store does not fence: two leaders that both
+//! believe they were picked do no harm, since the root group allots the term and refuses the older
+//! one. So a healthy leader continues through an outage of the store. If only this leader can't
+//! reach the store, the term of the next leader ends its leadership.
 
 use std::{
     sync::{
@@ -17,7 +19,7 @@ use tokio::sync::oneshot;
 
 use crate::{Error, Leader, LeaseId, Member, Metadata, Revision};
 
-/// A lease is kept alive this many times within its time.
+/// How often a lease is kept alive within its time.
 const KEEP_ALIVES_PER_TTL: u32 = 3;
 
 /// Campaigns under leases that it keeps alive.
@@ -27,30 +29,31 @@ pub struct Candidate {
     ttl: Duration,
 }
 
-/// The time for which a candidate is picked. Dropping it lets the next one be picked soon.
+/// The time for which a candidate is picked. When it is dropped, the next candidate can soon be
+/// picked.
 #[derive(Debug)]
 pub struct Tenure {
     leader: Leader,
     keeper: Keeper,
 }
 
-/// A registration that is kept for as long as this lives, and made again if it was lost.
+/// A registration that lasts as long as this lives. If it is lost, it is made again.
 #[derive(Debug)]
 pub struct Presence {
     _stop: oneshot::Sender<()>,
 }
 
 impl Candidate {
-    /// Campaigns will be under leases of `ttl`: a leader that dies is replaced after that time.
+    /// Campaigns under leases of `ttl`. A leader that dies is replaced after that time.
     #[must_use]
     pub fn new(store: Arc<dyn Metadata>, ttl: Duration) -> Self {
         Self { store, ttl }
     }
 
-    /// Waits until the candidate is picked. Dropping the call gives the candidacy up.
+    /// Waits until the candidate is picked. Dropping the call withdraws the candidate.
     ///
     /// # Errors
-    /// If the store does not answer, or the candidacy was lost while it waited.
+    /// If the store does not answer, or the candidate was lost while it waited.
     pub async fn campaign(&self, name: &str) -> Result<Tenure, Error> {
         let lease = self.store.grant(self.ttl).await?;
         let keeper = Keeper::start(self.clone(), lease);
@@ -66,13 +69,13 @@ impl Candidate {
 }
 
 impl Tenure {
-    /// Who leads, with the fencing token.
+    /// The leader, with its fencing token.
     #[must_use]
     pub fn leader(&self) -> &Leader {
         &self.leader
     }
 
-    /// Turns true when the tenure is over, and stays so.
+    /// Becomes true when the tenure is over, and stays so.
     #[must_use]
     pub fn lost(&self) -> watch::Receiver<bool> {
         self.keeper.lost.clone()
@@ -81,14 +84,15 @@ impl Tenure {
     /// Ends the tenure, so that the next candidate is picked at once.
     ///
     /// # Errors
-    /// If the store does not answer; then the lease ends by itself.
+    /// If the store does not answer. Then the lease ends by itself.
     pub async fn resign(self) -> Result<(), Error> {
         self.keeper.candidate.store.revoke(self.keeper.lease).await
     }
 }
 
 impl Presence {
-    /// Registers a process, and keeps it registered. While the store does not answer, this goes on trying.
+    /// Registers a process, and keeps it registered. While the store does not answer, this is tried
+    /// again.
     #[must_use]
     pub fn keep(store: Arc<dyn Metadata>, ttl: Duration, member: Member) -> Self {
         let (stop, mut stopped) = oneshot::channel();
@@ -125,13 +129,14 @@ impl Candidate {
     }
 }
 
-/// A task that keeps one lease alive until it fails, or this is dropped: then it revokes the lease.
+/// A task that keeps a lease alive until the lease is lost or this is dropped. Then it revokes the
+/// lease.
 #[derive(Debug)]
 struct Keeper {
     candidate: Candidate,
     lease: LeaseId,
     lost: watch::Receiver<bool>,
-    /// The token by which the holder leads; 0 if it does not.
+    /// The token by which the holder leads; 0 if it does not lead.
     token: Arc<AtomicU64>,
     _stop: oneshot::Sender<()>,
 }
@@ -150,7 +155,7 @@ impl Keeper {
                 }
                 _ = stopped => {}
             }
-            // Whatever was bound to the lease is given up now, if the store answers, and else when its time is over.
+            // Ends the lease now if the store answers; otherwise it ends by itself.
             drop(tokio::time::timeout(kept.ttl, kept.store.revoke(lease)).await);
         });
         Self { candidate, lease, lost, token, _stop: stop }
@@ -158,12 +163,12 @@ impl Keeper {
 }
 
 impl Candidate {
-    /// Ends when the store says that the lease, or the leadership under it, is over.
+    /// Keeps the lease alive until the store says that it, or the leadership under it, is over.
     async fn keep(&self, lease: LeaseId, token: &AtomicU64) {
         let pause = self.ttl / KEEP_ALIVES_PER_TTL;
         loop {
             tokio::time::sleep(pause).await;
-            // Silence is no answer.
+            // No answer does not end the lease.
             let answer = tokio::time::timeout(pause, self.keep_once(lease, token)).await;
             if let Ok(Ok(false) | Err(Error::LeaseLost(_))) = answer {
                 return;
@@ -171,7 +176,7 @@ impl Candidate {
         }
     }
 
-    /// Keeps the lease alive; false if another leads in spite of it.
+    /// Keeps the lease alive once. Returns false if another candidate leads nevertheless.
     async fn keep_once(&self, lease: LeaseId, token: &AtomicU64) -> Result<bool, Error> {
         self.store.keep_alive(lease).await?;
         let token = Revision(token.load(Ordering::Relaxed));

@@ -1,11 +1,22 @@
-//! The metadata store: which coordinator is the candidate for leadership, and which nodes and coordinators there are.
+//! The metadata store: which coordinator is the candidate for leadership, and which nodes and
+//! coordinators there are.
 //!
-//! It picks a candidate and no more. Everything in it can be rebuilt: whoever is alive registers again, and terms are allotted
-//! by the root group, so a store that was wiped, or that serves two candidates at once, does no harm but delay.
+//! It only picks a candidate. Its content can be rebuilt: every living process registers again, and
+//! the root group allots the terms. So a store that was wiped, or that serves two candidates at
+//! once, causes delay but no harm.
 //!
-//! Everything is bound to leases, which end by time unless they are kept alive. Every change has a revision; revisions only grow, over
-//! restarts too, as long as the store is not wiped or set back. The semantics are those of etcd: [`EtcdStore`] is for a cluster of processes,
-//! [`EmbeddedStore`] for one. What an implementation must do is written down as tests: `suite`, behind the feature `test-suite`.
+//! Every entry is bound to a lease, which ends by time unless it is kept alive. Every change has a
+//! revision. Revisions only grow, also across restarts, as long as the store is not wiped or set
+//! back. The semantics are those of etcd: [`EtcdStore`] is for a cluster of processes,
+//! [`EmbeddedStore`] for one. The duties of an implementation are written down as tests: `suite`,
+//! behind the feature `test-suite`.
+//!
+//! Layers, each using only those above it:
+//!
+//! - this file: the trait [`Metadata`] and its types
+//! - `state`: the store as a plain state machine
+//! - `embedded`, `etcd`: the two implementations
+//! - `keeper`, `follow`: users of any store
 
 mod embedded;
 mod etcd;
@@ -33,47 +44,43 @@ pub const LEASE_TTL_MIN: Duration = Duration::from_millis(100);
 /// Longest lease.
 pub const LEASE_TTL_MAX: Duration = Duration::from_secs(3600);
 
-/// Number of a change of the store; the store is as of a revision.
+/// The number of a change. The store's content is always that of one revision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
-/// Name of a lease; never used again.
+/// The name of a lease. It is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId(pub u64);
 
-/// What a registered process is.
+/// The kind of a registered process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// A shard-node.
     Node,
-    /// A coordinator.
     Coordinator,
 }
 
 /// A registered process. Its kind and name identify it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Member {
-    /// What it is.
     pub kind: Kind,
-    /// Its name, unique among its kind.
+    /// The name, unique among processes of the same kind.
     pub name: String,
-    /// How it is reached.
     pub address: String,
 }
 
 /// The candidate that was picked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
-    /// Its name.
     pub name: String,
-    /// Fencing token: the revision at which it became a candidate. It is higher than that of every leader before.
+    /// The fencing token: the revision at which the process became a candidate. It is higher than
+    /// that of every leader before.
     pub token: Revision,
 }
 
-/// All that the store holds, as of one revision.
+/// The store's whole content, as of one revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The newest change that it includes.
+    /// The newest change that is included.
     pub revision: Revision,
     /// Registered processes, by kind and name.
     pub members: Vec<Member>,
@@ -81,59 +88,53 @@ pub struct Snapshot {
     pub leader: Option<Leader>,
 }
 
-/// What one revision changed, in an order of no meaning.
+/// The changes of one revision. Their order has no meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
-    /// The revision.
     pub revision: Revision,
-    /// At least one change. Each is of another member, or of the leader.
+    /// At least one change. Each concerns a different member, or the leader.
     pub changes: Vec<Change>,
 }
 
-/// A change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The member is registered, or registered anew.
+    /// The member has registered, for the first time or again.
     Joined(Member),
     /// The member is gone.
-    Left {
-        /// What it was.
-        kind: Kind,
-        /// Its name.
-        name: String,
-    },
-    /// Another candidate was picked, or there is none.
+    Left { kind: Kind, name: String },
+    /// Another candidate was picked, or there is none now.
     Leader(Option<Leader>),
 }
 
-/// Why a call failed. It changed nothing, unless the store is [`Error::Unavailable`]: then it may have.
+/// Why a call failed. A call that failed has changed nothing, except that with
+/// [`Error::Unavailable`] it may have.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The lease ended, or never was.
+    /// The lease has ended, or never existed.
     #[error("lease {} has ended", .0.0)]
     LeaseLost(LeaseId),
-    /// Changes right after that revision are forgotten, or the store was set back to one before it: take a snapshot, and
-    /// watch from there.
+    /// The changes after the revision are forgotten, or the store was set back to a revision before
+    /// it. Take a snapshot, and watch from there.
     #[error("changes after revision {} are forgotten, the oldest kept may be {}", .asked.0, .oldest.0)]
     Compacted {
         /// The revision asked for.
         asked: Revision,
-        /// The oldest whose changes are kept.
+        /// The oldest revision whose changes are kept.
         oldest: Revision,
     },
-    /// A field has a value that it may not have.
+    /// A field has a value that is not allowed.
     #[error("{0} is out of its limits")]
     Invalid(&'static str),
-    /// A bounded number of things is reached.
+    /// The most entries of a kind that may exist are reached.
     #[error("the metadata store has no room for more {0}")]
     Exhausted(&'static str),
     /// The store does not answer, or can't write.
     #[error("the metadata store is unavailable")]
     Unavailable(#[source] io::Error),
-    /// What was stored is damaged.
+    /// The stored bytes are damaged.
     #[error("the metadata store's file is damaged: {0}")]
     Corrupted(&'static str),
-    /// Another process has the store.
+    /// Another process holds the store.
     #[error("the metadata store is in use")]
     InUse,
 }
@@ -159,68 +160,72 @@ impl Error {
     }
 }
 
-/// A metadata store. All calls may come from several tasks; each is atomic and takes effect in one revision or none.
+/// A metadata store. Calls may come from several tasks. Each is atomic, and takes effect in one
+/// revision or not at all.
 #[async_trait]
 pub trait Metadata: Send + Sync + fmt::Debug {
-    /// Opens a lease that ends when it was not kept alive for `ttl`, or somewhat later: etcd counts in whole seconds. Never
-    /// earlier, unless the store is wiped.
+    /// Opens a lease, which ends when it was not kept alive for `ttl`. It may last somewhat longer,
+    /// since etcd counts in whole seconds. It never ends earlier, unless the store is wiped.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a `ttl` out of [`LEASE_TTL_MIN`] to [`LEASE_TTL_MAX`].
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, Error>;
 
-    /// Lets the lease begin anew.
+    /// Starts the time of the lease again.
     ///
     /// # Errors
-    /// [`Error::LeaseLost`] if it has ended: what was bound to it is gone.
+    /// [`Error::LeaseLost`] if it has ended. All that was bound to it is gone.
     async fn keep_alive(&self, lease: LeaseId) -> Result<(), Error>;
 
-    /// Ends the lease, and with it everything bound to it. One that has ended is no error.
+    /// Ends the lease and all that is bound to it. A lease that has ended already is not an error.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
     async fn revoke(&self, lease: LeaseId) -> Result<(), Error>;
 
-    /// Registers a process for as long as the lease lasts. It replaces the one of the same kind and name: a process that
-    /// was started again need not wait for its old lease's end.
+    /// Registers a process for as long as the lease lasts. It replaces the process of the same kind
+    /// and name. So a process that was started again need not wait for the end of its old lease.
     ///
     /// # Errors
     /// [`Error::LeaseLost`], [`Error::Invalid`], [`Error::Exhausted`].
     async fn register(&self, lease: LeaseId, member: Member) -> Result<Revision, Error>;
 
-    /// Becomes a candidate, and waits until it is picked. Candidates are picked in the order in which they came; one of the
-    /// same name is replaced, unless it has the same lease: then this goes on waiting for it. A call that is dropped leaves the
-    /// candidate in line until its lease ends.
+    /// Becomes a candidate, and waits until it is picked. Candidates are picked in the order of
+    /// their arrival. A candidate of the same name is replaced, unless it has the same lease: then
+    /// this call continues its wait. If the call is dropped, the candidate stays in line until its
+    /// lease ends.
     ///
     /// # Errors
-    /// [`Error::LeaseLost`], also if the lease ends, or the candidate is replaced, while it waits.
+    /// [`Error::LeaseLost`], also if the lease ends or the candidate is replaced during the wait.
     async fn campaign(&self, lease: LeaseId, name: &str) -> Result<Leader, Error>;
 
-    /// Takes the candidate of this lease out of the line; it no longer leads. Without one, nothing happens.
+    /// Takes the candidate of this lease out of the line, so that it no longer leads. If there is
+    /// none, nothing happens.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
     async fn resign(&self, lease: LeaseId) -> Result<(), Error>;
 
-    /// All that the store holds now.
+    /// The store's present content.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
     async fn snapshot(&self) -> Result<Snapshot, Error>;
 
-    /// The changes after a revision, from that of a snapshot on without a gap.
+    /// The changes after a revision. From the revision of a snapshot on, there is no gap.
     ///
     /// # Errors
     /// [`Error::Compacted`], here or from the watch.
     async fn watch(&self, after: Revision) -> Result<Box<dyn Watch>, Error>;
 }
 
-/// Changes, one revision after the other.
+/// A sequence of changes, one revision after the other.
 #[async_trait]
 pub trait Watch: Send + fmt::Debug {
     /// Waits for the next changes. A call that is dropped loses none.
     ///
     /// # Errors
-    /// After an error the watch is over: make another from the last revision that it gave.
+    /// After an error the watch is over. Make another one from the last revision that this one
+    /// returned.
     async fn next(&mut self) -> Result<Changes, Error>;
 }

@@ -1,7 +1,8 @@
-//! What the embedded store holds, as a plain state machine: no clock, no files, no waiting.
+//! The content of the embedded store, as a plain state machine: no clock, no files, no waiting.
 //!
-//! Invariants: everything bound to a lease that has ended is gone; candidates stand in the order of their tokens; the
-//! revision grows with every change that shows, and with nothing else.
+//! Invariants: nothing is bound to a lease that has ended. Candidates stand in the order of their
+//! tokens. The revision grows with every visible change and with every new candidate, and otherwise
+//! stays.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -23,7 +24,7 @@ pub const CANDIDATES_MAX: usize = 256;
 /// How many of the last revisions are kept for watches.
 pub const HISTORY_MAX: usize = 1024;
 
-/// First byte of the encoding.
+/// The first byte of the encoding.
 const FORMAT: u8 = 1;
 
 /// A candidate in line.
@@ -33,7 +34,7 @@ struct Candidate {
     leader: Leader,
 }
 
-/// The store.
+/// The content of the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     revision: Revision,
@@ -63,18 +64,18 @@ impl State {
         self.line.first().map(|first| first.leader.clone())
     }
 
-    /// The changes of the first revision after this one; `None` if there is none yet.
+    /// The changes of the first visible revision after `asked`; `None` if there is none yet.
     pub(crate) fn after(&self, asked: Revision) -> Result<Option<Changes>, Error> {
         if asked >= self.revision {
             return Ok(None);
         }
         let oldest = self.history.front().map_or(self.revision, |changes| changes.revision);
-        // Revisions are numbered without gaps, so the one before the oldest misses nothing.
+        // Revisions have no gaps, so the one before the oldest kept misses nothing.
         if asked.0 + 1 < oldest.0 || self.history.is_empty() {
             return Err(Error::Compacted { asked, oldest });
         }
         let at = self.history.partition_point(|changes| changes.revision <= asked);
-        // A candidate that joined the line behind others took a revision, but shows nothing.
+        // A candidate that joined the line behind others took a revision, but is not visible.
         Ok(self.history.iter().skip(at).find(|changes| !changes.changes.is_empty()).cloned())
     }
 
@@ -107,7 +108,7 @@ impl State {
         Ok(self.revision)
     }
 
-    /// Puts a candidate into the line, and gives its token.
+    /// Puts a candidate into the line, and returns its token.
     pub(crate) fn stand(&mut self, lease: LeaseId, name: &str) -> Result<Revision, Error> {
         self.check(lease)?;
         check_text("name", name)?;
@@ -119,7 +120,7 @@ impl State {
         if self.line.len() >= CANDIDATES_MAX {
             return Err(Error::Exhausted("candidates"));
         }
-        // A candidate behind others does not show, but its token is a revision of its own all the same.
+        // A candidate behind others is not visible, but its token is a revision of its own.
         let token = Revision(self.revision.0 + 1);
         self.line.push(Candidate { lease, leader: Leader { name: name.to_owned(), token } });
         let changes = self.leader_changes(before);
@@ -136,7 +137,7 @@ impl State {
         }
     }
 
-    /// Ends leases, and with them what is bound to them, in one revision.
+    /// Ends leases and all that is bound to them, in one revision.
     pub(crate) fn end(&mut self, ended: &[LeaseId]) {
         self.leases.retain(|lease, _| !ended.contains(lease));
         let before = self.leader();
@@ -154,7 +155,7 @@ impl State {
         }
     }
 
-    /// Forgets the changes up to now.
+    /// Drops the history.
     pub(crate) fn compact(&mut self) {
         self.history.clear();
     }

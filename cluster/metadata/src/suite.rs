@@ -1,5 +1,5 @@
-//! What every implementation of [`Metadata`] must do, as tests. An implementation's own tests call [`run`] with a [`Harness`] that makes
-//! empty stores, moves their time and restarts them.
+//! The duties of every implementation of [`Metadata`], as tests. An implementation's own tests call
+//! [`run`] with a [`Harness`] that makes empty stores, moves their time, and restarts them.
 
 use std::{collections::BTreeSet, future::Future, sync::Arc, time::Duration};
 
@@ -10,28 +10,29 @@ use crate::{
     follow,
 };
 
-/// Time of the leases in these tests.
+/// Duration of the leases in these tests.
 pub const TTL: Duration = Duration::from_secs(3);
 /// A wait longer than this is a failure.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One empty store, and power over it.
+/// An empty store, and the means to control it.
 #[async_trait]
 pub trait Harness: Send {
-    /// A handle of the store. All handles given since the last restart stay usable.
+    /// A handle to the store. All handles since the last restart stay usable.
     fn store(&self) -> Arc<dyn Metadata>;
-    /// Lets this much time pass for leases. One whose time is over may last a little longer in a store that counts coarsely.
+    /// Lets this much time pass for leases. In a store that counts coarsely, a lease may last a
+    /// little longer.
     async fn pass(&self, time: Duration);
-    /// Stops and starts the store. Handles from before may not work any more.
+    /// Stops and starts the store. Older handles may stop working.
     async fn restart(&mut self);
-    /// Makes the store forget the changes up to now.
+    /// Makes the store drop its history.
     async fn compact(&self);
 }
 
 /// Runs every test, each on a store of its own.
 ///
 /// # Panics
-/// If the implementation does not do what it must.
+/// If the implementation fails a test.
 pub async fn run<H, F>(mut make: impl FnMut() -> F)
 where
     H: Harness,
@@ -74,7 +75,8 @@ async fn lease(store: &Arc<dyn Metadata>) -> LeaseId {
     store.grant(TTL).await.expect("answers")
 }
 
-/// A process that is started again elsewhere is found there, though the lease of its older self lives on.
+/// A process that was started again elsewhere is found there, although the lease of its old self
+/// still lives.
 async fn who_follows_hears_where_processes_are(harness: impl Harness) {
     let store = harness.store();
     let (tell, mut told) = tokio::sync::watch::channel(vec![member(Kind::Coordinator, "nobody")]);
@@ -107,7 +109,7 @@ async fn picked(campaign: Campaign) -> Leader {
     patient("for a campaign", campaign).await.expect("does not panic").expect("is picked")
 }
 
-/// Waits until these nodes and no others are registered, while one lease is kept alive.
+/// Waits until exactly these nodes are registered, while one lease is kept alive.
 async fn left_are(store: &Arc<dyn Metadata>, kept: Option<LeaseId>, expected: &[&str]) {
     patient("for leases to end", async {
         while names(store).await != expected {
@@ -120,7 +122,7 @@ async fn left_are(store: &Arc<dyn Metadata>, kept: Option<LeaseId>, expected: &[
     .await;
 }
 
-/// Waits until the store has seen so many candidacies, which show as revisions, after `since`.
+/// Waits until the store has seen `count` new candidates after `since`. Each takes a revision.
 async fn in_line(store: &Arc<dyn Metadata>, since: Revision, count: u64) {
     patient("for candidates to stand in line", async {
         while store.snapshot().await.expect("answers").revision.0 < since.0 + count {
@@ -189,7 +191,7 @@ async fn candidates_are_picked_in_line(harness: impl Harness) {
         in_line(&store, since, 1).await;
         since = store.snapshot().await.expect("answers").revision;
     }
-    // One in the middle gives up, and is skipped.
+    // A candidate in the middle gives up, and is skipped.
     let (gave_up, _, waits) = line.remove(1);
     store.resign(gave_up).await.expect("answers");
     let given_up = patient("for the one that gave up", waits).await.expect("does not panic");
@@ -233,7 +235,7 @@ async fn a_campaign_of_the_same_lease_is_the_same(harness: impl Harness) {
     assert_eq!(store.campaign(lease, "a").await.expect("leads already"), first);
     let other = store.grant(TTL).await.expect("answers");
     let since = store.snapshot().await.expect("answers").revision;
-    // One that is dropped while it waits keeps its place in the line.
+    // A candidate whose call is dropped keeps its place in the line.
     let dropped = campaign(&store, other, "b");
     in_line(&store, since, 1).await;
     dropped.abort();
@@ -291,7 +293,7 @@ async fn many_candidates_lead_one_at_a_time(harness: impl Harness) {
     assert_eq!(leader(&store).await, None);
 }
 
-/// A copy of the store, kept by its changes.
+/// A copy of the store, kept up to date by its changes.
 #[derive(Debug, Default)]
 struct Mirror {
     revision: Revision,
@@ -352,7 +354,8 @@ async fn a_watch_misses_and_repeats_nothing(harness: impl Harness) {
             store.resign([one, two][round % 2]).await.expect("answers");
         }
         if round == 5 {
-            // A watch that is made again goes on where the last one was, with what happened meanwhile.
+            // A watch that is made again continues where the last one ended, including changes in
+            // between.
             let revision = store.snapshot().await.expect("answers").revision;
             mirror.follow(&mut watch, revision).await;
             drop(watch);
@@ -369,7 +372,7 @@ async fn a_watch_misses_and_repeats_nothing(harness: impl Harness) {
     mirror.follow(&mut watch, end).await;
     mirror.check(&store).await;
     assert!(mirror.members.contains_key(&(Kind::Node, "late".to_owned())));
-    // A change that comes while the watch waits wakes it.
+    // A change during the wait wakes the watch.
     let waits = tokio::spawn(async move { (watch.next().await, watch) });
     let woken = store.register(one, member(Kind::Node, "later")).await.expect("registers");
     let (changes, _watch) = patient("for the change", waits).await.expect("does not panic");
@@ -392,7 +395,7 @@ async fn a_watch_from_a_forgotten_revision_says_so(harness: impl Harness) {
         Err(error) => Err(error),
     };
     assert!(matches!(forgotten, Err(Error::Compacted { asked, .. }) if asked == start), "{forgotten:?}");
-    // A watch from before either has the changes already or says so too, but skips none.
+    // An older watch has the changes already, or it reports that too, but it skips none.
     match old.next().await {
         Ok(changes) => assert_eq!(changes.changes, [Change::Joined(member(Kind::Node, "a"))]),
         Err(error) => assert!(matches!(error, Error::Compacted { .. }), "{error}"),
@@ -419,7 +422,7 @@ async fn a_restart_keeps_the_store(mut harness: impl Harness) {
     assert_eq!((&after.members, &after.leader), (&before.members, &before.leader));
     // The store may have other users.
     assert!(after.revision >= before.revision);
-    // Every lease has its full time again, and not more.
+    // Every lease has its full time again, but not more.
     harness.pass(TTL * 2 / 3).await;
     store.keep_alive(kept).await.expect("is alive");
     assert_eq!(names(&store).await, ["kept", "left"]);

@@ -1,4 +1,5 @@
-//! Real etcd for tests: processes of the pinned etcd that `scripts/install-etcd.sh` builds, each with a loopback address of its own.
+//! Real etcd for tests: processes of the pinned etcd that `scripts/install-etcd.sh` builds. Each
+//! has a loopback address of its own.
 
 use std::{
     fs, io,
@@ -15,19 +16,19 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How often, and how often at most, a member that starts is asked whether it is healthy.
+/// How often a starting member is asked whether it is healthy, and how often at most.
 const LOOK: Duration = Duration::from_millis(20);
 const LOOKS_MAX: u32 = 3000;
-/// Where clients connect, and members among themselves.
+/// The ports for clients, and for members among themselves.
 const CLIENT_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
-/// Where a member that asks its clients for certificates tells anyone of its health.
+/// The port for health checks of a member that asks its clients for certificates.
 const HEALTH_PORT: u16 = 2381;
 
-/// Where the pinned etcd lies; it is built if need be.
+/// The directory of the pinned etcd, which is built if it is missing.
 ///
 /// # Panics
-/// If it can't be built, with what the script said.
+/// If it can't be built, with the output of the script.
 #[must_use]
 pub fn etcd_binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
@@ -40,7 +41,7 @@ pub fn etcd_binary() -> &'static Path {
     })
 }
 
-/// One or more members of an etcd cluster. Dropping it kills them; their directories stay the caller's.
+/// The members of an etcd cluster. Dropping it kills them, but leaves their directories.
 #[derive(Debug)]
 pub struct Etcd {
     directory: PathBuf,
@@ -55,7 +56,7 @@ struct Process {
 }
 
 impl Etcd {
-    /// Starts a cluster of so many members in an empty directory, and waits until it serves.
+    /// Starts a cluster of this many members in an empty directory, and waits until it serves.
     ///
     /// # Panics
     /// If it does not start.
@@ -64,7 +65,8 @@ impl Etcd {
         Self::start_with(directory, members, false)
     }
 
-    /// The same, and it serves only who shows a certificate of the authority in [`Etcd::certificates`].
+    /// Starts a cluster like [`Etcd::start`] that only serves clients with a certificate of the
+    /// authority in [`Etcd::certificates`].
     ///
     /// # Panics
     /// If it does not start, or `scripts/certificates.sh` fails.
@@ -74,7 +76,8 @@ impl Etcd {
     }
 
     fn start_with(directory: &Path, members: usize, tls: bool) -> Self {
-        // Processes of tests differ in the middle, members in the end: no two share an address and its ports.
+        // Test processes differ in the middle bytes, members in the last. So no two share an
+        // address.
         static LAST: AtomicU8 = AtomicU8::new(0);
         let [_, _, high, low] = std::process::id().to_be_bytes();
         let process = || {
@@ -93,13 +96,13 @@ impl Etcd {
         etcd
     }
 
-    /// Where clients connect.
+    /// The URLs for clients.
     #[must_use]
     pub fn endpoints(&self) -> Vec<String> {
         self.members.iter().map(|member| self.client_url(member.address)).collect()
     }
 
-    /// Where `ca.pem` lies, and each member's certificate and key.
+    /// The directory with `ca.pem`, and with each member's certificate and key.
     #[must_use]
     pub fn certificates(&self) -> PathBuf {
         self.directory.join("tls")
@@ -110,7 +113,7 @@ impl Etcd {
         format!("{scheme}://{address}:{CLIENT_PORT}")
     }
 
-    /// Where a member keeps its data.
+    /// The directory with a member's data.
     #[must_use]
     pub fn data(&self, index: usize) -> PathBuf {
         self.directory.join(format!("member-{index}"))
@@ -154,7 +157,7 @@ impl Etcd {
         assert!(self.members[index].child.replace(child).is_none(), "it does not run yet");
     }
 
-    /// Waits until every member that runs answers that it is healthy.
+    /// Waits until every running member reports that it is healthy.
     #[expect(clippy::disallowed_methods, reason = "a condition of another process, with a limit")]
     fn wait(&mut self) {
         let mut looks = 0;
@@ -174,7 +177,7 @@ impl Etcd {
         is_healthy(self.members[index].address, if self.tls { HEALTH_PORT } else { CLIENT_PORT })
     }
 
-    /// `kill -9`; the data stay.
+    /// Kills a member with `kill -9`. Its data stay.
     ///
     /// # Panics
     /// If it does not run.
@@ -183,7 +186,7 @@ impl Etcd {
         child.kill().and_then(|()| child.wait()).expect("a child of ours ends");
     }
 
-    /// Stops a member in its tracks; [`Etcd::resume`] lets it go on.
+    /// Pauses a member. [`Etcd::resume`] lets it continue.
     ///
     /// # Panics
     /// If it does not run.
@@ -191,7 +194,7 @@ impl Etcd {
         self.signal(index, Signal::STOP);
     }
 
-    /// Lets a stopped member go on.
+    /// Lets a paused member continue.
     ///
     /// # Panics
     /// If it does not run.
@@ -226,16 +229,17 @@ impl Etcd {
 impl Drop for Etcd {
     fn drop(&mut self) {
         for child in self.members.iter_mut().filter_map(|member| member.child.as_mut()) {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = child.kill().and_then(|()| child.wait());
         }
     }
 }
 
-/// Makes `NAME.pem` and `NAME.key` in a directory, of the authority there, which is made if need be. They say no role: etcd asks for none.
+/// Makes `NAME.pem` and `NAME.key` in a directory, signed by the authority there. The authority is
+/// made if it is missing. The certificates state no role, since etcd needs none.
 ///
 /// # Panics
-/// If `scripts/certificates.sh` fails, with what it said.
+/// If `scripts/certificates.sh` fails, with its output.
 pub fn certify(directory: &Path, name: &str, host: &str) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/certificates.sh");
     let made = Command::new(&script).arg(directory).args([name, "none", host]).output().expect("the script runs");
@@ -246,7 +250,7 @@ fn peer_url(address: Ipv4Addr) -> String {
     format!("http://{address}:{PEER_PORT}")
 }
 
-/// Asks `/health`, which a member answers with 200 only if it could write to the cluster.
+/// Asks `/health`. A member answers 200 only if it could write to the cluster.
 fn is_healthy(address: Ipv4Addr, port: u16) -> bool {
     use io::{Read, Write};
     let ask = || -> io::Result<Vec<u8>> {

@@ -1,4 +1,4 @@
-//! The embedded store: the suite that every implementation passes, and what only this one can show.
+//! The embedded store: the suite for every implementation, and tests of its file.
 
 use std::{sync::Arc, time::Duration};
 
@@ -81,7 +81,7 @@ async fn a_directory_is_opened_once() {
     EmbeddedStore::open(storage, clock).expect("opens");
 }
 
-/// Some calls, each of which changes the store; stops at the first error.
+/// Makes some calls, each of which changes the store. Stops at the first error.
 async fn script(store: &EmbeddedStore, seed: u64, seen: &mut Vec<Snapshot>) -> Result<(), Error> {
     let mut rng = SimRng::new(seed);
     let mut leases = vec![store.grant(TTL).await?];
@@ -113,7 +113,7 @@ async fn a_crash_at_every_write_leaves_the_state_before_or_after_a_call() {
             let mut seen = vec![store.snapshot().await.expect("answers")];
             disk.crash_after(crash_at);
             let ended = script(&store, seed, &mut seen).await;
-            // What would have come next, had the call gone well.
+            // The snapshots that would follow if every call succeeded.
             let mut whole = Vec::new();
             let other = EmbeddedStore::open(SimStorage::new().storage(), Arc::clone(&clock)).expect("new");
             script(&other, seed, &mut whole).await.expect("does not crash");
@@ -220,7 +220,7 @@ async fn a_tenure_is_kept_resigned_and_replaced() {
     first.resign().await.expect("answers");
     let second = second.await.expect("does not panic").expect("is picked");
     assert_eq!(second.leader().name, "b");
-    // Dropping a tenure gives it up too, and so does dropping a campaign.
+    // Dropping a tenure ends it as well, and so does dropping a campaign.
     drop(second);
     until("the dropped tenure to end", async || store.snapshot().await.expect("answers").leader.is_none()).await;
     let third = candidate.campaign("c").await.expect("is picked");
@@ -252,7 +252,7 @@ async fn a_presence_is_kept_made_again_and_ended() {
     let is_there = async || !store.snapshot().await.expect("answers").members.is_empty();
     until("the registration", is_there).await;
     let first = store.snapshot().await.expect("answers").revision;
-    // The store's clock jumps, so the lease ends; the process registers again.
+    // The store's clock jumps, so the lease ends. The process registers again.
     harness.pass(Duration::from_secs(3600)).await;
     until("the second registration", async || {
         let snapshot = store.snapshot().await.expect("answers");

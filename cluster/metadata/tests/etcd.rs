@@ -1,5 +1,5 @@
-//! The store on real etcd: the suite that every implementation passes, and what only etcd can do to us: to be killed, paused, wiped, set
-//! back to an older state, compacted under a watch, or to lose a member.
+//! The store on real etcd: the suite for every implementation, and events that only etcd has. Its
+//! members are killed, paused, wiped, set back to an older state, compacted under a watch, or lost.
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// A wait longer than this is a failure.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An etcd of its own, and a ledger's part of it.
+/// An etcd of its own, and the part of it for one ledger.
 #[derive(Debug)]
 struct World {
     etcd: Etcd,
@@ -40,7 +40,7 @@ impl World {
         Self { etcd, directory, cluster: ClusterId([1; 16]), tls: None }
     }
 
-    /// An etcd that asks for certificates, and one for us.
+    /// An etcd that asks for certificates, with one for the store.
     fn with_tls() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let etcd = Etcd::start_with_tls(directory.path(), 1);
@@ -56,7 +56,7 @@ impl World {
     fn options(&self) -> EtcdOptions {
         EtcdOptions {
             tls: self.tls.clone().map(EtcdTls::fixed),
-            // On a machine that is busy with other tests a sync of etcd's takes seconds.
+            // On a machine that is busy with other tests, a sync of etcd takes seconds.
             call_max: Duration::from_secs(20),
             ..EtcdOptions::new(self.etcd.endpoints(), self.cluster)
         }
@@ -71,17 +71,17 @@ impl World {
         Client::connect(self.etcd.endpoints(), self.tls.as_ref().map(secured)).await.expect("connects")
     }
 
-    /// Makes etcd forget the changes up to now.
+    /// Makes etcd drop its history.
     async fn compact(&self) {
         let mut client = self.client().await;
         let now = client.get("x", None).await.expect("answers");
         let now = now.header().expect("a header").revision();
-        // Now and then there is nothing to compact.
+        // At times there is nothing to compact.
         let _ = client.compact(now, None).await;
     }
 }
 
-/// One etcd for all tests of the suite, in which each has a cluster id of its own.
+/// One etcd for all tests of the suite. Each test has a cluster id of its own.
 #[derive(Debug)]
 struct Shared(Arc<tokio::sync::Mutex<World>>, Arc<dyn Metadata>);
 
@@ -141,7 +141,7 @@ async fn patient<T>(what: &str, wait: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("waited too long: {what}"))
 }
 
-/// Repeats a call until it succeeds, with a limit: etcd may not answer yet.
+/// Repeats a call until it succeeds, within a limit: etcd may not answer yet.
 async fn at_last<T>(what: &str, mut call: impl AsyncFnMut() -> Result<T, Error>) -> T {
     patient(what, async {
         loop {
@@ -166,7 +166,7 @@ fn campaign(store: &Arc<dyn Metadata>, lease: LeaseId, name: &str) -> Campaign {
     tokio::spawn(async move { store.campaign(lease, &name).await })
 }
 
-/// Waits until so many changes have come after `since`.
+/// Waits until the store has reached the revision `at`.
 async fn revision_reaches(store: &Arc<dyn Metadata>, at: Revision) {
     patient("for a revision", async {
         while store.snapshot().await.map_or(Revision(0), |snapshot| snapshot.revision) < at {
@@ -214,7 +214,8 @@ async fn a_compaction_under_a_watch_is_told_or_skips_nothing() {
     assert_eq!(current.next().await.expect("is kept").changes, [Change::Joined(member("a"))]);
     store.register(lease, member("b")).await.expect("registers");
     world.compact().await;
-    // The one that has seen all goes on over a restart; the other, which never began, can't.
+    // The watch that has seen all changes continues after a restart. The other one, which never
+    // began, can't.
     assert_eq!(current.next().await.expect("is kept").changes, [Change::Joined(member("b"))]);
     world.etcd.kill(0);
     world.etcd.run(0);
@@ -241,7 +242,7 @@ async fn a_wiped_etcd_is_filled_again_by_who_is_alive() {
     world.etcd.kill(0);
     world.etcd.wipe(0);
     world.etcd.run(0);
-    // Revisions went back; a watch that waited for the next one would wait for ever.
+    // Revisions went back. A watch that waited for the next one would wait for ever.
     let told = patient("for the watch", watch.next()).await;
     assert!(matches!(told, Err(Error::Compacted { .. })), "{told:?}");
     let again = store.watch(before.revision).await.map(drop);
@@ -257,7 +258,7 @@ async fn a_wiped_etcd_is_filled_again_by_who_is_alive() {
     assert!(new.token < old.token, "this is why terms are not from here");
 }
 
-/// The store is no fence: whoever leads goes on while it is silent, and ends when it says so.
+/// The store does not fence: a leader continues while it is silent, and ends when it says so.
 #[tokio::test]
 async fn a_tenure_outlasts_an_outage_and_ends_with_a_wiped_etcd() {
     let mut world = World::new(1);
@@ -315,7 +316,8 @@ async fn an_etcd_that_was_set_back_is_believed_for_what_it_is() {
     world.etcd.run(0);
     let told = patient("for the watch", watch.next()).await;
     assert!(matches!(told, Err(Error::Compacted { .. })), "{told:?}");
-    // The past is back: the old leader leads in its books, the new one must stand again behind it.
+    // The past is back: the store takes the old leader for the leader, and the new one must stand
+    // behind it.
     let snapshot = store.snapshot().await.expect("answers");
     assert_eq!(snapshot.leader, Some(led));
     assert_eq!(snapshot.members, [member("old")]);
@@ -341,7 +343,7 @@ async fn three_members_serve_without_the_one_that_leads_them() {
     let seen = patient("for the watch", watch.next()).await.expect("goes on with another member");
     assert_eq!(seen.changes, [Change::Joined(member("b"))]);
     world.etcd.run(leads);
-    // One that hangs is worse than one that is dead: calls to it must end.
+    // A member that hangs is worse than one that is dead: calls to it must end.
     let leads = leader_of(&world).await;
     world.etcd.pause(leads);
     at_last("to register", || store.register(lease, member("c"))).await;
@@ -349,14 +351,14 @@ async fn three_members_serve_without_the_one_that_leads_them() {
     world.etcd.resume(leads);
     let seen = patient("for the watch", watch.next()).await.expect("goes on with another member");
     assert_eq!(seen.changes, [Change::Joined(member("c"))]);
-    // Without a majority nothing is answered, late or early.
+    // Without a majority, no call is answered, early or late.
     world.etcd.kill(0);
     world.etcd.kill(1);
     let refused = patient("for the refusal", store.snapshot()).await;
     assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
 }
 
-/// Which member leads the cluster of etcd.
+/// The member that leads the cluster of etcd.
 async fn leader_of(world: &World) -> usize {
     for (index, url) in world.etcd.endpoints().iter().enumerate() {
         let mut client = Client::connect([url], None).await.expect("connects");
@@ -379,7 +381,7 @@ async fn clusters_of_one_etcd_do_not_see_each_other() {
     one.campaign(lease, "a").await.expect("is picked");
     let snapshot = other.snapshot().await.expect("answers");
     assert_eq!((snapshot.members, snapshot.leader), (Vec::new(), None));
-    // Foreign keys among ours do no harm.
+    // Foreign keys with the same prefix do no harm.
     let mut client = world.client().await;
     let base = format!("/coppice/{}/", ClusterId([1; 16]));
     for key in ["", "members/node/", "members/x", "candidates/zz/a", "else"] {
@@ -406,7 +408,7 @@ async fn an_etcd_with_passwords_serves_who_has_one_over_its_restarts_too() {
     let store: Arc<dyn Metadata> = Arc::new(store);
     let lease = long_lease(&store).await;
     store.register(lease, member("a")).await.expect("registers");
-    // A restart forgets who has shown a password.
+    // A restart makes etcd forget who has shown a password.
     world.etcd.kill(0);
     world.etcd.run(0);
     at_last("to keep alive", || store.keep_alive(lease)).await;
@@ -414,7 +416,7 @@ async fn an_etcd_with_passwords_serves_who_has_one_over_its_restarts_too() {
     assert_eq!(store.snapshot().await.expect("answers").members, [member("a"), member("b")]);
 }
 
-/// Both sides ask for a certificate of their authority, and for the name by which etcd is reached.
+/// Both sides demand a certificate of their authority, and the name by which etcd is reached.
 #[tokio::test]
 async fn an_etcd_that_asks_for_certificates_serves_who_has_one_and_is_believed_by_its_own() {
     let world = World::with_tls();
@@ -486,7 +488,7 @@ async fn options_that_cannot_work_are_refused_at_once() {
 
 #[tokio::test]
 async fn a_call_to_nobody_ends_in_time() {
-    // A port that nobody listens at, and an address that swallows packets.
+    // A port that nobody listens on, and an address that swallows packets.
     for endpoint in ["http://127.255.255.254:1", "http://192.0.2.1:2379"] {
         let options = EtcdOptions::new(vec![endpoint.to_owned()], ClusterId([1; 16]));
         let limit = options.call_max * 2;

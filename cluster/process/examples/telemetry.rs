@@ -1,5 +1,6 @@
-//! What the telemetry of a process costs by default, taken apart: one JSON object with the processor time in nanoseconds of each kind of
-//! recording, its label's making and its look at the clock included. `loadtest/telemetry.py` says how many of each a commit makes.
+//! The default cost of a process's telemetry, item by item: one JSON object with the processor time
+//! of each kind of recording, in nanoseconds. It includes making the label and reading the clock.
+//! `loadtest/telemetry.py` says how many of each a commit needs.
 
 #![expect(clippy::disallowed_methods, reason = "it measures what real clocks and recordings take")]
 
@@ -20,12 +21,12 @@ use opentelemetry::{Context, KeyValue, context::FutureExt, global};
 use tonic::codegen::{Service, http};
 use tower::{Layer, service_fn};
 
-/// So many that the scheduler's few milliseconds don't matter.
+/// So many calls that the scheduler's accuracy of a few milliseconds does not matter.
 const CALLS: u32 = 5_000_000;
 const PROGRAM: Program =
     Program { name: "telemetry", version: "0", about: "Measures telemetry.", serves_clients: false, flags: &[] };
 
-/// Processor time of this thread so far, as the scheduler has it: exact to some milliseconds.
+/// Processor time of this thread so far, accurate to a few milliseconds.
 fn processor_ns() -> u64 {
     let text = fs::read_to_string("/proc/thread-self/schedstat").expect("Linux tells of its threads");
     text.split(' ').next().and_then(|ns| ns.parse().ok()).expect("processor time comes first")
@@ -38,7 +39,7 @@ fn cost(mut call: impl FnMut()) -> f64 {
     (processor_ns() - before) as f64 / f64::from(CALLS)
 }
 
-/// What a future gives that never waits.
+/// The output of a future that never waits.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Task::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -71,7 +72,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         "duration_of_stage": cost(|| {
             histogram.record(began.elapsed().as_secs_f64(), &[KeyValue::new("stage", black_box("prepare"))]);
         }),
-        // A replica keeps its label, and looks at the clock before and after.
+        // A replica keeps its label, and reads the clock before and after.
         "duration_of_group": cost(|| {
             let began = black_box(Instant::now());
             histogram.record(began.elapsed().as_secs_f64(), &group);

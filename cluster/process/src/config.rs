@@ -1,9 +1,9 @@
 //! Settings: TOML files, overridden by the environment, overridden by flags.
 //!
-//! Settings hold no secrets, only the names of the files that do; so they can be printed.
+//! Settings can be printed, since they hold no secrets, only the names of files with secrets.
 //!
-//! Every key of every source must be known. A variable `COPPICE_<KEY>` sets a key, with `__` between the parts of a nested one; those that the
-//! `coppice` command reads are left alone.
+//! Every key of every source must be known. The variable `COPPICE_<KEY>` sets a key, with `__`
+//! between the parts of a nested key. Variables of the `coppice` command are ignored.
 
 use std::{
     path::{Path, PathBuf},
@@ -15,19 +15,17 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::Failure;
 
-/// What every variable begins with.
+/// The beginning of every variable's name.
 const PREFIX: &str = "COPPICE_";
-/// Variables of the `coppice` command, which are not settings of a process, and the one that names the file.
+/// Variables of the `coppice` command, and the one that names the settings file.
 const OTHERS: &[&str] = &["ENDPOINT", "TRUST", "CA", "CLIENT_CERT", "CLIENT_KEY", "CONFIG"];
 
-/// Where settings come from, in the order in which they override each other.
+/// The sources of settings. Each overrides those before it.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// TOML files.
     pub files: Vec<PathBuf>,
-    /// Variables by name.
     pub environment: Vec<(String, String)>,
-    /// Settings by key, as the command line gives them.
+    /// Keys and values from the command line.
     pub flags: Vec<(String, String)>,
 }
 
@@ -35,14 +33,15 @@ impl Sources {
     /// The settings in force.
     ///
     /// # Errors
-    /// If a file cannot be read, or a key is unknown, missing or has a value that it may not have: names the key.
+    /// If a file can't be read, or a key is unknown, missing, or has a value that is not allowed.
+    /// Names the key.
     pub fn load<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         let mut builder = Config::builder();
         for path in &self.files {
             let text = std::fs::read_to_string(path).map_err(|error| {
                 Failure::file(path, &error).hint("--config names the file of settings; docs/OPERATIONS.md shows one.")
             })?;
-            // Parsed here first: by itself, so that the error names the file.
+            // Parsed alone first, so that an error names the file.
             let file = File::from_str(&text, FileFormat::Toml);
             Config::builder()
                 .add_source(file.clone())
@@ -64,14 +63,14 @@ impl Sources {
         settings.map_err(|error| self.blame(&error.to_string()))
     }
 
-    /// The variables that are settings. One that is set to nothing counts as not set.
+    /// The variables that are settings. An empty variable counts as not set.
     fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
         let ours = |name: &str| name.strip_prefix(PREFIX).is_some_and(|key| !OTHERS.contains(&key));
         let all = self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         all.filter(move |(name, value)| ours(name) && !value.is_empty())
     }
 
-    /// The error with the source that the wrong key stands in, as far as its name tells.
+    /// Adds the source of the wrong key to an error, as far as its name tells.
     fn blame(&self, error: &str) -> Failure {
         let named = error.split('`').nth(1).or_else(|| error.split('"').nth(1)).unwrap_or_default();
         let key = named.rsplit('.').next().unwrap_or_default();
@@ -90,32 +89,32 @@ impl Sources {
     }
 }
 
-/// A time as a setting says it.
+/// A duration from a setting in ms.
 #[must_use]
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Settings as TOML.
+/// The settings as TOML.
 ///
 /// # Errors
-/// If they cannot be written so.
+/// If TOML can't express them.
 pub fn print<T: Serialize>(settings: &T) -> Result<String, Failure> {
     toml::to_string(settings).map_err(|error| Failure::usage(format!("the settings cannot be printed: {error}")))
 }
 
-/// The content of a file that the settings name.
+/// The text of a file that the settings name.
 ///
 /// # Errors
-/// If it cannot be read as text.
+/// If it can't be read as text.
 pub fn read_text(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))
 }
 
-/// The content of a file that the settings name, and that only its owner and group may read.
+/// The text of a file that the settings name and that only its owner and group may read.
 ///
 /// # Errors
-/// If it cannot be read as text, or others may read it.
+/// If it can't be read as text, or others may read it.
 pub fn read_secret(path: &Path) -> Result<String, Failure> {
     coppice_env::read_secret(path).map_err(|error| Failure::file(path, &error))
 }

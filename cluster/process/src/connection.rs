@@ -1,4 +1,4 @@
-//! One connection, plain or by TLS; one by TLS ends when its other end is believed no more.
+//! One connection, plain or by TLS. A connection by TLS ends when its peer is no longer believed.
 
 use std::{
     io,
@@ -15,43 +15,37 @@ use tokio::{
 use tokio_rustls::TlsStream;
 use tonic::transport::server::Connected;
 
-use crate::{
-    access::{Identity, Peer},
-    tls::Watch,
-};
+use crate::{identity::Identity, peer::Peer, tls::Watch};
 
-/// A connection.
 #[derive(Debug)]
 pub enum Connection {
-    /// Without TLS.
     Plain(TcpStream),
-    /// With TLS.
     Tls(Box<Secured<TcpStream>>),
 }
 
-/// A connection by TLS, as long as its other end is believed: then reads and writes fail.
+/// A connection by TLS. Reads and writes fail once its peer is no longer believed.
 #[derive(Debug)]
 pub struct Secured<IO> {
     stream: TlsStream<IO>,
     watch: Watch,
-    /// Why the other end is believed no more.
+    /// Why the peer is no longer believed; `None` as long as it is.
     ended: Option<String>,
 }
 
 impl<IO> Secured<IO> {
-    /// A connection, and what watches its other end.
+    /// A connection, and the watch over its peer.
     pub fn new(stream: TlsStream<IO>, watch: Watch) -> Self {
         Self { stream, watch, ended: None }
     }
 
-    /// What the other end has shown.
+    /// The certificates that the peer has shown.
     #[must_use]
     pub fn peer_certificates(&self) -> Option<&[CertificateDer<'static>]> {
         self.stream.get_ref().1.peer_certificates()
     }
 
-    /// Fails once the other end is believed no more. Reads and writes both ask: one of them always
-    /// waits, and is woken.
+    /// Fails once the peer is no longer believed. Both reads and writes check: one of them is
+    /// always waiting, so it is woken.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.ended.is_none()
             && let Poll::Ready(why) = self.watch.poll(cx)

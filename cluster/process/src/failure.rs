@@ -1,33 +1,30 @@
-//! How a process fails: an exit code, words for people, what to do next.
+//! Failures of a process: an exit code, a message for people, and a hint what to do.
 
 use std::{fmt, path::Path};
 
 use coppice_proto::live::Unreadable;
 
-/// Exit codes of the processes; those of the `coppice` command where both have them.
+/// The exit codes of the processes. The `coppice` command uses the same ones for the same failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     /// The configuration is wrong.
     Usage = 2,
-    /// Refused: a directory that is in use, or another's.
+    /// Refused: the directory is in use, or belongs to another process.
     Refused = 3,
-    /// Something that is needed is not there, or broke.
+    /// Something that the process needs is missing or broke.
     Unavailable = 4,
 }
 
 /// Why a process ended.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The exit code.
     pub code: Code,
-    /// What happened.
     pub message: String,
     /// What to do next.
     pub hint: Option<String>,
 }
 
 impl Failure {
-    /// A failure with a code and a message.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), hint: None }
     }
@@ -37,7 +34,7 @@ impl Failure {
         Self::new(Code::Usage, message)
     }
 
-    /// A file could not be read or written.
+    /// A file can't be read or written.
     #[must_use]
     pub fn file(path: &Path, error: &std::io::Error) -> Self {
         Self::usage(format!("{}: {error}", path.display()))

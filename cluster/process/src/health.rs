@@ -1,19 +1,18 @@
-//! How a process does, for kubelets and load balancers, over plain HTTP/1.1 on a port of its own:
+//! The health of a process, for kubelets and load balancers, over plain HTTP/1.1 on a port of its
+//! own:
 //!
-//! - `/livez`: the process can serve again without a restart, whatever it waits for. It fails after a panic, when a listener is lost, and when a
-//!   replica has stopped for good; not for a full disk or want of descriptors, which end by themselves.
-//! - `/startupz`: it has opened what it keeps, and takes calls.
-//! - `/readyz`: it serves its role; not while it stops.
-//! - `/metrics`: what it has counted, in the text format of Prometheus.
+//! - `/livez`: the process can still serve without a restart, though it may have to wait. It fails
+//!   after a panic, when a listener is lost, and when a replica has stopped for good. It does not
+//!   fail for a full disk or a lack of descriptors, which end by themselves.
+//! - `/startupz`: the process has opened its files and accepts calls.
+//! - `/readyz`: the process serves its role. It fails while the process stops.
+//! - `/metrics`: the metrics, in the text format of Prometheus.
 //!
-//! Each but the last is 200 or 503, with a short JSON body that says why not. The port has no TLS and asks nobody who he is, so an answer names
-//! groups and what they wait for, and nothing that is in the ledger. It is served from the beginning of the process to its end.
+//! The probes answer 200 or 503 with a short JSON body that says why. The port has no TLS and asks
+//! for no certificate. So an answer names groups and what they wait for, but nothing of the
+//! ledger's content. The port is served from the beginning of the process to its end.
 
-use std::{
-    panic,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -26,18 +25,19 @@ use tokio::{net::TcpListener, task::AbortHandle};
 use tokio_stream::Stream;
 
 use crate::{
-    Stop, http,
+    Stop, broken, http,
     net::{Accepted, Bounds, incoming_within},
     telemetry::metrics_text,
 };
 
-/// The text format of Prometheus.
+pub use crate::broken::cannot_recover;
+
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// A probe is one short request.
 const LIMITS: http::Limits =
     http::Limits { head_timeout: Duration::from_secs(2), connection_age_max: Duration::from_secs(10) };
-/// Of the connections. What asks here may have one address with others.
+/// Probes may share one address with other callers.
 const BOUNDS: Bounds = Bounds {
     name: "health",
     connections_max: 64,
@@ -49,36 +49,16 @@ const BOUNDS: Bounds = Bounds {
     write_timeout: Duration::from_secs(5),
 };
 
-/// Why this process has to start again, if it has to: the first reason.
-static BROKEN: OnceLock<String> = OnceLock::new();
-
-/// Notes that something failed which this process can't mend by itself: `/livez` fails from now on and says why.
-pub fn cannot_recover(why: &str) {
-    if BROKEN.set(why.to_owned()).is_ok() {
-        tracing::error!(why, "this process can't recover by itself");
-    }
-}
-
-/// Has every panic noted: one task has ended, and what it shared with others can't be trusted.
-pub(crate) fn note_panics() {
-    let default = panic::take_hook();
-    panic::set_hook(Box::new(move |info| {
-        default(info);
-        let place = info.location().map_or_else(String::new, |place| format!(" at {}:{}", place.file(), place.line()));
-        cannot_recover(&format!("a task panicked{place}"));
-    }));
-}
-
-/// How a process does.
+/// The health of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It can't serve its role before it starts again, for this reason.
+    /// The process can't serve its role until it starts again.
     Broken(String),
-    /// It is about to take calls, after this.
+    /// The process will accept calls once this step is done.
     Starting(String),
-    /// It takes calls, but can't serve its role for this reason.
+    /// The process accepts calls, but can't serve its role.
     NotReady(String),
-    /// It serves its role.
+    /// The process serves its role.
     Ready,
 }
 
@@ -88,7 +68,7 @@ impl From<Result<(), String>> for Health {
     }
 }
 
-/// Answers as long as this is kept.
+/// Answers as long as this value lives.
 #[derive(Debug)]
 pub struct Server {
     task: AbortHandle,
@@ -102,9 +82,10 @@ impl Drop for Server {
 
 type Look = Arc<dyn Fn() -> Health + Send + Sync>;
 
-/// Answers on `listener` what `look` says, which must be quick; once `stop` is asked for, the process is not ready.
+/// Answers on `listener` what `look` returns, which must be quick. Once `stop` is asked for, the
+/// process is not ready.
 pub fn serve(listener: TcpListener, stop: Stop, look: impl Fn() -> Health + Send + Sync + 'static) -> Server {
-    let look = move || match BROKEN.get().cloned().map_or_else(&look, Health::Broken) {
+    let look = move || match broken::why().map_or_else(&look, Health::Broken) {
         Health::Ready if stop.is_asked() => Health::NotReady("stopping".to_owned()),
         health => health,
     };
@@ -143,7 +124,7 @@ fn routes(look: Look) -> Router {
         .with_state(look)
 }
 
-/// Looking at everything may wait for what is written to meanwhile.
+/// Collecting the metrics may wait for locks of their writers, so it has a thread of its own.
 async fn metrics() -> Response {
     match tokio::task::spawn_blocking(metrics_text).await {
         Ok(text) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),

@@ -1,5 +1,5 @@
-//! HTTP/1.1 on the connections of a listener, whose [`Bounds`](crate::net::Bounds) hold how many
-//! there are. How long each may take and last is bounded here.
+//! HTTP/1.1 on the connections of a listener. [`Bounds`](crate::net::Bounds) limit their number;
+//! the time that each may take is limited here.
 
 use std::time::Duration;
 
@@ -24,14 +24,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The bounds of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// How long a client may take to send the head of a request, and how long its connection may be
-    /// idle before that.
+    /// How long a client may take to send the head of a request, including the idle time before it.
     pub head_timeout: Duration,
-    /// How long a connection may last, however busy.
+    /// How long a connection may last, however busy it is.
     pub connection_age_max: Duration,
 }
 
-/// Serves connections as long as they come.
+/// Serves connections until no more arrive.
 pub async fn serve<E>(incoming: impl Stream<Item = Result<Accepted, E>>, routes: Router, limits: Limits) {
     tokio::pin!(incoming);
     let mut connections = JoinSet::new();
@@ -43,7 +42,7 @@ pub async fn serve<E>(incoming: impl Stream<Item = Result<Accepted, E>>, routes:
                 Some(Ok(io)) => {
                     connections.spawn(serve_one(io, routes.clone(), limits));
                 }
-                // Such as too many open files: that passes.
+                // A passing error, for example too many open files.
                 Some(Err(_)) => sleep(ACCEPT_PAUSE).await,
                 None => break,
             }
@@ -69,6 +68,6 @@ async fn serve_one(io: Accepted, routes: Router, limits: Limits) {
     match timeout(limits.connection_age_max, connection).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "an HTTP connection failed"),
-        Err(_) => tracing::debug!("an HTTP connection was closed for its age"),
+        Err(_) => tracing::debug!("an HTTP connection was closed because of its age"),
     }
 }

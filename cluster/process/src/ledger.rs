@@ -1,4 +1,4 @@
-//! The settings that all processes of a cluster share: its nodes, and how its ledger is founded.
+//! The settings that all processes of a cluster share: its nodes, and the founding of its ledger.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use coppice_types::{ClusterId, Digest, Params, codec::Writer};
 use coppice_verify::{hash::sha256, shard_map::ShardMap};
 use serde::{Deserialize, Serialize};
 
-use crate::Failure;
+use crate::{Failure, net::check_address};
 
 /// Longest name of a process, in bytes.
 const NAME_BYTES_MAX: usize = 253;
@@ -14,25 +14,25 @@ const NAME_BYTES_MAX: usize = 253;
 /// The nodes of a cluster by name.
 pub type Nodes = BTreeMap<String, Node>;
 
-/// Where a node is.
+/// A node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
-    /// Its place in the cluster, from 1; never given to another node.
+    /// The node's number in the cluster, from 1. It is never given to another node.
     pub ordinal: u32,
-    /// `HOST:PORT` where others reach it.
+    /// `HOST:PORT` where other processes reach it.
     pub address: String,
 }
 
-/// Checks the name of a process, which stands in `setting`.
+/// Checks the name of a process. `setting` is the key that holds it.
 ///
 /// # Errors
-/// If it is empty or too long.
+/// If the name is empty or too long.
 pub fn check_name(setting: &str, name: &str) -> Result<(), Failure> {
     if (1..=NAME_BYTES_MAX).contains(&name.len()) {
         return Ok(());
     }
-    Err(Failure::usage(format!("{setting}: the name {name:?} has not 1 to {NAME_BYTES_MAX} bytes")))
+    Err(Failure::usage(format!("{setting}: the name {name:?} must have 1 to {NAME_BYTES_MAX} bytes")))
 }
 
 /// Checks the table of nodes.
@@ -42,14 +42,14 @@ pub fn check_name(setting: &str, name: &str) -> Result<(), Failure> {
 pub fn check_nodes(nodes: &Nodes) -> Result<(), Failure> {
     let wrong = |message: String| Err(Failure::usage(format!("nodes: {message}")));
     if nodes.is_empty() {
-        return wrong("there is none; [nodes.node-1] with ordinal and address names the first".to_owned());
+        return wrong("no node is named; [nodes.node-1] with ordinal and address names the first".to_owned());
     }
     let mut ordinals = BTreeMap::new();
     let mut addresses = BTreeMap::new();
     for (name, node) in nodes {
         check_name("nodes", name)?;
         if node.ordinal == 0 {
-            return wrong(format!("{name} has ordinal 0; they count from 1"));
+            return wrong(format!("{name} has ordinal 0; ordinals count from 1"));
         }
         if let Some(other) = ordinals.insert(node.ordinal, name) {
             return wrong(format!("{other} and {name} have the same ordinal {}", node.ordinal));
@@ -57,22 +57,23 @@ pub fn check_nodes(nodes: &Nodes) -> Result<(), Failure> {
         if let Some(other) = addresses.insert(&node.address, name) {
             return wrong(format!("{other} and {name} have the same address {}", node.address));
         }
-        crate::net::check_address(&node.address).map_err(|error| Failure::usage(format!("nodes: {name}: {error}")))?;
+        check_address(&node.address).map_err(|error| Failure::usage(format!("nodes: {name}: {error}")))?;
     }
     Ok(())
 }
 
-/// How a new ledger is founded; the same for all processes, and for good.
+/// The founding of a new ledger. All processes must have the same settings, for good.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Ledger {
-    /// Number of shards, split evenly by the first byte of the key; if `splits` is empty.
+    /// Number of shards, used if `splits` is empty. Keys are split evenly by their first byte.
     pub shards: u32,
-    /// The keys at which shards begin, but for the first, ascending: text, or hex with `0x` in front.
+    /// The ascending keys at which shards begin, except for the first shard: text, or hex after
+    /// `0x`.
     pub splits: Vec<String>,
-    /// Records at which a partition is frozen.
+    /// Number of records at which a partition is frozen.
     pub capacity: u32,
-    /// Shards keep the operation lists of batches, for auditors.
+    /// Whether shards keep the operation lists of batches, for auditors.
     pub journals_kept: bool,
 }
 
@@ -87,7 +88,7 @@ impl Default for Ledger {
 const SHARDS_MAX: u32 = 64;
 
 impl Ledger {
-    /// Limits and digest parameters.
+    /// The limits and digest parameters.
     ///
     /// # Errors
     /// If one is out of its range.
@@ -97,10 +98,10 @@ impl Ledger {
         Ok(params)
     }
 
-    /// The first shards.
+    /// The first shard map.
     ///
     /// # Errors
-    /// If the splits are no ascending keys.
+    /// If the splits are not ascending keys.
     pub fn shard_map(&self) -> Result<ShardMap, Failure> {
         let splits = if self.splits.is_empty() {
             if !(1..=SHARDS_MAX).contains(&self.shards) {
@@ -113,16 +114,17 @@ impl Ledger {
         ShardMap::from_splits(&splits).map_err(|error| Failure::usage(format!("ledger: splits: {error}")))
     }
 
-    /// Names the parameters and first shards: processes of one cluster have the same.
+    /// A digest of the parameters and the first shards. It is the same in all processes of a
+    /// cluster.
     ///
     /// # Errors
-    /// If they are none.
+    /// If the parameters or the splits are wrong.
     pub fn digest(&self) -> Result<Digest, Failure> {
         Ok(digest(&self.params()?, &self.shard_map()?))
     }
 }
 
-/// Names the parameters and first shards of a ledger.
+/// A digest of the parameters and the first shards of a ledger.
 #[must_use]
 pub fn digest(params: &Params, shard_map: &ShardMap) -> Digest {
     let mut out = Writer::new();
@@ -131,10 +133,10 @@ pub fn digest(params: &Params, shard_map: &ShardMap) -> Digest {
     sha256(&out.into_bytes())
 }
 
-/// A cluster id in hex.
+/// Reads a cluster id in hex.
 ///
 /// # Errors
-/// If it is not 32 digits.
+/// If it does not have 32 digits.
 pub fn parse_cluster(text: &str) -> Result<ClusterId, Failure> {
     let id = hex::decode(text).ok().and_then(|bytes| ClusterId::from_slice(&bytes));
     id.ok_or_else(|| {
@@ -150,7 +152,7 @@ fn parse_key(text: &str) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// Splits by the first byte, as even as they can be.
+/// Splits by the first byte, as evenly as possible.
 fn even_splits(shards: u32) -> Vec<Vec<u8>> {
     let at = |index: u32| u8::try_from(index * 256 / shards).expect("the index is below the number of shards");
     (1..shards).map(|index| vec![at(index)]).collect()

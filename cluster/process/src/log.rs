@@ -1,4 +1,5 @@
-//! Logs: to standard error, as text for people or as JSON for machines. JSON names the trace and span that a line was written in.
+//! Logs go to standard error, as text for people or as JSON for machines. JSON lines name the trace
+//! and the span in which they were written.
 
 use std::{
     error::Error,
@@ -25,20 +26,19 @@ use tracing_subscriber::{
 
 use crate::Failure;
 
-/// What is logged, and how.
+/// The content and the form of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// A filter such as `info` or `warn,coppice_shard_node=debug`.
+    /// A filter like `info` or `warn,coppice_shard_node=debug`.
     pub filter: String,
-    /// The form of a line.
     pub format: Format,
 }
 
-/// The form of a line.
+/// The form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
     /// One JSON object a line.
@@ -46,17 +46,17 @@ pub enum Format {
 }
 
 impl Log {
-    /// Logs from now on.
+    /// Starts logging.
     ///
     /// # Errors
-    /// If the filter is none.
+    /// If the filter is not valid.
     pub fn start(&self) -> Result<(), Failure> {
         let filter = EnvFilter::try_new(&self.filter).map_err(|error| {
             Failure::usage(format!("log = {:?}: {error}", self.filter)).hint(
                 "It is a level (error, warn, info, debug, trace), or a list such as warn,coppice_shard_node=debug.",
             )
         })?;
-        // A standard error that is gone is no reason to panic.
+        // A closed standard error must not cause a panic.
         let lines = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .log_internal_errors(false)
@@ -70,14 +70,14 @@ impl Log {
     }
 }
 
-/// Colours are for terminals, and not for everybody: <https://no-color.org>.
+/// Colours are for terminals, and can be turned off: <https://no-color.org>.
 fn colours() -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     !refused && std::io::stderr().is_terminal()
 }
 
-/// Writes the fields of a text line. Values come from peers, clients and files: they are escaped, so that none begins another line or
-/// drives a terminal.
+/// Writes the fields of a text line. Values come from peers, clients and files, so they are
+/// escaped: no value begins another line or drives a terminal.
 struct Safe;
 
 impl<'w> FormatFields<'w> for Safe {
@@ -107,7 +107,7 @@ impl Line<'_> {
         }
     }
 
-    /// In quotes, which the value can't end.
+    /// Writes a value in quotes, which the value itself can't end.
     fn quote(&mut self, value: &str) -> fmt::Result {
         for (at, part) in value.split('"').enumerate() {
             self.writer.write_str(if at == 0 { "\"" } else { "\\x22" })?;
@@ -138,7 +138,8 @@ impl Visit for Line<'_> {
     }
 }
 
-/// Adds `trace_id` and `span_id` to what `F` writes, which is a JSON object a line, and leaves no control character in it.
+/// Adds `trace_id` and `span_id` to the JSON objects that `F` writes, and escapes control
+/// characters in them.
 struct Traced<F>(F);
 
 impl<S, N, F> FormatEvent<S, N> for Traced<F>

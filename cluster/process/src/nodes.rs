@@ -1,12 +1,12 @@
-//! The ways to the nodes of a cluster, wherever they are.
+//! Channels to the nodes of a cluster, wherever they are.
 //!
-//! The configuration says where a node is, and so may the metadata store, where the node registers
-//! itself. What the store said last stands: neither a store that is silent or was wiped, nor the
-//! end of a node's lease, takes it back.
+//! The configuration states a node's address, and so may the metadata store, where the node
+//! registers itself. The last registered address stays in use, even when the store is silent or
+//! wiped, or the node's lease ends.
 //!
-//! Both are hints: who answers has to show that it is the node. So whoever writes into the store
-//! can't speak for a node. Nor can he keep a node away that is where the configuration says: after
-//! a failure at one of the two places the next connection goes to the other one.
+//! Both addresses are hints: the answering process has to prove that it is the node. So somebody
+//! who can write into the store can't speak for a node. Nor can they keep a node away that is at
+//! its configured address: after a failure at one address, the next connection goes to the other.
 
 use std::{
     collections::BTreeMap,
@@ -24,24 +24,24 @@ use crate::{
     tls::Expected,
 };
 
-/// Where nobody listens: for a node that is in no table.
+/// An address that never answers, for a node that is not in the table.
 const NOWHERE: &str = "unknown-node.invalid:1";
 
-/// The ways to the nodes. Clones are the same.
+/// The channels to the nodes. Clones share the addresses.
 #[derive(Clone, Debug)]
 pub struct Ways {
     dialer: Dialer,
-    /// By name.
+    /// By name of the node.
     places: Arc<RwLock<BTreeMap<String, Places>>>,
 }
 
-/// Where one node may be, as `HOST:PORT`.
+/// The possible addresses of one node, as `HOST:PORT`.
 #[derive(Clone, Debug)]
 struct Places {
     configured: String,
-    /// As it says itself, or somebody in its name.
+    /// The address in the metadata store, written by the node or by somebody in its name.
     registered: Option<String>,
-    /// It is sought where it is configured: it was not where it was registered.
+    /// The next connection goes to the configured address, because the registered one failed.
     at_configured: bool,
 }
 
@@ -53,14 +53,15 @@ impl Places {
         }
     }
 
-    /// It is not at this address: the next time the other one is tried.
+    /// Notes that the node is not at this address, so that the other one is tried next.
     fn failed(&mut self, address: &str) {
-        // Whatever is registered by now: it may be written as often as connections are tried.
+        // Compares with the configured address only. The registered one may change as often as
+        // connections are tried.
         self.at_configured = address != self.configured;
     }
 }
 
-/// The way to one node.
+/// The address of one node, for its channel.
 struct Way {
     node: String,
     places: Arc<RwLock<BTreeMap<String, Places>>>,
@@ -81,13 +82,13 @@ impl Place for Way {
 }
 
 impl Ways {
-    /// To the nodes of the configuration.
+    /// The nodes of the configuration.
     ///
     /// # Errors
-    /// If the address of one is none.
+    /// If the address of one is not valid.
     pub fn new(dialer: Dialer, nodes: &Nodes) -> Result<Self, Failure> {
         for node in nodes.values() {
-            // Whatever is wrong with an address shows now.
+            // A wrong address is reported now, not at the first connection.
             dialer.check(&node.address)?;
         }
         let place = |address: &String| Places { configured: address.clone(), registered: None, at_configured: false };
@@ -95,7 +96,7 @@ impl Ways {
         Ok(Self { dialer, places: Arc::new(RwLock::new(places)) })
     }
 
-    /// A channel to a node, which connects when first used and again whenever its connection breaks.
+    /// A channel to a node. It connects at its first use, and again whenever its connection breaks.
     #[must_use]
     pub fn channel(&self, node: &str) -> Channel {
         let way = Way { places: Arc::clone(&self.places), node: node.to_owned() };
@@ -103,7 +104,8 @@ impl Ways {
         channel.expect("addresses were checked before they came into the table")
     }
 
-    /// Takes what the metadata store says. Nodes that the configuration does not name are left out.
+    /// Takes over the addresses in the metadata store. Nodes that are not in the configuration are
+    /// ignored.
     pub fn learn(&self, registry: &Snapshot) {
         let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
         for member in registry.members.iter().filter(|member| member.kind == Kind::Node) {
@@ -115,7 +117,7 @@ impl Ways {
             if let Err(error) =
                 check_address(address).and_then(|()| self.dialer.check(address).map_err(|error| error.message))
             {
-                tracing::debug!(node, error, "a node is registered at what is no address");
+                tracing::debug!(node, error, "a node is registered with an invalid address");
                 continue;
             }
             tracing::info!(node, address, before = place.address(), "a node is registered somewhere else now");
@@ -177,7 +179,7 @@ mod tests {
             .map(|_| {
                 let address = way.address();
                 way.failed(&address);
-                // A second channel that fails at the same place does not turn back.
+                // A second channel that fails at the same address does not switch back.
                 way.failed(&address);
                 address
             })
@@ -185,8 +187,7 @@ mod tests {
         assert_eq!(seen[0], first);
         assert_eq!(seen[0], seen[2]);
         assert_ne!(seen[0], seen[1]);
-        // However often the store is written, every second attempt goes where the configuration
-        // says.
+        // However often the store is written, every second attempt goes to the configured address.
         let mut configured = 0;
         for turn in 0..10 {
             let address = way.address();

@@ -1,4 +1,5 @@
-//! The metadata store as the settings name it: etcd, or an embedded store for a cluster with one coordinator.
+//! The metadata store that the settings name: etcd, or an embedded store for a cluster with one
+//! coordinator.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -13,7 +14,7 @@ use crate::{
     tls::{self, Live},
 };
 
-/// Where the metadata store is.
+/// The settings of the metadata store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Store {
@@ -21,24 +22,24 @@ pub struct Store {
     pub dir: Option<PathBuf>,
     /// The members of etcd: `http://HOST:PORT`, or `https://` with `ca`.
     pub endpoints: Vec<String>,
-    /// Below which etcd keeps the cluster's keys, as `<prefix>/<cluster id>/` [default: /coppice].
+    /// The prefix of the cluster's keys in etcd, as `<prefix>/<cluster id>/` [default: /coppice].
     pub prefix: Option<String>,
     /// The authority of etcd's certificates.
     pub ca: Option<PathBuf>,
-    /// Our certificate for etcd,
+    /// This process's certificate for etcd.
     pub cert: Option<PathBuf>,
-    /// and its private key.
+    /// The private key of that certificate.
     pub key: Option<PathBuf>,
     /// The name in etcd's certificate, if it is not the endpoint's host.
     pub domain: Option<String>,
-    /// Our name in etcd, where it asks for one,
+    /// This process's user name in etcd, if etcd asks for one.
     pub user: Option<String>,
-    /// and the file that holds the password.
+    /// The file with the password of that user.
     pub password_file: Option<PathBuf>,
 }
 
 impl Store {
-    /// Checks what no single value tells.
+    /// Checks the settings against each other.
     ///
     /// # Errors
     /// If settings contradict each other.
@@ -56,13 +57,14 @@ impl Store {
         Ok(())
     }
 
-    /// The store; etcd need not be there yet. Must be called within a tokio runtime.
+    /// Opens the store. etcd need not be there yet. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// If the embedded store is in use, or a file cannot be read.
+    /// If the embedded store is in use, or a file can't be read.
     pub fn open(&self, cluster: &ClusterId, clock: Arc<dyn Clock>) -> Result<Arc<dyn Metadata>, Failure> {
         if let Some(dir) = &self.dir {
-            // One store a cluster: a directory of another one cannot be taken by mistake.
+            // Each cluster has a directory of its own, so that another cluster's store is never
+            // opened.
             let storage: Arc<dyn Storage> = Arc::new(DiskStorage::new(dir.join(cluster.to_string())));
             let store = EmbeddedStore::open(storage, clock).map_err(|error| {
                 let failure = Failure::new(Code::Refused, format!("metadata: {}: {}", dir.display(), chain(&error)));
@@ -93,7 +95,7 @@ impl Store {
         Ok(options)
     }
 
-    /// `contents` are those of `ca`, and of `cert` and `key` if they are given.
+    /// `contents` are those of `ca`, and of `cert` and `key` if these are set.
     fn etcd_tls(&self, contents: &[Vec<u8>]) -> Result<EtcdTls, Failure> {
         let [ca, identity @ ..] = contents else { unreachable!("one file is kept at least") };
         if let Some(path) = &self.ca {

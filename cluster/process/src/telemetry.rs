@@ -1,10 +1,13 @@
-//! What a process tells of itself in numbers and spans.
+//! The telemetry of a process: where its metrics and spans go.
 //!
-//! Everything is counted and traced through the API of OpenTelemetry; here is where it goes. Metrics are always there, at `/metrics` of the
-//! health port ([`crate::health`]). With an endpoint, they are also sent to it by OTLP over gRPC from time to time, and so are the spans of
-//! those calls that are traced: those whose caller traces them, and a part of the others. What clients can have traced has a limit (`Limited`),
-//! since a header is all that they need for it; processes of the cluster believe each other. Sending is done by threads of its own, from
-//! bounded queues: what a collector does not take in time is dropped, and no call waits for it.
+//! All code counts and traces through the API of OpenTelemetry. Metrics are always served at
+//! `/metrics` of the health port ([`crate::health`]). With an endpoint, they are also sent there by
+//! OTLP over gRPC at intervals. So are the spans of traced calls: those whose caller traces them,
+//! and a part of the others.
+//!
+//! Clients can have only a limited number of calls traced (`Limited`), because all they need for it
+//! is a header. Processes of the cluster are trusted. Separate threads do the sending, from bounded
+//! queues. Data that a collector does not take in time is dropped, and no call waits for it.
 
 use std::{
     path::PathBuf,
@@ -26,25 +29,27 @@ use opentelemetry_sdk::{
 use serde::{Deserialize, Serialize};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-use crate::{Code, Failure, Program, config::read_text};
+use crate::{Code, Failure, Program, config::read_text, net::check_address};
 
-/// How long a process that stops waits for what it has not sent yet.
+/// How long a process that stops waits for unsent data.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where metrics and spans are sent. A part of every process's settings.
+/// Where metrics and spans are sent: a part of every process's settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Telemetry {
-    /// A collector that takes OTLP over gRPC: `http://HOST:PORT` or `https://HOST:PORT`. Without one nothing is sent.
+    /// A collector that accepts OTLP over gRPC: `http://HOST:PORT` or `https://HOST:PORT`. Without
+    /// one, nothing is sent.
     pub otlp_endpoint: Option<String>,
-    /// The authority that the collector's certificate comes from, for `https`.
+    /// The authority of the collector's certificate, for `https`.
     pub otlp_ca: Option<PathBuf>,
-    /// Which part of the calls is traced whose callers say nothing of a trace, from 0 to 1.
+    /// The part of calls to trace, from 0 to 1, among those whose callers don't send a trace
+    /// context.
     pub trace_ratio: f64,
-    /// How many calls of clients that trace them are traced here a second, at most. Nodes have no clients.
+    /// Most calls a second that are traced because a client traces them. Nodes have no clients.
     pub client_traces_per_s: u32,
-    /// How often metrics are sent.
+    /// The interval at which metrics are sent.
     pub metrics_interval_ms: u64,
 }
 
@@ -61,13 +66,13 @@ impl Default for Telemetry {
 }
 
 impl Telemetry {
-    /// Checks what no single value tells.
+    /// Checks the settings against each other.
     ///
     /// # Errors
     /// If settings contradict each other, or are out of range.
     pub fn check(&self) -> Result<(), Failure> {
         if !(0.0..=1.0).contains(&self.trace_ratio) {
-            return Err(Failure::usage("telemetry: trace_ratio is a part of all calls, from 0 to 1"));
+            return Err(Failure::usage("telemetry: trace_ratio is a fraction of all calls, from 0 to 1"));
         }
         if !(100..=3_600_000).contains(&self.metrics_interval_ms) {
             return Err(Failure::usage("telemetry: metrics_interval_ms is 100 to 3600000"));
@@ -80,18 +85,17 @@ impl Telemetry {
                     let message = format!("telemetry: otlp_endpoint = {endpoint:?} does not begin with {scheme}");
                     Failure::usage(message).hint("With otlp_ca it is https://HOST:PORT, without it http://HOST:PORT.")
                 })?;
-                crate::net::check_address(address)
-                    .map_err(|error| Failure::usage(format!("telemetry: otlp_endpoint: {error}")))
+                check_address(address).map_err(|error| Failure::usage(format!("telemetry: otlp_endpoint: {error}")))
             }
             (None, None) => Ok(()),
         }
     }
 
-    /// Counts and traces from now on. Must be called within a tokio runtime that lasts until [`Running::stop`], before anything asks for an
-    /// instrument, and once in a process.
+    /// Starts counting and tracing. Must be called once in a process, before the first instrument
+    /// is made, and within a tokio runtime that lasts until [`Running::stop`].
     ///
     /// # Errors
-    /// If the authority's certificate cannot be read.
+    /// If the authority's certificate can't be read.
     pub fn start(&self, program: &Program, instance: &str) -> Result<Running, Failure> {
         let failed = |error: String| Failure::new(Code::Unavailable, format!("telemetry: {error}"));
         let resource = Resource::builder()
@@ -131,7 +135,7 @@ impl Telemetry {
         Ok(Running { metrics, traces })
     }
 
-    /// The way to the collector, which is connected to when something is sent.
+    /// A channel to the collector. It connects when something is sent.
     fn channel(&self) -> Result<Option<Channel>, Failure> {
         let Some(address) = &self.otlp_endpoint else { return Ok(None) };
         let wrong = |error: tonic::transport::Error| {
@@ -146,11 +150,11 @@ impl Telemetry {
     }
 }
 
-/// Samples so many spans a second, and drops the others. Clones share what is left.
+/// Samples a limited number of spans a second, and drops the others. Clones share the limit.
 #[derive(Clone, Debug)]
 struct Limited {
     per_second: u32,
-    /// When the second began, and how many it has had.
+    /// The beginning of the current second, and the number of spans in it.
     used: Arc<Mutex<(Instant, u32)>>,
 }
 
@@ -190,7 +194,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Telemetry of a process that runs.
+/// The running telemetry of a process.
 #[derive(Debug)]
 pub struct Running {
     metrics: SdkMeterProvider,
@@ -198,7 +202,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Sends what is left, for a bounded time. Blocks.
+    /// Sends the remaining data, for a bounded time. Blocks.
     pub fn stop(self) {
         let spans = self.traces.map_or(Ok(()), |traces| traces.shutdown_with_timeout(STOP_TIMEOUT));
         for result in [spans, self.metrics.shutdown_with_timeout(STOP_TIMEOUT)] {
@@ -209,7 +213,7 @@ impl Running {
     }
 }
 
-/// All metrics in the text format of Prometheus. Takes as long as looking at everything does.
+/// All metrics in the text format of Prometheus. Slow, since it collects every metric.
 #[must_use]
 pub fn metrics_text() -> String {
     let mut text = String::new();

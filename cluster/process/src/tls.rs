@@ -1,17 +1,18 @@
-//! Mutual TLS inside of a cluster, and TLS towards clients: rustls with ring, keys and certificates from PEM files.
+//! Mutual TLS inside a cluster, and TLS for clients: rustls with ring, keys and certificates from
+//! PEM files.
 //!
-//! A cluster has a certificate authority of its own. Every process shows a certificate of it, and
-//! believes only such. Whoever dials also demands the role and the name of what it expects to
-//! answer ([`Expected`]); whoever accepts asks for roles and names call by call
+//! A cluster has a certificate authority of its own. Every process shows a certificate of that
+//! authority and accepts no others. The dialing end also demands the role and the name of the
+//! process that it expects ([`Expected`]). The accepting end checks roles and names for each call
 //! ([`access`](crate::access)).
 //!
-//! The files are looked at now and then ([`Live`]). New ones count from the next connection on, and
-//! open connections are judged again by them: one ends if the other end's certificate was
-//! withdrawn, is of an authority that is not believed any more, or has ended ([`Watch`]). What is
-//! in force is always a whole: certificate, key, authorities and withdrawals of one moment, checked
-//! against each other.
+//! The files are checked for changes at intervals ([`Live`]). New files are used from the next
+//! connection on. Open connections are judged again: one ends if its peer's certificate was
+//! withdrawn, is of an authority that is no longer believed, or has expired ([`Watch`]). The files
+//! in force always fit together: certificate, key, authorities and withdrawals of one moment are
+//! checked against each other.
 //!
-//! Sessions are not resumed, at either end: a resumed one would not be judged.
+//! Sessions are not resumed at either end, because a resumed session would not be judged.
 
 mod calling;
 mod watch;
@@ -35,14 +36,15 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
+use self::calling::Calling;
 use crate::{
     Failure,
-    access::{AccessLog, Denial, Identity},
+    access::{AccessLog, Denial},
+    identity::Identity,
 };
-use calling::Calling;
+
+pub use self::{watch::Watch, withdrawn::Withdrawn};
 pub use coppice_proto::{live::Live, secure::Expected};
-pub use watch::Watch;
-pub use withdrawn::Withdrawn;
 
 /// The certificates of one process of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,41 +54,38 @@ pub struct Tls {
     pub ca: PathBuf,
     /// This process's certificate, with those between it and the authority.
     pub cert: PathBuf,
-    /// Its private key.
+    /// The private key of that certificate.
     pub key: PathBuf,
-    /// The list of certificates that are believed no more ([`Withdrawn`]); none, if nothing is
-    /// said.
+    /// The list of withdrawn certificates ([`Withdrawn`]); `None` if there is no list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawn: Option<PathBuf>,
 }
 
-/// How a service shows itself to clients.
+/// The certificate that a service shows to clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerTls {
     /// The certificate, with those between it and its authority.
     pub cert: PathBuf,
-    /// Its private key.
+    /// The private key of that certificate.
     pub key: PathBuf,
-    /// If given, clients must show a certificate of this authority.
+    /// If set, clients must show a certificate of this authority.
     pub client_ca: Option<PathBuf>,
 }
 
-/// Whose certificates a listener believes.
+/// The certificates that a listener believes.
 #[derive(Clone, Debug, Default)]
 pub struct Believed {
-    /// The files of the authorities; if there are none, nobody shows a certificate.
+    /// The files of the authorities. If there are none, clients are not asked for a certificate.
     pub authorities: Vec<PathBuf>,
-    /// The list of what is believed no more.
+    /// The list of withdrawn certificates.
     pub withdrawn: Option<PathBuf>,
 }
 
-/// What is spoken over TLS.
+/// The protocol that is spoken over TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// gRPC.
     Grpc,
-    /// HTTP/1.1.
     Http,
 }
 
@@ -99,27 +98,27 @@ impl Protocol {
     }
 }
 
-/// What a listener needs. Clones are the same.
+/// The TLS state of a listener. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Acceptor {
     live: Live<Accepting>,
     log: AccessLog,
 }
 
-/// What is in force at a listener.
+/// The files in force at a listener.
 #[derive(Debug)]
 struct Accepting {
     config: Arc<ServerConfig>,
-    /// `None`: nobody shows a certificate.
+    /// `None` if clients are not asked for a certificate.
     calling: Option<Arc<Calling>>,
 }
 
 impl Acceptor {
-    /// Shows a client who we are, and sees who it is if that is asked for. The second part ends
-    /// when the client is believed no more.
+    /// Does the handshake with a client. If clients must show certificates, the returned watch ends
+    /// when the client is no longer believed.
     ///
     /// # Errors
-    /// If the client does not believe us, or we do not believe it.
+    /// If one end does not believe the other.
     pub async fn accept<IO>(&self, address: Option<SocketAddr>, io: IO) -> io::Result<(TlsStream<IO>, Watch)>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
@@ -142,33 +141,33 @@ impl Acceptor {
         Ok((stream, watch))
     }
 
-    /// Takes note of a connection that was not accepted.
+    /// Records a connection that was refused.
     pub(crate) fn refused(&self, address: SocketAddr, why: &str) {
         self.log.record(&Denial { why, method: None, address: Some(address), identity: None });
     }
 }
 
-/// The certificates that the other end of a connection has shown.
+/// The certificates that the peer has shown.
 fn shown_by<IO>(stream: &TlsStream<IO>) -> Vec<CertificateDer<'static>> {
     stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec()
 }
 
-/// What connections to other processes need. Clones are the same.
+/// The TLS state for connections to other processes. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Connector {
     live: Live<Dialing>,
-    /// Roles and names are asked for.
+    /// Whether the peer must have the expected role and name.
     demanding: bool,
 }
 
-/// What is in force for connections to other processes.
+/// The files in force for connections to other processes.
 #[derive(Clone, Debug)]
 struct Dialing {
     client: secure::Client,
     withdrawn: Arc<Withdrawn>,
 }
 
-/// Judges what answers: as expected, and not withdrawn.
+/// Accepts the expected process, unless its certificate was withdrawn.
 #[derive(Debug)]
 struct Wanted {
     expected: Expected,
@@ -183,11 +182,11 @@ impl Judge for Wanted {
 }
 
 impl Connector {
-    /// Sees that the other end is what is expected, at `host`, and shows it who we are. The second
-    /// part ends when the other end is believed no more.
+    /// Does the handshake with the expected process at `host`. The returned watch ends when that
+    /// process is no longer believed.
     ///
     /// # Errors
-    /// If we do not believe it, or it does not believe us or speaks something else than gRPC.
+    /// If one end does not believe the other, or the other does not speak gRPC.
     pub async fn connect<IO>(&self, expected: Expected, host: &str, io: IO) -> io::Result<(TlsStream<IO>, Watch)>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
@@ -208,36 +207,37 @@ impl Connector {
 }
 
 impl Tls {
-    /// For a listener that takes calls only from processes of the cluster. Must be called within a tokio runtime.
+    /// The TLS state of a listener that only accepts processes of the cluster. Must be called
+    /// within a tokio runtime.
     ///
     /// # Errors
-    /// If a file cannot be read or holds something else.
+    /// If a file can't be read or has the wrong content.
     pub fn acceptor(&self, log: AccessLog) -> Result<Acceptor, Failure> {
         let believed = Believed { authorities: vec![self.ca.clone()], withdrawn: self.withdrawn.clone() };
         self.server().acceptor(Protocol::Grpc, believed, log)
     }
 
-    /// How a service shows itself by the same certificate.
+    /// The same certificate, for a service that shows it to clients.
     #[must_use]
     pub fn server(&self) -> ServerTls {
         ServerTls { cert: self.cert.clone(), key: self.key.clone(), client_ca: None }
     }
 
-    /// Who this process is by its certificate.
+    /// The identity in this process's certificate.
     ///
     /// # Errors
-    /// If the file cannot be read or holds no certificate.
+    /// If the file can't be read or holds no certificate.
     pub fn identity(&self) -> Result<Identity, Failure> {
         let contents = std::fs::read(&self.cert).map_err(|error| Failure::file(&self.cert, &error))?;
         Ok(Identity::of(&certificates(&self.cert, &contents)?[0]))
     }
 
-    /// For connections to other processes of the cluster, by a process that is `own`; one that is
-    /// [`Expected::Anybody`] asks nobody for roles and names. Must be called within a tokio
-    /// runtime.
+    /// The TLS state for connections to other processes of the cluster, made by the process `own`.
+    /// If that is [`Expected::Anybody`], roles and names of peers are not checked. Must be called
+    /// within a tokio runtime.
     ///
     /// # Errors
-    /// If a file cannot be read or holds something else, or the certificate is another process's.
+    /// If a file can't be read or has the wrong content, or the certificate is for another process.
     pub fn client(&self, own: Expected) -> Result<Connector, Failure> {
         let demanding = own != Expected::Anybody;
         let files = self.clone();
@@ -246,7 +246,7 @@ impl Tls {
         Ok(Connector { live, demanding })
     }
 
-    /// `contents` are those of `ca`, `cert`, `key`, and `withdrawn` if there is such a list.
+    /// `contents` are those of `ca`, `cert` and `key`, and of `withdrawn` if there is a list.
     fn dialing(&self, own: &Expected, contents: &[Vec<u8>]) -> Result<Dialing, Failure> {
         let [ca, cert, key, list @ ..] = contents else { unreachable!("three files are kept at least") };
         let shown = certificates(&self.cert, cert)?;
@@ -262,11 +262,11 @@ impl Tls {
 }
 
 impl ServerTls {
-    /// For a listener, where clients must show a certificate that is believed, or none if there is
-    /// no authority. Must be called within a tokio runtime.
+    /// The TLS state of a listener. If there are authorities, clients must show a certificate of
+    /// one of them. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// If a file cannot be read or holds something else.
+    /// If a file can't be read or has the wrong content.
     pub fn acceptor(&self, protocol: Protocol, believed: Believed, log: AccessLog) -> Result<Acceptor, Failure> {
         let files = self.clone();
         let theirs = believed.authorities.iter().chain(&believed.withdrawn);
@@ -275,8 +275,8 @@ impl ServerTls {
         Ok(Acceptor { live, log })
     }
 
-    /// `contents` are those of `cert`, `key`, the authorities, and the list of what was withdrawn
-    /// if there is one.
+    /// `contents` are those of `cert`, `key` and the authorities, and of the list of withdrawn
+    /// certificates if there is one.
     fn accepting(
         &self,
         protocol: Protocol,
@@ -312,16 +312,16 @@ impl ServerTls {
     }
 }
 
-/// The list in a file, if there is one.
+/// Reads the list, if there is one.
 fn withdrawn(path: Option<&Path>, list: Option<&Vec<u8>>) -> Result<Withdrawn, Failure> {
     let (Some(path), Some(list)) = (path, list) else { return Ok(Withdrawn::default()) };
     Withdrawn::parse(list).map_err(|why| Failure::usage(format!("{}: {why}", path.display())))
 }
 
-/// Sees that a private key is that of a certificate.
+/// Checks that a private key belongs to a certificate.
 ///
 /// # Errors
-/// If it is not.
+/// If it does not.
 pub(crate) fn check_pair((cert, cert_pem): (&Path, &[u8]), (key, key_pem): (&Path, &[u8])) -> Result<(), Failure> {
     let (chain, private) = (certificates(cert, cert_pem)?, private_key(key, key_pem)?);
     let pair = CertifiedKey::from_der(chain, private, &rustls::crypto::ring::default_provider());
@@ -332,7 +332,7 @@ fn unfit(cert: &Path, key: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::usage(format!("{} and {}: {error}", cert.display(), key.display()))
 }
 
-/// The certificates in a file's content.
+/// The certificates in the content of a file.
 ///
 /// # Errors
 /// If there is none.
@@ -340,7 +340,7 @@ pub(crate) fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer
     secure::certificates(pem).map_err(in_file(path))
 }
 
-/// The private key in a file's content.
+/// The private key in the content of a file.
 ///
 /// # Errors
 /// If there is none, or others may read the file.

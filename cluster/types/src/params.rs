@@ -55,7 +55,7 @@ impl Default for Params {
     }
 }
 
-const OTHER_PROTOCOL: &str = "protocol version: this build follows version 2 alone. Read the ledger with a build of its own version, and load what is to stay into a new one";
+const OTHER_PROTOCOL: &str = "protocol version: this build follows version 2 alone. Read the ledger with a build of its own version, and load the data to keep into a new ledger";
 
 /// The parameter that is out of its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,9 @@
-//! Calls to a cluster of etcd members: each within a time, on to the next member where one does not answer.
+//! Calls to a cluster of etcd members. Each has a time limit, and moves on to the next member if
+//! one does not answer.
 //!
-//! There is one client for each member, made at its first use, so that nobody need wait for etcd to start, and anew when there are other certificates:
-//! calls and watches that are under way then go on over the old one. All calls that come through here can be made twice without harm.
+//! Each member has a client, which is made at its first use, so that no process waits for etcd to
+//! start. A new client is made when the certificates change; calls and watches in progress continue
+//! on the old one. All calls that go through here can safely be repeated.
 
 use std::{
     future::Future,
@@ -19,10 +21,10 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-use super::{EtcdTls, EtcdTlsSource};
+use super::options::{EtcdTls, EtcdTlsSource};
 use crate::{Error, LeaseId, Revision};
 
-/// Pause after every member was asked in vain.
+/// Pause after every member was asked without success.
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct Endpoints {
@@ -50,7 +52,7 @@ impl Endpoints {
         attempt_max: Duration,
     ) -> Self {
         assert!(!urls.is_empty(), "options without an endpoint are refused");
-        // With one member there is nobody else to ask meanwhile.
+        // With a single member, there is no other one to try.
         let attempt_max = if urls.len() == 1 { call_max } else { attempt_max };
         let members = urls.into_iter().map(|url| Member { url, client: Mutex::default() }).collect();
         Self { members, current: AtomicUsize::new(0), connect, tls, call_max, attempt_max }
@@ -60,10 +62,11 @@ impl Endpoints {
         self.members.iter().map(|member| member.url.as_str())
     }
 
-    /// Makes a call, with the next member if one does not answer, until the time for a call is over.
+    /// Makes a call. If a member does not answer, the next one is tried, until the time of the call
+    /// is over.
     ///
     /// # Errors
-    /// The answer's error, or the last failure to get one.
+    /// The answer's error, or the error of the last attempt to get an answer.
     pub async fn call<T, F, Fut>(&self, call: F) -> Result<T, EtcdError>
     where
         F: Fn(Client) -> Fut,
@@ -83,7 +86,7 @@ impl Endpoints {
                     EtcdError::IoError(io::Error::new(io::ErrorKind::TimedOut, message))
                 }
             };
-            // Unless another call moved on already.
+            // Another call may have moved on already.
             let next = (at + 1) % self.members.len();
             let _ = self.current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
             asked += 1;
@@ -115,7 +118,7 @@ impl Endpoints {
     }
 }
 
-/// Another member, or the same one later, may answer.
+/// Whether another member, or the same member later, may answer.
 fn is_unreachable(error: &EtcdError) -> bool {
     use tonic_code::*;
     match error {
@@ -128,7 +131,7 @@ fn is_unreachable(error: &EtcdError) -> bool {
     }
 }
 
-/// Numbers of gRPC's codes, whose type etcd-client does not give out.
+/// The numbers of gRPC's codes, because etcd-client does not export their type.
 mod tonic_code {
     pub const UNKNOWN: i32 = 2;
     pub const DEADLINE_EXCEEDED: i32 = 4;
@@ -136,12 +139,13 @@ mod tonic_code {
     pub const UNAVAILABLE: i32 = 14;
 }
 
-/// The lease that the call is about is unknown to etcd.
+/// Whether etcd does not know the lease of the call.
 pub(super) fn is_about_a_lease(error: &EtcdError) -> bool {
     says(error, "requested lease not found")
 }
 
-/// The revision that the call is about is forgotten, or was never there: the store was wiped or set back.
+/// Whether the revision of the call is forgotten, or lies in the future: then the store was wiped
+/// or set back.
 pub(super) fn is_about_history(error: &EtcdError) -> bool {
     says(error, "required revision has been compacted") || says(error, "required revision is a future revision")
 }
@@ -150,17 +154,17 @@ fn says(error: &EtcdError, text: &str) -> bool {
     matches!(error, EtcdError::GRpcStatus(status) if status.message().contains(text))
 }
 
-/// An error of a call that is bound to a lease.
+/// The error of a call that depends on a lease.
 pub(super) fn of_lease(error: EtcdError, lease: LeaseId) -> Error {
     if is_about_a_lease(&error) { Error::LeaseLost(lease) } else { unavailable(error) }
 }
 
-/// An error of a call for the history after a revision.
+/// The error of a call for the history after a revision.
 pub(super) fn of_history(error: EtcdError, asked: Revision) -> Error {
     if is_about_history(&error) { forgotten(asked, Revision(0)) } else { unavailable(error) }
 }
 
-/// `oldest` is 0 if etcd did not say it.
+/// `oldest` is 0 if etcd did not tell it.
 pub(super) fn forgotten(asked: Revision, oldest: Revision) -> Error {
     Error::Compacted { asked, oldest: oldest.max(Revision(asked.0.saturating_add(1))) }
 }

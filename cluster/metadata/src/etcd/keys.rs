@@ -1,9 +1,11 @@
-//! Which keys there are, all below `<prefix>/<cluster id>/`, and what the store looks like as read from them:
+//! The keys, all below `<prefix>/<cluster id>/`, and the store's content as read from them:
 //!
-//! - `members/node/<name>` and `members/coordinator/<name>`: an address, bound to the member's lease;
-//! - `candidates/<lease, 16 hex digits>/<name>`: a candidate, bound to its lease. The line is by create revision, which is the fencing token.
+//! - `members/node/<name>` and `members/coordinator/<name>`: an address, bound to the member's
+//!   lease
+//! - `candidates/<lease, 16 hex digits>/<name>`: a candidate, bound to its lease. The line is
+//!   ordered by create revision, which is the fencing token.
 //!
-//! Keys and values that look otherwise are someone else's, and passed over.
+//! Other keys and values belong to somebody else, and are ignored.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +32,7 @@ impl Keys {
         Self { base: format!("{}/{cluster}/", prefix.trim_end_matches('/')) }
     }
 
-    /// Below which all keys are.
+    /// The prefix of all keys.
     pub fn all(&self) -> &str {
         &self.base
     }
@@ -47,7 +49,7 @@ impl Keys {
         format!("{}members/{}/{name}", self.base, word(kind))
     }
 
-    /// Below which the candidates of a lease are.
+    /// The prefix of the candidates of a lease.
     pub fn candidates_of(&self, lease: LeaseId) -> String {
         format!("{}candidates/{:016x}/", self.base, lease.0)
     }
@@ -87,7 +89,7 @@ pub(super) struct Waiting {
     pub name: String,
 }
 
-/// The keys as of one revision.
+/// The content of the keys as of one revision.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mirror {
     members: BTreeMap<(Kind, String), String>,
@@ -118,7 +120,7 @@ impl Mirror {
         Snapshot { revision, members: members.collect(), leader }
     }
 
-    /// Takes a key that was put; gives what it changed apart from the leader.
+    /// Takes over a key that was put. Returns the change, unless it concerns the leader alone.
     pub fn put(&mut self, keys: &Keys, kv: &KeyValue) -> Option<Change> {
         match keys.parse(kv.key())? {
             Parsed::Member(kind, name) => {
@@ -133,7 +135,7 @@ impl Mirror {
         }
     }
 
-    /// Takes a key that was deleted; gives what it changed apart from the leader.
+    /// Takes over the deletion of a key. Returns the change, unless it concerns the leader alone.
     pub fn delete(&mut self, keys: &Keys, key: &[u8]) -> Option<Change> {
         match keys.parse(key)? {
             Parsed::Member(kind, name) => {
@@ -149,7 +151,7 @@ impl Mirror {
     }
 }
 
-/// A revision of etcd's: positive, or 0 for none.
+/// A revision from etcd: a positive number, or 0 for none.
 pub(super) fn revision(etcd: i64) -> Revision {
     Revision(u64::try_from(etcd).unwrap_or_default())
 }

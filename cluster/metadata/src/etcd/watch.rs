@@ -1,16 +1,17 @@
-//! A watch over all keys of a cluster. It goes on by itself after a lost connection, from the revision after the last one that it saw, and
-//! says so when etcd's history does not reach back that far, or ends before: then the store was wiped or set back.
+//! A watch over all keys of a cluster. After a lost connection it continues by itself, from the
+//! revision after the last one that it saw. It fails if etcd's history does not reach back that
+//! far, or ends before that revision: then the store was wiped or set back.
 
 use std::{collections::VecDeque, fmt, sync::Arc};
 
 use async_trait::async_trait;
-use etcd_client::{Event, EventType, WatchOptions, WatchResponse, WatchStream};
+use etcd_client::{Event, EventType, WatchResponse, WatchStream};
 use tokio::time::{Duration, Instant, sleep};
 
 use super::{
-    Inner,
-    endpoints::{forgotten, of_history, unavailable},
+    endpoints::{forgotten, of_history},
     keys::{Mirror, revision},
+    keyspace::Keyspace,
 };
 use crate::{Change, Changes, Error, Revision, Watch};
 
@@ -18,12 +19,12 @@ use crate::{Change, Changes, Error, Revision, Watch};
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct EtcdWatch {
-    inner: Arc<Inner>,
+    keyspace: Arc<Keyspace>,
     mirror: Mirror,
     /// The last revision that was seen.
     seen: Revision,
     stream: Option<WatchStream>,
-    /// Seen, but not given out yet.
+    /// Changes that were seen but not returned yet.
     ready: VecDeque<Changes>,
 }
 
@@ -34,18 +35,19 @@ impl fmt::Debug for EtcdWatch {
 }
 
 impl EtcdWatch {
-    /// A watch of the changes after `seen`, when the store looked like the mirror.
-    pub fn new(inner: Arc<Inner>, mirror: Mirror, seen: Revision) -> Self {
-        Self { inner, mirror, seen, stream: None, ready: VecDeque::new() }
+    /// A watch of the changes after `seen`. The mirror is the store's content at that revision.
+    pub fn new(keyspace: Arc<Keyspace>, mirror: Mirror, seen: Revision) -> Self {
+        Self { keyspace, mirror, seen, stream: None, ready: VecDeque::new() }
     }
 
-    /// The next message. Dropped at any await it has lost nothing: what was not received comes again with the next stream.
+    /// The next message. Dropping this at any await loses nothing: messages that were not received
+    /// come again with the next stream.
     async fn message(&mut self) -> Result<WatchResponse, Error> {
         let mut broken_since = None;
         loop {
             let stream = match self.stream.take() {
                 Some(stream) => Ok(stream),
-                None => self.inner.stream(self.inner.keys.all(), self.seen).await,
+                None => self.keyspace.stream(self.keyspace.keys.all(), self.seen).await,
             };
             let error = match stream {
                 Ok(stream) => match self.stream.insert(stream).message().await {
@@ -57,7 +59,7 @@ impl EtcdWatch {
             };
             self.stream = None;
             let since = *broken_since.get_or_insert_with(Instant::now);
-            let over = since.elapsed() >= self.inner.outage_max;
+            let over = since.elapsed() >= self.keyspace.outage_max;
             if over || !matches!(error, Error::Unavailable(_)) {
                 return Err(error);
             }
@@ -70,7 +72,8 @@ impl EtcdWatch {
             return Err(forgotten(self.seen, revision(message.compact_revision())));
         }
         if message.canceled() {
-            // For example of a member that lost its leader: made again, with another member.
+            // For example, the member has lost its leader. The stream is made again with another
+            // member.
             self.stream = None;
             return Ok(());
         }
@@ -84,14 +87,14 @@ impl EtcdWatch {
         Ok(())
     }
 
-    /// Takes what one revision did.
+    /// Takes over the changes of one revision.
     fn apply(&mut self, at: Revision, events: &[Event]) {
         if at <= self.seen {
             return;
         }
         self.seen = at;
         let before = self.mirror.leader();
-        let keys = &self.inner.keys;
+        let keys = &self.keyspace.keys;
         let mut changes: Vec<Change> = Vec::new();
         for (event, kv) in events.iter().filter_map(|event| Some((event, event.kv()?))) {
             changes.extend(match event.event_type() {
@@ -123,18 +126,5 @@ impl Watch for EtcdWatch {
             let message = self.message().await?;
             self.take(&message)?;
         }
-    }
-}
-
-impl Inner {
-    /// A stream of what happens after `seen` to the keys with a prefix.
-    pub async fn stream(&self, prefix: &str, seen: Revision) -> Result<WatchStream, Error> {
-        let from = super::signed(seen.0.saturating_add(1))?;
-        let options = WatchOptions::new().with_prefix().with_start_revision(from);
-        let call = self.endpoints.call(|mut client| {
-            let options = options.clone();
-            async move { client.watch(prefix, Some(options)).await }
-        });
-        call.await.map_err(unavailable)
     }
 }

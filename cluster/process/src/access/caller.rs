@@ -1,8 +1,11 @@
-//! The caller of a request: the name that was authenticated, and the coordinator that vouched for it.
+//! The caller of a request: the name that was authenticated, and the coordinator that vouched for
+//! it.
 //!
-//! A request that a coordinator forwards comes by the coordinator's certificate. The coordinator adds the name of its own caller to the
-//! metadata ([`CALLER`]), and is believed because its certificate has the role `coordinator`. The guard refuses these entries from any other
-//! certificate. Without TLS nobody is authenticated, so the entry is ignored there: a caller is the address that its connection comes from.
+//! A forwarded request arrives with the certificate of the coordinator that forwards it. That
+//! coordinator adds the name of its own caller to the metadata ([`CALLER`]). It is believed because
+//! its certificate has the role `coordinator`. The guard refuses these entries from all other
+//! certificates. Without TLS no name is authenticated, so the entry is ignored there, and a caller
+//! is the address of its connection.
 
 use std::{
     fmt,
@@ -14,14 +17,18 @@ use coppice_types::text::is_control;
 use coppice_verify::principal::{self, UNAUTHENTICATED, WHO_BYTES_MAX, bounded};
 use tonic::metadata::{MetadataMap, MetadataValue};
 
-use super::{AccessLog, Identity, Peer, Role, Roles};
+use super::log::AccessLog;
+use crate::{
+    identity::{Identity, Role, Roles},
+    peer::Peer,
+};
 
-/// Marks a request that came from another coordinator.
+/// The metadata entry that marks a request as forwarded by another coordinator.
 pub const FORWARDED: &str = "coppice-forwarded";
-/// The name of the caller for whom a coordinator forwards a request.
+/// The metadata entry with the name of the caller for whom a coordinator forwards a request.
 pub const CALLER: &str = "coppice-caller-bin";
 
-/// What a caller is known by. Quotas count by it.
+/// The name of a caller. Quotas count by it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Name {
     /// The subject of a certificate, in at most [`WHO_BYTES_MAX`] bytes.
@@ -45,18 +52,18 @@ impl fmt::Display for Name {
 /// The caller of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// What it is known by.
     pub name: Name,
-    /// The subject of the coordinator that vouched for the name; `None` if the caller connected to this process itself.
+    /// The subject of the coordinator that vouched for the name; `None` if the caller connected to
+    /// this process directly.
     pub voucher: Option<String>,
-    /// Where the connection comes from: the coordinator's place, if it vouched.
+    /// The address of the connection. If a coordinator vouched, it is that coordinator's.
     pub address: Option<SocketAddr>,
     /// Whether another coordinator has forwarded the request.
     pub forwarded: bool,
 }
 
 impl Caller {
-    /// Reads the caller of a request from its parts.
+    /// Reads the caller from the parts of a request.
     #[must_use]
     pub fn of(extensions: &tonic::Extensions, metadata: &MetadataMap) -> Self {
         let peer = extensions.get::<Peer>();
@@ -73,7 +80,7 @@ impl Caller {
         }
     }
 
-    /// The caller of a request, and the log that records what it does; no log in simulations.
+    /// The caller of a request, and the log for its actions. In simulations, there is no log.
     #[must_use]
     pub fn from<T>(request: &tonic::Request<T>) -> (Self, Option<AccessLog>) {
         (Self::of(request.extensions(), request.metadata()), request.extensions().get().cloned())
@@ -88,13 +95,14 @@ impl Caller {
         }
     }
 
-    /// Who asks, for the header of an operation: the authenticated name, and beside it what is claimed. `None` if the claim is too long.
+    /// The text for the header of an operation: the authenticated name, followed by the claim.
+    /// `None` if the claim is too long.
     #[must_use]
     pub fn says(&self, claim: &str) -> Option<String> {
         principal::says(self.subject().unwrap_or(UNAUTHENTICATED), claim)
     }
 
-    /// Adds what a coordinator says to the coordinator that it forwards a request to.
+    /// Adds the metadata that vouches for this caller, for a coordinator that forwards a request.
     pub fn vouch(&self, metadata: &mut MetadataMap) {
         metadata.insert(FORWARDED, MetadataValue::from_static("1"));
         if let Some(subject) = self.subject() {
@@ -103,7 +111,7 @@ impl Caller {
     }
 }
 
-/// Whether metadata has entries that only a coordinator may send.
+/// Whether the metadata has entries that only a coordinator may send.
 pub(super) fn claims_to_forward(headers: &HeaderMap) -> bool {
     headers.contains_key(FORWARDED) || headers.contains_key(CALLER)
 }
@@ -137,7 +145,7 @@ mod tests {
         Caller::of(&extensions, metadata)
     }
 
-    /// What a coordinator sends for this subject.
+    /// The metadata that a coordinator sends for this subject.
     fn forwarded(subject: &str) -> MetadataMap {
         let mut metadata = MetadataMap::new();
         let from = caller(None, Some(identity(subject, &[Role::Operator])), &metadata);

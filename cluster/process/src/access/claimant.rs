@@ -1,13 +1,17 @@
-//! A caller whose requests say which process they are of.
+//! A caller whose requests say which process sent them.
 
 use coppice_proto::status;
 use coppice_types::Reason;
 use tonic::Status;
 
-use super::{Denial, Guard, Identity, Peer, Role, Roles};
+use super::{guard::Guard, log::Denial};
+use crate::{
+    identity::{Identity, Role, Roles},
+    peer::Peer,
+};
 
-/// The caller of a request that claims to be of a node or a coordinator, where callers are asked
-/// for roles.
+/// The caller of a request that claims to come from a node or a coordinator, where roles are
+/// checked.
 #[derive(Clone, Debug)]
 pub struct Claimant {
     guard: Guard,
@@ -15,8 +19,7 @@ pub struct Claimant {
 }
 
 impl Claimant {
-    /// The caller of a request; `None` where nobody is asked for roles, and any name may be
-    /// claimed.
+    /// The caller of a request; `None` if roles are not checked, so that any name may be claimed.
     #[must_use]
     pub fn of(request: &tonic::Extensions) -> Option<Self> {
         let guard = request.get::<Guard>().filter(|guard| guard.asks)?.clone();
@@ -27,16 +30,17 @@ impl Claimant {
         self.peer.as_ref()?.identity.as_deref()
     }
 
-    /// Whether its certificate says a role.
+    /// Whether its certificate states a role.
     #[must_use]
     pub fn has(&self, role: Role) -> bool {
         self.identity().is_some_and(|identity| identity.roles.meets(Roles::of(&[role])))
     }
 
-    /// Checks that its certificate is for the process of this name, which the request says it is.
+    /// Checks that the caller's certificate is for the process that the request names as its
+    /// sender.
     ///
     /// # Errors
-    /// With the reason [`Reason::Denied`], after the denial was recorded.
+    /// [`Reason::Denied`], after the denial was recorded.
     pub fn must_be(&self, path: &str, name: &str) -> Result<(), Status> {
         match self.identity().and_then(|identity| identity.process.as_deref()) {
             Some(own) if own == name => Ok(()),
@@ -45,7 +49,7 @@ impl Claimant {
         }
     }
 
-    /// Records a denial, and gives what the caller hears.
+    /// Records a denial, and returns the status for the caller.
     #[must_use]
     pub fn deny(&self, path: &str, why: &str) -> Status {
         let address = self.peer.as_ref().and_then(|peer| peer.address);

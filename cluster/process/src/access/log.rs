@@ -1,12 +1,17 @@
-//! The access log: what was denied, and what administrators did; one line each, to the process's log or to a file of its own.
+//! The access log: denials and actions of administrators, one line each, in the process's log or in
+//! a file of its own.
 //!
-//! - A denial says who (subject, serial number and fingerprint of the certificate, its roles), what, from where, and why. Beyond a rate, denials
-//!   are counted and not written: the next line says how many. So a hostile caller can't fill the log.
-//! - An action ([`super::action`]) is a line before its effect and one after. Both are written whatever the rate, and synced to the disk; callers
-//!   wait for that. What can't be written goes to the process's log as an error.
-//! - No line holds what a call carried, but for the target, the reason and the claim of an action.
+//! - A denial names the caller (subject, serial number and fingerprint of the certificate, roles),
+//!   the method, the address and the reason. Above a rate, denials are only counted, and the next
+//!   line says how many were left out. So a hostile caller can't fill the log.
+//! - An action ([`super::action`]) has a line before its effect and one after. Both are written at
+//!   any rate and synced to disk, and callers wait for that. A line that can't be written goes to
+//!   the process's log as an error.
+//! - No line has the content of a call, except for the target, the reason and the claim of an
+//!   action.
 //!
-//! A file that is full is kept as `<file>.1`, in place of an older one, so both together are never longer than twice [`FILE_BYTES_MAX`].
+//! A full file is kept as `<file>.1`, replacing an older one. So both files together are never
+//! longer than twice [`FILE_BYTES_MAX`].
 
 use std::{
     fmt,
@@ -26,34 +31,34 @@ use tokio::{
     time::timeout,
 };
 
-use super::{
-    action::Step,
-    certificate::{Identity, Role},
+use super::step::Step;
+use crate::{
+    Code, Failure,
+    identity::{Identity, Role},
 };
-use crate::{Code, Failure};
 
-/// Lines that may be written at once.
+/// Most denials that may be written at once.
 const BURST: u32 = 100;
-/// How often there may be one more.
+/// Time after which one more denial may be written.
 const LINE_EVERY: Duration = Duration::from_millis(100);
-/// A file that is longer is kept aside.
+/// Size at which a file is full.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
-/// Longest path of a method that is written.
+/// Longest path of a method in a line, in characters.
 const METHOD_CHARS_MAX: usize = 128;
-/// How long an action waits for its line: a disk that stands still stops no administrator.
+/// How long an action waits for its line, so that a hanging disk does not stop an administrator.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A call or connection that was denied.
 #[derive(Debug)]
 pub(crate) struct Denial<'a> {
     pub why: &'a str,
-    /// `None`: the connection.
+    /// `None` if the connection itself was refused.
     pub method: Option<&'a str>,
     pub address: Option<SocketAddr>,
     pub identity: Option<&'a Identity>,
 }
 
-/// Takes note of denials and actions. Clones are the same.
+/// Records denials and actions. Clones share the log.
 #[derive(Clone)]
 pub struct AccessLog {
     shared: Arc<Shared>,
@@ -62,11 +67,11 @@ pub struct AccessLog {
 struct Shared {
     clock: SystemClock,
     rate: Mutex<Rate>,
-    /// The thread that writes the file; `None`: to the process's log.
+    /// The thread that writes the file; `None` if lines go to the process's log.
     file: Option<mpsc::Sender<Entry>>,
 }
 
-/// A line for the file; whoever waits for it hears when it is on the disk.
+/// A line for the file, and the sender that tells a waiting caller when it is on disk.
 struct Entry {
     json: String,
     written: Option<oneshot::Sender<()>>,
@@ -79,16 +84,16 @@ impl fmt::Debug for AccessLog {
 }
 
 impl AccessLog {
-    /// Lines go to the process's log, with target `coppice_access`.
+    /// A log whose lines go to the process's log, with target `coppice_access`.
     #[must_use]
     pub fn to_log() -> Self {
         Self::new(None)
     }
 
-    /// Lines go to a file, one JSON object each.
+    /// A log whose lines go to a file, one JSON object each.
     ///
     /// # Errors
-    /// If it can't be opened.
+    /// If the file can't be opened.
     pub fn to_file(path: &Path) -> Result<Self, Failure> {
         let lines = Lines::open(path, FILE_BYTES_MAX).map_err(|error| Failure::file(path, &error))?;
         let (sender, receiver) = mpsc::channel(BURST as usize);
@@ -105,7 +110,7 @@ impl AccessLog {
         Self { shared: Arc::new(Shared { clock, rate, file }) }
     }
 
-    /// Takes note of a denial.
+    /// Records a denial.
     pub(crate) fn record(&self, denial: &Denial<'_>) {
         let Shared { clock, rate, file } = &*self.shared;
         let Some(suppressed) = rate.lock().unwrap_or_else(PoisonError::into_inner).take(clock.now()) else { return };
@@ -118,12 +123,12 @@ impl AccessLog {
         }
     }
 
-    /// The time for a line, in ms since 1970.
+    /// The time of a line, in ms since 1970.
     pub(super) fn now_ms(&self) -> u64 {
         self.shared.clock.wall_ms()
     }
 
-    /// Writes a step of an action; ends when it is on the disk.
+    /// Writes a step of an action, and waits until it is on disk.
     pub(super) async fn write(&self, step: &Step<'_>) {
         let Some(file) = &self.shared.file else { return step.log() };
         let (written, done) = oneshot::channel();
@@ -144,12 +149,12 @@ impl AccessLog {
     }
 }
 
-/// Writes what comes, until every log has gone.
+/// Writes the lines of the channel until all senders are gone.
 fn keep(mut lines: Lines, mut entries: mpsc::Receiver<Entry>, path: &str) {
     while let Some(Entry { json, written }) = entries.blocking_recv() {
         let done = lines.write(&json).and_then(|()| if written.is_some() { lines.file.sync_data() } else { Ok(()) });
         match (done, written) {
-            // A caller that has gone needs no answer.
+            // The caller may have gone; then nobody needs to be told.
             (Ok(()), Some(written)) => drop(written.send(())),
             (Ok(()), None) => {}
             (Err(error), _) => {
@@ -159,17 +164,17 @@ fn keep(mut lines: Lines, mut entries: mpsc::Receiver<Entry>, path: &str) {
     }
 }
 
-/// How many lines may be written.
+/// Limits how many denials are written.
 #[derive(Debug)]
 struct Rate {
     left: u32,
-    /// When the last of them was earned.
+    /// When the last of the allowed lines was earned.
     since: Duration,
     suppressed: u64,
 }
 
 impl Rate {
-    /// Whether there may be a line now; then how many were suppressed before it.
+    /// Allows a line, and returns how many were left out before it; `None` if there is no line.
     fn take(&mut self, now: Duration) -> Option<u64> {
         let earned = now.saturating_sub(self.since).as_millis() / LINE_EVERY.as_millis();
         let earned = u32::try_from(earned).unwrap_or(u32::MAX);
@@ -184,7 +189,7 @@ impl Rate {
     }
 }
 
-/// What is written of a denial.
+/// The line of a denial.
 #[derive(Serialize)]
 struct Line<'a> {
     time_ms: u64,
@@ -197,7 +202,7 @@ struct Line<'a> {
     serial: &'a str,
     fingerprint: &'a str,
     roles: Vec<&'static str>,
-    /// So many before it were not written.
+    /// Number of denials before this one that were not written.
     suppressed: u64,
 }
 
@@ -230,7 +235,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// A file of lines that is kept aside when it is full.
+/// A file of lines. When it is full, it is renamed and a new one begun.
 struct Lines {
     path: PathBuf,
     file: File,

@@ -1,27 +1,28 @@
-//! The one table of who may call which method.
+//! The one table of methods and the roles that may call them.
 
-use super::certificate::{
+use crate::identity::{
     Role::{Auditor, Coordinator, Node, Operator, Reader, Writer},
     Roles,
 };
 
-/// Everybody with a role: what says nothing of records, and how a process does.
+/// Every role. For methods that tell nothing about records: whether a process works.
 const ANY: Roles = Roles::of(&[Reader, Writer, Operator, Auditor, Node, Coordinator]);
-/// The root log: headers and checkpoints, which strangers may see too, and the state of the cluster.
+/// The root log: headers and checkpoints, which strangers may see as well, and the status of the
+/// cluster.
 const LOG: Roles = Roles::of(&[Reader, Writer, Operator, Auditor, Coordinator]);
 /// Records and their proofs.
 const READ: Roles = Roles::of(&[Reader, Writer, Auditor, Coordinator]);
 /// All batches of the ledger.
 const AUDIT: Roles = Roles::of(&[Auditor, Coordinator]);
-/// Changes of records. A coordinator passes on what its own callers may do.
+/// Changes of records. A coordinator forwards the calls of its own callers.
 const WRITE: Roles = Roles::of(&[Writer, Coordinator]);
-/// What changes the ledger or the cluster otherwise.
+/// All other changes of the ledger or the cluster.
 const OPERATE: Roles = Roles::of(&[Operator, Coordinator]);
-/// What nodes say to each other.
+/// Messages between nodes.
 const AMONG_NODES: Roles = Roles::of(&[Node]);
-/// What coordinators ask of nodes.
+/// Requests of coordinators to nodes.
 const BY_COORDINATORS: Roles = Roles::of(&[Coordinator]);
-/// What both ask of nodes.
+/// Requests of nodes and coordinators to nodes.
 const INSIDE: Roles = Roles::of(&[Node, Coordinator]);
 
 const METHODS: [(&str, Roles); 43] = [
@@ -86,7 +87,7 @@ mod tests {
 
     use super::*;
 
-    /// The paths of all methods of all services in descriptors.
+    /// The paths of all methods of all services in a descriptor set.
     fn methods(descriptors: &[u8]) -> BTreeSet<String> {
         let set = FileDescriptorSet::decode(descriptors).expect("it is a set of descriptors");
         let of_file = |file: &prost_types::FileDescriptorProto| -> Vec<String> {

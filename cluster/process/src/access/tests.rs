@@ -1,11 +1,16 @@
-//! Every role against every method, over real connections by mutual TLS; and who is not let in at all.
+//! Every role against every method, over real connections with mutual TLS; and callers that can't
+//! connect.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 
+use coppice_proto::status;
+use coppice_types::Reason;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use tonic::{
+    Status,
     body::Body,
     codegen::http,
+    service::Routes,
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity as Shown, Server},
 };
 use tower::ServiceExt;
@@ -21,7 +26,7 @@ fn authority() -> Authority {
     CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority")
 }
 
-/// A certificate with these URIs, and its key.
+/// Signs a certificate with these URIs; returns it with its key.
 fn certify(authority: &Authority, uris: &[&str], change: impl FnOnce(&mut CertificateParams)) -> (String, String) {
     let key = KeyPair::generate().expect("a key");
     let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a host");
@@ -37,7 +42,7 @@ fn of_role(authority: &Authority, role: &str) -> (String, String) {
     certify(authority, &[&format!("{ROLE_URI}{role}")], |_| {})
 }
 
-/// A guarded server, which answers every path that gets through to it.
+/// A guarded server that answers every path.
 struct Scene {
     dir: tempfile::TempDir,
     authority: Authority,
@@ -66,7 +71,7 @@ impl Scene {
         Self { dir, authority, address }
     }
 
-    /// A connection by a certificate, or by none.
+    /// Connects with a certificate, or without one.
     async fn connect(&self, shown: Option<&(String, String)>) -> Result<Channel, tonic::transport::Error> {
         let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(self.authority.pem()));
         if let Some((certificate, key)) = shown {
@@ -76,7 +81,7 @@ impl Scene {
         endpoint.tls_config(tls)?.connect().await
     }
 
-    /// What is recorded, once there are so many lines.
+    /// The recorded denials, once there are `lines` of them.
     async fn denials(&self, lines: usize) -> Vec<serde_json::Value> {
         let read = || fs::read_to_string(self.dir.path().join("access")).unwrap_or_default();
         tokio::time::timeout(std::time::Duration::from_secs(60), async {
@@ -91,7 +96,7 @@ impl Scene {
     }
 }
 
-/// Whether a call gets through; else it is denied with a reason.
+/// Whether a call reaches the server. If not, checks that it was denied with a reason.
 async fn reaches(channel: &Channel, path: &str) -> bool {
     reaches_with(channel, path, ("authorization", "a-secret")).await
 }
@@ -109,7 +114,7 @@ async fn reaches_with(channel: &Channel, path: &str, (header, value): (&str, &st
 async fn each_role_may_call_what_the_table_says_and_nothing_else() {
     use Role::{Auditor, Coordinator, Node, Operator, Reader, Writer};
     let scene = Scene::start().await;
-    // Of each class one method, and who may call it: not taken from the table.
+    // One method of each class with its roles, written down here and not taken from the table.
     let expected: [(&str, &[Role]); 9] = [
         ("/coppice.v1.Ledger/Get", &[Reader, Writer, Auditor, Coordinator]),
         ("/coppice.v1.Ledger/Commit", &[Writer, Coordinator]),
@@ -150,7 +155,7 @@ async fn only_a_coordinator_may_say_that_it_forwards_a_request() {
         let shown = of_role(&scene.authority, role.name());
         let channel = scene.connect(Some(&shown)).await.expect("its certificate is believed");
         for header in [(FORWARDED, "1"), (FORWARDED, ""), (CALLER, "Q049YWxpY2U"), (CALLER, "not base64!")] {
-            // Every role may call it.
+            // Every role may call this method.
             let through = reaches_with(&channel, "/grpc.health.v1.Health/Check", header).await;
             assert_eq!(through, role == Role::Coordinator, "{role:?} {header:?}");
             denied += usize::from(!through);
@@ -198,7 +203,7 @@ async fn who_shows_no_certificate_a_foreign_one_or_one_that_ended_is_not_let_in(
     for (number, (shown, why)) in
         [(None, "no certificates"), (Some(&foreign), "BadSignature"), (Some(&ended), "expired")].into_iter().enumerate()
     {
-        // By TLS 1.3 a client may hear of it with its first call only.
+        // With TLS 1.3, a client may learn that it was refused only at its first call.
         if let Ok(channel) = scene.connect(shown).await {
             let request = http::Request::post("/coppice.v1.Ledger/Head").body(Body::empty()).expect("a request");
             assert!(channel.oneshot(request).await.is_err(), "{why}");

@@ -1,9 +1,9 @@
 //! Answers on their way to their callers.
 //!
-//! HTTP/2 asks for more of an answer when the caller has room for it. An answer that was not asked
-//! for more since its last part is one that its caller does not take. It is looked for from
-//! outside, since nothing else wakes it. Large parts are handed over in pieces, so that the
-//! transport holds one piece of an answer that is not taken, and no more.
+//! HTTP/2 asks for more of an answer when the caller has room for it. If that does not happen for
+//! too long after the last part, the caller is not reading. A task checks all answers for this,
+//! because nothing would wake a stalled one. Large parts are handed over in pieces, so that the
+//! transport never holds more than one piece of a stalled answer.
 
 use std::{
     collections::BTreeMap,
@@ -23,19 +23,19 @@ use tonic::{Status, body::Body, codegen::http};
 
 use super::{
     budget::{Budget, Held},
-    calls::{Party, Place},
-    lines::Busy,
+    places::Place,
 };
+use crate::peer::{Party, lines::Busy};
 
-/// What an open call takes: its place, and a mark on its connection.
+/// What an open call occupies: its place, and a mark on its connection.
 pub(super) type Taken = (Place, Option<Busy>);
 
 /// Bytes of an answer that are handed to the transport at a time.
 const PIECE_BYTES: usize = 64 << 10;
-/// How often it is looked for answers that are not taken, of the time that they may wait.
+/// How often answers are checked within the time that they may stall.
 const LOOKS: u32 = 10;
 
-/// The answers of a server that are on their way. Clones are the same.
+/// The answers of a server that are on their way. Clones share them.
 #[derive(Clone)]
 pub(super) struct Answers {
     shared: Arc<Shared>,
@@ -65,8 +65,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Answers {
-    /// Must be called within a tokio runtime: a task looks for answers that wait for longer than
-    /// `stall_max`, as long as there is a clone of this.
+    /// Starts the task that checks the answers; it ends with the last clone of this. Must be called
+    /// within a tokio runtime.
     pub(super) fn new(stall_max: Duration, unsent: Budget) -> Self {
         let meter = global::meter(SCOPE);
         let cut_off = meter.u64_counter("coppice.calls.cut_off");
@@ -78,8 +78,7 @@ impl Answers {
         Self { shared }
     }
 
-    /// An answer that is cut off if it is not taken. What it has taken is given back when it has
-    /// ended.
+    /// Watches an answer: it is cut off if it stalls. `taken` is released when it has ended.
     pub(super) fn watch(&self, body: Body, caller: &Party, taken: Taken) -> Body {
         let held = self.shared.unsent.held(caller);
         let state =
@@ -106,7 +105,7 @@ async fn look(shared: Weak<Shared>) {
                 let cut = state.cut_off(shared.stall_max);
                 drop(state);
                 shared.cut_off.add(u64::from(cut.is_some()), &[]);
-                // What made the answer ends here, outside of the lock.
+                // Ends the producer of the answer here, outside of the lock.
                 drop(cut);
             }
         }
@@ -114,30 +113,30 @@ async fn look(shared: Weak<Shared>) {
 }
 
 struct State {
-    /// Makes the answer; `None` once it is cut off.
+    /// The producer of the answer; `None` once it is cut off.
     body: Option<Body>,
-    /// What is left of its last part.
+    /// The remainder of its last part.
     rest: Bytes,
-    /// Bytes of the rest, and of the piece that was handed over last.
+    /// Bytes of the remainder, and of the piece that was handed over last.
     held: Held,
-    /// When the last piece was handed over, if it was not asked for more since.
+    /// When the last piece was handed over; `None` if more was asked for since.
     waits_since: Option<Instant>,
-    /// What the caller is told in place of the rest.
+    /// The status that the caller gets in place of the remainder.
     cut: Option<Status>,
     taken: Option<Taken>,
 }
 
 impl State {
-    /// Ends an answer that is not taken; gives what is to be dropped.
+    /// Ends a stalled answer. Returns its producer, to be dropped outside of the lock.
     fn cut_off(&mut self, stall_max: Duration) -> Option<(Body, Option<Taken>)> {
         let seconds = stall_max.as_secs_f64();
         let message = format!(
-            "the answer was cut off: nothing of it was taken for {seconds} s; ask again, and read it as it comes"
+            "the answer was cut off: nothing of it was read for {seconds} s; ask again, and read it as it arrives"
         );
         self.end(status::refuse(Reason::ResourceExhausted, message))
     }
 
-    /// Ends it with a status; gives what is to be dropped.
+    /// Ends the answer with a status. Returns its producer, to be dropped outside of the lock.
     fn end(&mut self, status: Status) -> Option<(Body, Option<Taken>)> {
         let body = self.body.take()?;
         self.waits_since = None;
@@ -147,7 +146,7 @@ impl State {
         Some((body, self.taken.take()))
     }
 
-    /// What the caller is told in place of the rest, once.
+    /// The status that replaces the remainder, once.
     fn trailers(&mut self) -> Option<Result<Frame<Bytes>, Status>> {
         let status = self.cut.take()?;
         let mut trailers = http::HeaderMap::new();
@@ -175,7 +174,7 @@ impl HttpBody for Answer {
     fn poll_frame(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let mut state = lock(&self.state);
         state.waits_since = None;
-        // The piece before was taken.
+        // The transport has sent the previous piece.
         let taken = state.held.bytes() - state.rest.len();
         state.held.give_back(taken);
         if !state.rest.is_empty() {

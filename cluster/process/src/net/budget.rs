@@ -1,4 +1,4 @@
-//! Bytes that a process holds for the calls of others, of which each caller may have a share.
+//! The bytes that a process holds for the calls of others. Each caller may have a share of them.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -10,9 +10,13 @@ use coppice_types::Reason;
 use opentelemetry::{KeyValue, global};
 use tonic::Status;
 
-use super::calls::{CALLER_SHARE, Party};
+use crate::peer::Party;
 
-/// A number of bytes. Clones are the same.
+/// One caller may have one in this many of all places and bytes. Processes of the cluster call for
+/// others, and may have all.
+pub(super) const CALLER_SHARE: usize = 4;
+
+/// A limited number of bytes. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Budget {
     shared: Arc<Shared>,
@@ -20,7 +24,7 @@ pub(super) struct Budget {
 
 #[derive(Debug)]
 struct Shared {
-    /// What the bytes are, as in messages and metrics.
+    /// What the bytes are for, as in messages and metrics.
     what: &'static str,
     bytes_max: usize,
     taken: Mutex<Taken>,
@@ -39,7 +43,7 @@ impl Shared {
 }
 
 impl Budget {
-    /// So many bytes.
+    /// A budget of `bytes_max` bytes.
     pub(super) fn new(what: &'static str, bytes_max: usize) -> Self {
         let shared = Arc::new(Shared { what, bytes_max, taken: Mutex::default() });
         let seen = Arc::downgrade(&shared);
@@ -57,7 +61,7 @@ impl Budget {
         Self { shared }
     }
 
-    /// Nothing yet, for this caller.
+    /// A holding of this caller, empty at first.
     pub(super) fn held(&self, caller: &Party) -> Held {
         Held { shared: Arc::clone(&self.shared), caller: caller.clone(), bytes: 0 }
     }
@@ -72,11 +76,10 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Takes more.
+    /// Takes more bytes.
     ///
     /// # Errors
-    /// `RESOURCE_EXHAUSTED` if the process or the caller holds too much; then nothing more is
-    /// taken.
+    /// `RESOURCE_EXHAUSTED` if the process or the caller would hold too many. Then none are taken.
     pub(super) fn take(&mut self, bytes: usize) -> Result<(), Status> {
         let Shared { what, bytes_max: max, .. } = *self.shared;
         let share = if self.caller.has_all() { max } else { max / CALLER_SHARE };
@@ -84,7 +87,7 @@ impl Held {
         let own = taken.of.get(&self.caller).copied().unwrap_or_default();
         let refuse = |of: &str, limit: usize| {
             let message =
-                format!("the {what} of {of} would take over {limit} bytes here: try again when others have ended");
+                format!("the {what} of {of} would take over {limit} bytes here: try again when other calls have ended");
             Err(status::refuse(Reason::ResourceExhausted, message))
         };
         if own + bytes > share {
@@ -99,7 +102,7 @@ impl Held {
         Ok(())
     }
 
-    /// Gives some back.
+    /// Gives back some bytes.
     pub(super) fn give_back(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -113,7 +116,7 @@ impl Held {
         }
     }
 
-    /// How many they are.
+    /// Number of bytes held.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,9 +1,9 @@
-//! The connections that come to a listener, within its [`Bounds`].
+//! The connections that a listener accepts, within its [`Bounds`].
 //!
-//! **Invariants.** Nothing that the other end of one connection does, or leaves undone, delays
-//! another one: handshakes run beside each other, and where there are too many, the oldest that say
-//! nothing are closed. Every wait for the other end has a limit: its handshake, its first words,
-//! its next call, its taking of what is written to it.
+//! **Invariants.** One peer can't delay the connections of others, whatever it does or leaves
+//! undone. Handshakes run concurrently. If there are too many silent connections, the oldest are
+//! closed. Every wait for a peer has a limit: its handshake, its first bytes, its next call, and
+//! its reading of what is written to it.
 
 use std::{
     io,
@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use coppice_types::Backoff;
 use rustix::io::Errno;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -23,32 +24,36 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
-use super::{
-    Bounds, Connection, GRPC, HANDSHAKE_TIMEOUT, Used,
-    lines::{Line, Lines},
-    prepare,
+use super::socket::{HANDSHAKE_TIMEOUT, prepare};
+use crate::{
+    broken,
+    connection::{Connection, Secured},
+    peer::{
+        Peer, Used,
+        lines::{Bounds, GRPC, Line, Lines},
+    },
+    tls::Acceptor,
 };
-use crate::{access::Peer, connection::Secured, tls::Acceptor};
 
-/// Connections that wait to be served.
+/// Most connections that wait to be served.
 const ACCEPTED_MAX: usize = 64;
-/// First and longest pause after the system could not accept a connection, for instance for want of
-/// descriptors.
+/// First and longest pause after the system could not accept a connection, for example because
+/// there are no descriptors left.
 const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(50);
 const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How often it is looked for connections without a call, of the time that they may last.
+/// How often connections without a call are looked for, within the time that they may last.
 const LOOKS: u32 = 10;
 
 type Taken = mpsc::Sender<io::Result<Accepted>>;
 
-/// The connections that a listener for gRPC takes, until this is dropped. By TLS, only those whose
-/// other end has shown who it is.
+/// The connections that a listener for gRPC accepts, until this is dropped. By TLS, only those
+/// whose peer has shown an accepted certificate.
 #[must_use]
 pub fn incoming(listener: TcpListener, tls: Option<Acceptor>) -> ReceiverStream<io::Result<Accepted>> {
     incoming_within(listener, tls, GRPC)
 }
 
-/// As [`incoming`], within these bounds.
+/// Like [`incoming`], within these bounds.
 #[must_use]
 pub fn incoming_within(
     listener: TcpListener,
@@ -75,15 +80,15 @@ pub fn incoming_within(
 }
 
 async fn accept(listener: &TcpListener, tls: Option<Acceptor>, accepted: &Taken, lines: &Arc<Lines>) {
-    let mut pause = ACCEPT_PAUSE_MIN;
+    let mut backoff = Backoff::new(ACCEPT_PAUSE_MIN, ACCEPT_PAUSE_MAX);
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(connection) => {
-                pause = ACCEPT_PAUSE_MIN;
+                backoff.reset();
                 connection
             }
             Err(error) => {
-                pause = rest_after(&error, pause).await;
+                rest_after(&error, &mut backoff).await;
                 continue;
             }
         };
@@ -101,24 +106,22 @@ async fn accept(listener: &TcpListener, tls: Option<Acceptor>, accepted: &Taken,
     }
 }
 
-/// Waits as long as an error of a listener wants. Connections stay in the system's queue meanwhile.
-/// Gives the pause after the next error.
-async fn rest_after(error: &io::Error, pause: Duration) -> Duration {
+/// Pauses after an error of the listener. Connections stay in the system's queue meanwhile.
+async fn rest_after(error: &io::Error, backoff: &mut Backoff) {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
-        // It was of one connection, which is gone.
-        return pause;
+        // The error concerned a single connection, which is gone.
+        return;
     }
     tracing::warn!(%error, "a connection could not be accepted");
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     if errno.is_some_and(|errno| [Errno::BADF, Errno::INVAL, Errno::NOTSOCK].contains(&errno)) {
-        crate::health::cannot_recover(&format!("a listener is lost: {error}"));
+        broken::cannot_recover(&format!("a listener is lost: {error}"));
     }
-    sleep(pause).await;
-    (2 * pause).min(ACCEPT_PAUSE_MAX)
+    sleep(backoff.next_pause()).await;
 }
 
-/// Hands a connection over to be served, by TLS after its handshake.
+/// Hands a connection over to be served. By TLS, it does the handshake first.
 async fn take(
     stream: TcpStream,
     line: Line,
@@ -137,7 +140,7 @@ async fn take(
             };
             let shown = tokio::select! {
                 biased;
-                _ = &mut closed => return refused("others came while its handshake took its time"),
+                _ = &mut closed => return refused("its place was needed for others before its handshake ended"),
                 shown = timeout(HANDSHAKE_TIMEOUT, tls.accept(from, stream)) => shown,
             };
             let io = match shown {
@@ -146,7 +149,7 @@ async fn take(
                 Err(_) => return refused("the handshake took too long"),
             };
             if line.is_of(io.connect_info().party()).is_err() {
-                return refused("it has as many connections as it may, and all of them are in use");
+                return refused("it has reached its limit of connections, and all of them are in use");
             }
             io
         }
@@ -154,24 +157,24 @@ async fn take(
     let connection = Accepted::new(io, line, closed);
     tokio::select! {
         biased;
-        // The service has ended if nobody takes it.
+        // This fails only when the service has ended.
         _ = accepted.send(Ok(connection)) => {}
-        // It takes none at present. What waits here has a limit, too.
+        // The service accepts none at present. Waiting connections have a limit, too.
         () = sleep(HANDSHAKE_TIMEOUT) => {}
     }
 }
 
-/// A connection that came to a listener.
+/// A connection from a listener.
 #[derive(Debug)]
 pub struct Accepted {
     io: Connection,
     line: Line,
-    /// Ends when it is to be closed.
+    /// Ends when the connection has to be closed.
     closed: oneshot::Receiver<()>,
     is_cut: bool,
-    /// How many bytes are missing of its first words, and until when they are waited for.
+    /// How many of its first bytes are missing, and the time limit for them.
     greeting: Option<(usize, Pin<Box<Sleep>>)>,
-    /// Until when what waits to be written must have gone.
+    /// The time limit for pending writes.
     writing: Option<Pin<Box<Sleep>>>,
     bounds: Bounds,
 }
@@ -183,13 +186,13 @@ impl Accepted {
         Self { io, line, closed, is_cut: false, greeting, writing: None, bounds }
     }
 
-    /// How calls on it are counted.
+    /// Counts the calls on the connection.
     #[must_use]
     pub fn used(&self) -> Used {
         self.line.used()
     }
 
-    /// Judges how a write went: one that makes no progress for too long fails.
+    /// Judges a write: it fails if it makes no progress for too long.
     fn written<T>(&mut self, task: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if done.is_ready() {
             self.writing = None;
@@ -198,7 +201,7 @@ impl Accepted {
         let limit = self.bounds.write_timeout;
         let writing = self.writing.get_or_insert_with(|| Box::pin(sleep(limit)));
         ready!(writing.as_mut().poll(task));
-        Poll::Ready(Err(late("it takes nothing of what is written to it")))
+        Poll::Ready(Err(late("it reads nothing of what is written to it")))
     }
 }
 
@@ -221,7 +224,7 @@ impl AsyncRead for Accepted {
             this.greeting = None;
             this.line.has_spoken();
         } else if read.is_pending() && until.as_mut().poll(task).is_ready() {
-            return Poll::Ready(Err(late("it said nothing after it had connected")));
+            return Poll::Ready(Err(late("it sent nothing after it had connected")));
         }
         read
     }

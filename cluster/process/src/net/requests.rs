@@ -1,5 +1,4 @@
-//! Requests on their way in: their bytes are counted as they arrive, and each has a time in which
-//! it must be whole.
+//! Requests that are being received. Their bytes are counted as they arrive, within a time limit.
 
 use std::{
     pin::Pin,
@@ -16,11 +15,11 @@ use tonic::{Status, body::Body};
 
 use super::budget::Held;
 
-/// gRPC's prefix of a message: a flag, and the length.
+/// gRPC's prefix of a message: a flag and the length.
 const PREFIX_BYTES: usize = 5;
 
-/// What a request holds. The call keeps it until it is answered: what was received is in memory as
-/// long.
+/// The bytes that a request holds. The call keeps them until it is answered, because the request
+/// stays in memory that long.
 pub(super) type Kept = Arc<Mutex<Held>>;
 
 fn lock(kept: &Kept) -> MutexGuard<'_, Held> {
@@ -31,11 +30,12 @@ fn lock(kept: &Kept) -> MutexGuard<'_, Held> {
 pub(super) struct Incoming {
     body: Body,
     kept: Kept,
-    /// A message of a stream is given back when it was taken, a single one with its call.
+    /// The bytes of a stream's message are given back once the service has read it. Those of a
+    /// single message are given back with its call.
     is_stream: bool,
     messages: Messages,
     limit: Duration,
-    /// Until when the message under way must be whole.
+    /// The time limit for the rest of the message that is being received.
     until: Option<Pin<Box<Sleep>>>,
 }
 
@@ -44,8 +44,8 @@ impl Incoming {
         Self { body, kept, is_stream, messages: Messages::default(), limit, until: None }
     }
 
-    /// Whether something is to come that has a time limit: all of a single request, and the rest of
-    /// a message of a stream.
+    /// Whether bytes with a time limit are missing: all of a single request, or the rest of a
+    /// message of a stream.
     fn is_awaited(&self) -> bool {
         match self.is_stream {
             true => self.messages.is_under_way(),
@@ -66,7 +66,7 @@ impl HttpBody for Incoming {
     fn poll_frame(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
         if this.is_stream && !this.messages.is_under_way() {
-            // Whoever asks for more has taken what was whole.
+            // The service asks for more, so it has read the complete messages.
             let mut held = lock(&this.kept);
             let bytes = held.bytes();
             held.give_back(bytes);
@@ -89,7 +89,7 @@ impl HttpBody for Incoming {
                 let until = this.until.get_or_insert_with(|| Box::pin(sleep(limit)));
                 std::task::ready!(until.as_mut().poll(task));
                 let message =
-                    format!("the request did not arrive whole within {} s: send it again", limit.as_secs_f64());
+                    format!("the request did not arrive completely within {} s: send it again", limit.as_secs_f64());
                 Poll::Ready(Some(Err(status::refuse(Reason::ResourceExhausted, message))))
             }
             other => other,
@@ -105,15 +105,15 @@ impl HttpBody for Incoming {
     }
 }
 
-/// Where messages begin and end in the bytes of a request.
+/// Finds the beginning and end of messages in the bytes of a request.
 #[derive(Debug, Default)]
 struct Messages {
     prefix: [u8; PREFIX_BYTES],
-    /// Bytes of the prefix that are there.
+    /// Bytes of the prefix that have arrived.
     prefix_len: usize,
-    /// Bytes that are missing of the message after it.
+    /// Bytes of the message that are missing.
     missing: usize,
-    /// Messages that were whole.
+    /// Number of complete messages.
     count: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Whose connections a listener takes: those of an authority that is believed, unless they were
-//! withdrawn.
+//! The verifier of a listener's callers: an authority that is believed must have signed their
+//! certificate, and it must not be withdrawn.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use rustls::{
     server::danger::{ClientCertVerified, ClientCertVerifier},
 };
 
-use super::Withdrawn;
+use super::withdrawn::Withdrawn;
 
-/// Verifies the chain of a caller, then looks into the list of what was withdrawn.
+/// Verifies the chain of a caller, then looks it up in the list of withdrawn certificates.
 #[derive(Debug)]
 pub(super) struct Calling {
     chain: Arc<dyn ClientCertVerifier>,
@@ -24,7 +24,7 @@ impl Calling {
         Self { chain, withdrawn }
     }
 
-    /// Judges again what a caller has shown.
+    /// Judges the certificates of an open connection again.
     pub(super) fn verify(&self, shown: &[CertificateDer<'_>], now: UnixTime) -> Result<(), String> {
         let (end_entity, intermediates) = shown.split_first().ok_or("it showed no certificate")?;
         self.verify_client_cert(end_entity, intermediates, now).map(drop).map_err(|error| error.to_string())

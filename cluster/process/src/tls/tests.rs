@@ -1,4 +1,4 @@
-//! Files change under open connections, and others answer than who is expected.
+//! Files change under open connections, and peers are not the expected process.
 
 use std::{
     fs,
@@ -31,12 +31,12 @@ impl Authority {
         Self(rcgen::CertifiedIssuer::self_signed(params, key).expect("an authority"))
     }
 
-    /// Replaces certificate and key by those of a node.
+    /// Replaces certificate and key with those of a node.
     fn certify(&self, dir: &Path) {
         self.certify_as(dir, &NODE, |_| {});
     }
 
-    /// Replaces certificate and key by ones that say these URIs.
+    /// Replaces certificate and key with ones that have these URIs.
     fn certify_as(&self, dir: &Path, uris: &[&str], change: impl FnOnce(&mut rcgen::CertificateParams)) {
         let key = rcgen::KeyPair::generate().expect("a key");
         let mut params = rcgen::CertificateParams::new(vec!["host".to_owned()]).expect("a host");
@@ -63,7 +63,7 @@ type Pair = (Secured<DuplexStream>, Secured<DuplexStream>);
 
 type Make<T> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, Failure>>;
 
-/// One end of a connection, and what it has in force; the test looks at its files when it wants to.
+/// One end of a connection, and its files in force. The test decides when the files are read again.
 struct End<T> {
     files: Files<T, Make<T>>,
     live: Live<T>,
@@ -108,7 +108,7 @@ async fn connect_to(server: &Live<Accepting>, client: &Live<Dialing>, expected: 
     let mut near = Secured::new(near, watch);
     let (far, watch) = accepting.await.expect("it does not panic")?;
     let mut far = Secured::new(far, watch);
-    // A client hears that it is not believed when it reads.
+    // A client learns that it is not believed when it reads.
     say(&mut far, &mut near).await?;
     Ok((near, far))
 }
@@ -133,7 +133,8 @@ async fn a_new_authority_counts_for_the_next_connection_and_open_ones_end_with_t
     let (mut server, mut client) = (server(here.path()), client(there.path()));
     let (mut near, mut far) = connect(&server.live, &client.live).await.expect("both are of one authority");
 
-    // First both authorities are believed, then the certificates are new ones, then the old authority goes.
+    // First both authorities are believed, then new certificates are shown, then the old authority
+    // is removed.
     let both = old.0.pem() + &new.0.pem();
     for dir in [&here, &there] {
         write(dir.path(), "ca", &both);
@@ -159,7 +160,7 @@ async fn a_new_authority_counts_for_the_next_connection_and_open_ones_end_with_t
     assert!(say(&mut near, &mut far).await.is_err(), "what was open under the old one has ended");
     assert!(say(&mut far, &mut near).await.is_err(), "at both ends");
 
-    // Nobody of the old one is let in any more.
+    // Processes of the old authority are no longer accepted.
     old.certify(there.path());
     client.files.look();
     assert!(connect(&server.live, &client.live).await.is_err());
@@ -215,7 +216,7 @@ async fn files_that_are_no_whole_change_nothing() {
     connect(&server.live, &client.live).await.expect("the new ones are in force");
 }
 
-/// Two directories with files of one authority: who is dialed, and who dials.
+/// Two directories with files of one authority, for the accepting and the dialing end.
 fn both(authority: &Authority) -> [tempfile::TempDir; 2] {
     [(); 2].map(|()| {
         let dir = tempfile::tempdir().expect("a directory");
@@ -234,7 +235,7 @@ async fn what_answers_must_have_the_role_and_the_name_that_are_dialed() {
     let name = |name: &str| format!("urn:coppice:name:{name}");
     let node = || Expected::Process(Role::Node, "node-1".to_owned());
     let coordinator = || Expected::Any(Role::Coordinator);
-    // What a certificate says, what is expected, and whether it answers.
+    // The URIs of a certificate, the expected process, and whether the two match.
     let cases: [(&[String], Expected, bool); 13] = [
         (&[role("node"), name("node-1")], node(), true),
         (&[role("node"), role("reader"), name("node-1")], node(), true),
@@ -296,7 +297,7 @@ async fn a_withdrawn_certificate_ends_its_connections_and_makes_no_new_ones() {
         let pem = fs::read(dir.join("cert")).expect("it was made");
         Identity::of(&certificates(&dir.join("cert"), &pem).expect("a certificate")[0]).serial
     };
-    // Whose certificate is withdrawn, and who hears of it: who accepts, or who dials.
+    // Whose list has the withdrawal: that of the accepting or of the dialing end.
     for accepting in [true, false] {
         let [here, there] = both(&authority);
         let (mut server, mut client) = (server(here.path()), client(there.path()));
@@ -314,7 +315,7 @@ async fn a_withdrawn_certificate_ends_its_connections_and_makes_no_new_ones() {
         write(hears.path(), "withdrawn", &format!("serial {}\nend\n", serial(withdrawn.path())));
         server.files.look();
         client.files.look();
-        // Who only waits hears of it, too.
+        // An end that only waits learns of it, too.
         let waits = if accepting { &mut far } else { &mut near };
         let ended = waits.read_u8().await.expect_err("the connection ends");
         assert_eq!(ended.kind(), io::ErrorKind::ConnectionAborted, "{ended}");

@@ -1,5 +1,5 @@
-//! Judges the other end of an open connection again: when the files change, and when its
-//! certificate ends.
+//! Judges the peer of an open connection again, when the files change and when its certificate
+//! expires.
 
 use std::{
     fmt,
@@ -12,10 +12,10 @@ use std::{
 use coppice_proto::{certificate::Said, live::Live};
 use rustls::pki_types::{CertificateDer, UnixTime};
 
-/// A connection whose files do not change is judged so often at least: the clock may have been set.
+/// How often a connection is judged at least, even if no file changes: the clock may have been set.
 const JUDGE_EVERY: Duration = Duration::from_secs(3600);
 
-/// Ends with the reason when the other end of a connection is believed no more.
+/// Ends when the peer of a connection is no longer believed, with the reason.
 pub struct Watch(Pin<Box<dyn Future<Output = String> + Send>>);
 
 impl fmt::Debug for Watch {
@@ -25,12 +25,12 @@ impl fmt::Debug for Watch {
 }
 
 impl Watch {
-    /// For a connection whose other end shows nothing.
+    /// The watch over a peer without a certificate.
     pub(super) fn never() -> Self {
         Self(Box::pin(std::future::pending()))
     }
 
-    /// Judges by what comes into force after what was taken from `live`.
+    /// Judges the peer by each value of `live` that comes into force from now on.
     pub(super) fn new<T: Send + Sync + 'static>(
         mut live: Live<T>,
         shown: Vec<CertificateDer<'static>>,
@@ -50,16 +50,16 @@ impl Watch {
         }))
     }
 
-    /// The reason, if the other end is believed no more.
+    /// The reason, once the peer is no longer believed.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<String> {
         self.0.as_mut().poll(cx)
     }
 }
 
-/// How long until a certificate has ended, or until it is to be judged in any case.
+/// The time until the certificate expires, or until it must be judged in any case.
 fn left(ends: i64) -> Duration {
     let now = i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX);
-    // It is good for the last second, too.
+    // The certificate is still valid in its last second.
     let left = u64::try_from(ends.saturating_sub(now).saturating_add(1)).unwrap_or(0);
     Duration::from_secs(left.max(1)).min(JUDGE_EVERY)
 }

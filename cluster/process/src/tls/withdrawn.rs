@@ -1,33 +1,33 @@
-//! The list of certificates that are believed no more, although their authority signed them.
+//! The list of withdrawn certificates: they are refused, although their authority signed them.
 //!
-//! One entry a line, a keyword and what follows it; `#` begins a comment:
+//! Each line has a keyword and its value; `#` begins a comment:
 //!
 //! ```text
 //! serial 3f:0a:11              # a serial number, in hex
 //! fingerprint 9f86d081...      # SHA-256 of a certificate, in hex
-//! subject CN=alice             # a subject, as the record of denials shows it
+//! subject CN=alice             # a subject, as the access log shows it
 //! end
 //! ```
 //!
-//! **Invariant.** A list is a whole: it ends with the line `end`, so that one that is half written,
-//! or was emptied, is told from one that says nothing. A line that is not understood refuses the
-//! list; nothing of it is guessed.
+//! **Invariant.** A list is accepted as a whole or refused. It ends with the line `end`, so that a
+//! file that is half written or was emptied is not mistaken for an empty list. A line that is not
+//! understood refuses the list.
 
 use std::collections::BTreeSet;
 
 use coppice_proto::secure::Refused;
 use rustls::pki_types::CertificateDer;
 
-use crate::access::Identity;
+use crate::identity::Identity;
 
 /// The line that ends a list.
 const END: &str = "end";
 /// Hex digits of a fingerprint.
 const FINGERPRINT_DIGITS: usize = 64;
-/// Most hex digits of a serial number: RFC 5280 allows 20 bytes.
+/// Most hex digits of a serial number. RFC 5280 allows 20 bytes.
 const SERIAL_DIGITS_MAX: usize = 40;
 
-/// Certificates that are believed no more.
+/// Withdrawn certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Withdrawn {
     /// In hex, without leading zeros.
@@ -40,7 +40,7 @@ impl Withdrawn {
     /// Reads a list.
     ///
     /// # Errors
-    /// Says which line is wrong.
+    /// Names the line that is wrong.
     pub fn parse(list: &[u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(list).map_err(|_| "is not text".to_owned())?;
         let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()).enumerate();
@@ -73,7 +73,7 @@ impl Withdrawn {
             }
             "subject" if value.is_empty() => return Err("a subject is not empty".to_owned()),
             "subject" => drop(self.subjects.insert(value.to_owned())),
-            _ => return Err(format!("{keyword:?} is none of serial, fingerprint, subject, end")),
+            _ => return Err(format!("{keyword:?} is not one of serial, fingerprint, subject, end")),
         }
         Ok(())
     }
@@ -81,7 +81,7 @@ impl Withdrawn {
     /// Checks that a certificate is not in the list.
     ///
     /// # Errors
-    /// Says by what it is.
+    /// Names the certificate if it is in the list.
     pub fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), Refused> {
         if self == &Self::default() {
             return Ok(());
@@ -97,7 +97,7 @@ impl Withdrawn {
     }
 }
 
-/// Hex digits in lower case, without the colons between them.
+/// Hex digits in lower case, without colons.
 fn hex(text: &str) -> Option<String> {
     let digits = text.replace(':', "").to_ascii_lowercase();
     (!digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(digits)

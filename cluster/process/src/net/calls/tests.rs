@@ -1,27 +1,29 @@
-//! Callers that take nothing, callers that take too many places, over real HTTP/2 in memory.
+//! Callers that read nothing, and callers that take too many places, over real HTTP/2 in memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::{Router, body::Body as AxumBody, response::IntoResponse};
+use coppice_proto::status;
+use coppice_types::Reason;
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{
-    Code,
+    Code, Status,
     service::Routes,
     transport::{Channel, Endpoint, Uri},
 };
 use tower::ServiceExt;
 
 use super::*;
-use crate::net::server_within;
+use crate::net::server::server_within;
 
 const RANGE: &str = "/coppice.v1.Ledger/Range";
 const GET: &str = "/coppice.v1.Ledger/Get";
 const PART: usize = 256 << 10;
 
-/// A server whose streams go on until their caller has gone: how many run, and how they send.
+/// A server whose streams last until their caller is gone. Counts those that run.
 struct Scene {
     running: Arc<AtomicUsize>,
     incoming: mpsc::Sender<std::io::Result<tokio::io::DuplexStream>>,
@@ -55,7 +57,7 @@ impl Scene {
         Self { running, incoming }
     }
 
-    /// A connection of its own.
+    /// Opens a separate connection.
     fn connect(&self) -> Channel {
         let incoming = self.incoming.clone();
         Endpoint::from_static("http://memory.invalid").connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
@@ -80,7 +82,7 @@ async fn call(channel: &Channel, path: &str) -> http::Response<Body> {
     channel.clone().oneshot(request).await.expect("it is answered")
 }
 
-/// All data of an answer, and the status at its end, if it says one.
+/// All data of an answer, and the status at its end, if there is one.
 async fn read(answer: http::Response<Body>) -> (usize, Option<Status>) {
     use hyper::body::Body as _;
     let mut body = std::pin::pin!(answer.into_body());
@@ -103,7 +105,7 @@ async fn a_stream_of_which_nothing_is_taken_is_cut_off_and_says_so() {
     let began = Instant::now();
     scene.until_running(0).await;
     assert!((STALL_MAX..2 * STALL_MAX).contains(&began.elapsed()), "{:?}", began.elapsed());
-    // Whoever reads it after all learns what became of it.
+    // A caller that reads on after all learns why its answer ended.
     let (bytes, status) = read(unread).await;
     let status = status.expect("it ends with a status");
     assert_eq!(status::reason(&status), Some(Reason::ResourceExhausted));
@@ -155,8 +157,7 @@ async fn no_kind_of_call_takes_the_places_of_another() {
 
 #[tokio::test]
 async fn a_caller_has_a_share_of_the_places_and_the_cluster_has_all() {
-    let limits = Limits { calls_max: [8, 8, 8, 8], ..Limits::default() };
-    let calls = Arc::new(Calls { limits, open: Mutex::default() });
+    let calls = Places::new([8, 8, 8, 8]);
     let of = |name: &str| Party::Subject(name.to_owned());
     let mut places: Vec<_> = (0..2).map(|_| calls.enter(Kind::Stream, of("a")).expect("its share")).collect();
     let refused = calls.enter(Kind::Stream, of("a")).expect_err("no more");
@@ -165,7 +166,7 @@ async fn a_caller_has_a_share_of_the_places_and_the_cluster_has_all() {
     places.extend((0..5).map(|_| calls.enter(Kind::Stream, Party::Cluster("node".to_owned())).expect("all of it")));
     assert!(calls.enter(Kind::Stream, of("c")).is_err(), "all places are taken");
     drop(places);
-    assert!(calls.lock().of.is_empty() && calls.lock().total == [0; 4]);
+    assert!(calls.is_empty());
 }
 
 #[test]
@@ -182,7 +183,7 @@ fn every_stream_of_answers_has_a_kind_of_its_own() {
     }
 }
 
-/// A request of which the beginning arrives: a message of `length` bytes of which `sent` come.
+/// A request that arrives in part: `sent` bytes of a message of `length` bytes.
 fn partial(path: &str, length: u32, sent: usize) -> (http::Request<Body>, mpsc::Sender<Result<Bytes, Status>>) {
     let (more, parts) = mpsc::channel(1);
     let begin = [&[0][..], &length.to_be_bytes(), &vec![7; sent]].concat();
@@ -191,7 +192,7 @@ fn partial(path: &str, length: u32, sent: usize) -> (http::Request<Body>, mpsc::
     (http::Request::post(path).body(body).expect("a request"), more)
 }
 
-/// A server that takes all of a request before it answers.
+/// A server that reads a request completely before it answers.
 fn taking(
     limits: Limits,
 ) -> impl Service<http::Request<Body>, Response = http::Response<Body>, Error = std::convert::Infallible, Future: Send> + Clone
@@ -231,7 +232,7 @@ async fn messages_that_are_never_whole_hold_a_share_and_not_for_long() {
         told.push(refused(&answer.await.expect("no panic").expect("it is answered")));
     }
     assert_eq!(told.iter().filter(|told| told.contains("this caller")).count(), 59, "one of them fits: {told:?}");
-    assert_eq!(told.iter().filter(|told| told.contains("did not arrive whole")).count(), 1);
+    assert_eq!(told.iter().filter(|told| told.contains("did not arrive completely")).count(), 1);
     assert!(refused(&other.await.expect("no panic").expect("it is answered")).contains("this caller"));
     assert_eq!(began.elapsed().as_secs(), RECEIVE_MAX.as_secs());
 }

@@ -1,4 +1,4 @@
-//! Connections that say nothing, or half of something.
+//! Connections whose peers say nothing, or stop halfway.
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
@@ -16,7 +16,7 @@ use tower::ServiceExt;
 use super::*;
 use crate::{access::AccessLog, net, tls::Tls};
 
-/// A server on a free port, which answers every call.
+/// A server on a free port that answers every call.
 async fn serve(tls: Option<Acceptor>, bounds: Bounds) -> std::net::SocketAddr {
     let listener = net::listen("127.0.0.1:0".parse().expect("an address")).await.expect("a port is free");
     let address = listener.local_addr().expect("it listens");
@@ -30,14 +30,14 @@ async fn call(channel: &Channel) {
     channel.clone().oneshot(request).await.expect("it is answered");
 }
 
-/// Reads until the other end closes.
+/// Reads until the peer closes.
 async fn until_closed(mut stream: TcpStream) {
     let mut bytes = Vec::new();
     // A reset is an end, too.
     let _ = stream.read_to_end(&mut bytes).await;
 }
 
-/// Gives the frame that is sent after so many others.
+/// Makes the frame after a number of others.
 type Flood<'a> = Box<dyn Fn(u32) -> Vec<u8> + Send + 'a>;
 
 #[tokio::test]
@@ -69,7 +69,8 @@ async fn hundreds_of_silent_connections_delay_nobodys_handshake() {
         .identity(Identity::from_pem(certificate, key.serialize_pem()));
     let endpoint = Endpoint::from_shared(format!("https://localhost:{}", address.port())).expect("an address");
     let endpoint = endpoint.tls_config(shown).expect("the files are whole");
-    // The silent ones are closed only after that time: whoever waits for them is late.
+    // The silent connections are closed only after that time, so waiting for them would be too
+    // late.
     let channel = timeout(HANDSHAKE_TIMEOUT, endpoint.connect()).await.expect("in time").expect("it connects");
     call(&channel).await;
     drop(silent);
@@ -131,7 +132,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The headers of a call, by HPACK without its tables.
+/// The headers of a call, in HPACK without its tables.
 fn headers() -> Vec<u8> {
     let path = b"/coppice.v1.Ledger/Get";
     let length = [u8::try_from(path.len()).expect("it is short")];
@@ -166,7 +167,7 @@ async fn a_flood_ends_its_connection_and_delays_nobody() {
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.expect("it is open");
         stream.write_all(&frame(4, 0, 0, &[])).await.expect("it is open");
         let flood = async {
-            // What the server says is not read.
+            // The answers of the server are not read.
             for count in 0.. {
                 if stream.write_all(&next(count)).await.is_err() {
                     return;
@@ -183,17 +184,17 @@ async fn a_flood_ends_its_connection_and_delays_nobody() {
 #[tokio::test(start_paused = true)]
 async fn a_listener_without_descriptors_rests_ever_longer_and_not_for_a_connection_that_broke() {
     let raw = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error());
-    let mut pause = ACCEPT_PAUSE_MIN;
+    let fresh = Backoff::new(ACCEPT_PAUSE_MIN, ACCEPT_PAUSE_MAX);
+    let mut backoff = fresh;
     let began = tokio::time::Instant::now();
     for _ in 0..100 {
-        pause = rest_after(&raw(Errno::CONNABORTED), pause).await;
+        rest_after(&raw(Errno::CONNABORTED), &mut backoff).await;
     }
-    assert_eq!((pause, began.elapsed()), (ACCEPT_PAUSE_MIN, Duration::ZERO));
+    assert_eq!((backoff, began.elapsed()), (fresh, Duration::ZERO));
     for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::MFILE, Errno::MFILE] {
-        let began = tokio::time::Instant::now();
-        let next = rest_after(&raw(errno), pause).await;
-        assert!(began.elapsed() >= pause, "{errno}");
-        pause = next;
+        let (began, expected) = (tokio::time::Instant::now(), { backoff }.next_pause());
+        rest_after(&raw(errno), &mut backoff).await;
+        assert!(began.elapsed() >= expected, "{errno}");
     }
-    assert_eq!(pause, ACCEPT_PAUSE_MAX);
+    assert_eq!(backoff.next_pause(), ACCEPT_PAUSE_MAX);
 }

@@ -1,4 +1,4 @@
-//! What a certificate says of its holder. It was verified by TLS before it is read here.
+//! The holder of a certificate. TLS has verified the certificate before it is read here.
 
 use coppice_proto::certificate::Said;
 pub use coppice_proto::certificate::{NAME_URI, ROLE_URI, Role, Roles};
@@ -13,26 +13,26 @@ use x509_parser::{
     prelude::{AttributeTypeAndValue, FromDer, RelativeDistinguishedName, X509Certificate, X509Name},
 };
 
-/// Longest subject, in bytes; a longer one is cut and ends with the beginning of its hash.
+/// Longest subject, in bytes. A longer one is cut, and ends with the beginning of its hash.
 const SUBJECT_BYTES_MAX: usize = 256;
 
-/// Who holds a certificate.
+/// The holder of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The subject's name, as `subject_of` writes it.
     pub subject: String,
     /// The serial number, in hex.
     pub serial: String,
-    /// SHA-256 of the certificate, in hex.
+    /// The SHA-256 of the certificate, in hex.
     pub fingerprint: String,
-    /// The roles that it says; others than are known here are none.
+    /// The roles that the certificate states. Unknown roles are ignored.
     pub roles: Roles,
-    /// The process that it is for; `None` if it names none, or several.
+    /// The process that the certificate is for; `None` if it names none, or several.
     pub process: Option<String>,
 }
 
 impl Identity {
-    /// Reads a certificate. One that can't be read has no role.
+    /// Reads a certificate. One that can't be read has no roles.
     #[must_use]
     pub fn of(certificate: &CertificateDer<'_>) -> Self {
         let fingerprint = hex::encode(sha256(certificate).0);
@@ -45,7 +45,8 @@ impl Identity {
         Self { subject, serial, fingerprint, roles, process }
     }
 
-    /// What its holder is known by: the subject, or the certificate if it has none; at most [`WHO_BYTES_MAX`] bytes.
+    /// The name of the holder: the subject, or the certificate's fingerprint if there is no
+    /// subject. At most [`WHO_BYTES_MAX`] bytes.
     #[must_use]
     pub fn name(&self) -> String {
         match self.subject.as_str() {
@@ -55,9 +56,11 @@ impl Identity {
     }
 }
 
-/// A subject as text: `CN=alice, O=Acme + OU=ops`, each value escaped as RFC 4514 says, so that no two subjects are the same text.
+/// A subject as text: `CN=alice, O=Acme + OU=ops`. Values are escaped as in RFC 4514, so that
+/// different subjects never have the same text.
 ///
-/// Characters that are not shown are written in hex, too. A value that is not UTF-8 is `#` and hex.
+/// Characters that are not shown as themselves are written in hex, too. A value that is not UTF-8
+/// becomes `#` and hex.
 fn subject_of(name: &X509Name<'_>) -> String {
     let attribute = |attribute: &AttributeTypeAndValue<'_>| {
         let kind = attribute.attr_type();
@@ -69,7 +72,7 @@ fn subject_of(name: &X509Name<'_>) -> String {
     name.iter_rdn().map(parts).collect::<Vec<_>>().join(", ")
 }
 
-/// A value of a subject, escaped.
+/// Escapes a value of a subject.
 fn escaped(value: &str) -> String {
     let last = value.chars().count().saturating_sub(1);
     let mut out = String::with_capacity(value.len());

@@ -1,10 +1,11 @@
-//! The connections of one listener: how many there are, whose, and which of them is closed to let
-//! another one in.
+//! The connections of one listener: their number, their callers, and which of them is closed to
+//! make room for another.
 //!
-//! **Invariants.** There are never more than [`Bounds::connections_max`], nor more than
-//! [`Bounds::caller_max`] of one caller that is no process of the cluster. A connection on which a
-//! call is under way is never closed for another one. One that never said anything goes first, then
-//! the one that has been idle for longest; of several callers, one of the caller that has most.
+//! **Invariants.** There are never more than [`Bounds::connections_max`] connections. A single
+//! caller has at most [`Bounds::caller_max`], unless it is a process of the cluster. A connection
+//! with a call in progress is never closed for another one. The first to be closed is one whose
+//! peer never spoke, then the one that has been idle for longest. Among several callers, the caller
+//! with most connections loses one.
 
 use std::{
     collections::BTreeMap,
@@ -16,30 +17,31 @@ use coppice_proto::telemetry::SCOPE;
 use opentelemetry::{KeyValue, global};
 use tokio::{sync::oneshot, time::Instant};
 
-use super::calls::Party;
+use super::party::Party;
 
-/// The bounds of a listener.
+/// The limits of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// What the listener is for, as in metrics.
+    /// The listener's name in metrics.
     pub name: &'static str,
     /// Most connections at once.
     pub connections_max: usize,
-    /// Most of one caller: of a certificate's subject, or of an address without a certificate.
+    /// Most connections of one caller: of a certificate's subject, or of an address without a
+    /// certificate.
     pub caller_max: usize,
-    /// Most that have not said anything yet, those whose TLS handshake is under way among them.
+    /// Most connections whose peer has not spoken yet, including those in their TLS handshake.
     pub silent_max: usize,
-    /// How long the other end may take to say its first words, after the handshake.
+    /// How long the peer may take to send its first bytes, after the handshake.
     pub greeting_timeout: Duration,
-    /// How many bytes these are.
+    /// How many first bytes the peer must send in that time.
     pub greeting_bytes: usize,
     /// How long a connection may last without a call.
     pub idle_max: Duration,
-    /// How long the other end may take nothing of what is written to it.
+    /// How long the peer may read nothing of what is written to it.
     pub write_timeout: Duration,
 }
 
-/// Of listeners for gRPC. The first words are HTTP/2's preface.
+/// The bounds of listeners for gRPC. The first bytes are HTTP/2's preface.
 pub const GRPC: Bounds = Bounds {
     name: "grpc",
     connections_max: 4096,
@@ -53,7 +55,7 @@ pub const GRPC: Bounds = Bounds {
 
 /// The connections of a listener.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(crate) struct Lines {
     bounds: Bounds,
     open: Mutex<Open>,
 }
@@ -72,7 +74,7 @@ struct Entry {
     caller: Party,
     has_spoken: bool,
     calls: usize,
-    /// Since when it has no call.
+    /// When its last call ended.
     idle_since: Instant,
     _open: oneshot::Sender<()>,
 }
@@ -94,7 +96,7 @@ impl Open {
         }
     }
 
-    /// Closes a connection without a call, of those that `may_go`; `false` if there is none.
+    /// Closes one connection that has no call and that `may_go`; `false` if there is none.
     fn close_one(&mut self, may_go: impl Fn(&Entry) -> bool) -> bool {
         let idle = self.lines.iter().filter(|(_, entry)| entry.calls == 0 && may_go(entry));
         let first = idle.min_by_key(|(_, entry)| {
@@ -106,12 +108,12 @@ impl Open {
     }
 }
 
-/// There is no place for the connection: all others are in use.
+/// There is no room for the connection, because all others are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Full;
+pub(crate) struct Full;
 
 impl Lines {
-    pub(super) fn new(bounds: Bounds) -> Arc<Self> {
+    pub(crate) fn new(bounds: Bounds) -> Arc<Self> {
         let lines = Arc::new(Self { bounds, open: Mutex::default() });
         let seen = Arc::downgrade(&lines);
         let meter = global::meter(SCOPE);
@@ -132,14 +134,14 @@ impl Lines {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many there are.
-    pub(super) fn count(&self) -> usize {
+    /// Number of connections.
+    pub(crate) fn count(&self) -> usize {
         self.lock().lines.len()
     }
 
-    /// A connection has come; the receiver ends when it is to be closed. Another one may be closed
-    /// for it.
-    pub(super) fn enter(self: &Arc<Self>, caller: Party) -> Result<(Line, oneshot::Receiver<()>), Full> {
+    /// Enters a new connection, and may close another one for it. The receiver ends when the new
+    /// connection has to be closed.
+    pub(crate) fn enter(self: &Arc<Self>, caller: Party) -> Result<(Line, oneshot::Receiver<()>), Full> {
         let mut open = self.lock();
         self.make_room(&mut open, &caller)?;
         if open.silent >= self.bounds.silent_max && !open.close_one(|entry| !entry.has_spoken) {
@@ -159,7 +161,7 @@ impl Lines {
         Ok((Line { number, lines: Arc::clone(self) }, closed))
     }
 
-    /// Sees that the caller has a place left.
+    /// Makes sure that the caller has room for one more.
     fn make_room(&self, open: &mut Open, caller: &Party) -> Result<(), Full> {
         let own = open.of.get(caller).copied().unwrap_or_default();
         if caller.has_all() || own < self.bounds.caller_max || open.close_one(|entry| entry.caller == *caller) {
@@ -168,9 +170,9 @@ impl Lines {
         Err(Full)
     }
 
-    /// Closes what has been without a call for too long. Processes of the cluster come back to
-    /// theirs.
-    pub(super) fn close_idle(&self) {
+    /// Closes connections that had no call for too long. Those of cluster processes stay, because
+    /// they use them again.
+    pub(crate) fn close_idle(&self) {
         let mut open = self.lock();
         let late = |entry: &Entry| {
             entry.calls == 0 && !entry.caller.has_all() && entry.idle_since.elapsed() >= self.bounds.idle_max
@@ -184,19 +186,19 @@ impl Lines {
 
 /// A place among the connections, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(crate) struct Line {
     number: u64,
     lines: Arc<Lines>,
 }
 
 impl Line {
-    /// The bounds that the connection is held to.
-    pub(super) fn bounds(&self) -> Bounds {
+    /// The limits that the connection is held to.
+    pub(crate) fn bounds(&self) -> Bounds {
         self.lines.bounds
     }
 
-    /// It is known now whose the connection is.
-    pub(super) fn is_of(&self, caller: Party) -> Result<(), Full> {
+    /// Notes the connection's caller, once it is known.
+    pub(crate) fn is_of(&self, caller: Party) -> Result<(), Full> {
         let mut open = self.lines.lock();
         self.lines.make_room(&mut open, &caller)?;
         let Some(entry) = open.lines.get_mut(&self.number) else { return Err(Full) };
@@ -206,8 +208,8 @@ impl Line {
         Ok(())
     }
 
-    /// Its other end has said its first words.
-    pub(super) fn has_spoken(&self) {
+    /// Notes that the peer has sent its first bytes.
+    pub(crate) fn has_spoken(&self) {
         let mut open = self.lines.lock();
         if let Some(entry) = open.lines.get_mut(&self.number)
             && !std::mem::replace(&mut entry.has_spoken, true)
@@ -216,8 +218,8 @@ impl Line {
         }
     }
 
-    /// How calls on it are counted.
-    pub(super) fn used(&self) -> Used {
+    /// Counts the calls on the connection.
+    pub(crate) fn used(&self) -> Used {
         Used { number: self.number, lines: Arc::downgrade(&self.lines) }
     }
 }
@@ -236,7 +238,7 @@ pub struct Used {
 }
 
 impl Used {
-    /// A call begins; it ends when what this gives is dropped.
+    /// Begins a call, which ends when the result is dropped.
     #[must_use]
     pub(crate) fn begin(&self) -> Busy {
         self.change(|entry| entry.calls += 1);
@@ -274,7 +276,7 @@ mod tests {
         Party::Address([10, 0, 0, last].into())
     }
 
-    /// A connection that has spoken.
+    /// A connection whose peer has spoken.
     fn spoken(lines: &Arc<Lines>, last: u8) -> (Line, oneshot::Receiver<()>) {
         let (line, closed) = lines.enter(caller(last)).expect("there is room");
         line.has_spoken();
@@ -299,7 +301,7 @@ mod tests {
         let mut idle = Vec::new();
         for last in 4..9 {
             tokio::time::advance(Duration::from_millis(1)).await;
-            // Each is idle at once, and goes for the ones after it.
+            // Each is idle at once, so it is closed for those after it.
             idle.push(spoken(&lines, last));
         }
         assert!(is_closed(&mut third), "the silent go first");

@@ -1,0 +1,44 @@
+//! gRPC servers, with the limits that all processes share.
+
+use coppice_proto::telemetry::Served;
+use tonic::transport::Server;
+use tower::layer::util::{Identity, Stack};
+
+use super::{
+    calls::{Bounded, Limits},
+    socket::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, WINDOW_BYTES},
+};
+
+/// Most bytes in the headers of a request.
+const HEADERS_BYTES_MAX: u32 = 16 << 10;
+/// Most streams of a connection that its peer has reset before they were looked at, and most that
+/// this end has reset for errors. A connection with more is closed.
+const RESETS_PENDING_MAX: usize = 20;
+const ERROR_RESETS_MAX: usize = 256;
+/// Most calls in progress on one connection. A client that obeys HTTP/2 holds back more; any other
+/// client has them refused.
+pub const CALLS_PER_CONNECTION_MAX: u32 = 1024;
+
+/// A gRPC server with the limits that all processes share. It measures and traces its calls. Must
+/// be called within a tokio runtime.
+#[must_use]
+pub fn server() -> Server<Stack<Bounded, Stack<Served, Identity>>> {
+    server_within(Limits::default())
+}
+
+/// Like [`server`], with these limits on its calls.
+pub(super) fn server_within(limits: Limits) -> Server<Stack<Bounded, Stack<Served, Identity>>> {
+    Server::builder()
+        .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
+        .concurrency_limit_per_connection(CALLS_PER_CONNECTION_MAX as usize)
+        .load_shed(true)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(2 * WINDOW_BYTES)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .http2_max_header_list_size(HEADERS_BYTES_MAX)
+        .http2_max_pending_accept_reset_streams(Some(RESETS_PENDING_MAX))
+        .http2_max_local_error_reset_streams(Some(ERROR_RESETS_MAX))
+        .layer(Served::new())
+        .layer(Bounded::new(limits))
+}
