@@ -1,8 +1,8 @@
-//! What can go wrong with a coordinator as a whole; a request's refusal is a status.
+//! Errors of a coordinator as a whole. The refusal of a request is a status.
 
 use coppice_types::{ErrorKind, InvalidParams};
 
-/// Why a coordinator could not be made, or stopped.
+/// The reason why a coordinator could not be made, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The options contradict each other or lack something.
@@ -17,7 +17,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the caller can do.
+    /// The kind of the error, which tells what the caller can do.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -1,39 +1,48 @@
 //! Routes keys, forms versions, runs the commit protocol, signs checkpoints.
 //!
-//! A coordinator keeps no state of its own but caches: it may be stopped at any point and started again anywhere. Any
-//! coordinator answers reads; the one that leads takes writes. [`plan`] decides, synchronously and without I/O; the rest
-//! carries out what it decided, over the connections that the caller gives.
+//! A coordinator keeps no state of its own except caches. It may be stopped at any point and
+//! started again anywhere. Any coordinator answers reads; the one that leads takes writes.
 //!
-//! Invariants: a checkpoint is signed only over a prefix of the root log that is committed; an answer leaves only when
-//! what it says is decided; a read names the exact state that it wants.
+//! ```text
+//! process            settings, sockets and key of the binary
+//!    │
+//!  [lib]             Service: joins all parts; Handle: shows and stops them
+//!    │
+//!   api              gRPC: intake, forwarding to the leader, status, health
+//!    │      log      the root log over HTTP, and its witnesses
+//!    ▼       │
+//!  write     │       the leader: order, prepare, append, answer
+//!    ▼       │
+//!  read      │       records, scans, journals, proof files
+//!    ▼       ▼
+//!  groups            the root group and the shards; the gate for signatures
+//!    ▼
+//!  plan              the commit protocol as pure functions
+//! ```
+//!
+//! Arrows point from a layer to those that it uses. `metrics`, `shown`, `quotas`, `random`,
+//! `options` and `error` serve several layers. No layer uses one above it.
+//!
+//! Invariants: a checkpoint is signed only over a committed prefix of the root log; an answer
+//! leaves only when its content is decided; a read names the exact state that it wants.
+
+pub mod process;
+
+mod api;
+mod groups;
+mod log;
+mod metrics;
+pub mod plan;
+mod read;
+mod write;
 
 mod error;
-mod exec;
-mod forward;
-mod health;
-mod http;
-mod journals;
-mod lead;
-mod metrics;
 mod options;
-mod pages;
-pub mod plan;
-pub mod process;
-mod proofs;
-mod publish;
 mod quotas;
-mod reads;
-mod room;
-mod scans;
-mod service;
-mod stream;
-mod survey;
-mod witness;
+mod random;
+mod shown;
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use coppice_env::watch;
 use coppice_metadata::{Kind, Member, Metadata, Presence, Snapshot};
@@ -48,26 +57,37 @@ use tokio::{
 use tokio_stream::Stream;
 use tonic::{service::Routes, transport::server::Connected};
 
+pub use api::forward::Dial;
 pub use error::Error;
-pub use exec::{
-    context::{Leadership, Limits},
-    retention::Retention,
+pub use log::witness::{Post, WITNESSES_MAX, Witness};
+pub use options::{Connect, Genesis, Limits, Options, Retention};
+pub use shown::Leadership;
+
+use api::{forward, health, intake::Intake, service};
+use groups::{attested::Attested, keys::KeyRing, links::Links, root::Root, root_log::RootLog, shards::Shards};
+use log::{http, publish, witness};
+use metrics::Metrics;
+use random::Random;
+use read::reads::Reads;
+use shown::Shown;
+use write::{
+    command::{Command, TASKS_MAX},
+    leader,
+    resources::Resources,
+    retention,
 };
-pub use forward::Dial;
-pub use options::{Connect, Genesis, Options};
-pub use witness::{Post, WITNESSES_MAX, Witness};
 
-use exec::{Command, attested::Attested, context::Context, keys::KeyRing, links::Links, root::Root};
-
-/// How much larger than the largest message the transport's limit is.
+/// How many bytes larger the transport's limit is than the largest message.
 const MESSAGE_SLACK_BYTES: usize = 1 << 20;
-/// How long open calls may take to end when the service stops.
+/// How long the service waits for open calls when it stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A coordinator that is ready to run.
 #[derive(Debug)]
 pub struct Service {
-    context: Arc<Context>,
+    resources: Resources,
+    links: Arc<Links>,
+    shown: Arc<Shown>,
     metadata: Arc<dyn Metadata>,
     genesis: Vec<u8>,
     commands: (mpsc::Sender<Command>, mpsc::Receiver<Command>),
@@ -78,10 +98,11 @@ pub struct Service {
     stop: Arc<watch::Sender<bool>>,
 }
 
-/// Tells of a running coordinator, and stops it.
+/// Shows the state of a running coordinator, and stops it.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    context: Arc<Context>,
+    shown: Arc<Shown>,
+    log: Arc<RootLog>,
     stop: Arc<watch::Sender<bool>>,
 }
 
@@ -104,26 +125,47 @@ impl Service {
         let mut tasks = JoinSet::new();
         tasks.spawn(views);
         tasks.spawn(attested.clone().look_around());
-        let commands = mpsc::channel(limits.queue_max + exec::TASKS_MAX);
-        let context = Arc::new(Context::new(name, links, root, (keys, attested), limits, clock, rng));
-        metrics::show(&context);
+        let commands = mpsc::channel(limits.queue_max + TASKS_MAX);
+        let shards = Shards::new(links.clone(), root.clone());
+        let log = Arc::new(RootLog::new(root, keys, attested, limits.root_timeout));
+        let shown = Arc::new(Shown::new(name));
+        metrics::show(&shown, &log);
         let stop = Arc::new(watch::Sender::new(false));
-        let handle = Handle { context: context.clone(), stop: stop.clone() };
-        Ok((
-            Self { context, metadata, genesis, commands, message_bytes, tasks, others: None, guard: None, stop },
-            handle,
-        ))
+        let handle = Handle { shown: shown.clone(), log: log.clone(), stop: stop.clone() };
+        let resources = Resources {
+            log,
+            shards,
+            limits: Arc::new(limits),
+            metrics: Arc::new(Metrics::new()),
+            clock,
+            random: Arc::new(Random::new(rng)),
+        };
+        let service = Self {
+            resources,
+            links,
+            shown,
+            metadata,
+            genesis,
+            commands,
+            message_bytes,
+            tasks,
+            others: None,
+            guard: None,
+            stop,
+        };
+        Ok((service, handle))
     }
 
-    /// Also serves the root log to strangers (C2SP `tlog-tiles` over HTTP/1.1) on a listener of its own, from now on and as
-    /// long as the service lives.
+    /// Also serves the root log to strangers (C2SP `tlog-tiles` over HTTP/1.1) on a listener of its
+    /// own, from now on and as long as the service lives.
     pub fn serve_log(&mut self, listener: TcpListener, tls: Option<Acceptor>) {
-        let publisher = Arc::new(publish::Publisher::new(self.context.clone()));
-        self.tasks.spawn(http::serve(listener, tls, http::routes(self.context.clone(), publisher)));
+        let log = &self.resources.log;
+        let publisher = Arc::new(publish::Publisher::new(log.clone(), self.shown.clone()));
+        self.tasks.spawn(http::serve(listener, tls, http::routes(log.clone(), publisher)));
     }
 
-    /// Also asks these witnesses for cosignatures, often while this coordinator leads and now and then while it does not; a
-    /// checkpoint that `quorum` of them have cosigned is published.
+    /// Also asks these witnesses for cosignatures: often while this coordinator leads, and seldom
+    /// while it does not. A checkpoint with the cosignatures of `quorum` witnesses is published.
     ///
     /// # Errors
     /// If the quorum can't be reached, or there are more than [`WITNESSES_MAX`].
@@ -131,37 +173,39 @@ impl Service {
         self.ask_witnesses_by(witness::over_http()?, witnesses, quorum)
     }
 
-    /// As [`ask_witnesses`](Self::ask_witnesses), by a way of the caller's.
+    /// Like [`ask_witnesses`](Self::ask_witnesses), but posts requests by `post`.
     ///
     /// # Errors
-    /// As there.
+    /// As [`ask_witnesses`](Self::ask_witnesses).
     pub fn ask_witnesses_by(&mut self, post: Post, witnesses: Vec<Witness>, quorum: usize) -> Result<(), Error> {
         check_witnesses(&witnesses, quorum)?;
-        self.context.asks_witnesses.store(true, Ordering::Relaxed);
-        self.tasks.spawn(witness::run(self.context.clone(), post, witnesses, quorum));
+        self.shown.set_asks_witnesses();
+        let Resources { log, metrics, random, .. } = self.resources.clone();
+        let means = witness::Means { log, shown: self.shown.clone(), metrics, random };
+        self.tasks.spawn(witness::run(means, post, witnesses, quorum));
         Ok(())
     }
 
-    /// Also works together with other coordinators: registered in the metadata store as reached at `address`, it forwards writes to the one
-    /// that leads.
+    /// Also works with other coordinators: registers itself under `address` in the metadata store,
+    /// and forwards writes to the coordinator that leads.
     pub fn join_others(&mut self, address: String, dial: Dial) {
         self.others = Some(forward::Others { address, dial });
     }
 
-    /// Also names itself in the root log by the subject of its certificate.
+    /// Also uses the subject of its certificate as its name in the root log.
     pub fn name(&mut self, subject: String) {
-        // It has one certificate.
-        let _ = self.context.subject.set(subject);
+        self.shown.set_subject(subject);
     }
 
-    /// Also asks callers for their roles, on connections that tell who they are.
+    /// Also demands roles of callers, on connections that show a certificate.
     pub fn guard(&mut self, guard: Guard) {
         self.guard = Some(guard);
     }
 
-    /// Serves until `shutdown` ends or the handle stops it; `incoming` may be any listener's connections.
+    /// Serves until `shutdown` ends or the handle stops it. `incoming` may be the connections of
+    /// any listener.
     ///
-    /// Dropped, it stops as if it had been killed.
+    /// If the future is dropped, the coordinator stops as if it had been killed.
     ///
     /// # Errors
     /// If the transport fails.
@@ -180,7 +224,7 @@ impl Service {
         let (begin, begun) = oneshot::channel();
         let server = coppice_process::net::server().add_routes(routes);
         let server = server.serve_with_incoming_shutdown(incoming, async {
-            // A dropped sender is a service that is dropped.
+            // The sender is dropped only with the service.
             let _ = begun.await;
         });
         let stopped = async {
@@ -188,7 +232,7 @@ impl Service {
             tokio::select! {
                 biased;
                 () = shutdown => {}
-                // This function holds the sender too.
+                // This function holds the sender, so the wait can't fail.
                 _ = told.wait_for(|stop| *stop) => {}
             }
         };
@@ -198,7 +242,8 @@ impl Service {
             ended = &mut server => return ended.map_err(Error::Transport),
             () = stopped => {}
         }
-        // Another leads before this one's calls are ended: those that wait are forwarded to it.
+        // The leadership is given up before open calls end: calls that wait are forwarded to the
+        // next leader.
         stop.send_replace(true);
         let resigning = tokio::time::timeout(STOP_TIMEOUT, resigned);
         tokio::pin!(resigning);
@@ -207,14 +252,14 @@ impl Service {
             ended = &mut server => return ended.map_err(Error::Transport),
             _ = &mut resigning => {}
         }
-        // Calls under way may end; streams that never do are cut.
+        // Calls under way may end. Streams that never end are cut off.
         let _ = begin.send(());
         let _ = tokio::time::timeout(STOP_TIMEOUT, server).await;
         Ok(())
     }
 
-    /// Starts the work behind the services and gives both, for a transport of the caller's. The coordinator stops as if it had been
-    /// killed when the tasks are dropped.
+    /// Starts the background tasks, and returns them with the services for a transport of the
+    /// caller's. If the tasks are dropped, the coordinator stops as if it had been killed.
     ///
     /// # Errors
     /// If the services can't be made.
@@ -223,36 +268,49 @@ impl Service {
         Ok((routes, tasks))
     }
 
-    /// As [`Service::open`]; the receiver ends when the leadership was given up after the order to stop.
+    /// Like [`Service::open`]. The receiver ends when the leadership was given up after the order
+    /// to stop.
     async fn start(mut self) -> Result<(Routes, JoinSet<()>, oneshot::Receiver<()>), Error> {
         let (sender, receiver) = self.commands;
         let (resign, resigned) = oneshot::channel();
-        let (context, metadata, stop) = (&self.context, &self.metadata, self.stop.subscribe());
-        self.tasks.spawn(exec::lead(context.clone(), metadata.clone(), self.genesis, receiver, stop, resign));
-        self.tasks.spawn(exec::follow(context.clone(), metadata.clone()));
-        if let Some(retention) = context.limits.retention {
-            self.tasks.spawn(exec::retention::run(context.clone(), retention, sender.clone()));
+        let (shown, metadata, stop) = (&self.shown, &self.metadata, self.stop.subscribe());
+        let Resources { log, shards, limits, metrics, random, .. } = self.resources.clone();
+        self.tasks.spawn(leader::lead(
+            shown.clone(),
+            self.resources.clone(),
+            metadata.clone(),
+            self.genesis,
+            receiver,
+            stop,
+            resign,
+        ));
+        self.tasks.spawn(shown::follow(shown.clone(), metadata.clone()));
+        if let Some(rule) = limits.retention {
+            let resources = self.resources.clone();
+            self.tasks.spawn(retention::run(shown.clone(), resources, rule, sender.clone()));
         }
         let dial = self.others.map(|forward::Others { address, dial }| {
-            let me = Member { kind: Kind::Coordinator, name: context.name.clone(), address };
-            let (metadata, lease) = (metadata.clone(), context.limits.lease);
+            let me = Member { kind: Kind::Coordinator, name: shown.name().to_owned(), address };
+            let (metadata, lease) = (metadata.clone(), limits.lease);
             let mut stop = self.stop.subscribe();
             self.tasks.spawn(async move {
                 let _presence = Presence::keep(metadata, lease, me);
-                // Until it is told to stop, or dropped.
+                // Until the coordinator is told to stop, or is dropped.
                 if stop.wait_for(|stop| *stop).await.is_err() {
                     std::future::pending().await
                 }
             });
             dial
         });
-        let forward = forward::Forward::new(context.clone(), dial, self.message_bytes);
-        let api = service::Api::new(context.clone(), sender, self.message_bytes, forward);
+        let forward = forward::Forward::new(shown.clone(), limits.clone(), random, dial, self.message_bytes);
+        let reads = Reads::new(log.clone(), shards, shown.clone(), metrics.clone(), limits.read_timeout);
+        let intake = Intake::new(log.clone(), limits, metrics, sender, self.message_bytes);
+        let api = service::Api::new(intake, reads, forward, self.links, shown.clone());
         let ledger = LedgerServer::new(api)
             .max_decoding_message_size(self.message_bytes)
             .max_encoding_message_size(self.message_bytes);
         let (health, health_service) = tonic_health::server::health_reporter();
-        self.tasks.spawn(health::report(context.clone(), health, self.stop.subscribe()));
+        self.tasks.spawn(health::report(log, shown.clone(), health, self.stop.subscribe()));
         let reflection = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(coppice_proto::DESCRIPTOR)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -283,29 +341,29 @@ pub fn check_witnesses(witnesses: &[Witness], quorum: usize) -> Result<(), Error
 }
 
 impl Handle {
-    /// Who leads, as far as this coordinator knows.
+    /// The leading coordinator, as far as this one knows.
     #[must_use]
     pub fn leadership(&self) -> Leadership {
-        self.context.leadership.borrow().clone()
+        self.shown.leadership.borrow().clone()
     }
 
-    /// What the metadata store said last, and whenever it says something else.
+    /// The newest answer of the metadata store, and its changes.
     #[must_use]
     pub fn registry(&self) -> watch::Receiver<Arc<Snapshot>> {
-        self.context.registry.subscribe()
+        self.shown.registry()
     }
 
     /// Whether this coordinator can serve its role.
     ///
     /// # Errors
-    /// Says why it can't.
+    /// The reason why it can't.
     pub fn readiness(&self) -> Result<(), String> {
-        self.context.readiness.borrow().clone()
+        self.shown.readiness.borrow().clone()
     }
 
-    /// Waits until this coordinator leads; gives the term.
+    /// Waits until this coordinator leads. Returns the term.
     pub async fn leading(&self) -> u64 {
-        let mut leadership = self.context.leadership.subscribe();
+        let mut leadership = self.shown.leadership.subscribe();
         loop {
             if let Some(term) = leadership.borrow_and_update().term {
                 return term;
@@ -316,19 +374,18 @@ impl Handle {
         }
     }
 
-    /// Waits until another leads, or none.
+    /// Waits until the leader changes, or is lost.
     pub async fn leadership_changed(&self) {
-        // The sender lives in the same context as this handle.
-        let _ = self.context.leadership.subscribe().changed().await;
+        // The sender lives as long as this handle.
+        let _ = self.shown.leadership.subscribe().changed().await;
     }
 
     /// Entries of the root log, as far as this coordinator knows.
     #[must_use]
     pub fn log_size(&self) -> u64 {
-        *self.context.log_size.borrow()
+        self.log.size()
     }
 
-    /// Stops the service.
     pub fn stop(&self) {
         self.stop.send_replace(true);
     }

@@ -1,4 +1,4 @@
-//! The binary `coppice-coordinator`; what it does is in [`coppice_coordinator::process`].
+//! The binary `coppice-coordinator`. Its work is in [`coppice_coordinator::process`].
 
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
-//! What a coordinator tells of itself in numbers; `docs/METRICS.md` lists them.
+//! The metrics of a coordinator; `docs/METRICS.md` lists them.
 //!
-//! Without a meter of the process nothing is recorded, and nobody collects.
+//! If the process has no meter, nothing is recorded.
 
 use std::{
     sync::{Arc, Weak},
@@ -20,25 +20,22 @@ use opentelemetry::{
 use tokio::{sync::Semaphore, time::Instant};
 use tonic::Status;
 
-use crate::{
-    exec::{context::Context, wire::View},
-    plan::Request,
-};
+use crate::{groups::root_log::RootLog, plan::Request, shown::Shown};
 
-/// The parts of a commit that are measured apart.
+/// The phases of a commit that are measured separately.
 #[derive(Clone, Copy, Debug)]
-pub enum Stage {
+pub enum Phase {
     /// A batch waits until it is taken into a version.
     Queue,
     /// The shards prepare a version.
     Prepare,
-    /// The root group appends its header.
+    /// The root group appends the version's header.
     Append,
-    /// It is signed, and its batches are answered.
+    /// The log is signed, and the version's batches are answered.
     Answer,
 }
 
-impl Stage {
+impl Phase {
     fn label(self) -> KeyValue {
         let name = match self {
             Self::Queue => "queue",
@@ -50,7 +47,7 @@ impl Stage {
     }
 }
 
-/// What is counted as it happens.
+/// Counters and histograms of events.
 #[derive(Debug)]
 pub struct Metrics {
     batches: Counter<u64>,
@@ -68,7 +65,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Counted by the meter of the process.
+    /// Registers the instruments with the meter of the process.
     pub fn new() -> Self {
         let meter = global::meter(SCOPE);
         let counter = |name: &'static str, unit: &'static str, help: &'static str| {
@@ -102,7 +99,7 @@ impl Metrics {
         metrics
     }
 
-    /// So that what never happened is seen as zero, and the first time as an increase.
+    /// Adds zero to each counter, so that the first event shows as an increase.
     fn begin(&self) {
         for outcome in ["committed", "replayed", "refused"] {
             self.batches.add(0, &[KeyValue::new("outcome", outcome)]);
@@ -121,7 +118,7 @@ impl Metrics {
         }
     }
 
-    /// A batch that came at this time is answered. One that belongs to another coordinator is answered there.
+    /// Counts an answered batch. A batch that belongs to another coordinator is counted there.
     pub fn answered(&self, came: Instant, answer: Result<&v1::CommitResponse, &Status>) {
         if answer.is_err_and(|error| status::reason(error) == Some(Reason::NotLeader)) {
             return;
@@ -141,12 +138,12 @@ impl Metrics {
         self.batches.add(1, &[KeyValue::new("outcome", outcome)]);
     }
 
-    /// A part of a commit took so long.
-    pub fn took(&self, stage: Stage, time: Duration) {
-        self.stages.record(time.as_secs_f64(), &[stage.label()]);
+    /// Records the duration of a phase of a commit.
+    pub fn took(&self, phase: Phase, time: Duration) {
+        self.stages.record(time.as_secs_f64(), &[phase.label()]);
     }
 
-    /// A version of these batches is committed.
+    /// Counts a committed version of these batches.
     pub fn committed<'a>(&self, batches: impl Iterator<Item = &'a Request>) {
         let (mut records, mut bytes) = (0, 0);
         for batch in batches {
@@ -158,87 +155,105 @@ impl Metrics {
         self.bytes.add(bytes, &[]);
     }
 
-    /// The coordinator leads from now on.
+    /// Counts the beginning of a term as leader.
     pub fn took_over(&self) {
         self.takeovers.add(1, &[]);
     }
 
-    /// A rollback or prune was done.
+    /// Counts an operation.
     pub fn administered(&self, operation: &'static str) {
         self.operations.add(1, &[KeyValue::new("operation", operation)]);
     }
 
-    /// Keys were read.
+    /// Counts keys that were read.
     pub fn read(&self, keys: usize, with_proof: bool) {
         self.keys.add(keys as u64, &[KeyValue::new("proof", with_proof)]);
     }
 
-    /// A witness will be asked.
+    /// Prepares the counters of a witness.
     pub fn has_witness(&self, name: &str) {
         let label = [KeyValue::new("witness", name.to_owned())];
         self.cosignatures.add(0, &label);
         self.witness_failures.add(0, &label);
     }
 
-    /// A witness has cosigned, or not.
+    /// Counts an attempt to get a witness's cosignature.
     pub fn asked_witness(&self, name: &str, cosigned: bool) {
         let counter = if cosigned { &self.cosignatures } else { &self.witness_failures };
         counter.add(1, &[KeyValue::new("witness", name.to_owned())]);
     }
 }
 
-/// Shows the coordinator's state to whoever collects, as long as it runs.
-pub fn show(context: &Arc<Context>) {
+/// Shows the coordinator's state as gauges, as long as it runs.
+pub fn show(shown: &Arc<Shown>, log: &Arc<RootLog>) {
+    gauge(shown, "coppice.coordinator.ready", "", "1 if the coordinator serves its role", |shown| {
+        Some(shown.readiness.borrow().is_ok().into())
+    });
+    gauge(shown, "coppice.coordinator.leader", "", "1 if the coordinator leads", |shown| Some(shown.leads().into()));
+    gauge(shown, "coppice.coordinator.has_leader", "", "1 if the coordinator leads or knows who does", |shown| {
+        Some((!shown.leadership.borrow().leader.is_empty()).into())
+    });
+    gauge(shown, "coppice.coordinator.metadata.age", "s", "How long ago the metadata store said something", |shown| {
+        shown.registry_age().map(|age| age.as_secs())
+    });
+    gauge(log, "coppice.ledger.log.entries", "", "Entries of the root log that the coordinator knows of", |log| {
+        Some(log.size())
+    });
+    gauge(log, "coppice.ledger.version", "", "The head's version, as it was last learnt", |log| {
+        log.last_view().map(|view| view.head().version.0)
+    });
+    gauge(log, "coppice.ledger.epoch", "", "The head's epoch: a rollback begins another one", |log| {
+        log.last_view().map(|view| view.head().epoch.0)
+    });
+    gauge(log, "coppice.ledger.pruned.version", "", "The oldest version that can be read", |log| {
+        log.last_view().map(|view| view.boundary.0)
+    });
+    gauge(log, "coppice.ledger.term", "", "The leading coordinator's term", |log| {
+        log.last_view().map(|view| view.term)
+    });
     let meter = global::meter(SCOPE);
-    let gauge = |name: &'static str, unit: &'static str, help: &'static str, read: fn(&Context) -> Option<u64>| {
-        let gauge = meter.u64_observable_gauge(name).with_unit(unit).with_description(help);
-        gauge.with_callback(observe(Arc::downgrade(context), read)).build();
-    };
-    gauge("coppice.coordinator.ready", "", "1 if the coordinator serves its role", |context| {
-        Some(context.readiness.borrow().is_ok().into())
-    });
-    gauge("coppice.coordinator.leader", "", "1 if the coordinator leads", |context| {
-        Some(context.leadership.borrow().term.is_some().into())
-    });
-    gauge("coppice.coordinator.has_leader", "", "1 if the coordinator leads or knows who does", |context| {
-        Some((!context.leadership.borrow().leader.is_empty()).into())
-    });
-    gauge("coppice.coordinator.metadata.age", "s", "How long ago the metadata store said something", |context| {
-        let heard = *context.registry_heard.lock().expect("no holder of the lock panics");
-        heard.map(|heard| heard.elapsed().as_secs())
-    });
-    gauge("coppice.ledger.log.entries", "", "Entries of the root log that the coordinator knows of", |context| {
-        Some(*context.log_size.borrow())
-    });
-    gauge("coppice.ledger.version", "", "The head's version, as it was last learnt", |context| {
-        view(context, |view| view.head().version.0)
-    });
-    gauge("coppice.ledger.epoch", "", "The head's epoch: a rollback begins another one", |context| {
-        view(context, |view| view.head().epoch.0)
-    });
-    gauge("coppice.ledger.pruned.version", "", "The oldest version that can be read", |context| {
-        view(context, |view| view.boundary.0)
-    });
-    gauge("coppice.ledger.term", "", "The leading coordinator's term", |context| view(context, |view| view.term));
     let contradictions = meter.u64_observable_counter("coppice.coordinator.log.contradictions");
     let contradictions =
         contradictions.with_description("Times that a replica of the root group contradicted the signed log");
-    contradictions
-        .with_callback(observe(Arc::downgrade(context), |context| Some(context.attested.contradictions())))
-        .build();
+    contradictions.with_callback(observe(Arc::downgrade(log), |log| Some(log.attested.contradictions()))).build();
     gauge(
+        shown,
         "coppice.witness.log.entries",
         "",
         "Entries of the newest log that enough witnesses have cosigned",
-        |context| {
-            let cosigned = context.cosigned.borrow().as_ref().map(|cosigned| cosigned.size);
-            asked(context).then(|| cosigned.unwrap_or_default())
+        |shown| {
+            let cosigned = shown.cosigned.borrow().as_ref().map(|cosigned| cosigned.size);
+            shown.asks_witnesses().then(|| cosigned.unwrap_or_default())
         },
     );
 }
 
-/// Shows how much of the queue is taken, of so many places and so much room.
-pub fn show_queue((places, places_max): (&Arc<Semaphore>, usize), (room, room_max): (&Arc<Semaphore>, usize)) {
+/// Registers a gauge of a value of `of`, as long as that lives.
+fn gauge<T: Send + Sync + 'static>(
+    of: &Arc<T>,
+    name: &'static str,
+    unit: &'static str,
+    help: &'static str,
+    read: fn(&T) -> Option<u64>,
+) {
+    let meter = global::meter(SCOPE);
+    let gauge = meter.u64_observable_gauge(name).with_unit(unit).with_description(help);
+    gauge.with_callback(observe(Arc::downgrade(of), read)).build();
+}
+
+fn observe<T: Send + Sync + 'static>(
+    of: Weak<T>,
+    read: fn(&T) -> Option<u64>,
+) -> impl Fn(&dyn AsyncInstrument<u64>) + Send + Sync + 'static {
+    move |observer| {
+        if let Some(value) = of.upgrade().as_deref().and_then(read) {
+            observer.observe(value, &[]);
+        }
+    }
+}
+
+/// Shows how many slots and bytes of the queue are taken.
+pub fn show_queue((slots, slots_max): (&Arc<Semaphore>, usize), (bytes, bytes_max): (&Arc<Semaphore>, usize)) {
     let meter = global::meter(SCOPE);
     let taken = |of: &Arc<Semaphore>, max: usize| {
         let of = Arc::downgrade(of);
@@ -250,35 +265,17 @@ pub fn show_queue((places, places_max): (&Arc<Semaphore>, usize), (room, room_ma
     };
     let batches = meter.u64_observable_gauge("coppice.commit.queue.batches");
     let batches = batches.with_description("Batches that wait or are being decided");
-    batches.with_callback(taken(places, places_max)).build();
-    let bytes = meter.u64_observable_gauge("coppice.commit.queue.size").with_unit("By");
-    let bytes = bytes.with_description("Bytes of the batches that wait or are being decided");
-    bytes.with_callback(taken(room, room_max)).build();
+    batches.with_callback(taken(slots, slots_max)).build();
+    let size = meter.u64_observable_gauge("coppice.commit.queue.size").with_unit("By");
+    let size = size.with_description("Bytes of the batches that wait or are being decided");
+    size.with_callback(taken(bytes, bytes_max)).build();
 }
 
-/// Shows whether the signing key can be read, by whatever tries that: a process that is started again needs it.
+/// Shows whether the signing key can be read, by calling `is_there`. A process needs the key when
+/// it is started again.
 pub fn show_key(is_there: impl Fn() -> bool + Send + Sync + 'static) {
     let meter = global::meter(SCOPE);
     let gauge = meter.u64_observable_gauge("coppice.coordinator.signing_key.readable");
     let gauge = gauge.with_description("1 if the file of the signing key is there and holds a key");
     gauge.with_callback(move |observer| observer.observe(is_there().into(), &[])).build();
-}
-
-fn asked(context: &Context) -> bool {
-    context.asks_witnesses.load(std::sync::atomic::Ordering::Relaxed)
-}
-
-fn observe(
-    context: Weak<Context>,
-    read: fn(&Context) -> Option<u64>,
-) -> impl Fn(&dyn AsyncInstrument<u64>) + Send + Sync + 'static {
-    move |observer| {
-        if let Some(value) = context.upgrade().as_deref().and_then(read) {
-            observer.observe(value, &[]);
-        }
-    }
-}
-
-fn view(context: &Context, read: impl Fn(&View) -> u64) -> Option<u64> {
-    context.last_view.lock().expect("no holder of the lock panics").as_deref().map(read)
 }

@@ -1,6 +1,6 @@
-//! What a coordinator is made of.
+//! The options of a coordinator, and their defaults.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use coppice_env::{Clock, Rng};
 use coppice_metadata::Metadata;
@@ -12,13 +12,13 @@ use coppice_verify::{
     shard_map::ShardMap,
 };
 
-use crate::{Error, Limits};
+use crate::error::Error;
 
-/// Gives a channel to a node by its name, with a connection of its own. It connects lazily and
-/// again by itself. It is asked for once for each node and kind of call.
+/// Makes a channel to a node by its name, with a connection of its own. The channel connects
+/// lazily, and again by itself. It is called once for each node and kind of call.
 pub type Connect = Arc<dyn Fn(&str) -> Channel + Send + Sync>;
 
-/// How a new ledger is founded; ignored where there is one.
+/// The founding of a new ledger. Ignored if there is a ledger already.
 #[derive(Clone, Debug)]
 pub struct Genesis {
     /// Limits and digest parameters.
@@ -27,28 +27,126 @@ pub struct Genesis {
     pub shard_map: ShardMap,
 }
 
-/// What a coordinator is made of.
+/// The parts and settings of a coordinator.
 pub struct Options {
     /// The candidate's name, unique among the coordinators of a cluster.
     pub name: String,
     /// Names of the shard-nodes.
     pub nodes: Vec<String>,
-    /// Connects to them.
     pub connect: Connect,
-    /// Picks the candidate for leadership; the root group has the last word.
+    /// Picks the candidate for leadership. The root group has the last word.
     pub metadata: Arc<dyn Metadata>,
-    /// Signs checkpoints. Its name is the log's origin, `<prefix>/<cluster id>`: it says which cluster this is.
+    /// Signs checkpoints. Its name is the log's origin, `<prefix>/<cluster id>`, which names the
+    /// cluster.
     pub signing_key: SignerKey,
-    /// The key that the ledger's is to be changed to, or that it was changed from: whichever of the two is in force signs.
+    /// The key that replaces the ledger's key, or that it has replaced. The one in force signs.
     pub next_signing_key: Option<SignerKey>,
-    /// How a new ledger is founded.
     pub genesis: Genesis,
-    /// Bounds and deadlines.
     pub limits: Limits,
     /// Wall and monotonic time.
     pub clock: Arc<dyn Clock>,
-    /// Names of stages.
+    /// Draws the ids of stages, and jitter.
     pub rng: Box<dyn Rng>,
+}
+
+/// The rule by which the leader prunes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retention {
+    /// Keep at least this many of the newest versions.
+    Versions(u64),
+    /// Keep every version that was head within this time, by the headers' timestamps.
+    Age(Duration),
+}
+
+impl Retention {
+    /// The rule in words, as the root log records it.
+    pub(crate) fn rule(self) -> String {
+        match self {
+            Self::Versions(count) => format!("keep the newest {count} versions"),
+            Self::Age(age) => format!("keep what was head in the last {} s", age.as_secs()),
+        }
+    }
+}
+
+/// Bounds and deadlines. The defaults suit a cluster in one place.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Most batches that wait or are being decided.
+    pub queue_max: usize,
+    /// Most bytes of batches that wait or are being decided.
+    pub queue_bytes_max: u32,
+    /// Most batches of one `CommitStream` that are under way.
+    pub stream_batches_max: usize,
+    /// Most batches of one version.
+    pub batches_per_version_max: usize,
+    /// How long a batch may wait before it is refused.
+    pub commit_timeout: Duration,
+    /// How long a shard may take for a prepare before the version goes on without it.
+    pub prepare_timeout: Duration,
+    /// How long the root group may take for one call.
+    pub root_timeout: Duration,
+    /// How long one node may take before another is asked.
+    pub attempt_timeout: Duration,
+    /// How long a read may look for a replica that has its state.
+    pub read_timeout: Duration,
+    /// How long a rollback or prune may take.
+    pub admin_timeout: Duration,
+    /// How long after a decision an idle leader tells it to the shards.
+    pub finalize_after: Duration,
+    /// Most stages at once.
+    pub stages_max: usize,
+    /// Most stages of one caller.
+    pub stages_per_caller_max: usize,
+    /// Most sessions that one caller uses through this coordinator within a minute.
+    pub sessions_per_caller_max: usize,
+    /// Most pins of one caller through this coordinator.
+    pub pins_per_caller_max: usize,
+    /// Most streams that follow the log.
+    pub follows_max: usize,
+    /// Most streams of one caller that follow the log.
+    pub follows_per_caller_max: usize,
+    /// How long a stage lives.
+    pub stage_age_max: Duration,
+    /// How far the leader's clock may be from the median of the root replicas' clocks.
+    pub clock_skew_max: Duration,
+    /// The rule by which the leader prunes. `None` keeps all versions.
+    pub retention: Option<Retention>,
+    /// How often the leader looks for versions to prune by the rule.
+    pub retention_interval: Duration,
+    /// How long a leadership lease lasts if it is not kept alive.
+    pub lease: Duration,
+    /// How long a leader goes on while the root group does not answer.
+    pub root_silence_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            queue_max: 4096,
+            queue_bytes_max: 64 << 20,
+            stream_batches_max: 64,
+            batches_per_version_max: 1024,
+            commit_timeout: Duration::from_secs(30),
+            prepare_timeout: Duration::from_secs(10),
+            root_timeout: Duration::from_secs(10),
+            attempt_timeout: Duration::from_secs(3),
+            read_timeout: Duration::from_secs(10),
+            admin_timeout: Duration::from_secs(20),
+            finalize_after: Duration::from_millis(100),
+            stages_max: 16,
+            stages_per_caller_max: 8,
+            sessions_per_caller_max: 1024,
+            pins_per_caller_max: 64,
+            follows_max: 1024,
+            follows_per_caller_max: 64,
+            stage_age_max: Duration::from_secs(60),
+            clock_skew_max: Duration::from_secs(1),
+            retention: None,
+            retention_interval: Duration::from_secs(10),
+            lease: Duration::from_secs(2),
+            root_silence_max: Duration::from_millis(1500),
+        }
+    }
 }
 
 impl fmt::Debug for Options {
@@ -93,7 +191,7 @@ impl Options {
     }
 }
 
-/// Prefix and cluster id of an origin.
+/// Splits an origin into its prefix and its cluster id.
 pub(crate) fn cluster_of(origin: &str) -> Option<(&str, ClusterId)> {
     let (prefix, hex) = origin.rsplit_once('/')?;
     let mut id = [0; 16];

@@ -1,10 +1,12 @@
-//! What one caller may have of what is scarce, so that no caller takes all of it from the others.
+//! Quotas of scarce resources, so that no caller takes all of them from the others.
 //!
-//! A caller is the subject of its certificate, or the address that it connects from where nobody shows one. What it has is counted by each
-//! coordinator for itself, in memory: sessions and pins live in the root group, which knows no callers, and a coordinator that starts
-//! counts anew. The shares are so small that a caller who fills them at several coordinators leaves room for others.
+//! A caller is the subject of its certificate, or its address if it shows none. Each coordinator
+//! counts for itself and in memory: sessions and pins live in the root group, which does not know
+//! callers. A coordinator that starts begins at zero. The quotas are so small that a caller that
+//! fills them at several coordinators leaves room for others.
 //!
-//! Invariant: an entry is dropped when its time is over or it is given back, and there are never more of them than `total_max`.
+//! Invariant: an entry is dropped when its time is over or it is given back, and there are never
+//! more of them than `total_max`.
 
 use std::{
     collections::BTreeMap,
@@ -18,41 +20,40 @@ use coppice_types::{PinId, Reason, SessionId};
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::exec::context::Limits;
+use crate::options::Limits;
 
-/// Name of a caller.
 type Name = String;
 
-/// A session in use counts for so long: the root group ends none before that to make room for another.
+/// How long a session counts as used. The root group ends no session sooner to make room for
+/// another.
 const SESSION_USE: Duration = Duration::from_secs(60);
-/// Most sessions and pins that are counted: those of the root group.
+/// Most sessions and pins that are counted, as many as the root group holds.
 const SESSIONS_MAX: usize = 4096;
 const PINS_MAX: usize = 256;
 
-/// What callers have of a coordinator.
+/// The resources that callers use at one coordinator.
 #[derive(Debug)]
 pub struct Quotas {
     /// Sessions that were opened or used within a minute.
     sessions: Kept<SessionId>,
     /// Pins, until their time is over.
     pins: Kept<PinId>,
-    /// Stages.
-    pub stages: Places,
+    pub stages: Slots,
     /// Streams that follow the log.
-    pub follows: Places,
+    pub follows: Slots,
 }
 
 impl Quotas {
-    /// Nobody has anything.
+    /// Quotas of which nothing is used.
     pub fn new(limits: &Limits) -> Self {
         let quota = |name, advice, caller_max, total_max| Quota { name, advice, caller_max, total_max };
         let (stages, sessions) = (limits.stages_per_caller_max, limits.sessions_per_caller_max);
-        // The sequencer knows how many stages there are.
+        // The sequencer bounds the number of all stages.
         Self {
             sessions: Kept::new(quota("sessions in use", "use one of them again", sessions, SESSIONS_MAX)),
             pins: Kept::new(quota("pins", "unpin one", limits.pins_per_caller_max, PINS_MAX)),
-            stages: Places::new(quota("stages", "finalize or discard one", stages, usize::MAX)),
-            follows: Places::new(quota(
+            stages: Slots::new(quota("stages", "finalize or discard one", stages, usize::MAX)),
+            follows: Slots::new(quota(
                 "streams of heads",
                 "end one",
                 limits.follows_per_caller_max,
@@ -61,7 +62,7 @@ impl Quotas {
         }
     }
 
-    /// A caller opens a session, or commits in it; whether it had it not.
+    /// Counts a session that a caller opens or commits in. Returns whether it is new to the caller.
     ///
     /// # Errors
     /// `QUOTA_EXCEEDED`.
@@ -69,12 +70,12 @@ impl Quotas {
         self.sessions.keep(caller, id, SESSION_USE)
     }
 
-    /// The root group did not open it.
+    /// Gives a session back that the root group did not open.
     pub fn forget_session(&self, caller: &str, id: SessionId) {
         self.sessions.give_back(caller, &id);
     }
 
-    /// A caller pins a version, or renews its pin; whether it had it not.
+    /// Counts a pin that a caller sets or renews. Returns whether it is new to the caller.
     ///
     /// # Errors
     /// `QUOTA_EXCEEDED`.
@@ -82,7 +83,7 @@ impl Quotas {
         self.pins.keep(caller, id, time)
     }
 
-    /// The pin is gone, or never came to be.
+    /// Gives back a pin that is gone, or was never set.
     pub fn unpin(&self, id: PinId) {
         self.pins.end(&id);
     }
@@ -93,12 +94,12 @@ pub fn caller<T>(request: &tonic::Request<T>) -> String {
     Caller::of(request.extensions(), request.metadata()).name.to_string()
 }
 
-/// How many there may be of something.
+/// The bounds of one resource.
 #[derive(Clone, Copy, Debug)]
 pub struct Quota {
-    /// What it is called, in the plural.
+    /// The resource's name, in the plural.
     pub name: &'static str,
-    /// What a caller that has too many can do.
+    /// Advice for a caller that has too many.
     pub advice: &'static str,
     /// Most of one caller.
     pub caller_max: usize,
@@ -126,31 +127,30 @@ fn or_wait(wait: Option<Duration>) -> String {
     wait.map_or_else(String::new, |wait| format!(", or wait {} s", wait.as_secs() + 1))
 }
 
-/// Places that are held while something goes on. Clones share them.
+/// Slots that are held while something goes on. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct Slots {
     quota: Quota,
     held: Arc<Mutex<BTreeMap<Name, usize>>>,
 }
 
-/// A place of a caller, until it is dropped.
+/// A caller's slot, until it is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct Slot {
     caller: Name,
     held: Arc<Mutex<BTreeMap<Name, usize>>>,
 }
 
-impl Places {
-    /// None is held.
+impl Slots {
     pub fn new(quota: Quota) -> Self {
         Self { quota, held: Arc::default() }
     }
 
-    /// Takes a place.
+    /// Takes a slot.
     ///
     /// # Errors
     /// `QUOTA_EXCEEDED`.
-    pub fn take(&self, caller: &str) -> Result<Place, Status> {
+    pub fn take(&self, caller: &str) -> Result<Slot, Status> {
         let mut held = lock(&self.held);
         if held.get(caller).is_some_and(|count| *count >= self.quota.caller_max) {
             return Err(self.quota.of_caller(caller, None));
@@ -159,11 +159,11 @@ impl Places {
             return Err(self.quota.of_all(None));
         }
         *held.entry(caller.to_owned()).or_default() += 1;
-        Ok(Place { caller: caller.to_owned(), held: Arc::clone(&self.held) })
+        Ok(Slot { caller: caller.to_owned(), held: Arc::clone(&self.held) })
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         let mut held = lock(&self.held);
         if let Some(count) = held.get_mut(&self.caller) {
@@ -175,7 +175,7 @@ impl Drop for Place {
     }
 }
 
-/// Things by name that callers have for a time.
+/// Named entries that callers hold for a time.
 #[derive(Debug)]
 pub struct Kept<K> {
     quota: Quota,
@@ -183,12 +183,12 @@ pub struct Kept<K> {
 }
 
 impl<K: Ord> Kept<K> {
-    /// Nobody has any.
     pub fn new(quota: Quota) -> Self {
         Self { quota, kept: Mutex::default() }
     }
 
-    /// A caller has one of this name for so long from now on; whether it had it not.
+    /// Gives a caller an entry of this name for `time` from now on. Returns whether it is new to
+    /// the caller.
     ///
     /// # Errors
     /// `QUOTA_EXCEEDED`, with the time after which the caller may have it.
@@ -197,7 +197,7 @@ impl<K: Ord> Kept<K> {
         let own = kept.get(caller).map_or(0, BTreeMap::len);
         let all: usize = kept.values().map(BTreeMap::len).sum();
         if own >= self.quota.caller_max || all >= self.quota.total_max {
-            // Only then: what is over is otherwise dropped a little at a time.
+            // Expired entries are dropped only if there is no room, so the usual call is cheap.
             kept.values_mut().for_each(|names| names.retain(|_, until| *until > now));
             kept.retain(|_, names| !names.is_empty());
         }
@@ -214,7 +214,7 @@ impl<K: Ord> Kept<K> {
         Ok(is_new)
     }
 
-    /// A caller has it no more.
+    /// Takes an entry away from a caller.
     pub fn give_back(&self, caller: &str, name: &K) {
         let mut kept = lock(&self.kept);
         if let Some(names) = kept.get_mut(caller) {
@@ -225,7 +225,7 @@ impl<K: Ord> Kept<K> {
         }
     }
 
-    /// Nobody has it any more.
+    /// Takes an entry away from all callers.
     pub fn end(&self, name: &K) {
         let mut kept = lock(&self.kept);
         kept.values_mut().for_each(|names| names.retain(|kept, _| kept != name));
@@ -251,15 +251,15 @@ mod tests {
 
     #[test]
     fn a_caller_that_has_its_share_leaves_the_others_theirs() {
-        let places = Places::new(QUOTA);
-        let first = [places.take("a").expect("there is room"), places.take("a").expect("there is room")];
-        assert_eq!(message(places.take("a")), "a has 2 things, as many as one caller may have: end one");
-        let others = ["b", "b", "c"].map(|caller| places.take(caller).expect("it has a share of its own"));
-        assert_eq!(message(places.take("d")), "there are 5 things, as many as there may be: try again later");
+        let slots = Slots::new(QUOTA);
+        let first = [slots.take("a").expect("there is room"), slots.take("a").expect("there is room")];
+        assert_eq!(message(slots.take("a")), "a has 2 things, as many as one caller may have: end one");
+        let others = ["b", "b", "c"].map(|caller| slots.take(caller).expect("it has a share of its own"));
+        assert_eq!(message(slots.take("d")), "there are 5 things, as many as there may be: try again later");
         drop(first);
-        let again = places.take("d").expect("a place was given back");
+        let again = slots.take("d").expect("a place was given back");
         drop((others, again));
-        assert!(lock(&places.held).is_empty(), "nothing is left of callers that have gone");
+        assert!(lock(&slots.held).is_empty(), "nothing is left of callers that have gone");
     }
 
     #[tokio::test(start_paused = true)]

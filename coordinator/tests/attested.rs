@@ -1,5 +1,5 @@
-//! What a lying root replica can't make a coordinator sign. Behind the proxies all replicas are
-//! honest, so whatever is signed is compared with them.
+//! A lying root replica can't make a coordinator sign. Behind the proxies all replicas are honest,
+//! so every signed log is compared with theirs.
 
 use std::{
     sync::{Arc, Mutex},
@@ -31,7 +31,7 @@ async fn write(running: &Running, value: &str) -> Result<v1::CommitResponse, ton
     Ok(running.client.clone().commit(batch).await?.into_inner())
 }
 
-/// Commits until it is done: a leader that has lost its term, or its way, finds out in time.
+/// Commits until it succeeds: a leader that was misled, or has lost its term, recovers in time.
 async fn write_again(running: &Running, value: &str) -> v1::CommitResponse {
     let written = async {
         loop {
@@ -68,7 +68,7 @@ async fn follower(world: &World) -> Running {
     follower
 }
 
-/// The node whose root replica leads, and one whose does not.
+/// The node of the leading root replica, and that of another one.
 fn places(world: &World) -> (String, String) {
     let is_leader = |node: &&coppice_shard_node::Handle| {
         let root = node.status().replicas.into_iter().find(|replica| replica.group == GroupId::Root.number());
@@ -79,7 +79,7 @@ fn places(world: &World) -> (String, String) {
     (leader, other)
 }
 
-/// How a view may be wrong.
+/// A forgery: changes a view that a replica gives.
 type Forge = fn(&mut v1::RootView, old: &v1::RootView);
 
 const FORGERIES: [(&str, Forge); 4] = [
@@ -97,11 +97,12 @@ const FORGERIES: [(&str, Forge); 4] = [
     }),
 ];
 
-/// The replica on one node lies in all that it says, consistently: views and attestations.
+/// Makes the replica on one node lie consistently, in views and attestations.
 fn lie(world: &World, liar: Option<String>, forge: Forge, old: v1::RootView) {
     let forged: Arc<Mutex<Option<(u64, Bytes)>>> = Arc::default();
     world.faults.lie(move |node, said| {
-        // Any node that a view is asked of may be the liar: it is the one that is asked first.
+        // A coordinator may ask any node for a view, so the node that is asked first becomes the
+        // liar.
         if liar.as_deref().is_some_and(|liar| liar != node) {
             return;
         }
@@ -130,7 +131,8 @@ async fn view_of(world: &World) -> v1::RootView {
     answer.into_inner().view.expect("a view")
 }
 
-/// A ledger of two versions: its leader, the replicas' view of the first, and a coordinator that only shows the log.
+/// A ledger of two versions: its leader, the replicas' view of the first one, and a coordinator
+/// that only shows the log.
 async fn with_two_versions(world: &World) -> (Running, v1::RootView, Running) {
     let leader = world.leader().await;
     write_again(&leader, "1").await;
@@ -146,8 +148,8 @@ async fn a_lying_replica_gets_no_signature_of_a_coordinator_that_only_shows_the_
     let (leader, old, follower) = with_two_versions(&world).await;
     for (name, forge) in FORGERIES {
         let signed = open(&world, &checkpoint(&follower).await.expect("all is well"));
-        // Which node is asked for a view is the coordinator's to say: whichever it is, that one
-        // lies and the others do not.
+        // The coordinator chooses the node that it asks for a view. Two nodes are tried as the only
+        // liar.
         let (raft_leader, _) = places(&world);
         for liar in ["node-1".to_owned(), raft_leader] {
             write_again(&leader, "3").await;
@@ -176,7 +178,7 @@ async fn a_forged_view_is_not_signed_whoever_shows_it() {
     write_again(&leader, "2").await;
     let follower = follower(&world).await;
     for (name, forge) in FORGERIES {
-        // All views are forged, and attestations are not: they decide.
+        // All views are forged, but attestations are not. Attestations decide.
         let old = old.clone();
         world.faults.lie(move |_, said| {
             if let Said::Read(v1::ReadRootResponse { view: Some(view), .. }) = said {
@@ -186,7 +188,7 @@ async fn a_forged_view_is_not_signed_whoever_shows_it() {
         let refused = checkpoint(&follower).await.expect_err("no majority has that log");
         assert!(matches!(reason(&refused), Reason::Unavailable | Reason::Internal), "{name}: {refused}");
         match checkpoint(&leader).await {
-            // It signed that before, when it was the newest.
+            // The coordinator signed this log when it was the newest.
             Ok(note) => assert_eq!((open(&world, &note), name), (first.clone(), "an older log")),
             Err(refused) => {
                 assert!(matches!(reason(&refused), Reason::Unavailable | Reason::Internal), "{name}: {refused}");
@@ -198,8 +200,8 @@ async fn a_forged_view_is_not_signed_whoever_shows_it() {
     }
 }
 
-/// Two of three replicas lie alike: what was signed stands, and nothing is signed that does not
-/// extend it.
+/// Two of three replicas tell the same lie. The signed log stands, and nothing is signed that does
+/// not extend it.
 #[tokio::test(flavor = "multi_thread")]
 async fn even_a_majority_gets_no_second_root_of_a_size_and_no_log_that_does_not_extend_the_signed_one() {
     let world = world(3).await;
@@ -219,7 +221,7 @@ async fn even_a_majority_gets_no_second_root_of_a_size_and_no_log_that_does_not_
     };
     write_again(&leader, "2").await;
     write_again(&leader, "3").await;
-    // The log is a shorter one for the liars, with two entries of their own.
+    // The liars' log is shorter, with two entries of their own.
     let behind = move |view: &mut v1::RootView| {
         view.clone_from(&old);
         forge(view, &old);
@@ -258,7 +260,7 @@ async fn nothing_is_led_on_a_log_that_no_majority_has_or_with_leaves_that_its_he
         });
         let names = if std::ptr::eq(leads, &leader) { ("a", "b") } else { ("b", "a") };
         world.picked.pick(names.1);
-        // It has tried once, and it tries again.
+        // The second attempt shows that the coordinator tries again.
         for _ in 0..2 {
             timeout(LIMIT, told.recv()).await.expect("it tries to lead").expect("the rule holds");
         }
@@ -312,7 +314,7 @@ async fn commits_go_on_while_one_replica_lies_or_is_away_and_not_without_a_major
         write(&leader, value).await.expect("two of three say something");
     }
     world.faults.tell_the_truth();
-    // Nobody says anything to the coordinator, whatever the replicas do among themselves.
+    // No replica answers the coordinator, whatever the replicas say to each other.
     world.faults.set(|call| if call.name == "attest" { Fate::Lost } else { Fate::Pass });
     let stalled = write(&leader, "7").await.expect_err("nobody attests");
     assert_eq!(reason(&stalled), Reason::Unavailable, "{stalled}");

@@ -1,5 +1,6 @@
-//! An auditor's test: from the batches that clients sent and the journals of the root log alone, a naive model recomputes
-//! every state root, through freezes, merges, rollbacks, prunes, and coordinators that die on the way.
+//! An auditor's test: a naive model recomputes every state root from the batches that clients sent
+//! and the journals of the root log. The ledger goes through freezes, merges, rollbacks, prunes,
+//! and coordinators that die.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +33,7 @@ use common::{World, commit, delete, proxy::Fate, prune_before, put, roll_back};
 type Operations = Vec<(Vec<u8>, RecordBody)>;
 /// Inputs and output of merges.
 type Merges = Vec<(Vec<Digest>, Digest)>;
-/// What clients sent, by shard and hash of the operation list: they need not know whether it was committed.
+/// The operations that clients sent, by shard and hash of the operation list, committed or not.
 type Sent = Arc<Mutex<BTreeMap<(ShardId, Digest), Operations>>>;
 
 fn body(operation: &v1::Operation) -> RecordBody {
@@ -51,7 +52,7 @@ fn batch(rng: &mut SimRng, client: u64, number: u64) -> Vec<v1::Operation> {
         let value = format!("{client}-{number}-{item}");
         operations.push(if rng.below(4) == 0 { delete(&key) } else { put(&key, &value) });
     }
-    // Unlike any other batch, on both shards.
+    // A write that makes the batch unique, on both shards.
     operations.push(put(&format!("a-{client}"), &format!("{client}-{number}")));
     operations.push(put(&format!("z-{client}"), &format!("{client}-{number}")));
     operations
@@ -136,7 +137,7 @@ async fn read_root(client: &mut RootClient<Channel>, read: Read) -> v1::ReadRoot
     .expect("the root group answers")
 }
 
-/// Recomputes every state root; gives how many merges, rollbacks and versions there were.
+/// Recomputes every state root. Returns how many merges, rollbacks and versions there were.
 async fn audit(world: &World, sent: &Sent) -> (usize, usize, usize) {
     let routes = Routes(world.map.clone());
     let mut client = RootClient::new(world.net.connector("auditor").channel("node-1"));
@@ -185,7 +186,8 @@ async fn write(mut client: LedgerClient<Channel>, routes: Routes, sent: Sent, se
     while acknowledged < 40 {
         let operations = batch(&mut rng, seed, number);
         remember(&sent, &routes, &operations);
-        // Some are refused, some die with their coordinator: the log tells which were committed.
+        // Some batches are refused, some die with their coordinator. The log shows which were
+        // committed.
         match timeout(Duration::from_secs(3), client.commit(commit(operations, Vec::new()))).await {
             Ok(Ok(_)) => acknowledged += 1,
             _ => sleep(Duration::from_millis(5)).await,
@@ -227,7 +229,8 @@ async fn every_state_root_follows_from_batches_and_events() {
             0 if version > head.pruned_boundary + 2 => {
                 let to = version - 1 - rng.below((version - head.pruned_boundary - 1).min(5));
                 let request = roll_back(to);
-                // It races with its coordinator's end in other rounds only; a busy cluster may still refuse it.
+                // The coordinator dies only in other rounds, but a busy cluster may still refuse
+                // the rollback.
                 let _ = client.rollback(request).await;
             }
             1 if version > head.pruned_boundary + 8 => {
@@ -245,7 +248,7 @@ async fn every_state_root_follows_from_batches_and_events() {
         merges > 0 && rollbacks > 0 && versions > 20,
         "{merges} merges, {rollbacks} rollbacks, {versions} versions"
     );
-    // What is read is what the log says.
+    // Reads agree with the log.
     let mut client = running.client.clone();
     for node in &world.nodes {
         assert!(

@@ -1,5 +1,6 @@
-//! The auditor on a ledger that keeps its journals: a sound one passes, through freezes, merges, prunes, rollbacks and restarts; a
-//! journal that was changed, and a shard that lies with all its replicas, are found at their version.
+//! The auditor on a ledger that keeps its journals. A sound ledger passes, through freezes, merges,
+//! prunes, rollbacks and restarts. A changed journal, and a shard whose replicas all lie, are found
+//! at their version.
 
 use std::sync::{Arc, Mutex};
 
@@ -70,7 +71,7 @@ async fn a_sound_ledger_passes_whatever_was_done_to_it() {
     let report = audit(&world, "a", 0).await;
     assert_eq!((report.difference.clone(), report.to, report.compared), (None, Version(90), 90));
     assert!(report.records > 0 && report.checkpoint.size >= 90);
-    // From disk, too, and from a version on.
+    // The audit also passes with the data read from disk, and from a later version on.
     for group in [GroupId::Shard(ShardId(0)), GroupId::Shard(ShardId(1)), GroupId::Root] {
         world.nodes[0].stop_replica(group).await.expect("it stops");
         world.nodes[0].start_replica(world.replica(1, group)).await.expect("it starts");
@@ -78,7 +79,8 @@ async fn a_sound_ledger_passes_whatever_was_done_to_it() {
     let again = audit(&world, "a", 80).await;
     assert_eq!((again.difference, again.to, again.compared), (None, Version(90), 11));
     assert_eq!(again.records, report.records);
-    // The state before is read at its own version: where that is pruned, an audit from there on can't be.
+    // An audit reads the state before its first version. If that version is pruned, the audit can't
+    // start there.
     let first = audit(&world, "a", 41).await;
     assert_eq!((first.difference, first.compared, first.records), (None, 50, report.records));
     let pruned = Audit { key: world.key().verifier().clone(), from: Version(40), to: None };
@@ -93,7 +95,8 @@ async fn a_sound_ledger_passes_whatever_was_done_to_it() {
 async fn a_state_to_begin_with_is_read_in_parts_and_is_the_same_forest() {
     let world = World::of(1, &[b"m".to_vec()], Params { capacity: 64, ..params() }).await;
     let mut running = world.leader().await;
-    // More records than one part has, some of them superseded and some deleted, in several trees; the second shard is empty.
+    // More records than one part has, some superseded and some deleted, in several trees. The
+    // second shard is empty.
     for round in 0..4 {
         let key = |item: u32| format!("k{:04}", item * 7 % 1500);
         let operations = (round * 300..round * 300 + 450).map(|item| match item % 9 {
@@ -117,7 +120,8 @@ async fn a_changed_journal_is_found_at_its_version_and_shard() {
     fill(&mut running, &mut rng, 10).await;
     let done = Arc::new(Mutex::new(false));
     world.faults.tamper(move |request| {
-        // Shard 0 is the one of the keys below m; the last byte of a list is one of a value's hash or of a key.
+        // Shard 0 has the keys below m. The last byte of a list belongs to a value's hash or to a
+        // key.
         if request.group == GroupId::Shard(ShardId(0)).number()
             && !std::mem::replace(&mut done.lock().expect("held"), true)
         {
@@ -141,7 +145,7 @@ async fn a_shard_that_lies_with_all_its_replicas_is_found_at_its_version() {
     let lies = Arc::new(Mutex::new(0));
     let told = lies.clone();
     world.faults.tamper(move |request| {
-        // What is written is not what the batch says; the journal says what the batch does.
+        // The shard writes something else than the batch says. The journal has the batch.
         if request.group == GroupId::Shard(ShardId(1)).number()
             && let Some(first) = request.operations.iter_mut().find(|it| it.key.starts_with(b"z"))
             && let Some(v1::operation::Change::Put(value)) = &mut first.change
@@ -170,7 +174,7 @@ async fn a_shard_that_lies_with_all_its_replicas_is_found_at_its_version() {
     assert_eq!((from.difference.as_ref(), from.compared), (Some(&difference), 3), "it is the same from a version on");
     let after = audit(&world, "a", version + 1).await;
     assert_eq!((after.difference, after.compared), (None, 40 - version), "what was wrong before is not looked at");
-    // A reader of that version is told nothing wrong: its proofs hold. Only the auditor knows.
+    // Proofs of that version still verify for a reader. Only the auditor notices.
     let read = v1::ReadOptions { at: Some(at(0, version)), ..v1::ReadOptions::default() };
     running.client.get(v1::GetRequest { key: "a1".into(), read: Some(read) }).await.expect("it is answered");
 }

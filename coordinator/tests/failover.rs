@@ -1,5 +1,5 @@
-//! Several coordinators: any takes writes, and whatever happens to the one that leads, commits go on through another, nothing that was
-//! acknowledged is lost, and nothing is applied twice.
+//! Several coordinators. Each takes writes. Whatever happens to the leader, commits go on through
+//! another one, no acknowledged commit is lost, and none is applied twice.
 
 use std::{
     convert::Infallible,
@@ -43,7 +43,8 @@ use common::{
 /// One client's acknowledged commits, each with the key that it wrote.
 type Acknowledged = Vec<(String, v1::CommitResponse)>;
 
-/// Clients that write through every coordinator, each in a session, and go to another where one does not answer.
+/// Clients that write through every coordinator, each in a session. If a coordinator does not
+/// answer, its client goes to another one.
 struct Load {
     stop: Arc<AtomicBool>,
     /// When commits were acknowledged.
@@ -66,7 +67,7 @@ impl Load {
         self.times.lock().expect("no holder panics").len()
     }
 
-    /// Waits for so many more commits.
+    /// Waits for this many more commits.
     async fn more(&self, count: usize) {
         let enough = self.count() + count;
         let wait = async {
@@ -84,7 +85,8 @@ impl Load {
         after.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
     }
 
-    /// Ends the load; everything that was acknowledged stands, once, under the header that was shown.
+    /// Ends the load. Checks that every acknowledged commit stands once, under the header that was
+    /// shown.
     async fn check(self, mut client: LedgerClient<Channel>) {
         self.stop.store(true, Ordering::Relaxed);
         for writer in self.clients {
@@ -127,10 +129,10 @@ async fn write(
         }
         let number = answers.len() as u64 + 1;
         let key = format!("{}-{first}-{number}", if number.is_multiple_of(2) { "a" } else { "z" });
-        // Applied a second time it would be refused.
+        // If the batch were applied twice, the second time would be refused.
         let batch = commit(vec![put(&key, "1")], vec![absent(&key)]);
         let request = v1::CommitRequest { session_id: session_id.clone(), number, ..batch };
-        // A coordinator that stands still answers nobody: its clients must ask elsewhere.
+        // A paused coordinator does not answer, so its clients must ask another one.
         match timeout(Duration::from_millis(800), api.commit(request)).await {
             Ok(Ok(answer)) => {
                 times.lock().expect("no holder panics").push(Instant::now());
@@ -148,7 +150,7 @@ async fn write(
     answers
 }
 
-/// The log from genesis on: every header follows on the one before.
+/// Reads the log from genesis on. Every header follows on the one before.
 async fn check_log(client: &mut LedgerClient<Channel>) {
     let request = v1::WatchHeadsRequest { from_sequence: 0, ..v1::WatchHeadsRequest::default() };
     let mut stream = client.watch_heads(request).await.expect("served").into_inner();
@@ -187,7 +189,8 @@ async fn any_coordinator_takes_writes_and_tells_of_the_others() {
     let told = timeout(LIMIT, all_told).await.expect("all are registered in time");
     let names: Vec<_> = told.coordinators.iter().map(|one| (one.name.as_str(), one.address.as_str())).collect();
     assert_eq!(names, NAMES.map(|name| (name, name)));
-    // One hop and no more: what was forwarded already is refused by one that does not lead, which says who does.
+    // A request is forwarded once: a coordinator that does not lead refuses a forwarded one and
+    // names the leader.
     let other = NAMES.into_iter().find(|name| *name != leads).expect("there are three");
     let mut request = tonic::Request::new(commit(vec![put("k", "x")], Vec::new()));
     request.metadata_mut().insert("coppice-forwarded", tonic::metadata::MetadataValue::from_static("1"));
@@ -197,7 +200,7 @@ async fn any_coordinator_takes_writes_and_tells_of_the_others() {
     assert_eq!(status::metadata(&refused, status::ADDRESS).as_deref(), Some(leads));
 }
 
-/// What can befall the leader.
+/// The faults of a leader.
 #[derive(Clone, Copy, Debug)]
 enum Blow {
     Killed,
@@ -221,7 +224,7 @@ async fn commits_go_on_through_another_whatever_befalls_the_leader() {
             Blow::Paused => team.pause(old),
             Blow::CutFromStore => team.reach_store(old, false),
             Blow::CutFromRoot => team.reach_nodes(old, false),
-            // PROTOCOL 2.7, though its clock was right when it took over.
+            // PROTOCOL 2.7, with a clock that was right at the takeover.
             Blow::ClockOff => team.set_ahead(old, Duration::from_secs(5)),
             Blow::Stopped => team.stop(old),
         }
@@ -239,7 +242,7 @@ async fn commits_go_on_through_another_whatever_befalls_the_leader() {
                 team.start(old);
             }
         }
-        // Even one that the store tells nothing learns that it was replaced.
+        // Even a leader that is cut off from the store learns that it was replaced.
         let learnt = async {
             while matches!(blow, Blow::Paused | Blow::CutFromStore | Blow::CutFromRoot)
                 && team.leads(old)
@@ -258,7 +261,8 @@ async fn commits_go_on_through_another_whatever_befalls_the_leader() {
     load.check(team.client(leads)).await;
 }
 
-/// The store picks a candidate and no more: while it is gone the leader goes on, and a new empty one changes nothing.
+/// The store only picks a candidate. While it is gone, the leader goes on. A new empty store
+/// changes nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_goes_on_without_the_store_and_the_store_is_filled_again() {
     let team = Team::new(embedded()).await;
@@ -269,11 +273,11 @@ async fn a_leader_goes_on_without_the_store_and_the_store_is_filled_again() {
         team.reach_store(name, false);
     }
     let since = Instant::now();
-    // Well over the time of a lease.
+    // Much longer than a lease.
     while since.elapsed() < Duration::from_secs(5) {
         load.more(10).await;
     }
-    // Not even silence of the root group on top ends it: nobody could be picked in its place.
+    // Even if the root group is silent too, the leader stays: no other candidate could be picked.
     team.reach_nodes(leads, false);
     sleep(Duration::from_secs(3)).await;
     assert!(team.leads(leads), "silence ends no reign");
@@ -281,7 +285,7 @@ async fn a_leader_goes_on_without_the_store_and_the_store_is_filled_again() {
     load.more(20).await;
     assert!(team.leads(leads), "silence ends no reign");
     let fresh = fresh_store();
-    // etcd names leases by time: an old name is not met again.
+    // etcd names leases by time, so an old name does not come up again.
     for _ in 0..100 {
         let lease = fresh.grant(Duration::from_secs(1)).await.expect("answers");
         fresh.revoke(lease).await.expect("answers");
@@ -321,7 +325,7 @@ async fn a_real_etcd_is_lost_wiped_and_hands_the_leadership_over() {
     load.more(20).await;
     println!("leader killed, etcd: {old} to {new}, {:?} without a commit", load.gap_since(since));
     team.start(old);
-    // Without etcd the leader goes on; an etcd that knows nothing is told everything again.
+    // Without etcd the leader goes on. A new, empty etcd is told everything again.
     etcd.kill(0);
     load.more(50).await;
     etcd.wipe(0);
@@ -333,7 +337,7 @@ async fn a_real_etcd_is_lost_wiped_and_hands_the_leadership_over() {
         }
     };
     timeout(LIMIT, filled).await.expect("everyone registers again");
-    // And its candidates can lead.
+    // The candidates of the new etcd can lead.
     let last = team.leader().await;
     team.stop(last);
     let next = team.leader_but(last).await;
@@ -355,7 +359,7 @@ fn stream_key(number: u64) -> String {
     format!("{}-stream-{number}", if number.is_multiple_of(2) { "a" } else { "z" })
 }
 
-/// Writes as a stream through one coordinator, and resumes it under the numbers that were not answered.
+/// Writes a stream through one coordinator, and resumes it with the numbers that were not answered.
 async fn write_stream(
     mut through: LedgerClient<Channel>,
     from: u64,
@@ -430,7 +434,7 @@ async fn a_stream_through_another_coordinator_goes_on_whatever_befalls_the_leade
     check_log(&mut team.client(leads)).await;
 }
 
-/// Stands in the place of a leader: refuses calls, and never reads a stream.
+/// Takes the place of a leader. Refuses calls, and never reads a stream.
 #[derive(Clone, Default)]
 struct Deaf {
     /// Paths and headers of the calls that came.
@@ -464,7 +468,7 @@ impl Service<http::Request<Body>> for Deaf {
     }
 }
 
-/// A coordinator that has been told that `Deaf` leads, the store that says so, and the lease by which it leads.
+/// A coordinator that takes `Deaf` for the leader, the store that says so, and the leader's lease.
 async fn behind_a_deaf_leader() -> (World, Running, Deaf, (Arc<dyn Metadata>, LeaseId)) {
     let world = World::of(1, &[], Params::default()).await;
     let (deaf, store) = (Deaf::default(), fresh_store());
@@ -503,7 +507,7 @@ async fn a_forwarded_write_is_marked_and_takes_its_deadline_along() {
             unit => panic!("{unit}"),
         };
         let left = Duration::from_nanos(digits.parse::<u64>().expect("a number") * unit_ns);
-        // Never more than its client waits, or than this coordinator would.
+        // The deadline is at most the client's, and at most this coordinator's own limit.
         assert!(left <= asked.unwrap_or(Duration::from_secs(33)) && left > Duration::ZERO, "{left:?} of {asked:?}");
     }
 }
@@ -523,7 +527,7 @@ async fn of_a_stream_that_the_leader_does_not_read_little_is_taken_and_it_ends_w
     });
     let mut writer = client.clone();
     let stream = tokio::spawn(async move { writer.commit_stream(iter(batches)).await.map(drop) });
-    // Time in which a reader without bounds would have taken all: the other calls go on.
+    // In this time a reader without bounds would have taken everything. Other calls go on.
     for _ in 0..300 {
         client.commit(commit(vec![put("k", "v")], Vec::new())).await.expect_err("it is refused");
     }
@@ -532,7 +536,7 @@ async fn of_a_stream_that_the_leader_does_not_read_little_is_taken_and_it_ends_w
     let pulled = pulled.load(Ordering::Relaxed);
     assert!((1..=40).contains(&pulled), "{pulled} of 1000 batches were taken");
     assert!(!stream.is_finished(), "nothing has ended it");
-    // Its connection is sound: only the store knows that another leads.
+    // The connection is sound. Only the store knows that another coordinator leads.
     store.resign(lease).await.expect("answers");
     let ended = timeout(LIMIT, stream).await.expect("the stream ends").expect("no panic").expect_err("without answers");
     assert_eq!(reason(&ended), Reason::Unavailable, "{ended}");

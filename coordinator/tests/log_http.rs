@@ -1,4 +1,5 @@
-//! The root log as strangers see it: C2SP tiles over HTTP, walked without any of the ledger's own messages.
+//! The root log as strangers see it: C2SP tiles over HTTP, read without any of the ledger's own
+//! messages.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ mod common;
 
 use common::{Running, World, commit, put};
 
-/// Entries of the test's log, at least: more than fill a tile.
+/// Least number of entries in the test's log, which is more than a tile holds.
 const ENTRIES: u64 = 270;
 
 async fn request(method: Method, url: &str) -> Response {
@@ -65,7 +66,7 @@ fn hashes_of(tile: &[u8]) -> Vec<Digest> {
     tile.chunks(32).map(|hash| Digest::from_slice(hash).expect("32 bytes a hash")).collect()
 }
 
-/// Reads all that a checkpoint implies, and recomputes its root from the entries.
+/// Reads everything that a checkpoint implies, and recomputes its root from the entries.
 async fn walk(url: &str, checkpoint: &Checkpoint) {
     let mut leaves = Vec::new();
     for name in names(Content::Entries, checkpoint.size) {
@@ -100,7 +101,7 @@ async fn strangers_walk_the_log_from_checkpoint_to_entries() {
     let first = checkpoint(&world, &url).await;
     walk(&url, &first).await;
     fill(&mut leader, ENTRIES).await;
-    // What was published is at most a second old.
+    // The published checkpoint is at most a second old.
     let mut newest = checkpoint(&world, &url).await;
     while newest.size < ENTRIES {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -112,7 +113,7 @@ async fn strangers_walk_the_log_from_checkpoint_to_entries() {
     let there = checkpoint(&world, &other).await;
     assert_eq!(there, newest);
     walk(&other, &there).await;
-    // A partial tile can still be had when its full one exists, and is its beginning.
+    // A partial tile is still served when its full tile exists, and is a prefix of it.
     let full = found(&format!("{url}/tile/0/000")).await;
     for width in [1, 255] {
         assert_eq!(found(&format!("{url}/tile/0/000.p/{width}")).await, full[..width * 32]);

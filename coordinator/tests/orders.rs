@@ -1,4 +1,5 @@
-//! Orders that take something away: they say what, why and for whom, and what is missing or deceives is refused before anything happens.
+//! Requests that remove something must say what, why and for whom. A request with a missing or
+//! deceptive text is refused before anything happens.
 
 use coppice_proto::v1;
 use coppice_types::{Params, Reason};
@@ -8,7 +9,7 @@ mod common;
 
 use common::{World, at, commit, get, prune_before, put, reason, roll_back};
 
-/// Texts that would be shown as something else than they are.
+/// Texts with characters that are not shown as themselves.
 const HIDDEN: [&str; 9] =
     ["a\nb", "a\r", "\u{1b}[2J", "\u{7f}", "\u{85}", "a\u{202e}b", "a\u{2028}b", "\u{feff}a", "a\u{200b}b"];
 

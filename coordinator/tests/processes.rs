@@ -1,4 +1,5 @@
-//! The binary `coppice-coordinator` by itself: its settings and its key. Whole clusters are tested with the command.
+//! The binary `coppice-coordinator` alone: its settings and its key. The tests of the `coppice`
+//! command cover whole clusters.
 
 use std::{
     fs,
@@ -11,7 +12,7 @@ use coppice_verify::note::SignerKey;
 
 const CLUSTER: &str = "00112233445566778899aabbccddeeff";
 
-/// A coordinator without a file: all settings are flags.
+/// A coordinator without a settings file: all settings are flags.
 fn coordinator(more: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_coppice-coordinator"));
     command.env_clear().args([
@@ -65,7 +66,7 @@ fn the_signing_key_is_neither_printed_nor_logged() {
     fs::write(&file, format!("{}\n", *key.to_private_text())).expect("a file can be written");
     let set_mode = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("it is ours");
     set_mode(0o600);
-    // The part of the text that is secret, the seed in hex, and as a list of numbers.
+    // The secret part of the text: the seed in hex, and as a list of numbers.
     let text = key.to_private_text();
     let secret = text.rsplit('+').next().expect("it has parts");
     let shown = [secret.to_owned(), "a7".repeat(8), "167, 167".to_owned(), "PRIVATE".to_owned()];
@@ -91,7 +92,7 @@ fn the_signing_key_is_neither_printed_nor_logged() {
     let mut child = command(&[]).stderr(Stdio::piped()).spawn().expect("the binary can be run");
     let mut log = BufReader::new(child.stderr.take().expect("it is piped"));
     let (mut said, mut line) = (String::new(), String::new());
-    // It has the key, and looks for the nodes.
+    // The coordinator has read the key, and now looks for the nodes.
     while !said.contains("waiting for a leader") && log.read_line(&mut line).expect("it is text") > 0 {
         said += &std::mem::take(&mut line);
     }
@@ -101,7 +102,8 @@ fn the_signing_key_is_neither_printed_nor_logged() {
     assert!(said.contains("waiting for a leader"), "{said}");
     assert_hidden(&said);
 
-    // A key that everybody can read is not taken, and a key in place of its file's name is not repeated.
+    // A key that everybody can read is refused. A key in place of its file's name is not repeated
+    // in messages.
     set_mode(0o644);
     let refused = command(&[]).output().expect("the binary can be run");
     let words = String::from_utf8_lossy(&refused.stderr);
@@ -115,7 +117,7 @@ fn the_signing_key_is_neither_printed_nor_logged() {
         assert!(refused.status.code() == Some(2) && !words.contains(secret), "{words}");
     }
 
-    // A key that is damaged is not shown either.
+    // A damaged key is not shown either.
     fs::write(&file, text.replace("PRIVATE+KEY+coppice", "PRIVATE+KEY+other")).expect("a file can be written");
     let refused = command(&[]).output().expect("the binary can be run");
     assert_eq!(refused.status.code(), Some(2));

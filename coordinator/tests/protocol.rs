@@ -1,5 +1,5 @@
-//! The commit protocol against real nodes: commits, refusals, sessions, proofs, and the traces of PROTOCOL.md that need a
-//! cluster.
+//! The commit protocol against real nodes: commits, refusals, sessions, proofs, and the traces of
+//! PROTOCOL.md that need a cluster.
 
 use std::sync::{
     Arc,
@@ -155,7 +155,7 @@ async fn many_clients_share_versions_and_preconditions_hold() {
         .map(|number| {
             let mut client = running.client.clone();
             tokio::spawn(async move {
-                // All want to be the one that makes the key.
+                // All clients try to create the same key.
                 let won = client.commit(commit(vec![put("one", &format!("{number}"))], vec![absent("one")])).await;
                 let own = format!("own-{number}");
                 client.commit(commit(vec![put(&own, "1")], Vec::new())).await.expect("it is committed");
@@ -208,12 +208,12 @@ async fn sessions_apply_a_number_once() {
     assert_eq!(reason(&error), Reason::SessionMismatch);
     let opened = client.open_session(open).await.expect("it is found").into_inner();
     assert_eq!(opened.highest_number, 2);
-    // A new leader knows it, too.
+    // A new leader knows the outcome, too.
     running.kill();
     let running = world.leader().await;
     let mut client = running.client.clone();
     assert!(client.commit(numbered(2, "y")).await.expect("it is answered again").into_inner().replayed);
-    // What is rolled back is never applied again.
+    // A batch that was rolled back is never applied again.
     let rollback = roll_back(1);
     client.rollback(rollback).await.expect("it is rolled back");
     let error = client.commit(numbered(2, "y")).await.expect_err("it was rolled back");
@@ -278,7 +278,8 @@ async fn rollback_and_prune_are_seen_in_reads_and_in_the_log() {
     assert_eq!(value_at(&mut client, "a", Some(at(0, 2))).await.expect("it is kept").as_deref(), Some("2"));
     let error = client.rollback(rollback(1, None)).await.expect_err("it is pruned");
     assert_eq!(reason(&error), Reason::Pruned);
-    // The proof of a rolled-back version fails against a newer checkpoint; the log has only grown.
+    // The proof of a rolled-back version fails against a newer checkpoint, although the log has
+    // only grown.
     let standing = client
         .get_checkpoint(v1::GetCheckpointRequest { old_size: 7, cosigned: false })
         .await
@@ -291,7 +292,8 @@ async fn rollback_and_prune_are_seen_in_reads_and_in_the_log() {
     client.commit(commit(vec![put("c", "more")], Vec::new())).await.expect("commits go on");
 }
 
-/// PROTOCOL 4.4, with a real shard that does not answer: A puts on shard 0, B builds on it and writes to shard 1.
+/// PROTOCOL 4.4, with a real shard that does not answer: A puts on shard 0, B builds on it and
+/// writes to shard 1.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shard_that_times_out_takes_only_its_batches_with_it() {
     let world = World::new(Params::default()).await;
@@ -315,7 +317,8 @@ async fn a_shard_that_times_out_takes_only_its_batches_with_it() {
     assert_eq!(value_at(&mut client, "a", None).await.expect("it is read").as_deref(), Some("0"));
     assert_eq!(value_at(&mut client, "z", None).await.expect("it is read").as_deref(), Some("0"));
     assert_eq!(value_at(&mut client, "y", None).await.expect("it is read").as_deref(), Some("C's"));
-    // The shard is asked in the background, and comes back, however busy the leader is with the other one.
+    // The shard is asked in the background and comes back, however busy the leader is with the
+    // other shard.
     let mut other = client.clone();
     let busy =
         tokio::spawn(async move { while other.commit(commit(vec![put("y", "1")], Vec::new())).await.is_ok() {} });
@@ -327,7 +330,8 @@ async fn a_shard_that_times_out_takes_only_its_batches_with_it() {
     busy.abort();
 }
 
-/// PROTOCOL 4.6: what was committed before is answered so, also where its shard fails meanwhile.
+/// PROTOCOL 4.6: a number that was committed before is answered as such, even if its shard fails
+/// meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_batch_is_not_refused_with_those_that_its_shard_did_not_prepare() {
     let world = World::new(Params::default()).await;
@@ -343,7 +347,7 @@ async fn a_repeated_batch_is_not_refused_with_those_that_its_shard_did_not_prepa
     };
     let before = send(commit(vec![put("z", "1")], Vec::new()));
     told.recv().await.expect("a version is being prepared");
-    // These two are of the next one.
+    // These two batches belong to the next version.
     let other = send(commit(vec![put("a", "2")], Vec::new()));
     let again = send(first);
     for failed in [before, other] {
@@ -369,7 +373,8 @@ async fn an_append_of_unknown_outcome_is_resolved() {
     assert_eq!(next.stamp, Some(at(0, 2)), "it was applied once");
 }
 
-/// PROTOCOL 5.4: V+1 is prepared on V while V is being decided; and 4.3: what it refuses on V's account waits for V.
+/// PROTOCOL 5.4: V+1 is prepared on V while V is being decided. PROTOCOL 4.3: a refusal that
+/// depends on V waits for V.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_version_is_prepared_while_one_is_being_decided() {
     let world = World::new(Params::default()).await;
@@ -411,7 +416,8 @@ async fn the_next_version_is_prepared_while_one_is_being_decided() {
     assert_eq!(reason(&error), Reason::PreconditionFailed);
 }
 
-/// PROTOCOL 3.1 and 3.2: the leader dies with a version prepared everywhere but not appended; the next one drops it.
+/// PROTOCOL 3.1 and 3.2: the leader dies with a version that is prepared everywhere but not
+/// appended. The next leader drops it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_dead_leader_left_undecided_is_dropped() {
     let world = World::new(Params::default()).await;
@@ -422,7 +428,7 @@ async fn what_a_dead_leader_left_undecided_is_dropped() {
     let mut other = running.client.clone();
     let lost =
         tokio::spawn(async move { other.commit(commit(vec![put("a", "lost"), put("z", "lost")], Vec::new())).await });
-    // Nothing undecided is ever read.
+    // An undecided write is never read.
     for _ in 0..20 {
         assert_eq!(value_at(&mut client, "a", None).await.expect("it is read").as_deref(), Some("1"));
     }
@@ -443,7 +449,7 @@ async fn a_deposed_leader_neither_commits_nor_refuses() {
     let a = world.leader().await;
     let mut of_a = a.client.clone();
     of_a.commit(commit(vec![put("k", "1")], Vec::new())).await.expect("committed");
-    // B takes over; A was not told.
+    // B takes over. A is not told.
     let b = world.coordinator("b");
     let mut deposed = a.client.clone();
     world.picked.pick("b");
@@ -451,14 +457,16 @@ async fn a_deposed_leader_neither_commits_nor_refuses() {
     let mut of_b = b.client.clone();
     of_b.commit(commit(vec![delete("k")], Vec::new())).await.expect("committed");
     let error = deposed.commit(commit(vec![put("x", "1")], vec![absent("k")])).await;
-    // Either it knows by now that B leads, or the root group told it; it never answers from its own picture.
+    // A either knows by now that B leads, or the root group told it. It never answers from its own
+    // old state.
     let error = error.expect_err("A does not lead");
     assert_eq!(reason(&error), Reason::NotLeader);
-    // It still answers reads, and correctly.
+    // A still answers reads, and correctly.
     assert_eq!(value_at(&mut of_a, "k", None).await.expect("it is read"), None);
 }
 
-/// PROTOCOL 8.2: version 7 is decided, its Finalize pending; a rollback to it must not drop it as an undecided tip.
+/// PROTOCOL 8.2: version 7 is decided, and its Finalize is pending. A rollback to it must not drop
+/// it as an undecided tip.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rollback_settles_what_was_decided_before_it() {
     let world = World::new(Params::default()).await;
@@ -473,7 +481,8 @@ async fn a_rollback_settles_what_was_decided_before_it() {
     assert_eq!(value_at(&mut client, "z", None).await.expect("it is read"), None);
 }
 
-/// PROTOCOL 8.1 and 8.2: the leader dies between the header and its execution; the shards are told by the next one.
+/// PROTOCOL 8.1 and 8.2: the leader dies between the header and its execution. The next leader
+/// tells the shards.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shard_that_missed_a_rollback_executes_it_before_it_serves() {
     let world = World::new(Params::default()).await;
@@ -504,7 +513,8 @@ async fn a_shard_that_missed_a_rollback_executes_it_before_it_serves() {
     assert_eq!(next.into_inner().stamp, Some(at(1, 2)));
 }
 
-/// A prune does not wait for a shard that does not answer, and hold up the others' commits: it is executed before that shard serves again.
+/// A prune does not wait for a shard that does not answer, so it does not delay the commits of the
+/// others. The shard executes it before it serves again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prune_asks_only_the_shards_that_are_up() {
     let world = World::new(Params::default()).await;
@@ -588,11 +598,12 @@ async fn stages_are_finalized_on_head_and_lost_by_any_other_commit() {
     assert_eq!(reason(&client.discard(request).await.expect_err("it is gone")), Reason::StageLost);
 }
 
-/// A forest that stages have made full becomes smaller when they are finalized, and what finalizes them waits for nobody who stages on top.
+/// A forest that stages have filled becomes smaller when they are finalized. The finalization does
+/// not wait for callers that stage on top.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stage_on_a_full_stage_is_refused_at_once_and_taken_when_those_below_are_final() {
     let mut world = World::of(1, &[], Params { capacity: 8, tree_limit: 4, ..Params::default() }).await;
-    // Whoever waited for a merge would do so for longer than this test.
+    // A caller that waited for a merge would wait for longer than this test.
     world.limits.prepare_timeout = 4 * common::LIMIT;
     (world.limits.stages_max, world.limits.stages_per_caller_max) = (64, 64);
     let mut client = world.leader().await.client;
@@ -616,13 +627,14 @@ async fn a_stage_on_a_full_stage_is_refused_at_once_and_taken_when_those_below_a
         let finalize = v1::FinalizeRequest { stage_id: stage_id.clone(), want_receipt: false };
         client.finalize(finalize).await.expect("nothing holds it up");
     }
-    // On head it waits for the merges that are built now.
+    // On head, staging waits for the merges that are being built.
     let request = v1::StageRequest { parent_stage_id: bytes::Bytes::new(), ..refused };
     let answer = tokio::time::timeout(common::LIMIT, client.stage(request)).await.expect("merges are built");
     answer.expect("there is room again");
 }
 
-/// PROTOCOL 5.6: a `TakeOver` drops stages, and a session that another coordinator opened is known here.
+/// PROTOCOL 5.6: a `TakeOver` drops stages. A session that another coordinator opened is known
+/// here.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_term_drops_stages_and_any_coordinator_opens_sessions() {
     let world = World::new(Params::default()).await;
@@ -684,7 +696,7 @@ async fn the_standard_services_are_there() {
     let Some(MessageResponse::ListServicesResponse(services)) = answer.message_response else { panic!("{answer:?}") };
     let names: Vec<_> = services.service.iter().map(|service| service.name.as_str()).collect();
     assert!(names.contains(&"coppice.v1.Ledger") && names.contains(&"grpc.health.v1.Health"), "{names:?}");
-    // One replica a group works too.
+    // Groups of one replica work too.
     let mut client = running.client.clone();
     client.commit(commit(vec![put("a", "1")], Vec::new())).await.expect("committed");
     assert_eq!(value_at(&mut client, "a", None).await.expect("it is read").as_deref(), Some("1"));
@@ -723,7 +735,7 @@ async fn heads_are_watched_with_what_changed() {
     }
     assert_eq!(seen, [0, 1, 2]);
     assert_eq!(changes, [(bytes("a"), true), (bytes("z"), true), (bytes("a"), false)]);
-    // What was rolled back is passed over, whether head is above it again or not.
+    // Rolled-back changes are skipped, whether head is above them again or not.
     for key in ["after", "more"] {
         let rollback = roll_back(1);
         client.rollback(rollback).await.expect("rolled back");
@@ -746,7 +758,8 @@ async fn heads_are_watched_with_what_changed() {
     }
 }
 
-/// A state that is rolled away between its place in the log and the first record of it: the read is one of the new head.
+/// A state is rolled back after it was located and before its first record is read. The read then
+/// shows the new head.
 #[tokio::test(flavor = "multi_thread")]
 async fn scans_that_meet_a_rollback_before_they_begin_locate_their_state_anew() {
     let world = World::new(Params::default()).await;

@@ -1,4 +1,4 @@
-//! No caller takes all of what is scarce: sessions, stages, pins, streams that follow the log.
+//! No caller takes all of a scarce resource: sessions, stages, pins, streams that follow the log.
 
 use coppice_proto::v1;
 use coppice_types::{Params, Reason};
@@ -39,7 +39,7 @@ async fn a_caller_with_its_share_of_sessions_goes_on_with_those_and_is_told_how_
         let request = v1::CommitRequest { session_id: vec![session; 16].into(), number: 1, ..batch };
         client.commit(request).await.expect("it has that session");
     }
-    // One that another coordinator opened counts when it is used.
+    // A session that another coordinator opened counts when it is used.
     let batch = commit(vec![put("k", "v")], Vec::new());
     let request = v1::CommitRequest { session_id: vec![4; 16].into(), number: 1, ..batch };
     exceeded(&client.commit(request).await.expect_err("it would be the third"), "sessions in use");

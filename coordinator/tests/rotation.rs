@@ -1,5 +1,5 @@
-//! The ledger's key is changed while clients write and read: all who know one of its keys follow, and nobody signs by a key that was
-//! replaced.
+//! The ledger's key is changed while clients write and read. Clients that know one of its keys
+//! follow, and no coordinator signs by a key that was replaced.
 
 use std::{
     sync::{
@@ -38,7 +38,7 @@ fn public(world: &World, number: usize) -> VerifierKey {
     world.key_of(KEYS[number]).verifier().clone()
 }
 
-/// A coordinator with two keys of the ledger's, or one.
+/// A coordinator with one or two of the ledger's keys.
 fn start(world: &World, name: &str, key: usize, next: Option<usize>) -> Running {
     let signer = |number: usize| -> SignerKey { world.key_of(KEYS[number]) };
     world.coordinator_with_keys(name, signer(key), next.map(signer))
@@ -48,7 +48,7 @@ async fn leading(running: &Running) {
     timeout(LIMIT, running.handle.leading()).await.expect("it leads in time");
 }
 
-/// The key to change to, and why.
+/// The request to change to a key, with its reason.
 fn to(world: &World, number: usize) -> v1::RotateKeyRequest {
     let vkey = public(world, number).to_string();
     v1::RotateKeyRequest { vkey, reason: "schedule".to_owned(), principal: "ops".to_owned(), expected_head: None }
@@ -68,7 +68,7 @@ async fn proof(client: &mut LedgerClient<Channel>, version: u64) -> Vec<u8> {
     client.get(get("a1", Some(at(0, version)))).await.expect("it is read").into_inner().proof.to_vec()
 }
 
-/// A client that trusts one of the ledger's keys, over these coordinators.
+/// A client of these coordinators that trusts one of the ledger's keys.
 fn trusting(world: &World, key: usize, names: &[&str]) -> Client {
     let connector = world.net.connector("sdk");
     let routes = names.iter().map(|name| ((*name).to_owned(), connector.channel(name))).collect();
@@ -84,7 +84,8 @@ async fn audit(world: &World, name: &str, key: usize) -> Option<u64> {
     Some(report.compared)
 }
 
-/// A client that trusts the first key writes and reads until it is told to stop; every answer is held against its proof.
+/// A client that trusts the first key. It writes and reads until it is told to stop, and checks
+/// every answer against its proof.
 async fn load(client: Client, name: u8, done: Arc<AtomicU64>, stop: Arc<AtomicBool>) {
     for round in 0_u64.. {
         if stop.load(Ordering::Relaxed) {
@@ -126,7 +127,7 @@ async fn clients_of_the_first_key_follow_under_load() {
         (change.number, change.principal.as_str(), change.reason.as_str()),
         (1, "unauthenticated (says \"ops\")", "schedule")
     );
-    // The change is under the first checkpoint of the new key.
+    // The key change is under the first checkpoint of the new key.
     let checkpoint = Checkpoint::open(&answer.checkpoint, &public(&world, 1)).expect("signed by the new key");
     assert_eq!(checkpoint.size, header.sequence.0 + 1);
     more(15).await;
@@ -166,7 +167,7 @@ async fn who_has_not_the_key_does_not_lead_and_says_what_to_do() {
     write(&mut first.client, "a1").await;
     rotate(&world, &mut first.client, 1).await;
     let term = first.client.status(v1::StatusRequest::default()).await.expect("it answers").into_inner().term;
-    // It was forgotten.
+    // This coordinator was not given the new key.
     let mut forgotten = start(&world, "b", 0, None);
     world.picked.pick("b");
     let says = async {
@@ -184,7 +185,7 @@ async fn who_has_not_the_key_does_not_lead_and_says_what_to_do() {
     assert!(error.message().contains("is not here"), "{error}");
     let plain = v1::GetRequest { read: None, ..get("a1", None) };
     forgotten.client.get(plain).await.expect("what needs no signature is answered");
-    // A replica that is started again still knows.
+    // A replica that is started again still knows the change.
     for group in [GroupId::Shard(ShardId(0)), GroupId::Shard(ShardId(1)), GroupId::Root] {
         world.nodes[0].stop_replica(group).await.expect("it stops");
         world.nodes[0].start_replica(world.replica(1, group)).await.expect("it starts");
@@ -269,7 +270,8 @@ async fn the_key_is_changed_again_and_again() {
     }
 }
 
-/// After a change of the key a receipt takes another read of the root group, which may fail when the version is decided.
+/// After a key change, a receipt takes another read of the root group, which may fail although the
+/// version is decided.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_whose_receipt_can_not_be_made_is_to_be_sent_again() {
     let world = world(1).await;

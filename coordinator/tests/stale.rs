@@ -1,4 +1,4 @@
-//! What a coordinator that has missed something may not say.
+//! A coordinator that has missed something must not answer from old state.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ mod common;
 
 use common::{World, at, commit, get, proxy::proxy_of, put, reason};
 
-/// PROTOCOL 7.1: after an acknowledged rollback a stale coordinator asks a follower that has applied nothing of it yet. Explicit versions
-/// need a ReadIndex as head does.
+/// PROTOCOL 7.1: after an acknowledged rollback a stale coordinator asks a follower that has not
+/// applied it yet. Explicit versions need a ReadIndex, as head does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stale_coordinator_and_a_stale_follower_do_not_undo_a_rollback() {
     let mut world = World::new(Params::default()).await;
@@ -45,7 +45,7 @@ async fn a_stale_coordinator_and_a_stale_follower_do_not_undo_a_rollback() {
     }
     let refused = old.get(get("a", None)).await.expect_err("b can't know the head");
     assert_eq!(reason(&refused), Reason::Unavailable, "{refused}");
-    // Who says that an old answer will do gets one, or none.
+    // A client that accepts an old answer gets one, or none.
     let read = v1::ReadOptions { at: Some(at(0, 6)), stale_ok: true, ..v1::ReadOptions::default() };
     let answer = old.get(v1::GetRequest { read: Some(read), ..get("a", None) }).await;
     assert!(answer.map_or(true, |answer| answer.into_inner().record.is_some()));

@@ -1,5 +1,5 @@
-//! Many clients at once, and a coordinator that dies again and again: money is neither made nor lost, nothing that was
-//! acknowledged is missing, and nothing is applied twice.
+//! Many clients at once, and a coordinator that dies again and again. Money is neither made nor
+//! lost, no acknowledged transfer is missing, and none is applied twice.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ use common::{World, bytes, commit, proxy::Fate, put, reason};
 const ACCOUNTS: u64 = 12;
 const BALANCE: i64 = 100;
 
-/// Accounts on both shards.
+/// The name of an account. Accounts lie on both shards.
 fn account(number: u64) -> String {
     format!("{}{number}", if number.is_multiple_of(2) { "a" } else { "z" })
 }
@@ -46,7 +46,7 @@ fn unchanged(record: &v1::Record) -> v1::Precondition {
     v1::Precondition { key: record.key.clone(), condition: Some(condition) }
 }
 
-/// One try to move money; the error of either step.
+/// One attempt to move money. Returns the error of either step.
 async fn transfer(client: &mut LedgerClient<Channel>, rng: &mut SimRng) -> Result<(), tonic::Status> {
     let from = rng.below(ACCOUNTS);
     let to = (from + 1 + rng.below(ACCOUNTS - 1)) % ACCOUNTS;
@@ -94,7 +94,7 @@ async fn money_is_neither_made_nor_lost_by_concurrent_transfers() {
             })
         })
         .collect();
-    // Every state that is ever read is whole.
+    // Every state that is read is consistent.
     let mut client = running.client.clone();
     while tasks.iter().any(|task| !task.is_finished()) {
         assert_eq!(total(&mut client).await, BALANCE * i64::try_from(ACCOUNTS).expect("few"));
@@ -106,7 +106,7 @@ async fn money_is_neither_made_nor_lost_by_concurrent_transfers() {
     assert_eq!(total(&mut client).await, BALANCE * i64::try_from(ACCOUNTS).expect("few"));
 }
 
-/// Whoever of the nine replicas is down: commits go on, and no money is made or lost.
+/// Whichever of the nine replicas is down, commits go on, and money is neither made nor lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn commits_go_on_while_each_replica_in_turn_is_down() {
     let world = World::new(Params { capacity: 16, ..Params::default() }).await;
@@ -155,7 +155,7 @@ async fn commits_go_on_while_each_replica_in_turn_is_down() {
     assert_eq!(total(&mut client).await, BALANCE * i64::try_from(ACCOUNTS).expect("few"));
 }
 
-/// Commits `value` under `number` until it is answered, whoever dies meanwhile.
+/// Commits `value` under `number` until it is answered, whatever dies meanwhile.
 async fn commit_once(
     client: &mut LedgerClient<Channel>,
     session: &bytes::Bytes,
@@ -171,7 +171,7 @@ async fn commit_once(
         match timeout(Duration::from_secs(5), client.commit(request.clone())).await {
             Ok(Ok(answer)) => return answer.into_inner(),
             Ok(Err(error)) => {
-                // A dead coordinator's connection has no reason to give.
+                // An error of a dead coordinator's connection has no reason.
                 let reason = coppice_proto::status::reason(&error);
                 let transient = coppice_proto::status::kind(&error) == coppice_types::ErrorKind::Unavailable;
                 assert!(transient, "{reason:?} {error}");
@@ -208,7 +208,8 @@ async fn a_coordinator_killed_at_any_moment_loses_nothing_and_applies_nothing_tw
         .collect();
     let mut rng = SimRng::new(11);
     for round in 0..12 {
-        // Sometimes a call of the dying one is lost on its way, sometimes its answer; it dies with the first, or a few later.
+        // Sometimes a call of the dying coordinator is lost, sometimes its answer. The coordinator
+        // dies at the first such call, or a few later.
         let fate = if round % 3 == 0 { Fate::Lost } else { Fate::AnswerLost };
         let mut reached = world.faults.after(1 + rng.below(30), fate);
         for _ in 0..=rng.below(4) {
@@ -239,7 +240,8 @@ async fn a_coordinator_killed_at_any_moment_loses_nothing_and_applies_nothing_tw
     check_log(&mut client).await;
 }
 
-/// The log from genesis on: every header follows on the one before, and each session number stands once.
+/// Reads the log from genesis on. Every header follows on the one before, and each session number
+/// stands once.
 async fn check_log(client: &mut LedgerClient<Channel>) {
     let request = v1::WatchHeadsRequest { from_sequence: 0, ..v1::WatchHeadsRequest::default() };
     let mut stream = client.watch_heads(request).await.expect("served").into_inner();

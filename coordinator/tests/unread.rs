@@ -1,4 +1,4 @@
-//! Callers that ask for much and take nothing of it: everybody else goes on.
+//! Callers that ask for much and take none of it do not delay other callers.
 
 mod common;
 
@@ -15,10 +15,9 @@ use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-/// Streams of each kind: more than the windows of one connection hold, whatever they are.
+/// Streams of each kind: more than the windows of one connection can hold.
 const UNREAD: usize = 24;
-/// How long everybody else may wait for an answer: far less than it takes until what is not read is
-/// cut off.
+/// How long other callers may wait for an answer. Unread streams are cut off much later.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 async fn in_time<T>(what: &str, call: impl Future<Output = Result<T, tonic::Status>>) -> T {
@@ -41,7 +40,7 @@ async fn fill(client: &mut LedgerClient<Channel>) {
     }
 }
 
-/// Opens a stream, and takes no more of it than its first message, which shows that it has begun.
+/// Opens a stream and takes only its first message, which shows that it has begun.
 async fn begin<T>(
     what: &str,
     stream: impl Future<Output = Result<tonic::Response<Streaming<T>>, tonic::Status>>,
@@ -51,7 +50,7 @@ async fn begin<T>(
     stream
 }
 
-/// Everybody else reads and writes, several times over.
+/// Another caller reads and writes, several times over.
 async fn everybody_goes_on(world: &World, name: &str) {
     let mut other = client(world, name);
     for at in 0..20 {
@@ -71,7 +70,7 @@ async fn streams_that_nobody_reads_stop_nobody_else() {
     let world = World::new(Params { journals_kept: true, ..Params::default() }).await;
     let mut running = world.leader().await;
     fill(&mut running.client).await;
-    // Each stream has a connection of its own: what fills the window of one is its own loss.
+    // Each stream has a connection of its own, so a full window delays that stream alone.
     let mut ranges = Vec::new();
     for _ in 0..UNREAD {
         let mut client = client(&world, "a");
@@ -97,7 +96,7 @@ async fn streams_that_nobody_reads_stop_nobody_else() {
         watches.push(begin("a watch", client.watch_heads(want)).await);
     }
     everybody_goes_on(&world, "a").await;
-    // What was not read is still there for whoever reads it.
+    // Unread messages are still there for a reader that comes late.
     let mut bytes = 0;
     let mut first = ranges.swap_remove(0);
     while let Some(message) = in_time("the rest", first.message()).await {
@@ -106,7 +105,7 @@ async fn streams_that_nobody_reads_stop_nobody_else() {
     assert!(bytes > 20 << 20, "all of it comes: {bytes}");
 }
 
-/// Why a stream ended.
+/// The reason why a stream ended.
 async fn ended<T>(answers: &mut Streaming<T>) -> tonic::Status {
     loop {
         match answers.message().await {
@@ -130,13 +129,13 @@ async fn answers_that_a_writer_does_not_take_stop_no_other_write_on_its_way_to_t
         in_time("a session", first.open_session(v1::OpenSessionRequest { session_id: session_id.clone() })).await;
         let (batches, requests) = mpsc::channel(1);
         let mut answers = in_time("a stream", writer.commit_stream(ReceiverStream::new(requests))).await.into_inner();
-        // Until no more is taken: the answers fill all that there is room for.
+        // Reads until no more answers are taken, because they fill all the room that there is.
         let key = format!("k{}", streams.len());
         let mut number = 0;
         loop {
             number += 1;
-            // Not so small that HTTP/2 takes a heap of unread ones for an attack, and ends the
-            // connection.
+            // Answers must not be too small: HTTP/2 takes a heap of small unread ones for an attack
+            // and ends the connection.
             let batch = v1::Batch { operations: vec![put(&key, &"1".repeat(1 << 10))], ..v1::Batch::default() };
             let session_id = session_id.clone();
             let message = v1::CommitStreamRequest { session_id, number, batch: Some(batch), want_receipt: true };

@@ -1,4 +1,5 @@
-//! Witnesses cosign the log: what is published, what is not, and that none of them holds anything up.
+//! Witnesses cosign the log. The tests show what is published and what is not, and that no witness
+//! delays anything.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ async fn members(world: &World, habits: &[Habit]) -> Vec<Member> {
     members
 }
 
-/// Any `quorum` of the members.
+/// A policy of any `quorum` of the members.
 fn policy(world: &World, members: &[Member], quorum: usize) -> Policy {
     let mut text = format!("log {}\n", world.key().verifier());
     let names: Vec<String> = (0..members.len()).map(|at| format!("w{at}")).collect();
@@ -55,7 +56,7 @@ async fn published(url: &str) -> Vec<u8> {
     answer.bytes().await.expect("a body").to_vec()
 }
 
-/// Waits until the published checkpoint has the quorum and so many entries.
+/// Waits until the published checkpoint has the quorum and at least this many entries.
 async fn cosigned(url: &str, policy: &Policy, entries: u64) -> Checkpoint {
     let until = Instant::now() + LIMIT;
     while Instant::now() < until {
@@ -83,7 +84,7 @@ async fn a_dead_a_lying_and_an_endless_witness_hold_nobody_up() {
         assert_eq!(names, ["w1.example", "w6.example"], "the others did not cosign, or not this");
         assert_eq!(checkpoint, examined.checkpoint);
     }
-    // One that comes back is taken in.
+    // A witness that comes back is included again.
     members[4].behave(Habit::Sound);
     let until = Instant::now() + LIMIT;
     while members[4].size() == 0 && Instant::now() < until {
@@ -112,11 +113,11 @@ async fn proofs_under_a_cosigned_checkpoint_wait_for_one_that_covers_the_version
     assert_eq!(answer.read_at, Some(at(0, 2)));
     let (verified, examined) = check::verify_under(&answer.proof, &policy, None).expect("two have cosigned");
     assert!(verified.checkpoint.size >= 3 && examined.cosignatures.len() == 2);
-    // A standing proof under a cosigned checkpoint does the same for a proof that was made before.
+    // A standing proof under a cosigned checkpoint also works for a proof that was made before.
     let newer = v1::GetCheckpointRequest { old_size: check_size(&plain.proof, &world), cosigned: true };
     let newer = running.client.get_checkpoint(newer).await.expect("it is given").into_inner();
     check::verify_under(&plain.proof, &policy, Some(&newer.standing)).expect("the newer one vouches for it");
-    // Rolled back versions don't stand at any cosigned checkpoint that is shown from then on.
+    // From then on, no cosigned checkpoint that is shown covers rolled-back versions as standing.
     let rollback = roll_back(1);
     running.client.rollback(rollback).await.expect("it rolls back");
     let answer = running.client.get(request).await.expect("it is there").into_inner();
@@ -138,12 +139,12 @@ async fn a_new_leader_goes_on_where_the_witnesses_are() {
     write(&mut first, "1").await;
     cosigned(&url, &policy, 2).await;
     first.kill();
-    // It knows nothing of what was cosigned: the witness tells it.
+    // This coordinator does not know what was cosigned. The witness tells it.
     let (mut second, url) = leader(&world, &members, 1).await;
     write(&mut second, "2").await;
     let checkpoint = cosigned(&url, &policy, 3).await;
     assert!(members[0].size() >= checkpoint.size);
-    // Nothing new: nobody is asked.
+    // The log has not grown, so no witness is asked.
     let asked = members[0].asked();
     cosigned(&url, &policy, 3).await;
     sleep(Duration::from_millis(1500)).await;

@@ -1,4 +1,4 @@
-//! Streams of batches, pins, prune by policy, and what becomes of writes whose clients have gone.
+//! Streams of batches, pins, prune by policy, and the outcome of writes whose clients have gone.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ async fn a_pinned_version_is_not_pruned_and_the_pin_is_named() {
     assert_eq!(leader.handle.leadership().term, Some(1));
 }
 
-/// The prunes of the root log.
+/// The prunes in the root log.
 async fn prunes(client: &mut Client) -> Vec<Prune> {
     let request = v1::WatchHeadsRequest::default();
     let mut stream = client.watch_heads(request).await.expect("the log is served").into_inner();
@@ -145,7 +145,7 @@ async fn versions_are_pruned_by_the_time_of_their_headers() {
     let world = world.await;
     let mut client = world.leader().await.client;
     let newest = commit_many(&mut client, 5).await;
-    // Nothing is written any more: in the end all but head is too old.
+    // Nothing is written any more, so in the end all versions but head are too old.
     assert_eq!(until_pruned(&mut client, newest).await, newest);
     assert_eq!(value(&mut client, "k").await.as_deref(), Some("4"), "head stays, however old");
 }
@@ -156,7 +156,7 @@ async fn a_stream_is_answered_in_order_and_found_again() {
     let mut client = world.leader().await.client;
     assert_eq!(open_session(&mut client).await, 0);
     for first in [1, 101] {
-        // The second time, half of it was there before.
+        // The second time, half of the batches were there before.
         let from = if first == 1 { 1 } else { 51 };
         let batch = |number: u64| commit(vec![put("k", &number.to_string())], Vec::new());
         let batches = (from..first + 100).map(move |number| numbered(number, batch(number)));
@@ -193,7 +193,7 @@ async fn a_refused_batch_ends_its_stream_and_nothing_after_it_is_applied() {
     }
     let refused = answers.message().await.expect_err("k1 is there");
     assert_eq!(reason(&refused), Reason::PreconditionFailed);
-    // Whatever comes later in the session stands where the refused batch would have stood.
+    // A later batch of the session takes the number of the refused one.
     let instead = numbered(3, commit(vec![put("k3", "instead")], vec![absent("k4")]));
     let mut answers = client.commit_stream(iter([instead])).await.expect("it is opened").into_inner();
     assert_eq!(answers.message().await.expect("it is committed").expect("an answer").number, 3);
@@ -226,7 +226,8 @@ async fn a_stream_is_checked() {
     }
 }
 
-/// A batch that no version has taken is dropped with its client; one that a version has taken is decided without it.
+/// A batch that no version has taken is dropped with its client. A batch that a version has taken
+/// is decided without its client.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_for_a_client_that_has_gone_is_not_written() {
     let world = small(|_| {}).await;
@@ -248,7 +249,8 @@ async fn what_waits_for_a_client_that_has_gone_is_not_written() {
     request.set_timeout(Duration::from_millis(50));
     client.commit(request).await.expect_err("nothing is committed in this time");
     world.faults.clear();
-    // The first one may be refused, since its shard did not answer in time, and that is all that may happen to it.
+    // The first batch may be refused, since its shard did not answer in time. Nothing else may
+    // happen to it.
     let first = taken.await.expect("the task ends");
     assert!(first.is_ok() || first.is_err_and(|error| reason(&error) == Reason::Unavailable));
     let version = timeout(LIMIT, async {
@@ -262,7 +264,7 @@ async fn what_waits_for_a_client_that_has_gone_is_not_written() {
     assert_eq!(value(&mut client, "waiting").await, None);
 }
 
-/// Waits until another node than `before` leads a group, and says which.
+/// Waits until another node than `before` leads a group. Returns its name.
 async fn led_by_another(world: &World, group: u32, before: Option<usize>) -> usize {
     let leads = |node: &coppice_shard_node::Handle| {
         let replicas = node.status().replicas.into_iter();
@@ -312,7 +314,7 @@ async fn a_leader_that_falls_silent_is_left_when_another_takes_over() {
     }
 }
 
-/// What a node's replica of a group says of itself.
+/// The note in the report of a node's replica of a group.
 fn note_of(node: &coppice_shard_node::Handle, group: u32) -> String {
     let replica = node.status().replicas.into_iter().find(|it| it.group == group).expect("it has one");
     replica.status.expect("it says how it does").note
@@ -340,7 +342,7 @@ async fn a_leadership_goes_to_no_replica_that_should_not_lead() {
 
     world.disks[full].set_capacity(None);
     let lead = async {
-        // Its disk may look slow for a while, where the machine is.
+        // On a slow machine the disk may look slow for a while.
         while client.transfer_leader(transfer.clone()).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -348,8 +350,9 @@ async fn a_leadership_goes_to_no_replica_that_should_not_lead() {
     timeout(LIMIT, lead).await.expect("it leads once there is room");
 }
 
-/// So many batches at once, each with a key of its own and a value of this size, while no version is decided; then all go on. Gives what the
-/// refused ones were told. Those that were taken are written, the refused ones are not.
+/// Sends this many batches at once, each with a key of its own and a value of this size, while no
+/// version is decided; then lets all go on. Checks that exactly the batches that were not refused
+/// are written. Returns the refusals.
 async fn crowd(world: &World, batches: usize, refused: usize, value_bytes: usize) -> Vec<String> {
     let mut client = world.leader().await.client;
     commit_many(&mut client, 1).await;
@@ -414,14 +417,15 @@ async fn a_queue_is_full_by_bytes_too() {
     let mut world = World::of(1, &[], params).await;
     world.limits.prepare_timeout = LIMIT;
     world.limits.queue_bytes_max = 1;
-    // One message always fits: the room is that of the largest, with what the transport adds.
+    // One message always fits: the queue has room for the largest one, with the transport's
+    // overhead.
     let room = (64 << 10) + (1 << 20);
     let fit = room / (30_000 + 8 + 24);
     let told = crowd(&world, fit + 23, 23, 30_000).await;
     assert!(told.iter().all(|told| told.contains("queue_bytes_max is 1")), "{told:?}");
 }
 
-/// A connection has 1,024 calls at once: the others are not refused, and not lost.
+/// A connection has at most 1,024 open calls. Further ones are neither refused nor lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_beyond_what_a_connection_may_have_wait_with_their_client() {
     let mut world = small(|_| {}).await;
@@ -442,7 +446,7 @@ async fn a_refused_stream_says_nothing_of_a_batch_that_was_not_answered() {
         if call.name != "append_header" {
             return Fate::Pass;
         }
-        // The test hears of the first one only.
+        // The test watches only the first call.
         let _ = appended.send(());
         Fate::AnswerLost
     });

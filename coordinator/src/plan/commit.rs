@@ -18,57 +18,56 @@ use super::{Leaves, Request, ShardState, Write, form::fold};
 /// A merge that a majority of a shard's replicas has built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuiltMerge {
-    /// Digests of the trees that it replaces, youngest first.
+    /// Digests of the merged trees, youngest first.
     pub inputs: Vec<Digest>,
     /// Digest of the tree that replaces them.
     pub output: Digest,
 }
 
-/// What one shard is told in its prepare.
+/// The content of one shard's prepare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardPlan {
-    /// The state that the version builds on.
+    /// The state on which the version builds.
     pub base: ShardState,
     /// A merge to install first.
     pub merge: Option<BuiltMerge>,
     /// The folded writes, in key order.
     pub writes: Vec<Write>,
-    /// Encoded operation lists of the batches, if they are kept.
+    /// Encoded operation lists of the batches, if journals are kept.
     pub journal: Vec<Vec<u8>>,
 }
 
-/// A version that was formed: its batches, and a prepare for each shard that it touches.
+/// A version that was formed: its batches, and a prepare for each touched shard.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The version.
     pub stamp: Stamp,
-    /// Its batches, in the order in which they are applied.
+    /// The batches, in the order in which they are applied.
     pub batches: Vec<Arc<Request>>,
     /// The touched shards.
     pub shards: BTreeMap<ShardId, ShardPlan>,
 }
 
-/// The end of the root log, decided or about to be: what the next header follows on.
+/// The end of the root log, decided or not, on which the next header follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogTail {
     /// The newest header.
     pub header: Header,
-    /// The hash of its entry.
+    /// The hash of the newest entry.
     pub hash: Digest,
-    /// The epochs that its root is over.
+    /// The epochs under the header's epochs root.
     pub epochs: Epochs,
-    /// The state leaves of its state root.
+    /// The state leaves under the header's state root.
     pub leaves: Leaves,
 }
 
-/// A header that is ready to be decided: what the root group is asked to append.
+/// A header that is ready to be appended, with all that the root group is told.
 #[derive(Clone, Debug)]
 pub struct Commit {
     /// Canonical header bytes.
     pub header: Vec<u8>,
-    /// The log's end once it is appended.
+    /// The log's end once the header is appended.
     pub tail: LogTail,
-    /// The leaves that differ from the head before.
+    /// The leaves that differ from those of the previous header.
     pub changed: Vec<StateLeaf>,
     /// Encoded journal entries.
     pub journal: Vec<Vec<u8>>,
@@ -179,7 +178,7 @@ impl LogTail {
         Stamp { epoch: self.header.stamp.epoch, version: self.header.stamp.version.next() }
     }
 
-    /// The next header, as if it changed nothing.
+    /// A next header that changes no state.
     fn next(&self, body: Body, now_ms: u64) -> Header {
         Header {
             sequence: self.header.sequence.next(),
@@ -248,7 +247,7 @@ fn count(len: usize) -> u32 {
     u32::try_from(len).expect("versions, shards and epochs are few")
 }
 
-/// The operations of one batch on one shard, as an operation list hash covers them.
+/// The operations of one batch on one shard, encoded as the operation list hash covers them.
 fn encode_list(list: &[Write]) -> Vec<u8> {
     let mut out = Writer::new();
     out.u32(count(list.len()));

@@ -1,4 +1,4 @@
-//! Which versions stand, and by which name (`docs/verification.md` section 11).
+//! The versions that stand, and their names (`docs/verification.md` section 11).
 
 use coppice_types::{Reason, Stamp, Version};
 use coppice_verify::epochs::Epochs;
@@ -7,8 +7,8 @@ use super::Refusal;
 
 /// The original name of the version that a read asks for.
 ///
-/// `at` is head if not given; with `any_epoch` only its version counts. The name that a rollback gave to its target is
-/// taken for the target.
+/// Without `at`, it is head. With `any_epoch`, only the version of `at` counts. The name that a
+/// rollback gave to its target also names the target.
 ///
 /// # Errors
 /// `NOT_YET`, `ROLLED_BACK`, `PRUNED`; `NOT_FOUND` for a name that was never given.

@@ -1,9 +1,9 @@
-//! Forming a version: which of the waiting batches it takes, which are refused, which wait on.
+//! Forming a version: which waiting batches it takes, which are refused, and which go on waiting.
 //!
-//! Batches are looked at in the order in which they came. Each is judged as if all that were taken before it had been
-//! applied: against the writes of the draft, else the undecided writes below it, else the state that was read at the
-//! newest staged version. After an abort the same function judges what is left again, in the same order; nothing of an
-//! earlier verdict is kept.
+//! Batches are judged in the order in which they came, each as if all batches taken before it had
+//! been applied. A key's state comes from the writes of the draft, else from the undecided writes
+//! below it, else from the state that was read at the newest staged version. After an abort the
+//! same function judges the remaining batches again, in the same order. No earlier verdict is kept.
 
 use std::{
     borrow::Borrow,
@@ -14,33 +14,33 @@ use bytes::Bytes;
 use coppice_types::{Condition, Digest, Reason, SessionId, ShardId, Stamp};
 
 use super::{
-    Refusal, Request, SessionStanding, Sessions,
+    NumberStanding, Refusal, Request, Sessions,
     request::{Check, Write},
     session::Done,
 };
 
-/// What a precondition sees of a key.
+/// The state of a key, as far as preconditions can see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyState {
-    /// It has no live value.
+    /// The key has no live value.
     Absent,
-    /// It has one.
+    /// The key has a live value.
     Live {
-        /// The commit that changed it last.
+        /// The commit that changed the key last.
         last_changed: Stamp,
         /// SHA-256 of the value.
         value_hash: Digest,
     },
 }
 
-/// Writes that are not decided yet, by key: the newest of each.
+/// Undecided writes by key: the newest of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overlay {
     writes: BTreeMap<Bytes, KeyState>,
 }
 
 impl Overlay {
-    /// Adds what a batch writes at a version.
+    /// Adds the writes of a batch at a version.
     pub fn apply(&mut self, request: &Request, stamp: Stamp) {
         for write in request.writes.values().flatten() {
             let state = match &write.put {
@@ -51,7 +51,7 @@ impl Overlay {
         }
     }
 
-    /// What the writes make of a key; `None` if they do not touch it.
+    /// The state of a key after the writes. `None` if they do not touch it.
     #[must_use]
     pub fn get(&self, key: &[u8]) -> Option<KeyState> {
         self.writes.get(key).copied()
@@ -61,32 +61,32 @@ impl Overlay {
 /// Shards for which batches wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocked {
-    /// They take no writes until a merge is installed.
+    /// Shards that take no writes until a merge is installed.
     pub full: BTreeSet<ShardId>,
-    /// They were not adopted yet.
+    /// Shards that are not adopted yet.
     pub starting: BTreeSet<ShardId>,
 }
 
 impl Blocked {
-    /// Whether a batch waits for one of them.
+    /// Whether a batch waits for one of the shards.
     fn holds(&self, request: &Request) -> bool {
         request.writes.keys().any(|shard| self.full.contains(shard))
             || request.involved.iter().any(|shard| self.starting.contains(shard))
     }
 }
 
-/// What a version is formed on.
+/// The facts by which a version is formed.
 #[derive(Debug)]
 pub struct Ground<'a> {
     /// The version to form.
     pub stamp: Stamp,
-    /// The newest sequenced version: the one below, decided or not.
+    /// The newest sequenced version, decided or not. The formed version comes right after it.
     pub below: Stamp,
     /// Undecided writes of the versions below.
     pub overlay: &'a Overlay,
     /// Keys as they were read at the newest staged version.
     pub reads: &'a BTreeMap<Bytes, KeyState>,
-    /// What sessions have committed.
+    /// The committed numbers of sessions.
     pub sessions: &'a Sessions,
     /// Session numbers that are being decided.
     pub in_flight: &'a BTreeSet<(SessionId, u64)>,
@@ -94,29 +94,28 @@ pub struct Ground<'a> {
     pub blocked: &'a Blocked,
     /// Shards that do not answer.
     pub down: &'a BTreeSet<ShardId>,
-    /// Most bytes of operations as they travel; one batch alone may have more, up to its own limit.
+    /// Most bytes of operations in prepares. A single batch may have more, up to its own limit.
     pub bytes_max: u64,
 }
 
-/// What becomes of one waiting batch.
+/// The verdict on one waiting batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is part of the version.
+    /// The batch is part of the version.
     Taken,
-    /// It waits for a later version.
+    /// The batch waits for a later version.
     Waits,
-    /// It was committed before.
+    /// The batch was committed before.
     Known(Done),
-    /// It is refused, if the version that it was judged against comes to stand.
+    /// The batch is refused, if the version against which it was judged comes to stand.
     Refused(Refusal),
 }
 
-/// What becomes of each waiting batch, in order; what is missing at the end waits.
+/// The verdicts on the waiting batches, in order. Batches beyond the last verdict wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Draft {
-    /// The verdicts.
     pub verdicts: Vec<Verdict>,
-    /// The writes of the batches that were taken.
+    /// The writes of the taken batches.
     pub overlay: Overlay,
 }
 
@@ -128,8 +127,9 @@ impl Draft {
     }
 }
 
-/// The batches that a version is formed of, from the first one on: at most so many that need not wait for a shard, or for one of their session that
-/// does, and those between them that do.
+/// The batches, from the first one on, of which a version is formed. At most `most` of them are
+/// free to be judged. Batches that wait for a shard, or for a batch of their session that does, are
+/// included but not counted.
 #[must_use]
 pub fn in_reach<R: Borrow<Request>>(waiting: impl Iterator<Item = R>, blocked: &Blocked, most: usize) -> Vec<R> {
     let (mut free, mut held) = (0, BTreeSet::new());
@@ -159,7 +159,7 @@ pub fn keys_to_read<R: Borrow<Request>>(waiting: &[R], overlay: &Overlay, blocke
 pub fn numbers_to_ask<R: Borrow<Request>>(waiting: &[R], sessions: &Sessions) -> BTreeSet<(SessionId, u64)> {
     let requests = waiting.iter().map(Borrow::borrow);
     let numbers = requests.flat_map(|request| request.session.into_iter().chain(request.predecessor()));
-    numbers.filter(|(id, number)| sessions.standing(id, *number) == SessionStanding::Unknown).collect()
+    numbers.filter(|(id, number)| sessions.standing(id, *number) == NumberStanding::Unknown).collect()
 }
 
 /// Forms a version of waiting batches.
@@ -194,13 +194,15 @@ pub fn form<R: Borrow<Request>>(waiting: &[R], ground: &Ground<'_>) -> Draft {
 struct Former<'a> {
     ground: &'a Ground<'a>,
     draft: Draft,
-    /// Session numbers that were looked at in this draft.
+    /// Session numbers that were judged in this draft.
     seen: BTreeSet<(SessionId, u64)>,
-    /// Sessions of which a batch waits: what follows it waits too, so that a stream keeps its order.
+    /// Sessions with a batch that waits. Their later batches wait too, so that a stream keeps its
+    /// order.
     held: BTreeSet<SessionId>,
     /// Session numbers that the draft takes.
     taken: BTreeSet<(SessionId, u64)>,
-    /// Lowest and highest number taken of each session: those of one version lie within one window.
+    /// Lowest and highest taken number of each session. All numbers of one version lie within one
+    /// window.
     spans: BTreeMap<SessionId, (u64, u64)>,
     bytes: u64,
     closed: bool,
@@ -237,7 +239,7 @@ impl Former<'_> {
         Verdict::Taken
     }
 
-    /// Says what the session makes of the batch; `None` if it may be applied.
+    /// The verdict that follows from the batch's session. `None` if the batch may be applied.
     fn judge_session(&mut self, request: &Request) -> Option<Verdict> {
         let (id, number) = request.session?;
         let apart = self.spans.get(&id).is_some_and(|(low, high)| {
@@ -248,40 +250,41 @@ impl Former<'_> {
             return Some(Verdict::Waits);
         }
         match self.ground.sessions.standing(&id, number) {
-            SessionStanding::New => request.predecessor().and_then(|before| self.judge_order(before)),
-            SessionStanding::Done(done) if done.batch_hash != request.batch_hash => Some(Verdict::Refused(
+            NumberStanding::New => request.predecessor().and_then(|before| self.judge_order(before)),
+            NumberStanding::Done(done) if done.batch_hash != request.batch_hash => Some(Verdict::Refused(
                 Refusal::new(Reason::SessionMismatch, format!("number {number} was used for another batch")),
             )),
-            SessionStanding::Done(done) if done.rolled_back => Some(Verdict::Refused(Refusal::new(
+            NumberStanding::Done(done) if done.rolled_back => Some(Verdict::Refused(Refusal::new(
                 Reason::RolledBack,
                 format!("number {number} was committed and rolled back"),
             ))),
-            SessionStanding::Done(done) => Some(Verdict::Known(done)),
-            SessionStanding::Expired => Some(Verdict::Refused(Refusal::new(
+            NumberStanding::Done(done) => Some(Verdict::Known(done)),
+            NumberStanding::Expired => Some(Verdict::Refused(Refusal::new(
                 Reason::RequestExpired,
                 format!("number {number} is below the session's window"),
             ))),
-            SessionStanding::Unknown => Some(Verdict::Waits),
-            SessionStanding::Ended => Some(Verdict::Refused(Refusal::new(
+            NumberStanding::Unknown => Some(Verdict::Waits),
+            NumberStanding::Ended => Some(Verdict::Refused(Refusal::new(
                 Reason::UnknownSession,
                 "the session was never opened, or has ended",
             ))),
         }
     }
 
-    /// Says what becomes of a batch that follows this number of its session; `None` if it may be applied.
+    /// The verdict on a batch that follows this number of its session. `None` if it may be applied.
     fn judge_order(&self, before: (SessionId, u64)) -> Option<Verdict> {
         if self.taken.contains(&before) || self.ground.in_flight.contains(&before) {
             return None;
         }
         match self.ground.sessions.standing(&before.0, before.1) {
-            SessionStanding::Done(done) if done.rolled_back => Some(Verdict::Refused(Refusal::new(
+            NumberStanding::Done(done) if done.rolled_back => Some(Verdict::Refused(Refusal::new(
                 Reason::RolledBack,
                 format!("number {}, on which the batch follows, was rolled back", before.1),
             ))),
-            SessionStanding::Done(_) | SessionStanding::Expired => None,
-            // Not seen yet, or refused: then its stream has ended, and this batch goes with it.
-            SessionStanding::New | SessionStanding::Unknown | SessionStanding::Ended => Some(Verdict::Waits),
+            NumberStanding::Done(_) | NumberStanding::Expired => None,
+            // The number was not seen yet, or was refused. After a refusal its stream ends, and so
+            // does this batch.
+            NumberStanding::New | NumberStanding::Unknown | NumberStanding::Ended => Some(Verdict::Waits),
         }
     }
 
@@ -337,7 +340,8 @@ fn failed(check: &Check, state: KeyState) -> Refusal {
     Refusal::new(Reason::PreconditionFailed, format!("key \"{key}\" is expected {wanted}, but {found}"))
 }
 
-/// Folds the writes of a version's batches on one shard: the last one of a key wins, in key order.
+/// Folds the writes of a version's batches on one shard. The last write of a key wins. Returns them
+/// in key order.
 #[must_use]
 pub(super) fn fold<'a>(lists: impl Iterator<Item = &'a Vec<Write>>) -> Vec<Write> {
     let mut folded: BTreeMap<Bytes, Write> = BTreeMap::new();

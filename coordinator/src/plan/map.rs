@@ -1,4 +1,4 @@
-//! The state of every shard at one version, and which of them holds a key.
+//! The state of every shard at one version, and the routing of keys to shards.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use coppice_verify::shard_map::{StateLeaf, state_root};
 
 use super::Refusal;
 
-/// Names one state of a shard.
+/// The name of one state of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardState {
     /// The newest version that touched the shard.
     pub version: Version,
-    /// What the forest of that version hashes to.
+    /// The digest of the shard's forest at that version.
     pub digest: Digest,
 }
 
@@ -30,7 +30,7 @@ impl Leaves {
     /// Checks that the ranges cover the key space.
     ///
     /// # Errors
-    /// If they do not: then a peer is broken.
+    /// If they do not, which means that a peer is broken.
     pub fn new(leaves: Vec<StateLeaf>) -> Result<Self, Refusal> {
         let starts = leaves.first().is_some_and(|first| first.low.is_empty());
         let ends = leaves.last().is_some_and(|last| last.high.is_none());
@@ -49,7 +49,7 @@ impl Leaves {
         &self.0
     }
 
-    /// The place of the shard that holds a key.
+    /// The index of the shard that holds a key.
     #[must_use]
     pub fn index_of(&self, key: &[u8]) -> usize {
         self.0.partition_point(|leaf| leaf.low.as_slice() <= key).saturating_sub(1)
@@ -67,14 +67,14 @@ impl Leaves {
         self.0.iter().find(|leaf| leaf.shard == shard).map(ShardState::from)
     }
 
-    /// The places of the shards that hold keys of a range.
+    /// The indices of the shards that hold keys of a range.
     #[must_use]
     pub fn overlapping(&self, low: &[u8], high: Option<&[u8]>) -> std::ops::Range<usize> {
         let end = high.map_or(self.0.len(), |high| self.0.partition_point(|leaf| leaf.low.as_slice() < high));
         self.index_of(low)..end
     }
 
-    /// The same shards with some states replaced; gives the leaves that changed, too.
+    /// The same shards with some states replaced. Also returns the leaves that changed.
     #[must_use]
     pub fn with(&self, states: impl Fn(ShardId) -> Option<ShardState>) -> (Self, Vec<StateLeaf>) {
         let mut leaves = self.0.to_vec();
@@ -91,7 +91,6 @@ impl Leaves {
         (Self(Arc::new(leaves)), changed)
     }
 
-    /// The state root.
     #[must_use]
     pub fn root(&self) -> Digest {
         state_root(&self.0)

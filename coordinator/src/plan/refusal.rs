@@ -1,28 +1,27 @@
-//! An answer that says no: why, for machines and for people.
+//! A refusal: its reason for machines, its message for people.
 
 use coppice_types::Reason;
 
-/// Why a request was refused; nothing was changed by it.
+/// The answer to a refused request, which has changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// For machines.
+    /// The reason, for machines.
     pub reason: Reason,
-    /// For people.
+    /// The message, for people.
     pub message: String,
 }
 
 impl Refusal {
-    /// A refusal with a message.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into() }
     }
 
-    /// A field has a value that it may not have.
+    /// The refusal of a field with a value that it may not have.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(Reason::InvalidArgument, message)
     }
 
-    /// Something is larger than the limit of this name.
+    /// The refusal of something larger than the limit of this name.
     pub fn over_limit(limit: &str, allowed: u64, found: u64) -> Self {
         Self::new(Reason::LimitExceeded, format!("{limit} is {allowed}, found {found}"))
     }

@@ -1,4 +1,5 @@
-//! A client's batch after its limits were checked, with all that is derived from it once: routes, hashes, sizes.
+//! A client's batch after its limits were checked, with its routes, hashes and sizes, computed
+//! once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,24 +10,22 @@ use coppice_verify::hash::{self, RecordBody};
 
 use super::{Leaves, Refusal};
 
-/// Bytes that an operation or precondition costs in a message beside its key and value.
+/// Bytes of an operation or precondition in a message, in addition to its key and value.
 const OVERHEAD_BYTES: u64 = 24;
-/// Bytes of one operation in a kept journal beside its key.
+/// Bytes of an operation in a kept journal, in addition to its key.
 const JOURNAL_BYTES: u64 = 40;
 
 /// The value of a put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Put {
-    /// The value.
     pub value: Bytes,
-    /// Its SHA-256.
+    /// SHA-256 of the value.
     pub value_hash: Digest,
 }
 
 /// A change of one key: a put, or a delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// The key.
     pub key: Bytes,
     /// The value, or `None` for a delete.
     pub put: Option<Put>,
@@ -35,36 +34,35 @@ pub struct Write {
 /// A condition on one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// The key.
     pub key: Bytes,
-    /// What must hold.
+    /// The condition that must hold.
     pub condition: Condition,
 }
 
 /// A checked and routed batch.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Its operations by shard, each list in the order in which they were sent.
+    /// The operations by shard, each list in the order in which they were sent.
     pub writes: BTreeMap<ShardId, Vec<Write>>,
-    /// What must hold.
+    /// The preconditions.
     pub checks: Vec<Check>,
-    /// The newest sequenced stamp before the batch.
+    /// The newest sequenced stamp before the batch, if the batch demands one.
     pub expected_head: Option<Stamp>,
-    /// The batch is alone in its version.
+    /// Whether the batch must be alone in its version.
     pub exclusive: bool,
-    /// Its place in a session.
+    /// The batch's session and its number there.
     pub session: Option<(SessionId, u64)>,
-    /// It is applied only after the number before it of its session.
+    /// Whether the batch is applied only after the previous number of its session.
     pub ordered: bool,
-    /// Names the batch in its session.
+    /// Identifies the batch in its session.
     pub batch_hash: Digest,
-    /// What the journal says of its metadata.
+    /// The hash of the batch's metadata, for the journal.
     pub metadata_hash: Digest,
     /// The hash of each shard's operation list.
     pub list_hashes: BTreeMap<ShardId, Digest>,
-    /// Every shard that it writes to or asks something of.
+    /// Every shard that the batch writes to or has a precondition on.
     pub involved: BTreeSet<ShardId>,
-    /// An upper bound of what it adds to a prepare.
+    /// An upper bound of the bytes that the batch adds to a prepare.
     pub bytes: u64,
 }
 
@@ -72,7 +70,7 @@ impl Request {
     /// Checks a batch against the limits of the genesis header and routes it.
     ///
     /// # Errors
-    /// Names the limit that it exceeds, or the field that is wrong.
+    /// The limit that the batch exceeds, or the field that is wrong.
     pub fn admit(
         batch: v1::Batch,
         session: Option<(SessionId, u64)>,
@@ -118,7 +116,7 @@ impl Request {
 }
 
 impl Request {
-    /// The number of its session that must be applied first, if its order counts.
+    /// The number of its session that must be applied first, if the order counts.
     #[must_use]
     pub fn predecessor(&self) -> Option<(SessionId, u64)> {
         let (id, number) = self.session.filter(|_| self.ordered)?;
@@ -185,7 +183,7 @@ fn admit_check(precondition: v1::Precondition, params: &Params) -> Result<Check,
 }
 
 impl Write {
-    /// What hashes say of the write.
+    /// The write as hashes cover it.
     #[must_use]
     pub fn body(&self) -> RecordBody {
         match &self.put {

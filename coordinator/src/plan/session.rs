@@ -1,39 +1,39 @@
-//! What the leader knows of sessions: a part of what the root group knows, which has the last word.
+//! The leader's knowledge of sessions. It is a part of the root group's, which has the last word.
 //!
-//! `TakeOver` tells the most recently used sessions whole; of others the leader learns by asking, number by number. It may
-//! know a session that the root group has ended since: then the root group refuses the append, and the leader takes over
-//! again.
+//! `TakeOver` tells the most recently used sessions completely. The leader learns the others by
+//! asking, number by number. It may know a session that the root group has ended since. Then the
+//! root group refuses the append, and the leader takes over again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use coppice_types::{Digest, Sequence, SessionId};
 
-/// Most sessions that are remembered; what is dropped is asked for again.
+/// Most sessions that are remembered. A dropped session is asked for again.
 const SESSIONS_MAX: usize = 4096;
 
 /// One committed batch of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// What was committed under the number.
+    /// The hash of the batch that was committed under the number.
     pub batch_hash: Digest,
-    /// The header that committed it.
+    /// The place of the header that committed the batch.
     pub sequence: Sequence,
-    /// Its place in that header's journal.
+    /// The batch's place in that header's journal.
     pub journal_index: u32,
-    /// A rollback has undone it since.
+    /// Whether a rollback has undone the batch since.
     pub rolled_back: bool,
 }
 
-/// What a (session, number) is to the cluster.
+/// The state of one number of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Not committed yet.
+pub enum NumberStanding {
+    /// The number is not committed yet.
     New,
-    /// Committed.
+    /// The number is committed.
     Done(Done),
-    /// Too old to tell.
+    /// The number is below the session's window.
     Expired,
-    /// No such session.
+    /// There is no such session.
     Ended,
     /// The root group must be asked.
     Unknown,
@@ -44,24 +44,24 @@ struct Session {
     highest: u64,
     /// Numbers up to this one are known only if they are in `batches` or `clear`.
     unsure: u64,
-    /// Numbers up to this one are below the window, whatever the highest is.
+    /// Numbers up to this one are below the window, whatever the highest number is.
     expired: u64,
-    /// Numbers up to `unsure` that were asked for and not committed.
+    /// Numbers up to `unsure` that were asked for and are not committed.
     clear: BTreeSet<u64>,
     batches: BTreeMap<u64, Done>,
 }
 
-/// The sessions that are known, by id.
+/// The known sessions, by id.
 #[derive(Clone, Debug)]
 pub struct Sessions {
     window: u64,
     sessions: BTreeMap<SessionId, Session>,
-    /// Sessions that do not exist, as the root group said a moment ago.
+    /// Sessions that do not exist, by a recent answer of the root group.
     ended: BTreeSet<SessionId>,
 }
 
 impl Sessions {
-    /// No sessions; each remembers this many numbers.
+    /// No sessions. Each will remember `window` numbers.
     #[must_use]
     pub fn new(window: u32) -> Self {
         assert!(window > 0, "the genesis header is checked");
@@ -74,16 +74,17 @@ impl Sessions {
         self.window
     }
 
-    /// A session whose batches will all be told by `record`.
+    /// Adds a session whose batches will all be told by `record`.
     pub fn open_whole(&mut self, id: SessionId, highest: u64) {
         let session = self.entry(id);
         session.highest = session.highest.max(highest);
     }
 
-    /// A session that exists, of whose numbers up to `highest` nothing is known.
+    /// Notes that a session exists, with nothing known of its numbers up to `highest`.
     ///
-    /// If more was known, either it ended and was opened anew, or more was committed since the root group said this: what was known is
-    /// forgotten, and asked for again.
+    /// If higher numbers were known, there are two possible reasons. The session ended and was
+    /// opened again, or more was committed after the root group said this. In either case the
+    /// numbers are forgotten and asked for again.
     pub fn open(&mut self, id: SessionId, highest: u64) {
         let known = self.sessions.get(&id).map(|session| session.highest.max(session.unsure));
         if known.is_none_or(|known| highest < known) {
@@ -93,7 +94,8 @@ impl Sessions {
         self.ended.remove(&id);
     }
 
-    /// A committed number is asked for again: its session may have ended and been opened anew since.
+    /// Forgets a committed number, so that it is asked for again. Its session may have ended and
+    /// been opened again since.
     pub fn doubt(&mut self, id: &SessionId, number: u64) {
         if let Some(session) = self.sessions.get_mut(id)
             && session.batches.remove(&number).is_some()
@@ -102,7 +104,7 @@ impl Sessions {
         }
     }
 
-    /// What the root group says of one number.
+    /// Notes the root group's answer about one number.
     pub fn learn(&mut self, id: SessionId, number: u64, done: Option<Done>) {
         let session = self.entry(id);
         match done {
@@ -116,7 +118,7 @@ impl Sessions {
         }
     }
 
-    /// The root group says that a number is below the window.
+    /// Notes the root group's answer that a number is below the window.
     pub fn expire(&mut self, id: SessionId, number: u64) {
         let session = self.entry(id);
         session.expired = session.expired.max(number);
@@ -128,18 +130,18 @@ impl Sessions {
         self.sessions.contains_key(id)
     }
 
-    /// The root group does not know the session; holds until `forget_ended`.
+    /// Notes that the root group does not know the session. This holds until `forget_ended`.
     pub fn end(&mut self, id: SessionId) {
         self.sessions.remove(&id);
         self.ended.insert(id);
     }
 
-    /// A session may have been opened since it was asked for.
+    /// Forgets which sessions have ended, since they may have been opened again.
     pub fn forget_ended(&mut self) {
         self.ended.clear();
     }
 
-    /// A batch was committed; what falls out of the window is dropped.
+    /// Notes a committed batch. Drops the numbers that fall out of the window.
     pub fn record(&mut self, id: SessionId, number: u64, done: Done) {
         let window = self.window;
         let session = self.entry(id);
@@ -150,28 +152,28 @@ impl Sessions {
         session.clear = session.clear.split_off(&oldest);
     }
 
-    /// A rollback undid every header after this one.
+    /// Notes that a rollback undid every header after this one.
     pub fn roll_back(&mut self, target: Sequence) {
         for done in self.sessions.values_mut().flat_map(|session| session.batches.values_mut()) {
             done.rolled_back |= done.sequence > target;
         }
     }
 
-    /// What a number of a session is.
+    /// The state of one number of a session.
     #[must_use]
-    pub fn standing(&self, id: &SessionId, number: u64) -> Standing {
+    pub fn standing(&self, id: &SessionId, number: u64) -> NumberStanding {
         if self.ended.contains(id) {
-            return Standing::Ended;
+            return NumberStanding::Ended;
         }
-        let Some(session) = self.sessions.get(id) else { return Standing::Unknown };
+        let Some(session) = self.sessions.get(id) else { return NumberStanding::Unknown };
         if let Some(done) = session.batches.get(&number) {
-            Standing::Done(*done)
+            NumberStanding::Done(*done)
         } else if number <= session.expired.max(session.highest.saturating_sub(self.window)) {
-            Standing::Expired
+            NumberStanding::Expired
         } else if number <= session.unsure && !session.clear.contains(&number) {
-            Standing::Unknown
+            NumberStanding::Unknown
         } else {
-            Standing::New
+            NumberStanding::New
         }
     }
 

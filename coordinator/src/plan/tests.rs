@@ -20,7 +20,7 @@ use super::*;
 const SESSION: SessionId = SessionId([7; 16]);
 const BATCHES_MAX: usize = 16;
 
-/// Two shards, parted at "m", at (0, 0).
+/// Two shards, split at "m", at (0, 0).
 fn tail() -> LogTail {
     let map = ShardMap::from_splits(&[b"m".to_vec()]).expect("one split");
     let leaves = Leaves::new(map.genesis_leaves()).expect("the map covers all keys");
@@ -65,7 +65,8 @@ fn in_session(batch: v1::Batch, number: u64) -> Arc<Request> {
     Arc::new(Request::admit(batch, session, &tail().leaves, &Params::default()).expect("within its limits"))
 }
 
-/// A ground that can be changed, on which version (0, 1) is formed; keys that were not given are absent.
+/// Facts that a test can change, by which version (0, 1) is formed. Keys that were not given are
+/// absent.
 struct World {
     overlay: Overlay,
     reads: BTreeMap<Bytes, KeyState>,
@@ -199,7 +200,8 @@ fn a_refusal_on_an_undecided_write_is_judged_again_when_the_write_is_aborted() {
     let mut world = World::new();
     let draft = world.form(&[a, b.clone()]);
     assert_eq!(reason(&draft.verdicts[1]), Reason::PreconditionFailed);
-    // The version is aborted and A's batch answered with UNAVAILABLE; what is left is judged again.
+    // The version is aborted and A's batch is answered with UNAVAILABLE. The remaining batches are
+    // judged again.
     assert_eq!(world.form(&[b]).verdicts, [Verdict::Taken]);
 }
 
@@ -211,13 +213,14 @@ fn after_an_abort_a_batch_that_built_on_an_aborted_write_is_refused() {
     let c = admit(batch([put("z", "C's")], []));
     let mut world = World::new();
     assert_eq!(world.form(&[a, b.clone(), c.clone()]).verdicts, vec![Verdict::Taken; 3]);
-    // Shard 0 times out after it said that "a" is absent: B has a precondition there, so it goes with it.
+    // Shard 0 times out after it said that "a" is absent. B has a precondition there, so it fails
+    // with it.
     assert!(b.involved.contains(&ShardId(0)), "a batch belongs to a shard by its preconditions too");
     world.down.insert(ShardId(0));
     let draft = world.form(&[b.clone(), c]);
     assert_eq!(reason(&draft.verdicts[0]), Reason::Unavailable);
     assert_eq!(draft.verdicts[1], Verdict::Taken);
-    // When the shard is back, B is refused for what it asked.
+    // When the shard is back, B is refused for its precondition.
     world.down.clear();
     assert_eq!(reason(&world.form(&[b]).verdicts[0]), Reason::PreconditionFailed);
 }
@@ -322,7 +325,8 @@ fn a_session_number_is_applied_once() {
     world.sessions.end(SESSION);
     assert_eq!(reason(&world.form(std::slice::from_ref(&first)).verdicts[0]), Reason::UnknownSession);
     world.sessions.open(SESSION, 0);
-    // Sent twice at once: the second waits for the outcome of the first, and what follows in the stream waits with it.
+    // If a number is sent twice at once, the second waits for the outcome of the first. What
+    // follows in the stream waits too.
     let next = in_session(batch([put("a", "2")], []), 2);
     let draft = world.form(&[first.clone(), first.clone(), next.clone()]);
     assert_eq!(draft.verdicts, [Verdict::Taken, Verdict::Waits, Verdict::Waits]);
@@ -344,16 +348,17 @@ fn a_session_number_is_applied_once() {
 fn numbers_of_a_session_that_is_not_known_whole_are_asked_for() {
     let mut sessions = Sessions::new(100);
     sessions.open(SESSION, 9);
-    assert_eq!(sessions.standing(&SESSION, 9), SessionStanding::Unknown);
-    assert_eq!(sessions.standing(&SESSION, 10), SessionStanding::New);
+    assert_eq!(sessions.standing(&SESSION, 9), NumberStanding::Unknown);
+    assert_eq!(sessions.standing(&SESSION, 10), NumberStanding::New);
     sessions.learn(SESSION, 8, None);
-    assert_eq!(sessions.standing(&SESSION, 8), SessionStanding::New);
+    assert_eq!(sessions.standing(&SESSION, 8), NumberStanding::New);
     let done = Done { batch_hash: Digest::default(), sequence: Sequence(1), journal_index: 0, rolled_back: false };
     sessions.learn(SESSION, 9, Some(done));
-    assert_eq!(sessions.standing(&SESSION, 9), SessionStanding::Done(done));
+    assert_eq!(sessions.standing(&SESSION, 9), NumberStanding::Done(done));
 }
 
-/// A number lower than what is known comes of a session that was opened anew, or was told before the newest commits.
+/// A number lower than the known ones comes from a session that was opened again, or was told
+/// before the newest commits.
 #[test]
 fn what_is_known_of_a_session_that_may_have_ended_is_asked_for_again() {
     let mut world = World::new();
@@ -363,27 +368,27 @@ fn what_is_known_of_a_session_that_may_have_ended_is_asked_for_again() {
     world.sessions.record(SESSION, 1, done);
     world.sessions.record(SESSION, 9, done);
     world.sessions.open(SESSION, 9);
-    assert_eq!(world.sessions.standing(&SESSION, 9), SessionStanding::Done(done), "nothing new was said");
+    assert_eq!(world.sessions.standing(&SESSION, 9), NumberStanding::Done(done), "nothing new was said");
     let mut living = world.sessions.clone();
     living.doubt(&SESSION, 9);
-    assert_eq!(living.standing(&SESSION, 9), SessionStanding::Unknown);
-    assert_eq!(living.standing(&SESSION, 10), SessionStanding::New);
+    assert_eq!(living.standing(&SESSION, 9), NumberStanding::Unknown);
+    assert_eq!(living.standing(&SESSION, 10), NumberStanding::New);
     living.learn(SESSION, 9, Some(done));
-    assert_eq!(living.standing(&SESSION, 9), SessionStanding::Done(done));
+    assert_eq!(living.standing(&SESSION, 9), NumberStanding::Done(done));
     world.sessions.open(SESSION, 0);
     for number in [1, 9] {
-        assert_eq!(world.sessions.standing(&SESSION, number), SessionStanding::Unknown);
+        assert_eq!(world.sessions.standing(&SESSION, number), NumberStanding::Unknown);
     }
-    assert_eq!(world.sessions.standing(&SESSION, 10), SessionStanding::New);
+    assert_eq!(world.sessions.standing(&SESSION, 10), NumberStanding::New);
     assert_eq!(world.form(std::slice::from_ref(&first)).verdicts, [Verdict::Waits]);
     world.sessions.learn(SESSION, 1, None);
     assert_eq!(world.form(std::slice::from_ref(&first)).verdicts, [Verdict::Taken], "the new session knows nothing");
-    // The session lives: what was told was older than its commits.
+    // The session lives on: the answer was older than its commits.
     living.open(SESSION, 8);
     living.learn(SESSION, 9, Some(done));
     living.expire(SESSION, 1);
-    assert_eq!(living.standing(&SESSION, 9), SessionStanding::Done(done));
-    assert_eq!(living.standing(&SESSION, 1), SessionStanding::Expired);
+    assert_eq!(living.standing(&SESSION, 9), NumberStanding::Done(done));
+    assert_eq!(living.standing(&SESSION, 1), NumberStanding::Expired);
 }
 
 #[test]
@@ -506,7 +511,8 @@ fn many_small_operations_are_bounded_by_the_message() {
         Request::admit(many, None, &tail().leaves, &Params::default()).expect_err("it does not fit a message");
     assert_eq!(refusal.reason, Reason::LimitExceeded);
     assert!(refusal.message.contains("message_bytes_max"), "{refusal}");
-    // What surrounds the operations has room of its own: a ledger of the smallest messages takes batches, too.
+    // Bytes around the operations do not count, so a ledger with the smallest messages takes
+    // batches too.
     let small = Params { value_bytes_max: 8, batch_bytes_max: 16, message_bytes_max: 64, ..Params::default() };
     Request::admit(batch([put("1234", "12345678")], []), None, &tail().leaves, &small).expect("it fits");
 }

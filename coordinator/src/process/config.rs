@@ -14,6 +14,8 @@ use coppice_types::ClusterId;
 use coppice_verify::cosignature::CosignerKey;
 use serde::{Deserialize, Serialize};
 
+use crate::{log::witness, options};
+
 /// The command line.
 pub const PROGRAM: Program = Program {
     name: "coppice-coordinator",
@@ -45,23 +47,23 @@ pub const PROGRAM: Program = Program {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Its name.
+    /// The coordinator's name.
     pub name: String,
-    /// The cluster, in hex; if given, it must be the one that the signing key names.
+    /// The cluster, in hex. If given, it must be the one that the signing key names.
     pub cluster_id: Option<String>,
     /// Where to listen for clients.
     pub listen: SocketAddr,
     /// Where to serve the root log over HTTP.
     pub http_listen: Option<SocketAddr>,
-    /// Where to tell how it does, and its metrics, over plain HTTP.
+    /// Where to serve health and metrics over plain HTTP.
     pub health_listen: Option<SocketAddr>,
     /// Where other coordinators reach this one.
     pub advertise: Option<String>,
-    /// The key that signs checkpoints.
+    /// The file of the key that signs checkpoints.
     pub signing_key_file: PathBuf,
-    /// The key that the ledger's is to be changed to, or was changed from.
+    /// The file of the key that replaces the ledger's key, or that it has replaced.
     pub next_signing_key_file: Option<PathBuf>,
-    /// What is logged.
+    /// The filter of log lines.
     #[serde(default = "info")]
     pub log: String,
     /// The form of a log line.
@@ -72,24 +74,24 @@ pub struct Config {
     pub telemetry: Telemetry,
     /// All nodes by name.
     pub nodes: Nodes,
-    /// How the ledger is founded; the same for all processes.
+    /// The founding of the ledger, which is equal for all processes.
     #[serde(default)]
     pub ledger: Ledger,
-    /// Who picks the coordinator that leads.
+    /// The store that picks the coordinator that leads.
     pub metadata: Store,
-    /// Certificates: with them, every connection to nodes is mutually authenticated.
+    /// Certificates. With them, every connection to nodes is mutually authenticated.
     pub tls: Option<Tls>,
-    /// How the coordinator shows itself to clients; by default with the certificate of `tls`, if there is one.
+    /// The server certificate for clients. By default it is the one of `tls`, if there is one.
     pub api_tls: Option<ServerTls>,
-    /// Who may call.
+    /// The roles that callers need.
     #[serde(default)]
     pub access: Access,
-    /// Who is asked to cosign checkpoints.
+    /// The witnesses that are asked to cosign checkpoints.
     #[serde(default)]
     pub witnesses: Vec<Witness>,
-    /// How many of them make a checkpoint a cosigned one [default: a majority].
+    /// How many witnesses must cosign a checkpoint [default: a majority].
     pub witness_quorum: Option<usize>,
-    /// Which versions are kept; all, if nothing is said.
+    /// The versions that are kept. By default all.
     #[serde(default)]
     pub retention: Retention,
     /// Bounds and deadlines.
@@ -97,13 +99,13 @@ pub struct Config {
     pub limits: Limits,
 }
 
-/// A witness: it speaks C2SP `tlog-witness`.
+/// A witness that speaks C2SP `tlog-witness`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Witness {
-    /// Its submission prefix: `add-checkpoint` is below it.
+    /// The witness's submission prefix, to which `add-checkpoint` is appended.
     pub url: String,
-    /// Its public key.
+    /// The witness's public key.
     pub vkey: String,
 }
 
@@ -111,22 +113,22 @@ fn info() -> String {
     "info".to_owned()
 }
 
-/// Which versions the leading coordinator keeps: older ones are pruned by themselves, in steps, and never above a pin. The same for all
-/// coordinators.
+/// The versions that the leading coordinator keeps, which must be equal for all coordinators. Older
+/// versions are pruned automatically, in steps, and never above a pin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
-    /// At least so many of the newest versions,
+    /// Keep at least this many of the newest versions.
     pub versions: Option<u64>,
-    /// or what was head in the last so many hours.
+    /// Keep the versions that were head within this many hours.
     pub hours: Option<u32>,
 }
 
-/// Bounds and deadlines; the defaults suit a cluster in one place.
+/// Bounds and deadlines. The defaults suit a cluster in one place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Most batches that wait for a version.
+    /// Most batches that wait or are being decided.
     pub queue_max: usize,
     /// Most bytes of batches that wait or are being decided.
     pub queue_bytes_max: u32,
@@ -146,13 +148,13 @@ pub struct Limits {
     pub attempt_timeout_ms: u64,
     /// How long a read may look for a replica that has its state.
     pub read_timeout_ms: u64,
-    /// How long a leadership lease lasts without being kept alive.
+    /// How long a leadership lease lasts if it is not kept alive.
     pub lease_ms: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        let limits = crate::Limits::default();
+        let limits = options::Limits::default();
         Self {
             queue_max: limits.queue_max,
             queue_bytes_max: limits.queue_bytes_max,
@@ -170,9 +172,9 @@ impl Default for Limits {
 }
 
 impl Retention {
-    fn rule(&self) -> Option<crate::Retention> {
-        let hours = self.hours.map(|hours| crate::Retention::Age(Duration::from_secs(3600 * u64::from(hours))));
-        self.versions.map(crate::Retention::Versions).or(hours)
+    fn rule(&self) -> Option<options::Retention> {
+        let hours = self.hours.map(|hours| options::Retention::Age(Duration::from_secs(3600 * u64::from(hours))));
+        self.versions.map(options::Retention::Versions).or(hours)
     }
 }
 
@@ -220,7 +222,7 @@ impl Settings for Config {
             return Err(Failure::usage("retention: either versions or hours"));
         }
         for file in std::iter::once(&self.signing_key_file).chain(&self.next_signing_key_file) {
-            // It is not repeated.
+            // The message must not repeat the key.
             if file.to_string_lossy().starts_with("PRIVATE+KEY") {
                 let message = "a private key stands where the name of its file belongs (signing_key_file)";
                 return Err(Failure::usage(message).hint("Write the key to a file that its owner alone can read."));
@@ -242,10 +244,11 @@ impl Config {
         Err(Failure::usage(format!("cluster_id = {configured:?}, but {key} signs for cluster {cluster}")))
     }
 
-    /// For a listener to clients. Where anything is by TLS, this is too.
+    /// TLS for a listener to clients. `None` if the process uses no TLS.
     ///
-    /// Who calls needs a certificate if it needs a role, or if there is an authority for clients: one of that authority or, as other coordinators
-    /// have, of the cluster's. The root log is for strangers, unless there is an authority for clients.
+    /// A gRPC caller needs a certificate if it needs a role, or if there is an authority for
+    /// clients. The certificate is from that authority or, as other coordinators have it, from the
+    /// cluster's. The root log is open to strangers, unless there is an authority for clients.
     pub(super) fn acceptor(&self, protocol: Protocol, log: &AccessLog) -> Result<Option<Acceptor>, Failure> {
         let Some(tls) = &self.tls else { return Ok(None) };
         let shown = self.api_tls.clone().unwrap_or_else(|| tls.server());
@@ -258,21 +261,20 @@ impl Config {
         shown.acceptor(protocol, believed, log.clone()).map(Some)
     }
 
-    /// Who is asked to cosign, and how many must.
-    pub(super) fn witnesses(&self) -> Result<(Vec<crate::Witness>, usize), Failure> {
+    /// The witnesses that are asked, and how many of them must cosign.
+    pub(super) fn witnesses(&self) -> Result<(Vec<witness::Witness>, usize), Failure> {
         let witness = |Witness { url, vkey }: &Witness| {
             let wrong = |error| Failure::usage(format!("witnesses: the vkey of {url} is no key of a witness: {error}"));
-            Ok(crate::Witness { url: url.clone(), key: CosignerKey::parse(vkey).map_err(wrong)? })
+            Ok(witness::Witness { url: url.clone(), key: CosignerKey::parse(vkey).map_err(wrong)? })
         };
         let witnesses = self.witnesses.iter().map(witness).collect::<Result<Vec<_>, Failure>>()?;
         let majority = witnesses.len() / 2 + 1;
         Ok((witnesses, self.witness_quorum.unwrap_or(majority)))
     }
 
-    /// Bounds and deadlines.
-    pub(super) fn limits(&self) -> crate::Limits {
+    pub(super) fn limits(&self) -> options::Limits {
         let limits = &self.limits;
-        crate::Limits {
+        options::Limits {
             queue_max: limits.queue_max,
             queue_bytes_max: limits.queue_bytes_max,
             batches_per_version_max: limits.batches_per_version_max,
@@ -285,7 +287,7 @@ impl Config {
             attempt_timeout: Duration::from_millis(limits.attempt_timeout_ms),
             read_timeout: Duration::from_millis(limits.read_timeout_ms),
             lease: Duration::from_millis(limits.lease_ms),
-            ..crate::Limits::default()
+            ..options::Limits::default()
         }
     }
 }

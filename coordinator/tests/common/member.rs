@@ -1,4 +1,4 @@
-//! A witness as C2SP `tlog-witness` specifies it, and its bad habits.
+//! A witness as C2SP `tlog-witness` specifies it, and its faults.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,18 +8,18 @@ use coppice_types::Digest;
 use coppice_verify::{checkpoint::Checkpoint, cosignature::Cosigner, merkle, note::VerifierKey};
 use tokio::{net::TcpListener, sync::watch};
 
-/// How a witness behaves.
+/// The behaviour of a witness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habit {
     /// As specified.
     Sound,
-    /// It takes requests, and never answers.
+    /// Takes requests, and never answers.
     Silent,
-    /// It signs something else.
+    /// Signs something else.
     SignsAnother,
-    /// It answers with more than anyone should read.
+    /// Answers with more than anyone should read.
     Endless,
-    /// It is broken for now.
+    /// Answers with errors.
     Broken,
 }
 
@@ -33,7 +33,7 @@ struct Inner {
     signer: Cosigner,
     log: VerifierKey,
     habit: watch::Sender<Habit>,
-    /// What it cosigned last, and how often it was asked.
+    /// The size that it cosigned last, and how often it was asked.
     state: Mutex<State_>,
 }
 
@@ -44,7 +44,7 @@ struct State_ {
 }
 
 impl Member {
-    /// A witness of this log on a free port of the loopback interface.
+    /// Starts a witness of this log on a free port of the loopback interface.
     pub async fn start(seed: u8, log: VerifierKey, habit: Habit) -> Self {
         let signer = Cosigner::from_seed(&format!("w{seed}.example"), &[seed; 32]).expect("a name");
         let inner =
@@ -56,27 +56,27 @@ impl Member {
         Self { inner, url }
     }
 
-    /// How a coordinator is told of it.
+    /// The witness as a coordinator is told of it.
     pub fn witness(&self) -> Witness {
         Witness { url: self.url.clone(), key: self.inner.signer.verifier().clone() }
     }
 
-    /// Its line of a policy file.
+    /// The witness's line of a policy file.
     pub fn policy_line(&self, name: &str) -> String {
         format!("witness {name} {}\n", self.inner.signer.verifier())
     }
 
-    /// Behaves otherwise from now on.
+    /// Changes the behaviour from now on.
     pub fn behave(&self, habit: Habit) {
         self.inner.habit.send_replace(habit);
     }
 
-    /// The size that it cosigned last.
+    /// The size that the witness cosigned last.
     pub fn size(&self) -> u64 {
         self.inner.state.lock().expect("no handler panics").last.as_ref().map_or(0, |last| last.size)
     }
 
-    /// How often it was asked.
+    /// How often the witness was asked.
     pub fn asked(&self) -> u64 {
         self.inner.state.lock().expect("no handler panics").asked
     }
@@ -122,7 +122,7 @@ impl Inner {
     }
 }
 
-/// The hash of a base64 line, by way of the only reader of base64 that is public.
+/// The hash in a base64 line, parsed by the only public reader of base64.
 fn hash(line: &str) -> Option<Digest> {
     Some(Checkpoint::parse(&format!("x\n1\n{line}\n")).ok()?.root)
 }

@@ -23,10 +23,10 @@ pub mod team;
 use proxy::Faults;
 
 pub const CLUSTER: ClusterId = ClusterId([0xc0; 16]);
-/// No test waits longer for anything.
+/// Longest wait of any test.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// Picks whom the test says.
+/// The candidate that the test picks.
 #[derive(Debug)]
 pub struct Picked {
     name: watch::Sender<String>,
@@ -38,7 +38,7 @@ impl Picked {
     }
 }
 
-/// A metadata store that picks whom the test says, and takes its time to tell who was deposed.
+/// A metadata store that picks the test's candidate, and takes its time to tell the deposed one.
 #[derive(Debug)]
 struct Store(Arc<Picked>);
 
@@ -84,7 +84,7 @@ impl Metadata for Store {
 pub struct World {
     pub net: DuplexNet,
     pub nodes: Vec<coppice_shard_node::Handle>,
-    /// Of the nodes.
+    /// The disks of the nodes.
     pub disks: Vec<SimStorage>,
     pub faults: Faults,
     pub picked: Arc<Picked>,
@@ -101,7 +101,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Ends it as if its process had died.
+    /// Ends the coordinator as if its process had died.
     pub fn kill(self) {
         self.task.abort();
     }
@@ -112,12 +112,12 @@ fn name_of(ordinal: u32) -> String {
 }
 
 impl World {
-    /// Three nodes, two shards parted at "m", the parameters given.
+    /// Three nodes, two shards split at "m", with these parameters.
     pub async fn new(params: Params) -> Self {
         Self::of(3, &[b"m".to_vec()], params).await
     }
 
-    /// So many nodes, each with a replica of every group.
+    /// This many nodes, each with a replica of every group.
     pub async fn of(count: u32, splits: &[Vec<u8>], params: Params) -> Self {
         let map = ShardMap::from_splits(splits).expect("the splits ascend");
         let net = DuplexNet::new();
@@ -161,7 +161,7 @@ impl World {
         Self { net, nodes, disks, faults, picked, params, map, limits }
     }
 
-    /// How a replica of the first incarnation is started again.
+    /// The options that start a replica of the first incarnation again.
     pub fn replica(&self, ordinal: u32, group: GroupId) -> ReplicaOptions {
         let voters = (1..=u32::try_from(self.nodes.len()).expect("nodes are few")).map(|of| raft_id(of, 1)).collect();
         ReplicaOptions { group, raft_id: raft_id(ordinal, 1), bootstrap: Bootstrap::New { voters } }
@@ -183,17 +183,18 @@ impl World {
         self.run(name, Service::new(options).expect("the options are sound"))
     }
 
-    /// Starts a coordinator; it leads when it is picked.
+    /// Starts a coordinator, which leads when it is picked.
     pub fn coordinator(&self, name: &str) -> Running {
         self.run(name, self.service(name))
     }
 
-    /// Starts a coordinator that also serves the root log, on a free port of the loopback interface.
+    /// Starts a coordinator that also serves the root log, on a free port of the loopback
+    /// interface.
     pub async fn coordinator_with_log(&self, name: &str) -> (Running, String) {
         self.coordinator_with_witnesses(name, Vec::new(), 0).await
     }
 
-    /// The same, and it asks these witnesses.
+    /// Like `coordinator_with_log`, but the coordinator also asks these witnesses.
     pub async fn coordinator_with_witnesses(
         &self,
         name: &str,
@@ -214,7 +215,7 @@ impl World {
         self.service_with(name, Arc::new(Store(self.picked.clone())), Arc::new(SystemClock::new()))
     }
 
-    /// A coordinator that works together with others, whose addresses are their names.
+    /// A coordinator that works with others, whose addresses are their names.
     pub fn joined_service(&self, name: &str, metadata: Arc<dyn Metadata>, clock: Arc<dyn Clock>) -> (Service, Handle) {
         let (mut service, handle) = self.service_with(name, metadata, clock);
         let connector = self.net.connector(name);
@@ -243,7 +244,7 @@ impl World {
         }
     }
 
-    /// Runs a service in the place of this name.
+    /// Runs a service under this name.
     pub fn run(&self, name: &str, (service, handle): (Service, Handle)) -> Running {
         let incoming = self.net.listen(name);
         let task = tokio::spawn(async move {
@@ -255,7 +256,7 @@ impl World {
         Running { handle, client, task }
     }
 
-    /// The coordinator "a", leading.
+    /// Starts the coordinator "a" and waits until it leads.
     pub async fn leader(&self) -> Running {
         let running = self.coordinator("a");
         timeout(LIMIT, running.handle.leading()).await.expect("it leads in time");

@@ -1,4 +1,4 @@
-//! Stands between a coordinator and a node, and loses or delays what a test says.
+//! A proxy between a coordinator and a node. It loses or delays calls as a test says.
 
 use std::{
     collections::BTreeSet,
@@ -22,25 +22,25 @@ use coppice_shard_node::DuplexNet;
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status, transport::Server};
 
-/// A call that passes.
+/// A call that passes the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Its name: "prepare", "adopt", "append_header" and so on.
+    /// The call's name: "prepare", "adopt", "append_header" and so on.
     pub name: &'static str,
-    /// The group that it is for.
+    /// The group that is called.
     pub group: u32,
 }
 
-/// What becomes of a call.
+/// The fate of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It passes.
+    /// The call passes.
     Pass,
-    /// It never arrives, and nobody says so.
+    /// The call never arrives, and no error is returned.
     Lost,
-    /// It arrives; its answer does not.
+    /// The call arrives, but its answer does not.
     AnswerLost,
-    /// It never arrives, and the answer says that it was done.
+    /// The call never arrives, and the answer says that it was done.
     Feigned,
 }
 
@@ -49,16 +49,16 @@ type Rule = Box<dyn FnMut(Call) -> Fate + Send>;
 /// Changes a prepare on its way.
 type Tamper = Box<dyn FnMut(&mut v1::PrepareRequest) + Send>;
 
-/// What a root replica says, on its way to a coordinator.
+/// A root replica's message on its way to a coordinator.
 #[derive(Debug)]
 pub enum Said<'a> {
-    /// Of the log, asked about so many entries.
+    /// An attestation, asked for a log of this many entries.
     Attest(u64, &'a mut v1::AttestResponse),
     Read(&'a mut v1::ReadRootResponse),
     TakeOver(&'a mut v1::TakeOverResponse),
 }
 
-/// Changes what the replica on a node says.
+/// Changes the messages of the replica on a node.
 type Lie = Box<dyn FnMut(&str, Said<'_>) + Send>;
 
 /// The rule in force, for all nodes.
@@ -77,13 +77,13 @@ impl fmt::Debug for Faults {
 }
 
 impl Faults {
-    /// From now on this rule holds.
+    /// Sets the rule.
     pub fn set(&self, rule: impl FnMut(Call) -> Fate + Send + 'static) {
         *self.0.lock().expect("no rule panics") = Some(Box::new(rule));
     }
 
-    /// Lets so many prepares and headers pass, and has what comes after them meet this fate; the receiver hears of each that met it, and of the
-    /// last one that passed.
+    /// Lets this many prepares and headers pass; later ones meet this fate. The receiver gets each
+    /// call that met it, and the last one that passed.
     pub fn after(&self, passing: u64, fate: Fate) -> mpsc::UnboundedReceiver<()> {
         let (tell, told) = mpsc::unbounded_channel();
         let mut seen = 0;
@@ -101,7 +101,7 @@ impl Faults {
         told
     }
 
-    /// From now on calls of this name are lost; the receiver hears of each.
+    /// Loses calls of this name from now on. The receiver gets each of them.
     pub fn lose(&self, name: &'static str) -> mpsc::UnboundedReceiver<()> {
         let (tell, told) = mpsc::unbounded_channel();
         self.set(move |call| {
@@ -115,17 +115,17 @@ impl Faults {
         told
     }
 
-    /// From now on every prepare is changed like this.
+    /// Changes every prepare from now on.
     pub fn tamper(&self, tamper: impl FnMut(&mut v1::PrepareRequest) + Send + 'static) {
         *self.1.lock().expect("no rule panics") = Some(Box::new(tamper));
     }
 
-    /// From now on root replicas say what this makes of their answers.
+    /// Changes the messages of root replicas from now on.
     pub fn lie(&self, lie: impl FnMut(&str, Said<'_>) + Send + 'static) {
         *self.3.lock().expect("no lie panics") = Some(Box::new(lie));
     }
 
-    /// From now on root replicas say what is so.
+    /// Passes the messages of root replicas unchanged from now on.
     pub fn tell_the_truth(&self) {
         *self.3.lock().expect("no lie panics") = None;
     }
@@ -136,7 +136,7 @@ impl Faults {
         }
     }
 
-    /// From now on these nodes look as if they were of a version that does not say which headers it knows.
+    /// From now on these nodes seem to run a version that does not say which headers it knows.
     pub fn outdate(&self, nodes: &[&str]) {
         *self.2.lock().expect("no rule panics") = nodes.iter().map(|node| (*node).to_owned()).collect();
     }
@@ -175,7 +175,7 @@ impl Faults {
             Fate::Lost => std::future::pending().await,
             Fate::Feigned => feigned(),
             Fate::AnswerLost => {
-                // Whatever it says, nobody hears it.
+                // The call's answer is dropped.
                 let _ = call.await;
                 std::future::pending().await
             }

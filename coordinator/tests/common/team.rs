@@ -1,5 +1,5 @@
-//! Several coordinators of one ledger, each in a thread of its own so that it can be stopped in its tracks, and a metadata store that can be
-//! cut off, wiped and brought back.
+//! Several coordinators of one ledger, and a metadata store that can be cut off, wiped and brought
+//! back. Each coordinator has a thread of its own, so that it can be paused at any point.
 
 use std::{
     collections::BTreeMap,
@@ -35,13 +35,13 @@ pub fn fresh_store() -> Arc<dyn Metadata> {
     Arc::new(EmbeddedStore::open(SimStorage::new().storage(), clock).expect("the disk is empty"))
 }
 
-/// Everyone has the same embedded store.
+/// All coordinators share one embedded store.
 pub fn embedded() -> Connect {
     let store = fresh_store();
     Box::new(move || store.clone())
 }
 
-/// The store as one coordinator reaches it: while it is cut off, no call ends.
+/// The store as one coordinator reaches it. While it is cut off, no call ends.
 #[derive(Clone, Debug)]
 struct Reached {
     store: Arc<Mutex<Arc<dyn Metadata>>>,
@@ -55,7 +55,7 @@ impl Reached {
         self.store.lock().expect("no holder panics").clone()
     }
 
-    /// An answer reaches nobody who was cut off meanwhile.
+    /// An answer does not reach a coordinator that was cut off meanwhile.
     async fn answer<T>(&self, answer: Result<T, Error>) -> Result<T, Error> {
         self.pass().await;
         answer
@@ -100,7 +100,7 @@ impl Metadata for Reached {
     }
 
     async fn watch(&self, _after: Revision) -> Result<Box<dyn Watch>, Error> {
-        // Whoever watches looks again now and then: a store need not be able to tell.
+        // A coordinator that watches polls too, since a store need not support watching.
         Err(Error::Unavailable(std::io::ErrorKind::Unsupported.into()))
     }
 }
@@ -122,9 +122,9 @@ impl Clock for Wrong {
     }
 }
 
-/// What a coordinator's thread is told.
+/// An order to a coordinator's thread.
 enum Order {
-    /// Stand still until the other end is dropped.
+    /// Pause until the other end is dropped.
     Pause(blocking::Receiver<()>),
     /// End without another step.
     Kill,
@@ -151,10 +151,11 @@ impl Drop for Seat {
     }
 }
 
-/// How a coordinator comes to its store: to a clone of one, or by connections of its own, which end with its thread.
+/// Connects a coordinator to its store: to a clone of a shared one, or by connections that end with
+/// the coordinator's thread.
 pub type Connect = Box<dyn Fn() -> Arc<dyn Metadata> + Send + Sync>;
 
-/// Three coordinators before one world.
+/// Three coordinators of one world.
 pub struct Team {
     pub world: World,
     connect: Connect,
@@ -172,7 +173,7 @@ impl Team {
         team
     }
 
-    /// Starts a coordinator that does not run.
+    /// Starts a coordinator that does not run yet.
     #[expect(clippy::disallowed_methods, reason = "the thread stands for a process: it can be stopped and killed")]
     pub fn start(&mut self, name: &'static str) {
         let (store_open, open) = watch::channel(true);
@@ -191,11 +192,11 @@ impl Team {
             runtime.block_on(async {
                 tokio::spawn(service.run(incoming, std::future::pending()));
                 while let Some(Order::Pause(until)) = received.recv().await {
-                    // Blocks the only thread: nothing of this coordinator moves.
+                    // Blocks the coordinator's only thread, so nothing of it moves.
                     let _ = until.recv();
                 }
             });
-            // What it would still like to tidy up, it can't.
+            // Ends the runtime without letting tasks clean up.
             runtime.shutdown_background();
         });
         let seat = Seat { handle, orders, thread: Some(thread), store, store_open, ahead_ms, resume: None };
@@ -207,12 +208,12 @@ impl Team {
         LedgerClient::new(self.world.net.connector("client").channel(name))
     }
 
-    /// Waits until one leads that is not cut off; gives its name.
+    /// Waits until a coordinator leads that is not cut off. Returns its name.
     pub async fn leader(&self) -> &'static str {
         self.leader_but("").await
     }
 
-    /// Waits until one other than this leads.
+    /// Waits until another coordinator than `old` leads.
     pub async fn leader_but(&self, old: &str) -> &'static str {
         let found = async {
             loop {
@@ -227,7 +228,7 @@ impl Team {
         timeout(LIMIT, found).await.expect("one leads in time")
     }
 
-    /// Whether it takes itself for the leader.
+    /// Whether the coordinator takes itself for the leader.
     pub fn leads(&self, name: &str) -> bool {
         self.seats[name].handle.leadership().term.is_some()
     }
@@ -237,7 +238,7 @@ impl Team {
         drop(self.seats.remove(name).expect("it runs"));
     }
 
-    /// Asks it to stop in order.
+    /// Asks the coordinator to stop in order.
     pub fn stop(&self, name: &str) {
         self.seats[name].handle.stop();
     }
@@ -255,18 +256,19 @@ impl Team {
         self.seats.get_mut(name).expect("it runs").resume = None;
     }
 
-    /// Sets its wall clock so far ahead.
+    /// Sets the coordinator's wall clock this far ahead.
     pub fn set_ahead(&self, name: &str, time: Duration) {
         let time_ms = u64::try_from(time.as_millis()).expect("it is short");
         self.seats[name].ahead_ms.store(time_ms, Ordering::Relaxed);
     }
 
-    /// Cuts it off from the metadata store, or lets it through again.
+    /// Cuts the coordinator off from the metadata store, or lets it through again.
     pub fn reach_store(&self, name: &str, open: bool) {
         self.seats[name].store_open.send_replace(open);
     }
 
-    /// Cuts it off from all nodes, and so from the root group, or lets it through again.
+    /// Cuts the coordinator off from all nodes, and so from the root group, or lets it through
+    /// again.
     pub fn reach_nodes(&self, name: &str, open: bool) {
         for node in 1..=self.world.nodes.len() {
             let proxy = proxy_of(&super::name_of(u32::try_from(node).expect("few")));
@@ -274,14 +276,14 @@ impl Team {
         }
     }
 
-    /// Puts another store in the place of the one there is.
+    /// Replaces the metadata store by another one.
     pub fn replace_store(&self, store: &Arc<dyn Metadata>) {
         for seat in self.seats.values() {
             *seat.store.lock().expect("no holder panics") = store.clone();
         }
     }
 
-    /// The coordinators that one of them tells of.
+    /// The coordinators that this one reports.
     pub async fn told_by(&self, name: &str) -> v1::StatusResponse {
         let mut client = self.client(name);
         client.status(v1::StatusRequest {}).await.expect("answers").into_inner()

@@ -1,0 +1,12 @@
+//! Calls to the groups of replicas, and what can be believed of their answers.
+
+pub mod attested;
+pub mod keys;
+pub mod links;
+pub mod root;
+pub mod root_log;
+pub mod shards;
+pub mod wire;
+
+mod frontier;
+mod voters;

@@ -1,0 +1,319 @@
+//! Calls to shard-nodes: to the leader of a group, or to any of its replicas.
+//!
+//! All requests are idempotent: a prepare has a name, an append has a place in the log. So a call
+//! of unknown outcome is made again until its deadline, to the replica that leads by then.
+
+use std::{collections::BTreeMap, fmt, future::Future, sync::Mutex, time::Duration};
+
+use coppice_proto::{
+    Channel, status,
+    v1::{
+        AttestRequest, AttestResponse, LeadsRequest, node_client::NodeClient, root_client::RootClient,
+        shard_client::ShardClient,
+    },
+};
+use coppice_types::{ErrorKind, GroupId, Reason};
+use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
+use tokio::time::{Instant, sleep, timeout_at};
+use tonic::{Code, Response, Status};
+
+use crate::options::Connect;
+
+/// A node that is silent for this long may be dead, so others are asked too.
+const SILENCE_MAX: Duration = Duration::from_millis(300);
+/// The deadline of a page leaves time for this many attempts.
+const ATTEMPTS_MIN: u32 = 3;
+/// First and longest pause before a group is asked again.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+
+/// A kind of call to a node. Each kind has a connection of its own, so that none waits for the
+/// bytes of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Prepares, appends, and the reads that judge preconditions.
+    Commits,
+    /// Answers to single questions.
+    Reads,
+    /// Pages of scans.
+    Bulk,
+}
+
+/// The channels to one node.
+#[derive(Debug)]
+struct Node {
+    name: String,
+    commits: Channel,
+    reads: Channel,
+    bulk: Channel,
+}
+
+impl Node {
+    fn channel(&self, lane: Lane) -> &Channel {
+        match lane {
+            Lane::Commits => &self.commits,
+            Lane::Reads => &self.reads,
+            Lane::Bulk => &self.bulk,
+        }
+    }
+}
+
+/// Channels to all nodes, and the last known leader of each group.
+///
+/// **Invariant.** No answer of a node waits on a connection for a client: each call has one answer,
+/// which the caller takes at once.
+pub struct Links {
+    nodes: Vec<Node>,
+    /// Node index of the leader by group number. This is a hint, which answers correct.
+    leaders: Mutex<BTreeMap<u32, usize>>,
+    message_bytes: usize,
+    /// How long one attempt may take before another node is asked.
+    attempt_max: Duration,
+}
+
+impl fmt::Debug for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Links").field("nodes", &self.node_names().collect::<Vec<_>>()).finish_non_exhaustive()
+    }
+}
+
+impl Links {
+    /// Channels to these nodes. None is opened yet.
+    pub fn new(nodes: &[String], connect: &Connect, message_bytes: usize, attempt_max: Duration) -> Self {
+        assert!(!nodes.is_empty(), "a cluster has at least one node");
+        let node = |name: &String| Node {
+            name: name.clone(),
+            commits: connect(name),
+            reads: connect(name),
+            bulk: connect(name),
+        };
+        Self { nodes: nodes.iter().map(node).collect(), leaders: Mutex::default(), message_bytes, attempt_max }
+    }
+
+    pub fn node_names(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().map(|node| node.name.as_str())
+    }
+
+    /// A client of the root group's replicas.
+    pub fn root(&self, channel: Channel) -> RootClient<Channel> {
+        RootClient::new(channel)
+            .max_decoding_message_size(self.message_bytes)
+            .max_encoding_message_size(self.message_bytes)
+    }
+
+    /// A client of shard replicas.
+    pub fn shard(&self, channel: Channel) -> ShardClient<Channel> {
+        ShardClient::new(channel)
+            .max_decoding_message_size(self.message_bytes)
+            .max_encoding_message_size(self.message_bytes)
+    }
+
+    /// The channels to all nodes, with the nodes' names.
+    pub fn channels(&self) -> impl Iterator<Item = (&str, Channel)> {
+        self.nodes.iter().map(|node| (node.name.as_str(), node.commits.clone()))
+    }
+
+    /// Asks the root group's replica on one node about its log.
+    ///
+    /// # Errors
+    /// The replica's refusal; `UNAVAILABLE` if it does not answer, or there is no such node.
+    pub async fn attest(&self, node: &str, request: AttestRequest) -> Result<AttestResponse, Status> {
+        let no_node = || status::refuse(Reason::Unavailable, format!("no node {node} is configured"));
+        let at = self.index(node).ok_or_else(no_node)?;
+        let call = |channel| async move { RootClient::new(channel).attest(request).await };
+        self.attempt((GroupId::Root, Lane::Commits), at, Instant::now() + self.attempt_max, &call).await
+    }
+
+    /// Clients of every node's own service.
+    pub fn all_nodes(&self) -> impl Iterator<Item = (&str, NodeClient<Channel>)> {
+        self.nodes.iter().map(|node| (node.name.as_str(), NodeClient::new(node.commits.clone())))
+    }
+
+    /// Calls the leader of a group until it answers or the deadline passes.
+    ///
+    /// # Errors
+    /// The leader's refusal; `UNAVAILABLE` after the deadline, and then the outcome is unknown.
+    pub async fn to_leader<T, F, Fut>(&self, group: GroupId, deadline: Instant, call: F) -> Result<T, Status>
+    where
+        F: Fn(Channel) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
+        Ok(self.of_leader(group, deadline, call).await?.1)
+    }
+
+    /// Like [`Links::to_leader`], but also returns the name of the node that answered.
+    ///
+    /// # Errors
+    /// As [`Links::to_leader`].
+    pub async fn of_leader<T, F, Fut>(&self, group: GroupId, deadline: Instant, call: F) -> Result<(&str, T), Status>
+    where
+        F: Fn(Channel) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
+        let mut at = self.hint(group);
+        let mut pause = PAUSE_MIN;
+        loop {
+            let until = deadline.min(Instant::now() + self.attempt_max);
+            let attempt = tokio::select! {
+                biased;
+                answer = self.attempt((group, Lane::Commits), at, until, &call) => answer,
+                other = self.another_leads(group, at) => {
+                    at = other;
+                    self.set_hint(group, at);
+                    continue;
+                }
+            };
+            let error = match attempt {
+                Ok(answer) => {
+                    self.set_hint(group, at);
+                    return Ok((&self.nodes[at].name, answer));
+                }
+                Err(error) => error,
+            };
+            if !moves_on(&error) {
+                self.set_hint(group, at);
+                return Err(error);
+            }
+            let named = status::metadata(&error, status::LEADER).and_then(|name| self.index(&name));
+            let told = named.is_some_and(|index| index != at);
+            at = named.filter(|_| told).unwrap_or((at + 1) % self.nodes.len());
+            if !told || pause > PAUSE_MIN {
+                if Instant::now() + pause >= deadline {
+                    return Err(overdue(group, &error));
+                }
+                sleep(pause).await;
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Asks the replicas of a group in turn, each once. The last known leader comes first, since it
+    /// never lags. While one replica is silent, the next one is asked.
+    ///
+    /// # Errors
+    /// The last replica's error, if none answers. An error that every replica would give is
+    /// returned at once.
+    pub async fn to_any<T, F, Fut>(&self, lane: Lane, group: GroupId, deadline: Instant, call: F) -> Result<T, Status>
+    where
+        F: Fn(Channel) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
+        let count = self.nodes.len();
+        let first = self.hint(group);
+        let mut places = (0..count).map(|offset| (first + offset) % count);
+        let mut asked = FuturesUnordered::new();
+        let mut last = None;
+        loop {
+            if let Some(at) = places.next() {
+                asked.push(self.attempt((group, lane), at, self.until(lane, deadline), &call));
+            }
+            let more = places.len() > 0;
+            let answer = tokio::select! {
+                biased;
+                answer = asked.next() => answer,
+                () = sleep(self.silence_max()), if more => continue,
+            };
+            match answer {
+                Some(Err(error)) if !is_final(&error) => last = Some(error),
+                Some(answer) => return answer,
+                None => return Err(last.expect("there is at least one node")),
+            }
+        }
+    }
+
+    /// The end of an attempt. A page may take longer than an answer to one question, but a lost
+    /// request is asked again before the deadline in either case.
+    fn until(&self, lane: Lane, deadline: Instant) -> Instant {
+        let now = Instant::now();
+        let part = deadline.saturating_duration_since(now) / ATTEMPTS_MIN;
+        let most = if lane == Lane::Bulk { self.attempt_max.max(part) } else { self.attempt_max };
+        deadline.min(now + most)
+    }
+
+    /// How long a node may be silent before others are asked.
+    fn silence_max(&self) -> Duration {
+        SILENCE_MAX.min(self.attempt_max / 4)
+    }
+
+    /// Waits until another node than `at` claims to lead the group, in a newer term than `at`
+    /// claims to.
+    async fn another_leads(&self, group: GroupId, at: usize) -> usize {
+        loop {
+            sleep(self.silence_max()).await;
+            let asked = (0..self.nodes.len()).map(|node| async move {
+                let mut client = NodeClient::new(self.nodes[node].commits.within(self.silence_max()));
+                let answer = client.leads(LeadsRequest { group: group.number() });
+                let answer = timeout_at(Instant::now() + self.silence_max(), answer).await.ok()?.ok()?.into_inner();
+                answer.leads.then_some((answer.term, node))
+            });
+            let leader = join_all(asked).await.into_iter().flatten().max();
+            if let Some((_, leader)) = leader.filter(|(_, leader)| *leader != at) {
+                return leader;
+            }
+        }
+    }
+
+    /// Asks one node. If time runs out, the error is the same whichever side noticed first: the
+    /// transport gives no reason.
+    async fn attempt<T, F, Fut>(
+        &self,
+        (group, lane): (GroupId, Lane),
+        at: usize,
+        until: Instant,
+        call: &F,
+    ) -> Result<T, Status>
+    where
+        F: Fn(Channel) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
+        let late = |error: &Status| {
+            matches!(error.code(), Code::Cancelled | Code::DeadlineExceeded) && status::reason(error).is_none()
+        };
+        match timeout_at(until, call(self.channel(at, lane, until))).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(error)) if !late(&error) => Err(error),
+            _ => Err(status::refuse(Reason::Unavailable, format!("{group} on {} did not answer", self.nodes[at].name))),
+        }
+    }
+
+    /// The channel to a node, for a call that is of use until `until`.
+    fn channel(&self, at: usize, lane: Lane, until: Instant) -> Channel {
+        self.nodes[at].channel(lane).within(until.saturating_duration_since(Instant::now()))
+    }
+
+    /// The node that led a group last, as far as is known.
+    pub fn leader(&self, group: GroupId) -> &str {
+        &self.nodes[self.hint(group)].name
+    }
+
+    fn hint(&self, group: GroupId) -> usize {
+        let spread = group.number() as usize % self.nodes.len();
+        self.leaders.lock().expect("no holder of the lock panics").get(&group.number()).copied().unwrap_or(spread)
+    }
+
+    fn set_hint(&self, group: GroupId, at: usize) {
+        self.leaders.lock().expect("no holder of the lock panics").insert(group.number(), at);
+    }
+
+    fn index(&self, name: &str) -> Option<usize> {
+        self.nodes.iter().position(|node| node.name == name)
+    }
+}
+
+/// Whether another node, or the same node later, may answer differently.
+pub fn moves_on(error: &Status) -> bool {
+    match status::reason(error) {
+        Some(Reason::MissedAdmin | Reason::FencedForRollback) => false,
+        Some(Reason::Corrupted) => true,
+        _ => matches!(status::kind(error), ErrorKind::Unavailable | ErrorKind::Internal),
+    }
+}
+
+/// Whether every replica would give this answer.
+fn is_final(error: &Status) -> bool {
+    matches!(status::kind(error), ErrorKind::Invalid | ErrorKind::Conflict | ErrorKind::Exhausted)
+}
+
+fn overdue(group: GroupId, error: &Status) -> Status {
+    status::refuse(Reason::Unavailable, format!("{group} does not answer: {}", error.message()))
+}

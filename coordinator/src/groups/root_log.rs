@@ -1,0 +1,193 @@
+//! The root log as this coordinator knows it: read through the root group, signed through the one
+//! gate, and remembered where it can't change any more.
+//!
+//! Everything remembered is a cache: a coordinator that starts again learns it from the root group.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use coppice_env::watch;
+use coppice_proto::status;
+use coppice_types::{Digest, Reason, Stamp};
+use coppice_verify::checkpoint::origin;
+use tokio::time::Instant;
+use tonic::Status;
+
+use super::{attested::Attested, keys::KeyRing, root::Root, wire::View};
+use crate::plan::{Leaves, Refusal};
+
+/// Most versions whose headers and leaves are remembered for reads.
+const VERSIONS_MAX: usize = 256;
+/// Most views that are fetched in order to find one whose log can be signed.
+const VIEWS_MAX: usize = 16;
+
+/// A version's place in the log and its state leaves. They never change while the version stands.
+#[derive(Clone, Debug)]
+pub struct KnownVersion {
+    /// Canonical bytes of the version's header.
+    pub header: Bytes,
+    /// The header's place in the root log.
+    pub sequence: u64,
+    pub leaves: Leaves,
+}
+
+/// The root log, with the means to read and to sign it.
+#[derive(Debug)]
+pub struct RootLog {
+    pub root: Root,
+    pub keys: Arc<KeyRing>,
+    pub attested: Arc<Attested>,
+    /// How long a majority may take to confirm a log that is to be signed.
+    sign_timeout: Duration,
+    /// Entries of the log, as far as this coordinator knows. Never shrinks.
+    size: watch::Sender<u64>,
+    remembered: Remembered,
+}
+
+/// Values that were seen before.
+#[derive(Debug, Default)]
+struct Remembered {
+    /// The newest view, for `stale_ok`.
+    view: Mutex<Option<Arc<View>>>,
+    /// The newest view whose log was signed, with the note.
+    signed: Mutex<Option<(Arc<View>, Bytes)>>,
+    versions: Mutex<BTreeMap<Stamp, Arc<KnownVersion>>>,
+}
+
+impl RootLog {
+    /// Joins the parts. Nothing is known of the log yet.
+    pub fn new(root: Root, keys: Arc<KeyRing>, attested: Arc<Attested>, sign_timeout: Duration) -> Self {
+        let (size, remembered) = (watch::Sender::new(0), Remembered::default());
+        Self { root, keys, attested, sign_timeout, size, remembered }
+    }
+
+    /// Fetches a linearizable view of the root group, and remembers it for `stale_ok`.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE` without a quorum; `WRONG_CLUSTER` if the nodes belong to another cluster.
+    pub async fn view(&self) -> Result<Arc<View>, Status> {
+        let view = self.root.view().await?;
+        self.check_cluster(&view)?;
+        *self.remembered.view.lock().expect("no holder of the lock panics") = Some(view.clone());
+        self.note_size(view.log_size);
+        Ok(view)
+    }
+
+    /// The newest view that was seen; `None` if there was none.
+    pub fn last_view(&self) -> Option<Arc<View>> {
+        self.remembered.view.lock().expect("no holder of the lock panics").clone()
+    }
+
+    /// The newest view that was seen. Fetches one if there was none.
+    ///
+    /// # Errors
+    /// As [`RootLog::view`].
+    pub async fn any_view(&self) -> Result<Arc<View>, Status> {
+        match self.last_view() {
+            Some(view) => Ok(view),
+            None => self.view().await,
+        }
+    }
+
+    /// Checks that the nodes belong to the cluster in whose id the key's name ends.
+    ///
+    /// # Errors
+    /// `WRONG_CLUSTER` if they belong to another one.
+    pub fn check_cluster(&self, view: &View) -> Result<(), Refusal> {
+        let cluster = view.tail.header.cluster;
+        if self.keys.origin() == origin(&view.genesis.prefix, &cluster) {
+            return Ok(());
+        }
+        let message = format!("the nodes belong to cluster {cluster}, the key to {}", self.keys.origin());
+        Err(Refusal::new(Reason::WrongCluster, message))
+    }
+
+    /// Entries of the log, as far as this coordinator knows.
+    pub fn size(&self) -> u64 {
+        *self.size.borrow()
+    }
+
+    /// The log's size and its changes.
+    pub fn watch_size(&self) -> watch::Receiver<u64> {
+        self.size.subscribe()
+    }
+
+    /// Notes that the log has at least this many entries.
+    pub fn note_size(&self, size: u64) {
+        self.size.send_if_modified(|known| {
+            let grown = size > *known;
+            *known = size.max(*known);
+            grown
+        });
+    }
+
+    /// Signs a log of this size and root once a majority of the root group has it. `None` if a
+    /// larger log was signed meanwhile.
+    async fn checkpoint(&self, size: u64, root: Digest) -> Result<Option<Bytes>, Status> {
+        self.attested.sign(size, root, Instant::now() + self.sign_timeout).await
+    }
+
+    /// Returns the checkpoint over a log of this size and root, or over a newer log if a larger one
+    /// was signed meanwhile.
+    ///
+    /// # Errors
+    /// As [`RootLog::signed`].
+    pub async fn signed_at(&self, size: u64, root: Digest) -> Result<Bytes, Status> {
+        match self.checkpoint(size, root).await? {
+            Some(note) => Ok(note),
+            None => Ok(self.signed(self.view().await?).await?.1),
+        }
+    }
+
+    /// Signs the log of a view, or of a newer view if a larger log was signed meanwhile. Returns
+    /// the view that is signed, with its checkpoint.
+    ///
+    /// # Errors
+    /// As [`Attested::sign`]; `UNAVAILABLE` without a quorum.
+    pub async fn signed(&self, mut view: Arc<View>) -> Result<(Arc<View>, Bytes), Status> {
+        for _ in 0..VIEWS_MAX {
+            if let Some(note) = self.checkpoint(view.log_size, view.log_root).await? {
+                let signed = (view.clone(), note.clone());
+                *self.remembered.signed.lock().expect("no holder of the lock panics") = Some(signed);
+                return Ok((view, note));
+            }
+            view = self.view().await?;
+        }
+        let message = "the log grew before its checkpoint was signed: ask again";
+        Err(status::refuse(Reason::Unavailable, message))
+    }
+
+    /// Returns a signed log that need not be the newest: the log of the view if it is signed, else
+    /// the one that was signed last. Signs only if there is none.
+    ///
+    /// # Errors
+    /// As [`RootLog::signed`].
+    pub async fn signed_lately(&self, view: Arc<View>) -> Result<(Arc<View>, Bytes), Status> {
+        if let Some(note) = self.attested.note(view.log_size, &view.log_root) {
+            return Ok((view, note));
+        }
+        let last = self.remembered.signed.lock().expect("no holder of the lock panics").clone();
+        match last {
+            Some(last) => Ok(last),
+            None => self.signed(view).await,
+        }
+    }
+
+    /// A remembered version that stands.
+    pub fn known_version(&self, stamp: Stamp) -> Option<Arc<KnownVersion>> {
+        self.remembered.versions.lock().expect("no holder of the lock panics").get(&stamp).cloned()
+    }
+
+    /// Remembers a version. Forgets the oldest one if there are too many.
+    pub fn remember_version(&self, stamp: Stamp, known: Arc<KnownVersion>) {
+        let mut versions = self.remembered.versions.lock().expect("no holder of the lock panics");
+        if versions.len() >= VERSIONS_MAX {
+            versions.pop_first();
+        }
+        versions.insert(stamp, known);
+    }
+}

@@ -1,0 +1,175 @@
+//! Asks witnesses to cosign checkpoints (C2SP `tlog-witness`), and publishes those with enough
+//! cosignatures.
+//!
+//! Work goes in *rounds*, so that fast and slow witnesses cosign the same checkpoint. All are shown
+//! one candidate. The next one follows when enough have cosigned, or after [`ROUND_MAX`]. Each
+//! witness has a task of its own, so a slow or dead one does not delay the others. Nothing here
+//! delays a commit.
+//!
+//! Every coordinator asks, so that each can show cosigned checkpoints, whichever leads and
+//! whichever a witness can reach. Coordinators that don't lead ask seldom, and only after the log
+//! has grown. They do each other no harm, and neither does a deposed leader: all of them show only
+//! committed logs, and a witness that has cosigned a larger one says so. Nothing is kept on disk,
+//! since each witness tells which size it cosigned last.
+
+mod client;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use coppice_env::watch;
+use coppice_verify::cosignature::{self, CosignerKey};
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
+use tonic::Status;
+
+pub use self::client::Post;
+use crate::{
+    error::Error,
+    groups::root_log::RootLog,
+    metrics::Metrics,
+    random::Random,
+    shown::{Cosigned, Shown},
+};
+
+/// How often the leader looks for a newer checkpoint.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How often the other coordinators look for one.
+const FOLLOWER_INTERVAL: Duration = Duration::from_secs(5);
+/// How long witnesses have before the next round begins without them.
+const ROUND_MAX: Duration = Duration::from_secs(5);
+/// After this time witnesses are asked again although the log has not grown, for a fresh timestamp.
+const REFRESH: Duration = Duration::from_secs(15 * 60);
+/// Most answers that wait to be counted.
+const ANSWERS_MAX: usize = 64;
+/// Most witnesses.
+pub const WITNESSES_MAX: usize = 32;
+
+/// The means of asking witnesses. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Means {
+    pub log: Arc<RootLog>,
+    pub shown: Arc<Shown>,
+    pub metrics: Arc<Metrics>,
+    pub random: Arc<Random>,
+}
+
+/// A witness that is asked.
+#[derive(Clone, Debug)]
+pub struct Witness {
+    /// The witness's submission prefix, to which `add-checkpoint` is appended.
+    pub url: String,
+    /// The witness's public key.
+    pub key: CosignerKey,
+}
+
+/// A checkpoint that witnesses are asked to cosign.
+#[derive(Debug)]
+struct Candidate {
+    size: u64,
+    note: Bytes,
+    since: Instant,
+}
+
+/// A witness's cosignature of the candidate of a size.
+#[derive(Debug)]
+struct Answer {
+    witness: usize,
+    size: u64,
+    line: String,
+}
+
+/// A candidate with the cosignatures that came so far.
+#[derive(Debug)]
+struct Round {
+    candidate: Arc<Candidate>,
+    lines: BTreeMap<usize, String>,
+}
+
+/// Makes the function that posts requests over HTTP.
+///
+/// # Errors
+/// If there can be no HTTP client.
+pub fn over_http() -> Result<Post, Error> {
+    client::over_http().map_err(|error| Error::Options(format!("witnesses can't be asked: {error}")))
+}
+
+/// Asks for ever. Publishes a checkpoint when `quorum` witnesses have cosigned it.
+pub async fn run(means: Means, post: Post, witnesses: Vec<Witness>, quorum: usize) {
+    let candidates = watch::Sender::new(None);
+    let (send, mut answers) = mpsc::channel(ANSWERS_MAX);
+    let mut tasks = JoinSet::new();
+    for (index, witness) in witnesses.into_iter().enumerate() {
+        means.metrics.has_witness(witness.key.name());
+        tasks.spawn(client::follow(means.clone(), post.clone(), witness, index, candidates.subscribe(), send.clone()));
+    }
+    let mut round: Option<Round> = None;
+    let mut look_at = Instant::now();
+    loop {
+        tokio::select! {
+            biased;
+            Some(answer) = answers.recv() => {
+                if let Some(round) = &mut round {
+                    round.take(answer);
+                    round.publish(&means.shown, quorum);
+                }
+            }
+            () = sleep_until(look_at) => {
+                if round.as_ref().is_none_or(|round| round.is_over(quorum)) {
+                    match next(&means.log, round.as_ref().map(|round| &*round.candidate)).await {
+                        Ok(Some(candidate)) => {
+                            candidates.send_replace(Some(candidate.clone()));
+                            round = Some(Round { candidate, lines: BTreeMap::new() });
+                        }
+                        Ok(None) => {}
+                        Err(error) => tracing::debug!(%error, "no checkpoint for witnesses"),
+                    }
+                }
+                let leads = means.shown.leads();
+                look_at = Instant::now() + if leads { INTERVAL } else { FOLLOWER_INTERVAL };
+            }
+        }
+    }
+}
+
+/// The newest checkpoint, if it is worth a round.
+async fn next(log: &RootLog, last: Option<&Candidate>) -> Result<Option<Arc<Candidate>>, Status> {
+    let since = Instant::now();
+    let view = log.view().await?;
+    let worth = last.is_none_or(|last| view.log_size > last.size || last.since.elapsed() >= REFRESH);
+    if !worth {
+        return Ok(None);
+    }
+    let (view, note) = log.signed(view).await?;
+    Ok(Some(Arc::new(Candidate { size: view.log_size, note, since })))
+}
+
+impl Round {
+    fn is_over(&self, quorum: usize) -> bool {
+        self.lines.len() >= quorum || self.candidate.since.elapsed() >= ROUND_MAX
+    }
+
+    fn take(&mut self, answer: Answer) {
+        if answer.size == self.candidate.size {
+            self.lines.insert(answer.witness, answer.line);
+        }
+    }
+
+    /// Publishes the candidate once it has enough cosignatures. Later ones are added as they come.
+    fn publish(&self, shown: &Shown, quorum: usize) {
+        if self.lines.len() < quorum {
+            return;
+        }
+        let lines: Vec<String> = self.lines.values().cloned().collect();
+        match cosignature::add_lines(&self.candidate.note, &lines) {
+            Ok(note) => {
+                let Candidate { size, since, .. } = *self.candidate;
+                shown.publish_cosigned(Cosigned { size, note: note.into(), since });
+            }
+            Err(error) => tracing::error!(%error, "verified cosignatures don't make a note"),
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The commit planner: which batches form the next version, and the bytes that follow from it.
+//!
+//! The planner is pure and synchronous: no I/O, no tasks, no clock. The states of keys and the time
+//! are its arguments, so every decision can be repeated, and a test can make any of them. The
+//! execution (`crate::write`) carries out the decisions and returns with what happened.
+//!
+//! ```text
+//! Request (waiting) ─ form ─► Draft: a verdict for each
+//!                               │
+//!                             Plan: one prepare for each touched shard
+//!                               │ digests
+//!                             Commit: the header, and all that the root group is told
+//! ```
+
+mod commit;
+mod epochs;
+mod form;
+mod map;
+mod refusal;
+mod request;
+mod session;
+
+#[cfg(test)]
+mod tests;
+
+pub use commit::{Admin, BuiltMerge, Commit, LogTail, Plan, ShardPlan};
+pub use epochs::resolve;
+pub use form::{Blocked, Draft, Ground, KeyState, Overlay, Verdict, form, in_reach, keys_to_read, numbers_to_ask};
+pub use map::{Leaves, ShardState};
+pub use refusal::Refusal;
+pub use request::{Put, Request, Write, check_key};
+pub use session::{Done, NumberStanding, Sessions};

@@ -1,0 +1,9 @@
+//! Reads of committed state, and their proofs. They need no leadership.
+
+pub mod proofs;
+pub mod reads;
+
+mod journals;
+mod pages;
+mod room;
+mod scans;

@@ -1,0 +1,145 @@
+//! The data that an auditor replays: headers and journal entries from the root group, and operation
+//! lists from the shards, joined in the order of versions.
+//!
+//! Only a page of each is held in memory: shards are read as fast as the client takes the messages.
+//! If a rollback or prune removes a state while the stream runs, the stream ends with a refusal.
+//! The client goes on from there with another stream.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map};
+
+use bytes::Bytes;
+use coppice_proto::v1::{self, read_root_request::Read};
+use coppice_types::{Reason, ShardId, Version};
+use coppice_verify::{
+    header::{Body, Header},
+    journal::Entry,
+};
+use tonic::Status;
+
+use super::{
+    pages::Pages,
+    reads::{Located, Reads, Sink, send},
+};
+use crate::{groups::wire, plan::Refusal};
+
+/// Headers that are read at a time, and most journals that are asked for at once.
+const HEADERS: u32 = 64;
+const JOURNALS_AHEAD: usize = 16;
+
+/// The kept journals of one shard, in order.
+struct Lists {
+    pages: Pages,
+    page: VecDeque<v1::ShardJournal>,
+}
+
+impl Lists {
+    /// The lists of a version. Lists of earlier versions are skipped.
+    async fn of(&mut self, version: Version) -> Result<Vec<Bytes>, Status> {
+        loop {
+            while let Some(kept) = self.page.pop_front() {
+                if kept.version == version.0 {
+                    return Ok(kept.lists);
+                }
+                if kept.version > version.0 {
+                    return Err(missing(version));
+                }
+            }
+            match self.pages.next().await? {
+                Some(message) => self.page.extend(message.journals),
+                None => return Err(missing(version)),
+            }
+        }
+    }
+}
+
+fn missing(version: Version) -> Status {
+    Refusal::new(Reason::Corrupted, format!("a shard has no journal of version {version}")).into()
+}
+
+impl Reads {
+    /// Streams the journals of the versions that stand.
+    ///
+    /// # Errors
+    /// The refusal of the first step that fails, also in the middle of the stream.
+    pub async fn journal(&self, request: v1::JournalRequest, sink: &Sink<v1::JournalResponse>) -> Result<(), Status> {
+        let view = self.log.view().await?;
+        if !view.genesis.params.journals_kept {
+            return Err(Refusal::invalid("this ledger keeps no journals: that is chosen when it is founded").into());
+        }
+        let head = view.head().version;
+        let from = Version(request.from_version.max(1));
+        let to = if request.to_version == 0 { head } else { Version(request.to_version) };
+        if to > head {
+            return Err(Refusal::new(Reason::NotYet, format!("version {to} is above head, {head}")).into());
+        }
+        let located = self.locate_in(view.clone(), None, false).await?;
+        let mut lists = BTreeMap::new();
+        let mut sequence = 0;
+        while sequence < view.log_size {
+            let read = Read::Headers(v1::HeadersRead { from_sequence: sequence, limit: HEADERS });
+            let page = self.log.root.read_settled(read, |answer| !answer.headers.is_empty()).await?.headers;
+            if page.is_empty() {
+                return Err(wire::broken("headers"));
+            }
+            let mut commits = Vec::new();
+            for bytes in page {
+                let header = wire::header_in(&bytes)?;
+                sequence = header.sequence.0 + 1;
+                let stands = header.body == Body::Commit && view.tail.epochs.stands(header.stamp);
+                if stands && (from..=to).contains(&header.stamp.version) {
+                    commits.push((header, bytes));
+                }
+            }
+            for commits in commits.chunks(JOURNALS_AHEAD) {
+                let entries = commits.iter().map(|(header, _)| self.entries(header));
+                let entries = futures::future::try_join_all(entries).await?;
+                for ((header, bytes), entries) in commits.iter().zip(entries) {
+                    self.send_version(&located, &mut lists, to, (header, bytes), entries, sink).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn entries(&self, header: &Header) -> Result<Vec<Bytes>, Status> {
+        let read = Read::Journal(v1::JournalRead { sequence: header.sequence.0 });
+        Ok(self.log.root.read_settled(read, |_| true).await?.journal)
+    }
+
+    async fn send_version(
+        &self,
+        located: &Located,
+        lists: &mut BTreeMap<ShardId, Lists>,
+        to: Version,
+        (header, bytes): (&Header, &Bytes),
+        entries: Vec<Bytes>,
+        sink: &Sink<v1::JournalResponse>,
+    ) -> Result<(), Status> {
+        let mut touched = BTreeSet::new();
+        for entry in &entries {
+            if let Entry::Batch(batch) = Entry::decode(entry).map_err(|_| wire::broken("journal entry"))? {
+                touched.extend(batch.shards.into_iter().map(|(shard, _)| shard));
+            }
+        }
+        let message = v1::JournalResponse { header: bytes.clone(), entries, ..v1::JournalResponse::default() };
+        send(sink, message).await?;
+        for shard in touched {
+            let of_shard = match lists.entry(shard) {
+                btree_map::Entry::Occupied(known) => known.into_mut(),
+                btree_map::Entry::Vacant(new) => new.insert(self.lists(located, shard, header.stamp.version, to)?),
+            };
+            let found = of_shard.of(header.stamp.version).await?;
+            let message = v1::JournalResponse { shard: shard.0, lists: found, ..v1::JournalResponse::default() };
+            send(sink, message).await?;
+        }
+        Ok(())
+    }
+
+    fn lists(&self, located: &Located, shard: ShardId, from: Version, to: Version) -> Result<Lists, Status> {
+        let leaf = located.leaves.all().iter().find(|leaf| leaf.shard == shard);
+        let leaf = leaf.ok_or_else(|| wire::broken("journal: an unknown shard"))?;
+        let scan = v1::JournalScan { from_version: from.0, to_version: to.0 };
+        let pages = self.scan(located, leaf, v1::shard_scan_request::Scan::Journal(scan));
+        Ok(Lists { pages, page: VecDeque::new() })
+    }
+}

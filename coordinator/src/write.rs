@@ -1,0 +1,30 @@
+//! The leader's work: carries out what the planner decides.
+//!
+//! Durability is the groups': a coordinator keeps nothing that it could not learn again. Stopped at
+//! any point, it leaves staged versions, which the next leader's adoption drops or keeps, and a
+//! header that is in the log or is not.
+//!
+//! ```text
+//! retention   leader ─► fitness
+//!                │
+//!            sequencer (round, admin, staging, questions)
+//!                │
+//!         head   shard_links   stages
+//!                │
+//!             answer
+//!                │
+//!        command   trace   resources
+//! ```
+
+pub mod command;
+pub mod leader;
+pub mod resources;
+pub mod retention;
+pub mod trace;
+
+mod answer;
+mod fitness;
+mod head;
+mod sequencer;
+mod shard_links;
+mod stages;

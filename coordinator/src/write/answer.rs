@@ -1,0 +1,267 @@
+//! Deciding a version and answering its clients.
+//!
+//! The order is the promise: the header is appended; only when it is in the log, a checkpoint is
+//! signed and an answer is sent. A refusal leaves after the version against which it was judged is
+//! decided, and after a later ReadIndex has shown that the term is still this leader's (PROTOCOL
+//! 4.3).
+//!
+//! A crash before the append leaves staged versions, which the next adoption drops. A crash after
+//! it leaves a committed version; clients find its outcome under their session numbers.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use bytes::Bytes;
+use coppice_env::bug::{Bug, planted};
+use coppice_proto::{status, v1};
+use coppice_types::{Digest, Reason, SessionId};
+use opentelemetry::context::FutureExt;
+use tokio::{sync::oneshot, time::Instant};
+use tonic::Status;
+
+use super::{
+    command::{Entry, not_committed},
+    trace::Trace,
+};
+use crate::{
+    groups::{root::Decision, root_log::RootLog, wire},
+    metrics::{Metrics, Phase},
+    plan::{Commit, Done, LogTail, Overlay, Refusal, Request},
+    read::proofs::Receipts,
+};
+
+/// A verdict that must not leave before the version below it is decided.
+#[derive(Debug)]
+pub enum Held {
+    /// The batch is refused.
+    Refused(Entry, Refusal),
+    /// The batch was committed before.
+    Known(Entry, Done),
+}
+
+/// A version whose header is being appended.
+#[derive(Debug)]
+pub struct InFlight {
+    /// The log's end once the header is appended.
+    pub tail: LogTail,
+    /// The writes of the version.
+    pub overlay: Overlay,
+    /// The session numbers that the version commits.
+    pub numbers: BTreeSet<(SessionId, u64)>,
+    /// The entries that sessions keep if it is committed.
+    pub commits: Vec<(SessionId, u64, Done)>,
+    /// The channel for its outcome.
+    pub outcome: oneshot::Receiver<Outcome>,
+}
+
+/// The outcome of an append. Batches that were not committed are given back.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The header is in the log.
+    Committed,
+    /// The header is not in the log, and another leader's term began.
+    Deposed(Vec<Entry>),
+    /// The header is not in the log; the root group gave the reason.
+    Refused(Status, Vec<Entry>),
+    /// No majority of the root group confirms in time that the header is in the log.
+    Unconfirmed(Vec<Entry>),
+}
+
+/// A version that is ready to be decided, with all clients that wait for it.
+#[derive(Debug)]
+pub struct Deciding {
+    pub commit: Commit,
+    /// The committed batches, in the order of the journal.
+    pub batches: Vec<Arc<Request>>,
+    /// The entries that wait for the batches, in the same order.
+    pub entries: Vec<Entry>,
+    /// Verdicts that were judged against this version.
+    pub held: Vec<Held>,
+    /// The version's span.
+    pub trace: Trace,
+}
+
+impl Deciding {
+    /// Starts a task that decides the version and sends the answers.
+    pub fn start(self, log: Arc<RootLog>, metrics: Arc<Metrics>, term: u64, overlay: Overlay) -> InFlight {
+        let (send, outcome) = oneshot::channel();
+        let sequence = self.commit.tail.header.sequence;
+        let done = |&(id, number, batch_hash, journal_index): &(SessionId, u64, Digest, u32)| {
+            (id, number, Done { batch_hash, sequence, journal_index, rolled_back: false })
+        };
+        let in_flight = InFlight {
+            tail: self.commit.tail.clone(),
+            overlay,
+            numbers: self.commit.sessions.iter().map(|(id, number, ..)| (*id, *number)).collect(),
+            commits: self.commit.sessions.iter().map(done).collect(),
+            outcome,
+        };
+        let trace = self.trace.clone();
+        tokio::spawn(self.decide(log, metrics, term, send).with_context(trace));
+        in_flight
+    }
+
+    async fn decide(self, log: Arc<RootLog>, metrics: Arc<Metrics>, term: u64, outcome: oneshot::Sender<Outcome>) {
+        let Self { commit, batches, entries, held, trace: _ } = self;
+        let began = Instant::now();
+        let mut outcome = Some(outcome);
+        if planted(Bug::FinalizedBeforeAppend) {
+            tell(&mut outcome, Outcome::Committed);
+        }
+        match log.root.append(&commit, term).await {
+            Decision::Committed { size, root, path } => {
+                let appended = Instant::now();
+                // Signed before the next header is sent, so that no size is left out. A version
+                // whose log can't be signed is committed nevertheless.
+                let signed = log.signed_at(size, root).await;
+                // The sequencer is told first, so that it goes on at once.
+                tell(&mut outcome, Outcome::Committed);
+                metrics.took(Phase::Append, appended - began);
+                metrics.committed(batches.iter().map(|batch| &**batch));
+                answer_committed(&log, &commit, signed, (size, root, path), entries).await;
+                metrics.took(Phase::Answer, appended.elapsed());
+                release(&log, term, held).await;
+            }
+            Decision::Unconfirmed => {
+                tell(&mut outcome, Outcome::Unconfirmed(entries));
+                fail(held, &open_outcome());
+            }
+            Decision::Deposed => {
+                tell(&mut outcome, Outcome::Deposed(entries));
+                deposed(held);
+            }
+            Decision::Refused(error) => {
+                tell(&mut outcome, Outcome::Refused(error, entries));
+                deposed(held);
+            }
+        }
+    }
+}
+
+/// Tells the sequencer the outcome, once. The receiver is gone only if the coordinator stops.
+fn tell(outcome: &mut Option<oneshot::Sender<Outcome>>, what: Outcome) {
+    if let Some(outcome) = outcome.take() {
+        let _ = outcome.send(what);
+    }
+}
+
+/// The answer to a client whose batch or operation may be committed.
+pub fn open_outcome() -> Status {
+    let told = "no majority of the root group confirms the header in time, so it is not known whether it is committed: \
+                ask again under the same session and number, or read what stands";
+    status::refuse(Reason::Unavailable, told)
+}
+
+/// Size and root of a log whose newest entry is a header, and the header's inclusion path.
+type Committed = (u64, Digest, Vec<Digest>);
+
+async fn answer_committed(
+    log: &RootLog,
+    commit: &Commit,
+    signed: Result<Bytes, Status>,
+    (size, root, path): Committed,
+    entries: Vec<Entry>,
+) {
+    let checkpoint = match signed {
+        Ok(checkpoint) => checkpoint,
+        Err(error) => return entries.into_iter().for_each(|entry| entry.answer(Err(error.clone()))),
+    };
+    let header = Bytes::copy_from_slice(&commit.header);
+    let stamp = commit.tail.header.stamp;
+    let mut with_receipt = Vec::new();
+    for (index, entry) in (0_u32..).zip(entries) {
+        let answer = v1::CommitResponse {
+            stamp: Some(wire::stamp_out(stamp)),
+            header: header.clone(),
+            journal_index: index,
+            checkpoint: checkpoint.clone(),
+            receipt: Bytes::new(),
+            replayed: false,
+        };
+        if entry.want_receipt {
+            with_receipt.push((entry, answer));
+        } else {
+            entry.answer(Ok(answer));
+        }
+    }
+    if with_receipt.is_empty() {
+        return;
+    }
+    let at_once = Receipts::of_newest(log, &checkpoint, commit, (size, root), &path);
+    let made = match at_once {
+        Some(receipts) => Ok(receipts),
+        None => Receipts::of(log, &header, &commit.journal).await,
+    };
+    for (entry, mut answer) in with_receipt {
+        match made.as_ref().map_err(Clone::clone).and_then(|receipts| receipts.receipt(answer.journal_index)) {
+            Ok(receipt) => answer.receipt = receipt,
+            Err(error) => {
+                tracing::warn!(%error, "a receipt could not be made");
+                // The batch is committed. With a session number, the client can ask for the receipt
+                // again.
+                if entry.request.session.is_some() {
+                    let told = format!("version {stamp} is committed, its receipt could not be made: ask again");
+                    entry.answer(Err(status::refuse(Reason::Unavailable, told)));
+                    continue;
+                }
+            }
+        }
+        entry.answer(Ok(answer));
+    }
+}
+
+/// Sends verdicts that were judged against a decided version, if this leader's term is still in force.
+pub async fn release(log: &RootLog, term: u64, held: Vec<Held>) {
+    if held.is_empty() {
+        return;
+    }
+    match log.view().await {
+        Ok(view) if view.term == term => {}
+        Ok(_) => return deposed(held),
+        Err(error) => return fail(held, &error),
+    }
+    for verdict in held {
+        match verdict {
+            Held::Refused(entry, refusal) => entry.answer(Err(refusal.into())),
+            Held::Known(entry, done) => {
+                let answer = replay(log, done, entry.want_receipt).await;
+                entry.answer(answer);
+            }
+        }
+    }
+}
+
+/// Repeats the answer to a committed batch: the same header and place, with a newer checkpoint.
+pub async fn replay(log: &RootLog, done: Done, want_receipt: bool) -> Result<v1::CommitResponse, Status> {
+    let sequence = done.sequence.0;
+    let read = v1::read_root_request::Read::Headers(v1::HeadersRead { from_sequence: sequence, limit: 1 });
+    let answer = log.root.read(read).await?;
+    let header = answer.headers.first().cloned().ok_or_else(|| wire::broken("header"))?;
+    let parsed = wire::header_in(&header)?;
+    let view = Arc::new(wire::view_in(answer.view)?);
+    let receipt = if want_receipt {
+        let journal = log.root.read(v1::read_root_request::Read::Journal(v1::JournalRead { sequence })).await?;
+        let journal: Vec<Vec<u8>> = journal.journal.iter().map(|entry| entry.to_vec()).collect();
+        Receipts::of(log, &header, &journal).await?.receipt(done.journal_index)?
+    } else {
+        Bytes::new()
+    };
+    Ok(v1::CommitResponse {
+        stamp: Some(wire::stamp_out(parsed.stamp)),
+        header,
+        journal_index: done.journal_index,
+        checkpoint: log.signed(view).await?.1,
+        receipt,
+        replayed: true,
+    })
+}
+
+fn deposed(held: Vec<Held>) {
+    fail(held, &not_committed());
+}
+
+pub fn fail(held: Vec<Held>, error: &Status) {
+    for verdict in held {
+        let (Held::Refused(entry, _) | Held::Known(entry, _)) = verdict;
+        entry.answer(Err(error.clone()));
+    }
+}

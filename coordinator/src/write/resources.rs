@@ -1,0 +1,23 @@
+//! The means by which the leader writes. It shows nothing to others by these.
+
+use std::sync::Arc;
+
+use coppice_env::Clock;
+
+use crate::{
+    groups::{root_log::RootLog, shards::Shards},
+    metrics::Metrics,
+    options::Limits,
+    random::Random,
+};
+
+/// The root log, the shards, time and chance. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Resources {
+    pub log: Arc<RootLog>,
+    pub shards: Shards,
+    pub limits: Arc<Limits>,
+    pub metrics: Arc<Metrics>,
+    pub clock: Arc<dyn Clock>,
+    pub random: Arc<Random>,
+}
