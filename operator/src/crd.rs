@@ -9,6 +9,7 @@
 mod cluster;
 mod operation;
 mod parts;
+mod patterns;
 mod status;
 
 #[cfg(test)]
@@ -30,16 +31,6 @@ pub use status::{Group, Head, LedgerClusterStatus};
 
 /// The API group of all resources of Coppice.
 pub const API_GROUP: &str = "coppice.dev";
-
-/// Names of Kubernetes objects. They become parts of paths, where a slash would lead elsewhere.
-const NAME: &str = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
-/// Image references, as registries accept them.
-const IMAGE: &str = "^[a-zA-Z0-9][a-zA-Z0-9._:/@-]*$";
-/// Texts that people read. Control and other invisible characters are excluded; the ledger refuses
-/// a few more.
-const TEXT: &str = r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]+$";
-/// Printable ASCII without spaces.
-const WORD: &str = "^[!-~]+$";
 
 /// The custom resource definitions, each with the name of its file.
 #[must_use]

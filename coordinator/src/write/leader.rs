@@ -102,8 +102,7 @@ async fn refuse_while_following(commands: &mut mpsc::Receiver<Command>) {
     }
 }
 
-/// Leads as long as the candidacy lasts and this coordinator is fit to. Then gives the candidacy
-/// up.
+/// Leads as long as the candidacy lasts and this coordinator is fit to. Then gives the candidacy up.
 async fn reign(
     (shown, resources): (&Shown, &Resources),
     genesis: &[u8],
@@ -134,8 +133,7 @@ async fn reign(
                 if shown.could_be_replaced() {
                     break (Exit::CutOff, None);
                 }
-                // No other candidate can be picked, so the candidacy is worth keeping. Waiting
-                // clients are told to retry.
+                // No other can be picked: the candidacy is worth keeping. Clients are told to retry.
                 refuse_waiting(&mut waiting);
                 tokio::time::sleep(PAUSE).await;
                 continue;

@@ -80,7 +80,7 @@ pub struct LedgerClusterSpec {
     #[serde(default)]
     pub witnesses: Witnesses,
     /// What processes log: a level, or a filter like `warn,coppice_shard_node=debug`.
-    #[schemars(length(min = 1, max = 512), regex(pattern = super::WORD))]
+    #[schemars(length(min = 1, max = 512), regex(pattern = super::patterns::WORD))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
     /// The collector to which processes push metrics and spans. Metrics are also served at

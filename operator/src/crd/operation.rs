@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct LedgerOperationSpec {
     /// The name of the `LedgerCluster`, in the same namespace.
-    #[schemars(length(min = 1, max = 40), regex(pattern = super::NAME))]
+    #[schemars(length(min = 1, max = 40), regex(pattern = super::patterns::NAME))]
     pub cluster: String,
     /// Drops old versions.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,7 +59,7 @@ pub struct Prune {
     #[schemars(range(min = 1))]
     pub before: i64,
     /// The reason; it is kept in the root log.
-    #[schemars(length(min = 1, max = 256), regex(pattern = super::TEXT))]
+    #[schemars(length(min = 1, max = 256), regex(pattern = super::patterns::TEXT))]
     pub reason: String,
 }
 
@@ -75,7 +75,7 @@ pub struct Rollback {
     /// that is applied a second time can't roll back a second time.
     pub expected_head: ExpectedHead,
     /// The reason; it is kept in the root log.
-    #[schemars(length(min = 1, max = 256), regex(pattern = super::TEXT))]
+    #[schemars(length(min = 1, max = 256), regex(pattern = super::patterns::TEXT))]
     pub reason: String,
     /// The text `roll back CLUSTER to VERSION`, as a confirmation.
     #[schemars(length(min = 1, max = 100))]
@@ -91,7 +91,7 @@ pub struct Transfer {
     #[schemars(regex(pattern = "^(root|shard-[0-9]{1,9})$"))]
     pub group: String,
     /// The pod of the node that is to lead.
-    #[schemars(length(min = 1, max = 63), regex(pattern = super::NAME))]
+    #[schemars(length(min = 1, max = 63), regex(pattern = super::patterns::NAME))]
     pub node: String,
 }
 

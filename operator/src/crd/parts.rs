@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[serde(default, rename_all = "camelCase")]
 pub struct Image {
     /// The image, with its tag or digest.
-    #[schemars(length(min = 1, max = 512), regex(pattern = super::IMAGE))]
+    #[schemars(length(min = 1, max = 512), regex(pattern = super::patterns::IMAGE))]
     pub name: String,
     /// When the image is pulled.
     #[schemars(regex(pattern = "^(Always|IfNotPresent|Never)$"))]
@@ -46,7 +46,7 @@ pub struct Storage {
     pub size: String,
     /// The storage class; the default is that of the Kubernetes cluster.
     #[x_kube(validation = Rule::new("self == oldSelf").message("the storage class of existing volumes can't change"))]
-    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::patterns::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
 }
@@ -91,7 +91,7 @@ pub struct Pods {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
     /// The pods' priority class.
-    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::patterns::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
 }
@@ -122,7 +122,7 @@ pub struct Etcd {
 #[serde(default, rename_all = "camelCase")]
 pub struct ManagedEtcd {
     /// The image, with its tag or digest.
-    #[schemars(length(min = 1, max = 512), regex(pattern = super::IMAGE))]
+    #[schemars(length(min = 1, max = 512), regex(pattern = super::patterns::IMAGE))]
     pub image: String,
     /// The volume of each member.
     pub storage: Storage,
@@ -154,7 +154,7 @@ pub struct ExternalEtcd {
     pub endpoints: Vec<String>,
     /// A secret with `ca.crt`, `tls.crt` and `tls.key`: etcd's authority, and a client certificate
     /// for it. It is required for https.
-    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::patterns::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_secret: Option<String>,
     /// The prefix of all keys that the cluster writes to etcd.
@@ -206,7 +206,7 @@ pub struct Tls {
 #[serde(rename_all = "camelCase")]
 pub struct CertManager {
     /// The name of the issuer.
-    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::patterns::NAME))]
     pub issuer: String,
     /// `Issuer` or `ClusterIssuer`.
     #[schemars(regex(pattern = "^(Issuer|ClusterIssuer)$"))]
@@ -228,21 +228,21 @@ fn issuer_kind() -> String {
 pub struct TlsSecrets {
     /// The prefix of the names of the nodes' secrets: `-0` follows for the first node.
     /// `docs/operator.md` lists what each certificate must say.
-    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::patterns::NAME))]
     pub nodes: String,
     /// The prefix of the names of the coordinators' secrets. The operator shows the first
     /// coordinator's certificate when it calls coordinators.
-    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::patterns::NAME))]
     pub coordinators: String,
     /// The secret of the members of a managed etcd, which let in every holder of a certificate that
     /// its `ca.crt` signed. By default the operator makes it, from an authority that signs for etcd
     /// alone.
-    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::patterns::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd: Option<String>,
     /// The secret that coordinators use towards the members of etcd: their certificate, and the
     /// authority of the members. The default is the coordinators' other certificate.
-    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::patterns::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd_client: Option<String>,
 }
@@ -269,7 +269,7 @@ pub struct SigningKey {
     /// A secret whose `ledger.key` is the key, as `coppice keygen` makes it. Without a name, the
     /// operator makes a key, in a secret that it never deletes. A `next.key` in the same secret is
     /// the key that the ledger changes to.
-    #[schemars(length(min = 1, max = 253), regex(pattern = super::NAME))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::patterns::NAME))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
 }
@@ -298,7 +298,7 @@ pub struct Witness {
     #[schemars(length(min = 1, max = 512), regex(pattern = "^https?://[!-~]+$"))]
     pub url: String,
     /// The witness's public key.
-    #[schemars(length(min = 1, max = 512), regex(pattern = super::TEXT))]
+    #[schemars(length(min = 1, max = 512), regex(pattern = super::patterns::TEXT))]
     pub vkey: String,
 }
 

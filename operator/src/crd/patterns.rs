@@ -1,0 +1,11 @@
+//! What texts in resources may look like, as regular expressions of the API server.
+
+/// Names of Kubernetes objects. They become parts of paths, where a slash would lead elsewhere.
+pub const NAME: &str = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
+/// Image references, as registries accept them.
+pub const IMAGE: &str = "^[a-zA-Z0-9][a-zA-Z0-9._:/@-]*$";
+/// Texts that people read. Control and other invisible characters are excluded; the ledger refuses
+/// a few more.
+pub const TEXT: &str = r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]+$";
+/// Printable ASCII without spaces.
+pub const WORD: &str = "^[!-~]+$";
