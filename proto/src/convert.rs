@@ -299,7 +299,8 @@ mod tests {
         let commit = SessionCommit { session, number: 4, batch_hash: DIGEST, journal_index: 2 };
         assert_eq!(session_commit(&to_session_commit(&commit)), Ok(commit));
         for rolled_back in [false, true] {
-            let batch = SessionBatch { number: 4, batch_hash: DIGEST, sequence: Sequence(9), journal_index: 2, rolled_back };
+            let batch =
+                SessionBatch { number: 4, batch_hash: DIGEST, sequence: Sequence(9), journal_index: 2, rolled_back };
             assert_eq!(session_batch(&to_session_batch(&batch)), Ok(batch));
         }
         assert_eq!(pin_id(&to_pin_id(PinId([6; 16]))), Ok(PinId([6; 16])));

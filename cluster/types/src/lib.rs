@@ -30,6 +30,4 @@ pub use ids::{
     ClusterId, Digest, Epoch, GroupId, ParseStamp, PinId, Sequence, SessionId, ShardId, Stamp, Term, Version,
 };
 pub use params::{InvalidParams, Params};
-pub use state::{
-    AdminOperation, MergeName, Position, PrepareId, RaftId, SessionBatch, SessionCommit, ShardState,
-};
+pub use state::{AdminOperation, MergeName, Position, PrepareId, RaftId, SessionBatch, SessionCommit, ShardState};
