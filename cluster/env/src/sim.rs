@@ -12,6 +12,7 @@
 //! covered for good: they can be read until the power fails, and no later sync saves them.
 
 mod fault;
+mod inode;
 mod model;
 
 use std::{
@@ -20,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use self::model::{Disk, InodeId};
+use self::{inode::InodeId, model::Disk};
 use crate::storage::{File, OpenMode, Storage, join};
 
 pub use self::fault::{Fault, Operation};
