@@ -10,18 +10,29 @@
 //! budget of the old one: each serves some hundred times as many keys for its bytes as a leaf does, so leaves have what fences leave.
 //! A leaf that is read enters a full old cache only if it was read not long ago, too: so what is read once drives out nothing.
 
+pub(crate) mod clock;
+pub(crate) mod fences;
+pub(crate) mod lists;
+pub(crate) mod marks;
+pub(crate) mod shortcuts;
+
 use std::{
     hash::{BuildHasher, BuildHasherDefault},
-    hint::black_box,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use crate::{
-    list::MerkleList,
-    lists::Known,
-    node::{Base, Child, Fences, LeafRecord, Marks, Node, ValueRef},
-    page::{PAGE_BYTES, Pid, PlaceHasher, PlaceMap},
-    shortcuts::{Shortcut, ShortcutPage},
+    cache::{
+        clock::{Cached, Clock},
+        fences::Fences,
+        marks::Marks,
+        shortcuts::{Shortcut, ShortcutPage},
+    },
+    node::{Base, Child, LeafRecord, Node},
+    place::{
+        page::{PAGE_BYTES, Pid, PlaceHasher},
+        refs::ValueRef,
+    },
 };
 
 /// What a page is read for.
@@ -33,17 +44,8 @@ pub(crate) enum Class {
     Old,
 }
 
-/// What an item takes beside its bytes: its slot, its place in the map, the head of its allocation, and what of these is vacant.
-const ITEM_BYTES: usize = 144;
-
 /// What room for marks takes in a slot; some slots are vacant.
 const MARKS_BYTES: usize = size_of::<Option<Marks>>() * 3 / 2;
-
-/// What a clock keeps.
-pub(crate) trait Cached {
-    /// Bytes of it that count in the clock's budget.
-    fn size_bytes(&self) -> usize;
-}
 
 /// A node as it is kept.
 #[derive(Debug)]
@@ -105,169 +107,6 @@ impl Cached for Held {
     }
 }
 
-impl Cached for Fences {
-    fn size_bytes(&self) -> usize {
-        Self::size_bytes(self)
-    }
-}
-
-impl Cached for MerkleList {
-    fn size_bytes(&self) -> usize {
-        Self::size_bytes(self)
-    }
-}
-
-impl Cached for Known {
-    fn size_bytes(&self) -> usize {
-        size_of_val(&self.weight) + self.list.size_bytes()
-    }
-}
-
-#[derive(Debug)]
-struct Slot<T> {
-    pid: Pid,
-    checksum: u64,
-    item: T,
-    used: bool,
-}
-
-/// A cache of a bounded number of bytes. Items are found by place, and are believed if the checksum of the node there
-/// is the expected one: the place may have had another.
-#[derive(Debug)]
-pub(crate) struct Clock<T> {
-    bytes_max: usize,
-    bytes: usize,
-    slots: Vec<Option<Slot<T>>>,
-    vacant: Vec<usize>,
-    places: PlaceMap<Pid, usize>,
-    hand: usize,
-}
-
-impl<T: Cached> Clock<T> {
-    pub(crate) fn new(bytes_max: usize) -> Self {
-        let (slots, vacant) = (Vec::new(), Vec::new());
-        Self { bytes_max, bytes: 0, slots, vacant, places: PlaceMap::default(), hand: 0 }
-    }
-
-    pub(crate) fn peek(&self, pid: Pid, checksum: u64) -> Option<&T> {
-        let slot = self.slots[*self.places.get(&pid)?].as_ref().expect("a place holds an item");
-        (slot.checksum == checksum).then_some(&slot.item)
-    }
-
-    /// Brings what clocks hold of these places near the processor. All are looked up before the first slot is read: what does not wait
-    /// for each other comes from memory side by side.
-    pub(crate) fn load<'t>(wanted: impl Iterator<Item = (&'t Self, Pid)>)
-    where
-        T: 't,
-    {
-        let slot = |(clock, pid): (&'t Self, Pid)| Some(&clock.slots[*clock.places.get(&pid)?]);
-        let slots: Vec<&Option<Slot<T>>> = wanted.filter_map(slot).collect();
-        black_box(slots.into_iter().flatten().map(|slot| slot.item.size_bytes()).sum::<usize>());
-    }
-
-    /// The item. One of an older node of the same place is removed.
-    pub(crate) fn get(&mut self, pid: Pid, checksum: u64) -> Option<&T> {
-        let place = self.find(pid, checksum)?;
-        Some(self.used(place))
-    }
-
-    /// The slot of the item. One of an older node of the same place is removed.
-    fn find(&mut self, pid: Pid, checksum: u64) -> Option<usize> {
-        let place = *self.places.get(&pid)?;
-        if self.slots[place].as_ref().is_some_and(|slot| slot.checksum != checksum) {
-            self.remove(pid);
-            return None;
-        }
-        Some(place)
-    }
-
-    /// The item of a slot that was just found.
-    fn used(&mut self, place: usize) -> &mut T {
-        let slot = self.slots[place].as_mut().expect("a place holds an item");
-        slot.used = true;
-        &mut slot.item
-    }
-
-    /// Takes the item out.
-    pub(crate) fn take(&mut self, pid: Pid, checksum: u64) -> Option<T> {
-        self.remove(pid).filter(|slot| slot.checksum == checksum).map(|slot| slot.item)
-    }
-
-    fn remove(&mut self, pid: Pid) -> Option<Slot<T>> {
-        let place = self.places.remove(&pid)?;
-        let slot = self.slots[place].take().expect("a place holds an item");
-        self.vacant.push(place);
-        self.bytes -= slot.item.size_bytes() + ITEM_BYTES;
-        Some(slot)
-    }
-
-    pub(crate) fn forget(&mut self, pid: Pid) {
-        self.remove(pid);
-    }
-
-    /// Whether an item can come in without another one's leaving.
-    fn has_room(&self, item: &T) -> bool {
-        self.bytes + item.size_bytes() + ITEM_BYTES <= self.bytes_max
-    }
-
-    pub(crate) fn insert(&mut self, pid: Pid, checksum: u64, item: T) {
-        self.remove(pid);
-        let len = item.size_bytes() + ITEM_BYTES;
-        if len > self.bytes_max {
-            return;
-        }
-        while self.bytes + len > self.bytes_max {
-            self.evict_one();
-        }
-        self.bytes += len;
-        let slot = Some(Slot { pid, checksum, item, used: false });
-        let place = match self.vacant.pop() {
-            Some(place) => {
-                self.slots[place] = slot;
-                place
-            }
-            None => {
-                self.slots.push(slot);
-                self.slots.len() - 1
-            }
-        };
-        self.places.insert(pid, place);
-    }
-
-    fn evict_one(&mut self) {
-        assert!(self.bytes > 0, "an empty cache has room");
-        loop {
-            self.hand = (self.hand + 1) % self.slots.len();
-            match &mut self.slots[self.hand] {
-                Some(slot) if slot.used => slot.used = false,
-                Some(slot) => {
-                    let pid = slot.pid;
-                    self.remove(pid);
-                    return;
-                }
-                None => {}
-            }
-        }
-    }
-
-    /// Changes the budget.
-    fn bound(&mut self, bytes_max: usize) {
-        self.bytes_max = bytes_max;
-        while self.bytes > bytes_max {
-            self.evict_one();
-        }
-    }
-
-    /// Bytes of all items.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    pub(crate) fn clear(&mut self) {
-        *self = Self::new(self.bytes_max);
-    }
-}
-
 /// Most places of a part that are known to have been read not long ago.
 const RECENT_MAX: usize = 1 << 20;
 
@@ -316,7 +155,7 @@ impl Part {
 
     /// Gives the old clock what the others leave.
     fn share(&mut self) {
-        self.old.bound(self.bytes_max - self.young.bytes - self.fences.bytes);
+        self.old.bound(self.bytes_max - self.young.bytes() - self.fences.bytes());
     }
 
     /// The page, and where it was: it is looked for first where it belongs. A read for a frozen tree moves it there.
@@ -347,12 +186,12 @@ impl Part {
     fn insert(&mut self, pid: Pid, checksum: u64, held: Held, class: Class) {
         match class {
             Class::Young => {
-                self.old.remove(pid);
+                self.old.forget(pid);
                 self.young.insert(pid, checksum, held);
                 self.share();
             }
             Class::Old => {
-                self.young.remove(pid);
+                self.young.forget(pid);
                 self.share();
                 self.old.insert(pid, checksum, held);
             }
@@ -455,9 +294,9 @@ impl DualCache {
 
     pub(crate) fn remove(&self, pid: Pid) {
         let part = &mut *self.part(pid);
-        part.young.remove(pid);
-        part.old.remove(pid);
-        part.fences.remove(pid);
+        part.young.forget(pid);
+        part.old.forget(pid);
+        part.fences.forget(pid);
         part.share();
     }
 
@@ -481,7 +320,7 @@ impl DualCache {
     pub(crate) fn bytes(&self) -> (usize, usize) {
         let bytes = |part: &Mutex<Part>| {
             let part = part.lock().unwrap_or_else(PoisonError::into_inner);
-            (part.young.bytes, part.old.bytes + part.fences.bytes)
+            (part.young.bytes(), part.old.bytes() + part.fences.bytes())
         };
         self.parts.iter().map(bytes).fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1))
     }
@@ -493,8 +332,9 @@ mod tests {
 
     use super::*;
     use crate::{
+        cache::clock::ITEM_BYTES,
         node::{Body, ChildEntry, Draft, HashedRecord, LeafRecord},
-        page::PageFile,
+        place::page::PageFile,
     };
 
     const PAGE: usize = 4096 + ITEM_BYTES + MARKS_BYTES;

@@ -12,18 +12,23 @@ use coppice_types::Digest;
 use twox_hash::XxHash3_64;
 
 use crate::{
-    Engine, Manifest, Options, fsck,
-    meta::{BlobRef, Segment},
-    node::{Base, Body, Child, Node, ValueRef, patch_in},
-    page::{PAGE_BYTES, PageFile, Pid},
-    shortcuts::{Gathered, Shortcut, ShortcutPage},
-    store::decode_filter,
-    superblock::{SLOT_BYTES, Superblock},
-    values::{self, ScrubPlace, ValueLog},
+    Engine, Manifest, Options,
+    cache::shortcuts::{Gathered, Shortcut, ShortcutPage},
+    files::{
+        superblock::{SLOT_BYTES, Superblock},
+        values::{self, ScrubPlace, ValueLog},
+    },
+    fsck,
+    node::{Base, Body, Child, Node, patch_in},
+    place::{
+        page::{PAGE_BYTES, PageFile, Pid},
+        refs::{BlobRef, RECORD_HEADER_BYTES, Segment, ValueRef},
+    },
+    store::filters::decode_filter,
 };
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/corpus");
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v5");
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v5-ranges");
 const ROUNDS: u64 = 3000;
 
 fn mend(bytes: &mut [u8], at: usize, checksum: impl Fn(&[u8]) -> u64) {
@@ -97,9 +102,9 @@ fn patches(bytes: Vec<u8>) {
 /// A segment of the value log, read from end to end.
 fn segment(mut bytes: Vec<u8>) {
     let mut at = 0;
-    while bytes.len() - at >= values::RECORD_HEADER_BYTES {
+    while bytes.len() - at >= RECORD_HEADER_BYTES {
         let len = bytes[at + 8..].first_chunk().map_or(0, |len| u32::from_le_bytes(*len)) as usize;
-        let end = (at + values::RECORD_HEADER_BYTES).saturating_add(len).min(bytes.len());
+        let end = (at + RECORD_HEADER_BYTES).saturating_add(len).min(bytes.len());
         mend(&mut bytes[at..end], 0, |rest| XxHash3_64::oneshot_with_seed(at as u64, rest));
         at = end;
     }
@@ -236,7 +241,7 @@ fn a_value_with_another_name_or_of_another_place_is_found() {
         let mut at = 0;
         while at < bytes.len() {
             let len = u32::from_le_bytes(*bytes[at + 8..].first_chunk().expect("a length")) as usize;
-            let end = at + values::RECORD_HEADER_BYTES + len;
+            let end = at + RECORD_HEADER_BYTES + len;
             // A byte of the version, one of the key, and one of a remainder.
             let (positions, count): (&[usize], _) = match bytes[at + 12] {
                 4 => (&[8, 18], &mut names_changed),
@@ -246,9 +251,9 @@ fn a_value_with_another_name_or_of_another_place_is_found() {
             for position in positions {
                 let seed = |at: usize| u64::from(segment) << 32 | at as u64;
                 let mut record = bytes[at..end].to_vec();
-                record[values::RECORD_HEADER_BYTES + position] ^= 1;
+                record[RECORD_HEADER_BYTES + position] ^= 1;
                 if bytes[at + 12] == 5 {
-                    let page = values::RECORD_HEADER_BYTES;
+                    let page = RECORD_HEADER_BYTES;
                     mend(&mut record[page..], 0, |rest| XxHash3_64::oneshot_with_seed(seed(at + page), rest));
                 }
                 mend(&mut record, 0, |rest| XxHash3_64::oneshot_with_seed(seed(at), rest));

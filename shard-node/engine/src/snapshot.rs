@@ -17,14 +17,15 @@ use coppice_env::{
 use coppice_types::codec::{Error as CodecError, Reader, Writer};
 
 use crate::{
-    Engine, Error, RaftPosition, Result, cold,
-    engine::lock,
-    fsck::check_superblock,
-    meta::Segment,
-    meta_log,
-    page::{PAGE_BYTES, PageFile},
-    superblock::{self, MACHINE_STATE_BYTES_MAX, Superblock},
-    values,
+    Error, RaftPosition, Result,
+    check::check_superblock,
+    files::{
+        dir::{is_ours, lock},
+        meta_log,
+        superblock::{self, MACHINE_STATE_BYTES_MAX, Superblock},
+        values::{self, tier},
+    },
+    place::page::{PAGE_BYTES, PageFile},
 };
 
 const FORMAT: u8 = 1;
@@ -42,15 +43,15 @@ pub struct Manifest {
     pub position: RaftPosition,
     /// Names and lengths in bytes.
     pub files: Vec<(String, u64)>,
-    superblock: Superblock,
+    pub(crate) superblock: Superblock,
 }
 
 /// A pinned snapshot.
 #[derive(Debug)]
 pub(crate) struct Pin {
-    id: u64,
+    pub(crate) id: u64,
     pub(crate) superblock: Superblock,
-    files: BTreeMap<String, u64>,
+    pub(crate) files: BTreeMap<String, u64>,
 }
 
 impl Manifest {
@@ -146,76 +147,6 @@ fn decode(bytes: &[u8]) -> std::result::Result<Manifest, CodecError> {
     Ok(Manifest { id, position, files, superblock })
 }
 
-impl Engine {
-    /// Pins the state of the newest superblock until [`Engine::unpin_snapshot`].
-    ///
-    /// # Errors
-    /// If the storage fails.
-    pub fn pin_snapshot(&mut self) -> Result<Manifest> {
-        let mut files = BTreeMap::new();
-        for file in PageFile::ALL {
-            files.insert(file.name().to_owned(), self.store.page_file_bytes(file)?);
-        }
-        files.insert(meta_log::file_name(self.superblock.meta_file), self.superblock.meta_len);
-        // A dead segment is still in the table, but its file may go any time, unless a flush that goes on is the first without it.
-        let generation = self.superblock.generation;
-        let needed = |segment: &Segment| segment.end > 0 && segment.dead_at.is_none_or(|at| at > generation);
-        for (id, segment) in self.meta.segments.iter().filter(|(_, segment)| needed(segment)) {
-            files.insert(values::file_name(*id), segment.end);
-        }
-        let id = self.next_pin();
-        let superblock = self.superblock.clone();
-        self.meta.pin(superblock.generation, id);
-        let manifest = Manifest {
-            id,
-            position: superblock.position,
-            files: files.iter().map(|(name, len)| (name.clone(), *len)).collect(),
-            superblock: superblock.clone(),
-        };
-        self.pins.push(Pin { id, superblock, files });
-        Ok(manifest)
-    }
-
-    /// Up to `len` bytes of a pinned file from an offset on; none at its end.
-    ///
-    /// # Errors
-    /// `SnapshotMissing`, or a failure of the storage.
-    pub fn read_snapshot(&self, id: u64, file: &str, offset: u64, len: usize) -> Result<Vec<u8>> {
-        let missing = || Error::SnapshotMissing { id, file: file.to_owned() };
-        let pin = self.pins.iter().find(|pin| pin.id == id).ok_or_else(missing)?;
-        let end = *pin.files.get(file).ok_or_else(missing)?;
-        let len = end.saturating_sub(offset).min(len as u64) as usize;
-        let mut bytes = vec![0; len];
-        if len > 0 {
-            let handle = match values::file_number(file) {
-                Some(segment) => self.store.values.open(segment, OpenMode::Existing)?,
-                None => self.storage.open(file, OpenMode::Existing).map_err(Error::io("open", file))?,
-            };
-            handle.read_exact_at(&mut bytes, offset).map_err(Error::io("read", file))?;
-        }
-        Ok(bytes)
-    }
-
-    /// What checks every hash of a pinned snapshot, as its receiver does, beside everything else: it must stay pinned until then. It
-    /// gives `Corrupted` for damage.
-    ///
-    /// # Errors
-    /// `SnapshotMissing`.
-    pub fn check_of_snapshot(&self, id: u64) -> Result<impl FnOnce() -> Result<()> + Send + use<>> {
-        let pin = self.pins.iter().find(|pin| pin.id == id);
-        let pin = pin.ok_or_else(|| Error::SnapshotMissing { id, file: String::new() })?;
-        let (storage, superblock) = (Arc::clone(&self.storage), pin.superblock.clone());
-        Ok(move || check_superblock(&storage, &superblock).verdict())
-    }
-
-    /// Lets the pages and files of a snapshot go.
-    pub fn unpin_snapshot(&mut self, id: u64) {
-        self.pins.retain(|pin| pin.id != id);
-        self.meta.unpin(id);
-        self.clean_up();
-    }
-}
-
 /// Receives a snapshot into a directory that holds no engine.
 pub struct SnapshotReceiver {
     storage: Arc<dyn Storage>,
@@ -252,20 +183,20 @@ impl SnapshotReceiver {
             return Err(Error::AlreadyExists);
         }
         let encoded = manifest.encode();
-        let tier = storage.cold();
-        let cold = if tier.is_some() { manifest.cold(hot_value_bytes_max) } else { BTreeSet::new() };
+        let cold_storage = storage.cold();
+        let cold = if cold_storage.is_some() { manifest.cold(hot_value_bytes_max) } else { BTreeSet::new() };
         let wanted = |name: &str, of_cold: bool| {
             let known = manifest.files.binary_search_by(|(file, _)| file.as_str().cmp(name)).is_ok();
             known && cold.contains(name) == of_cold
         };
         for name in storage.list("").map_err(Error::io("list", "the directory"))? {
-            if crate::engine::is_ours(&name) && !wanted(&name, false) {
+            if is_ours(&name) && !wanted(&name, false) {
                 storage.remove(&name).map_err(Error::io("remove", &name))?;
             }
         }
-        cold::clear(&*storage, |name| wanted(name, true))?;
-        if let Some(tier) = tier.as_ref().filter(|_| !cold.is_empty()) {
-            cold::begin(&*storage, &**tier)?;
+        tier::clear(&*storage, |name| wanted(name, true))?;
+        if let Some(there) = cold_storage.as_ref().filter(|_| !cold.is_empty()) {
+            tier::begin(&*storage, &**there)?;
         }
         if !holds(&*storage, &encoded)? {
             let file =
@@ -277,7 +208,7 @@ impl SnapshotReceiver {
         }
         let mut files = Vec::new();
         for (name, len) in &manifest.files {
-            let place = tier.as_ref().filter(|_| cold.contains(name)).unwrap_or(&storage);
+            let place = cold_storage.as_ref().filter(|_| cold.contains(name)).unwrap_or(&storage);
             let file = place.open(name, OpenMode::OpenOrCreate).map_err(Error::io("create", name))?;
             let held = file.len().map_err(Error::io("read", name))?;
             if held > *len {
@@ -348,7 +279,7 @@ impl SnapshotReceiver {
             return Err(error);
         }
         if let Some(cold) = self.storage.cold()
-            && cold::list(&*cold)?.is_some()
+            && tier::list(&*cold)?.is_some()
         {
             cold.sync_dir("").map_err(Error::io("sync", "the cold directory"))?;
         }
@@ -374,11 +305,11 @@ fn holds(storage: &dyn Storage, encoded: &[u8]) -> Result<bool> {
 
 /// Deletes what an unpublished directory holds, the manifest last.
 fn wipe(storage: &dyn Storage) -> Result<()> {
-    cold::clear(storage, |_| false)?;
+    tier::clear(storage, |_| false)?;
     let mut names = storage.list("").map_err(Error::io("list", "the directory"))?;
     names.sort_by_key(|name| name == MANIFEST_FILE);
     for name in names {
-        if name == MANIFEST_FILE || crate::engine::is_ours(&name) {
+        if name == MANIFEST_FILE || is_ours(&name) {
             storage.remove(&name).map_err(Error::io("remove", &name))?;
         }
     }

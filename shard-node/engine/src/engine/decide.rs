@@ -138,6 +138,6 @@ impl Engine {
 }
 
 /// An epoch or version that a directory may have.
-pub(crate) fn check_number(number: u64) -> Result<()> {
+pub(super) fn check_number(number: u64) -> Result<()> {
     if number < NUMBER_MAX { Ok(()) } else { Err(Error::Invalid("a number of 2^62 or more")) }
 }

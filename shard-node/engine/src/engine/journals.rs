@@ -10,8 +10,9 @@ use coppice_types::Version;
 
 use crate::{
     Engine, Error, PrepareId, Result, ShardState,
+    files::values::RecordKind,
     meta::{Delta, MetaOp, VersionId},
-    values::{RecordKind, record_bytes},
+    place::refs::record_bytes,
 };
 
 /// The kept journal of a version.

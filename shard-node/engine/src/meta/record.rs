@@ -6,19 +6,14 @@ use coppice_types::{
     Digest, Epoch, Stamp, Version,
     codec::{Error, Reader, Writer},
 };
+use coppice_verify::hash;
 
 use crate::{
     PrepareId, ShardState,
-    node::{Child, ValueRef},
-    page::Pid,
+    cache::Class,
+    node::Child,
+    place::{page::Pid, refs::BlobRef},
 };
-
-/// A blob of the value log: a value, a filter, or a journal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct BlobRef {
-    pub(crate) at: ValueRef,
-    pub(crate) len: u32,
-}
 
 /// One tree of a forest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +39,28 @@ pub(crate) struct TreeId {
 }
 
 impl Tree {
+    /// The empty tree, active.
+    pub(crate) fn empty() -> Self {
+        Self { root: None, level: 0, entries: 0, digest: hash::empty_tree_digest(), filter: None, shortcuts: None }
+    }
+
+    /// A tree of this root; `level` 0 and no root is the empty one.
+    pub(crate) fn new(root: Option<Child>, level: u8, entries: u64, filter: Option<BlobRef>) -> Self {
+        assert_eq!(root.is_none(), entries == 0);
+        let digest = hash::tree_digest(level, entries, &root_hash(root));
+        Self { root, level, entries, digest, filter, shortcuts: None }
+    }
+
+    /// The cache that its nodes belong to.
+    pub(crate) fn class(&self) -> Class {
+        if self.filter.is_some() { Class::Old } else { Class::Young }
+    }
+
+    /// Hash of the root node.
+    pub(crate) fn root_hash(&self) -> Digest {
+        root_hash(self.root)
+    }
+
     /// What it has in the value log beside values.
     pub(crate) fn blobs(&self) -> impl Iterator<Item = BlobRef> + use<> {
         self.filter.into_iter().chain(self.shortcuts)
@@ -52,6 +69,10 @@ impl Tree {
     pub(crate) fn id(&self) -> TreeId {
         TreeId { digest: self.digest, root: self.root.map(|root| root.pid), filter: self.filter }
     }
+}
+
+fn root_hash(root: Option<Child>) -> Digest {
+    root.map_or_else(hash::empty_root_hash, |root| root.hash)
 }
 
 /// Pages and value bytes that a version or a merge took, and those that it replaces.
@@ -217,19 +238,6 @@ impl Tree {
             tree.shortcuts = Some(BlobRef::decode(input)?);
         }
         Ok(tree)
-    }
-}
-
-impl BlobRef {
-    pub(crate) fn encode(&self, out: &mut Writer) {
-        out.u32(self.at.segment);
-        out.u32(self.at.offset);
-        out.u32(self.len);
-    }
-
-    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
-        let at = ValueRef { segment: input.u32()?, offset: input.u32()? };
-        Ok(Self { at, len: input.u32()? })
     }
 }
 
@@ -408,7 +416,7 @@ impl MetaOp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::PageFile;
+    use crate::place::{page::PageFile, refs::ValueRef};
 
     pub(crate) fn version() -> VersionRecord {
         let pid = Pid::new(PageFile::Data, 9, 2);

@@ -6,11 +6,12 @@ use coppice_types::{
 };
 
 use super::{
-    BlobRef, MergeRecord, Meta, Segment, VersionRecord,
+    MergeRecord, Meta, VersionRecord,
     record::{decode_list, encode_list},
 };
-use crate::{
+use crate::place::{
     page::PageFile,
+    refs::{BlobRef, Segment},
     space::{PAGES_MAX, Space},
 };
 

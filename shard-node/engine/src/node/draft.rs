@@ -8,12 +8,9 @@ use twox_hash::XxHash3_64;
 
 use super::{
     Body, Child, ENTRY_FIXED_BYTES, FORMAT, HEADER_BYTES, KIND_INLINE, KIND_STORED, KIND_TOMBSTONE, LOCATOR_NAMED,
-    LOCATOR_VALUE_LOG, LeafRecord, Node, Patch, SLOT_BYTES,
+    LOCATOR_VALUE_LOG, LeafRecord, Node, Patch, SLOT_BYTES, list::MerkleList,
 };
-use crate::{
-    list::MerkleList,
-    page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX, zeroed},
-};
+use crate::place::page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX, zeroed};
 
 impl LeafRecord<'_> {
     pub(crate) fn encode(&self, out: &mut [u8]) {

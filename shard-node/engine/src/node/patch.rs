@@ -14,7 +14,7 @@ use super::{
     Child, Draft, ENTRY_FIXED_BYTES, FORMAT, HEADER_BYTES, Node, RECORD_FIXED_BYTES, SLOT_BYTES, Source, body_bytes,
     entry_bytes, record_bytes,
 };
-use crate::page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX, zeroed};
+use crate::place::page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX, zeroed};
 
 /// Length of each patch in its page.
 const LEN_BYTES: usize = 2;
@@ -418,10 +418,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        list::MerkleList,
-        meta::BlobRef,
-        node::{Body, ChildEntry, Entries, HashedRecord, LeafRecord, NewEntry},
-        page::PageFile,
+        node::{Body, ChildEntry, Entries, HashedRecord, LeafRecord, NewEntry, list::MerkleList},
+        place::{
+            page::PageFile,
+            refs::{BlobRef, ValueRef},
+        },
     };
 
     fn key(number: u64) -> Vec<u8> {
@@ -429,7 +430,7 @@ mod tests {
     }
 
     fn leaf_record(key: &[u8], version: u64) -> HashedRecord<'_> {
-        let (hash, at) = (hash::sha256(&version.to_le_bytes()), crate::node::ValueRef { segment: 1, offset: 2 });
+        let (hash, at) = (hash::sha256(&version.to_le_bytes()), ValueRef { segment: 1, offset: 2 });
         let body = Body::Stored { hash, len: 1024, blob: BlobRef { at, len: 1024 } };
         HashedRecord::new(LeafRecord { key, stamp: Stamp::new(1, version), body })
     }

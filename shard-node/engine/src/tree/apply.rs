@@ -14,14 +14,14 @@ use coppice_verify::rules;
 
 use crate::{
     Result,
-    cache::Class,
-    list::MerkleList,
-    lists::Known,
-    meta::{BlobRef, Delta, Meta, Tree},
-    node::{Body, Child, ChildEntry, Draft, Entries, HashedRecord, NewEntry, Node, Patch, Source},
-    page::Pid,
+    cache::{Class, lists::Known},
+    meta::{Delta, Meta, Tree},
+    node::{Body, Child, ChildEntry, Draft, Entries, HashedRecord, NewEntry, Node, Patch, Source, list::MerkleList},
+    place::{
+        page::Pid,
+        refs::{BlobRef, record_bytes},
+    },
     store::Store,
-    values,
 };
 
 /// Leaves that are made as one job.
@@ -296,7 +296,7 @@ impl Applier<'_> {
 
     fn place_leaf(&mut self, leaf: LeafMade, made: &mut Vec<ChildEntry>) {
         for blob in leaf.pended {
-            self.delta.pend_value(blob.at.segment, values::record_bytes(blob.len));
+            self.delta.pend_value(blob.at.segment, record_bytes(blob.len));
         }
         self.place(leaf.old, leaf.pieces, made);
     }

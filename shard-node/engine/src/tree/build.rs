@@ -12,11 +12,13 @@ use coppice_verify::{
 };
 
 use crate::{
-    cache::Class,
+    cache::{Class, shortcuts::Gathered},
     meta::{Delta, Meta, Tree},
-    node::{Child, ChildEntry, Draft, LeafRecord, NewEntry, Node, ValueRef, decode_record, encoded_key, span_pages},
-    page::{PageFile, Pid},
-    shortcuts::Gathered,
+    node::{Child, ChildEntry, Draft, LeafRecord, NewEntry, Node, decode_record, encoded_key, span_pages},
+    place::{
+        page::{PageFile, Pid},
+        refs::ValueRef,
+    },
     store::Store,
     tree::lots::Pace,
 };

@@ -5,7 +5,7 @@ use crate::{
     meta::Tree,
     node::{Child, Node, compare},
     store::Store,
-    tree::Found,
+    tree::found::Found,
 };
 
 /// A place in one tree. It holds the nodes of its path, so it stays valid while the tree's pages do.

@@ -13,7 +13,7 @@ use crate::{
     cache::Class,
     meta::Tree,
     node::{Child, Node},
-    page::{PageFile, Pid},
+    place::page::{PageFile, Pid},
     store::{self, Store},
 };
 
@@ -144,7 +144,7 @@ impl Lots {
                 input.reaching = None;
             }
         }
-        let file = Arc::clone(store.file(PageFile::Data)?);
+        let file = Arc::clone(store.file(PageFile::Data));
         Ok(Some(Lot { leaves, file, low, high }))
     }
 

@@ -1,0 +1,765 @@
+//! The Meta table: versions, merges, free pages and value segments, all in memory.
+//!
+//! Prune and rollback work on this table alone; no page is read. Every change is a [`MetaOp`], which [`Meta::apply`]
+//! applies live and in recovery alike; the operations since the last superblock are appended to the meta log by the
+//! next flush. A crash between leaves the table of the superblock.
+//!
+//! Invariants: decided versions form one line, staged ones hang on its tip. A page of a retained version or merge is
+//! used; a used page belongs to one. The pages that a version's pending list names are used by its parents and not by
+//! it.
+
+mod record;
+mod table;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+};
+
+use coppice_env::bug::{Bug, planted};
+use coppice_types::{Epoch, Params, ShardId, Version};
+use coppice_verify::proof::LEVEL_MAX;
+
+pub(crate) use record::{Delta, MergeId, MergeRecord, MetaOp, Tree, TreeId, VersionId, VersionRecord};
+
+use crate::{
+    ShardState,
+    cache::shortcuts,
+    place::{
+        page::{PAGE_BYTES, PageFile, Pid, PlaceMap, PlaceSet},
+        refs::{BlobRef, Segment, record_bytes},
+        space::Space,
+    },
+};
+
+/// What is counted by ones from 0 comes nowhere near. What a peer sends could be there already.
+pub(crate) const NUMBER_MAX: u64 = 1 << 62;
+const SEGMENTS_MAX: u32 = 1 << 31;
+/// A segment's last record begins below 4 GiB.
+const SEGMENT_END_MAX: u64 = 1 << 34;
+
+/// A segment file that no superblock on disk needs; pins may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeadSegment {
+    pub(crate) segment: u32,
+    pub(crate) dead_at: u64,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct Meta {
+    pub(crate) shard: ShardId,
+    pub(crate) params: Params,
+    /// Of the last checkpoint, which may be going on.
+    pub(crate) generation: u64,
+    pub(crate) epoch: Epoch,
+    /// Oldest cluster version that can be read or rolled back to.
+    pub(crate) boundary: Version,
+    pub(crate) versions: BTreeMap<VersionId, VersionRecord>,
+    /// The decided line.
+    pub(crate) decided: BTreeMap<Version, VersionId>,
+    pub(crate) staged: BTreeSet<VersionId>,
+    pub(crate) merges: BTreeMap<MergeId, MergeRecord>,
+    pub(crate) segments: BTreeMap<u32, Segment>,
+    /// Kept journals by version and number of the record that they came with, which a prune may have dropped.
+    pub(crate) journals: BTreeMap<(Version, VersionId), BlobRef>,
+    spaces: [Space; 3],
+    /// Used patches by page.
+    patches: PlaceMap<u64, u16>,
+    next_id: u64,
+    /// Pages allocated since the last checkpoint: no superblock refers to them.
+    fresh: PlaceSet<Pid>,
+    /// The same of the checkpoint before, while its superblock is being written.
+    going: Option<PlaceSet<Pid>>,
+    /// Allocated pages that no operation names yet: those of a stage or merge at work.
+    reserved: PlaceSet<Pid>,
+    reserved_values: BTreeMap<u32, u64>,
+    /// What was freed since it was last taken: the store forgets it.
+    freed: Vec<Pid>,
+    dead_segments: Vec<DeadSegment>,
+    /// Generations that snapshots pin, with their numbers.
+    pins: BTreeSet<(u64, u64)>,
+}
+
+/// An operation does not fit the table: the log is damaged, or a bug.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Inconsistent(pub(crate) &'static str);
+
+impl Meta {
+    /// The table of a new shard: version 0 with one empty tree.
+    pub(crate) fn new(shard: ShardId, params: Params, genesis: VersionRecord) -> Self {
+        assert!(genesis.decided);
+        let mut meta = Self::empty(shard, params);
+        meta.next_id = genesis.id + 1;
+        meta.decided.insert(genesis.stamp.version, genesis.id);
+        meta.versions.insert(genesis.id, genesis);
+        meta
+    }
+
+    fn empty(shard: ShardId, params: Params) -> Self {
+        Self {
+            shard,
+            params,
+            generation: 0,
+            epoch: Epoch(0),
+            boundary: Version(0),
+            versions: BTreeMap::new(),
+            decided: BTreeMap::new(),
+            staged: BTreeSet::new(),
+            merges: BTreeMap::new(),
+            segments: BTreeMap::new(),
+            journals: BTreeMap::new(),
+            spaces: Default::default(),
+            patches: PlaceMap::default(),
+            next_id: 0,
+            fresh: PlaceSet::default(),
+            going: None,
+            reserved: PlaceSet::default(),
+            reserved_values: BTreeMap::new(),
+            freed: Vec::new(),
+            dead_segments: Vec::new(),
+            pins: BTreeSet::new(),
+        }
+    }
+
+    /// The newest decided version.
+    pub(crate) fn tip(&self) -> &VersionRecord {
+        let id = self.decided.last_key_value().expect("a shard always has a decided version").1;
+        &self.versions[id]
+    }
+
+    /// The newest decided version at or below `version`.
+    pub(crate) fn decided_at(&self, version: Version) -> Option<&VersionRecord> {
+        self.decided.range(..=version).next_back().map(|(_, id)| &self.versions[id])
+    }
+
+    /// The version of this name: decided, or the staged one that came last.
+    pub(crate) fn find(&self, state: &ShardState) -> Option<&VersionRecord> {
+        let decided = self.decided.get(&state.version).map(|id| &self.versions[id]);
+        decided
+            .filter(|record| record.digest == state.digest || planted(Bug::MissedAdminServed))
+            .or_else(|| self.staged.iter().rev().map(|id| &self.versions[id]).find(|record| record.state() == *state))
+    }
+
+    /// A staged version and everything staged on it, parents first.
+    pub(crate) fn with_descendants(&self, id: VersionId) -> Vec<VersionId> {
+        let mut family = vec![id];
+        // Ids ascend, so a child is met after its parent.
+        for candidate in self.staged.range(id + 1..) {
+            if family.contains(&self.versions[candidate].parent) {
+                family.push(*candidate);
+            }
+        }
+        family
+    }
+
+    /// A number that nothing else has.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    /// The merge of these neighbours in this forest, if its output is here, and where the inputs begin.
+    pub(crate) fn find_merge(&self, trees: &[Tree], at: usize, inputs: usize) -> Option<&MergeRecord> {
+        let ids: Vec<TreeId> = trees[at..].iter().map(Tree::id).collect();
+        self.merges.values().find(|merge| merge.inputs == ids[..inputs] && merge.older == ids[inputs..])
+    }
+
+    /// All merges whose inputs stand in this forest.
+    pub(crate) fn ready_merges<'a>(&'a self, trees: &'a [Tree]) -> impl Iterator<Item = &'a MergeRecord> + 'a {
+        self.merges.values().filter(|merge| stands_in(merge, trees))
+    }
+
+    /// Merges whose inputs stand nowhere and that no version has installed.
+    pub(crate) fn needless_merges(&self) -> Vec<MergeId> {
+        let tips: Vec<&VersionRecord> = self.staged.iter().map(|id| &self.versions[id]).chain([self.tip()]).collect();
+        let needless =
+            |merge: &&MergeRecord| merge.installed_by == 0 && !tips.iter().any(|tip| stands_in(merge, &tip.trees));
+        self.merges.values().filter(needless).map(|merge| merge.id).collect()
+    }
+
+    // Allocation. What is reserved belongs to work that no operation names yet.
+
+    pub(crate) fn allocate(&mut self, file: PageFile, pages: usize) -> Pid {
+        let first = self.spaces[file as usize].allocate(pages as u64);
+        let pid = Pid::new(file, first, pages);
+        let new = self.reserved.insert(pid);
+        assert!(new, "{pid:?} is allocated twice");
+        pid
+    }
+
+    /// A place for a patch: in a page that fills, given with its next slot, or at the start of another one.
+    pub(crate) fn allocate_patch(&mut self, open: Option<(u64, u8)>) -> Pid {
+        let (page, slot) = open.unwrap_or_else(|| (self.spaces[PageFile::Patches as usize].allocate(1), 0));
+        *self.patches.entry(page).or_default() += 1;
+        let pid = Pid::of_patch(page, slot);
+        let new = self.reserved.insert(pid);
+        assert!(new, "{pid:?} is allocated twice");
+        pid
+    }
+
+    /// Whether no page is left in use when this place is given up. False for a patch beside others.
+    fn vacate(&mut self, pid: Pid) -> Result<bool, Inconsistent> {
+        if !pid.is_patch() {
+            return Ok(true);
+        }
+        let used = self.patches.get_mut(&pid.first()).ok_or(Inconsistent("a patch is freed twice"))?;
+        *used -= 1;
+        let vacant = *used == 0;
+        if vacant {
+            self.patches.remove(&pid.first());
+        }
+        Ok(vacant)
+    }
+
+    pub(crate) fn reserve_value(&mut self, segment: u32, bytes: u64) {
+        *self.reserved_values.entry(segment).or_default() += bytes;
+    }
+
+    /// Gives back a page that was allocated and never named.
+    pub(crate) fn discard(&mut self, pid: Pid) {
+        if self.unreserve(pid) {
+            self.release(pid.file(), pid.first(), pid.pages());
+        }
+    }
+
+    /// Gives back everything that failed or cancelled work has taken.
+    pub(crate) fn discard_all(&mut self, delta: &Delta) {
+        let vacant = delta.allocated.iter().copied().filter(|pid| self.unreserve(*pid));
+        let mut vacant: Vec<Pid> = vacant.collect();
+        vacant.sort_unstable_by_key(|pid| (pid.file() as usize, pid.first()));
+        // A merge takes pages in a row.
+        let joined = |a: &Pid, b: &Pid| a.file() == b.file() && a.first() + a.pages() == b.first();
+        for row in vacant.chunk_by(joined) {
+            self.release(row[0].file(), row[0].first(), row.iter().map(|pid| pid.pages()).sum());
+        }
+        delta.values_allocated.iter().for_each(|(segment, bytes)| self.unreserve_value(*segment, *bytes));
+    }
+
+    /// Gives back a place, which is freed. Whether its page holds nothing any more.
+    fn unreserve(&mut self, pid: Pid) -> bool {
+        let known = self.reserved.remove(&pid);
+        assert!(known, "{pid:?} was not reserved");
+        self.freed.push(pid);
+        self.vacate(pid).expect("what is reserved is used")
+    }
+
+    fn release(&mut self, file: PageFile, start: u64, pages: u64) {
+        let released = self.spaces[file as usize].release(start, pages);
+        assert!(released, "{pages} pages of {file:?} from {start} on were not in use");
+    }
+
+    fn unreserve_value(&mut self, segment: u32, bytes: u64) {
+        let reserved = self.reserved_values.entry(segment).or_default();
+        *reserved = reserved.saturating_sub(bytes);
+    }
+
+    /// Pages freed since the last call.
+    pub(crate) fn take_freed(&mut self) -> Vec<Pid> {
+        mem::take(&mut self.freed)
+    }
+
+    // Pins.
+
+    pub(crate) fn pin(&mut self, generation: u64, id: u64) {
+        self.pins.insert((generation, id));
+    }
+
+    pub(crate) fn unpin(&mut self, id: u64) {
+        self.pins.retain(|pin| pin.1 != id);
+        let durable = self.generation - u64::from(self.going.is_some());
+        assert_eq!(self.settle_limbo(durable.saturating_sub(1)), Ok(()), "what waits is not free");
+    }
+
+    /// Segments whose files may go now.
+    pub(crate) fn take_dead_segments(&mut self) -> Vec<DeadSegment> {
+        let oldest = self.pins.first().map_or(u64::MAX, |pin| pin.0);
+        let (gone, kept) = mem::take(&mut self.dead_segments).into_iter().partition(|dead| dead.dead_at <= oldest);
+        self.dead_segments = kept;
+        gone
+    }
+
+    /// Frees what no superblock on disk, of which `oldest` is the older one, and no pinned one refers to.
+    fn settle_limbo(&mut self, oldest: u64) -> Result<(), Inconsistent> {
+        let oldest = self.pins.first().map_or(u64::MAX, |pin| pin.0).min(oldest);
+        if self.spaces.iter_mut().all(|space| space.settle_limbo(oldest)) {
+            Ok(())
+        } else {
+            Err(Inconsistent("a page is freed twice"))
+        }
+    }
+
+    /// Applies one change.
+    ///
+    /// # Errors
+    /// If the operation does not fit; live, that is a bug, in recovery a damaged log.
+    pub(crate) fn apply(&mut self, operation: MetaOp) -> Result<(), Inconsistent> {
+        match operation {
+            MetaOp::AddVersion(record) => self.add_version(record),
+            MetaOp::DropVersion(id) => self.drop_version(id),
+            MetaOp::Settle(id) => self.settle(id),
+            MetaOp::Prune(before) => self.prune(before),
+            MetaOp::SetEpoch(epoch) => {
+                self.epoch = epoch;
+                Ok(())
+            }
+            MetaOp::AddMerge(record) => self.add_merge(record),
+            MetaOp::DropMerge(id) => self.drop_merge(id),
+            MetaOp::KeepJournal(id, blob) => self.keep_journal(id, blob),
+            MetaOp::Copied => {
+                self.bury_segments(self.generation);
+                self.settle_limbo(self.generation)
+            }
+            MetaOp::Checkpoint { generation, segment_ends, dead_segments } => {
+                self.begin_checkpoint(generation, &segment_ends, &dead_segments)?;
+                self.end_checkpoint(&segment_ends)
+            }
+        }
+    }
+
+    fn add_version(&mut self, record: VersionRecord) -> Result<(), Inconsistent> {
+        let follows = record.parent == self.tip().id || self.staged.contains(&record.parent);
+        if record.decided || record.id < self.next_id || !follows {
+            return Err(Inconsistent("a version that does not follow"));
+        }
+        self.claim(&record.delta)?;
+        for id in &record.installs {
+            let merge = self.merges.get_mut(id).ok_or(Inconsistent("an unknown merge is installed"))?;
+            merge.installed_by += 1;
+        }
+        self.next_id = record.id.checked_add(1).ok_or(Inconsistent("a number that is none"))?;
+        self.staged.insert(record.id);
+        self.versions.insert(record.id, record);
+        Ok(())
+    }
+
+    /// Drops a version, decided or not; the caller drops its descendants too.
+    fn drop_version(&mut self, id: VersionId) -> Result<(), Inconsistent> {
+        let record = self.versions.remove(&id).ok_or(Inconsistent("an unknown version is dropped"))?;
+        if record.decided {
+            self.decided.remove(&record.stamp.version);
+        } else {
+            self.staged.remove(&id);
+        }
+        if self.decided.is_empty() {
+            return Err(Inconsistent("the last decided version is dropped"));
+        }
+        for id in &record.installs {
+            let merge = self.merges.get_mut(id).ok_or(Inconsistent("an unknown merge was installed"))?;
+            merge.installed_by = merge.installed_by.checked_sub(1).ok_or(Inconsistent("a merge was not installed"))?;
+        }
+        self.journals.remove(&(record.stamp.version, id));
+        self.free_pages(&record.delta.allocated)?;
+        self.free_values(&record.delta.values_allocated)
+    }
+
+    /// The version's record owns the bytes, so that they go with it; a prune forgets its record, and leaves them.
+    fn keep_journal(&mut self, id: VersionId, blob: BlobRef) -> Result<(), Inconsistent> {
+        let mut taken = Delta::default();
+        taken.allocate_value(blob.at.segment, record_bytes(blob.len));
+        self.claim(&taken)?;
+        let staged = self.staged.contains(&id);
+        let record = self.versions.get_mut(&id).ok_or(Inconsistent("a journal of an unknown version"))?;
+        record.delta.allocate_value(blob.at.segment, record_bytes(blob.len));
+        let new = self.journals.insert((record.stamp.version, id), blob).is_none();
+        if staged && new { Ok(()) } else { Err(Inconsistent("a journal of a version that has one, or is decided")) }
+    }
+
+    fn settle(&mut self, id: VersionId) -> Result<(), Inconsistent> {
+        let tip = self.tip().id;
+        if !self.staged.remove(&id) {
+            return Err(Inconsistent("a version is settled that is not staged"));
+        }
+        let record = self.versions.get_mut(&id).ok_or(Inconsistent("an unknown version is settled"))?;
+        if record.parent != tip {
+            return Err(Inconsistent("a version is settled before its base"));
+        }
+        record.decided = true;
+        self.decided.insert(record.stamp.version, id);
+        Ok(())
+    }
+
+    fn prune(&mut self, before: Version) -> Result<(), Inconsistent> {
+        self.boundary = self.boundary.max(before);
+        let Some(kept) = self.decided_at(before).map(|record| record.stamp.version) else { return Ok(()) };
+        let pruned: Vec<VersionId> = self.decided.range(..=kept).map(|(_, id)| *id).collect();
+        for id in pruned {
+            let record = self.versions.get_mut(&id).ok_or(Inconsistent("an unknown version is pruned"))?;
+            let delta = mem::take(&mut record.delta);
+            let installs = mem::take(&mut record.installs);
+            if record.stamp.version < kept {
+                self.decided.remove(&record.stamp.version);
+                self.versions.remove(&id);
+            }
+            self.free_pages(&delta.pended)?;
+            self.free_values(&delta.values_pended)?;
+            for merge in installs {
+                let merge = self.merges.remove(&merge).ok_or(Inconsistent("an unknown merge was installed"))?;
+                self.free_pages(&merge.delta.pended)?;
+                self.free_values(&merge.delta.values_pended)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_merge(&mut self, record: MergeRecord) -> Result<(), Inconsistent> {
+        if record.id < self.next_id {
+            return Err(Inconsistent("a merge that does not follow"));
+        }
+        self.claim(&record.delta)?;
+        self.next_id = record.id.checked_add(1).ok_or(Inconsistent("a number that is none"))?;
+        self.merges.insert(record.id, record);
+        Ok(())
+    }
+
+    fn drop_merge(&mut self, id: MergeId) -> Result<(), Inconsistent> {
+        let merge = self.merges.remove(&id).ok_or(Inconsistent("an unknown merge is dropped"))?;
+        if merge.installed_by > 0 {
+            return Err(Inconsistent("an installed merge is dropped"));
+        }
+        self.free_pages(&merge.delta.allocated)?;
+        self.free_values(&merge.delta.values_allocated)
+    }
+
+    /// From here on, what changes belongs to the next checkpoint. What this one frees is free when it has ended.
+    pub(crate) fn begin_checkpoint(
+        &mut self,
+        generation: u64,
+        segment_ends: &[(u32, u64)],
+        dead_segments: &[u32],
+    ) -> Result<(), Inconsistent> {
+        if generation <= self.generation || generation == u64::MAX {
+            return Err(Inconsistent("generations do not ascend"));
+        }
+        self.generation = generation;
+        self.going = Some(mem::take(&mut self.fresh));
+        for (segment, _) in segment_ends {
+            self.segments.entry(*segment).or_default();
+        }
+        for id in dead_segments {
+            let segment = self.segments.get_mut(id).ok_or(Inconsistent("an unknown segment is dead"))?;
+            if segment.live > 0 || segment.dead_at.is_some() {
+                return Err(Inconsistent("a segment is dead that has live bytes, or was dead"));
+            }
+            segment.dead_at = Some(generation);
+        }
+        Ok(())
+    }
+
+    /// The superblock of the checkpoint is durable.
+    pub(crate) fn end_checkpoint(&mut self, segment_ends: &[(u32, u64)]) -> Result<(), Inconsistent> {
+        self.going = None;
+        for (segment, end) in segment_ends {
+            self.segments.entry(*segment).or_default().end = *end;
+        }
+        let older = self.generation.saturating_sub(1);
+        self.bury_segments(older);
+        self.settle_limbo(older)
+    }
+
+    /// The superblock of the checkpoint was not written: what changed before it and since belongs to the next one.
+    pub(crate) fn cancel_checkpoint(&mut self) {
+        let going = self.going.take().expect("it was begun");
+        // Places that were freed since are among them. They wait, so nothing comes there before the next checkpoint clears this.
+        self.fresh.extend(going);
+        let dying = self.segments.values_mut().filter(|segment| segment.dead_at == Some(self.generation));
+        dying.for_each(|segment| segment.dead_at = None);
+        self.spaces.iter_mut().for_each(|space| space.reopen(self.generation));
+        self.generation -= 1;
+    }
+
+    /// Gives up the segments that no superblock on disk needs, of which `oldest` is the older one.
+    fn bury_segments(&mut self, oldest: u64) {
+        self.segments.retain(|segment, known| {
+            let dead_at = known.dead_at.filter(|at| *at <= oldest);
+            if let Some(dead_at) = dead_at {
+                self.reserved_values.remove(segment);
+                self.dead_segments.push(DeadSegment { segment: *segment, dead_at });
+            }
+            dead_at.is_none()
+        });
+    }
+
+    /// Bytes on disk that nothing needs but a superblock, and those that something else needs. `unflushed` are the segments that have grown
+    /// since the last flush, in their order, and where they end now; `taking` are those that take what comes.
+    pub(crate) fn waiting_bytes(&self, unflushed: &[(u32, u64)], taking: &[u32]) -> (u64, u64) {
+        let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
+        let pages = |of: fn(&Space) -> u64| sum(&mut self.spaces.iter().map(of)).saturating_mul(PAGE_BYTES as u64);
+        let dead = self.segments.iter().filter(|(_, segment)| segment.dead_at.is_some()).map(|(id, _)| *id);
+        let dying = self.dying_segments(unflushed, taking);
+        let gone = sum(&mut dead.chain(dying).map(|id| self.segment_end(id, unflushed)));
+        let all = self.segment_bytes(unflushed);
+        (pages(Space::limbo_pages).saturating_add(gone), pages(Space::used_pages).saturating_add(all - gone))
+    }
+
+    /// Where a segment ends now.
+    pub(crate) fn segment_end(&self, id: u32, unflushed: &[(u32, u64)]) -> u64 {
+        let grown = unflushed.binary_search_by_key(&id, |(id, _)| *id).map_or(0, |at| unflushed[at].1);
+        self.segments.get(&id).map_or(0, |segment| segment.end).max(grown)
+    }
+
+    /// Bytes of all segments, those that no version names yet included.
+    pub(crate) fn segment_bytes(&self, unflushed: &[(u32, u64)]) -> u64 {
+        let known = |id: &u32| self.segments.get(id).map_or(0, |segment| segment.end);
+        let grown = unflushed.iter().map(|(id, end)| end.saturating_sub(known(id)));
+        self.segments.values().map(|segment| segment.end).chain(grown).fold(0, u64::saturating_add)
+    }
+
+    /// Whether a snapshot pins a superblock.
+    pub(crate) fn is_pinned(&self) -> bool {
+        !self.pins.is_empty()
+    }
+
+    /// Segments that nothing needs, neither a version nor a merge at work, and that take nothing any more.
+    pub(crate) fn dying_segments(&self, segment_ends: &[(u32, u64)], taking: &[u32]) -> Vec<u32> {
+        let known = self.segments.iter().filter(|(id, segment)| {
+            let reserved = self.reserved_values.get(id).copied().unwrap_or(0);
+            segment.live == 0 && reserved == 0 && segment.dead_at.is_none() && !taking.contains(id)
+        });
+        // A segment of this flush may be dead from the start.
+        let unknown = segment_ends.iter().map(|(id, _)| id).filter(|id| {
+            let reserved = self.reserved_values.get(id).copied().unwrap_or(0);
+            !self.segments.contains_key(id) && reserved == 0 && !taking.contains(id)
+        });
+        known.map(|(id, _)| id).chain(unknown).copied().collect()
+    }
+
+    /// Takes what an operation names: from the reserve live, from the free pages in recovery.
+    fn claim(&mut self, delta: &Delta) -> Result<(), Inconsistent> {
+        for pid in &delta.allocated {
+            if !self.reserved.remove(pid) && !self.claim_place(*pid) {
+                return Err(Inconsistent("a page is allocated twice"));
+            }
+            self.fresh.insert(*pid);
+        }
+        for (segment, bytes) in &delta.values_allocated {
+            self.unreserve_value(*segment, *bytes);
+            let segment = self.segments.entry(*segment).or_default();
+            if segment.dead_at.is_some() {
+                return Err(Inconsistent("a dead segment takes a value"));
+            }
+            segment.live = segment.live.checked_add(*bytes).ok_or(Inconsistent("more bytes than there are"))?;
+        }
+        Ok(())
+    }
+
+    /// Takes a place as a replay does. False if it is in use.
+    fn claim_place(&mut self, pid: Pid) -> bool {
+        if pid.is_patch() {
+            // A page of patches is claimed with the first one of them.
+            let used = self.patches.entry(pid.first()).or_default();
+            *used = used.saturating_add(1);
+            if *used > 1 {
+                return true;
+            }
+        }
+        self.spaces[pid.file() as usize].claim(pid.first(), pid.pages())
+    }
+
+    fn free_pages(&mut self, pids: &[Pid]) -> Result<(), Inconsistent> {
+        for pid in pids {
+            // No flush comes between two patches of a page, so all of them are fresh, or none.
+            let fresh = self.fresh.remove(pid);
+            if !self.vacate(*pid)? {
+                self.freed.push(*pid);
+                continue;
+            }
+            let space = &mut self.spaces[pid.file() as usize];
+            if !fresh {
+                space.retire(pid.first(), pid.pages(), self.generation + 1);
+            } else if !space.release(pid.first(), pid.pages()) {
+                return Err(Inconsistent("a page is freed twice"));
+            }
+            self.freed.push(*pid);
+        }
+        Ok(())
+    }
+
+    fn free_values(&mut self, values: &BTreeMap<u32, u64>) -> Result<(), Inconsistent> {
+        for (id, bytes) in values {
+            let segment = self.segments.get_mut(id).ok_or(Inconsistent("a value of no segment is freed"))?;
+            segment.live = segment.live.checked_sub(*bytes).ok_or(Inconsistent("a value is freed twice"))?;
+        }
+        Ok(())
+    }
+
+    /// What everything else relies on, after a log from a disk or a peer was replayed.
+    pub(crate) fn check(&self) -> Result<(), Inconsistent> {
+        let frozen =
+            |tree: &Tree| tree.filter.is_some() && tree.shortcuts.is_none_or(shortcuts::is_sound) && sound(tree);
+        let tip = self.tip().id;
+        let mut numbers = vec![self.generation, self.next_id, self.epoch.0, self.boundary.0];
+        for version in self.versions.values() {
+            let (active, others) = version.trees.split_first().ok_or(Inconsistent("a version has no tree"))?;
+            if active.blobs().next().is_some() || !sound(active) || others.len() >= 255 || !others.iter().all(frozen) {
+                return Err(Inconsistent("a version's trees"));
+            }
+            let parent = self.versions.get(&version.parent);
+            let follows =
+                parent.is_some_and(|parent| parent.id < version.id && parent.stamp.version < version.stamp.version);
+            if !version.decided && !(follows && (version.parent == tip || self.staged.contains(&version.parent))) {
+                return Err(Inconsistent("a staged version without its base"));
+            }
+            if version.id >= self.next_id {
+                return Err(Inconsistent("a number is to be used twice"));
+            }
+            numbers.extend([version.freezes, version.stamp.version.0, version.stamp.epoch.0]);
+        }
+        let named = |(version, id): (&Version, &VersionId)| {
+            self.versions.get(id).is_some_and(|record| record.decided && record.stamp.version == *version)
+        };
+        if !self.decided.iter().all(named) || self.decided.len() + self.staged.len() != self.versions.len() {
+            return Err(Inconsistent("versions of one number"));
+        }
+        let known = |((_, id), blob): (&(Version, VersionId), &BlobRef)| {
+            *id < self.next_id && self.segments.get(&blob.at.segment).is_some_and(|segment| segment.dead_at.is_none())
+        };
+        if !self.journals.iter().all(known) {
+            return Err(Inconsistent("a journal without its segment"));
+        }
+        if !self.merges.values().all(|merge| frozen(&merge.output) && merge.id < self.next_id) {
+            return Err(Inconsistent("a merge's output"));
+        }
+        if numbers.into_iter().any(|number| number >= NUMBER_MAX) {
+            return Err(Inconsistent("a number that nothing counts up to"));
+        }
+        if !self.spaces.iter().all(|space| space.is_sound(self.generation)) {
+            return Err(Inconsistent("free and waiting pages"));
+        }
+        let segment = |(id, segment): (&u32, &Segment)| {
+            *id < SEGMENTS_MAX
+                && segment.end <= SEGMENT_END_MAX
+                && segment.dead_at.is_none_or(|generation| generation <= self.generation)
+        };
+        if !self.segments.iter().all(segment) {
+            return Err(Inconsistent("a segment of the value log"));
+        }
+        Ok(())
+    }
+
+    // For reports.
+
+    pub(crate) fn space(&self, file: PageFile) -> &Space {
+        &self.spaces[file as usize]
+    }
+
+    /// Pages of patches, and how many of each are used.
+    pub(crate) fn patches(&self) -> &PlaceMap<u64, u16> {
+        &self.patches
+    }
+}
+
+fn stands_in(merge: &MergeRecord, trees: &[Tree]) -> bool {
+    let ids = merge.inputs.iter().chain(&merge.older);
+    let count = merge.inputs.len() + merge.older.len();
+    trees.len() > count && trees[trees.len() - count..].iter().map(Tree::id).eq(ids.copied())
+}
+
+/// A tree that can be walked and proven.
+fn sound(tree: &Tree) -> bool {
+    tree.level <= LEVEL_MAX && tree.root.is_some() == (tree.entries > 0) && (tree.root.is_some() || tree.level == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+    use coppice_types::{Change, Operation, Stamp};
+
+    use super::*;
+    use crate::{Engine, Options, PrepareId, StageRequest, place::space::Limbo, testing};
+
+    /// An engine with a decided version, and one staged on it.
+    fn with_staged(sim: &SimStorage) -> Engine {
+        let mut engine = Engine::create(sim.storage(), ShardId(0), Params::default(), Options::default())
+            .expect("an empty directory");
+        let put = |byte| vec![Operation { key: b"key".to_vec(), change: Change::Put(vec![byte; 300]) }];
+        testing::commit(&mut engine, 1, put(1));
+        testing::stage(&mut engine, 2, put(2));
+        engine
+    }
+
+    /// Such a table would stop its engine later: what a peer sends is refused at once.
+    #[test]
+    fn a_table_that_no_engine_comes_to_is_refused() {
+        type Breaks = fn(&mut Meta);
+        let broken: [(&str, Breaks); 12] = [
+            ("next number", |meta| meta.next_id = NUMBER_MAX),
+            ("generation", |meta| meta.generation = NUMBER_MAX),
+            ("epoch", |meta| meta.epoch = Epoch(u64::MAX)),
+            ("boundary", |meta| meta.boundary = Version(u64::MAX)),
+            ("freezes", |meta| meta.versions.values_mut().for_each(|version| version.freezes = u64::MAX)),
+            ("stamp", |meta| meta.versions.values_mut().for_each(|version| version.stamp.version = Version(u64::MAX))),
+            ("pages", |meta| meta.spaces[1].high = 1 << 48),
+            ("waiting for ever", |meta| {
+                meta.spaces[1].limbo.push_front(Limbo { generation: u64::MAX, start: 0, len: 1 });
+            }),
+            ("segment end", |meta| meta.segments.values_mut().for_each(|segment| segment.end = u64::MAX)),
+            ("segment dead", |meta| meta.segments.values_mut().for_each(|segment| segment.dead_at = Some(u64::MAX))),
+            ("segment number", |meta| {
+                meta.segments.insert(u32::MAX, Segment::default());
+            }),
+            ("staged on the past", |meta| {
+                let staged = *meta.staged.first().expect("one is staged");
+                meta.versions.get_mut(&staged).expect("it is there").parent = 0;
+            }),
+        ];
+        for (what, change) in broken {
+            let sim = SimStorage::new();
+            let mut engine = with_staged(&sim);
+            assert_eq!(engine.meta.check(), Ok(()));
+            assert_eq!(engine.meta.decided.len(), 2);
+            change(&mut engine.meta);
+            assert!(engine.meta.check().is_err(), "{what}");
+        }
+    }
+
+    /// Nor does one come there by what it is asked for.
+    #[test]
+    fn numbers_of_a_table_that_would_be_refused_are_refused() {
+        let mut engine = with_staged(&SimStorage::new());
+        let (decided, max) = (engine.decided(), Version(u64::MAX));
+        assert!(engine.rollback(max, Epoch(1)).is_err() && engine.rollback(Version(0), Epoch(NUMBER_MAX)).is_err());
+        assert!(engine.prune(max).is_err() && engine.prune(Version(NUMBER_MAX)).is_err());
+        for stamp in [Stamp::new(0, NUMBER_MAX), Stamp::new(NUMBER_MAX, 3)] {
+            let prepare_id = PrepareId { term: 2, attempt: 1 };
+            let request = StageRequest { stamp, prepare_id, base: decided, merges: &[], operations: &[] };
+            assert!(engine.stage(&request).is_err());
+        }
+        assert_eq!((engine.decided(), engine.boundary(), engine.staged().len()), (decided, Version(0), 1));
+        engine.rollback(Version(NUMBER_MAX - 1), Epoch(1)).expect("there is nothing above");
+        assert_eq!(engine.meta.check(), Ok(()));
+    }
+
+    /// Of nodes and patches in a row, these keep their places, which leaves rows of many lengths with gaps of one page and more.
+    #[test]
+    fn what_is_given_up_at_once_is_free_as_if_given_up_one_by_one() {
+        for kept in [vec![], vec![0], vec![3, 4, 9], (0..40).filter(|at| at % 5 < 2).collect(), (0..40).collect()] {
+            let metas = [true, false].map(|at_once| {
+                let mut meta = Meta::empty(ShardId(0), Params::default());
+                let mut given_up = Delta::default();
+                let mut page = None;
+                for at in 0..40 {
+                    let pids = [
+                        meta.allocate(PageFile::Index, 1 + at % 4),
+                        meta.allocate(PageFile::Data, 1 + at / 7 % 2),
+                        meta.allocate_patch(page.map(|page| (page, (at % 3) as u8))),
+                    ];
+                    page = Some(pids[2].first()).filter(|_| at % 3 < 2);
+                    given_up.allocated.extend(pids.iter().filter(|_| !kept.contains(&at)));
+                }
+                given_up.allocated.reverse();
+                if at_once {
+                    meta.discard_all(&given_up);
+                } else {
+                    given_up.allocated.iter().for_each(|pid| meta.discard(*pid));
+                }
+                meta
+            });
+            let [at_once, one_by_one] = &metas;
+            assert_eq!(at_once.spaces, one_by_one.spaces);
+            assert_eq!(at_once.patches, one_by_one.patches);
+            assert_eq!(at_once.reserved, one_by_one.reserved);
+            assert_eq!(at_once.freed, one_by_one.freed);
+            assert_eq!(at_once.spaces[0].used_pages() == 0, kept.is_empty());
+        }
+    }
+}
