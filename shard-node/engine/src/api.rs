@@ -1,35 +1,42 @@
-//! What callers hand in and get back: options, names, and shapes. Plain data.
+//! The plain data that callers pass in and get back: options, names and shapes.
 
 use coppice_env::Workers;
 use coppice_types::{Digest, Operation, Stamp, Version};
 
-/// How an engine uses memory and disk. Digests do not depend on it.
+/// An engine's use of memory and disk. Digests do not depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Bytes of cached nodes of active trees.
+    /// Budget of the cache for nodes of active trees, in bytes.
     pub young_cache_bytes: usize,
-    /// Bytes of cached nodes of frozen trees, beside what those of active trees leave of theirs.
+    /// Budget of the cache for nodes of frozen trees, in bytes. It also gets what the cache of
+    /// active trees does not use.
     pub old_cache_bytes: usize,
-    /// Bytes of hashes of nodes' entries that proofs have computed, about 64 an entry. Beside them the active tree has those of its own, so that
-    /// changes hash little: [`ACTIVE_HASH_BYTES`](crate::ACTIVE_HASH_BYTES) for each record of its capacity.
+    /// Budget for entry hashes that proofs have computed, in bytes; an entry takes about 64. The
+    /// active tree's own hashes are extra: [`ACTIVE_HASH_BYTES`](crate::ACTIVE_HASH_BYTES) for each
+    /// record of its capacity. They keep the hashing cost of a change low.
     pub hash_cache_bytes: usize,
-    /// A segment of the value log is closed before it grows beyond this, unless it is one record. Those of a small log are smaller.
+    /// A segment of the value log is closed before it outgrows this, unless it holds one record.
+    /// Segments of a small log are smaller.
     pub segment_bytes_max: u32,
-    /// A meta log is never rewritten before its operations have this many bytes.
+    /// A meta log is not rewritten before its operations take this many bytes.
     pub meta_compaction_bytes_min: u64,
-    /// When more filters than this are in memory, a flush leaves there only those of the trees that head, stages and merges have.
+    /// When more filters than this are in memory, a flush keeps only those of trees that the head,
+    /// stages and merges use.
     pub filters_cached_max: usize,
-    /// Up to here free pages stay with their files in any case; beyond, those that are not soon used again go back to the file system.
+    /// Free pages up to this many bytes always stay in their files. Beyond it, free pages that are
+    /// not likely to be reused soon go back to the file system.
     pub free_bytes_kept_min: u64,
-    /// With a cold directory beside this one, the oldest segments of the value log go there when those that are here have more bytes.
+    /// With a cold directory, the oldest segments of the value log move there when the hot segments
+    /// exceed this many bytes.
     pub hot_value_bytes_max: u64,
-    /// A flush is due when more than this part of the bytes on disk, in percent of those that something needs, waits for one to be free. Less
-    /// of it takes less space, and writes more.
+    /// A flush is due when the bytes that wait for one to become free exceed this percentage of the
+    /// bytes in use. A lower value takes less space and writes more.
     pub waiting_percent_max: u32,
-    /// A value's record in the value log bears its key and stamp if these take no more than so many percent of it: then a merge can lead
-    /// gets straight to it, past the leaf. 0: none does.
+    /// A record of the value log carries its key and stamp if these take at most this percentage of
+    /// the value. A merge can then create shortcuts, which lead a get to the value without reading
+    /// its leaf. With 0, no record carries them.
     pub name_percent_max: u32,
-    /// Who hashes and encodes what a large batch changes, and who reads, merges and makes leaves.
+    /// Threads that hash and encode large batches, and that read, merge and build leaves.
     pub workers: Workers,
 }
 
@@ -51,34 +58,30 @@ impl Default for Options {
     }
 }
 
-/// Names one state of a shard exactly.
+/// Identifies one state of a shard exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardState {
-    /// The shard version.
     pub version: Version,
-    /// The shard digest.
     pub digest: Digest,
 }
 
-/// Names one attempt to prepare a version.
+/// Identifies one attempt to prepare a version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PrepareId {
     /// Term of the leader.
     pub term: u64,
-    /// Its attempt.
+    /// Number of the leader's attempt.
     pub attempt: u64,
 }
 
 /// An entry of the raft log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RaftPosition {
-    /// Its index.
     pub index: u64,
-    /// Its term.
     pub term: u64,
 }
 
-/// Names a merge by what it merges and what it gives.
+/// Identifies a merge by its inputs and its output.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MergeName {
     /// Digests of neighbouring frozen trees, youngest first.
@@ -87,49 +90,43 @@ pub struct MergeName {
     pub output: Digest,
 }
 
-/// What a leader plans by.
+/// What a leader needs to plan merges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForestShape {
-    /// Entries of the trees, the active one first, then the frozen ones from youngest to oldest.
+    /// Number of entries of each tree: the active one first, then the frozen ones from youngest to
+    /// oldest.
     pub entries: Vec<u64>,
-    /// Merges that are built here and can be installed on this state.
+    /// Merges that are built on this replica and can be installed on this state.
     pub ready: Vec<MergeName>,
 }
 
-/// A Prepare.
+/// A request to stage a version: the engine's part of a Prepare.
 #[derive(Clone, Copy, Debug)]
 pub struct StageRequest<'a> {
-    /// Epoch and version of the new state.
     pub stamp: Stamp,
-    /// Names the attempt.
     pub prepare_id: PrepareId,
     /// The state to build on: the decided one or a staged one.
     pub base: ShardState,
     /// Merges to install first, in order.
     pub merges: &'a [MergeName],
-    /// The writes, folded: ascending keys, each once.
+    /// The writes, folded: keys ascend, each occurs once.
     pub operations: &'a [Operation],
 }
 
-/// A version that was staged.
+/// A version that was just staged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Staged {
-    /// Its name.
     pub state: ShardState,
-    /// Its forest.
     pub shape: ForestShape,
 }
 
-/// A staged version among others.
+/// One of the staged versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagedInfo {
-    /// Its stamp.
     pub stamp: Stamp,
-    /// Its attempt.
     pub prepare_id: PrepareId,
-    /// What it builds on.
+    /// The state that it builds on.
     pub base: ShardState,
-    /// Its name.
     pub state: ShardState,
 }
 
@@ -138,18 +135,18 @@ pub struct StagedInfo {
 pub enum MergePace {
     /// There is nothing to merge.
     Idle,
-    /// Another thread is at what is left.
+    /// The rest of the merge is running on another thread.
     Waiting,
-    /// There is, when there is time.
+    /// There is something to merge, and it can wait for idle time.
     Going,
-    /// There is, and so many records of it should not wait.
+    /// Merges are behind: this many records should be merged now.
     Behind(u64),
 }
 
-/// What a step of merging came to.
+/// The result of one step of a merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MergeProgress {
-    /// The tier rule asks for nothing, or what it asks for is built.
+    /// The tier rule asks for no merge, or the output that it asks for is built.
     Idle,
     /// There is more to do.
     Working,
@@ -157,7 +154,7 @@ pub enum MergeProgress {
     Built(MergeName),
 }
 
-/// Bytes by file kind, and how much of them is free or cached.
+/// Bytes by file kind, and how many of them are free or cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskUsage {
     pub index_bytes: u64,
@@ -166,7 +163,7 @@ pub struct DiskUsage {
     pub data_free_bytes: u64,
     pub patch_bytes: u64,
     pub patch_free_bytes: u64,
-    /// Of the free bytes, those that a superblock on disk still refers to.
+    /// Free bytes that a superblock on disk still refers to.
     pub waiting_bytes: u64,
     pub value_bytes: u64,
     pub value_live_bytes: u64,

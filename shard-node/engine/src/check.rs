@@ -1,9 +1,14 @@
 //! Checks a data directory offline, and trusts nothing in it.
 //!
-//! From each valid superblock: the meta log replays; every node that a version or merge reaches is read from its file,
-//! with its checksum and its hash; keys ascend across nodes; entries and digests add up; values and filters are what
-//! their records say; kept journals can be read; a page is reachable if and only if it is neither free nor waiting to be; live bytes of segments
-//! are those that are reachable.
+//! For each valid superblock, it checks that
+//!
+//! - the meta log replays;
+//! - every node that a version or merge reaches has its checksum and hash, read from its file;
+//! - keys ascend across nodes; numbers of entries and digests add up;
+//! - values, filters and shortcuts match their records;
+//! - kept journals can be read;
+//! - a page is reachable if and only if it is neither free nor in limbo;
+//! - the live bytes of each segment are those that are reachable.
 
 mod pages;
 mod report;
@@ -28,10 +33,11 @@ use crate::{
 pub use report::{Finding, Report};
 use walk::{Checker, PLACES_MAX};
 
-/// Checks the data directory, from both superblocks.
+/// Checks the data directory from both superblocks.
 ///
 /// # Errors
-/// `Missing`, `Locked` or `ColdMissing`, or if the directory can't be listed; everything else is in the report.
+/// `Missing`, `Locked`, `OtherFormat` or `ColdMissing`, or a failure to list the directory.
+/// Everything else is in the report.
 pub fn fsck(storage: Arc<dyn Storage>) -> Result<Report> {
     if !superblock::exists(&*storage)? {
         return Err(Error::Missing);
@@ -100,7 +106,7 @@ fn note_strangers(
     Ok(())
 }
 
-/// Files of the cold directory that the next start removes.
+/// Notes files of the cold directory that the next start removes.
 fn note_cold_strangers(storage: &dyn Storage, report: &mut Report) -> Result<()> {
     let Some(there) = storage.cold().map(|cold| tier::list(&*cold)).transpose()?.flatten() else { return Ok(()) };
     let here = storage.list("").map_err(Error::io("list", "the directory"))?;
@@ -113,7 +119,7 @@ fn note_cold_strangers(storage: &dyn Storage, report: &mut Report) -> Result<()>
     Ok(())
 }
 
-/// Checks the state that one superblock leads to.
+/// Checks the state that a superblock names.
 pub(crate) fn check_superblock(storage: &Arc<dyn Storage>, superblock: &Superblock) -> Report {
     let mut report = Report::default();
     let meta = match MetaLog::open(&**storage, superblock) {

@@ -1,8 +1,9 @@
-//! The engine of one shard: owner of its data directory.
+//! The engine of one shard, the owner of its data directory.
 //!
-//! Staging, settling, aborting, prune and rollback change memory alone. [`Engine::flush`] makes the whole state durable
-//! at once, under the raft position that it follows from; after a crash the engine opens in the state of a flush and
-//! the raft log replays the rest. The order of durability stands in `flush`.
+//! Staging, settling, aborting, prune and rollback change memory only. [`Engine::flush`] makes the
+//! whole state durable at once, together with the raft position that it follows from. After a crash
+//! the engine opens in the state of a flush, and the raft log replays the rest. [`Engine::flush`]
+//! documents the order of durability.
 
 mod checkpoint;
 mod cold;
@@ -40,7 +41,7 @@ use crate::{
     tree::{active::ActiveKeys, merge::MergeTask},
 };
 
-/// One shard's state: a forest at every retained version, and the staged ones.
+/// The state of one shard: a forest for each retained version and each staged one.
 pub struct Engine {
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) options: Options,
@@ -48,11 +49,12 @@ pub struct Engine {
     pub(crate) store: Store,
     pub(crate) active_keys: ActiveKeys,
     pub(crate) merge: Option<MergeTask>,
-    /// Versions were dropped: there may be merges that no version can install.
+    /// Versions were dropped, so there may be merges that no version can install.
     merges_lost: bool,
-    /// Records that are to be merged for those that were written.
+    /// Records that should be merged to keep pace with writes.
     pub(crate) merge_owed: u64,
-    /// Records that the active tree has room for when a merge that must end before it freezes is to have read its inputs.
+    /// The free capacity of the active tree at which a merge that must end before the next freeze
+    /// should have read its inputs.
     pub(crate) merge_until: Option<u64>,
     log: MetaLog,
     /// Changes of the Meta table that no superblock covers.
@@ -60,27 +62,27 @@ pub struct Engine {
     super_file: Arc<dyn File>,
     pub(crate) superblock: Superblock,
     older: Option<Superblock>,
-    /// Free pages without space in the file system. Another opening does not know it, and may give them back once more.
+    /// Free pages whose space was given back to the file system. After a restart this is unknown,
+    /// and they may be given back again.
     discarded: [FreeRanges; 3],
-    /// Meta log files in the directory.
+    /// Numbers of the meta log files in the directory.
     meta_files: BTreeSet<u64>,
     pub(crate) pins: Vec<Pin>,
     next_pin: u64,
     poisoned: bool,
-    /// As of the last change: it is asked for after each step of a merge.
+    /// Computed after each change, since it is asked after each step of a merge.
     much_waits: bool,
-    /// How long the meta log was when it was last tried to write it anew, if that found no room.
+    /// Length of the meta log when its last rewrite found no room; 0 if there was none.
     log_tried_len: u64,
-    /// How far the scrubber is.
     pub(crate) scrub: Scrub,
-    /// Someone writes beside the engine.
+    /// Writes run on another thread.
     pub(crate) writing: bool,
-    /// The boundary of prunes as of the last two flushes of this process.
+    /// The prune boundary at the last two flushes of this process.
     pub(crate) flushed_boundaries: [Option<Version>; 2],
     pub(crate) lock: Arc<dyn Send + Sync>,
 }
 
-// Reads go on from several threads behind a lock that writes take alone.
+// Several threads read behind a lock that a writer takes exclusively.
 const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<Engine>();
@@ -97,7 +99,7 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Whether a data directory was completed here.
+    /// Whether the directory holds a completed engine.
     ///
     /// # Errors
     /// If the storage fails.
@@ -105,7 +107,8 @@ impl Engine {
         superblock::exists(storage)
     }
 
-    /// Makes a data directory: version 0, empty. What a crashed attempt left is replaced.
+    /// Creates a data directory with version 0, which is empty. Files of a crashed attempt are
+    /// replaced.
     ///
     /// # Errors
     /// `AlreadyExists`, `Locked`, `Invalid` parameters, or a failure of the storage.
@@ -145,7 +148,8 @@ impl Engine {
         Self::assemble(storage, options, guard, (meta, store, log), (first, None))
     }
 
-    /// Opens a data directory in the state of its newest superblock; what a crash left beside it is deleted.
+    /// Opens a data directory in the state of its newest superblock. Files that a crash left are
+    /// deleted.
     ///
     /// # Errors
     /// `Missing`, `Locked`, `OtherFormat`, `Corrupted`, `ColdMissing`, or a failure of the storage.
@@ -156,7 +160,8 @@ impl Engine {
         let guard = lock(&*storage)?;
         let file = storage.open(superblock::FILE, OpenMode::Existing).map_err(Error::io("open", superblock::FILE))?;
         let (newest, older) = superblock::newest(superblock::read_slots(&*file)?)?;
-        // A process that was killed, or whose sync failed, leaves a superblock that can be read but need not be durable. What it no longer names is given away below, so it is made durable first.
+        // After a crash or a failed sync, a superblock may be readable without being durable. Space
+        // that it does not name is reused below, so it is made durable first.
         superblock::republish(&*storage, &*file, &newest)?;
         let (log, mut meta) = MetaLog::open(&*storage, &newest)?;
         meta.take_dead_segments();
@@ -178,7 +183,8 @@ impl Engine {
     ) -> Result<Self> {
         let super_file =
             storage.open(superblock::FILE, OpenMode::Existing).map_err(Error::io("open", superblock::FILE))?;
-        // Without them all is found, too. What can't be read is reported to whom it is read for.
+        // The filters only save time. A page that cannot be read is reported to the read that needs
+        // it.
         let active_keys = ActiveKeys::read(&store, &meta).unwrap_or_default();
         let meta_files = older.iter().map(|older| older.meta_file).chain([newest.meta_file]).collect();
         Ok(Self {
@@ -210,7 +216,7 @@ impl Engine {
         })
     }
 
-    /// Deletes files that neither superblock names.
+    /// Deletes files that no superblock names.
     fn remove_orphans(&mut self) -> Result<()> {
         for name in self.storage.list("").map_err(Error::io("list", "the directory"))? {
             let meta_orphan = meta_log::file_number(&name).is_some_and(|number| !self.meta_files.contains(&number));
@@ -226,14 +232,14 @@ impl Engine {
         if self.poisoned { Err(Error::Poisoned) } else { Ok(()) }
     }
 
-    /// Changes the Meta table, now and in the next flush.
+    /// Changes the Meta table, now and with the next flush.
     pub(crate) fn apply(&mut self, operation: MetaOp) {
         self.apply_one_of_many(operation);
         self.forget_freed();
         self.measure_waiting();
     }
 
-    /// [`Engine::apply`] but for what is to be done once, after many.
+    /// Like [`Engine::apply`], without the steps that follow once after many operations.
     pub(crate) fn apply_one_of_many(&mut self, operation: MetaOp) {
         self.operations.push(&operation);
         let applied = self.meta.apply(operation);
@@ -265,7 +271,7 @@ impl Engine {
         self.meta.tip().state()
     }
 
-    /// The decided state of a cluster version: the newest at or below it.
+    /// The decided state of a cluster version: the newest one at or below it.
     ///
     /// # Errors
     /// `Pruned` below the boundary.
@@ -281,19 +287,19 @@ impl Engine {
         self.meta.decided_at(version).ok_or(pruned)
     }
 
-    /// Oldest cluster version that prunes have kept.
+    /// The oldest cluster version that is retained.
     #[must_use]
     pub fn boundary(&self) -> Version {
         self.meta.boundary
     }
 
-    /// Epoch that the last rollback began; stamps of new versions are not below.
+    /// The epoch of the last rollback. Stamps of new versions must not be below it.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.meta.epoch
     }
 
-    /// All staged versions, in the order in which they were staged.
+    /// All staged versions, in the order of staging.
     #[must_use]
     pub fn staged(&self) -> Vec<StagedInfo> {
         let info = |id: &VersionId| {
@@ -318,7 +324,7 @@ impl Engine {
         self.meta.find(state).ok_or(Error::StateMissing(*state))
     }
 
-    /// The trees of a state, and the merges that are built here and can be installed on it.
+    /// The trees of a state, and the built merges that can be installed on it.
     ///
     /// # Errors
     /// `StateMissing`.
@@ -334,7 +340,7 @@ impl Engine {
         ForestShape { entries: trees.iter().map(|tree| tree.entries).collect(), ready: ready.collect() }
     }
 
-    /// Reads of one state, decided or staged.
+    /// A view of one state, decided or staged.
     ///
     /// # Errors
     /// `StateMissing`.
@@ -342,7 +348,7 @@ impl Engine {
         Ok(self.view_of(self.find(state)?))
     }
 
-    /// Reads of the decided state of a cluster version.
+    /// A view of the decided state of a cluster version.
     ///
     /// # Errors
     /// `Pruned` below the boundary.
@@ -354,23 +360,23 @@ impl Engine {
         View { meta: &self.meta, store: &self.store, active: &self.active_keys, record }
     }
 
-    /// A number for a snapshot.
+    /// A number for a new snapshot.
     pub(crate) fn next_pin(&mut self) -> u64 {
         self.next_pin += 1;
         self.next_pin - 1
     }
 
-    /// Reads and checks about so many bytes of what is durable, and goes on from there with the next call.
+    /// Reads and checks about this many durable bytes. The next call goes on from there.
     ///
     /// # Errors
-    /// `Corrupted`, or a failure of the storage; the next call comes to the same place.
+    /// `Corrupted`, or a failure of the storage. The next call returns to the same place.
     pub fn scrub(&mut self, bytes: u64) -> Result<()> {
         self.scrub.step(&self.meta, &self.store, bytes)
     }
 
-    // Counting.
+    // Statistics.
 
-    /// What was counted since the engine was opened.
+    /// The counters since the engine was opened.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.store.counters.snapshot()
@@ -381,8 +387,8 @@ impl Engine {
     /// # Errors
     /// If the storage fails.
     pub fn disk_usage(&self) -> Result<DiskUsage> {
-        // Of the file and of its free pages. Those that died before they were flushed may lie beyond its end; those that were given
-        // back take no space.
+        // Bytes of a file and of its free pages. Pages that died before a flush may lie beyond the
+        // end of the file. Pages given back to the file system take no space.
         let bytes = |file: PageFile| {
             let space = self.meta.space(file);
             let mut discarded = self.discarded[file as usize].clone();

@@ -1,4 +1,5 @@
-//! The files of a data directory, but for those of pages.
+//! The files of a data directory other than page files: their formats, and how they are read and
+//! written.
 
 pub(crate) mod dir;
 pub(crate) mod meta_log;

@@ -1,9 +1,10 @@
-//! Every decoder of bytes from a disk or a peer, fed with mutations of the committed corpus: none panics, and none takes time
-//! or memory that the bytes do not account for.
+//! Feeds mutations of a committed corpus to every decoder of bytes from a disk or a peer. None may
+//! panic, or take time or memory out of proportion to the bytes.
 //!
-//! `testdata/corpus` has inputs by kind, `<kind>-<number>`; `COPPICE_BLESS=1` makes those of today's encoders anew. An input that
-//! once went wrong is added there by hand. Checksums are mended after each mutation, or nothing behind them would be reached.
-//! Meta logs, which are many things in one, have a test of their own in `meta_log`.
+//! `testdata/corpus` has inputs by kind, `<kind>-<number>`. `COPPICE_BLESS=1` writes those of the
+//! present encoders; inputs that once failed are added by hand. Checksums are corrected after each
+//! mutation, so that the code behind them is reached. Meta logs have a test of their own in
+//! `files/meta_log`.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -58,7 +59,7 @@ fn filter(bytes: Vec<u8>) {
     }
 }
 
-/// A node's span, whose parent believes all that it says of itself.
+/// A node's span, with a matching reference of its parent.
 fn node(mut bytes: Vec<u8>) {
     let word = |bytes: &[u8], at: usize| bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
     if bytes.len() < 32 {
@@ -77,7 +78,7 @@ fn node(mut bytes: Vec<u8>) {
     }
 }
 
-/// A node's span, and a page of patches that all rest on it.
+/// A node's span, and a page of patches that all have it as their base.
 fn patches(bytes: Vec<u8>) {
     let Some((span, page)) = bytes.split_at_checked(PAGE_BYTES) else { return };
     let mut span = span.to_vec();
@@ -126,7 +127,7 @@ fn segment(mut bytes: Vec<u8>) {
     }
 }
 
-/// A page of shortcuts, in which keys of all kinds of hashes are looked for.
+/// A page of shortcuts, with lookups of keys with all kinds of hashes.
 fn shortcuts(mut bytes: Vec<u8>) {
     bytes.resize(PAGE_BYTES, 0);
     mend(&mut bytes, 0, |rest| XxHash3_64::oneshot_with_seed(0, rest));
@@ -178,7 +179,8 @@ fn bless(corpus: &DiskStorage) {
         let pages = read(&sim, file.name());
         inputs.extend(pages.chunks(PAGE_BYTES).step_by(7).take(3).map(|page| ("node", page.to_vec())));
     }
-    // All patches of a page on the base of one of the first two: those that rest on another one are hostile inputs as they are.
+    // All patches of a page are applied to the base of one of the first two. Patches with another
+    // base are hostile inputs as they are.
     let pages = read(&sim, PageFile::Patches.name());
     let base = |on: &Base| match on.pid.slot() {
         None => read(&sim, on.pid.file().name())[on.pid.offset_bytes() as usize..][..PAGE_BYTES].to_vec(),
@@ -230,7 +232,7 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut SimRng) {
     }
 }
 
-/// Gets believe the names of values, so what checks a snapshot compares them with the leaves.
+/// Gets trust the names of values, so the check of a snapshot compares them with the leaves.
 #[test]
 fn a_value_with_another_name_or_of_another_place_is_found() {
     let names: Vec<String> = golden().list("").expect("a directory");
@@ -242,7 +244,7 @@ fn a_value_with_another_name_or_of_another_place_is_found() {
         while at < bytes.len() {
             let len = u32::from_le_bytes(*bytes[at + 8..].first_chunk().expect("a length")) as usize;
             let end = at + RECORD_HEADER_BYTES + len;
-            // A byte of the version, one of the key, and one of a remainder.
+            // A byte of the version, a byte of the key, and a byte of a remainder.
             let (positions, count): (&[usize], _) = match bytes[at + 12] {
                 4 => (&[8, 18], &mut names_changed),
                 5 => (&[24], &mut pages_changed),

@@ -1,12 +1,12 @@
 //! The Meta table: versions, merges, free pages and value segments, all in memory.
 //!
-//! Prune and rollback work on this table alone; no page is read. Every change is a [`MetaOp`], which [`Meta::apply`]
-//! applies live and in recovery alike; the operations since the last superblock are appended to the meta log by the
-//! next flush. A crash between leaves the table of the superblock.
+//! Prune and rollback change only this table; no page is read. Every change is a [`MetaOp`], and
+//! [`Meta::apply`] applies it both live and in recovery. The next flush appends the operations
+//! since the last superblock to the meta log. A crash before that leaves the superblock's table.
 //!
-//! Invariants: decided versions form one line, staged ones hang on its tip. A page of a retained version or merge is
-//! used; a used page belongs to one. The pages that a version's pending list names are used by its parents and not by
-//! it.
+//! Invariants: the decided versions form one line, and the staged ones descend from its tip. A page
+//! is used if and only if it belongs to a retained version or merge. The pages on a version's
+//! pending list are used by its ancestors, not by the version itself.
 
 mod record;
 mod table;
@@ -32,56 +32,57 @@ use crate::{
     },
 };
 
-/// What is counted by ones from 0 comes nowhere near. What a peer sends could be there already.
+/// A bound that counting from 0 by ones never comes near. A number from a peer could be there
+/// already.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 const SEGMENTS_MAX: u32 = 1 << 31;
-/// A segment's last record begins below 4 GiB.
+/// The last record of a segment begins below 4 GiB.
 const SEGMENT_END_MAX: u64 = 1 << 34;
 
-/// A segment file that no superblock on disk needs; pins may.
+/// A segment file that no superblock on disk needs, but a pin may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeadSegment {
     pub(crate) segment: u32,
     pub(crate) dead_at: u64,
 }
 
-/// The table.
 #[derive(Debug)]
 pub(crate) struct Meta {
     pub(crate) shard: ShardId,
     pub(crate) params: Params,
-    /// Of the last checkpoint, which may be going on.
+    /// Generation of the last checkpoint, which may still be in progress.
     pub(crate) generation: u64,
     pub(crate) epoch: Epoch,
     /// Oldest cluster version that can be read or rolled back to.
     pub(crate) boundary: Version,
     pub(crate) versions: BTreeMap<VersionId, VersionRecord>,
-    /// The decided line.
+    /// The line of decided versions.
     pub(crate) decided: BTreeMap<Version, VersionId>,
     pub(crate) staged: BTreeSet<VersionId>,
     pub(crate) merges: BTreeMap<MergeId, MergeRecord>,
     pub(crate) segments: BTreeMap<u32, Segment>,
-    /// Kept journals by version and number of the record that they came with, which a prune may have dropped.
+    /// Kept journals, by version and number of the version's record. A prune may have dropped that
+    /// record.
     pub(crate) journals: BTreeMap<(Version, VersionId), BlobRef>,
     spaces: [Space; 3],
-    /// Used patches by page.
+    /// Number of used patches by page.
     patches: PlaceMap<u64, u16>,
     next_id: u64,
-    /// Pages allocated since the last checkpoint: no superblock refers to them.
+    /// Pages allocated since the last checkpoint, so no superblock refers to them.
     fresh: PlaceSet<Pid>,
-    /// The same of the checkpoint before, while its superblock is being written.
+    /// The fresh pages of the checkpoint in progress, while its superblock is being written.
     going: Option<PlaceSet<Pid>>,
-    /// Allocated pages that no operation names yet: those of a stage or merge at work.
+    /// Allocated pages of a stage or merge in progress, which no operation names yet.
     reserved: PlaceSet<Pid>,
     reserved_values: BTreeMap<u32, u64>,
-    /// What was freed since it was last taken: the store forgets it.
+    /// Places freed since the last [`Self::take_freed`], for the store to forget.
     freed: Vec<Pid>,
     dead_segments: Vec<DeadSegment>,
-    /// Generations that snapshots pin, with their numbers.
+    /// Pinned generations, each with the number of its snapshot.
     pins: BTreeSet<(u64, u64)>,
 }
 
-/// An operation does not fit the table: the log is damaged, or a bug.
+/// An operation does not fit the table. Either the log is damaged, or there is a bug.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Inconsistent(pub(crate) &'static str);
 
@@ -133,7 +134,7 @@ impl Meta {
         self.decided.range(..=version).next_back().map(|(_, id)| &self.versions[id])
     }
 
-    /// The version of this name: decided, or the staged one that came last.
+    /// The decided version with this name, or else the staged one that was added last.
     pub(crate) fn find(&self, state: &ShardState) -> Option<&VersionRecord> {
         let decided = self.decided.get(&state.version).map(|id| &self.versions[id]);
         decided
@@ -144,7 +145,7 @@ impl Meta {
     /// A staged version and everything staged on it, parents first.
     pub(crate) fn with_descendants(&self, id: VersionId) -> Vec<VersionId> {
         let mut family = vec![id];
-        // Ids ascend, so a child is met after its parent.
+        // Ids ascend, so the loop meets a child after its parent.
         for candidate in self.staged.range(id + 1..) {
             if family.contains(&self.versions[candidate].parent) {
                 family.push(*candidate);
@@ -153,23 +154,23 @@ impl Meta {
         family
     }
 
-    /// A number that nothing else has.
+    /// The next unused number.
     pub(crate) fn next_id(&self) -> u64 {
         self.next_id
     }
 
-    /// The merge of these neighbours in this forest, if its output is here, and where the inputs begin.
+    /// The merge of adjacent trees from `at` on in this forest, if its output is on this replica.
     pub(crate) fn find_merge(&self, trees: &[Tree], at: usize, inputs: usize) -> Option<&MergeRecord> {
         let ids: Vec<TreeId> = trees[at..].iter().map(Tree::id).collect();
         self.merges.values().find(|merge| merge.inputs == ids[..inputs] && merge.older == ids[inputs..])
     }
 
-    /// All merges whose inputs stand in this forest.
+    /// All merges whose inputs are in this forest.
     pub(crate) fn ready_merges<'a>(&'a self, trees: &'a [Tree]) -> impl Iterator<Item = &'a MergeRecord> + 'a {
         self.merges.values().filter(|merge| stands_in(merge, trees))
     }
 
-    /// Merges whose inputs stand nowhere and that no version has installed.
+    /// Merges that no version has installed and that none can install.
     pub(crate) fn needless_merges(&self) -> Vec<MergeId> {
         let tips: Vec<&VersionRecord> = self.staged.iter().map(|id| &self.versions[id]).chain([self.tip()]).collect();
         let needless =
@@ -177,7 +178,7 @@ impl Meta {
         self.merges.values().filter(needless).map(|merge| merge.id).collect()
     }
 
-    // Allocation. What is reserved belongs to work that no operation names yet.
+    // Allocation. Reserved pages belong to work that no operation names yet.
 
     pub(crate) fn allocate(&mut self, file: PageFile, pages: usize) -> Pid {
         let first = self.spaces[file as usize].allocate(pages as u64);
@@ -187,7 +188,8 @@ impl Meta {
         pid
     }
 
-    /// A place for a patch: in a page that fills, given with its next slot, or at the start of another one.
+    /// Allocates a place for a patch: the given slot of a page that is being filled, or the first
+    /// slot of a new page.
     pub(crate) fn allocate_patch(&mut self, open: Option<(u64, u8)>) -> Pid {
         let (page, slot) = open.unwrap_or_else(|| (self.spaces[PageFile::Patches as usize].allocate(1), 0));
         *self.patches.entry(page).or_default() += 1;
@@ -197,7 +199,8 @@ impl Meta {
         pid
     }
 
-    /// Whether no page is left in use when this place is given up. False for a patch beside others.
+    /// Gives up one use of a page. Returns `true` if nothing uses the page any more, `false` if
+    /// other patches do.
     fn vacate(&mut self, pid: Pid) -> Result<bool, Inconsistent> {
         if !pid.is_patch() {
             return Ok(true);
@@ -215,19 +218,19 @@ impl Meta {
         *self.reserved_values.entry(segment).or_default() += bytes;
     }
 
-    /// Gives back a page that was allocated and never named.
+    /// Frees a reserved page.
     pub(crate) fn discard(&mut self, pid: Pid) {
         if self.unreserve(pid) {
             self.release(pid.file(), pid.first(), pid.pages());
         }
     }
 
-    /// Gives back everything that failed or cancelled work has taken.
+    /// Frees all pages and value bytes of failed or cancelled work.
     pub(crate) fn discard_all(&mut self, delta: &Delta) {
         let vacant = delta.allocated.iter().copied().filter(|pid| self.unreserve(*pid));
         let mut vacant: Vec<Pid> = vacant.collect();
         vacant.sort_unstable_by_key(|pid| (pid.file() as usize, pid.first()));
-        // A merge takes pages in a row.
+        // A merge takes consecutive pages.
         let joined = |a: &Pid, b: &Pid| a.file() == b.file() && a.first() + a.pages() == b.first();
         for row in vacant.chunk_by(joined) {
             self.release(row[0].file(), row[0].first(), row.iter().map(|pid| pid.pages()).sum());
@@ -235,7 +238,7 @@ impl Meta {
         delta.values_allocated.iter().for_each(|(segment, bytes)| self.unreserve_value(*segment, *bytes));
     }
 
-    /// Gives back a place, which is freed. Whether its page holds nothing any more.
+    /// Ends a reservation. Returns whether the page holds nothing any more.
     fn unreserve(&mut self, pid: Pid) -> bool {
         let known = self.reserved.remove(&pid);
         assert!(known, "{pid:?} was not reserved");
@@ -253,7 +256,7 @@ impl Meta {
         *reserved = reserved.saturating_sub(bytes);
     }
 
-    /// Pages freed since the last call.
+    /// Returns the places freed since the last call.
     pub(crate) fn take_freed(&mut self) -> Vec<Pid> {
         mem::take(&mut self.freed)
     }
@@ -270,7 +273,7 @@ impl Meta {
         assert_eq!(self.settle_limbo(durable.saturating_sub(1)), Ok(()), "what waits is not free");
     }
 
-    /// Segments whose files may go now.
+    /// Returns the segments whose files may be deleted now.
     pub(crate) fn take_dead_segments(&mut self) -> Vec<DeadSegment> {
         let oldest = self.pins.first().map_or(u64::MAX, |pin| pin.0);
         let (gone, kept) = mem::take(&mut self.dead_segments).into_iter().partition(|dead| dead.dead_at <= oldest);
@@ -278,7 +281,8 @@ impl Meta {
         gone
     }
 
-    /// Frees what no superblock on disk, of which `oldest` is the older one, and no pinned one refers to.
+    /// Frees the pages that no superblock from `oldest` on and no pinned one refers to. `oldest` is
+    /// the older of the two on disk.
     fn settle_limbo(&mut self, oldest: u64) -> Result<(), Inconsistent> {
         let oldest = self.pins.first().map_or(u64::MAX, |pin| pin.0).min(oldest);
         if self.spaces.iter_mut().all(|space| space.settle_limbo(oldest)) {
@@ -291,7 +295,7 @@ impl Meta {
     /// Applies one change.
     ///
     /// # Errors
-    /// If the operation does not fit; live, that is a bug, in recovery a damaged log.
+    /// If the operation does not fit. Live this is a bug, in recovery a damaged log.
     pub(crate) fn apply(&mut self, operation: MetaOp) -> Result<(), Inconsistent> {
         match operation {
             MetaOp::AddVersion(record) => self.add_version(record),
@@ -332,7 +336,7 @@ impl Meta {
         Ok(())
     }
 
-    /// Drops a version, decided or not; the caller drops its descendants too.
+    /// Drops a version, decided or not. The caller also drops its descendants.
     fn drop_version(&mut self, id: VersionId) -> Result<(), Inconsistent> {
         let record = self.versions.remove(&id).ok_or(Inconsistent("an unknown version is dropped"))?;
         if record.decided {
@@ -352,7 +356,8 @@ impl Meta {
         self.free_values(&record.delta.values_allocated)
     }
 
-    /// The version's record owns the bytes, so that they go with it; a prune forgets its record, and leaves them.
+    /// Keeps a journal. The version's record owns the bytes, so dropping the version frees them. A
+    /// prune forgets the record and leaves the bytes.
     fn keep_journal(&mut self, id: VersionId, blob: BlobRef) -> Result<(), Inconsistent> {
         let mut taken = Delta::default();
         taken.allocate_value(blob.at.segment, record_bytes(blob.len));
@@ -420,7 +425,8 @@ impl Meta {
         self.free_values(&merge.delta.values_allocated)
     }
 
-    /// From here on, what changes belongs to the next checkpoint. What this one frees is free when it has ended.
+    /// Begins a checkpoint; later changes belong to the next one. Pages that this one frees become
+    /// free when it ends.
     pub(crate) fn begin_checkpoint(
         &mut self,
         generation: u64,
@@ -445,7 +451,7 @@ impl Meta {
         Ok(())
     }
 
-    /// The superblock of the checkpoint is durable.
+    /// Ends a checkpoint whose superblock is durable.
     pub(crate) fn end_checkpoint(&mut self, segment_ends: &[(u32, u64)]) -> Result<(), Inconsistent> {
         self.going = None;
         for (segment, end) in segment_ends {
@@ -456,10 +462,12 @@ impl Meta {
         self.settle_limbo(older)
     }
 
-    /// The superblock of the checkpoint was not written: what changed before it and since belongs to the next one.
+    /// Ends a checkpoint whose superblock was not written. Its changes and the later ones belong to
+    /// the next checkpoint.
     pub(crate) fn cancel_checkpoint(&mut self) {
         let going = self.going.take().expect("it was begun");
-        // Places that were freed since are among them. They wait, so nothing comes there before the next checkpoint clears this.
+        // Some of these places have been freed since. They wait in limbo, so they are not reused
+        // before the next checkpoint clears this set.
         self.fresh.extend(going);
         let dying = self.segments.values_mut().filter(|segment| segment.dead_at == Some(self.generation));
         dying.for_each(|segment| segment.dead_at = None);
@@ -467,7 +475,7 @@ impl Meta {
         self.generation -= 1;
     }
 
-    /// Gives up the segments that no superblock on disk needs, of which `oldest` is the older one.
+    /// Removes the segments that no superblock from `oldest` on needs.
     fn bury_segments(&mut self, oldest: u64) {
         self.segments.retain(|segment, known| {
             let dead_at = known.dead_at.filter(|at| *at <= oldest);
@@ -479,8 +487,9 @@ impl Meta {
         });
     }
 
-    /// Bytes on disk that nothing needs but a superblock, and those that something else needs. `unflushed` are the segments that have grown
-    /// since the last flush, in their order, and where they end now; `taking` are those that take what comes.
+    /// Bytes on disk that only superblocks need, and bytes that something else needs. `unflushed`
+    /// lists the segments that grew since the last flush, ascending, with their present ends;
+    /// `taking` the segments that still take records.
     pub(crate) fn waiting_bytes(&self, unflushed: &[(u32, u64)], taking: &[u32]) -> (u64, u64) {
         let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
         let pages = |of: fn(&Space) -> u64| sum(&mut self.spaces.iter().map(of)).saturating_mul(PAGE_BYTES as u64);
@@ -491,31 +500,31 @@ impl Meta {
         (pages(Space::limbo_pages).saturating_add(gone), pages(Space::used_pages).saturating_add(all - gone))
     }
 
-    /// Where a segment ends now.
+    /// The present end of a segment.
     pub(crate) fn segment_end(&self, id: u32, unflushed: &[(u32, u64)]) -> u64 {
         let grown = unflushed.binary_search_by_key(&id, |(id, _)| *id).map_or(0, |at| unflushed[at].1);
         self.segments.get(&id).map_or(0, |segment| segment.end).max(grown)
     }
 
-    /// Bytes of all segments, those that no version names yet included.
+    /// Bytes of all segments, including those that no version names yet.
     pub(crate) fn segment_bytes(&self, unflushed: &[(u32, u64)]) -> u64 {
         let known = |id: &u32| self.segments.get(id).map_or(0, |segment| segment.end);
         let grown = unflushed.iter().map(|(id, end)| end.saturating_sub(known(id)));
         self.segments.values().map(|segment| segment.end).chain(grown).fold(0, u64::saturating_add)
     }
 
-    /// Whether a snapshot pins a superblock.
     pub(crate) fn is_pinned(&self) -> bool {
         !self.pins.is_empty()
     }
 
-    /// Segments that nothing needs, neither a version nor a merge at work, and that take nothing any more.
+    /// Segments without live bytes that neither a version nor a merge in progress needs, and that
+    /// take no more records.
     pub(crate) fn dying_segments(&self, segment_ends: &[(u32, u64)], taking: &[u32]) -> Vec<u32> {
         let known = self.segments.iter().filter(|(id, segment)| {
             let reserved = self.reserved_values.get(id).copied().unwrap_or(0);
             segment.live == 0 && reserved == 0 && segment.dead_at.is_none() && !taking.contains(id)
         });
-        // A segment of this flush may be dead from the start.
+        // A segment that is new in this flush may be dead from the start.
         let unknown = segment_ends.iter().map(|(id, _)| id).filter(|id| {
             let reserved = self.reserved_values.get(id).copied().unwrap_or(0);
             !self.segments.contains_key(id) && reserved == 0 && !taking.contains(id)
@@ -523,7 +532,8 @@ impl Meta {
         known.map(|(id, _)| id).chain(unknown).copied().collect()
     }
 
-    /// Takes what an operation names: from the reserve live, from the free pages in recovery.
+    /// Takes the pages and bytes that an operation names: reserved ones live, free ones in
+    /// recovery.
     fn claim(&mut self, delta: &Delta) -> Result<(), Inconsistent> {
         for pid in &delta.allocated {
             if !self.reserved.remove(pid) && !self.claim_place(*pid) {
@@ -542,10 +552,10 @@ impl Meta {
         Ok(())
     }
 
-    /// Takes a place as a replay does. False if it is in use.
+    /// Takes a place during a replay. Returns `false` if it is in use.
     fn claim_place(&mut self, pid: Pid) -> bool {
         if pid.is_patch() {
-            // A page of patches is claimed with the first one of them.
+            // The first patch of a page claims the page.
             let used = self.patches.entry(pid.first()).or_default();
             *used = used.saturating_add(1);
             if *used > 1 {
@@ -557,7 +567,8 @@ impl Meta {
 
     fn free_pages(&mut self, pids: &[Pid]) -> Result<(), Inconsistent> {
         for pid in pids {
-            // No flush comes between two patches of a page, so all of them are fresh, or none.
+            // All patches of a page are written between the same two flushes, so either all are
+            // fresh or none is.
             let fresh = self.fresh.remove(pid);
             if !self.vacate(*pid)? {
                 self.freed.push(*pid);
@@ -582,7 +593,7 @@ impl Meta {
         Ok(())
     }
 
-    /// What everything else relies on, after a log from a disk or a peer was replayed.
+    /// Checks what the engine relies on, after the replay of a log from a disk or a peer.
     pub(crate) fn check(&self) -> Result<(), Inconsistent> {
         let frozen =
             |tree: &Tree| tree.filter.is_some() && tree.shortcuts.is_none_or(shortcuts::is_sound) && sound(tree);
@@ -636,13 +647,13 @@ impl Meta {
         Ok(())
     }
 
-    // For reports.
+    // Reports.
 
     pub(crate) fn space(&self, file: PageFile) -> &Space {
         &self.spaces[file as usize]
     }
 
-    /// Pages of patches, and how many of each are used.
+    /// Pages of patches, with the number of used patches in each.
     pub(crate) fn patches(&self) -> &PlaceMap<u64, u16> {
         &self.patches
     }
@@ -654,7 +665,7 @@ fn stands_in(merge: &MergeRecord, trees: &[Tree]) -> bool {
     trees.len() > count && trees[trees.len() - count..].iter().map(Tree::id).eq(ids.copied())
 }
 
-/// A tree that can be walked and proven.
+/// Whether a tree can be walked and proven.
 fn sound(tree: &Tree) -> bool {
     tree.level <= LEVEL_MAX && tree.root.is_some() == (tree.entries > 0) && (tree.root.is_some() || tree.level == 0)
 }
@@ -667,7 +678,7 @@ mod tests {
     use super::*;
     use crate::{Engine, Options, PrepareId, StageRequest, place::space::Limbo, testing};
 
-    /// An engine with a decided version, and one staged on it.
+    /// An engine with a decided version and one staged on it.
     fn with_staged(sim: &SimStorage) -> Engine {
         let mut engine = Engine::create(sim.storage(), ShardId(0), Params::default(), Options::default())
             .expect("an empty directory");
@@ -677,7 +688,7 @@ mod tests {
         engine
     }
 
-    /// Such a table would stop its engine later: what a peer sends is refused at once.
+    /// Such a table would stop its engine later, so a table from a peer is checked at once.
     #[test]
     fn a_table_that_no_engine_comes_to_is_refused() {
         type Breaks = fn(&mut Meta);
@@ -712,7 +723,7 @@ mod tests {
         }
     }
 
-    /// Nor does one come there by what it is asked for.
+    /// No request leads an engine to such a table either.
     #[test]
     fn numbers_of_a_table_that_would_be_refused_are_refused() {
         let mut engine = with_staged(&SimStorage::new());
@@ -729,7 +740,7 @@ mod tests {
         assert_eq!(engine.meta.check(), Ok(()));
     }
 
-    /// Of nodes and patches in a row, these keep their places, which leaves rows of many lengths with gaps of one page and more.
+    /// The kept nodes and patches leave rows of various lengths between gaps of one page and more.
     #[test]
     fn what_is_given_up_at_once_is_free_as_if_given_up_one_by_one() {
         for kept in [vec![], vec![0], vec![3, 4, 9], (0..40).filter(|at| at % 5 < 2).collect(), (0..40).collect()] {

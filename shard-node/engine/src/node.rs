@@ -1,9 +1,9 @@
-//! A node in its one representation: the bytes of its span, in which searches work in place.
+//! A node in its only representation: the bytes of its span, searched in place.
 //!
-//! `docs/FORMAT.md` section "Pages" has the layout. A [`Node`] is only made from bytes that this module wrote or
-//! checked, so its accessors index without looking again. The checksum covers the whole span and is seeded with the
-//! PID, so that a span read from the wrong place, or an older span left by a lost write, is found by the parent's copy
-//! of it.
+//! `docs/FORMAT.md` section "Pages" has the layout. A [`Node`] is made only from bytes that this
+//! module wrote or checked, so its accessors index without further checks. The checksum covers the
+//! whole span and is seeded with the PID, and a parent stores its child's checksum. So a span read
+//! from the wrong place is detected, and so is an older span that a lost write left there.
 
 mod draft;
 pub(crate) mod list;
@@ -26,23 +26,24 @@ use crate::place::{
     refs::{self, BlobRef, ValueRef},
 };
 
-/// What a processor's caches take at once; of some twice as much.
+/// Size of a cache line; some processors have lines twice as long.
 const LINE_BYTES: usize = 64;
 
 const FORMAT: u8 = 1;
 const HEADER_BYTES: usize = 32;
 const SLOT_BYTES: usize = 2;
-/// Kind, stamp and key length.
+/// Fixed part of a record: kind, stamp and key length.
 const RECORD_FIXED_BYTES: usize = 1 + 16 + 2;
-/// Value length and hash.
+/// Fixed part of a value: length and hash.
 const VALUE_FIXED_BYTES: usize = 4 + 32;
-/// File kind, segment and offset.
+/// Locator of a value: file kind, segment and offset.
 const LOCATOR_BYTES: usize = 1 + 4 + 4;
-/// Separator length, PID, checksum and hash of the child.
+/// Fixed part of an entry: separator length, and PID, checksum and hash of the child.
 const ENTRY_FIXED_BYTES: usize = 2 + 8 + 8 + 32;
 
-// A record takes no more bytes than its weight, nor does an entry (`docs/verification.md` section 4), so the heaviest
-// legal piece of a split (`node_bytes` of 8192 and one more entry of at most 2048) fits the largest span.
+// Neither a record nor an entry takes more bytes than its weight (`docs/verification.md` section
+// 4). So the heaviest legal piece of a split (`node_bytes` of 8192 and one more entry of at most
+// 2048) fits the largest span.
 const _: () = assert!(SLOT_BYTES + RECORD_FIXED_BYTES + VALUE_FIXED_BYTES + LOCATOR_BYTES <= 72);
 const _: () = assert!(SLOT_BYTES + ENTRY_FIXED_BYTES <= 64);
 const _: () = assert!(HEADER_BYTES + 8192 + 2048 <= SPAN_PAGES_MAX * PAGE_BYTES);
@@ -50,11 +51,12 @@ const _: () = assert!(HEADER_BYTES + 8192 + 2048 <= SPAN_PAGES_MAX * PAGE_BYTES)
 const KIND_INLINE: u8 = 0;
 const KIND_STORED: u8 = 1;
 const KIND_TOMBSTONE: u8 = 2;
-/// File kinds of a value locator: a record of the value log, and one that bears stamp and key. Others are free for later.
+/// File kinds of a value locator: a plain record of the value log, and a record that carries stamp
+/// and key. Other numbers are unused.
 const LOCATOR_VALUE_LOG: u8 = 1;
 const LOCATOR_NAMED: u8 = 2;
 
-/// What a parent knows of its child.
+/// A parent's knowledge of its child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Child {
     pub(crate) pid: Pid,
@@ -62,7 +64,7 @@ pub(crate) struct Child {
     pub(crate) hash: Digest,
 }
 
-/// A record as it lies in a leaf.
+/// A record of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeafRecord<'a> {
     pub(crate) key: &'a [u8],
@@ -77,7 +79,7 @@ pub(crate) enum Body<'a> {
         hash: Digest,
         value: &'a [u8],
     },
-    /// The value lies in the value log, at the end of what this record there holds.
+    /// The value lies in the value log, at the end of this record's content.
     Stored {
         hash: Digest,
         len: u32,
@@ -95,7 +97,7 @@ impl Body<'_> {
         }
     }
 
-    /// What of it is hashed.
+    /// The part of the body that is hashed.
     pub(crate) fn record_body(&self) -> RecordBody {
         match self {
             Self::Inline { hash, value } => RecordBody::Put { value_len: value.len() as u32, value_hash: *hash },
@@ -119,7 +121,7 @@ impl<'a> LeafRecord<'a> {
         hash::record_hash(key, stamp, &body)
     }
 
-    /// What of it is hashed.
+    /// The parts of the record that are hashed.
     pub(crate) fn hashed(&self) -> (&'a [u8], Stamp, RecordBody) {
         (self.key, self.stamp, self.body.record_body())
     }
@@ -133,12 +135,12 @@ impl<'a> LeafRecord<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     bytes: Arc<[u8]>,
-    /// What it is a patch of, if it lies as one.
+    /// The base, if the node is stored as a patch.
     base: Option<Base>,
 }
 
 impl Node {
-    /// Checks bytes that were read from a place against what the parent knows.
+    /// Checks bytes read from a place against the parent's knowledge.
     pub(crate) fn check(bytes: Arc<[u8]>, child: &Child, level: u8) -> Result<Self, &'static str> {
         if !child.pid.is_patch() && bytes.len() != child.pid.len_bytes() {
             return Err("span length");
@@ -156,7 +158,8 @@ impl Node {
         Ok(node)
     }
 
-    /// A checksum that matches makes a bad layout a bug of the writer; still, bytes from a disk never panic.
+    /// Checks the layout. With a matching checksum, a bad layout is a bug of the writer; still,
+    /// bytes from a disk must never cause a panic.
     fn check_layout(&self) -> Result<(), &'static str> {
         let end = usize::from(self.u16(28));
         let count = self.len();
@@ -185,7 +188,8 @@ impl Node {
         Ok(())
     }
 
-    /// Brings it near the processor, its lines side by side: a search goes from one to the next and would wait for each.
+    /// Loads the node into the processor's caches, all lines in parallel. A search without it would
+    /// wait for one line after the other.
     pub(crate) fn load(&self) {
         black_box(self.bytes.iter().step_by(LINE_BYTES).fold(0, |all, byte| all ^ byte));
     }
@@ -198,7 +202,6 @@ impl Node {
         self.base.as_ref()
     }
 
-    /// Its place.
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_u64(self.u64(8)).expect("a node is made for a place, or was checked against it")
     }
@@ -207,7 +210,7 @@ impl Node {
         self.u64(0)
     }
 
-    /// Version that made the node: no later one has changed it.
+    /// Version that made the node. No later version has changed it.
     pub(crate) fn made_at(&self) -> Version {
         Version(self.u64(16))
     }
@@ -216,7 +219,7 @@ impl Node {
         self.bytes[25]
     }
 
-    /// How many records or children it has.
+    /// Number of records or children.
     pub(crate) fn len(&self) -> usize {
         usize::from(self.u16(26))
     }
@@ -234,7 +237,7 @@ impl Node {
         decode_record(&self.bytes[self.slot(index)..])
     }
 
-    /// Record `index` as it lies there.
+    /// The encoded bytes of record `index`.
     pub(crate) fn encoded_record(&self, index: usize) -> &[u8] {
         assert_eq!(self.level(), 0);
         &self.bytes[self.entry_range(index..index + 1)]
@@ -247,13 +250,13 @@ impl Node {
         Child { pid, checksum: self.u64(at + 8), hash: self.digest(at + 16) }
     }
 
-    /// Where entries lie.
+    /// Byte range of consecutive entries.
     pub(crate) fn entry_range(&self, entries: Range<usize>) -> Range<usize> {
         let end = if entries.end == self.len() { usize::from(self.u16(28)) } else { self.slot(entries.end) };
         self.slot(entries.start)..end
     }
 
-    /// What the split rule counts for an entry.
+    /// An entry's weight in the split rule.
     pub(crate) fn weight(&self, index: usize, params: &Params) -> u32 {
         let key_len = self.key(index).len();
         if self.level() > 0 {
@@ -269,7 +272,7 @@ impl Node {
         self.search_from(0, key)
     }
 
-    /// The same, from an entry on.
+    /// Like [`Self::search`], from entry `first` on.
     pub(crate) fn search_from(&self, first: usize, key: &[u8]) -> Result<usize, usize> {
         let Range { mut start, mut end } = first..self.len();
         while start < end {
@@ -283,8 +286,8 @@ impl Node {
         Err(start)
     }
 
-    /// The last entry whose separator is not above the key: the child that may hold it. In a leaf the last record not above the key,
-    /// else the first.
+    /// The last entry whose separator is not above the key: the child that may hold it. In a leaf,
+    /// the last record not above the key, or the first record.
     pub(crate) fn child_of(&self, key: &[u8]) -> usize {
         match self.search(key) {
             Ok(index) => index,
@@ -292,7 +295,7 @@ impl Node {
         }
     }
 
-    /// Hashes of the records or entries, in order.
+    /// Hashes of the records or child entries, in order.
     pub(crate) fn entry_hashes(&self) -> Vec<Digest> {
         let all = 0..self.len();
         match self.level() {
@@ -301,7 +304,7 @@ impl Node {
         }
     }
 
-    /// The node hash, computed anew.
+    /// The node hash, computed from the bytes.
     pub(crate) fn hash(&self) -> Digest {
         match self.level() {
             0 => hash::leaf_node_hash(&self.entry_hashes()),
@@ -331,7 +334,7 @@ impl Node {
     }
 }
 
-/// The order of keys. Most of those that are compared in a search differ in their first bytes.
+/// Compares keys as byte strings. Most keys that a search compares differ in their first bytes.
 pub(crate) fn compare(one: &[u8], other: &[u8]) -> Ordering {
     match (one.first_chunk(), other.first_chunk()) {
         (Some(first), Some(second)) if first != second => u64::from_be_bytes(*first).cmp(&u64::from_be_bytes(*second)),
@@ -343,7 +346,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     *bytes[at..].first_chunk().expect("the layout was checked")
 }
 
-/// The record at the start of bytes that are known to begin with one.
+/// Decodes the record at the start of bytes that are known to begin with one.
 pub(crate) fn decode_record(bytes: &[u8]) -> LeafRecord<'_> {
     let key = encoded_key(bytes);
     let [epoch, version] = [1, 9].map(|at| u64::from_le_bytes(array(bytes, at)));
@@ -377,7 +380,7 @@ pub(crate) fn encoded_key(record: &[u8]) -> &[u8] {
     &record[RECORD_FIXED_BYTES..RECORD_FIXED_BYTES + key_len]
 }
 
-/// Length of the record at the start of the bytes, if it is one.
+/// Length of the record at the start of the bytes; `None` if they do not begin with one.
 fn record_bytes(bytes: &[u8]) -> Option<usize> {
     let kind = *bytes.first()?;
     let key_len = usize::from(u16::from_le_bytes(*bytes.get(17..)?.first_chunk()?));
@@ -388,7 +391,7 @@ fn record_bytes(bytes: &[u8]) -> Option<usize> {
     Some(fixed + body_bytes(kind, bytes.get(fixed..)?)?)
 }
 
-/// Length of what follows on the key of a record of this kind, at the start of the bytes.
+/// Length of the part after the key, at the start of the bytes, in a record of this kind.
 fn body_bytes(kind: u8, bytes: &[u8]) -> Option<usize> {
     let len = match kind {
         KIND_TOMBSTONE => 0,
@@ -405,7 +408,7 @@ fn body_bytes(kind: u8, bytes: &[u8]) -> Option<usize> {
     (len <= bytes.len()).then_some(len)
 }
 
-/// Length of the entry at the start of the bytes, if it is one.
+/// Length of the entry at the start of the bytes; `None` if they do not begin with one.
 fn entry_bytes(bytes: &[u8]) -> Option<usize> {
     let key_len = usize::from(u16::from_le_bytes(*bytes.first_chunk()?));
     let len = ENTRY_FIXED_BYTES + key_len;

@@ -1,4 +1,4 @@
-//! Places: pages and free pages, and references into the value log.
+//! Places on disk: pages, free pages, and references into the value log.
 
 pub(crate) mod page;
 pub(crate) mod refs;

@@ -1,4 +1,4 @@
-//! Reads of one version, and of what lies between two.
+//! Reads of one version, and comparisons of versions.
 
 pub(crate) mod footprint;
 pub(crate) mod history;

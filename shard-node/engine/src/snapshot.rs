@@ -1,9 +1,11 @@
-//! Physical snapshots: the files of a flushed state, pinned on one side and adopted on the other.
+//! Physical snapshots: the files of a flushed state, pinned by the sender and adopted by the
+//! receiver.
 //!
-//! A pin holds the superblock of one generation and keeps its pages and files from reuse. Other pages change under the
-//! transfer, so files are not compared as a whole: the receiver checks every hash that the superblock leads to before
-//! it publishes the directory. A crash of the receiver leaves an unpublished directory. What is in it, of this snapshot or
-//! another, of this sender or another, is not trusted, but need not be sent again where the sender has the same bytes.
+//! A pin holds the superblock of one generation, and keeps its pages and files from being reused.
+//! Other pages change during the transfer, so files are not compared as a whole. Instead, the
+//! receiver checks every hash that the superblock leads to before it publishes the directory. A
+//! crash of the receiver leaves an unpublished directory. Its contents, from this transfer or an
+//! earlier one, are not trusted. But bytes that the sender also has need not be sent again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,17 +31,17 @@ use crate::{
 };
 
 const FORMAT: u8 = 1;
-/// The manifest of a snapshot that is being received.
+/// The manifest of the snapshot that is being received.
 pub(crate) const MANIFEST_FILE: &str = "snapshot";
-/// Most files of a snapshot, so that a manifest from a peer is bounded.
+/// Limit for the files of a snapshot, since a manifest comes from a peer.
 const FILES_MAX: usize = 1 << 20;
 
-/// What a snapshot is made of.
+/// The contents of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// Number of the pin, at the sender.
+    /// Number of the sender's pin.
     pub id: u64,
-    /// Raft entries up to here are in it.
+    /// The last raft entry in the snapshot.
     pub position: RaftPosition,
     /// Names and lengths in bytes.
     pub files: Vec<(String, u64)>,
@@ -61,13 +63,14 @@ impl Manifest {
         self.files.iter().map(|(_, len)| len).fold(0, |sum, len| sum.saturating_add(*len))
     }
 
-    /// The caller's bytes that were flushed with the state.
+    /// The bytes that the caller stored with the flush.
     #[must_use]
     pub fn machine_state(&self) -> &[u8] {
         &self.superblock.machine_state
     }
 
-    /// Segments that go to the cold directory, so that those that stay have no more bytes than that: the newest ones stay.
+    /// The segments that go to the cold directory. The newest ones stay, with at most
+    /// `hot_value_bytes_max` bytes.
     fn cold(&self, hot_value_bytes_max: u64) -> BTreeSet<String> {
         let segment = |(name, len): &(String, u64)| values::file_number(name).map(|number| (number, *len));
         let segments: BTreeMap<u32, u64> = self.files.iter().filter_map(segment).collect();
@@ -79,7 +82,7 @@ impl Manifest {
         older.map(|(_, (id, _))| values::file_name(*id)).collect()
     }
 
-    /// As it goes to a peer.
+    /// Encodes the manifest for a peer.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
@@ -100,7 +103,7 @@ impl Manifest {
         out.into_bytes()
     }
 
-    /// Reads what `encode` wrote.
+    /// Decodes a manifest.
     ///
     /// # Errors
     /// If the bytes are no manifest, or name files that no snapshot has.
@@ -155,12 +158,12 @@ pub struct SnapshotReceiver {
     _lock: Box<dyn Send + Sync>,
 }
 
-/// A file that is taken in.
+/// A file that is being received.
 struct Incoming {
     file: Arc<dyn File>,
-    /// It is as the sender's up to here.
+    /// Length that equals the sender's file.
     have: u64,
-    /// There are bytes up to here, from an earlier transfer.
+    /// Length left by an earlier transfer.
     held: u64,
 }
 
@@ -171,8 +174,8 @@ impl std::fmt::Debug for SnapshotReceiver {
 }
 
 impl SnapshotReceiver {
-    /// Begins. What the directory holds of an earlier transfer is kept, see [`Self::held`]. With a cold directory beside it, segments go
-    /// there at once as [`crate::Options::hot_value_bytes_max`] says.
+    /// Begins a transfer. Files of an earlier transfer are kept, see [`Self::held`]. With a cold
+    /// directory, old segments are received there, as [`crate::Options::hot_value_bytes_max`] says.
     ///
     /// # Errors
     /// `AlreadyExists`, `Locked`, or a failure of the storage.
@@ -219,7 +222,7 @@ impl SnapshotReceiver {
         Ok(Self { storage, manifest, files, _lock: guard })
     }
 
-    /// The next file that is not complete, and from where on. None if all are.
+    /// The next incomplete file and the offset at which to go on; `None` if all are complete.
     #[must_use]
     pub fn next(&self) -> Option<(&str, u64)> {
         let pairs = self.manifest.files.iter().zip(&self.files);
@@ -227,7 +230,8 @@ impl SnapshotReceiver {
         missing.map(|((name, _), file)| (name.as_str(), file.have))
     }
 
-    /// Up to `len` bytes that an earlier transfer left at a place: if the sender has the same there, [`Self::write`] may be given them.
+    /// Up to `len` bytes that an earlier transfer left at a place. If the sender has the same bytes
+    /// there, they may be passed to [`Self::write`].
     ///
     /// # Errors
     /// A failure of the storage.
@@ -239,10 +243,10 @@ impl SnapshotReceiver {
         Ok(bytes)
     }
 
-    /// Takes bytes of the file and offset that [`Self::next`] asked for.
+    /// Takes bytes for the file and offset that [`Self::next`] returned.
     ///
     /// # Errors
-    /// `SnapshotRefused` for other bytes than were asked for, or a failure of the storage.
+    /// `SnapshotRefused` for any other file or offset, or a failure of the storage.
     pub fn write(&mut self, file: &str, offset: u64, bytes: &[u8]) -> Result<()> {
         let refused = |what: &str| Error::SnapshotRefused(format!("{file}: {what}"));
         let at = self.manifest.files.iter().position(|(name, _)| name == file).ok_or(refused("not in the manifest"))?;
@@ -259,11 +263,12 @@ impl SnapshotReceiver {
         Ok(())
     }
 
-    /// Checks every hash, then publishes the directory: [`Engine::open`] opens it in the state of the manifest.
+    /// Checks every hash, then publishes the directory. [`crate::Engine::open`] opens it in the
+    /// state of the manifest.
     ///
     /// # Errors
-    /// `SnapshotRefused` if it is not complete, `Corrupted` if anything in it is not what its hashes say (it is deleted then), or a
-    /// failure of the storage.
+    /// `SnapshotRefused` if a file is incomplete, or a failure of the storage. `Corrupted` if a
+    /// hash does not match; the files are then deleted.
     pub fn finish(self) -> Result<()> {
         if let Some((name, _)) = self.next() {
             return Err(Error::SnapshotRefused(format!("{name} is not complete")));
@@ -303,7 +308,7 @@ fn holds(storage: &dyn Storage, encoded: &[u8]) -> Result<bool> {
     Ok(bytes == encoded)
 }
 
-/// Deletes what an unpublished directory holds, the manifest last.
+/// Deletes the files of an unpublished directory, the manifest last.
 fn wipe(storage: &dyn Storage) -> Result<()> {
     tier::clear(storage, |_| false)?;
     let mut names = storage.list("").map_err(Error::io("list", "the directory"))?;

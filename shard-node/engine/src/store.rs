@@ -1,8 +1,9 @@
-//! Nodes, values and filters by reference: what trees are built on.
+//! Nodes, values and filters by reference: the layer below trees.
 //!
-//! A node is looked for among the dirty ones, then in the caches, then in its file, where it is checked against its
-//! parent's checksum before anyone sees it. New nodes stay dirty until a flush, or until they were written ahead if they will
-//! last; those that die before are never written. Of a node that lies as a patch of another one, the patch stays dirty and not the node.
+//! A node is looked up among the dirty ones, then in the caches, then in its file, where it is
+//! checked against its parent's checksum. New nodes stay dirty until a flush; nodes that will last
+//! may be written ahead of it. Nodes that die before are never written. If a node is stored as a
+//! patch, its page of patches is dirty, not the node.
 
 pub(crate) mod content;
 mod dirty;
@@ -36,32 +37,33 @@ use crate::{
     },
 };
 
-/// A tree has shortcuts if its leaves would take one of so many parts of the cache of frozen trees, or more:
+/// A tree has shortcuts if its leaves would take at least 1/`CACHE_PARTS` of the cache of frozen
+/// trees.
 const CACHE_PARTS: usize = 4;
-/// of each record about so much.
+/// A record's approximate size in its leaf.
 const LEAF_RECORD_BYTES: usize = 128;
 
-/// Everything that lies in files but the meta log and the superblocks.
+/// The page files, the value log, and what memory holds of them.
 #[derive(Debug)]
 pub(crate) struct Store {
-    /// By [`PageFile`].
+    /// Indexed by [`PageFile`].
     files: [Arc<dyn File>; 3],
     dirty: PlaceMap<Pid, Dirty>,
     patches: PlaceMap<u64, DirtyPatches>,
-    /// Pages of patches that fill, over several versions. Nobody writes them yet.
+    /// Pages of patches that are being filled, over several versions. They are not written yet.
     filling: Vec<u64>,
     dirty_bytes: u64,
-    /// Bytes of those that were not written ahead, of active and of frozen trees.
+    /// Bytes of dirty pages that were not written ahead, for active and for frozen trees.
     behind_bytes: [u64; 2],
     cache: DualCache,
-    /// Hashes of the entries of nodes. What is missing is computed.
+    /// Hashes of nodes' entries. Missing ones are computed.
     lists: Lists,
     pub(crate) values: ValueLog,
     filters: RwLock<PlaceMap<ValueRef, Arc<Filter>>>,
     name_percent_max: u32,
-    /// Leaves of fewer records are in the old cache anyway, and are soon merged again.
+    /// Leaves of smaller trees are in the old cache anyway, and are soon merged again.
     shortcut_records_min: u64,
-    /// Larger filters are in memory only if deletes, or gets of what is in older trees, ask for them.
+    /// Larger filters stay in memory only if deletes, or gets of keys in older trees, need them.
     small_filter_bytes_max: usize,
     pub(crate) counters: Live,
 }
@@ -97,7 +99,7 @@ impl Store {
         })
     }
 
-    /// The node, checked.
+    /// Returns the node, checked.
     pub(crate) fn node(&self, child: &Child, level: u8, class: Class) -> Result<Node> {
         match self.node_in_memory(child, class) {
             Some(node) => Ok(node),
@@ -114,8 +116,9 @@ impl Store {
         Ok(node)
     }
 
-    /// A node of the active tree whose successor is about to be made. If it lies as a patch, it leaves the cache: older versions are seldom
-    /// read, and each would take as much of the cache as this one.
+    /// Returns a node of the active tree that is about to be replaced. If it is stored as a patch,
+    /// it leaves the cache: older versions are rarely read, and each would take as much cache as
+    /// the new one.
     pub(crate) fn node_to_replace(&mut self, child: &Child, level: u8) -> Result<Node> {
         if !child.pid.is_patch() {
             return self.node(child, level, Class::Young);
@@ -129,13 +132,14 @@ impl Store {
         }
     }
 
-    /// Brings what [`Self::node_to_replace`] and [`Self::take_known`] look up of these near the processor.
+    /// Loads what [`Self::node_to_replace`] and [`Self::take_known`] will need of these nodes into
+    /// the processor's caches.
     pub(crate) fn load_to_replace(&mut self, children: &[Child]) {
         self.cache.load_young(children);
         self.lists.load_active(children);
     }
 
-    /// The node that lies whole at a place, and waits for a flush. Patches wait in their pages.
+    /// The whole node at a place that waits for a flush. Patches wait in their pages.
     fn dirty_at(&self, pid: Pid) -> Option<&Node> {
         if pid.is_patch() {
             return None;
@@ -143,7 +147,8 @@ impl Store {
         self.dirty.get(&pid).map(|dirty| &dirty.node)
     }
 
-    /// The same of a place that a checked node or the Meta table names.
+    /// Like [`Self::dirty_at`], for a reference in a checked node or in the Meta table. It is
+    /// trusted, so another checksum is a bug.
     fn dirty_node(&self, child: &Child) -> Option<&Node> {
         let node = self.dirty_at(child.pid)?;
         assert_eq!(node.checksum(), child.checksum, "{:?} has two owners", child.pid);
@@ -167,7 +172,8 @@ impl Store {
         }
     }
 
-    /// The leaf of a frozen tree where a key belongs, and whether that is sure: if it is not, the key may be in the leaf before.
+    /// The leaf of a frozen tree that may hold a key, and whether that is certain. If it is not,
+    /// the key may be in the leaf before.
     pub(crate) fn leaf_of(&self, root: &Child, root_level: u8, key: &[u8]) -> Result<(Child, bool)> {
         let (mut child, mut all_sure) = (*root, true);
         for level in (1..=root_level).rev() {
@@ -183,7 +189,8 @@ impl Store {
         Ok((child, all_sure))
     }
 
-    /// The child of an inner node where a key belongs. Its fences are kept and not the node, if it has any.
+    /// The child of an inner node that may hold a key. The cache keeps the node's fences, or the
+    /// whole node if it has none.
     fn fence(&self, inner: &Child, level: u8, key: &[u8]) -> Result<Child> {
         let node = match self.node_in_memory(inner, Class::Old) {
             Some(node) => node,
@@ -203,7 +210,7 @@ impl Store {
         }
     }
 
-    /// What a leaf has of a key.
+    /// Looks up a key in a leaf.
     pub(crate) fn search<T>(
         &self,
         child: &Child,
@@ -221,10 +228,11 @@ impl Store {
         Ok(leaf.search(key).ok().map(|index| of(&leaf.record(index))))
     }
 
-    /// The node that a patch rests on. Of the active tree, more than one version is read with it.
+    /// The base of a patch. A base in the active tree enters the cache, since it serves several
+    /// versions.
     fn base(&self, base: &Child, level: u8, class: Class) -> Result<Node> {
         if let Some(node) = self.dirty_at(base.pid) {
-            // Nothing has checked yet what the patch says of it.
+            // The patch's reference to its base has not been checked.
             if node.checksum() != base.checksum {
                 let (file, page) = (base.pid.file().name(), Some(base.pid.first()));
                 return Err(Error::corrupted(file, page, "a patch rests on another node"));
@@ -259,13 +267,13 @@ impl Store {
         }
     }
 
-    /// Whether the node's file may not have it.
+    /// Whether the node may be missing in its file.
     pub(crate) fn is_dirty(&self, pid: Pid) -> bool {
         if pid.is_patch() { self.patches.contains_key(&pid.first()) } else { self.dirty.contains_key(&pid) }
     }
 
-    /// A leaf for a walk through all of them; none if it is in its file alone, and whole there: others read it past the caches, which is
-    /// counted here.
+    /// A leaf for a walk through all leaves. `None` if it lies whole in its file and is not in
+    /// memory; the walk then reads it past the caches, and the read is counted here.
     pub(crate) fn leaf_at_hand(&self, child: &Child, class: Class) -> Result<Option<Node>> {
         match self.node_in_memory(child, class) {
             None if child.pid.file() == PageFile::Data => {
@@ -281,7 +289,7 @@ impl Store {
         &self.files[file as usize]
     }
 
-    /// The node that lies as a patch of another one.
+    /// Reads a node that is stored as a patch. `base` returns the patch's base.
     fn patched(&self, child: &Child, level: u8, base: impl FnOnce(&Child) -> Result<Node>) -> Result<Node> {
         let slot = child.pid.slot().expect("the place of a patch");
         let name = PageFile::Patches.name();
@@ -302,7 +310,7 @@ impl Store {
         Node::patched(patch, base.as_ref(), child, level).map_err(corrupted)
     }
 
-    /// The node from its file, past dirty ones and caches.
+    /// Reads the node from its file, past dirty nodes and caches.
     pub(crate) fn read_node(&self, child: &Child, level: u8) -> Result<Node> {
         if child.pid.is_patch() {
             return self.patched(child, level, |base| match base.pid.is_patch() {
@@ -319,7 +327,7 @@ impl Store {
         Self::own_blob(meta, delta, blob)
     }
 
-    /// Appends a value, named if that takes little of it.
+    /// Appends a value, with its name if that is small compared with it.
     pub(crate) fn add_value(
         &mut self,
         meta: &mut Meta,
@@ -341,7 +349,6 @@ impl Store {
         blob
     }
 
-    /// Reads a value.
     pub(crate) fn value(&self, value: StoredValue) -> Result<Vec<u8>> {
         self.count_value_read(value.blob.at);
         self.values.read_value(value)
@@ -354,14 +361,15 @@ impl Store {
         }
     }
 
-    /// Reads many values, those that are neighbours at once, and gives each away with its number.
+    /// Reads many values, neighbouring ones at once. `give` gets each value with its index.
     pub(crate) fn values(&self, values: &[StoredValue], give: impl FnMut(usize, Vec<u8>)) -> Result<()> {
         self.counters.value_reads.add(values.len() as u64);
         self.counters.value_file_reads.add(self.values.read_many(values, give)?);
         Ok(())
     }
 
-    /// Takes what is known of an active node's entries: what is known of its successor's follows from it.
+    /// Removes and returns what is known of an active node's entries, to derive that of its
+    /// successor.
     pub(crate) fn take_known(&mut self, child: &Child) -> Option<Known> {
         self.lists.take(child)
     }
@@ -371,17 +379,17 @@ impl Store {
         self.lists.keep(child, known);
     }
 
-    /// The hashes that show entries of a node, whose indices ascend.
+    /// The proof of a node's entries, given by ascending indices.
     pub(crate) fn list_proof(&self, child: &Child, node: &Node, indices: &[u64]) -> Vec<Digest> {
         self.lists.proof(child, node, indices)
     }
 
-    /// Forgets the hashes of active nodes: there is a new active tree.
+    /// Forgets the hashes of active nodes, since a new active tree begins.
     pub(crate) fn drop_lists(&mut self) {
         self.lists.drop_active();
     }
 
-    /// Gives back the space of pages that nothing refers to. What fails is no loss.
+    /// Gives the space of unreferenced pages back to the file system. A failure does no harm.
     pub(crate) fn discard(&self, file: PageFile, first: u64, pages: u64) {
         let [offset, len] = [first, pages].map(|pages| pages * PAGE_BYTES as u64);
         if self.file(file).discard(offset, len).is_ok() {
@@ -389,12 +397,11 @@ impl Store {
         }
     }
 
-    /// Lengths of the page files.
+    /// Length of a page file.
     pub(crate) fn page_file_bytes(&self, file: PageFile) -> Result<u64> {
         self.file(file).len().map_err(Error::io("read", file.name()))
     }
 
-    /// Bytes of the lists of hashes in memory.
     pub(crate) fn list_bytes(&self) -> usize {
         self.lists.bytes()
     }
@@ -417,7 +424,7 @@ fn unread(pid: Pid) -> impl FnOnce(std::io::Error) -> Error {
     }
 }
 
-/// The node that lies whole in its file.
+/// Reads a whole node from its file.
 pub(crate) fn read_span(file: &dyn File, child: &Child, level: u8) -> Result<Node> {
     let mut bytes = zeroed(child.pid.len_bytes());
     let buffer = Arc::get_mut(&mut bytes).expect("it was made here");
@@ -425,7 +432,7 @@ pub(crate) fn read_span(file: &dyn File, child: &Child, level: u8) -> Result<Nod
     check_node(bytes, child, level)
 }
 
-/// The node of these bytes of its file.
+/// Checks bytes of a file of whole nodes.
 pub(crate) fn check_node(bytes: Arc<[u8]>, child: &Child, level: u8) -> Result<Node> {
     let corrupted = |what: &str| Error::corrupted(child.pid.file().name(), Some(child.pid.first()), what);
     if PageFile::of_level(level) != child.pid.file() {
@@ -447,7 +454,8 @@ mod tests {
         testing::commit(engine, version, numbers.map(put).collect());
     }
 
-    /// A page of patches has no checksum of its own: one that was lost may name a place where something else waits for a flush by now.
+    /// A page of patches has no checksum of its own. After a lost write, a stale one may name a
+    /// place where another node waits for a flush.
     #[test]
     fn a_patch_that_names_a_node_that_waits_for_a_flush_is_damage() {
         let sim = SimStorage::new();

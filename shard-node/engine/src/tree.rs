@@ -1,5 +1,5 @@
-//! One copy-on-write Merkle B+-tree: lookups here, walks in [`cursor`], changes in [`apply`], what merges read in [`lots`], bulk building
-//! in [`build`].
+//! One copy-on-write Merkle B+-tree: lookups are here, walks in [`cursor`], changes in [`apply`],
+//! merges in [`merge`] with their reads in [`lots`], and bulk building in [`build`].
 
 pub(crate) mod active;
 pub(crate) mod apply;
@@ -25,7 +25,7 @@ use crate::{
 };
 
 impl Tree {
-    /// Adds all its keys to a filter, hashed a leaf at a time.
+    /// Adds all keys of the tree to a filter, hashed one leaf at a time.
     pub(crate) fn add_keys_to(&self, filter: &mut Filter, store: &Store) -> Result<()> {
         let mut cursor = Cursor::seek(store, self, b"")?;
         while let Some((leaf, index)) = cursor.at() {
@@ -38,7 +38,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The nodes from the root to the leaf where the key belongs.
+    /// The nodes from the root to the leaf that may hold a key.
     pub(crate) fn path(&self, store: &Store, key: &[u8]) -> Result<Vec<Node>> {
         let Some(mut child) = self.root else { return Ok(Vec::new()) };
         let mut path = Vec::with_capacity(usize::from(self.level) + 1);
@@ -52,7 +52,7 @@ impl Tree {
         Ok(path)
     }
 
-    /// What the tree has of a key.
+    /// Looks up a key.
     fn search<T>(&self, store: &Store, key: &[u8], of: impl Fn(&LeafRecord<'_>) -> T) -> Result<Option<T>> {
         let Some(mut child) = self.root else { return Ok(None) };
         if self.class() == Class::Old {
@@ -69,23 +69,22 @@ impl Tree {
         store.search(&child, self.class(), key, of)
     }
 
-    /// Whether the tree has a record of the key.
     pub(crate) fn has(&self, store: &Store, key: &[u8]) -> Result<bool> {
         Ok(self.search(store, key, |_| ())?.is_some())
     }
 
-    /// The tree's record of the key.
+    /// The tree's record of a key.
     pub(crate) fn get(&self, store: &Store, key: &[u8]) -> Result<Option<Found>> {
         self.search(store, key, Found::of)
     }
 }
 
-/// The newest record of the key in a forest, tombstones included.
+/// The newest record of a key in a forest, tombstones included.
 pub(crate) fn get(store: &Store, trees: &[Tree], active: Option<&Filter>, key: &[u8]) -> Result<Option<Found>> {
     newest(store, trees, active, key, |tree, _| tree.get(store, key))
 }
 
-/// The same with the value, which then is not read for itself, where shortcuts lead to it.
+/// Like [`get`], with the value where shortcuts lead to it. Other values are not read.
 pub(crate) fn get_with_value(
     store: &Store,
     trees: &[Tree],
@@ -101,8 +100,8 @@ pub(crate) fn get_with_value(
     })
 }
 
-/// What the youngest tree that has something of the key has of it. Only those are asked whose filters admit it, with its filter hash;
-/// the active one has a filter where `active` is known.
+/// The newest record of a key, looked up by `of`. Only trees whose filters admit the key's filter
+/// hash are asked; `active` is the filter of the active tree, if there is one.
 fn newest(
     store: &Store,
     trees: &[Tree],

@@ -1,9 +1,8 @@
-//! The bytes of `docs/FORMAT.md`, held by golden files: `testdata/v5` and `v5-ranges` were written by today's version of the formats, the
-//! first by an engine that noted the places of a merge's inputs in another order; `v1` to `v4` by those of ledgers of protocol version 1,
-//! which are refused.
+//! Golden files that hold the bytes of `docs/FORMAT.md`. `testdata/v5-ranges` has the present
+//! format.
 //!
-//! A test that fails here means that directories of users can't be opened any more. If a format must change, it gets a
-//! new version number, and the directories of those before stay as they are. `COPPICE_BLESS=1` writes the files of a new version.
+//! If a test fails here, directories of users can no longer be opened. A changed format needs a new
+//! number. `COPPICE_BLESS=1` writes the golden files again.
 
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ fn read(storage: &dyn Storage, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Names of the files that are not empty.
+/// Names of all files but the lock.
 fn names(storage: &dyn Storage) -> Vec<String> {
     let mut names = storage.list("").expect("a directory");
     names.retain(|name| name != "lock");
@@ -62,8 +61,9 @@ fn delete(key: &str) -> Operation {
     Operation { key: key.into(), change: Change::Delete }
 }
 
-/// A directory with all that the formats have: inline and stored values, with names and without, shortcuts, tombstones, frozen and merged trees, dropped
-/// and staged versions, dead pages.
+/// A directory with everything that the formats have: values in leaves, and in the log with and
+/// without names; shortcuts; tombstones; frozen and merged trees; dropped and staged versions; dead
+/// pages.
 fn build(sim: &SimStorage) -> (Engine, Vec<ShardState>) {
     let options = Options { segment_bytes_max: 1000, name_percent_max: 60, old_cache_bytes: 0, ..Options::default() };
     let mut engine = Engine::create(sim.storage(), ShardId(2), params(), options).expect("an empty directory");
@@ -110,7 +110,7 @@ fn the_same_commands_write_the_golden_files() {
     }
 }
 
-/// Changes the format number in both superblocks, and mends their checksums.
+/// Changes the format number in both superblocks, and corrects their checksums.
 fn set_format(sim: &SimStorage, format: u32) {
     const SLOT_BYTES: usize = 72 << 10;
     let mut bytes = read(sim, "superblock");
@@ -186,7 +186,7 @@ fn the_golden_files_are_opened_and_answer() {
     assert_eq!(view.get(b"k1", true).expect("sound pages").and_then(|record| record.value), Some(b"new".to_vec()));
 }
 
-/// The directory takes new versions.
+/// Checks that the directory takes new versions.
 fn commit_again(engine: &mut Engine) {
     let staged = engine.staged()[0].state;
     engine.settle(&staged).expect("staged");

@@ -4,12 +4,13 @@ use std::hint::black_box;
 
 use crate::place::page::{Pid, PlaceMap};
 
-/// What an item takes beside its bytes: its slot, its place in the map, the head of its allocation, and what of these is vacant.
+/// Overhead of an item: its slot, its place in the map and the head of its allocation, including
+/// unused capacity.
 pub(crate) const ITEM_BYTES: usize = 144;
 
-/// What a clock keeps.
+/// An item of a clock.
 pub(crate) trait Cached {
-    /// Bytes of it that count in the clock's budget.
+    /// The bytes that count towards the clock's budget.
     fn size_bytes(&self) -> usize;
 }
 
@@ -21,8 +22,8 @@ struct Slot<T> {
     used: bool,
 }
 
-/// A cache of a bounded number of bytes. Items are found by place, and are believed if the checksum of the node there
-/// is the expected one: the place may have had another.
+/// A cache with a bounded number of bytes. Items are found by place, and are valid only if their
+/// node's checksum is the expected one, since places are reused.
 #[derive(Debug)]
 pub(crate) struct Clock<T> {
     bytes_max: usize,
@@ -44,8 +45,8 @@ impl<T: Cached> Clock<T> {
         (slot.checksum == checksum).then_some(&slot.item)
     }
 
-    /// Brings what clocks hold of these places near the processor. All are looked up before the first slot is read: what does not wait
-    /// for each other comes from memory side by side.
+    /// Loads the clocks' items at these places into the processor's caches. All places are looked
+    /// up before the first slot is read, so the memory accesses overlap.
     pub(crate) fn load<'t>(wanted: impl Iterator<Item = (&'t Self, Pid)>)
     where
         T: 't,
@@ -55,13 +56,13 @@ impl<T: Cached> Clock<T> {
         black_box(slots.into_iter().flatten().map(|slot| slot.item.size_bytes()).sum::<usize>());
     }
 
-    /// The item. One of an older node of the same place is removed.
+    /// Returns the item. An item of an older node at the same place is removed.
     pub(crate) fn get(&mut self, pid: Pid, checksum: u64) -> Option<&T> {
         let place = self.find(pid, checksum)?;
         Some(self.used(place))
     }
 
-    /// The slot of the item. One of an older node of the same place is removed.
+    /// The slot of the item. An item of an older node at the same place is removed.
     pub(crate) fn find(&mut self, pid: Pid, checksum: u64) -> Option<usize> {
         let place = *self.places.get(&pid)?;
         if self.slots[place].as_ref().is_some_and(|slot| slot.checksum != checksum) {
@@ -71,14 +72,14 @@ impl<T: Cached> Clock<T> {
         Some(place)
     }
 
-    /// The item of a slot that was just found.
+    /// Marks the item of a slot as used, and returns it. The slot was just found.
     pub(crate) fn used(&mut self, place: usize) -> &mut T {
         let slot = self.slots[place].as_mut().expect("a place holds an item");
         slot.used = true;
         &mut slot.item
     }
 
-    /// Takes the item out.
+    /// Removes and returns the item.
     pub(crate) fn take(&mut self, pid: Pid, checksum: u64) -> Option<T> {
         self.remove(pid).filter(|slot| slot.checksum == checksum).map(|slot| slot.item)
     }
@@ -95,7 +96,7 @@ impl<T: Cached> Clock<T> {
         self.remove(pid);
     }
 
-    /// Whether an item can come in without another one's leaving.
+    /// Whether an item fits without evicting another one.
     pub(crate) fn has_room(&self, item: &T) -> bool {
         self.bytes + item.size_bytes() + ITEM_BYTES <= self.bytes_max
     }

@@ -1,8 +1,9 @@
-//! Fences: what a get needs of an inner node of a frozen tree.
+//! Fences: the parts of a frozen tree's inner node that a get needs.
 //!
-//! A get goes to one child by its separator, and asks for no hash. The node takes about a hundred bytes for each child; the
-//! first bytes in which separators differ, the child's place beside its neighbours' and its checksum take some 14. So all inner nodes of
-//! a tree fit where a seventh of them would.
+//! A get goes to one child by its separator and needs no hash. The whole node takes about a hundred
+//! bytes for each child. Fences take about 14: the first bytes in which separators differ, the
+//! child's place relative to its neighbours', and its checksum. So the fences of all inner nodes
+//! fit into a seventh of the memory.
 
 use std::cmp::Ordering;
 
@@ -14,29 +15,32 @@ use crate::{
     place::page::Pid,
 };
 
-/// Most bytes of a separator behind those that all of a node have in common: they are compared as one number.
+/// Longest part of a separator, after the prefix that all separators of a node share. Parts are
+/// compared as one number.
 const WIDTH_MAX: usize = 8;
 const CHECKSUM_BYTES: usize = 8;
 
-/// The children of an inner node, each by a part of its separator, which the first does not have.
+/// The children of an inner node, each with a part of its separator. The first child has none.
 #[derive(Debug)]
 pub(crate) struct Fences {
     count: u16,
-    /// Bytes that all separators begin with.
+    /// Length of the prefix that all separators share.
     prefix: u16,
-    /// Bytes of each separator after these. No two are alike; those of a shorter separator are filled up with zeroes.
+    /// Bytes kept of each separator after the prefix. All parts differ; shorter ones are padded
+    /// with zeroes.
     width: u8,
-    /// No separator is longer than that.
+    /// The parts hold all separators completely.
     whole: bool,
-    /// Bytes of each place, from the lowest one on.
+    /// Bytes of each place, relative to the lowest one.
     place_width: u8,
     lowest: u64,
-    /// The prefix, then the parts of separators (big-endian), then place and checksum of each child (little-endian).
+    /// The prefix, then the parts of the separators (big-endian), then place and checksum of each
+    /// child (little-endian).
     bytes: Box<[u8]>,
 }
 
 impl Fences {
-    /// Those of an inner node, unless separators differ too late.
+    /// The fences of an inner node; `None` if separators differ too late.
     pub(crate) fn of(node: &Node) -> Option<Self> {
         let count = node.len();
         let (first, last) = (node.key(1.min(count - 1)), node.key(count - 1));
@@ -69,7 +73,8 @@ impl Fences {
         })
     }
 
-    /// The child where a key belongs, without its hash. False: its separator may be above the key, which then belongs to the child before.
+    /// The child that may hold a key, without its hash. Returns `false` if its separator may be
+    /// above the key, which then belongs to the child before.
     pub(crate) fn child_of(&self, key: &[u8]) -> (Child, bool) {
         let (prefix, rest) = self.bytes.split_at(usize::from(self.prefix));
         let width = usize::from(self.width);
@@ -86,7 +91,7 @@ impl Fences {
                     let middle = index + (end - index) / 2;
                     if separator(middle) <= sought { index = middle + 1 } else { end = middle }
                 }
-                // A key that has all bytes of a part is not below a separator that has no more.
+                // A key that has all bytes of a part is not below a separator that ends there.
                 let is_above = self.whole && key.len() >= prefix.len() + width;
                 (index, is_above || index == 0 || separator(index - 1) != sought)
             }
@@ -106,7 +111,7 @@ impl Fences {
         Child { pid: Pid::from_u64(place).expect("the place of a child"), checksum, hash: Digest::default() }
     }
 
-    /// Bytes beside the fences themselves.
+    /// Heap bytes of the fences.
     pub(crate) fn size_bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -118,7 +123,8 @@ impl Cached for Fences {
     }
 }
 
-/// The first eight bytes, filled up with zeroes. Where two are not alike, they are ordered as what they are of.
+/// The first eight bytes as a number, padded with zeroes. Different numbers order like the byte
+/// strings.
 fn part(bytes: &[u8]) -> u64 {
     match bytes.first_chunk() {
         Some(chunk) => u64::from_be_bytes(*chunk),
@@ -130,7 +136,7 @@ fn part(bytes: &[u8]) -> u64 {
     }
 }
 
-/// The first so many bytes of a part.
+/// The first `width` bytes of a part.
 fn shortened(part: u64, width: usize) -> u64 {
     part.checked_shr(u64::BITS - 8 * width as u32).unwrap_or(0)
 }
@@ -147,7 +153,7 @@ mod tests {
         place::page::PageFile,
     };
 
-    /// A node with these separators, behind its first child.
+    /// A node with these separators after its first child.
     fn inner(separators: &[Vec<u8>], place: impl Fn(usize) -> Pid) -> Node {
         let entry = |(index, separator): (usize, &[u8])| ChildEntry {
             separator: separator.to_vec(),
@@ -160,7 +166,7 @@ mod tests {
         draft.place(pid).0
     }
 
-    /// Keys that have much in common, of few different bytes.
+    /// Keys with long common parts, made of few different bytes.
     fn keys(rng: &mut SimRng, prefix: &[u8], count: u64) -> Vec<Vec<u8>> {
         let mut key = || {
             let tail = (0..rng.below(10)).map(|_| [0, 0, 1, b'a', 0xff][rng.below(5) as usize]);

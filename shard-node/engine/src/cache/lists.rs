@@ -1,9 +1,9 @@
-//! Which nodes' Merkle lists are in memory, within a budget of bytes.
+//! Merkle lists of nodes in memory, within a budget of bytes.
 //!
-//! Lists of the active tree's nodes come with the nodes and go with them: changes need them, so nothing else drives them out.
-//! Lists of other nodes, those of frozen trees and of older versions, are kept once a proof has computed them: the inner nodes', which
-//! all proofs share, and those of leaves that were proven of late. Both are believed by the checksum of the node, as nodes are, since
-//! places are used again.
+//! A list of the active tree comes and goes with its node. Changes need it, so nothing else evicts
+//! it. Lists of other nodes, in frozen trees and older versions, are kept once a proof has computed
+//! them: those of inner nodes, which all proofs share, and those of recently proven leaves. A list
+//! is valid only if its node's checksum is the expected one, since places are reused.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,19 +15,20 @@ use crate::{
     place::page::Pid,
 };
 
-/// What the hashes of a record of the active tree take in memory, in bytes: two of them, and its share in a leaf's slot and in the lists
-/// above. An active tree has as many records as its capacity says, and those of a batch.
+/// Memory for the hashes of one record in the active tree, in bytes: two hashes, and a share of its
+/// leaf's slot and of the lists above. An active tree holds as many records as its capacity, and
+/// those of one more batch.
 pub const ACTIVE_HASH_BYTES: usize = 80;
-/// Most parts.
+/// The largest number of parts.
 const PARTS_MAX: usize = 16;
-/// Less than this is not cut: lists of a part compete for its bytes alone.
+/// A part has at least this many bytes: its lists cannot use those of other parts.
 const PART_BYTES_MIN: usize = 1 << 20;
 
-/// What is known of the entries of an active node, beside the node.
+/// What is kept about the entries of an active node.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) list: MerkleList,
-    /// What the split rule counts, of all records of a leaf. Of an inner node it is not known.
+    /// Total weight of a leaf's records in the split rule. `None` for an inner node.
     pub(crate) weight: Option<u64>,
 }
 
@@ -47,12 +48,13 @@ impl Cached for Known {
 #[derive(Debug)]
 pub(crate) struct Lists {
     active: Clock<Known>,
-    /// In parts by place, each behind a lock of its own: proofs are made on several threads.
+    /// Parts by place, each with its own lock: several threads make proofs.
     proven: Vec<Mutex<Clock<MerkleList>>>,
 }
 
 impl Lists {
-    /// None yet. The active tree has what one of `capacity` records needs, and proofs have so many bytes beside it.
+    /// No lists yet. The budget of the active tree follows from `capacity`; proofs have this many
+    /// bytes.
     pub(crate) fn new(proven_bytes_max: usize, capacity: u32) -> Self {
         let active = (capacity as usize).saturating_mul(ACTIVE_HASH_BYTES);
         let parts = (proven_bytes_max / PART_BYTES_MIN).clamp(1, PARTS_MAX);
@@ -60,25 +62,26 @@ impl Lists {
         Self { active: Clock::new(active), proven }
     }
 
-    /// Brings what is known of active nodes near the processor.
+    /// Loads the lists of active nodes into the processor's caches.
     pub(crate) fn load_active(&self, children: &[Child]) {
         Clock::load(children.iter().map(|child| (&self.active, child.pid)));
     }
 
-    /// Takes what is known of an active node.
+    /// Removes and returns the list of an active node.
     pub(crate) fn take(&mut self, child: &Child) -> Option<Known> {
         self.active.take(child.pid, child.checksum)
     }
 
-    /// Keeps what is known of an active node.
+    /// Keeps the list of an active node.
     pub(crate) fn keep(&mut self, child: &Child, known: Known) {
         self.active.insert(child.pid, child.checksum, known);
     }
 
-    /// The list proof of entries of any node, whose indices ascend.
+    /// The list proof of a node's entries, given by ascending indices.
     pub(crate) fn proof(&self, child: &Child, node: &Node, indices: &[u64]) -> Vec<Digest> {
         if indices.len() == node.len() {
-            // Nothing is left to show: a long range doesn't hash the leaves in it, nor drive out what other proofs use.
+            // The proof is empty. A long range neither hashes the leaves in it nor evicts what
+            // other proofs use.
             return Vec::new();
         }
         if let Some(known) = self.active.peek(child.pid, child.checksum) {
@@ -93,18 +96,18 @@ impl Lists {
         proof
     }
 
-    /// Forgets the node of a place.
+    /// Forgets the node at a place.
     pub(crate) fn forget(&mut self, pid: Pid) {
         self.active.forget(pid);
         self.part(pid).forget(pid);
     }
 
-    /// Forgets what active nodes had. What proofs have computed holds for as long as its nodes.
+    /// Forgets the lists of active nodes. Lists that proofs have computed stay valid as long as
+    /// their nodes.
     pub(crate) fn drop_active(&mut self) {
         self.active.clear();
     }
 
-    /// Bytes of all lists.
     pub(crate) fn bytes(&self) -> usize {
         self.active.bytes() + self.proven.iter().map(|part| lock(part).bytes()).sum::<usize>()
     }
@@ -133,7 +136,7 @@ mod tests {
     /// Enough for the lists of ten leaves.
     const CAPACITY: u32 = 100;
 
-    /// A leaf of a version, at a place.
+    /// A version's leaf at a place.
     fn leaf(first: u64, version: u64) -> (Node, Child) {
         let keys: Vec<[u8; 8]> = (0..LEN).map(u64::to_be_bytes).collect();
         let stamp = Stamp::new(0, version);
@@ -160,7 +163,7 @@ mod tests {
             let mut lists = Lists::new(bytes_max, CAPACITY);
             for round in 1..5 {
                 for place in 0..12 {
-                    // The second half of the places has another node in each round.
+                    // The second half of the places has a different node in each round.
                     let (node, child) = leaf(place, if place < 6 { 1 } else { round });
                     if place % 3 == 0 {
                         lists.keep(&child, known(&node));

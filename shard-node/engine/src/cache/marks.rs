@@ -1,17 +1,17 @@
-//! Marks: what a cached leaf says of its keys in one line of the processor's cache.
+//! Marks: hash bytes of a cached leaf's keys, in one line of the processor's cache.
 //!
-//! A binary search in a leaf that is not in the processor's caches waits for a line at nearly every step. With a byte of
-//! each key's hash side by side, a key that the leaf does not have is told from its keys by these alone, most of the time, and
-//! the one that it has is compared at once.
+//! A binary search in a leaf outside of the processor's caches waits for memory at almost every
+//! step. Marks hold one byte of each key's hash side by side. They alone exclude most keys that the
+//! leaf does not have, and lead directly to the key that it has.
 
 use twox_hash::XxHash3_64;
 
 use crate::node::Node;
 
-/// Most records of a leaf that has marks.
+/// Most records of a leaf with marks.
 const RECORDS_MAX: usize = 64;
 
-/// A byte of the hash of each key of a leaf, in their order.
+/// One byte of the hash of each key of a leaf, in key order.
 #[derive(Debug)]
 pub(crate) struct Marks {
     count: u8,
@@ -19,7 +19,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Those of a leaf, unless it has too many records.
+    /// The marks of a leaf; `None` if it has too many records.
     pub(crate) fn of(leaf: &Node) -> Option<Self> {
         assert_eq!(leaf.level(), 0);
         let count = u8::try_from(leaf.len()).ok().filter(|count| usize::from(*count) <= RECORDS_MAX)?;
@@ -30,7 +30,8 @@ impl Marks {
         Some(Self { count, marks })
     }
 
-    /// Index of the leaf's record of this key; without a look at the leaf if no mark is alike. Keys that were chosen to have one mark cost a comparison each.
+    /// Index of the leaf's record with this key. If no mark matches, the leaf is not read. Each key
+    /// with the same mark, perhaps chosen on purpose, costs one comparison.
     pub(crate) fn search(&self, leaf: &Node, key: &[u8]) -> Option<usize> {
         let mark = of_key(key);
         let marks = self.marks[..usize::from(self.count)].iter().enumerate();

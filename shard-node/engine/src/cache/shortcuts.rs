@@ -1,9 +1,11 @@
-//! Shortcuts: what a merge's output has beside its nodes, so that a get finds a value without its leaf.
+//! Shortcuts: places of values by the hashes of their keys, so that a get finds a value without its
+//! leaf.
 //!
-//! A leaf is read for the place of a value, and takes many times the memory that the place does. So a merge writes down, by a hash of
-//! the key, where the records of the value log lie that bear their keys: as many places to a page as fit, each behind 16 bits
-//! of the hash. Such a place is one of the tree's own, so a record there that bears the key is the tree's record of the key;
-//! of any other key nothing follows. `docs/FORMAT.md` section "Shortcuts" has the bytes.
+//! A get reads a leaf only for the place of a value, which takes a small part of the leaf's memory.
+//! So a merge writes shortcuts next to its output. For each value-log record that carries its key,
+//! they hold its place after 16 bits of the key's hash, as many to a page as fit. All these places
+//! belong to the tree. So if the record there carries the key, it is the tree's record of that key;
+//! otherwise nothing follows. `docs/FORMAT.md` section "Shortcuts" has the bytes.
 
 use crate::{
     node::Body,
@@ -13,40 +15,42 @@ use crate::{
     },
 };
 
-/// Checksum, bases, widths, count, whether all are here.
+/// Header of a page: checksum, segment and size bases, widths, count, and whether all keys are
+/// here.
 const HEADER_BYTES: usize = 24;
 const REMAINDER_BYTES: usize = 2;
-/// A place is read with the seven bytes after it.
+/// A place is read together with the seven bytes after it.
 const PLACE_BITS_MAX: u32 = 56;
 const SIZE_BITS_MAX: u32 = 4;
-/// So a get reads less than a kilobyte too much. Records that are much longer than the shortest have no shortcuts: their leaf is little
-/// beside them.
+/// So a get reads less than a kilobyte too much. Records much longer than the shortest have no
+/// shortcuts; compared with such a record, reading its leaf costs little.
 const SIZE_SHIFT_MAX: u32 = 10;
-/// Trees of more have none: their pages would not fit a record of the value log.
+/// Larger trees have no shortcuts: the pages would not fit into one record of the value log.
 pub(crate) const RECORDS_MAX: u64 = 100_000_000;
-/// Pages are made for so much of what fits, in sixteenths, as some get more than others; the little that is too much is looked for
-/// in leaves.
+/// Pages are planned to be this full, in sixteenths, as keys do not spread evenly. Keys beyond a
+/// page's capacity are looked up in leaves.
 const FILL: usize = 15;
-/// What a record takes at most, with its part of what is left free.
+/// Most bytes for one key, its share of the free space included.
 pub(crate) const RECORD_BYTES_MAX: u64 = PAGE_BYTES.div_ceil(entries_max(PLACE_BITS_MAX) * FILL / 16) as u64;
 
-/// Most places of a page.
+/// Most places in one page.
 const fn entries_max(place_bits: u32) -> usize {
     (PAGE_BYTES - HEADER_BYTES - 8) * 8 / (8 * REMAINDER_BYTES + place_bits as usize)
 }
 
-/// What shortcuts say of a key.
+/// The answer of shortcuts about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shortcut {
-    /// If the tree has the key, then its record may be here, and is nowhere else if `only`. So many bytes from the place on have it.
+    /// If the tree has the key, its record may be at this place; if `only`, it is nowhere else. The
+    /// record lies within `bytes` from the place.
     Place { at: ValueRef, bytes: usize, only: bool },
     /// The tree does not have the key.
     Absent,
-    /// Only leaves know.
+    /// Only the leaves know.
     Unknown,
 }
 
-/// What is looked for, and where: a page, and what tells its keys apart.
+/// Where a key is looked up: a page, and the bits that distinguish keys in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
     page: usize,
@@ -54,41 +58,42 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
-    /// Where a key of this filter hash is, of so many pages.
+    /// The spot of a key with this filter hash, among this many pages.
     pub(crate) fn new(filter_hash: (u64, u64), pages: usize) -> Self {
         Self::of_sorted(filter_hash.0 >> 16, pages)
     }
 
-    /// The same by the upper 48 bits of the hash, in whose order are pages and remainders.
+    /// Like [`Self::new`], for the upper 48 bits of the hash. Pages and remainders follow their
+    /// order.
     fn of_sorted(hash: u64, pages: usize) -> Self {
         let product = u128::from(hash) * pages as u128;
         Self { page: (product >> 48) as usize, remainder: (product >> 32) as u16 }
     }
 
-    /// Where the page lies.
+    /// The place of the page.
     pub(crate) fn place(self, blob: BlobRef) -> ValueRef {
         ValueRef { offset: blob.at.offset + (RECORD_HEADER_BYTES + self.page * PAGE_BYTES) as u32, ..blob.at }
     }
 }
 
-/// How many pages a record of the value log holds.
+/// Number of pages in a record of the value log.
 pub(crate) fn pages(blob: BlobRef) -> usize {
     blob.len as usize / PAGE_BYTES
 }
 
-/// Whether it can be one of shortcuts.
+/// Whether a record has the size and place that shortcuts need.
 pub(crate) fn is_sound(blob: BlobRef) -> bool {
     let whole = blob.len > 0 && (blob.len as usize).is_multiple_of(PAGE_BYTES);
     whole && u64::from(blob.at.offset) + record_bytes(blob.len) <= u64::from(u32::MAX)
 }
 
-/// Places as they are gathered, in any order: of records that have a name and are not too long.
+/// Places gathered in any order, of records that carry their key and are not too long.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     entries: Vec<Entry>,
 }
 
-/// The upper 48 bits of the key's hash, then the record's size, and its place.
+/// The upper 48 bits of the key's hash with the record's size below, and the record's place.
 pub(crate) type Entry = (u64, ValueRef);
 
 impl Gathered {
@@ -96,7 +101,7 @@ impl Gathered {
         Self { entries: Vec::with_capacity(records) }
     }
 
-    /// What is gathered of a record.
+    /// The entry of a leaf's record; `None` if its value has no name or is too long.
     pub(crate) fn entry(filter_hash: (u64, u64), body: &Body<'_>) -> Option<Entry> {
         let Body::Stored { len, blob, .. } = body else { return None };
         let size = u16::try_from(record_bytes(blob.len)).ok().filter(|_| blob.len != *len)?;
@@ -107,8 +112,8 @@ impl Gathered {
         self.entries.extend(entries);
     }
 
-    /// The pages, one behind the other, without their checksums; nothing where there would be nothing in them, or places are too far
-    /// apart. The hashes are those of all keys of the tree.
+    /// Makes the pages, one after the other, still without checksums. `None` if they would be
+    /// empty, or if places are too far apart. `filter_hashes` are those of all keys of the tree.
     pub(crate) fn pages(mut self, filter_hashes: &[(u64, u64)]) -> Option<Vec<u8>> {
         let widths = Widths::of(&self.entries)?;
         self.entries.sort_unstable();
@@ -136,7 +141,8 @@ fn size(entry: &Entry) -> u16 {
     entry.0 as u16
 }
 
-/// How places are written: relative to the first segment and the shortest record, in as few bits as all of them need.
+/// The encoding of places: relative to the first segment and the shortest record, in as few bits as
+/// possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Widths {
     segment: u32,
@@ -149,7 +155,7 @@ struct Widths {
 }
 
 impl Widths {
-    /// Those that all entries need.
+    /// The widths that these entries need; `None` if a place would take too many bits.
     fn of(entries: &[Entry]) -> Option<Self> {
         let (mut segments, mut sizes, mut offset_max) = ((u32::MAX, 0), (u16::MAX, 0), 0);
         for entry in entries {
@@ -175,7 +181,7 @@ impl Widths {
         (widths.place_bits() <= PLACE_BITS_MAX).then_some(widths)
     }
 
-    /// Whether an entry can be written.
+    /// Whether the encoding can hold an entry.
     fn hold(&self, entry: &Entry) -> bool {
         let most = u32::from(self.shortest) + (((1 << self.size_bits) - 1) << self.size_shift);
         u32::from(size(entry)) <= most
@@ -185,12 +191,12 @@ impl Widths {
         self.segment_bits + self.offset_bits + self.size_bits
     }
 
-    /// Most places of a page.
+    /// Most places in one page.
     fn entries_max(&self) -> usize {
         entries_max(self.place_bits())
     }
 
-    /// Fills a page. `all`: the tree has no other keys that belong there.
+    /// Fills a page. `all`: the tree has no other keys that belong to it.
     fn write(&self, page: &mut [u8], places: &[(u16, Entry)], all: bool) {
         let count = places.len();
         page[8..12].copy_from_slice(&self.segment.to_le_bytes());
@@ -213,7 +219,7 @@ impl Widths {
     }
 }
 
-/// Gives pages that a record at this place will hold their checksums.
+/// Writes the checksums of pages that the record at this place will hold.
 pub(crate) fn seal(pages: &mut [u8], record: ValueRef) {
     let first = record.offset + RECORD_HEADER_BYTES as u32;
     for (number, page) in pages.chunks_exact_mut(PAGE_BYTES).enumerate() {
@@ -233,7 +239,7 @@ pub(crate) struct ShortcutPage {
 }
 
 impl ShortcutPage {
-    /// The page at a place, if these bytes are one.
+    /// Checks the bytes of the page at a place; `None` if they are not a page of shortcuts.
     pub(crate) fn check(bytes: Box<[u8]>, at: ValueRef) -> Option<Self> {
         if bytes.len() != PAGE_BYTES || bytes[..8] != checksum(at, &bytes[8..]).to_le_bytes() {
             return None;
@@ -253,13 +259,13 @@ impl ShortcutPage {
         sound.then_some(Self { widths, count, all: bytes[20] == 1, bytes })
     }
 
-    /// What it says of the key with this remainder.
+    /// Looks up the key with this remainder.
     pub(crate) fn find(&self, remainder: u16) -> Shortcut {
         let at = |index: usize| {
             let at = HEADER_BYTES + index * REMAINDER_BYTES;
             u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]])
         };
-        // Remainders ascend, and are spread evenly: from where it would be among even ones, it is not far.
+        // Remainders ascend and spread evenly, so the search starts near the target.
         let mut index = (usize::from(remainder) * self.count) >> 16;
         while index > 0 && at(index - 1) >= remainder {
             index -= 1;
@@ -331,7 +337,7 @@ mod tests {
         bytes
     }
 
-    /// Where the first page of a record at `FIRST` lies.
+    /// The place of the first page, if its record lies at `FIRST`.
     fn first_page() -> ValueRef {
         Spot { page: 0, remainder: 0 }.place(BlobRef { at: FIRST, len: PAGE_BYTES as u32 })
     }
@@ -399,7 +405,7 @@ mod tests {
         assert!(matches!(page(&bytes).find(1 << 9), Shortcut::Place { only: true, .. }));
         assert_eq!(page(&bytes).find(7), Shortcut::Absent);
 
-        // All keys in the first of the pages.
+        // All keys fall into the first page.
         let bytes = gather(&(0..4000).map(|number| number << 24).collect::<Vec<u64>>());
         assert!(bytes.len() > PAGE_BYTES);
         let (first, last) = (page(&bytes[..PAGE_BYTES]), page(&bytes[bytes.len() - PAGE_BYTES..]));

@@ -1,4 +1,4 @@
-//! Whether pages and segments are used as the Meta table says.
+//! Checks that pages and segments are used exactly as the Meta table says.
 
 use super::walk::Checker;
 use crate::{
@@ -10,14 +10,14 @@ use crate::{
 };
 
 impl Checker<'_> {
-    /// A page is reachable if and only if it is used, and so is a patch.
+    /// Checks that a page, or a patch, is reachable if and only if it is used.
     pub(super) fn check_pages(&mut self) {
         let mut reached = std::mem::take(&mut self.reached);
         reached.unite(std::mem::take(&mut self.bases));
         let mut pages_of_patches = 0;
         for file in PageFile::ALL {
             let space = self.meta.space(file);
-            // What is not used, and what is, must tile the file.
+            // Used and unused pages must tile the file.
             let limbo = space.limbo.iter().map(|limbo| (limbo.start, limbo.len));
             let mut unused: Vec<(u64, u64)> = space.free.iter().chain(limbo).collect();
             unused.sort_unstable();

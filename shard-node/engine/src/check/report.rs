@@ -1,20 +1,18 @@
-//! What a check finds.
+//! The report of a check.
 
 use std::fmt;
 
 use crate::{Error, Result};
 
-/// More findings are not listed.
+/// Most findings that a report lists.
 const FINDINGS_MAX: usize = 1000;
 
-/// Something that is wrong.
+/// A defect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Name of the file in the data directory.
     pub file: String,
-    /// First page of a span, in a file of pages; else an offset, where there is one.
+    /// The first page of a span, in a file of pages; elsewhere the offset, if known.
     pub page: Option<u64>,
-    /// What is wrong.
     pub what: String,
 }
 
@@ -27,18 +25,18 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a check found. The counts are of the newest superblock's state.
+/// The result of a check. The counts describe the state of the newest superblock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Damage. Empty: the directory is sound.
+    /// Damage. The directory is sound if there is none.
     pub findings: Vec<Finding>,
-    /// What a crash may leave and recovery copes with.
+    /// Leftovers of a crash that recovery handles.
     pub notes: Vec<String>,
     /// Versions, decided and staged.
     pub versions: u64,
-    /// Nodes that they reach.
+    /// Nodes that the versions reach.
     pub nodes: u64,
-    /// Records in the leaves among them.
+    /// Records in the leaves among these nodes.
     pub records: u64,
     /// Values read from the value log.
     pub values: u64,
@@ -46,25 +44,26 @@ pub struct Report {
     pub journals: u64,
     /// Pages in use.
     pub pages_used: u64,
-    /// Pages that are free, or will be after the next superblocks.
+    /// Pages that are free, or will be after later superblocks.
     pub pages_free: u64,
-    /// The first finding that says more than that the storage failed, also if it is not listed.
+    /// The first finding other than a failure of the storage, even if it is not listed.
     pub(super) damage: Option<Finding>,
-    /// A segment that is in a cold directory that is not there.
+    /// A segment in a cold directory that is missing.
     pub(super) cold_missing: Option<String>,
 }
 
 impl Report {
-    /// Nothing is damaged.
+    /// Whether no damage was found.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty()
     }
 
-    /// Whether what was checked is sound.
+    /// Whether the checked state is sound.
     ///
     /// # Errors
-    /// `Corrupted`, with the first damage; `Unchecked` if the storage failed and nothing else was found.
+    /// `Corrupted` with the first damage; `Unchecked` if the storage failed and no damage was
+    /// found.
     pub(crate) fn verdict(self) -> Result<()> {
         if let Some(Finding { file, page, what }) = self.damage {
             return Err(Error::Corrupted { file, page, what });

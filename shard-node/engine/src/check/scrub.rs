@@ -1,9 +1,10 @@
-//! The scrubber: reads all that the directory holds, a little at a time beside the normal work, so that what rots is found
-//! while other replicas have it.
+//! The scrubber reads all that the directory holds, a little at a time during normal work. So it
+//! finds damage while other replicas still have the data.
 //!
-//! A round reads every node that a version has, from its file, and compares checksum and Merkle hash; then every record of
-//! the value log, with its checksum. Between two steps versions come and go, so a step goes on by version and key, not by
-//! place. Nodes that several versions share are read once a round. What is not flushed yet, a later round reads.
+//! A round reads every node of every version from its file, and compares checksum and Merkle hash.
+//! Then it reads every record of the value log, and compares its checksum. Versions come and go
+//! between two steps, so a step resumes by version and key, not by place. Nodes that several
+//! versions share are read once in a round. Unflushed data is left to a later round.
 
 use coppice_types::Digest;
 
@@ -17,15 +18,15 @@ use crate::{
     store::Store,
 };
 
-/// How far the scrubber is.
+/// The scrubber's position.
 #[derive(Debug, Default)]
 pub(crate) struct Scrub {
-    /// The version, the tree among its trees, and the key at which to go on.
+    /// The version, the index of the tree, and the key at which to resume.
     version: VersionId,
     tree: usize,
     key: Vec<u8>,
     seen: PidSet,
-    /// Once all nodes are read.
+    /// The position in the value log, once all nodes are read.
     values: Option<ScrubPlace>,
 }
 
@@ -33,16 +34,16 @@ pub(crate) struct Scrub {
 struct Walk<'w> {
     store: &'w Store,
     seen: &'w mut PidSet,
-    /// Keys below were walked.
+    /// Keys below this were walked.
     key: Vec<u8>,
     bytes_left: u64,
-    /// Whether a node was finished that no step before had finished: nodes above it are read again in each step, and may be all
-    /// that there are bytes for.
+    /// Whether this step finished a node that no earlier step had finished. The nodes above are
+    /// read again in each step and may use up its bytes.
     moved: bool,
 }
 
 impl Walk<'_> {
-    /// False if it stopped, with the key at which to go on.
+    /// Returns `false` if the walk stopped; `key` then tells where to resume.
     fn node(&mut self, child: &Child, level: u8) -> Result<bool> {
         let pid = child.pid;
         if self.seen.has(pid) {
@@ -89,10 +90,10 @@ impl Walk<'_> {
 }
 
 impl Scrub {
-    /// Reads and checks about so many bytes of what is durable, and goes on from there with the next call.
+    /// Reads and checks about this many durable bytes. The next call goes on from there.
     ///
     /// # Errors
-    /// `Corrupted`, or a failure of the storage; the next call comes to the same place.
+    /// `Corrupted`, or a failure of the storage. The next call returns to the same place.
     pub(crate) fn step(&mut self, meta: &Meta, store: &Store, bytes: u64) -> Result<()> {
         let mut left = bytes.max(PAGE_BYTES as u64);
         if self.values.is_none() {
@@ -104,7 +105,7 @@ impl Scrub {
         Ok(())
     }
 
-    /// Gives what is left of the bytes when all nodes are read.
+    /// Returns the rest of the bytes once all nodes are read, 0 before.
     fn nodes(&mut self, meta: &Meta, store: &Store, bytes: u64) -> Result<u64> {
         let scrub = self;
         let key = std::mem::take(&mut scrub.key);

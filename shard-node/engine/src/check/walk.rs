@@ -1,4 +1,7 @@
-//! The walk from each tree's root to its records, in passes over the keys that keep memory small.
+//! The walk from each root to the records, in several passes over the keys.
+//!
+//! A pass covers a range of keys and remembers the nodes and values that it has checked. More
+//! passes need less memory.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
@@ -22,13 +25,14 @@ use crate::{
     store::{Store, filters::decode_filter},
 };
 
-/// Most nodes and values that a pass should remember: some 60 MB.
+/// Most nodes and values that a pass should remember, in about 60 MB.
 pub(super) const PLACES_MAX: u64 = 1 << 20;
-/// Most passes: what says how many there should be is not trusted either.
+/// Most passes. The data that determines their number is not trusted either.
 const PASSES_MAX: u64 = 256;
-/// The largest trees of so many versions, and so many merges' outputs, are looked at to find where passes end.
+/// The largest trees of this many versions, and this many merge outputs, determine where passes
+/// end.
 const CUT_TREES_MAX: usize = 16;
-/// A range of keys. No `high`: without end.
+/// A range of keys; it has no end without `high`.
 #[derive(Clone, Copy, Debug, Hash)]
 struct Keys<'k> {
     low: &'k [u8],
@@ -45,7 +49,7 @@ impl<'k> Keys<'k> {
         before(self.low, other.high) && before(other.low, self.high)
     }
 
-    /// Those that stand under a child of a node whose keys these are.
+    /// The range of a child's keys, if this is the range of the node's.
     fn of_child<'n>(self, node: &'n Node, index: usize) -> Keys<'n>
     where
         'k: 'n,
@@ -56,31 +60,31 @@ impl<'k> Keys<'k> {
     }
 }
 
-/// The ranges that keys are cut into.
+/// The ranges between the cuts.
 fn passes(cuts: &[Vec<u8>]) -> impl Iterator<Item = Keys<'_>> {
     let highs = cuts.iter().map(|cut| Some(cut.as_slice())).chain([None]);
     [[].as_slice()].into_iter().chain(cuts.iter().map(Vec::as_slice)).zip(highs).map(|(low, high)| Keys { low, high })
 }
 
-/// What a pass remembers of a node that was found sound.
+/// What a pass remembers of a sound node.
 #[derive(Debug)]
 struct Sound {
-    /// Of what its parent says of it.
+    /// Fingerprint of the parent's reference.
     child: Fingerprint,
-    /// Of the keys that it was last seen under.
+    /// Fingerprint of the range in which the node was last checked.
     keys: Fingerprint,
-    /// Records of the pass that it has.
+    /// Number of the node's records in the pass.
     entries: u64,
-    /// First and last key below it, once they were looked for.
+    /// First and last key below the node, once they were needed.
     ends: Option<Box<[Vec<u8>; 2]>>,
 }
 
-/// Stands for what it was made of.
+/// A 64-bit hash used in place of the value.
 type Fingerprint = u64;
 
 type Checked<T> = std::result::Result<T, Unsound>;
 
-/// What is wrong with a node; nothing if it is below, and was said.
+/// A defect of a node; `None` if it is in a node below and was reported.
 #[derive(Debug)]
 struct Unsound(Option<Error>);
 
@@ -90,7 +94,7 @@ impl From<Error> for Unsound {
     }
 }
 
-/// That the first and the last record below a sound node are among these.
+/// Checks that the first and the last key below a sound node are in a range.
 fn check_ends(
     store: &Store,
     child: &Child,
@@ -105,7 +109,7 @@ fn check_ends(
     if ends.iter().all(|key| keys.has(key)) { Ok(()) } else { Err(unbounded(child)) }
 }
 
-/// The first key below a node, or the last one.
+/// The first or last key below a node.
 fn end_of(store: &Store, child: &Child, level: u8, last: bool) -> Result<Vec<u8>> {
     let (mut child, mut level) = (*child, level);
     loop {
@@ -129,20 +133,20 @@ pub(super) struct Checker<'c> {
     pub(super) report: &'c mut Report,
     /// Most nodes and values that a pass should remember.
     places_max: u64,
-    /// Nodes that this pass reached.
+    /// Nodes that this pass has reached.
     nodes: HashMap<Pid, Sound>,
-    /// Values that this pass read, and of what record.
+    /// Values that this pass has read, with the fingerprints of their records.
     values: HashMap<ValueRef, Fingerprint>,
-    /// Nodes that were not found sound.
+    /// Nodes that are not sound.
     unsound: HashSet<Pid>,
     pub(super) reached: PidSet,
-    /// What nodes that lie as patches rest on.
+    /// Bases of nodes that are stored as patches.
     pub(super) bases: PidSet,
-    /// Records of the value log that are no values, and their lengths.
+    /// Records of the value log other than values, with their lengths.
     pub(super) blobs: HashMap<ValueRef, u32>,
     /// Bytes of values by segment.
     pub(super) live: BTreeMap<u32, u64>,
-    /// Frozen trees whose filters and shortcuts are theirs.
+    /// Frozen trees whose filters and shortcuts were checked.
     trees: HashSet<(TreeId, Option<BlobRef>)>,
 }
 
@@ -189,19 +193,20 @@ impl<'c> Checker<'c> {
             }
         }
         self.check_journals();
-        // What is below a node that is not sound is not known.
+        // What lies below an unsound node is unknown.
         if self.unsound.is_empty() {
             self.check_pages();
             self.check_segments();
         }
     }
 
-    /// By the key of a map, which no one knows who made up a directory.
+    /// Hashes by a map's random key, which the author of a forged directory cannot know.
     fn fingerprint(&self, of: impl Hash) -> Fingerprint {
         self.unsound.hasher().hash_one(of)
     }
 
-    /// Where one pass over the keys ends and the next one begins, so that each remembers about as much as it should.
+    /// The keys between passes, chosen so that each pass remembers about `places_max` nodes and
+    /// values.
     fn cuts(&self) -> Vec<Vec<u8>> {
         let patches = self.meta.patches().values().map(|used| u64::from(*used)).sum();
         let value_bytes_min = record_bytes(self.meta.params.inline_bytes);
@@ -213,7 +218,8 @@ impl<'c> Checker<'c> {
         if passes == 1 {
             return Vec::new();
         }
-        // Keys may come and go, so the largest trees of some versions have a say, and merges that are not installed yet.
+        // Keys come and go, so the largest trees of several versions count, and outputs of merges
+        // that are not installed.
         let largest = |version: &'c VersionRecord| version.trees.iter().max_by_key(|tree| tree.entries);
         let versions = self.meta.versions.values().step_by(self.meta.versions.len().div_ceil(CUT_TREES_MAX));
         let trees = versions.chain([self.meta.tip()]).filter_map(largest);
@@ -226,7 +232,8 @@ impl<'c> Checker<'c> {
         cuts
     }
 
-    /// Separators of a tree, about evenly spread and about so many: those of ever lower levels. What can't be read is found by the passes.
+    /// About `count` separators of a tree, spread evenly: those of the lowest level needed.
+    /// Unreadable nodes are left to the passes.
     fn separators(&self, tree: &Tree, count: usize) -> Vec<Vec<u8>> {
         let mut nodes: Vec<(Vec<u8>, Child)> = tree.root.map(|root| (Vec::new(), root)).into_iter().collect();
         let mut level = tree.level;
@@ -255,13 +262,14 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// All nodes of a tree that have to do with these keys. How many of its records have them; none if the tree is damaged.
+    /// Checks all nodes of a tree whose ranges meet the pass. Returns the number of records in it;
+    /// `None` if the tree is damaged.
     fn walk_tree(&mut self, tree: &Tree, pass: Keys<'_>) -> Option<u64> {
         let all = Keys { low: &[], high: None };
         tree.root.map_or(Some(0), |root| self.check_node(&root, tree.level, all, pass))
     }
 
-    /// A tree whose nodes are sound, and have so many records.
+    /// Checks a tree whose nodes are sound and have this many records.
     fn check_tree(&mut self, tree: &Tree, frozen: bool, entries: u64) {
         let root_hash = tree.root.map_or_else(hash::empty_root_hash, |root| root.hash);
         let sound = entries == tree.entries && hash::tree_digest(tree.level, entries, &root_hash) == tree.digest;
@@ -278,8 +286,9 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// Checks a node and all below it once in each pass; a parent that knows something else of it is wrong. Its keys must be among `keys`,
-    /// so no node stands twice in a tree, and what is counted and walked is no more than there is.
+    /// Checks a node and all nodes below it, once in each pass, and compares the references of its
+    /// parents. All its keys must be in `keys`. So no node occurs twice in a tree, and the work is
+    /// bounded by the pages that exist.
     fn check_node(&mut self, child: &Child, level: u8, keys: Keys<'_>, pass: Keys<'_>) -> Option<u64> {
         if self.unsound.contains(&child.pid) {
             return None;
@@ -311,7 +320,7 @@ impl<'c> Checker<'c> {
         None
     }
 
-    /// How many records of the pass it has.
+    /// Reads and checks a node. Returns the number of its records in the pass.
     fn read_node(&mut self, child: &Child, level: u8, keys: Keys<'_>, pass: Keys<'_>) -> Checked<u64> {
         let node = self.store.read_node(child, level)?;
         if node.hash() != child.hash {
@@ -328,7 +337,7 @@ impl<'c> Checker<'c> {
             let among = keys.has(node.key(0)) && keys.has(node.key(node.len() - 1));
             return if among { Ok(self.check_records(&node, child.pid, pass)) } else { Err(unbounded(child)) };
         }
-        // A child has records, so no separator but the first is the lowest key.
+        // Every child has records, so only the first separator may equal the lowest key.
         if !(1..node.len()).all(|index| keys.has(node.key(index)) && node.key(index) > keys.low) {
             return Err(unbounded(child));
         }
@@ -347,8 +356,8 @@ impl<'c> Checker<'c> {
         self.blobs.insert(blob.at, blob.len);
     }
 
-    /// Checks the records of a pass, and says how many there are. Every version of a leaf names the values that it kept, so values are named
-    /// by far more often than there are any, and each is read once.
+    /// Checks the records of a pass and returns their number. Versions of a leaf refer to the same
+    /// values, so each value is read only once.
     fn check_records(&mut self, leaf: &Node, pid: Pid, pass: Keys<'_>) -> u64 {
         let mut records = 0;
         for index in (0..leaf.len()).filter(|index| pass.has(leaf.key(*index))) {
@@ -388,10 +397,10 @@ impl<'c> Checker<'c> {
         records
     }
 
-    /// Makes a frozen tree's filter and shortcuts anew.
+    /// Computes a frozen tree's filter and shortcuts again, and compares them.
     fn check_blobs(&mut self, tree: &Tree) -> Result<()> {
         let mut filter = Filter::new(&self.meta.params, tree.entries);
-        // The memory that the merge took which made them.
+        // As much memory as the merge took to make them.
         let room = tree.shortcuts.map_or(0, |_| tree.entries.min(shortcuts::RECORDS_MAX)) as usize;
         let (mut gathered, mut filter_hashes) = (Gathered::with_room(room), Vec::with_capacity(room));
         let mut open: Vec<(Child, u8)> = tree.root.map(|root| (root, tree.level)).into_iter().collect();
@@ -450,11 +459,12 @@ mod tests {
         testing,
     };
 
-    /// A few pages can name one leaf more often than there are numbers: whoever sends them must not have the receiver walk or count that.
+    /// A few pages can refer to one leaf an astronomical number of times. A receiver must neither
+    /// walk nor count all of them.
     #[test]
     fn a_node_that_stands_under_many_separators_is_one_finding() {
         let sim = SimStorage::new();
-        // After some flushes the Meta log begins anew, from the table as it is.
+        // After some flushes, the Meta log is rewritten from the changed table.
         let options = Options { meta_compaction_bytes_min: 0, ..Options::default() };
         let mut engine =
             Engine::create(sim.storage(), ShardId(0), Params::default(), options).expect("an empty directory");
@@ -483,7 +493,8 @@ mod tests {
         assert!(bounds == 1 && report.nodes < 50, "{report:?}");
     }
 
-    /// A directory with several trees, versions, a merge with shortcuts, patches, values in and out of line.
+    /// A directory with several trees and versions, a merge with shortcuts, patches, and values in
+    /// leaves and in the log.
     fn with_much(seed: u64, emptied: bool) -> SimStorage {
         let sim = SimStorage::new();
         let params =
@@ -493,7 +504,7 @@ mod tests {
         let mut rng = SimRng::new(seed);
         for version in 1..90 {
             let mut operations = BTreeMap::new();
-            // In the end all that there is, and the tombstones are merged away.
+            // In the end all keys are deleted, and the tombstones are merged away.
             let last = if emptied { 60 } else { 90 };
             for n in (0..40).filter(|_| version >= last) {
                 let key = format!("{:03}", (40 * (version - last) + n) % 400);
@@ -519,7 +530,8 @@ mod tests {
         sim
     }
 
-    /// What is found with passes that should remember so many places; how many passes there are, and the most that one remembers.
+    /// The report for passes with this limit, their number, and the most that one of them
+    /// remembers.
     fn check_in_passes(sim: &SimStorage, places_max: u64) -> Result<(Report, usize, usize)> {
         let storage = sim.storage();
         let file = storage.open(superblock::FILE, OpenMode::Existing).map_err(Error::io("open", superblock::FILE))?;
@@ -575,7 +587,7 @@ mod tests {
         assert!(damaged > 10, "only {damaged} of the flipped bits were found");
     }
 
-    /// A child that neighbours have grown around is bounded anew.
+    /// A child whose neighbours have changed is checked against its new bounds.
     #[test]
     fn a_node_that_stands_under_other_keys_is_looked_at_again() {
         let sim = with_much(1, false);

@@ -1,4 +1,7 @@
-//! The part of a flush after the pages: the meta log and the superblock.
+//! The steps of a flush after nodes and values are durable: the meta log, file names and the
+//! superblock.
+//!
+//! The head of [`crate::Engine::flush`] tells what a crash at each step leaves.
 
 use std::sync::Arc;
 
@@ -14,35 +17,36 @@ use crate::{
     meta::MetaOp,
 };
 
-/// What follows in a flush when nodes and values are durable.
+/// The input of these steps.
 #[derive(Debug)]
 pub(super) struct Checkpoint {
     pub(super) storage: Arc<dyn Storage>,
     pub(super) super_file: Arc<dyn File>,
     /// New files need a sync of the directory.
     pub(super) names_changed: bool,
-    /// The log to append to, or the one that was begun.
+    /// The log to append to; afterwards the log in use.
     pub(super) log: MetaLog,
-    /// What a new log begins with, if there is to be one and it has room.
+    /// The first block of a new log, if one is to be written and there is room.
     pub(super) snapshot: Option<Vec<u8>>,
-    /// Since the last flush.
+    /// Operations since the last flush.
     pub(super) operations: Operations,
-    /// Where the segments end that have grown.
+    /// Segments that have grown, and their ends.
     pub(super) segment_ends: Vec<(u32, u64)>,
     pub(super) dead_segments: Vec<u32>,
-    /// Without the place of the meta log.
+    /// The next superblock; its reference to the meta log is set in [`Self::write`].
     pub(super) next: Superblock,
-    /// The slot of the older superblock has an unknown content.
+    /// The content of the older superblock's slot is unknown.
     pub(super) slot_touched: bool,
     pub(super) boundary: Version,
 }
 
 impl Checkpoint {
-    /// Steps 2 to 4 of a flush.
+    /// Runs steps 2 to 4 of a flush.
     pub(super) fn write(&mut self) -> Result<()> {
         let begun = match self.begin_log() {
             Some(Err(error)) if error.kind() == ErrorKind::Exhausted => {
-                // There may be room for what is new: the log becomes longer than it should.
+                // There may still be room for the new operations. The log then becomes longer than
+                // it should be.
                 let _ = self.storage.remove(&meta_log::file_name(self.next.generation));
                 self.snapshot = None;
                 None
@@ -63,14 +67,14 @@ impl Checkpoint {
         written.and_then(|()| self.super_file.sync_data()).map_err(Error::io("write", superblock::FILE))
     }
 
-    /// A new log, if there is to be one.
+    /// Begins a new log, if there is to be one.
     fn begin_log(&self) -> Option<Result<MetaLog>> {
         let snapshot = self.snapshot.as_ref()?;
         let log = MetaLog::create(&*self.storage, self.next.generation, snapshot);
         Some(log.and_then(|log| self.append_to(log, Operations::default())))
     }
 
-    /// Adds operations and the checkpoint, durably.
+    /// Appends the operations and the checkpoint, durably.
     fn append_to(&self, mut log: MetaLog, mut operations: Operations) -> Result<MetaLog> {
         operations.push(&MetaOp::Checkpoint {
             generation: self.next.generation,

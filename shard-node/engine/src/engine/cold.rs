@@ -1,23 +1,23 @@
-//! Moves of old segments to the cold directory (`files::values::tier`).
+//! Moves of old segments to the cold directory, see `files::values::tier`.
 
 use std::sync::Arc;
 
 use crate::{ColdStep, Engine, Result, files::values::tier::is_live};
 
 impl Engine {
-    /// Bytes of the segments that are in the cold directory.
+    /// Bytes of the segments in the cold directory.
     pub(crate) fn cold_bytes(&self) -> u64 {
         let Some(tier) = self.store.values.tier() else { return 0 };
         self.meta.segments.iter().filter(|(id, _)| tier.has(**id)).map(|(_, segment)| segment.end).sum()
     }
 
-    /// Whether segments wait to go to the cold directory, and nobody moves them now.
+    /// Whether a segment should move to the cold directory and no step is in progress.
     #[must_use]
     pub fn cold_behind(&self) -> bool {
         self.next_cold().is_some()
     }
 
-    /// The segment to go on with, where it ends, and how far it is.
+    /// The next segment to move, its end, and the length copied so far.
     fn next_cold(&self) -> Option<(u32, u64, u64)> {
         let tier = self.store.values.tier()?;
         if let Some(moving) = tier.moving() {
@@ -31,26 +31,28 @@ impl Engine {
         (bytes > self.options.hot_value_bytes_max).then_some((*id, segment.end, 0))
     }
 
-    /// The next part of moving a segment to the cold directory, of about so many bytes, if there is something to move and no part is
-    /// at work. It changes nothing that a flush, a snapshot or a read depends on.
+    /// Begins the next step of a segment's move, of about `bytes` bytes. `None` if nothing is to be
+    /// moved or a step is in progress. A step changes nothing that a flush, a snapshot or a read
+    /// depends on.
     pub fn begin_cold_step(&mut self, bytes: u64) -> Option<ColdStep> {
         let next = self.next_cold()?;
         let hot = Arc::clone(&self.storage);
         Some(self.store.values.tier_mut()?.begin(hot, next, bytes))
     }
 
-    /// Takes back what [`Engine::begin_cold_step`] gave.
+    /// Takes back a step that [`Engine::begin_cold_step`] returned.
     ///
     /// # Errors
-    /// If it failed. Nothing is lost; the segment stays here, and its move begins anew with the next step.
+    /// If the step failed. Nothing is lost: the segment stays where it was, and the next step
+    /// begins the move again.
     ///
     /// # Panics
-    /// If it is not this engine's.
+    /// If the step belongs to another engine.
     pub fn end_cold_step(&mut self, step: ColdStep) -> Result<()> {
         let (segment, bytes) = (step.segment(), step.len_bytes());
         let tier = self.store.values.tier_mut().expect("the step is of this tier");
         let ended = tier.end(step);
-        // Who reads it next opens it where it is now.
+        // The next read opens the file at its present place.
         self.store.values.close(segment);
         let counters = &self.store.counters;
         match ended {

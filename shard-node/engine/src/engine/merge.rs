@@ -1,4 +1,5 @@
-//! Merges beside the normal work: when one is begun, how it keeps pace with the writes, and what becomes of its output.
+//! Merges during normal work: when one begins, how it keeps pace with writes, and how its output is
+//! kept.
 
 use coppice_verify::rules;
 
@@ -7,16 +8,20 @@ use crate::{
     tree::merge::MergeTask,
 };
 
-/// So many records may be owed before a merge is behind.
+/// A merge is behind when this many records are owed.
 const MERGE_OWED_MAX: u64 = 512;
 
-/// Of the room that the active tree has when a merge begins that must end before it freezes, one of so many parts is left when the merge has
-/// read its inputs: what is made of all keys takes another thread some time.
+/// A merge that must finish before the next freeze aims to leave 1/`REST_PART` of the active tree's
+/// free capacity when it has read its inputs. Another thread needs that time to make the filter and
+/// the shortcuts.
 const REST_PART: u64 = 4;
 
 impl Engine {
-    /// How much there is to merge, and whether it is behind: merges keep pace with the writes, so that they are complete before these have
-    /// used up half of the room that is left below the limit of trees; where that is the active tree's alone, before three quarters.
+    /// How much there is to merge, and whether merging is behind.
+    ///
+    /// Merges keep pace with writes. They should be complete before writes have used half of the
+    /// capacity that is left below the limit of trees. If only the active tree has capacity left,
+    /// they should have read their inputs before three quarters of it are used.
     #[must_use]
     pub fn merge_pace(&self) -> MergePace {
         match self.merge_left() {
@@ -27,7 +32,7 @@ impl Engine {
         }
     }
 
-    /// Records that the merge which the tier rule asks for has yet to read.
+    /// Records that the merge which the tier rule asks for has still to process.
     fn merge_left(&self) -> u64 {
         if let Some(task) = &self.merge {
             return task.left().max(1);
@@ -39,7 +44,7 @@ impl Engine {
         missing.map_or(0, |count| frozen[..count].iter().sum())
     }
 
-    /// Notes that so many records were written.
+    /// Notes that `written` records were written.
     pub(crate) fn owe_merging(&mut self, written: usize) {
         let left = self.merge_left();
         let (params, trees) = (&self.meta.params, &self.meta.tip().trees);
@@ -47,7 +52,7 @@ impl Engine {
         let rest = capacity.saturating_sub(trees[0].entries);
         let more_trees = usize::from(params.tree_limit).saturating_sub(trees.len()) as u64;
         let room = if left > 0 && more_trees == 0 {
-            // The same with each write.
+            // The target stays the same from write to write.
             rest.saturating_sub(*self.merge_until.get_or_insert(rest / REST_PART))
         } else {
             self.merge_until = None;
@@ -57,10 +62,11 @@ impl Engine {
         self.merge_owed = self.merge_owed.saturating_add(u64::try_from(owed).unwrap_or(left)).min(left);
     }
 
-    /// Works on the merge that the tier rule asks for in the decided state, for about `budget` records, or a leaf's.
+    /// Works on the merge that the tier rule asks for in the decided state, for about `budget`
+    /// records, but at least one leaf's.
     ///
     /// # Errors
-    /// What reading pages gives; the merge begins anew with the next call.
+    /// `Corrupted`, a failure of the storage, or `Poisoned`. The next call begins the merge again.
     pub fn merge_step(&mut self, budget: usize) -> Result<MergeProgress> {
         self.check_usable()?;
         self.drop_lost_merges();
@@ -101,8 +107,8 @@ impl Engine {
         }
     }
 
-    /// What the end of a merge may add at once to what waits for a flush, in bytes: the filter and the shortcuts of all records of the decided
-    /// state.
+    /// The most bytes that the end of a merge may add at once to the next flush: the filter and the
+    /// shortcuts of all records of the decided state.
     #[must_use]
     pub fn merge_end_bytes(&self) -> u64 {
         let records = self.meta.tip().trees.iter().map(|tree| tree.entries).sum();
@@ -114,7 +120,7 @@ impl Engine {
         filter_bytes.saturating_add(shortcut_bytes)
     }
 
-    /// Merges that are built here and can be installed on the decided state.
+    /// Built merges that can be installed on the decided state.
     #[must_use]
     pub fn built_merges(&self) -> Vec<MergeName> {
         self.shape_of(&self.meta.tip().trees).ready
@@ -141,7 +147,7 @@ mod tests {
         flush(engine, version);
     }
 
-    /// For values that have shortcuts, and for such that have none.
+    /// The first and the last case have shortcuts, the second has none.
     #[test]
     fn the_end_of_a_merge_adds_no_more_than_is_said() {
         for (value_bytes, old_cache_bytes, near) in
@@ -162,7 +168,7 @@ mod tests {
                         MergeProgress::Working => {}
                         MergeProgress::Idle => break,
                         MergeProgress::Built(_) => {
-                            // A step's own nodes, too.
+                            // The step's own nodes count, too.
                             let added = engine.unflushed_bytes() - before;
                             assert!(added <= said + (64 << 10), "{added} bytes, where {said} were to come at most");
                             most = added.max(most);
@@ -176,7 +182,8 @@ mod tests {
         }
     }
 
-    /// What a merge has taken grows with the data, and what drops versions does not: the next step or the next writes give it back.
+    /// The space that a merge has taken grows with the data; the cost of a rollback must not. The
+    /// next step or the next writes free that space.
     #[test]
     fn what_a_lost_merge_took_is_given_back_behind_the_rollback() {
         for (is_complete, by_step) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -216,7 +223,7 @@ mod tests {
         }
     }
 
-    /// Neither records nor tombstones, and no bytes of values, once the trees that had them are merged.
+    /// Once its trees are merged, such a key has no records, tombstones or value bytes.
     #[test]
     fn a_key_that_no_retained_version_has_leaves_nothing_behind() {
         let sim = SimStorage::new();
@@ -244,7 +251,7 @@ mod tests {
         for round in 0..10 {
             next(&mut engine, (0..20).map(|n| delete(20 * round + n)).collect());
         }
-        // Others come and go, so that trees freeze and merge.
+        // Other keys come and go, so trees freeze and merge.
         let of_gone = |engine: &Engine| {
             let trees = &engine.meta.tip().trees;
             let mut cursor = ForestCursor::seek(&engine.store, trees, b"").expect("sound pages");

@@ -23,7 +23,8 @@ impl Engine {
             files.insert(file.name().to_owned(), self.store.page_file_bytes(file)?);
         }
         files.insert(meta_log::file_name(self.superblock.meta_file), self.superblock.meta_len);
-        // A dead segment is still in the table, but its file may go any time, unless a flush that goes on is the first without it.
+        // A dead segment is still in the table, but its file may be deleted at any time. It is
+        // needed only if the flush in progress is the first without it.
         let generation = self.superblock.generation;
         let needed = |segment: &Segment| segment.end > 0 && segment.dead_at.is_none_or(|at| at > generation);
         for (id, segment) in self.meta.segments.iter().filter(|(_, segment)| needed(segment)) {
@@ -42,7 +43,7 @@ impl Engine {
         Ok(manifest)
     }
 
-    /// Up to `len` bytes of a pinned file from an offset on; none at its end.
+    /// Up to `len` bytes of a pinned file from an offset on; no bytes at its end.
     ///
     /// # Errors
     /// `SnapshotMissing`, or a failure of the storage.
@@ -62,8 +63,9 @@ impl Engine {
         Ok(bytes)
     }
 
-    /// What checks every hash of a pinned snapshot, as its receiver does, beside everything else: it must stay pinned until then. It
-    /// gives `Corrupted` for damage.
+    /// Returns a function that checks every hash of a pinned snapshot, as its receiver does; it may
+    /// run on another thread. The snapshot must stay pinned until then. The function returns
+    /// `Corrupted` for damage.
     ///
     /// # Errors
     /// `SnapshotMissing`.
@@ -74,7 +76,7 @@ impl Engine {
         Ok(move || check_superblock(&storage, &superblock).verdict())
     }
 
-    /// Lets the pages and files of a snapshot go.
+    /// Releases the pages and files of a snapshot.
     pub fn unpin_snapshot(&mut self, id: u64) {
         self.pins.retain(|pin| pin.id != id);
         self.meta.unpin(id);

@@ -1,5 +1,5 @@
-//! Staging a version: what a Prepare does to the forest (`docs/verification.md` section 6), in its order: events,
-//! freeze, writes.
+//! Staging a version: applies a Prepare to the forest (`docs/verification.md` section 6) in the
+//! order of events, freeze and writes.
 
 use coppice_env::Workers;
 use coppice_types::{Change, Digest, Operation, Stamp};
@@ -21,21 +21,21 @@ use crate::{
     },
 };
 
-/// Operations that are hashed as one job.
+/// Operations hashed by one job.
 const HASH_CHUNK: usize = 32;
-/// Changes below which a stage needs no help.
+/// Smaller batches are staged on one thread.
 const SHARED_CHANGES_MIN: usize = 128;
 
-/// What is to become of a key.
+/// The new state of a key.
 #[derive(Clone, Copy, Debug)]
 enum Wanted<'o> {
     Value(&'o [u8]),
     Tombstone,
-    /// No record.
+    /// The key gets no record.
     Nothing,
 }
 
-/// An operation that changes something.
+/// An operation that changes the forest.
 #[derive(Clone, Copy, Debug)]
 struct Write<'o> {
     key: &'o [u8],
@@ -51,8 +51,8 @@ impl Write<'_> {
     }
 }
 
-/// The hashes of a write's value, of its record, and of its key for filters. There is always a record: of what is to have none, a
-/// tombstone.
+/// The hashes of a write's value and record, and the filter hash of its key. If the key gets no
+/// record, the record hash is that of a tombstone.
 #[derive(Clone, Copy, Debug, Default)]
 struct Hashes {
     value: Digest,
@@ -61,7 +61,7 @@ struct Hashes {
 }
 
 impl Hashes {
-    /// Those of several writes.
+    /// The hashes of several writes.
     fn of(writes: &[Write<'_>], stamp: Stamp) -> impl Iterator<Item = Self> {
         let values: Vec<&[u8]> = writes.iter().filter_map(Write::value).collect();
         let mut hashes = hash::sha256_each(&values).into_iter();
@@ -77,22 +77,23 @@ impl Hashes {
     }
 }
 
-/// A forest on its way from a base to a staged version.
+/// A forest between its base and the staged version.
 struct Draft {
     trees: Vec<Tree>,
     freezes: u64,
     installs: Vec<MergeId>,
     delta: Delta,
-    /// Of the keys that it writes.
+    /// Filter hashes of the written keys.
     filter_hashes: Vec<(u64, u64)>,
 }
 
 impl Engine {
-    /// Makes the next state of a base: the decided tip or any staged state.
+    /// Stages the next state on a base: the decided tip or any staged state.
     ///
     /// # Errors
-    /// `BaseMismatch`, `StampMismatch`, `AlreadyStaged`, `Invalid`, `TreeLimit`, or what reading pages gives. Nothing
-    /// is staged then.
+    /// `BaseMismatch`, `StampMismatch`, `AlreadyStaged`, `Invalid`, `TreeLimit`, an error of a
+    /// merge to install, `Corrupted`, `Poisoned`, or a failure of the storage. Nothing is staged
+    /// then.
     pub fn stage(&mut self, request: &StageRequest<'_>) -> Result<Staged> {
         self.check_usable()?;
         check_number(request.stamp.version.0.max(request.stamp.epoch.0))?;
@@ -205,7 +206,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A replica without the output builds it before it stages.
+    /// Builds a merge output that this replica does not have yet.
     fn build_merge_now(&mut self, trees: &[Tree], at: usize, count: usize) -> Result<()> {
         let running = self.merge.take_if(|task| {
             let (inputs, older) = task.ids();
@@ -240,7 +241,7 @@ impl Engine {
         draft.trees[0].add_keys_to(&mut filter, &self.store)?;
         let blob = self.store.add_filter(&mut self.meta, &mut draft.delta, filter);
         draft.trees[0].filter = Some(blob);
-        // A frozen tree has no more changes.
+        // A frozen tree takes no more changes, so its hashes are not needed.
         self.store.drop_lists();
         draft.trees.insert(0, Tree::empty());
         draft.freezes += 1;
@@ -255,7 +256,8 @@ impl Engine {
         }
         let keys: Vec<&[u8]> = writes.iter().map(|write| write.key).collect();
         let active = draft.trees[0].clone();
-        // Values are hashed beside their way into the log, and while the nodes are found that will change.
+        // Values are hashed while they are appended to the log, and while the nodes that will
+        // change are read.
         let mut hashes = vec![Hashes::default(); writes.len()];
         let workers = self.workers(writes.len());
         let (places, touching) = workers.share(
@@ -293,12 +295,12 @@ impl Engine {
         Ok(())
     }
 
-    /// A thread is worth its start when there is enough to do.
+    /// Small batches are not worth starting threads.
     fn workers(&self, changes: usize) -> Workers {
         if changes < SHARED_CHANGES_MIN { Workers::Inline } else { self.options.workers }
     }
 
-    /// What each operation comes to; those that change nothing are left out.
+    /// Resolves each operation to its effect, and leaves out those without one.
     fn resolve<'o>(&self, operations: &'o [Operation], trees: &[Tree]) -> Result<Vec<Write<'o>>> {
         let mut writes = Vec::with_capacity(operations.len());
         let mut user_bytes = 0;
@@ -321,7 +323,7 @@ impl Engine {
         Ok(writes)
     }
 
-    /// Appends the values that are too long for their leaf; says where each is.
+    /// Appends the values that are too long for their leaf, and returns their places.
     fn place_values(&mut self, stamp: Stamp, writes: &[Write<'_>], delta: &mut Delta) -> Vec<Option<BlobRef>> {
         let inline_bytes = self.meta.params.inline_bytes as usize;
         let place = |write: &Write<'_>| {
@@ -331,11 +333,11 @@ impl Engine {
         writes.iter().map(place).collect()
     }
 
-    /// Whether the delete of a live key is a removal: the active tree has its record, and no frozen tree's filter
-    /// admits it.
+    /// Whether the delete of a live key removes its record: the active tree has the record, and no
+    /// frozen tree's filter admits the key.
     fn leaves_nothing(&self, trees: &[Tree], key: &[u8]) -> Result<bool> {
         let (active, frozen) = trees.split_first().expect("a forest has an active tree");
-        // First, since large filters may have to be read.
+        // The active tree is asked first, since large filters may have to be read from disk.
         if !active.has(&self.store, key)? {
             return Ok(false);
         }

@@ -1,11 +1,13 @@
-//! Writes beside the engine: nodes, values, the meta log and the superblock go to disk on another thread while the engine goes on.
+//! Writes on another thread: nodes, values, the meta log and the superblock go to disk while the
+//! engine goes on.
 //!
-//! A flush can be all of it, and most of its nodes and values may be written ahead of it.
+//! Such writes are either a whole flush, or nodes and values written ahead of one.
 //!
-//! Invariants: one at a time. What is written ahead is in no state on disk, so a crash at any time leaves nothing but bytes that
-//! nothing refers to; a node counts as written only if it is still the one at its place when the work has ended, and only after a sync.
-//! What a flush names keeps its place until the flush has ended, whatever becomes free meanwhile; and what only older superblocks
-//! name is given away after that.
+//! Invariants: only one set of writes is in progress. What is written ahead belongs to no state on
+//! disk, so a crash leaves only bytes that nothing refers to. A node counts as written only after a
+//! sync, and only if its place still holds it when the writes end. What a flush names keeps its
+//! place until the flush has ended, even if it is freed in the meantime; what only older
+//! superblocks name is reused after that.
 
 use std::{fmt, sync::Arc};
 
@@ -14,16 +16,16 @@ use coppice_types::ErrorKind;
 use super::checkpoint::Checkpoint;
 use crate::{Engine, Result, store::content::Content};
 
-/// Writes that may be done beside the engine, on another thread: [`Engine::begin_ahead`] and [`Engine::begin_flush`] give them,
-/// [`Writes::run`] does them, [`Engine::end_writes`] takes them back.
+/// Writes that may run on another thread. [`Engine::begin_ahead`] and [`Engine::begin_flush`]
+/// return them, [`Writes::run`] does the work, and [`Engine::end_writes`] takes them back.
 #[must_use = "the engine waits for its end"]
 pub struct Writes {
     content: Content,
-    /// What makes it a flush.
+    /// The further steps of a flush; `None` for writes ahead of one.
     checkpoint: Option<Checkpoint>,
-    /// None before it is run.
+    /// The outcome; `None` before the writes are run.
     done: Option<Result<()>>,
-    /// The directory is nobody else's until it has ended.
+    /// Keeps the directory locked until the writes have ended.
     _lock: Arc<dyn Send + Sync>,
 }
 
@@ -38,22 +40,25 @@ impl Writes {
     /// Writes and syncs.
     pub fn run(&mut self) {
         let checkpoint = self.checkpoint.as_mut();
-        // All that the meta log names is durable before.
+        // Everything that the meta log names must be durable first.
         self.done = Some(self.content.write().and_then(|()| checkpoint.map_or(Ok(()), Checkpoint::write)));
     }
 }
 
 impl Engine {
-    /// How many bytes could be written ahead of the next flush: values, and nodes that will last. Those that merges made do, and are left
-    /// alone by a prune or rollback of some recent versions. Those of the active tree wait for the flush, since one that dies before it is
-    /// never written; but not where no version was pruned since the flush before the last.
+    /// Bytes that could be written ahead of the next flush: values, and nodes that will last.
+    ///
+    /// Outputs of merges last: a prune or rollback of recent versions leaves them alone. Nodes of
+    /// the active tree wait for the flush, since a node that dies before it is then never written.
+    /// But if no version was pruned since the flush before the last, they count, too.
     #[must_use]
     pub fn behind_bytes(&self) -> u64 {
         self.store.behind_bytes(self.keeps_all())
     }
 
-    /// How many bytes are worth a write ahead of a flush of so many. Where the active tree's nodes are among them, there are more, and none
-    /// that may die.
+    /// The least number of bytes that is worth a write ahead, for flushes of `flush_bytes`. If
+    /// nodes of the active tree count, the number is larger, and none of the nodes is likely to
+    /// die.
     #[must_use]
     pub fn ahead_bytes_min(&self, flush_bytes: u64) -> u64 {
         flush_bytes / if self.keeps_all() { 4 } else { 16 }
@@ -64,10 +69,11 @@ impl Engine {
         self.flushed_boundaries == [Some(self.meta.boundary); 2]
     }
 
-    /// Writes ahead of a flush. If they fail, the flush writes again, and says what is wrong; only that the disk is full is said at once.
+    /// Begins writes ahead of a flush. If they fail, the flush writes again and reports the error;
+    /// only a full disk is reported at once.
     ///
     /// # Panics
-    /// If what was begun before was not given back.
+    /// If earlier writes were not given back.
     pub fn begin_ahead(&mut self) -> Writes {
         self.drop_lost_merges();
         let content = self.store.begin_ahead(self.keeps_all());
@@ -84,15 +90,15 @@ impl Engine {
         assert!(!self.writing, "one at a time");
     }
 
-    /// Takes back what [`Engine::begin_ahead`] or [`Engine::begin_flush`] gave. What was written ahead, the next flush need not write. What
-    /// nobody has run is as if it had not begun.
+    /// Takes back what [`Engine::begin_ahead`] or [`Engine::begin_flush`] returned. The next flush
+    /// skips what was written ahead. Writes that were never run are discarded.
     ///
     /// # Errors
-    /// A failure of the storage in a flush, as [`Engine::flush`] has it; of what was written ahead, that the disk is full. The state is intact
-    /// then.
+    /// For a flush, a failure of the storage, like [`Engine::flush`]. For writes ahead, only a full
+    /// disk; the state is intact then.
     ///
     /// # Panics
-    /// If it is not this engine's.
+    /// If the writes belong to another engine.
     pub fn end_writes(&mut self, writes: Writes) -> Result<()> {
         assert!(self.writing, "none was begun");
         self.writing = false;

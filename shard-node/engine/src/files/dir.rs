@@ -1,4 +1,4 @@
-//! The data directory as a whole: its lock, and which names in it are the engine's.
+//! The data directory: its lock, and the names of its files.
 
 use coppice_env::Storage;
 
@@ -17,7 +17,8 @@ pub(crate) fn lock(storage: &dyn Storage) -> Result<Box<dyn Send + Sync>> {
     }
 }
 
-/// Files of a data directory that are numbered or paged: what a crashed create may leave.
+/// Whether a name is that of a page file, a numbered file or the cold marker. A crashed create may
+/// leave such files.
 pub(crate) fn is_ours(name: &str) -> bool {
     let paged = PageFile::ALL.iter().any(|file| file.name() == name);
     let numbered = meta_log::file_number(name).is_some() || values::file_number(name).is_some();

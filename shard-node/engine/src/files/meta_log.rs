@@ -1,8 +1,10 @@
-//! The durable form of the Meta table: one snapshot and the operations since, each flush a block.
+//! The durable form of the Meta table: a snapshot, followed by one block of operations for each
+//! flush.
 //!
-//! Blocks are chained by their checksums; a superblock names file, length and last checksum, so what lies behind that
-//! length (a flush that crashed) does not count and is overwritten. When the log has outgrown its snapshot, the next
-//! flush begins a new file; the old one stays until both superblocks name newer ones.
+//! Each block's checksum is seeded with the one before. A superblock names file, length and last
+//! checksum. Bytes beyond that length come from a crashed flush; they are ignored and overwritten.
+//! When the operations outgrow the snapshot, the next flush begins a new file. The old file stays
+//! until both superblocks name newer ones.
 
 use std::sync::Arc;
 
@@ -47,14 +49,14 @@ impl Operations {
         self.bytes.extend_from_slice(&out.into_bytes());
     }
 
-    /// Adds those that came later.
+    /// Appends operations that came later.
     pub(crate) fn append(&mut self, later: &Self) {
         self.count = self.count.checked_add(later.count).expect("operations between flushes are fewer");
         self.bytes.extend_from_slice(&later.bytes);
     }
 }
 
-/// The first block of a file.
+/// Encodes the first block of a file.
 pub(crate) fn snapshot(meta: &Meta) -> Vec<u8> {
     let mut out = Writer::new();
     out.u8(KIND_SNAPSHOT);
@@ -62,12 +64,12 @@ pub(crate) fn snapshot(meta: &Meta) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// The log that is being written.
+/// The meta log that is being written.
 #[derive(Clone, Debug)]
 pub(crate) struct MetaLog {
     file: Arc<dyn File>,
     pub(crate) number: u64,
-    /// Durable length and checksum of the last block.
+    /// Durable length, and checksum of the last block.
     pub(crate) len: u64,
     pub(crate) chain: u64,
     /// Length of header and snapshot.
@@ -75,7 +77,7 @@ pub(crate) struct MetaLog {
 }
 
 impl MetaLog {
-    /// Begins a file with a [`snapshot`]. Nothing is durable yet.
+    /// Creates a file that begins with a [`snapshot`]. Nothing is durable yet.
     pub(crate) fn create(storage: &dyn Storage, number: u64, snapshot: &[u8]) -> Result<Self> {
         let name = file_name(number);
         let file = storage.open(&name, OpenMode::OpenOrCreate).map_err(Error::io("create", &name))?;
@@ -89,8 +91,8 @@ impl MetaLog {
         Ok(log)
     }
 
-    /// Writes the operations behind the durable length; gives the length and checksum that a superblock may name after
-    /// a sync.
+    /// Writes operations after the durable length. Returns the length and checksum that a
+    /// superblock may name after a sync.
     pub(crate) fn append_operations(&self, operations: &Operations) -> Result<(u64, u64)> {
         let mut out = Writer::new();
         out.u8(KIND_OPERATIONS);
@@ -116,12 +118,12 @@ impl MetaLog {
         self.file.sync_data().map_err(Error::io("sync", &file_name(self.number)))
     }
 
-    /// Makes a durable append count.
+    /// Makes an append part of the log, once it is durable.
     pub(crate) fn advance(&mut self, (len, chain): (u64, u64)) {
         (self.len, self.chain) = (len, chain);
     }
 
-    /// The operations have outgrown the snapshot.
+    /// Whether the operations have outgrown the snapshot.
     pub(crate) fn is_long(&self, compaction_bytes_min: u64) -> bool {
         self.len - self.snapshot_len > self.snapshot_len.max(compaction_bytes_min)
     }
@@ -149,7 +151,8 @@ impl MetaLog {
     }
 }
 
-/// Gives the table and the length of header and snapshot, or the offset of what is wrong.
+/// Returns the table and the length of header and snapshot, or the offset and a description of the
+/// damage.
 fn replay(bytes: &[u8], superblock: &Superblock) -> std::result::Result<(Meta, u64), (u64, String)> {
     let header = bytes
         .split_first_chunk::<16>()
@@ -212,7 +215,7 @@ mod tests {
     use super::*;
     use crate::{Engine, MergeProgress, Options, RaftPosition, check::check_superblock, testing};
 
-    /// A directory with merges, pruned, dropped and staged versions, and its superblock.
+    /// A directory with merges and with pruned, dropped and staged versions, and its superblock.
     fn directory() -> (SimStorage, Superblock) {
         let sim = SimStorage::new();
         let params = Params { key_bytes_max: 8, node_bytes: 320, fanout: 4, capacity: 8, ..Params::default() };
@@ -286,7 +289,7 @@ mod tests {
             file.write_all_at(&bytes, 0).expect("room");
             file.sync_data().expect("a sound disk");
             let report = check_superblock(&storage, &superblock);
-            // Some fields are free (a prepare id, a stamp); most are not.
+            // Some fields may have any value (a prepare id, a stamp); most may not.
             assert!(changed || report.is_clean(), "round {round}: {:?}", report.findings);
         }
     }

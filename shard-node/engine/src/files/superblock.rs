@@ -1,9 +1,10 @@
-//! The two superblocks: where recovery begins.
+//! The two superblocks, where recovery begins.
 //!
-//! Generation g is written to slot g mod 2, so writing one never touches the other. A torn write leaves a slot whose checksum
-//! does not fit, next to the valid one of the generation before; recovery takes the newest valid one. Once it is durable, a
-//! copy of it may take the other slot: then nothing of the generation before is needed any more. The file is made
-//! whole under another name and renamed, so its presence says that the directory was completed.
+//! Generation g is written to slot g mod 2, so writing one never touches the other. A torn write
+//! leaves a slot with a wrong checksum next to the valid one of the generation before; recovery
+//! takes the newest valid one. Once a superblock is durable, a copy of it may take the other slot;
+//! then nothing of the generation before is needed any more. The file is written under another name
+//! and renamed, so its presence shows that the directory is complete.
 
 use std::sync::Arc;
 
@@ -17,20 +18,19 @@ pub(crate) const FILE: &str = "superblock";
 const NEW_FILE: &str = "superblock.new";
 /// Bytes of one slot.
 pub(crate) const SLOT_BYTES: usize = 72 << 10;
-/// Most bytes of the caller's state.
+/// Limit for the bytes that the caller stores with a flush.
 pub const MACHINE_STATE_BYTES_MAX: usize = 64 << 10;
 const MAGIC: &[u8; 8] = b"coppiceS";
-/// That of ledgers of protocol version 2. Formats 1 to 4 were those of version 1.
+/// The format of protocol version 2. Protocol version 1 had formats 1 to 4.
 const FORMAT: u32 = 5;
 const FIXED_BYTES: usize = 8 + 8 + 4 + 6 * 8 + 4;
 const _: () = assert!(FIXED_BYTES + MACHINE_STATE_BYTES_MAX <= SLOT_BYTES);
 
-/// What a superblock says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub(crate) generation: u64,
     pub(crate) position: RaftPosition,
-    /// Number of the meta log file, how much of it holds, and the checksum of its last block.
+    /// Number of the meta log file, its valid length, and the checksum of its last block.
     pub(crate) meta_file: u64,
     pub(crate) meta_len: u64,
     pub(crate) meta_chain: u64,
@@ -57,7 +57,7 @@ impl Superblock {
         slot
     }
 
-    /// The format in a slot's bytes, and what follows on it, if the slot is whole.
+    /// The format in a slot's bytes and the fields after it; `None` if the slot is not whole.
     fn split(slot: &[u8]) -> Option<(u32, Reader<'_>)> {
         if slot.len() != SLOT_BYTES {
             return None;
@@ -71,7 +71,7 @@ impl Superblock {
         Some((input.u32().ok()?, input))
     }
 
-    /// The superblock in a slot's bytes, if it is whole and of today's format.
+    /// The superblock in a slot's bytes; `None` if it is not whole or has another format.
     pub(crate) fn decode(slot: &[u8]) -> Option<Self> {
         let (_, mut input) = Self::split(slot).filter(|(format, _)| *format == FORMAT)?;
         let superblock = Self {
@@ -87,7 +87,7 @@ impl Superblock {
     }
 }
 
-/// A slot as found.
+/// A slot of the superblock file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     /// Never written.
@@ -97,7 +97,7 @@ pub(crate) enum Slot {
     Valid(Superblock),
 }
 
-/// A directory is completed once this file has its name.
+/// Whether the directory is complete: the superblock file has its final name.
 pub(crate) fn exists(storage: &dyn Storage) -> Result<bool> {
     let names = storage.list("").map_err(Error::io("list", "the directory"));
     match names {
@@ -107,7 +107,8 @@ pub(crate) fn exists(storage: &dyn Storage) -> Result<bool> {
     }
 }
 
-/// Makes the file with its first superblock; everything that it names is durable before.
+/// Creates the file with its first superblock. Everything that the superblock names must be durable
+/// before.
 pub(crate) fn publish(storage: &dyn Storage, first: &Superblock) -> Result<()> {
     let file = storage.open(NEW_FILE, OpenMode::OpenOrCreate).map_err(Error::io("create", NEW_FILE))?;
     file.set_len(0).map_err(Error::io("truncate", NEW_FILE))?;
@@ -118,19 +119,19 @@ pub(crate) fn publish(storage: &dyn Storage, first: &Superblock) -> Result<()> {
     storage.sync_dir("").map_err(Error::io("sync", "the directory"))
 }
 
-/// Writes a superblock to its slot; durable only after a sync.
+/// Writes a superblock to its own slot. It is durable only after a sync.
 pub(crate) fn write_slot(file: &dyn File, superblock: &Superblock) -> std::io::Result<()> {
     file.write_all_at(&superblock.encode(), (superblock.generation % 2) * SLOT_BYTES as u64)
 }
 
-/// Writes the copy of a superblock that is durable in its own slot, over the one before; durable only after a sync. Torn, it leaves
-/// the first.
+/// Writes a copy of a superblock over the generation before. The original must be durable in its
+/// own slot; the copy is durable only after a sync. A torn copy leaves the original.
 pub(crate) fn write_copy(file: &dyn File, superblock: &Superblock) -> std::io::Result<()> {
     file.write_all_at(&superblock.encode(), ((superblock.generation + 1) % 2) * SLOT_BYTES as u64)
 }
 
-/// Writes a superblock that was read to its slot again and makes it and its file's name durable. Torn, it leaves the other slot, of
-/// which nothing has been given away yet.
+/// Writes a superblock to its slot again, and makes it and the file's name durable. A torn write
+/// leaves the other slot, whose pages have not been reused yet.
 pub(crate) fn republish(storage: &dyn Storage, file: &dyn File, newest: &Superblock) -> Result<()> {
     write_slot(file, newest).map_err(Error::io("write", FILE))?;
     file.sync_data().map_err(Error::io("sync", FILE))?;
@@ -158,7 +159,8 @@ pub(crate) fn read_slots(file: &dyn File) -> Result<[Slot; 2]> {
     Ok([read(0)?, read(1)?])
 }
 
-/// The newest valid superblock and the one before it, unless the other slot has none or a copy.
+/// The newest valid superblock and the one before. The latter is `None` if the other slot is
+/// invalid or holds a copy.
 pub(crate) fn newest(slots: [Slot; 2]) -> Result<(Superblock, Option<Superblock>)> {
     match slots {
         [Slot::Valid(a), Slot::Valid(b)] => {

@@ -1,9 +1,11 @@
-//! The value log: values too long for their leaf, filters, shortcuts and kept journals, in append-only segments.
+//! The value log: values too long for their leaf, filters, shortcuts and kept journals, in
+//! append-only segments.
 //!
-//! A record is written once and never moved; a merge may write a live one anew and pend the old. The Meta table counts
-//! the live bytes of each segment; one without any is deleted when no superblock on disk needs it. What was appended
-//! is in memory until it is written, ahead of the flush or with it; a crash before the flush loses it together with
-//! everything that refers to it. Old segments may lie in a second directory: see `cold`.
+//! A record is written once and never moved; a merge may append a live value again and pend the old
+//! record. The Meta table counts the live bytes of each segment. A segment without live bytes is
+//! deleted when no superblock on disk needs it. Appended records stay in memory until they are
+//! written, with a flush or ahead of it. A crash before the flush loses them and everything that
+//! refers to them. Old segments may lie in a second directory, see [`tier`].
 
 mod record;
 mod scrub;
@@ -35,26 +37,30 @@ use crate::{
     },
 };
 
-/// The log has about so many segments at least, or one that is mostly dead would be too large a part of it,
+/// A large log has at least about this many segments, so that one that is mostly dead is a small
+/// part of it.
 const SEGMENTS: u64 = 16;
-/// unless they were smaller than this.
+/// Segments of a small log are not made smaller than this.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 
-/// A segment of the largest size waits in memory in so many parts: more, smaller ones cost more writes, and of larger ones more is vacant.
+/// A segment of the largest size takes this many buffers in memory. Smaller buffers cost more
+/// writes; larger ones leave more memory unused.
 const PARTS: u32 = 64;
 
-/// Most segment files that are open at once.
+/// Most segment files open at once.
 const OPEN_FILES_MAX: usize = 512;
 
-/// Most bytes that are read at once for several records.
+/// Most bytes in one read of several records.
 const RUN_BYTES_MAX: u64 = 128 << 10;
-/// Up to so many bytes between two records are read with them: a second read would cost more.
+/// A gap of up to this many bytes between two records is read with them; a second read would cost
+/// more.
 const RUN_GAP_BYTES_MAX: u64 = 2 << 10;
 
-/// Longer records get room once their file is long enough: a length may come from a peer.
+/// Longer records are allocated only if their file is long enough, since a length may come from a
+/// peer.
 const UNSEEN_BYTES_MAX: u32 = 1 << 20;
 
-/// Where the next record goes.
+/// The place of the next record.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     segment: u32,
@@ -67,12 +73,13 @@ pub(crate) struct ValueLog {
     storage: Arc<dyn Storage>,
     tier: Option<Tier>,
     segment_bytes_max: u64,
-    /// Room for records that is taken at once.
+    /// Capacity of a new buffer for records.
     part_bytes: usize,
-    /// Of all segments, what is not flushed included.
+    /// Bytes of all segments, unflushed ones included.
     bytes: u64,
     active: Head,
-    /// Journals stay for ever, so they have segments of their own: beside one of them no value could be freed.
+    /// Journals are kept for ever, so they have their own segments: a journal would keep its whole
+    /// segment from being freed.
     journals: Option<Head>,
     tails: BTreeMap<u32, Tail>,
     files: Mutex<PlaceMap<u32, Arc<dyn File>>>,
@@ -86,7 +93,7 @@ impl Head {
 }
 
 impl ValueLog {
-    /// The last segment takes what comes, unless it has a journal, or is dead.
+    /// Opens the log. New records go to the last segment, unless it is dead or holds a journal.
     pub(crate) fn new(
         storage: Arc<dyn Storage>,
         segment_bytes_max: u32,
@@ -121,7 +128,7 @@ impl ValueLog {
         self.bytes = segments.values().map(|segment| segment.end).chain(unflushed).fold(0, u64::saturating_add);
     }
 
-    /// Where a segment ends at the latest.
+    /// The present limit for a segment's length.
     fn segment_bytes(&self) -> u64 {
         (self.bytes / SEGMENTS).max(SEGMENT_BYTES_MIN).min(self.segment_bytes_max)
     }
@@ -134,8 +141,8 @@ impl ValueLog {
         self.tier.as_mut()
     }
 
-    /// Notes which segments are in the cold directory. If the newer superblock was lost, the last one may be among them: it takes no
-    /// more.
+    /// Records which segments are in the cold directory. If the newer superblock was lost, the last
+    /// segment may be among them; it then takes no more records.
     pub(crate) fn set_cold(&mut self, segments: BTreeSet<u32>) {
         if segments.contains(&self.active.segment) {
             self.active = self.new_segment();
@@ -145,12 +152,12 @@ impl ValueLog {
         }
     }
 
-    /// Whether something of the segment is in memory alone.
+    /// Whether a part of the segment is not flushed.
     pub(crate) fn has_tail(&self, segment: u32) -> bool {
         self.tails.contains_key(&segment)
     }
 
-    /// Forgets the open file of a segment.
+    /// Drops the open file handle of a segment.
     pub(crate) fn close(&self, segment: u32) {
         self.files.lock().unwrap_or_else(PoisonError::into_inner).remove(&segment);
     }
@@ -160,24 +167,25 @@ impl ValueLog {
         Head { segment: active.max(journals) + 1, end: 0 }
     }
 
-    /// The segments that take what comes: one, as long as there is none of journals.
+    /// The segments that take new records: one for journals and one for everything else. Both are
+    /// the same while there is none for journals.
     pub(crate) fn taking(&self) -> [u32; 2] {
         [self.active, self.journals.unwrap_or(self.active)].map(|head| head.segment)
     }
 
-    /// A head as it is, or that of a new segment if a record of so many bytes has no room there.
+    /// Returns the head, or that of a new segment if a record with this many bytes does not fit.
     fn with_room(&self, head: Head, len: u32) -> Head {
         let is_full = head.end > 0 && head.end + record_bytes(len) > self.segment_bytes();
         if is_full { self.new_segment() } else { head }
     }
 
-    /// Where the next record goes that is no journal, if it holds so many bytes.
+    /// The place of the next record that is no journal, if it holds this many bytes.
     pub(crate) fn next_place(&mut self, len: u32) -> ValueRef {
         self.active = self.with_room(self.active, len);
         self.active.place()
     }
 
-    /// Appends a value with its name.
+    /// Appends a value together with its name: stamp and key.
     pub(crate) fn append_named(&mut self, key: &[u8], stamp: Stamp, value: &[u8]) -> BlobRef {
         let mut fixed = [0; NAME_FIXED_BYTES];
         fixed[..8].copy_from_slice(&stamp.epoch.0.to_le_bytes());
@@ -186,7 +194,7 @@ impl ValueLog {
         self.append_parts(RecordKind::Named, &[&fixed, key, value])
     }
 
-    /// Appends in memory.
+    /// Appends a record in memory.
     pub(crate) fn append(&mut self, kind: RecordKind, bytes: &[u8]) -> BlobRef {
         self.append_parts(kind, &[bytes])
     }
@@ -206,7 +214,7 @@ impl ValueLog {
         rest[4] = kind as u8;
         let size = RECORD_HEADER_BYTES + bytes;
         if tail.bytes.len() + size > tail.bytes.capacity() {
-            // No copy of what is there: it is closed, and what follows has room of its own.
+            // Growing would copy the records: the buffer is closed instead, and a new one begins.
             tail.close();
             tail.bytes = Vec::with_capacity(self.part_bytes.max(size));
         }
@@ -225,7 +233,7 @@ impl ValueLog {
         BlobRef { at, len }
     }
 
-    /// Whether the record is read without its file.
+    /// Whether a record is read from memory.
     pub(crate) fn in_memory(&self, at: ValueRef) -> bool {
         self.tails.get(&at.segment).is_some_and(|tail| tail.ahead <= u64::from(at.offset))
     }
@@ -251,7 +259,8 @@ impl ValueLog {
         self.read(value.kind(), value.blob).map(|held| value.taken_from(held))
     }
 
-    /// Reads the value of a leaf's record, and checks it, and the name that it may have.
+    /// Reads and checks the value of a leaf's record, and the name that the value-log record may
+    /// carry.
     pub(crate) fn read_of(&self, value: StoredValue, key: &[u8], stamp: Stamp) -> Result<Vec<u8>> {
         let held = self.read(value.kind(), value.blob)?;
         if value.kind() == RecordKind::Named && split_name(&held) != Some((stamp, key, value.len as usize)) {
@@ -260,7 +269,7 @@ impl ValueLog {
         Ok(value.taken_from(held))
     }
 
-    /// Reads the record that lies within so many bytes from a place on, and checks it, if it bears this key.
+    /// Reads and checks a record that lies within `bytes` from a place, if it carries this key.
     pub(crate) fn read_named(&self, at: ValueRef, bytes: usize, key: &[u8]) -> Named {
         let mut record = vec![0; bytes.max(RECORD_HEADER_BYTES)];
         if self.read_part(at, &mut record).is_err() {
@@ -278,7 +287,8 @@ impl ValueLog {
         Named::This(stamp, record)
     }
 
-    /// Bytes of the log from a place within a record on, in memory or in a file, which ends no earlier.
+    /// Fills a buffer from a place within a record, from memory or from a file. The record must not
+    /// end before the buffer does.
     pub(crate) fn read_part(&self, at: ValueRef, buffer: &mut [u8]) -> Result<()> {
         if !self.in_memory(at) {
             return self.read_file(at, buffer);
@@ -298,8 +308,8 @@ impl ValueLog {
         }
     }
 
-    /// Reads values and checks them, in the order of their places; those that lie near each other in a file with one read. Each
-    /// is given away with its number. Gives how many reads of files that took.
+    /// Reads and checks values in the order of their places; values close to each other in a file
+    /// take one read. `give` gets each value with its index. Returns the number of file reads.
     pub(crate) fn read_many(&self, values: &[StoredValue], mut give: impl FnMut(usize, Vec<u8>)) -> Result<u64> {
         let mut numbers: Vec<usize> = (0..values.len()).collect();
         numbers.sort_unstable_by_key(|number| values[*number].blob.at);
@@ -318,7 +328,8 @@ impl ValueLog {
             }
             reads += 1;
             match self.read_file(first.at, &mut buffer[..bytes]) {
-                // Perhaps one of them alone can't be read, or what lies between them: each says it for itself.
+                // Perhaps only one of them, or only a gap, cannot be read. Each is read alone and
+                // reports its own error.
                 Err(_) if count > 1 => {
                     reads += count as u64;
                     run.iter().try_for_each(|number| self.read_value(values[*number]).map(|it| give(*number, it)))?;
@@ -337,8 +348,8 @@ impl ValueLog {
         Ok(reads)
     }
 
-    /// How many of these records, in the order of their places, are read at once, and the bytes from the first one's start to the
-    /// last one's end. The first one is in its file.
+    /// Number of records, sorted by place, that one read should take, and the bytes from the first
+    /// one's start to the last one's end. The first record is in its file.
     fn run(&self, mut blobs: impl Iterator<Item = BlobRef>) -> (usize, usize) {
         let first = blobs.next().expect("a run has a record");
         let start = u64::from(first.at.offset);
@@ -354,14 +365,15 @@ impl ValueLog {
         (count, (end - start) as usize)
     }
 
-    /// The file of a segment, in this directory or the cold one: one that goes there meanwhile is there before it is gone here.
+    /// Opens the file of a segment in the data directory, or else in the cold one. A segment that
+    /// is being moved is in the cold directory before it leaves the other.
     pub(crate) fn open(&self, segment: u32, mode: OpenMode) -> Result<Arc<dyn File>> {
         let files = || self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = files().get(&segment) {
             return Ok(Arc::clone(file));
         }
         let name = file_name(segment);
-        // Without the lock: who wants a hot file need not wait for a slow disk.
+        // The lock is not held, so a read of a hot file does not wait for a slow disk.
         let opened = match (self.storage.open(&name, mode), &self.tier) {
             (Err(error), Some(tier)) if error.kind() == ErrorKind::NotFound => tier.storage.open(&name, mode),
             (opened, _) => opened,
@@ -377,18 +389,18 @@ impl ValueLog {
         Ok(file)
     }
 
-    /// Bytes that are not written.
+    /// Bytes that are not written yet.
     pub(crate) fn behind_bytes(&self) -> u64 {
         self.tails.values().map(|tail| tail.end() - tail.ahead).sum()
     }
 
-    /// Where the segments end that have something in memory.
+    /// Segments with unflushed records, and their ends.
     pub(crate) fn unflushed_ends(&self) -> Vec<(u32, u64)> {
         self.tails.iter().map(|(segment, tail)| (*segment, tail.end())).collect()
     }
 
-    /// Closes what is in memory, and gives what was not written ahead; nothing if a file can't be opened, which the flush
-    /// finds, too.
+    /// Closes the buffers and returns the records that are not written yet. Returns none if a file
+    /// cannot be opened; the flush then reports the error.
     pub(crate) fn seal(&mut self) -> Vec<Sealed> {
         self.try_seal().unwrap_or_default()
     }
@@ -406,7 +418,7 @@ impl ValueLog {
         Ok(given)
     }
 
-    /// Lets go of what is durable now, and gives how many bytes that are.
+    /// Drops from memory what has become durable. Returns its number of bytes.
     pub(crate) fn written(&mut self, written: &[Sealed]) -> u64 {
         let mut bytes = 0;
         for Sealed { segment, parts, .. } in written {
@@ -421,19 +433,20 @@ impl ValueLog {
         bytes
     }
 
-    /// The file of a segment that has something in memory.
+    /// Opens the file of a segment with records in memory.
     fn file_to_write(&mut self, segment: u32) -> Result<Arc<dyn File>> {
         let mode = if self.tails[&segment].start > 0 { OpenMode::Existing } else { OpenMode::OpenOrCreate };
         self.names_changed |= mode == OpenMode::OpenOrCreate;
         self.open(segment, mode)
     }
 
-    /// What was not written ahead, for [`write_sealed`]; it is kept in memory until [`Self::flushed`]. True if names changed.
+    /// Returns the records that are not written yet, for [`write_sealed`]. They stay in memory
+    /// until [`Self::written`]. Also returns whether file names have changed.
     pub(crate) fn seal_to_write(&mut self) -> Result<(Vec<Sealed>, bool)> {
         Ok((self.try_seal()?, self.names_changed))
     }
 
-    /// What was written, up to these ends, is covered by a superblock.
+    /// Notes that a superblock covers the segments up to these ends.
     pub(crate) fn flushed(&mut self, ends: &[(u32, u64)], segments: &BTreeMap<u32, Segment>) {
         for (segment, end) in ends {
             let tail = self.tails.get_mut(segment).expect("it was there when the flush began");
@@ -445,7 +458,7 @@ impl ValueLog {
         self.names_changed = false;
     }
 
-    /// Deletes a segment's file, wherever it is.
+    /// Deletes a segment's file in both directories.
     pub(crate) fn delete(&mut self, segment: u32) -> Result<()> {
         self.close(segment);
         let name = file_name(segment);
@@ -496,7 +509,7 @@ mod tests {
         let value = vec![7; 256 << 10];
         let places: Vec<ValueRef> = (0..400).map(|_| log.append(RecordKind::Value, &value).at).collect();
         let segments = 1 + places.last().expect("some").segment;
-        // 100 MiB: about 16 of the first MiB each, and then as many for each factor of e.
+        // 100 MiB: about 16 segments of the minimal size, then about 16 for each factor of e.
         assert!((16..80).contains(&segments), "{segments}");
         let last = places.iter().filter(|at| at.segment == segments - 2).count();
         assert!(last >= 16, "{last} values of 256 KiB in the last but one");
@@ -526,7 +539,7 @@ mod tests {
         let mut blobs = Vec::new();
         let value = |number: usize| vec![number as u8; 100 + 7 * number];
         let (key, stamp) = (|number: usize| vec![1; number + 1], |number: usize| Stamp::new(2, number as u64));
-        // In files that a superblock covers, in files ahead of it, in memory sealed, and in memory open.
+        // One round each: covered by a superblock, written ahead, sealed in memory, open in memory.
         for round in 0..4 {
             blobs.extend((10 * round..10 * (round + 1)).map(|number| match number % 3 {
                 0 => log.append_named(&key(number), stamp(number), &value(number)),
@@ -569,7 +582,7 @@ mod tests {
             assert_eq!(named(&key(number), 20), this);
             assert_eq!(named(&key(number + 1), 20), Named::Other);
             assert_eq!(named(&key(number), 19), Named::Unknown);
-            // What follows is read with it, where something does.
+            // Bytes after the record are read with it, if there are any.
             assert!([this, Named::Unknown].contains(&named(&key(number), 30)));
         }
         assert_eq!(log.read_named(blobs[1].at, record_bytes(blobs[1].len) as usize, b""), Named::Unknown);
@@ -582,7 +595,7 @@ mod tests {
         sim.flip_bit("values-0", u64::from(blobs[4].at.offset) + 60, 2);
         assert_eq!(damaged(read(&log, &[3, 4, 5]).expect_err("a flipped bit")), offset(4));
         assert_eq!(read(&log, &[3, 5]).expect("what is between two is nobody's"), 1);
-        // The file ends within the fifth.
+        // The file ends within the sixth record.
         let file = sim.open("values-0", OpenMode::Existing).expect("it is there");
         file.set_len(u64::from(blobs[5].at.offset) + 20).expect("cut");
         assert_eq!(damaged(read(&log, &[2, 3, 5]).expect_err("a short file")), offset(5));

@@ -1,8 +1,9 @@
-//! Merkle lists with all their inner nodes: what is kept of a node in memory, so that a change of one entry hashes `log2(n)` pairs
-//! and not n, and a proof none.
+//! Merkle lists with all their inner nodes, kept in memory for a tree node. With them a change of
+//! one entry hashes `log2(n)` pairs instead of n, and a proof hashes nothing.
 //!
-//! The tree of RFC 6962 over n leaves is the one in which each level pairs its neighbours and an odd last one moves up
-//! as it is. So a level is a prefix of pairs, and what lies left of the first change stays when entries come and go.
+//! In the tree of RFC 6962 over n leaves, each level pairs its neighbours, and an odd last hash
+//! moves up unchanged. So the hashes left of the first change stay the same when entries come and
+//! go.
 
 use coppice_types::Digest;
 use coppice_verify::hash;
@@ -17,7 +18,7 @@ pub(crate) struct MerkleList {
     hashes: Vec<Digest>,
 }
 
-/// Where each level begins, and how many hashes it has, up to the root.
+/// Start and width of each level, up to the root.
 fn levels(len: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut next = Some((0, len));
     std::iter::from_fn(move || {
@@ -28,17 +29,17 @@ fn levels(len: usize) -> impl Iterator<Item = (usize, usize)> {
 }
 
 impl MerkleList {
-    /// The list of these leaves.
     pub(crate) fn new(leaves: Vec<Digest>) -> Self {
         Self::grown(leaves, None)
     }
 
-    /// Room for a list of so many leaves, which come first.
+    /// An empty vector with capacity for a whole list over this many leaves. The leaves are pushed
+    /// first.
     pub(crate) fn room(len: usize) -> Vec<Digest> {
         Vec::with_capacity(levels(len).map(|(_, width)| width).sum())
     }
 
-    /// The list of these leaves, of which the first `same` are those of another list.
+    /// The list over these leaves; the first `same` of them equal those of the other list.
     pub(crate) fn grown(leaves: Vec<Digest>, before: Option<(&Self, usize)>) -> Self {
         assert!(!leaves.is_empty(), "a node has entries");
         assert!(leaves.len() < 1 << 16, "a node counts its entries by 16 bits");
@@ -68,7 +69,7 @@ impl MerkleList {
         Self { len, hashes }
     }
 
-    /// Replaces leaves, whose indices ascend, and what follows from them.
+    /// Replaces leaves, given by ascending indices, and rehashes their paths.
     pub(crate) fn replace(&mut self, leaves: &mut Vec<(usize, Digest)>) {
         assert!(leaves.is_sorted_by(|a, b| a.0 < b.0));
         assert!(leaves.last().is_none_or(|last| last.0 < self.len));
@@ -102,11 +103,12 @@ impl MerkleList {
         size_of::<Self>() + self.hashes.capacity() * size_of::<Digest>()
     }
 
-    /// The hashes that show the leaves `indices`, which ascend, as `coppice_verify::merkle::list_proof` gives them.
+    /// The proof of the leaves `indices`, which ascend; it equals that of
+    /// `coppice_verify::merkle::list_proof`.
     pub(crate) fn proof(&self, indices: &[u64]) -> Vec<Digest> {
         let mut all = [(0, 0); LEVELS_MAX];
         let count = all.iter_mut().zip(levels(self.len)).map(|(slot, level)| *slot = level).count();
-        // Each hash covers leaves that are not shown, and is beside the way to one that is.
+        // Each hash of the proof covers unshown leaves, next to the path of a shown one.
         let mut out = Vec::with_capacity((self.len - indices.len()).min(indices.len() * (count - 1)).max(1));
         self.prove(&all[..count], 0, indices, &mut out);
         out
@@ -122,7 +124,7 @@ impl MerkleList {
         let (left, right) = (2 * at, 2 * at + 1);
         let middle = (right as u64) << (below.len() - 1);
         let (before, after) = indices.split_at(indices.partition_point(|index| *index < middle));
-        // An odd last one has moved up: it is no pair.
+        // An odd last hash has moved up and has no sibling.
         self.prove(below, left, before, out);
         if right < width {
             self.prove(below, right, after, out);

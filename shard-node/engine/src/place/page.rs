@@ -1,8 +1,8 @@
 //! Pages, spans and their names.
 //!
-//! A node lies in a span of 1 to 4 pages of 4 KiB, or, as what sets it apart from such a node, in a slot of a page that it
-//! shares with others. Its [`Pid`] is its place: file, first page and length or slot in one number,
-//! so that reading it needs no table. A page is written once and never changed while anything refers to it.
+//! A node lies in a span of 1 to 4 pages of 4 KiB, or as a patch of such a node in a slot of a
+//! shared page. Its [`Pid`] is its place: file, first page, and length or slot in one number. So a
+//! read needs no table. A page is written once and not changed while anything refers to it.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -13,14 +13,13 @@ use std::{
 
 use super::refs::ValueRef;
 
-/// Bytes of a page.
 pub(crate) const PAGE_BYTES: usize = 4096;
-/// Most pages of one span.
+/// The longest span, in pages.
 pub(crate) const SPAN_PAGES_MAX: usize = 4;
 
 static ZEROES: [u8; SPAN_PAGES_MAX * PAGE_BYTES] = [0; SPAN_PAGES_MAX * PAGE_BYTES];
 
-/// Bytes for a span, to be filled by their one owner.
+/// Zeroed bytes for a span, to be filled by their only owner.
 pub(crate) fn zeroed(len_bytes: usize) -> Arc<[u8]> {
     Arc::from(&ZEROES[..len_bytes])
 }
@@ -28,11 +27,11 @@ pub(crate) fn zeroed(len_bytes: usize) -> Arc<[u8]> {
 /// A file of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum PageFile {
-    /// Inner nodes.
+    /// Whole inner nodes.
     Index,
-    /// Leaf nodes.
+    /// Whole leaves.
     Data,
-    /// Nodes of both kinds, as patches of others.
+    /// Nodes of both kinds, stored as patches of other nodes, and small whole ones.
     Patches,
 }
 
@@ -48,7 +47,8 @@ impl PageFile {
         }
     }
 
-    /// Whole inner nodes and leaves lie in separate files, since they are read at different rates.
+    /// The file of whole nodes of a level. Inner nodes and leaves lie apart because they are read
+    /// at different rates.
     pub(crate) fn of_level(level: u8) -> Self {
         if level == 0 { Self::Data } else { Self::Index }
     }
@@ -68,7 +68,7 @@ pub(crate) struct Pid(u64);
 
 impl Pid {
     /// # Panics
-    /// If the length is not 1 to 4 pages, or the page beyond 2^48.
+    /// If the length is not 1 to 4 pages, or the page is 2^48 or more.
     pub(crate) fn new(file: PageFile, first: u64, pages: usize) -> Self {
         assert!((1..=SPAN_PAGES_MAX).contains(&pages));
         assert!(first < 1 << 48);
@@ -78,19 +78,20 @@ impl Pid {
     /// The place of a node that is stored as a patch.
     ///
     /// # Panics
-    /// If the page is beyond 2^48.
+    /// If the page is 2^48 or more.
     pub(crate) fn of_patch(page: u64, slot: u8) -> Self {
         assert!(page < 1 << 48);
         Self(PageFile::Patches.number() << 56 | u64::from(slot) << 48 | page)
     }
 
-    /// What a cache knows a page of shortcuts by: no two overlap, and nothing else has such a number.
+    /// The cache key of a page of shortcuts. No two pages share one, and nothing else has such a
+    /// number.
     pub(crate) fn of_shortcuts(at: ValueRef) -> Self {
         const _: () = assert!(PAGE_BYTES >= 1 << 8);
         Self(4 << 56 | u64::from(at.segment) << 24 | u64::from(at.offset) >> 8)
     }
 
-    /// Reads a stored number.
+    /// Reads a stored number. `None` if no place has it.
     pub(crate) fn from_u64(number: u64) -> Option<Self> {
         let pages = number >> 48 & 0xff;
         let span = matches!(number >> 56, 1 | 2) && (1..=SPAN_PAGES_MAX as u64).contains(&pages);
@@ -119,17 +120,18 @@ impl Pid {
         self.0 & ((1 << 48) - 1)
     }
 
-    /// How many pages are read for it.
+    /// Number of pages that a read of the node takes.
     pub(crate) fn pages(self) -> u64 {
         if self.is_patch() { 1 } else { self.0 >> 48 & 0xff }
     }
 
-    /// Of a patch: which one of its page.
+    /// The patch's slot in its page; `None` for a whole node.
     pub(crate) fn slot(self) -> Option<u8> {
         self.is_patch().then_some((self.0 >> 48) as u8)
     }
 
-    /// A number for what is kept in parts: spans are neighbours, and patches of a page, so its lowest bits spread them.
+    /// A number to distribute places over parts. Spans are neighbours, and so are the patches of a
+    /// page; the lowest bits spread them evenly.
     pub(crate) fn spread(self) -> u64 {
         self.first() + u64::from(self.slot().unwrap_or(0))
     }
@@ -143,10 +145,11 @@ impl Pid {
     }
 }
 
-/// A set of places, a few bits for each page: memory for what lies near one that it has.
+/// A set of places with a few bits for each page. It takes little memory for places that lie near
+/// each other.
 #[derive(Debug, Default)]
 pub(crate) struct PidSet {
-    /// By file and part of it.
+    /// By file and part of the file.
     parts: BTreeMap<(PageFile, u64), Box<[u64; PART_WORDS]>>,
 }
 
@@ -155,17 +158,17 @@ const PART_BITS: u64 = PART_WORDS as u64 * 64;
 const SPAN_BITS: u32 = SPAN_PAGES_MAX.ilog2();
 const SLOT_BITS: u32 = u8::BITS;
 
-/// Pages in a row that places of a set are in.
+/// Consecutive pages that one or more places of a set take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) first: u64,
     pub(crate) pages: u64,
-    /// How many places of the set it has: more than one may be patches.
+    /// Places of the set in these pages; only patches share a page.
     pub(crate) places: u64,
 }
 
 impl PidSet {
-    /// Its part, and the bit there.
+    /// The part that covers the place, and the bit in it.
     fn bit(pid: Pid) -> ((PageFile, u64), usize) {
         let number = match pid.slot() {
             Some(slot) => pid.first() << SLOT_BITS | u64::from(slot),
@@ -179,7 +182,7 @@ impl PidSet {
         self.parts.get(&part).is_some_and(|words| words[bit / 64] >> (bit % 64) & 1 == 1)
     }
 
-    /// False if it had the place.
+    /// Returns `false` if the set had the place already.
     pub(crate) fn insert(&mut self, pid: Pid) -> bool {
         let (part, bit) = Self::bit(pid);
         let word = &mut self.parts.entry(part).or_insert_with(|| Box::new([0; PART_WORDS]))[bit / 64];
@@ -195,7 +198,7 @@ impl PidSet {
         }
     }
 
-    /// Its places in a file, in order.
+    /// The places in a file, in order.
     fn of(&self, file: PageFile) -> impl Iterator<Item = Pid> {
         let pid = move |number: u64| match file {
             PageFile::Patches => Pid::of_patch(number >> SLOT_BITS, number as u8),
@@ -211,7 +214,7 @@ impl PidSet {
         })
     }
 
-    /// What its places in a file take, in order.
+    /// The pages that the set's places in a file take, in order.
     pub(crate) fn spans(&self, file: PageFile) -> impl Iterator<Item = Span> {
         let mut pids = self.of(file).peekable();
         std::iter::from_fn(move || {
@@ -225,12 +228,12 @@ impl PidSet {
     }
 }
 
-/// A map by places. They are numbers of our own making, so no attacker chooses which of them meet.
+/// A map by places. The engine chooses these numbers itself, so no attacker can force collisions.
 pub(crate) type PlaceMap<K, V> = HashMap<K, V, BuildHasherDefault<PlaceHasher>>;
-/// A set of places.
+/// A set of places, with the same hasher.
 pub(crate) type PlaceSet<K> = HashSet<K, BuildHasherDefault<PlaceHasher>>;
 
-/// Spreads the bits of a place by one multiplication.
+/// A hasher that spreads a place's bits by one multiplication.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PlaceHasher(u64);
 
@@ -248,7 +251,7 @@ impl Hasher for PlaceHasher {
     }
 
     fn finish(&self) -> u64 {
-        // The map takes the highest bits and the lowest ones.
+        // The map uses the highest and the lowest bits.
         self.0 ^ self.0 >> 32
     }
 }

@@ -3,10 +3,10 @@
 use coppice_types::codec::{Error, Reader, Writer};
 use twox_hash::XxHash3_64;
 
-/// Checksum, length, kind, zeroes.
+/// Header of a record: checksum, length, kind and zeroes.
 pub(crate) const RECORD_HEADER_BYTES: usize = 16;
 
-/// Stamp, and length of the key.
+/// Fixed part of a record's name: stamp and key length.
 pub(crate) const NAME_FIXED_BYTES: usize = 16 + 2;
 
 /// Place of a value in the value log.
@@ -16,7 +16,7 @@ pub(crate) struct ValueRef {
     pub(crate) offset: u32,
 }
 
-/// A blob of the value log: a value, a filter, or a journal.
+/// A record of the value log: its place and the length of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BlobRef {
     pub(crate) at: ValueRef,
@@ -26,11 +26,11 @@ pub(crate) struct BlobRef {
 /// A segment of the value log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// Its bytes as of the last superblock.
+    /// Length in bytes as of the last superblock.
     pub(crate) end: u64,
     /// Bytes that versions and merges refer to, record headers included.
     pub(crate) live: u64,
-    /// First superblock that needs nothing of it.
+    /// Generation of the first superblock that needs nothing in the segment.
     pub(crate) dead_at: Option<u64>,
 }
 
@@ -47,22 +47,22 @@ impl BlobRef {
     }
 }
 
-/// Bytes that a record of this many takes.
+/// Bytes that a record with content of this length takes.
 pub(crate) fn record_bytes(len: u32) -> u64 {
     RECORD_HEADER_BYTES as u64 + u64::from(len)
 }
 
-/// Bytes before the value in a record that bears this key.
+/// Bytes before the value in a record that carries this key.
 pub(crate) fn name_bytes(key: &[u8]) -> u32 {
     (NAME_FIXED_BYTES + key.len()) as u32
 }
 
-/// Of bytes that lie behind it at a place.
+/// The checksum of the bytes that follow it at a place.
 pub(crate) fn checksum(at: ValueRef, rest: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(seed(at), rest)
 }
 
-/// The seed of hashes of bytes at a place.
+/// The hash seed for bytes at a place.
 pub(crate) fn seed(at: ValueRef) -> u64 {
     u64::from(at.segment) << 32 | u64::from(at.offset)
 }

@@ -1,9 +1,15 @@
-//! The FreeMap of one page file: which pages are free, and which will be.
+//! The free map of one page file: which pages are free, and which will be.
 //!
-//! Invariants: a page is in exactly one of *used*, *free*, *limbo*. A page that a durable superblock refers to goes to
-//! limbo when it is freed, with the generation of the first superblock that no longer refers to it, and becomes free
-//! when the superblock after that one is durable too, or a copy of that one: so what both slots have can always be opened.
-//! Pages that no superblock ever referred to are free at once.
+//! Invariants: each page is either *used*, *free* or in *limbo*. When a page that a durable
+//! superblock refers to is freed, it goes to limbo, with the generation of the first superblock
+//! that no longer refers to it. It becomes free when the superblock after that one, or a copy of
+//! that one, is durable too. So the state in either slot can always be opened. A page that no
+//! superblock referred to is free at once.
+//!
+//! ```text
+//! allocate ──► used ──► limbo (a durable superblock refers to it) ──► free ──► allocate
+//!                └────────── no superblock ever referred to it ───────► free
+//! ```
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,10 +17,10 @@ use coppice_env::bug::{Bug, planted};
 
 /// Shorter ranges are not given back to the file system.
 const DISCARD_PAGES_MIN: u64 = 16;
-/// Free pages are kept for use up to this part of those that are used.
+/// Free pages up to 1/`KEPT_SHARE` of the used pages are kept for reuse.
 const KEPT_SHARE: u64 = 16;
 
-/// Free pages as maximal ranges, found by place and by length.
+/// Free pages as maximal ranges, indexed by place and by length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FreeRanges {
     by_start: BTreeMap<u64, u64>,
@@ -22,7 +28,8 @@ pub(crate) struct FreeRanges {
 }
 
 impl FreeRanges {
-    /// Adds a range and joins it with its neighbours. False, and nothing is added, if a page of it is free already.
+    /// Adds a range and joins it with its neighbours. Returns `false`, and adds nothing, if one of
+    /// its pages is free already.
     #[must_use]
     pub(crate) fn insert(&mut self, start: u64, len: u64) -> bool {
         let Some(mut end) = start.checked_add(len).filter(|end| *end > start) else { return false };
@@ -44,7 +51,7 @@ impl FreeRanges {
         true
     }
 
-    /// Takes out a given range. False if not all of it is free.
+    /// Removes a given range. Returns `false` if part of it is not free.
     pub(crate) fn take_at(&mut self, start: u64, len: u64) -> bool {
         let Some((&before, &before_len)) = self.by_start.range(..=start).next_back() else { return false };
         let (end, before_end) = (start + len, before + before_len);
@@ -61,7 +68,7 @@ impl FreeRanges {
         true
     }
 
-    /// Takes the lowest of the shortest ranges that hold `len` pages.
+    /// Takes `len` pages from the shortest range that holds them, the lowest of several.
     pub(crate) fn take(&mut self, len: u64) -> Option<u64> {
         let &(found, start) = self.by_len.range((len, 0)..).next()?;
         self.remove_range(start, found);
@@ -71,7 +78,7 @@ impl FreeRanges {
         Some(start)
     }
 
-    /// Keeps what another one has, too.
+    /// Keeps only the pages that are also in `other`.
     pub(crate) fn keep_common(&mut self, other: &Self) {
         let mut common = Self::default();
         for (start, len) in std::mem::take(&mut self.by_start) {
@@ -106,13 +113,13 @@ impl FreeRanges {
     }
 }
 
-/// No file comes to so many pages. Places have one bit more.
+/// The largest file, in pages. A place has one bit more.
 pub(crate) const PAGES_MAX: u64 = 1 << 47;
 
-/// Pages that wait for the superblock after `generation`.
+/// Pages that become free with the superblock after `generation`, or with a copy of that one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limbo {
-    /// First superblock that does not refer to them.
+    /// Generation of the first superblock that does not refer to them.
     pub(crate) generation: u64,
     pub(crate) start: u64,
     pub(crate) len: u64,
@@ -121,7 +128,8 @@ pub(crate) struct Limbo {
 /// The pages of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Space {
-    /// Pages below this were allocated at some time: the file's maximum PID.
+    /// Pages below this number have been allocated at some time; it is one above the file's
+    /// largest.
     pub(crate) high: u64,
     pub(crate) free: FreeRanges,
     pub(crate) limbo: VecDeque<Limbo>,
@@ -129,12 +137,12 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// A file of so many pages that are all used.
+    /// A file of this many pages, all used.
     pub(crate) fn used(high: u64) -> Self {
         Self { high, ..Self::default() }
     }
 
-    /// Takes `len` pages in a row, at the end if no hole fits.
+    /// Takes `len` consecutive pages, at the end if no gap fits.
     pub(crate) fn allocate(&mut self, len: u64) -> u64 {
         self.free.take(len).unwrap_or_else(|| {
             let start = self.high;
@@ -143,7 +151,7 @@ impl Space {
         })
     }
 
-    /// Takes the given pages, as a replay does. False if they are in use.
+    /// Takes the given pages, as a replay does. Returns `false` if one is in use.
     pub(crate) fn claim(&mut self, start: u64, len: u64) -> bool {
         let Some(end) = start.checked_add(len).filter(|end| *end <= PAGES_MAX) else { return false };
         if end > self.high {
@@ -156,26 +164,27 @@ impl Space {
         self.free.take_at(start, len)
     }
 
-    /// Frees pages that no superblock refers to. False if one is free already.
+    /// Frees pages that no superblock refers to. Returns `false` if one is free already.
     #[must_use]
     pub(crate) fn release(&mut self, start: u64, len: u64) -> bool {
         self.free.insert(start, len)
     }
 
-    /// Frees pages that superblocks below `generation` refer to.
+    /// Puts pages into limbo that superblocks below `generation` refer to.
     pub(crate) fn retire(&mut self, start: u64, len: u64, generation: u64) {
         self.limbo.push_back(Limbo { generation, start, len });
         self.limbo_pages += len;
     }
 
-    /// Of what was freed since a superblock was begun that did not become durable, `generation` is the first that does not refer to it.
+    /// Reassigns pages after a failed superblock. Those freed since it was begun now wait for
+    /// `generation`, the number that the next attempt takes.
     pub(crate) fn reopen(&mut self, generation: u64) {
         let later = self.limbo.iter_mut().rev().take_while(|limbo| limbo.generation > generation);
         later.for_each(|limbo| limbo.generation = generation);
     }
 
-    /// Frees what superblock `generation - 1` and all pinned ones do not refer to any more; `oldest` is the oldest of
-    /// them. False if a page is free already.
+    /// Frees the pages in limbo that no superblock from `oldest` on refers to, pinned ones
+    /// included. Returns `false` if one is free already.
     #[must_use]
     pub(crate) fn settle_limbo(&mut self, oldest: u64) -> bool {
         let mut sound = true;
@@ -192,8 +201,10 @@ impl Space {
         sound
     }
 
-    /// Free ranges to give back to the file system, highest first, and notes them in `discarded`, where those are that were given
-    /// back before. What is soon used again is kept: [`KEPT_SHARE`] of what is used, and short ranges.
+    /// Chooses free ranges to give back to the file system, highest first. `discarded` has the
+    /// ranges given back before and takes the new ones. Short ranges stay, and so do pages that are
+    /// likely to be reused soon: a share of the used pages ([`KEPT_SHARE`]), but at least
+    /// `kept_min`.
     pub(crate) fn to_discard(&self, discarded: &mut FreeRanges, kept_min: u64) -> Vec<(u64, u64)> {
         discarded.keep_common(&self.free);
         let (free, used) = (self.free.pages(), self.used_pages());
@@ -218,7 +229,7 @@ impl Space {
         found
     }
 
-    /// Whether a space can have come to this before the superblock after `generation`.
+    /// Whether an engine can reach this state before the superblock after `generation`.
     pub(crate) fn is_sound(&self, generation: u64) -> bool {
         let waits = self.limbo.iter().map(|limbo| limbo.generation);
         let held = self.free.pages().checked_add(self.limbo_pages);
@@ -263,7 +274,7 @@ mod tests {
         assert!(space.release(100, 900) && space.release(10, 15) && space.release(40, 20));
         let mut discarded = FreeRanges::default();
         assert_eq!(space.to_discard(&mut discarded, 5000), []);
-        // All but a sixteenth of the 65 pages in use, in whole ranges.
+        // A sixteenth of the 65 pages in use is kept; whole ranges are discarded.
         assert_eq!(space.to_discard(&mut discarded, 0), [(100, 900), (40, 20)]);
         assert_eq!(space.to_discard(&mut discarded, 0), []);
         assert_eq!((space.allocate(10), space.allocate(300)), (10, 100));

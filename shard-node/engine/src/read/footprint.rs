@@ -1,4 +1,4 @@
-//! What one version takes: its nodes and the values outside of them, by place.
+//! The footprint of a version: the places and sizes of its nodes and stored values.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::{
 /// Spans and stored values of a version. Versions that share one have it at the same place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Bytes of each span of pages or patch, bases of patches included, by its page id.
+    /// Bytes of each span or patch by its page id. Bases of patches are included.
     pub spans: BTreeMap<u64, u64>,
     /// Bytes of each value in the value log, by segment (the upper half) and offset.
     pub values: BTreeMap<u64, u64>,

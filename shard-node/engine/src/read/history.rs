@@ -1,8 +1,9 @@
-//! A key through the versions, and the difference of two versions.
+//! The history of a key, and the difference between two versions.
 //!
-//! Both read as many pages as there are changes, not as there are versions or records. History jumps from a record to
-//! the version before the record's; where there is no record, a node's own version says how long nothing has changed
-//! there. A diff compares trees that share nodes and skips what is shared.
+//! The cost of both grows with the number of changes, not with that of versions or records. A
+//! history jumps from a record to the version before the record's. Where there is no record, a
+//! node's own version shows how long nothing has changed there. A diff compares trees that share
+//! nodes, and skips shared nodes.
 
 use std::{cmp::Ordering, collections::BTreeSet};
 
@@ -21,9 +22,9 @@ use crate::{
 /// One change of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyChange {
-    /// The commit that made it.
+    /// Stamp of the commit that made the change.
     pub stamp: Stamp,
-    /// What the key had from then on; none if it was deleted.
+    /// The key's record from then on; `None` if the key was deleted.
     pub record: Option<Record>,
 }
 
@@ -32,22 +33,22 @@ pub struct KeyChange {
 pub struct HistoryPage {
     /// Newest first.
     pub changes: Vec<KeyChange>,
-    /// A limit cut the history short.
+    /// Whether a limit cut the history short.
     pub more: bool,
 }
 
-/// A part of what differs between two versions.
+/// A part of the difference between two versions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiffPage {
-    /// The record before and the record after, in order of keys.
+    /// The records before and after, in key order.
     pub differences: Vec<(Option<Record>, Option<Record>)>,
-    /// The low end of the next part, if there is one.
+    /// The lower bound of the next part, if there is one.
     pub next: Option<Vec<u8>>,
 }
 
 impl<'e> View<'e> {
-    /// Changes of a key up to this version, newest first, as far back as versions are retained. The value that the
-    /// oldest retained version shows is the last one, even if it was put before.
+    /// Changes of a key up to this version, newest first, as far back as versions are retained. The
+    /// last one may be the value in the oldest retained version, even if an older version put it.
     ///
     /// # Errors
     /// `Corrupted`, or a failure of the storage.
@@ -55,8 +56,9 @@ impl<'e> View<'e> {
         self.history_part(key, None, limit, usize::MAX)
     }
 
-    /// As [`history`](Self::history), of the changes below a version, if one is given. It ends with the change that
-    /// brings keys and values to `bytes_max`, which is not 0; what is left is below that change's version.
+    /// Like [`history`](Self::history), for changes below a version, if one is given. The part ends
+    /// with the change that brings keys and values to `bytes_max`, which must not be 0. The next
+    /// part is below that change's version.
     ///
     /// # Errors
     /// `Corrupted`, or a failure of the storage.
@@ -70,7 +72,7 @@ impl<'e> View<'e> {
         let mut page = HistoryPage::default();
         let mut room = Room { changes: limit, bytes: bytes_max };
         let mut view = below.map_or(Some(*self), |below| self.before(below));
-        // Versions in which the key has no record, if the walk is in such a stretch: the oldest of them.
+        // While the walk passes versions without a record of the key: the oldest of them.
         let mut absent_from: Option<Stamp> = None;
         while let Some(at) = view {
             let found = tree::get(at.store, at.trees(), at.active_keys(), key)?;
@@ -93,7 +95,7 @@ impl<'e> View<'e> {
                 }
             };
             view = at.before(change.stamp.version);
-            // Whether the oldest version deleted a key can't be told once those before are pruned.
+            // A delete in the oldest version cannot be told once earlier versions are pruned.
             let untold = change.record.is_none() && view.is_none();
             if !untold && !page.push(change, key, &mut room) {
                 return Ok(page);
@@ -102,22 +104,22 @@ impl<'e> View<'e> {
         Ok(page)
     }
 
-    /// A version, not above this one, since which no change of the key has been made in the active tree.
+    /// A version, at most this one, since which the key has not changed in the active tree.
     fn unchanged_since(&self, key: &[u8]) -> Result<Version> {
         let path = self.trees()[0].path(self.store, key)?;
-        // A node that holds keys on both sides has held this one's place since it was made: had the key's record gone
-        // since, the node would have been made anew.
+        // A node with keys on both sides has covered this key since it was made. If the key's
+        // record had been removed since, the node would have been replaced.
         let holds = |node: &&Node| match node.search(key) {
             Ok(index) => index > 0,
-            // The first child of an inner node may have keys from before the node.
+            // The first child of an inner node may hold keys that are older than the node.
             Err(above) => above > usize::from(node.level() > 0) && above < node.len(),
         };
         let node = path.iter().rev().find(holds);
         Ok(node.map_or_else(|| self.same_tree_since(), Node::made_at).min(self.record.stamp.version))
     }
 
-    /// The oldest version on this view's line that has its active tree. The root's own version would not say it: a node that is left
-    /// alone becomes the root without being made anew.
+    /// The oldest version on this view's line with the same active tree. The root's version does
+    /// not tell, since an old node becomes the root when its siblings go.
     fn same_tree_since(&self) -> Version {
         let mut since = *self;
         while let Some(before) = since.before(since.record.stamp.version) {
@@ -129,7 +131,8 @@ impl<'e> View<'e> {
         since.record.stamp.version
     }
 
-    /// Stamp of the oldest version on this view's line that is not below `version`, which is not above this view's.
+    /// Stamp of the oldest version on this view's line that is at least `version`, which is at most
+    /// this view's.
     fn first_from(&self, version: Version) -> Stamp {
         let meta = self.meta;
         let decided = meta.decided.range(version..).next().map(|(_, id)| &meta.versions[id]);
@@ -146,11 +149,11 @@ impl<'e> View<'e> {
         first.stamp
     }
 
-    /// What differs between an older version of the same line and this one, for `low <= key < high`: the record before
-    /// and the record after, in order of keys.
+    /// The differences between an older version of the same line and this one, for `low <= key <
+    /// high`: the records before and after, in key order.
     ///
     /// # Errors
-    /// `NotAncestor`, or what reading pages gives.
+    /// `NotAncestor`, `Corrupted`, or a failure of the storage.
     pub fn diff(
         &self,
         from: &View<'_>,
@@ -160,11 +163,11 @@ impl<'e> View<'e> {
         Ok(self.diff_part(from, low, high, usize::MAX, usize::MAX)?.differences)
     }
 
-    /// As [`diff`](Self::diff), of at most `limit` keys that versions between the two touched. It ends with the key that
-    /// brings what is read of keys and values to `bytes_max`.
+    /// Like [`diff`](Self::diff), for at most `limit` keys that versions between the two touched.
+    /// The part ends with the key that brings the keys and values read to `bytes_max`.
     ///
     /// # Errors
-    /// `NotAncestor`, or what reading pages gives.
+    /// `NotAncestor`, `Corrupted`, or a failure of the storage.
     ///
     /// # Panics
     /// If the limit is 0.
@@ -193,8 +196,8 @@ impl<'e> View<'e> {
         Ok(page)
     }
 
-    /// The first keys, at most `limit`, that versions between an older one of the same line and this one touched, for
-    /// `low <= key < high`. The records of some may be equal again.
+    /// The first keys, at most `limit`, that versions between `from` and this one touched, for `low
+    /// <= key < high`. The records of some may be equal again.
     pub(crate) fn touched_keys(
         &self,
         from: &View<'_>,
@@ -211,8 +214,8 @@ impl<'e> View<'e> {
         Ok(compare.found)
     }
 
-    /// The active trees between two versions: of each, as it was at the older version (or empty) and when it was last
-    /// active.
+    /// The active trees between two versions, each as it was in the older version (or empty) and
+    /// when it was last active.
     fn lifetimes(&self, from: &View<'_>) -> Result<Vec<(Tree, Tree)>> {
         let (older, newer) = (from.record, self.record);
         let mut newest_of: Vec<&VersionRecord> = vec![newer];
@@ -235,7 +238,7 @@ impl<'e> View<'e> {
 }
 
 impl HistoryPage {
-    /// False if no room is left.
+    /// Adds a change. Returns `false` if there is no room for it.
     fn push(&mut self, change: KeyChange, key: &[u8], room: &mut Room) -> bool {
         self.more = !room.is_left();
         if !self.more {
@@ -247,7 +250,7 @@ impl HistoryPage {
     }
 }
 
-/// What a part of a history may have yet.
+/// The remaining limits of a part.
 struct Room {
     changes: usize,
     bytes: usize,
@@ -259,7 +262,7 @@ impl Room {
     }
 }
 
-/// Bytes of the key and of the value.
+/// Bytes of key and value.
 fn record_bytes(record: &Record) -> usize {
     record.key.len() + record.value_len as usize
 }
@@ -267,11 +270,11 @@ fn record_bytes(record: &Record) -> usize {
 /// A part of the keys that versions touched.
 pub(crate) struct TouchedKeys {
     pub(crate) keys: BTreeSet<Vec<u8>>,
-    /// The limit cut them short; this is the lowest of the others.
+    /// The lowest further key, if the limit cut the list short.
     pub(crate) next: Option<Vec<u8>>,
 }
 
-/// What comes next on one side of a comparison: a record, or a node with a bound that no key in it is below.
+/// The next item on one side of a comparison: a record, or a node with a lower bound of its keys.
 enum Item {
     Node { key: Vec<u8>, child: Child, level: u8 },
     Record { key: Vec<u8>, stamp: Stamp },
@@ -285,8 +288,8 @@ impl Item {
     }
 }
 
-/// Finds the keys that two trees disagree on, and reads only nodes that they do not share. It ends where as many keys as it may hold
-/// are below.
+/// Finds the keys whose records differ between two trees, and reads only nodes that the trees do
+/// not share. It stops once it has as many keys as the limit.
 struct Compare<'c> {
     store: &'c Store,
     low: &'c [u8],
@@ -297,7 +300,7 @@ struct Compare<'c> {
 
 impl Compare<'_> {
     fn trees(&mut self, a: &Tree, b: &Tree) -> Result<()> {
-        // The next item of each side is the last one.
+        // The next item of each side is the last of its vector.
         let (mut a, mut b) = (Self::root(a), Self::root(b));
         loop {
             let order = match (a.last(), b.last()) {
@@ -322,7 +325,7 @@ impl Compare<'_> {
         tree.root.into_iter().map(|child| Item::Node { key: Vec::new(), child, level: tree.level }).collect()
     }
 
-    /// The lowest key is on one side only.
+    /// Takes an item whose key is on one side only.
     fn one_sided(&mut self, side: &mut Vec<Item>) -> Result<()> {
         match side.pop() {
             Some(Item::Record { key, .. }) => self.differs(key),
@@ -364,7 +367,7 @@ impl Compare<'_> {
         }
     }
 
-    /// Neither this key nor a higher one is of interest.
+    /// Whether this key and all higher ones are outside of the range.
     fn is_above(&self, key: &[u8]) -> bool {
         let ends = [self.high, self.found.next.as_deref()];
         ends.into_iter().flatten().any(|end| key >= end)
@@ -379,7 +382,7 @@ impl Compare<'_> {
         }
     }
 
-    /// Puts a node's entries in its place, unless no key of the range is among them.
+    /// Replaces a node by its entries, unless all its keys are below the range.
     fn expand(&self, side: &mut Vec<Item>, separator: Vec<u8>, child: &Child, level: u8) -> Result<()> {
         let below = side.last().is_some_and(|next| next.key() <= self.low);
         if below {

@@ -1,7 +1,8 @@
-//! Proofs of what a version holds: the `list of trees` of `docs/verification.md` section 12.
+//! Proofs of a version's records: the `list of trees` of `docs/verification.md` section 12.
 //!
-//! For keys, each tree from the youngest on proves the keys that no younger one has answered; for ranges every tree
-//! proves all its records in the range. A node part reveals what the verifier's walk (section 13) needs and no more.
+//! For keys, each tree from the youngest on proves those that no younger one has answered. For
+//! ranges, every tree proves all its records in the range. A node part reveals exactly what the
+//! verifier's walk (section 13) needs.
 
 use std::borrow::Cow;
 
@@ -17,10 +18,10 @@ use crate::{
 };
 
 impl View<'_> {
-    /// Proves the records of keys, or that they have none; the keys ascend, each once.
+    /// Proves the records of keys, or their absence. The keys ascend, each occurs once.
     ///
     /// # Errors
-    /// `Invalid` keys, or what reading pages gives.
+    /// `Invalid` keys, `Corrupted`, or a failure of the storage.
     pub fn prove_keys(&self, keys: &[&[u8]]) -> Result<Vec<u8>> {
         if keys.is_empty() || !keys.is_sorted_by(|a, b| a < b) {
             return Err(Error::Invalid("keys to prove ascend"));
@@ -42,11 +43,11 @@ impl View<'_> {
         Ok(TreeList { trees }.encode())
     }
 
-    /// Proves all records with `low <= key < high`. After a read that a limit cut short, the range that it answered
-    /// ends with the last record's key followed by a zero byte.
+    /// Proves all records with `low <= key < high`. If a limit cut a read short, its range ends
+    /// with the last record's key followed by a zero byte.
     ///
     /// # Errors
-    /// An `Invalid` range, or what reading pages gives.
+    /// An `Invalid` range, `Corrupted`, or a failure of the storage.
     pub fn prove_range(&self, low: &[u8], high: Option<&[u8]>) -> Result<Vec<u8>> {
         if high.is_some_and(|high| low >= high) {
             return Err(Error::Invalid("a range ends above its start"));
@@ -67,7 +68,7 @@ impl View<'_> {
     }
 }
 
-/// Walks from a root down to the leaves that are asked for.
+/// A walk from a root to the leaves that a proof reveals.
 struct Walk<'s> {
     store: &'s Store,
     class: Class,
@@ -77,8 +78,9 @@ struct Walk<'s> {
 type Revealed = Vec<(u16, Entry<'static>)>;
 
 impl Walk<'_> {
-    /// The part of a node that shows what it has of the keys, which ascend. Those that it has not join `absent`, in order. True: the last
-    /// one is above all that the node has, so what follows the node is to show that it is absent.
+    /// The part of a node that answers these keys, which ascend. Absent keys are added to `absent`,
+    /// in order. Returns `true` if the last key is above all keys of the node; the following entry
+    /// must then be revealed to prove its absence.
     fn keys<'k>(
         &self,
         child: &Child,
@@ -99,7 +101,8 @@ impl Walk<'_> {
         absent: &mut Vec<&'k [u8]>,
     ) -> Result<(Revealed, bool)> {
         let mut revealed = Revealed::with_capacity(2);
-        // The separator of what follows, beside a bare hash, unless other keys lie in there.
+        // The index of the entry after an open end. It is revealed with a bare hash, unless it is
+        // expanded for other keys.
         let mut open = None;
         while let Some(key) = keys.first() {
             let index = node.child_of(key);
@@ -119,10 +122,10 @@ impl Walk<'_> {
         Ok((revealed, last))
     }
 
-    /// The part of a node that shows all of its records in a range.
+    /// The part of a node that reveals all its records in a range.
     fn range(&self, child: &Child, level: u8, low: &[u8], high: Option<&[u8]>) -> Result<NodePart<'static>> {
         let node = self.store.node(child, level, self.class)?;
-        // From the last entry that is not above low to the first one beyond the range.
+        // From the last entry not above `low` to the first one beyond the range.
         let first = node.child_of(low);
         let end = high.map_or(node.len(), |high| node.search(high).unwrap_or_else(|above| above));
         let mut revealed = Revealed::with_capacity((end + 1).saturating_sub(first));
@@ -149,7 +152,8 @@ fn leaf_keys<'k>(leaf: &Node, keys: &[&'k [u8]], absent: &mut Vec<&'k [u8]>) -> 
     let mut revealed = Revealed::with_capacity(2);
     let (mut next, mut open) = (0, false);
     for key in keys {
-        // The record, or both neighbours of the place where it would be. Keys ascend, so what lies before `next` is revealed if it has to be.
+        // Reveals the record, or both neighbours of the gap where it would be. Keys ascend, so
+        // entries before `next` have been revealed if needed.
         let (first, end) = match leaf.search(key) {
             Ok(index) => (index, index + 1),
             Err(above) => {

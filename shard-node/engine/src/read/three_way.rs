@@ -1,44 +1,45 @@
-//! Three-way merge: what one version changed against a common base, put into another version.
+//! Three-way merge: applies the changes between a base and one version to another version.
 //!
-//! Only the keys that the right side touched are looked at, part by part in key order, so that memory holds one part at a time. What
-//! counts is the content: a key put again with the value that it had is not changed.
+//! Only keys that the right side touched are read, in parts by key order, so memory holds one part.
+//! Contents are compared: a key that was put again with the same value has not changed.
 
 use coppice_types::{Change, Digest, Operation};
 
 use super::view::{Record, View};
 use crate::Result;
 
-/// A key that both sides changed, in different ways. Values are not read: the records have their hashes and lengths.
+/// A key that both sides changed in different ways. Its values are not read; the records have their
+/// hashes and lengths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// The key.
     pub key: Vec<u8>,
-    /// What the base has.
+    /// The record in the base.
     pub base: Option<Record>,
-    /// What the left side has.
+    /// The record on the left side.
     pub left: Option<Record>,
-    /// What the right side has.
+    /// The record on the right side.
     pub right: Option<Record>,
 }
 
 /// A part of a merge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MergePage {
-    /// What brings the left side what the right one alone has changed, in order of keys.
+    /// Changes of the right side alone, to be applied to the left side, in key order.
     pub taken: Vec<Operation>,
-    /// In order of keys.
+    /// In key order.
     pub conflicts: Vec<Conflict>,
-    /// The low end of the next part, if there is one.
+    /// The lower bound of the next part, if there is one.
     pub next: Option<Vec<u8>>,
 }
 
 impl View<'_> {
-    /// Merges into this version what `right` changed against `base`, for `low <= key < high` and at most `limit` keys that
-    /// `right` has touched. One of `base` and `right` descends from the other; so `right` may be older than `base`,
-    /// and the merge then takes back what came between them. This version may be any.
+    /// Merges the changes from `base` to `right` into this version, for `low <= key < high` and at
+    /// most `limit` keys that `right` has touched. One of `base` and `right` must descend from the
+    /// other. If `right` is the older one, the merge takes back the changes between them. This
+    /// version may be any.
     ///
     /// # Errors
-    /// `NotAncestor`, or what reading pages gives.
+    /// `NotAncestor`, `Corrupted`, or a failure of the storage.
     ///
     /// # Panics
     /// If the limit is 0.

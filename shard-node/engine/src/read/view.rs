@@ -1,4 +1,4 @@
-//! Reads of one version: lookups and ranges.
+//! Lookups and ranges in one version.
 
 use coppice_types::{Digest, Stamp, Version};
 use coppice_verify::{hash, rules::Filter};
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// One state, decided or staged. It reads pages as it goes; every page is checked first.
+/// One state, decided or staged. It reads pages on demand and checks each one.
 #[derive(Clone, Copy)]
 pub struct View<'e> {
     pub(crate) meta: &'e Meta,
@@ -28,15 +28,14 @@ pub struct View<'e> {
 /// A key that has a value.
 #[derive(Clone)]
 pub struct Record {
-    /// The key.
     pub key: Vec<u8>,
-    /// The commit that wrote it last.
+    /// Stamp of the commit that wrote the record.
     pub stamp: Stamp,
     /// Length of the value in bytes.
     pub value_len: u32,
-    /// SHA-256 of the value, unless the value alone was read.
+    /// SHA-256 of the value; `None` if only the value was read.
     known_hash: Option<Digest>,
-    /// The value, if it was asked for.
+    /// The value, if the caller wanted it.
     pub value: Option<Vec<u8>>,
 }
 
@@ -44,7 +43,7 @@ impl Record {
     /// SHA-256 of the value.
     ///
     /// # Panics
-    /// If the value was taken, and no leaf was read that has its hash.
+    /// If the value was taken out of the record, and its hash was not read from a leaf.
     #[must_use]
     pub fn value_hash(&self) -> Digest {
         let of_value =
@@ -53,7 +52,7 @@ impl Record {
     }
 }
 
-// What the hash is known from makes no difference.
+// The source of the hash makes no difference.
 impl PartialEq for Record {
     fn eq(&self, other: &Self) -> bool {
         let of = |record: &Self| (record.stamp, record.value_len, record.value_hash());
@@ -77,9 +76,9 @@ impl std::fmt::Debug for Record {
 /// A part of a range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangePage {
-    /// In order of keys.
+    /// In key order.
     pub records: Vec<Record>,
-    /// A limit cut the range short.
+    /// Whether a limit cut the range short.
     pub more: bool,
 }
 
@@ -90,7 +89,7 @@ impl std::fmt::Debug for View<'_> {
 }
 
 impl<'e> View<'e> {
-    /// What is read.
+    /// The state that the view reads.
     #[must_use]
     pub fn state(&self) -> ShardState {
         self.record.state()
@@ -106,12 +105,12 @@ impl<'e> View<'e> {
         &self.record.trees
     }
 
-    /// A filter that its active tree has no other keys than.
+    /// A Bloom filter that covers every key of the active tree.
     pub(crate) fn active_keys(&self) -> Option<&'e Filter> {
         self.active.filter(self.record)
     }
 
-    /// The key's record, if it has a value.
+    /// The record of a key that has a value.
     ///
     /// # Errors
     /// `Corrupted`, or a failure of the storage.
@@ -121,7 +120,7 @@ impl<'e> View<'e> {
         found.map_or(Ok(None), |found| self.live(found, want_value))
     }
 
-    /// The keys of `low <= key < high` that have values, at most `limit` of them.
+    /// The records of keys with values in `low <= key < high`, at most `limit` of them.
     ///
     /// # Errors
     /// `Corrupted`, or a failure of the storage.
@@ -129,8 +128,8 @@ impl<'e> View<'e> {
         self.range_part(low, high, limit, usize::MAX, want_values)
     }
 
-    /// As [`range`](Self::range), and with at most `bytes_max` of keys and of values that are wanted, but for the first
-    /// record. No value that is not answered is read.
+    /// Like [`range`](Self::range), with at most `bytes_max` bytes of keys and wanted values; the
+    /// first record may exceed that. Only values that are returned are read.
     ///
     /// # Errors
     /// `Corrupted`, or a failure of the storage.
@@ -146,7 +145,8 @@ impl<'e> View<'e> {
         let mut cursor = ForestCursor::seek(store, self.trees(), low)?;
         let mut page = RangePage::default();
         let mut bytes = 0_usize;
-        // Values that lie elsewhere, and whose they are: read at the end, when it is known which ones are neighbours.
+        // Values in the value log, and the indices of their records. They are read at the end, when
+        // neighbours are known.
         let (mut stored, mut owners) = (Vec::new(), Vec::new());
         while let Some(newest) = cursor.next_newest(store, high)? {
             let Some((record, elsewhere)) = shown(newest) else { continue };
@@ -166,7 +166,7 @@ impl<'e> View<'e> {
         Ok(page)
     }
 
-    /// The record with its value; none for a tombstone.
+    /// The record with its value; `None` for a tombstone.
     pub(crate) fn live(&self, found: Found, want_value: bool) -> Result<Option<Record>> {
         let Some((mut record, elsewhere)) = shown(found) else { return Ok(None) };
         record.value = match elsewhere {
@@ -177,7 +177,8 @@ impl<'e> View<'e> {
         Ok(Some(record))
     }
 
-    /// The newest version below `version` on the line of this view: its staged ancestors, then the decided versions.
+    /// The newest version below `version` on the line of this view: its staged ancestors, then the
+    /// decided versions.
     pub(crate) fn before(&self, version: Version) -> Option<View<'e>> {
         let meta = self.meta;
         let mut record = self.record;
@@ -192,7 +193,8 @@ impl<'e> View<'e> {
     }
 }
 
-/// The record, with its value if that lies in its leaf, and where it lies otherwise; none for a tombstone.
+/// The record, with its value if that lies in the leaf, and otherwise the value's place. `None` for
+/// a tombstone.
 fn shown(found: Found) -> Option<(Record, Option<StoredValue>)> {
     let Found { key, stamp, body } = found;
     let (known_hash, value_len, value, elsewhere) = match body {

@@ -1,4 +1,4 @@
-//! Pages and values on their way to their files.
+//! Pages and values to be written, and how they are written.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use crate::{
     place::page::{PageFile, Pid},
 };
 
-/// Most bytes of one write of neighbouring spans.
+/// Most bytes in one write of neighbouring spans.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
-/// Pages as they go to their file: a whole node, or patches by the first one.
+/// Pages to be written: a whole node, or a page of patches under the place of its first patch.
 pub(crate) type Span = (Pid, Class, Arc<[u8]>);
 
-/// Nodes and values that go to their places.
+/// Nodes and values to be written.
 #[derive(Debug)]
 pub(crate) struct Content {
     pub(crate) files: [Arc<dyn File>; 3],
-    /// By place.
+    /// Sorted by place.
     pub(crate) spans: Vec<Span>,
     /// In the order of the log.
     pub(crate) values: Vec<Sealed>,
@@ -29,7 +29,7 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    /// Writes and syncs. The files are independent of each other.
+    /// Writes and syncs all files. They do not depend on each other.
     pub(crate) fn write(&self) -> Result<()> {
         let mut outcomes = [const { Ok(()) }; 4];
         let files = PageFile::ALL.into_iter().map(Some).chain([None]);
@@ -44,7 +44,8 @@ impl Content {
     }
 }
 
-/// Writes the spans of one file, which are in order of place, neighbours in one write; and syncs, if there are any.
+/// Writes the spans of one file, which are sorted by place, and syncs it if there are any.
+/// Neighbouring spans take one write.
 fn write_spans(files: &[Arc<dyn File>; 3], file: PageFile, spans: &[Span]) -> Result<()> {
     let mut spans = spans.iter().filter(|(pid, ..)| pid.file() == file).peekable();
     if spans.peek().is_none() {

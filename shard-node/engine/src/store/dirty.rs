@@ -1,4 +1,8 @@
-//! New nodes until a superblock covers them: where they wait, and how they come to be written.
+//! Dirty nodes: new nodes that no superblock covers, and how they are written.
+//!
+//! Nodes of the active tree stay dirty until a flush has ended, even if they were written ahead: a
+//! flush that fails can then be repeated. Nodes of frozen trees, which merges make, go to the cache
+//! as soon as they are written.
 
 use std::sync::Arc;
 
@@ -16,20 +20,21 @@ use crate::{
     place::page::{PAGE_BYTES, PageFile, Pid},
 };
 
-/// Pages that patches are put into, so that large ones find room, too.
+/// Pages of patches that are filled at the same time, so that large patches find room, too.
 const FILLING_PAGES_MAX: usize = 4;
 
-/// Flushes of less are not worth a thread.
+/// Smaller flushes are not worth a thread.
 const SHARED_WRITE_BYTES_MIN: u64 = 1 << 20;
 
-/// A node that no superblock covers and that is in no file, unless it is of the active tree and was written ahead.
+/// A node that no superblock covers. No file has it, unless it belongs to the active tree and was
+/// written ahead.
 #[derive(Debug)]
 pub(super) struct Dirty {
     pub(super) node: Node,
     class: Class,
-    /// Its bytes are durable at its place.
+    /// The bytes are durable at their place.
     ahead: bool,
-    /// The flush that began last names it.
+    /// The flush in progress writes or covers the node.
     flushing: bool,
 }
 
@@ -37,14 +42,14 @@ pub(super) struct Dirty {
 #[derive(Debug)]
 pub(super) struct DirtyPatches {
     pub(super) page: PatchPage,
-    /// Patches that were not given up.
+    /// Number of patches that are still in use.
     live: u16,
     ahead: bool,
     flushing: bool,
 }
 
 impl Store {
-    /// Gives a node its place.
+    /// Allocates a place for a new node and takes it in.
     pub(crate) fn add_node(&mut self, meta: &mut Meta, delta: &mut Delta, draft: Draft, class: Class) -> Child {
         let pid = match &draft.patch {
             Some(patch) => self.add_patch(meta, &patch.bytes),
@@ -56,7 +61,8 @@ impl Store {
         child
     }
 
-    /// Takes in a new node at its place. A patch replaces what the cache has of the place: its checksum does not say on what it rests.
+    /// Takes in a new node at its place. A patch replaces the cached node of its place, since its
+    /// checksum does not determine its base.
     pub(crate) fn add_placed(&mut self, child: &Child, node: Node, class: Class) {
         self.counters.nodes_made.one();
         let pid = child.pid;
@@ -71,7 +77,7 @@ impl Store {
         assert!(before.is_none(), "{pid:?} has two owners");
     }
 
-    /// Gives a patch its place, in the first page that fills and has room.
+    /// Puts a patch into the first page being filled that has room.
     fn add_patch(&mut self, meta: &mut Meta, patch: &[u8]) -> Pid {
         for page in &self.filling {
             let dirty = self.patches.get_mut(page).expect("a page that fills is dirty");
@@ -94,7 +100,7 @@ impl Store {
         pid
     }
 
-    /// Forgets a patch that was given up, and its page with the last one.
+    /// Forgets a freed patch, and its page with the last patch.
     fn forget_patch(&mut self, pid: Pid) {
         let page = pid.first();
         let Some(dirty) = self.patches.get_mut(&page) else { return };
@@ -108,7 +114,7 @@ impl Store {
         self.filling.retain(|filling| *filling != page);
     }
 
-    /// Forgets freed pages, everywhere. Filters of dead trees are forgotten when none of the given trees has them.
+    /// Forgets freed places, in the caches too.
     pub(crate) fn forget(&mut self, pids: &[Pid]) {
         for pid in pids {
             if !self.forget_outside_caches(*pid) {
@@ -117,15 +123,17 @@ impl Store {
         }
     }
 
-    /// [`Store::forget`] but in the page caches, where they are scattered in memory: to look for each takes longer than all else. Others take
-    /// their room in time. What comes to their places has another checksum, or replaces them there, as each new patch does.
+    /// Like [`Store::forget`], but leaves the page caches alone. Their items are scattered in
+    /// memory, and finding each would take longer than everything else. They are evicted in time. A
+    /// new node at such a place has another checksum or, if it is a patch, replaces the item.
     pub(crate) fn forget_all_outside_caches(&mut self, pids: &[Pid]) {
         pids.iter().for_each(|pid| {
             self.forget_outside_caches(*pid);
         });
     }
 
-    /// Forgets a freed page and what is known of its entries. Whether it waited for the flush: such pages are not in the caches.
+    /// Forgets a freed place, and what is known of its entries. Returns `true` if the node was
+    /// dirty; dirty nodes are not in the caches.
     fn forget_outside_caches(&mut self, pid: Pid) -> bool {
         let dirty = self.dirty.remove(&pid);
         if let Some(dirty) = &dirty {
@@ -140,19 +148,20 @@ impl Store {
         dirty.is_some()
     }
 
-    /// Bytes of pages and values that are in memory until the flush, or until they are written ahead.
+    /// Bytes of pages and values that wait for a flush.
     pub(crate) fn unflushed_bytes(&self) -> u64 {
         self.dirty_bytes + self.values.behind_bytes()
     }
 
-    /// Those of them that were not written ahead; of the active tree's nodes if `young`.
+    /// Bytes of these that were not written ahead. Those of the active tree count only if `young`.
     pub(crate) fn behind_bytes(&self, young: bool) -> u64 {
         let [young_bytes, old_bytes] = self.behind_bytes;
         old_bytes + if young { young_bytes } else { 0 } + self.values.behind_bytes()
     }
 
-    /// Dirty spans that were not written ahead, in order of place, a page of patches by its first one; of the active tree's nodes if
-    /// `young`: no patch comes to these pages any more.
+    /// Dirty spans that were not written ahead, sorted by place; a page of patches has the place of
+    /// its first patch. Spans of the active tree are included only if `young`; its pages then take
+    /// no more patches.
     fn take_behind(&mut self, young: bool) -> Vec<Span> {
         let wanted = |dirty: &Dirty| !dirty.ahead && (young || dirty.class == Class::Old);
         let behind = self.dirty.iter().filter(|(_, dirty)| wanted(dirty));
@@ -170,14 +179,14 @@ impl Store {
         spans
     }
 
-    /// What is to be written ahead, for the caller to write.
+    /// Returns what can be written ahead. The caller writes it.
     pub(crate) fn begin_ahead(&mut self, young: bool) -> Content {
         let values = self.values.seal();
         let spans = self.take_behind(young);
         Content { files: self.files.clone(), spans, values, workers: Workers::Inline }
     }
 
-    /// Notes what was written, unless something else came to the places meanwhile.
+    /// Notes what was written ahead, except for places that hold another node by now.
     pub(crate) fn end_ahead(&mut self, written: &Content) {
         for span in &written.spans {
             self.count_write(span);
@@ -192,7 +201,7 @@ impl Store {
             }
             *ahead = true;
             self.behind_bytes[class as usize] -= bytes.len() as u64;
-            // What a merge made lasts, so nothing is gained by its memory.
+            // Merge outputs last, so keeping them in memory has no use.
             if class == Class::Old
                 && let Some(Dirty { node, .. }) = self.dirty.remove(pid)
             {
@@ -215,8 +224,9 @@ impl Store {
         }
     }
 
-    /// Every dirty node and value that was not written ahead, for the caller to write, and whether names changed. All of them stay dirty
-    /// until [`Self::end_flush`], so that a failed flush can be repeated: what a failed sync has lost, no later sync would save.
+    /// Returns all dirty nodes and values that were not written ahead, for the caller to write, and
+    /// whether file names have changed. All of them stay dirty until [`Self::end_flush`], so that a
+    /// failed flush can be repeated. A later sync would not save what a failed sync lost.
     pub(crate) fn begin_flush(&mut self, workers: Workers) -> Result<(Content, bool)> {
         let workers = if self.behind_bytes(true) < SHARED_WRITE_BYTES_MIN { Workers::Inline } else { workers };
         let (values, names_changed) = self.values.seal_to_write()?;
@@ -226,7 +236,8 @@ impl Store {
         Ok((Content { files: self.files.clone(), spans, values, workers }, names_changed))
     }
 
-    /// A superblock covers what was dirty when the flush began, and the segments up to these ends.
+    /// Ends a flush: a superblock covers the nodes that were dirty when it began, and the segments
+    /// up to these ends.
     pub(crate) fn end_flush(&mut self, written: &Content, segment_ends: &[(u32, u64)], meta: &Meta) {
         written.spans.iter().for_each(|span| self.count_write(span));
         let mut forget = |class: Class, ahead: bool, len: u64| {

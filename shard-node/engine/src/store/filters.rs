@@ -1,4 +1,4 @@
-//! Filters and shortcuts of frozen trees.
+//! Filters and shortcuts of frozen trees: how they are stored, kept in memory and asked.
 
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
 
@@ -16,11 +16,12 @@ use crate::{
     },
 };
 
-/// Filters that were read for gets are in memory up to so many of the largest that are kept: more than the trees of one version have.
+/// Filters that were read for gets are kept up to this many times the largest small filter: more
+/// than the trees of one version have.
 const READ_FILTERS_MAX: usize = 8;
 
 impl Store {
-    /// Stores the filter of a tree that is being frozen or was made by a merge.
+    /// Stores the filter of a tree that is being frozen or that a merge made.
     pub(crate) fn add_filter(&mut self, meta: &mut Meta, delta: &mut Delta, filter: Filter) -> BlobRef {
         let bytes: Vec<u8> = filter.blocks().iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
         let blob = self.add_blob(meta, delta, RecordKind::Filter, &bytes);
@@ -30,7 +31,7 @@ impl Store {
         blob
     }
 
-    /// The filter of a frozen tree, for as long as it is used.
+    /// Returns the filter of a frozen tree. Only a small one stays in memory.
     pub(crate) fn filter(&self, tree: &Tree) -> Result<Arc<Filter>> {
         let blob = filter_of(tree);
         if let Some(filter) = self.filters().get(&blob.at) {
@@ -55,7 +56,8 @@ impl Store {
         self.filters.write().unwrap_or_else(PoisonError::into_inner).insert(blob.at, Arc::clone(filter));
     }
 
-    /// Keeps a filter that was read. Reads of many old versions ask for those of many trees, between flushes, which forget them.
+    /// Keeps a filter that was read. Between flushes, which drop filters, reads of many old
+    /// versions can need those of many trees.
     fn keep_read_filter(&self, blob: BlobRef, filter: &Arc<Filter>) {
         let mut filters = self.filters.write().unwrap_or_else(PoisonError::into_inner);
         if bytes_of(&filters) > READ_FILTERS_MAX * self.small_filter_bytes_max {
@@ -64,12 +66,13 @@ impl Store {
         filters.insert(blob.at, Arc::clone(filter));
     }
 
-    /// Whether a filter is in memory even if few ask for it.
+    /// Whether a filter is kept in memory even if it is rarely needed.
     fn is_small(&self, filter: BlobRef) -> bool {
         filter.len as usize <= self.small_filter_bytes_max
     }
 
-    /// False only if the frozen tree holds no record of a key with this filter hash. The filter is in memory from then on.
+    /// Returns `false` only if the frozen tree has no record of a key with this filter hash. The
+    /// filter stays in memory.
     pub(crate) fn admits(&self, tree: &Tree, filter_hash: (u64, u64)) -> Result<bool> {
         if let Some(filter) = self.filters().get(&filter_of(tree).at) {
             return Ok(filter.admits_hash(filter_hash));
@@ -79,20 +82,21 @@ impl Store {
         Ok(filter.admits_hash(filter_hash))
     }
 
-    /// The same of the oldest tree, for a get: true as well where only a large filter would know that is not in memory.
-    /// It would save nothing for keys that have a record, and the memory holds fences and leaves for them.
+    /// Like [`Self::admits`], for a get in the oldest tree. Also returns `true` if only a large
+    /// filter outside of memory could tell. It would save nothing for keys that have a record, and
+    /// fences and leaves use the memory better.
     pub(crate) fn oldest_admits(&self, tree: &Tree, filter_hash: (u64, u64)) -> Result<bool> {
         let blob = filter_of(tree);
         let asks = self.is_small(blob) || self.filters().contains_key(&blob.at);
         if asks { self.admits(tree, filter_hash) } else { Ok(true) }
     }
 
-    /// Whether a tree of so many records should have shortcuts.
+    /// Whether a tree with this many records should have shortcuts.
     pub(crate) fn wants_shortcuts(&self, records: u64) -> bool {
         (self.shortcut_records_min..=shortcuts::RECORDS_MAX).contains(&records)
     }
 
-    /// Stores the shortcuts of a tree that a merge made.
+    /// Stores the shortcuts of a merge's output.
     pub(crate) fn add_shortcuts(&mut self, meta: &mut Meta, delta: &mut Delta, mut pages: Vec<u8>) -> BlobRef {
         let at = self.values.next_place(pages.len() as u32);
         shortcuts::seal(&mut pages, at);
@@ -101,7 +105,7 @@ impl Store {
         blob
     }
 
-    /// What a frozen tree's shortcuts say of a key.
+    /// Looks up a key in a frozen tree's shortcuts.
     fn shortcut(&self, tree: &Tree, filter_hash: (u64, u64)) -> Result<Shortcut> {
         let Some(blob) = tree.shortcuts else { return Ok(Shortcut::Unknown) };
         let spot = Spot::new(filter_hash, shortcuts::pages(blob));
@@ -115,7 +119,7 @@ impl Store {
         }
         let mut bytes = vec![0; PAGE_BYTES];
         match self.values.read_part(at, &mut bytes) {
-            // Leaves may lie on another disk than the value log.
+            // The leaves may lie on another disk than the value log.
             Err(Error::Io { .. }) => return Ok(Shortcut::Unknown),
             read => read?,
         }
@@ -127,8 +131,8 @@ impl Store {
         Ok(found)
     }
 
-    /// What a frozen tree has of a key, with the value, by its shortcuts. Where they don't know, or lead to something that can't be
-    /// read, only leaves say.
+    /// Looks up a key and its value in a frozen tree by its shortcuts. `None` if only the leaves
+    /// can tell: the shortcuts do not know, or the record cannot be read.
     pub(crate) fn named(&self, tree: &Tree, key: &[u8], filter_hash: (u64, u64)) -> Result<Option<Named>> {
         Ok(match self.shortcut(tree, filter_hash)? {
             Shortcut::Unknown => None,
@@ -143,7 +147,7 @@ impl Store {
         })
     }
 
-    /// Keeps only the filters that these places name.
+    /// Drops the filters whose places are not kept.
     pub(crate) fn retain_filters(&mut self, keep: impl Fn(&ValueRef) -> bool) {
         self.filters.get_mut().unwrap_or_else(PoisonError::into_inner).retain(|at, _| keep(at));
     }
@@ -152,7 +156,6 @@ impl Store {
         self.filters().len()
     }
 
-    /// Bytes of the filters in memory.
     pub(crate) fn filter_bytes(&self) -> usize {
         bytes_of(&self.filters())
     }

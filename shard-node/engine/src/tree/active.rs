@@ -1,8 +1,10 @@
-//! Which keys the active tree may have: most gets look for one that it has not.
+//! Filters over the keys of active trees. Most gets look for a key that the active tree does not
+//! have.
 //!
-//! Nothing here is stored. A filter gets every key that a version writes into the active tree, whatever becomes of the version, so it
-//! has those of all versions of that tree that build on each other since it was made: since the freeze that began the tree, or
-//! since the engine was opened, when the tree was read. Other versions have none, and their trees are asked.
+//! Nothing here is stored. A filter takes every key that a version writes into the active tree,
+//! whatever becomes of the version. So it covers all versions of the tree that descend from its
+//! start: the freeze that began the tree, or the state that was read when the engine was opened.
+//! Other versions have no filter, and their active trees are always searched.
 
 use coppice_types::Params;
 use coppice_verify::rules::Filter;
@@ -13,26 +15,28 @@ use crate::{
     store::Store,
 };
 
-/// The keys of one active tree: versions of it from `from` on have no keys but those of the filter.
+/// The keys of one active tree. Its versions from `from` on have no keys outside of the filter.
 #[derive(Debug)]
 struct TreeKeys {
-    /// Names the tree, as in [`VersionRecord`].
+    /// Identifies the tree, as in [`VersionRecord`].
     freezes: u64,
     from: VersionId,
     filter: Filter,
 }
 
-/// Filters of older trees are forgotten beyond so many bytes in all: versions of the past need them,
+/// When all filters exceed this many bytes, those of older trees are dropped. Only past versions
+/// need them.
 const BYTES_MAX: usize = 2 << 20;
-/// but for this many: readers need that of the tree before until a freeze is decided.
+/// At least this many filters are kept. Readers need that of the previous tree until a freeze is
+/// decided.
 const TREES_MIN: usize = 2;
 
-/// Keys of active trees, the newest last.
+/// Filters of active trees, the newest last.
 #[derive(Debug, Default)]
 pub(crate) struct ActiveKeys(Vec<TreeKeys>);
 
 impl ActiveKeys {
-    /// Reads those of the decided version and of what is staged.
+    /// Reads the keys of the decided version and of the staged ones.
     pub(crate) fn read(store: &Store, meta: &Meta) -> Result<Self> {
         let tip = meta.tip();
         let mut filter = new_filter(&meta.params);
@@ -43,7 +47,8 @@ impl ActiveKeys {
         Ok(Self(vec![TreeKeys { freezes: tip.freezes, from: tip.id, filter }]))
     }
 
-    /// Takes the keys that a new version writes, by their filter hashes. It has an active tree of its own if it `froze` that of its base.
+    /// Adds the keys that a new version writes, as filter hashes. If it `froze` its base's active
+    /// tree, it has a new one.
     pub(crate) fn note(
         &mut self,
         params: &Params,
@@ -66,18 +71,17 @@ impl ActiveKeys {
         if froze || base >= self.0[known].from {
             filter_hashes.iter().for_each(|hash| self.0[known].filter.insert_hash(*hash));
         } else {
-            // It has keys of a version that nothing is known of.
+            // The base may have keys that the filter lacks.
             self.0.remove(known);
         }
     }
 
-    /// The filter of a version's active tree, if there is one.
+    /// The filter of a version's active tree; `None` if there is none.
     pub(crate) fn filter(&self, version: &VersionRecord) -> Option<&Filter> {
         let of = |known: &&TreeKeys| known.freezes == version.freezes && version.id >= known.from;
         self.0.iter().rev().find(of).map(|known| &known.filter)
     }
 
-    /// Bytes in memory.
     pub(crate) fn size_bytes(&self) -> usize {
         self.0.iter().map(|known| size_of_val(known.filter.blocks())).sum()
     }
@@ -127,16 +131,16 @@ mod tests {
         keys.note(&params, 5, (6, 1), true, &[of(2)]);
         keys.note(&params, 6, (7, 1), false, &[of(3)]);
         assert_eq!([1, 2, 3].map(|number| has(&keys, &version(7, 1), number)), [false, true, true].map(Some));
-        // The next tree is there while the decided version still has this one.
+        // A new tree begins while the decided version still has this one.
         keys.note(&params, 7, (8, 2), true, &[of(4)]);
         assert_eq!([3, 4].map(|number| has(&keys, &version(7, 1), number)), [true, false].map(Some));
         assert_eq!([3, 4].map(|number| has(&keys, &version(8, 2), number)), [false, true].map(Some));
-        // It is aborted, and another one freezes the same tree, or goes on with it.
+        // That version is aborted. Another one freezes the same tree, and another one extends it.
         keys.note(&params, 7, (9, 2), true, &[of(5)]);
         keys.note(&params, 7, (10, 1), false, &[of(6)]);
         assert_eq!((has(&keys, &version(9, 2), 5), has(&keys, &version(10, 1), 6)), (Some(true), Some(true)));
         assert_eq!(has(&keys, &version(10, 2), 6), Some(false));
-        // Those of a bounded number of trees stay.
+        // The number of trees is bounded.
         for freezes in 3..60 {
             keys.note(&params, 10 + freezes, (11 + freezes, freezes), true, &[of(freezes as u8)]);
         }
@@ -153,7 +157,7 @@ mod tests {
         let params = Params::default();
         let mut keys = ActiveKeys::default();
         keys.note(&params, 5, (6, 1), true, &[of(2)]);
-        // As after a rollback to a version from before the engine was opened.
+        // A rollback led to a version older than the opening of the engine.
         assert_eq!(has(&keys, &version(3, 1), 2), None);
         keys.note(&params, 3, (7, 1), false, &[of(3)]);
         assert_eq!(has(&keys, &version(7, 1), 3), None);

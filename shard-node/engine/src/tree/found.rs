@@ -1,4 +1,4 @@
-//! What a read finds of a key.
+//! Records as lookups find them.
 
 use coppice_types::{Digest, Stamp};
 
@@ -7,7 +7,7 @@ use crate::{
     node::{Body, LeafRecord},
 };
 
-/// A record that was read, apart from its value if that lies elsewhere.
+/// A record that was read, without its value if that lies in the value log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) key: Vec<u8>,
@@ -25,7 +25,7 @@ pub(crate) enum FoundBody {
         hash: Digest,
         value: StoredValue,
     },
-    /// What shortcuts led to.
+    /// A value that shortcuts led to.
     Named {
         value: Vec<u8>,
     },

@@ -1,9 +1,9 @@
-//! Merging frozen trees, a few leaves at a time.
+//! Merges frozen trees, a few leaves at a time.
 //!
-//! Frozen trees never change, so the output is a function of the inputs and of the filters of the trees older than they
-//! (`docs/verification.md` section 6). A task reserves pages as it goes; nothing durable names them before the output
-//! is complete, so a crash or a cancelled task leaves nothing behind. The complete output is kept aside until a version
-//! installs it.
+//! Frozen trees never change, so the output is a function of the inputs and of the filters of all
+//! older trees (`docs/verification.md` section 6). A task reserves pages as it goes. Nothing
+//! durable names them before the output is complete, so a crash or a cancelled task leaves nothing
+//! behind. The complete output is kept until a version installs it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -29,31 +29,32 @@ use crate::{
     },
 };
 
-/// Most leaves that are one piece of work, and about how many records have one: a step with a small budget takes few.
+/// Most leaves in one piece of work, and the approximate number of records in a leaf. A step with a
+/// small budget takes few leaves.
 const LOT_LEAVES_MAX: usize = 16;
 const LEAF_RECORDS: usize = 32;
-/// Most pieces that are ahead of the engine.
+/// Most pieces in progress ahead of the engine.
 const LOTS_AHEAD_MAX: usize = 64;
 
-/// A merge at work.
+/// A merge in progress.
 #[derive(Debug)]
 pub(crate) struct MergeTask {
     inputs: Vec<Tree>,
     older: Vec<TreeId>,
     older_filters: Arc<[Arc<Filter>]>,
     lots: Lots,
-    /// Lots that are merged or being merged.
+    /// Lots that are merged or being merged on other threads.
     merging: OrderedQueue<Result<Merged>>,
-    /// How many of them may be.
+    /// Present limit for their number.
     lots_ahead: usize,
-    /// There are threads.
+    /// Whether there are other threads.
     is_helped: bool,
-    /// A lot that is merged, and has values that are to be moved.
+    /// A merged lot with values that are still to be moved.
     moving: Option<Merged>,
     builder: Builder,
-    /// Segments that live values are moved out of.
+    /// Segments that are mostly dead. Live values are moved out of them.
     sparse: Arc<BTreeSet<u32>>,
-    /// Records of the inputs that were read.
+    /// Number of input records read.
     read: u64,
     pub(crate) delta: Delta,
 }
@@ -72,7 +73,7 @@ impl MergeTask {
         assert!(inputs.len() >= 2);
         let records: u64 = inputs.iter().map(|tree| tree.entries).sum();
         let with_shortcuts = store.wants_shortcuts(records);
-        // A sound tree has no more than there is room for, and an unsound one is found when it is read.
+        // A sound tree has at most this many. An unsound one is detected when it is read.
         let room = usize::try_from(records.min(shortcuts::RECORDS_MAX)).unwrap_or(0);
         let taking = store.values.taking();
         let unflushed = store.values.unflushed_ends();
@@ -95,12 +96,12 @@ impl MergeTask {
         })
     }
 
-    /// The trees that it reads, youngest first, and all older ones.
+    /// The inputs, youngest first, and all older trees.
     pub(crate) fn ids(&self) -> (Vec<TreeId>, &[TreeId]) {
         (self.inputs.iter().map(Tree::id).collect(), &self.older)
     }
 
-    /// Whether its inputs stand in this forest.
+    /// Whether this forest contains the inputs, followed by the same older trees.
     pub(crate) fn stands_in(&self, trees: &[Tree]) -> bool {
         let (mut ids, older) = self.ids();
         ids.extend_from_slice(older);
@@ -111,13 +112,14 @@ impl MergeTask {
         self.inputs.iter().map(|tree| tree.entries).sum()
     }
 
-    /// Records that are to be read, and such as were read and whose leaves are not there.
+    /// Records not yet read, plus records read but not yet placed in leaves.
     pub(crate) fn left(&self) -> u64 {
         self.entries().saturating_sub(self.read) + self.builder.waiting()
     }
 
-    /// Merges about `budget` records, or a leaf's, and says how many. If the merge is behind, others go on with what comes next. None once
-    /// all is read and in leaves; what is made of all keys may take longer.
+    /// Merges about `budget` records, but at least one leaf's, and returns their number. If the
+    /// merge is behind, other threads work ahead. Returns `None` once all records are in leaves;
+    /// the filter and the shortcuts may take longer.
     pub(crate) fn step(
         &mut self,
         store: &mut Store,
@@ -128,8 +130,9 @@ impl MergeTask {
         let leaves = (budget / LEAF_RECORDS).clamp(1, LOT_LEAVES_MAX);
         let mut done = 0;
         while done < budget {
-            // One more with each piece, so that the beginning of a merge waits for few. Who need not hurry has nothing done by others, so
-            // that the time he takes is all that it takes.
+            // The limit grows with each piece, so that the start of a merge waits for few. When
+            // merging is not behind, no other thread is used, so that the step's duration is its
+            // total cost.
             let is_ahead = is_behind && self.is_helped;
             self.lots_ahead = if is_ahead { (self.lots_ahead + 1).min(LOTS_AHEAD_MAX) } else { 0 };
             let pace = Pace { leaves, ahead: self.lots_ahead };
@@ -158,7 +161,7 @@ impl MergeTask {
         Ok(Some(done))
     }
 
-    /// What becomes of the next lot. None at the end.
+    /// Returns the next merged lot; `None` at the end.
     fn next_merged(&mut self, store: &Store, meta: &Meta, pace: Pace) -> Result<Option<Merged>> {
         while self.merging.len() < pace.ahead {
             let Some(lot) = self.next_lot(store, pace)? else { break };
@@ -186,7 +189,8 @@ impl MergeTask {
         Ok(lot)
     }
 
-    /// Moves values that are to be moved, one at least and about `budget`, and goes on to leaves once there are no others. How many were moved.
+    /// Moves about `budget` values out of sparse segments, at least one. Once none is left, the
+    /// records go to the builder. Returns the number of values moved.
     fn take_in(
         &mut self,
         store: &mut Store,
@@ -222,12 +226,12 @@ impl MergeTask {
         Ok(())
     }
 
-    /// Whether it only waits for another thread.
+    /// Whether the merge only waits for another thread.
     pub(crate) fn is_going(&self) -> bool {
         self.builder.is_going()
     }
 
-    /// The output, once all records are read.
+    /// Completes the merge. All records must be in leaves.
     pub(crate) fn finish(mut self, store: &mut Store, meta: &mut Meta) -> MergeRecord {
         assert!(self.left() == 0, "a merge ends when its inputs are read, and in leaves");
         let output = self.builder.finish(store, meta, &mut self.delta);
@@ -246,19 +250,19 @@ impl MergeTask {
     }
 }
 
-/// What becomes of a lot.
+/// A merged lot.
 #[derive(Debug, Default)]
 struct Merged {
     records: Records,
-    /// Those whose values are to be moved.
+    /// Indices of records whose values are to be moved.
     sparse: VecDeque<usize>,
-    /// Bytes of values that have no record any more, by segment.
+    /// Bytes of values that the output no longer refers to, by segment.
     superseded: BTreeMap<u32, u64>,
-    /// Records of the inputs.
+    /// Number of input records.
     read: usize,
 }
 
-/// Takes the newest record of each key, if the output needs it.
+/// Keeps the newest record of each key, unless it is a tombstone that the output does not need.
 fn merge(lot: &Lot, params: &Params, older_filters: &[Arc<Filter>], sparse: &BTreeSet<u32>) -> Result<Merged> {
     let mut runs = lot.runs()?;
     let (records, bytes) = runs.iter().map(Run::size).fold((0, 0), |all, run| (all.0 + run.0, all.1 + run.1));
@@ -312,7 +316,7 @@ mod tests {
         engine.flush(RaftPosition { index: version, term: 1 }, b"").expect("room");
     }
 
-    /// Places of all nodes below one, and of what they rest on.
+    /// Adds the places of a node, of all nodes below it, and of their bases.
     fn places(engine: &Engine, child: Child, level: u8, class: Class, out: &mut Vec<Pid>) {
         let node = engine.store.node(&child, level, class).expect("sound pages");
         out.push(child.pid);
@@ -322,7 +326,7 @@ mod tests {
         }
     }
 
-    /// However small the lots are, and wherever leaves lie.
+    /// The result depends neither on the size of the lots nor on the places of leaves.
     #[test]
     fn lots_come_to_the_newest_record_of_each_key() {
         for seed in 1..=20 {
@@ -340,7 +344,7 @@ mod tests {
             let mut engine =
                 Engine::create(sim.storage(), ShardId(0), params.clone(), options.clone()).expect("an empty directory");
             for version in 1..=12 {
-                // Some parts of the keys are in one tree alone.
+                // Only one tree has keys in some ranges.
                 let from = rng.next_u64() % 300;
                 let keys: BTreeSet<u64> = (0..40).map(|_| from + rng.next_u64() % 200).collect();
                 let change = |n: u64| match n % 5 {
@@ -351,7 +355,7 @@ mod tests {
                 let operations = keys.into_iter().map(operation).collect();
                 commit(&mut engine, version, operations);
             }
-            // Half of the engines have nothing of it in memory.
+            // Half of the engines have nothing in memory.
             if seed % 4 < 2 {
                 drop(engine);
                 engine = Engine::open(sim.storage(), options).expect("a directory");

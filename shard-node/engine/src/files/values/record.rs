@@ -1,4 +1,4 @@
-//! Records of the value log: kinds, names and checks.
+//! Records of the value log: kinds, file names and checks.
 
 use coppice_types::{Epoch, Stamp, Version};
 
@@ -7,18 +7,17 @@ use crate::{
     place::refs::{BlobRef, NAME_FIXED_BYTES, RECORD_HEADER_BYTES, ValueRef, checksum},
 };
 
-/// What a record holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordKind {
     Value = 1,
     Filter = 2,
     Journal = 3,
-    /// A value behind its stamp and its key.
+    /// A value that follows its stamp and key.
     Named = 4,
     Shortcuts = 5,
 }
 
-/// A value in the log: the last `len` bytes of what a record holds.
+/// A value in the log: the last `len` bytes of a record's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoredValue {
     pub(crate) len: u32,
@@ -30,31 +29,31 @@ impl StoredValue {
         if self.blob.len == self.len { RecordKind::Value } else { RecordKind::Named }
     }
 
-    /// Bytes before it in what its record holds.
+    /// Bytes before the value in the record's content.
     fn name_bytes(&self) -> usize {
         (self.blob.len - self.len) as usize
     }
 
-    /// The value in what its record holds.
+    /// The value in its record's content.
     pub(super) fn of<'r>(&self, held: &'r [u8]) -> &'r [u8] {
         &held[self.name_bytes()..]
     }
 
-    /// The value alone of what its record holds.
+    /// The value in its record's content, which is taken apart.
     pub(super) fn taken_from(&self, mut held: Vec<u8>) -> Vec<u8> {
         held.drain(..self.name_bytes());
         held
     }
 }
 
-/// What is known of a record that bears a key.
+/// The result of a look at a record that may carry a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Named {
-    /// It bears the key: its stamp and value.
+    /// The record carries the key; its stamp and value.
     This(Stamp, Vec<u8>),
-    /// It bears another one.
+    /// The record carries another key.
     Other,
-    /// It can't be read.
+    /// The record cannot be read.
     Unknown,
 }
 
@@ -68,7 +67,7 @@ pub(crate) fn file_number(name: &str) -> Option<u32> {
     name.strip_prefix("values-")?.parse().ok()
 }
 
-/// Stamp, key and length of the value of what a named record holds.
+/// Stamp, key and value length in the content of a named record.
 pub(super) fn split_name(held: &[u8]) -> Option<(Stamp, &[u8], usize)> {
     let (fixed, rest) = held.split_first_chunk::<NAME_FIXED_BYTES>()?;
     let [epoch, version] = [0, 8].map(|at| fixed[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));
@@ -80,7 +79,7 @@ pub(super) fn corrupted(at: ValueRef, what: &str) -> Error {
     Error::corrupted(file_name(at.segment), Some(at.offset.into()), what)
 }
 
-/// What a record holds, if it is the one that is expected.
+/// Checks a record against its reference and returns its content.
 pub(super) fn check(kind: RecordKind, blob: BlobRef, record: &[u8]) -> Result<&[u8]> {
     let mut rest = [0; 8];
     rest[..4].copy_from_slice(&blob.len.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Reads of the value log from end to end, in steps.
+//! Reads the value log from end to end, in steps.
 
 use std::{fmt, hash::Hasher, io::ErrorKind};
 
@@ -15,33 +15,33 @@ use crate::{
 };
 
 const CHECKSUM_BYTES: usize = 8;
-/// How far the scrubber is in the log.
+/// The scrubber's position in the log.
 #[derive(Debug, Default)]
 pub(crate) struct ScrubPlace {
     pub(crate) segment: u32,
-    /// Records before are checked.
+    /// Records before this offset are checked.
     pub(crate) offset: u64,
     begun: Option<BegunRecord>,
 }
 
 impl ScrubPlace {
-    /// At the beginning of a segment.
+    /// The start of a segment.
     pub(crate) fn of_segment(segment: u32) -> Self {
         Self { segment, ..Self::default() }
     }
 }
 
-/// A record that is read in several steps, as one may be much longer than a step.
+/// A record that is read in several steps, since it may be much longer than a step.
 struct BegunRecord {
     checksum: u64,
     size: u64,
     read: u64,
-    /// Of what was read behind the checksum.
+    /// Hash of the bytes read after the checksum.
     hash: XxHash3_64,
 }
 
 impl BegunRecord {
-    /// The record at a place, its checksum read, if it can have such a header.
+    /// The record at a place, with its checksum read; `None` if the header is malformed.
     fn new(at: ValueRef, header: &[u8; RECORD_HEADER_BYTES]) -> Option<Self> {
         let word = |at: usize| header[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
         let (checksum, len, kind, zeroes) = (word(0), word(8) as u32, header[12], &header[13..]);
@@ -58,8 +58,8 @@ impl fmt::Debug for BegunRecord {
 }
 
 impl ValueLog {
-    /// Reads and checks about so many bytes of the records of a segment, of which the last one ends at `end`, and goes on from there
-    /// with the next call. Gives how many were read.
+    /// Reads and checks about this many bytes of a segment whose last record ends at `end`; the
+    /// next call goes on from there. Returns the number of bytes read.
     pub(crate) fn scrub(&self, place: &mut ScrubPlace, end: u64, bytes: u64) -> Result<u64> {
         let segment = place.segment;
         let corrupted = |at: u64, what: &str| Error::corrupted(file_name(segment), Some(at), what);

@@ -1,4 +1,4 @@
-//! The end of a segment that no superblock covers.
+//! The tail of a segment: the part that no superblock covers.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use coppice_env::File;
 use super::record::file_name;
 use crate::{Error, Result};
 
-/// Whole records that no more are added to, so that they can be written beside the engine.
+/// A closed buffer of whole records, which can be written on another thread.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) start: u64,
@@ -20,7 +20,7 @@ impl Part {
     }
 }
 
-/// What is to be written of a segment.
+/// The closed buffers of a segment that are to be written.
 #[derive(Debug)]
 pub(crate) struct Sealed {
     pub(super) segment: u32,
@@ -28,7 +28,7 @@ pub(crate) struct Sealed {
     pub(super) parts: Vec<Part>,
 }
 
-/// Writes records, in the order of the log, and syncs each segment.
+/// Writes records in the order of the log and syncs each segment.
 pub(crate) fn write_sealed(sealed: &[Sealed]) -> Result<()> {
     for Sealed { segment, file, parts } in sealed {
         let name = file_name(*segment);
@@ -40,18 +40,19 @@ pub(crate) fn write_sealed(sealed: &[Sealed]) -> Result<()> {
     Ok(())
 }
 
-/// What no superblock covers of a segment.
+/// The part of a segment that no superblock covers: written ahead, closed in memory, then open in
+/// memory.
 #[derive(Debug)]
 pub(super) struct Tail {
-    /// Where it begins.
+    /// Offset in the segment at which the tail begins.
     pub(super) start: u64,
-    /// How far it was written ahead: the rest is in memory.
+    /// End of the part that was written ahead. The rest is in memory.
     pub(super) ahead: u64,
-    /// What follows on that, without a gap.
+    /// The closed buffers after that, without gaps.
     pub(super) sealed: Vec<Part>,
-    /// Where `bytes` begin.
+    /// Offset of `bytes`.
     open: u64,
-    /// What comes last.
+    /// The open buffer.
     pub(super) bytes: Vec<u8>,
 }
 
@@ -64,7 +65,7 @@ impl Tail {
         self.open + self.bytes.len() as u64
     }
 
-    /// Closes what comes last.
+    /// Closes the open buffer.
     pub(super) fn close(&mut self) {
         if !self.bytes.is_empty() {
             let part = Part { start: self.open, bytes: Arc::new(std::mem::take(&mut self.bytes)) };
@@ -73,7 +74,7 @@ impl Tail {
         }
     }
 
-    /// `size` bytes at an offset, if they are in memory, within one part.
+    /// Returns `size` bytes at an offset, if they lie in one buffer.
     pub(super) fn get(&self, offset: u64, size: usize) -> Option<&[u8]> {
         let (start, bytes) = if offset >= self.open {
             (self.open, &self.bytes)

@@ -1,16 +1,21 @@
 //! The cold tier: old segments of the value log in a second directory, on a cheaper disk.
 //!
-//! Segments that nothing is added to any more are copied there while the engine goes on, the oldest first, until those that are left
-//! have no more bytes than [`crate::Options::hot_value_bytes_max`]. A segment never comes back; a merge that writes a live value anew
-//! writes it here. Where a segment lies is stored nowhere: whoever wants it looks here first, then there.
+//! Segments that take no more records are copied there while the engine goes on. The oldest goes
+//! first, until the remaining ones have at most [`crate::Options::hot_value_bytes_max`] bytes. A
+//! segment never comes back; a merge that appends a live value again writes it to the data
+//! directory. No file says where a segment lies: a read looks in the data directory first, then in
+//! the cold one.
 //!
-//! Invariants: a segment has its name in the cold directory only when it is complete and durable there, and it leaves this one after
-//! that name is durable. So if both have it, both are right, unless the cold one is of an engine that was here before: this one
-//! counts. An engine that is made, or received, empties the cold directory first.
+//! Invariants: a segment has its final name in the cold directory only when it is complete and
+//! durable there, and it leaves the data directory only after that name is durable. If both
+//! directories have it, both copies are right, unless the cold one belonged to an earlier engine;
+//! the data directory counts. An engine that is created or received empties the cold directory
+//! first.
 //!
-//! What a crash leaves: before the rename, a file with a temporary name; between the rename and the removal, the segment twice. The
-//! next `open` removes the one and the cold copy of the other. The empty file [`MARKER_FILE`] is durable before the first segment
-//! leaves: with it, a segment that is nowhere lies on a disk that is not there, and is not damage.
+//! A crash before the rename leaves a file with a temporary name. A crash between rename and
+//! removal leaves the segment in both directories. The next `open` removes the temporary file and
+//! the cold copy. The empty file [`MARKER_FILE`] is durable before the first segment leaves. With
+//! it, a segment that is in neither directory lies on a disk that is missing, and is not damage.
 
 use std::{collections::BTreeSet, io::ErrorKind, sync::Arc};
 
@@ -19,17 +24,17 @@ use coppice_env::{OpenMode, Storage};
 use super::record::{file_name, file_number as segment_number};
 use crate::{Error, Result, meta::Meta, place::refs::Segment};
 
-/// Says that segments may lie in the cold directory.
+/// Marks a data directory whose segments may lie in the cold directory.
 pub(crate) const MARKER_FILE: &str = "cold";
 
-/// Most bytes that are read and written at once.
+/// Most bytes in one read and write.
 const COPY_BYTES: usize = 256 << 10;
 
 fn temporary_name(segment: u32) -> String {
     format!("{}.new", file_name(segment))
 }
 
-/// The number in the name of a file of the cold directory, and whether it has its last name.
+/// The segment number in a cold directory's file name, and whether the name is the final one.
 pub(crate) fn file_number(name: &str) -> Option<(u32, bool)> {
     match name.strip_suffix(".new") {
         Some(temporary) => segment_number(temporary).map(|number| (number, false)),
@@ -37,7 +42,7 @@ pub(crate) fn file_number(name: &str) -> Option<(u32, bool)> {
     }
 }
 
-/// Names in a cold directory; none if it does not exist.
+/// Names in a cold directory; `None` if it does not exist.
 pub(crate) fn list(cold: &dyn Storage) -> Result<Option<Vec<String>>> {
     match cold.list("") {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -45,7 +50,7 @@ pub(crate) fn list(cold: &dyn Storage) -> Result<Option<Vec<String>>> {
     }
 }
 
-/// Removes files of a cold directory, durably.
+/// Durably removes the files of a cold directory that are not kept.
 pub(crate) fn clear(storage: &dyn Storage, kept: impl Fn(&str) -> bool) -> Result<()> {
     let Some(cold) = storage.cold() else { return Ok(()) };
     let gone: Vec<String> = list(&*cold)?.unwrap_or_default().into_iter().filter(|name| !kept(name)).collect();
@@ -55,7 +60,7 @@ pub(crate) fn clear(storage: &dyn Storage, kept: impl Fn(&str) -> bool) -> Resul
     if gone.is_empty() { Ok(()) } else { cold.sync_dir("").map_err(Error::io("sync", "the cold directory")) }
 }
 
-/// Makes the cold directory and notes here that segments may lie in it.
+/// Creates the cold directory, and the marker in the data directory.
 pub(crate) fn begin(storage: &dyn Storage, cold: &dyn Storage) -> Result<()> {
     cold.create_dir_all("").map_err(Error::io("create", "the cold directory"))?;
     storage.open(MARKER_FILE, OpenMode::OpenOrCreate).map_err(Error::io("create", MARKER_FILE))?;
@@ -66,10 +71,11 @@ pub(crate) fn is_live(segment: &Segment) -> bool {
     segment.end > 0 && segment.dead_at.is_none()
 }
 
-/// Finds the segments that are in the cold directory alone.
+/// Returns the segments that only the cold directory has.
 ///
 /// # Errors
-/// `ColdMissing` if a segment must be there and no such directory is; `Corrupted` if there is one and it is not in it.
+/// `ColdMissing` if a needed segment must be in a cold directory that does not exist; `Corrupted`
+/// if that directory exists and does not have it.
 pub(crate) fn find(storage: &dyn Storage, meta: &Meta) -> Result<BTreeSet<u32>> {
     let here: BTreeSet<String> = storage.list("").map_err(Error::io("list", "the directory"))?.into_iter().collect();
     let there = storage.cold().map(|cold| list(&*cold)).transpose()?.flatten();
@@ -93,7 +99,7 @@ pub(crate) fn find(storage: &dyn Storage, meta: &Meta) -> Result<BTreeSet<u32>> 
     Ok(found)
 }
 
-/// The segments of one engine that are in the cold directory, and the one that is on its way.
+/// The engine's segments in the cold directory, and the one that is being moved.
 #[derive(Debug)]
 pub(crate) struct Tier {
     pub(crate) storage: Arc<dyn Storage>,
@@ -105,11 +111,11 @@ pub(crate) struct Tier {
 pub(crate) struct Moving {
     pub(crate) segment: u32,
     pub(crate) end: u64,
-    /// It is copied, and durable, up to here.
+    /// The copy is durable up to here.
     pub(crate) at: u64,
-    /// A step is at work.
+    /// A step is in progress.
     pub(crate) out: bool,
-    /// The segment is not needed any more.
+    /// Nothing needs the segment any more.
     dead: bool,
 }
 
@@ -126,7 +132,7 @@ impl Tier {
         self.segments.contains(&segment)
     }
 
-    /// The move that is going on.
+    /// The move in progress, if any.
     pub(crate) fn moving(&self) -> Option<&Moving> {
         self.moving.as_ref()
     }
@@ -143,7 +149,7 @@ impl Tier {
         ColdStep { hot, cold: Arc::clone(&self.storage), segment, from, to, end, done: None }
     }
 
-    /// True if the segment of the step lies there from now on.
+    /// Ends a step. Returns `true` if the segment is now in the cold directory.
     pub(crate) fn end(&mut self, step: ColdStep) -> Result<bool> {
         let mut moving = self.moving.take().expect("a step is at work");
         assert!(moving.out && moving.segment == step.segment, "the step is of this move");
@@ -153,11 +159,12 @@ impl Tier {
             return [temporary, name].iter().try_for_each(|name| remove(&*self.storage, name)).map(|()| false);
         }
         match step.done {
-            // Nobody has run it.
+            // The step was never run.
             None => {}
             Some(Ok(())) => moving.at = step.to,
             Some(Err(error)) => {
-                // What there is of it would take space, perhaps the last. It is removed by its own name only if it is seen to be here, too.
+                // The partial copy would take space, perhaps the last. The final name is removed
+                // only if the segment is still in the data directory.
                 let left: &[String] = match step.hot.open(&name, OpenMode::Existing) {
                     Err(lost) if lost.kind() == ErrorKind::NotFound => {
                         self.segments.insert(step.segment);
@@ -179,7 +186,7 @@ impl Tier {
         Ok(moved)
     }
 
-    /// The segment is deleted here: what there is of it there goes, too.
+    /// Deletes what the cold directory has of a deleted segment.
     pub(crate) fn delete(&mut self, segment: u32) -> Result<()> {
         let mut names = Vec::new();
         if self.segments.remove(&segment) {
@@ -196,7 +203,7 @@ impl Tier {
     }
 }
 
-/// Removes a file that may be gone already.
+/// Removes a file if it exists.
 fn remove(storage: &dyn Storage, name: &str) -> Result<()> {
     match storage.remove(name) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", name)(error)),
@@ -204,8 +211,8 @@ fn remove(storage: &dyn Storage, name: &str) -> Result<()> {
     }
 }
 
-/// A part of a segment's move, which may be done beside the engine, on another thread: [`crate::Engine::begin_cold_step`] gives it,
-/// [`ColdStep::run`] does it, [`crate::Engine::end_cold_step`] takes it back.
+/// One step of a segment's move. It may run on another thread: [`crate::Engine::begin_cold_step`]
+/// returns it, [`ColdStep::run`] does the work, and [`crate::Engine::end_cold_step`] takes it back.
 #[derive(Debug)]
 #[must_use = "the engine waits for its end"]
 pub struct ColdStep {
@@ -227,7 +234,8 @@ impl ColdStep {
         self.to - self.from
     }
 
-    /// Copies and syncs; the last step gives the segment its name there, and removes it here.
+    /// Copies and syncs. The last step also gives the copy its final name and removes the segment
+    /// from the data directory.
     pub fn run(&mut self) {
         self.done = Some(self.copy().and_then(|()| if self.to == self.end { self.publish() } else { Ok(()) }));
     }
