@@ -1,9 +1,12 @@
-//! Measures what moving values to a cold directory does to reads of hot ones and to commits:
-//! `cargo run --release --workspace --example cold -- DIR COLD_DIR [RECORDS [BYTES_PER_S [SECONDS]]]`
+//! Measures how moves to a cold directory affect reads of hot values and commits:
 //!
-//! It loads records of 1 KiB, then goes through phases in turn, without and with moves at that pace. In each, one thread gets records at
-//! random among the last that were written, and another one commits batches of 100, each flushed, and drives the moves as a replica
-//! does. It prints the durations of each phase in microseconds, and the medians over the phases.
+//! `cargo run --release --workspace --example cold -- DIR COLD_DIR [RECORDS [BYTES_PER_S
+//! [SECONDS]]]`
+//!
+//! It loads records of 1 KiB, then alternates between phases without moves and with moves at that
+//! pace. In each phase, one thread gets random records among the last ones written. Another one
+//! commits batches of 100, flushes each, and drives the moves as a replica does. It prints the
+//! durations of each phase in microseconds, and the medians over the phases.
 
 use std::{
     error::Error,
@@ -22,13 +25,13 @@ use coppice_types::{Change, Operation, Params, ShardId, Stamp, Version};
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const BATCH: u64 = 100;
-/// Records that are read: the last ones.
+/// Number of records that are read: the last ones.
 const HOT: u64 = 20_000;
-/// They are always in the first directory.
+/// Budget that keeps these records in the first directory.
 const HOT_BYTES: u64 = 64 << 20;
 const RETAINED: u64 = 40;
 const PHASES: usize = 8;
-/// Records that one step of merging takes, as in a replica.
+/// Records in one step of merging, as in a replica.
 const MERGE_STEP: usize = 512;
 const STEP_BYTES_MIN: u64 = 1 << 20;
 
@@ -97,7 +100,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Ends and begins moves.
+    /// Ends the step of a move in progress and begins the next.
     fn move_cold(&mut self, bytes: u64) -> Outcome<()> {
         if self.mover.as_ref().is_some_and(|mover| !mover.is_finished()) {
             return Ok(());
@@ -137,7 +140,7 @@ impl Bench {
         })
     }
 
-    /// Durations of reads and of commits, and the bytes that were moved.
+    /// Durations of reads and of commits, and the bytes moved.
     fn phase(&mut self, time: Duration, bytes_per_s: u64) -> Outcome<(Taken, Taken, u64)> {
         let moved = |it: &Self| it.engine.read().unwrap_or_else(PoisonError::into_inner).counters().cold_write_bytes;
         let (before, began, mut granted) = (moved(self), self.clock.now(), 0);

@@ -1,13 +1,17 @@
 //! Measures an engine on a real directory:
+//!
 //! `cargo run --release --workspace --example rates -- DIR [NAME=NUMBER]...`
 //!
-//! It loads `records` records of 32 B keys and `value` B values in batches of `batch`, then puts `updates` records at
-//! random, as a replica does: stage, settle, prune to the last `retain` versions, merge a little, flush when `flush_mib`
-//! wait, with what lasts written ahead on a thread (`ahead=0`: not). `durable=1` flushes each batch; `durable=2` merges meanwhile. Then it gets, proves, prunes
-//! and rolls back. Every put computes the shard digest; `device` is what the kernel
-//! counts as written by this process, after a last flush. Names and their defaults stand in [`Config`].
+//! It loads `records` records with keys of 32 B and values of `value` B, in batches of `batch`.
+//! Then it puts `updates` random records as a replica does: stage, settle, prune to the last
+//! `retain` versions, merge a little, flush when `flush_mib` wait. Data that lasts is written ahead
+//! on a thread, unless `ahead=0`. `durable=1` flushes each batch; `durable=2` also merges during
+//! the flush. Then it gets, proves, prunes and rolls back. Every put computes the shard digest.
+//! `device` is the number of bytes that the kernel counts as written by this process, after a last
+//! flush. [`Config`] has the names and their defaults.
 //!
-//! `report=N` prints a line of comma-separated values after each N updates, to see whether all that may grow comes to rest.
+//! `report=N` prints a line of comma-separated values after every N updates, to show whether
+//! everything that may grow settles.
 
 use std::{
     error::Error,
@@ -24,7 +28,7 @@ use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp, Version};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// Records that one step of merging takes, as in a replica.
+/// Records in one step of merging, as in a replica.
 const MERGE_STEP: usize = 512;
 
 #[derive(Debug)]
@@ -40,11 +44,11 @@ struct Config {
     reads: u64,
     ahead: u64,
     durable: u64,
-    /// Threads beside the one that stages.
+    /// Threads in addition to the one that stages.
     helpers: u64,
     ratio: u64,
     report: u64,
-    /// Of [`Options::waiting_percent_max`].
+    /// [`Options::waiting_percent_max`].
     waiting: u64,
 }
 
@@ -94,12 +98,12 @@ impl Config {
 }
 
 fn key(number: u64) -> Vec<u8> {
-    // Spread over the key space, as hashed keys are.
+    // Spreads the numbers over the key space, like hashed keys.
     let spread = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     format!("{spread:016x}{number:016x}").into_bytes()
 }
 
-/// What the kernel says of this process: bytes it sent to devices, and its resident memory.
+/// Bytes that this process sent to devices, and its resident memory, as the kernel reports them.
 #[expect(clippy::disallowed_methods, reason = "the figures of the kernel are files of no storage")]
 fn kernel() -> Result<(u64, u64), Box<dyn Error>> {
     let field = |file: &str, name: &str| -> Result<u64, Box<dyn Error>> {
@@ -110,7 +114,7 @@ fn kernel() -> Result<(u64, u64), Box<dyn Error>> {
     Ok((field("/proc/self/io", "write_bytes:")?, field("/proc/self/status", "VmRSS:")? << 10))
 }
 
-/// Bytes that the files of a directory take on their disk.
+/// Bytes that the files of a directory take on disk.
 #[expect(clippy::disallowed_methods, reason = "no storage tells it")]
 fn allocated(dir: &Path) -> Result<u64, Box<dyn Error>> {
     use std::os::unix::fs::MetadataExt;
@@ -119,23 +123,23 @@ fn allocated(dir: &Path) -> Result<u64, Box<dyn Error>> {
     Ok(blocks.iter().sum::<u64>() * 512)
 }
 
-/// Time of this thread on a processor: on a machine that others use too, it says more than the clock.
+/// Processor time of this thread. On a machine with other load it tells more than the clock.
 #[expect(clippy::disallowed_methods, reason = "the figures of the kernel are files of no storage")]
 fn processor() -> Result<Duration, Box<dyn Error>> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     Ok(Duration::from_nanos(text.split_whitespace().next().ok_or("no figure")?.parse()?))
 }
 
-/// A moment by the clock and by the processor.
+/// A moment, by clock and by processor time.
 #[derive(Clone, Copy)]
 struct Moment(Duration, Duration);
 
-/// Time that a phase took.
+/// Time spent in a phase.
 #[derive(Clone, Copy, Default)]
 struct Span {
     clock: Duration,
     processor: Duration,
-    /// The longest time of the clock.
+    /// The longest duration by the clock.
     longest: Duration,
 }
 
@@ -146,7 +150,7 @@ impl Span {
         self.longest = self.longest.max(to.0 - from.0);
     }
 
-    /// Microseconds a record, by the clock and by the processor.
+    /// Microseconds for each record, by clock and by processor time.
     fn each(&self, records: usize) -> String {
         let each = |span: Duration| span.as_secs_f64() * 1e6 / records as f64;
         format!("{:.2} ({:.2})", each(self.clock), each(self.processor))
@@ -162,7 +166,7 @@ struct Bench {
     /// The first version that has all records.
     loaded: u64,
     dir: PathBuf,
-    /// What is written beside everything else.
+    /// The thread that runs writes.
     thread: Option<JoinHandle<Writes>>,
 }
 
@@ -262,7 +266,7 @@ impl Bench {
         }
     }
 
-    /// Writes ahead or flushes, as a replica does.
+    /// Begins and ends writes ahead and flushes, as a replica does.
     fn write(&mut self, times: &mut Times) -> Outcome {
         let flush_bytes = self.config.flush_mib << 20;
         if self.engine.unflushed_bytes() >= 2 * flush_bytes {
@@ -300,7 +304,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Merges ten times as many records as were put, and to the end if writes would be refused otherwise.
+    /// Merges ten times as many records as were put, and to the end if writes would be refused
+    /// otherwise.
     fn merge(&mut self, put: usize, times: &mut Times) -> Outcome {
         let crowded = |engine: &Engine| -> Result<bool, Box<dyn Error>> {
             let trees = engine.shape(&engine.decided())?.entries.len();
@@ -322,7 +327,8 @@ impl Bench {
         Ok(())
     }
 
-    /// A line of what must come to rest. `disk` is for each byte of keys and values that are live or in kept versions.
+    /// Prints a line of the values that must settle. `disk` is relative to the bytes of keys and
+    /// values that are live or in retained versions.
     fn report(&mut self, updates: usize, started: Duration, last: &Counters, now: &Counters) -> Outcome {
         const GETS: u64 = 2000;
         if updates as u64 / self.config.report == 1 {
@@ -359,7 +365,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Where the bytes on disk are. Of free pages, those count whose space the file system did not get back.
+    /// The distribution of the bytes on disk. Free pages count only if the file system did not get
+    /// their space back.
     fn places(&self) -> Result<[(&'static str, f64); 8], Box<dyn Error>> {
         let usage = self.engine.disk_usage()?;
         let free = usage.index_free_bytes + usage.data_free_bytes + usage.patch_free_bytes;
@@ -431,7 +438,7 @@ impl Bench {
     }
 }
 
-/// What is written, by kind.
+/// A kind of write.
 type Kind = (&'static str, fn(&Counters) -> u64);
 const KINDS: [Kind; 7] = [
     ("leaves", |all| all.span_write_bytes - all.patch_write_bytes - all.merge_write_bytes - all.inner_write_bytes),

@@ -1,30 +1,46 @@
-//! The dual page cache: a young one for the active partition, an old one for the frozen ones.
+//! The dual page cache: a young cache for the active tree and an old one for frozen trees.
 //!
-//! A page is in one of them at most: a read of a frozen tree moves it from young to old. So a scan of old data never
-//! drives out what commits need. What the young one does not use, the old one has until it does. Each is a clock: a
-//! page that was used since the hand came by last stays for one more round. Both are cut into parts by place, each
-//! behind a lock of its own, so that readers seldom wait for each other.
-//!
-//! Beside a leaf in which keys were looked for lie the marks of its keys. Pages of shortcuts are among those of frozen trees: each serves
-//! many more keys than a leaf, so the clock keeps them where there is no room for both. Fences have a clock of their own within the
-//! budget of the old one: each serves some hundred times as many keys for its bytes as a leaf does, so leaves have what fences leave.
-//! A leaf that is read enters a full old cache only if it was read not long ago, too: so what is read once drives out nothing.
+//! - A page is in at most one of them; a read for a frozen tree moves it from young to old. So a
+//!   scan of old data never evicts what commits need. The old cache may use what the young one
+//!   leaves unused.
+//! - Each is a clock: a page that was used since the last pass of the hand stays for one more
+//!   round.
+//! - Both are cut into parts by place, each with its own lock, so readers rarely wait for each
+//!   other.
+//! - A cached leaf in which a key was searched also has marks of its keys.
+//! - Pages of shortcuts share the old cache. Each serves many more keys than a leaf, so the clock
+//!   prefers them.
+//! - Fences have their own clock within the old cache's budget. A byte of fences serves about a
+//!   hundred times as many keys as a byte of leaves, so leaves get what fences leave.
+//! - A leaf enters a full old cache only if it was read before, not long ago. So a single read
+//!   evicts nothing.
+
+pub(crate) mod clock;
+pub(crate) mod fences;
+pub(crate) mod lists;
+pub(crate) mod marks;
+pub(crate) mod shortcuts;
 
 use std::{
     hash::{BuildHasher, BuildHasherDefault},
-    hint::black_box,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use crate::{
-    list::MerkleList,
-    lists::Known,
-    node::{Base, Child, Fences, LeafRecord, Marks, Node, ValueRef},
-    page::{PAGE_BYTES, Pid, PlaceHasher, PlaceMap},
-    shortcuts::{Shortcut, ShortcutPage},
+    cache::{
+        clock::{Cached, Clock},
+        fences::Fences,
+        marks::Marks,
+        shortcuts::{Shortcut, ShortcutPage},
+    },
+    node::{Base, Child, LeafRecord, Node},
+    place::{
+        page::{PAGE_BYTES, Pid, PlaceHasher},
+        refs::ValueRef,
+    },
 };
 
-/// What a page is read for.
+/// The purpose of a page read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// The active tree.
@@ -33,28 +49,19 @@ pub(crate) enum Class {
     Old,
 }
 
-/// What an item takes beside its bytes: its slot, its place in the map, the head of its allocation, and what of these is vacant.
-const ITEM_BYTES: usize = 144;
-
-/// What room for marks takes in a slot; some slots are vacant.
+/// Memory for marks in a slot; it allows for vacant slots.
 const MARKS_BYTES: usize = size_of::<Option<Marks>>() * 3 / 2;
 
-/// What a clock keeps.
-pub(crate) trait Cached {
-    /// Bytes of it that count in the clock's budget.
-    fn size_bytes(&self) -> usize;
-}
-
-/// A node as it is kept.
+/// A cached node.
 #[derive(Debug)]
 struct HeldNode {
     node: Node,
-    /// Of a leaf, after the first search in it here.
+    /// Marks of a leaf's keys, made by the first search in it.
     marks: Option<Marks>,
 }
 
 impl HeldNode {
-    /// Index of a leaf's record of this key.
+    /// Index of the leaf's record with this key.
     fn search(&mut self, key: &[u8]) -> Option<usize> {
         if self.marks.is_none() {
             self.marks = Marks::of(&self.node);
@@ -66,7 +73,7 @@ impl HeldNode {
     }
 }
 
-/// What a page is kept as.
+/// The two kinds of cached page.
 #[derive(Debug)]
 enum Held {
     Node(HeldNode),
@@ -78,7 +85,7 @@ impl Held {
         Self::Node(HeldNode { node, marks: None })
     }
 
-    /// Of a page that was looked for by a node's place.
+    /// The node of a page that was looked up by a node's place.
     fn node(&mut self) -> &mut HeldNode {
         match self {
             Self::Node(held) => held,
@@ -86,7 +93,7 @@ impl Held {
         }
     }
 
-    /// The same, for who takes it out.
+    /// Like [`Self::node`], by value.
     fn into_node(self) -> Node {
         match self {
             Self::Node(held) => held.node,
@@ -105,186 +112,23 @@ impl Cached for Held {
     }
 }
 
-impl Cached for Fences {
-    fn size_bytes(&self) -> usize {
-        Self::size_bytes(self)
-    }
-}
-
-impl Cached for MerkleList {
-    fn size_bytes(&self) -> usize {
-        Self::size_bytes(self)
-    }
-}
-
-impl Cached for Known {
-    fn size_bytes(&self) -> usize {
-        size_of_val(&self.weight) + self.list.size_bytes()
-    }
-}
-
-#[derive(Debug)]
-struct Slot<T> {
-    pid: Pid,
-    checksum: u64,
-    item: T,
-    used: bool,
-}
-
-/// A cache of a bounded number of bytes. Items are found by place, and are believed if the checksum of the node there
-/// is the expected one: the place may have had another.
-#[derive(Debug)]
-pub(crate) struct Clock<T> {
-    bytes_max: usize,
-    bytes: usize,
-    slots: Vec<Option<Slot<T>>>,
-    vacant: Vec<usize>,
-    places: PlaceMap<Pid, usize>,
-    hand: usize,
-}
-
-impl<T: Cached> Clock<T> {
-    pub(crate) fn new(bytes_max: usize) -> Self {
-        let (slots, vacant) = (Vec::new(), Vec::new());
-        Self { bytes_max, bytes: 0, slots, vacant, places: PlaceMap::default(), hand: 0 }
-    }
-
-    pub(crate) fn peek(&self, pid: Pid, checksum: u64) -> Option<&T> {
-        let slot = self.slots[*self.places.get(&pid)?].as_ref().expect("a place holds an item");
-        (slot.checksum == checksum).then_some(&slot.item)
-    }
-
-    /// Brings what clocks hold of these places near the processor. All are looked up before the first slot is read: what does not wait
-    /// for each other comes from memory side by side.
-    pub(crate) fn load<'t>(wanted: impl Iterator<Item = (&'t Self, Pid)>)
-    where
-        T: 't,
-    {
-        let slot = |(clock, pid): (&'t Self, Pid)| Some(&clock.slots[*clock.places.get(&pid)?]);
-        let slots: Vec<&Option<Slot<T>>> = wanted.filter_map(slot).collect();
-        black_box(slots.into_iter().flatten().map(|slot| slot.item.size_bytes()).sum::<usize>());
-    }
-
-    /// The item. One of an older node of the same place is removed.
-    pub(crate) fn get(&mut self, pid: Pid, checksum: u64) -> Option<&T> {
-        let place = self.find(pid, checksum)?;
-        Some(self.used(place))
-    }
-
-    /// The slot of the item. One of an older node of the same place is removed.
-    fn find(&mut self, pid: Pid, checksum: u64) -> Option<usize> {
-        let place = *self.places.get(&pid)?;
-        if self.slots[place].as_ref().is_some_and(|slot| slot.checksum != checksum) {
-            self.remove(pid);
-            return None;
-        }
-        Some(place)
-    }
-
-    /// The item of a slot that was just found.
-    fn used(&mut self, place: usize) -> &mut T {
-        let slot = self.slots[place].as_mut().expect("a place holds an item");
-        slot.used = true;
-        &mut slot.item
-    }
-
-    /// Takes the item out.
-    pub(crate) fn take(&mut self, pid: Pid, checksum: u64) -> Option<T> {
-        self.remove(pid).filter(|slot| slot.checksum == checksum).map(|slot| slot.item)
-    }
-
-    fn remove(&mut self, pid: Pid) -> Option<Slot<T>> {
-        let place = self.places.remove(&pid)?;
-        let slot = self.slots[place].take().expect("a place holds an item");
-        self.vacant.push(place);
-        self.bytes -= slot.item.size_bytes() + ITEM_BYTES;
-        Some(slot)
-    }
-
-    pub(crate) fn forget(&mut self, pid: Pid) {
-        self.remove(pid);
-    }
-
-    /// Whether an item can come in without another one's leaving.
-    fn has_room(&self, item: &T) -> bool {
-        self.bytes + item.size_bytes() + ITEM_BYTES <= self.bytes_max
-    }
-
-    pub(crate) fn insert(&mut self, pid: Pid, checksum: u64, item: T) {
-        self.remove(pid);
-        let len = item.size_bytes() + ITEM_BYTES;
-        if len > self.bytes_max {
-            return;
-        }
-        while self.bytes + len > self.bytes_max {
-            self.evict_one();
-        }
-        self.bytes += len;
-        let slot = Some(Slot { pid, checksum, item, used: false });
-        let place = match self.vacant.pop() {
-            Some(place) => {
-                self.slots[place] = slot;
-                place
-            }
-            None => {
-                self.slots.push(slot);
-                self.slots.len() - 1
-            }
-        };
-        self.places.insert(pid, place);
-    }
-
-    fn evict_one(&mut self) {
-        assert!(self.bytes > 0, "an empty cache has room");
-        loop {
-            self.hand = (self.hand + 1) % self.slots.len();
-            match &mut self.slots[self.hand] {
-                Some(slot) if slot.used => slot.used = false,
-                Some(slot) => {
-                    let pid = slot.pid;
-                    self.remove(pid);
-                    return;
-                }
-                None => {}
-            }
-        }
-    }
-
-    /// Changes the budget.
-    fn bound(&mut self, bytes_max: usize) {
-        self.bytes_max = bytes_max;
-        while self.bytes > bytes_max {
-            self.evict_one();
-        }
-    }
-
-    /// Bytes of all items.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    pub(crate) fn clear(&mut self) {
-        *self = Self::new(self.bytes_max);
-    }
-}
-
-/// Most places of a part that are known to have been read not long ago.
+/// Most recently read places that a part remembers.
 const RECENT_MAX: usize = 1 << 20;
 
-/// Places that were read not long ago. Of two that meet in a slot it knows the later one.
+/// Places that were read not long ago. If two fall into one slot, the later one is known.
 #[derive(Debug)]
 struct Recent {
     marks: Box<[u32]>,
 }
 
 impl Recent {
-    /// About as many places as a cache of so many bytes has pages, up to a million.
+    /// About as many places as a cache of this size has pages, at most a million.
     fn new(bytes_max: usize) -> Self {
         let places = (bytes_max / PAGE_BYTES).clamp(1, RECENT_MAX);
         Self { marks: vec![0; places.next_power_of_two()].into() }
     }
 
-    /// Notes a place; whether it was noted already.
+    /// Notes a place, and returns whether it was noted already.
     fn note(&mut self, pid: Pid) -> bool {
         let hash = BuildHasherDefault::<PlaceHasher>::default().hash_one(pid);
         let (slot, mark) = ((hash >> 32) as usize & (self.marks.len() - 1), hash as u32);
@@ -292,17 +136,17 @@ impl Recent {
     }
 }
 
-/// Of the old cache's budget, in sixteenths, fences have no more.
+/// Largest share of the old cache that fences may take, in sixteenths.
 const FENCES_PART: usize = 15;
 
 #[derive(Debug)]
 struct Part {
     young: Clock<Held>,
-    /// Its budget is what the others leave.
+    /// Its budget is what the other two leave.
     old: Clock<Held>,
     fences: Clock<Fences>,
     bytes_max: usize,
-    /// Leaves of frozen trees.
+    /// Leaves of frozen trees that were read not long ago.
     recent: Recent,
 }
 
@@ -316,10 +160,11 @@ impl Part {
 
     /// Gives the old clock what the others leave.
     fn share(&mut self) {
-        self.old.bound(self.bytes_max - self.young.bytes - self.fences.bytes);
+        self.old.bound(self.bytes_max - self.young.bytes() - self.fences.bytes());
     }
 
-    /// The page, and where it was: it is looked for first where it belongs. A read for a frozen tree moves it there.
+    /// Returns the page and the cache that had it; the one of its class is searched first. A read
+    /// for a frozen tree moves the page to the old cache.
     fn get(&mut self, pid: Pid, checksum: u64, class: Class) -> Option<(&mut HeldNode, Class)> {
         let (held, found) = self.held(pid, checksum, class)?;
         Some((held.node(), found))
@@ -343,16 +188,16 @@ impl Part {
         Some((self.old.used(place), Class::Young))
     }
 
-    /// Puts a page where it belongs, and nowhere else.
+    /// Puts a page into the cache of its class, and removes it from the other.
     fn insert(&mut self, pid: Pid, checksum: u64, held: Held, class: Class) {
         match class {
             Class::Young => {
-                self.old.remove(pid);
+                self.old.forget(pid);
                 self.young.insert(pid, checksum, held);
                 self.share();
             }
             Class::Old => {
-                self.young.remove(pid);
+                self.young.forget(pid);
                 self.share();
                 self.old.insert(pid, checksum, held);
             }
@@ -360,12 +205,12 @@ impl Part {
     }
 }
 
-/// Most parts; a power of two.
+/// The largest number of parts; a power of two.
 const PARTS_MAX: usize = 16;
-/// Less than this is not cut: pages of a part compete for its bytes alone.
+/// A part has at least this many bytes: its pages cannot use those of other parts.
 const PART_BYTES_MIN: usize = 1 << 20;
 
-/// Both caches.
+/// The young and the old cache.
 #[derive(Debug)]
 pub(crate) struct DualCache {
     parts: Vec<Mutex<Part>>,
@@ -390,12 +235,13 @@ impl DualCache {
         part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The page, and where it was. The parent's checksum tells it from an older page of the same place.
+    /// Returns the page and the cache that had it. The parent's checksum distinguishes it from an
+    /// older page of the same place.
     pub(crate) fn get(&self, pid: Pid, checksum: u64, class: Class) -> Option<(Node, Class)> {
         self.part(pid).get(pid, checksum, class).map(|(held, found)| (held.node.clone(), found))
     }
 
-    /// What a leaf has of a key, and where the leaf was.
+    /// Looks up a key in a cached leaf. Returns the result, and the cache that had the leaf.
     pub(crate) fn search<T>(
         &self,
         (pid, checksum): (Pid, u64),
@@ -413,7 +259,8 @@ impl DualCache {
         self.part(pid).insert(pid, node.checksum(), Held::of(node), class);
     }
 
-    /// Takes in a frozen tree's leaf that was read, if there is room, or if it was read not long ago.
+    /// Offers a leaf of a frozen tree that was just read. It is taken if there is room, or if it
+    /// was read before, not long ago.
     pub(crate) fn offer(&self, pid: Pid, node: Node) {
         let part = &mut *self.part(pid);
         let (checksum, held) = (node.checksum(), Held::of(node));
@@ -422,7 +269,8 @@ impl DualCache {
         }
     }
 
-    /// The child of a frozen tree's inner node where a key belongs, and whether that is sure, if there are fences of the node.
+    /// The child of a frozen tree's inner node that may hold a key, and whether that is certain.
+    /// `None` if the node's fences are not cached.
     pub(crate) fn fenced(&self, inner: &Child, key: &[u8]) -> Option<(Child, bool)> {
         let mut part = self.part(inner.pid);
         part.fences.get(inner.pid, inner.checksum).map(|fences| fences.child_of(key))
@@ -434,12 +282,12 @@ impl DualCache {
         part.share();
     }
 
-    /// The part for a page of shortcuts, and its key there.
+    /// The part for a page of shortcuts, and the page's key there.
     fn part_of_shortcuts(&self, at: ValueRef) -> (MutexGuard<'_, Part>, Pid) {
         (self.part_of(u64::from(at.offset) / PAGE_BYTES as u64), Pid::of_shortcuts(at))
     }
 
-    /// What the page of shortcuts at a place says of a key, if it is here.
+    /// Looks up a key in a page of shortcuts, if that is cached.
     pub(crate) fn shortcut(&self, at: ValueRef, remainder: u16) -> Option<Shortcut> {
         let (mut part, pid) = self.part_of_shortcuts(at);
         match part.old.get(pid, 0)? {
@@ -455,13 +303,13 @@ impl DualCache {
 
     pub(crate) fn remove(&self, pid: Pid) {
         let part = &mut *self.part(pid);
-        part.young.remove(pid);
-        part.old.remove(pid);
-        part.fences.remove(pid);
+        part.young.forget(pid);
+        part.old.forget(pid);
+        part.fences.forget(pid);
         part.share();
     }
 
-    /// Brings nodes of the active tree near the processor.
+    /// Loads nodes of the active tree into the processor's caches.
     pub(crate) fn load_young(&mut self, children: &[Child]) {
         let parts = self.parts.iter_mut().map(|part| &*part.get_mut().unwrap_or_else(PoisonError::into_inner));
         let parts: Vec<&Part> = parts.collect();
@@ -469,7 +317,7 @@ impl DualCache {
         Clock::load(children.iter().map(|child| (young(child.pid), child.pid)));
     }
 
-    /// Takes a node of the active tree out.
+    /// Removes and returns a node of the active tree.
     pub(crate) fn take_young(&self, pid: Pid, checksum: u64) -> Option<Node> {
         let part = &mut *self.part(pid);
         let held = part.young.take(pid, checksum);
@@ -477,11 +325,11 @@ impl DualCache {
         held.map(Held::into_node)
     }
 
-    /// Bytes in the young and in the old cache, fences among these.
+    /// Bytes in the young and in the old cache; the latter includes fences.
     pub(crate) fn bytes(&self) -> (usize, usize) {
         let bytes = |part: &Mutex<Part>| {
             let part = part.lock().unwrap_or_else(PoisonError::into_inner);
-            (part.young.bytes, part.old.bytes + part.fences.bytes)
+            (part.young.bytes(), part.old.bytes() + part.fences.bytes())
         };
         self.parts.iter().map(bytes).fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1))
     }
@@ -493,14 +341,15 @@ mod tests {
 
     use super::*;
     use crate::{
+        cache::clock::ITEM_BYTES,
         node::{Body, ChildEntry, Draft, HashedRecord, LeafRecord},
-        page::PageFile,
+        place::page::PageFile,
     };
 
     const PAGE: usize = 4096 + ITEM_BYTES + MARKS_BYTES;
 
     impl DualCache {
-        /// Whether the page is here, which is no use of it.
+        /// Whether the page is cached. This does not count as a use.
         fn has(&self, pid: Pid, checksum: u64) -> bool {
             let part = self.part(pid);
             part.young.peek(pid, checksum).is_some() || part.old.peek(pid, checksum).is_some()
@@ -594,7 +443,7 @@ mod tests {
             let (leaf, sure) = cache.fenced(&child, &(first + 1).to_be_bytes()).expect("it was just put there");
             assert_eq!((leaf.pid, sure), (page(first).0, true));
         }
-        // Leaves went first, then the fences that nobody asked for any more.
+        // Leaves were evicted first, then the fences that were no longer used.
         assert!(cache.bytes().1 > 3 * PAGE);
         assert!(!(0..100).map(page).any(|(pid, _, checksum)| cache.has(pid, checksum)));
         let (_, last) = inner(99);

@@ -1,10 +1,10 @@
-//! What the engine counts. Plain atomics: only binaries know a metrics library.
+//! The engine's counters. They are plain atomics: only binaries know a metrics library.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A snapshot of the counters, all since the engine was opened.
+        /// A snapshot of the counters since the engine was opened.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
@@ -32,11 +32,11 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Keys looked up, by reads and by deletes that ask whether there is something to delete.
+    /// Keys looked up, by reads and by deletes that check for a live value.
     gets,
     /// Trees that a filter excluded from a lookup.
     filter_skips,
-    /// Nodes found among those that are not flushed yet.
+    /// Nodes found among those not flushed yet.
     node_dirty_hits,
     /// Nodes found in the young cache.
     node_young_hits,
@@ -44,53 +44,55 @@ counters! {
     node_old_hits,
     /// Spans that lookups, merges and stages read from a file.
     span_reads,
-    /// Bytes of them.
+    /// Bytes of the spans read.
     span_read_bytes,
-    /// Of these spans, inner nodes.
+    /// Spans read that hold an inner node.
     inner_reads,
-    /// And of the file of patches: these, each of which takes a second read if its base is in no cache, and small whole nodes.
+    /// Reads of the file of patches: patches and small whole nodes. A patch takes a second read if
+    /// its base is not cached.
     patch_reads,
     /// Spans written.
     span_writes,
-    /// Bytes of them.
+    /// Bytes of the spans written.
     span_write_bytes,
-    /// Of these, patches of nodes of active trees.
+    /// Bytes of the spans written that hold patches of active trees' nodes.
     patch_write_bytes,
-    /// Of these, what merges made.
+    /// Bytes of the spans written that merges made.
     merge_write_bytes,
-    /// Of these, whole inner nodes of active trees.
+    /// Bytes of the spans written that hold whole inner nodes of active trees.
     inner_write_bytes,
     /// Nodes made, flushed or not.
     nodes_made,
-    /// Values read from the value log, in memory or not.
+    /// Values read from the value log, in memory or from a file.
     value_reads,
-    /// Reads of files for them, one for neighbours that a range reads: with `span_reads` and `shortcut_reads`, the physical reads.
+    /// File reads for values; a range reads neighbouring values at once. Together with `span_reads`
+    /// and `shortcut_reads`, these are the physical reads.
     value_file_reads,
-    /// Lookups of shortcuts in the cache.
+    /// Lookups of shortcuts that the cache answered.
     shortcut_hits,
-    /// Pages of shortcuts that were read from a file.
+    /// Pages of shortcuts read from a file.
     shortcut_reads,
-    /// Bytes of keys and values that stages were given: the base of write amplification.
+    /// Bytes of keys and values given to stages: the base of write amplification.
     user_bytes,
     /// Bytes written to the value log.
     value_write_bytes,
-    /// Bytes of values that merges moved out of sparse segments, and that are written again therefore.
+    /// Bytes of values that merges rewrote to empty sparse segments.
     value_moved_bytes,
     /// Bytes written to the meta log and the superblocks.
     meta_write_bytes,
-    /// Bytes of segments that were copied to the cold directory.
+    /// Bytes of segments copied to the cold directory.
     cold_write_bytes,
-    /// Segments that went there.
+    /// Segments moved to the cold directory.
     cold_segments,
-    /// Attempts to move a segment there that failed.
+    /// Failed attempts to move a segment to the cold directory.
     cold_failures,
-    /// Bytes of free pages that were given back to the file system.
+    /// Bytes of free pages given back to the file system.
     discarded_bytes,
-    /// Bytes that the scrubber has read and found sound.
+    /// Bytes that the scrubber read and found sound.
     scrubbed_bytes,
-    /// Times that it has read everything.
+    /// Complete rounds of the scrubber.
     scrubs,
-    /// Flushes that ended well.
+    /// Flushes that succeeded.
     flushes,
     /// Versions staged.
     stages,
@@ -100,7 +102,6 @@ counters! {
     merges_built,
 }
 
-/// One counter.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! What can go wrong in the engine, and what the caller can do about it.
+//! The engine's errors, and what a caller can do about each.
 
 use std::{io, sync::Arc};
 
@@ -7,36 +7,34 @@ use coppice_types::{Digest, Epoch, ErrorKind, Reason, ShardId, Version};
 
 use crate::ShardState;
 
-/// Result of the engine.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why the engine refused, or could not do, what it was asked.
+/// Why the engine refused a request or failed to carry it out.
 ///
-/// No error has changed the state, except where a variant says so.
+/// An error leaves the state unchanged, except where a variant says so.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The storage failed. A flush can be tried again when the cause (often a full disk) is gone.
+    /// The storage failed. A flush can be repeated when the cause (often a full disk) is gone.
     #[error("cannot {action} {file}")]
     Io {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
         /// Name of the file in the data directory.
         file: String,
-        /// What the storage said.
         source: Arc<io::Error>,
     },
-    /// Stored bytes are not what was written.
+    /// Stored bytes differ from what was written.
     #[error("{file}{} is damaged: {what}", .page.map(|page| format!(" page {page}")).unwrap_or_default())]
     Corrupted {
         /// Name of the file in the data directory.
         file: String,
-        /// First page of the span, where the file has pages; otherwise the offset, where there is one.
+        /// The first page of the span in a file of pages; elsewhere the offset, if known.
         page: Option<u64>,
-        /// What does not hold.
+        /// The check that failed.
         what: String,
     },
-    /// A segment is in the cold directory, which was not given, or is an empty one.
+    /// A segment lies in the cold directory, but that directory was not given or is an empty one.
     #[error(
         "{file} lies in the cold directory, which is missing: no directory was given, or the disk in its place is another one"
     )]
@@ -44,78 +42,68 @@ pub enum Error {
         /// Name of the segment's file.
         file: String,
     },
-    /// Another version of the software wrote the directory.
+    /// The directory has another format than this build reads.
     #[error(
         "the directory has format {found}, and this build reads format {known} alone: use the build that wrote it (docs/OPERATIONS.md, \"Ledgers of older builds\")"
     )]
-    OtherFormat {
-        /// The directory's.
-        found: u32,
-        /// This build's.
-        known: u32,
-    },
-    /// A data directory exists here already.
+    OtherFormat { found: u32, known: u32 },
+    /// The directory holds an engine already.
     #[error("the directory holds an engine already")]
     AlreadyExists,
-    /// No data directory was completed here.
+    /// The directory holds no completed engine.
     #[error("the directory holds no engine")]
     Missing,
     /// Another process or engine has the directory open.
     #[error("the directory is locked by another process")]
     Locked,
-    /// A superblock was written with unknown outcome: open the directory anew. Reads go on.
-    #[error("a superblock write failed, open the directory anew")]
+    /// The outcome of a superblock write is unknown. Reads go on; changes need the directory to be
+    /// opened again.
+    #[error("a superblock write failed, open the directory again")]
     Poisoned,
     /// The base is neither the decided state nor a staged one.
     #[error("version {} with digest {} is no base: decided is version {}", .base.version, .base.digest, .decided.version)]
     BaseMismatch {
-        /// What the request named.
+        /// The base that the request named.
         base: ShardState,
         /// The newest decided state.
         decided: ShardState,
     },
-    /// A version is staged under this name already.
+    /// A version is staged under this number and prepare id already.
     #[error("version {version} is staged under this prepare id already")]
-    AlreadyStaged {
-        /// The version.
-        version: Version,
-    },
-    /// The stamp does not follow on the base's, or its epoch is over.
+    AlreadyStaged { version: Version },
+    /// The stamp does not follow the base's, or its epoch has ended.
     #[error("the stamp does not follow on its base (epoch {epoch})")]
     StampMismatch {
-        /// The epoch that stamps must have at least.
+        /// The lowest epoch that stamps may have.
         epoch: Epoch,
     },
     /// No decided or staged version has this name.
     #[error("version {} with digest {} is not here", .0.version, .0.digest)]
     StateMissing(ShardState),
-    /// The version is below the pruned boundary.
+    /// The version lies below the prune boundary.
     #[error("versions below {boundary} are pruned")]
     Pruned {
         /// Oldest version that is kept.
         boundary: Version,
     },
-    /// The request breaks a limit or an order.
+    /// The request violates a limit or an order.
     #[error("invalid request: {0}")]
     Invalid(&'static str),
-    /// One more tree than the genesis header allows.
+    /// Another tree would exceed the limit in the genesis header.
     #[error("the forest has its {limit} trees; a merge must be installed first")]
-    TreeLimit {
-        /// The limit.
-        limit: u8,
-    },
-    /// A merge's inputs are not neighbouring frozen trees of the base.
+    TreeLimit { limit: u8 },
+    /// The merge's inputs are not adjacent frozen trees of the base.
     #[error("the merge's inputs are not frozen neighbours in the forest")]
     MergeInputs,
-    /// The merge gives another tree here than the request says.
+    /// The merge produces another tree here than the request names.
     #[error("the merge gives tree {found}, not {expected}")]
     MergeOutput {
-        /// What the request says.
+        /// The tree that the request names.
         expected: Digest,
-        /// What the inputs give.
+        /// The tree that the inputs produce.
         found: Digest,
     },
-    /// The two versions are not of one line.
+    /// Neither version descends from the other.
     #[error("version {from} is no ancestor of version {to}")]
     NotAncestor {
         /// The older version of a diff.
@@ -123,18 +111,17 @@ pub enum Error {
         /// The newer version of a diff.
         to: Version,
     },
-    /// The snapshot is not pinned, or a file is not in it.
+    /// The snapshot is not pinned, or it has no such file.
     #[error("snapshot {id} has no file {file:?} here")]
     SnapshotMissing {
         /// Number of the snapshot.
         id: u64,
-        /// Name of the file.
         file: String,
     },
-    /// The storage failed while a snapshot was checked: it may be sound.
+    /// The storage failed during the check of a snapshot, which may still be sound.
     #[error("a snapshot could not be checked: {0}")]
     Unchecked(String),
-    /// A received snapshot is of another shard, or it is not complete.
+    /// A received snapshot belongs to another shard or is incomplete.
     #[error("snapshot refused: {0}")]
     SnapshotRefused(String),
     /// The directory belongs to another shard.
@@ -143,7 +130,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What now?
+    /// The kind of the error: what the caller can do.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -171,7 +158,7 @@ impl Error {
             Self::BaseMismatch { .. } | Self::StampMismatch { .. } => Reason::BaseMismatch,
             Self::StateMissing(_) => Reason::StateMissing,
             Self::Pruned { .. } => Reason::Pruned,
-            // Another replica may have what this one lacks.
+            // Another replica may have free file handles.
             Self::Io { source, .. } if Shortage::of(source) == Some(Shortage::Handles) => Reason::Unavailable,
             _ => match self.kind() {
                 ErrorKind::Invalid => Reason::InvalidArgument,
@@ -181,13 +168,13 @@ impl Error {
                 ErrorKind::Unavailable => Reason::Unavailable,
                 ErrorKind::Fenced => Reason::BaseMismatch,
                 ErrorKind::Corrupted => Reason::Corrupted,
-                // Nothing in here asks who calls.
+                // The engine never checks the caller's identity.
                 ErrorKind::Denied | ErrorKind::Internal => Reason::Internal,
             },
         }
     }
 
-    /// For `map_err` on a storage call.
+    /// Maps an error of a storage call, by `map_err`.
     pub(crate) fn io<'a>(action: &'static str, file: &'a str) -> impl FnOnce(io::Error) -> Self + 'a {
         move |source| Self::Io { action, file: file.to_owned(), source: Arc::new(source) }
     }

@@ -1,9 +1,11 @@
-//! Physical snapshots: the files of a flushed state, pinned on one side and adopted on the other.
+//! Physical snapshots: the files of a flushed state, pinned by the sender and adopted by the
+//! receiver.
 //!
-//! A pin holds the superblock of one generation and keeps its pages and files from reuse. Other pages change under the
-//! transfer, so files are not compared as a whole: the receiver checks every hash that the superblock leads to before
-//! it publishes the directory. A crash of the receiver leaves an unpublished directory. What is in it, of this snapshot or
-//! another, of this sender or another, is not trusted, but need not be sent again where the sender has the same bytes.
+//! A pin holds the superblock of one generation, and keeps its pages and files from being reused.
+//! Other pages change during the transfer, so files are not compared as a whole. Instead, the
+//! receiver checks every hash that the superblock leads to before it publishes the directory. A
+//! crash of the receiver leaves an unpublished directory. Its contents, from this transfer or an
+//! earlier one, are not trusted. But bytes that the sender also has need not be sent again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,40 +19,41 @@ use coppice_env::{
 use coppice_types::codec::{Error as CodecError, Reader, Writer};
 
 use crate::{
-    Engine, Error, RaftPosition, Result, cold,
-    engine::lock,
-    fsck::check_superblock,
-    meta::Segment,
-    meta_log,
-    page::{PAGE_BYTES, PageFile},
-    superblock::{self, MACHINE_STATE_BYTES_MAX, Superblock},
-    values,
+    Error, RaftPosition, Result,
+    check::check_superblock,
+    files::{
+        dir::{is_ours, lock},
+        meta_log,
+        superblock::{self, MACHINE_STATE_BYTES_MAX, Superblock},
+        values::{self, tier},
+    },
+    place::page::{PAGE_BYTES, PageFile},
 };
 
 const FORMAT: u8 = 1;
-/// The manifest of a snapshot that is being received.
+/// The manifest of the snapshot that is being received.
 pub(crate) const MANIFEST_FILE: &str = "snapshot";
-/// Most files of a snapshot, so that a manifest from a peer is bounded.
+/// Limit for the files of a snapshot, since a manifest comes from a peer.
 const FILES_MAX: usize = 1 << 20;
 
-/// What a snapshot is made of.
+/// The contents of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// Number of the pin, at the sender.
+    /// Number of the sender's pin.
     pub id: u64,
-    /// Raft entries up to here are in it.
+    /// The last raft entry in the snapshot.
     pub position: RaftPosition,
     /// Names and lengths in bytes.
     pub files: Vec<(String, u64)>,
-    superblock: Superblock,
+    pub(crate) superblock: Superblock,
 }
 
 /// A pinned snapshot.
 #[derive(Debug)]
 pub(crate) struct Pin {
-    id: u64,
+    pub(crate) id: u64,
     pub(crate) superblock: Superblock,
-    files: BTreeMap<String, u64>,
+    pub(crate) files: BTreeMap<String, u64>,
 }
 
 impl Manifest {
@@ -60,13 +63,14 @@ impl Manifest {
         self.files.iter().map(|(_, len)| len).fold(0, |sum, len| sum.saturating_add(*len))
     }
 
-    /// The caller's bytes that were flushed with the state.
+    /// The bytes that the caller stored with the flush.
     #[must_use]
     pub fn machine_state(&self) -> &[u8] {
         &self.superblock.machine_state
     }
 
-    /// Segments that go to the cold directory, so that those that stay have no more bytes than that: the newest ones stay.
+    /// The segments that go to the cold directory. The newest ones stay, with at most
+    /// `hot_value_bytes_max` bytes.
     fn cold(&self, hot_value_bytes_max: u64) -> BTreeSet<String> {
         let segment = |(name, len): &(String, u64)| values::file_number(name).map(|number| (number, *len));
         let segments: BTreeMap<u32, u64> = self.files.iter().filter_map(segment).collect();
@@ -78,7 +82,7 @@ impl Manifest {
         older.map(|(_, (id, _))| values::file_name(*id)).collect()
     }
 
-    /// As it goes to a peer.
+    /// Encodes the manifest for a peer.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
@@ -99,7 +103,7 @@ impl Manifest {
         out.into_bytes()
     }
 
-    /// Reads what `encode` wrote.
+    /// Decodes a manifest.
     ///
     /// # Errors
     /// If the bytes are no manifest, or name files that no snapshot has.
@@ -146,76 +150,6 @@ fn decode(bytes: &[u8]) -> std::result::Result<Manifest, CodecError> {
     Ok(Manifest { id, position, files, superblock })
 }
 
-impl Engine {
-    /// Pins the state of the newest superblock until [`Engine::unpin_snapshot`].
-    ///
-    /// # Errors
-    /// If the storage fails.
-    pub fn pin_snapshot(&mut self) -> Result<Manifest> {
-        let mut files = BTreeMap::new();
-        for file in PageFile::ALL {
-            files.insert(file.name().to_owned(), self.store.page_file_bytes(file)?);
-        }
-        files.insert(meta_log::file_name(self.superblock.meta_file), self.superblock.meta_len);
-        // A dead segment is still in the table, but its file may go any time, unless a flush that goes on is the first without it.
-        let generation = self.superblock.generation;
-        let needed = |segment: &Segment| segment.end > 0 && segment.dead_at.is_none_or(|at| at > generation);
-        for (id, segment) in self.meta.segments.iter().filter(|(_, segment)| needed(segment)) {
-            files.insert(values::file_name(*id), segment.end);
-        }
-        let id = self.next_pin();
-        let superblock = self.superblock.clone();
-        self.meta.pin(superblock.generation, id);
-        let manifest = Manifest {
-            id,
-            position: superblock.position,
-            files: files.iter().map(|(name, len)| (name.clone(), *len)).collect(),
-            superblock: superblock.clone(),
-        };
-        self.pins.push(Pin { id, superblock, files });
-        Ok(manifest)
-    }
-
-    /// Up to `len` bytes of a pinned file from an offset on; none at its end.
-    ///
-    /// # Errors
-    /// `SnapshotMissing`, or a failure of the storage.
-    pub fn read_snapshot(&self, id: u64, file: &str, offset: u64, len: usize) -> Result<Vec<u8>> {
-        let missing = || Error::SnapshotMissing { id, file: file.to_owned() };
-        let pin = self.pins.iter().find(|pin| pin.id == id).ok_or_else(missing)?;
-        let end = *pin.files.get(file).ok_or_else(missing)?;
-        let len = end.saturating_sub(offset).min(len as u64) as usize;
-        let mut bytes = vec![0; len];
-        if len > 0 {
-            let handle = match values::file_number(file) {
-                Some(segment) => self.store.values.open(segment, OpenMode::Existing)?,
-                None => self.storage.open(file, OpenMode::Existing).map_err(Error::io("open", file))?,
-            };
-            handle.read_exact_at(&mut bytes, offset).map_err(Error::io("read", file))?;
-        }
-        Ok(bytes)
-    }
-
-    /// What checks every hash of a pinned snapshot, as its receiver does, beside everything else: it must stay pinned until then. It
-    /// gives `Corrupted` for damage.
-    ///
-    /// # Errors
-    /// `SnapshotMissing`.
-    pub fn check_of_snapshot(&self, id: u64) -> Result<impl FnOnce() -> Result<()> + Send + use<>> {
-        let pin = self.pins.iter().find(|pin| pin.id == id);
-        let pin = pin.ok_or_else(|| Error::SnapshotMissing { id, file: String::new() })?;
-        let (storage, superblock) = (Arc::clone(&self.storage), pin.superblock.clone());
-        Ok(move || check_superblock(&storage, &superblock).verdict())
-    }
-
-    /// Lets the pages and files of a snapshot go.
-    pub fn unpin_snapshot(&mut self, id: u64) {
-        self.pins.retain(|pin| pin.id != id);
-        self.meta.unpin(id);
-        self.clean_up();
-    }
-}
-
 /// Receives a snapshot into a directory that holds no engine.
 pub struct SnapshotReceiver {
     storage: Arc<dyn Storage>,
@@ -224,12 +158,12 @@ pub struct SnapshotReceiver {
     _lock: Box<dyn Send + Sync>,
 }
 
-/// A file that is taken in.
+/// A file that is being received.
 struct Incoming {
     file: Arc<dyn File>,
-    /// It is as the sender's up to here.
+    /// Length that equals the sender's file.
     have: u64,
-    /// There are bytes up to here, from an earlier transfer.
+    /// Length left by an earlier transfer.
     held: u64,
 }
 
@@ -240,8 +174,8 @@ impl std::fmt::Debug for SnapshotReceiver {
 }
 
 impl SnapshotReceiver {
-    /// Begins. What the directory holds of an earlier transfer is kept, see [`Self::held`]. With a cold directory beside it, segments go
-    /// there at once as [`crate::Options::hot_value_bytes_max`] says.
+    /// Begins a transfer. Files of an earlier transfer are kept, see [`Self::held`]. With a cold
+    /// directory, old segments are received there, as [`crate::Options::hot_value_bytes_max`] says.
     ///
     /// # Errors
     /// `AlreadyExists`, `Locked`, or a failure of the storage.
@@ -252,20 +186,20 @@ impl SnapshotReceiver {
             return Err(Error::AlreadyExists);
         }
         let encoded = manifest.encode();
-        let tier = storage.cold();
-        let cold = if tier.is_some() { manifest.cold(hot_value_bytes_max) } else { BTreeSet::new() };
+        let cold_storage = storage.cold();
+        let cold = if cold_storage.is_some() { manifest.cold(hot_value_bytes_max) } else { BTreeSet::new() };
         let wanted = |name: &str, of_cold: bool| {
             let known = manifest.files.binary_search_by(|(file, _)| file.as_str().cmp(name)).is_ok();
             known && cold.contains(name) == of_cold
         };
         for name in storage.list("").map_err(Error::io("list", "the directory"))? {
-            if crate::engine::is_ours(&name) && !wanted(&name, false) {
+            if is_ours(&name) && !wanted(&name, false) {
                 storage.remove(&name).map_err(Error::io("remove", &name))?;
             }
         }
-        cold::clear(&*storage, |name| wanted(name, true))?;
-        if let Some(tier) = tier.as_ref().filter(|_| !cold.is_empty()) {
-            cold::begin(&*storage, &**tier)?;
+        tier::clear(&*storage, |name| wanted(name, true))?;
+        if let Some(there) = cold_storage.as_ref().filter(|_| !cold.is_empty()) {
+            tier::begin(&*storage, &**there)?;
         }
         if !holds(&*storage, &encoded)? {
             let file =
@@ -277,7 +211,7 @@ impl SnapshotReceiver {
         }
         let mut files = Vec::new();
         for (name, len) in &manifest.files {
-            let place = tier.as_ref().filter(|_| cold.contains(name)).unwrap_or(&storage);
+            let place = cold_storage.as_ref().filter(|_| cold.contains(name)).unwrap_or(&storage);
             let file = place.open(name, OpenMode::OpenOrCreate).map_err(Error::io("create", name))?;
             let held = file.len().map_err(Error::io("read", name))?;
             if held > *len {
@@ -288,7 +222,7 @@ impl SnapshotReceiver {
         Ok(Self { storage, manifest, files, _lock: guard })
     }
 
-    /// The next file that is not complete, and from where on. None if all are.
+    /// The next incomplete file and the offset at which to go on; `None` if all are complete.
     #[must_use]
     pub fn next(&self) -> Option<(&str, u64)> {
         let pairs = self.manifest.files.iter().zip(&self.files);
@@ -296,7 +230,8 @@ impl SnapshotReceiver {
         missing.map(|((name, _), file)| (name.as_str(), file.have))
     }
 
-    /// Up to `len` bytes that an earlier transfer left at a place: if the sender has the same there, [`Self::write`] may be given them.
+    /// Up to `len` bytes that an earlier transfer left at a place. If the sender has the same bytes
+    /// there, they may be passed to [`Self::write`].
     ///
     /// # Errors
     /// A failure of the storage.
@@ -308,10 +243,10 @@ impl SnapshotReceiver {
         Ok(bytes)
     }
 
-    /// Takes bytes of the file and offset that [`Self::next`] asked for.
+    /// Takes bytes for the file and offset that [`Self::next`] returned.
     ///
     /// # Errors
-    /// `SnapshotRefused` for other bytes than were asked for, or a failure of the storage.
+    /// `SnapshotRefused` for any other file or offset, or a failure of the storage.
     pub fn write(&mut self, file: &str, offset: u64, bytes: &[u8]) -> Result<()> {
         let refused = |what: &str| Error::SnapshotRefused(format!("{file}: {what}"));
         let at = self.manifest.files.iter().position(|(name, _)| name == file).ok_or(refused("not in the manifest"))?;
@@ -328,11 +263,12 @@ impl SnapshotReceiver {
         Ok(())
     }
 
-    /// Checks every hash, then publishes the directory: [`Engine::open`] opens it in the state of the manifest.
+    /// Checks every hash, then publishes the directory. [`crate::Engine::open`] opens it in the
+    /// state of the manifest.
     ///
     /// # Errors
-    /// `SnapshotRefused` if it is not complete, `Corrupted` if anything in it is not what its hashes say (it is deleted then), or a
-    /// failure of the storage.
+    /// `SnapshotRefused` if a file is incomplete, or a failure of the storage. `Corrupted` if a
+    /// hash does not match; the files are then deleted.
     pub fn finish(self) -> Result<()> {
         if let Some((name, _)) = self.next() {
             return Err(Error::SnapshotRefused(format!("{name} is not complete")));
@@ -348,7 +284,7 @@ impl SnapshotReceiver {
             return Err(error);
         }
         if let Some(cold) = self.storage.cold()
-            && cold::list(&*cold)?.is_some()
+            && tier::list(&*cold)?.is_some()
         {
             cold.sync_dir("").map_err(Error::io("sync", "the cold directory"))?;
         }
@@ -372,13 +308,13 @@ fn holds(storage: &dyn Storage, encoded: &[u8]) -> Result<bool> {
     Ok(bytes == encoded)
 }
 
-/// Deletes what an unpublished directory holds, the manifest last.
+/// Deletes the files of an unpublished directory, the manifest last.
 fn wipe(storage: &dyn Storage) -> Result<()> {
-    cold::clear(storage, |_| false)?;
+    tier::clear(storage, |_| false)?;
     let mut names = storage.list("").map_err(Error::io("list", "the directory"))?;
     names.sort_by_key(|name| name == MANIFEST_FILE);
     for name in names {
-        if name == MANIFEST_FILE || crate::engine::is_ours(&name) {
+        if name == MANIFEST_FILE || is_ours(&name) {
             storage.remove(&name).map_err(Error::io("remove", &name))?;
         }
     }

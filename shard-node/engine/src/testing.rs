@@ -1,10 +1,10 @@
-//! What tests of the inside do to an engine.
+//! Helpers for unit tests of the engine.
 
 use coppice_types::{Operation, Stamp};
 
 use crate::{Engine, PrepareId, StageRequest, Staged};
 
-/// The version that follows, staged on the decided one with all merges that are built.
+/// Stages the next version on the decided one, and installs all built merges.
 pub(crate) fn stage(engine: &mut Engine, version: u64, mut operations: Vec<Operation>) -> Staged {
     operations.sort_by(|a, b| a.key.cmp(&b.key));
     let request = StageRequest {
@@ -17,7 +17,7 @@ pub(crate) fn stage(engine: &mut Engine, version: u64, mut operations: Vec<Opera
     engine.stage(&request).expect("it follows on the decided state")
 }
 
-/// The version that follows, decided.
+/// Stages and settles the next version.
 pub(crate) fn commit(engine: &mut Engine, version: u64, operations: Vec<Operation>) {
     let staged = stage(engine, version, operations);
     engine.settle(&staged.state).expect("it is staged");

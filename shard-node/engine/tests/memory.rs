@@ -1,4 +1,4 @@
-//! Memory that the engine takes is the memory that it was given.
+//! The engine's memory stays within its budget.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -9,7 +9,7 @@ use coppice_engine::{Engine, MergeProgress, Options, PrepareId, RaftPosition, St
 use coppice_env::{SimStorage, Workers};
 use coppice_types::{Change, Operation, Params, ShardId, Stamp, Version};
 
-/// Counts what is allocated.
+/// An allocator that counts the bytes in use.
 struct Counting;
 
 static HELD: AtomicIsize = AtomicIsize::new(0);
@@ -40,7 +40,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("{number:032}").into_bytes()
 }
 
-/// A directory with a frozen tree and an active one, which each have some megabytes of pages.
+/// A directory with a frozen tree and an active one, each with some megabytes of pages.
 fn directory() -> SimStorage {
     let sim = SimStorage::new();
     let params = Params { capacity: 60_000, ..Params::default() };
@@ -64,7 +64,8 @@ fn directory() -> SimStorage {
     sim
 }
 
-/// What an engine with caches of so many bytes holds when it has read everything, and what it says of that.
+/// The memory that an engine with this cache size holds after it has read everything, and what it
+/// reports.
 fn held(sim: &SimStorage, cache_bytes: usize) -> (isize, u64) {
     let before = HELD.load(Ordering::Relaxed);
     let options = Options {

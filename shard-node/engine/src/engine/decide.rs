@@ -1,4 +1,5 @@
-//! Deciding: what is permanent and what goes. All of it works on the Meta table; no page is read.
+//! Decisions: settle, abort, rollback and prune. All of them work on the Meta table; no page is
+//! read.
 
 use std::mem;
 
@@ -10,8 +11,8 @@ use crate::{
 };
 
 impl Engine {
-    /// Makes a staged version and those that it builds on permanent. Its siblings go; what builds on it stays. Nothing
-    /// happens if it is decided already.
+    /// Makes a staged version and those that it builds on permanent. Its descendants stay, all
+    /// other staged versions are dropped. If the version is already decided, nothing happens.
     ///
     /// # Errors
     /// `StateMissing`.
@@ -35,7 +36,7 @@ impl Engine {
         Ok(())
     }
 
-    /// [`Engine::settle`], then every other staged version is dropped.
+    /// Settles a version, then drops every other staged version.
     ///
     /// # Errors
     /// `StateMissing`; nothing is dropped then.
@@ -45,7 +46,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Drops a staged version and all that builds on it; says how many that were.
+    /// Drops a staged version and its descendants. Returns their number.
     pub fn abort(&mut self, version: Version, prepare_id: PrepareId) -> usize {
         let named = |id: &&VersionId| {
             let record = &self.meta.versions[*id];
@@ -58,7 +59,7 @@ impl Engine {
         count
     }
 
-    /// Drops every staged version; says how many that were.
+    /// Drops every staged version. Returns their number.
     pub fn abort_all_staged(&mut self) -> usize {
         let all: Vec<VersionId> = self.meta.staged.iter().copied().collect();
         let count = all.len();
@@ -67,7 +68,7 @@ impl Engine {
     }
 
     fn drop_versions(&mut self, mut ids: Vec<VersionId>) {
-        // Children first.
+        // Children are dropped first.
         ids.sort_unstable();
         for id in ids.iter().rev() {
             self.apply_one_of_many(MetaOp::DropVersion(*id));
@@ -79,8 +80,8 @@ impl Engine {
         }
     }
 
-    /// Gives up merges that no version can install any more. What they took grows with the data, so those that drop versions leave it to
-    /// the next step of a merge and to the next writes.
+    /// Drops merges that no version can install any more. The cost grows with the data. So the
+    /// calls that drop versions leave it to the next step of a merge or the next writes.
     pub(crate) fn drop_lost_merges(&mut self) {
         if !mem::take(&mut self.merges_lost) {
             return;
@@ -106,11 +107,12 @@ impl Engine {
         self.store.forget_all_outside_caches(&freed);
     }
 
-    /// Drops every staged version and every decided one above `to`; gives the new tip. A frozen tree that was active
-    /// there is active again, since versions list their trees.
+    /// Drops every staged version and every decided one above `to`, and returns the new tip. A
+    /// frozen tree that was active there is active again, since versions list their trees.
     ///
     /// # Errors
-    /// `Pruned` below the boundary, `Invalid` for numbers that nothing counts up to; nothing is dropped then.
+    /// `Pruned` below the boundary, `Invalid` for numbers above the limit, or `Poisoned`; nothing
+    /// is dropped then.
     pub fn rollback(&mut self, to: Version, epoch: Epoch) -> Result<ShardState> {
         self.check_usable()?;
         check_number(to.0.max(epoch.0))?;
@@ -123,10 +125,10 @@ impl Engine {
         Ok(target)
     }
 
-    /// Drops the decided versions below the newest one at or below `before`. Staged versions are not touched.
+    /// Drops the decided versions below the newest one at or below `before`. Staged versions stay.
     ///
     /// # Errors
-    /// `Invalid` for a version that nothing counts up to, or if a failed superblock write has made the engine unusable.
+    /// `Invalid` for a number above the limit, or `Poisoned` after a failed superblock write.
     pub fn prune(&mut self, before: Version) -> Result<()> {
         self.check_usable()?;
         check_number(before.0)?;
@@ -137,7 +139,7 @@ impl Engine {
     }
 }
 
-/// An epoch or version that a directory may have.
-pub(crate) fn check_number(number: u64) -> Result<()> {
+/// Checks that an epoch or version is below the limit of the Meta table.
+pub(super) fn check_number(number: u64) -> Result<()> {
     if number < NUMBER_MAX { Ok(()) } else { Err(Error::Invalid("a number of 2^62 or more")) }
 }

@@ -1,142 +1,81 @@
-//! Durability: the flush, and what it cleans up.
+//! Durability: the flush, and the cleanup after it.
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use coppice_env::{File, Storage};
-use coppice_types::{ErrorKind, Version};
-
+use super::{checkpoint::Checkpoint, writes::Writes};
 use crate::{
-    Engine, Error, RaftPosition, Result, Writes,
+    Engine, Error, RaftPosition, Result,
+    files::{
+        meta_log,
+        superblock::{self, MACHINE_STATE_BYTES_MAX, Superblock},
+    },
     meta::MetaOp,
-    meta_log::{self, MetaLog, Operations},
-    page::{PAGE_BYTES, PageFile},
-    superblock::{self, MACHINE_STATE_BYTES_MAX, Superblock},
-    writes::Content,
+    place::page::{PAGE_BYTES, PageFile},
+    store::content::Content,
 };
 
-/// What follows in a flush when nodes and values are durable.
-#[derive(Debug)]
-pub(crate) struct Checkpoint {
-    storage: Arc<dyn Storage>,
-    super_file: Arc<dyn File>,
-    /// New files need a sync of the directory.
-    names_changed: bool,
-    /// The log to append to, or the one that was begun.
-    log: MetaLog,
-    /// What a new log begins with, if there is to be one and it has room.
-    snapshot: Option<Vec<u8>>,
-    /// Since the last flush.
-    operations: Operations,
-    /// Where the segments end that have grown.
-    segment_ends: Vec<(u32, u64)>,
-    dead_segments: Vec<u32>,
-    /// Without the place of the meta log.
-    next: Superblock,
-    /// The slot of the older superblock has an unknown content.
-    slot_touched: bool,
-    boundary: Version,
-}
-
-impl Checkpoint {
-    /// Steps 2 to 4 of a flush.
-    pub(crate) fn write(&mut self) -> Result<()> {
-        let begun = match self.begin_log() {
-            Some(Err(error)) if error.kind() == ErrorKind::Exhausted => {
-                // There may be room for what is new: the log becomes longer than it should.
-                let _ = self.storage.remove(&meta_log::file_name(self.next.generation));
-                self.snapshot = None;
-                None
-            }
-            begun => begun.transpose()?,
-        };
-        self.log = match begun {
-            Some(log) => log,
-            None => self.append_to(self.log.clone(), self.operations.clone())?,
-        };
-        if self.names_changed || self.snapshot.is_some() {
-            self.storage.sync_dir("").map_err(Error::io("sync", "the directory"))?;
-        }
-        let MetaLog { number, len, chain, .. } = self.log;
-        (self.next.meta_file, self.next.meta_len, self.next.meta_chain) = (number, len, chain);
-        self.slot_touched = true;
-        let written = superblock::write_slot(&*self.super_file, &self.next);
-        written.and_then(|()| self.super_file.sync_data()).map_err(Error::io("write", superblock::FILE))
-    }
-
-    /// A new log, if there is to be one.
-    fn begin_log(&self) -> Option<Result<MetaLog>> {
-        let snapshot = self.snapshot.as_ref()?;
-        let log = MetaLog::create(&*self.storage, self.next.generation, snapshot);
-        Some(log.and_then(|log| self.append_to(log, Operations::default())))
-    }
-
-    /// Adds operations and the checkpoint, durably.
-    fn append_to(&self, mut log: MetaLog, mut operations: Operations) -> Result<MetaLog> {
-        operations.push(&MetaOp::Checkpoint {
-            generation: self.next.generation,
-            segment_ends: self.segment_ends.clone(),
-            dead_segments: self.dead_segments.clone(),
-        });
-        let end = log.append_operations(&operations)?;
-        log.sync()?;
-        log.advance(end);
-        Ok(log)
-    }
-}
-
 impl Engine {
-    /// Raft entries up to here need not be replayed after `open`.
+    /// The last raft entry that need not be replayed after `open`.
     #[must_use]
     pub fn durable_position(&self) -> RaftPosition {
         self.superblock.position
     }
 
-    /// Raft entries above here are needed if the newest superblock is damaged.
+    /// The last raft entry that need not be replayed if the newest superblock is damaged.
     #[must_use]
     pub fn fallback_position(&self) -> RaftPosition {
         self.older.as_ref().unwrap_or(&self.superblock).position
     }
 
-    /// The caller's bytes as of [`Engine::durable_position`].
+    /// The bytes that the caller stored with the state at [`Engine::durable_position`].
     #[must_use]
     pub fn machine_state(&self) -> &[u8] {
         &self.superblock.machine_state
     }
 
-    /// How much the next flush would write, roughly.
+    /// Approximate number of bytes that the next flush would write.
     #[must_use]
     pub fn unflushed_bytes(&self) -> u64 {
         self.store.unflushed_bytes() + self.operations.bytes.len() as u64
     }
 
-    /// Makes the whole state durable, as what follows from raft entries up to `position`.
+    /// Makes the whole state durable, as the result of the raft entries up to `position`.
     ///
-    /// Order, and what a crash after each step leaves: (1) nodes and values, but for those that were written ahead, in
-    /// places that no superblock refers to, (2)
-    /// the meta log behind the length that a superblock names, (3) names of new files: until here the old superblocks
-    /// hold and nothing they refer to was touched; (4) the slot of the older superblock: torn, the newer one holds;
-    /// whole, the new state; (5) where much waits for it, a copy in the other slot. Then what became free is reused and files that
-    /// no superblock names are deleted; a crash before leaves them to the next `open`.
+    /// The steps, and what a crash after each leaves:
+    ///
+    /// 1. Nodes and values, unless they were written ahead, go to places that no superblock refers
+    ///    to.
+    /// 2. Operations go to the meta log, after the length that a superblock names.
+    /// 3. The names of new files become durable. Up to here the old superblocks hold, and nothing
+    ///    that they refer to was changed.
+    /// 4. The new superblock goes to the slot of the older one. If it is torn, the newer old one
+    ///    holds; if it is whole, the new state does.
+    /// 5. If much space waits for it, a copy of the new superblock goes to the other slot.
+    ///
+    /// Then freed places are reused, and files that no superblock names are deleted. A crash before
+    /// that leaves them to the next `open`.
     ///
     /// # Errors
-    /// A failure of the storage (a full disk, say). Up to step 3 the state is intact and a later flush may succeed,
-    /// after a prune perhaps; in step 4 the engine becomes unusable for changes (`Poisoned`) until it is opened anew.
+    /// A failure of the storage, for example a full disk. Up to step 3 the state is intact and a
+    /// later flush may succeed, perhaps after a prune. In step 4, the engine refuses further
+    /// changes (`Poisoned`) until the directory is opened again.
     ///
     /// # Panics
-    /// If what [`Engine::begin_ahead`] or [`Engine::begin_flush`] gave was not given back.
+    /// If writes begun by [`Engine::begin_ahead`] or [`Engine::begin_flush`] were not given back.
     pub fn flush(&mut self, position: RaftPosition, machine_state: &[u8]) -> Result<()> {
         let mut writes = self.begin_flush(position, machine_state)?;
         writes.run();
         self.end_writes(writes)
     }
 
-    /// A flush of the state of now, of which steps 1 to 4 are done beside the engine. What changes meanwhile comes with the next one.
+    /// Begins a flush of the present state; steps 1 to 4 may run on another thread. Later changes
+    /// belong to the next flush.
     ///
     /// # Errors
     /// `Poisoned`, `Invalid`, or a failure to open files. Nothing has begun then.
     ///
     /// # Panics
-    /// As [`Engine::flush`].
+    /// Like [`Engine::flush`].
     pub fn begin_flush(&mut self, position: RaftPosition, machine_state: &[u8]) -> Result<Writes> {
         self.check_usable()?;
         if machine_state.len() > MACHINE_STATE_BYTES_MAX {
@@ -150,7 +89,8 @@ impl Engine {
         let segment_ends = self.store.values.unflushed_ends();
         let dead_segments = self.meta.dying_segments(&segment_ends, &self.store.values.taking());
         let is_long = self.log.is_long(self.options.meta_compaction_bytes_min);
-        // A log that found no room grows by a quarter before that is tried again: others need what room there is.
+        // A log whose rewrite found no room grows by a quarter before the next attempt. The
+        // remaining room is needed for other writes.
         let tries = is_long && self.log.len >= self.log_tried_len / 4 * 5;
         let snapshot = tries.then(|| meta_log::snapshot(&self.meta));
         if tries {
@@ -174,8 +114,8 @@ impl Engine {
         Ok(self.begin_writes(content, Some(checkpoint)))
     }
 
-    /// The end of a flush, with what its steps gave if they were run.
-    pub(crate) fn end_flush(
+    /// Ends a flush; `done` is the outcome of its steps, `None` if they were not run.
+    pub(super) fn end_flush(
         &mut self,
         content: Content,
         checkpoint: Checkpoint,
@@ -183,7 +123,7 @@ impl Engine {
     ) -> Result<()> {
         let Checkpoint { log, snapshot, operations, segment_ends, next, slot_touched, boundary, .. } = checkpoint;
         if !matches!(done, Some(Ok(()))) {
-            // A slot of unknown content may name pages that memory would give away.
+            // The slot may hold the new superblock, whose pages would be reused.
             self.poisoned |= slot_touched;
             self.meta.cancel_checkpoint();
             let later = std::mem::replace(&mut self.operations, operations);
@@ -209,28 +149,29 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether more than [`crate::Options::waiting_percent_max`] of the disk waits for a flush. Not while a snapshot is pinned, for which
-    /// everything waits.
+    /// Whether more than [`crate::Options::waiting_percent_max`] of the disk waits for a flush.
+    /// Always `false` while a snapshot is pinned, as everything waits for that.
     #[must_use]
     pub fn much_waits(&self) -> bool {
         self.much_waits && !self.meta.is_pinned()
     }
 
-    /// Finds how much waits after a change.
+    /// Computes how much space waits for a flush.
     pub(crate) fn measure_waiting(&mut self) {
         let (waiting, used) = self.meta.waiting_bytes(&self.store.values.unflushed_ends(), &self.store.values.taking());
         let percent = u64::from(self.options.waiting_percent_max);
         self.much_waits = waiting > self.options.free_bytes_kept_min && waiting > used / 100 * percent;
     }
 
-    /// Where much waits for the superblock after the newest, a copy of the newest takes the other slot instead: all that only the one
-    /// before needed is free then. A crash before the copy is durable leaves the newest in its own slot, and so does a failure, after
-    /// which everything waits as it did.
+    /// Copies the newest superblock to the other slot if much space waits for the superblock after
+    /// it. What only the previous superblock needed is then free. After a crash before the copy is
+    /// durable, or after a failure, the newest superblock is intact in its own slot; after a
+    /// failure all space waits as before.
     fn copy_superblock(&mut self) {
         if !self.much_waits() {
             return;
         }
-        // Of whatever is in the slot from here on, nothing is expected.
+        // From here on the slot's content is undefined.
         self.older = None;
         let copied = superblock::write_copy(&*self.super_file, &self.superblock);
         if copied.and_then(|()| self.super_file.sync_data()).is_ok() {
@@ -239,10 +180,10 @@ impl Engine {
         }
     }
 
-    /// Deletes files that nothing refers to any more. What fails is left to the next `open`.
+    /// Deletes files that nothing refers to. Failures are left to the next `open`.
     pub(crate) fn clean_up(&mut self) {
         if self.poisoned {
-            // A superblock that nobody knows of may need what looks free.
+            // A superblock of unknown fate may need what looks free.
             return;
         }
         for dead in self.meta.take_dead_segments() {
@@ -261,8 +202,8 @@ impl Engine {
         self.forget_filters();
     }
 
-    /// Where versions are kept, so are the filters of their trees; in memory are those that the next writes and reads need. Others are read again
-    /// by who asks for them.
+    /// Drops filters that neither the head, stages nor merges need, if many are in memory. Filters
+    /// of other retained versions are read again on demand.
     fn forget_filters(&mut self) {
         if self.store.filters_cached() <= self.options.filters_cached_max {
             return;
@@ -274,8 +215,8 @@ impl Engine {
         self.store.retain_filters(|at| places.contains(at));
     }
 
-    /// Gives free pages back to the file system. Nothing refers to them, neither superblock and no pin: whatever a crash leaves of
-    /// it is right.
+    /// Gives free pages back to the file system. Neither superblock and no pin refers to them, so a
+    /// crash may leave any content.
     fn discard_free_pages(&mut self) {
         let kept_min = self.options.free_bytes_kept_min / PAGE_BYTES as u64;
         for file in PageFile::ALL {

@@ -1,8 +1,8 @@
-//! Kept journals: what an auditor needs to replay a version, as opaque bytes.
+//! Kept journals: the opaque bytes that an auditor needs to replay a version.
 //!
-//! A journal lies in the value log and is durable with its version: both are changes of the Meta table, which the next flush
-//! covers at once. It goes when its version is aborted or rolled back, and stays when the version is pruned. Memory holds one
-//! small entry for each version that has one, as long as it is kept.
+//! A journal lies in the value log and becomes durable with its version, since one flush covers
+//! both changes of the Meta table. It is dropped when its version is aborted or rolled back, and
+//! kept when the version is pruned. Memory holds one small entry for each kept journal.
 
 use std::collections::BTreeSet;
 
@@ -10,24 +10,24 @@ use coppice_types::Version;
 
 use crate::{
     Engine, Error, PrepareId, Result, ShardState,
+    files::values::RecordKind,
     meta::{Delta, MetaOp, VersionId},
-    values::{RecordKind, record_bytes},
+    place::refs::record_bytes,
 };
 
 /// The kept journal of a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptJournal {
-    /// The version.
     pub version: Version,
-    /// What was kept.
     pub bytes: Vec<u8>,
 }
 
 impl Engine {
-    /// Keeps the journal of a version that was just staged. A second one is ignored.
+    /// Keeps the journal of a version that was just staged. A second journal of a version is
+    /// ignored.
     ///
     /// # Errors
-    /// `StateMissing` if there is no such staged version; `Invalid` if the ledger keeps no journals.
+    /// `StateMissing` if no such version is staged; `Invalid` if the ledger keeps no journals.
     pub fn keep_journal(&mut self, state: &ShardState, prepare_id: PrepareId, bytes: &[u8]) -> Result<()> {
         self.check_usable()?;
         if !self.meta.params.journals_kept {
@@ -46,11 +46,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Journals of the versions that a state builds on, itself included, from one on and in order: as many as have about `bytes_max`
-    /// together, and at least one if there is one up to `to`.
+    /// Journals of the state's version and of those that it builds on, from `from` to `to`, in
+    /// order. Returns about `bytes_max` bytes, but at least one journal if there is one.
     ///
     /// # Errors
-    /// `StateMissing`, or if one cannot be read.
+    /// `StateMissing`, or a journal that cannot be read.
     pub fn journals(
         &self,
         state: &ShardState,
@@ -58,7 +58,7 @@ impl Engine {
         to: Version,
         bytes_max: usize,
     ) -> Result<Vec<KeptJournal>> {
-        // What the state builds on is decided, but for the newest of it, perhaps.
+        // The line below the state is decided, except for its staged versions.
         let mut line = BTreeSet::new();
         let mut record = self.find(state)?;
         while !record.decided {

@@ -1,4 +1,5 @@
-//! What the Meta table holds, and its encoding in the meta log (`docs/FORMAT.md` section "Meta log").
+//! Rows and operations of the Meta table, and their encoding in the meta log (`docs/FORMAT.md`
+//! section "Meta log").
 
 use std::collections::BTreeMap;
 
@@ -6,36 +7,31 @@ use coppice_types::{
     Digest, Epoch, Stamp, Version,
     codec::{Error, Reader, Writer},
 };
+use coppice_verify::hash;
 
 use crate::{
     PrepareId, ShardState,
-    node::{Child, ValueRef},
-    page::Pid,
+    cache::Class,
+    node::Child,
+    place::{page::Pid, refs::BlobRef},
 };
-
-/// A blob of the value log: a value, a filter, or a journal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct BlobRef {
-    pub(crate) at: ValueRef,
-    pub(crate) len: u32,
-}
 
 /// One tree of a forest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tree {
-    /// None: the empty tree, which has no page.
+    /// `None` for the empty tree, which has no page.
     pub(crate) root: Option<Child>,
     pub(crate) level: u8,
     pub(crate) entries: u64,
     pub(crate) digest: Digest,
     /// Set if and only if the tree is frozen.
     pub(crate) filter: Option<BlobRef>,
-    /// Of what a merge made, unless there would be none.
+    /// Only an output of a merge has shortcuts, unless they would be empty.
     pub(crate) shortcuts: Option<BlobRef>,
 }
 
-/// Names a tree by content and by place: staged siblings may have trees of equal digests on other pages, or freeze the
-/// same pages with a filter each.
+/// Identifies a tree by content and place. Staged siblings may have trees of equal digests on other
+/// pages, or freeze the same pages with a filter each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TreeId {
     pub(crate) digest: Digest,
@@ -44,7 +40,28 @@ pub(crate) struct TreeId {
 }
 
 impl Tree {
-    /// What it has in the value log beside values.
+    /// The empty active tree.
+    pub(crate) fn empty() -> Self {
+        Self { root: None, level: 0, entries: 0, digest: hash::empty_tree_digest(), filter: None, shortcuts: None }
+    }
+
+    /// A tree with this root; the empty tree has none, and level 0.
+    pub(crate) fn new(root: Option<Child>, level: u8, entries: u64, filter: Option<BlobRef>) -> Self {
+        assert_eq!(root.is_none(), entries == 0);
+        let digest = hash::tree_digest(level, entries, &root_hash(root));
+        Self { root, level, entries, digest, filter, shortcuts: None }
+    }
+
+    /// The cache that the tree's nodes belong to.
+    pub(crate) fn class(&self) -> Class {
+        if self.filter.is_some() { Class::Old } else { Class::Young }
+    }
+
+    pub(crate) fn root_hash(&self) -> Digest {
+        root_hash(self.root)
+    }
+
+    /// The tree's records in the value log other than values.
     pub(crate) fn blobs(&self) -> impl Iterator<Item = BlobRef> + use<> {
         self.filter.into_iter().chain(self.shortcuts)
     }
@@ -54,7 +71,11 @@ impl Tree {
     }
 }
 
-/// Pages and value bytes that a version or a merge took, and those that it replaces.
+fn root_hash(root: Option<Child>) -> Digest {
+    root.map_or_else(hash::empty_root_hash, |root| root.hash)
+}
+
+/// Pages and value bytes that a version or a merge allocated, and those that it replaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Delta {
     /// The allocating list: freed if the version is dropped.
@@ -69,7 +90,7 @@ pub(crate) struct Delta {
 impl Delta {
     pub(crate) fn allocate_value(&mut self, segment: u32, bytes: u64) {
         let allocated = self.values_allocated.entry(segment).or_default();
-        // A table may be made up.
+        // A damaged log may add any number of bytes.
         *allocated = allocated.saturating_add(bytes);
     }
 
@@ -78,16 +99,16 @@ impl Delta {
     }
 }
 
-/// Number of a version in the Meta table; never used again.
+/// Number of a version in the Meta table. It is never reused.
 pub(crate) type VersionId = u64;
-/// Number of a merge in the Meta table; never used again.
+/// Number of a merge in the Meta table. It is never reused.
 pub(crate) type MergeId = u64;
 
 /// A row of the Meta table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VersionRecord {
     pub(crate) id: VersionId,
-    /// The version that it was staged on; pruned ones keep their number.
+    /// The version that this one was staged on. The number stays when that version is pruned.
     pub(crate) parent: VersionId,
     pub(crate) decided: bool,
     pub(crate) stamp: Stamp,
@@ -95,7 +116,8 @@ pub(crate) struct VersionRecord {
     pub(crate) digest: Digest,
     /// Youngest first, the active one at the front.
     pub(crate) trees: Vec<Tree>,
-    /// How many active trees were frozen before, so that versions of one active tree are known.
+    /// Number of freezes on the line up to this version. Versions with the same active tree have
+    /// the same number.
     pub(crate) freezes: u64,
     /// Merges that this version installed.
     pub(crate) installs: Vec<MergeId>,
@@ -108,20 +130,20 @@ impl VersionRecord {
     }
 }
 
-/// A merge's output, kept aside until a version installs it.
+/// A merge's output, kept until a version installs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MergeRecord {
     pub(crate) id: MergeId,
     pub(crate) inputs: Vec<TreeId>,
-    /// All trees older than the inputs: their filters decided which tombstones were needless.
+    /// All trees older than the inputs. Their filters decided which tombstones to drop.
     pub(crate) older: Vec<TreeId>,
     pub(crate) output: Tree,
     pub(crate) delta: Delta,
-    /// How many versions have installed it. Not stored.
+    /// Number of versions that have installed the merge. It is not stored.
     pub(crate) installed_by: u32,
 }
 
-/// One change of the Meta table; live and in recovery the same function applies it.
+/// One change of the Meta table. The same function applies it live and in recovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MetaOp {
     AddVersion(VersionRecord),
@@ -131,17 +153,18 @@ pub(crate) enum MetaOp {
     SetEpoch(Epoch),
     AddMerge(MergeRecord),
     DropMerge(MergeId),
-    /// Keeps the journal of a staged version; it goes with the version, but outlives its prune.
+    /// Keeps the journal of a staged version. Dropping the version drops the journal, pruning it
+    /// does not.
     KeepJournal(VersionId, BlobRef),
-    /// Both slots have the newest superblock: what only the one before needed is free.
+    /// Both slots hold the newest superblock, so pages are free that only the one before needed.
     Copied,
     /// The last operation before a superblock.
     Checkpoint {
         generation: u64,
-        /// Where each segment that grew ends now.
+        /// The new end of each segment that grew.
         segment_ends: Vec<(u32, u64)>,
-        /// Segments that nothing needs from this superblock on. It is said and not derived, since a merge at work may
-        /// need one that no operation names yet.
+        /// Segments that nothing needs from this superblock on. They are stored rather than
+        /// derived, since a merge in progress may need a segment that no operation names yet.
         dead_segments: Vec<u32>,
     },
 }
@@ -217,19 +240,6 @@ impl Tree {
             tree.shortcuts = Some(BlobRef::decode(input)?);
         }
         Ok(tree)
-    }
-}
-
-impl BlobRef {
-    pub(crate) fn encode(&self, out: &mut Writer) {
-        out.u32(self.at.segment);
-        out.u32(self.at.offset);
-        out.u32(self.len);
-    }
-
-    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
-        let at = ValueRef { segment: input.u32()?, offset: input.u32()? };
-        Ok(Self { at, len: input.u32()? })
     }
 }
 
@@ -408,7 +418,7 @@ impl MetaOp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::PageFile;
+    use crate::place::{page::PageFile, refs::ValueRef};
 
     pub(crate) fn version() -> VersionRecord {
         let pid = Pid::new(PageFile::Data, 9, 2);

@@ -1,4 +1,5 @@
-//! The encoding of the whole table: the first block of a meta log (`docs/FORMAT.md` section "Meta log").
+//! The encoding of the whole table: the first block of a meta log (`docs/FORMAT.md` section "Meta
+//! log").
 
 use coppice_types::{
     Epoch, Params, ShardId, Version,
@@ -6,17 +7,19 @@ use coppice_types::{
 };
 
 use super::{
-    BlobRef, MergeRecord, Meta, Segment, VersionRecord,
+    MergeRecord, Meta, VersionRecord,
     record::{decode_list, encode_list},
 };
-use crate::{
+use crate::place::{
     page::PageFile,
+    refs::{BlobRef, Segment},
     space::{PAGES_MAX, Space},
 };
 
 impl Meta {
-    /// The whole table, as the first block of a meta log. Reserved pages are free in it, since nothing durable names
-    /// them; patches are reserved by a stage alone, which ends before anything is written.
+    /// Encodes the whole table as the first block of a meta log. Reserved pages are encoded as
+    /// free, since nothing durable names them. Only a stage reserves patches, and it ends before
+    /// anything is written.
     pub(crate) fn encode(&self, out: &mut Writer) {
         assert!(!self.reserved.iter().any(|pid| pid.is_patch()), "no stage is at work");
         out.u32(self.shard.0);
@@ -65,7 +68,7 @@ impl Meta {
         }
     }
 
-    /// Reads what `encode` wrote.
+    /// Decodes the bytes that [`Self::encode`] wrote.
     pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, CodecError> {
         let shard = ShardId(input.u32()?);
         let mut meta = Self::empty(shard, Params::decode(input)?);

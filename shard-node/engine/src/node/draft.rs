@@ -1,4 +1,5 @@
-//! New nodes: from the entries of a predecessor and new ones, without taking the old ones apart.
+//! New nodes, made of old entries of a predecessor and new entries. Old entries are copied without
+//! being decoded.
 
 use std::sync::Arc;
 
@@ -8,12 +9,9 @@ use twox_hash::XxHash3_64;
 
 use super::{
     Body, Child, ENTRY_FIXED_BYTES, FORMAT, HEADER_BYTES, KIND_INLINE, KIND_STORED, KIND_TOMBSTONE, LOCATOR_NAMED,
-    LOCATOR_VALUE_LOG, LeafRecord, Node, Patch, SLOT_BYTES,
+    LOCATOR_VALUE_LOG, LeafRecord, Node, Patch, SLOT_BYTES, list::MerkleList,
 };
-use crate::{
-    list::MerkleList,
-    page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX, zeroed},
-};
+use crate::place::page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX, zeroed};
 
 impl LeafRecord<'_> {
     pub(crate) fn encode(&self, out: &mut [u8]) {
@@ -46,7 +44,7 @@ impl LeafRecord<'_> {
     }
 }
 
-/// What is left to fill of the bytes of an entry.
+/// The bytes of an entry that are still to be filled.
 struct Cut<'a>(&'a mut [u8]);
 
 impl Cut<'_> {
@@ -57,17 +55,17 @@ impl Cut<'_> {
     }
 }
 
-/// An entry that a node is to have and its predecessor has not.
+/// An entry that the new node has and its predecessor has not.
 pub(crate) trait NewEntry {
     fn key(&self) -> &[u8];
-    /// What the split rule counts.
+    /// The entry's weight in the split rule.
     fn weight(&self, params: &Params) -> u32;
-    /// What the node's list counts, of several.
+    /// The hashes of several entries, for the node's Merkle list.
     fn hashes<'e>(entries: impl Iterator<Item = &'e Self>) -> impl Iterator<Item = Digest>
     where
         Self: 'e;
     fn encoded_bytes(&self) -> usize;
-    /// Fills exactly as many bytes as it takes.
+    /// Encodes the entry into exactly [`Self::encoded_bytes`] bytes.
     fn encode(&self, out: &mut [u8]);
 }
 
@@ -146,20 +144,20 @@ impl NewEntry for ChildEntry {
     }
 }
 
-/// Where an entry of a node that is made comes from.
+/// The origin of an entry of a new node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Entry of the predecessor.
+    /// Index of an entry of the predecessor.
     Old(usize),
-    /// One of the new entries.
+    /// Index among the new entries.
     New(usize),
 }
 
-/// The entries that a node is to have, in order of their keys, without copies of them.
+/// The entries of a new node in key order, without copies of them.
 #[derive(Debug)]
 pub(crate) struct Entries<'a, E> {
     pub(crate) sources: &'a [Source],
-    /// The predecessor; none if all entries are new.
+    /// The predecessor; `None` if all entries are new.
     pub(crate) old: Option<&'a Node>,
     pub(crate) new: &'a [E],
 }
@@ -183,7 +181,7 @@ impl<'a, E: NewEntry> Entries<'a, E> {
         }
     }
 
-    /// Hashes of the entries that are new, in order.
+    /// Hashes of the new entries, in order.
     pub(crate) fn new_hashes(&self) -> impl Iterator<Item = Digest> {
         E::hashes(self.sources.iter().filter_map(|source| match source {
             Source::Old(_) => None,
@@ -198,7 +196,7 @@ impl<'a, E: NewEntry> Entries<'a, E> {
         }
     }
 
-    /// How many entries from the first one on are neighbours in the predecessor.
+    /// Number of entries at the start of `sources` that are consecutive in the predecessor.
     fn run(&self, sources: &[Source]) -> usize {
         let Some(Source::Old(first)) = sources.first() else { return 0 };
         sources.iter().enumerate().take_while(|(at, source)| **source == Source::Old(first + at)).count()
@@ -209,14 +207,15 @@ impl<'a, E: NewEntry> Entries<'a, E> {
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub(super) bytes: Arc<[u8]>,
-    /// How it is to lie, if not whole.
+    /// The node as a patch, unless it is to lie whole.
     pub(crate) patch: Option<Patch>,
     pub(crate) level: u8,
     pub(crate) hash: Digest,
 }
 
 impl Draft {
-    /// A node of at least one entry, in ascending order of keys; `list` has the hashes of the entries.
+    /// A node of at least one entry, in ascending key order; `list` holds the hashes of the
+    /// entries.
     pub(crate) fn new<E: NewEntry>(made_at: Version, level: u8, entries: &Entries<'_, E>, list: &MerkleList) -> Self {
         let count = entries.sources.len();
         assert!(count > 0, "only the root of an empty tree has no entries, and it has no page");
@@ -238,12 +237,12 @@ impl Draft {
         Self::new(made_at, level, &Entries { sources: &sources, old: None, new }, &list)
     }
 
-    /// Length of the span that it needs if it is to lie whole.
+    /// Length of the span that the whole node takes.
     pub(crate) fn pages(&self) -> usize {
         self.bytes.len() / PAGE_BYTES
     }
 
-    /// Gives it its place.
+    /// Assigns the place: PID and checksum become part of the bytes.
     pub(crate) fn place(mut self, pid: Pid) -> (Node, Child) {
         assert_eq!(pid.is_patch(), self.patch.is_some());
         assert!(pid.is_patch() || pid.len_bytes() == self.bytes.len());
@@ -256,7 +255,7 @@ impl Draft {
     }
 }
 
-/// Pages of a node of so many entries that take so many bytes.
+/// Pages of a node with this many entries that take this many bytes.
 pub(crate) fn span_pages(entries: usize, encoded_bytes: usize) -> usize {
     (HEADER_BYTES + entries * SLOT_BYTES + encoded_bytes).div_ceil(PAGE_BYTES)
 }
@@ -286,7 +285,7 @@ fn encode<E: NewEntry>(made_at: Version, level: u8, entries: &Entries<'_, E>) ->
             index += 1;
             continue;
         }
-        // Neighbours in the predecessor are copied at once.
+        // Consecutive entries of the predecessor are copied at once.
         let run = entries.run(&sources[index..]);
         let Source::Old(first) = sources[index] else { continue };
         let old = entries.old();

@@ -1,8 +1,10 @@
-//! Nodes as patches: what sets a node apart from an older one, its base, that lies whole, in its span or as a patch of nothing.
+//! Nodes as patches: the difference between a node and an older one, its base. A base lies whole,
+//! either in its span or as a patch of nothing.
 //!
-//! A version changes few entries of most nodes that it touches, so a whole span for each would be most of what is written.
-//! A patch has all that differs from the base, not from the node before it, so a read takes two places, however long the
-//! chain of versions is. Only nodes of the active tree have patches: merges write whole nodes.
+//! A version changes few entries of most nodes that it touches. Whole spans would therefore be most
+//! of the bytes written. A patch holds all differences from the base, not from the node before, so
+//! a read takes two places, however long the chain of versions is. Only nodes of the active tree
+//! are stored as patches; merges write whole nodes.
 //!
 //! `docs/FORMAT.md` section "Patches" has the layout.
 
@@ -14,26 +16,26 @@ use super::{
     Child, Draft, ENTRY_FIXED_BYTES, FORMAT, HEADER_BYTES, Node, RECORD_FIXED_BYTES, SLOT_BYTES, Source, body_bytes,
     entry_bytes, record_bytes,
 };
-use crate::page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX, zeroed};
+use crate::place::page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX, zeroed};
 
-/// Length of each patch in its page.
+/// Length field before each patch in its page.
 const LEN_BYTES: usize = 2;
 const RUN_BYTES: usize = 3 * 2;
-/// Most patches of one page.
+/// Most patches in one page.
 const PATCHES_MAX: u16 = 256;
 
-/// What a node that is stored as a patch rests on.
+/// The base of a node that is stored as a patch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Base {
     pub(crate) pid: Pid,
     pub(crate) checksum: u64,
-    /// What the base and the patches on it took so far, this one included, and how many they are.
+    /// Bytes of the base and of all patches made on it so far, this one included, and their number.
     spent: u32,
     count: u16,
     /// Length of the patch.
     pub(crate) patch_bytes: u16,
-    /// Of each entry of the node, which one of the base it is; [`RENEWED`] beside the number of one that has its key but is not it,
-    /// [`NEW`] if there is none.
+    /// For each entry of the node, its index in the base. The index is combined with [`RENEWED`] if
+    /// only the key is the same; [`NEW`] if the base does not have the key.
     from: Arc<[u16]>,
 }
 
@@ -41,11 +43,11 @@ const NEW: u16 = u16::MAX;
 const RENEWED: u16 = 1 << 15;
 /// Kind and stamp of a record.
 const RECORD_HEAD_BYTES: usize = RECORD_FIXED_BYTES - 2;
-/// Beside the kind of a record in a patch: it has the key of the base's next entry.
+/// Flag in the kind of a patch's record: the record has the key of the base's next entry.
 const KEYLESS: u8 = 1 << 7;
 
 impl Base {
-    /// As the parent of a node that lies whole would know it; nobody knows its hash.
+    /// The base as a parent would refer to it. Its hash is unknown.
     pub(crate) fn child(&self) -> Child {
         Child { pid: self.pid, checksum: self.checksum, hash: coppice_types::Digest::default() }
     }
@@ -57,12 +59,13 @@ impl Base {
         out.extend(self.count.to_le_bytes());
     }
 
-    /// Bytes of it in memory.
+    /// Size of the table of entries in memory.
     pub(crate) fn size_bytes(&self) -> usize {
         size_of_val(&*self.from)
     }
 
-    /// What a patch rests on, without its entries; within, none if it is nothing.
+    /// Decodes the base of a patch, without the table of entries. The outer `None`: the patch is
+    /// malformed. The inner `None`: it is a patch of nothing.
     pub(crate) fn of(patch: &[u8]) -> Option<Option<Self>> {
         let mut input = Reader::new(patch);
         let (place, checksum) = (input.u64().ok()?, input.u64().ok()?);
@@ -76,35 +79,39 @@ impl Base {
     }
 }
 
-/// A patch before it has a place.
+/// A patch that has no place yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Patch {
     pub(crate) bytes: Vec<u8>,
-    /// None: it has the whole node.
+    /// The base; `None` if the patch holds the whole node.
     pub(crate) base: Option<Base>,
 }
 
-/// Neighbours in the base, then entries that are new.
+/// Consecutive entries of the base, followed by new entries.
 #[derive(Default)]
 struct Run {
     first: u16,
     count: u16,
-    /// The base's entry whose key the next new one may have.
+    /// The base's entry that may share its key with the next new entry.
     next: u16,
-    /// Which entries of the new node are new.
+    /// Indices of the new entries in the new node.
     new: Range<usize>,
 }
 
-/// A larger node lies in a span of its own, since it would leave little room for others in a page of patches.
+/// A larger node lies in its own span, since it would leave little room for others in a page of
+/// patches.
 const WHOLE_BYTES_MAX: usize = PAGE_BYTES / 4 * 3;
 
-/// Base, version.
+/// Head of a patch: base and version.
 const HEAD_BYTES: usize = 8 + 8 + 4 + 2 + 8;
 
 impl Patch {
-    /// A node as a patch of its predecessor's base, or of its predecessor if that lies whole; `sources` says what becomes of the
-    /// predecessor's entries. None if the node whole is the better choice: if the patch would take more than base and patches
-    /// took on average until now. So the average falls as long as it can, and what follows begins a new cycle.
+    /// Makes a patch of the predecessor's base, or of the predecessor itself if that lies whole.
+    /// `sources` tells what becomes of the predecessor's entries.
+    ///
+    /// Returns `None` if the whole node is the better choice: if the patch is larger than the
+    /// average of base and patches so far. So the average falls as long as it can, and then a new
+    /// cycle begins.
     pub(crate) fn new(draft: &Draft, old: &Node, sources: &[Source]) -> Option<Self> {
         let node = Node { bytes: Arc::clone(&draft.bytes), base: None };
         let before = old.base.as_ref();
@@ -141,7 +148,7 @@ impl Patch {
         if bytes.len() > most || count == u16::MAX {
             return None;
         }
-        // What the base's patch says was never checked.
+        // These numbers come from the base's patch and were never checked.
         let (spent, count) = (spent.checked_add(bytes.len() as u32)?, count + 1);
         let base = Base { pid, checksum, spent, count, patch_bytes: bytes.len() as u16, from };
         let mut head = Vec::with_capacity(HEAD_BYTES);
@@ -151,7 +158,7 @@ impl Patch {
         Some(Self { bytes, base: Some(base) })
     }
 
-    /// A node as a patch of nothing, if it is small.
+    /// Makes a patch of nothing, which holds the whole node. `None` if the node is too large.
     pub(crate) fn whole(draft: &Draft) -> Option<Self> {
         let node = Node { bytes: Arc::clone(&draft.bytes), base: None };
         let entries = node.entry_range(0..node.len());
@@ -168,7 +175,7 @@ impl Patch {
     }
 }
 
-/// How a node is made of its base's entries and of new ones.
+/// The runs that build a node from its base's entries and new ones.
 fn runs(from: &[u16]) -> Vec<Run> {
     let mut runs = Vec::with_capacity(8);
     runs.push(Run::default());
@@ -194,7 +201,8 @@ fn runs(from: &[u16]) -> Vec<Run> {
 }
 
 impl Node {
-    /// The node that a patch makes of its base, if it has one, checked against what the parent knows.
+    /// Builds the node from a patch and its base, if it has one, and checks it against the parent's
+    /// knowledge.
     pub(crate) fn patched(patch: &[u8], base: Option<&Self>, child: &Child, level: u8) -> Result<Self, &'static str> {
         let (bytes, on) = Self::apply(patch, base, child, level)?;
         let mut node = Self::check(bytes, child, level)?;
@@ -202,7 +210,7 @@ impl Node {
         Ok(node)
     }
 
-    /// What it takes on disk where it lies whole.
+    /// Bytes on disk of a node that lies whole.
     pub(crate) fn whole_bytes(&self) -> usize {
         match self.pid().is_patch() {
             true => HEAD_BYTES + RUN_BYTES + self.entry_range(0..self.len()).len(),
@@ -210,7 +218,7 @@ impl Node {
         }
     }
 
-    /// The bytes of that node, not checked.
+    /// Builds the bytes of the patched node without checking them.
     pub(crate) fn apply(
         patch: &[u8],
         base: Option<&Self>,
@@ -247,7 +255,7 @@ impl Node {
         Ok((shared, on))
     }
 
-    /// An entry as patches have it, without its key if it is that of the base's next one.
+    /// Encodes an entry for a patch, without its key if the base's next entry has the same one.
     fn encode_new(&self, index: usize, keyless: bool, out: &mut Vec<u8>) {
         let entry = &self.bytes[self.entry_range(index..index + 1)];
         let key_len = self.key(index).len();
@@ -267,7 +275,7 @@ impl Node {
         }
     }
 
-    /// The bytes of an entry's key, with its length.
+    /// An entry's key length and key, as encoded.
     fn encoded_key(&self, index: usize) -> &[u8] {
         let start = self.slot(index) + if self.level() == 0 { RECORD_HEAD_BYTES } else { 0 };
         &self.bytes[start..start + 2 + self.key(index).len()]
@@ -278,10 +286,10 @@ fn entry_len(bytes: &[u8], level: u8) -> Option<usize> {
     if level == 0 { record_bytes(bytes) } else { entry_bytes(bytes) }
 }
 
-/// Entries that lie one behind the other: how many, and their bytes, one part behind the other.
+/// Consecutive entries: their number, and their bytes in parts that follow each other.
 struct Piece<'a> {
     count: usize,
-    /// Of a record without its key: what comes before that.
+    /// The bytes before the key, for a record whose own key is left out.
     head: Option<[u8; RECORD_HEAD_BYTES]>,
     parts: [&'a [u8]; 2],
 }
@@ -292,7 +300,7 @@ impl Piece<'_> {
     }
 }
 
-/// What the patch rests on, the version that made the node, and the node's entries, in order.
+/// Decodes a patch: its base, the version that made the node, and the node's entries in order.
 fn pieces<'a>(patch: &'a [u8], base: Option<&'a Node>, level: u8) -> Option<(Option<Base>, u64, Vec<Piece<'a>>)> {
     let mut on = Base::of(patch)?;
     if on.is_some() != base.is_some() || base.is_some_and(|base| base.base.is_some()) {
@@ -338,10 +346,11 @@ fn pieces<'a>(patch: &'a [u8], base: Option<&'a Node>, level: u8) -> Option<(Opt
     Some((on, made_at, pieces))
 }
 
-/// What comes before the key of an entry, what comes after it, and the bytes after the entry.
+/// The bytes before an entry's key, those after it, and those after the entry.
 type Keyless<'a> = (Option<[u8; RECORD_HEAD_BYTES]>, &'a [u8], &'a [u8]);
 
-/// The entry at the start of the bytes, if it has no key of its own; within, none if it is cut off.
+/// Decodes the entry at the start of the bytes if it has no key of its own. The inner `None`: the
+/// entry is cut off.
 fn keyless(bytes: &[u8], made_at: u64, level: u8) -> Option<Option<Keyless<'_>>> {
     let record = || {
         let mut input = Reader::new(bytes);
@@ -364,7 +373,7 @@ fn keyless(bytes: &[u8], made_at: u64, level: u8) -> Option<Option<Keyless<'_>>>
     }
 }
 
-/// A page of patches as it fills.
+/// A page of patches that is being filled.
 #[derive(Debug)]
 pub(crate) struct PatchPage {
     bytes: Arc<[u8]>,
@@ -381,10 +390,10 @@ impl PatchPage {
         &self.bytes
     }
 
-    /// Adds a patch, unless there is no room; gives its slot.
+    /// Adds a patch and returns its slot; `None` if there is no room.
     ///
     /// # Panics
-    /// If the page's bytes were given away.
+    /// If other owners hold the page's bytes.
     pub(crate) fn push(&mut self, patch: &[u8]) -> Option<u8> {
         let end = self.used + LEN_BYTES + patch.len();
         if end > PAGE_BYTES || self.count == PATCHES_MAX {
@@ -411,219 +420,4 @@ pub(crate) fn patch_in(page: &[u8], slot: u8) -> Option<&[u8]> {
 }
 
 #[cfg(test)]
-mod tests {
-    use coppice_env::{Rng, SimRng};
-    use coppice_types::{Stamp, Version};
-    use coppice_verify::hash;
-
-    use super::*;
-    use crate::{
-        list::MerkleList,
-        meta::BlobRef,
-        node::{Body, ChildEntry, Entries, HashedRecord, LeafRecord, NewEntry},
-        page::PageFile,
-    };
-
-    fn key(number: u64) -> Vec<u8> {
-        format!("key/{number:028}").into_bytes()
-    }
-
-    fn leaf_record(key: &[u8], version: u64) -> HashedRecord<'_> {
-        let (hash, at) = (hash::sha256(&version.to_le_bytes()), crate::node::ValueRef { segment: 1, offset: 2 });
-        let body = Body::Stored { hash, len: 1024, blob: BlobRef { at, len: 1024 } };
-        HashedRecord::new(LeafRecord { key, stamp: Stamp::new(1, version), body })
-    }
-
-    /// A leaf of these keys, whole.
-    fn whole(keys: &[Vec<u8>]) -> (Node, Child) {
-        let records: Vec<HashedRecord<'_>> = keys.iter().map(|key| leaf_record(key, 1)).collect();
-        let draft = Draft::all_new(Version(1), 0, &records);
-        let pid = Pid::new(PageFile::Data, 7, draft.pages());
-        draft.place(pid)
-    }
-
-    /// What a version makes of a leaf: keys that are put, and those that are removed.
-    fn next(old: &Node, version: u64, puts: &[Vec<u8>], removes: &[Vec<u8>]) -> Draft {
-        let new: Vec<HashedRecord<'_>> = puts.iter().map(|key| leaf_record(key, version)).collect();
-        let stays = |index: &usize| !puts.iter().chain(removes).any(|key| key == old.key(*index));
-        let mut sources: Vec<Source> = (0..old.len()).filter(stays).map(Source::Old).collect();
-        sources.extend((0..new.len()).map(Source::New));
-        let entries = |sources| Entries { sources, old: Some(old), new: &new };
-        let unsorted = sources.clone();
-        sources.sort_by_key(|source| entries(&unsorted).key(*source));
-        let entries = entries(&sources);
-        let hashes = sources.iter().map(|source| match source {
-            Source::Old(index) => old.record(*index).hash(),
-            Source::New(index) => new[*index].hash,
-        });
-        let mut draft = Draft::new(Version(version), 0, &entries, &MerkleList::new(hashes.collect()));
-        draft.patch = Patch::new(&draft, old, &sources);
-        draft
-    }
-
-    /// No checksum covers that number.
-    #[test]
-    fn a_node_whose_patch_says_that_much_was_spent_is_stored_whole() {
-        let keys: Vec<Vec<u8>> = (0..30).map(key).collect();
-        let first = next(&whole(&keys).0, 2, &keys[3..4], &[]);
-        let (mut node, _) = first.place(Pid::of_patch(0, 0));
-        assert!(next(&node, 3, &keys[5..6], &[]).patch.is_some());
-        node.base.as_mut().expect("it lies as a patch").spent = u32::MAX;
-        assert!(next(&node, 3, &keys[5..6], &[]).patch.is_none());
-    }
-
-    #[test]
-    fn a_patch_gives_the_node_that_was_placed_through_many_versions() {
-        let mut rng = SimRng::new(7);
-        let keys: Vec<Vec<u8>> = (0..60).map(key).collect();
-        let mut base = whole(&keys[..30]).0;
-        let (mut node, mut patches, mut wholes, mut bytes) = (base.clone(), 0, 0, 0);
-        for version in 2..600 {
-            let some = |rng: &mut SimRng| keys[rng.below(60) as usize].clone();
-            let mut puts: Vec<Vec<u8>> = (0..1 + rng.below(3)).map(|_| some(&mut rng)).collect();
-            puts.sort();
-            puts.dedup();
-            let removes: Vec<Vec<u8>> =
-                (0..rng.below(3)).map(|_| some(&mut rng)).filter(|key| !puts.contains(key)).collect();
-            let draft = next(&node, version, &puts, &removes);
-            let Some(patch) = draft.patch.clone() else {
-                let pages = draft.pages();
-                node = draft.place(Pid::new(PageFile::Data, version, pages)).0;
-                bytes += node.bytes().len();
-                (base, wholes) = (node.clone(), wholes + 1);
-                continue;
-            };
-            let pid = Pid::of_patch(version, 3);
-            let (placed, child) = draft.place(pid);
-            let read = Node::patched(&patch.bytes, Some(&base), &child, 0).expect("what was written");
-            assert_eq!((read.bytes(), read.base(), read.hash()), (placed.bytes(), placed.base(), child.hash));
-            assert_eq!(read.base().map(|on| on.child().checksum), Some(base.checksum()));
-            bytes += patch.bytes.len();
-            (node, patches) = (placed, patches + 1);
-        }
-        // What a cycle costs on average is near twice the root of base times growth.
-        assert!(patches > 5 * wholes && wholes > 10, "{patches} {wholes}");
-        assert!(bytes < 598 * 4096 / 2, "{bytes}");
-    }
-
-    /// Children that are made anew, that come, and that go, the first among them, whose place the next one takes without its separator.
-    #[test]
-    fn a_patch_of_an_inner_node_gives_what_was_placed_through_many_versions() {
-        let mut rng = SimRng::new(9);
-        let child = |rng: &mut SimRng| Child {
-            pid: Pid::new(PageFile::Data, rng.below(1 << 20), 1),
-            checksum: rng.next_u64(),
-            hash: hash::sha256(&rng.next_u64().to_le_bytes()),
-        };
-        let separator = |rng: &mut SimRng| (0..1 + rng.below(3)).map(|_| rng.below(7) as u8).collect::<Vec<_>>();
-        let mut base: Option<Node> = None;
-        let first = [ChildEntry { separator: Vec::new(), child: child(&mut rng) }];
-        let mut draft = Draft::all_new(Version(1), 1, &first);
-        draft.patch = Patch::whole(&draft);
-        let (mut patches, mut wholes, mut firsts) = (0, 0, 0);
-        for version in 2..3000 {
-            let patch = draft.patch.clone().expect("it is small");
-            let on_base = patch.base.is_some();
-            let (node, place) = draft.place(Pid::of_patch(version, (version % 7) as u8));
-            let read = Node::patched(&patch.bytes, base.as_ref().filter(|_| on_base), &place, 1);
-            let read = read.expect("what was written");
-            assert_eq!((read.bytes(), read.base(), read.hash()), (node.bytes(), node.base(), place.hash));
-            if on_base {
-                patches += 1;
-            } else {
-                (base, wholes) = (Some(node.clone()), wholes + 1);
-            }
-            let drops_first = node.len() > 20 || node.len() > 1 && rng.below(8) == 0;
-            let mut new: Vec<ChildEntry> = Vec::new();
-            let mut sources: Vec<Source> = Vec::new();
-            for index in usize::from(drops_first)..node.len() {
-                let renewed = rng.below(6) == 0;
-                let separator = if sources.is_empty() { Vec::new() } else { node.key(index).to_vec() };
-                if renewed || separator != node.key(index) {
-                    sources.push(Source::New(new.len()));
-                    let child = if renewed { child(&mut rng) } else { node.child(index) };
-                    new.push(ChildEntry { separator, child });
-                } else {
-                    sources.push(Source::Old(index));
-                }
-            }
-            firsts += u64::from(drops_first);
-            let added = separator(&mut rng);
-            if (0..node.len()).all(|index| node.key(index) != added) {
-                let key = |source: &Source| match *source {
-                    Source::Old(index) => node.key(index),
-                    Source::New(index) => new[index].key(),
-                };
-                let at = sources.partition_point(|source| key(source) < &added[..]);
-                sources.insert(at, Source::New(new.len()));
-                new.push(ChildEntry { separator: added, child: child(&mut rng) });
-            }
-            let entries = Entries { sources: &sources, old: Some(&node), new: &new };
-            let hashes = sources.iter().map(|source| match *source {
-                Source::Old(index) => node.entry_hashes()[index],
-                Source::New(index) => hash::entry_hash(&new[index].separator, &new[index].child.hash),
-            });
-            draft = Draft::new(Version(version), 1, &entries, &MerkleList::new(hashes.collect()));
-            draft.patch = Patch::new(&draft, &node, &sources).or_else(|| Patch::whole(&draft));
-        }
-        assert!(patches > 500 && wholes > 100 && firsts > 100, "{patches} {wholes} {firsts}");
-    }
-
-    #[test]
-    fn a_small_node_is_a_patch_of_nothing_and_a_base() {
-        let keys: Vec<Vec<u8>> = (0..40).map(key).collect();
-        let records: Vec<HashedRecord<'_>> = keys.iter().map(|key| leaf_record(key, 1)).collect();
-        assert_eq!(Patch::whole(&Draft::all_new(Version(1), 0, &records)), None);
-        let mut draft = Draft::all_new(Version(1), 0, &records[..25]);
-        draft.patch = Patch::whole(&draft);
-        let patch = draft.patch.clone().expect("it is small");
-        let (base, child) = draft.place(Pid::of_patch(9, 2));
-        let read = Node::patched(&patch.bytes, None, &child, 0).expect("what was written");
-        assert_eq!((read.bytes(), read.base(), read.hash()), (base.bytes(), None, child.hash));
-        assert!(Node::patched(&patch.bytes, Some(&base), &child, 0).is_err());
-        let draft = next(&base, 2, &keys[3..4], &[]);
-        let upper = draft.patch.clone().expect("little has changed");
-        let (placed, child) = draft.place(Pid::of_patch(9, 3));
-        let read = Node::patched(&upper.bytes, Some(&base), &child, 0).expect("what was written");
-        assert_eq!((read.bytes(), read.base()), (placed.bytes(), placed.base()));
-        // No chains.
-        assert!(Node::patched(&upper.bytes, Some(&placed), &child, 0).is_err());
-        assert!(Node::patched(&upper.bytes, None, &child, 0).is_err());
-    }
-
-    #[test]
-    fn every_flipped_bit_of_patch_and_base_is_found() {
-        let keys: Vec<Vec<u8>> = (0..12).map(key).collect();
-        let (base, _) = whole(&keys);
-        let draft = next(&base, 2, &keys[3..5], &keys[7..8]);
-        let patch = draft.patch.clone().expect("little has changed").bytes;
-        let (_, child) = draft.place(Pid::of_patch(5, 0));
-        for at in 0..patch.len() * 8 {
-            let mut patch = patch.clone();
-            patch[at / 8] ^= 1 << (at % 8);
-            let bookkeeping = (16..22).contains(&(at / 8)) || at / 8 < 16;
-            // What the base is, `Store` asks before; the rest of the head only says when the next base is due.
-            assert!(bookkeeping || Node::patched(&patch, Some(&base), &child, 0).is_err(), "bit {at}");
-        }
-        let elsewhere = Child { pid: Pid::of_patch(5, 1), ..child };
-        assert!(Node::patched(&patch, Some(&base), &elsewhere, 0).is_err());
-        let (other, _) = whole(&keys[1..]);
-        assert!(Node::patched(&patch, Some(&other), &child, 0).is_err());
-    }
-
-    #[test]
-    fn a_page_takes_patches_until_it_is_full_and_gives_them_back() {
-        let mut page = PatchPage::new();
-        let patches: Vec<Vec<u8>> = (0..=255_u8).map(|n| vec![n; usize::from(n % 5) + 9]).collect();
-        for (slot, patch) in patches.iter().enumerate() {
-            assert_eq!(page.push(patch), Some(slot as u8));
-        }
-        assert_eq!(page.push(&[1]), None);
-        for (slot, patch) in patches.iter().enumerate() {
-            assert_eq!(patch_in(page.bytes(), slot as u8), Some(patch.as_slice()));
-        }
-        let mut page = PatchPage::new();
-        assert_eq!((page.push(&[7; 4094]), page.push(&[])), (Some(0), None));
-        assert_eq!(patch_in(page.bytes(), 1), None);
-    }
-}
+mod tests;

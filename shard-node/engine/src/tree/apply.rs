@@ -1,10 +1,12 @@
-//! Applying a batch of changes to the active tree (`docs/verification.md` section 4): in key order, depth first, each
-//! node touched once.
+//! Applies a batch of changes to the active tree (`docs/verification.md` section 4): in key order,
+//! depth first, visiting each node once.
 //!
-//! The leaves of a large batch are made on several threads: hashing and encoding them is most of the work.
+//! The leaves of a large batch are made on several threads, since hashing and encoding them is most
+//! of the work.
 //!
-//! No node is changed in place. The nodes on the way to a change are made anew and their predecessors pended; a failure
-//! leaves the old tree as it was, and the caller gives back what the delta has allocated.
+//! No node is changed in place. Nodes on the paths to changes are replaced and their predecessors
+//! pended. A failure leaves the old tree unchanged, and the caller frees what the delta has
+//! allocated.
 
 use std::{hint::black_box, ops::Range};
 
@@ -14,25 +16,25 @@ use coppice_verify::rules;
 
 use crate::{
     Result,
-    cache::Class,
-    list::MerkleList,
-    lists::Known,
-    meta::{BlobRef, Delta, Meta, Tree},
-    node::{Body, Child, ChildEntry, Draft, Entries, HashedRecord, NewEntry, Node, Patch, Source},
-    page::Pid,
+    cache::{Class, lists::Known},
+    meta::{Delta, Meta, Tree},
+    node::{Body, Child, ChildEntry, Draft, Entries, HashedRecord, NewEntry, Node, Patch, Source, list::MerkleList},
+    place::{
+        page::Pid,
+        refs::{BlobRef, record_bytes},
+    },
     store::Store,
-    values,
 };
 
-/// Leaves that are made as one job.
+/// Leaves made by one job.
 const JOB_LEAVES: usize = 8;
 
-/// What becomes of one key of the active tree.
+/// A change of one key in the active tree.
 #[derive(Clone, Debug)]
 pub(crate) enum TreeChange<'a> {
-    /// The record, a put or a tombstone, replaces or joins.
+    /// Inserts a record, a put or a tombstone, or replaces the key's record.
     Upsert(HashedRecord<'a>),
-    /// The record, which exists, goes.
+    /// Removes the key's record, which must exist.
     Remove(&'a [u8]),
 }
 
@@ -77,77 +79,80 @@ impl NewEntry for TreeChange<'_> {
     }
 }
 
-/// A node that is replaced, with what is known of its entries.
+/// A node to be replaced, with what is known of its entries.
 struct Old {
     node: Node,
     known: Option<Known>,
 }
 
 impl Old {
-    /// Its place, and that of its base.
+    /// The node's place and that of its base.
     fn places(&self) -> [Option<Pid>; 2] {
         [Some(self.node.pid()), self.node.base().map(|base| base.pid)]
     }
 }
 
-/// A leaf that changes. What it becomes follows from this alone, so it may be found on any thread.
+/// A leaf to be replaced. The result depends on nothing else, so any thread may compute it.
 struct LeafJob<'c> {
     old: Option<Old>,
     changes: &'c [TreeChange<'c>],
 }
 
-/// What becomes of a leaf.
+/// The result of a leaf's changes.
 #[derive(Default)]
 struct LeafMade {
     pieces: Vec<Piece>,
     added: u64,
     removed: u64,
-    /// Values that no record of it has any more.
+    /// Values that the leaf no longer refers to.
     pended: Vec<BlobRef>,
-    /// Where it lay.
+    /// The places of the old leaf and its base.
     old: [Option<Pid>; 2],
 }
 
-/// Entries that are to be a node, and its separator, which is empty for the first of those that replace a node.
+/// Entries that form one node, and its separator. The separator is empty for the first of the nodes
+/// that replace one.
 struct Share {
     range: Range<usize>,
-    /// Of the entries together. Not of an inner node: its first entry loses its separator.
+    /// Total weight of the entries. `None` for an inner node, as its first entry loses its
+    /// separator.
     weight: Option<u64>,
     separator: Vec<u8>,
 }
 
-/// A node without a place, what is known of its entries, and its separator.
+/// A node without a place, with what is known of its entries, and its separator.
 struct Piece {
     draft: Draft,
     known: Known,
     separator: Vec<u8>,
 }
 
-/// A node on the way to changes. Leaves are listed apart, in order.
+/// A node on the path to a change. Leaves are kept in a list of their own, in order.
 enum Touched {
     Leaf,
     Inner {
         old: Old,
-        /// Children by index, in order.
+        /// Children by ascending index.
         below: Vec<(usize, Touched)>,
     },
 }
 
-/// The nodes of a tree on the way to keys that will change, from the root down.
+/// The nodes of a tree on the paths to keys that will change.
 pub(crate) struct Touching {
-    /// None of a tree without records.
+    /// `None` if the tree is empty.
     root: Option<Touched>,
     leaves: Vec<TouchedLeaf>,
 }
 
-/// A leaf, none in a tree without records, and how many of the keys are its.
+/// A leaf (`None` if the tree is empty), and the number of keys that fall into it.
 struct TouchedLeaf {
     old: Option<Old>,
     keys: usize,
 }
 
 impl Touching {
-    /// Reads the nodes on the way to the keys, of which there are some and which ascend: what is to become of them need not be known yet.
+    /// Reads the nodes on the paths to `keys` (non-empty, ascending). The new values may still be
+    /// unknown.
     pub(crate) fn of(store: &mut Store, tree: &Tree, keys: &[&[u8]]) -> Result<Self> {
         assert!(tree.filter.is_none(), "frozen trees never change");
         assert!(keys.is_sorted_by(|a, b| a < b));
@@ -163,7 +168,7 @@ impl Touching {
     }
 }
 
-/// Reads the nodes below one on the way to these keys.
+/// Reads a node and the nodes below it on the paths to these keys.
 fn touch(
     store: &mut Store,
     child: Child,
@@ -205,9 +210,10 @@ pub(crate) struct Applier<'e> {
 }
 
 impl Applier<'_> {
-    /// The tree after the changes, one of each key that was touched.
+    /// The tree after the changes, one for each key of `touching`.
     ///
-    /// Leaves are made on all hands, and meanwhile everything gets its place, in an order that does not depend on who made what.
+    /// Leaves are made on several threads while this one assigns places. The order of places does
+    /// not depend on which thread made a leaf.
     pub(crate) fn apply(&mut self, tree: &Tree, touching: Touching, changes: &[TreeChange<'_>]) -> Result<Tree> {
         let Touching { root, leaves } = touching;
         let mut rest = changes;
@@ -253,7 +259,8 @@ impl Applier<'_> {
         Ok(Tree::new(Some(root), level, entries, None))
     }
 
-    /// A node that the new tree does not use: never made if it is new, else pended. What it rests on is older, and kept until now.
+    /// Drops a node that the new tree does not use. A new node is discarded, an older one pended,
+    /// and so is its base, which is always older.
     fn retire(&mut self, child: Child, node: &Node) {
         self.delta.pended.extend(node.base().map(|base| base.pid));
         match self.delta.allocated.iter().rposition(|pid| *pid == child.pid) {
@@ -266,7 +273,7 @@ impl Applier<'_> {
         }
     }
 
-    /// Places what becomes of a node and all below it.
+    /// Places the successors of a node and of all nodes below it.
     fn place_touched(
         &mut self,
         touched: Touched,
@@ -296,7 +303,7 @@ impl Applier<'_> {
 
     fn place_leaf(&mut self, leaf: LeafMade, made: &mut Vec<ChildEntry>) {
         for blob in leaf.pended {
-            self.delta.pend_value(blob.at.segment, values::record_bytes(blob.len));
+            self.delta.pend_value(blob.at.segment, record_bytes(blob.len));
         }
         self.place(leaf.old, leaf.pieces, made);
     }
@@ -323,7 +330,8 @@ impl Applier<'_> {
         self.place(places, pieces(self.version, level, old, &sources, &new, shares), made);
     }
 
-    /// Places what becomes of a node that lay in these places, and pends them, but for a base that is one still.
+    /// Places the successors of a node and pends its old places, except for a base that stays in
+    /// use.
     fn place(&mut self, old: [Option<Pid>; 2], pieces: Vec<Piece>, made: &mut Vec<ChildEntry>) {
         let base = pieces.iter().find_map(|piece| piece.draft.patch.as_ref()?.base.as_ref()).map(|base| base.pid);
         self.delta.pended.extend(old.into_iter().flatten().filter(|pid| Some(*pid) != base));
@@ -336,7 +344,7 @@ impl Applier<'_> {
 }
 
 impl LeafJob<'_> {
-    /// Brings what [`Self::run`] reads near the processor.
+    /// Loads what [`Self::run`] reads into the processor's caches.
     fn load(&self) {
         if let Some(Old { node, known }) = &self.old {
             node.load();
@@ -390,8 +398,8 @@ impl LeafJob<'_> {
     }
 }
 
-/// The nodes that the split rule gives for these entries, each with its weight. `weight` is that of all entries, if it is known: where they
-/// are one node, none is weighed.
+/// Splits entries into nodes by the split rule, each with its weight. If the total `weight` is
+/// known and one node takes all entries, no entry is weighed.
 fn split<E: NewEntry>(params: &Params, entries: &Entries<'_, E>, weight: Option<u64>) -> Vec<(Range<usize>, u64)> {
     let weights = || entries.sources.iter().map(|source| entries.weight(*source, params));
     debug_assert!(weight.is_none_or(|weight| weight == weights().map(u64::from).sum()));
@@ -404,7 +412,7 @@ fn split<E: NewEntry>(params: &Params, entries: &Entries<'_, E>, weight: Option<
     rules::split(params, &weights).into_iter().map(|range| (range.clone(), sum(range))).collect()
 }
 
-/// The separator of an entry of an inner node, which has none from now on.
+/// Removes and returns the separator of an inner node's entry.
 fn take_separator(source: &mut Source, old: Option<&Node>, new: &mut Vec<ChildEntry>) -> Vec<u8> {
     match (*source, old) {
         (Source::New(index), _) => std::mem::take(&mut new[index].separator),
@@ -417,7 +425,7 @@ fn take_separator(source: &mut Source, old: Option<&Node>, new: &mut Vec<ChildEn
     }
 }
 
-/// The nodes of these entries.
+/// Makes the nodes of these shares.
 fn pieces<E: NewEntry>(
     version: Version,
     level: u8,
@@ -444,7 +452,7 @@ fn pieces<E: NewEntry>(
     shares.into_iter().map(piece).collect()
 }
 
-/// The hashes of the entries, from those of the predecessor as far as they go.
+/// The Merkle list of the entries. It reuses the predecessor's hashes where possible.
 fn list_of<E: NewEntry>(entries: &Entries<'_, E>, old: Option<MerkleList>) -> MerkleList {
     let sources = entries.sources;
     let mut new = entries.new_hashes();
@@ -469,7 +477,7 @@ fn list_of<E: NewEntry>(entries: &Entries<'_, E>, old: Option<MerkleList>) -> Me
     MerkleList::grown(leaves, Some((&old, same)))
 }
 
-/// How many keys come before this one, in time that grows with the logarithm of that.
+/// Number of keys before `key`. Takes time logarithmic in the result.
 fn keys_before(keys: &[&[u8]], key: &[u8]) -> usize {
     let mut end = 1;
     while end <= keys.len() && keys[end - 1] < key {

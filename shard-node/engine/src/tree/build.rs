@@ -1,6 +1,7 @@
-//! Building a tree from records in order: the packing of `docs/verification.md` section 4.
+//! Builds a tree from records in key order: the packing of `docs/verification.md` section 4.
 //!
-//! Nodes are made as they fill, leaves some at a time, so the builder's memory is bounded, whatever the tree's size.
+//! Nodes are made as they fill, leaves several at a time. So the nodes in memory are bounded,
+//! whatever the tree's size; only a hash and a place of each key are kept to the end.
 
 use std::{ops::Range, sync::Arc};
 
@@ -12,11 +13,13 @@ use coppice_verify::{
 };
 
 use crate::{
-    cache::Class,
+    cache::{Class, shortcuts::Gathered},
     meta::{Delta, Meta, Tree},
-    node::{Child, ChildEntry, Draft, LeafRecord, NewEntry, Node, ValueRef, decode_record, encoded_key, span_pages},
-    page::{PageFile, Pid},
-    shortcuts::Gathered,
+    node::{Child, ChildEntry, Draft, LeafRecord, NewEntry, Node, decode_record, encoded_key, span_pages},
+    place::{
+        page::{PageFile, Pid},
+        refs::ValueRef,
+    },
     store::Store,
     tree::lots::Pace,
 };
@@ -25,15 +28,15 @@ use crate::{
 struct OpenNode {
     packer: Packer,
     entries: Vec<ChildEntry>,
-    /// Nodes of this level that are made.
+    /// Number of nodes made on this level.
     made: u64,
 }
 
-/// Records in order of their keys, encoded one behind the other.
+/// Encoded records in key order, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     bytes: Vec<u8>,
-    /// Where each ends, and its weight.
+    /// End and weight of each record.
     ends: Vec<(usize, u32)>,
 }
 
@@ -42,7 +45,7 @@ impl Records {
         Self { bytes: Vec::with_capacity(bytes), ends: Vec::with_capacity(records) }
     }
 
-    /// Adds a record as it lies in a leaf.
+    /// Adds a leaf's encoded record.
     pub(crate) fn push(&mut self, record: &[u8], weight: u32) {
         self.bytes.extend_from_slice(record);
         self.ends.push((self.bytes.len(), weight));
@@ -52,7 +55,7 @@ impl Records {
         self.ends.len()
     }
 
-    /// Where some of them lie.
+    /// Byte range of consecutive records.
     fn range(&self, records: &Range<usize>) -> Range<usize> {
         let end = |at: usize| at.checked_sub(1).map_or(0, |last| self.ends[last].0);
         end(records.start)..end(records.end)
@@ -66,14 +69,14 @@ impl Records {
         records.clone().map(|index| self.encoded(index))
     }
 
-    /// Puts another record in place of one that takes as many bytes.
+    /// Replaces a record by one that takes as many bytes.
     pub(crate) fn replace(&mut self, index: usize, record: &LeafRecord<'_>) {
         let range = self.range(&(index..index + 1));
         record.encode(&mut self.bytes[range]);
     }
 }
 
-/// The records of one leaf: parts of some that were pushed.
+/// The records of one leaf, as parts of batches that were pushed.
 #[derive(Debug, Default)]
 struct LeafRecords {
     separator: Vec<u8>,
@@ -81,7 +84,7 @@ struct LeafRecords {
 }
 
 impl LeafRecords {
-    /// None yet, of the leaf after another one; `key` is to be the first.
+    /// The leaf after another one, still without records; `key` will be its first.
     fn after(other: &Self, key: &[u8]) -> Self {
         let last = other.parts.last().map(|(records, range)| encoded_key(records.encoded(range.end - 1)));
         Self { separator: rules::separator(last.unwrap_or_default(), key).to_vec(), parts: Vec::new() }
@@ -93,13 +96,14 @@ impl LeafRecords {
         }
     }
 
-    /// How many, and their bytes.
+    /// Number of records, and their bytes.
     fn size(&self) -> (usize, usize) {
         let part = |(records, range): &(Arc<Records>, Range<usize>)| (range.len(), records.range(range).len());
         self.parts.iter().map(part).fold((0, 0), |all, part| (all.0 + part.0, all.1 + part.1))
     }
 
-    /// The leaf. The costly part of a merge: a function of the records and the place alone.
+    /// Makes the leaf, the most expensive part of a merge. The result depends only on the records
+    /// and the place.
     fn make(self, made_at: Version, pid: Pid, with_shortcuts: bool) -> MadeLeaf {
         let encoded: Vec<&[u8]> = self.parts.iter().flat_map(|(records, range)| records.encoded_ones(range)).collect();
         let records: Vec<LeafRecord<'_>> = encoded.iter().map(|bytes| decode_record(bytes)).collect();
@@ -114,7 +118,7 @@ impl LeafRecords {
     }
 }
 
-/// A leaf, what its parent has of it, and what a filter and shortcuts take of all its keys.
+/// A leaf, its entry in its parent, and the data of its keys for the filter and the shortcuts.
 #[derive(Debug)]
 struct MadeLeaf {
     node: Node,
@@ -154,7 +158,8 @@ impl NewEntry for EncodedEntry<'_> {
     }
 }
 
-/// A tree that has all its nodes, without what is made of all its keys: that takes a while, in which others go on.
+/// A tree whose nodes are complete. Its filter and shortcuts are still being made from all keys,
+/// perhaps on another thread.
 #[derive(Debug)]
 struct Closed {
     tree: Tree,
@@ -169,27 +174,28 @@ pub(crate) struct Builder {
     workers: Workers,
     leaf: LeafRecords,
     leaf_packer: Packer,
-    /// Leaves that are full and not made yet, and their places: many are made at once.
+    /// Full leaves that are not made yet, and their places. Many are made at once.
     full: Vec<(LeafRecords, Pid)>,
-    /// Lots of leaves that are made or being made.
+    /// Batches of leaves that are made or being made.
     making: OrderedQueue<Vec<MadeLeaf>>,
     leaves_made: u64,
-    /// Levels 1 and up.
+    /// Inner levels, from level 1 up.
     inner: Vec<OpenNode>,
     entries: u64,
     /// Records of leaves that were taken in.
     taken: u64,
-    /// Of all keys: the filter's size is known at the end.
+    /// Hashes of all keys. The filter's size is known only at the end.
     filter_hashes: Vec<(u64, u64)>,
     shortcuts: Option<Gathered>,
     closed: Option<Closed>,
 }
 
 impl Builder {
-    /// A tree of at most so many records; `version` is the one that the nodes bear as theirs.
+    /// A tree of at most `records_max` records; its nodes carry `version` as the one that made
+    /// them.
     ///
-    /// What is gathered of all records has its room at once: memory of this size goes back to the system when it is let go, and what grew
-    /// would have been copied.
+    /// The vectors over all records get their capacity at once. Memory of this size returns to the
+    /// system when it is freed, and growing would copy it.
     pub(crate) fn new(
         params: &Params,
         version: Version,
@@ -215,7 +221,7 @@ impl Builder {
         }
     }
 
-    /// Adds the records after the last one.
+    /// Adds records that follow the last one.
     pub(crate) fn push(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, records: Records, pace: Pace) {
         let (records, mut begin) = (Arc::new(records), 0);
         for (at, (_, weight)) in records.ends.iter().enumerate() {
@@ -233,7 +239,7 @@ impl Builder {
         self.entries += records.len() as u64;
     }
 
-    /// Gives the leaf its place, and goes on with the next one.
+    /// Assigns the leaf its place and begins the next one.
     fn end_leaf(&mut self, meta: &mut Meta, delta: &mut Delta, next: LeafRecords) {
         let leaf = std::mem::replace(&mut self.leaf, next);
         let (entries, encoded_bytes) = leaf.size();
@@ -242,14 +248,15 @@ impl Builder {
         self.full.push((leaf, pid));
     }
 
-    /// What makes the leaves that are full.
+    /// The job that makes the full leaves.
     fn making_of_full(&mut self) -> impl FnOnce() -> Vec<MadeLeaf> + Send + use<> {
         let full = std::mem::take(&mut self.full);
         let (version, with_shortcuts) = (self.version, self.shortcuts.is_some());
         move || full.into_iter().map(|(leaf, pid)| leaf.make(version, pid, with_shortcuts)).collect()
     }
 
-    /// Makes the leaves that are full, or begins to. Two lots are taken in for each that is begun where more are ahead than may be.
+    /// Makes the full leaves, or hands them to other threads. While more than `ahead` batches are
+    /// in progress, two are taken in for each that is begun.
     fn make_leaves(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, ahead: usize) {
         let make = self.making_of_full();
         if ahead == 0 && self.making.is_empty() {
@@ -278,12 +285,13 @@ impl Builder {
         }
     }
 
-    /// Records whose leaves are to be made and taken in.
+    /// Number of records whose leaves are not taken in yet.
     pub(crate) fn waiting(&self) -> u64 {
         self.entries - self.taken
     }
 
-    /// No record follows. Takes in some of the leaves that are left: how many records they have, and none once all are there.
+    /// Ends the records, and takes in some of the remaining leaves. Returns their number of
+    /// records, 0 once all are taken in.
     pub(crate) fn end_leaves(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) -> usize {
         if !self.leaf.parts.is_empty() {
             self.end_leaf(meta, delta, LeafRecords::default());
@@ -320,7 +328,8 @@ impl Builder {
         self.push_child(store, meta, delta, level + 1, ChildEntry { separator, child });
     }
 
-    /// All leaves are there. Begins to make the filter and the shortcuts, once.
+    /// Completes the inner nodes, and begins to make the filter and the shortcuts, once. All leaves
+    /// must be taken in.
     pub(crate) fn close(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) {
         if self.closed.is_some() {
             return;
@@ -338,12 +347,12 @@ impl Builder {
         self.closed = Some(Closed { tree, of_keys });
     }
 
-    /// Whether another thread is at what was begun.
+    /// Whether another thread is making the filter and the shortcuts.
     pub(crate) fn is_going(&self) -> bool {
         self.closed.as_ref().is_some_and(|closed| closed.of_keys.is_going())
     }
 
-    /// The whole tree, frozen.
+    /// Returns the whole tree, frozen.
     pub(crate) fn finish(mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) -> Tree {
         self.close(store, meta, delta);
         let Closed { tree, mut of_keys } = self.closed.expect("it was closed above");
@@ -353,7 +362,7 @@ impl Builder {
         Tree { filter, shortcuts, ..tree }
     }
 
-    /// The root and its level; none if there were no records.
+    /// The root and its level; `None` if there were no records.
     fn root(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) -> Option<(Child, u8)> {
         if self.entries == 0 {
             return None;
@@ -361,7 +370,8 @@ impl Builder {
         while self.end_leaves(store, meta, delta) > 0 {}
         let mut level = 0;
         let mut made = self.leaves_made;
-        // The single node of a level is the root: the level above has its entry and nothing else.
+        // A level with a single node is that of the root; the level above has only the root's
+        // entry.
         while made > 1 {
             level += 1;
             self.close_inner(store, meta, delta, level);

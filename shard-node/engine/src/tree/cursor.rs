@@ -5,19 +5,20 @@ use crate::{
     meta::Tree,
     node::{Child, Node, compare},
     store::Store,
-    tree::Found,
+    tree::found::Found,
 };
 
-/// A place in one tree. It holds the nodes of its path, so it stays valid while the tree's pages do.
+/// A position in one tree. It holds the nodes of its path, so it stays valid while the tree's pages
+/// do.
 #[derive(Debug)]
 pub(crate) struct Cursor {
     tree: Tree,
-    /// From the root down; each with the index of the child or record it is at.
+    /// Nodes from the root down, each with the index of its current child or record.
     path: Vec<(Node, usize)>,
 }
 
 impl Cursor {
-    /// At the first record whose key is not below `low`.
+    /// A cursor at the first record whose key is not below `low`.
     pub(crate) fn seek(store: &Store, tree: &Tree, low: &[u8]) -> Result<Self> {
         let mut cursor = Self { tree: tree.clone(), path: Vec::new() };
         let Some(root) = tree.root else { return Ok(cursor) };
@@ -41,7 +42,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Goes on to the next leaf if this one has no record left.
+    /// Moves to the next leaf if this one has no record left.
     fn settle(&mut self, store: &Store) -> Result<()> {
         while self.path.last().is_some_and(|(node, index)| *index >= node.len()) {
             self.path.pop();
@@ -58,17 +59,17 @@ impl Cursor {
         Ok(())
     }
 
-    /// Key of the record that the cursor is at.
+    /// Key of the current record.
     pub(crate) fn key(&self) -> Option<&[u8]> {
         self.path.last().map(|(leaf, index)| leaf.key(*index))
     }
 
-    /// Leaf and index of the record that the cursor is at.
+    /// Leaf and index of the current record.
     pub(crate) fn at(&self) -> Option<(&Node, usize)> {
         self.path.last().map(|(leaf, index)| (leaf, *index))
     }
 
-    /// The record, and on to the next one.
+    /// Returns the current record and moves to the next one.
     pub(crate) fn next(&mut self, store: &Store) -> Result<Option<Found>> {
         let Some((leaf, index)) = self.path.last() else { return Ok(None) };
         let found = Found::of(&leaf.record(*index));
@@ -76,7 +77,7 @@ impl Cursor {
         Ok(Some(found))
     }
 
-    /// On to the next record.
+    /// Moves to the next record.
     pub(crate) fn skip(&mut self, store: &Store) -> Result<()> {
         if let Some((_, index)) = self.path.last_mut() {
             *index += 1;
@@ -85,19 +86,20 @@ impl Cursor {
     }
 }
 
-/// All trees of a forest at once, youngest first.
+/// All trees of a forest, youngest first.
 #[derive(Debug)]
 pub(crate) struct ForestCursor {
     pub(crate) cursors: Vec<Cursor>,
 }
 
 impl ForestCursor {
-    /// At the first keys not below `low`.
+    /// Cursors at the first keys not below `low`.
     pub(crate) fn seek(store: &Store, trees: &[Tree], low: &[u8]) -> Result<Self> {
         Ok(Self { cursors: trees.iter().map(|tree| Cursor::seek(store, tree, low)).collect::<Result<_>>()? })
     }
 
-    /// The newest record of the smallest key left, if that is below `high`, and on to the next key.
+    /// Returns the newest record of the smallest remaining key, if that is below `high`, and moves
+    /// to the next key.
     pub(crate) fn next_newest(&mut self, store: &Store, high: Option<&[u8]>) -> Result<Option<Found>> {
         let Some(youngest) = youngest(self.cursors.iter().map(Cursor::key)) else { return Ok(None) };
         let (newest, older) = self.cursors[youngest..].split_first_mut().expect("it is one of them");
@@ -114,7 +116,8 @@ impl ForestCursor {
     }
 }
 
-/// The youngest tree that has a record of the smallest key left, of the keys that trees, youngest first, have next. None at the end.
+/// The youngest tree with a record of the smallest remaining key; `keys` are the next keys of the
+/// trees, youngest first. `None` at the end.
 pub(crate) fn youngest<'k>(keys: impl Iterator<Item = Option<&'k [u8]>>) -> Option<usize> {
     let keys = keys.enumerate().filter_map(|(tree, key)| Some((key?, tree)));
     keys.min_by(|one, other| compare(one.0, other.0)).map(|(_, tree)| tree)

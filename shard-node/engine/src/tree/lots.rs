@@ -1,8 +1,9 @@
-//! The leaves of trees that are merged, in lots: each is a range of keys, and all that the trees have in it, so that it can be merged by
-//! itself, on any thread.
+//! Cuts the leaves of merge inputs into lots. A lot covers a range of keys and all records that the
+//! inputs have in it, so any thread can merge it independently.
 //!
-//! Inner nodes, and leaves that lie as patches, are read here. Other leaves that are in no memory are read by whoever merges the lot,
-//! neighbours with one read, and past the caches, which keep what others read.
+//! Inner nodes, and leaves stored as patches, are read here. Other leaves that are not in memory
+//! are read by the thread that merges the lot. Neighbouring leaves take one read. These reads go
+//! past the caches, so the caches keep what gets need.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,35 +14,35 @@ use crate::{
     cache::Class,
     meta::Tree,
     node::{Child, Node},
-    page::{PageFile, Pid},
+    place::page::{PageFile, Pid},
     store::{self, Store},
 };
 
-/// Most bytes of one read.
+/// Most bytes in one read.
 const READ_BYTES_MAX: usize = 256 << 10;
 
-/// How merging goes on.
+/// The pace of a merge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// So many leaves are one piece of work, beside those that reach into a lot from the one before.
+    /// Leaves in one piece of work, not counting those that reach into a lot from the one before.
     pub(crate) leaves: usize,
-    /// So many pieces may be done or begun before the next one is wanted. None: all is done by whoever wants it.
+    /// Pieces that may be done or begun before they are needed. With 0, no other thread is used.
     pub(crate) ahead: usize,
 }
 
-/// A leaf, and its place.
+/// A leaf, perhaps not read yet.
 #[derive(Clone, Debug)]
 struct Leaf {
     child: Child,
-    /// Once it is in memory.
+    /// Set once the leaf is in memory.
     node: Arc<OnceLock<Node>>,
 }
 
-/// All leaves of a tree, in order.
+/// A walk over all leaves of a tree, in order.
 #[derive(Debug)]
 struct Walk {
     class: Class,
-    /// Of a tree that nothing was read of.
+    /// The root, before anything was read.
     root: Option<(Child, u8)>,
     /// Inner nodes from the root down, each with the index of the next child.
     path: Vec<(Node, usize)>,
@@ -52,7 +53,8 @@ impl Walk {
         Self { class: tree.class(), root: tree.root.map(|root| (root, tree.level)), path: Vec::new() }
     }
 
-    /// The next leaf, behind the separator that no key of it is below. Places of nodes, and of what they rest on, are noted in `entered`.
+    /// The next leaf and its separator, which no key in it is below. Places of nodes and of their
+    /// bases are added to `entered`.
     fn next(&mut self, store: &Store, entered: &mut Vec<Pid>) -> Result<Option<(Vec<u8>, Leaf)>> {
         let (separator, mut child, mut level) = match self.root.take() {
             Some((root, level)) => (Vec::new(), root, level),
@@ -74,7 +76,7 @@ impl Walk {
         Ok(Some((separator, Leaf { child, node })))
     }
 
-    /// The child after the last one, with its separator and level.
+    /// The next child with its separator and level.
     fn next_child(&mut self) -> Option<(Vec<u8>, Child, u8)> {
         while let Some((node, index)) = self.path.last_mut() {
             let at = *index;
@@ -93,26 +95,27 @@ fn note(entered: &mut Vec<Pid>, child: &Child, node: Option<&Node>) {
     entered.extend(node.and_then(Node::base).map(|base| base.pid));
 }
 
-/// A tree on its way into lots.
+/// A tree that is being cut into lots.
 #[derive(Debug)]
 struct Input {
     walk: Walk,
-    /// The first leaf that is in no lot, behind its separator.
+    /// The first leaf that is in no lot yet, and its separator.
     next: Option<(Vec<u8>, Leaf)>,
-    /// The last leaf before, if it reaches beyond the last lot.
+    /// The leaf before, if its keys reach beyond the last lot.
     reaching: Option<Leaf>,
 }
 
-/// Trees on their way into lots.
+/// Trees that are being cut into lots.
 #[derive(Debug)]
 pub(crate) struct Lots {
     inputs: Vec<Input>,
-    /// Places of nodes that were entered, and of what those rest on, until somebody takes them: all trees are walked whole.
+    /// Places of the visited nodes and of their bases, until the caller takes them. In the end all
+    /// nodes are visited.
     pub(crate) entered: Vec<Pid>,
 }
 
 impl Lots {
-    /// Of these trees, youngest first.
+    /// Begins to cut these trees, youngest first.
     pub(crate) fn new(store: &Store, trees: &[Tree]) -> Result<Self> {
         let mut entered = Vec::new();
         let input = |tree| {
@@ -123,7 +126,8 @@ impl Lots {
         Ok(Self { inputs: trees.iter().map(input).collect::<Result<_>>()?, entered })
     }
 
-    /// The next range of keys, of so many leaves beside those that reach into it. None at the end.
+    /// The next range of keys, with `lot_leaves` leaves in addition to those that reach into it.
+    /// `None` at the end.
     pub(crate) fn next(&mut self, store: &Store, lot_leaves: usize) -> Result<Option<Lot>> {
         let Some(low) = self.first().map(|(low, _)| low.to_vec()) else { return Ok(None) };
         let reaching = |input: &Input| input.reaching.iter().cloned().collect();
@@ -139,40 +143,40 @@ impl Lots {
         }
         let high = self.first().map(|(high, _)| high.to_vec());
         for input in &mut self.inputs {
-            // What follows on it begins with the next lot.
+            // The tree's next leaf begins with the next lot, so the last one ends there.
             if input.next.as_ref().map(|(separator, _)| separator) == high.as_ref() {
                 input.reaching = None;
             }
         }
-        let file = Arc::clone(store.file(PageFile::Data)?);
+        let file = Arc::clone(store.file(PageFile::Data));
         Ok(Some(Lot { leaves, file, low, high }))
     }
 
-    /// The lowest separator of leaves that are in no lot, and whose it is.
+    /// The lowest separator of leaves that are in no lot yet, and the index of its tree.
     fn first(&self) -> Option<(&[u8], usize)> {
         let separators = self.inputs.iter().map(|input| input.next.as_ref().map(|(separator, _)| separator.as_slice()));
         separators.zip(0..).filter_map(|(separator, at)| Some((separator?, at))).min()
     }
 }
 
-/// All that trees have in a range of keys.
+/// All records of the trees in a range of keys.
 #[derive(Debug)]
 pub(crate) struct Lot {
-    /// Of each tree.
+    /// By tree, youngest first.
     leaves: Vec<Vec<Leaf>>,
     file: Arc<dyn File>,
     low: Vec<u8>,
-    /// None at the end.
+    /// `None` if the range has no end.
     high: Option<Vec<u8>>,
 }
 
 impl Lot {
-    /// The records of each tree, youngest first.
+    /// Reads the records of each tree, youngest first.
     pub(crate) fn runs(&self) -> Result<Vec<Run>> {
         self.leaves.iter().map(|leaves| Ok(self.run(read(&*self.file, leaves)?))).collect()
     }
 
-    /// The records of leaves that lie within.
+    /// The records of these leaves within the range.
     fn run(&self, leaves: Vec<Node>) -> Run {
         let within = |leaf: Node| {
             let from = |key: &[u8]| leaf.search(key).unwrap_or_else(|above| above);
@@ -188,28 +192,29 @@ impl Lot {
 /// Records of one tree, in order.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// The first one last; each has a record that is left, at its start, and the end of those that are the run's.
+    /// Leaves in reverse order, each with the indices of its first remaining record and of the end
+    /// of the run.
     leaves: Vec<(usize, usize, Node)>,
 }
 
 impl Run {
-    /// Leaf and index of the first record that is left.
+    /// Leaf and index of the first remaining record.
     pub(crate) fn first(&self) -> Option<(&Node, usize)> {
         self.leaves.last().map(|(start, _, leaf)| (leaf, *start))
     }
 
-    /// Its key.
+    /// Key of the first remaining record.
     pub(crate) fn key(&self) -> Option<&[u8]> {
         self.first().map(|(leaf, index)| leaf.key(index))
     }
 
-    /// How many records there are, and their bytes.
+    /// Number of remaining records, and their bytes.
     pub(crate) fn size(&self) -> (usize, usize) {
         let sizes = self.leaves.iter().map(|(start, end, leaf)| (end - start, leaf.entry_range(*start..*end).len()));
         sizes.fold((0, 0), |all, leaf| (all.0 + leaf.0, all.1 + leaf.1))
     }
 
-    /// On to the next one.
+    /// Moves to the next record.
     pub(crate) fn skip(&mut self) {
         if let Some((start, end, _)) = self.leaves.last_mut() {
             *start += 1;
@@ -220,7 +225,8 @@ impl Run {
     }
 }
 
-/// Leaves in the order of a tree; of those that are in no memory, neighbours are read at once. All are checked.
+/// Reads and checks leaves in the order of their tree. Neighbouring leaves that are not in memory
+/// take one read.
 fn read(file: &dyn File, leaves: &[Leaf]) -> Result<Vec<Node>> {
     let mut read = Vec::with_capacity(leaves.len());
     let mut buffer = Vec::new();
@@ -240,7 +246,7 @@ fn read(file: &dyn File, leaves: &[Leaf]) -> Result<Vec<Node>> {
         {
             (count, bytes) = (count + 1, bytes + child.pid.len_bytes());
         }
-        // Another thread may have read the first one since.
+        // Another thread may have read the first leaf in the meantime.
         let (run, others) = rest.split_at(count.max(1));
         rest = others;
         buffer.resize(bytes.max(buffer.len()), 0);
@@ -248,7 +254,7 @@ fn read(file: &dyn File, leaves: &[Leaf]) -> Result<Vec<Node>> {
         let mut spans = buffer.as_slice();
         for Leaf { child, node } in run {
             let span = spans.split_off(..child.pid.len_bytes()).filter(|_| there);
-            // What could not be read together says by itself what is wrong with it.
+            // If the joint read failed, each leaf is read alone and reports its own error.
             let leaf =
                 span.map_or_else(|| store::read_span(file, child, 0), |span| store::check_node(span.into(), child, 0));
             let leaf = leaf?;

@@ -1,4 +1,4 @@
-//! Flushes and writes ahead: what is written, what is not, and what waits for them.
+//! Costs of flushes and writes ahead: what is written, what is not, and what waits for them.
 
 use std::{collections::BTreeSet, io::ErrorKind};
 
@@ -27,7 +27,7 @@ fn a_change_of_a_few_records_of_each_leaf_writes_a_small_part_of_the_tree() {
     let before = shard.engine.disk_usage().expect("readable");
     let tree = before.index_bytes + before.data_bytes + before.patch_bytes;
     let mut written = Vec::new();
-    // The first one splits leaves that are a little too full.
+    // The first round splits leaves that are slightly too full.
     for round in 0..41 {
         shard.commit((0..RECORDS).step_by(40).map(|number| put(number + round, b"next")).collect());
         let start = shard.engine.counters().span_write_bytes;
@@ -41,7 +41,7 @@ fn a_change_of_a_few_records_of_each_leaf_writes_a_small_part_of_the_tree() {
 #[test]
 fn nodes_that_were_written_ahead_are_not_written_again() {
     let mut shard = Shard::loaded();
-    // Now it is known that nothing is pruned.
+    // After this flush, the engine knows that nothing is pruned.
     shard.flush();
     let puts: Vec<Operation> = (0..RECORDS).map(|number| put(number, b"next")).collect();
     shard.commit(puts);
@@ -68,7 +68,7 @@ fn of_the_active_tree_nothing_is_written_ahead_that_a_prune_may_take() {
     let (lasting, ()) = shard.cost(|shard| shard.write(ahead));
     assert_eq!(shard.engine.behind_bytes(), 0);
     assert!(lasting.span_writes > 20 && shard.engine.unflushed_bytes() > all / 4, "{lasting:?}");
-    // Every version but the last one goes, and with them most of what is left to write.
+    // Every version but the last one is dropped, and with them most of what is left to write.
     shard.engine.prune(Version(8)).expect("usable");
     let (rest, ()) = shard.cost(Shard::flush);
     assert!((1..40).contains(&rest.span_writes), "{rest:?}");
@@ -85,13 +85,13 @@ fn where_no_version_is_pruned_the_active_tree_is_written_ahead_too() {
     shard.flush();
     shard.commit(puts());
     let [lasting, all] = behind(&shard);
-    // All but what goes to the meta log.
+    // Everything but the meta log.
     assert!(lasting > all / 10 * 9, "{lasting} of {all}");
     let ahead = shard.engine.begin_ahead();
     shard.write(ahead);
     let (rest, ()) = shard.cost(Shard::flush);
     assert_eq!(rest.span_writes, 0);
-    // From a prune on, the second flush after it is the first to know.
+    // After a prune, the second flush is the first to see none.
     shard.commit(puts());
     shard.engine.prune(Version(2)).expect("usable");
     for _ in 0..2 {
@@ -110,7 +110,8 @@ fn what_changes_beside_a_flush_comes_with_the_next_one_alone() {
     shard.commit((0..RECORDS).map(|number| put(number, b"next")).collect());
     let before = shard.engine.unflushed_bytes();
     let flush = shard.engine.begin_flush(RaftPosition { index: shard.index, term: 1 }, b"").expect("opens files");
-    // The second one replaces nodes of the first one, which no superblock will name; the first one those that the flush writes.
+    // The first commit replaces nodes that the flush writes. The second one replaces nodes of the
+    // first, which no superblock will name.
     shard.commit(vec![put(7, b"later")]);
     shard.commit(vec![put(7, b"last")]);
     let (written, ()) = shard.cost(|shard| shard.write(flush));
@@ -134,13 +135,13 @@ fn where_much_waits_a_flush_frees_it_and_either_slot_has_its_state() {
         shard.flush();
         let usage = shard.engine.disk_usage().expect("readable");
         assert_eq!((shard.engine.much_waits(), usage.waiting_bytes), (false, 0));
-        // The first one had nothing to free.
+        // The first flush had nothing to free.
         let older = shard.engine.fallback_position().index;
         assert_eq!(older, if round == 1 { 0 } else { u64::from(round) });
     }
     let state = shard.engine.decided();
     drop(shard);
-    // That of the newest generation, 5, first: opening mends it.
+    // First the slot of the newest generation, 5; opening repairs it.
     for slot in [1, 0] {
         damage_superblock(&sim, slot);
         let report = fsck(sim.storage()).expect("a directory");
@@ -150,13 +151,14 @@ fn where_much_waits_a_flush_frees_it_and_either_slot_has_its_state() {
     }
 }
 
-/// Flips a bit of the superblock in one of its two slots.
+/// Flips a bit in one of the two slots of the superblock.
 fn damage_superblock(sim: &SimStorage, slot: u64) {
     let slot_bytes = sim.open("superblock", OpenMode::Existing).and_then(|file| file.len()).expect("readable") / 2;
     sim.flip_bit("superblock", slot * slot_bytes + 100, 3);
 }
 
-/// A shard of which each version replaces all values, in a directory of segments of 64 KiB. All that is free is given back.
+/// A shard with segments of 64 KiB, whose versions each replace all values. All free space is given
+/// back.
 fn shard_of_small_segments(sim: &SimStorage) -> Shard {
     let options = Options {
         segment_bytes_max: 64 << 10,
@@ -180,7 +182,7 @@ fn a_snapshot_that_is_pinned_beside_a_flush_has_what_the_flush_gives_up() {
     let flush = shard.engine.begin_flush(RaftPosition { index: 2, term: 1 }, b"").expect("opens files");
     let manifest = shard.engine.pin_snapshot().expect("pins");
     shard.write(flush);
-    // Their files would go with the second one from then on.
+    // Without the pin, the segments' files would be deleted by the second of these flushes.
     for index in 3..6 {
         shard.index = index;
         shard.flush();
@@ -212,7 +214,7 @@ fn while_a_flush_goes_on_the_older_superblock_keeps_what_it_names() {
     let flush = shard.engine.begin_flush(RaftPosition { index: 3, term: 1 }, b"").expect("opens files");
     shard.engine.unpin_snapshot(manifest.id);
     drop((flush, shard));
-    // That of the newest generation, 3.
+    // The slot of the newest generation, 3.
     damage_superblock(&sim, 1);
     let report = fsck(sim.storage()).expect("a directory");
     assert!(report.is_clean(), "{report:?}");
@@ -229,7 +231,8 @@ fn values_that_were_written_ahead_and_died_wait_for_a_flush_too() {
         shard.engine.prune(Version(round.into())).expect("usable");
         let ahead = shard.engine.begin_ahead();
         shard.write(ahead);
-        // No superblock knows their segments. Those of one of two rounds are dead, then those of two of three.
+        // No superblock knows these segments. After two rounds one half is dead, after three rounds
+        // two thirds are.
         assert_eq!(shard.engine.much_waits(), round > 1);
     }
     let live = 500 * (16 + 256);
@@ -238,14 +241,14 @@ fn values_that_were_written_ahead_and_died_wait_for_a_flush_too() {
     assert!(shard.engine.disk_usage().expect("readable").value_bytes < 2 * live);
 }
 
-/// Random updates of 8,000 keys of 256 B in batches of 40, the last 40 versions kept: a small image of what
-/// `docs/engine-design.md` reports.
+/// Random updates of 8,000 keys of 256 B in batches of 40, with the last 40 versions kept: a small
+/// image of what `docs/engine-design.md` reports.
 #[test]
 fn endless_updates_rest_on_little_disk_and_write_little() {
     const BATCH: u64 = 40;
     const RETAIN: u64 = 40;
     let params = Params { capacity: 2600, ..Params::default() };
-    // When a merge ends is chance with threads.
+    // With threads, chance decides when a merge ends.
     let workers = Workers::Inline;
     let options =
         Options { segment_bytes_max: 128 << 10, free_bytes_kept_min: 128 << 10, workers, ..Options::default() };
@@ -279,7 +282,7 @@ fn endless_updates_rest_on_little_disk_and_write_little() {
         }
     }
     let after = shard.engine.counters();
-    // Superblocks of 72 KiB are much at this size only.
+    // Superblocks of 72 KiB matter only at this small size.
     let written = |all: &Counters| all.span_write_bytes + all.value_write_bytes;
     let user = after.user_bytes - before.user_bytes;
     let amplification = (written(&after) - written(&before)) as f64 / user as f64;
@@ -287,7 +290,7 @@ fn endless_updates_rest_on_little_disk_and_write_little() {
     assert!(disk < 4.1 && amplification < 3.8, "{disk} of disk, {amplification} written");
 }
 
-/// Journals stay where all else goes: they are in no segment that has anything else, also after a restart.
+/// Journals share no segment with other records, also after a restart.
 #[test]
 fn kept_journals_keep_no_values() {
     const LEN: usize = 8000;
@@ -315,7 +318,7 @@ fn kept_journals_keep_no_values() {
         }
     }
     let most = value_bytes.into_iter().max().expect("it was flushed");
-    // Of 4.8 MB of values 64 KB are live, and 190 KB of journals.
+    // Of 4.8 MB of values, 64 KB are live; journals take 190 KB.
     assert!(most < 800_000, "{most} bytes of values and journals");
     let state = shard.engine.decided();
     let kept = shard.engine.journals(&state, Version(1), Version(600), usize::MAX).expect("sound");
@@ -323,7 +326,7 @@ fn kept_journals_keep_no_values() {
     assert!(kept.into_iter().map(|kept| (kept.version, kept.bytes)).eq(expected));
 }
 
-/// Versions that are kept keep the filters of their trees on disk, not in memory.
+/// Filters of retained versions stay on disk, not in memory.
 #[test]
 fn filters_of_old_trees_leave_memory() {
     let params = Params { capacity: 64, ..Params::default() };
@@ -341,16 +344,18 @@ fn filters_of_old_trees_leave_memory() {
             shard.flush();
         }
     }
-    // 54 KB are of active trees, whose filters have a bound of their own. With those of all trees that versions have it would be 283 KB.
+    // Filters of active trees, which have their own bound, take 54 KB. Filters of all retained
+    // trees would take 283 KB.
     assert!(filters(&shard) < 80_000, "{}", filters(&shard));
-    // What left memory is read again.
+    // Filters that left memory are read again.
     for state in states.iter().step_by(37) {
         let view = shard.engine.view(state).expect("it is kept");
         assert_eq!(view.get(b"no such key", true).expect("sound"), None);
     }
 }
 
-/// A superblock whose sync failed may be durable all the same: what it needs stays, though nothing in memory needs it.
+/// A superblock whose sync failed may still be durable. What it needs must stay, even if nothing in
+/// memory needs it.
 #[test]
 fn what_a_superblock_of_unknown_fate_needs_is_not_given_back() {
     let sim = SimStorage::new();

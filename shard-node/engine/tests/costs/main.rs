@@ -1,5 +1,5 @@
-//! What operations cost: nodes read and written, as the counters say. These are promises of the design, not tunings. Beside them what
-//! must hold while threads merge and write.
+//! Costs of operations in nodes read and written, as the counters report them. They are promises of
+//! the design, not tuning. The tests also check what must hold while threads merge and write.
 
 mod flushes;
 mod merges;
@@ -22,13 +22,13 @@ impl Shard {
         Self::on(&SimStorage::new(), params, options)
     }
 
-    /// In a directory that is looked at from outside, too.
+    /// A shard in a directory that the test also inspects.
     fn on(sim: &SimStorage, params: Params, options: Options) -> Self {
         let engine = Engine::create(sim.storage(), ShardId(0), params, options).expect("an empty directory");
         Self { engine, version: 0, index: 0 }
     }
 
-    /// One version with `RECORDS` records.
+    /// A shard with one version of `RECORDS` records.
     fn loaded() -> Self {
         let mut shard = Self::new(Params::default(), Options::default());
         shard.commit((0..RECORDS).map(|number| put(number, b"first")).collect());
@@ -59,13 +59,13 @@ impl Shard {
         self.engine.flush(RaftPosition { index: self.index, term: 1 }, b"").expect("room");
     }
 
-    /// Does what was begun.
+    /// Runs and ends writes that were begun.
     fn write(&mut self, mut writes: Writes) {
         writes.run();
         self.engine.end_writes(writes).expect("nothing fails");
     }
 
-    /// What the counters gained, and what came out.
+    /// What `run` adds to the counters, and its result.
     fn cost<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> (Counters, T) {
         let before = self.engine.counters();
         let out = run(self);

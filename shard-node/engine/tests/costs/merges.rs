@@ -1,4 +1,4 @@
-//! Merges: what they read, how they are spread, and what goes on beside them.
+//! Merges: their reads, their pace, and what runs at the same time.
 
 use std::{io::ErrorKind, num::NonZero};
 
@@ -29,15 +29,16 @@ fn a_merge_that_must_end_before_the_active_tree_freezes_goes_on_evenly_and_ends_
             last.clear();
             continue;
         }
-        // Nothing can freeze before this merge is installed.
+        // No tree can freeze before this merge is installed.
         last.push(shard.engine.counters().merge_records - read);
         if shape.entries[0] > CAPACITY / 8 * 7 {
             assert_eq!(shard.engine.merge_pace(), MergePace::Idle, "with {:?}", shape.entries);
         }
         let sum = last.iter().sum::<u64>();
-        // Of some only the end is left when the forest comes to its limit.
+        // Some merges are almost complete when the forest reaches its limit.
         if !shape.ready.is_empty() && sum > 2 * CAPACITY {
-            // A step takes whole leaves, and some records may be owed: so that several batches count.
+            // A step takes whole leaves, and some records may be owed, so several batches are
+            // averaged.
             let most = last.windows(8).map(|batches| batches.iter().sum::<u64>()).max().unwrap_or(sum);
             assert!(most < sum * 8 / last.len() as u64 * 3 / 2, "{last:?}");
             merges += 1;
@@ -76,18 +77,19 @@ fn threads_change_no_byte_and_no_digest() {
     let threads = NonZero::new(3).map_or(Workers::Inline, Workers::Threads);
     let inline = run(Workers::Inline, 1 << 20);
     assert!(inline == run(threads, 1 << 20), "the outcome depends on who worked");
-    // Nor on who reads what a merge needs, and when.
+    // Nor does it matter which thread reads a merge's input, and when.
     let (inline, threads) = (run(Workers::Inline, 0), run(threads, 0));
     assert!(inline == threads, "the outcome depends on who read");
 }
 
-/// A directory with two trees to merge, one of which a merge made, and an engine that has nothing of them in memory.
+/// A directory with two trees to merge, one of them a merge output, and an engine that has nothing
+/// of them in memory.
 fn two_trees(workers: Workers) -> (SimStorage, Shard) {
     let (params, sim) = (Params { capacity: 4000, ..Params::default() }, SimStorage::new());
     let options = Options { workers, ..Options::default() };
     let mut shard = Shard::on(&sim, params, options.clone());
     let part = |of: u64| (0..RECORDS).filter(|n| n % 2 == of).map(|n| put(n, &[9; 60])).collect();
-    // The third one makes two frozen trees of the first ones, which are merged, and the fifth one another beside that.
+    // The third round makes two frozen trees, which are merged. The fifth makes another one.
     for round in 0..5 {
         shard.commit(part(round % 2));
         if round == 2 {
@@ -107,7 +109,7 @@ fn a_merge_reads_neighbouring_leaves_at_once() {
     for workers in [Workers::Inline, NonZero::new(1).map_or(Workers::Inline, Workers::Threads)] {
         const FAR: u64 = 10_000;
         let (sim, mut shard) = two_trees(workers);
-        // An error that is too far off to come tells by how many reads it has come nearer.
+        // The fault is too far away to occur. The remaining distance tells the number of reads.
         sim.inject(Fault { operation: Call::Read, path_part: "data".to_owned(), skip: FAR, kind: ErrorKind::Other });
         let (cost, ()) =
             shard.cost(|shard| while shard.engine.merge_step(512).expect("sound pages") == MergeProgress::Working {});
@@ -139,7 +141,7 @@ fn a_damaged_leaf_is_named_by_the_merge_that_reads_it() {
                 assert!(file == "data" && at <= page && page < at + 4, "{at} instead of {page}");
                 named += 1;
             }
-            // No node that the merge needs is there.
+            // The merge needs none of the damaged nodes.
             Ok(MergeProgress::Built(_)) => {}
             other => panic!("{other:?}"),
         }
@@ -147,7 +149,7 @@ fn a_damaged_leaf_is_named_by_the_merge_that_reads_it() {
     assert!(named > 5, "{named} of {pages} pages");
 }
 
-/// An engine with one thread beside it, and no cache for frozen trees.
+/// An engine with one extra thread and no cache for frozen trees.
 fn with_a_thread() -> (SimStorage, Shard) {
     let thread = NonZero::new(1).map_or(Workers::Inline, Workers::Threads);
     let (params, sim) = (Params { capacity: 6000, ..Params::default() }, SimStorage::new());
@@ -169,11 +171,11 @@ fn versions_come_and_go_while_a_merge_ends_on_another_thread() {
         shard.commit(half(0, round));
         let (before, version) = (shard.engine.decided(), shard.version);
         shard.commit(half(1, round));
-        // All that there is to read of it: the next step finds it ended or not.
+        // One step reads everything. The next step finds out whether the end is complete.
         let step = shard.engine.merge_step(usize::MAX).expect("sound pages");
         ended_elsewhere += u32::from(step == MergeProgress::Working);
         match round % 4 {
-            // It has an input that is gone, or goes on without the version.
+            // The rollback removes an input, or the merge goes on without the version.
             0 => {
                 let epoch = Epoch(shard.engine.epoch().0 + 1);
                 assert_eq!(shard.engine.rollback(Version(version), epoch).expect("it is kept"), before);
@@ -181,7 +183,7 @@ fn versions_come_and_go_while_a_merge_ends_on_another_thread() {
                 shard.commit(half(1, round));
             }
             1 => shard.flush(),
-            // A version installs it, if it has ended.
+            // A version installs the merge, if it is complete.
             2 => shard.commit(half(0, round)),
             _ => {}
         }
@@ -204,7 +206,7 @@ fn versions_come_and_go_while_others_merge_ahead() {
     let (sim, mut shard) = with_a_thread();
     let (mut unfinished, mut ended) = (0, 0);
     for round in 1..=24_u8 {
-        // As a leader waits before a version that would be refused.
+        // A leader waits like this before a version that would be refused.
         let trees = shard.engine.shape(&shard.engine.decided()).expect("decided").entries.len();
         if trees == usize::from(shard.engine.params().tree_limit) && shard.engine.built_merges().is_empty() {
             while shard.engine.merge_step(64).expect("sound pages") == MergeProgress::Working {}
@@ -213,7 +215,7 @@ fn versions_come_and_go_while_others_merge_ahead() {
         let (before, version) = (shard.engine.decided(), shard.version);
         shard.commit(half(u64::from(round % 2), round));
         let mut steps = 0;
-        // What was written makes merges be behind, and each step has more done ahead.
+        // The writes have made merging late, so each step has more work done ahead.
         let progress = loop {
             let progress = shard.engine.merge_step(64).expect("sound pages");
             steps += 1;
@@ -223,14 +225,14 @@ fn versions_come_and_go_while_others_merge_ahead() {
         };
         unfinished += u32::from(progress == MergeProgress::Working);
         match round % 6 {
-            // Its inputs may be gone while they are read, and their pages free.
+            // The rollback may remove inputs while they are read, and free their pages.
             2 | 5 => {
                 let epoch = Epoch(shard.engine.epoch().0 + 1);
                 assert_eq!(shard.engine.rollback(Version(version), epoch).expect("it is kept"), before);
                 shard.version = version;
                 shard.commit(half(u64::from(round % 2), round));
             }
-            // Some leaves are in no file, some have a place and are not made.
+            // Some leaves are in no file; some have a place but are not made yet.
             3 => shard.flush(),
             _ => {}
         }

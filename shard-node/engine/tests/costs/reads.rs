@@ -1,4 +1,4 @@
-//! Reads of every kind, the check of a directory and the scrubber among them.
+//! Costs of reads, of the check of a directory, and of the scrubber.
 
 use std::io::ErrorKind;
 
@@ -93,28 +93,29 @@ fn a_range_reads_values_that_are_neighbours_at_once() {
     let reads = |cost: &Counters| (cost.value_reads, cost.value_file_reads);
     assert_eq!(reads(&range(&mut shard, 0, 100).0), (100, 0), "all are in memory");
     shard.flush();
-    // 1,016 bytes each: 129 with a read, and 1,032 in a segment.
+    // Each takes 1,016 bytes: 129 fit a read, 1,032 a segment.
     assert_eq!(reads(&range(&mut shard, 0, 1).0), (1, 1));
     assert_eq!(reads(&range(&mut shard, 3, 100).0), (100, 1));
     let (all, records) = range(&mut shard, 0, 2000);
     assert_eq!((records, reads(&all)), (2000, (2000, 16)));
-    // The new values of some lie behind all others; what they leave is read with its neighbours.
+    // Some new values lie after all others. The gaps that they leave are read with their
+    // neighbours.
     shard.commit((0..2000).step_by(10).map(|number| put(number, &[7; 1000])).collect());
     shard.flush();
     let (all, records) = range(&mut shard, 0, 2000);
     assert_eq!((records, reads(&all)), (2000, (2000, 18)));
-    // Two kilobytes of others between each and the next are not worth their own reads, more are.
+    // Gaps of two kilobytes are read with their neighbours; larger gaps cost a separate read.
     shard.commit((0..2000).filter(|number| number % 4 != 1).map(|number| put(number, b"inline")).collect());
     let (some, records) = range(&mut shard, 0, 400);
     assert_eq!((records, reads(&some)), (400, (100, 100)));
 }
 
-/// Two trees of 2,000 records each, merged: every third value is too short for a name.
+/// Merges two trees of 2,000 records each. Every third value is too short to have a name.
 #[test]
 fn a_get_of_a_named_value_in_a_merged_tree_reads_none_of_its_nodes() {
     const NAMED: usize = 1000;
     let params = Params { capacity: 2000, ..Params::default() };
-    // The leaves would have room, but it is less than they may take of it.
+    // The cache has room for the leaves, but the tree takes more than a quarter of it.
     let options = Options { old_cache_bytes: 1 << 20, ..Options::default() };
     let mut shard = Shard::new(params, options);
     let value = |number: u64| vec![number as u8; if number.is_multiple_of(3) { 300 } else { NAMED }];
@@ -135,7 +136,6 @@ fn a_get_of_a_named_value_in_a_merged_tree_reads_none_of_its_nodes() {
         let (cost, found) = get(&mut shard, number);
         assert_eq!(found, Some(value(number)));
         assert!(cost.shortcut_hits + cost.shortcut_reads > 0, "{cost:?}");
-        // The active tree is looked at first.
         match cost.span_reads + cost.node_old_hits {
             0 => straight += 1,
             _ => leaves += 1,
@@ -144,7 +144,7 @@ fn a_get_of_a_named_value_in_a_merged_tree_reads_none_of_its_nodes() {
     assert!(straight > 4000 * 6 / 10 && leaves > 4000 / 4, "{straight}, {leaves}");
 }
 
-/// What 2,000 gets of keys at random read, each, once as many have been made; and the bytes of filters in memory then.
+/// The reads of 2,000 random gets, after as many to warm up, and the bytes of filters in memory.
 fn reads_of_merged_tree(old_cache_bytes: usize, keys: impl Fn(u64) -> u64) -> (Counters, u64) {
     const GETS: u64 = 2000;
     let params = Params { capacity: 20_000, ..Params::default() };
@@ -173,14 +173,15 @@ fn reads_of_merged_tree(old_cache_bytes: usize, keys: impl Fn(u64) -> u64) -> (C
     (cost, usage.filter_bytes)
 }
 
-/// Records of the merged tree, which is the oldest of three.
+/// Records of the merged tree, the oldest of three.
 const MERGED: u64 = 40_000;
-/// More than all filters but the merged tree's have, which has 50 KB: those of both inputs, of the younger tree and of the active one's keys.
+/// More than all filters but that of the merged tree, which has 50 KB: those of its inputs, of the
+/// younger tree, and of the active tree's keys.
 const FILTERS_BYTES: u64 = 200_000;
 
 #[test]
 fn a_get_reads_a_leaf_and_nothing_else_with_a_hundredth_of_the_data_in_memory() {
-    // Some 7 MB of leaves, 200 KB of inner nodes, and a filter of 50 KB.
+    // Leaves take 7 MB, inner nodes 200 KB and the filter 50 KB.
     let (cost, filter_bytes) = reads_of_merged_tree(48 << 10, |number| 2 * number);
     assert!(cost.inner_reads < 20, "{cost:?}");
     assert!((1900..2050).contains(&cost.span_reads), "{cost:?}");
@@ -196,14 +197,15 @@ fn a_filter_that_fits_the_cache_keeps_gets_of_absent_keys_from_leaves() {
     assert!(cost.span_reads > 1900, "{cost:?}");
 }
 
-/// A cache of leaves that is a fifth too small for what gets go around in still answers most of them.
+/// Gets go around in a set of leaves that is larger than the cache. The cache still answers most of
+/// them.
 #[test]
 fn gets_that_go_around_in_more_than_the_cache_find_what_it_holds() {
     let (cost, _) = reads_of_merged_tree(1 << 20, |number| 2 * (number % 6500));
     assert!(cost.span_reads < 1000, "{cost:?}");
 }
 
-/// Every version of a leaf names all of its values, those that it kept, too.
+/// Every version of a leaf refers to all its values, including the unchanged ones.
 #[test]
 fn fsck_reads_each_value_once() {
     const VALUES: u64 = 40;
@@ -217,7 +219,7 @@ fn fsck_reads_each_value_once() {
     shard.flush();
     drop(shard);
     let values = VALUES + VERSIONS - 1;
-    // The state of the superblock before is checked, too, but it has no values.
+    // The state of the older superblock is also checked, but it has no values.
     let one_too_many =
         Fault { operation: Call::Read, path_part: "values-".to_owned(), skip: values, kind: ErrorKind::Other };
     sim.inject(one_too_many);
@@ -225,7 +227,7 @@ fn fsck_reads_each_value_once() {
     assert_eq!((report.findings, report.values), (vec![], values));
 }
 
-/// A path of nodes, a base with each, and a page: a long record of the log is read in parts.
+/// A path of nodes with their bases, and a page. A long record of the log is read in parts.
 const SCRUB_STEP_MAX: u64 = 9 * 4096;
 
 #[test]

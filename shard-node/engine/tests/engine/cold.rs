@@ -1,4 +1,5 @@
-//! The cold tier: old segments go to a second directory while everything else goes on, whatever fails.
+//! The cold tier: old segments move to a second directory while everything else goes on, whatever
+//! fails.
 
 use std::{io, sync::Arc};
 
@@ -15,10 +16,10 @@ use crate::common::{
 };
 use crate::full::{commit, put};
 
-/// Moves all that is to be moved.
+/// Moves all segments that should move.
 ///
 /// # Errors
-/// What the engine gives.
+/// The engine's.
 pub fn move_all(engine: &mut Engine) -> Result<(), Error> {
     while let Some(mut step) = engine.begin_cold_step(1000) {
         step.run();
@@ -37,7 +38,8 @@ fn options(hot_value_bytes_max: u64) -> Options {
     }
 }
 
-/// Several versions of twenty keys, flushed: more than ten segments, of which all versions need something.
+/// Several flushed versions of twenty keys, in more than ten segments. Some version needs each of
+/// them.
 fn filled(hot_value_bytes_max: u64) -> (Model, Replica) {
     let params = Params { capacity: 1000, ..Params::default() };
     let (mut model, mut replica) = (Model::new(&params), Replica::new(&params, options(hot_value_bytes_max)));
@@ -101,7 +103,7 @@ fn a_crash_at_any_write_of_a_move_loses_nothing() {
     let pristine = replica.sim.process_loss();
     let run = |sim: &SimStorage| {
         let mut engine = Engine::open(dir(sim), options(32 << 10))?;
-        // With a shorter step, each of them is cut in two.
+        // Steps of this size cut each segment in two.
         while let Some(mut step) = engine.begin_cold_step(5000) {
             step.run();
             engine.end_cold_step(step)?;
@@ -142,7 +144,7 @@ fn a_missing_or_other_cold_disk_is_refused_by_name() {
             assert_eq!(error.kind(), ErrorKind::Unavailable, "it is not damage: {error}");
         }
     }
-    // A segment that is in neither place is damage.
+    // A segment that is in neither directory is damage.
     sim.remove(&format!("{COLD}/values-0")).expect("removes");
     let error = Engine::open(dir(&sim), options(0)).expect_err("it is needed");
     assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
@@ -165,7 +167,8 @@ fn a_full_cold_disk_stops_the_moves_and_nothing_else() {
     replica.check_directory();
 }
 
-/// A copy that has its own name already, but may not be durable, would stay when the segment dies here.
+/// A failed step must not leave a copy under its final name. It would stay when the segment dies in
+/// the data directory.
 #[test]
 fn a_move_that_fails_in_the_end_leaves_no_copy() {
     let mut failures = 0;
@@ -186,7 +189,8 @@ fn a_move_that_fails_in_the_end_leaves_no_copy() {
     assert!(failures > 5, "{failures} moves failed");
 }
 
-/// A prune frees the segment that is on its way: between two steps of the move, within one, and when its last one is done.
+/// A prune frees the segment that is being moved: between two steps, within one, or when the last
+/// one is done.
 #[test]
 fn a_segment_that_dies_on_its_way_is_gone_from_both() {
     for (steps, run_first) in [(1, false), (2, false), (2, true), (9, false), (9, true)] {
@@ -251,7 +255,7 @@ fn a_snapshot_goes_to_nodes_with_and_without_a_cold_directory() {
         let (plain, tiered) = (SimStorage::new(), SimStorage::new());
         send_to(replica.engine(), &manifest, hot_dir(&plain), 3000).expect("received");
         assert_eq!(sizes(&plain), (all, 0), "without a cold directory everything is hot");
-        // Something of another engine is in the way.
+        // Files of another engine are in the way.
         tiered.create_dir_all(COLD).expect("makes");
         for name in ["values-0", "values-999", "values-3.new"] {
             tiered.open(&format!("{COLD}/{name}"), OpenMode::CreateNew).expect("makes");
@@ -263,7 +267,7 @@ fn a_snapshot_goes_to_nodes_with_and_without_a_cold_directory() {
             let engine = Engine::open(storage, options(budget)).expect("opens");
             check_all(&engine, &model);
         }
-        // The hot one moves on; the pin of a segment that goes meanwhile stays good.
+        // The sender's segments move. A check that began before stays valid.
         let check = replica.engine().check_of_snapshot(manifest.id).expect("it is pinned");
         move_all(replica.engine_mut()).expect("moves");
         check().expect("a move does not damage it");
@@ -284,7 +288,8 @@ fn a_new_engine_has_nothing_of_an_older_one_in_its_cold_directory() {
     assert_eq!(names(&sim.power_loss(3), COLD), Vec::<String>::new(), "not even after a loss of power");
 }
 
-/// When the newer superblock is lost, the last segment of the older state may be cold already. Nothing is added to it there.
+/// When the newer superblock is lost, the last segment of the older state may already be cold. It
+/// must take no more records.
 #[test]
 fn a_state_whose_last_segment_is_cold_goes_on_in_a_new_one() {
     let (mut model, mut replica) = filled(0);

@@ -1,4 +1,5 @@
-//! A crash at every I/O of a workload: what was not synced is torn, lost or reordered, then the directory is opened and the log replayed.
+//! A crash at every I/O of a workload. Unsynced writes are torn, lost or reordered. Then the
+//! directory is opened and the log replayed.
 
 use std::cell::Cell;
 
@@ -17,20 +18,22 @@ use crate::common::{
     workload::{Command, Generator},
 };
 
-/// What one replica does.
+/// A step of a replica.
 enum Step {
     Apply(Command),
     Flush,
     Merge(usize),
-    /// Begins to write ahead or to flush, writes, or ends it: whatever comes next.
+    /// The next step of writes on another thread: begins a flush or writes ahead, runs them, or
+    /// ends them.
     Beside {
         flush: bool,
     },
-    /// Begins to move so many bytes to the cold directory, moves them, or ends it.
+    /// The next step of a move to the cold directory: begins one of this many bytes, runs it, or
+    /// ends it.
     Cold(u64),
 }
 
-/// What is moved to the cold directory.
+/// A move to the cold directory in progress.
 enum Cold {
     None,
     Begun(ColdStep),
@@ -54,7 +57,8 @@ impl Cold {
     }
 }
 
-/// What is written beside the engine, with the log index that it makes durable if it is a flush.
+/// Writes in progress on another thread, with the log index that they make durable if they are a
+/// flush.
 enum Beside {
     None,
     Begun(Writes, Option<usize>),
@@ -62,7 +66,7 @@ enum Beside {
 }
 
 impl Beside {
-    /// Begins, writes, or ends. Gives the log index that this makes durable, and what it came to.
+    /// Begins, runs or ends writes. Returns the log index that this makes durable, and the outcome.
     fn go_on(&mut self, engine: &mut Engine, flush: Option<usize>) -> (Option<usize>, Result<(), Error>) {
         match std::mem::replace(self, Self::None) {
             Self::None => {
@@ -82,7 +86,7 @@ impl Beside {
         }
     }
 
-    /// Before a flush. One that was begun and never run is as one that failed.
+    /// Ends writes before a flush. If they never ran, they count as failed.
     fn end(&mut self, engine: &mut Engine) -> Result<(), Error> {
         match std::mem::replace(self, Self::None) {
             Self::None => Ok(()),
@@ -128,7 +132,8 @@ impl Workload {
         Self { params, options, steps, log, models }
     }
 
-    /// Runs until the end or the crash. Gives the log index that is durable for sure, and the one that may be.
+    /// Runs until the end or the crash. Returns the log index that is durable for certain, and the
+    /// one that may be.
     fn run(&self, sim: &SimStorage, from: Option<Engine>) -> (usize, usize) {
         let (mut sure, mut maybe, mut at) = (0, 0, 0);
         let create = || Engine::create(dir(sim), SHARD, self.params.clone(), self.options.clone());
@@ -140,7 +145,7 @@ impl Workload {
         for step in &self.steps {
             match step {
                 Step::Apply(command) => {
-                    // Commands change memory alone.
+                    // Commands change memory only.
                     let outcome =
                         execute(&mut engine, command).unwrap_or_else(|error| Outcome::Refused(error.reason()));
                     assert_eq!(outcome, self.log[at].1, "{command:?}");
@@ -187,7 +192,8 @@ impl Workload {
         (sure, maybe)
     }
 
-    /// Opens what a crash left and compares it with the model, there and after the rest of the log.
+    /// Opens what a crash left, and compares it with the model, before and after the replay of the
+    /// rest of the log.
     fn recover(&self, sim: &SimStorage, (sure, maybe): (usize, usize)) {
         if !Engine::exists(&*dir(sim)).expect("asks") {
             assert_eq!(sure, 0, "a flushed directory exists");
@@ -245,7 +251,7 @@ fn a_crash_in_recovery_loses_nothing_either() {
             if !Engine::exists(&*dir(&wreck)).expect("asks") {
                 continue;
             }
-            // How many writes does recovery make?
+            // The number of writes that recovery makes.
             let probe = wreck.process_loss();
             drop(Engine::open(dir(&probe), workload.options.clone()).expect("opens"));
             for at in 0..probe.io_count() {
@@ -263,7 +269,8 @@ fn a_crash_in_recovery_loses_nothing_either() {
     assert!(interrupted.get() > 0, "recovery never had anything to write");
 }
 
-/// What a killed process has written is read by the next one, but not durable: it must not build on it as if it were.
+/// The next process reads what a killed process has written, but that is not durable yet. It must
+/// not rely on it.
 #[test]
 fn a_kill_and_then_a_power_failure_lose_nothing_either() {
     for_each_seed("a_kill_and_then_a_power_failure_lose_nothing_either", 2, |seed| {
@@ -310,7 +317,7 @@ fn a_failed_call_leaves_the_state_intact() {
             let operation = CALLS[pick(rng, CALLS.len())];
             Fault { operation, path_part: String::new(), skip: rng.below(5), kind: std::io::ErrorKind::Other }
         };
-        // What the engine says must be opened anew is.
+        // An engine that must be opened again is opened again.
         let mended = |engine: Engine, at: usize, cold: &mut Cold, failed: &Error| {
             assert!(matches!(failed, Error::Poisoned), "{failed}");
             drop(engine);
@@ -320,7 +327,7 @@ fn a_failed_call_leaves_the_state_intact() {
             reopened.flush().expect("flushes");
             reopened.into_engine()
         };
-        // What is left when power fails now, and up to where the log is in it.
+        // Opens what a power failure at this moment would leave, and returns the log index in it.
         let survives = |rng: &mut SimRng| {
             let loss = sim.power_loss(rng.next_u64());
             check_directory(&loss);
@@ -338,7 +345,7 @@ fn a_failed_call_leaves_the_state_intact() {
                     at += 1;
                 }
                 Step::Merge(budget) => drop(engine.merge_step(*budget).expect("merges")),
-                // What fails here, the next flush does again.
+                // The next flush repeats what fails here.
                 Step::Beside { flush } => {
                     sim.inject(fault(&mut rng));
                     let (_, done) = beside.go_on(&mut engine, flush.then_some(at));
@@ -351,7 +358,7 @@ fn a_failed_call_leaves_the_state_intact() {
                         engine = mended(engine, at, &mut cold, &error);
                     }
                 }
-                // What failed is begun anew.
+                // A step that fails is begun again.
                 Step::Cold(bytes) => {
                     sim.inject(fault(&mut rng));
                     let _ = cold.go_on(&mut engine, *bytes);
@@ -364,7 +371,7 @@ fn a_failed_call_leaves_the_state_intact() {
                     let failed = engine.flush(position(at), &machine_state(at));
                     sim.clear_faults();
                     check_all(&engine, &workload.models[at]);
-                    // What failed once is repeated.
+                    // A failed call is repeated.
                     let again = match failed {
                         Ok(()) => Ok(()),
                         Err(_) => engine.flush(position(at), &machine_state(at)),
@@ -404,7 +411,7 @@ fn a_crash_while_a_snapshot_is_received_leaves_nothing_half() {
             assert!(target.crashed() && sent.is_err(), "write {at} happens");
             for loss in 0..2 {
                 let target = target.power_loss(at * 10 + loss);
-                // It goes on, or begins anew if what came is damaged.
+                // The transfer goes on, or begins again if the received files are damaged.
                 if !Engine::exists(&*dir(&target)).expect("asks") {
                     let resumed = replica::send(&engine, &manifest, &target, 1000);
                     if matches!(resumed, Err(Error::Corrupted { .. })) {

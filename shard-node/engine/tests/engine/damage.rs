@@ -1,4 +1,5 @@
-//! A flipped bit anywhere, a truncated or missing file: found, or harmless; never a wrong answer, never a panic.
+//! A flipped bit anywhere, or a truncated or missing file, is detected or harmless. It never causes
+//! a wrong answer or a panic.
 
 use coppice_engine::{Engine, Error, Options, fsck};
 use coppice_env::{OpenMode, Rng, SimRng, SimStorage, Storage};
@@ -13,7 +14,8 @@ use crate::common::{
     workload::{Command, Generator},
 };
 
-/// A small directory with a bit of everything: several trees, versions, staged ones, a merge, values in and out of line.
+/// A small directory with several trees, versions, staged versions, a merge, and values in leaves
+/// and in the log.
 struct Small {
     sim: SimStorage,
     options: Options,
@@ -44,7 +46,7 @@ fn small(seed: u64) -> Small {
     let mut model = Model::new(&params);
     let mut replica = Replica::new(&params, options.clone());
     let mut flushed = vec![(0, model.clone())];
-    // Until there is enough of everything; the same seed gives the same directory.
+    // Until there is enough of everything. The same seed gives the same directory.
     while replica.log.len() < 16 || model.tip().forest.frozen().is_empty() || model.staged.is_empty() {
         let command = generator.next(&model);
         if matches!(command, Command::Rollback { .. } | Command::AbortAll) || is_large(&command) {
@@ -69,7 +71,7 @@ fn is_large(command: &Command) -> bool {
     matches!(command, Command::Stage(stage) if stage.operations.len() > 12)
 }
 
-/// What damage came to.
+/// The effect of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Refused,
@@ -82,7 +84,7 @@ fn is_damage(error: &Error) -> bool {
 }
 
 impl Small {
-    /// Opens and reads everything; each answer is right or an error.
+    /// Opens the directory and reads everything. Each answer must be right or an error.
     fn read(&self, sim: &SimStorage) -> Outcome {
         let engine = match Engine::open(dir(sim), self.options.clone()) {
             Ok(engine) => engine,
@@ -91,7 +93,8 @@ impl Small {
                 return Outcome::Refused;
             }
         };
-        // With the newer superblock gone, the older one is a state that the log can be replayed from.
+        // Without the newer superblock, the older one gives a state from which the log can be
+        // replayed.
         let index = engine.durable_position().index;
         let model = &self.flushed.iter().rev().find(|(flushed, _)| *flushed == index).expect("a flushed state").1;
         check_names(&engine, model);
@@ -116,7 +119,7 @@ impl Small {
         if errors > 0 { Outcome::FoundByRead } else { Outcome::Harmless }
     }
 
-    /// A round of the scrubber, in small steps.
+    /// One round of the scrubber, in small steps.
     fn scrub(&self, sim: &SimStorage) -> Result<(), Error> {
         let mut engine = Engine::open(dir(sim), self.options.clone())?;
         while engine.counters().scrubs == 0 {
@@ -125,7 +128,7 @@ impl Small {
         Ok(())
     }
 
-    /// Fsck runs, and finds something if reads did.
+    /// Runs fsck. It must find something if reads did.
     fn check(&self, sim: &SimStorage, outcome: Outcome) -> bool {
         let clean = match fsck(dir(sim)) {
             Ok(report) => report.is_clean(),
@@ -150,7 +153,8 @@ fn bytes_of(sim: &SimStorage, path: &str) -> Vec<u8> {
     bytes
 }
 
-/// The bytes to flip in a file: all that say something, and some of the zeroes that fill pages and superblocks. All if seeds are asked for.
+/// Offsets of bytes to flip: all significant ones, and some of the zeroes that pad pages and
+/// superblocks. With given seeds, all of them.
 fn offsets(bytes: &[u8]) -> Vec<u64> {
     let stride = if std::env::var_os("COPPICE_SEEDS").is_some() { 1 } else { 251 };
     let chosen = bytes.iter().enumerate().filter(|(at, byte)| **byte != 0 || at % stride == 0);
@@ -172,7 +176,7 @@ fn a_flipped_bit_never_becomes_an_answer() {
                 let sim = pristine.process_loss();
                 sim.flip_bit(&path, at, bit);
                 let outcome = small.read(&sim);
-                // Fsck is slow: it runs on one in some, and on all that reads overlooked.
+                // Fsck is slow. It runs for a fraction of the flips, and for all that reads missed.
                 match outcome {
                     Outcome::Refused => refused += 1,
                     Outcome::FoundByRead => {
@@ -238,7 +242,7 @@ fn a_truncated_or_missing_file_never_becomes_an_answer() {
             sim.remove(&path).expect("removes");
             let outcome = small.read(&sim);
             small.check(&sim, outcome);
-            // A value segment may be dead already.
+            // A value segment may already be dead.
             if len > 0 && !path.contains("values-") {
                 assert_ne!(outcome, Outcome::Harmless, "{path} is not needed");
             }

@@ -1,4 +1,5 @@
-//! A full disk: the flush says so, nothing is lost, reads go on, and a prune frees what the next flushes need.
+//! A full disk: the flush reports it, nothing is lost, reads go on, and a prune frees what the next
+//! flushes need.
 
 use std::io;
 
@@ -48,7 +49,7 @@ fn a_flush_to_a_full_disk_fails_and_leaves_everything_intact() {
             let result = if rng.chance(500) {
                 replica.flush()
             } else {
-                // Some of what comes beside the flush gives up what it writes.
+                // Commands during a flush may free pages that the flush writes.
                 replica.begin_flush().and_then(|mut flush| {
                     for _ in 0..rng.below(4) {
                         let command = generator.next(&model);
@@ -86,7 +87,7 @@ pub fn put(key: u8, len: usize) -> Operation {
     Operation { key: vec![b'k', key], change: Change::Put(vec![key; len]) }
 }
 
-/// Stages on the tip, settles.
+/// Stages on the tip and settles.
 pub fn commit(replica: &mut Replica, model: &mut Model, operations: Vec<Operation>) {
     let tip = model.tip().state;
     let stage = Command::Stage(crate::common::workload::Stage {
@@ -103,14 +104,16 @@ pub fn commit(replica: &mut Replica, model: &mut Model, operations: Vec<Operatio
     assert_eq!(replica.apply(&Command::Settle(state)), Outcome::Done);
 }
 
-/// The room that flushes of pruned states need is what copy-on-write takes for one small change: the rest is reused.
+/// A flush after a prune needs only the space of one small copy-on-write change. The rest is
+/// reused.
 #[test]
 fn a_prune_frees_what_a_full_disk_lacks() {
     let params = Params { capacity: 1000, ..Params::default() };
     let mut rng = SimRng::new(1);
     let options = Options { segment_bytes_max: 8 << 10, ..tiny_options(&mut rng) };
     let (mut model, mut replica) = (Model::new(&params), Replica::new(&params, options));
-    // Every version replaces all values: the log fills with dead ones, and pages with old nodes.
+    // Every version replaces all values, so the log fills with dead values and the page files with
+    // old nodes.
     let mut versions = 0;
     replica.sim.set_capacity(Some(1 << 20));
     let full = loop {
@@ -124,7 +127,8 @@ fn a_prune_frees_what_a_full_disk_lacks() {
     assert_full(Err(full));
     check_all(replica.engine(), &model);
     assert_full(replica.flush());
-    // Half a megabyte of old versions goes. The first flush must fit into what is left: an operator frees a little.
+    // The prune drops half a megabyte of old versions. The first flush must fit into the remaining
+    // room, so an operator frees a little.
     let prune = Command::Prune { before: Version(versions as u64) };
     assert_eq!(replica.apply(&prune), model.apply(&prune));
     replica.sim.set_capacity(Some((1 << 20) + (64 << 10)));
@@ -133,7 +137,7 @@ fn a_prune_frees_what_a_full_disk_lacks() {
     }
     let used = replica.sim.used_bytes();
     assert!(used < 700 << 10, "{used} bytes are still used");
-    // From now on the old limit is enough for as many versions again, as long as old ones are pruned.
+    // As long as old versions are pruned, the old limit is now enough for as many versions again.
     replica.sim.set_capacity(Some(1 << 20));
     for _ in 0..200 {
         commit(&mut replica, &mut model, (0..20).map(|key| put(key, 1000 + versions)).collect());
@@ -155,7 +159,8 @@ fn a_meta_log_that_has_no_room_to_be_written_anew_is_appended_to() {
         let files = replica.sim.files().into_iter();
         files.filter(|name| name.starts_with("meta-")).collect::<Vec<_>>()
     };
-    // Every version is kept, so the table is soon longer than the room that a flush has, which is enough for what is new.
+    // Every version is kept. The table soon outgrows the room for a flush, but new operations still
+    // fit.
     let mut appended = 0;
     for version in 0..300 {
         commit(&mut replica, &mut model, vec![put(version as u8, 9)]);
@@ -166,7 +171,7 @@ fn a_meta_log_that_has_no_room_to_be_written_anew_is_appended_to() {
     }
     assert!(appended > 100, "the log was written anew {appended} flushes ago");
     replica.check_directory();
-    // With room again it becomes as short as it should be.
+    // With room again, the log becomes short.
     replica.sim.set_capacity(None);
     let before = meta_files(&replica);
     for _ in 0..300 {

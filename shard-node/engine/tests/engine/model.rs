@@ -67,7 +67,7 @@ impl Run {
         self.apply(&Command::Settle(state));
     }
 
-    /// Deletes every key and drops all history: next to nothing may be left.
+    /// Deletes every key and drops all history. Almost nothing may be left.
     fn finish(mut self) {
         self.replica.check_directory();
         check_all(self.replica.engine(), &self.model);
@@ -76,7 +76,7 @@ impl Run {
         let keys: Vec<Vec<u8>> = self.model.tip().live.keys().cloned().collect();
         let delete = |key: Vec<u8>| Operation { key, change: Change::Delete };
         self.commit(keys.into_iter().map(delete).collect());
-        // The tombstones freeze, and merge away.
+        // The tombstones are frozen and merged away.
         for byte in 0..4 {
             let count = u8::try_from(self.model.params.capacity.min(200)).expect("bounded");
             let key = |at: u8| vec![b'z', at];
@@ -111,7 +111,8 @@ fn an_engine_answers_as_the_model_does() {
     });
 }
 
-/// The left leaf, which nothing has touched since version 1, becomes the root: it does not say when the right one went.
+/// The left leaf, untouched since version 1, becomes the root. Its version does not tell when the
+/// right leaf went.
 #[test]
 fn a_delete_that_lowers_a_tree_is_in_the_history() {
     let params = Params { key_bytes_max: 16, node_bytes: 352, fanout: 4, capacity: 100, ..Params::default() };

@@ -1,4 +1,5 @@
-//! No descriptors are left: whatever fails for that, the directory opens again when there are some, and nothing is lost.
+//! A shortage of file descriptors: whatever fails because of it, the directory opens again when
+//! descriptors are free, and nothing is lost.
 
 use coppice_engine::{Engine, Error};
 use coppice_env::{Rng, Shortage, SimRng};
@@ -14,7 +15,7 @@ use crate::common::{
     workload::Generator,
 };
 
-/// Most files and directories that can be opened before nothing can.
+/// Most opens of files and directories before all further ones fail.
 const OPENS_MAX: u64 = 3;
 
 fn is_shortage(error: &Error) -> bool {
@@ -23,7 +24,7 @@ fn is_shortage(error: &Error) -> bool {
     shortage
 }
 
-/// Opens the directory again, which fails for as long as there is too little.
+/// Opens the directory again, which fails while there are too few descriptors.
 fn start_again(replica: Replica, rng: &mut SimRng) -> Replica {
     let (sim, options, log) = (replica.sim.clone(), replica.options.clone(), replica.log.clone());
     drop(replica.into_engine());
@@ -39,7 +40,7 @@ fn start_again(replica: Replica, rng: &mut SimRng) -> Replica {
     Replica::reopen(sim, options, log).expect("it opens when there are descriptors")
 }
 
-/// Something that a replica does by itself.
+/// Background work of a replica.
 fn work(replica: &mut Replica, rng: &mut SimRng) -> Result<(), Error> {
     match rng.below(4) {
         0 => replica.flush(),
@@ -62,7 +63,7 @@ fn work(replica: &mut Replica, rng: &mut SimRng) -> Result<(), Error> {
 
 #[test]
 fn a_replica_without_descriptors_opens_again_when_there_are_some_and_has_lost_nothing() {
-    // A seed may open nothing while there are none.
+    // Some seeds open nothing during a shortage.
     let all_shortages = std::cell::Cell::new(0);
     for_each_seed("a_replica_without_descriptors_opens_again_when_there_are_some_and_has_lost_nothing", 20, |seed| {
         let mut rng = SimRng::new(seed + 6_000_000);
@@ -79,7 +80,8 @@ fn a_replica_without_descriptors_opens_again_when_there_are_some_and_has_lost_no
             let expected = model.apply(&command);
             let outcome = execute(replica.engine_mut(), &command);
             replica.log.push((command, expected.clone()));
-            // As a replica does: after an apply that failed it starts again, and after other work it goes on unless the engine can't.
+            // A replica starts again after a failed apply. After other failed work it goes on,
+            // unless the engine cannot.
             let again = match outcome {
                 Ok(outcome) => {
                     assert_eq!(outcome, expected);

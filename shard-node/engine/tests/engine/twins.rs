@@ -1,4 +1,5 @@
-//! Replicas of one log that flush, restart, merge and prune at times of their own agree on every digest and every proof.
+//! Replicas of one log that flush, restart, merge and prune at different times agree on every
+//! digest and every proof.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ use crate::common::{
     workload::{Command, Generator},
 };
 
-/// A replica with its own times. It may put off prunes until a rollback must find the boundary.
+/// A replica with its own schedule. It may postpone prunes until a rollback must find the boundary.
 struct Twin {
     rng: SimRng,
     model: Model,

@@ -1,4 +1,4 @@
-//! Everything that an engine answers, compared with the model.
+//! Compares every answer of an engine with the model.
 
 use std::{borrow::Cow, collections::BTreeSet};
 
@@ -17,7 +17,7 @@ use super::{
     workload::Generator,
 };
 
-/// Which versions there are, and their digests.
+/// Compares the versions and their digests.
 pub fn check_names(engine: &Engine, model: &Model) {
     assert_eq!(engine.decided(), model.tip().state);
     assert_eq!(engine.boundary(), model.boundary);
@@ -45,7 +45,8 @@ pub fn check_names(engine: &Engine, model: &Model) {
     }
 }
 
-/// The journals of all versions that were decided and not rolled back, also of pruned ones.
+/// Compares the journals of all versions that were decided and not rolled back, pruned ones
+/// included.
 fn check_journals(engine: &Engine, model: &Model) {
     let kept = |from, bytes_max| {
         let journals =
@@ -55,18 +56,18 @@ fn check_journals(engine: &Engine, model: &Model) {
     let expected: Vec<(Version, Vec<u8>)> = model.journals.clone().into_iter().collect();
     assert_eq!(kept(Version(0), usize::MAX), expected);
     assert_eq!(kept(Version(0), 0), expected[..expected.len().min(1)], "at least one, however small the page");
-    // A staged state shows those that it builds on, and not its siblings'.
+    // A staged state shows the journals of its base line, but not its siblings'.
     for entry in model.staged().filter(|_| model.params.journals_kept) {
         let journals = engine.journals(&entry.state, entry.state.version, entry.state.version, usize::MAX);
         let journals = journals.expect("they can be read");
-        // Of staged twins the name means the last.
+        // If two staged versions share a name, it refers to the newer one.
         let twin = model.find(&entry.state).expect("it is staged");
         assert_eq!(journals.len(), 1);
         assert_eq!(journals[0].bytes, journal_of(twin.stamp, twin.prepare_id));
     }
 }
 
-/// What is not there is said to be not there.
+/// States and versions that do not exist are refused.
 pub fn check_refusals(engine: &Engine, model: &Model) {
     let mut nowhere = model.tip().state;
     nowhere.digest = Digest([9; 32]);
@@ -78,7 +79,7 @@ pub fn check_refusals(engine: &Engine, model: &Model) {
     }
 }
 
-/// All records of all versions.
+/// Compares all records of all versions.
 pub fn check_all(engine: &Engine, model: &Model) {
     check_names(engine, model);
     check_refusals(engine, model);
@@ -90,7 +91,7 @@ pub fn check_all(engine: &Engine, model: &Model) {
     }
 }
 
-/// A few reads and proofs of a few versions.
+/// Compares a few reads and proofs of a few versions.
 pub fn check_some(engine: &Engine, model: &Model, generator: &mut Generator) {
     let entry = generator.any_entry(model);
     let view = engine.view(&entry.state).expect("it is here");
@@ -184,7 +185,8 @@ fn check_range_proof(view: &View<'_>, entry: &Entry, low: &[u8], high: Option<&[
     assert_eq!(found, live.collect::<Vec<_>>());
 }
 
-/// Changes of a key on the line of a version: what each version changed, and what the oldest kept one shows.
+/// Expected changes of a key on the line of a version: what each version changed, and the value in
+/// the oldest retained one.
 fn history_of(model: &Model, entry: &Entry, key: &[u8]) -> Vec<(coppice_types::Stamp, Option<Live>)> {
     let line = model.line(entry);
     let mut changes = Vec::new();
@@ -267,7 +269,7 @@ fn assert_side(record: Option<&Record>, key: &[u8], live: Option<&Live>) {
     }
 }
 
-/// Merges what one version changed against another into a third one, in parts of a few keys.
+/// Merges the changes between two versions into a third one, in parts of a few keys.
 fn check_merge(
     engine: &Engine,
     model: &Model,
@@ -322,7 +324,7 @@ fn check_merge(
     }
 }
 
-/// All live values are reached, and nothing that was never written.
+/// Checks that the footprint reaches all live values and no others.
 fn check_footprint(engine: &Engine, model: &Model, entry: &Entry) {
     let footprint = engine.view(&entry.state).expect("it is here").footprint().expect("reads");
     let records: u64 = entry.forest.entries().iter().sum();
@@ -334,7 +336,7 @@ fn check_footprint(engine: &Engine, model: &Model, entry: &Entry) {
     assert!((live as u64..=usage.value_live_bytes).contains(&reached), "{reached} bytes of values, {live} are live");
 }
 
-/// A generator of other random numbers for reads, so that commands do not depend on them.
+/// A generator with separate random numbers for reads, so that commands do not depend on the reads.
 pub fn reader(rng: &mut SimRng, generator: &Generator) -> Generator {
     generator.with_rng(SimRng::new(rng.next_u64()))
 }

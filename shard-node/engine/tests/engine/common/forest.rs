@@ -1,4 +1,4 @@
-//! The oracle for digests and proofs: `coppice_verify::replay`, with the digests of its trees kept at hand.
+//! The oracle for digests and proofs: `coppice_verify::replay`, with cached digests of its trees.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use coppice_verify::{
     replay,
 };
 
-/// A shard's forest. Clones share it.
+/// A shard's forest. Clones share their content.
 #[derive(Clone, Debug)]
 pub struct Forest {
     model: Arc<replay::Forest>,
@@ -27,7 +27,6 @@ impl Forest {
         Self { digests: trees.iter().map(|tree| tree.digest()).collect(), entries, model: Arc::new(model) }
     }
 
-    /// The shard digest.
     pub fn digest(&self) -> Digest {
         hash::shard_digest(&self.digests)
     }
@@ -42,13 +41,13 @@ impl Forest {
         &self.digests[1..]
     }
 
-    /// Where these trees stand side by side among the frozen ones.
+    /// Index of these adjacent trees among the frozen ones.
     pub fn find(&self, inputs: &[Digest]) -> Option<usize> {
         let frozen = self.frozen();
         (0..frozen.len()).find(|at| frozen[*at..].starts_with(inputs)).filter(|_| inputs.len() >= 2)
     }
 
-    /// With these frozen trees merged.
+    /// The forest after a merge of these frozen trees.
     pub fn merge(&self, at: usize, count: usize) -> Self {
         let mut model = (*self.model).clone();
         let output = replay::Frozen::new(&model.params, model.merge(at, count));
@@ -56,7 +55,7 @@ impl Forest {
         Self::of(model)
     }
 
-    /// With these operations applied, after a freeze if one is due.
+    /// The forest after these operations, and after a freeze if one is due.
     pub fn write(&self, stamp: Stamp, operations: &[Operation]) -> Self {
         let mut model = (*self.model).clone();
         let bodies = operations.iter().map(|own| (own.key.as_slice(), RecordBody::of(&own.change)));

@@ -1,4 +1,4 @@
-//! What the tests share: workloads, the model, and replicas that are compared with it.
+//! Common parts of the tests: workloads, the model, and replicas that are compared with it.
 
 pub mod checks;
 pub mod forest;
@@ -12,7 +12,7 @@ use coppice_engine::Options;
 use coppice_env::{Rng, SimRng, Workers};
 use coppice_types::Params;
 
-/// Runs a test once for each seed, and names the seed that fails.
+/// Runs a test once for each seed. A failure names its seed.
 pub fn for_each_seed(test: &'static str, default_count: u64, run: impl Fn(u64)) {
     for seed in seeds(default_count) {
         let _announce = Announce { test, seed };
@@ -48,13 +48,13 @@ pub fn pick(rng: &mut SimRng, len: usize) -> usize {
     usize::try_from(rng.below(len as u64)).expect("an index")
 }
 
-/// Digest parameters that make trees deep and forests busy.
+/// Parameters that make trees deep and forests busy.
 pub fn tiny_params(rng: &mut SimRng) -> Params {
     let tree_limit = 3 + u8::try_from(rng.below(4)).expect("small");
     let base = Params { value_bytes_max: 1 << 16, tree_limit, tier_ratio: 2, ..Params::default() };
     let base = Params { journals_kept: rng.chance(500), ..base };
     match rng.below(8) {
-        // Four entries a node, eight records a tree.
+        // Four entries in a node, eight records in a tree.
         0..=3 => Params {
             capacity: 8 + u32::try_from(rng.below(9)).expect("small"),
             key_bytes_max: 16,
@@ -87,7 +87,7 @@ pub fn tiny_params(rng: &mut SimRng) -> Params {
     }
 }
 
-/// Caches, segments and logs so small that each of their limits is met.
+/// Caches, segments and logs that are small enough to reach each of their limits.
 pub fn tiny_options(rng: &mut SimRng) -> Options {
     let sizes = [0, 5000, 64 << 10, 1 << 20];
     Options {

@@ -1,4 +1,5 @@
-//! What an engine must answer: a map for each version, and the digests of `coppice_verify::replay`.
+//! The answers that an engine must give: a map for each version, and the digests of
+//! `coppice_verify::replay`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,7 +35,7 @@ pub struct Entry {
     pub live: BTreeMap<Vec<u8>, Live>,
 }
 
-/// What a command gave.
+/// The outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     State(ShardState),
@@ -43,7 +44,7 @@ pub enum Outcome {
     Refused(Reason),
 }
 
-/// The journal of a version in these tests: any bytes that tell versions apart.
+/// The journal of a version in these tests: bytes that differ between versions.
 pub fn journal_of(stamp: Stamp, prepare_id: PrepareId) -> Vec<u8> {
     format!("{stamp} {prepare_id:?};").repeat(1 + usize::try_from(stamp.version.0 % 7).expect("small")).into_bytes()
 }
@@ -57,7 +58,7 @@ pub struct Model {
     pub entries: BTreeMap<EntryId, Arc<Entry>>,
     pub decided: BTreeMap<Version, EntryId>,
     pub staged: BTreeSet<EntryId>,
-    /// What is kept of decided versions, if the parameters say so.
+    /// Journals of decided versions, if the parameters keep them.
     pub journals: BTreeMap<Version, Vec<u8>>,
     next_id: EntryId,
 }
@@ -102,18 +103,18 @@ impl Model {
         self.decided.get(&state.version).is_some_and(|id| self.entries[id].state == *state)
     }
 
-    /// The version of a name; of staged twins the last, as in every engine.
+    /// The version with a name. If two staged versions share it, the newer one, as in every engine.
     pub fn find(&self, state: &ShardState) -> Option<&Arc<Entry>> {
         let decided = self.decided.get(&state.version).map(|id| &self.entries[id]);
         decided.filter(|entry| entry.state == *state).or_else(|| self.find_staged(state))
     }
 
-    /// What a stage may stand on: the tip or a staged version.
+    /// A state that a stage may build on: the tip or a staged version.
     pub fn base(&self, state: &ShardState) -> Option<&Arc<Entry>> {
         if self.tip().state == *state { Some(self.tip()) } else { self.find_staged(state) }
     }
 
-    /// An entry and those it stands on, newest first, as far as they are kept.
+    /// An entry and the retained ones that it builds on, newest first.
     pub fn line(&self, entry: &Entry) -> Vec<&Arc<Entry>> {
         let mut line = Vec::new();
         let mut next = Some(entry.id);
@@ -124,7 +125,7 @@ impl Model {
         line
     }
 
-    /// What the command gives, here and in every engine.
+    /// The outcome of a command, here and in every engine.
     pub fn apply(&mut self, command: &Command) -> Outcome {
         let outcome = match command {
             Command::Stage(stage) => self.stage(stage).map(Outcome::State),

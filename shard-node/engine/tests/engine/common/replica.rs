@@ -1,4 +1,4 @@
-//! One engine with the raft log that feeds it: it applies commands, flushes, and comes back after failures.
+//! One engine and its raft log: it applies commands, flushes, and recovers from failures.
 
 use std::sync::Arc;
 
@@ -17,25 +17,25 @@ use super::{
 
 pub const SHARD: ShardId = ShardId(3);
 const DIR: &str = "shards/3";
-/// The cold directory beside it.
+/// The engine's cold directory.
 pub const COLD: &str = "cold/3";
-/// What a receiver of a snapshot keeps of the values in its own directory.
+/// Bytes of values that a receiver of a snapshot keeps in its own directory.
 const RECEIVED_HOT_BYTES: u64 = 2500;
 
-/// What a restart does to writes that were not synced.
+/// The fate of unsynced writes in a restart.
 #[derive(Clone, Copy, Debug)]
 pub enum Loss {
-    /// They stay: the process was killed.
+    /// All of them stay: the process was killed.
     Process,
     /// Some of them are lost: power failed.
     Power(u64),
 }
 
-/// What is written beside the engine.
+/// Writes in progress on another thread.
 #[derive(Debug)]
 struct Beside {
     writes: Writes,
-    /// What it makes durable, if it is a flush.
+    /// The position that they make durable, if they are a flush.
     flush: Option<RaftPosition>,
     done: bool,
 }
@@ -49,7 +49,7 @@ pub struct Replica {
     engine: Option<Engine>,
     pinned: Option<Manifest>,
     beside: Option<Beside>,
-    /// What is being moved, and whether that is done.
+    /// A step of a move, and whether it has run.
     cold: Option<(ColdStep, bool)>,
 }
 
@@ -63,7 +63,7 @@ pub fn hot_dir(sim: &SimStorage) -> Arc<dyn Storage> {
     sim.subdir(DIR).expect("a legal path")
 }
 
-/// Does to the engine what the command says.
+/// Executes a command.
 pub fn execute(engine: &mut Engine, command: &Command) -> Result<Outcome, Error> {
     Ok(match command {
         Command::Stage(stage) => {
@@ -89,7 +89,7 @@ pub fn execute(engine: &mut Engine, command: &Command) -> Result<Outcome, Error>
     })
 }
 
-/// The raft entry at an index, and the caller's state there.
+/// The raft entry at an index. [`machine_state`] has the caller's state there.
 pub fn position(index: usize) -> RaftPosition {
     RaftPosition { index: index as u64, term: 1 + index as u64 / 10 }
 }
@@ -105,10 +105,10 @@ impl Replica {
         Self { sim, options, log: Vec::new(), engine: Some(engine), pinned: None, beside: None, cold: None }
     }
 
-    /// Opens the directory and replays the log from where the directory ends.
+    /// Opens the directory and replays the log from the directory's position.
     ///
     /// # Errors
-    /// What `open` gives.
+    /// Those of `open`.
     pub fn reopen(sim: SimStorage, options: Options, log: Vec<(Command, Outcome)>) -> Result<Self, Error> {
         let engine = Engine::open(dir(&sim), options.clone())?;
         let mut replica =
@@ -153,7 +153,7 @@ impl Replica {
     }
 
     /// # Errors
-    /// What the engine's flush gives.
+    /// Those of the engine's flush.
     pub fn flush(&mut self) -> Result<(), Error> {
         self.end_beside()?;
         let index = self.log.len();
@@ -161,18 +161,18 @@ impl Replica {
     }
 
     /// # Errors
-    /// What the engine's flush gives.
+    /// Those of the engine's flush.
     pub fn begin_flush(&mut self) -> Result<Writes, Error> {
         let index = self.log.len();
         self.engine_mut().begin_flush(position(index), &machine_state(index))
     }
 
-    /// Ends what was begun beside the engine, whether it is done or not.
+    /// Ends writes in progress, whether they have run or not.
     fn end_beside(&mut self) -> Result<(), Error> {
         self.beside.take().map_or(Ok(()), |beside| self.engine_mut().end_writes(beside.writes))
     }
 
-    /// Loses the process or the power, and comes back.
+    /// Kills the process or cuts the power, and recovers.
     pub fn restart(&mut self, loss: Loss) {
         let flushed = self.beside.as_ref().filter(|beside| beside.done).and_then(|beside| beside.flush);
         let durable = flushed.unwrap_or_else(|| self.engine().durable_position());
@@ -188,10 +188,11 @@ impl Replica {
         self.replay(log);
     }
 
-    /// Pins a snapshot; or sends the one that was pinned some commands ago to an empty directory, and goes on there.
+    /// Pins a snapshot. If one was pinned some commands ago, sends it to an empty directory and
+    /// goes on there.
     fn move_by_snapshot(&mut self, rng: &mut SimRng) {
         let Some(manifest) = self.pinned.take() else {
-            // Also while a flush goes on.
+            // Also during a flush.
             if rng.below(2) == 0 {
                 self.flush().expect("flushes");
             }
@@ -211,7 +212,8 @@ impl Replica {
         assert_eq!(self.engine().durable_position(), manifest.position);
     }
 
-    /// Begins to write ahead, or to flush; or writes what was begun some commands ago, and ends it now, later, or with the next flush.
+    /// Begins a flush or writes ahead. If some are in progress, runs them, and ends them now,
+    /// later, or with the next flush.
     fn write_beside(&mut self, rng: &mut SimRng) {
         match &mut self.beside {
             None => {
@@ -234,7 +236,7 @@ impl Replica {
         }
     }
 
-    /// Begins to move what is cold; or moves what was begun some commands ago, and ends it now or later.
+    /// Begins a step of a move. If one is in progress, runs it, and ends it now or later.
     fn move_cold(&mut self, rng: &mut SimRng) {
         match self.cold.take() {
             None => self.cold = self.engine_mut().begin_cold_step(1 + rng.below(3000)).map(|step| (step, false)),
@@ -269,13 +271,13 @@ impl Replica {
         }
     }
 
-    /// What an offline check finds after the process was killed now.
+    /// The report of an offline check after a kill at this moment.
     pub fn check_directory(&self) -> Report {
         check_directory(&self.sim.process_loss())
     }
 }
 
-/// Fails with what fsck finds.
+/// Runs fsck and fails if it finds damage.
 pub fn check_directory(sim: &SimStorage) -> Report {
     let report = fsck(dir(sim)).expect("fsck runs");
     assert!(report.is_clean(), "fsck: {:#?}", report.findings);
@@ -285,15 +287,15 @@ pub fn check_directory(sim: &SimStorage) -> Report {
 /// Sends a pinned snapshot in pieces.
 ///
 /// # Errors
-/// What the receiver gives.
+/// Those of the receiver.
 pub fn send(engine: &Engine, manifest: &Manifest, target: &SimStorage, piece: usize) -> Result<(), Error> {
     send_to(engine, manifest, dir(target), piece)
 }
 
-/// The same to any directory.
+/// Like [`send`], to any directory.
 ///
 /// # Errors
-/// What the receiver gives.
+/// Those of the receiver.
 pub fn send_to(engine: &Engine, manifest: &Manifest, target: Arc<dyn Storage>, piece: usize) -> Result<(), Error> {
     let mut receiver = SnapshotReceiver::new(target, manifest.clone(), RECEIVED_HOT_BYTES)?;
     while let Some((file, offset)) = receiver.next() {

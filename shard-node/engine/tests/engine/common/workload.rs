@@ -1,4 +1,4 @@
-//! Random commands that fit the model's state, most of them sensible.
+//! Random commands for the model's state, most of them valid.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -22,7 +22,7 @@ pub struct Stage {
     pub operations: Vec<Operation>,
 }
 
-/// What a raft group would hand to its replicas.
+/// A command that a raft group would pass to its replicas.
 #[derive(Clone, Debug)]
 pub enum Command {
     Stage(Stage),
@@ -34,7 +34,7 @@ pub enum Command {
     Prune { before: Version },
 }
 
-/// Makes commands.
+/// A generator of commands.
 #[derive(Debug)]
 pub struct Generator {
     pub rng: SimRng,
@@ -57,19 +57,19 @@ impl Generator {
         generator
     }
 
-    /// The same keys with other random numbers.
+    /// A generator with the same keys and other random numbers.
     pub fn with_rng(&self, rng: SimRng) -> Self {
         Self { rng, keys: self.keys.clone(), attempt: 0 }
     }
 
-    /// A key of few letters, so that many share long prefixes.
+    /// A key of few letters, so that many keys share long prefixes.
     fn random_key(&mut self, longest: usize) -> Vec<u8> {
         let len = if self.rng.chance(900) { longest.min(12) } else { longest };
         let len = 1 + pick(&mut self.rng, len);
         (0..len).map(|_| b"abc"[pick(&mut self.rng, 3)]).collect()
     }
 
-    /// One of the keys, or now and then one that nobody writes.
+    /// One of the keys, or sometimes one that is never written.
     pub fn any_key(&mut self) -> Vec<u8> {
         let mut key = self.keys[pick(&mut self.rng, self.keys.len())].clone();
         if self.rng.chance(200) {
@@ -108,7 +108,7 @@ impl Generator {
         Arc::clone(model.find(&state).expect("it is there"))
     }
 
-    /// A version between a bit below the boundary and a bit above the tip; mostly a recent one.
+    /// A version from slightly below the boundary to slightly above the tip, mostly a recent one.
     fn version_near(&mut self, model: &Model) -> Version {
         let (low, tip) = (model.boundary.0.saturating_sub(2), model.tip().stamp.version.0.max(model.boundary.0));
         let span = tip + 2 - low;
@@ -121,7 +121,7 @@ impl Generator {
         newest.expect("an epoch").next()
     }
 
-    /// A state that can't be settled, or was already.
+    /// A state that cannot be settled, or was settled already.
     fn odd_state(&mut self, model: &Model) -> ShardState {
         let state = self.any_entry(model).state;
         if self.rng.chance(500) { state } else { ShardState { digest: Digest([7; 32]), ..state } }
@@ -171,7 +171,7 @@ impl Generator {
         self.attempt += 1;
         let version = base.stamp.version.max(model.boundary).0 + 1 + self.rng.below(8) / 6;
         let stamp = Stamp::new(model.epoch.max(base.stamp.epoch).0, version);
-        // Attempts start anew with each term.
+        // Attempts begin again with each term.
         let prepare_id = PrepareId { term: self.attempt / 50, attempt: self.attempt % 50 };
         Command::Stage(Stage { stamp, prepare_id, base: base.state, merges, operations })
     }
@@ -187,7 +187,7 @@ impl Generator {
         let deletes = [0, 200, 500, 900][pick(&mut self.rng, 4)];
         let mut changes = BTreeMap::new();
         if self.rng.chance(30) {
-            // Everything goes, or the end of it.
+            // Deletes all keys, or all from some key on.
             let from = if self.rng.chance(500) { Vec::new() } else { self.any_key() };
             changes.extend(base.live.range(from..).map(|(key, _)| (key.clone(), Change::Delete)));
         }
@@ -209,11 +209,12 @@ impl Generator {
             8 => inline + pick(&mut self.rng, 200),
             _ => inline + pick(&mut self.rng, 3000),
         };
-        // Few different ones, so that equal values are put again.
+        // Few different values, so that equal ones are put again.
         vec![b'0' + u8::try_from(self.rng.below(5)).expect("small"); len]
     }
 
-    /// Merges that the stage installs: now and then one that the tier rule wants, or any; always one if there would be too many trees.
+    /// Merges for a stage to install: sometimes one that the tier rule asks for, sometimes any.
+    /// Always one if there would otherwise be too many trees.
     fn merges(&mut self, model: &Model, base: &Entry, writes: bool) -> Vec<MergeName> {
         let mut forest = base.forest.clone();
         let mut merges = Vec::new();
@@ -233,7 +234,7 @@ impl Generator {
                 }
             };
             let inputs = forest.frozen()[at..at + count].to_vec();
-            // Equal trees: the first match is meant.
+            // Some trees may be equal; the first match is meant.
             let at = forest.find(&inputs).expect("they are here");
             forest = forest.merge(at, count);
             merges.push(MergeName { inputs, output: forest.frozen()[at] });

@@ -1,0 +1,160 @@
+//! A cache of bounded size that evicts by the clock algorithm.
+
+use std::hint::black_box;
+
+use crate::place::page::{Pid, PlaceMap};
+
+/// Overhead of an item: its slot, its place in the map and the head of its allocation, including
+/// unused capacity.
+pub(crate) const ITEM_BYTES: usize = 144;
+
+/// An item of a clock.
+pub(crate) trait Cached {
+    /// The bytes that count towards the clock's budget.
+    fn size_bytes(&self) -> usize;
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    pid: Pid,
+    checksum: u64,
+    item: T,
+    used: bool,
+}
+
+/// A cache with a bounded number of bytes. Items are found by place, and are valid only if their
+/// node's checksum is the expected one, since places are reused.
+#[derive(Debug)]
+pub(crate) struct Clock<T> {
+    bytes_max: usize,
+    bytes: usize,
+    slots: Vec<Option<Slot<T>>>,
+    vacant: Vec<usize>,
+    places: PlaceMap<Pid, usize>,
+    hand: usize,
+}
+
+impl<T: Cached> Clock<T> {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        let (slots, vacant) = (Vec::new(), Vec::new());
+        Self { bytes_max, bytes: 0, slots, vacant, places: PlaceMap::default(), hand: 0 }
+    }
+
+    pub(crate) fn peek(&self, pid: Pid, checksum: u64) -> Option<&T> {
+        let slot = self.slots[*self.places.get(&pid)?].as_ref().expect("a place holds an item");
+        (slot.checksum == checksum).then_some(&slot.item)
+    }
+
+    /// Loads the clocks' items at these places into the processor's caches. All places are looked
+    /// up before the first slot is read, so the memory accesses overlap.
+    pub(crate) fn load<'t>(wanted: impl Iterator<Item = (&'t Self, Pid)>)
+    where
+        T: 't,
+    {
+        let slot = |(clock, pid): (&'t Self, Pid)| Some(&clock.slots[*clock.places.get(&pid)?]);
+        let slots: Vec<&Option<Slot<T>>> = wanted.filter_map(slot).collect();
+        black_box(slots.into_iter().flatten().map(|slot| slot.item.size_bytes()).sum::<usize>());
+    }
+
+    /// Returns the item. An item of an older node at the same place is removed.
+    pub(crate) fn get(&mut self, pid: Pid, checksum: u64) -> Option<&T> {
+        let place = self.find(pid, checksum)?;
+        Some(self.used(place))
+    }
+
+    /// The slot of the item. An item of an older node at the same place is removed.
+    pub(crate) fn find(&mut self, pid: Pid, checksum: u64) -> Option<usize> {
+        let place = *self.places.get(&pid)?;
+        if self.slots[place].as_ref().is_some_and(|slot| slot.checksum != checksum) {
+            self.remove(pid);
+            return None;
+        }
+        Some(place)
+    }
+
+    /// Marks the item of a slot as used, and returns it. The slot was just found.
+    pub(crate) fn used(&mut self, place: usize) -> &mut T {
+        let slot = self.slots[place].as_mut().expect("a place holds an item");
+        slot.used = true;
+        &mut slot.item
+    }
+
+    /// Removes and returns the item.
+    pub(crate) fn take(&mut self, pid: Pid, checksum: u64) -> Option<T> {
+        self.remove(pid).filter(|slot| slot.checksum == checksum).map(|slot| slot.item)
+    }
+
+    fn remove(&mut self, pid: Pid) -> Option<Slot<T>> {
+        let place = self.places.remove(&pid)?;
+        let slot = self.slots[place].take().expect("a place holds an item");
+        self.vacant.push(place);
+        self.bytes -= slot.item.size_bytes() + ITEM_BYTES;
+        Some(slot)
+    }
+
+    pub(crate) fn forget(&mut self, pid: Pid) {
+        self.remove(pid);
+    }
+
+    /// Whether an item fits without evicting another one.
+    pub(crate) fn has_room(&self, item: &T) -> bool {
+        self.bytes + item.size_bytes() + ITEM_BYTES <= self.bytes_max
+    }
+
+    pub(crate) fn insert(&mut self, pid: Pid, checksum: u64, item: T) {
+        self.remove(pid);
+        let len = item.size_bytes() + ITEM_BYTES;
+        if len > self.bytes_max {
+            return;
+        }
+        while self.bytes + len > self.bytes_max {
+            self.evict_one();
+        }
+        self.bytes += len;
+        let slot = Some(Slot { pid, checksum, item, used: false });
+        let place = match self.vacant.pop() {
+            Some(place) => {
+                self.slots[place] = slot;
+                place
+            }
+            None => {
+                self.slots.push(slot);
+                self.slots.len() - 1
+            }
+        };
+        self.places.insert(pid, place);
+    }
+
+    fn evict_one(&mut self) {
+        assert!(self.bytes > 0, "an empty cache has room");
+        loop {
+            self.hand = (self.hand + 1) % self.slots.len();
+            match &mut self.slots[self.hand] {
+                Some(slot) if slot.used => slot.used = false,
+                Some(slot) => {
+                    let pid = slot.pid;
+                    self.remove(pid);
+                    return;
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Changes the budget.
+    pub(crate) fn bound(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+        while self.bytes > bytes_max {
+            self.evict_one();
+        }
+    }
+
+    /// Bytes of all items.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(self.bytes_max);
+    }
+}

@@ -1,0 +1,615 @@
+//! The walk from each root to the records, in several passes over the keys.
+//!
+//! A pass covers a range of keys and remembers the nodes and values that it has checked. More
+//! passes need less memory.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
+    hash::{BuildHasher, Hash},
+};
+
+use coppice_types::Digest;
+use coppice_verify::{hash, rules::Filter};
+
+use super::report::Report;
+use crate::{
+    Error, Result,
+    cache::shortcuts::{self, Gathered},
+    files::values::{self, RecordKind, StoredValue},
+    meta::{Meta, Tree, TreeId, VersionRecord},
+    node::{Body, Child, Node},
+    place::{
+        page::{PageFile, Pid, PidSet},
+        refs::{BlobRef, ValueRef, record_bytes},
+    },
+    store::{Store, filters::decode_filter},
+};
+
+/// Most nodes and values that a pass should remember, in about 60 MB.
+pub(super) const PLACES_MAX: u64 = 1 << 20;
+/// Most passes. The data that determines their number is not trusted either.
+const PASSES_MAX: u64 = 256;
+/// The largest trees of this many versions, and this many merge outputs, determine where passes
+/// end.
+const CUT_TREES_MAX: usize = 16;
+/// A range of keys; it has no end without `high`.
+#[derive(Clone, Copy, Debug, Hash)]
+struct Keys<'k> {
+    low: &'k [u8],
+    high: Option<&'k [u8]>,
+}
+
+impl<'k> Keys<'k> {
+    fn has(self, key: &[u8]) -> bool {
+        key >= self.low && self.high.is_none_or(|high| key < high)
+    }
+
+    fn meets(self, other: Keys<'_>) -> bool {
+        let before = |low: &[u8], high: Option<&[u8]>| high.is_none_or(|high| low < high);
+        before(self.low, other.high) && before(other.low, self.high)
+    }
+
+    /// The range of a child's keys, if this is the range of the node's.
+    fn of_child<'n>(self, node: &'n Node, index: usize) -> Keys<'n>
+    where
+        'k: 'n,
+    {
+        let low = if index == 0 { self.low } else { node.key(index) };
+        let high = if index + 1 < node.len() { Some(node.key(index + 1)) } else { self.high };
+        Keys { low, high }
+    }
+}
+
+/// The ranges between the cuts.
+fn passes(cuts: &[Vec<u8>]) -> impl Iterator<Item = Keys<'_>> {
+    let highs = cuts.iter().map(|cut| Some(cut.as_slice())).chain([None]);
+    [[].as_slice()].into_iter().chain(cuts.iter().map(Vec::as_slice)).zip(highs).map(|(low, high)| Keys { low, high })
+}
+
+/// What a pass remembers of a sound node.
+#[derive(Debug)]
+struct Sound {
+    /// Fingerprint of the parent's reference.
+    child: Fingerprint,
+    /// Fingerprint of the range in which the node was last checked.
+    keys: Fingerprint,
+    /// Number of the node's records in the pass.
+    entries: u64,
+    /// First and last key below the node, once they were needed.
+    ends: Option<Box<[Vec<u8>; 2]>>,
+}
+
+/// A 64-bit hash used in place of the value.
+type Fingerprint = u64;
+
+type Checked<T> = std::result::Result<T, Unsound>;
+
+/// A defect of a node; `None` if it is in a node below and was reported.
+#[derive(Debug)]
+struct Unsound(Option<Error>);
+
+impl From<Error> for Unsound {
+    fn from(error: Error) -> Self {
+        Self(Some(error))
+    }
+}
+
+/// Checks that the first and the last key below a sound node are in a range.
+fn check_ends(
+    store: &Store,
+    child: &Child,
+    level: u8,
+    keys: Keys<'_>,
+    ends: &mut Option<Box<[Vec<u8>; 2]>>,
+) -> Checked<()> {
+    let ends = match ends {
+        Some(ends) => ends,
+        None => ends.insert(Box::new([end_of(store, child, level, false)?, end_of(store, child, level, true)?])),
+    };
+    if ends.iter().all(|key| keys.has(key)) { Ok(()) } else { Err(unbounded(child)) }
+}
+
+/// The first or last key below a node.
+fn end_of(store: &Store, child: &Child, level: u8, last: bool) -> Result<Vec<u8>> {
+    let (mut child, mut level) = (*child, level);
+    loop {
+        let node = store.read_node(&child, level)?;
+        let index = if last { node.len() - 1 } else { 0 };
+        if level == 0 {
+            return Ok(node.key(index).to_vec());
+        }
+        (child, level) = (node.child(index), level - 1);
+    }
+}
+
+fn unbounded(child: &Child) -> Unsound {
+    let (file, page) = (child.pid.file().name(), Some(child.pid.first()));
+    Error::corrupted(file, page, "separators do not bound the children").into()
+}
+
+pub(super) struct Checker<'c> {
+    pub(super) meta: &'c Meta,
+    store: &'c Store,
+    pub(super) report: &'c mut Report,
+    /// Most nodes and values that a pass should remember.
+    places_max: u64,
+    /// Nodes that this pass has reached.
+    nodes: HashMap<Pid, Sound>,
+    /// Values that this pass has read, with the fingerprints of their records.
+    values: HashMap<ValueRef, Fingerprint>,
+    /// Nodes that are not sound.
+    unsound: HashSet<Pid>,
+    pub(super) reached: PidSet,
+    /// Bases of nodes that are stored as patches.
+    pub(super) bases: PidSet,
+    /// Records of the value log other than values, with their lengths.
+    pub(super) blobs: HashMap<ValueRef, u32>,
+    /// Bytes of values by segment.
+    pub(super) live: BTreeMap<u32, u64>,
+    /// Frozen trees whose filters and shortcuts were checked.
+    trees: HashSet<(TreeId, Option<BlobRef>)>,
+}
+
+impl<'c> Checker<'c> {
+    pub(super) fn new(meta: &'c Meta, store: &'c Store, report: &'c mut Report, places_max: u64) -> Self {
+        Self {
+            meta,
+            store,
+            report,
+            places_max,
+            nodes: HashMap::new(),
+            values: HashMap::new(),
+            unsound: HashSet::new(),
+            reached: PidSet::default(),
+            bases: PidSet::default(),
+            blobs: HashMap::new(),
+            live: BTreeMap::new(),
+            trees: HashSet::new(),
+        }
+    }
+
+    pub(super) fn check(mut self) {
+        let versions = self.meta.versions.values().flat_map(|version| version.trees.iter().enumerate());
+        let outputs = self.meta.merges.values().map(|merge| (&merge.output, true));
+        let trees: Vec<(&Tree, bool)> = versions.map(|(at, tree)| (tree, at > 0)).chain(outputs).collect();
+        let mut entries = vec![Some(0); trees.len()];
+        let cuts = self.cuts();
+        for pass in passes(&cuts) {
+            for ((tree, _), sum) in trees.iter().zip(&mut entries) {
+                *sum = sum.and_then(|before: u64| before.checked_add(self.walk_tree(tree, pass)?));
+            }
+            (self.nodes, self.values) = Default::default();
+        }
+        for ((tree, frozen), entries) in trees.into_iter().zip(entries) {
+            if let Some(entries) = entries {
+                self.check_tree(tree, frozen, entries);
+            }
+        }
+        for version in self.meta.versions.values() {
+            self.report.versions += 1;
+            let digests: Vec<Digest> = version.trees.iter().map(|tree| tree.digest).collect();
+            if hash::shard_digest(&digests) != version.digest {
+                self.report.finding("meta", None, format!("digest of version {}", version.stamp));
+            }
+        }
+        self.check_journals();
+        // What lies below an unsound node is unknown.
+        if self.unsound.is_empty() {
+            self.check_pages();
+            self.check_segments();
+        }
+    }
+
+    /// Hashes by a map's random key, which the author of a forged directory cannot know.
+    fn fingerprint(&self, of: impl Hash) -> Fingerprint {
+        self.unsound.hasher().hash_one(of)
+    }
+
+    /// The keys between passes, chosen so that each pass remembers about `places_max` nodes and
+    /// values.
+    fn cuts(&self) -> Vec<Vec<u8>> {
+        let patches = self.meta.patches().values().map(|used| u64::from(*used)).sum();
+        let value_bytes_min = record_bytes(self.meta.params.inline_bytes);
+        let value_bytes = self.meta.segments.values().map(|segment| segment.live).fold(0, u64::saturating_add);
+        let used = |file| self.meta.space(file).used_pages();
+        let places = [used(PageFile::Index), used(PageFile::Data), patches, value_bytes / value_bytes_min];
+        let places = places.into_iter().fold(0, u64::saturating_add);
+        let passes = places.div_ceil(self.places_max).clamp(1, PASSES_MAX) as usize;
+        if passes == 1 {
+            return Vec::new();
+        }
+        // Keys come and go, so the largest trees of several versions count, and outputs of merges
+        // that are not installed.
+        let largest = |version: &'c VersionRecord| version.trees.iter().max_by_key(|tree| tree.entries);
+        let versions = self.meta.versions.values().step_by(self.meta.versions.len().div_ceil(CUT_TREES_MAX));
+        let trees = versions.chain([self.meta.tip()]).filter_map(largest);
+        let trees = trees.chain(self.meta.merges.values().map(|merge| &merge.output).take(CUT_TREES_MAX));
+        let mut separators: Vec<Vec<u8>> = trees.flat_map(|tree| self.separators(tree, 8 * passes)).collect();
+        separators.sort_unstable();
+        let at = |pass: usize| separators.get(pass * separators.len() / passes).cloned();
+        let mut cuts: Vec<Vec<u8>> = (1..passes).filter_map(at).collect();
+        cuts.dedup();
+        cuts
+    }
+
+    /// About `count` separators of a tree, spread evenly: those of the lowest level needed.
+    /// Unreadable nodes are left to the passes.
+    fn separators(&self, tree: &Tree, count: usize) -> Vec<Vec<u8>> {
+        let mut nodes: Vec<(Vec<u8>, Child)> = tree.root.map(|root| (Vec::new(), root)).into_iter().collect();
+        let mut level = tree.level;
+        while level > 0 && nodes.len() < count {
+            let known = nodes.iter().filter_map(|(low, child)| Some((low, self.store.read_node(child, level).ok()?)));
+            let below = known.flat_map(|(low, node)| {
+                let separator = |index| if index == 0 { low.clone() } else { node.key(index).to_vec() };
+                (0..node.len()).map(|index| (separator(index), node.child(index))).collect::<Vec<_>>()
+            });
+            (nodes, level) = (below.collect(), level - 1);
+        }
+        nodes.into_iter().map(|(separator, _)| separator).filter(|separator| !separator.is_empty()).collect()
+    }
+
+    fn check_journals(&mut self) {
+        for ((version, id), blob) in &self.meta.journals {
+            self.note_blob(*blob);
+            if let Err(error) = self.store.values.read(RecordKind::Journal, *blob) {
+                self.report.error(error);
+            }
+            self.report.journals += 1;
+            let known = self.meta.versions.get(id).is_none_or(|record| record.stamp.version == *version);
+            if !known {
+                self.report.finding("meta", None, format!("the journal of version {version} is of another one"));
+            }
+        }
+    }
+
+    /// Checks all nodes of a tree whose ranges meet the pass. Returns the number of records in it;
+    /// `None` if the tree is damaged.
+    fn walk_tree(&mut self, tree: &Tree, pass: Keys<'_>) -> Option<u64> {
+        let all = Keys { low: &[], high: None };
+        tree.root.map_or(Some(0), |root| self.check_node(&root, tree.level, all, pass))
+    }
+
+    /// Checks a tree whose nodes are sound and have this many records.
+    fn check_tree(&mut self, tree: &Tree, frozen: bool, entries: u64) {
+        let root_hash = tree.root.map_or_else(hash::empty_root_hash, |root| root.hash);
+        let sound = entries == tree.entries && hash::tree_digest(tree.level, entries, &root_hash) == tree.digest;
+        if !sound || frozen != tree.filter.is_some() {
+            self.report.finding("meta", None, format!("tree of {} entries and digest {}", tree.entries, tree.digest));
+            return;
+        }
+        tree.blobs().for_each(|blob| self.note_blob(blob));
+        if frozen
+            && self.trees.insert((tree.id(), tree.shortcuts))
+            && let Err(error) = self.check_blobs(tree)
+        {
+            self.report.error(error);
+        }
+    }
+
+    /// Checks a node and all nodes below it, once in each pass, and compares the references of its
+    /// parents. All its keys must be in `keys`. So no node occurs twice in a tree, and the work is
+    /// bounded by the pages that exist.
+    fn check_node(&mut self, child: &Child, level: u8, keys: Keys<'_>, pass: Keys<'_>) -> Option<u64> {
+        if self.unsound.contains(&child.pid) {
+            return None;
+        }
+        let of_child = self.fingerprint((child.checksum, child.hash, level));
+        let of_keys = self.fingerprint(keys);
+        let checked = match self.nodes.get_mut(&child.pid) {
+            Some(known) if known.child != of_child => {
+                let (file, page) = (child.pid.file().name(), Some(child.pid.first()));
+                self.report.finding(file, page, "its parents disagree about it");
+                return None;
+            }
+            Some(known) if known.keys == of_keys => return Some(known.entries),
+            Some(known) => check_ends(self.store, child, level, keys, &mut known.ends).map(|()| {
+                known.keys = of_keys;
+                known.entries
+            }),
+            None => self.read_node(child, level, keys, pass).inspect(|entries| {
+                let sound = Sound { child: of_child, keys: of_keys, entries: *entries, ends: None };
+                self.nodes.insert(child.pid, sound);
+            }),
+        };
+        match checked {
+            Ok(entries) => return Some(entries),
+            Err(Unsound(Some(error))) => self.report.error(error),
+            Err(Unsound(None)) => (),
+        }
+        self.unsound.insert(child.pid);
+        None
+    }
+
+    /// Reads and checks a node. Returns the number of its records in the pass.
+    fn read_node(&mut self, child: &Child, level: u8, keys: Keys<'_>, pass: Keys<'_>) -> Checked<u64> {
+        let node = self.store.read_node(child, level)?;
+        if node.hash() != child.hash {
+            let (file, page) = (child.pid.file().name(), Some(child.pid.first()));
+            return Err(Error::corrupted(file, page, "its hash is not what its parent says").into());
+        }
+        if let Some(base) = node.base() {
+            self.bases.insert(base.pid);
+        }
+        if self.reached.insert(child.pid) {
+            self.report.nodes += 1;
+        }
+        if level == 0 {
+            let among = keys.has(node.key(0)) && keys.has(node.key(node.len() - 1));
+            return if among { Ok(self.check_records(&node, child.pid, pass)) } else { Err(unbounded(child)) };
+        }
+        // Every child has records, so only the first separator may equal the lowest key.
+        if !(1..node.len()).all(|index| keys.has(node.key(index)) && node.key(index) > keys.low) {
+            return Err(unbounded(child));
+        }
+        let mut entries = 0;
+        for index in 0..node.len() {
+            let below = keys.of_child(&node, index);
+            if below.meets(pass) {
+                entries += self.check_node(&node.child(index), level - 1, below, pass).ok_or(Unsound(None))?;
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Notes a record of the value log that is no value.
+    fn note_blob(&mut self, blob: BlobRef) {
+        self.blobs.insert(blob.at, blob.len);
+    }
+
+    /// Checks the records of a pass and returns their number. Versions of a leaf refer to the same
+    /// values, so each value is read only once.
+    fn check_records(&mut self, leaf: &Node, pid: Pid, pass: Keys<'_>) -> u64 {
+        let mut records = 0;
+        for index in (0..leaf.len()).filter(|index| pass.has(leaf.key(*index))) {
+            records += 1;
+            let record = leaf.record(index);
+            let value = match record.body {
+                Body::Tombstone => continue,
+                Body::Inline { hash, value } => (hash, Ok(value.to_vec())),
+                Body::Stored { hash, len, blob } => {
+                    let named = self.fingerprint((blob.len, record.hash()));
+                    match self.values.entry(blob.at) {
+                        Entry::Occupied(entry) if *entry.get() == named => continue,
+                        Entry::Occupied(_) => {
+                            let what = format!("record {index} has its value where something else lies");
+                            self.report.finding(pid.file().name(), Some(pid.first()), what);
+                            continue;
+                        }
+                        Entry::Vacant(entry) => {
+                            entry.insert(named);
+                            self.report.values += 1;
+                            *self.live.entry(blob.at.segment).or_default() += record_bytes(blob.len);
+                        }
+                    }
+                    (hash, self.store.values.read_of(StoredValue { len, blob }, record.key, record.stamp))
+                }
+            };
+            match value {
+                (hash, Ok(value)) if hash::sha256(&value) == hash => {}
+                (_, Ok(_)) => {
+                    let what = format!("record {index} has another value than its hash says");
+                    self.report.finding(pid.file().name(), Some(pid.first()), what);
+                }
+                (_, Err(error)) => self.report.error(error),
+            }
+        }
+        self.report.records += records;
+        records
+    }
+
+    /// Computes a frozen tree's filter and shortcuts again, and compares them.
+    fn check_blobs(&mut self, tree: &Tree) -> Result<()> {
+        let mut filter = Filter::new(&self.meta.params, tree.entries);
+        // As much memory as the merge took to make them.
+        let room = tree.shortcuts.map_or(0, |_| tree.entries.min(shortcuts::RECORDS_MAX)) as usize;
+        let (mut gathered, mut filter_hashes) = (Gathered::with_room(room), Vec::with_capacity(room));
+        let mut open: Vec<(Child, u8)> = tree.root.map(|root| (root, tree.level)).into_iter().collect();
+        while let Some((child, level)) = open.pop() {
+            let node = self.store.read_node(&child, level)?;
+            for index in 0..node.len() {
+                match level.checked_sub(1) {
+                    None => {
+                        let filter_hash = hash::filter_hash(node.key(index));
+                        filter.insert_hash(filter_hash);
+                        if tree.shortcuts.is_some() {
+                            filter_hashes.push(filter_hash);
+                            gathered.extend(Gathered::entry(filter_hash, &node.record(index).body));
+                        }
+                    }
+                    Some(below) => open.push((node.child(index), below)),
+                }
+            }
+        }
+        let mut stranger = |blob: BlobRef, what: &str| {
+            self.report.finding(values::file_name(blob.at.segment), Some(u64::from(blob.at.offset)), what);
+        };
+        if let Some(blob) = tree.filter {
+            let bytes = self.store.values.read(RecordKind::Filter, blob)?;
+            if decode_filter(&bytes).as_ref() != Some(&filter) {
+                stranger(blob, "the filter is not that of its tree");
+            }
+        }
+        if let Some(blob) = tree.shortcuts {
+            let bytes = self.store.values.read(RecordKind::Shortcuts, blob)?;
+            let mut expected = gathered.pages(&filter_hashes).unwrap_or_default();
+            if bytes.len() == expected.len() {
+                shortcuts::seal(&mut expected, blob.at);
+            }
+            if bytes != expected {
+                stranger(blob, "the shortcuts are not those of its tree");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::{OpenMode, Rng, SimRng, SimStorage, Workers};
+    use coppice_types::{Change, Operation, Params, ShardId, Version};
+
+    use super::*;
+    use crate::{
+        Engine, MergeProgress, Options, RaftPosition,
+        cache::Class,
+        check::fsck,
+        files::{meta_log::MetaLog, superblock},
+        meta::Delta,
+        node::{ChildEntry, Draft},
+        testing,
+    };
+
+    /// A few pages can refer to one leaf an astronomical number of times. A receiver must neither
+    /// walk nor count all of them.
+    #[test]
+    fn a_node_that_stands_under_many_separators_is_one_finding() {
+        let sim = SimStorage::new();
+        // After some flushes, the Meta log is rewritten from the changed table.
+        let options = Options { meta_compaction_bytes_min: 0, ..Options::default() };
+        let mut engine =
+            Engine::create(sim.storage(), ShardId(0), Params::default(), options).expect("an empty directory");
+        let put = |n: u64| Operation { key: format!("{n:04}").into_bytes(), change: Change::Put(vec![1; 9]) };
+        testing::commit(&mut engine, 1, (0..20).map(put).collect());
+        let id = engine.meta.tip().id;
+        let mut tree = engine.meta.tip().trees[0].clone();
+        assert_eq!((tree.level, tree.entries), (0, 20));
+        for level in 1..=24 {
+            let child = tree.root.expect("it has records");
+            let separator = |n: u8| if n == 0 { Vec::new() } else { vec![0, n] };
+            let entries: Vec<ChildEntry> = (0..50).map(|n| ChildEntry { separator: separator(n), child }).collect();
+            let draft = Draft::all_new(Version(1), level, &entries);
+            let root = engine.store.add_node(&mut engine.meta, &mut Delta::default(), draft, Class::Old);
+            let entries = tree.entries.saturating_mul(50);
+            let digest = hash::tree_digest(level, entries, &root.hash);
+            tree = Tree { root: Some(root), level, entries, digest, ..tree };
+        }
+        let record = engine.meta.versions.get_mut(&id).expect("it is decided");
+        record.digest = hash::shard_digest(&[tree.digest]);
+        record.trees = vec![tree];
+        (1..100).for_each(|index| engine.flush(RaftPosition { index, term: 1 }, b"").expect("room"));
+        drop(engine);
+        let report = fsck(sim.storage()).expect("a directory");
+        let bounds = report.findings.iter().filter(|finding| finding.to_string().contains("do not bound")).count();
+        assert!(bounds == 1 && report.nodes < 50, "{report:?}");
+    }
+
+    /// A directory with several trees and versions, a merge with shortcuts, patches, and values in
+    /// leaves and in the log.
+    fn with_much(seed: u64, emptied: bool) -> SimStorage {
+        let sim = SimStorage::new();
+        let params =
+            Params { capacity: 64, key_bytes_max: 16, node_bytes: 512, fanout: 8, tier_ratio: 2, ..Params::default() };
+        let options = Options { old_cache_bytes: 0, workers: Workers::Inline, ..Options::default() };
+        let mut engine = Engine::create(sim.storage(), ShardId(0), params, options).expect("an empty directory");
+        let mut rng = SimRng::new(seed);
+        for version in 1..90 {
+            let mut operations = BTreeMap::new();
+            // In the end all keys are deleted, and the tombstones are merged away.
+            let last = if emptied { 60 } else { 90 };
+            for n in (0..40).filter(|_| version >= last) {
+                let key = format!("{:03}", (40 * (version - last) + n) % 400);
+                operations.insert(key.into_bytes(), Change::Delete);
+            }
+            for _ in (0..9).filter(|_| version < last) {
+                let len = [3, 300][rng.below(2) as usize];
+                let change =
+                    if rng.chance(200) { Change::Delete } else { Change::Put(vec![rng.next_u64() as u8; len]) };
+                operations.insert(format!("{:03}", rng.below(400)).into_bytes(), change);
+            }
+            testing::commit(
+                &mut engine,
+                version,
+                operations.into_iter().map(|(key, change)| Operation { key, change }).collect(),
+            );
+            while engine.merge_step(1000).expect("merges") == MergeProgress::Working {}
+            if version % 7 == 0 {
+                engine.flush(RaftPosition { index: version, term: 1 }, b"").expect("room");
+            }
+        }
+        engine.flush(RaftPosition { index: 90, term: 1 }, b"").expect("room");
+        sim
+    }
+
+    /// The report for passes with this limit, their number, and the most that one of them
+    /// remembers.
+    fn check_in_passes(sim: &SimStorage, places_max: u64) -> Result<(Report, usize, usize)> {
+        let storage = sim.storage();
+        let file = storage.open(superblock::FILE, OpenMode::Existing).map_err(Error::io("open", superblock::FILE))?;
+        let (newest, _) = superblock::newest(superblock::read_slots(&*file)?)?;
+        let (_, meta) = MetaLog::open(&*storage, &newest)?;
+        let store = Store::open(&storage, &Options::default(), &meta, OpenMode::Existing)?;
+        let mut report = Report::default();
+        let mut checker = Checker::new(&meta, &store, &mut report, places_max);
+        let cuts = checker.cuts();
+        let remembered = passes(&cuts).map(|pass| {
+            (checker.nodes, checker.values) = Default::default();
+            meta.versions.values().flat_map(|version| &version.trees).for_each(|tree| {
+                checker.walk_tree(tree, pass);
+            });
+            checker.nodes.len() + checker.values.len()
+        });
+        let remembered = remembered.max().unwrap_or_default();
+        let mut report = Report::default();
+        Checker::new(&meta, &store, &mut report, places_max).check();
+        Ok((report, cuts.len() + 1, remembered))
+    }
+
+    #[test]
+    fn passes_find_what_one_finds_and_remember_less() {
+        let mut damaged = 0;
+        for seed in 0..3 {
+            let sim = with_much(seed, seed == 2);
+            let (whole, passes, all) = check_in_passes(&sim, u64::MAX).expect("it is sound");
+            assert!(whole.is_clean() && passes == 1 && whole.values > 100, "{whole:?}");
+            for (places_max, parts) in [(1, 3), (50, 3), (400, 1)] {
+                let (report, passes, most) = check_in_passes(&sim, places_max).expect("it is sound");
+                assert_eq!(report, whole);
+                assert!(passes > parts && most < all / parts, "{most} of {all}, {passes} passes for {places_max}");
+            }
+            let mut rng = SimRng::new(seed);
+            for name in sim.storage().list("").expect("a directory") {
+                for _ in 0..4 {
+                    let len =
+                        sim.storage().open(&name, OpenMode::Existing).and_then(|file| file.len()).expect("a file");
+                    let (at, bit) = (rng.below(len.max(1)), rng.below(8) as u8);
+                    if len == 0 {
+                        continue;
+                    }
+                    sim.flip_bit(&name, at, bit);
+                    let clean = |places_max| check_in_passes(&sim, places_max).map(|(report, ..)| report.is_clean());
+                    let (in_one, in_many) = (clean(u64::MAX).ok(), clean(50).ok());
+                    assert_eq!(in_one, in_many, "{name} at {at}");
+                    damaged += u32::from(in_one == Some(false));
+                    sim.flip_bit(&name, at, bit);
+                }
+            }
+        }
+        assert!(damaged > 10, "only {damaged} of the flipped bits were found");
+    }
+
+    /// A child whose neighbours have changed is checked against its new bounds.
+    #[test]
+    fn a_node_that_stands_under_other_keys_is_looked_at_again() {
+        let sim = with_much(1, false);
+        let storage = sim.storage();
+        let file = storage.open(superblock::FILE, OpenMode::Existing).expect("a directory");
+        let (newest, _) = superblock::newest(superblock::read_slots(&*file).expect("read")).expect("one is valid");
+        let (_, meta) = MetaLog::open(&*storage, &newest).expect("a log");
+        let store = Store::open(&storage, &Options::default(), &meta, OpenMode::Existing).expect("a store");
+        let tree = meta.tip().trees.iter().max_by_key(|tree| tree.entries).expect("it has trees");
+        let root = tree.root.expect("it has records");
+        let all = Keys { low: &[], high: None };
+        for (keys, sound) in [
+            (all, true),
+            (Keys { low: b"0", high: Some(b"5") }, true),
+            (Keys { low: b"0", high: Some(b"2") }, false),
+            (Keys { low: b"2", high: None }, false),
+        ] {
+            let mut report = Report::default();
+            let mut checker = Checker::new(&meta, &store, &mut report, u64::MAX);
+            assert_eq!(checker.check_node(&root, tree.level, all, all), Some(tree.entries));
+            assert_eq!(checker.check_node(&root, tree.level, keys, all).is_some(), sound, "{keys:?}");
+            assert_eq!(report.is_clean(), sound);
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Merges during normal work: when one begins, how it keeps pace with writes, and how its output is
+//! kept.
+
+use coppice_verify::rules;
+
+use crate::{
+    Engine, MergeName, MergePace, MergeProgress, Result, cache::shortcuts, meta::MetaOp, place::page::PAGE_BYTES,
+    tree::merge::MergeTask,
+};
+
+/// A merge is behind when this many records are owed.
+const MERGE_OWED_MAX: u64 = 512;
+
+/// A merge that must finish before the next freeze aims to leave 1/`REST_PART` of the active tree's
+/// free capacity when it has read its inputs. Another thread needs that time to make the filter and
+/// the shortcuts.
+const REST_PART: u64 = 4;
+
+impl Engine {
+    /// How much there is to merge, and whether merging is behind.
+    ///
+    /// Merges keep pace with writes. They should be complete before writes have used half of the
+    /// capacity that is left below the limit of trees. If only the active tree has capacity left,
+    /// they should have read their inputs before three quarters of it are used.
+    #[must_use]
+    pub fn merge_pace(&self) -> MergePace {
+        match self.merge_left() {
+            0 => MergePace::Idle,
+            _ if self.merge.as_ref().is_some_and(MergeTask::is_going) => MergePace::Waiting,
+            left if self.merge_owed >= left.min(MERGE_OWED_MAX) => MergePace::Behind(self.merge_owed),
+            _ => MergePace::Going,
+        }
+    }
+
+    /// Records that the merge which the tier rule asks for has still to process.
+    fn merge_left(&self) -> u64 {
+        if let Some(task) = &self.merge {
+            return task.left().max(1);
+        }
+        let tip = self.meta.tip();
+        let frozen: Vec<u64> = tip.trees[1..].iter().map(|tree| tree.entries).collect();
+        let wanted = rules::plan_merge(&self.meta.params, &frozen);
+        let missing = wanted.filter(|count| self.meta.find_merge(&tip.trees, 1, *count).is_none());
+        missing.map_or(0, |count| frozen[..count].iter().sum())
+    }
+
+    /// Notes that `written` records were written.
+    pub(crate) fn owe_merging(&mut self, written: usize) {
+        let left = self.merge_left();
+        let (params, trees) = (&self.meta.params, &self.meta.tip().trees);
+        let capacity = u64::from(params.capacity);
+        let rest = capacity.saturating_sub(trees[0].entries);
+        let more_trees = usize::from(params.tree_limit).saturating_sub(trees.len()) as u64;
+        let room = if left > 0 && more_trees == 0 {
+            // The target stays the same from write to write.
+            rest.saturating_sub(*self.merge_until.get_or_insert(rest / REST_PART))
+        } else {
+            self.merge_until = None;
+            (rest + more_trees * capacity) / 2
+        };
+        let owed = u128::from(left) * written as u128 / u128::from(room.max(1));
+        self.merge_owed = self.merge_owed.saturating_add(u64::try_from(owed).unwrap_or(left)).min(left);
+    }
+
+    /// Works on the merge that the tier rule asks for in the decided state, for about `budget`
+    /// records, but at least one leaf's.
+    ///
+    /// # Errors
+    /// `Corrupted`, a failure of the storage, or `Poisoned`. The next call begins the merge again.
+    pub fn merge_step(&mut self, budget: usize) -> Result<MergeProgress> {
+        self.check_usable()?;
+        self.drop_lost_merges();
+        if self.merge.is_none() {
+            let tip = self.meta.tip();
+            let frozen: Vec<u64> = tip.trees[1..].iter().map(|tree| tree.entries).collect();
+            let Some(count) = rules::plan_merge(&self.meta.params, &frozen) else {
+                return Ok(MergeProgress::Idle);
+            };
+            if self.meta.find_merge(&tip.trees, 1, count).is_some() {
+                return Ok(MergeProgress::Idle);
+            }
+            let workers = self.options.workers;
+            self.merge = Some(MergeTask::new(&self.store, &self.meta, &tip.trees, 1, count, workers)?);
+        }
+        let is_behind = matches!(self.merge_pace(), MergePace::Behind(_));
+        let mut task = self.merge.take().expect("it was begun above");
+        let stepped = task.step(&mut self.store, &mut self.meta, budget, is_behind);
+        let done = stepped.as_ref().map_or(0, |done| done.unwrap_or_default());
+        self.merge_owed = self.merge_owed.saturating_sub(done.max(budget) as u64);
+        match stepped {
+            Ok(done) if done.is_some() || task.is_going() => {
+                self.merge = Some(task);
+                Ok(MergeProgress::Working)
+            }
+            Ok(_) => {
+                let record = task.finish(&mut self.store, &mut self.meta);
+                let inputs = record.inputs.iter().map(|input| input.digest).collect();
+                let name = MergeName { inputs, output: record.output.digest };
+                self.apply(MetaOp::AddMerge(record));
+                Ok(MergeProgress::Built(name))
+            }
+            Err(error) => {
+                self.meta.discard_all(&task.delta);
+                self.forget_freed();
+                Err(error)
+            }
+        }
+    }
+
+    /// The most bytes that the end of a merge may add at once to the next flush: the filter and the
+    /// shortcuts of all records of the decided state.
+    #[must_use]
+    pub fn merge_end_bytes(&self) -> u64 {
+        let records = self.meta.tip().trees.iter().map(|tree| tree.entries).sum();
+        let filter_bytes =
+            rules::filter_blocks(&self.meta.params, records).saturating_mul(rules::FILTER_BLOCK_BITS / 8);
+        let placed = records.min(shortcuts::RECORDS_MAX);
+        let has_shortcuts = self.store.wants_shortcuts(placed);
+        let shortcut_bytes = if has_shortcuts { placed * shortcuts::RECORD_BYTES_MAX + PAGE_BYTES as u64 } else { 0 };
+        filter_bytes.saturating_add(shortcut_bytes)
+    }
+
+    /// Built merges that can be installed on the decided state.
+    #[must_use]
+    pub fn built_merges(&self) -> Vec<MergeName> {
+        self.shape_of(&self.meta.tip().trees).ready
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+    use coppice_types::{Change, Epoch, Operation, Params, ShardId, Version};
+    use coppice_verify::hash;
+
+    use super::*;
+    use crate::{Options, RaftPosition, fsck, place::page::PageFile, testing, tree::cursor::ForestCursor};
+
+    fn flush(engine: &mut Engine, index: u64) {
+        engine.flush(RaftPosition { index, term: 1 }, b"").expect("room");
+    }
+
+    fn commit(engine: &mut Engine, version: u64, operations: Vec<Operation>) {
+        testing::commit(engine, version, operations);
+        while engine.merge_step(100).expect("sound pages") == MergeProgress::Working {}
+        engine.prune(Version(version)).expect("usable");
+        flush(engine, version);
+    }
+
+    /// The first and the last case have shortcuts, the second has none.
+    #[test]
+    fn the_end_of_a_merge_adds_no_more_than_is_said() {
+        for (value_bytes, old_cache_bytes, near) in
+            [(1100, 64 << 10, true), (40, 64 << 10, false), (40, 64 << 20, true)]
+        {
+            let params = Params { capacity: 2000, tier_ratio: 2, ..Params::default() };
+            let options = Options { old_cache_bytes, ..Options::default() };
+            let mut engine =
+                Engine::create(SimStorage::new().storage(), ShardId(0), params, options).expect("an empty directory");
+            let mut most = 0;
+            for version in 1..=10_u64 {
+                let key = |n: u64| hash::sha256(&(1000 * version + n).to_le_bytes()).0.to_vec();
+                let put = |n| Operation { key: key(n), change: Change::Put(vec![n as u8; value_bytes]) };
+                testing::commit(&mut engine, version, (0..1000).map(put).collect());
+                loop {
+                    let (before, said) = (engine.unflushed_bytes(), engine.merge_end_bytes());
+                    match engine.merge_step(1).expect("sound pages") {
+                        MergeProgress::Working => {}
+                        MergeProgress::Idle => break,
+                        MergeProgress::Built(_) => {
+                            // The step's own nodes count, too.
+                            let added = engine.unflushed_bytes() - before;
+                            assert!(added <= said + (64 << 10), "{added} bytes, where {said} were to come at most");
+                            most = added.max(most);
+                        }
+                    }
+                }
+                flush(&mut engine, version);
+            }
+            let said = engine.merge_end_bytes();
+            assert!(!near || most > said / 4, "{most} of {said} bytes");
+        }
+    }
+
+    /// The space that a merge has taken grows with the data; the cost of a rollback must not. The
+    /// next step or the next writes free that space.
+    #[test]
+    fn what_a_lost_merge_took_is_given_back_behind_the_rollback() {
+        for (is_complete, by_step) in [(false, false), (false, true), (true, false), (true, true)] {
+            let sim = SimStorage::new();
+            let params = Params { capacity: 200, ..Params::default() };
+            let mut engine =
+                Engine::create(sim.storage(), ShardId(0), params, Options::default()).expect("an empty directory");
+            let quarter = |version: u64| {
+                let put = |n: u64| Operation { key: format!("{n:04}").into_bytes(), change: Change::Put(vec![9; 60]) };
+                (0..800).filter(|n| n % 4 == version).map(put).collect()
+            };
+            let used = |engine: &Engine| {
+                let live = engine.meta.segments.values().map(|segment| segment.live).sum::<u64>();
+                (PageFile::ALL.map(|file| engine.meta.space(file).used_pages()), live)
+            };
+            (1..=2).for_each(|version| testing::commit(&mut engine, version, quarter(version)));
+            flush(&mut engine, 1);
+            let (kept, before) = (engine.decided(), used(&engine));
+            assert_eq!(engine.merge_pace(), MergePace::Idle);
+            testing::commit(&mut engine, 3, quarter(3));
+            while engine.merge_step(100).expect("sound pages") == MergeProgress::Working
+                && (is_complete || engine.counters().merge_records < 200)
+            {}
+            flush(&mut engine, 2);
+            assert_eq!((engine.built_merges().len(), engine.merge.is_some()), (usize::from(is_complete), !is_complete));
+            engine.rollback(kept.version, Epoch(1)).expect("not pruned");
+            assert!(used(&engine) > before, "not by the rollback");
+            if by_step {
+                assert_eq!(engine.merge_step(1).expect("usable"), MergeProgress::Idle);
+            } else {
+                flush(&mut engine, 3);
+            }
+            assert_eq!(used(&engine), before);
+            flush(&mut engine, 4);
+            drop(engine);
+            assert!(fsck(sim.storage()).expect("a directory").is_clean());
+        }
+    }
+
+    /// Once its trees are merged, such a key has no records, tombstones or value bytes.
+    #[test]
+    fn a_key_that_no_retained_version_has_leaves_nothing_behind() {
+        let sim = SimStorage::new();
+        let params =
+            Params { key_bytes_max: 8, node_bytes: 320, fanout: 4, capacity: 32, tier_ratio: 4, ..Params::default() };
+        let options = Options { segment_bytes_max: 4000, ..Options::default() };
+        let mut engine = Engine::create(sim.storage(), ShardId(0), params, options).expect("an empty directory");
+        let put = |name: char, n: u64, byte: u8| Operation {
+            key: format!("{name}{n:04}").into_bytes(),
+            change: Change::Put(vec![byte; 200]),
+        };
+        let delete = |n: u64| Operation { key: format!("gone{n:03}").into_bytes(), change: Change::Delete };
+        let gone = |n: u64| Operation { key: format!("gone{n:03}").into_bytes(), ..put('x', n, 1) };
+        let mut version = 0;
+        let mut next = |engine: &mut Engine, operations: Vec<Operation>| {
+            version += 1;
+            commit(engine, version, operations);
+        };
+        for round in 0..10 {
+            next(&mut engine, (0..20).map(|n| gone(20 * round + n)).collect());
+        }
+        let (before, held) =
+            (engine.disk_usage().expect("readable"), engine.shape(&engine.decided()).expect("decided"));
+        assert!(held.entries.iter().sum::<u64>() >= 200 && before.value_live_bytes >= 200 * 216);
+        for round in 0..10 {
+            next(&mut engine, (0..20).map(|n| delete(20 * round + n)).collect());
+        }
+        // Other keys come and go, so trees freeze and merge.
+        let of_gone = |engine: &Engine| {
+            let trees = &engine.meta.tip().trees;
+            let mut cursor = ForestCursor::seek(&engine.store, trees, b"").expect("sound pages");
+            let mut found = 0;
+            while let Some(newest) = cursor.next_newest(&engine.store, None).expect("sound pages") {
+                found += usize::from(newest.key.starts_with(b"gone"));
+            }
+            found
+        };
+        assert!(of_gone(&engine) > 0, "tombstones");
+        for round in 0..40 {
+            next(&mut engine, (0..20).map(|n| put('k', (round * 7 + n) % 60, round as u8)).collect());
+        }
+        assert_eq!(of_gone(&engine), 0);
+        let after = engine.disk_usage().expect("readable");
+        assert!(after.value_live_bytes < 4 * 60 * 216, "{after:?}");
+        assert!(after.value_bytes < 4 * after.value_live_bytes, "{after:?}");
+        drop(engine);
+        let report = fsck(sim.storage()).expect("a directory");
+        assert!(report.is_clean() && report.records < 4 * 60, "{report:?}");
+    }
+}

@@ -1,0 +1,270 @@
+//! The cold tier: old segments of the value log in a second directory, on a cheaper disk.
+//!
+//! Segments that take no more records are copied there while the engine goes on. The oldest goes
+//! first, until the remaining ones have at most [`crate::Options::hot_value_bytes_max`] bytes. A
+//! segment never comes back; a merge that appends a live value again writes it to the data
+//! directory. No file says where a segment lies: a read looks in the data directory first, then in
+//! the cold one.
+//!
+//! Invariants: a segment has its final name in the cold directory only when it is complete and
+//! durable there, and it leaves the data directory only after that name is durable. If both
+//! directories have it, both copies are right, unless the cold one belonged to an earlier engine;
+//! the data directory counts. An engine that is created or received empties the cold directory
+//! first.
+//!
+//! A crash before the rename leaves a file with a temporary name. A crash between rename and
+//! removal leaves the segment in both directories. The next `open` removes the temporary file and
+//! the cold copy. The empty file [`MARKER_FILE`] is durable before the first segment leaves. With
+//! it, a segment that is in neither directory lies on a disk that is missing, and is not damage.
+
+use std::{collections::BTreeSet, io::ErrorKind, sync::Arc};
+
+use coppice_env::{OpenMode, Storage};
+
+use super::record::{file_name, file_number as segment_number};
+use crate::{Error, Result, meta::Meta, place::refs::Segment};
+
+/// Marks a data directory whose segments may lie in the cold directory.
+pub(crate) const MARKER_FILE: &str = "cold";
+
+/// Most bytes in one read and write.
+const COPY_BYTES: usize = 256 << 10;
+
+fn temporary_name(segment: u32) -> String {
+    format!("{}.new", file_name(segment))
+}
+
+/// The segment number in a cold directory's file name, and whether the name is the final one.
+pub(crate) fn file_number(name: &str) -> Option<(u32, bool)> {
+    match name.strip_suffix(".new") {
+        Some(temporary) => segment_number(temporary).map(|number| (number, false)),
+        None => segment_number(name).map(|number| (number, true)),
+    }
+}
+
+/// Names in a cold directory; `None` if it does not exist.
+pub(crate) fn list(cold: &dyn Storage) -> Result<Option<Vec<String>>> {
+    match cold.list("") {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        listed => listed.map(Some).map_err(Error::io("list", "the cold directory")),
+    }
+}
+
+/// Durably removes the files of a cold directory that are not kept.
+pub(crate) fn clear(storage: &dyn Storage, kept: impl Fn(&str) -> bool) -> Result<()> {
+    let Some(cold) = storage.cold() else { return Ok(()) };
+    let gone: Vec<String> = list(&*cold)?.unwrap_or_default().into_iter().filter(|name| !kept(name)).collect();
+    for name in gone.iter().filter(|name| file_number(name).is_some()) {
+        cold.remove(name).map_err(Error::io("remove", name))?;
+    }
+    if gone.is_empty() { Ok(()) } else { cold.sync_dir("").map_err(Error::io("sync", "the cold directory")) }
+}
+
+/// Creates the cold directory, and the marker in the data directory.
+pub(crate) fn begin(storage: &dyn Storage, cold: &dyn Storage) -> Result<()> {
+    cold.create_dir_all("").map_err(Error::io("create", "the cold directory"))?;
+    storage.open(MARKER_FILE, OpenMode::OpenOrCreate).map_err(Error::io("create", MARKER_FILE))?;
+    storage.sync_dir("").map_err(Error::io("sync", "the directory"))
+}
+
+pub(crate) fn is_live(segment: &Segment) -> bool {
+    segment.end > 0 && segment.dead_at.is_none()
+}
+
+/// Returns the segments that only the cold directory has.
+///
+/// # Errors
+/// `ColdMissing` if a needed segment must be in a cold directory that does not exist; `Corrupted`
+/// if that directory exists and does not have it.
+pub(crate) fn find(storage: &dyn Storage, meta: &Meta) -> Result<BTreeSet<u32>> {
+    let here: BTreeSet<String> = storage.list("").map_err(Error::io("list", "the directory"))?.into_iter().collect();
+    let there = storage.cold().map(|cold| list(&*cold)).transpose()?.flatten();
+    let mut found = BTreeSet::new();
+    for (id, segment) in &meta.segments {
+        let file = file_name(*id);
+        if here.contains(&file) {
+            continue;
+        }
+        match &there {
+            Some(names) if names.contains(&file) => {
+                found.insert(*id);
+            }
+            None if is_live(segment) && here.contains(MARKER_FILE) => return Err(Error::ColdMissing { file }),
+            Some(_) if is_live(segment) && here.contains(MARKER_FILE) => {
+                return Err(Error::corrupted(file, None, "it is neither here nor in the cold directory"));
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+/// The engine's segments in the cold directory, and the one that is being moved.
+#[derive(Debug)]
+pub(crate) struct Tier {
+    pub(crate) storage: Arc<dyn Storage>,
+    segments: BTreeSet<u32>,
+    moving: Option<Moving>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Moving {
+    pub(crate) segment: u32,
+    pub(crate) end: u64,
+    /// The copy is durable up to here.
+    pub(crate) at: u64,
+    /// A step is in progress.
+    pub(crate) out: bool,
+    /// Nothing needs the segment any more.
+    dead: bool,
+}
+
+impl Tier {
+    pub(crate) fn new(storage: Arc<dyn Storage>) -> Self {
+        Self { storage, segments: BTreeSet::new(), moving: None }
+    }
+
+    pub(crate) fn set(&mut self, segments: BTreeSet<u32>) {
+        self.segments = segments;
+    }
+
+    pub(crate) fn has(&self, segment: u32) -> bool {
+        self.segments.contains(&segment)
+    }
+
+    /// The move in progress, if any.
+    pub(crate) fn moving(&self) -> Option<&Moving> {
+        self.moving.as_ref()
+    }
+
+    /// Begins the next step of a move, of about this many bytes.
+    pub(crate) fn begin(
+        &mut self,
+        hot: Arc<dyn Storage>,
+        (segment, end, from): (u32, u64, u64),
+        bytes: u64,
+    ) -> ColdStep {
+        self.moving = Some(Moving { segment, end, at: from, out: true, dead: false });
+        let to = from.saturating_add(bytes.max(1)).min(end);
+        ColdStep { hot, cold: Arc::clone(&self.storage), segment, from, to, end, done: None }
+    }
+
+    /// Ends a step. Returns `true` if the segment is now in the cold directory.
+    pub(crate) fn end(&mut self, step: ColdStep) -> Result<bool> {
+        let mut moving = self.moving.take().expect("a step is at work");
+        assert!(moving.out && moving.segment == step.segment, "the step is of this move");
+        moving.out = false;
+        let (name, temporary) = (file_name(step.segment), temporary_name(step.segment));
+        if moving.dead {
+            return [temporary, name].iter().try_for_each(|name| remove(&*self.storage, name)).map(|()| false);
+        }
+        match step.done {
+            // The step was never run.
+            None => {}
+            Some(Ok(())) => moving.at = step.to,
+            Some(Err(error)) => {
+                // The partial copy would take space, perhaps the last. The final name is removed
+                // only if the segment is still in the data directory.
+                let left: &[String] = match step.hot.open(&name, OpenMode::Existing) {
+                    Err(lost) if lost.kind() == ErrorKind::NotFound => {
+                        self.segments.insert(step.segment);
+                        &[]
+                    }
+                    Err(_) => &[temporary],
+                    Ok(_) => &[temporary, name],
+                };
+                left.iter().for_each(|name| drop(self.storage.remove(name)));
+                return Err(error);
+            }
+        }
+        let moved = moving.at == step.end;
+        if moved {
+            self.segments.insert(step.segment);
+        } else {
+            self.moving = Some(moving);
+        }
+        Ok(moved)
+    }
+
+    /// Deletes what the cold directory has of a deleted segment.
+    pub(crate) fn delete(&mut self, segment: u32) -> Result<()> {
+        let mut names = Vec::new();
+        if self.segments.remove(&segment) {
+            names.push(file_name(segment));
+        }
+        if let Some(moving) = self.moving.as_mut().filter(|moving| moving.segment == segment) {
+            moving.dead = true;
+            if !moving.out {
+                self.moving = None;
+                names.push(temporary_name(segment));
+            }
+        }
+        names.iter().try_for_each(|name| remove(&*self.storage, name))
+    }
+}
+
+/// Removes a file if it exists.
+fn remove(storage: &dyn Storage, name: &str) -> Result<()> {
+    match storage.remove(name) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", name)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// One step of a segment's move. It may run on another thread: [`crate::Engine::begin_cold_step`]
+/// returns it, [`ColdStep::run`] does the work, and [`crate::Engine::end_cold_step`] takes it back.
+#[derive(Debug)]
+#[must_use = "the engine waits for its end"]
+pub struct ColdStep {
+    hot: Arc<dyn Storage>,
+    cold: Arc<dyn Storage>,
+    segment: u32,
+    from: u64,
+    to: u64,
+    end: u64,
+    done: Option<Result<()>>,
+}
+
+impl ColdStep {
+    pub(crate) fn segment(&self) -> u32 {
+        self.segment
+    }
+
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.to - self.from
+    }
+
+    /// Copies and syncs. The last step also gives the copy its final name and removes the segment
+    /// from the data directory.
+    pub fn run(&mut self) {
+        self.done = Some(self.copy().and_then(|()| if self.to == self.end { self.publish() } else { Ok(()) }));
+    }
+
+    fn copy(&self) -> Result<()> {
+        let (name, temporary) = (file_name(self.segment), temporary_name(self.segment));
+        let source = self.hot.open(&name, OpenMode::Existing).map_err(Error::io("open", &name))?;
+        if self.from == 0 {
+            begin(&*self.hot, &*self.cold)?;
+        }
+        let target = self.cold.open(&temporary, OpenMode::OpenOrCreate).map_err(Error::io("create", &temporary))?;
+        if self.from == 0 {
+            target.set_len(0).map_err(Error::io("write", &temporary))?;
+        }
+        let mut buffer = vec![0; COPY_BYTES];
+        let mut at = self.from;
+        while at < self.to {
+            let part = &mut buffer[..(self.to - at).min(COPY_BYTES as u64) as usize];
+            source.read_exact_at(part, at).map_err(Error::io("read", &name))?;
+            target.write_all_at(part, at).map_err(Error::io("write", &temporary))?;
+            at += part.len() as u64;
+        }
+        target.sync_data().map_err(Error::io("sync", &temporary))
+    }
+
+    fn publish(&self) -> Result<()> {
+        let name = file_name(self.segment);
+        self.cold.rename(&temporary_name(self.segment), &name).map_err(Error::io("rename", &name))?;
+        self.cold.sync_dir("").map_err(Error::io("sync", "the cold directory"))?;
+        self.hot.remove(&name).map_err(Error::io("remove", &name))
+    }
+}

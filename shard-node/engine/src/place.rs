@@ -1,0 +1,5 @@
+//! Places on disk: pages, free pages, and references into the value log.
+
+pub(crate) mod page;
+pub(crate) mod refs;
+pub(crate) mod space;

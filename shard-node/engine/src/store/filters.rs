@@ -1,0 +1,181 @@
+//! Filters and shortcuts of frozen trees: how they are stored, kept in memory and asked.
+
+use std::sync::{Arc, PoisonError, RwLockReadGuard};
+
+use coppice_verify::rules::Filter;
+
+use super::Store;
+use crate::{
+    Error, Result,
+    cache::shortcuts::{self, Shortcut, ShortcutPage, Spot},
+    files::values::{self, Named, RecordKind},
+    meta::{Delta, Meta, Tree},
+    place::{
+        page::{PAGE_BYTES, PlaceMap},
+        refs::{BlobRef, ValueRef},
+    },
+};
+
+/// Filters that were read for gets are kept up to this many times the largest small filter: more
+/// than the trees of one version have.
+const READ_FILTERS_MAX: usize = 8;
+
+impl Store {
+    /// Stores the filter of a tree that is being frozen or that a merge made.
+    pub(crate) fn add_filter(&mut self, meta: &mut Meta, delta: &mut Delta, filter: Filter) -> BlobRef {
+        let bytes: Vec<u8> = filter.blocks().iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
+        let blob = self.add_blob(meta, delta, RecordKind::Filter, &bytes);
+        if self.is_small(blob) {
+            self.keep_filter(blob, &Arc::new(filter));
+        }
+        blob
+    }
+
+    /// Returns the filter of a frozen tree. Only a small one stays in memory.
+    pub(crate) fn filter(&self, tree: &Tree) -> Result<Arc<Filter>> {
+        let blob = filter_of(tree);
+        if let Some(filter) = self.filters().get(&blob.at) {
+            return Ok(Arc::clone(filter));
+        }
+        let bytes = self.values.read(RecordKind::Filter, blob)?;
+        let filter = decode_filter(&bytes).ok_or_else(|| {
+            Error::corrupted(values::file_name(blob.at.segment), Some(u64::from(blob.at.offset)), "no filter")
+        })?;
+        let filter = Arc::new(filter);
+        if self.is_small(blob) {
+            self.keep_read_filter(blob, &filter);
+        }
+        Ok(filter)
+    }
+
+    fn filters(&self) -> RwLockReadGuard<'_, PlaceMap<ValueRef, Arc<Filter>>> {
+        self.filters.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep_filter(&self, blob: BlobRef, filter: &Arc<Filter>) {
+        self.filters.write().unwrap_or_else(PoisonError::into_inner).insert(blob.at, Arc::clone(filter));
+    }
+
+    /// Keeps a filter that was read. Between flushes, which drop filters, reads of many old
+    /// versions can need those of many trees.
+    fn keep_read_filter(&self, blob: BlobRef, filter: &Arc<Filter>) {
+        let mut filters = self.filters.write().unwrap_or_else(PoisonError::into_inner);
+        if bytes_of(&filters) > READ_FILTERS_MAX * self.small_filter_bytes_max {
+            filters.clear();
+        }
+        filters.insert(blob.at, Arc::clone(filter));
+    }
+
+    /// Whether a filter is kept in memory even if it is rarely needed.
+    fn is_small(&self, filter: BlobRef) -> bool {
+        filter.len as usize <= self.small_filter_bytes_max
+    }
+
+    /// Returns `false` only if the frozen tree has no record of a key with this filter hash. The
+    /// filter stays in memory.
+    pub(crate) fn admits(&self, tree: &Tree, filter_hash: (u64, u64)) -> Result<bool> {
+        if let Some(filter) = self.filters().get(&filter_of(tree).at) {
+            return Ok(filter.admits_hash(filter_hash));
+        }
+        let filter = self.filter(tree)?;
+        self.keep_filter(filter_of(tree), &filter);
+        Ok(filter.admits_hash(filter_hash))
+    }
+
+    /// Like [`Self::admits`], for a get in the oldest tree. Also returns `true` if only a large
+    /// filter outside of memory could tell. It would save nothing for keys that have a record, and
+    /// fences and leaves use the memory better.
+    pub(crate) fn oldest_admits(&self, tree: &Tree, filter_hash: (u64, u64)) -> Result<bool> {
+        let blob = filter_of(tree);
+        let asks = self.is_small(blob) || self.filters().contains_key(&blob.at);
+        if asks { self.admits(tree, filter_hash) } else { Ok(true) }
+    }
+
+    /// Whether a tree with this many records should have shortcuts.
+    pub(crate) fn wants_shortcuts(&self, records: u64) -> bool {
+        (self.shortcut_records_min..=shortcuts::RECORDS_MAX).contains(&records)
+    }
+
+    /// Stores the shortcuts of a merge's output.
+    pub(crate) fn add_shortcuts(&mut self, meta: &mut Meta, delta: &mut Delta, mut pages: Vec<u8>) -> BlobRef {
+        let at = self.values.next_place(pages.len() as u32);
+        shortcuts::seal(&mut pages, at);
+        let blob = self.add_blob(meta, delta, RecordKind::Shortcuts, &pages);
+        assert_eq!(blob.at, at, "the log goes on where it said");
+        blob
+    }
+
+    /// Looks up a key in a frozen tree's shortcuts.
+    fn shortcut(&self, tree: &Tree, filter_hash: (u64, u64)) -> Result<Shortcut> {
+        let Some(blob) = tree.shortcuts else { return Ok(Shortcut::Unknown) };
+        let spot = Spot::new(filter_hash, shortcuts::pages(blob));
+        let at = spot.place(blob);
+        if let Some(found) = self.cache.shortcut(at, spot.remainder) {
+            self.counters.shortcut_hits.one();
+            return Ok(found);
+        }
+        if !self.values.in_memory(at) {
+            self.counters.shortcut_reads.one();
+        }
+        let mut bytes = vec![0; PAGE_BYTES];
+        match self.values.read_part(at, &mut bytes) {
+            // The leaves may lie on another disk than the value log.
+            Err(Error::Io { .. }) => return Ok(Shortcut::Unknown),
+            read => read?,
+        }
+        let page = ShortcutPage::check(bytes.into(), at).ok_or_else(|| {
+            Error::corrupted(values::file_name(at.segment), Some(u64::from(at.offset)), "no page of shortcuts")
+        })?;
+        let found = page.find(spot.remainder);
+        self.cache.insert_shortcuts(at, page);
+        Ok(found)
+    }
+
+    /// Looks up a key and its value in a frozen tree by its shortcuts. `None` if only the leaves
+    /// can tell: the shortcuts do not know, or the record cannot be read.
+    pub(crate) fn named(&self, tree: &Tree, key: &[u8], filter_hash: (u64, u64)) -> Result<Option<Named>> {
+        Ok(match self.shortcut(tree, filter_hash)? {
+            Shortcut::Unknown => None,
+            Shortcut::Absent => Some(Named::Other),
+            Shortcut::Place { at, bytes, only } => {
+                self.count_value_read(at);
+                match self.values.read_named(at, bytes, key) {
+                    Named::Other if !only => None,
+                    named => Some(named).filter(|named| *named != Named::Unknown),
+                }
+            }
+        })
+    }
+
+    /// Drops the filters whose places are not kept.
+    pub(crate) fn retain_filters(&mut self, keep: impl Fn(&ValueRef) -> bool) {
+        self.filters.get_mut().unwrap_or_else(PoisonError::into_inner).retain(|at, _| keep(at));
+    }
+
+    pub(crate) fn filters_cached(&self) -> usize {
+        self.filters().len()
+    }
+
+    pub(crate) fn filter_bytes(&self) -> usize {
+        bytes_of(&self.filters())
+    }
+}
+
+fn bytes_of(filters: &PlaceMap<ValueRef, Arc<Filter>>) -> usize {
+    filters.values().map(|filter| size_of_val(filter.blocks())).sum()
+}
+
+fn filter_of(tree: &Tree) -> BlobRef {
+    tree.filter.expect("a frozen tree has a filter")
+}
+
+pub(crate) fn decode_filter(bytes: &[u8]) -> Option<Filter> {
+    let (blocks, rest) = bytes.as_chunks::<64>();
+    let block = |bytes: &[u8; 64]| {
+        let (words, _) = bytes.as_chunks::<8>();
+        let mut block = [0; 8];
+        block.iter_mut().zip(words).for_each(|(word, bytes)| *word = u64::from_le_bytes(*bytes));
+        block
+    };
+    if rest.is_empty() { Filter::from_blocks(blocks.iter().map(block).collect()) } else { None }
+}
