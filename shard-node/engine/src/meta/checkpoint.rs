@@ -1,8 +1,9 @@
-//! Checkpoints of the table: what a superblock covers, and when freed pages and dead segments can go.
+//! Checkpoints of the table: what a superblock covers, and when freed pages and dead segments can
+//! go.
 //!
 //! A checkpoint begins before its superblock is written and ends when that is durable. Pages and
-//! segments that it frees stay until the older of the two superblocks, and all pinned ones, no longer
-//! need them.
+//! segments that it frees stay until the older of the two superblocks, and all pinned ones, no
+//! longer need them.
 
 use std::mem;
 
