@@ -134,8 +134,7 @@ async fn reign(
                 if shown.could_be_replaced() {
                     break (Exit::CutOff, None);
                 }
-                // No other candidate can be picked, so the candidacy is worth keeping. Waiting
-                // clients are told to retry.
+                // No other candidate can be picked: keep the candidacy. Waiting clients must retry.
                 refuse_waiting(&mut waiting);
                 tokio::time::sleep(PAUSE).await;
                 continue;
@@ -154,8 +153,7 @@ async fn reign(
         };
         let Exit::Reset(reason) = exit else { break (exit, Some(sequencer)) };
         tracing::warn!(reason, "taking over again");
-        // The next term begins only after the version under way is decided and its clients are
-        // answered.
+        // The next term begins after the version under way is decided and answered.
         let ended = tokio::select! {
             biased;
             () = told(stop) => Some(Exit::Closed),

@@ -1,4 +1,5 @@
-//! The means by which the leader writes. It shows nothing to others by these.
+//! The means of the write path. What is shown to others ([`Shown`](crate::shown::Shown)) is not among
+//! them.
 
 use std::sync::Arc;
 
