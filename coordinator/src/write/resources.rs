@@ -1,5 +1,5 @@
-//! The means of the write path. What is shown to others ([`Shown`](crate::shown::Shown)) is not among
-//! them.
+//! The means of the write path. They do not include what is shown to others
+//! ([`Shown`](crate::shown::Shown)).
 
 use std::sync::Arc;
 
