@@ -235,8 +235,8 @@ impl Links {
         SILENCE_MAX.min(self.attempt_max / 4)
     }
 
-    /// Waits until another node than `at` claims to lead the group, in a newer term than `at`
-    /// claims to.
+    /// Waits until another node than `at`, which is silent, claims to lead the group, and `at` does
+    /// not claim to in a newer term.
     async fn another_leads(&self, group: GroupId, at: usize) -> usize {
         loop {
             sleep(self.silence_max()).await;

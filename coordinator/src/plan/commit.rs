@@ -13,7 +13,11 @@ use coppice_verify::{
     shard_map::StateLeaf,
 };
 
-use super::{Leaves, Request, ShardState, Write, form::fold};
+use super::{
+    form::fold,
+    map::{Leaves, ShardState},
+    request::{Request, Write},
+};
 
 /// A merge that a majority of a shard's replicas has built.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use coppice_types::{Reason, Stamp, Version};
 use coppice_verify::epochs::Epochs;
 
-use super::Refusal;
+use super::refusal::Refusal;
 
 /// The original name of the version that a read asks for.
 ///

@@ -14,9 +14,9 @@ use bytes::Bytes;
 use coppice_types::{Condition, Digest, Reason, SessionId, ShardId, Stamp};
 
 use super::{
-    NumberStanding, Refusal, Request, Sessions,
-    request::{Check, Write},
-    session::Done,
+    refusal::Refusal,
+    request::{Check, Request, Write},
+    session::{Done, NumberStanding, Sessions},
 };
 
 /// The state of a key, as far as preconditions can see it.

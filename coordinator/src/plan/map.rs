@@ -5,7 +5,7 @@ use std::sync::Arc;
 use coppice_types::{Digest, ShardId, Version};
 use coppice_verify::shard_map::{StateLeaf, state_root};
 
-use super::Refusal;
+use super::refusal::Refusal;
 
 /// The name of one state of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

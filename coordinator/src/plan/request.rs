@@ -8,7 +8,7 @@ use coppice_proto::v1;
 use coppice_types::{Condition, Digest, Params, Precondition, SessionId, ShardId, Stamp};
 use coppice_verify::hash::{self, RecordBody};
 
-use super::{Leaves, Refusal};
+use super::{map::Leaves, refusal::Refusal};
 
 /// Bytes of an operation or precondition in a message, in addition to its key and value.
 const OVERHEAD_BYTES: u64 = 24;

@@ -209,7 +209,8 @@ async fn answer_committed(
     }
 }
 
-/// Sends verdicts that were judged against a decided version, if this leader's term is still in force.
+/// Sends verdicts that were judged against a decided version, if this leader's term is still in
+/// force.
 pub async fn release(log: &RootLog, term: u64, held: Vec<Held>) {
     if held.is_empty() {
         return;

@@ -102,7 +102,8 @@ async fn refuse_while_following(commands: &mut mpsc::Receiver<Command>) {
     }
 }
 
-/// Leads as long as the candidacy lasts and this coordinator is fit to. Then gives the candidacy up.
+/// Leads as long as the candidacy lasts and this coordinator is fit to. Then gives the candidacy
+/// up.
 async fn reign(
     (shown, resources): (&Shown, &Resources),
     genesis: &[u8],
@@ -133,7 +134,7 @@ async fn reign(
                 if shown.could_be_replaced() {
                     break (Exit::CutOff, None);
                 }
-                // No other can be picked: the candidacy is worth keeping. Clients are told to retry.
+                // No other candidate can be picked: keep the candidacy. Waiting clients must retry.
                 refuse_waiting(&mut waiting);
                 tokio::time::sleep(PAUSE).await;
                 continue;
@@ -152,8 +153,7 @@ async fn reign(
         };
         let Exit::Reset(reason) = exit else { break (exit, Some(sequencer)) };
         tracing::warn!(reason, "taking over again");
-        // The next term begins only after the version under way is decided and its clients are
-        // answered.
+        // The next term begins after the version under way is decided and answered.
         let ended = tokio::select! {
             biased;
             () = told(stop) => Some(Exit::Closed),

@@ -1,4 +1,5 @@
-//! The means by which the leader writes. It shows nothing to others by these.
+//! The means of the write path. They do not include what is shown to others
+//! ([`Shown`](crate::shown::Shown)).
 
 use std::sync::Arc;
 

@@ -30,7 +30,7 @@ use crate::{
 const RULE: &str = "retention policy";
 /// Least number of versions beyond the kept ones that is worth a prune.
 const STEP_VERSIONS_MIN: u64 = 16;
-/// A prune waits until this part of the kept versions has gathered in addition.
+/// A prune waits until 1/STEP_PART of the kept versions has gathered in addition.
 const STEP_PART: u32 = 8;
 
 /// Prunes whenever this coordinator leads and the rule asks for it. Ends when the command channel
