@@ -212,3 +212,6 @@ const OVER_BATCH: &str = "a batch is over the limit of genesis";
 pub fn check_trees(params: &Params, shard: ShardId, trees: usize) -> Result<(), Broken> {
     ensure(trees <= usize::from(params.tree_limit), Some(shard), "it has more trees than the limit of genesis")
 }
+
+#[cfg(test)]
+mod tests;

@@ -255,3 +255,6 @@ impl Keys {
 }
 
 const STRANGE: &str = "the key changes lead neither from the trusted key nor to it: is it a key of this ledger?";
+
+#[cfg(test)]
+mod tests;

@@ -514,3 +514,6 @@ fn write_count(out: &mut Writer, count: usize) -> Result<(), TooLarge> {
     out.u16(u16::try_from(count).map_err(|_| TooLarge)?);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

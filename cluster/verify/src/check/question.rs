@@ -90,3 +90,6 @@ impl Verified<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -204,3 +204,6 @@ fn is_empty(tree: &Tree<'_>) -> bool {
     let Subtree::Hash(root) = &tree.root else { return false };
     tree.level == 0 && tree.entries == 0 && *root == hash::empty_root_hash()
 }
+
+#[cfg(test)]
+mod tests;

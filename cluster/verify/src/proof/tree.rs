@@ -243,3 +243,6 @@ fn read_record<'a>(input: &mut Reader<'a>) -> Result<Entry<'a>, Error> {
     };
     Ok(Entry::Record { key, stamp, body })
 }
+
+#[cfg(test)]
+mod tests;
