@@ -3,8 +3,11 @@
 use coppice_types::codec::{Error as DecodeError, Reader, Writer};
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2};
 
-use crate::error::{Error, Result};
-use crate::{Membership, RaftId};
+use crate::{
+    Membership, RaftId,
+    error::{Error, Result},
+    width::len8,
+};
 
 const FORMAT: u8 = 1;
 /// Most changes in one entry.
@@ -44,9 +47,10 @@ pub(crate) fn encode(changes: &[Change]) -> Vec<u8> {
     if changes.is_empty() {
         return Vec::new();
     }
+    assert!(changes.len() <= CHANGES_MAX, "more changes can't be read again");
     let mut writer = Writer::new();
     writer.u8(FORMAT);
-    writer.u8(u8::try_from(changes.len()).expect("at most 16 changes"));
+    writer.u8(len8(changes.len()));
     for change in changes {
         let kind = match change {
             Change::AddLearner(_) => 1,

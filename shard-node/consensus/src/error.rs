@@ -29,9 +29,14 @@ pub enum Error {
         /// What is wrong.
         detail: &'static str,
     },
-    /// A later build wrote the log.
-    #[error("the raft log is of a format that this build does not know: use the build that wrote it")]
-    OtherFormat,
+    /// Another build wrote the log.
+    #[error("the raft log has format {found}, and this build reads format {known} alone: use the build that wrote it")]
+    OtherFormat {
+        /// The log's format.
+        found: u8,
+        /// The format of this build.
+        known: u8,
+    },
     /// The directory holds another replica's log.
     #[error("the raft log belongs to {found}, not to {expected}")]
     WrongOwner {
@@ -102,7 +107,7 @@ impl Error {
             Self::Io { source, .. } if Shortage::of(source).is_some() => ErrorKind::Exhausted,
             Self::Io { .. } | Self::Raft(_) => ErrorKind::Internal,
             Self::Corrupted { .. } | Self::StateMismatch { .. } => ErrorKind::Corrupted,
-            Self::OtherFormat
+            Self::OtherFormat { .. }
             | Self::WrongOwner { .. }
             | Self::TooLarge { .. }
             | Self::Invalid(_)

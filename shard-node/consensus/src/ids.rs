@@ -5,6 +5,8 @@ use std::fmt;
 use coppice_types::codec::{Error as DecodeError, Reader, Writer};
 use raft::eraftpb::ConfState;
 
+use crate::width::len8;
+
 /// No number in a message or on disk is larger, so that sums of a few of them never overflow.
 pub(crate) const NUMBER_MAX: u64 = u64::MAX >> 2;
 
@@ -175,7 +177,8 @@ impl Membership {
 
     pub(crate) fn encode(&self, writer: &mut Writer) {
         for list in [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next] {
-            writer.u8(u8::try_from(list.len()).expect("a membership names at most 64 replicas"));
+            assert!(list.len() <= REPLICAS_MAX, "a longer list can't be read again");
+            writer.u8(len8(list.len()));
             list.iter().for_each(|id| writer.u64(id.0));
         }
         writer.flag(self.auto_leave);

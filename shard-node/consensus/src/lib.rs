@@ -20,8 +20,8 @@ mod logger;
 mod message;
 mod options;
 mod output;
-mod snapshot;
 mod store;
+mod width;
 
 pub use change::Change;
 pub use error::{Error, Result};

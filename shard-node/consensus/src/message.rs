@@ -5,13 +5,18 @@
 //! raft is never given something that no replica could have sent.
 
 use bytes::Bytes;
-use coppice_types::GroupId;
-use coppice_types::codec::{Error as DecodeError, Reader, Writer};
+use coppice_types::{
+    GroupId,
+    codec::{Error as DecodeError, Reader, Writer},
+};
 use raft::eraftpb::{Entry, Message as RaftMessage, MessageType, Snapshot};
 
-use crate::ids::{NUMBER_MAX, number};
-use crate::log::batch::{entry_data, kind_byte, kind_of, make_entry};
-use crate::{Membership, Position, RaftId};
+use crate::{
+    Membership, Position, RaftId,
+    ids::{NUMBER_MAX, number},
+    log::batch::{entry_data, kind_byte, kind_of, make_entry},
+    width::len32,
+};
 
 const FORMAT: u8 = 1;
 /// No number in a message is larger: less than what the log can hold, so that a term that a peer made up can still be
@@ -114,7 +119,7 @@ impl Message {
         }
         writer.flag(raft.reject);
         writer.str16(&raft.context);
-        writer.u32(u32::try_from(raft.entries.len()).expect("entries of one message are limited"));
+        writer.u32(len32(raft.entries.len()));
         for entry in &raft.entries {
             writer.u8(kind_byte(entry.get_entry_type()));
             Position { index: entry.index, term: entry.term }.encode(&mut writer);
@@ -246,8 +251,9 @@ pub(crate) fn split_append(mut message: RaftMessage, bytes_max: usize) -> Vec<Ra
     let mut bytes = 0;
     for entry in entries {
         bytes += size(&entry);
-        if bytes > bytes_max && !part.entries.is_empty() {
-            let last = part.entries.last().expect("it is not empty");
+        if bytes > bytes_max
+            && let Some(last) = part.entries.last()
+        {
             let (index, log_term) = (last.index, last.term);
             parts.push(std::mem::replace(&mut part, message.clone()));
             part.index = index;
@@ -256,6 +262,7 @@ pub(crate) fn split_append(mut message: RaftMessage, bytes_max: usize) -> Vec<Ra
         }
         part.entries.push(entry);
     }
+    assert!(!part.entries.is_empty(), "no part is without entries");
     parts.push(part);
     parts
 }

@@ -3,9 +3,10 @@
 use coppice_types::{ClusterId, GroupId};
 use raft::{Config, ReadOnlyOption};
 
-use crate::RaftId;
-use crate::log::Sizes;
-use crate::log::meta::Owner;
+use crate::{
+    RaftId,
+    log::{Sizes, meta::Owner},
+};
 
 /// Names and bounds of one replica of a group. A tick is what the caller makes of it; 50 ms suits the defaults.
 #[derive(Clone, Copy, Debug)]

@@ -6,13 +6,12 @@
 use std::cell::{Cell, RefCell};
 
 use bytes::Bytes;
-use raft::eraftpb::{Entry, HardState as RaftHardState, Snapshot};
-use raft::{Error as RaftError, GetEntriesContext, RaftState, Result as RaftResult, Storage, StorageError};
+use raft::{
+    Error as RaftError, GetEntriesContext, RaftState, Result as RaftResult, Storage, StorageError,
+    eraftpb::{Entry, HardState as RaftHardState, Snapshot},
+};
 
-use crate::error::Error;
-use crate::log::Log;
-use crate::message::make_snapshot;
-use crate::{Membership, Position, RaftId};
+use crate::{Membership, Position, RaftId, error::Error, log::Log, message::make_snapshot};
 
 /// A log, the membership that raft starts with, and the snapshot that can be served.
 #[derive(Debug)]
@@ -57,6 +56,7 @@ impl Storage for Store {
         if low <= self.log.base().index {
             return Err(RaftError::Store(StorageError::Compacted));
         }
+        assert!(low < high, "raft asks for at least one entry");
         assert!(high <= self.log.last().index + 1, "raft asks for entries that it appended");
         let bytes_max = max_size.into().unwrap_or(u64::MAX);
         self.log.entries(low..=high - 1, bytes_max).or_else(|error| {

@@ -1,17 +1,26 @@
 //! The order of durability: what is sent, written, synced, sent and handed out, and when.
 
 use coppice_env::Workers;
-use raft::Ready;
-use raft::eraftpb::{Entry, EntryType, Message as RaftMessage, MessageType};
+use raft::{
+    Ready,
+    eraftpb::{Entry, EntryType, Message as RaftMessage, MessageType},
+};
 
-use super::{ENTRY_OVERHEAD_BYTES, Group};
-use crate::change;
-use crate::error::Result;
-use crate::log::batch::HardState;
-use crate::message::split_append;
-use crate::output::{Beside, Committed, Install, Output, Payload, ReadReady};
-use crate::snapshot::Offer;
-use crate::{Membership, Message, Position, RaftId};
+use super::{ENTRY_OVERHEAD_BYTES, Group, offer::Offer};
+use crate::{
+    Membership, Message, Position, RaftId, change,
+    error::Result,
+    log::batch::HardState,
+    message::split_append,
+    output::{Beside, Committed, Install, Output, Payload, ReadReady},
+};
+
+/// Whether an entry comes right after what was handed out before it, as far as that is in `output`.
+fn follows(output: &Output, position: Position) -> bool {
+    let installed = output.install.as_ref().map(|install| install.position);
+    let before = output.committed.last().map(|committed| committed.position).or(installed);
+    before.is_none_or(|before| position.index == before.index + 1 && position.term >= before.term)
+}
 
 impl Group {
     /// Whether [`Group::advance`] has something to do.
@@ -48,7 +57,7 @@ impl Group {
         self.failed = outcome.is_err();
         outcome?;
         self.report_discarded(&mut output);
-        output.snapshot_offer = self.offer.as_mut().and_then(Offer::news);
+        output.snapshot_offer = self.offer.as_mut().and_then(Offer::take);
         output.snapshot_wanted = self.raw.store().snapshot_wanted.take();
         Ok(output)
     }
@@ -79,6 +88,7 @@ impl Group {
             if self.log().needs_sync() {
                 self.raw.mut_store().log.flush(beside)?;
             }
+            assert!(!self.log().needs_sync(), "messages speak of what is durable alone");
             self.raw.on_persist_ready(number);
             if let Some(install) = output.install.as_ref().filter(|install| install.position.index > self.delivered()) {
                 let index = install.position.index;
@@ -137,6 +147,7 @@ impl Group {
             let state = HardState { term: raft.term, vote: raft.vote, commit: raft.commit };
             let log = &mut self.raw.mut_store().log;
             log.reset(install.position, install.membership.clone(), install.manifest.to_vec(), state)?;
+            assert_eq!(self.log().last(), install.position, "the log starts at the snapshot");
             self.membership = install.membership.clone();
             self.snapshot_requested = false;
             self.raw.mut_store().snapshot = None;
@@ -148,6 +159,7 @@ impl Group {
         if let Some(state) = hard_state {
             log.set_hard_state(state);
         }
+        assert_eq!(self.log().last().index, self.raw.raft.raft_log.last_index(), "raft and its log end alike");
         Ok(())
     }
 
@@ -158,6 +170,8 @@ impl Group {
         let mut bytes = 0;
         for entry in entries {
             let position = Position { index: entry.index, term: entry.term };
+            assert!(follows(output, position), "entries are handed out in order and once");
+            assert!(position.index <= self.log().hard_state().commit, "only committed entries are handed out");
             bytes += (entry.data.len() + ENTRY_OVERHEAD_BYTES) as u64;
             let payload = match entry.get_entry_type() {
                 EntryType::EntryNormal if entry.data.is_empty() => Payload::Empty,

@@ -1,14 +1,18 @@
 //! What the caller asks of a group.
 
 use bytes::Bytes;
-use raft::SnapshotStatus;
-use raft::eraftpb::{Entry, Message as RaftMessage, MessageType};
+use raft::{
+    SnapshotStatus,
+    eraftpb::{Entry, Message as RaftMessage, MessageType},
+};
 
 use super::{ENTRY_OVERHEAD_BYTES, EVIDENCE_BYTES_MAX, Group};
-use crate::change::{self, Change};
-use crate::error::{Error, Result};
-use crate::output::ReadId;
-use crate::{Position, RaftId};
+use crate::{
+    Position, RaftId,
+    change::{self, Change},
+    error::{Error, Result},
+    output::ReadId,
+};
 
 impl Group {
     /// Proposes an entry. It is committed if and only if one with exactly the position returned is handed out as such;
@@ -34,15 +38,27 @@ impl Group {
         message.set_msg_type(MessageType::MsgPropose);
         message.from = self.options.id.0;
         message.set_entries(vec![entry].into());
-        match self.raw.raft.step(message) {
-            Ok(()) => Ok(self.end()),
+        let before = self.end();
+        let outcome = self.raw.raft.step(message);
+        self.proposed(before, outcome)
+    }
+
+    /// The position of the entry that was proposed behind `before`.
+    fn proposed(&self, before: Position, outcome: raft::Result<()>) -> Result<Position> {
+        match outcome {
+            Ok(()) => {
+                let end = self.end();
+                assert_eq!(end.index, before.index + 1, "one proposal is one entry");
+                assert_eq!(end.term, self.raw.raft.term, "a leader appends in its own term");
+                Ok(end)
+            }
             Err(raft::Error::ProposalDropped) => Err(Error::Exhausted("too many proposals are not committed yet")),
             Err(error) => Err(Error::Raft(error.to_string())),
         }
     }
 
     /// The position of the newest entry.
-    pub(super) fn end(&self) -> Position {
+    fn end(&self) -> Position {
         let log = &self.raw.raft.raft_log;
         Position { index: log.last_index(), term: log.last_term() }
     }
@@ -71,6 +87,7 @@ impl Group {
         if self.reads.len() > self.options.reads_max {
             self.reads.pop_first();
         }
+        assert!(self.reads.len() <= self.options.reads_max, "the oldest reads are forgotten");
         let mut context = self.read_nonce.to_le_bytes().to_vec();
         context.extend_from_slice(&id.0.to_le_bytes());
         self.raw.read_index(context);
@@ -106,12 +123,9 @@ impl Group {
         if changes.iter().any(|change| matches!(change, Change::Promote(id) if !caught_up(*id))) {
             return Err(Error::Unavailable("a learner is promoted once it has caught up"));
         }
+        let before = self.end();
         let outcome = self.raw.propose_conf_change(change::encode(changes), change::to_raft(changes));
-        match outcome {
-            Ok(()) => Ok(self.end()),
-            Err(raft::Error::ProposalDropped) => Err(Error::Exhausted("too many proposals are not committed yet")),
-            Err(error) => Err(Error::Raft(error.to_string())),
-        }
+        self.proposed(before, outcome)
     }
 
     /// Hands the leadership to another voter, if it can catch up within an election timeout.
@@ -169,6 +183,7 @@ impl Group {
         if self.is_leader() {
             let term = self.raw.raft.term;
             self.raw.raft.become_follower(term, 0);
+            assert!(!self.is_leader(), "a follower does not lead");
             self.draw_timeout();
         }
     }

@@ -4,8 +4,10 @@ use coppice_types::ErrorKind;
 use raft::eraftpb::{Message as RaftMessage, MessageType};
 
 use super::{ENTRY_OVERHEAD_BYTES, Group};
-use crate::Message;
-use crate::error::{Error, Result};
+use crate::{
+    Message,
+    error::{Error, Result},
+};
 
 /// A term further ahead is made up: years of elections while this replica was away. Who takes it is followed by nobody once it has come to the
 /// largest number of a message.

@@ -4,8 +4,7 @@ use bytes::Bytes;
 use coppice_types::codec::{Error as DecodeError, Reader, Writer};
 use raft::eraftpb::{Entry, EntryType};
 
-use crate::ids::number;
-use crate::{Membership, Position, RaftId};
+use crate::{Membership, Position, RaftId, ids::number, width::len32};
 
 /// Batch number, length of what follows, and how long the file was known to be.
 pub(crate) const BATCH_HEADER_BYTES: usize = 16;
@@ -141,8 +140,8 @@ fn encode_entry_header(kind: EntryType, position: Position, data_len: usize, wri
     writer.u8(TAG_ENTRY);
     writer.u8(kind_byte(kind));
     position.encode(writer);
-    writer.u32(u32::try_from(data_len).expect("entries are limited to far less"));
-    assert_eq!(writer.len() - start, ENTRY_HEADER_BYTES);
+    writer.u32(len32(data_len));
+    assert_eq!(writer.len() - start, ENTRY_HEADER_BYTES, "readers skip a header of this length");
 }
 
 impl<'a> Item<'a> {

@@ -7,16 +7,19 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-use super::meta::Owner;
-
 /// Bytes of a block, the unit that a disk writes wholly or not at all.
 pub(crate) const BLOCK_BYTES: usize = 512;
-/// Checksum, then the block's number within its batch,
-const PLAIN_HEADER_BYTES: usize = 8;
-/// then the low half of the segment's number.
+/// Where the block's number within its batch lies, after the checksum of all that follows.
+const POSITION_AT: usize = 4;
+/// Where the low half of the segment's number lies.
+const SEGMENT_AT: usize = 8;
+/// Bytes of a block before its payload.
 const HEADER_BYTES: usize = 12;
-/// Bytes of a block that carry the stream, in segments that are written to.
+/// Bytes of a block that carry the stream.
 pub(crate) const PAYLOAD_BYTES: usize = BLOCK_BYTES - HEADER_BYTES;
+
+const _: () = assert!(SEGMENT_AT + size_of::<u32>() == HEADER_BYTES);
+const _: () = assert!(PAYLOAD_BYTES == 500);
 
 /// What a block is found to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,13 +37,11 @@ pub(crate) enum Block<'a> {
 pub(crate) struct Framing {
     salt: u32,
     segment: u64,
-    /// Each block has the segment's number: as in all segments that are written to.
-    pub numbered: bool,
 }
 
 /// How many blocks a stream of this length takes.
-pub(crate) fn count(stream_bytes: usize, payload_bytes: usize) -> u64 {
-    stream_bytes.div_ceil(payload_bytes) as u64
+pub(crate) fn count(stream_bytes: usize) -> u64 {
+    stream_bytes.div_ceil(PAYLOAD_BYTES) as u64
 }
 
 /// CRC-32C (RFC 3720, section 12.1) of what comes in parts behind bytes that have the checksum `before`: 0 is that of none.
@@ -55,17 +56,9 @@ fn word(block: &[u8], at: usize) -> u32 {
 }
 
 impl Framing {
-    pub(crate) fn new(owner: &Owner, segment: u64, numbered: bool) -> Self {
-        Self { salt: owner.salt(), segment, numbered }
-    }
-
-    fn header_bytes(self) -> usize {
-        if self.numbered { HEADER_BYTES } else { PLAIN_HEADER_BYTES }
-    }
-
-    /// Bytes of a block that carry the stream.
-    pub(crate) fn payload_bytes(self) -> usize {
-        BLOCK_BYTES - self.header_bytes()
+    /// The framing of a segment's blocks. Their checksums start from `salt`, which names the owner.
+    pub(crate) fn new(salt: u32, segment: u64) -> Self {
+        Self { salt, segment }
     }
 
     /// Of the `number`-th block of a segment.
@@ -75,17 +68,17 @@ impl Framing {
 
     /// Looks at the block at `number`.
     pub(crate) fn inspect(self, number: u64, block: &[u8]) -> Block<'_> {
-        assert_eq!(block.len(), BLOCK_BYTES);
+        assert_eq!(block.len(), BLOCK_BYTES, "a file is looked at in whole blocks");
         if block.iter().all(|byte| *byte == 0) {
             return Block::Unwritten;
         }
         // How many segments ago the block was written.
-        let age = if self.numbered { (self.segment as u32).wrapping_sub(word(block, PLAIN_HEADER_BYTES)) } else { 0 };
-        let sound = |segment| word(block, 0) == self.checksum(segment, number, &block[4..]);
+        let age = (self.segment as u32).wrapping_sub(word(block, SEGMENT_AT));
+        let sound = |segment| word(block, 0) == self.checksum(segment, number, &block[POSITION_AT..]);
         match self.segment.checked_sub(age.into()) {
             Some(segment) if !sound(segment) => Block::Damaged,
             Some(segment) if segment < self.segment => Block::Unwritten,
-            Some(_) => Block::Valid { position: word(block, 4), payload: &block[self.header_bytes()..] },
+            Some(_) => Block::Valid { position: word(block, POSITION_AT), payload: &block[HEADER_BYTES..] },
             None => Block::Damaged,
         }
     }
@@ -105,10 +98,14 @@ pub(crate) struct Framer<'a, P: Iterator<Item = &'a [u8]>> {
 impl<'a, P: Iterator<Item = &'a [u8]>> Framer<'a, P> {
     /// Of a batch that begins at block `first`.
     pub(crate) fn new(framing: Framing, first: u64, parts: P) -> Self {
-        assert!(framing.numbered, "other segments are read alone");
         let mut framer = Self { framing, first, position: 0, parts, rest: &[] };
         framer.take_part();
         framer
+    }
+
+    /// How many blocks the stream has taken so far.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.position.into()
     }
 
     /// What is left of the stream begins with `rest`, unless nothing is.
@@ -121,13 +118,14 @@ impl<'a, P: Iterator<Item = &'a [u8]>> Framer<'a, P> {
 
     /// Fills whole blocks with what comes next of the stream, and with zeroes behind its end.
     pub(crate) fn fill(&mut self, out: &mut [u8]) {
+        assert_eq!(out.len() % BLOCK_BYTES, 0, "only whole blocks are written");
         for block in out.chunks_exact_mut(BLOCK_BYTES) {
             if self.rest.is_empty() {
                 block.fill(0);
                 continue;
             }
-            block[4..PLAIN_HEADER_BYTES].copy_from_slice(&self.position.to_le_bytes());
-            block[PLAIN_HEADER_BYTES..HEADER_BYTES].copy_from_slice(&(self.framing.segment as u32).to_le_bytes());
+            block[POSITION_AT..SEGMENT_AT].copy_from_slice(&self.position.to_le_bytes());
+            block[SEGMENT_AT..HEADER_BYTES].copy_from_slice(&(self.framing.segment as u32).to_le_bytes());
             let mut room = &mut block[HEADER_BYTES..];
             while !room.is_empty() && !self.rest.is_empty() {
                 let (now, later) = self.rest.split_at(self.rest.len().min(room.len()));
@@ -138,8 +136,8 @@ impl<'a, P: Iterator<Item = &'a [u8]>> Framer<'a, P> {
             }
             room.fill(0);
             let number = self.first + u64::from(self.position);
-            let crc = self.framing.checksum(self.framing.segment, number, &block[4..]);
-            block[..4].copy_from_slice(&crc.to_le_bytes());
+            let crc = self.framing.checksum(self.framing.segment, number, &block[POSITION_AT..]);
+            block[..POSITION_AT].copy_from_slice(&crc.to_le_bytes());
             self.position += 1;
         }
     }

@@ -1,18 +1,22 @@
 //! Opening a log: which files count, what they say, and where a batch was cut off.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use coppice_env::{OpenMode, Storage};
 use coppice_types::codec::Reader;
 
-use super::batch::{HardState, Item};
-use super::meta::{META_FILE, Meta, Owner};
-use super::segment::{FoundBatch, Place, Scan, Segment, file_id, file_name};
-use super::{Log, Sizes, Slot};
-use crate::error::{Error, Result};
-use crate::output::LogReport;
-use crate::{Membership, Position};
+use super::{
+    Log, Sizes,
+    batch::{HardState, Item},
+    meta::{META_FILE, Meta, Owner},
+    segment::{FoundBatch, Place, Scan, Segment, file_id, file_name},
+    slot::{Content, Slot},
+};
+use crate::{
+    Membership, Position,
+    error::{Error, Result},
+    output::LogReport,
+};
 
 /// What the batches read so far add up to.
 struct Replay<'a> {
@@ -77,7 +81,7 @@ impl Replay<'_> {
             }
             Item::Entry { kind, position, data } => {
                 let bytes = u32::try_from(data.len()).map_err(|_| "an entry is too long")?;
-                let slot = Slot { term: position.term, kind, bytes, place: Some(place), data: None };
+                let slot = Slot { term: position.term, kind, bytes, content: Content::Stored(place) };
                 self.entry(position, slot)?;
             }
         }
@@ -85,7 +89,7 @@ impl Replay<'_> {
     }
 
     fn entry(&mut self, position: Position, slot: Slot) -> std::result::Result<(), &'static str> {
-        let end = self.end.expect("a segment begins with its start");
+        let Some(end) = self.end else { return Err("an entry before the start of the log") };
         if position.index > end.index + 1 || position.index == 0 {
             return Err("an entry is missing");
         }
@@ -116,8 +120,9 @@ impl Replay<'_> {
         if end.index > base.index && self.known_from > base.index + 1 {
             return Err("the entries after the base are missing");
         }
-        while self.known_from <= base.index && !self.slots.is_empty() {
-            let slot = self.slots.pop_front().expect("there is one");
+        while self.known_from <= base.index
+            && let Some(slot) = self.slots.pop_front()
+        {
             if self.known_from == base.index && slot.term != base.term {
                 return Err("the base has another term");
             }
@@ -225,7 +230,7 @@ pub(crate) fn inspect(storage: &dyn Storage, owner: &Owner) -> Result<Option<Log
 impl Log {
     /// Opens the log of a directory; `None` if there is none.
     pub(crate) fn open(storage: Arc<dyn Storage>, sizes: Sizes, owner: Owner) -> Result<Option<Self>> {
-        let Some(mut meta) = load(&*storage, &owner)? else { return Ok(None) };
+        let Some(meta) = load(&*storage, &owner)? else { return Ok(None) };
         // A process that was killed may have renamed it and not synced.
         storage.sync_dir("").map_err(Error::io("sync its directory"))?;
         let Reading { replay, mut found, mut leftovers } = read(&*storage, &meta)?;
@@ -240,11 +245,6 @@ impl Log {
         }
         for name in leftovers {
             storage.remove(&name).map_err(Error::io("remove a segment"))?;
-        }
-        if meta.numbered_from == u64::MAX {
-            // Before anything is written to the next segment.
-            meta.numbered_from = found.last().map_or(meta.first_segment, |Found { segment, .. }| segment.id + 1);
-            meta.store(&*storage)?;
         }
         let mut log = Self::empty(storage, sizes, meta);
         log.hard_state = hard_state;

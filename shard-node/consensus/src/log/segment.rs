@@ -1,17 +1,23 @@
 //! One segment file: batches one after the other, and behind them zeroes, or what the file held as another segment.
 
-use std::iter;
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 
 use bytes::Bytes;
-use coppice_env::bug::{Bug, planted};
-use coppice_env::{DirectBuffer, File, OpenMode, Storage};
+use coppice_env::{
+    DirectBuffer, File, OpenMode, Storage,
+    bug::{Bug, planted},
+};
 use coppice_types::codec::Reader;
 
-use super::batch::BATCH_HEADER_BYTES;
-use super::block::{self, BLOCK_BYTES, Block, Framer, Framing};
-use super::meta::Meta;
-use crate::error::{Error, Result};
+use super::{
+    batch::BATCH_HEADER_BYTES,
+    block::{self, BLOCK_BYTES, Block, Framer, Framing, PAYLOAD_BYTES},
+    meta::Meta,
+};
+use crate::{
+    error::{Error, Result},
+    width::{len32, to_usize},
+};
 
 const SUFFIX: &str = ".log";
 /// A batch of more than this part of what is filled at once is a large one,
@@ -79,6 +85,11 @@ pub(crate) fn file_id(name: &str) -> Option<u64> {
     (file_name(id) == name).then_some(id)
 }
 
+/// Where in a segment's stream the items of a batch begin, by the batch's first block.
+fn items_offset(first: u64) -> u64 {
+    first * PAYLOAD_BYTES as u64 + BATCH_HEADER_BYTES as u64
+}
+
 fn bytes_of(blocks: u64) -> u64 {
     blocks * BLOCK_BYTES as u64
 }
@@ -91,7 +102,7 @@ impl Segment {
         let len = file.len().map_err(Error::io("measure a segment"))?;
         Ok(Self {
             id,
-            framing: Framing::new(&meta.owner, id, id >= meta.numbered_from),
+            framing: Framing::new(meta.owner.salt(), id),
             name,
             file,
             end_block: 0,
@@ -107,19 +118,9 @@ impl Segment {
         Ok(Self { written_blocks: self.written_blocks, ..Self::open(storage, meta, id, OpenMode::Existing)? })
     }
 
-    /// Whether batches may be added, and the file be that of another segment once this one is dropped.
-    pub(crate) fn is_numbered(&self) -> bool {
-        self.framing.numbered
-    }
-
-    /// Where in the stream the items of a batch begin whose first block this is.
-    fn items_offset(&self, first: u64) -> u64 {
-        first * self.framing.payload_bytes() as u64 + BATCH_HEADER_BYTES as u64
-    }
-
     /// That something is wrong where an item begins in the stream.
     pub(crate) fn corrupted_at(&self, offset: u64, detail: &'static str) -> Error {
-        self.corrupted(offset / self.framing.payload_bytes() as u64, detail)
+        self.corrupted(offset / PAYLOAD_BYTES as u64, detail)
     }
 
     fn corrupted(&self, block: u64, detail: &'static str) -> Error {
@@ -147,11 +148,13 @@ impl Segment {
         let len: usize = items.iter().map(Bytes::len).sum();
         let mut header = Vec::with_capacity(BATCH_HEADER_BYTES);
         header.extend_from_slice(&sequence.to_le_bytes());
-        header.extend_from_slice(&u32::try_from(len).expect("a batch is smaller than 4 GiB").to_le_bytes());
+        header.extend_from_slice(&len32(len).to_le_bytes());
         let synced = u32::try_from(self.synced_blocks).expect("a segment is smaller than 2 TiB");
         header.extend_from_slice(&synced.to_le_bytes());
+        assert!(self.synced_blocks <= self.filled_blocks, "only what is there is durable");
+        assert!(self.written_blocks <= self.filled_blocks, "what was written takes space");
         let first = self.end_block;
-        let end = first + block::count(BATCH_HEADER_BYTES + len, self.framing.payload_bytes());
+        let end = first + block::count(BATCH_HEADER_BYTES + len);
         let mut written = end;
         if end > self.written_blocks {
             // One sync for the batch and the zeroes behind it: many, for small batches to come; few behind a large one.
@@ -170,11 +173,13 @@ impl Segment {
             self.file.write_all_at(&buffer[..len], at).map_err(Error::io("write a batch"))?;
             at += len as u64;
         }
+        assert_eq!(framer.blocks(), end - first, "the whole batch was framed");
         if !planted(Bug::SkippedSync) {
             self.sync()?;
         }
+        assert!(end <= self.filled_blocks, "the batch lies in the file");
         self.end_block = end;
-        Ok(self.items_offset(first))
+        Ok(items_offset(first))
     }
 
     /// Makes what was written durable.
@@ -186,7 +191,7 @@ impl Segment {
 
     /// Reads `len` bytes of the stream, each block checked.
     pub(crate) fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
-        let payload = self.framing.payload_bytes() as u64;
+        let payload = PAYLOAD_BYTES as u64;
         let first = offset / payload;
         let blocks = (offset + len as u64).div_ceil(payload) - first;
         let bytes = self.read_blocks(first, blocks)?;
@@ -198,14 +203,13 @@ impl Segment {
                 Block::Damaged => return Err(self.corrupted(number, "the checksum is wrong")),
             }
         }
-        let skip = usize::try_from(offset % payload).expect("less than a block");
-        stream.drain(..skip);
+        stream.drain(..to_usize(offset % payload));
         stream.truncate(len);
         Ok(stream)
     }
 
     fn read_blocks(&self, first: u64, blocks: u64) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; usize::try_from(bytes_of(blocks)).expect("segments fit in memory")];
+        let mut bytes = vec![0; to_usize(bytes_of(blocks))];
         let outcome = self.file.read_exact_at(&mut bytes, bytes_of(first));
         match outcome {
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
@@ -241,27 +245,24 @@ impl Segment {
             scan.last_batch.0 = scan.end_block;
             scan.end_block += count;
         }
-        let [first, end] = [scan.last_batch.0, scan.end_block].map(|block| usize::try_from(bytes_of(block)));
-        scan.last_batch.1 = match (first, end) {
-            (Ok(first), Ok(end)) => bytes[first..end].to_vec(),
-            _ => return Err(self.corrupted(0, "the file is too long")),
-        };
+        let [first, end] = [scan.last_batch.0, scan.end_block].map(|block| to_usize(bytes_of(block)));
+        scan.last_batch.1 = bytes[first..end].to_vec();
         self.check_tail(&blocks, scan.end_block)?;
         Ok(scan)
     }
 
     /// The batch that begins at a block, and its number of blocks; `None` if it isn't complete.
     fn batch_at(&self, blocks: &[Block<'_>], first: u64) -> Result<Option<(FoundBatch, u64)>> {
-        let start = usize::try_from(first).expect("an index into a slice");
+        let start = to_usize(first);
         let Some(Block::Valid { position: 0, payload }) = blocks.get(start) else { return Ok(None) };
         let mut reader = Reader::new(payload);
         let header = (reader.u64(), reader.u32(), reader.u32());
         let (Ok(sequence), Ok(len), Ok(synced)) = header else { return Err(self.corrupted(first, "no batch header")) };
-        let stream_len = BATCH_HEADER_BYTES + usize::try_from(len).expect("32 bits fit");
-        let count = block::count(stream_len, self.framing.payload_bytes());
+        let stream_len = BATCH_HEADER_BYTES + to_usize(len.into());
+        let count = block::count(stream_len);
         let mut stream = Vec::new();
         for position in 0..count {
-            let at = start + usize::try_from(position).expect("an index into a slice");
+            let at = start + to_usize(position);
             match blocks.get(at) {
                 Some(Block::Valid { position: found, payload }) if u64::from(*found) == position => {
                     stream.extend_from_slice(payload);
@@ -271,14 +272,14 @@ impl Segment {
         }
         stream.truncate(stream_len);
         let items = stream.split_off(BATCH_HEADER_BYTES);
-        let (offset, synced_blocks) = (self.items_offset(first), u64::from(synced));
+        let (offset, synced_blocks) = (items_offset(first), u64::from(synced));
         Ok(Some((FoundBatch { sequence, synced_blocks, offset, items }, count)))
     }
 
     /// What stands behind the last complete batch must be the rest of one batch that was cut off: a later batch would
     /// have been written only after this one was durable.
     fn check_tail(&self, blocks: &[Block<'_>], end: u64) -> Result<()> {
-        let tail = (0..).zip(blocks).skip(usize::try_from(end).expect("an index into a slice"));
+        let tail = (0..).zip(blocks).skip(to_usize(end));
         for (number, found) in tail {
             match found {
                 Block::Valid { position, .. } if u64::from(*position) != number - end => {
@@ -296,12 +297,12 @@ impl Segment {
     /// synced it; after a sync that failed, the operating system may take it for written though it isn't. So it is
     /// written again, byte for byte.
     pub(crate) fn cut(&mut self, scan: &Scan) -> Result<()> {
+        assert!(scan.end_block <= scan.written_blocks, "complete batches were written");
         self.end_block = scan.end_block;
         let (first, bytes) = &scan.last_batch;
         self.file.write_all_at(bytes, bytes_of(*first)).map_err(Error::io("write a batch again"))?;
         if scan.written_blocks > scan.end_block {
-            let torn = bytes_of(scan.written_blocks - scan.end_block);
-            let zeroes = vec![0; usize::try_from(torn).expect("segments fit in memory")];
+            let zeroes = vec![0; to_usize(bytes_of(scan.written_blocks - scan.end_block))];
             self.file.write_all_at(&zeroes, bytes_of(scan.end_block)).map_err(Error::io("cut a torn batch"))?;
         }
         self.sync()

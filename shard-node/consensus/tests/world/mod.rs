@@ -1,7 +1,6 @@
 //! A simulated group: replicas on simulated disks and a lossy network, one thread, one seed, with checks at every step.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use coppice_consensus::{Change, Committed, Error, Group, Message, Options, Output, Payload, Position, RaftId, Role};

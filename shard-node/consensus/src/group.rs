@@ -5,27 +5,31 @@
 //! them durably.
 
 mod advance;
+mod offer;
 mod requests;
+mod snapshot;
 mod step;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use coppice_env::{Rng, Storage};
 use coppice_types::{ClusterId, GroupId};
 use raft::{ProgressState, RawNode, StateRole};
 
-use crate::change;
-use crate::error::{Error, Result};
-use crate::log::Log;
-use crate::log::batch::HardState;
-use crate::log::meta::Owner;
-use crate::logger::logger;
-use crate::output::{LogReport, Peer, ReadId, Role, RoleChange, Status};
-use crate::snapshot::Offer;
-use crate::store::Store;
-use crate::{Membership, Options, Position, RaftId};
+use self::offer::Offer;
+use crate::{
+    Membership, Options, Position, RaftId, change,
+    error::{Error, Result},
+    log::{Log, batch::HardState, meta::Owner},
+    logger::logger,
+    output::{LogReport, Peer, ReadId, Role, RoleChange, Status},
+    store::Store,
+    width::to_usize,
+};
 
 /// What evidence of a divergence may take.
 const EVIDENCE_BYTES_MAX: usize = 1 << 20;
@@ -36,8 +40,8 @@ const ENTRY_OVERHEAD_BYTES: usize = 64;
 
 /// One replica of a group. See the crate's head for the rules.
 pub struct Group {
-    pub(crate) options: Options,
-    pub(crate) raw: RawNode<Store>,
+    options: Options,
+    raw: RawNode<Store>,
     rng: Box<dyn Rng>,
     /// The election timeout that was drawn last.
     timeout_ticks: usize,
@@ -50,9 +54,9 @@ pub struct Group {
     /// What the state machine has applied.
     applied: u64,
     membership: Membership,
-    pub(crate) offer: Option<Offer>,
+    offer: Option<Offer>,
     /// Snapshots are asked for until one comes.
-    pub(crate) snapshot_requested: bool,
+    snapshot_requested: bool,
     /// The term in which raft asked for one,
     requested_in: u64,
     /// and until which tick it waits for it.
@@ -147,13 +151,7 @@ impl Group {
         Self::start(log, membership, options, rng, applied.index)
     }
 
-    pub(super) fn start(
-        log: Log,
-        membership: Membership,
-        options: Options,
-        mut rng: Box<dyn Rng>,
-        applied: u64,
-    ) -> Result<Self> {
+    fn start(log: Log, membership: Membership, options: Options, mut rng: Box<dyn Rng>, applied: u64) -> Result<Self> {
         let snapshot_requested = log.quarantine().is_some();
         let store = Store::new(log, membership.clone());
         let raw = RawNode::new(&options.raft(applied), store, &logger());
@@ -184,29 +182,29 @@ impl Group {
     }
 
     /// Raft draws its election timeouts from a generator that no seed reaches: replaces each new one by ours.
-    pub(super) fn draw_timeout(&mut self) {
+    fn draw_timeout(&mut self) {
         if self.raw.raft.election_elapsed == 0 {
             let least = self.options.election_ticks;
             let spread = self.rng.below(least as u64);
             let later = if self.reluctant { 2 * least } else { 0 };
-            self.timeout_ticks = least + later + usize::try_from(spread).expect("less than the election ticks");
+            self.timeout_ticks = least + later + to_usize(spread);
             self.raw.raft.set_randomized_election_timeout(self.timeout_ticks);
         }
     }
 
-    pub(crate) fn log(&self) -> &Log {
+    fn log(&self) -> &Log {
         &self.raw.store().log
     }
 
-    pub(super) fn is_leader(&self) -> bool {
+    fn is_leader(&self) -> bool {
         self.raw.raft.state == StateRole::Leader
     }
 
-    pub(super) fn usable(&self) -> Result<()> {
+    fn usable(&self) -> Result<()> {
         if self.failed { Err(Error::Unavailable("the raft log failed before")) } else { Ok(()) }
     }
 
-    pub(super) fn only_leader(&self) -> Result<()> {
+    fn only_leader(&self) -> Result<()> {
         self.usable()?;
         if self.is_leader() {
             return Ok(());
@@ -274,7 +272,7 @@ impl Group {
     }
 
     /// A leader that fell before it had applied a joint membership leaves it to the next one to end it.
-    pub(super) fn leave_joint(&mut self) {
+    fn leave_joint(&mut self) {
         let raft = &self.raw.raft;
         let due = self.is_leader() && self.membership.is_joint() && !raft.has_pending_conf();
         if due && raft.lead_transferee.is_none() {
@@ -284,7 +282,7 @@ impl Group {
     }
 
     /// Raft sends nothing to a replica that was offered a snapshot until it hears what became of it.
-    pub(super) fn report_lost_snapshots(&mut self) {
+    fn report_lost_snapshots(&mut self) {
         if !self.is_leader() {
             self.snapshotting.clear();
             return;
@@ -301,7 +299,7 @@ impl Group {
         }
     }
 
-    pub(super) fn role(&self) -> Role {
+    fn role(&self) -> Role {
         match self.raw.raft.state {
             StateRole::Leader => Role::Leader,
             StateRole::Follower => Role::Follower,
@@ -309,7 +307,7 @@ impl Group {
         }
     }
 
-    pub(super) fn role_change(&self) -> RoleChange {
+    fn role_change(&self) -> RoleChange {
         RoleChange { role: self.role(), leader: RaftId::of(self.raw.raft.leader_id), term: self.raw.raft.term }
     }
 

@@ -1,52 +1,17 @@
 //! A snapshot on its way to this replica.
 //!
-//! Raft wants a snapshot to be there when it is told of it, and its pages take their time. So a leader's offer is kept
-//! back while the caller fetches them, and given to raft when they are durable. The snapshot is of committed state, which
-//! every later leader has too, so it is then told in the name of the leader of the day.
+//! Raft expects a snapshot to be present when it is told of one, but fetching the files takes time.
+//! So a leader's offer is kept back while the caller fetches the files, and is given to raft once
+//! they are durable. A snapshot is of committed state, which every later leader has, too. Raft is
+//! therefore told of it in the name of the present leader.
 
-use bytes::Bytes;
 use raft::StateRole;
 
-use crate::error::{Error, Result};
-use crate::output::SnapshotOffer;
-use crate::{Group, Membership, Message, Output, Position, RaftId};
-
-/// An offer that was taken up.
-#[derive(Debug)]
-pub(crate) struct Offer {
-    message: Message,
-    position: Position,
-    state: State,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// The caller does not know of it yet.
-    New,
-    /// The caller fetches it.
-    Fetching,
-    /// Its files are durable; raft is told as soon as there is a leader.
-    Accepted,
-    /// Raft had no use for it; the caller is to be told.
-    Discarded,
-}
-
-impl Offer {
-    /// The caller must hear of it.
-    pub(crate) fn is_news(&self) -> bool {
-        matches!(self.state, State::New | State::Discarded)
-    }
-
-    /// What the caller has not heard yet.
-    pub(crate) fn news(&mut self) -> Option<SnapshotOffer> {
-        if self.state != State::New {
-            return None;
-        }
-        self.state = State::Fetching;
-        let manifest: Bytes = self.message.raft.get_snapshot().data.clone();
-        Some(SnapshotOffer { position: self.position, from: self.message.from(), manifest })
-    }
-}
+use super::{Group, offer::Offer};
+use crate::{
+    Membership, Message, Output, Position, RaftId,
+    error::{Error, Result},
+};
 
 impl Group {
     /// Takes up a leader's offer of a snapshot, unless raft can answer it without.
@@ -76,7 +41,7 @@ impl Group {
         if self.offer.is_some() {
             return refuse("another snapshot is on its way");
         }
-        self.offer = Some(Offer { message, position, state: State::New });
+        self.offer = Some(Offer::new(message, position));
         Ok(())
     }
 
@@ -87,8 +52,8 @@ impl Group {
     /// [`Error::Invalid`] if no such snapshot was offered.
     pub fn accept_snapshot(&mut self, position: Position) -> Result<()> {
         match &mut self.offer {
-            Some(offer) if offer.position == position && offer.state == State::Fetching => {
-                offer.state = State::Accepted;
+            Some(offer) if offer.is_fetching(position) => {
+                offer.accept();
                 self.try_install();
                 Ok(())
             }
@@ -102,7 +67,7 @@ impl Group {
     /// [`Error::Invalid`] if no such snapshot was offered.
     pub fn refuse_snapshot(&mut self, position: Position) -> Result<()> {
         match &self.offer {
-            Some(offer) if offer.position == position && offer.state == State::Fetching => {
+            Some(offer) if offer.is_fetching(position) => {
                 self.offer = None;
                 Ok(())
             }
@@ -114,32 +79,32 @@ impl Group {
     pub(crate) fn try_install(&mut self) {
         let raft = &self.raw.raft;
         let follows = raft.state == StateRole::Follower && raft.leader_id != 0;
-        let Some(offer) = self.offer.as_mut().filter(|offer| offer.state == State::Accepted && follows) else {
+        let Some(offer) = self.offer.as_ref().filter(|offer| offer.is_accepted() && follows) else {
             return;
         };
-        let position = offer.position;
-        let mut message = offer.message.raft.clone();
+        let index = offer.position().index;
+        let mut message = offer.raft_message().clone();
         message.from = raft.leader_id;
         message.term = raft.term;
         let stepped = self.step_raft(message);
-        let taken = self.raw.snap().is_some_and(|snapshot| snapshot.get_metadata().index == position.index);
+        let taken = self.raw.snap().is_some_and(|snapshot| snapshot.get_metadata().index == index);
         if stepped.is_ok() && taken {
             self.offer = None;
         } else if let Some(offer) = &mut self.offer {
-            offer.state = State::Discarded;
+            offer.discard();
         }
     }
 
     /// Tells the caller of a snapshot that raft had no use for.
     pub(crate) fn report_discarded(&mut self, output: &mut Output) {
-        if self.offer.as_ref().is_some_and(|offer| offer.state == State::Discarded) {
-            output.snapshot_discarded = self.offer.take().map(|offer| offer.position);
+        if self.offer.as_ref().is_some_and(Offer::is_discarded) {
+            output.snapshot_discarded = self.offer.take().map(|offer| offer.position());
         }
     }
 
     /// The leader to fetch from, while a snapshot is being fetched.
     #[must_use]
     pub fn snapshot_source(&self) -> Option<RaftId> {
-        self.offer.as_ref().map(|offer| offer.message.from())
+        self.offer.as_ref().map(Offer::source)
     }
 }

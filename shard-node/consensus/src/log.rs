@@ -11,14 +11,13 @@
 
 pub(crate) mod batch;
 pub(crate) mod block;
+mod compact;
 pub(crate) mod meta;
 pub(crate) mod recover;
 pub(crate) mod segment;
+mod slot;
 
-use std::collections::VecDeque;
-use std::iter;
-use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::{collections::VecDeque, iter, ops::RangeInclusive, sync::Arc};
 
 use bytes::Bytes;
 use coppice_env::{
@@ -26,14 +25,20 @@ use coppice_env::{
     bug::{Bug, planted},
 };
 use coppice_types::codec::{Reader, Writer};
-use raft::eraftpb::{Entry, EntryType};
+use raft::eraftpb::Entry;
 
-use crate::error::{Error, Result};
-use crate::output::{Beside, Writing};
-use crate::{Membership, Position};
-use batch::{ENTRY_HEADER_BYTES, HardState, Item, Items, entry_data, make_entry};
-use meta::{Meta, Owner};
-use segment::{Place, Segment, file_name};
+use self::{
+    batch::{ENTRY_HEADER_BYTES, HardState, Item, Items, entry_data, make_entry},
+    meta::{Meta, Owner},
+    segment::{Place, Segment},
+    slot::{Content, Slot},
+};
+use crate::{
+    Membership, Position,
+    error::{Error, Result},
+    output::{Beside, Writing},
+    width::{len32, to_usize},
+};
 
 /// What is kept free for votes and commit indexes when data is refused for want of space.
 const RESERVE_BYTES: usize = 64 << 10;
@@ -55,17 +60,6 @@ pub(crate) struct Sizes {
     pub cache_bytes: usize,
     /// A batch of fewer bytes is written at once.
     pub beside_bytes_min: usize,
-}
-
-#[derive(Debug)]
-struct Slot {
-    term: u64,
-    kind: EntryType,
-    bytes: u32,
-    /// `None` until the entry is durable.
-    place: Option<Place>,
-    /// `None` when it was dropped from memory; never dropped before it is durable.
-    data: Option<Bytes>,
 }
 
 #[derive(Debug, Default)]
@@ -114,16 +108,13 @@ pub(crate) struct Log {
 
 /// Where the slot of an entry is among those of a log.
 fn slot_of(base: Position, index: u64) -> usize {
-    usize::try_from(index - base.index - 1).expect("an index into the log")
+    assert!(index > base.index, "entries up to the base have no slot");
+    to_usize(index - base.index - 1)
 }
 
-/// Those of a batch's entries that were proposed, by index.
+/// The commands among a batch's entries, by index.
 fn commands(slots: &VecDeque<Slot>, base: Position, entries: &[(u64, u64)]) -> Vec<(u64, Bytes)> {
-    let command = |(index, _): &(u64, u64)| {
-        let slot = &slots[slot_of(base, *index)];
-        let data = slot.data.clone().filter(|data| slot.kind == EntryType::EntryNormal && !data.is_empty());
-        data.map(|data| (*index, data))
-    };
+    let command = |(index, _): &(u64, u64)| Some((*index, slots[slot_of(base, *index)].command()?));
     entries.iter().filter_map(command).collect()
 }
 
@@ -140,16 +131,7 @@ impl Log {
             return Err(Error::Existence("there is a raft log in this directory already"));
         }
         let hard_state = HardState { term: base.term, vote: 0, commit: base.index };
-        let meta = Meta {
-            owner,
-            base,
-            membership,
-            hard_state,
-            first_segment: 1,
-            numbered_from: 1,
-            manifest: None,
-            quarantine: None,
-        };
+        let meta = Meta { owner, base, membership, hard_state, first_segment: 1, manifest: None, quarantine: None };
         meta.store(&*storage)?;
         Ok(Self::empty(storage, sizes, meta))
     }
@@ -230,6 +212,7 @@ impl Log {
     pub(crate) fn membership_at(&self, index: u64) -> &Membership {
         assert!(index >= self.meta.base.index, "memberships before the base are forgotten");
         let at = self.memberships.partition_point(|(from, _)| *from <= index);
+        assert!(at > 0, "the first membership is that of the base");
         &self.memberships[at - 1].1
     }
 
@@ -242,27 +225,30 @@ impl Log {
     pub(crate) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         assert!(first.index > self.meta.base.index, "entries before the base are applied");
+        assert!(first.index > self.hard_state.commit, "committed entries are never replaced");
         assert!(first.index <= self.last().index + 1, "entries leave no gap");
         self.truncate(first.index);
         for entry in entries {
             let position = Position { index: entry.index, term: entry.term };
-            assert_eq!(position.index, self.last().index + 1);
+            assert_eq!(position.index, self.last().index + 1, "entries follow each other");
             assert!(position.term >= self.last().term, "terms never fall");
             let data = entry_data(entry).clone();
             let kind = entry.get_entry_type();
             self.pending.entries.push((position.index, self.pending.items.len() as u64));
             self.pending.items.push_entry(kind, position, &data);
-            let bytes = u32::try_from(data.len()).expect("entries are limited to far less");
             self.cached_bytes += data.len();
-            self.slots.push_back(Slot { term: position.term, kind, bytes, place: None, data: Some(data) });
+            let bytes = len32(data.len());
+            self.slots.push_back(Slot { term: position.term, kind, bytes, content: Content::Volatile(data) });
         }
         self.pending.sync = true;
     }
 
     fn truncate(&mut self, from: u64) {
-        while self.last().index >= from {
-            let slot = self.slots.pop_back().expect("an entry after the base");
-            self.cached_bytes -= slot.data.map_or(0, |data| data.len());
+        assert!(from > self.meta.base.index, "the base stays");
+        while self.last().index >= from
+            && let Some(slot) = self.slots.pop_back()
+        {
+            self.cached_bytes -= slot.cached_bytes();
         }
         self.pending.entries.retain(|(index, _)| *index < from);
         self.cached_from = self.cached_from.min(from);
@@ -270,7 +256,12 @@ impl Log {
 
     /// Notes raft's state. A change of the commit index alone need not be durable.
     pub(crate) fn set_hard_state(&mut self, state: HardState) {
-        assert!(state.term >= self.hard_state.term, "terms never fall");
+        let before = self.hard_state;
+        assert!(state.term >= before.term, "terms never fall");
+        assert!(state.commit >= before.commit, "the commit index never falls");
+        assert!(state.commit <= self.last().index, "only entries of the log are committed");
+        let voted = state.term == before.term && before.vote != 0;
+        assert!(!voted || state.vote == before.vote, "a replica votes once in a term");
         if planted(Bug::VoteForgotten) {
             self.hard_state = state;
             return;
@@ -282,8 +273,11 @@ impl Log {
 
     /// Notes who is in the group once the entry at `index` is applied.
     pub(crate) fn set_membership(&mut self, index: u64, membership: Membership) {
+        assert!(index > self.meta.base.index, "the base has its membership");
+        assert!(index <= self.last().index, "a membership belongs to an entry");
         self.pending.items.push(&Item::Membership(index, membership.clone()));
         self.memberships.retain(|(from, _)| *from < index);
+        assert!(!self.memberships.is_empty(), "the membership of the base stays");
         self.memberships.push((index, membership));
         self.pending.sync = true;
     }
@@ -303,14 +297,12 @@ impl Log {
 
     /// Upper bound of the blocks that a batch with `bytes` of items takes at the start of a segment.
     fn blocks_needed(&self, bytes: usize) -> u64 {
-        block::count(bytes + self.carry_over().len() + batch::BATCH_HEADER_BYTES, block::PAYLOAD_BYTES)
+        block::count(bytes + self.carry_over().len() + batch::BATCH_HEADER_BYTES)
     }
 
     /// Whether `blocks` more go into the segment that is written now.
     fn fits(&self, blocks: u64) -> bool {
-        let fits = |last: &Segment| {
-            last.is_numbered() && last.end_block + blocks <= self.segment_blocks().max(last.filled_blocks)
-        };
+        let fits = |last: &Segment| last.end_block + blocks <= self.segment_blocks().max(last.filled_blocks);
         self.segments.back().is_some_and(fits)
     }
 
@@ -333,9 +325,10 @@ impl Log {
     }
 
     fn make_room(&mut self, blocks: u64) -> Result<()> {
-        if self.fits(blocks) {
-            let step = self.fill_blocks();
-            let last = self.segments.back_mut().expect("it fits in the last one");
+        let step = self.fill_blocks();
+        if self.fits(blocks)
+            && let Some(last) = self.segments.back_mut()
+        {
             let needed = last.end_block + blocks;
             return if needed <= last.filled_blocks { Ok(()) } else { last.fill(needed.next_multiple_of(step)) };
         }
@@ -344,7 +337,7 @@ impl Log {
             None => self.make_segment()?,
         };
         let missing = spare.filled_blocks < blocks;
-        let filled = spare.fill(blocks.next_multiple_of(self.fill_blocks()));
+        let filled = spare.fill(blocks.next_multiple_of(step));
         let synced = filled.and_then(|()| if missing { spare.sync() } else { Ok(()) });
         self.spare = Some(spare);
         synced
@@ -385,6 +378,7 @@ impl Log {
             self.pending.items.push(&Item::HardState(self.hard_state));
         }
         if self.pending.items.len() == 0 {
+            assert!(!self.pending.sync, "what must be durable is in the batch");
             return Ok(());
         }
         let mut carried = Vec::new();
@@ -394,9 +388,12 @@ impl Log {
                 Some(spare) => spare,
                 None => self.make_segment()?,
             };
+            assert_eq!(next.id, self.segment_next(), "segments are numbered without gaps");
             self.segments.push_back(next);
         }
         let Pending { items, entries, .. } = std::mem::take(&mut self.pending);
+        let newest = entries.last().map_or(self.written.0.index, |(index, _)| *index);
+        assert_eq!(newest, self.last().index, "the batch holds every entry that is not durable");
         let fill_blocks = self.fill_blocks();
         let last = self.segments.back_mut().expect("there is one to write to");
         let carried_bytes = carried.len() as u64;
@@ -423,7 +420,7 @@ impl Log {
         self.sequence_next += 1;
         self.written = (self.last(), self.hard_state);
         for (index, offset) in entries {
-            self.slots[slot_of(self.meta.base, index)].place = Some(Place { segment, offset: start + offset });
+            self.slots[slot_of(self.meta.base, index)].set_durable(Place { segment, offset: start + offset });
         }
         self.evict();
         Ok(())
@@ -432,22 +429,21 @@ impl Log {
     /// Drops the oldest durable entries from memory until the cache is small enough.
     fn evict(&mut self) {
         while self.cached_bytes > self.sizes.cache_bytes && self.cached_from <= self.last().index {
-            let at = usize::try_from(self.cached_from - self.meta.base.index - 1).expect("an index into the log");
-            let slot = &mut self.slots[at];
-            if slot.place.is_none() {
-                return;
-            }
-            self.cached_bytes -= slot.data.take().map_or(0, |data| data.len());
+            let at = slot_of(self.meta.base, self.cached_from);
+            let Some(freed) = self.slots[at].evict() else { return };
+            self.cached_bytes -= freed;
             self.cached_from += 1;
         }
     }
 
     /// The entries of a range that the log holds, as many as fit in `bytes_max`, but at least one.
     pub(crate) fn entries(&self, range: RangeInclusive<u64>, bytes_max: u64) -> Result<Vec<Entry>> {
+        let (first, last) = range.into_inner();
+        assert!(last <= self.last().index, "the caller knows where the log ends");
+        let slots = self.slots.range(slot_of(self.meta.base, first)..=slot_of(self.meta.base, last));
         let mut entries = Vec::new();
         let mut bytes = 0_u64;
-        for index in range {
-            let slot = self.slot(index).expect("the caller knows which entries there are");
+        for (index, slot) in (first..).zip(slots) {
             bytes += u64::from(slot.bytes) + ENTRY_HEADER_BYTES as u64;
             if bytes > bytes_max && !entries.is_empty() {
                 break;
@@ -459,13 +455,16 @@ impl Log {
 
     fn entry(&self, index: u64, slot: &Slot) -> Result<Entry> {
         let position = Position { index, term: slot.term };
-        if let Some(data) = &slot.data {
-            return Ok(make_entry(slot.kind, position, data.clone()));
-        }
-        let place = slot.place.expect("an entry is in memory until it is durable");
+        let place = match &slot.content {
+            Content::Volatile(data) | Content::Cached(data, _) => {
+                return Ok(make_entry(slot.kind, position, data.clone()));
+            }
+            Content::Stored(place) => *place,
+        };
         let at = self.segments.partition_point(|segment| segment.id < place.segment);
         let segment = &self.segments[at];
-        let len = ENTRY_HEADER_BYTES + usize::try_from(slot.bytes).expect("32 bits fit");
+        assert_eq!(segment.id, place.segment, "the segment of an entry after the base stays");
+        let len = ENTRY_HEADER_BYTES + to_usize(slot.bytes.into());
         let bytes = segment.read(place.offset, len)?;
         match Item::decode(&mut Reader::new(&bytes)) {
             Ok(Item::Entry { kind, position: found, data }) if found == position && kind == slot.kind => {
@@ -473,89 +472,6 @@ impl Log {
             }
             _ => Err(segment.corrupted_at(place.offset, "another entry stands here")),
         }
-    }
-
-    /// Forgets what stands at or before `to`, as far as whole segments can be dropped.
-    pub(crate) fn compact(&mut self, to: u64) -> Result<()> {
-        let to = to.min(self.last().index);
-        if to <= self.meta.base.index {
-            return Ok(());
-        }
-        let skip = usize::try_from(to - self.meta.base.index).expect("an index into the log");
-        let live = self.slots.iter().skip(skip).filter_map(|slot| slot.place).map(|place| place.segment).min();
-        let Some(active) = self.segments.back().map(|last| last.id) else { return Ok(()) };
-        let first_segment = live.unwrap_or(active).min(active);
-        if first_segment <= self.segments[0].id || self.slots.iter().take(skip).any(|slot| slot.place.is_none()) {
-            return Ok(());
-        }
-        let base = Position { index: to, term: self.term(to).expect("the log holds it") };
-        let membership = self.membership_at(to).clone();
-        let meta = Meta {
-            base,
-            membership: membership.clone(),
-            hard_state: self.hard_state,
-            first_segment,
-            manifest: None,
-            ..self.meta.clone()
-        };
-        meta.store(&*self.storage)?;
-        self.meta = meta;
-        for slot in self.slots.drain(..skip) {
-            self.cached_bytes -= slot.data.map_or(0, |data| data.len());
-        }
-        self.cached_from = self.cached_from.max(to + 1);
-        self.memberships.retain(|(from, _)| *from > to);
-        self.memberships.insert(0, (to, membership));
-        // One that a large batch has made larger would stay so.
-        let usual = self.segment_blocks().next_multiple_of(self.fill_blocks());
-        let mut reusable = 0;
-        while self.segments[0].id < first_segment {
-            let dropped = self.segments.pop_front().expect("the newest one stays");
-            if dropped.is_numbered() && dropped.filled_blocks <= usual {
-                self.dropped.push(dropped);
-                reusable += 1;
-            } else {
-                self.remove(&dropped)?;
-            }
-        }
-        let kept = reusable.max(std::mem::replace(&mut self.dropped_last, reusable));
-        while self.dropped.len() > kept {
-            let dropped = self.dropped.pop().expect("more than some");
-            self.remove(&dropped)?;
-        }
-        Ok(())
-    }
-
-    fn remove(&self, segment: &Segment) -> Result<()> {
-        self.storage.remove(&file_name(segment.id)).map_err(Error::io("remove a segment"))
-    }
-
-    /// Forgets all entries: the log starts after the snapshot at `base`, whose manifest is kept until the state machine
-    /// has it. Durable when this returns, with `hard_state`.
-    pub(crate) fn reset(
-        &mut self,
-        base: Position,
-        membership: Membership,
-        manifest: Vec<u8>,
-        hard_state: HardState,
-    ) -> Result<()> {
-        assert!(hard_state.commit >= base.index, "a snapshot is committed");
-        let newest = self.spare.as_ref().or(self.segments.back()).map(|segment| segment.id);
-        let meta = Meta {
-            base,
-            membership,
-            hard_state,
-            first_segment: newest.map_or(self.meta.first_segment, |id| id + 1),
-            manifest: Some(manifest),
-            ..self.meta.clone()
-        };
-        meta.store(&*self.storage)?;
-        let empty = Self::empty(Arc::clone(&self.storage), self.sizes, meta);
-        let old = std::mem::replace(self, Self { sequence_next: self.sequence_next, ..empty });
-        for segment in old.segments.iter().chain(&old.spare).chain(&old.dropped) {
-            self.remove(segment)?;
-        }
-        Ok(())
     }
 }
 
