@@ -23,6 +23,7 @@ use crate::{
     pins::{PIN_TTL_MS_MAX, Pin, VERSION_PINS_MAX},
     sessions::{SESSIONS_MAX, Unfit},
     state::{Ledger, state_of, state_root},
+    tiles::split_index,
     timeline::Unreadable,
     types::{KeyTurn, SessionCommit},
 };
@@ -80,7 +81,9 @@ impl Root {
         if let Some((header, genesis)) = founding {
             self.state.ledger = Some(Ledger::found(header, genesis, place, &mut self.store));
         }
-        self.state.term = self.state.term.next();
+        let before = self.state.term;
+        self.state.term = before.next();
+        assert!(self.state.term > before, "every leader has a term of its own");
         self.state.leader.clone_from(&command.candidate);
         self.state.leader_clock_ms = command.clock_ms;
         Ok(Outcome::TookOver { term: self.state.term })
@@ -136,9 +139,9 @@ impl Root {
 
     fn append_header(&mut self, index: u64, command: &AppendHeader, bytes: &[u8]) -> Result<Outcome, Stop> {
         let Checked { header, changed } = self.check_append(command)?;
+        let ledger = self.state.ledger.as_mut().ok_or(Refusal::NoGenesis)?;
         let place = self.journal.append(index, bytes);
         let sequence = header.sequence;
-        let ledger = self.state.ledger.as_mut().expect("checked before");
         match &header.body {
             Body::Commit => {
                 if !planted(Bug::SessionNumberLost) || sequence.0 % 7 != 0 {
@@ -147,10 +150,9 @@ impl Root {
                 ledger.timeline.commit(sequence);
             }
             Body::Rollback(rollback) => {
-                let target = ledger.timeline.find(rollback.target.version, None).expect("checked before").sequence;
+                let target = ledger.timeline.roll_back(rollback.target.version, sequence);
                 ledger.sessions.end_idle(header.timestamp_ms);
                 ledger.sessions.roll_back(target);
-                ledger.timeline.roll_back(rollback.target.version, sequence);
                 ledger.pins.roll_back(rollback.target.version);
             }
             Body::Prune(prune) => {
@@ -170,6 +172,8 @@ impl Root {
             ledger.seal_chunk(&full, &mut self.store, &mut self.state.sealed);
         }
         assert_eq!(ledger.newest.stamp, ledger.timeline.head(), "the newest header names the head");
+        assert_eq!(ledger.log.size(), sequence.0 + 1, "the header is the newest entry");
+        assert_eq!(self.journal.end().chunk, split_index(ledger.log.size()).0, "journal and log change files together");
         Ok(Outcome::Appended { sequence, log_size: ledger.log.size(), log_root: ledger.log.root(), path })
     }
 

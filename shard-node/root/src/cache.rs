@@ -14,6 +14,7 @@ pub(crate) struct Cache<K, V> {
 
 impl<K: Copy + PartialEq, V> Cache<K, V> {
     pub(crate) fn new(max: usize) -> Self {
+        assert!(max > 0, "a cache has room for a value");
         Self { recent: Mutex::new(VecDeque::with_capacity(max)), max }
     }
 
@@ -26,6 +27,7 @@ impl<K: Copy + PartialEq, V> Cache<K, V> {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.truncate(self.max - 1);
         recent.push_front((key, Arc::clone(&value)));
+        assert!(recent.len() <= self.max, "the oldest values leave");
         Ok(value)
     }
 

@@ -5,14 +5,13 @@
 use std::collections::BTreeMap;
 
 use coppice_types::{
-    Digest, ShardId,
+    ShardId,
     codec::{self, Reader, Writer},
 };
-use twox_hash::XxHash3_64;
 
 use crate::{
     Error,
-    command::{len32, list},
+    codec::{checked, len32, list, with_checksum},
     journal::{End, Place},
     tiles::{TILE_WIDTH, number_path},
     types::ShardState,
@@ -20,8 +19,6 @@ use crate::{
 
 /// First bytes of an index file.
 const MAGIC: &[u8; 8] = b"copidx01";
-/// Bytes behind the encoding.
-const CHECKSUM_BYTES: usize = 8;
 
 /// States of some shards.
 pub(crate) type States = BTreeMap<ShardId, ShardState>;
@@ -58,12 +55,18 @@ impl Chunk {
 
     pub(crate) fn push(&mut self, place: Place, changed: States) {
         assert!(self.headers.len() < TILE_WIDTH, "a full chunk was sealed before");
+        assert!(place.offset >= self.journal_len(), "the records of headers follow each other");
         self.headers.push(Indexed { place, changed });
     }
 
     /// Where the record of a header lies.
     pub(crate) fn place(&self, at: usize) -> Option<Place> {
         self.headers.get(at).map(|header| header.place)
+    }
+
+    /// Where the record of the last header ends in the chunk's journal.
+    pub(crate) fn journal_len(&self) -> u64 {
+        self.headers.last().map_or(0, |header| header.place.offset.saturating_add(header.place.len.into()))
     }
 
     /// All leaves after the header `at`.
@@ -98,16 +101,14 @@ impl Chunk {
     /// The bytes of a full chunk's file; `journal` is the end of the chunk's full journal.
     pub(crate) fn file(&self, journal: &End) -> Vec<u8> {
         assert_eq!(self.headers.len(), TILE_WIDTH, "only full chunks become files");
+        assert_eq!(self.journal_len(), journal.len, "a chunk's journal ends with its last header");
         let mut out = Writer::new();
         out.raw(MAGIC);
         out.u64(journal.chunk);
         out.u64(journal.len);
         out.digest(&journal.chain);
         self.encode(&mut out);
-        let mut bytes = out.into_bytes();
-        let checksum = XxHash3_64::oneshot(&bytes);
-        bytes.extend_from_slice(&checksum.to_le_bytes());
-        bytes
+        with_checksum(out.into_bytes())
     }
 
     /// Reads and checks the file of chunk `number`.
@@ -132,12 +133,6 @@ impl Chunk {
     }
 }
 
-/// The bytes before a trailing checksum, if it is theirs.
-pub(crate) fn checked(bytes: &[u8]) -> Option<&[u8]> {
-    let (body, checksum) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM_BYTES)?)?;
-    (XxHash3_64::oneshot(body).to_le_bytes() == checksum).then_some(body)
-}
-
 pub(crate) fn encode_states(states: &States, out: &mut Writer) {
     out.u32(len32(states.len()));
     for (shard, state) in states {
@@ -152,56 +147,4 @@ pub(crate) fn decode_states(input: &mut Reader<'_>) -> Result<States, codec::Err
         return Err(codec::Error::Malformed("order of shards"));
     }
     Ok(states.into_iter().collect())
-}
-
-/// A file that never changes again, with what names its content: SHA-256, for journals the chain over their records.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sealed {
-    pub(crate) kind: Kind,
-    pub(crate) number: u64,
-    pub(crate) len: u64,
-    pub(crate) hash: Digest,
-}
-
-/// The kinds of files that are sealed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Tile(u8),
-    Bundle,
-    Index,
-    Journal,
-}
-
-impl Sealed {
-    pub(crate) fn name(&self) -> String {
-        match self.kind {
-            Kind::Tile(level) => crate::tiles::tile_path(usize::from(level), self.number),
-            Kind::Bundle => crate::tiles::bundle_path(self.number),
-            Kind::Index => index_path(self.number),
-            Kind::Journal => crate::journal::journal_path(self.number),
-        }
-    }
-
-    pub(crate) fn encode(&self, out: &mut Writer) {
-        out.u8(match self.kind {
-            Kind::Tile(level) => level,
-            Kind::Bundle => 0x10,
-            Kind::Index => 0x11,
-            Kind::Journal => 0x12,
-        });
-        out.u64(self.number);
-        out.u64(self.len);
-        out.digest(&self.hash);
-    }
-
-    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, codec::Error> {
-        let kind = match input.u8()? {
-            level @ 0..8 => Kind::Tile(level),
-            0x10 => Kind::Bundle,
-            0x11 => Kind::Index,
-            0x12 => Kind::Journal,
-            _ => return Err(codec::Error::Malformed("kind of a sealed file")),
-        };
-        Ok(Self { kind, number: input.u64()?, len: input.u64()?, hash: input.digest()? })
-    }
 }

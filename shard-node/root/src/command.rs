@@ -10,7 +10,10 @@ use coppice_types::{
 };
 use coppice_verify::header::HEADER_BYTES_MAX;
 
-use crate::types::{SessionCommit, StateLeaf, decode_leaf, encode_leaf};
+use crate::{
+    codec::{len32, list},
+    types::{SessionCommit, StateLeaf, decode_leaf, encode_leaf},
+};
 
 /// The encoding that this code writes and reads.
 pub const COMMAND_VERSION: u8 = 1;
@@ -292,19 +295,6 @@ fn header_bytes(input: &mut Reader<'_>) -> Result<Vec<u8>, codec::Error> {
     }
 }
 
-/// Reads a counted list. Grows with the bytes that are there, whatever the count says.
-pub(crate) fn list<T>(
-    input: &mut Reader<'_>,
-    mut item: impl FnMut(&mut Reader<'_>) -> Result<T, codec::Error>,
-) -> Result<Vec<T>, codec::Error> {
-    let count = input.u32()?;
-    (0..count).map(|_| item(input)).collect()
-}
-
 fn limit(part: &'static str, len: usize, max: usize) -> Result<(), CommandError> {
     if len > max { Err(CommandError::Malformed(codec::Error::Malformed(part))) } else { Ok(()) }
-}
-
-pub(crate) fn len32(len: usize) -> u32 {
-    u32::try_from(len).expect("counts were compared with their limits")
 }

@@ -10,10 +10,10 @@ use coppice_env::Storage;
 
 use crate::{
     Error, Options, Root,
-    durable::{Superblock, is_ours},
     journal::End,
     state::State,
-    store,
+    store::{self, is_ours},
+    superblock::{Superblock, state_path},
 };
 
 /// Something that is wrong, or worth knowing.
@@ -45,7 +45,7 @@ pub struct Report {
 /// # Errors
 /// If the storage fails, or the directory is in use; damage is no error but a finding.
 pub fn fsck(storage: &Arc<dyn Storage>) -> Result<Report, Error> {
-    let _lock = crate::durable::lock(&**storage)?;
+    let _lock = store::lock(&**storage)?;
     match Superblock::read(&**storage) {
         Ok(superblock) => check(storage, &superblock),
         Err(error) => {
@@ -69,7 +69,7 @@ pub(crate) fn check(storage: &Arc<dyn Storage>, superblock: &Superblock) -> Resu
     if let (Some(replayed), Some(loaded)) = (replayed, loaded) {
         let end = loaded.journal.end();
         if replayed.state.file(&end) != loaded.state.file(&end) {
-            report.add(&crate::durable::state_path(superblock.saved), "not the state that the journal leads to");
+            report.add(&state_path(superblock.saved), "not the state that the journal leads to");
         }
     }
     Ok(report)

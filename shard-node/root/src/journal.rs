@@ -9,13 +9,17 @@ use coppice_verify::hash;
 use twox_hash::XxHash3_64;
 
 use crate::{
-    Error,
+    COMMAND_BYTES_MAX, Error,
+    codec::{len32, to_usize},
     store::{self, Store},
     tiles::number_path,
 };
 
 /// Length and checksum in front of each record.
-pub(crate) const RECORD_HEAD_BYTES: usize = 12;
+const RECORD_HEAD_BYTES: usize = 12;
+
+// As docs/FORMAT.md says.
+const _: () = assert!(RECORD_HEAD_BYTES == size_of::<u32>() + size_of::<u64>());
 /// The raft index in front of the command.
 const INDEX_BYTES: usize = 8;
 
@@ -67,6 +71,14 @@ struct Unwritten {
     bytes: Vec<u8>,
 }
 
+impl Unwritten {
+    /// The bytes at a place, if they are in this part.
+    fn get(&self, chunk: u64, offset: u64, len: usize) -> Option<&[u8]> {
+        let from = offset.checked_sub(self.offset).filter(|_| chunk == self.chunk)?;
+        self.bytes.get(usize::try_from(from).ok()?..)?.get(..len)
+    }
+}
+
 /// File of a chunk's journal.
 pub(crate) fn journal_path(chunk: u64) -> String {
     format!("journal/{}", number_path(chunk))
@@ -92,13 +104,17 @@ impl Journal {
 
     /// Appends a record to the growing file.
     pub(crate) fn append(&mut self, index: u64, command: &[u8]) -> Place {
+        assert!(command.len() <= COMMAND_BYTES_MAX, "a command that was decoded is within its limit");
         let payload = [&index.to_le_bytes(), command].concat();
-        let len = u32::try_from(payload.len()).expect("commands are limited");
+        let len = len32(payload.len());
         let checksum = XxHash3_64::oneshot_with_seed(seed(self.end.chunk, self.end.len), &payload);
         let record = [&len.to_le_bytes()[..], &checksum.to_le_bytes(), &payload].concat();
-        let place = Place { offset: self.end.len, len: u32::try_from(record.len()).expect("commands are limited") };
+        let place = Place { offset: self.end.len, len: len32(record.len()) };
         match self.unwritten.last_mut() {
-            Some(part) if part.chunk == self.end.chunk => part.bytes.extend_from_slice(&record),
+            Some(part) if part.chunk == self.end.chunk => {
+                assert_eq!(part.offset + part.bytes.len() as u64, self.end.len, "records follow each other");
+                part.bytes.extend_from_slice(&record);
+            }
             _ => self.unwritten.push(Unwritten { chunk: self.end.chunk, offset: self.end.len, bytes: record.clone() }),
         }
         self.end.len += u64::from(place.len);
@@ -108,19 +124,16 @@ impl Journal {
 
     /// Ends the growing file and starts the next; gives the end of the full one.
     pub(crate) fn roll(&mut self) -> End {
+        assert!(self.end.len > 0, "a chunk ends with the record of a header");
         let next = End::of_chunk(self.end.chunk + 1);
         std::mem::replace(&mut self.end, next)
     }
 
     /// The command at a place.
     pub(crate) fn read(&self, store: &Store, chunk: u64, place: Place) -> Result<Vec<u8>, Error> {
-        let len = usize::try_from(place.len).expect("lengths of records are lengths in memory");
-        let in_memory = self.unwritten.iter().find(|part| part.chunk == chunk && part.offset <= place.offset);
-        let bytes = match in_memory {
-            Some(part) => {
-                let from = usize::try_from(place.offset - part.offset).expect("the part is in memory");
-                part.bytes[from..from + len].to_vec()
-            }
+        let len = to_usize(place.len);
+        let bytes = match self.unwritten.iter().find_map(|part| part.get(chunk, place.offset, len)) {
+            Some(bytes) => bytes.to_vec(),
             None => store::read_part(store.storage(), &journal_path(chunk), place.offset, len)?,
         };
         let record = parse(chunk, place.offset, &bytes)?;
@@ -159,18 +172,17 @@ impl Journal {
 /// Bytes of the record at the start of `bytes`, by its own word.
 pub(crate) fn record_len(bytes: &[u8]) -> Option<usize> {
     let len = u32::from_le_bytes(*bytes.first_chunk::<4>()?);
-    usize::try_from(len).ok()?.checked_add(RECORD_HEAD_BYTES)
+    to_usize(len).checked_add(RECORD_HEAD_BYTES)
 }
 
 /// The first record in `bytes`, which lie at `offset` of the chunk's file.
 pub(crate) fn parse(chunk: u64, offset: u64, bytes: &[u8]) -> Result<Record<'_>, Error> {
     let damaged = |what| Error::corrupted(&journal_path(chunk), what);
-    let (head, rest) = bytes.split_first_chunk::<RECORD_HEAD_BYTES>().ok_or_else(|| damaged("a record ends early"))?;
-    let (len, checksum) = head.split_first_chunk::<4>().expect("the head has 12 bytes");
-    let len = u32::from_le_bytes(*len);
-    let checksum = u64::from_le_bytes(checksum.try_into().expect("the head has 12 bytes"));
-    let payload = usize::try_from(len).ok().and_then(|len| rest.get(..len));
-    let payload = payload.ok_or_else(|| damaged("a record ends early"))?;
+    let ends_early = || damaged("a record ends early");
+    let (len, rest) = bytes.split_first_chunk::<4>().ok_or_else(ends_early)?;
+    let (checksum, rest) = rest.split_first_chunk::<8>().ok_or_else(ends_early)?;
+    let (len, checksum) = (u32::from_le_bytes(*len), u64::from_le_bytes(*checksum));
+    let payload = rest.get(..to_usize(len)).ok_or_else(ends_early)?;
     if XxHash3_64::oneshot_with_seed(seed(chunk, offset), payload) != checksum {
         return Err(damaged("a record has another checksum"));
     }

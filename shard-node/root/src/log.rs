@@ -14,8 +14,8 @@ use coppice_verify::{hash, merkle};
 use crate::{
     Error,
     cache::Cache,
-    chunk::{Kind, Sealed},
-    command::{len32, list},
+    codec::{len32, list, to_usize},
+    sealed::{Kind, Sealed, seal},
     store::Store,
     tiles::{Frontier, TILE_WIDTH, bundle_bytes, bundle_entries, bundle_path, split_index, tile_hashes, tile_path},
 };
@@ -63,11 +63,11 @@ impl Log {
         assert_eq!(at, self.tail.len(), "the tail is the growing bundle");
         self.tail.push(entry.to_vec());
         for tile in self.frontier.push(hash::log_entry_hash(entry)) {
-            let kind = Kind::Tile(u8::try_from(tile.level).expect("a log has at most 8 levels"));
-            seal(store, sealed, kind, tile.number, tile.bytes);
+            seal(store, sealed, Kind::Tile(tile.level), tile.number, tile.bytes);
         }
         self.root = self.frontier.root();
         if split_index(self.size()).0 > number {
+            assert_eq!(self.tail.len(), TILE_WIDTH, "a bundle is sealed when it is full");
             let bytes = bundle_bytes(&self.tail);
             self.tail.clear();
             seal(store, sealed, Kind::Bundle, number, bytes);
@@ -157,8 +157,7 @@ impl Log {
 
     /// Root of the entries [`index << bits`, `(index + 1) << bits`), which the log has.
     fn complete(&self, bits: u32, index: u64, store: &Store) -> Result<Digest, Error> {
-        let (level, inner) = (bits / 8, bits % 8);
-        let level = usize::try_from(level).expect("at most 8 levels");
+        let (level, inner) = (to_usize(bits / 8), bits % 8);
         let (number, at) = split_index(index << inner);
         let width = 1_usize << inner;
         if number == self.frontier.full_tiles(level) {
@@ -200,13 +199,6 @@ impl Log {
         }
         Ok(Self::from_parts(frontier, tail))
     }
-}
-
-/// Gives a complete file to the store, and notes its hash.
-pub(crate) fn seal(store: &mut Store, sealed: &mut Vec<Sealed>, kind: Kind, number: u64, bytes: Vec<u8>) {
-    let file = Sealed { kind, number, len: bytes.len() as u64, hash: hash::sha256(&bytes) };
-    store.add(file.name(), bytes);
-    sealed.push(file);
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use coppice_types::{
     codec::{Error, Reader, Writer},
 };
 
-use crate::command::len32;
+use crate::codec::len32;
 
 /// Most pins that live at once.
 pub const VERSION_PINS_MAX: usize = 256;
@@ -51,8 +51,9 @@ impl Pins {
     }
 
     pub(crate) fn set(&mut self, pin: Pin) {
-        assert!(self.by_id.len() < VERSION_PINS_MAX || self.by_id.contains_key(&pin.id), "checked before");
-        self.by_id.insert(pin.id, (pin.version, pin.expires_ms));
+        assert!(self.by_id.len() < VERSION_PINS_MAX || self.by_id.contains_key(&pin.id), "there is room for the pin");
+        let before = self.by_id.insert(pin.id, (pin.version, pin.expires_ms));
+        assert!(before.is_none_or(|(version, _)| version == pin.version), "a pin stays with its version");
     }
 
     /// Whether the pin was there.

@@ -12,7 +12,7 @@ use crate::{
     pins::Pin,
     sessions::Session,
     state::{Ledger, state_root},
-    timeline::Unreadable,
+    timeline::{Admin, Unreadable},
     types::{AdminOperation, EpochPair, KeyTurn, Operation, ShardBoundary, ShardMap, StateLeaf, VersionState},
 };
 
@@ -245,23 +245,26 @@ impl Root {
     /// If a file is damaged.
     pub fn admin_after(&self, number: u64, limit: usize) -> Result<Vec<AdminOperation>, Error> {
         let ledger = self.ledger()?;
-        let newest = ledger.timeline.admin_count();
-        (number..newest).take(limit).map(|before| self.admin(ledger, before + 1)).collect()
+        let admins = ledger.timeline.admins_after(number).take(limit);
+        admins.map(|(number, admin)| self.admin(ledger, number, admin)).collect()
     }
 
-    fn admin(&self, ledger: &Ledger, number: u64) -> Result<AdminOperation, Error> {
-        let admin = ledger.timeline.admin(number).expect("the number was counted");
+    fn admin(&self, ledger: &Ledger, number: u64, admin: Admin) -> Result<AdminOperation, Error> {
+        let damaged = |what| Error::corrupted("log", format!("header {} {what}", admin.sequence));
         let header = decode(&ledger.log.entry(admin.sequence.0, &self.store)?, admin.sequence)?;
         let operation = match header.body {
             Body::Rollback(rollback) => {
                 let target = decode(&ledger.log.entry(admin.target.0, &self.store)?, admin.target)?;
-                assert_eq!(target.stamp.version, rollback.target.version, "the target was located when it was applied");
+                if target.stamp.version != rollback.target.version {
+                    return Err(damaged("has another target"));
+                }
                 Operation::Rollback { to: target.stamp, epoch: header.stamp.epoch }
             }
             Body::Prune(prune) => Operation::Prune { before: prune.boundary },
-            _ => return Err(Error::corrupted("log", format!("header {} is no admin operation", admin.sequence))),
+            _ => return Err(damaged("is no admin operation")),
         };
-        let before = Sequence(admin.sequence.0.checked_sub(1).expect("genesis is no admin operation"));
+        let before = admin.sequence.0.checked_sub(1).ok_or_else(|| damaged("comes before all others"))?;
+        let before = Sequence(before);
         let newest = self.states_after(ledger, before)?;
         let boundary = self.states_after(ledger, admin.target)?;
         let shards =
@@ -271,7 +274,8 @@ impl Root {
 
     /// The states of all shards after a header that the log has.
     pub(crate) fn states_after(&self, ledger: &Ledger, sequence: Sequence) -> Result<States, Error> {
-        let (number, at) = ledger.chunk_of(sequence).expect("the header is in the log");
+        let missing = Error::NoEntry { asked: sequence.0, size: ledger.log.size() };
+        let (number, at) = ledger.chunk_of(sequence).ok_or(missing)?;
         self.in_chunk(ledger, number, |chunk| chunk.states_after(at))
     }
 

@@ -12,7 +12,7 @@ use coppice_types::{
 };
 
 use crate::{
-    command::len32,
+    codec::{len32, to_usize},
     types::{SessionBatch, SessionCommit},
 };
 
@@ -87,6 +87,7 @@ impl Session {
         self.highest_number = self.highest_number.max(commit.number);
         let oldest = self.highest_number.saturating_sub(u64::from(self.window)) + 1;
         self.batches = self.batches.split_off(&oldest);
+        assert!(self.batches.len() <= to_usize(self.window), "what lies below the window is forgotten");
     }
 }
 
@@ -123,17 +124,18 @@ impl Sessions {
     /// Opens a session or finds it again; `None` if there is no room.
     pub(crate) fn open(&mut self, id: SessionId, now_ms: u64, window: u32) -> Option<&Session> {
         if !self.by_id.contains_key(&id) {
-            if self.by_id.len() >= SESSIONS_MAX {
-                let (_, oldest) = *self.by_use.first().expect("there are sessions");
+            if self.by_id.len() >= SESSIONS_MAX
+                && let Some(&(_, oldest)) = self.by_use.first()
+            {
                 if now_ms.saturating_sub(self.by_id[&oldest].used_ms) < SESSION_IDLE_MS_MIN {
                     return None;
                 }
                 self.end(oldest);
             }
+            assert!(self.by_id.len() < SESSIONS_MAX, "there is room for the session");
             self.by_id.insert(id, Session { window, ..Session::default() });
         }
-        self.touch(id, now_ms);
-        self.by_id.get(&id)
+        Some(self.touch(id, now_ms))
     }
 
     /// Checks the batches of one header, in order, against each other too. Sessions that the header's time ends count as ended.
@@ -160,8 +162,7 @@ impl Sessions {
     pub(crate) fn commit(&mut self, commits: &[SessionCommit], sequence: Sequence, now_ms: u64) {
         self.end_idle(now_ms);
         for commit in commits {
-            self.by_id.get_mut(&commit.session).expect("checked before").commit(commit, sequence);
-            self.touch(commit.session, now_ms);
+            self.touch(commit.session, now_ms).commit(commit, sequence);
         }
     }
 
@@ -179,18 +180,22 @@ impl Sessions {
         }
     }
 
-    fn touch(&mut self, id: SessionId, now_ms: u64) {
+    /// Notes that an open session is in use.
+    fn touch(&mut self, id: SessionId, now_ms: u64) -> &mut Session {
         self.tick += 1;
         let session = self.by_id.get_mut(&id).expect("only open sessions are used");
+        assert!(session.used_tick < self.tick, "the tick is later than every use");
         self.by_use.remove(&(session.used_tick, id));
         session.used_ms = session.used_ms.max(now_ms);
         session.used_tick = self.tick;
         self.by_use.insert((self.tick, id));
+        session
     }
 
     fn end(&mut self, id: SessionId) {
-        let session = self.by_id.remove(&id).expect("only open sessions end");
-        self.by_use.remove(&(session.used_tick, id));
+        if let Some(session) = self.by_id.remove(&id) {
+            self.by_use.remove(&(session.used_tick, id));
+        }
         assert_eq!(self.by_id.len(), self.by_use.len(), "every session has one place in the order of use");
     }
 
@@ -219,6 +224,9 @@ impl Sessions {
         for _ in 0..input.u32()? {
             let id = SessionId(input.bytes16()?);
             let session = Session::decode(input)?;
+            if sessions.by_id.len() >= SESSIONS_MAX || session.used_tick > sessions.tick {
+                return Err(Error::Malformed("sessions"));
+            }
             if !sessions.by_use.insert((session.used_tick, id)) || sessions.by_id.insert(id, session).is_some() {
                 return Err(Error::Malformed("sessions"));
             }
@@ -248,6 +256,9 @@ impl Session {
                 journal_index: input.u32()?,
                 rolled_back: input.flag("rolled back")?,
             };
+            if number > session.highest_number || session.is_expired(number) {
+                return Err(Error::Malformed("number outside the window"));
+            }
             session.batches.insert(number, batch);
         }
         Ok(session)

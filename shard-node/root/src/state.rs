@@ -15,11 +15,12 @@ use coppice_verify::{
 
 use crate::{
     Error,
-    chunk::{Chunk, Kind, Sealed, States, checked, decode_states, encode_states},
-    command::{len32, list},
+    chunk::{Chunk, States, decode_states, encode_states},
+    codec::{checked, len32, list, with_checksum},
     journal::{End, Place},
-    log::{self, Log},
+    log::Log,
     pins::Pins,
+    sealed::{Kind, Sealed, seal},
     sessions::Sessions,
     store::Store,
     tiles::{TILE_WIDTH, split_index},
@@ -103,10 +104,7 @@ impl State {
                 encode_keys(&ledger.keys, &mut out);
             }
         }
-        let mut bytes = out.into_bytes();
-        let checksum = twox_hash::XxHash3_64::oneshot(&bytes);
-        bytes.extend_from_slice(&checksum.to_le_bytes());
-        bytes
+        with_checksum(out.into_bytes())
     }
 
     /// Reads a saved state, and the end of the journal as of which it is.
@@ -139,7 +137,22 @@ impl State {
             }
         }
         input.finish()?;
+        if !state.fits(&journal) {
+            return Err(codec::Error::Malformed("end of the journal"));
+        }
         Ok((state, journal))
+    }
+}
+
+impl State {
+    /// Whether the journal ends in the chunk of the log's end, behind the records that the index names.
+    fn fits(&self, journal: &End) -> bool {
+        match &self.ledger {
+            Some(ledger) => {
+                journal.chunk == split_index(ledger.log.size()).0 && journal.len >= ledger.chunk.journal_len()
+            }
+            None => journal.chunk == 0,
+        }
     }
 }
 
@@ -181,6 +194,7 @@ impl Ledger {
         sealed: &mut Vec<Sealed>,
     ) {
         assert_eq!(header.sequence.0, self.log.size(), "the header is the log's next entry");
+        assert_eq!(self.chunk.len(), split_index(self.log.size()).1, "log and index grow together");
         self.states.extend(&changed);
         self.chunk.push(place, changed);
         self.log.push(bytes, store, sealed);
@@ -196,7 +210,8 @@ impl Ledger {
     /// Seals the index of the full chunk, whose journal ended there, and starts the next.
     pub(crate) fn seal_chunk(&mut self, journal: &End, store: &mut Store, sealed: &mut Vec<Sealed>) {
         let full = std::mem::replace(&mut self.chunk, Chunk::new(self.states.clone()));
-        log::seal(store, sealed, Kind::Index, journal.chunk, full.file(journal));
+        assert_eq!(split_index(self.log.size()), (journal.chunk + 1, 0), "a chunk ends where its bundle does");
+        seal(store, sealed, Kind::Index, journal.chunk, full.file(journal));
         sealed.push(Sealed { kind: Kind::Journal, number: journal.chunk, len: journal.len, hash: journal.chain });
     }
 

@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
+    fmt, io,
     sync::Arc,
 };
 
@@ -14,7 +14,35 @@ use coppice_env::{File, OpenMode, Storage};
 use crate::Error;
 
 /// Where a file grows before it has its name.
-pub(crate) const TEMPORARY: &str = "incoming";
+const TEMPORARY: &str = "incoming";
+
+/// The file whose lock keeps others out of the directory.
+const LOCK: &str = "lock";
+
+/// The directory's lock, held while this lives.
+pub(crate) struct Lock {
+    _guard: Box<dyn Send + Sync>,
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lock")
+    }
+}
+
+/// Takes the directory's lock.
+pub(crate) fn lock(storage: &dyn Storage) -> Result<Lock, Error> {
+    let guard = storage.lock(LOCK).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => Error::InUse,
+        _ => Error::io(LOCK, "lock")(error),
+    })?;
+    Ok(Lock { _guard: guard })
+}
+
+/// Whether this crate makes files of that name. The superblock and others (a lock) are left alone.
+pub(crate) fn is_ours(name: &str) -> bool {
+    name == TEMPORARY || ["tile/", "index/", "journal/", "state/"].iter().any(|prefix| name.starts_with(prefix))
+}
 
 /// The directory, and what is not written to it yet.
 #[derive(Debug)]
@@ -44,7 +72,8 @@ impl Store {
 
     /// Adds a file that is complete.
     pub(crate) fn add(&mut self, name: String, bytes: Vec<u8>) {
-        self.pending.insert(name, bytes.into());
+        let before = self.pending.insert(name, bytes.into());
+        assert!(before.is_none(), "a sealed file is made once");
     }
 
     /// Takes what a flush would write.
@@ -81,6 +110,7 @@ pub(crate) fn open_or_create(storage: &dyn Storage, name: &str) -> Result<Arc<dy
 
 /// Writes a file under the temporary name, syncs it and renames it; [`sync_parents`] makes the name durable.
 pub(crate) fn write_file(storage: &dyn Storage, name: &str, bytes: &[u8]) -> Result<(), Error> {
+    assert_ne!(name, TEMPORARY, "a file gets a name of its own");
     if let Some((parent, _)) = name.rsplit_once('/') {
         storage.create_dir_all(parent).map_err(Error::io(parent, "create"))?;
     }

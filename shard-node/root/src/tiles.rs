@@ -8,6 +8,8 @@ use coppice_types::{
     codec::{Error, Reader, Writer},
 };
 use coppice_verify::{hash, merkle, tile};
+
+use crate::codec::to_usize;
 pub(crate) use tile::number_path;
 
 /// Entries of a full tile or bundle.
@@ -16,6 +18,9 @@ pub(crate) const TILE_WIDTH: usize = 256;
 pub(crate) const TILE_BYTES: usize = TILE_WIDTH * 32;
 /// Levels that 2^64 entries fill.
 const LEVELS_MAX: usize = 8;
+
+// As docs/FORMAT.md says.
+const _: () = assert!(TILE_BYTES == 8192);
 
 /// The number of the tile, bundle or chunk that holds entry `index`, and the place in it.
 pub(crate) fn split_index(index: u64) -> (u64, usize) {
@@ -35,7 +40,7 @@ pub(crate) fn bundle_path(number: u64) -> String {
 /// A tile that has just become full.
 #[derive(Debug)]
 pub(crate) struct FullTile {
-    pub(crate) level: usize,
+    pub(crate) level: u8,
     pub(crate) number: u64,
     pub(crate) bytes: Vec<u8>,
 }
@@ -68,32 +73,35 @@ impl Frontier {
 
     /// Appends the hash of an entry, and gives the tiles that it fills, lowest level first.
     pub(crate) fn push(&mut self, hash: Digest) -> Vec<FullTile> {
+        assert!(self.size < u64::MAX, "a log never has 2^64 entries");
         let mut full = Vec::new();
         let mut carry = hash;
         self.push_peak(hash);
-        self.size = self.size.checked_add(1).expect("a log never has 2^64 entries");
-        for level in 0.. {
-            if self.levels.len() == level {
+        self.size += 1;
+        for level in 0_u8.. {
+            let at = usize::from(level);
+            if self.levels.len() == at {
                 self.levels.push(Vec::new());
             }
-            let growing = &mut self.levels[level];
+            let growing = &mut self.levels[at];
+            assert!(growing.len() < TILE_WIDTH, "a full tile does not grow");
             growing.push(carry);
             if growing.len() < TILE_WIDTH {
                 break;
             }
             carry = merkle::mth(growing);
-            let bytes = growing.drain(..).flat_map(|hash| hash.0).collect();
-            full.push(FullTile { level, number: self.full_tiles(level) - 1, bytes });
+            let bytes: Vec<u8> = growing.drain(..).flat_map(|hash| hash.0).collect();
+            assert_eq!(bytes.len(), TILE_BYTES, "a full tile has 256 hashes");
+            full.push(FullTile { level, number: self.full_tiles(at) - 1, bytes });
         }
+        assert!(self.levels.len() <= LEVELS_MAX, "2^64 entries fill 8 levels");
         full
     }
 
     fn push_peak(&mut self, hash: Digest) {
-        let mut peak = hash;
-        for _ in 0..self.size.trailing_ones() {
-            let left = self.peaks.pop().expect("every bit of the size has a peak");
-            peak = hash::list_node_hash(&left, &peak);
-        }
+        assert_eq!(self.peaks.len(), to_usize(self.size.count_ones()), "every bit of the size has a peak");
+        let merged = self.peaks.len() - to_usize(self.size.trailing_ones());
+        let peak = self.peaks.drain(merged..).rev().fold(hash, |right, left| hash::list_node_hash(&left, &right));
         self.peaks.push(peak);
     }
 
@@ -110,7 +118,7 @@ impl Frontier {
 
     pub(crate) fn encode(&self, out: &mut Writer) {
         out.u64(self.size);
-        out.u8(u8::try_from(self.levels.len()).expect("a log has at most 8 levels"));
+        out.u8(self.levels.len() as u8);
         for growing in &self.levels {
             growing.iter().for_each(|hash| out.digest(hash));
         }
@@ -127,7 +135,10 @@ impl Frontier {
             let growing = (size >> (8 * level)) % TILE_WIDTH as u64;
             levels.push((0..growing).map(|_| input.digest()).collect::<Result<_, _>>()?);
         }
-        let peaks = levels.iter().rev().flat_map(|growing| peaks_of(growing)).collect();
+        let peaks: Vec<Digest> = levels.iter().rev().flat_map(|growing| peaks_of(growing)).collect();
+        if peaks.len() != to_usize(size.count_ones()) {
+            return Err(Error::Malformed("tile levels"));
+        }
         Ok(Self { size, levels, peaks })
     }
 }

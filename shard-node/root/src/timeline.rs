@@ -9,7 +9,7 @@ use coppice_types::{
 };
 use coppice_verify::epochs::{Epochs, Pair};
 
-use crate::command::{len32, list};
+use crate::codec::{len32, list};
 
 /// Versions `first..` whose headers follow each other from `sequence` on, up to the next run or the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,15 +80,10 @@ impl Timeline {
         &self.epochs
     }
 
-    /// How many admin operations there were.
-    pub(crate) fn admin_count(&self) -> u64 {
-        self.admins.len() as u64
-    }
-
-    /// Admin operation number `number`, counted from 1.
-    pub(crate) fn admin(&self, number: u64) -> Option<Admin> {
-        let at = usize::try_from(number.checked_sub(1)?).ok()?;
-        self.admins.get(at).copied()
+    /// The admin operations after number `number`, with their numbers, which count from 1.
+    pub(crate) fn admins_after(&self, number: u64) -> impl Iterator<Item = (u64, Admin)> + '_ {
+        let skipped = usize::try_from(number).unwrap_or(usize::MAX);
+        (1..).zip(self.admins.iter().copied()).skip(skipped)
     }
 
     /// The standing version of a number; with an epoch, only if that epoch saw it (PROTOCOL 7.2).
@@ -116,15 +111,22 @@ impl Timeline {
 
     fn locate(&self, version: Version) -> Found {
         assert!(version <= self.head.version, "only standing versions are located");
-        let at = self.runs.partition_point(|run| run.first <= version);
-        let run = self.runs[at.checked_sub(1).expect("the first run starts at version 0")];
+        let run = self.run_of(version);
         let sequence = Sequence(run.sequence.0 + (version.0 - run.first.0));
         Found { sequence, stamp: Stamp { epoch: run.epoch, version } }
     }
 
+    /// The run that a standing version lies in.
+    fn run_of(&self, version: Version) -> Run {
+        let at = self.runs.partition_point(|run| run.first <= version);
+        assert!(at > 0, "the first run starts at version 0");
+        self.runs[at - 1]
+    }
+
     pub(crate) fn commit(&mut self, sequence: Sequence) {
         let version = self.head.version.next();
-        let run = self.runs.last().expect("the first run stays");
+        let run = self.run_of(self.head.version);
+        assert!(sequence > run.sequence, "a later version has a later header");
         let follows = run.epoch == self.head.epoch && run.sequence.0 + (version.0 - run.first.0) == sequence.0;
         if !follows {
             self.runs.push(Run { first: version, sequence, epoch: self.head.epoch });
@@ -133,17 +135,22 @@ impl Timeline {
         self.highest = self.highest.max(version);
     }
 
-    pub(crate) fn roll_back(&mut self, target: Version, sequence: Sequence) {
-        self.admins.push(Admin { sequence, target: self.locate(target).sequence });
+    /// Goes back to a standing version. Returns its header's place in the log.
+    pub(crate) fn roll_back(&mut self, target: Version, sequence: Sequence) -> Sequence {
+        assert!(target >= self.boundary, "a pruned version is no target");
+        let target_sequence = self.locate(target).sequence;
+        self.admins.push(Admin { sequence, target: target_sequence });
         self.epochs.roll_back(self.head.epoch.next(), target);
         self.runs.retain(|run| run.first <= target);
         self.head = Stamp { epoch: self.head.epoch.next(), version: target };
+        target_sequence
     }
 
     pub(crate) fn prune(&mut self, before: Version, sequence: Sequence) {
         assert!(before >= self.boundary, "the boundary never falls");
         self.admins.push(Admin { sequence, target: self.locate(before).sequence });
         self.boundary = before;
+        assert!(self.boundary <= self.head.version, "the head is never pruned");
     }
 
     pub(crate) fn encode(&self, out: &mut Writer) {
@@ -188,10 +195,17 @@ impl Timeline {
         if timeline.highest < timeline.head.version {
             return Err(Error::Malformed("highest version"));
         }
-        if timeline.runs.first().is_none_or(|run| run.first != Version(0)) {
-            return Err(Error::Malformed("timeline"));
-        }
-        Ok(timeline)
+        if timeline.is_consistent() { Ok(timeline) } else { Err(Error::Malformed("timeline")) }
+    }
+
+    /// Whether runs, boundary and head fit together, as they always do in what this code wrote.
+    fn is_consistent(&self) -> bool {
+        let (Some(oldest), Some(newest)) = (self.runs.first(), self.runs.last()) else { return false };
+        let ascend = |pair: &[Run]| pair[0].first < pair[1].first && pair[0].sequence < pair[1].sequence;
+        oldest.first == Version(0)
+            && self.runs.windows(2).all(ascend)
+            && newest.first <= self.head.version
+            && self.boundary <= self.head.version
     }
 }
 

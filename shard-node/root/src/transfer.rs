@@ -9,89 +9,21 @@
 use std::{collections::HashSet, io, sync::Arc};
 
 use coppice_env::{OpenMode, Storage};
-use coppice_types::{
-    Digest,
-    codec::{self, Reader, Writer},
-};
+use coppice_types::Digest;
 use coppice_verify::hash;
 
 use crate::{
-    Error, RaftPosition, Root,
-    chunk::Sealed,
-    durable::{SUPERBLOCK, Superblock, is_ours, state_path},
-    fsck,
-    journal::{self, End, journal_path},
+    Error, Manifest, RaftPosition, Root, SnapshotFile, fsck, journal,
+    manifest::listed,
     state::State,
-    store,
+    store::{self, is_ours},
+    superblock::{SUPERBLOCK, Superblock, state_path},
 };
 
 /// Most snapshots that are pinned at once.
 pub const PINS_MAX: usize = 4;
 /// Most bytes of one read of a snapshot.
 const READ_BYTES_MAX: usize = 4 << 20;
-/// First byte of an encoded manifest.
-const MANIFEST_VERSION: u8 = 2;
-
-/// A file of a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SnapshotFile {
-    /// Name in the directory.
-    pub name: String,
-    /// Bytes of it that belong to the snapshot.
-    pub len: u64,
-    /// SHA-256 of them; for a journal, the hash chain over its records.
-    pub hash: Digest,
-}
-
-/// What a snapshot consists of: the data of a raft snapshot message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Manifest {
-    /// Names the pin at its sender.
-    pub id: u64,
-    /// The raft entry as of which it is.
-    pub position: RaftPosition,
-    /// Its files, in the order in which they are sent. A receiver knows the first one, the state, which lists the others.
-    pub files: Vec<SnapshotFile>,
-    /// The file that makes the others a replica.
-    superblock: Vec<u8>,
-}
-
-impl Manifest {
-    /// The bytes to send.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        let state = &self.files[0];
-        let mut out = Writer::new();
-        out.u8(MANIFEST_VERSION);
-        out.u64(self.id);
-        out.str16(&self.superblock);
-        out.u64(state.len);
-        out.digest(&state.hash);
-        out.into_bytes()
-    }
-
-    /// Reads what `encode` wrote.
-    ///
-    /// # Errors
-    /// If the bytes are no manifest.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
-        let mut input = Reader::new(bytes);
-        let mut decode = || -> Result<(u64, Vec<u8>, u64, Digest), codec::Error> {
-            if input.u8()? != MANIFEST_VERSION {
-                return Err(codec::Error::Malformed("version"));
-            }
-            let fields = (input.u64()?, input.str16()?.to_vec(), input.u64()?, input.digest()?);
-            input.clone().finish()?;
-            Ok(fields)
-        };
-        let damaged = |error: codec::Error| Error::corrupted("snapshot manifest", error.to_string());
-        let (id, superblock, len, hash) = decode().map_err(damaged)?;
-        let Superblock { position, saved, .. } = Superblock::from_file(&superblock)?;
-        let state = SnapshotFile { name: state_path(saved), len, hash };
-        Ok(Self { id, position, files: vec![state], superblock })
-    }
-}
-
 impl Root {
     /// Flushes as of `position`, and keeps what is durable then readable until it is unpinned.
     ///
@@ -103,12 +35,14 @@ impl Root {
         }
         self.flush_and_save(position, true)?;
         let superblock = &self.durable.superblock;
+        assert_eq!(superblock.saved, superblock.generation, "a snapshot has a saved state of its own");
         let name = state_path(superblock.saved);
         let state = self.store.read(&name)?;
         let mut files = vec![SnapshotFile { name, len: state.len() as u64, hash: hash::sha256(&state) }];
         files.extend(listed(&self.state.sealed, &superblock.journal));
         let manifest = Manifest { id: superblock.saved, position, files, superblock: superblock.file() };
-        self.durable.pins.insert(manifest.id, manifest.clone());
+        let before = self.durable.pins.insert(manifest.id, manifest.clone());
+        assert!(before.is_none(), "a pin has a name of its own");
         Ok(manifest)
     }
 
@@ -142,13 +76,6 @@ impl Root {
             self.remove_saved(id);
         }
     }
-}
-
-/// What there is beside the state.
-fn listed<'s>(sealed: &'s [Sealed], journal: &End) -> impl Iterator<Item = SnapshotFile> + use<'s> {
-    let sealed = sealed.iter().map(|sealed| SnapshotFile { name: sealed.name(), len: sealed.len, hash: sealed.hash });
-    let growing = SnapshotFile { name: journal_path(journal.chunk), len: journal.len, hash: journal.chain };
-    sealed.chain((journal.len > 0).then_some(growing))
 }
 
 /// Takes a snapshot into a directory that is empty, or has parts of this or another one: files that are whole are not fetched again.
@@ -188,6 +115,7 @@ impl SnapshotReceiver {
         if end != journal {
             return Err(Error::corrupted(&name, "not the state of its superblock"));
         }
+        assert_eq!(self.at, 0, "the state comes first");
         self.manifest.files.truncate(1);
         self.manifest.files.extend(listed(&state.sealed, &journal));
         let names: HashSet<&str> = self.manifest.files.iter().map(|file| file.name.as_str()).collect();
@@ -249,6 +177,7 @@ impl SnapshotReceiver {
         // What an earlier transfer left behind the end.
         handle.set_len(end).map_err(Error::io(name, "cut"))?;
         handle.sync_data().map_err(Error::io(name, "sync"))?;
+        assert_eq!(end, file.len, "a file ends where the manifest says");
         self.offset = 0;
         self.check(&file)?;
         if self.at == 0 {
