@@ -1,13 +1,26 @@
-//! The durable log of one replica: entries, raft's hard state and the memberships, in segment files beside `meta`.
+//! The durable log of one replica: entries, raft's hard state and the memberships, in segment files
+//! next to the file `meta`.
+//!
+//! ```text
+//!  log, recover, compact     appending, opening, dropping
+//!    segment   slot          one file; one entry in memory
+//!    meta  block  batch      the encodings
+//! ```
 //!
 //! Invariants:
-//! - what [`Log::flush`] returned from is durable, all of it or none: one batch, one fsync;
-//! - a segment is begun only when all earlier batches are durable, so a batch may be cut off in the newest one alone;
-//! - the first batch of every segment repeats hard state and memberships, so that older segments can be dropped;
-//! - entries are readable as soon as they are appended, durable or not.
+//! - After [`Log::flush`] returned, everything appended before is durable. A flush is one batch and
+//!   one fsync, and is done as a whole or not at all.
+//! - A segment is begun only when all earlier batches are durable, so only a batch of the newest
+//!   segment can be cut off.
+//! - The first batch of every segment repeats hard state and memberships, so that older segments
+//!   can be dropped.
+//! - Entries are readable as soon as they are appended, durable or not.
 //!
-//! A crash leaves: during a flush, a batch that is complete or is cut away; while a segment is made, a file in which nothing of it is
-//! written; during `compact` and `reset`, the old or the new `meta`, and files that `meta` no longer counts, which are removed.
+//! What a crash leaves:
+//! - during a flush: a complete batch, or one that the next start cuts away;
+//! - while a segment is made: a file to which no batch of that segment was written;
+//! - during `compact` and `reset`: the old or the new `meta`, and files that `meta` does not count,
+//!   which the next start removes.
 
 pub(crate) mod batch;
 pub(crate) mod block;
@@ -40,42 +53,41 @@ use crate::{
     width::{len32, to_usize},
 };
 
-/// What is kept free for votes and commit indexes when data is refused for want of space.
+/// Room that is kept free for votes and commit indexes when data is refused on a full disk.
 const RESERVE_BYTES: usize = 64 << 10;
 
-/// Bytes of one write, from the first batch on that is longer than the next. Disks are as fast with it as with more, and memory that is used
-/// again costs no faults of pages.
+/// Bytes of one write, from the first batch on that is longer than `WRITE_BYTES`. Disks are no
+/// faster with more, and memory that is used again costs no page faults.
 const LARGE_WRITE_BYTES: usize = 2 << 20;
-/// Bytes of one write before.
+/// Bytes of one write until then.
 const WRITE_BYTES: usize = 512 << 10;
 
 /// Sizes of the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    /// A new segment is begun where a batch would not fit in this.
+    /// A new segment is begun where a batch would not fit in this size.
     pub segment_bytes: u64,
-    /// Segments are filled with zeroes in steps of this.
+    /// Segments are filled with zeroes in steps of this size.
     pub fill_bytes: u64,
-    /// Entries kept in memory besides those not yet durable.
+    /// Bytes of durable entries that are kept in memory.
     pub cache_bytes: usize,
-    /// A batch of fewer bytes is written at once.
+    /// A smaller batch is written on the caller's thread.
     pub beside_bytes_min: usize,
 }
 
 #[derive(Debug, Default)]
 struct Pending {
     items: Items,
-    /// (index, where its item begins in `items`).
+    /// Entries in `items`: the index, and where in `items` the entry begins.
     entries: Vec<(u64, u64)>,
-    /// Raft's state has changed.
+    /// Whether raft's state has changed.
     hard_state: bool,
-    /// Something in it must be durable before messages may speak of it.
+    /// Whether it holds anything that must be durable before messages speak of it.
     sync: bool,
-    /// Bytes that room was made for and that may not be here yet.
+    /// Bytes that room was made for. Their entries may not have been appended yet.
     reserved: usize,
 }
 
-/// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Log {
     storage: Arc<dyn Storage>,
@@ -86,27 +98,29 @@ pub(crate) struct Log {
     memberships: Vec<(u64, Membership)>,
     /// The entries after the base.
     slots: VecDeque<Slot>,
-    /// Oldest first; the last one is written.
+    /// Oldest first. The last one is written to.
     segments: VecDeque<Segment>,
     /// A filled segment that is begun when the last one is full.
     spare: Option<Segment>,
-    /// Segments that nobody needs, whose files the next ones get: to write over old blocks costs a disk less than to write new ones, and
-    /// the file system has nothing to record. No more than one of the last two compactions dropped.
+    /// Dropped segments whose files later segments reuse. Writing over old blocks costs a disk less
+    /// than writing new ones, and the file system has nothing to record. At most as many are kept
+    /// as one of the last two compactions dropped.
     dropped: Vec<Segment>,
-    /// How many such segments the last one dropped.
+    /// How many reusable segments the last compaction dropped.
     dropped_last: usize,
     sequence_next: u64,
     pending: Pending,
-    /// What goes to the disk at once.
+    /// The buffer of one write.
     buffer: DirectBuffer,
-    /// Where the log ended, and raft's state, when the last batch was written: what a new segment begins with.
+    /// Where the log ended, and raft's state, when the last batch was written. A new segment begins
+    /// with them.
     written: (Position, HardState),
     cached_bytes: usize,
-    /// Entries below have no data in memory.
+    /// Entries with a smaller index have no data in memory.
     cached_from: u64,
 }
 
-/// Where the slot of an entry is among those of a log.
+/// The place of an entry's slot in the list of slots.
 fn slot_of(base: Position, index: u64) -> usize {
     assert!(index > base.index, "entries up to the base have no slot");
     to_usize(index - base.index - 1)
@@ -119,7 +133,7 @@ fn commands(slots: &VecDeque<Slot>, base: Position, entries: &[(u64, u64)]) -> V
 }
 
 impl Log {
-    /// Makes a log that starts after `base`, durably.
+    /// Creates a log that starts after `base`, durably.
     pub(crate) fn create(
         storage: Arc<dyn Storage>,
         sizes: Sizes,
@@ -136,7 +150,7 @@ impl Log {
         Ok(Self::empty(storage, sizes, meta))
     }
 
-    /// A log without segments, as its meta file says.
+    /// A log without segments, as its meta file describes it.
     fn empty(storage: Arc<dyn Storage>, sizes: Sizes, meta: Meta) -> Self {
         Self {
             storage,
@@ -158,7 +172,7 @@ impl Log {
         }
     }
 
-    /// What the segments take on the disk.
+    /// Bytes that the segments take on the disk.
     pub(crate) fn disk_bytes(&self) -> u64 {
         let segments = self.segments.iter().chain(&self.spare).chain(&self.dropped);
         let blocks: u64 = segments.map(|segment| segment.filled_blocks).sum();
@@ -186,7 +200,7 @@ impl Log {
         self.meta.quarantine.as_deref()
     }
 
-    /// Remembers durably why this replica does not trust itself, or that it does again.
+    /// Records durably why this replica does not trust its own state; `None` if it does.
     pub(crate) fn set_quarantine(&mut self, evidence: Option<&[u8]>) -> Result<()> {
         let mut meta = self.meta.clone();
         meta.quarantine = evidence.map(<[u8]>::to_vec);
@@ -221,7 +235,7 @@ impl Log {
         self.memberships.last().expect("there is one from the base on")
     }
 
-    /// Appends entries in memory, replacing those from the first one's index on.
+    /// Appends entries in memory. They replace the entries from the first one's index on.
     pub(crate) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         assert!(first.index > self.meta.base.index, "entries before the base are applied");
@@ -254,7 +268,7 @@ impl Log {
         self.cached_from = self.cached_from.min(from);
     }
 
-    /// Notes raft's state. A change of the commit index alone need not be durable.
+    /// Sets raft's state. A change of the commit index alone need not be durable.
     pub(crate) fn set_hard_state(&mut self, state: HardState) {
         let before = self.hard_state;
         assert!(state.term >= before.term, "terms never fall");
@@ -271,7 +285,7 @@ impl Log {
         self.hard_state = state;
     }
 
-    /// Notes who is in the group once the entry at `index` is applied.
+    /// Sets the membership that holds once the entry at `index` is applied.
     pub(crate) fn set_membership(&mut self, index: u64, membership: Membership) {
         assert!(index > self.meta.base.index, "the base has its membership");
         assert!(index <= self.last().index, "a membership belongs to an entry");
@@ -282,7 +296,7 @@ impl Log {
         self.pending.sync = true;
     }
 
-    /// Something waits for [`Log::flush`] before it may be spoken of.
+    /// Whether anything must be flushed before messages speak of it.
     pub(crate) fn needs_sync(&self) -> bool {
         self.pending.sync
     }
@@ -295,27 +309,28 @@ impl Log {
         self.sizes.segment_bytes / block::BLOCK_BYTES as u64
     }
 
-    /// Upper bound of the blocks that a batch with `bytes` of items takes at the start of a segment.
+    /// An upper bound of the blocks that a batch with `bytes` of items takes at the start of a
+    /// segment.
     fn blocks_needed(&self, bytes: usize) -> u64 {
         block::count(bytes + self.carry_over().len() + batch::BATCH_HEADER_BYTES)
     }
 
-    /// Whether `blocks` more go into the segment that is written now.
+    /// Whether `blocks` more fit into the last segment.
     fn fits(&self, blocks: u64) -> bool {
         let fits = |last: &Segment| last.end_block + blocks <= self.segment_blocks().max(last.filled_blocks);
         self.segments.back().is_some_and(fits)
     }
 
-    /// Whether the next batch begins a new segment: the written one is full, or is not filled far enough while another
-    /// has been made ready.
+    /// Whether the next batch begins a new segment: the last one is full, or a spare segment is
+    /// ready and the last one is not filled far enough.
     fn begins_segment(&self, blocks: u64) -> bool {
         let filled = |last: &Segment| last.end_block + blocks <= last.filled_blocks;
         !self.fits(blocks) || (self.spare.is_some() && !self.segments.back().is_some_and(filled))
     }
 
-    /// Makes sure that entries of `bytes` more can be written on a disk that is full from now on.
+    /// Makes sure that entries of `bytes` more can be written even if the disk is full from now on.
     ///
-    /// On an error nothing has changed but unused space, and the log stays usable.
+    /// An error leaves the log as it was, apart from unused space, and the log stays usable.
     pub(crate) fn ensure_room(&mut self, bytes: usize) -> Result<()> {
         let reserved = self.pending.reserved + bytes;
         let blocks = self.blocks_needed(reserved + RESERVE_BYTES);
@@ -357,7 +372,7 @@ impl Log {
         Ok(segment)
     }
 
-    /// What the first batch of a segment repeats: the state before it.
+    /// The state before a segment, which the segment's first batch repeats.
     fn carry_over(&self) -> Vec<u8> {
         let (end, hard_state) = self.written;
         let mut writer = Writer::new();
@@ -369,10 +384,10 @@ impl Log {
         writer.into_bytes()
     }
 
-    /// Makes everything that was appended and set durable, with one fsync. A large batch is written by a thread, if there is one, while
-    /// this one does something else.
+    /// Makes everything that was appended and set durable, with one fsync. If there is another
+    /// thread, it writes a large batch while this thread does other work.
     ///
-    /// After an error nobody knows what is durable, and the log must not be used again.
+    /// After an error it is unknown what is durable, and the log must not be used again.
     pub(crate) fn flush(&mut self, beside: &mut Beside<'_>) -> Result<()> {
         if std::mem::take(&mut self.pending.hard_state) {
             self.pending.items.push(&Item::HardState(self.hard_state));
@@ -436,7 +451,7 @@ impl Log {
         }
     }
 
-    /// The entries of a range that the log holds, as many as fit in `bytes_max`, but at least one.
+    /// The entries of a range that the log holds: as many as fit in `bytes_max`, and at least one.
     pub(crate) fn entries(&self, range: RangeInclusive<u64>, bytes_max: u64) -> Result<Vec<Entry>> {
         let (first, last) = range.into_inner();
         assert!(last <= self.last().index, "the caller knows where the log ends");

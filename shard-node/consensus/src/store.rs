@@ -1,7 +1,8 @@
 //! The log as raft reads it.
 //!
-//! Raft takes an unexpected storage error for a bug and stops the process. So damage that is found while reading is kept
-//! here, raft gets an answer that does no harm, and [`crate::Group::advance`] fails with it before anything leaves.
+//! Raft takes an unexpected storage error for a bug and stops the process. So an error of reading
+//! is kept here, and raft gets a harmless answer. [`crate::Group::advance`] then fails with the
+//! error before any message leaves.
 
 use std::cell::{Cell, RefCell};
 
@@ -13,7 +14,7 @@ use raft::{
 
 use crate::{Membership, Position, RaftId, error::Error, log::Log, message::make_snapshot};
 
-/// A log, the membership that raft starts with, and the snapshot that can be served.
+/// The log, the membership that raft starts with, and the snapshot that can be served.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub log: Log,
@@ -21,7 +22,7 @@ pub(crate) struct Store {
     pub membership: Membership,
     /// A pinned snapshot that followers may fetch.
     pub snapshot: Option<(Position, Membership, Bytes)>,
-    /// A follower needs a snapshot at this index or later, and there is none.
+    /// The least index of a snapshot that a follower needs and that is not there.
     pub snapshot_wanted: Cell<Option<u64>>,
     /// The first error of reading.
     failure: RefCell<Option<Error>>,
@@ -32,7 +33,7 @@ impl Store {
         Self { log, membership, snapshot: None, snapshot_wanted: Cell::new(None), failure: RefCell::new(None) }
     }
 
-    /// The error that raft was not told of.
+    /// Takes the error that was kept from raft.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         self.failure.borrow_mut().take()
     }
@@ -82,7 +83,7 @@ impl Storage for Store {
     }
 
     fn snapshot(&self, request_index: u64, to: u64) -> RaftResult<Snapshot> {
-        // One from before a replica was added is of no use to it.
+        // A snapshot that is older than a replica's membership is of no use to that replica.
         let (added_by, _) = self.log.newest_membership();
         let least = request_index.max(self.log.base().index);
         match &self.snapshot {

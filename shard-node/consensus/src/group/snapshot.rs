@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Group {
-    /// Takes up a leader's offer of a snapshot, unless raft can answer it without.
+    /// Takes up a leader's offer of a snapshot, unless raft can answer the offer without the files.
     pub(crate) fn step_snapshot(&mut self, message: Message) -> Result<()> {
         let refuse = |why| Err(Error::Refused(why));
         let metadata = message.raft.get_snapshot().get_metadata();
@@ -32,7 +32,8 @@ impl Group {
             return self.step_raft(message.raft);
         }
         if asked && position.index < raft.pending_request_snapshot {
-            // It is of an earlier question: what was acknowledged since would be gone.
+            // The offer answers an earlier request. Installing it would drop entries that were
+            // acknowledged since.
             return refuse("it ends before this replica's log");
         }
         if position.index == raft.raft_log.committed && !matches {
@@ -45,8 +46,8 @@ impl Group {
         Ok(())
     }
 
-    /// Says that the files of the snapshot offered are here, checked and durable. The next [`Output`]s say whether it is
-    /// to be installed or is not needed any more.
+    /// Reports that the files of the offered snapshot are here, checked and durable. A later
+    /// [`Output`] says whether the snapshot is installed or not needed any more.
     ///
     /// # Errors
     /// [`Error::Invalid`] if no such snapshot was offered.
@@ -61,7 +62,8 @@ impl Group {
         }
     }
 
-    /// Says that the snapshot offered could not be fetched. The leader offers another when it hears of it, or in time.
+    /// Reports that the offered snapshot could not be fetched. The leader offers another when it
+    /// hears of that, or after a time.
     ///
     /// # Errors
     /// [`Error::Invalid`] if no such snapshot was offered.
@@ -75,7 +77,7 @@ impl Group {
         }
     }
 
-    /// Tells raft of an accepted snapshot, in the name of the leader of the day.
+    /// Tells raft of an accepted snapshot, in the name of the present leader.
     pub(crate) fn try_install(&mut self) {
         let raft = &self.raw.raft;
         let follows = raft.state == StateRole::Follower && raft.leader_id != 0;

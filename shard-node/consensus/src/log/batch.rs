@@ -1,4 +1,4 @@
-//! What a batch holds: the items that one fsync makes durable together.
+//! The content of a batch: the items that one fsync makes durable together.
 
 use bytes::Bytes;
 use coppice_types::codec::{Error as DecodeError, Reader, Writer};
@@ -6,11 +6,11 @@ use raft::eraftpb::{Entry, EntryType};
 
 use crate::{Membership, Position, RaftId, ids::number, width::len32};
 
-/// Batch number, length of what follows, and how long the file was known to be.
+/// Batch number, length of the items, and the durable length of the file.
 pub(crate) const BATCH_HEADER_BYTES: usize = 16;
 /// Tag, kind, position and length before an entry's data.
 pub(crate) const ENTRY_HEADER_BYTES: usize = 22;
-/// Data of less is copied: a part of its own would cost more.
+/// Shorter data is copied, because a part of its own would cost more.
 const SHARED_BYTES_MIN: usize = 256;
 
 const TAG_START: u8 = 1;
@@ -32,10 +32,10 @@ pub(crate) struct HardState {
 /// One item of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Item<'a> {
-    /// First in a segment: where the log ended when it was begun.
+    /// The first item in a segment: where the log ended when the segment was begun.
     Start(Position),
     HardState(HardState),
-    /// Who is in the group from an applied entry on.
+    /// The group's members once the entry with this index is applied.
     Membership(u64, Membership),
     Entry {
         kind: EntryType,
@@ -56,8 +56,8 @@ impl HardState {
     }
 }
 
-/// The bytes of an entry that are kept and sent. What a change of membership says stands in the context; its data is
-/// only for raft's eyes when it is proposed.
+/// The bytes of an entry that are kept and sent. A change of membership is encoded in the entry's
+/// context; its data is used by raft alone, when it is proposed.
 pub(crate) fn entry_data(entry: &Entry) -> &Bytes {
     match entry.get_entry_type() {
         EntryType::EntryNormal => &entry.data,
@@ -78,7 +78,6 @@ pub(crate) fn make_entry(kind: EntryType, position: Position, data: Bytes) -> En
     entry
 }
 
-/// The byte of an entry's type.
 pub(crate) fn kind_byte(kind: EntryType) -> u8 {
     match kind {
         EntryType::EntryNormal => KIND_NORMAL,
@@ -86,7 +85,6 @@ pub(crate) fn kind_byte(kind: EntryType) -> u8 {
     }
 }
 
-/// The entry type of a byte.
 pub(crate) fn kind_of(byte: u8) -> Result<EntryType, DecodeError> {
     match byte {
         KIND_NORMAL => Ok(EntryType::EntryNormal),
@@ -95,12 +93,13 @@ pub(crate) fn kind_of(byte: u8) -> Result<EntryType, DecodeError> {
     }
 }
 
-/// The items of a batch while it is gathered. What large entries say is not copied before the batch is framed.
+/// The items of a batch while it is gathered. The data of large entries is not copied before the
+/// batch is framed.
 #[derive(Debug, Default)]
 pub(crate) struct Items {
     parts: Vec<Bytes>,
     parts_bytes: usize,
-    /// What follows on the parts.
+    /// The items after the parts.
     rest: Writer,
 }
 

@@ -1,17 +1,18 @@
-//! The framing of a segment file: 512-byte blocks, each with its own checksum.
+//! The framing of a segment file: 512-byte blocks, each with a checksum of its own.
 //!
-//! A sector of a disk is written wholly or not at all, and before a segment is written to, its file holds zeroes, or blocks of
-//! segments that were dropped, which bear their number. So a block that was cut off by a power failure is as it was before, and one
-//! that is neither zero nor valid was damaged after it was written: the two are never confused, not even in the last batch. No block of a
-//! segment is ever rewritten with other content.
+//! A disk writes a sector wholly or not at all. Before a batch is written, its place in the file
+//! holds zeroes, or blocks of dropped segments, which bear their old segment's number. So a block
+//! whose write was cut off by a power failure is as it was before, and a block that is neither
+//! unwritten nor valid was damaged after it was written. The two are never confused, not even in
+//! the last batch. No block of a segment is ever rewritten with other content.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
 /// Bytes of a block, the unit that a disk writes wholly or not at all.
 pub(crate) const BLOCK_BYTES: usize = 512;
-/// Where the block's number within its batch lies, after the checksum of all that follows.
+/// Offset of the block's number within its batch. The checksum of all that follows comes before it.
 const POSITION_AT: usize = 4;
-/// Where the low half of the segment's number lies.
+/// Offset of the low half of the segment's number.
 const SEGMENT_AT: usize = 8;
 /// Bytes of a block before its payload.
 const HEADER_BYTES: usize = 12;
@@ -21,10 +22,10 @@ pub(crate) const PAYLOAD_BYTES: usize = BLOCK_BYTES - HEADER_BYTES;
 const _: () = assert!(SEGMENT_AT + size_of::<u32>() == HEADER_BYTES);
 const _: () = assert!(PAYLOAD_BYTES == 500);
 
-/// What a block is found to be.
+/// What a block was found to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Block<'a> {
-    /// Not written since the file became this segment.
+    /// Not written since the file became this segment's.
     Unwritten,
     /// The `position`-th block of a batch.
     Valid { position: u32, payload: &'a [u8] },
@@ -32,7 +33,7 @@ pub(crate) enum Block<'a> {
     Damaged,
 }
 
-/// How the blocks of one segment are made.
+/// The framing of one segment's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Framing {
     salt: u32,
@@ -44,7 +45,8 @@ pub(crate) fn count(stream_bytes: usize) -> u64 {
     stream_bytes.div_ceil(PAYLOAD_BYTES) as u64
 }
 
-/// CRC-32C (RFC 3720, section 12.1) of what comes in parts behind bytes that have the checksum `before`: 0 is that of none.
+/// CRC-32C (RFC 3720, section 12.1) of `parts` behind bytes whose checksum is `before`, which is 0
+/// for no bytes.
 pub(crate) fn crc32c(before: u32, parts: &[&[u8]]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, (!before).into());
     parts.iter().for_each(|part| digest.update(part));
@@ -56,17 +58,18 @@ fn word(block: &[u8], at: usize) -> u32 {
 }
 
 impl Framing {
-    /// The framing of a segment's blocks. Their checksums start from `salt`, which names the owner.
+    /// The framing of a segment's blocks. Their checksums start from `salt`, which names the log's
+    /// owner.
     pub(crate) fn new(salt: u32, segment: u64) -> Self {
         Self { salt, segment }
     }
 
-    /// Of the `number`-th block of a segment.
+    /// The checksum of the `number`-th block of a segment.
     fn checksum(self, segment: u64, number: u64, content: &[u8]) -> u32 {
         crc32c(self.salt, &[&segment.to_le_bytes(), &number.to_le_bytes(), content])
     }
 
-    /// Looks at the block at `number`.
+    /// Inspects the block at `number`.
     pub(crate) fn inspect(self, number: u64, block: &[u8]) -> Block<'_> {
         assert_eq!(block.len(), BLOCK_BYTES, "a file is looked at in whole blocks");
         if block.iter().all(|byte| *byte == 0) {
@@ -84,19 +87,19 @@ impl Framing {
     }
 }
 
-/// Frames the stream of one batch, which is given in parts, a piece at a time.
+/// Frames the stream of one batch piece by piece. The stream is given in parts.
 pub(crate) struct Framer<'a, P: Iterator<Item = &'a [u8]>> {
     framing: Framing,
     /// The batch's first block in the segment.
     first: u64,
-    /// The next block in the batch.
+    /// The number of the next block within the batch.
     position: u32,
     parts: P,
     rest: &'a [u8],
 }
 
 impl<'a, P: Iterator<Item = &'a [u8]>> Framer<'a, P> {
-    /// Of a batch that begins at block `first`.
+    /// Frames a batch that begins at block `first`.
     pub(crate) fn new(framing: Framing, first: u64, parts: P) -> Self {
         let mut framer = Self { framing, first, position: 0, parts, rest: &[] };
         framer.take_part();
@@ -108,7 +111,7 @@ impl<'a, P: Iterator<Item = &'a [u8]>> Framer<'a, P> {
         self.position.into()
     }
 
-    /// What is left of the stream begins with `rest`, unless nothing is.
+    /// Moves on to the next part that is not empty, unless the stream has ended.
     fn take_part(&mut self) {
         while self.rest.is_empty() {
             let Some(part) = self.parts.next() else { return };
@@ -116,7 +119,7 @@ impl<'a, P: Iterator<Item = &'a [u8]>> Framer<'a, P> {
         }
     }
 
-    /// Fills whole blocks with what comes next of the stream, and with zeroes behind its end.
+    /// Fills whole blocks with the next part of the stream, and with zeroes behind its end.
     pub(crate) fn fill(&mut self, out: &mut [u8]) {
         assert_eq!(out.len() % BLOCK_BYTES, 0, "only whole blocks are written");
         for block in out.chunks_exact_mut(BLOCK_BYTES) {

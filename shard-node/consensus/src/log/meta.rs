@@ -1,6 +1,7 @@
-//! The file `meta`: whose log this is, what it starts after, and what must not be forgotten besides.
+//! The file `meta`: the log's owner, its base, and the other facts that must outlast segments.
 //!
-//! It is replaced as a whole (written aside, synced, renamed, directory synced), so a crash leaves the old or the new one.
+//! The file is replaced as a whole (written under another name, synced, renamed, directory synced),
+//! so a crash leaves the old or the new one.
 
 use coppice_env::{OpenMode, Storage};
 use coppice_types::{
@@ -20,12 +21,13 @@ const META_NEW_FILE: &str = "meta.new";
 const MAGIC: &[u8; 7] = b"CPRAFT\0";
 /// The format of the log: of this file and of the segments.
 const FORMAT: u8 = 2;
-/// Stored in the file: the blocks of segments from this one on bear their segment's number. All do.
+/// A field of the file. Blocks of segments from this number on bear their segment's number, so all
+/// of them do.
 const NUMBERED_FROM: u64 = 1;
 /// Far more than a manifest and evidence take.
 const META_BYTES_MAX: u64 = 16 << 20;
 
-/// Whose log a directory holds.
+/// The replica whose log a directory holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub cluster: ClusterId,
@@ -38,7 +40,7 @@ impl Owner {
         format!("replica {} of {} of cluster {}", self.id, self.group, self.cluster)
     }
 
-    /// What checksums start from, so that nothing in another's files is ever believed.
+    /// The value that checksums start from, so that nothing in another replica's files is believed.
     pub(crate) fn salt(&self) -> u32 {
         crc32c(0, &[&self.cluster.0, &self.group.number().to_le_bytes(), &self.id.0.to_le_bytes()])
     }
@@ -48,17 +50,17 @@ impl Owner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub owner: Owner,
-    /// The log holds entries after this position only; the state machine has the rest.
+    /// The log holds entries after this position only. The state machine has the others.
     pub base: Position,
-    /// Who was in the group at `base`.
+    /// The group's members at `base`.
     pub membership: Membership,
-    /// Raft's state when this was written; what the segments say is newer.
+    /// Raft's state when the file was written. Segments hold newer states.
     pub hard_state: HardState,
-    /// Older segments are garbage.
+    /// The first segment that counts. Older ones are garbage.
     pub first_segment: u64,
     /// The manifest of the snapshot at `base`, if the log was reset to one.
     pub manifest: Option<Vec<u8>>,
-    /// Why this replica does not trust itself.
+    /// The evidence against this replica's state, if it does not trust it.
     pub quarantine: Option<Vec<u8>>,
 }
 
@@ -73,7 +75,7 @@ fn decode_option(reader: &mut Reader<'_>) -> std::result::Result<Option<Vec<u8>>
     Ok(if reader.flag("presence")? { Some(reader.str32()?.to_vec()) } else { None })
 }
 
-/// The first segment that counts. A log some of whose segments bear no number is not read.
+/// Reads the first segment that counts. All segments that count must bear their number.
 fn first_segment(reader: &mut Reader<'_>) -> std::result::Result<u64, DecodeError> {
     let (first, numbered_from) = (number(reader)?, number(reader)?);
     if first == 0 || numbered_from > first { Err(DecodeError::Malformed("first numbered segment")) } else { Ok(first) }
@@ -82,7 +84,7 @@ fn first_segment(reader: &mut Reader<'_>) -> std::result::Result<u64, DecodeErro
 /// Why bytes are not the content of this file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// Their format has another number.
+    /// Their format has this other number.
     OtherFormat(u8),
     Damaged(DecodeError),
 }
@@ -168,7 +170,7 @@ impl Meta {
         }
     }
 
-    /// Replaces the file, durably.
+    /// Replaces the file durably.
     pub(crate) fn store(&self, storage: &dyn Storage) -> Result<()> {
         assert!(self.base.index <= self.hard_state.commit, "the base is committed");
         assert!(self.first_segment >= NUMBERED_FROM, "every segment bears its number");

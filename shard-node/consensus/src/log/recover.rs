@@ -1,4 +1,4 @@
-//! Opening a log: which files count, what they say, and where a batch was cut off.
+//! Opening a log: which files count, what they hold, and where a batch was cut off.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -18,12 +18,12 @@ use crate::{
     output::LogReport,
 };
 
-/// What the batches read so far add up to.
+/// The state that the batches read so far lead to.
 struct Replay<'a> {
     meta: &'a Meta,
     hard_state: HardState,
     memberships: Vec<(u64, Membership)>,
-    /// The entries known, of which the first has index `known_from`.
+    /// The entries known so far. The first one has index `known_from`.
     slots: VecDeque<Slot>,
     known_from: u64,
     end: Option<Position>,
@@ -40,7 +40,7 @@ impl Replay<'_> {
             return Err(corrupted(segment, "a batch is missing"));
         }
         if self.sequence.is_none() {
-            // The first segment repeats the state, and `meta` may be newer than it.
+            // The first segment repeats the hard state, and `meta` may hold a newer one.
             self.hard_state = HardState::default();
         }
         self.sequence = Some(batch.sequence);
@@ -110,7 +110,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Drops what the base covers and checks that nothing is missing after it.
+    /// Drops what the base covers, and checks that nothing is missing after it.
     fn finish(&mut self) -> std::result::Result<(), &'static str> {
         let base = self.meta.base;
         let end = self.end.unwrap_or(base);
@@ -141,22 +141,23 @@ impl Replay<'_> {
     }
 }
 
-/// A segment that counts, and how it ends.
+/// A segment that counts, and what it was found to hold.
 struct Found {
     segment: Segment,
     scan: Scan,
 }
 
-/// What is found in a directory. Nothing is changed by looking.
+/// What was found in a directory. Reading changes nothing.
 struct Reading<'a> {
     replay: Replay<'a>,
-    /// Oldest first, without their items.
+    /// Oldest first, without their batches.
     found: Vec<Found>,
     /// Segments older than the base, and one that was filled ahead but never begun.
     leftovers: Vec<String>,
 }
 
-/// Reads the segments that `meta` counts, in order. A batch may be cut off in the newest one that anything was written to.
+/// Reads the segments that `meta` counts, in order. Only the newest one that was written to may end
+/// in a batch that was cut off.
 fn read<'a>(storage: &dyn Storage, meta: &'a Meta) -> Result<Reading<'a>> {
     let replay = Replay {
         meta,
@@ -211,7 +212,7 @@ fn load(storage: &dyn Storage, owner: &Owner) -> Result<Option<Meta>> {
     Ok(Some(meta))
 }
 
-/// Looks at the log of a directory and changes nothing; `None` if there is none.
+/// Reads the log of a directory and changes nothing; `None` if there is none.
 pub(crate) fn inspect(storage: &dyn Storage, owner: &Owner) -> Result<Option<LogReport>> {
     let Some(meta) = load(storage, owner)? else { return Ok(None) };
     let reading = read(storage, &meta)?;
@@ -231,14 +232,14 @@ impl Log {
     /// Opens the log of a directory; `None` if there is none.
     pub(crate) fn open(storage: Arc<dyn Storage>, sizes: Sizes, owner: Owner) -> Result<Option<Self>> {
         let Some(meta) = load(&*storage, &owner)? else { return Ok(None) };
-        // A process that was killed may have renamed it and not synced.
+        // A process that was killed may have renamed the file without syncing the directory.
         storage.sync_dir("").map_err(Error::io("sync its directory"))?;
         let Reading { replay, mut found, mut leftovers } = read(&*storage, &meta)?;
         let Replay { hard_state, memberships, slots, sequence, .. } = replay;
         if let Some(Found { segment, scan }) = found.last_mut() {
             segment.cut(scan)?;
             if scan.end_block == 0 {
-                // Not even its first batch is there: it was never begun.
+                // Not even its first batch is complete: the segment was never begun.
                 leftovers.push(file_name(segment.id));
                 found.pop();
             }

@@ -1,4 +1,5 @@
-//! One segment file: batches one after the other, and behind them zeroes, or what the file held as another segment.
+//! One segment file: batches one after the other, followed by zeroes or by what the file held as an
+//! earlier segment.
 
 use std::{iter, sync::Arc};
 
@@ -20,23 +21,23 @@ use crate::{
 };
 
 const SUFFIX: &str = ".log";
-/// A batch of more than this part of what is filled at once is a large one,
+/// A batch is large if it is more than 1/LARGE_BATCH_SHARE of a filling step.
 const LARGE_BATCH_SHARE: u64 = 8;
-/// behind which so small a part is.
+/// Behind a large batch, only 1/LARGE_BATCH_FILL_SHARE of a step is filled.
 const LARGE_BATCH_FILL_SHARE: u64 = 16;
 
-/// Where an entry's item stands: the bytes of a segment's stream, from its first block on.
+/// Where an entry's item begins, in bytes of a segment's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub segment: u64,
     pub offset: u64,
 }
 
-/// A complete batch as it was found.
+/// A complete batch that was found in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FoundBatch {
     pub sequence: u64,
-    /// How long the file was known to be when it was written.
+    /// The durable length of the file when the batch was written.
     pub synced_blocks: u64,
     /// Where in the segment's stream `items` begin.
     pub offset: u64,
@@ -49,9 +50,10 @@ pub(crate) struct Scan {
     pub batches: Vec<FoundBatch>,
     /// The block after the last complete batch.
     pub end_block: u64,
-    /// The block after the last one that was written: larger if the last batch was cut off.
+    /// The block after the last written one. It is larger than `end_block` if the last batch was
+    /// cut off.
     pub written_blocks: u64,
-    /// The first block of the last complete batch, and its bytes as they stand in the file.
+    /// The first block of the last complete batch, and that batch's bytes in the file.
     last_batch: (u64, Vec<u8>),
 }
 
@@ -62,14 +64,16 @@ pub(crate) struct Segment {
     framing: Framing,
     name: String,
     file: Arc<dyn File>,
-    /// Where the next batch goes.
+    /// The block at which the next batch begins.
     pub end_block: u64,
     /// The file has space on the disk up to here.
     pub filled_blocks: u64,
-    /// Something was written up to here, in this segment or before: to write there again changes nothing but these bytes, so that the sync of
-    /// a small batch need not wait for the file system's own records.
+    /// Blocks up to here have been written, in this segment or in an earlier one. Writing them
+    /// again changes only their bytes, so the sync of a small batch need not wait for the file
+    /// system's own records.
     written_blocks: u64,
-    /// As much of the filled part is durable. Every batch says so, and a file that is shorter was cut by no power failure.
+    /// The filled part that is durable. Every batch records it, so a shorter file was not cut by a
+    /// power failure.
     synced_blocks: u64,
 }
 
@@ -85,7 +89,7 @@ pub(crate) fn file_id(name: &str) -> Option<u64> {
     (file_name(id) == name).then_some(id)
 }
 
-/// Where in a segment's stream the items of a batch begin, by the batch's first block.
+/// Where in a segment's stream the items of a batch begin that starts at block `first`.
 fn items_offset(first: u64) -> u64 {
     first * PAYLOAD_BYTES as u64 + BATCH_HEADER_BYTES as u64
 }
@@ -95,7 +99,7 @@ fn bytes_of(blocks: u64) -> u64 {
 }
 
 impl Segment {
-    /// Opens or makes the file of a segment; nothing is read or synced.
+    /// Opens or creates the file of a segment. Nothing is read or synced.
     pub(crate) fn open(storage: &dyn Storage, meta: &Meta, id: u64, mode: OpenMode) -> Result<Self> {
         let name = file_name(id);
         let file = storage.open_direct(&name, mode).map_err(Error::io("open a segment"))?;
@@ -112,13 +116,14 @@ impl Segment {
         })
     }
 
-    /// Makes the file that of a new segment, durable once the directory is synced. On an error it may have either name.
+    /// Turns the file into that of a new segment, durably once the directory is synced. After an
+    /// error the file may have either name.
     pub(crate) fn reuse(&self, storage: &dyn Storage, meta: &Meta, id: u64) -> Result<Self> {
         storage.rename(&self.name, &file_name(id)).map_err(Error::io("rename a segment"))?;
         Ok(Self { written_blocks: self.written_blocks, ..Self::open(storage, meta, id, OpenMode::Existing)? })
     }
 
-    /// That something is wrong where an item begins in the stream.
+    /// The error for a damaged item that begins at `offset` in the stream.
     pub(crate) fn corrupted_at(&self, offset: u64, detail: &'static str) -> Error {
         self.corrupted(offset / PAYLOAD_BYTES as u64, detail)
     }
@@ -127,7 +132,7 @@ impl Segment {
         Error::Corrupted { file: self.name.clone(), block, detail }
     }
 
-    /// Makes room so that the file has `blocks` blocks.
+    /// Extends the file to `blocks` blocks.
     pub(crate) fn fill(&mut self, blocks: u64) -> Result<()> {
         if blocks > self.filled_blocks {
             self.file.allocate(bytes_of(blocks)).map_err(Error::io("fill a segment"))?;
@@ -136,8 +141,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Writes one batch, its items given in parts, behind the last and makes it durable, through a buffer of some blocks. Returns where
-    /// its items begin.
+    /// Writes one batch behind the last one and makes it durable. The items are given in parts, and
+    /// `buffer` holds the bytes of one write. Returns where the items begin in the stream.
     pub(crate) fn append(
         &mut self,
         sequence: u64,
@@ -157,7 +162,8 @@ impl Segment {
         let end = first + block::count(BATCH_HEADER_BYTES + len);
         let mut written = end;
         if end > self.written_blocks {
-            // One sync for the batch and the zeroes behind it: many, for small batches to come; few behind a large one.
+            // One sync covers the batch and the zeroes behind it: many zeroes for small batches to
+            // come, few behind a large batch.
             let large = (end - first) * LARGE_BATCH_SHARE > fill_blocks;
             let step = if large { (fill_blocks / LARGE_BATCH_FILL_SHARE).max(1) } else { fill_blocks };
             written = end.next_multiple_of(step);
@@ -182,14 +188,14 @@ impl Segment {
         Ok(items_offset(first))
     }
 
-    /// Makes what was written durable.
+    /// Makes everything written durable.
     pub(crate) fn sync(&mut self) -> Result<()> {
         self.file.sync_data().map_err(Error::io("sync a segment"))?;
         self.synced_blocks = self.filled_blocks;
         Ok(())
     }
 
-    /// Reads `len` bytes of the stream, each block checked.
+    /// Reads `len` bytes of the stream, and checks each block.
     pub(crate) fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         let payload = PAYLOAD_BYTES as u64;
         let first = offset / payload;
@@ -219,7 +225,8 @@ impl Segment {
         }
     }
 
-    /// Reads everything. Damage is an error; a batch that was cut off at the end is not yet.
+    /// Reads the whole file. Damage is an error; a batch that was cut off at the end is not an
+    /// error here.
     pub(crate) fn scan(&self) -> Result<Scan> {
         let len = self.file.len().map_err(Error::io("measure a segment"))?;
         let mut bytes = vec![0; usize::try_from(len).map_err(|_| self.corrupted(0, "the file is too long"))?];
@@ -251,7 +258,7 @@ impl Segment {
         Ok(scan)
     }
 
-    /// The batch that begins at a block, and its number of blocks; `None` if it isn't complete.
+    /// The batch that begins at a block, and its number of blocks; `None` if it is not complete.
     fn batch_at(&self, blocks: &[Block<'_>], first: u64) -> Result<Option<(FoundBatch, u64)>> {
         let start = to_usize(first);
         let Some(Block::Valid { position: 0, payload }) = blocks.get(start) else { return Ok(None) };
@@ -276,8 +283,8 @@ impl Segment {
         Ok(Some((FoundBatch { sequence, synced_blocks, offset, items }, count)))
     }
 
-    /// What stands behind the last complete batch must be the rest of one batch that was cut off: a later batch would
-    /// have been written only after this one was durable.
+    /// Checks that only the rest of one batch stands behind the last complete one. A later batch
+    /// would have been written only after this one was durable.
     fn check_tail(&self, blocks: &[Block<'_>], end: u64) -> Result<()> {
         let tail = (0..).zip(blocks).skip(to_usize(end));
         for (number, found) in tail {
@@ -291,11 +298,12 @@ impl Segment {
         Ok(())
     }
 
-    /// Overwrites what is left of a batch that was cut off, so that it can never be mistaken for a part of another.
+    /// Overwrites the rest of a batch that was cut off, so that it can't be mistaken for a part of
+    /// another.
     ///
-    /// What was found is durable when this returns. A process that was killed may have written the last batch and not
-    /// synced it; after a sync that failed, the operating system may take it for written though it isn't. So it is
-    /// written again, byte for byte.
+    /// Everything that was found is durable when this returns. A killed process may have written
+    /// the last batch without syncing it. After a failed sync, the operating system may take the
+    /// batch for written although it is not. So the batch is written again, byte for byte.
     pub(crate) fn cut(&mut self, scan: &Scan) -> Result<()> {
         assert!(scan.end_block <= scan.written_blocks, "complete batches were written");
         self.end_block = scan.end_block;

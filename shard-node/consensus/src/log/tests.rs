@@ -14,11 +14,11 @@ use crate::RaftId;
 
 const SIZES: Sizes = Sizes { segment_bytes: 6 << 10, fill_bytes: 2 << 10, cache_bytes: 512, beside_bytes_min: 0 };
 
-/// Of logs whose batches are large.
+/// Sizes of logs with large batches.
 const LARGE: Sizes =
     Sizes { segment_bytes: 8 << 20, fill_bytes: 1 << 20, cache_bytes: 1 << 20, beside_bytes_min: 256 << 10 };
 
-/// Flushes with nothing else to do.
+/// Flushes without other work.
 fn flush(log: &mut Log) -> Result<()> {
     flush_beside(log, Workers::Inline, &mut |_| {})
 }
@@ -43,7 +43,7 @@ fn open(disk: &SimStorage) -> Result<Log> {
     Ok(Log::open(disk.storage(), SIZES, owner())?.expect("there is a log"))
 }
 
-/// All that a log knows.
+/// Everything that a log knows.
 #[derive(Clone, Debug, PartialEq)]
 struct View {
     base: Position,
@@ -83,7 +83,7 @@ fn entry(position: Position, rng: &mut SimRng) -> Entry {
     make_entry(kind, position, Bytes::from(data))
 }
 
-/// Entries after `after`, with terms that rise at times.
+/// Entries after `after`, with terms that rise now and then.
 fn entries(after: Position, rng: &mut SimRng) -> Vec<Entry> {
     let mut position = after;
     let mut entries = Vec::new();
@@ -94,26 +94,26 @@ fn entries(after: Position, rng: &mut SimRng) -> Vec<Entry> {
     entries
 }
 
-/// One step of use, which is durable as a whole when it returns well.
+/// One random step. It is durable as a whole when it returns without an error.
 fn step(log: &mut Log, rng: &mut SimRng) -> Result<()> {
     let hard_state = log.hard_state();
     match rng.below(100) {
         0..70 => {
             for _ in 0..=rng.below(3) {
-                // From the end, or in place of entries that aren't committed.
+                // New entries follow the last one, or replace entries that are not committed.
                 let first = hard_state.commit + rng.below(log.last().index - hard_state.commit + 1);
                 let first = if rng.chance(800) { log.last().index } else { first };
                 let term = log.term(first).expect("the log holds it");
                 let mut new = entries(Position { index: first, term: term.max(log.last().term) }, rng);
                 if log.last().index > first {
-                    // What replaces entries has a higher term.
+                    // Entries that replace others have a higher term.
                     new.iter_mut().for_each(|entry| entry.term += 1);
                 }
                 log.append(&new);
             }
             let term = hard_state.term.max(log.last().term) + rng.below(10) / 9;
             let commit = hard_state.commit + rng.below(log.last().index - hard_state.commit + 1);
-            // A vote stands for its term.
+            // A replica votes once in a term.
             let vote = match rng.below(3) {
                 _ if term == hard_state.term && hard_state.vote != 0 => hard_state.vote,
                 vote => vote,
@@ -159,7 +159,7 @@ fn random_use_survives_reopening() {
 fn a_crash_at_any_io_leaves_the_step_done_or_not_done() {
     let mut outcomes = [0, 0];
     for seed in 0..6 {
-        // What each step leads to, without a crash.
+        // The view after each step, without a crash.
         let disk = SimStorage::new();
         let mut rng = SimRng::new(seed);
         let mut log = create(&disk).expect("creates");
@@ -186,7 +186,7 @@ fn a_crash_at_any_io_leaves_the_step_done_or_not_done() {
                 );
                 assert!(found == *before || found == *after, "seed {seed}, crash {crash}, loss {loss}");
                 outcomes[usize::from(found == *before)] += 1;
-                // Life goes on, and is durable.
+                // The log goes on, durably.
                 for _ in 0..3 {
                     step(&mut log, &mut rng).expect("steps");
                 }
@@ -223,7 +223,7 @@ fn content(disk: &SimStorage, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// One batch more.
+/// Appends and flushes one batch.
 fn grow(log: &mut Log, rng: &mut SimRng) {
     try_grow(log, rng).expect("the disk works");
 }
@@ -237,7 +237,7 @@ fn try_grow(log: &mut Log, rng: &mut SimRng) -> Result<()> {
     flush(log)
 }
 
-/// A log of three segments of which none was dropped, though it begins after a later base.
+/// A log of three segments. None was dropped, though the log begins after a later base.
 fn short_sample(disk: &SimStorage, rng: &mut SimRng) -> Log {
     let mut log = create(disk).expect("creates");
     while log.segments.len() < 3 {
@@ -247,7 +247,7 @@ fn short_sample(disk: &SimStorage, rng: &mut SimRng) -> Log {
     log
 }
 
-/// A log of a few segments, durable, of which the newest lies in the file of one that was dropped.
+/// A durable log of a few segments. The newest one lies in the file of a segment that was dropped.
 fn sample() -> (SimStorage, View) {
     let disk = SimStorage::new();
     let mut rng = SimRng::new(77);
@@ -327,7 +327,7 @@ fn files_that_were_cut_or_lost_are_corruption() {
             disk.storage().open(file, OpenMode::Existing).expect("opens").set_len(blocks * 512).expect("cuts");
             match open(&disk) {
                 Err(error) => assert_eq!(error.kind(), coppice_types::ErrorKind::Corrupted, "{error}"),
-                // The first batch of a file is all there is to know how long it was.
+                // Only the first batch of a file tells how long the file was.
                 Ok(log) => assert!(newest && view(&log).entries.len() <= before.entries.len(), "{file} at {blocks}"),
             }
         }
@@ -426,7 +426,7 @@ fn a_failed_sync_is_an_error_and_opening_makes_up_for_it() {
     });
     flush(&mut log).expect_err("the disk says so");
     let before = view(&log);
-    // The disk has lost the batch for good, and reads it all the same until the power goes.
+    // The disk has lost the batch for good, but still reads it until the power fails.
     let disk = disk.process_loss();
     assert_eq!(view(&open(&disk).expect("opens")), before, "the batch is there");
     for seed in 0..20 {
@@ -530,7 +530,8 @@ fn what_fails_on_a_thread_is_told_here() {
     }
 }
 
-/// The log after some batches, the files that it left, and the entries for which there was time for something else.
+/// The log after some batches, its files, and the entries that were written while other work was
+/// done.
 fn written_by(workers: Workers) -> (View, Vec<Vec<u8>>, Vec<u64>) {
     let disk = SimStorage::new();
     let mut log = Log::create(disk.storage(), LARGE, owner(), Position::START, voters()).expect("creates");
@@ -548,7 +549,7 @@ fn written_by(workers: Workers) -> (View, Vec<Vec<u8>>, Vec<u64>) {
             }
         };
         let count = |done: bool| {
-            // Before and after, in turn.
+            // The calls alternate: before a write, and after it.
             assert_eq!(written.fetch_add(1, Ordering::Relaxed) % 2 == 1, done);
         };
         log.flush(&mut Beside { workers, meanwhile: &mut meanwhile, writes: &count }).expect("flushes");
