@@ -1,7 +1,8 @@
-//! What each command does. First everything is checked, then everything is changed: a refused command changes nothing.
+//! The execution of each command. First everything is checked, then everything is changed, so a
+//! refused command changes nothing.
 //!
-//! The rules are those of `docs/verification.md` section 9 and PROTOCOL sections 3, 5 and 8. They look at the state and the command
-//! alone, so every replica accepts the same commands.
+//! The rules are those of `docs/verification.md` section 9 and PROTOCOL sections 3, 5 and 8. They
+//! depend on the state and the command alone, so every replica accepts the same commands.
 
 use std::collections::BTreeSet;
 
@@ -30,9 +31,9 @@ use crate::{
 
 /// Why a command is not executed.
 pub(crate) enum Stop {
-    /// On every replica.
+    /// Every replica refuses it.
     Refuse(Refusal),
-    /// On this one, which stops.
+    /// This replica failed, and stops.
     Fail(Error),
 }
 
@@ -48,14 +49,14 @@ impl From<Error> for Stop {
     }
 }
 
-/// A header that passed every check, with the states of shards that it changes.
+/// A header that passed every check, with the states of the shards that it changes.
 struct Checked {
     header: Header,
     changed: States,
 }
 
 impl Root {
-    /// Executes a command of the raft entry `index`; `bytes` is its encoding.
+    /// Executes a command of the raft entry `index`. `bytes` is the command's encoding.
     pub(crate) fn execute(&mut self, index: u64, command: &Command, bytes: &[u8]) -> Result<Outcome, Error> {
         let outcome = match command {
             Command::TakeOver(command) => self.take_over(index, command, bytes),
@@ -208,7 +209,7 @@ impl Root {
         Ok(Checked { header, changed })
     }
 
-    /// The states that the rollback changes: from those of the head to those of the target.
+    /// Returns the states that the rollback changes from those of the head to those of the target.
     fn check_rollback(&self, ledger: &Ledger, rollback: &Rollback, command: &AppendHeader) -> Result<States, Stop> {
         check_no_journal(command)?;
         let version = rollback.target.version;
@@ -281,7 +282,8 @@ fn check_prune(ledger: &Ledger, header: &Header, prune: &Prune, command: &Append
     }
 }
 
-/// The change is the next one, from the current key to one that the ledger never had. Its signatures were checked when it was decoded.
+/// Checks that the change is the next one, from the current key to one that the ledger never had.
+/// Decoding has checked its signatures.
 fn check_key(ledger: &Ledger, change: &KeyChange, command: &AppendHeader) -> Result<States, Refusal> {
     check_no_journal(command)?;
     if let Some(leaf) = command.changed_leaves.first() {
@@ -304,7 +306,8 @@ fn check_key(ledger: &Ledger, change: &KeyChange, command: &AppendHeader) -> Res
     Ok(States::new())
 }
 
-/// The changed leaves name shards of the map with their ranges, each once, at the header's version.
+/// Checks that the changed leaves name shards of the map with their ranges, each once, at the
+/// header's version.
 fn check_leaves(ledger: &Ledger, header: &Header, command: &AppendHeader) -> Result<States, Refusal> {
     let mut changed = States::new();
     for leaf in &command.changed_leaves {
@@ -324,7 +327,8 @@ fn check_leaves(ledger: &Ledger, header: &Header, command: &AppendHeader) -> Res
     Ok(changed)
 }
 
-/// The shards that journal entries touch. Batches come first, then events; the batches with a session are those of the session commits.
+/// Returns the shards that journal entries touch. Batches must come before events, and the batches
+/// with a session must be those of the session commits.
 fn check_journal(command: &AppendHeader) -> Result<BTreeSet<ShardId>, Refusal> {
     let mut touched = BTreeSet::new();
     let mut named = BTreeSet::new();

@@ -1,11 +1,11 @@
-//! A few recently read things, shared behind `&self`.
+//! A small cache of recently read values, shared behind `&self`.
 
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Keeps the last `max` values that were put in or found.
+/// Keeps the `max` values that were last put in or found.
 #[derive(Debug)]
 pub(crate) struct Cache<K, V> {
     recent: Mutex<VecDeque<(K, Arc<V>)>>,
@@ -18,7 +18,7 @@ impl<K: Copy + PartialEq, V> Cache<K, V> {
         Self { recent: Mutex::new(VecDeque::with_capacity(max)), max }
     }
 
-    /// The value of a key, made if it is not here.
+    /// The value of a key. If it is not cached, it is made.
     pub(crate) fn get_or<E>(&self, key: K, make: impl FnOnce() -> Result<V, E>) -> Result<Arc<V>, E> {
         if let Some(value) = self.find(key) {
             return Ok(value);

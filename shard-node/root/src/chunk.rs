@@ -1,6 +1,8 @@
-//! The index of 256 headers: where the record of each lies in the journal, and which state leaves it changed.
+//! The index of a chunk of 256 headers: where each header's record lies in the journal, and which
+//! state leaves the header changed.
 //!
-//! It begins with all leaves as they were before its first header, so the leaves after any header are found in one file.
+//! The index begins with all leaves as they were before its first header. So the leaves after any
+//! header are found in one file.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +25,7 @@ const MAGIC: &[u8; 8] = b"copidx01";
 /// States of some shards.
 pub(crate) type States = BTreeMap<ShardId, ShardState>;
 
-/// What the index knows of one header.
+/// The index entry of one header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Indexed {
     place: Place,
@@ -38,7 +40,7 @@ pub(crate) struct Chunk {
     headers: Vec<Indexed>,
 }
 
-/// File of a full chunk's index.
+/// Name of the file with a full chunk's index.
 pub(crate) fn index_path(chunk: u64) -> String {
     format!("index/{}", number_path(chunk))
 }
@@ -59,7 +61,7 @@ impl Chunk {
         self.headers.push(Indexed { place, changed });
     }
 
-    /// Where the record of a header lies.
+    /// The place of a header's record.
     pub(crate) fn place(&self, at: usize) -> Option<Place> {
         self.headers.get(at).map(|header| header.place)
     }
@@ -69,7 +71,7 @@ impl Chunk {
         self.headers.last().map_or(0, |header| header.place.offset.saturating_add(header.place.len.into()))
     }
 
-    /// All leaves after the header `at`.
+    /// All leaves after the header at this place.
     pub(crate) fn states_after(&self, at: usize) -> States {
         let mut states = self.base.clone();
         self.headers.iter().take(at + 1).for_each(|header| states.extend(&header.changed));
@@ -98,7 +100,7 @@ impl Chunk {
         Ok(Self { base, headers })
     }
 
-    /// The bytes of a full chunk's file; `journal` is the end of the chunk's full journal.
+    /// The bytes of a full chunk's file. `journal` is the end of the chunk's full journal.
     pub(crate) fn file(&self, journal: &End) -> Vec<u8> {
         assert_eq!(self.headers.len(), TILE_WIDTH, "only full chunks become files");
         assert_eq!(self.journal_len(), journal.len, "a chunk's journal ends with its last header");
@@ -111,7 +113,7 @@ impl Chunk {
         with_checksum(out.into_bytes())
     }
 
-    /// Reads and checks the file of chunk `number`.
+    /// Reads and checks the file of chunk `number`. Returns the end of the chunk's journal, too.
     pub(crate) fn from_file(number: u64, bytes: &[u8]) -> Result<(Self, End), Error> {
         let damaged = |what| Error::corrupted(&index_path(number), what);
         let body = checked(bytes).ok_or_else(|| damaged("the checksum differs"))?;

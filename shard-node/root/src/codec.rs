@@ -1,4 +1,5 @@
-//! What the encodings of this crate share: counts, lists, and the checksum behind a file.
+//! Parts that the encodings of this crate share: counts, lists, and the checksum at the end of a
+//! file.
 
 use coppice_types::codec::{Error, Reader};
 use twox_hash::XxHash3_64;
@@ -8,12 +9,12 @@ const CHECKSUM_BYTES: usize = 8;
 
 const _: () = assert!(usize::BITS >= u32::BITS, "a length of 32 bits is a length in memory");
 
-/// A length or count that was compared with its limit.
+/// The encoding of a length or count, which was compared with its limit before.
 pub(crate) fn len32(len: usize) -> u32 {
     u32::try_from(len).expect("counts were compared with their limits")
 }
 
-/// A number of 32 bits as a length in memory.
+/// A length of 32 bits as a length in memory.
 pub(crate) fn to_usize(value: u32) -> usize {
     value as usize
 }
@@ -27,14 +28,14 @@ pub(crate) fn list<T>(
     (0..count).map(|_| item(input)).collect()
 }
 
-/// The bytes, followed by their checksum.
+/// Appends the bytes' checksum to them.
 pub(crate) fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
     let checksum = XxHash3_64::oneshot(&bytes);
     bytes.extend_from_slice(&checksum.to_le_bytes());
     bytes
 }
 
-/// The bytes before the checksum; `None` if it is not theirs.
+/// The bytes before the checksum; `None` if the checksum differs.
 pub(crate) fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let (body, checksum) = bytes.split_last_chunk::<CHECKSUM_BYTES>()?;
     (XxHash3_64::oneshot(body).to_le_bytes() == *checksum).then_some(body)

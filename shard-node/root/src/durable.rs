@@ -1,16 +1,19 @@
-//! Making applied commands durable, and finding them again.
+//! Making applied commands durable, and recovering them.
 //!
-//! A flush goes in this order, each step synced before the next:
-//! 1. records are appended to the journal;
-//! 2. full tiles, bundles and indexes are written under a temporary name and renamed;
-//! 3. now and then the whole state is saved as a new file;
-//! 4. the superblock is replaced by one that names the raft position, the journal's end and the newest saved state;
-//! 5. the saved state before is removed, unless a snapshot pins it.
+//! A flush takes these steps, and syncs each before the next:
+//! 1. It appends the records of accepted commands to the journal.
+//! 2. It writes full tiles, bundles and indexes under a temporary name and renames them.
+//! 3. Now and then it saves the whole state as a new file.
+//! 4. It replaces the superblock by one that names the raft position, the journal's end and the
+//!    newest saved state.
+//! 5. It removes the previous saved state, unless a snapshot pins it.
 //!
-//! A crash before step 4 leaves the state of the flush before, with more bytes behind the journal's end and more files than it
-//! names; a crash after it leaves at most an old saved state too much. Opening cuts and removes all of that. It loads the saved state and applies
-//! the journal's records after it, by the function that applied them first; the result must have the log's size and root that the
-//! superblock names.
+//! A crash before step 4 leaves the state of the previous flush, with more bytes behind the
+//! journal's end and more files than the superblock names. A crash after step 4 leaves at most one
+//! saved state too many. Opening cuts and removes all of that.
+//!
+//! Opening loads the saved state and executes the journal's records after it, by the function that
+//! executed them first. The result must have the log size and root that the superblock names.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -27,8 +30,8 @@ use crate::{
 };
 
 impl Root {
-    /// Opens a replica's directory: an empty one is a new replica, else everything flushed is there again.
-    /// Its lock is held until the machine is dropped.
+    /// Opens a replica's directory. An empty directory is a new replica; otherwise everything
+    /// flushed is recovered. The directory's lock is held until the machine is dropped.
     ///
     /// # Errors
     /// If the directory is in use, or a file can't be read or is damaged.
@@ -36,14 +39,14 @@ impl Root {
         Self::open_with(storage, Options::default())
     }
 
-    /// As [`Root::open`], with options.
+    /// Like [`Root::open`], with options.
     ///
     /// # Errors
-    /// If a file can't be read, or is damaged.
+    /// Those of [`Root::open`].
     pub fn open_with(storage: Arc<dyn Storage>, options: Options) -> Result<Self, Error> {
         storage.create_dir_all("").map_err(Error::io("", "create"))?;
         let guard = store::lock(&*storage)?;
-        // A process that was killed may have renamed the superblock, but not made that durable.
+        // A process that was killed may have renamed the superblock without syncing the directory.
         storage.sync_dir("").map_err(Error::io("", "sync"))?;
         let superblock = Superblock::read(&*storage)?;
         let mut root = Self::load(storage, superblock, options)?;
@@ -52,7 +55,7 @@ impl Root {
         Ok(root)
     }
 
-    /// Reads the durable state that a superblock names; writes nothing.
+    /// Reads the durable state that a superblock names. Writes nothing.
     pub(crate) fn load(storage: Arc<dyn Storage>, superblock: Superblock, options: Options) -> Result<Self, Error> {
         let mut saved_bytes = 0;
         let (state, end) = if superblock.saved == 0 {
@@ -72,7 +75,8 @@ impl Root {
         Ok(root)
     }
 
-    /// Applies the journal's records from this machine's end to the superblock's; `each` is called after every file.
+    /// Executes the journal's records from this machine's end to the superblock's, and calls `each`
+    /// after every file.
     pub(crate) fn replay(&mut self, mut each: impl FnMut(&mut Self) -> Result<(), Error>) -> Result<(), Error> {
         let goal = self.durable.superblock.clone();
         while self.journal.end().chunk <= goal.journal.chunk {
@@ -94,7 +98,7 @@ impl Root {
         Ok(())
     }
 
-    /// Applies the records of one file from `start` on.
+    /// Executes the records of one file from `start` on.
     fn replay_file(&mut self, start: End, goal: &Superblock) -> Result<(), Error> {
         let name = journal_path(start.chunk);
         if start == goal.journal {
@@ -133,11 +137,12 @@ impl Root {
         }
     }
 
-    /// Makes everything applied so far durable. `position` is that of the newest raft entry applied, or of a later one that
-    /// carried no command.
+    /// Makes everything applied so far durable. `position` is that of the newest raft entry
+    /// applied, or of a later one that carried no command.
     ///
     /// # Errors
-    /// If the storage fails, for example because it is full. Nothing is lost in memory then, and a later flush may succeed.
+    /// If the storage fails, for example because it is full. Nothing is lost in memory then, and a
+    /// later flush may succeed.
     pub fn flush(&mut self, position: RaftPosition) -> Result<(), Error> {
         self.flush_and_save(position, false)
     }
@@ -187,7 +192,8 @@ impl Root {
         Ok(generation)
     }
 
-    /// Removes a saved state that nothing names any more. One that can't be removed is left to the next opening.
+    /// Removes a saved state that nothing names any more. If that fails, the next opening removes
+    /// it.
     pub(crate) fn remove_saved(&self, generation: u64) {
         let named = generation == self.durable.superblock.saved || self.durable.pins.contains_key(&generation);
         if generation != 0 && !named {
@@ -195,7 +201,7 @@ impl Root {
         }
     }
 
-    /// The position up to which everything is durable: raft may forget the entries up to there.
+    /// The position up to which everything is durable. Raft may forget the entries up to there.
     #[must_use]
     pub fn durable_position(&self) -> RaftPosition {
         self.durable.superblock.position
@@ -207,7 +213,7 @@ impl Root {
         self.journal.unwritten_bytes() + self.store.pending_bytes()
     }
 
-    /// Bytes of all files of the directory.
+    /// Bytes of all files in the directory.
     ///
     /// # Errors
     /// If the storage fails.
@@ -219,7 +225,7 @@ impl Root {
         })
     }
 
-    /// The files that the superblock names, directly or not; without itself.
+    /// The files that the superblock names, directly or through the state, without the superblock.
     pub(crate) fn named_files(&self) -> BTreeSet<String> {
         let superblock = &self.durable.superblock;
         let mut names: BTreeSet<String> = self.state.sealed.iter().map(Sealed::name).collect();
@@ -232,7 +238,7 @@ impl Root {
         names
     }
 
-    /// Cuts and removes what flushes that did not end have left.
+    /// Cuts and removes what interrupted flushes have left.
     fn remove_leftovers(&self) -> Result<(), Error> {
         let storage = self.store.storage();
         let named = self.named_files();

@@ -1,8 +1,9 @@
-//! The accepted commands, in files that only grow: one for each 256 headers.
+//! The accepted commands, in files that only grow: one file for each chunk of 256 headers.
 //!
-//! A record is the raft index and the bytes of a command that changed the state. Recovery applies the records after the newest saved
-//! state again; later, they answer what the journal of a header was. Records wait in memory until a flush appends and syncs
-//! them; what a crash leaves beyond the length that the superblock names is cut off.
+//! A record holds the raft index and the bytes of a command that changed the state. Recovery
+//! executes the records after the newest saved state again. Later, the records answer which journal
+//! entries a header had. Records wait in memory until a flush appends and syncs them. Bytes that a
+//! crash leaves beyond the length in the superblock are cut off.
 
 use coppice_types::Digest;
 use coppice_verify::hash;
@@ -15,15 +16,15 @@ use crate::{
     tiles::number_path,
 };
 
-/// Length and checksum in front of each record.
+/// Bytes of the length and the checksum before each record.
 const RECORD_HEAD_BYTES: usize = 12;
 
 // As docs/FORMAT.md says.
 const _: () = assert!(RECORD_HEAD_BYTES == size_of::<u32>() + size_of::<u64>());
-/// The raft index in front of the command.
+/// Bytes of the raft index before the command.
 const INDEX_BYTES: usize = 8;
 
-/// Where a record lies in its file.
+/// The place of a record in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) offset: u64,
@@ -33,11 +34,11 @@ pub(crate) struct Place {
 /// The end of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
-    /// Number of the file: that of the bundle to which the next header goes.
+    /// Number of the growing file, which is that of the bundle for the next header.
     pub(crate) chunk: u64,
-    /// Bytes in it.
+    /// Length of the growing file.
     pub(crate) len: u64,
-    /// Hash chain over its records.
+    /// Hash chain over the file's records.
     pub(crate) chain: Digest,
 }
 
@@ -48,7 +49,7 @@ impl End {
     }
 }
 
-/// A record as it lies in a file.
+/// A record in its file.
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) place: Place,
@@ -79,12 +80,13 @@ impl Unwritten {
     }
 }
 
-/// File of a chunk's journal.
+/// Name of a chunk's journal file.
 pub(crate) fn journal_path(chunk: u64) -> String {
     format!("journal/{}", number_path(chunk))
 }
 
-/// One more link of the hash chain over a file's records, which names the file's content to a receiver.
+/// The next link of the hash chain over a file's records. The chain is the hash of the file that a
+/// manifest names.
 pub(crate) fn chain(before: &Digest, record: &[u8]) -> Digest {
     hash::sha256(&[&before.0, record].concat())
 }
@@ -122,7 +124,7 @@ impl Journal {
         place
     }
 
-    /// Ends the growing file and starts the next; gives the end of the full one.
+    /// Ends the growing file and starts the next one. Returns the end of the full file.
     pub(crate) fn roll(&mut self) -> End {
         assert!(self.end.len > 0, "a chunk ends with the record of a header");
         let next = End::of_chunk(self.end.chunk + 1);
@@ -163,19 +165,19 @@ impl Journal {
         Ok(())
     }
 
-    /// Forgets what recovery appended again and is on disk already.
+    /// Drops from memory what recovery appended again, which is on disk already.
     pub(crate) fn forget_unwritten(&mut self) {
         self.unwritten.clear();
     }
 }
 
-/// Bytes of the record at the start of `bytes`, by its own word.
+/// Length of the record at the start of `bytes`, by its own header.
 pub(crate) fn record_len(bytes: &[u8]) -> Option<usize> {
     let len = u32::from_le_bytes(*bytes.first_chunk::<4>()?);
     to_usize(len).checked_add(RECORD_HEAD_BYTES)
 }
 
-/// The first record in `bytes`, which lie at `offset` of the chunk's file.
+/// Parses the first record in `bytes`, which lie at `offset` of the chunk's file.
 pub(crate) fn parse(chunk: u64, offset: u64, bytes: &[u8]) -> Result<Record<'_>, Error> {
     let damaged = |what| Error::corrupted(&journal_path(chunk), what);
     let ends_early = || damaged("a record ends early");
@@ -192,7 +194,7 @@ pub(crate) fn parse(chunk: u64, offset: u64, bytes: &[u8]) -> Result<Record<'_>,
     Ok(Record { place: Place { offset, len: whole }, index: u64::from_le_bytes(*index), command })
 }
 
-/// Binds a checksum to the place of its record, so that a record in a wrong place is seen.
+/// Binds a checksum to the place of its record, so that a record in a wrong place is noticed.
 fn seed(chunk: u64, offset: u64) -> u64 {
     chunk.rotate_left(40) ^ offset
 }

@@ -1,49 +1,65 @@
-//! The root group's state machine: the root log, which decides what a ledger is, and all that follows from it.
+//! The root group's state machine: the root log, which decides what a ledger contains, and all that
+//! follows from it.
 //!
-//! A version is committed if and only if its header is raft-committed here. [`Root::apply`] takes the commands that raft
-//! committed, in order, and gives each its [`Outcome`]; it is a pure function of the commands before, so all replicas agree. Beside
-//! the log it holds terms of leaders, sessions, state leaves by version, epochs, the pruned boundary and admin operations.
+//! A version is committed if and only if its header was committed by raft here. [`Root::apply`]
+//! takes raft's committed commands in order and returns the [`Outcome`] of each. An outcome is a
+//! pure function of the commands so far, so all replicas agree. Besides the log, the machine holds
+//! the terms of leaders, sessions, state leaves by version, epochs, the pruned boundary and admin
+//! operations.
+//!
+//! ```text
+//!   transfer  fsck                      copies and checks of whole directories
+//!   durable  apply  read                recovery and flushes, commands, answers
+//!   machine                             a replica
+//!   state                               all that commands change
+//!   log  manifest                       the root log, the files of a snapshot
+//!   sealed  superblock  chunk           files that are written once, and their names
+//!   journal  store                      the journal, the directory
+//!   pins  sessions  timeline  tiles     parts of the state that touch no file
+//!   command  error  types  codec  cache
+//! ```
 //!
 //! Invariants:
-//! - a refused command changes nothing, on any replica;
-//! - what is sealed (256 headers: their tile, bundle, index and journal) never changes again;
-//! - nothing that is read from a file is believed unchecked: entries and tiles are checked against the log's root, which is in
-//!   memory, everything else by checksum;
-//! - `apply` writes nothing: [`Root::flush`] makes everything durable that was applied, and only then may raft forget it.
+//! - A refused command changes nothing, on any replica.
+//! - Sealed files (the tile, bundle, index and journal of 256 headers) never change again.
+//! - Everything read from a file is checked before it is believed: entries and tiles against the
+//!   log's root, which is in memory, and everything else by checksum.
+//! - `apply` writes nothing. [`Root::flush`] makes everything durable that was applied, and only
+//!   then may raft forget it.
 //!
-//! What a crash leaves is said in `durable`; `docs/FORMAT.md` describes the files.
+//! The head of `durable` says what a crash leaves; `docs/FORMAT.md` describes the files.
 
-// What a command and its outcome are made of.
+// Values, and parts of the state that touch no file.
+mod cache;
 mod codec;
+mod command;
 mod error;
+mod pins;
+mod sessions;
+mod tiles;
+mod timeline;
 mod types;
 
-// The caches and files under the state.
-mod cache;
-mod store;
-mod tiles;
-
-// The parts of the state.
+// Files, and parts of the state that are made of them.
 mod chunk;
-mod command;
 mod journal;
 mod log;
-mod pins;
-mod sealed;
-mod sessions;
-mod timeline;
-
-// The state, and how a directory names it.
 mod manifest;
-mod state;
+mod sealed;
+mod store;
 mod superblock;
 
-// The machine, and what is done with it.
+// The machine of a replica.
+mod machine;
+mod state;
+
+// The operations of the machine.
 mod apply;
 mod durable;
-pub mod fsck;
-mod machine;
 mod read;
+
+// Operations on whole directories.
+pub mod fsck;
 mod transfer;
 
 pub use command::{

@@ -1,4 +1,4 @@
-//! The machine of one replica: what it holds, and how one command goes through it.
+//! The machine of one replica: its fields, and the way of a command through it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -44,7 +44,7 @@ pub struct Root {
     pub(crate) durable: Durable,
 }
 
-/// What is durable, and what keeps it.
+/// The durable state, and what protects it.
 #[derive(Debug)]
 pub(crate) struct Durable {
     pub(crate) options: Options,
@@ -118,8 +118,9 @@ impl Root {
     /// need no call.
     ///
     /// # Errors
-    /// If the bytes are not a command that this code knows, a file can't be read, or the index does not
-    /// ascend. Nothing has changed then. The replica must stop, because it can't follow the others.
+    /// If the bytes are not a command that this code knows, a file can't be read, or the index does
+    /// not ascend. Nothing has changed then. The replica must stop, because it can't follow the
+    /// others.
     pub fn apply(&mut self, index: u64, command: &[u8]) -> Result<Outcome, Error> {
         if index <= self.applied {
             return Err(Error::OutOfOrder { index, applied: self.applied });

@@ -1,8 +1,9 @@
-//! Sessions: which numbered batches of which clients were committed, so that none is applied twice.
+//! Sessions: records of which numbered batches were committed, so that none is applied twice.
 //!
-//! A session remembers the batches whose numbers lie in the window below its highest number. Sessions end by count and by
-//! the time of headers, inside apply and in an order that depends on commands alone, so all replicas end the same ones. A
-//! session in use is never ended to make room: opening another is refused instead.
+//! A session remembers the batches whose numbers lie in the window below its highest number.
+//! Sessions end by count and by the time of headers, only while a command is executed, and in an
+//! order that depends on commands alone. So all replicas end the same sessions. A session in use is
+//! never ended to make room: opening another one is refused instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,18 +19,18 @@ use crate::{
 
 /// Most sessions that are open at once.
 pub const SESSIONS_MAX: usize = 4096;
-/// A session that no header used for this long has ended.
+/// A session ends if no header used it for this long.
 pub const SESSION_IDLE_MS_MAX: u64 = 7 * 24 * 3600 * 1000;
 /// A session used within this time is not ended to make room for another.
 pub const SESSION_IDLE_MS_MIN: u64 = 60 * 1000;
 
-/// One client's stream of numbered batches.
+/// One client's series of numbered batches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Session {
     batches: BTreeMap<u64, Remembered>,
     highest_number: u64,
     window: u32,
-    /// The later of the last header's time and the opening replica's clock.
+    /// The later of the last header's time and the clock of the replica that opened it.
     used_ms: u64,
     /// Orders sessions by last use.
     used_tick: u64,
@@ -43,7 +44,7 @@ struct Remembered {
     rolled_back: bool,
 }
 
-/// Why a session's batch may not be committed.
+/// Why a session's batch can't be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
     Unknown,
@@ -53,13 +54,13 @@ pub(crate) enum Unfit {
 }
 
 impl Session {
-    /// The highest number committed, 0 for none.
+    /// The highest number committed; 0 if none was.
     #[must_use]
     pub fn highest_number(&self) -> u64 {
         self.highest_number
     }
 
-    /// Whether a number is below the window: what became of it is not known any more.
+    /// Whether a number is below the window, so that its outcome is forgotten.
     #[must_use]
     pub fn is_expired(&self, number: u64) -> bool {
         self.highest_number.saturating_sub(number) >= u64::from(self.window)
@@ -116,7 +117,7 @@ impl Sessions {
         self.by_id.get(&id)
     }
 
-    /// Most recently used first.
+    /// All sessions, most recently used first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
         self.by_use.iter().rev().map(|(_, id)| (*id, &self.by_id[id]))
     }
@@ -138,7 +139,8 @@ impl Sessions {
         Some(self.touch(id, now_ms))
     }
 
-    /// Checks the batches of one header, in order, against each other too. Sessions that the header's time ends count as ended.
+    /// Checks the batches of one header, in order and against each other. A session that the
+    /// header's time ends counts as ended.
     pub(crate) fn check(&self, commits: &[SessionCommit], now_ms: u64) -> Result<(), (usize, Unfit)> {
         let mut seen = BTreeSet::new();
         for (at, commit) in commits.iter().enumerate() {
@@ -158,7 +160,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Ends what the header's time ends, then remembers its batches, which `check` found fit.
+    /// Ends the sessions that the header's time ends, then remembers the header's batches, which
+    /// `check` has passed.
     pub(crate) fn commit(&mut self, commits: &[SessionCommit], sequence: Sequence, now_ms: u64) {
         self.end_idle(now_ms);
         for commit in commits {
@@ -180,7 +183,7 @@ impl Sessions {
         }
     }
 
-    /// Notes that an open session is in use.
+    /// Marks an open session as used now.
     fn touch(&mut self, id: SessionId, now_ms: u64) -> &mut Session {
         self.tick += 1;
         let session = self.by_id.get_mut(&id).expect("only open sessions are used");

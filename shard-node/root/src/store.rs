@@ -1,7 +1,8 @@
 //! The files of the root group's directory that are written once: full tiles, bundles and indexes.
 //!
-//! They stay in memory until a flush writes each under a temporary name, syncs it, and renames it into place, so a
-//! reader of the directory never sees a part of one. A crash leaves some of them, each whole, and possibly the temporary file.
+//! They stay in memory until a flush. The flush writes each under a temporary name, syncs it, and
+//! renames it into place, so a reader of the directory never sees a part of a file. A crash leaves
+//! some of the files, each whole, and possibly the temporary one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,13 +14,13 @@ use coppice_env::{File, OpenMode, Storage};
 
 use crate::Error;
 
-/// Where a file grows before it has its name.
+/// Name of a file that is not complete yet.
 const TEMPORARY: &str = "incoming";
 
 /// The file whose lock keeps others out of the directory.
 const LOCK: &str = "lock";
 
-/// The directory's lock, held while this lives.
+/// The directory's lock, which is held while this lives.
 pub(crate) struct Lock {
     _guard: Box<dyn Send + Sync>,
 }
@@ -39,12 +40,13 @@ pub(crate) fn lock(storage: &dyn Storage) -> Result<Lock, Error> {
     Ok(Lock { _guard: guard })
 }
 
-/// Whether this crate makes files of that name. The superblock and others (a lock) are left alone.
+/// Whether files of this name are removed if nothing names them. The superblock and the lock are
+/// not.
 pub(crate) fn is_ours(name: &str) -> bool {
     name == TEMPORARY || ["tile/", "index/", "journal/", "state/"].iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The directory, and what is not written to it yet.
+/// The directory, and the files that are not written to it yet.
 #[derive(Debug)]
 pub(crate) struct Store {
     storage: Arc<dyn Storage>,
@@ -60,7 +62,7 @@ impl Store {
         &*self.storage
     }
 
-    /// The same, for work beside this machine.
+    /// The directory, for work outside this machine.
     pub(crate) fn shared(&self) -> Arc<dyn Storage> {
         Arc::clone(&self.storage)
     }
@@ -70,13 +72,13 @@ impl Store {
         self.pending.values().map(|bytes| bytes.len() as u64).sum()
     }
 
-    /// Adds a file that is complete.
+    /// Adds a complete file.
     pub(crate) fn add(&mut self, name: String, bytes: Vec<u8>) {
         let before = self.pending.insert(name, bytes.into());
         assert!(before.is_none(), "a sealed file is made once");
     }
 
-    /// Takes what a flush would write.
+    /// Takes the files that a flush would write.
     pub(crate) fn take_pending(&mut self) -> BTreeMap<String, Arc<[u8]>> {
         std::mem::take(&mut self.pending)
     }
@@ -100,7 +102,7 @@ impl Store {
     }
 }
 
-/// Opens a file for writing, with the directories that it lies in.
+/// Opens a file for writing. Creates it and its directories if they are missing.
 pub(crate) fn open_or_create(storage: &dyn Storage, name: &str) -> Result<Arc<dyn File>, Error> {
     if let Some((parent, _)) = name.rsplit_once('/') {
         storage.create_dir_all(parent).map_err(Error::io(parent, "create"))?;
@@ -108,7 +110,8 @@ pub(crate) fn open_or_create(storage: &dyn Storage, name: &str) -> Result<Arc<dy
     storage.open(name, OpenMode::OpenOrCreate).map_err(Error::io(name, "open"))
 }
 
-/// Writes a file under the temporary name, syncs it and renames it; [`sync_parents`] makes the name durable.
+/// Writes a file under the temporary name, syncs it and renames it. [`sync_parents`] makes the name
+/// durable.
 pub(crate) fn write_file(storage: &dyn Storage, name: &str, bytes: &[u8]) -> Result<(), Error> {
     assert_ne!(name, TEMPORARY, "a file gets a name of its own");
     if let Some((parent, _)) = name.rsplit_once('/') {
@@ -121,7 +124,8 @@ pub(crate) fn write_file(storage: &dyn Storage, name: &str, bytes: &[u8]) -> Res
     storage.rename(TEMPORARY, name).map_err(Error::io(name, "rename"))
 }
 
-/// Always a new file: one whose sync failed before can't be trusted to keep what is written to it now.
+/// Creates a new temporary file. A file whose sync failed before can't be trusted to keep what is
+/// written to it now.
 fn create_temporary(storage: &dyn Storage) -> io::Result<Arc<dyn File>> {
     match storage.open(TEMPORARY, OpenMode::CreateNew) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -148,7 +152,7 @@ pub(crate) fn read_file(storage: &dyn Storage, name: &str) -> Result<Vec<u8>, Er
     Ok(bytes)
 }
 
-/// Opens a file that must be there.
+/// Opens a file that must exist.
 pub(crate) fn open_existing(storage: &dyn Storage, name: &str) -> Result<Arc<dyn File>, Error> {
     storage.open(name, OpenMode::Existing).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Error::corrupted(name, "missing"),
@@ -156,7 +160,7 @@ pub(crate) fn open_existing(storage: &dyn Storage, name: &str) -> Result<Arc<dyn
     })
 }
 
-/// Part of a file on disk; an end before the part's is corruption.
+/// Part of a file on disk. A file that ends before the part does is corrupted.
 pub(crate) fn read_part(storage: &dyn Storage, name: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
     let file = open_existing(storage, name)?;
     let mut bytes = vec![0; len];
@@ -180,7 +184,7 @@ pub(crate) fn walk(storage: &dyn Storage, directory: &str) -> Result<Vec<String>
     Ok(files)
 }
 
-/// The names in a directory; none if it does not exist.
+/// The names in a directory; none if the directory does not exist.
 fn list(storage: &dyn Storage, directory: &str) -> Result<Vec<String>, Error> {
     match storage.list(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

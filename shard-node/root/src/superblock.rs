@@ -1,7 +1,7 @@
 //! The superblock: the file that names the newest durable state.
 //!
-//! It is replaced as a whole by every flush, after everything that it names is durable. A crash leaves
-//! the old or the new one.
+//! Every flush replaces it as a whole, after everything that it names is durable. A crash leaves the
+//! old or the new one.
 
 use std::io;
 

@@ -1,7 +1,15 @@
-//! The root log as C2SP tiles: what is still growing, kept in memory, and the names of what is full.
+//! The root log as C2SP tiles: the growing tiles, which are in memory, and the names of full ones.
 //!
-//! Tile *n* of level *l* holds the roots of 256 neighbouring subtrees of 256^l entries each. A tile is a file once it is
-//! full, and never changes then; the growing end of each level is in memory, so the root of the log needs no file.
+//! ```text
+//!  level 1          [ r0 r1 r2 .. ]                    r0 = root of the 256 hashes of tile 0
+//!                    /     \
+//!  level 0   [ h0 .. h255 ] [ h256 .. h511 ] ..        h  = hash of an entry
+//!  entries   [ e0 .. e255 ] [ e256 .. e511 ] ..        bundles
+//! ```
+//!
+//! Tile *n* of level *l* holds the roots of 256 neighbouring subtrees of 256^l entries each. A tile
+//! becomes a file once it is full, and never changes again. The growing tile of each level is in
+//! memory, so the root of the log needs no file.
 
 use coppice_types::{
     Digest,
@@ -22,17 +30,17 @@ const LEVELS_MAX: usize = 8;
 // As docs/FORMAT.md says.
 const _: () = assert!(TILE_BYTES == 8192);
 
-/// The number of the tile, bundle or chunk that holds entry `index`, and the place in it.
+/// The number of the tile, bundle or chunk that holds entry `index`, and the entry's place in it.
 pub(crate) fn split_index(index: u64) -> (u64, usize) {
     (index / TILE_WIDTH as u64, (index % TILE_WIDTH as u64) as usize)
 }
 
-/// File of a full tile.
+/// Name of a full tile's file.
 pub(crate) fn tile_path(level: usize, number: u64) -> String {
     format!("tile/{level}/{}", number_path(number))
 }
 
-/// File of a full entry bundle.
+/// Name of a full entry bundle's file.
 pub(crate) fn bundle_path(number: u64) -> String {
     format!("tile/entries/{}", number_path(number))
 }
@@ -45,12 +53,13 @@ pub(crate) struct FullTile {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The growing end of every level.
+/// The growing tiles of all levels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Frontier {
     size: u64,
     levels: Vec<Vec<Digest>>,
-    /// Roots of the complete subtrees that the log consists of, largest first: one for each bit of its size.
+    /// Roots of the complete subtrees that the log consists of, largest first: one for each bit of
+    /// its size.
     peaks: Vec<Digest>,
 }
 
@@ -60,7 +69,7 @@ impl Frontier {
         self.size
     }
 
-    /// Full tiles of a level.
+    /// How many tiles of a level are full.
     pub(crate) fn full_tiles(&self, level: usize) -> u64 {
         let bits = 8 * (level + 1);
         if bits >= 64 { 0 } else { self.size >> bits }
@@ -71,7 +80,7 @@ impl Frontier {
         self.levels.get(level).map_or(&[], Vec::as_slice)
     }
 
-    /// Appends the hash of an entry, and gives the tiles that it fills, lowest level first.
+    /// Appends the hash of an entry. Returns the tiles that it fills, lowest level first.
     pub(crate) fn push(&mut self, hash: Digest) -> Vec<FullTile> {
         assert!(self.size < u64::MAX, "a log never has 2^64 entries");
         let mut full = Vec::new();
@@ -105,12 +114,13 @@ impl Frontier {
         self.peaks.push(peak);
     }
 
-    /// The RFC 9162 path of the entry that is pushed next, in the log that ends with it: the present peaks, smallest first.
+    /// The RFC 9162 path of the next entry in the log that ends with it: the present peaks,
+    /// smallest first.
     pub(crate) fn path_of_next(&self) -> Vec<Digest> {
         self.peaks.iter().rev().copied().collect()
     }
 
-    /// Root of the whole log, from what is growing alone.
+    /// Root of the whole log, from the growing tiles alone.
     pub(crate) fn root(&self) -> Digest {
         let root = self.peaks.iter().copied().rev().reduce(|right, left| hash::list_node_hash(&left, &right));
         root.unwrap_or_else(merkle::empty_root)
@@ -143,7 +153,7 @@ impl Frontier {
     }
 }
 
-/// Roots of the complete subtrees that neighbouring subtrees of equal size make up, largest first.
+/// Roots of the complete subtrees that a row of equally large subtrees forms, largest first.
 fn peaks_of(mut subtrees: &[Digest]) -> Vec<Digest> {
     let mut peaks = Vec::new();
     while !subtrees.is_empty() {
@@ -159,7 +169,7 @@ pub(crate) fn tile_hashes(bytes: &[u8]) -> Option<Vec<Digest>> {
     if bytes.len() == TILE_BYTES { bytes.chunks_exact(32).map(Digest::from_slice).collect() } else { None }
 }
 
-/// A full entry bundle: each entry behind its length as `u16`, big-endian.
+/// The bytes of an entry bundle: each entry behind its length, a big-endian `u16`.
 pub(crate) fn bundle_bytes(entries: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for entry in entries {
