@@ -224,3 +224,55 @@ impl Membership {
         state
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(numbers: &[u64]) -> Vec<RaftId> {
+        numbers.iter().map(|number| RaftId(*number)).collect()
+    }
+
+    fn joint() -> Membership {
+        Membership {
+            voters: ids(&[1, 2, 3]),
+            learners: ids(&[6]),
+            voters_outgoing: ids(&[3, 4, 5]),
+            learners_next: ids(&[5]),
+            auto_leave: true,
+        }
+    }
+
+    #[test]
+    fn a_joint_membership_decides_by_a_majority_of_both_sets() {
+        let membership = joint();
+        assert_eq!(membership.check(), Ok(()));
+        assert!(membership.is_quorum(&ids(&[2, 3, 4])));
+        assert!(!membership.is_quorum(&ids(&[1, 2, 3])), "one of the outgoing voters");
+        assert!(!membership.is_quorum(&ids(&[3, 4, 5])), "one of the new voters");
+        assert!(!Membership::default().is_quorum(&ids(&[1])), "nobody votes");
+    }
+
+    #[test]
+    fn a_membership_that_raft_would_refuse_is_malformed() {
+        let cases: [fn(&mut Membership); 6] = [
+            |it| it.voters.reverse(),
+            |it| it.voters.clear(),
+            |it| it.learners = ids(&[1]),
+            |it| it.learners_next = ids(&[6]),
+            |it| it.voters = (0..65).map(RaftId).collect(),
+            |it| (it.voters_outgoing, it.learners_next) = (Vec::new(), Vec::new()),
+        ];
+        for (number, spoil) in cases.iter().enumerate() {
+            let mut membership = joint();
+            spoil(&mut membership);
+            assert_eq!(membership.check(), Err(DecodeError::Malformed("membership")), "case {number}");
+        }
+    }
+
+    #[test]
+    fn an_id_holds_ordinal_and_incarnation() {
+        let id = RaftId::new(7, 3);
+        assert_eq!((id.ordinal(), id.incarnation(), id.to_string()), (7, 3, "7.3".to_owned()));
+    }
+}

@@ -40,3 +40,32 @@ impl<K: Copy + PartialEq, V> Cache<K, V> {
         Some(value)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_value_that_was_used_longest_ago_leaves() {
+        let cache = Cache::new(2);
+        let get = |key: u8, made: &mut Vec<u8>| {
+            let value = cache.get_or(key, || {
+                made.push(key);
+                Ok::<u8, ()>(key)
+            });
+            assert_eq!(value.map(|value| *value), Ok(key));
+        };
+        let mut made = Vec::new();
+        for key in [1, 2, 1, 3, 1, 2] {
+            get(key, &mut made);
+        }
+        assert_eq!(made, [1, 2, 3, 2], "3 took the room of 2");
+    }
+
+    #[test]
+    fn a_value_that_can_not_be_made_is_not_kept() {
+        let cache: Cache<u8, u8> = Cache::new(1);
+        assert_eq!(cache.get_or(1, || Err("no")), Err("no"));
+        assert_eq!(cache.get_or(1, || Ok::<u8, &str>(7)).map(|value| *value), Ok(7));
+    }
+}

@@ -150,3 +150,41 @@ pub(crate) fn decode_states(input: &mut Reader<'_>) -> Result<States, codec::Err
     }
     Ok(states.into_iter().collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_types::{Digest, Version};
+
+    use super::*;
+
+    fn state(version: u64) -> ShardState {
+        ShardState { version: Version(version), digest: Digest([version as u8; 32]) }
+    }
+
+    /// A full chunk whose header `n` changes shard `n % 3` to version `n`, and its journal's end.
+    fn full() -> (Chunk, End) {
+        let mut chunk = Chunk::new(States::from([(ShardId(7), state(99))]));
+        for at in 0..TILE_WIDTH as u64 {
+            let changed = States::from([(ShardId(at as u32 % 3), state(at))]);
+            chunk.push(Place { offset: 10 * at, len: 10 }, changed);
+        }
+        let end = End { chunk: 5, len: chunk.journal_len(), chain: Digest([1; 32]) };
+        (chunk, end)
+    }
+
+    #[test]
+    fn a_full_chunk_survives_its_file() {
+        let (chunk, end) = full();
+        let bytes = chunk.file(&end);
+        assert_eq!(Chunk::from_file(5, &bytes).expect("its own bytes"), (chunk, end));
+        assert!(Chunk::from_file(6, &bytes).is_err(), "it is the index of chunk 5");
+    }
+
+    #[test]
+    fn the_states_after_a_header_are_the_newest_up_to_it() {
+        let (chunk, _) = full();
+        let expected = [(ShardId(0), 3), (ShardId(1), 4), (ShardId(2), 2), (ShardId(7), 99)];
+        let expected = States::from(expected.map(|(shard, version)| (shard, state(version))));
+        assert_eq!(chunk.states_after(4), expected);
+    }
+}

@@ -198,3 +198,47 @@ pub(crate) fn parse(chunk: u64, offset: u64, bytes: &[u8]) -> Result<Record<'_>,
 fn seed(chunk: u64, offset: u64) -> u64 {
     chunk.rotate_left(40) ^ offset
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_from_memory_and_from_disk() {
+        let disk = SimStorage::new();
+        let store = Store::new(disk.storage());
+        let mut journal = Journal::new(End::of_chunk(0));
+        let first = journal.append(1, b"first");
+        journal.persist(&store).expect("the disk works");
+        let second = journal.append(2, b"second");
+        let full = journal.roll();
+        let third = journal.append(3, b"third");
+        assert_eq!((full.chunk, full.len), (0, second.offset + u64::from(second.len)));
+        assert_eq!((journal.end().chunk, third.offset), (1, 0));
+        for persisted in [false, true] {
+            for (chunk, place, command) in [(0, first, &b"first"[..]), (0, second, b"second"), (1, third, b"third")] {
+                assert_eq!(journal.read(&store, chunk, place).expect("it is there"), command, "on disk: {persisted}");
+            }
+            journal.persist(&store).expect("the disk works");
+            assert_eq!(journal.unwritten_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn a_record_in_another_place_is_damage() {
+        let mut journal = Journal::new(End::of_chunk(4));
+        journal.append(9, b"command");
+        let bytes = journal.unwritten[0].bytes.clone();
+        assert_eq!(record_len(&bytes), Some(bytes.len()));
+        let record = parse(4, 0, &bytes).expect("its own place");
+        assert_eq!((record.index, record.command), (9, &b"command"[..]));
+        for (chunk, offset) in [(4, 1), (5, 0)] {
+            assert!(parse(chunk, offset, &bytes).is_err(), "{chunk} {offset}");
+        }
+        for len in 0..bytes.len() {
+            assert!(parse(4, 0, &bytes[..len]).is_err(), "cut at {len}");
+        }
+    }
+}

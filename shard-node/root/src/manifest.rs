@@ -86,3 +86,19 @@ pub(crate) fn listed<'s>(sealed: &'s [Sealed], journal: &End) -> impl Iterator<I
     let growing = SnapshotFile { name: journal_path(journal.chunk), len: journal.len, hash: journal.chain };
     sealed.chain((journal.len > 0).then_some(growing))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_carries_the_superblock_and_the_state_alone() {
+        let superblock = Superblock { generation: 4, saved: 4, ..Superblock::new() };
+        let file = |name: String| SnapshotFile { name, len: 9, hash: Digest([3; 32]) };
+        let files = vec![file(state_path(4)), file(journal_path(0))];
+        let manifest = Manifest { id: 4, position: superblock.position, files, superblock: superblock.file() };
+        let decoded = Manifest::decode(&manifest.encode()).expect("its own bytes");
+        assert_eq!(decoded.files, manifest.files[..1]);
+        assert_eq!((decoded.id, decoded.superblock), (manifest.id, manifest.superblock));
+    }
+}

@@ -267,3 +267,56 @@ impl Session {
         Ok(session)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: u32 = 4;
+
+    fn id(number: usize) -> SessionId {
+        SessionId((number as u128).to_le_bytes())
+    }
+
+    fn commit(number: u64) -> SessionCommit {
+        SessionCommit { session: id(1), number, batch_hash: Digest([number as u8; 32]), journal_index: 0 }
+    }
+
+    #[test]
+    fn numbers_of_one_header_may_leave_the_window_of_each_other() {
+        let mut sessions = Sessions::default();
+        sessions.open(id(1), 0, WINDOW).expect("there is room");
+        let commits = [commit(1), commit(100), commit(2)];
+        assert_eq!(sessions.check(&commits, 0), Ok(()));
+        sessions.commit(&commits, Sequence(1), 0);
+        let session = sessions.get(id(1)).expect("it is open");
+        assert_eq!(session.highest_number(), 100);
+        assert_eq!(session.batches().map(|batch| batch.number).collect::<Vec<_>>(), [100]);
+    }
+
+    #[test]
+    fn what_is_encoded_decodes_and_a_number_outside_the_window_does_not() {
+        let mut sessions = Sessions::default();
+        sessions.open(id(1), 0, WINDOW).expect("there is room");
+        sessions.commit(&[commit(5), commit(6)], Sequence(1), 0);
+        let bytes = |sessions: &Sessions| {
+            let mut out = Writer::new();
+            sessions.encode(&mut out);
+            out.into_bytes()
+        };
+        assert_eq!(Sessions::decode(&mut Reader::new(&bytes(&sessions))), Ok(sessions.clone()));
+        sessions.by_id.get_mut(&id(1)).expect("it is open").highest_number = 50;
+        assert!(Sessions::decode(&mut Reader::new(&bytes(&sessions))).is_err());
+    }
+
+    #[test]
+    fn a_full_table_ends_the_session_that_was_idle_for_longest() {
+        let mut sessions = Sessions::default();
+        for number in 0..SESSIONS_MAX {
+            sessions.open(id(number), number as u64, WINDOW).expect("there is room");
+        }
+        assert_eq!(sessions.open(id(SESSIONS_MAX), SESSION_IDLE_MS_MIN - 1, WINDOW), None);
+        assert!(sessions.open(id(SESSIONS_MAX), SESSION_IDLE_MS_MIN, WINDOW).is_some());
+        assert!(sessions.get(id(0)).is_none() && sessions.get(id(1)).is_some());
+    }
+}

@@ -191,3 +191,40 @@ fn list(storage: &dyn Storage, directory: &str) -> Result<Vec<String>, Error> {
         other => other.map_err(Error::io(directory, "list")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+
+    use super::*;
+
+    #[test]
+    fn an_added_file_is_readable_before_and_after_the_flush() {
+        let disk = SimStorage::new();
+        let mut store = Store::new(disk.storage());
+        store.add("tile/0/000".to_owned(), vec![1, 2, 3]);
+        assert_eq!((store.pending_bytes(), &*store.read("tile/0/000").expect("pending")), (3, &[1, 2, 3][..]));
+        assert!(disk.files().is_empty(), "nothing is written before the flush");
+        store.persist().expect("the disk works");
+        assert_eq!((store.pending_bytes(), &*store.read("tile/0/000").expect("on disk")), (0, &[1, 2, 3][..]));
+        assert_eq!(walk(&disk, "").expect("lists"), ["tile/0/000"]);
+    }
+
+    #[test]
+    fn a_temporary_file_that_a_crash_left_is_replaced() {
+        let disk = SimStorage::new();
+        let left = disk.open(TEMPORARY, OpenMode::CreateNew).expect("is new");
+        left.write_all_at(&[9; 100], 0).expect("writes");
+        write_file(&disk, "superblock", &[1]).expect("writes");
+        assert_eq!(read_file(&disk, "superblock").expect("reads"), [1]);
+    }
+
+    #[test]
+    fn a_part_beyond_the_end_is_damage() {
+        let disk = SimStorage::new();
+        write_file(&disk, "superblock", &[1, 2]).expect("writes");
+        assert_eq!(read_part(&disk, "superblock", 1, 1).expect("reads"), [2]);
+        assert!(matches!(read_part(&disk, "superblock", 1, 2), Err(Error::Corrupted { .. })));
+        assert!(matches!(read_file(&disk, "state/1"), Err(Error::Corrupted { .. })));
+    }
+}

@@ -191,3 +191,40 @@ pub(crate) fn bundle_entries(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     }
     Some(entries)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frontier(size: u64) -> Frontier {
+        let mut frontier = Frontier::default();
+        (0..size).for_each(|entry| drop(frontier.push(Digest([entry as u8; 32]))));
+        frontier
+    }
+
+    #[test]
+    fn the_growing_tiles_survive_encoding_with_their_peaks() {
+        for size in [0, 1, 255, 256, 257, 1000] {
+            let frontier = frontier(size);
+            let mut out = Writer::new();
+            frontier.encode(&mut out);
+            assert_eq!(Frontier::decode(&mut Reader::new(&out.into_bytes())), Ok(frontier), "{size} entries");
+        }
+    }
+
+    #[test]
+    fn a_size_whose_levels_are_missing_is_malformed() {
+        let mut out = Writer::new();
+        out.u64(256);
+        out.u8(1);
+        assert_eq!(Frontier::decode(&mut Reader::new(&out.into_bytes())), Err(Error::Malformed("tile levels")));
+    }
+
+    #[test]
+    fn a_bundle_gives_its_entries_back() {
+        let entries = [vec![1; 300], Vec::new(), vec![2]];
+        let bytes = bundle_bytes(&entries);
+        assert_eq!(bundle_entries(&bytes), Some(entries.iter().map(Vec::as_slice).collect()));
+        assert_eq!(bundle_entries(&bytes[..bytes.len() - 1]), None);
+    }
+}

@@ -180,3 +180,35 @@ impl<'a> Item<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_are_encoded_in_order_whether_they_are_copied_or_shared() {
+        let position = |index| Position { index, term: 2 };
+        let (small, large) = (Bytes::from(vec![1; 10]), Bytes::from(vec![2; SHARED_BYTES_MIN]));
+        let state = HardState { term: 2, vote: 1, commit: 3 };
+        let mut items = Items::default();
+        items.push(&Item::Start(position(4)));
+        items.push_entry(EntryType::EntryNormal, position(5), &large);
+        items.push_entry(EntryType::EntryConfChangeV2, position(6), &small);
+        items.push(&Item::HardState(state));
+        let len = items.len();
+        let bytes = items.into_parts().concat();
+        assert_eq!(bytes.len(), len);
+        let mut reader = Reader::new(&bytes);
+        let entry = |kind, index, data| Item::Entry { kind, position: position(index), data };
+        let expected = [
+            Item::Start(position(4)),
+            entry(EntryType::EntryNormal, 5, &large[..]),
+            entry(EntryType::EntryConfChangeV2, 6, &small[..]),
+            Item::HardState(state),
+        ];
+        for item in expected {
+            assert_eq!(Item::decode(&mut reader), Ok(item));
+        }
+        assert_eq!(reader.finish(), Ok(()));
+    }
+}

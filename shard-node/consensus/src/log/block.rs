@@ -145,3 +145,54 @@ impl<'a, P: Iterator<Item = &'a [u8]>> Framer<'a, P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::iter;
+
+    use super::*;
+
+    const SALT: u32 = 5;
+
+    /// The first block of a batch at block 3 of a segment.
+    fn block(segment: u64) -> [u8; BLOCK_BYTES] {
+        let mut block = [0; BLOCK_BYTES];
+        Framer::new(Framing::new(SALT, segment), 3, iter::once(&b"stream"[..])).fill(&mut block);
+        block
+    }
+
+    #[test]
+    fn a_framed_block_gives_its_payload_back() {
+        let block = block(9);
+        let Block::Valid { position: 0, payload } = Framing::new(SALT, 9).inspect(3, &block) else { panic!("valid") };
+        assert_eq!((&payload[..6], payload.len()), (&b"stream"[..], PAYLOAD_BYTES));
+    }
+
+    #[test]
+    fn a_block_of_a_dropped_segment_is_unwritten_and_one_of_a_later_segment_is_damaged() {
+        assert_eq!(Framing::new(SALT, 9).inspect(3, &block(8)), Block::Unwritten);
+        assert_eq!(Framing::new(SALT, 9).inspect(3, &[0; BLOCK_BYTES]), Block::Unwritten);
+        assert_eq!(Framing::new(SALT, 9).inspect(3, &block(10)), Block::Damaged);
+    }
+
+    #[test]
+    fn a_block_of_another_owner_or_place_is_damaged() {
+        assert_eq!(Framing::new(SALT + 1, 9).inspect(3, &block(9)), Block::Damaged);
+        assert_eq!(Framing::new(SALT, 9).inspect(4, &block(9)), Block::Damaged);
+    }
+
+    #[test]
+    fn a_stream_in_parts_is_framed_like_one_in_a_piece() {
+        let stream: Vec<u8> = (0..1200).map(|at| at as u8).collect();
+        let frame = |parts: Vec<&[u8]>| {
+            let mut out = vec![1; 4 * BLOCK_BYTES];
+            let mut framer = Framer::new(Framing::new(SALT, 1), 0, parts.into_iter());
+            out.chunks_mut(BLOCK_BYTES).for_each(|piece| framer.fill(piece));
+            assert_eq!(framer.blocks(), count(stream.len()));
+            out
+        };
+        let whole = frame(vec![&stream]);
+        assert_eq!(frame(stream.chunks(7).chain(iter::once(&[][..])).collect()), whole);
+        assert_eq!(whole[3 * BLOCK_BYTES..], [0; BLOCK_BYTES], "zeroes follow the stream");
+    }
+}

@@ -316,3 +316,17 @@ impl Segment {
         self.sync()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_name_is_that_of_its_segment_alone() {
+        assert_eq!(file_name(26), "000000000000001a.log");
+        assert_eq!(file_id(&file_name(26)), Some(26));
+        for other in ["meta", "1a.log", "000000000000001A.log", "000000000000001a.log2"] {
+            assert_eq!(file_id(other), None, "{other}");
+        }
+    }
+}
