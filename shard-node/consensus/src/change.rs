@@ -1,28 +1,31 @@
-//! Changes of a group's membership, as they stand in the log.
+//! Changes of a group's membership, as they are encoded in the log.
 
 use coppice_types::codec::{Error as DecodeError, Reader, Writer};
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2};
 
-use crate::error::{Error, Result};
-use crate::{Membership, RaftId};
+use crate::{
+    Membership, RaftId,
+    error::{Error, Result},
+    width::len8,
+};
 
 const FORMAT: u8 = 1;
 /// Most changes in one entry.
 const CHANGES_MAX: usize = 16;
 
-/// One change of who is in a group.
+/// One change of a group's members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A new replica gets the log, without a vote.
+    /// Adds a new replica, which gets the log but has no vote.
     AddLearner(RaftId),
-    /// A learner that has caught up gets a vote.
+    /// Gives a vote to a learner that has caught up.
     Promote(RaftId),
-    /// A replica leaves for good.
+    /// Removes a replica for good.
     Remove(RaftId),
 }
 
 impl Change {
-    /// Whom it is about.
+    /// The replica that is changed.
     #[must_use]
     pub fn id(self) -> RaftId {
         match self {
@@ -39,14 +42,15 @@ impl Change {
     }
 }
 
-/// The bytes of changes; none leave a joint membership.
+/// Encodes changes. The encoding of no changes, which ends a joint membership, is empty.
 pub(crate) fn encode(changes: &[Change]) -> Vec<u8> {
     if changes.is_empty() {
         return Vec::new();
     }
+    assert!(changes.len() <= CHANGES_MAX, "more changes can't be read again");
     let mut writer = Writer::new();
     writer.u8(FORMAT);
-    writer.u8(u8::try_from(changes.len()).expect("at most 16 changes"));
+    writer.u8(len8(changes.len()));
     for change in changes {
         let kind = match change {
             Change::AddLearner(_) => 1,
@@ -85,7 +89,8 @@ pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Vec<Change>, DecodeErr
     Ok(changes)
 }
 
-/// Raft's form of changes: one is simple, several go through a joint membership that is left by itself.
+/// Raft's form of changes. A single change is simple; several go through a joint membership that
+/// ends by itself.
 pub(crate) fn to_raft(changes: &[Change]) -> ConfChangeV2 {
     let mut raft = ConfChangeV2::default();
     for change in changes {
@@ -96,7 +101,7 @@ pub(crate) fn to_raft(changes: &[Change]) -> ConfChangeV2 {
     raft
 }
 
-/// Whether changes make sense for a membership.
+/// Checks that changes make sense for a membership.
 pub(crate) fn check(changes: &[Change], membership: &Membership, leader: RaftId) -> Result<()> {
     if changes.is_empty() || changes.len() > CHANGES_MAX {
         return Err(Error::Invalid("a change of membership has 1 to 16 parts"));

@@ -1,4 +1,4 @@
-//! What can go wrong in a group.
+//! The errors of a group.
 
 use std::io;
 
@@ -11,12 +11,12 @@ use crate::{Position, RaftId};
 /// Why a group did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The storage failed. After an error of [`crate::Group::advance`] the group can't be used again.
+    /// The storage failed. After this error of [`crate::Group::advance`] the group can't be used
+    /// again.
     #[error("the raft log can't {action}")]
     Io {
         /// What was tried.
         action: &'static str,
-        /// Why it failed.
         source: io::Error,
     },
     /// Stored bytes are not what was written.
@@ -24,23 +24,28 @@ pub enum Error {
     Corrupted {
         /// The file in the log's directory.
         file: String,
-        /// The 512-byte block in it.
+        /// The 512-byte block in the file.
         block: u64,
         /// What is wrong.
         detail: &'static str,
     },
-    /// A later build wrote the log.
-    #[error("the raft log is of a format that this build does not know: use the build that wrote it")]
-    OtherFormat,
+    /// A build with another format wrote the log.
+    #[error("the raft log has format {found}, and this build reads format {known} alone: use the build that wrote it")]
+    OtherFormat {
+        /// The log's format.
+        found: u8,
+        /// The format of this build.
+        known: u8,
+    },
     /// The directory holds another replica's log.
     #[error("the raft log belongs to {found}, not to {expected}")]
     WrongOwner {
-        /// Who opens it.
+        /// The replica that opens the log.
         expected: String,
-        /// Whose it is.
+        /// The replica that wrote it.
         found: String,
     },
-    /// The directory holds a log already, or holds none.
+    /// The directory already holds a log, or holds none.
     #[error("{0}")]
     Existence(&'static str),
     /// The state machine and the log contradict each other.
@@ -48,25 +53,26 @@ pub enum Error {
     StateMismatch {
         /// The machine's durable position.
         machine: Position,
-        /// What the log starts after.
+        /// The position after which the log holds entries.
         first: Position,
-        /// Where it ends.
+        /// The position of the log's last entry.
         last: Position,
         /// What is wrong.
         detail: &'static str,
     },
-    /// A snapshot was accepted and its installation cut off: finish it, then open again.
+    /// A snapshot was accepted, and its installation was cut off. Finish the installation, then
+    /// open the group again.
     #[error("the snapshot at {position} is not installed yet")]
     InstallPending {
-        /// The snapshot's position.
+        /// The last entry that the snapshot covers.
         position: Position,
-        /// What its leader said about it.
+        /// The manifest of its offer.
         manifest: Bytes,
     },
     /// Only the leader can do this.
     #[error("not the leader")]
     NotLeader {
-        /// Who is, as far as known.
+        /// The leader; `None` if it is unknown.
         leader: Option<RaftId>,
     },
     /// Not possible now; try again.
@@ -75,34 +81,29 @@ pub enum Error {
     /// A bounded resource is used up.
     #[error("{0}")]
     Exhausted(&'static str),
-    /// The entry is larger than any may be.
+    /// The entry exceeds the limit.
     #[error("an entry of {bytes} bytes is over the limit of {bytes_max}")]
-    TooLarge {
-        /// Its size.
-        bytes: usize,
-        /// The limit.
-        bytes_max: usize,
-    },
-    /// A message was dropped; the group is unharmed.
+    TooLarge { bytes: usize, bytes_max: usize },
+    /// A message was dropped. The group is unharmed.
     #[error("message refused: {0}")]
     Refused(&'static str),
     /// The request is wrong.
     #[error("{0}")]
     Invalid(&'static str),
-    /// Raft itself reported something that it never should.
+    /// Raft itself reported an error that should never occur.
     #[error("raft failed: {0}")]
     Raft(String),
 }
 
 impl Error {
-    /// What the caller can do.
+    /// What the caller can do about the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Io { source, .. } if Shortage::of(source).is_some() => ErrorKind::Exhausted,
             Self::Io { .. } | Self::Raft(_) => ErrorKind::Internal,
             Self::Corrupted { .. } | Self::StateMismatch { .. } => ErrorKind::Corrupted,
-            Self::OtherFormat
+            Self::OtherFormat { .. }
             | Self::WrongOwner { .. }
             | Self::TooLarge { .. }
             | Self::Invalid(_)
@@ -118,5 +119,4 @@ impl Error {
     }
 }
 
-/// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

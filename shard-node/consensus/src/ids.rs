@@ -1,46 +1,46 @@
-//! Names of replicas, positions in the log, and who votes.
+//! Names of replicas, positions in the log, and memberships.
 
 use std::fmt;
 
 use coppice_types::codec::{Error as DecodeError, Reader, Writer};
 use raft::eraftpb::ConfState;
 
-/// No number in a message or on disk is larger, so that sums of a few of them never overflow.
+use crate::width::len8;
+
+/// The largest number in a message or on disk. Sums of a few such numbers never overflow.
 pub(crate) const NUMBER_MAX: u64 = u64::MAX >> 2;
 
 /// Most replicas that one list of a membership may name.
 const REPLICAS_MAX: usize = 64;
 
-/// The name of one replica of a group: the node's ordinal and how often it has come back without its disk. Never used
-/// again once its directory is lost.
+/// The name of one replica of a group: the node's ordinal, and how often the node has started
+/// without its disk. An id is never used again once its directory is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RaftId(pub u64);
 
 impl RaftId {
-    /// The id of an ordinal and an incarnation, which starts at 1.
+    /// The id of an ordinal and an incarnation. Incarnations count from 1.
     #[must_use]
     pub const fn new(ordinal: u32, incarnation: u32) -> Self {
         Self((ordinal as u64) << 32 | incarnation as u64)
     }
 
-    /// The node's ordinal.
     #[must_use]
     pub const fn ordinal(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
-    /// Which of the node's incarnations.
     #[must_use]
     pub const fn incarnation(self) -> u32 {
         self.0 as u32
     }
 
-    /// Raft has no use for zero, and sums must not overflow.
+    /// Whether raft accepts the id: it has no use for zero.
     pub(crate) fn legal(self) -> bool {
         self.0 != 0
     }
 
-    /// An id of raft's, where zero means nobody.
+    /// Raft's form of an id; zero means `None`.
     pub(crate) fn of(raw: u64) -> Option<Self> {
         (raw != 0).then_some(Self(raw))
     }
@@ -52,12 +52,12 @@ impl fmt::Display for RaftId {
     }
 }
 
-/// A place in a group's log. An entry is the same on two replicas if and only if its position is.
+/// A place in a group's log. Entries of two replicas are equal if and only if their positions are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
-    /// The entry's index; the first entry of a new group has 2.
+    /// The entry's index. The first entry of a new group has index 2.
     pub index: u64,
-    /// The raft term in which it was proposed.
+    /// The raft term in which the entry was proposed.
     pub term: u64,
 }
 
@@ -81,24 +81,25 @@ impl fmt::Display for Position {
     }
 }
 
-/// A number that is small enough to be added to others.
+/// Reads a number that is small enough to be added to others.
 pub(crate) fn number(reader: &mut Reader<'_>) -> Result<u64, DecodeError> {
     let value = reader.u64()?;
     if value > NUMBER_MAX { Err(DecodeError::Malformed("number")) } else { Ok(value) }
 }
 
-/// Who votes and who listens in a group. All lists are sorted and without repetition.
+/// The members of a group. All lists are sorted and without repetition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
-    /// Those who vote (in a joint membership, the new ones).
+    /// The replicas that vote; in a joint membership, the new ones.
     pub voters: Vec<RaftId>,
-    /// Those who get the log but do not vote.
+    /// The replicas that get the log but do not vote.
     pub learners: Vec<RaftId>,
-    /// In a joint membership, the voters before: decisions need a majority of both. Else empty.
+    /// In a joint membership, the previous voters: a decision needs a majority of both sets.
+    /// Otherwise empty.
     pub voters_outgoing: Vec<RaftId>,
     /// In a joint membership, the outgoing voters that become learners.
     pub learners_next: Vec<RaftId>,
-    /// The joint membership ends by itself.
+    /// Whether the joint membership ends by itself.
     pub auto_leave: bool,
 }
 
@@ -111,42 +112,42 @@ impl Membership {
         Self { voters, ..Self::default() }
     }
 
-    /// Two sets of voters hold at once.
+    /// Whether two sets of voters hold at once.
     #[must_use]
     pub fn is_joint(&self) -> bool {
         !self.voters_outgoing.is_empty()
     }
 
-    /// The replica has a vote, in one of the sets at least.
+    /// Whether the replica has a vote in at least one set.
     #[must_use]
     pub fn is_voter(&self, id: RaftId) -> bool {
         self.voters.contains(&id) || self.voters_outgoing.contains(&id)
     }
 
-    /// The replica gets the log.
+    /// Whether the replica gets the log.
     #[must_use]
     pub fn contains(&self, id: RaftId) -> bool {
         self.is_voter(id) || self.learners.contains(&id)
     }
 
-    /// How many replicas are in it.
+    /// How many replicas are members.
     fn count(&self) -> usize {
         let outgoing = self.voters_outgoing.iter().filter(|id| !self.voters.contains(id));
         self.voters.len() + self.learners.len() + outgoing.count()
     }
 
-    /// Whether these and those that are in it are no more than a log and a message can name.
+    /// Whether a log and a message can name all members together with `ids`.
     pub(crate) fn has_room_for(&self, ids: impl Iterator<Item = RaftId>) -> bool {
         self.count() + ids.filter(|id| !self.contains(*id)).count() <= REPLICAS_MAX
     }
 
-    /// Nobody is in it: the replica has not joined its group yet.
+    /// Whether there are no members: the replica has not joined its group yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// True if replicas other than those of a majority can't decide anything: `ids` hold a majority of each set.
+    /// Whether `ids` hold a majority of each set, so that the other replicas can't decide anything.
     #[must_use]
     pub fn is_quorum(&self, ids: &[RaftId]) -> bool {
         let majority = |voters: &[RaftId]| {
@@ -156,7 +157,7 @@ impl Membership {
         !self.voters.is_empty() && majority(&self.voters) && majority(&self.voters_outgoing)
     }
 
-    /// Raft accepts it: it could have come from legal changes.
+    /// Checks that raft accepts the membership: it could have come from legal changes.
     pub(crate) fn check(&self) -> Result<(), DecodeError> {
         let disjoint = |a: &[RaftId], b: &[RaftId]| a.iter().all(|id| !b.contains(id));
         let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
@@ -175,7 +176,8 @@ impl Membership {
 
     pub(crate) fn encode(&self, writer: &mut Writer) {
         for list in [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next] {
-            writer.u8(u8::try_from(list.len()).expect("a membership names at most 64 replicas"));
+            assert!(list.len() <= REPLICAS_MAX, "a longer list can't be read again");
+            writer.u8(len8(list.len()));
             list.iter().for_each(|id| writer.u64(id.0));
         }
         writer.flag(self.auto_leave);
@@ -220,5 +222,57 @@ impl Membership {
         state.set_learners_next(raw(&self.learners_next));
         state.set_auto_leave(self.auto_leave);
         state
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(numbers: &[u64]) -> Vec<RaftId> {
+        numbers.iter().map(|number| RaftId(*number)).collect()
+    }
+
+    fn joint() -> Membership {
+        Membership {
+            voters: ids(&[1, 2, 3]),
+            learners: ids(&[6]),
+            voters_outgoing: ids(&[3, 4, 5]),
+            learners_next: ids(&[5]),
+            auto_leave: true,
+        }
+    }
+
+    #[test]
+    fn a_joint_membership_decides_by_a_majority_of_both_sets() {
+        let membership = joint();
+        assert_eq!(membership.check(), Ok(()));
+        assert!(membership.is_quorum(&ids(&[2, 3, 4])));
+        assert!(!membership.is_quorum(&ids(&[1, 2, 3])), "one of the outgoing voters");
+        assert!(!membership.is_quorum(&ids(&[3, 4, 5])), "one of the new voters");
+        assert!(!Membership::default().is_quorum(&ids(&[1])), "nobody votes");
+    }
+
+    #[test]
+    fn a_membership_that_raft_would_refuse_is_malformed() {
+        let cases: [fn(&mut Membership); 6] = [
+            |it| it.voters.reverse(),
+            |it| it.voters.clear(),
+            |it| it.learners = ids(&[1]),
+            |it| it.learners_next = ids(&[6]),
+            |it| it.voters = (0..65).map(RaftId).collect(),
+            |it| (it.voters_outgoing, it.learners_next) = (Vec::new(), Vec::new()),
+        ];
+        for (number, spoil) in cases.iter().enumerate() {
+            let mut membership = joint();
+            spoil(&mut membership);
+            assert_eq!(membership.check(), Err(DecodeError::Malformed("membership")), "case {number}");
+        }
+    }
+
+    #[test]
+    fn an_id_holds_ordinal_and_incarnation() {
+        let id = RaftId::new(7, 3);
+        assert_eq!((id.ordinal(), id.incarnation(), id.to_string()), (7, 3, "7.3".to_owned()));
     }
 }

@@ -1,26 +1,40 @@
-//! One replica of a raft group: a synchronous step (messages in; messages, entries and snapshots out) and its log.
+//! One replica of a raft group: a synchronous step and the durable log behind it. Messages go in;
+//! messages, entries and snapshots come out.
 //!
-//! It knows no state machine, no network and no thread: the caller feeds [`Group::tick`], [`Group::step`] and
-//! [`Group::propose`], calls [`Group::advance`], and does what the [`Output`] says. Time, randomness and files come from
-//! `coppice-env`, so a run follows from its seed.
+//! The crate knows no state machine, no network and no thread. The caller feeds [`Group::tick`],
+//! [`Group::step`] and [`Group::propose`], calls [`Group::advance`], and does what the [`Output`]
+//! says. Time, randomness and files come from `coppice-env`, so a run follows from its seed.
+//!
+//! ```text
+//!   group                     raft, and the order of durability
+//!   store                     the log as raft reads it
+//!   message  change  options  encodings, settings
+//!   log                       the durable log
+//!   ids  output  error        values
+//! ```
 //!
 //! Rules that hold whatever the caller and the network do:
-//! - no message speaks of entries, terms or votes that are not durable, except a leader's own unsynced entries, which
-//!   raft doesn't count before they are;
-//! - a replica without its disk comes back under a new id ([`Group::create_empty`]), has no vote and grants none until
-//!   it has been sent a snapshot;
-//! - bytes of peers and of the disk never reach raft unchecked, and never make it panic.
+//! - A message speaks only of entries, terms and votes that are durable. The exception is a
+//!   leader's own unsynced entries, which raft does not count before they are durable.
+//! - A replica that lost its disk comes back under a new id ([`Group::create_empty`]). It has no
+//!   vote and grants none until it has been sent a snapshot.
+//! - Bytes of peers and of the disk are checked before raft sees them, and never make it panic.
 
-mod change;
+// Values.
 mod error;
-mod group;
 mod ids;
-mod log;
 mod logger;
+mod output;
+mod width;
+
+// The log on disk, and the encodings of what replicas tell each other.
+mod change;
+mod log;
 mod message;
 mod options;
-mod output;
-mod snapshot;
+
+// Raft on top of the log.
+mod group;
 mod store;
 
 pub use change::Change;

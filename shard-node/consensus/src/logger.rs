@@ -28,7 +28,7 @@ impl Drain for ToTracing {
             return Ok(());
         }
         let mut text = Values(record.msg().to_string());
-        // A value that can't be shown costs its text only.
+        // A value that can't be shown loses only its text.
         let _ = values.serialize(record, &mut text);
         let _ = record.kv().serialize(record, &mut text);
         match record.level() {

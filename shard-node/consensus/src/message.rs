@@ -1,21 +1,29 @@
-//! What replicas of a group say to each other: our own bounded encoding of raft's messages.
+//! Messages between the replicas of a group: a bounded encoding of raft's messages.
 //!
-//! A peer's bytes meet only this decoder. It refuses every message that raft sends to itself alone, every number that
-//! could overflow, entries that do not follow on each other, and what does not belong to the kind of message, so that
-//! raft is never given something that no replica could have sent.
+//! A peer's bytes meet only this decoder, so raft never sees a message that no replica could have
+//! sent. The decoder refuses:
+//! - kinds of messages that raft sends only to itself;
+//! - numbers that could overflow;
+//! - entries that do not follow each other;
+//! - fields that do not belong to the kind of message.
 
 use bytes::Bytes;
-use coppice_types::GroupId;
-use coppice_types::codec::{Error as DecodeError, Reader, Writer};
+use coppice_types::{
+    GroupId,
+    codec::{Error as DecodeError, Reader, Writer},
+};
 use raft::eraftpb::{Entry, Message as RaftMessage, MessageType, Snapshot};
 
-use crate::ids::{NUMBER_MAX, number};
-use crate::log::batch::{entry_data, kind_byte, kind_of, make_entry};
-use crate::{Membership, Position, RaftId};
+use crate::{
+    Membership, Position, RaftId,
+    ids::{NUMBER_MAX, number},
+    log::batch::{entry_data, kind_byte, kind_of, make_entry},
+    width::len32,
+};
 
 const FORMAT: u8 = 1;
-/// No number in a message is larger: less than what the log can hold, so that a term that a peer made up can still be
-/// followed by others.
+/// The largest number in a message. It is below the largest number of the log, so that others can
+/// still follow a term that a peer made up.
 const WIRE_NUMBER_MAX: u64 = NUMBER_MAX >> 1;
 /// Longest context of a read or a vote.
 const CONTEXT_BYTES_MAX: usize = 64;
@@ -47,36 +55,36 @@ pub struct Message {
 }
 
 impl Message {
-    /// The group whose replicas talk.
     #[must_use]
     pub fn group(&self) -> GroupId {
         self.group
     }
 
-    /// Who sent it.
+    /// The sender.
     #[must_use]
     pub fn from(&self) -> RaftId {
         RaftId(self.raft.from)
     }
 
-    /// Whom it is for.
+    /// The receiver.
     #[must_use]
     pub fn to(&self) -> RaftId {
         RaftId(self.raft.to)
     }
 
-    /// It offers a snapshot: the sender must hear what became of it ([`crate::Group::report_snapshot`]).
+    /// Whether the message offers a snapshot. Its sender must be told what became of the offer
+    /// ([`crate::Group::report_snapshot`]).
     #[must_use]
     pub fn is_snapshot(&self) -> bool {
         self.raft.get_msg_type() == MessageType::MsgSnapshot
     }
 
-    /// The proposals that it brings.
+    /// The proposals in the message.
     pub fn proposals(&self) -> impl Iterator<Item = &[u8]> {
         self.raft.entries.iter().map(|entry| entry.data.as_ref()).filter(|data| !data.is_empty())
     }
 
-    /// A short name of its kind, for logs and traces.
+    /// A short name of the message's kind, for logs and traces.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self.raft.get_msg_type() {
@@ -96,7 +104,7 @@ impl Message {
         }
     }
 
-    /// Its bytes on the wire.
+    /// The bytes to send.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let raft = &self.raft;
@@ -114,7 +122,7 @@ impl Message {
         }
         writer.flag(raft.reject);
         writer.str16(&raft.context);
-        writer.u32(u32::try_from(raft.entries.len()).expect("entries of one message are limited"));
+        writer.u32(len32(raft.entries.len()));
         for entry in &raft.entries {
             writer.u8(kind_byte(entry.get_entry_type()));
             Position { index: entry.index, term: entry.term }.encode(&mut writer);
@@ -190,7 +198,7 @@ fn decode_snapshot(reader: &mut Reader<'_>) -> Result<Snapshot, DecodeError> {
     Ok(make_snapshot(position, &membership, Bytes::copy_from_slice(manifest)))
 }
 
-/// Raft's form of a snapshot, whose data is only a manifest.
+/// Raft's form of a snapshot. Its data is only the manifest.
 pub(crate) fn make_snapshot(position: Position, membership: &Membership, manifest: Bytes) -> Snapshot {
     let mut snapshot = Snapshot { data: manifest, ..Default::default() };
     let metadata = snapshot.mut_metadata();
@@ -200,13 +208,13 @@ pub(crate) fn make_snapshot(position: Position, membership: &Membership, manifes
     snapshot
 }
 
-/// What is true of every message that a replica sends, whatever its state.
+/// Checks the rules that every message keeps, whatever the state of its sender.
 fn check(raft: &RaftMessage) -> Result<(), DecodeError> {
     let ensure = |holds: bool, field: &'static str| if holds { Ok(()) } else { Err(DecodeError::Malformed(field)) };
     let kind = raft.get_msg_type();
     let reads = matches!(kind, MessageType::MsgReadIndex | MessageType::MsgReadIndexResp);
     ensure(RaftId(raft.from).legal() && RaftId(raft.to).legal() && raft.from != raft.to, "sender or receiver")?;
-    // Raft takes a message of term zero for one of its own, and a read's request is the only one that has no term.
+    // Raft takes a message of term zero for one of its own. Only a read's request has no term.
     ensure((raft.term == 0) == (kind == MessageType::MsgReadIndex), "term")?;
     let metadata = raft.get_snapshot().get_metadata();
     let newest = raft.entries.last().map_or(0, |last| last.index);
@@ -222,7 +230,7 @@ fn check(raft: &RaftMessage) -> Result<(), DecodeError> {
         return Ok(());
     }
     ensure(raft.entries.is_empty() || kind == MessageType::MsgAppend, "entries")?;
-    // Raft takes term zero for a match with what it does not have.
+    // Raft takes term zero for a match with an entry that it does not have.
     ensure(kind != MessageType::MsgAppend || (raft.index == 0) == (raft.log_term == 0), "log term")?;
     let mut before = Position { index: raft.index, term: raft.log_term };
     for entry in &raft.entries {
@@ -233,7 +241,8 @@ fn check(raft: &RaftMessage) -> Result<(), DecodeError> {
     ensure(metadata.term <= raft.term, "snapshot term")
 }
 
-/// Splits an append whose entries are over `bytes_max` in several that say the same. An entry is never split.
+/// Splits an append whose entries exceed `bytes_max` into several appends with the same meaning. An
+/// entry is never split.
 pub(crate) fn split_append(mut message: RaftMessage, bytes_max: usize) -> Vec<RaftMessage> {
     let size = |entry: &Entry| entry_data(entry).len() + 32;
     let total: usize = message.entries.iter().map(size).sum();
@@ -246,8 +255,9 @@ pub(crate) fn split_append(mut message: RaftMessage, bytes_max: usize) -> Vec<Ra
     let mut bytes = 0;
     for entry in entries {
         bytes += size(&entry);
-        if bytes > bytes_max && !part.entries.is_empty() {
-            let last = part.entries.last().expect("it is not empty");
+        if bytes > bytes_max
+            && let Some(last) = part.entries.last()
+        {
             let (index, log_term) = (last.index, last.term);
             parts.push(std::mem::replace(&mut part, message.clone()));
             part.index = index;
@@ -256,6 +266,7 @@ pub(crate) fn split_append(mut message: RaftMessage, bytes_max: usize) -> Vec<Ra
         }
         part.entries.push(entry);
     }
+    assert!(!part.entries.is_empty(), "no part is without entries");
     parts.push(part);
     parts
 }

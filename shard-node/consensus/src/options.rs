@@ -1,48 +1,50 @@
-//! How a group is set up.
+//! The settings of a group.
 
 use coppice_types::{ClusterId, GroupId};
 use raft::{Config, ReadOnlyOption};
 
-use crate::RaftId;
-use crate::log::Sizes;
-use crate::log::meta::Owner;
+use crate::{
+    RaftId,
+    log::{Sizes, meta::Owner},
+};
 
-/// Names and bounds of one replica of a group. A tick is what the caller makes of it; 50 ms suits the defaults.
+/// Names and limits of one replica of a group. The caller decides how long a tick is; the defaults
+/// suit 50 ms.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The cluster.
     pub cluster: ClusterId,
-    /// The group.
     pub group: GroupId,
-    /// This replica.
+    /// The name of this replica.
     pub id: RaftId,
-    /// A follower that hears nothing for this many ticks, or up to twice as many, campaigns.
+    /// A follower that hears nothing for this many ticks, or for up to twice as many, campaigns.
     pub election_ticks: usize,
-    /// A leader is heard of every so many ticks.
+    /// A leader sends a heartbeat each time this many ticks have passed.
     pub heartbeat_ticks: usize,
-    /// A snapshot that was offered and not reported on for this many ticks is offered again.
+    /// A snapshot offer without a report for this many ticks counts as lost.
     pub snapshot_ticks_max: u64,
     /// Largest entry.
     pub entry_bytes_max: usize,
-    /// Entries of one message, unless a single one is larger.
+    /// Most bytes of entries in one message, unless a single entry is larger.
     pub message_bytes_max: usize,
-    /// Messages under way to one replica.
+    /// Most messages under way to one replica.
     pub inflight_messages_max: usize,
-    /// Proposals that are not committed yet.
+    /// Most bytes of proposals that are not committed yet.
     pub uncommitted_bytes_max: u64,
-    /// Committed entries that one call of `advance` hands out, unless a single one is larger.
+    /// Most bytes of committed entries that one call of `advance` hands out, unless a single entry
+    /// is larger.
     pub committed_bytes_max: u64,
-    /// Reads that wait for a majority.
+    /// Most reads that wait for a majority.
     pub reads_max: usize,
-    /// How far a learner may be behind the commit index to be promoted.
+    /// A learner can be promoted if it is at most this many entries behind the commit index.
     pub promote_lag_max: u64,
-    /// Size of a file of the log.
+    /// Size of a segment file.
     pub segment_bytes: u64,
-    /// The log's files are filled with zeroes in steps of this.
+    /// Segment files are filled with zeroes in steps of this size.
     pub fill_bytes: u64,
-    /// Entries kept in memory though they are durable.
+    /// Bytes of durable entries that are kept in memory.
     pub cache_bytes: usize,
-    /// A batch of fewer bytes is written before a thread for it would have begun: see [`crate::Beside`].
+    /// A smaller batch is written on the caller's thread, because another thread would start too
+    /// late to help: see [`crate::Beside`].
     pub beside_bytes_min: usize,
 }
 
@@ -91,7 +93,8 @@ impl Options {
             check_quorum: true,
             pre_vote: true,
             min_election_tick: self.election_ticks,
-            // Drawn by us, and later by a replica that would rather not lead: see `Group::set_reluctant`.
+            // The timeout is drawn by `Group`, and is up to four times as long for a replica that
+            // would rather not lead: see `Group::set_reluctant`.
             max_election_tick: 4 * self.election_ticks,
             read_only_option: ReadOnlyOption::Safe,
             skip_bcast_commit: false,

@@ -9,66 +9,65 @@ use crate::{Membership, Position, RaftId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadId(pub u64);
 
-/// What a committed entry says.
+/// The content of a committed entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// A proposal.
     Data(Bytes),
-    /// Nothing: a new leader's first entry, or a change of membership that was refused.
+    /// No content: a new leader's first entry, or a change of membership that was refused.
     Empty,
-    /// Who is in the group from here on. Raft knows already.
+    /// The group's members from this entry on. Raft knows them already.
     Membership(Membership),
 }
 
-/// A committed entry, to be applied in the order given.
+/// A committed entry. Entries are applied in the order in which they are handed out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// Where it stands.
     pub position: Position,
-    /// What it says.
     pub payload: Payload,
 }
 
-/// An answer to a read: it may be served once this much is applied.
+/// The answer to a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadReady {
-    /// Which read.
     pub id: ReadId,
-    /// What must be applied first.
+    /// The read may be served once this entry is applied.
     pub index: u64,
 }
 
-/// A leader's snapshot. Its files are fetched, checked and made durable beside the present state, then
-/// [`crate::Group::accept_snapshot`] or [`crate::Group::refuse_snapshot`] is called.
+/// A leader's snapshot. The caller fetches its files, checks them and makes them durable next to
+/// the present state. Then it calls [`crate::Group::accept_snapshot`] or
+/// [`crate::Group::refuse_snapshot`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotOffer {
-    /// What the snapshot covers.
+    /// The last entry that the snapshot covers.
     pub position: Position,
-    /// Who offers it.
+    /// The replica that offers it.
     pub from: RaftId,
-    /// How to fetch it.
+    /// Tells the state machine which files to fetch.
     pub manifest: Bytes,
 }
 
-/// The log was reset to an accepted snapshot, durably: the state machine must switch to it before it applies anything.
+/// An accepted snapshot to which the log was durably reset. The state machine must switch to it
+/// before it applies anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Install {
-    /// What the snapshot covers; the machine's position from now on.
+    /// The last entry that the snapshot covers: the machine's position from now on.
     pub position: Position,
-    /// What was offered.
+    /// The manifest of the offer.
     pub manifest: Bytes,
-    /// Who is in the group.
+    /// The group's members at that position.
     pub membership: Membership,
 }
 
-/// What a replica does in its group.
+/// A replica's role in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It orders the entries.
+    /// Orders the entries.
     Leader,
-    /// It follows a leader, or waits for one.
+    /// Follows a leader, or waits for one.
     Follower,
-    /// It asks for votes.
+    /// Asks for votes.
     Candidate,
 }
 
@@ -77,31 +76,33 @@ pub enum Role {
 pub struct RoleChange {
     /// This replica's role.
     pub role: Role,
-    /// The leader, as far as known.
+    /// The leader; `None` if it is unknown.
     pub leader: Option<RaftId>,
     /// The raft term.
     pub term: u64,
 }
 
-/// What goes on beside the writing of a large batch.
+/// Work to do while a large batch is being written.
 pub struct Beside<'b> {
-    /// Who writes: one of them, or, if there are none, the caller's thread, after `meanwhile`.
+    /// The threads that may write the batch. Without threads, the caller's thread writes it after
+    /// `meanwhile`.
     pub workers: Workers,
-    /// What is done meanwhile.
+    /// Called while the batch is being written.
     pub meanwhile: &'b mut dyn FnMut(&Writing<'_>),
-    /// Called by who writes, for batches of any size: `false` before that, and `true` when the batch is durable or writing it has failed.
+    /// Called by the writing thread, for batches of any size: with `false` before the write, and
+    /// with `true` when the batch is durable or the write has failed.
     pub writes: &'b (dyn Fn(bool) + Sync),
 }
 
-/// A batch that is being written: it may never be durable.
+/// A batch that is being written. It may never become durable.
 pub struct Writing<'w> {
-    /// What was proposed, by index.
+    /// The proposals in the batch, by index.
     pub commands: &'w [(u64, Bytes)],
-    /// Whether the writing still goes on.
+    /// Whether the write still goes on.
     pub goes_on: &'w dyn Fn() -> bool,
 }
 
-/// What one call of [`crate::Group::advance`] brought. To be handled in the order of the fields.
+/// The results of one call of [`crate::Group::advance`], to be handled in the order of the fields.
 #[derive(Debug, Default)]
 pub struct Output {
     /// The last change of role or leader.
@@ -114,73 +115,70 @@ pub struct Output {
     pub reads: Vec<ReadReady>,
     /// A snapshot to fetch.
     pub snapshot_offer: Option<SnapshotOffer>,
-    /// An accepted snapshot that is not needed any more: its files can go.
+    /// An accepted snapshot that is not needed any more. Its files can be removed.
     pub snapshot_discarded: Option<Position>,
-    /// A follower needs a snapshot of at least this index: pin one and call [`crate::Group::set_snapshot`].
+    /// A follower needs a snapshot of at least this index. The caller pins one and calls
+    /// [`crate::Group::set_snapshot`].
     pub snapshot_wanted: Option<u64>,
-    /// This replica was removed from its group.
+    /// Whether this replica was removed from its group.
     pub removed: bool,
 }
 
 /// A leader's view of another replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Which one.
     pub id: RaftId,
-    /// It has no vote.
+    /// Whether the replica has no vote.
     pub learner: bool,
-    /// It is known to have the log up to here.
+    /// The last entry that the replica is known to have.
     pub matched: u64,
-    /// It was heard of lately.
+    /// Whether the replica was heard of lately.
     pub active: bool,
-    /// It is being sent a snapshot.
+    /// Whether the replica is being sent a snapshot.
     pub snapshotting: bool,
 }
 
 /// The state of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Who it is.
     pub id: RaftId,
-    /// What it does.
     pub role: Role,
-    /// Whom it follows.
+    /// The leader; `None` if it is unknown.
     pub leader: Option<RaftId>,
     /// The raft term.
     pub term: u64,
-    /// What is known to be committed.
+    /// The last entry known to be committed.
     pub commit: u64,
-    /// What the state machine has applied.
+    /// The last entry that the state machine has applied.
     pub applied: u64,
-    /// The log holds entries after this.
+    /// The position after which the log holds entries.
     pub base: Position,
-    /// Where the log ends.
+    /// The position of the log's last entry.
     pub last: Position,
-    /// What the log's files take on the disk.
+    /// Bytes that the log's files take on the disk.
     pub log_bytes: u64,
-    /// Who is in the group.
     pub membership: Membership,
-    /// On a leader, the others, by id.
+    /// On a leader, the other replicas, by id; otherwise empty.
     pub peers: Vec<Peer>,
-    /// It does not trust itself.
+    /// Whether this replica does not trust its own state.
     pub quarantined: bool,
 }
 
-/// What [`crate::Group::inspect`] found in a log that is sound.
+/// What [`crate::Group::inspect`] found in a sound log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogReport {
-    /// The log holds entries after this.
+    /// The position after which the log holds entries.
     pub base: Position,
-    /// Where it ends.
+    /// The position of the log's last entry.
     pub last: Position,
-    /// What it knows to be committed.
+    /// The last entry that the log knows to be committed.
     pub commit: u64,
-    /// Its files.
+    /// How many segment files count.
     pub segments: usize,
-    /// Files that the next start removes.
+    /// How many files the next start removes.
     pub leftovers: usize,
-    /// The last write was cut off by a crash; the next start removes what is left of it.
+    /// Whether a crash cut off the last write. The next start removes what is left of it.
     pub torn: bool,
-    /// The replica does not trust its state.
+    /// Whether the replica does not trust its own state.
     pub quarantined: bool,
 }

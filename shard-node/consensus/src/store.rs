@@ -1,20 +1,20 @@
 //! The log as raft reads it.
 //!
-//! Raft takes an unexpected storage error for a bug and stops the process. So damage that is found while reading is kept
-//! here, raft gets an answer that does no harm, and [`crate::Group::advance`] fails with it before anything leaves.
+//! Raft takes an unexpected storage error for a bug and stops the process. So an error of reading
+//! is kept here, and raft gets a harmless answer. [`crate::Group::advance`] then fails with the
+//! error before any message leaves.
 
 use std::cell::{Cell, RefCell};
 
 use bytes::Bytes;
-use raft::eraftpb::{Entry, HardState as RaftHardState, Snapshot};
-use raft::{Error as RaftError, GetEntriesContext, RaftState, Result as RaftResult, Storage, StorageError};
+use raft::{
+    Error as RaftError, GetEntriesContext, RaftState, Result as RaftResult, Storage, StorageError,
+    eraftpb::{Entry, HardState as RaftHardState, Snapshot},
+};
 
-use crate::error::Error;
-use crate::log::Log;
-use crate::message::make_snapshot;
-use crate::{Membership, Position, RaftId};
+use crate::{Membership, Position, RaftId, error::Error, log::Log, message::make_snapshot};
 
-/// A log, the membership that raft starts with, and the snapshot that can be served.
+/// The log, the membership that raft starts with, and the snapshot that can be served.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub log: Log,
@@ -22,7 +22,7 @@ pub(crate) struct Store {
     pub membership: Membership,
     /// A pinned snapshot that followers may fetch.
     pub snapshot: Option<(Position, Membership, Bytes)>,
-    /// A follower needs a snapshot at this index or later, and there is none.
+    /// The least index of a snapshot that a follower needs and that is not there.
     pub snapshot_wanted: Cell<Option<u64>>,
     /// The first error of reading.
     failure: RefCell<Option<Error>>,
@@ -33,7 +33,7 @@ impl Store {
         Self { log, membership, snapshot: None, snapshot_wanted: Cell::new(None), failure: RefCell::new(None) }
     }
 
-    /// The error that raft was not told of.
+    /// Takes the error that was kept from raft.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         self.failure.borrow_mut().take()
     }
@@ -57,6 +57,7 @@ impl Storage for Store {
         if low <= self.log.base().index {
             return Err(RaftError::Store(StorageError::Compacted));
         }
+        assert!(low < high, "raft asks for at least one entry");
         assert!(high <= self.log.last().index + 1, "raft asks for entries that it appended");
         let bytes_max = max_size.into().unwrap_or(u64::MAX);
         self.log.entries(low..=high - 1, bytes_max).or_else(|error| {
@@ -82,7 +83,7 @@ impl Storage for Store {
     }
 
     fn snapshot(&self, request_index: u64, to: u64) -> RaftResult<Snapshot> {
-        // One from before a replica was added is of no use to it.
+        // A snapshot that is older than a replica's membership is of no use to that replica.
         let (added_by, _) = self.log.newest_membership();
         let least = request_index.max(self.log.base().index);
         match &self.snapshot {

@@ -1,4 +1,4 @@
-//! Many seeds of a group under everything that it promises to survive.
+//! Groups under every fault that they promise to survive, from many seeds.
 
 mod world;
 
@@ -6,7 +6,7 @@ use coppice_consensus::{Change, RaftId};
 use coppice_env::Rng;
 use world::World;
 
-/// What a seed does besides losing, doubling and delaying messages.
+/// Disturbs the world in other ways than by losing, doubling and delaying messages.
 fn disturb(world: &mut World) {
     let ids = world.ids();
     let pick = |world: &mut World| {
@@ -38,7 +38,7 @@ fn disturb(world: &mut World) {
         90..94 => {
             if let Some(leader) = world.leader() {
                 let to = pick(world);
-                // Refused where it makes no sense.
+                // The transfer is refused where it makes no sense.
                 let _ = world.group(leader).transfer_leader(to);
             }
         }
@@ -130,7 +130,7 @@ fn a_replica_without_its_disk_is_replaced_under_load() {
                 world.add_empty(new);
             }
             if tick > 100 {
-                // Each is refused until it makes sense, and after it was done.
+                // Each change is refused until it makes sense, and after it was made.
                 if world.change(&[Change::AddLearner(new)]).is_none() {
                     world.change(&[Change::Promote(new), Change::Remove(old)]);
                 }

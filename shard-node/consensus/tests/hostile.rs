@@ -1,5 +1,5 @@
-//! Peers that say anything: well-formed messages with made-up numbers, old ones, and ones for others. Nothing is promised
-//! about what the group then agrees on, but no replica may panic, and each goes on.
+//! Peers that send anything: well-formed messages with made-up numbers, old messages, and messages
+//! for others. The group may then agree on anything, but no replica may panic, and each goes on.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use coppice_consensus::{Group, Message, Options, Payload, Position, RaftId};
 use coppice_env::{Rng, SimRng, SimStorage};
 use coppice_types::{ClusterId, GroupId};
 
-/// Where the numbers of a message stand in its encoding, after format, kind, group, sender and receiver.
+/// Where a message's numbers lie in its encoding, after format, kind, group, sender and receiver.
 const NUMBERS: std::ops::Range<usize> = 22..78;
 
 fn options(id: RaftId) -> Options {
@@ -27,7 +27,7 @@ fn pick<T: Copy>(rng: &mut SimRng, of: &[T]) -> T {
     of[usize::try_from(rng.below(of.len() as u64)).expect("small")]
 }
 
-/// Changes a few numbers of a message to others that are near.
+/// Changes a few numbers of a message to nearby ones.
 fn twist(bytes: &[u8], ids: &[RaftId], rng: &mut SimRng) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     if rng.chance(300) {
@@ -97,7 +97,7 @@ fn run(seed: u64) -> (u64, u64) {
         for (id, replica) in &mut replicas {
             replica.group.tick();
             if rng.chance(300) {
-                // Refused by those who do not lead.
+                // Refused by replicas that do not lead.
                 let _ = replica.group.propose(Bytes::from_static(b"entry"));
                 let _ = replica.group.read_index();
             }

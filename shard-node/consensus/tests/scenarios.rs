@@ -22,7 +22,7 @@ fn cut(world: &World, id: RaftId) {
     world.network.partition(&[&id.to_string()], &others);
 }
 
-/// A world of three in which `leader` leads.
+/// A world of three replicas in which `leader` leads.
 fn led_by(leader: RaftId) -> World {
     let mut world = World::new(5, 3);
     world.group(leader).campaign().expect("it has a vote");
@@ -46,7 +46,8 @@ fn fill(world: &mut World, entries: u32) {
 
 #[test]
 fn an_empty_directory_never_votes() {
-    // A and B commit e, C lags; B comes back empty; A goes down; C must not win with B's help.
+    // A and B commit e while C lags. B comes back empty, and A goes down. C must not win with B's
+    // help.
     let mut world = led_by(A);
     cut(&world, C);
     let e = commit(&mut world);
@@ -59,7 +60,7 @@ fn an_empty_directory_never_votes() {
     world.network.heal();
     world.run(300);
     assert_eq!(world.leader(), None, "one vote of three leads nobody");
-    // Not even if it is asked under its own name.
+    // B does not vote even if it is asked under its own name.
     let bytes = {
         let mut forged = None;
         let mut pair = World::new(9, 2);
@@ -191,11 +192,12 @@ fn a_leader_with_whom_nobody_catches_up_resigns_to_one_that_leads_at_once() {
     let mut world = led_by(A);
     world.group(A).resign_to(A).expect_err("itself");
     world.group(A).resign_to(RaftId(77)).expect_err("nobody");
-    // An entry that no other has yet: a transfer would wait for it.
+    // No other replica has this entry yet, so a transfer would wait for it.
     world.propose(A).expect("it leads");
     world.group(A).resign_to(C).expect("a voter");
     assert_eq!(world.group(A).status().role, Role::Follower);
-    // The others have heard of A a moment ago, and would not campaign by themselves before their timeout of 10 ticks.
+    // The others have just heard of A. By themselves they would campaign only after their timeout
+    // of 10 ticks.
     world.run(5);
     assert_ne!(world.leader(), Some(A));
     world.run_until("there is a leader", |world| world.leader().is_some());
@@ -278,7 +280,7 @@ fn a_snapshot_is_asked_for_anew_where_a_later_leader_has_a_shorter_log() {
         world.rng = SimRng::new(seed);
         fill(&mut world, 10);
         cut(&world, C);
-        // A's entries reach B, and may not survive on A, which sends before its fsync.
+        // A sends before its fsync, so its entries reach B and may be lost on A.
         for _ in 0..5 {
             world.propose(A).expect("it leads");
         }
@@ -304,7 +306,8 @@ fn a_snapshot_is_asked_for_anew_where_a_later_leader_has_a_shorter_log() {
     assert!(shorter > 0, "A lost its entries at times");
 }
 
-/// Two of three, so that nothing is committed without the one in quarantine, whose log has an entry that the leader does not know it has.
+/// Only two of three replicas are up, so nothing is committed without the quarantined one. Its log
+/// has an entry that the leader does not know it has.
 #[test]
 fn a_quarantined_replica_takes_what_is_not_committed_before_it_waits_for_a_snapshot() {
     for another_leads in [false, true] {
@@ -342,7 +345,7 @@ fn a_snapshot_that_was_asked_for_earlier_takes_no_acknowledged_entry_away() {
     world.run_until("one is on its way", |world| world.held.as_ref().is_some_and(|held| !held.is_empty()));
     let late = world.held.as_ref().expect("they are held")[0].clone();
     world.crash(C);
-    // What B takes meanwhile is committed only when A hears of it.
+    // Entries that B takes meanwhile are committed only when A hears of them.
     let last = world.group(B).status().last.index;
     world.run_until("it has more than that", |world| {
         world.propose(A).expect("it leads");
@@ -416,7 +419,7 @@ fn changes_that_make_no_sense_are_refused() {
     assert_eq!(second.kind(), ErrorKind::Unavailable);
 }
 
-/// What a log can't name, no start can read.
+/// A membership that a log can't name could not be read by any later start.
 #[test]
 fn a_group_takes_no_more_replicas_than_its_log_can_name() {
     let mut world = led_by(A);
@@ -437,7 +440,8 @@ fn a_group_takes_no_more_replicas_than_its_log_can_name() {
     assert_eq!(world.group(A).status().membership.learners.len(), 61);
 }
 
-/// A replica that takes such a term can be followed by nobody once it campaigns in the next one.
+/// A replica that takes such a term can't be followed by any other once it campaigns in the next
+/// term.
 #[test]
 fn a_made_up_term_changes_nothing() {
     let mut world = led_by(A);
@@ -535,7 +539,7 @@ fn a_full_disk_refuses_entries_and_harms_nothing() {
     assert_eq!(world.leader(), Some(A));
     disk.set_capacity(None);
     fill(&mut world, 5);
-    // A follower's full disk stops that follower only.
+    // A full disk of a follower stops that follower only.
     let disk = world.nodes[&C].disk.clone();
     disk.set_capacity(Some(disk.used_bytes()));
     fill(&mut world, 150);
@@ -580,7 +584,8 @@ fn entries_after_the_machines_durable_state_are_handed_out_again() {
     world.crash(B);
     world.restart(B);
     assert_eq!(world.nodes[&B].machine.position, durable);
-    // Its own log is enough where it knew that they were committed; a leader tells it of the rest.
+    // Its own log is enough where it knew that the entries were committed. A leader tells it of the
+    // rest.
     cut(&world, B);
     world.settle(B);
     assert!(world.nodes[&B].machine.position.index > durable.index);

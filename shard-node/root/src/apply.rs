@@ -1,7 +1,8 @@
-//! What each command does. First everything is checked, then everything is changed: a refused command changes nothing.
+//! The execution of each command. First everything is checked, then everything is changed, so a
+//! refused command changes nothing.
 //!
-//! The rules are those of `docs/verification.md` section 9 and PROTOCOL sections 3, 5 and 8. They look at the state and the command
-//! alone, so every replica accepts the same commands.
+//! The rules are those of `docs/verification.md` section 9 and PROTOCOL sections 3, 5 and 8. They
+//! depend on the state and the command alone, so every replica accepts the same commands.
 
 use std::collections::BTreeSet;
 
@@ -23,15 +24,16 @@ use crate::{
     pins::{PIN_TTL_MS_MAX, Pin, VERSION_PINS_MAX},
     sessions::{SESSIONS_MAX, Unfit},
     state::{Ledger, state_of, state_root},
+    tiles::split_index,
     timeline::Unreadable,
     types::{KeyTurn, SessionCommit},
 };
 
 /// Why a command is not executed.
 pub(crate) enum Stop {
-    /// On every replica.
+    /// Every replica refuses it.
     Refuse(Refusal),
-    /// On this one, which stops.
+    /// This replica failed, and stops.
     Fail(Error),
 }
 
@@ -47,14 +49,14 @@ impl From<Error> for Stop {
     }
 }
 
-/// A header that passed every check, with the states of shards that it changes.
+/// A header that passed every check, with the states of the shards that it changes.
 struct Checked {
     header: Header,
     changed: States,
 }
 
 impl Root {
-    /// Executes a command of the raft entry `index`; `bytes` is its encoding.
+    /// Executes a command of the raft entry `index`. `bytes` is the command's encoding.
     pub(crate) fn execute(&mut self, index: u64, command: &Command, bytes: &[u8]) -> Result<Outcome, Error> {
         let outcome = match command {
             Command::TakeOver(command) => self.take_over(index, command, bytes),
@@ -80,7 +82,9 @@ impl Root {
         if let Some((header, genesis)) = founding {
             self.state.ledger = Some(Ledger::found(header, genesis, place, &mut self.store));
         }
-        self.state.term = self.state.term.next();
+        let before = self.state.term;
+        self.state.term = before.next();
+        assert!(self.state.term > before, "every leader has a term of its own");
         self.state.leader.clone_from(&command.candidate);
         self.state.leader_clock_ms = command.clock_ms;
         Ok(Outcome::TookOver { term: self.state.term })
@@ -136,9 +140,9 @@ impl Root {
 
     fn append_header(&mut self, index: u64, command: &AppendHeader, bytes: &[u8]) -> Result<Outcome, Stop> {
         let Checked { header, changed } = self.check_append(command)?;
+        let ledger = self.state.ledger.as_mut().ok_or(Refusal::NoGenesis)?;
         let place = self.journal.append(index, bytes);
         let sequence = header.sequence;
-        let ledger = self.state.ledger.as_mut().expect("checked before");
         match &header.body {
             Body::Commit => {
                 if !planted(Bug::SessionNumberLost) || sequence.0 % 7 != 0 {
@@ -147,10 +151,9 @@ impl Root {
                 ledger.timeline.commit(sequence);
             }
             Body::Rollback(rollback) => {
-                let target = ledger.timeline.find(rollback.target.version, None).expect("checked before").sequence;
+                let target = ledger.timeline.roll_back(rollback.target.version, sequence);
                 ledger.sessions.end_idle(header.timestamp_ms);
                 ledger.sessions.roll_back(target);
-                ledger.timeline.roll_back(rollback.target.version, sequence);
                 ledger.pins.roll_back(rollback.target.version);
             }
             Body::Prune(prune) => {
@@ -170,6 +173,8 @@ impl Root {
             ledger.seal_chunk(&full, &mut self.store, &mut self.state.sealed);
         }
         assert_eq!(ledger.newest.stamp, ledger.timeline.head(), "the newest header names the head");
+        assert_eq!(ledger.log.size(), sequence.0 + 1, "the header is the newest entry");
+        assert_eq!(self.journal.end().chunk, split_index(ledger.log.size()).0, "journal and log change files together");
         Ok(Outcome::Appended { sequence, log_size: ledger.log.size(), log_root: ledger.log.root(), path })
     }
 
@@ -204,7 +209,7 @@ impl Root {
         Ok(Checked { header, changed })
     }
 
-    /// The states that the rollback changes: from those of the head to those of the target.
+    /// Returns the states that the rollback changes from those of the head to those of the target.
     fn check_rollback(&self, ledger: &Ledger, rollback: &Rollback, command: &AppendHeader) -> Result<States, Stop> {
         check_no_journal(command)?;
         let version = rollback.target.version;
@@ -277,7 +282,8 @@ fn check_prune(ledger: &Ledger, header: &Header, prune: &Prune, command: &Append
     }
 }
 
-/// The change is the next one, from the current key to one that the ledger never had. Its signatures were checked when it was decoded.
+/// Checks that the change is the next one, from the current key to one that the ledger never had.
+/// Decoding has checked its signatures.
 fn check_key(ledger: &Ledger, change: &KeyChange, command: &AppendHeader) -> Result<States, Refusal> {
     check_no_journal(command)?;
     if let Some(leaf) = command.changed_leaves.first() {
@@ -300,7 +306,8 @@ fn check_key(ledger: &Ledger, change: &KeyChange, command: &AppendHeader) -> Res
     Ok(States::new())
 }
 
-/// The changed leaves name shards of the map with their ranges, each once, at the header's version.
+/// Checks that the changed leaves name shards of the map with their ranges, each once, at the
+/// header's version.
 fn check_leaves(ledger: &Ledger, header: &Header, command: &AppendHeader) -> Result<States, Refusal> {
     let mut changed = States::new();
     for leaf in &command.changed_leaves {
@@ -320,7 +327,8 @@ fn check_leaves(ledger: &Ledger, header: &Header, command: &AppendHeader) -> Res
     Ok(changed)
 }
 
-/// The shards that journal entries touch. Batches come first, then events; the batches with a session are those of the session commits.
+/// Returns the shards that journal entries touch. Batches must come before events, and the batches
+/// with a session must be those of the session commits.
 fn check_journal(command: &AppendHeader) -> Result<BTreeSet<ShardId>, Refusal> {
     let mut touched = BTreeSet::new();
     let mut named = BTreeSet::new();

@@ -1,18 +1,19 @@
-//! The index of 256 headers: where the record of each lies in the journal, and which state leaves it changed.
+//! The index of a chunk of 256 headers: where each header's record lies in the journal, and which
+//! state leaves the header changed.
 //!
-//! It begins with all leaves as they were before its first header, so the leaves after any header are found in one file.
+//! The index begins with all leaves as they were before its first header. So the leaves after any
+//! header are found in one file.
 
 use std::collections::BTreeMap;
 
 use coppice_types::{
-    Digest, ShardId,
+    ShardId,
     codec::{self, Reader, Writer},
 };
-use twox_hash::XxHash3_64;
 
 use crate::{
     Error,
-    command::{len32, list},
+    codec::{checked, len32, list, with_checksum},
     journal::{End, Place},
     tiles::{TILE_WIDTH, number_path},
     types::ShardState,
@@ -20,13 +21,11 @@ use crate::{
 
 /// First bytes of an index file.
 const MAGIC: &[u8; 8] = b"copidx01";
-/// Bytes behind the encoding.
-const CHECKSUM_BYTES: usize = 8;
 
 /// States of some shards.
 pub(crate) type States = BTreeMap<ShardId, ShardState>;
 
-/// What the index knows of one header.
+/// The index entry of one header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Indexed {
     place: Place,
@@ -41,7 +40,7 @@ pub(crate) struct Chunk {
     headers: Vec<Indexed>,
 }
 
-/// File of a full chunk's index.
+/// Name of the file with a full chunk's index.
 pub(crate) fn index_path(chunk: u64) -> String {
     format!("index/{}", number_path(chunk))
 }
@@ -58,15 +57,21 @@ impl Chunk {
 
     pub(crate) fn push(&mut self, place: Place, changed: States) {
         assert!(self.headers.len() < TILE_WIDTH, "a full chunk was sealed before");
+        assert!(place.offset >= self.journal_len(), "the records of headers follow each other");
         self.headers.push(Indexed { place, changed });
     }
 
-    /// Where the record of a header lies.
+    /// The place of a header's record.
     pub(crate) fn place(&self, at: usize) -> Option<Place> {
         self.headers.get(at).map(|header| header.place)
     }
 
-    /// All leaves after the header `at`.
+    /// Where the record of the last header ends in the chunk's journal.
+    pub(crate) fn journal_len(&self) -> u64 {
+        self.headers.last().map_or(0, |header| header.place.offset.saturating_add(header.place.len.into()))
+    }
+
+    /// All leaves after the header at this place.
     pub(crate) fn states_after(&self, at: usize) -> States {
         let mut states = self.base.clone();
         self.headers.iter().take(at + 1).for_each(|header| states.extend(&header.changed));
@@ -95,22 +100,20 @@ impl Chunk {
         Ok(Self { base, headers })
     }
 
-    /// The bytes of a full chunk's file; `journal` is the end of the chunk's full journal.
+    /// The bytes of a full chunk's file. `journal` is the end of the chunk's full journal.
     pub(crate) fn file(&self, journal: &End) -> Vec<u8> {
         assert_eq!(self.headers.len(), TILE_WIDTH, "only full chunks become files");
+        assert_eq!(self.journal_len(), journal.len, "a chunk's journal ends with its last header");
         let mut out = Writer::new();
         out.raw(MAGIC);
         out.u64(journal.chunk);
         out.u64(journal.len);
         out.digest(&journal.chain);
         self.encode(&mut out);
-        let mut bytes = out.into_bytes();
-        let checksum = XxHash3_64::oneshot(&bytes);
-        bytes.extend_from_slice(&checksum.to_le_bytes());
-        bytes
+        with_checksum(out.into_bytes())
     }
 
-    /// Reads and checks the file of chunk `number`.
+    /// Reads and checks the file of chunk `number`. Returns the end of the chunk's journal, too.
     pub(crate) fn from_file(number: u64, bytes: &[u8]) -> Result<(Self, End), Error> {
         let damaged = |what| Error::corrupted(&index_path(number), what);
         let body = checked(bytes).ok_or_else(|| damaged("the checksum differs"))?;
@@ -132,12 +135,6 @@ impl Chunk {
     }
 }
 
-/// The bytes before a trailing checksum, if it is theirs.
-pub(crate) fn checked(bytes: &[u8]) -> Option<&[u8]> {
-    let (body, checksum) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM_BYTES)?)?;
-    (XxHash3_64::oneshot(body).to_le_bytes() == checksum).then_some(body)
-}
-
 pub(crate) fn encode_states(states: &States, out: &mut Writer) {
     out.u32(len32(states.len()));
     for (shard, state) in states {
@@ -154,54 +151,40 @@ pub(crate) fn decode_states(input: &mut Reader<'_>) -> Result<States, codec::Err
     Ok(states.into_iter().collect())
 }
 
-/// A file that never changes again, with what names its content: SHA-256, for journals the chain over their records.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sealed {
-    pub(crate) kind: Kind,
-    pub(crate) number: u64,
-    pub(crate) len: u64,
-    pub(crate) hash: Digest,
-}
+#[cfg(test)]
+mod tests {
+    use coppice_types::{Digest, Version};
 
-/// The kinds of files that are sealed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Tile(u8),
-    Bundle,
-    Index,
-    Journal,
-}
+    use super::*;
 
-impl Sealed {
-    pub(crate) fn name(&self) -> String {
-        match self.kind {
-            Kind::Tile(level) => crate::tiles::tile_path(usize::from(level), self.number),
-            Kind::Bundle => crate::tiles::bundle_path(self.number),
-            Kind::Index => index_path(self.number),
-            Kind::Journal => crate::journal::journal_path(self.number),
+    fn state(version: u64) -> ShardState {
+        ShardState { version: Version(version), digest: Digest([version as u8; 32]) }
+    }
+
+    /// A full chunk whose header `n` changes shard `n % 3` to version `n`, and its journal's end.
+    fn full() -> (Chunk, End) {
+        let mut chunk = Chunk::new(States::from([(ShardId(7), state(99))]));
+        for at in 0..TILE_WIDTH as u64 {
+            let changed = States::from([(ShardId(at as u32 % 3), state(at))]);
+            chunk.push(Place { offset: 10 * at, len: 10 }, changed);
         }
+        let end = End { chunk: 5, len: chunk.journal_len(), chain: Digest([1; 32]) };
+        (chunk, end)
     }
 
-    pub(crate) fn encode(&self, out: &mut Writer) {
-        out.u8(match self.kind {
-            Kind::Tile(level) => level,
-            Kind::Bundle => 0x10,
-            Kind::Index => 0x11,
-            Kind::Journal => 0x12,
-        });
-        out.u64(self.number);
-        out.u64(self.len);
-        out.digest(&self.hash);
+    #[test]
+    fn a_full_chunk_survives_its_file() {
+        let (chunk, end) = full();
+        let bytes = chunk.file(&end);
+        assert_eq!(Chunk::from_file(5, &bytes).expect("its own bytes"), (chunk, end));
+        assert!(Chunk::from_file(6, &bytes).is_err(), "it is the index of chunk 5");
     }
 
-    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, codec::Error> {
-        let kind = match input.u8()? {
-            level @ 0..8 => Kind::Tile(level),
-            0x10 => Kind::Bundle,
-            0x11 => Kind::Index,
-            0x12 => Kind::Journal,
-            _ => return Err(codec::Error::Malformed("kind of a sealed file")),
-        };
-        Ok(Self { kind, number: input.u64()?, len: input.u64()?, hash: input.digest()? })
+    #[test]
+    fn the_states_after_a_header_are_the_newest_up_to_it() {
+        let (chunk, _) = full();
+        let expected = [(ShardId(0), 3), (ShardId(1), 4), (ShardId(2), 2), (ShardId(7), 99)];
+        let expected = States::from(expected.map(|(shard, version)| (shard, state(version))));
+        assert_eq!(chunk.states_after(4), expected);
     }
 }

@@ -1,8 +1,8 @@
-//! What raft replicates in the root group, and its encoding.
+//! The commands that raft replicates in the root group, and their encoding.
 //!
-//! An encoded command begins with a version byte and a kind. A replica that meets one that it does not know stops, since it
-//! can no longer tell what the others do (PROTOCOL 1.5). Decoding never panics and never allocates by a count that it has
-//! not compared with the bytes at hand.
+//! An encoded command begins with a version byte and a kind. A replica stops at a version or kind
+//! that it does not know, because it can no longer tell what the others do (PROTOCOL 1.5). Decoding
+//! never panics, and never allocates by a count that exceeds the bytes at hand.
 
 use coppice_types::{
     PinId, SessionId, Term, Version,
@@ -10,7 +10,10 @@ use coppice_types::{
 };
 use coppice_verify::header::HEADER_BYTES_MAX;
 
-use crate::types::{SessionCommit, StateLeaf, decode_leaf, encode_leaf};
+use crate::{
+    codec::{len32, list},
+    types::{SessionCommit, StateLeaf, decode_leaf, encode_leaf},
+};
 
 /// The encoding that this code writes and reads.
 pub const COMMAND_VERSION: u8 = 1;
@@ -25,44 +28,40 @@ pub const CHANGED_LEAVES_MAX: usize = 65_536;
 /// Largest encoded command, in bytes.
 pub const COMMAND_BYTES_MAX: usize = 64 << 20;
 
-/// What raft replicates.
+/// A command of the root group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Makes the candidate leader and allots its term.
     TakeOver(TakeOver),
-    /// Decides one event of the ledger.
     AppendHeader(AppendHeader),
-    /// Opens a session, or finds it again.
     OpenSession(OpenSession),
-    /// Pins a version, or renews its pin.
     SetPin(SetPin),
-    /// Takes a pin back.
     Unpin(Unpin),
 }
 
-/// Makes the candidate leader and allots its term.
+/// Makes the candidate leader and allots it a term.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TakeOver {
     /// Name of the coordinator.
     pub candidate: String,
-    /// Wall clock of the replica that proposed it, in ms since 1970.
+    /// Wall clock of the replica that proposed the command, in ms since 1970.
     pub clock_ms: u64,
-    /// The genesis header, for a log without one; else ignored.
+    /// The genesis header if the log is empty. Otherwise it is ignored.
     pub genesis: Option<Vec<u8>>,
 }
 
-/// Appends a header to the root log, and with it decides what it says.
+/// Appends a header to the root log, and thereby decides the event that the header describes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppendHeader {
     /// The leader's term.
     pub term: Term,
     /// Canonical bytes of the header.
     pub header: Vec<u8>,
-    /// Leaves that differ from those of the head before; none for a rollback, whose leaves are those of its target.
+    /// Leaves that differ from those of the head. A rollback may leave them out: its leaves are
+    /// those of its target.
     pub changed_leaves: Vec<StateLeaf>,
     /// Encoded journal entries, in order.
     pub journal: Vec<Vec<u8>>,
-    /// The session batches among them, in any order.
+    /// The batches in the journal that belong to sessions, in any order.
     pub sessions: Vec<SessionCommit>,
 }
 
@@ -71,7 +70,7 @@ pub struct AppendHeader {
 pub struct OpenSession {
     /// Name that the client chose.
     pub session: SessionId,
-    /// Wall clock of the replica that proposed it, in ms since 1970.
+    /// Wall clock of the replica that proposed the command, in ms since 1970.
     pub clock_ms: u64,
 }
 
@@ -80,44 +79,43 @@ pub struct OpenSession {
 pub struct SetPin {
     /// Name that the client chose.
     pub pin: PinId,
-    /// The version, which stands.
+    /// The version, which must stand.
     pub version: Version,
-    /// For how long, in ms.
+    /// How long the pin lives, in ms.
     pub ttl_ms: u64,
-    /// Wall clock of the replica that proposed it, in ms since 1970.
+    /// Wall clock of the replica that proposed the command, in ms since 1970.
     pub clock_ms: u64,
 }
 
 /// Takes a pin back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unpin {
-    /// Its name.
     pub pin: PinId,
-    /// Wall clock of the replica that proposed it, in ms since 1970.
+    /// Wall clock of the replica that proposed the command, in ms since 1970.
     pub clock_ms: u64,
 }
 
 /// Why bytes are not a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// A newer replica wrote it.
+    /// A newer replica wrote the command.
     #[error("root command version {0} is not known")]
     UnknownVersion(u8),
-    /// A newer replica wrote it.
+    /// A newer replica wrote the command.
     #[error("root command kind {0} is not known")]
     UnknownKind(u8),
-    /// It appends a header that a newer replica understands.
+    /// The command appends a header that only a newer replica can apply.
     #[error("header of format {format} and kind {kind} is not known")]
     UnknownHeader {
-        /// Its first byte.
+        /// The header's first byte.
         format: u8,
-        /// Its second byte.
+        /// The header's second byte.
         kind: u8,
     },
-    /// It is larger than any command may be.
+    /// The command exceeds the limit.
     #[error("root command of {0} bytes is over the limit of {COMMAND_BYTES_MAX}")]
     TooLarge(usize),
-    /// It is damaged.
+    /// The command is damaged.
     #[error("malformed root command")]
     Malformed(#[source] codec::Error),
 }
@@ -132,7 +130,7 @@ impl Command {
     /// The bytes to propose.
     ///
     /// # Errors
-    /// If a part is over its limit; then it must not be proposed.
+    /// If a part is over its limit. The command must not be proposed then.
     pub fn encode(&self) -> Result<Vec<u8>, CommandError> {
         let mut out = Writer::new();
         out.u8(COMMAND_VERSION);
@@ -173,7 +171,7 @@ impl Command {
     /// Reads what `encode` wrote.
     ///
     /// # Errors
-    /// If the bytes are not a command that this code knows; the replica must stop.
+    /// If the bytes are not a command that this code knows. The replica must stop.
     pub fn decode(bytes: &[u8]) -> Result<Self, CommandError> {
         if bytes.len() > COMMAND_BYTES_MAX {
             return Err(CommandError::TooLarge(bytes.len()));
@@ -276,7 +274,7 @@ impl AppendHeader {
     }
 }
 
-/// Refuses headers whose kind begins with a later protocol version: only replicas that know it can apply it.
+/// Refuses headers of a kind from a later protocol version, which only newer replicas can apply.
 fn known(header: &[u8]) -> Result<(), CommandError> {
     match header {
         [HEADER_FORMAT, kind, ..] if HEADER_KINDS.contains(kind) => Ok(()),
@@ -292,19 +290,6 @@ fn header_bytes(input: &mut Reader<'_>) -> Result<Vec<u8>, codec::Error> {
     }
 }
 
-/// Reads a counted list. Grows with the bytes that are there, whatever the count says.
-pub(crate) fn list<T>(
-    input: &mut Reader<'_>,
-    mut item: impl FnMut(&mut Reader<'_>) -> Result<T, codec::Error>,
-) -> Result<Vec<T>, codec::Error> {
-    let count = input.u32()?;
-    (0..count).map(|_| item(input)).collect()
-}
-
 fn limit(part: &'static str, len: usize, max: usize) -> Result<(), CommandError> {
     if len > max { Err(CommandError::Malformed(codec::Error::Malformed(part))) } else { Ok(()) }
-}
-
-pub(crate) fn len32(len: usize) -> u32 {
-    u32::try_from(len).expect("counts were compared with their limits")
 }

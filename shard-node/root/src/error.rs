@@ -1,4 +1,4 @@
-//! Why the root group's machine can't go on, or refuses.
+//! The errors of the root group's machine, and its reasons to refuse a command.
 
 use std::io;
 
@@ -7,17 +7,16 @@ use coppice_types::{Epoch, ErrorKind, PinId, Reason, Sequence, SessionId, ShardI
 
 use crate::{command::CommandError, pins::Pin};
 
-/// Why a call failed. It changed nothing that a later flush would write.
+/// Why a call failed. The call changed nothing that a later flush would write.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The storage failed.
     #[error("can't {operation} {file:?} of the root group")]
     Io {
-        /// What it failed at.
+        /// The file or directory.
         file: String,
-        /// What it was asked to do.
+        /// What the storage was asked to do.
         operation: &'static str,
-        /// Its error.
         #[source]
         source: io::Error,
     },
@@ -27,26 +26,25 @@ pub enum Error {
     /// Stored or received bytes are not what was written.
     #[error("{file:?} of the root group is damaged: {what}")]
     Corrupted {
-        /// Where they are.
+        /// The file with the bytes.
         file: String,
         /// What is wrong with them.
         what: String,
     },
-    /// A committed entry is not a command that this code knows: the replica stops.
+    /// A raft entry is not a command that this code knows. The replica stops.
     #[error("raft entry {index} of the root group is not a known command")]
     Command {
         /// The entry's place in the raft log.
         index: u64,
-        /// What is wrong with it.
         #[source]
         source: CommandError,
     },
-    /// Raft entries were applied, or flushed, out of order.
+    /// Raft entries were applied or flushed out of order.
     #[error("raft index {index} does not come after {applied}")]
     OutOfOrder {
         /// The index given.
         index: u64,
-        /// The newest one applied.
+        /// The newest index applied.
         applied: u64,
     },
     /// The log is empty: no ledger was founded yet.
@@ -57,7 +55,6 @@ pub enum Error {
     NotYet {
         /// The version asked for.
         version: Version,
-        /// The head.
         head: Stamp,
     },
     /// The version is below the pruned boundary.
@@ -71,12 +68,12 @@ pub enum Error {
     /// The version was rolled back.
     #[error("version {version}{} was rolled back", .epoch.map(|epoch| format!(" of epoch {epoch}")).unwrap_or_default())]
     RolledBack {
-        /// The epoch asked for, if one was.
+        /// The epoch asked for, if there was one.
         epoch: Option<Epoch>,
         /// The version asked for.
         version: Version,
     },
-    /// The log has no such entry, or not so many.
+    /// The log has no such entry, or fewer entries than that.
     #[error("the root log has {size} entries, none for {asked}")]
     NoEntry {
         /// The index or size asked for.
@@ -84,19 +81,19 @@ pub enum Error {
         /// Entries in the log.
         size: u64,
     },
-    /// The log has no such tile, or not so much of it.
+    /// The log has no such tile, or the tile has fewer hashes.
     #[error("the root log has {size} entries, no {width} hashes in tile {number} of level {level}")]
     NoTile {
         /// Level of the tile.
         level: usize,
-        /// Its number.
+        /// Number of the tile in its level.
         number: u64,
         /// Hashes asked for.
         width: usize,
         /// Entries in the log.
         size: u64,
     },
-    /// The snapshot is not pinned, or has no such file or offset, or too many are pinned.
+    /// The snapshot is not pinned, has no such file or offset, or too many snapshots are pinned.
     #[error("snapshot {id}: {what}")]
     Snapshot {
         /// The snapshot.
@@ -107,7 +104,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the caller can do.
+    /// What the caller can do about the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.reason().kind()
@@ -137,63 +134,55 @@ impl Error {
     }
 }
 
-/// Why a command was not accepted. It changed nothing, on any replica.
+/// Why a command was refused. It changed nothing, on any replica.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The log is empty, and the command brings no genesis header.
     #[error("the root log has no genesis yet")]
     NoGenesis,
-    /// The header that should found the ledger does not.
+    /// The header can't found a ledger.
     #[error("not a genesis header: {0}")]
     Genesis(&'static str),
-    /// Another term began.
+    /// Another term has begun.
     #[error("term {given} is over, the current one is {current}")]
     StaleTerm {
-        /// The term given.
+        /// The term of the command.
         given: Term,
-        /// The current term.
         current: Term,
     },
-    /// The header can't be read.
+    /// The header can't be decoded.
     #[error("malformed header")]
     Header(#[source] codec::Error),
     /// The header belongs to another ledger.
     #[error("the header belongs to another cluster")]
     Cluster,
-    /// The header does not follow on the log's newest.
-    #[error("the header does not follow on the log: {0}")]
+    /// The header does not follow the log's newest one.
+    #[error("the header does not follow the newest one: {0}")]
     Follows(&'static str),
-    /// What the header commits to is not what came with it.
-    #[error("the header's {0} is not that of what came with it")]
+    /// A root or count in the header does not fit what came with the header.
+    #[error("the header's {0} does not fit what came with it")]
     Content(&'static str),
     /// A changed leaf does not fit.
     #[error("the changed leaf of shard {shard} does not fit: {what}")]
     Leaf {
-        /// The shard.
         shard: ShardId,
-        /// What is wrong with it.
+        /// What is wrong with the leaf.
         what: &'static str,
     },
-    /// A journal entry can't be read, or is in the wrong place.
+    /// A journal entry can't be decoded, or is in the wrong place.
     #[error("journal entry {entry} does not fit: {what}")]
     Journal {
-        /// Its place.
+        /// The entry's place in the journal.
         entry: usize,
-        /// What is wrong with it.
+        /// What is wrong with the entry.
         what: &'static str,
     },
     /// The target or boundary lies above head.
     #[error("version {version} is above head {head}")]
-    AboveHead {
-        /// The version.
-        version: Version,
-        /// The head.
-        head: Stamp,
-    },
+    AboveHead { version: Version, head: Stamp },
     /// The target or boundary lies below the pruned boundary.
     #[error("version {version} is below the pruned boundary {boundary}")]
     Pruned {
-        /// The version.
         version: Version,
         /// The oldest version kept.
         boundary: Version,
@@ -206,20 +195,13 @@ pub enum Refusal {
     UnknownSession(SessionId),
     /// The number is below the session's window.
     #[error("number {number} of session {session} is below its window")]
-    Expired {
-        /// The session.
-        session: SessionId,
-        /// The number.
-        number: u64,
-    },
+    Expired { session: SessionId, number: u64 },
     /// The number was committed before.
     #[error("number {number} of session {session} was committed before, by header {sequence:?}")]
     Repeated {
-        /// The session.
         session: SessionId,
-        /// The number.
         number: u64,
-        /// The header, unless it is this one.
+        /// The header that committed it; `None` if it is this one.
         sequence: Option<Sequence>,
     },
     /// The prune would drop a version that a living pin holds.
@@ -230,18 +212,17 @@ pub enum Refusal {
         /// The pin of the oldest version.
         pin: Pin,
     },
-    /// The key change is not the next one, or from another key than the current.
-    #[error("the key can't be changed so: {0}")]
+    /// The key change is not the next one, or does not start from the current key.
+    #[error("the key can't be changed: {0}")]
     Key(&'static str),
-    /// A pin stays with its version.
+    /// The pin holds another version, and a pin stays with its version.
     #[error("pin {pin} holds version {version}")]
     OtherPin {
-        /// The pin.
         pin: PinId,
-        /// What it holds.
+        /// The version that the pin holds.
         version: Version,
     },
-    /// The pin's time is none.
+    /// The pin's time is zero or too long.
     #[error("a pin lives for 1 to {0} ms")]
     PinTime(u64),
     /// No version can be pinned until a pin ends.
@@ -276,7 +257,7 @@ impl Refusal {
         }
     }
 
-    /// What the caller can do.
+    /// What the caller can do about the refusal.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.reason().kind()

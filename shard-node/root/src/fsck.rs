@@ -1,8 +1,9 @@
-//! Checks a replica's directory offline, and changes nothing.
+//! The offline check of a replica's directory. It changes nothing.
 //!
-//! Every record of the journal is applied again from the very first on. That recomputes each tile from the entries, checks the chain
-//! of headers, every state root against its leaves and every journal root against its entries; what it gives must be, byte for byte, the
-//! files that are there and the state that was saved.
+//! Every record of the journal is executed again, from the first one on. That recomputes each tile
+//! from the entries. It also checks the chain of headers, every state root against its leaves and
+//! every journal root against its entries. The result must be, byte for byte, the files in the
+//! directory and the state that was saved.
 
 use std::sync::Arc;
 
@@ -10,25 +11,25 @@ use coppice_env::Storage;
 
 use crate::{
     Error, Options, Root,
-    durable::{Superblock, is_ours},
     journal::End,
     state::State,
-    store,
+    store::{self, is_ours},
+    superblock::{Superblock, state_path},
 };
 
-/// Something that is wrong, or worth knowing.
+/// Something that is wrong, or that is worth knowing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Where.
+    /// The file it was found in.
     pub file: String,
-    /// What.
+    /// What was found.
     pub what: String,
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What is wrong: empty for a sound directory.
+    /// Damage; empty for a sound directory.
     pub findings: Vec<Finding>,
     /// What a crash left and the next opening removes.
     pub notes: Vec<Finding>,
@@ -36,16 +37,16 @@ pub struct Report {
     pub headers: u64,
     /// Sealed files that were compared.
     pub files: u64,
-    /// Bytes of those.
+    /// Bytes of the sealed files that were compared.
     pub bytes: u64,
 }
 
 /// Checks the directory of a replica that is not running.
 ///
 /// # Errors
-/// If the storage fails, or the directory is in use; damage is no error but a finding.
+/// If the storage fails, or the directory is in use. Damage is a finding, not an error.
 pub fn fsck(storage: &Arc<dyn Storage>) -> Result<Report, Error> {
-    let _lock = crate::durable::lock(&**storage)?;
+    let _lock = store::lock(&**storage)?;
     match Superblock::read(&**storage) {
         Ok(superblock) => check(storage, &superblock),
         Err(error) => {
@@ -69,23 +70,23 @@ pub(crate) fn check(storage: &Arc<dyn Storage>, superblock: &Superblock) -> Resu
     if let (Some(replayed), Some(loaded)) = (replayed, loaded) {
         let end = loaded.journal.end();
         if replayed.state.file(&end) != loaded.state.file(&end) {
-            report.add(&crate::durable::state_path(superblock.saved), "not the state that the journal leads to");
+            report.add(&state_path(superblock.saved), "not the state that the journal leads to");
         }
     }
     Ok(report)
 }
 
 impl Report {
-    /// The directory is sound.
+    /// Whether the directory is sound.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty()
     }
 
-    /// Whether what was checked is sound.
+    /// Turns the first finding into an error.
     ///
     /// # Errors
-    /// [`Error::Corrupted`], with the first finding.
+    /// [`Error::Corrupted`] if there is a finding.
     pub(crate) fn verdict(self) -> Result<(), Error> {
         match self.findings.into_iter().next() {
             None => Ok(()),
@@ -129,7 +130,7 @@ impl Report {
         self.findings.push(Finding { file: file.to_owned(), what: what.to_owned() });
     }
 
-    /// Damage is a finding; other errors are errors.
+    /// Adds damage to the findings. Returns other errors.
     fn found(&mut self, error: Error) -> Result<(), Error> {
         match error {
             Error::Corrupted { file, what } => self.findings.push(Finding { file, what }),

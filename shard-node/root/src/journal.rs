@@ -1,25 +1,30 @@
-//! The accepted commands, in files that only grow: one for each 256 headers.
+//! The accepted commands, in files that only grow: one file for each chunk of 256 headers.
 //!
-//! A record is the raft index and the bytes of a command that changed the state. Recovery applies the records after the newest saved
-//! state again; later, they answer what the journal of a header was. Records wait in memory until a flush appends and syncs
-//! them; what a crash leaves beyond the length that the superblock names is cut off.
+//! A record holds the raft index and the bytes of a command that changed the state. Recovery
+//! executes the records after the newest saved state again. Later, the records answer which journal
+//! entries a header had. Records wait in memory until a flush appends and syncs them. Bytes that a
+//! crash leaves beyond the length in the superblock are cut off.
 
 use coppice_types::Digest;
 use coppice_verify::hash;
 use twox_hash::XxHash3_64;
 
 use crate::{
-    Error,
+    COMMAND_BYTES_MAX, Error,
+    codec::{len32, to_usize},
     store::{self, Store},
     tiles::number_path,
 };
 
-/// Length and checksum in front of each record.
-pub(crate) const RECORD_HEAD_BYTES: usize = 12;
-/// The raft index in front of the command.
+/// Bytes of the length and the checksum before each record.
+const RECORD_HEAD_BYTES: usize = 12;
+
+// As docs/FORMAT.md says.
+const _: () = assert!(RECORD_HEAD_BYTES == size_of::<u32>() + size_of::<u64>());
+/// Bytes of the raft index before the command.
 const INDEX_BYTES: usize = 8;
 
-/// Where a record lies in its file.
+/// The place of a record in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) offset: u64,
@@ -29,11 +34,11 @@ pub(crate) struct Place {
 /// The end of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
-    /// Number of the file: that of the bundle to which the next header goes.
+    /// Number of the growing file, which is that of the bundle for the next header.
     pub(crate) chunk: u64,
-    /// Bytes in it.
+    /// Length of the growing file.
     pub(crate) len: u64,
-    /// Hash chain over its records.
+    /// Hash chain over the file's records.
     pub(crate) chain: Digest,
 }
 
@@ -44,7 +49,7 @@ impl End {
     }
 }
 
-/// A record as it lies in a file.
+/// A record in its file.
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) place: Place,
@@ -67,12 +72,21 @@ struct Unwritten {
     bytes: Vec<u8>,
 }
 
-/// File of a chunk's journal.
+impl Unwritten {
+    /// The bytes at a place, if they are in this part.
+    fn get(&self, chunk: u64, offset: u64, len: usize) -> Option<&[u8]> {
+        let from = offset.checked_sub(self.offset).filter(|_| chunk == self.chunk)?;
+        self.bytes.get(usize::try_from(from).ok()?..)?.get(..len)
+    }
+}
+
+/// Name of a chunk's journal file.
 pub(crate) fn journal_path(chunk: u64) -> String {
     format!("journal/{}", number_path(chunk))
 }
 
-/// One more link of the hash chain over a file's records, which names the file's content to a receiver.
+/// The next link of the hash chain over a file's records. The chain is the hash of the file that a
+/// manifest names.
 pub(crate) fn chain(before: &Digest, record: &[u8]) -> Digest {
     hash::sha256(&[&before.0, record].concat())
 }
@@ -92,13 +106,17 @@ impl Journal {
 
     /// Appends a record to the growing file.
     pub(crate) fn append(&mut self, index: u64, command: &[u8]) -> Place {
+        assert!(command.len() <= COMMAND_BYTES_MAX, "a command that was decoded is within its limit");
         let payload = [&index.to_le_bytes(), command].concat();
-        let len = u32::try_from(payload.len()).expect("commands are limited");
+        let len = len32(payload.len());
         let checksum = XxHash3_64::oneshot_with_seed(seed(self.end.chunk, self.end.len), &payload);
         let record = [&len.to_le_bytes()[..], &checksum.to_le_bytes(), &payload].concat();
-        let place = Place { offset: self.end.len, len: u32::try_from(record.len()).expect("commands are limited") };
+        let place = Place { offset: self.end.len, len: len32(record.len()) };
         match self.unwritten.last_mut() {
-            Some(part) if part.chunk == self.end.chunk => part.bytes.extend_from_slice(&record),
+            Some(part) if part.chunk == self.end.chunk => {
+                assert_eq!(part.offset + part.bytes.len() as u64, self.end.len, "records follow each other");
+                part.bytes.extend_from_slice(&record);
+            }
             _ => self.unwritten.push(Unwritten { chunk: self.end.chunk, offset: self.end.len, bytes: record.clone() }),
         }
         self.end.len += u64::from(place.len);
@@ -106,21 +124,18 @@ impl Journal {
         place
     }
 
-    /// Ends the growing file and starts the next; gives the end of the full one.
+    /// Ends the growing file and starts the next one. Returns the end of the full file.
     pub(crate) fn roll(&mut self) -> End {
+        assert!(self.end.len > 0, "a chunk ends with the record of a header");
         let next = End::of_chunk(self.end.chunk + 1);
         std::mem::replace(&mut self.end, next)
     }
 
     /// The command at a place.
     pub(crate) fn read(&self, store: &Store, chunk: u64, place: Place) -> Result<Vec<u8>, Error> {
-        let len = usize::try_from(place.len).expect("lengths of records are lengths in memory");
-        let in_memory = self.unwritten.iter().find(|part| part.chunk == chunk && part.offset <= place.offset);
-        let bytes = match in_memory {
-            Some(part) => {
-                let from = usize::try_from(place.offset - part.offset).expect("the part is in memory");
-                part.bytes[from..from + len].to_vec()
-            }
+        let len = to_usize(place.len);
+        let bytes = match self.unwritten.iter().find_map(|part| part.get(chunk, place.offset, len)) {
+            Some(bytes) => bytes.to_vec(),
             None => store::read_part(store.storage(), &journal_path(chunk), place.offset, len)?,
         };
         let record = parse(chunk, place.offset, &bytes)?;
@@ -150,27 +165,26 @@ impl Journal {
         Ok(())
     }
 
-    /// Forgets what recovery appended again and is on disk already.
+    /// Drops from memory what recovery appended again, which is on disk already.
     pub(crate) fn forget_unwritten(&mut self) {
         self.unwritten.clear();
     }
 }
 
-/// Bytes of the record at the start of `bytes`, by its own word.
+/// Length of the record at the start of `bytes`, by its own header.
 pub(crate) fn record_len(bytes: &[u8]) -> Option<usize> {
     let len = u32::from_le_bytes(*bytes.first_chunk::<4>()?);
-    usize::try_from(len).ok()?.checked_add(RECORD_HEAD_BYTES)
+    to_usize(len).checked_add(RECORD_HEAD_BYTES)
 }
 
-/// The first record in `bytes`, which lie at `offset` of the chunk's file.
+/// Parses the first record in `bytes`, which lie at `offset` of the chunk's file.
 pub(crate) fn parse(chunk: u64, offset: u64, bytes: &[u8]) -> Result<Record<'_>, Error> {
     let damaged = |what| Error::corrupted(&journal_path(chunk), what);
-    let (head, rest) = bytes.split_first_chunk::<RECORD_HEAD_BYTES>().ok_or_else(|| damaged("a record ends early"))?;
-    let (len, checksum) = head.split_first_chunk::<4>().expect("the head has 12 bytes");
-    let len = u32::from_le_bytes(*len);
-    let checksum = u64::from_le_bytes(checksum.try_into().expect("the head has 12 bytes"));
-    let payload = usize::try_from(len).ok().and_then(|len| rest.get(..len));
-    let payload = payload.ok_or_else(|| damaged("a record ends early"))?;
+    let ends_early = || damaged("a record ends early");
+    let (len, rest) = bytes.split_first_chunk::<4>().ok_or_else(ends_early)?;
+    let (checksum, rest) = rest.split_first_chunk::<8>().ok_or_else(ends_early)?;
+    let (len, checksum) = (u32::from_le_bytes(*len), u64::from_le_bytes(*checksum));
+    let payload = rest.get(..to_usize(len)).ok_or_else(ends_early)?;
     if XxHash3_64::oneshot_with_seed(seed(chunk, offset), payload) != checksum {
         return Err(damaged("a record has another checksum"));
     }
@@ -180,7 +194,51 @@ pub(crate) fn parse(chunk: u64, offset: u64, bytes: &[u8]) -> Result<Record<'_>,
     Ok(Record { place: Place { offset, len: whole }, index: u64::from_le_bytes(*index), command })
 }
 
-/// Binds a checksum to the place of its record, so that a record in a wrong place is seen.
+/// Binds a checksum to the place of its record, so that a record in a wrong place is noticed.
 fn seed(chunk: u64, offset: u64) -> u64 {
     chunk.rotate_left(40) ^ offset
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_from_memory_and_from_disk() {
+        let disk = SimStorage::new();
+        let store = Store::new(disk.storage());
+        let mut journal = Journal::new(End::of_chunk(0));
+        let first = journal.append(1, b"first");
+        journal.persist(&store).expect("the disk works");
+        let second = journal.append(2, b"second");
+        let full = journal.roll();
+        let third = journal.append(3, b"third");
+        assert_eq!((full.chunk, full.len), (0, second.offset + u64::from(second.len)));
+        assert_eq!((journal.end().chunk, third.offset), (1, 0));
+        for persisted in [false, true] {
+            for (chunk, place, command) in [(0, first, &b"first"[..]), (0, second, b"second"), (1, third, b"third")] {
+                assert_eq!(journal.read(&store, chunk, place).expect("it is there"), command, "on disk: {persisted}");
+            }
+            journal.persist(&store).expect("the disk works");
+            assert_eq!(journal.unwritten_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn a_record_in_another_place_is_damage() {
+        let mut journal = Journal::new(End::of_chunk(4));
+        journal.append(9, b"command");
+        let bytes = journal.unwritten[0].bytes.clone();
+        assert_eq!(record_len(&bytes), Some(bytes.len()));
+        let record = parse(4, 0, &bytes).expect("its own place");
+        assert_eq!((record.index, record.command), (9, &b"command"[..]));
+        for (chunk, offset) in [(4, 1), (5, 0)] {
+            assert!(parse(chunk, offset, &bytes).is_err(), "{chunk} {offset}");
+        }
+        for len in 0..bytes.len() {
+            assert!(parse(4, 0, &bytes[..len]).is_err(), "cut at {len}");
+        }
+    }
 }

@@ -1,7 +1,8 @@
-//! The root log: entries, their Merkle tree, proofs.
+//! The root log: entries, their Merkle tree, and proofs.
 //!
-//! What is read from a file is checked before it is believed: an entry against its hash in its tile, a tile against the
-//! hash in the tile above, and so up to what is growing, which is in memory.
+//! Everything read from a file is checked before it is believed: an entry against its hash in its
+//! tile, and a tile against its hash in the tile above. The chain of checks ends at the growing
+//! tiles, which are in memory.
 
 use std::sync::Arc;
 
@@ -14,13 +15,13 @@ use coppice_verify::{hash, merkle};
 use crate::{
     Error,
     cache::Cache,
-    chunk::{Kind, Sealed},
-    command::{len32, list},
+    codec::{len32, list, to_usize},
+    sealed::{Kind, Sealed, seal},
     store::Store,
     tiles::{Frontier, TILE_WIDTH, bundle_bytes, bundle_entries, bundle_path, split_index, tile_hashes, tile_path},
 };
 
-/// Tiles that are kept in memory, of 8 KiB each.
+/// Tiles of 8 KiB that are kept in memory.
 const TILES_CACHED_MAX: usize = 256;
 
 /// The root log.
@@ -52,35 +53,34 @@ impl Log {
         self.root
     }
 
-    /// The path of the next entry in the log that it ends.
+    /// The path of the next entry in the log that ends with it.
     pub(crate) fn path_of_next(&self) -> Vec<Digest> {
         self.frontier.path_of_next()
     }
 
-    /// Appends an entry; tiles and the bundle that it fills go to the store.
+    /// Appends an entry. The tiles and the bundle that it fills go to the store.
     pub(crate) fn push(&mut self, entry: &[u8], store: &mut Store, sealed: &mut Vec<Sealed>) {
         let (number, at) = split_index(self.size());
         assert_eq!(at, self.tail.len(), "the tail is the growing bundle");
         self.tail.push(entry.to_vec());
         for tile in self.frontier.push(hash::log_entry_hash(entry)) {
-            let kind = Kind::Tile(u8::try_from(tile.level).expect("a log has at most 8 levels"));
-            seal(store, sealed, kind, tile.number, tile.bytes);
+            seal(store, sealed, Kind::Tile(tile.level), tile.number, tile.bytes);
         }
         self.root = self.frontier.root();
         if split_index(self.size()).0 > number {
+            assert_eq!(self.tail.len(), TILE_WIDTH, "a bundle is sealed when it is full");
             let bytes = bundle_bytes(&self.tail);
             self.tail.clear();
             seal(store, sealed, Kind::Bundle, number, bytes);
         }
     }
 
-    /// Entry `index`.
     pub(crate) fn entry(&self, index: u64, store: &Store) -> Result<Vec<u8>, Error> {
         let mut entries = self.entries(index, 1, store)?;
         entries.pop().ok_or(Error::NoEntry { asked: index, size: self.size() })
     }
 
-    /// Up to `count` entries of one bundle, from `index` on; none from the log's end on.
+    /// Up to `count` entries of one bundle, from `index` on; none at the log's end.
     pub(crate) fn entries(&self, index: u64, count: usize, store: &Store) -> Result<Vec<Vec<u8>>, Error> {
         if index >= self.size() {
             return Ok(Vec::new());
@@ -105,7 +105,7 @@ impl Log {
             .collect()
     }
 
-    /// The first `width` hashes of a tile, as a log shows it that has no more; 1 to 256.
+    /// The first `width` hashes of a tile, 1 to 256. They are the tile of a log that ends there.
     pub(crate) fn tile_prefix(&self, level: usize, number: u64, width: usize, store: &Store) -> Result<Vec<u8>, Error> {
         let full = self.frontier.full_tiles(level);
         if number < full && width <= TILE_WIDTH {
@@ -138,7 +138,7 @@ impl Log {
         merkle::inclusion_path_with(size, index, |start, size| self.subtree(start, size, store))
     }
 
-    /// RFC 9162 path that shows the first `old` entries to be a prefix of the first `size`.
+    /// RFC 9162 path which shows that the first `old` entries are a prefix of the first `size`.
     pub(crate) fn consistency(&self, old: u64, size: u64, store: &Store) -> Result<Vec<Digest>, Error> {
         self.check_size(size)?;
         if old > size {
@@ -157,8 +157,7 @@ impl Log {
 
     /// Root of the entries [`index << bits`, `(index + 1) << bits`), which the log has.
     fn complete(&self, bits: u32, index: u64, store: &Store) -> Result<Digest, Error> {
-        let (level, inner) = (bits / 8, bits % 8);
-        let level = usize::try_from(level).expect("at most 8 levels");
+        let (level, inner) = (to_usize(bits / 8), bits % 8);
         let (number, at) = split_index(index << inner);
         let width = 1_usize << inner;
         if number == self.frontier.full_tiles(level) {
@@ -168,7 +167,7 @@ impl Log {
         Ok(merkle::mth(&tile[at..at + width]))
     }
 
-    /// The hashes of a full tile, checked up to what is in memory.
+    /// The hashes of a full tile, checked up to the tiles in memory.
     fn tile(&self, level: usize, number: u64, store: &Store) -> Result<Arc<Vec<Digest>>, Error> {
         self.tiles.get_or((level, number), || {
             let name = tile_path(level, number);
@@ -202,13 +201,6 @@ impl Log {
     }
 }
 
-/// Gives a complete file to the store, and notes its hash.
-pub(crate) fn seal(store: &mut Store, sealed: &mut Vec<Sealed>, kind: Kind, number: u64, bytes: Vec<u8>) {
-    let file = Sealed { kind, number, len: bytes.len() as u64, hash: hash::sha256(&bytes) };
-    store.add(file.name(), bytes);
-    sealed.push(file);
-}
-
 #[cfg(test)]
 mod tests {
     use coppice_env::{Rng, SimRng, SimStorage};
@@ -236,7 +228,8 @@ mod tests {
         hex(&hash::sha256(&bytes))
     }
 
-    /// The tiles of the log of `entry 0`, `entry 1`, ... as the C2SP packages for Go make them.
+    /// The expected values are those of C2SP's packages for Go, for a log of `entry 0`, `entry 1`,
+    /// ...
     #[test]
     fn tiles_and_bundles_are_those_of_c2sp() {
         let (log, _, files) = log(70_000);
@@ -265,7 +258,7 @@ mod tests {
         assert_eq!(hex(&log.root()), "a3920fba7f239a071a9bd10721f1341addefbaededb41c7e24437a9d16bdf00a");
     }
 
-    /// Every tile of a growing log, at every width, is the beginning of the same tile later.
+    /// A tile of a small log, at every width, is the beginning of the same tile of a larger log.
     #[test]
     fn a_tile_only_grows_at_its_end() {
         let (small, small_store, _) = log(600);

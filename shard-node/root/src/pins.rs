@@ -1,7 +1,8 @@
 //! Pins: versions that no prune may drop for a while.
 //!
-//! A pin ends by being taken back, by its time, or by a rollback below its version. Time is that of the commands: the clock of the
-//! replica that proposed one, or its header's, and never less than the newest header's. So all replicas end the same pins.
+//! A pin ends when it is taken back, when its time is over, or by a rollback below its version.
+//! Time comes from the commands: the clock of the proposing replica, or the header's, and never
+//! less than the newest header's. So all replicas end the same pins.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +11,11 @@ use coppice_types::{
     codec::{Error, Reader, Writer},
 };
 
-use crate::command::len32;
+use crate::codec::len32;
 
 /// Most pins that live at once.
 pub const VERSION_PINS_MAX: usize = 256;
-/// Longest time for which a pin is given or renewed: a day.
+/// Longest time for which a pin is set or renewed: a day.
 pub const PIN_TTL_MS_MAX: u64 = 24 * 3600 * 1000;
 
 /// A version that is kept for a while.
@@ -22,13 +23,12 @@ pub const PIN_TTL_MS_MAX: u64 = 24 * 3600 * 1000;
 pub struct Pin {
     /// The name that the client chose.
     pub id: PinId,
-    /// The version.
     pub version: Version,
-    /// When it ends, in ms since 1970.
+    /// When the pin ends, in ms since 1970.
     pub expires_ms: u64,
 }
 
-/// All pins, by name; those whose time is over are dropped by the next command that changes one.
+/// All pins, by name. The next command that changes a pin drops those whose time is over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pins {
     by_id: BTreeMap<PinId, (Version, u64)>,
@@ -51,11 +51,12 @@ impl Pins {
     }
 
     pub(crate) fn set(&mut self, pin: Pin) {
-        assert!(self.by_id.len() < VERSION_PINS_MAX || self.by_id.contains_key(&pin.id), "checked before");
-        self.by_id.insert(pin.id, (pin.version, pin.expires_ms));
+        assert!(self.by_id.len() < VERSION_PINS_MAX || self.by_id.contains_key(&pin.id), "there is room for the pin");
+        let before = self.by_id.insert(pin.id, (pin.version, pin.expires_ms));
+        assert!(before.is_none_or(|(version, _)| version == pin.version), "a pin stays with its version");
     }
 
-    /// Whether the pin was there.
+    /// Removes a pin. Returns whether it was there.
     pub(crate) fn remove(&mut self, id: PinId) -> bool {
         self.by_id.remove(&id).is_some()
     }
@@ -65,7 +66,7 @@ impl Pins {
         self.by_id.retain(|_, (_, expires_ms)| *expires_ms > now_ms);
     }
 
-    /// Drops the pins of versions that are gone.
+    /// Drops the pins of versions that were rolled back.
     pub(crate) fn roll_back(&mut self, target: Version) {
         self.by_id.retain(|_, (version, _)| *version <= target);
     }

@@ -1,4 +1,4 @@
-//! What the root group answers, all as of the newest command applied.
+//! Reads of the root group's state, all as of the newest command applied.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use crate::{
     pins::Pin,
     sessions::Session,
     state::{Ledger, state_root},
-    timeline::Unreadable,
+    timeline::{Admin, Unreadable},
     types::{AdminOperation, EpochPair, KeyTurn, Operation, ShardBoundary, ShardMap, StateLeaf, VersionState},
 };
 
-/// Most headers of one read; they lie in one bundle, so a read may give fewer.
+/// Most headers of one read. A read ends with the bundle, so it may return fewer.
 pub const HEADERS_PER_READ_MAX: usize = 256;
 /// Bytes of headers after which a read ends.
 const HEADERS_BYTES_SOFT_MAX: usize = 1 << 20;
 
-/// What every reader needs to know, of one moment.
+/// The facts that every reader needs, all of one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     /// Canonical bytes of the genesis header.
@@ -32,7 +32,7 @@ pub struct View {
     pub log_size: u64,
     /// Root of the root log.
     pub log_root: Digest,
-    /// The head.
+    /// The newest standing version.
     pub head: Stamp,
     /// The oldest version kept.
     pub pruned_boundary: Version,
@@ -53,10 +53,10 @@ impl Root {
         self.state.ledger.as_ref().ok_or(Error::NoGenesis)
     }
 
-    /// What every reader needs to know.
+    /// The facts that every reader needs.
     ///
     /// # Errors
-    /// Before genesis.
+    /// [`Error::NoGenesis`].
     pub fn view(&self) -> Result<View, Error> {
         let ledger = self.ledger()?;
         Ok(View {
@@ -99,42 +99,45 @@ impl Root {
         self.state.ledger.as_ref().map_or(0, |ledger| ledger.log.size())
     }
 
-    /// Root of the root log; replicas at one applied index must agree on it.
+    /// Root of the root log. Replicas at the same applied index must agree on it.
     #[must_use]
     pub fn log_root(&self) -> Digest {
         self.state.ledger.as_ref().map_or_else(coppice_verify::merkle::empty_root, |ledger| ledger.log.root())
     }
 
-    /// The newest header, if there is a ledger.
+    /// The newest header; `None` before genesis.
     #[must_use]
     pub fn newest_header(&self) -> Option<&Header> {
         self.state.ledger.as_ref().map(|ledger| &ledger.newest)
     }
 
-    /// The ledger's name, if there is one.
+    /// The ledger's name; `None` before genesis.
     #[must_use]
     pub fn cluster_id(&self) -> Option<ClusterId> {
         self.state.ledger.as_ref().map(|ledger| ledger.cluster)
     }
 
-    /// The ledger's parameters, if there is one.
+    /// The ledger's parameters; `None` before genesis.
     #[must_use]
     pub fn params(&self) -> Option<&Params> {
         self.state.ledger.as_ref().map(Ledger::params)
     }
 
-    /// The ledger's shards, if there is one.
+    /// The ledger's shards; `None` before genesis.
     #[must_use]
     pub fn shard_map(&self) -> Option<&ShardMap> {
         self.state.ledger.as_ref().map(|ledger| &ledger.genesis.shard_map)
     }
 
-    /// A version that stands; with an epoch, only if that epoch saw it. Head's name after a rollback is another name of the
-    /// target, which is answered with its original one. Without an epoch, a number above head that was there before a rollback is told as
-    /// rolled back.
+    /// A standing version. If an epoch is given, the version must have stood in that epoch.
+    ///
+    /// After a rollback, head has two names: its new one and that of the target. The answer holds
+    /// the original one. Without an epoch, a number above head is [`Error::RolledBack`] if such a
+    /// version existed before a rollback.
     ///
     /// # Errors
-    /// [`Error::RolledBack`], [`Error::NotYet`], [`Error::Pruned`], in this order; and if a file is damaged.
+    /// [`Error::RolledBack`], [`Error::NotYet`], [`Error::Pruned`], in this order;
+    /// [`Error::Corrupted`] if a file is damaged.
     pub fn version(&self, version: Version, epoch: Option<Epoch>) -> Result<VersionState, Error> {
         let ledger = self.ledger()?;
         let found = ledger.timeline.find(version, epoch).map_err(|why| match why {
@@ -154,15 +157,16 @@ impl Root {
     /// Canonical bytes of one header.
     ///
     /// # Errors
-    /// [`Error::NoEntry`]; and if a file is damaged.
+    /// [`Error::NoEntry`]; [`Error::Corrupted`] if a file is damaged.
     pub fn header(&self, sequence: Sequence) -> Result<Vec<u8>, Error> {
         self.ledger()?.log.entry(sequence.0, &self.store)
     }
 
-    /// Canonical bytes of headers from one on: at least one unless the log ends there, at most `limit`, possibly fewer.
+    /// Canonical bytes of the headers from one on: at most `limit`, possibly fewer, and at least
+    /// one before the log's end.
     ///
     /// # Errors
-    /// If a file is damaged.
+    /// [`Error::Corrupted`] if a file is damaged.
     pub fn headers(&self, from: Sequence, limit: u32) -> Result<Vec<Vec<u8>>, Error> {
         let limit = usize::try_from(limit).map_or(HEADERS_PER_READ_MAX, |limit| limit.min(HEADERS_PER_READ_MAX));
         let mut headers = self.ledger()?.log.entries(from.0, limit, &self.store)?;
@@ -180,15 +184,16 @@ impl Root {
     /// Path of entry `index` in the first `size` entries of the log (RFC 9162).
     ///
     /// # Errors
-    /// [`Error::NoEntry`]; and if a file is damaged.
+    /// [`Error::NoEntry`]; [`Error::Corrupted`] if a file is damaged.
     pub fn inclusion(&self, index: Sequence, size: u64) -> Result<Vec<Digest>, Error> {
         self.ledger()?.log.inclusion(index.0, size, &self.store)
     }
 
-    /// Path that shows that the first `old_size` entries are a prefix of the first `size` (RFC 9162).
+    /// Path which shows that the first `old_size` entries are a prefix of the first `size` (RFC
+    /// 9162).
     ///
     /// # Errors
-    /// [`Error::NoEntry`]; and if a file is damaged.
+    /// [`Error::NoEntry`]; [`Error::Corrupted`] if a file is damaged.
     pub fn consistency(&self, old_size: u64, size: u64) -> Result<Vec<Digest>, Error> {
         self.ledger()?.log.consistency(old_size, size, &self.store)
     }
@@ -196,7 +201,7 @@ impl Root {
     /// The first `width` hashes, 1 to 256, of a tile of the root log.
     ///
     /// # Errors
-    /// [`Error::NoTile`]; and if a file is damaged.
+    /// [`Error::NoTile`]; [`Error::Corrupted`] if a file is damaged.
     pub fn tile(&self, level: u8, number: u64, width: usize) -> Result<Vec<u8>, Error> {
         self.ledger()?.log.tile_prefix(usize::from(level), number, width, &self.store)
     }
@@ -204,15 +209,15 @@ impl Root {
     /// Root of the first `size` entries.
     ///
     /// # Errors
-    /// [`Error::NoEntry`]; and if a file is damaged.
+    /// [`Error::NoEntry`]; [`Error::Corrupted`] if a file is damaged.
     pub fn root_at(&self, size: u64) -> Result<Digest, Error> {
         self.ledger()?.log.root_at(size, &self.store)
     }
 
-    /// Encoded journal entries of one header; none for headers other than commits.
+    /// Encoded journal entries of one header; none if it is not a commit.
     ///
     /// # Errors
-    /// [`Error::NoEntry`]; and if a file is damaged.
+    /// [`Error::NoEntry`]; [`Error::Corrupted`] if a file is damaged.
     pub fn journal(&self, sequence: Sequence) -> Result<Vec<Vec<u8>>, Error> {
         let ledger = self.ledger()?;
         let missing = Error::NoEntry { asked: sequence.0, size: ledger.log.size() };
@@ -239,29 +244,33 @@ impl Root {
         self.state.ledger.iter().flat_map(|ledger| ledger.sessions.iter())
     }
 
-    /// Up to `limit` admin operations after a number, in order, with what every shard needs to execute them.
+    /// Up to `limit` admin operations after a number, in order, with what every shard needs to
+    /// execute them.
     ///
     /// # Errors
-    /// If a file is damaged.
+    /// [`Error::Corrupted`] if a file is damaged.
     pub fn admin_after(&self, number: u64, limit: usize) -> Result<Vec<AdminOperation>, Error> {
         let ledger = self.ledger()?;
-        let newest = ledger.timeline.admin_count();
-        (number..newest).take(limit).map(|before| self.admin(ledger, before + 1)).collect()
+        let admins = ledger.timeline.admins_after(number).take(limit);
+        admins.map(|(number, admin)| self.admin(ledger, number, admin)).collect()
     }
 
-    fn admin(&self, ledger: &Ledger, number: u64) -> Result<AdminOperation, Error> {
-        let admin = ledger.timeline.admin(number).expect("the number was counted");
+    fn admin(&self, ledger: &Ledger, number: u64, admin: Admin) -> Result<AdminOperation, Error> {
+        let damaged = |what| Error::corrupted("log", format!("header {} {what}", admin.sequence));
         let header = decode(&ledger.log.entry(admin.sequence.0, &self.store)?, admin.sequence)?;
         let operation = match header.body {
             Body::Rollback(rollback) => {
                 let target = decode(&ledger.log.entry(admin.target.0, &self.store)?, admin.target)?;
-                assert_eq!(target.stamp.version, rollback.target.version, "the target was located when it was applied");
+                if target.stamp.version != rollback.target.version {
+                    return Err(damaged("has another target"));
+                }
                 Operation::Rollback { to: target.stamp, epoch: header.stamp.epoch }
             }
             Body::Prune(prune) => Operation::Prune { before: prune.boundary },
-            _ => return Err(Error::corrupted("log", format!("header {} is no admin operation", admin.sequence))),
+            _ => return Err(damaged("is no admin operation")),
         };
-        let before = Sequence(admin.sequence.0.checked_sub(1).expect("genesis is no admin operation"));
+        let before = admin.sequence.0.checked_sub(1).ok_or_else(|| damaged("comes before all others"))?;
+        let before = Sequence(before);
         let newest = self.states_after(ledger, before)?;
         let boundary = self.states_after(ledger, admin.target)?;
         let shards =
@@ -269,13 +278,14 @@ impl Root {
         Ok(AdminOperation { admin_sequence: number, sequence: admin.sequence, operation, shards: shards.collect() })
     }
 
-    /// The states of all shards after a header that the log has.
+    /// The states of all shards after a header.
     pub(crate) fn states_after(&self, ledger: &Ledger, sequence: Sequence) -> Result<States, Error> {
-        let (number, at) = ledger.chunk_of(sequence).expect("the header is in the log");
+        let missing = Error::NoEntry { asked: sequence.0, size: ledger.log.size() };
+        let (number, at) = ledger.chunk_of(sequence).ok_or(missing)?;
         self.in_chunk(ledger, number, |chunk| chunk.states_after(at))
     }
 
-    /// Reads from the index of a chunk: the growing one is in memory, full ones are files.
+    /// Reads from the index of a chunk. The growing index is in memory, full ones are files.
     fn in_chunk<T>(&self, ledger: &Ledger, number: u64, read: impl FnOnce(&Chunk) -> T) -> Result<T, Error> {
         if number == self.journal.end().chunk {
             return Ok(read(&ledger.chunk));

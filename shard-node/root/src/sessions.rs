@@ -1,8 +1,9 @@
-//! Sessions: which numbered batches of which clients were committed, so that none is applied twice.
+//! Sessions: records of which numbered batches were committed, so that none is applied twice.
 //!
-//! A session remembers the batches whose numbers lie in the window below its highest number. Sessions end by count and by
-//! the time of headers, inside apply and in an order that depends on commands alone, so all replicas end the same ones. A
-//! session in use is never ended to make room: opening another is refused instead.
+//! A session remembers the batches whose numbers lie in the window below its highest number.
+//! Sessions end by count and by the time of headers, only while a command is executed, and in an
+//! order that depends on commands alone. So all replicas end the same sessions. A session in use is
+//! never ended to make room: opening another one is refused instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,24 +13,24 @@ use coppice_types::{
 };
 
 use crate::{
-    command::len32,
+    codec::{len32, to_usize},
     types::{SessionBatch, SessionCommit},
 };
 
 /// Most sessions that are open at once.
 pub const SESSIONS_MAX: usize = 4096;
-/// A session that no header used for this long has ended.
+/// A session ends if no header used it for this long.
 pub const SESSION_IDLE_MS_MAX: u64 = 7 * 24 * 3600 * 1000;
 /// A session used within this time is not ended to make room for another.
 pub const SESSION_IDLE_MS_MIN: u64 = 60 * 1000;
 
-/// One client's stream of numbered batches.
+/// One client's series of numbered batches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Session {
     batches: BTreeMap<u64, Remembered>,
     highest_number: u64,
     window: u32,
-    /// The later of the last header's time and the opening replica's clock.
+    /// The later of the last header's time and the clock of the replica that opened it.
     used_ms: u64,
     /// Orders sessions by last use.
     used_tick: u64,
@@ -43,7 +44,7 @@ struct Remembered {
     rolled_back: bool,
 }
 
-/// Why a session's batch may not be committed.
+/// Why a session's batch can't be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
     Unknown,
@@ -53,13 +54,13 @@ pub(crate) enum Unfit {
 }
 
 impl Session {
-    /// The highest number committed, 0 for none.
+    /// The highest number committed; 0 if none was.
     #[must_use]
     pub fn highest_number(&self) -> u64 {
         self.highest_number
     }
 
-    /// Whether a number is below the window: what became of it is not known any more.
+    /// Whether a number is below the window, so that its outcome is forgotten.
     #[must_use]
     pub fn is_expired(&self, number: u64) -> bool {
         self.highest_number.saturating_sub(number) >= u64::from(self.window)
@@ -87,6 +88,7 @@ impl Session {
         self.highest_number = self.highest_number.max(commit.number);
         let oldest = self.highest_number.saturating_sub(u64::from(self.window)) + 1;
         self.batches = self.batches.split_off(&oldest);
+        assert!(self.batches.len() <= to_usize(self.window), "what lies below the window is forgotten");
     }
 }
 
@@ -115,7 +117,7 @@ impl Sessions {
         self.by_id.get(&id)
     }
 
-    /// Most recently used first.
+    /// All sessions, most recently used first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
         self.by_use.iter().rev().map(|(_, id)| (*id, &self.by_id[id]))
     }
@@ -123,20 +125,22 @@ impl Sessions {
     /// Opens a session or finds it again; `None` if there is no room.
     pub(crate) fn open(&mut self, id: SessionId, now_ms: u64, window: u32) -> Option<&Session> {
         if !self.by_id.contains_key(&id) {
-            if self.by_id.len() >= SESSIONS_MAX {
-                let (_, oldest) = *self.by_use.first().expect("there are sessions");
+            if self.by_id.len() >= SESSIONS_MAX
+                && let Some(&(_, oldest)) = self.by_use.first()
+            {
                 if now_ms.saturating_sub(self.by_id[&oldest].used_ms) < SESSION_IDLE_MS_MIN {
                     return None;
                 }
                 self.end(oldest);
             }
+            assert!(self.by_id.len() < SESSIONS_MAX, "there is room for the session");
             self.by_id.insert(id, Session { window, ..Session::default() });
         }
-        self.touch(id, now_ms);
-        self.by_id.get(&id)
+        Some(self.touch(id, now_ms))
     }
 
-    /// Checks the batches of one header, in order, against each other too. Sessions that the header's time ends count as ended.
+    /// Checks the batches of one header, in order and against each other. A session that the
+    /// header's time ends counts as ended.
     pub(crate) fn check(&self, commits: &[SessionCommit], now_ms: u64) -> Result<(), (usize, Unfit)> {
         let mut seen = BTreeSet::new();
         for (at, commit) in commits.iter().enumerate() {
@@ -156,12 +160,12 @@ impl Sessions {
         Ok(())
     }
 
-    /// Ends what the header's time ends, then remembers its batches, which `check` found fit.
+    /// Ends the sessions that the header's time ends, then remembers the header's batches, which
+    /// `check` has passed.
     pub(crate) fn commit(&mut self, commits: &[SessionCommit], sequence: Sequence, now_ms: u64) {
         self.end_idle(now_ms);
         for commit in commits {
-            self.by_id.get_mut(&commit.session).expect("checked before").commit(commit, sequence);
-            self.touch(commit.session, now_ms);
+            self.touch(commit.session, now_ms).commit(commit, sequence);
         }
     }
 
@@ -179,18 +183,22 @@ impl Sessions {
         }
     }
 
-    fn touch(&mut self, id: SessionId, now_ms: u64) {
+    /// Marks an open session as used now.
+    fn touch(&mut self, id: SessionId, now_ms: u64) -> &mut Session {
         self.tick += 1;
         let session = self.by_id.get_mut(&id).expect("only open sessions are used");
+        assert!(session.used_tick < self.tick, "the tick is later than every use");
         self.by_use.remove(&(session.used_tick, id));
         session.used_ms = session.used_ms.max(now_ms);
         session.used_tick = self.tick;
         self.by_use.insert((self.tick, id));
+        session
     }
 
     fn end(&mut self, id: SessionId) {
-        let session = self.by_id.remove(&id).expect("only open sessions end");
-        self.by_use.remove(&(session.used_tick, id));
+        if let Some(session) = self.by_id.remove(&id) {
+            self.by_use.remove(&(session.used_tick, id));
+        }
         assert_eq!(self.by_id.len(), self.by_use.len(), "every session has one place in the order of use");
     }
 
@@ -219,6 +227,9 @@ impl Sessions {
         for _ in 0..input.u32()? {
             let id = SessionId(input.bytes16()?);
             let session = Session::decode(input)?;
+            if sessions.by_id.len() >= SESSIONS_MAX || session.used_tick > sessions.tick {
+                return Err(Error::Malformed("sessions"));
+            }
             if !sessions.by_use.insert((session.used_tick, id)) || sessions.by_id.insert(id, session).is_some() {
                 return Err(Error::Malformed("sessions"));
             }
@@ -248,8 +259,64 @@ impl Session {
                 journal_index: input.u32()?,
                 rolled_back: input.flag("rolled back")?,
             };
+            if number > session.highest_number || session.is_expired(number) {
+                return Err(Error::Malformed("number outside the window"));
+            }
             session.batches.insert(number, batch);
         }
         Ok(session)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: u32 = 4;
+
+    fn id(number: usize) -> SessionId {
+        SessionId((number as u128).to_le_bytes())
+    }
+
+    fn commit(number: u64) -> SessionCommit {
+        SessionCommit { session: id(1), number, batch_hash: Digest([number as u8; 32]), journal_index: 0 }
+    }
+
+    #[test]
+    fn numbers_of_one_header_may_leave_the_window_of_each_other() {
+        let mut sessions = Sessions::default();
+        sessions.open(id(1), 0, WINDOW).expect("there is room");
+        let commits = [commit(1), commit(100), commit(2)];
+        assert_eq!(sessions.check(&commits, 0), Ok(()));
+        sessions.commit(&commits, Sequence(1), 0);
+        let session = sessions.get(id(1)).expect("it is open");
+        assert_eq!(session.highest_number(), 100);
+        assert_eq!(session.batches().map(|batch| batch.number).collect::<Vec<_>>(), [100]);
+    }
+
+    #[test]
+    fn what_is_encoded_decodes_and_a_number_outside_the_window_does_not() {
+        let mut sessions = Sessions::default();
+        sessions.open(id(1), 0, WINDOW).expect("there is room");
+        sessions.commit(&[commit(5), commit(6)], Sequence(1), 0);
+        let bytes = |sessions: &Sessions| {
+            let mut out = Writer::new();
+            sessions.encode(&mut out);
+            out.into_bytes()
+        };
+        assert_eq!(Sessions::decode(&mut Reader::new(&bytes(&sessions))), Ok(sessions.clone()));
+        sessions.by_id.get_mut(&id(1)).expect("it is open").highest_number = 50;
+        assert!(Sessions::decode(&mut Reader::new(&bytes(&sessions))).is_err());
+    }
+
+    #[test]
+    fn a_full_table_ends_the_session_that_was_idle_for_longest() {
+        let mut sessions = Sessions::default();
+        for number in 0..SESSIONS_MAX {
+            sessions.open(id(number), number as u64, WINDOW).expect("there is room");
+        }
+        assert_eq!(sessions.open(id(SESSIONS_MAX), SESSION_IDLE_MS_MIN - 1, WINDOW), None);
+        assert!(sessions.open(id(SESSIONS_MAX), SESSION_IDLE_MS_MIN, WINDOW).is_some());
+        assert!(sessions.get(id(0)).is_none() && sessions.get(id(1)).is_some());
     }
 }

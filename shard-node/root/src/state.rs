@@ -1,6 +1,7 @@
-//! All that the root group knows, apart from what lies in sealed files and the journal; and how it is saved.
+//! The state of the root group without sealed files and journal, and the file that saves it.
 //!
-//! Its size grows with shards, sessions and admin operations, and by some 50 bytes for each sealed file, but not with versions.
+//! Its size grows with shards, sessions and admin operations, and by some 50 bytes for each sealed
+//! file, but not with versions.
 
 use std::sync::Arc;
 
@@ -15,11 +16,12 @@ use coppice_verify::{
 
 use crate::{
     Error,
-    chunk::{Chunk, Kind, Sealed, States, checked, decode_states, encode_states},
-    command::{len32, list},
+    chunk::{Chunk, States, decode_states, encode_states},
+    codec::{checked, len32, list, with_checksum},
     journal::{End, Place},
-    log::{self, Log},
+    log::Log,
     pins::Pins,
+    sealed::{Kind, Sealed, seal},
     sessions::Sessions,
     store::Store,
     tiles::{TILE_WIDTH, split_index},
@@ -27,23 +29,24 @@ use crate::{
     types::{KeyTurn, ShardState, StateLeaf},
 };
 
-/// First bytes of a saved state without pins.
+/// First bytes of a saved state without pins and key changes.
 const MAGIC: &[u8; 8] = b"copstt01";
 /// First bytes of a saved state with pins, which follow the ledger.
 const MAGIC_PINS: &[u8; 8] = b"copstt02";
-/// First bytes of a saved state with pins, if there are any, and then the keys after the first.
+/// First bytes of a saved state with key changes. The pins, possibly none, and then the keys follow
+/// the ledger.
 const MAGIC_KEYS: &[u8; 8] = b"copstt03";
 
-/// All that commands change.
+/// Everything that commands change.
 #[derive(Debug)]
 pub(crate) struct State {
     /// Term of the newest leader; 0 before the first.
     pub(crate) term: Term,
     /// Name of the newest leader.
     pub(crate) leader: String,
-    /// Clock of the replica that proposed its take-over.
+    /// Clock of the replica that proposed the leader's take-over.
     pub(crate) leader_clock_ms: u64,
-    /// The ledger, once founded.
+    /// The ledger; `None` before genesis.
     pub(crate) ledger: Option<Ledger>,
     /// Every file that never changes again.
     pub(crate) sealed: Vec<Sealed>,
@@ -58,7 +61,7 @@ pub(crate) struct Ledger {
     pub(crate) newest_bytes: Arc<[u8]>,
     pub(crate) newest: Header,
     pub(crate) log: Log,
-    /// Leaves of the head.
+    /// States of all shards at the head.
     pub(crate) states: States,
     pub(crate) timeline: Timeline,
     pub(crate) sessions: Sessions,
@@ -70,12 +73,12 @@ pub(crate) struct Ledger {
 }
 
 impl State {
-    /// Before the first command.
+    /// The state before the first command.
     pub(crate) fn new() -> Self {
         Self { term: Term(0), leader: String::new(), leader_clock_ms: 0, ledger: None, sealed: Vec::new() }
     }
 
-    /// The bytes of the file that saves this state, as of the journal's end.
+    /// The bytes of the file that saves this state, when the journal ends at `journal`.
     pub(crate) fn file(&self, journal: &End) -> Vec<u8> {
         let mut out = Writer::new();
         let keyed = self.ledger.as_ref().is_some_and(|ledger| !ledger.keys.is_empty());
@@ -103,13 +106,10 @@ impl State {
                 encode_keys(&ledger.keys, &mut out);
             }
         }
-        let mut bytes = out.into_bytes();
-        let checksum = twox_hash::XxHash3_64::oneshot(&bytes);
-        bytes.extend_from_slice(&checksum.to_le_bytes());
-        bytes
+        with_checksum(out.into_bytes())
     }
 
-    /// Reads a saved state, and the end of the journal as of which it is.
+    /// Reads a saved state, and where the journal ended when it was saved.
     pub(crate) fn from_file(name: &str, bytes: &[u8]) -> Result<(Self, End), Error> {
         let body = checked(bytes).ok_or_else(|| Error::corrupted(name, "the checksum differs"))?;
         Self::decode(body).map_err(|error| Error::corrupted(name, error.to_string()))
@@ -139,12 +139,28 @@ impl State {
             }
         }
         input.finish()?;
+        if !state.fits(&journal) {
+            return Err(codec::Error::Malformed("end of the journal"));
+        }
         Ok((state, journal))
     }
 }
 
+impl State {
+    /// Whether the journal ends in the chunk of the log's end, behind the records that the index
+    /// names.
+    fn fits(&self, journal: &End) -> bool {
+        match &self.ledger {
+            Some(ledger) => {
+                journal.chunk == split_index(ledger.log.size()).0 && journal.len >= ledger.chunk.journal_len()
+            }
+            None => journal.chunk == 0,
+        }
+    }
+}
+
 impl Ledger {
-    /// Right after its genesis header, whose record lies at `place`.
+    /// The ledger right after its genesis header, whose record lies at `place`.
     pub(crate) fn found(header: Header, bytes: &[u8], place: Place, store: &mut Store) -> Self {
         let Body::Genesis(genesis) = &header.body else { panic!("only a genesis header founds a ledger") };
         let leaves = genesis.shard_map.genesis_leaves();
@@ -170,7 +186,7 @@ impl Ledger {
         ledger
     }
 
-    /// Appends a header to log and index. Whether the chunk is full now, `seal_chunk` must follow.
+    /// Appends a header to log and index. If the chunk is full then, `seal_chunk` must follow.
     pub(crate) fn append(
         &mut self,
         header: Header,
@@ -181,6 +197,7 @@ impl Ledger {
         sealed: &mut Vec<Sealed>,
     ) {
         assert_eq!(header.sequence.0, self.log.size(), "the header is the log's next entry");
+        assert_eq!(self.chunk.len(), split_index(self.log.size()).1, "log and index grow together");
         self.states.extend(&changed);
         self.chunk.push(place, changed);
         self.log.push(bytes, store, sealed);
@@ -188,15 +205,16 @@ impl Ledger {
         self.newest_bytes = bytes.into();
     }
 
-    /// The growing chunk has all its headers.
     pub(crate) fn chunk_is_full(&self) -> bool {
         self.chunk.len() == TILE_WIDTH
     }
 
-    /// Seals the index of the full chunk, whose journal ended there, and starts the next.
+    /// Seals the index of the full chunk, whose journal ended at `journal`, and starts the next
+    /// chunk.
     pub(crate) fn seal_chunk(&mut self, journal: &End, store: &mut Store, sealed: &mut Vec<Sealed>) {
         let full = std::mem::replace(&mut self.chunk, Chunk::new(self.states.clone()));
-        log::seal(store, sealed, Kind::Index, journal.chunk, full.file(journal));
+        assert_eq!(split_index(self.log.size()), (journal.chunk + 1, 0), "a chunk ends where its bundle does");
+        seal(store, sealed, Kind::Index, journal.chunk, full.file(journal));
         sealed.push(Sealed { kind: Kind::Journal, number: journal.chunk, len: journal.len, hash: journal.chain });
     }
 
@@ -221,7 +239,7 @@ impl Ledger {
             .collect()
     }
 
-    /// The chunk of a header and its place in it; `None` beyond the log's end.
+    /// The chunk of a header and the header's place in it; `None` beyond the log's end.
     pub(crate) fn chunk_of(&self, sequence: Sequence) -> Option<(u64, usize)> {
         (sequence.0 < self.log.size()).then(|| split_index(sequence.0))
     }
@@ -285,7 +303,6 @@ pub(crate) fn state_of(leaf: &StateLeaf) -> ShardState {
     ShardState { version: leaf.version, digest: leaf.digest }
 }
 
-/// Root over leaves.
 pub(crate) fn state_root(leaves: &[StateLeaf]) -> Digest {
     coppice_verify::shard_map::state_root(leaves)
 }

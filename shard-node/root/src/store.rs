@@ -1,11 +1,12 @@
 //! The files of the root group's directory that are written once: full tiles, bundles and indexes.
 //!
-//! They stay in memory until a flush writes each under a temporary name, syncs it, and renames it into place, so a
-//! reader of the directory never sees a part of one. A crash leaves some of them, each whole, and possibly the temporary file.
+//! They stay in memory until a flush. The flush writes each under a temporary name, syncs it, and
+//! renames it into place, so a reader of the directory never sees a part of a file. A crash leaves
+//! some of the files, each whole, and possibly the temporary one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
+    fmt, io,
     sync::Arc,
 };
 
@@ -13,10 +14,39 @@ use coppice_env::{File, OpenMode, Storage};
 
 use crate::Error;
 
-/// Where a file grows before it has its name.
-pub(crate) const TEMPORARY: &str = "incoming";
+/// Name of a file that is not complete yet.
+const TEMPORARY: &str = "incoming";
 
-/// The directory, and what is not written to it yet.
+/// The file whose lock keeps others out of the directory.
+const LOCK: &str = "lock";
+
+/// The directory's lock, which is held while this lives.
+pub(crate) struct Lock {
+    _guard: Box<dyn Send + Sync>,
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lock")
+    }
+}
+
+/// Takes the directory's lock.
+pub(crate) fn lock(storage: &dyn Storage) -> Result<Lock, Error> {
+    let guard = storage.lock(LOCK).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => Error::InUse,
+        _ => Error::io(LOCK, "lock")(error),
+    })?;
+    Ok(Lock { _guard: guard })
+}
+
+/// Whether files of this name are removed if nothing names them. The superblock and the lock are
+/// not.
+pub(crate) fn is_ours(name: &str) -> bool {
+    name == TEMPORARY || ["tile/", "index/", "journal/", "state/"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The directory, and the files that are not written to it yet.
 #[derive(Debug)]
 pub(crate) struct Store {
     storage: Arc<dyn Storage>,
@@ -32,7 +62,7 @@ impl Store {
         &*self.storage
     }
 
-    /// The same, for work beside this machine.
+    /// The directory, for work outside this machine.
     pub(crate) fn shared(&self) -> Arc<dyn Storage> {
         Arc::clone(&self.storage)
     }
@@ -42,12 +72,13 @@ impl Store {
         self.pending.values().map(|bytes| bytes.len() as u64).sum()
     }
 
-    /// Adds a file that is complete.
+    /// Adds a complete file.
     pub(crate) fn add(&mut self, name: String, bytes: Vec<u8>) {
-        self.pending.insert(name, bytes.into());
+        let before = self.pending.insert(name, bytes.into());
+        assert!(before.is_none(), "a sealed file is made once");
     }
 
-    /// Takes what a flush would write.
+    /// Takes the files that a flush would write.
     pub(crate) fn take_pending(&mut self) -> BTreeMap<String, Arc<[u8]>> {
         std::mem::take(&mut self.pending)
     }
@@ -71,7 +102,7 @@ impl Store {
     }
 }
 
-/// Opens a file for writing, with the directories that it lies in.
+/// Opens a file for writing. Creates it and its directories if they are missing.
 pub(crate) fn open_or_create(storage: &dyn Storage, name: &str) -> Result<Arc<dyn File>, Error> {
     if let Some((parent, _)) = name.rsplit_once('/') {
         storage.create_dir_all(parent).map_err(Error::io(parent, "create"))?;
@@ -79,8 +110,10 @@ pub(crate) fn open_or_create(storage: &dyn Storage, name: &str) -> Result<Arc<dy
     storage.open(name, OpenMode::OpenOrCreate).map_err(Error::io(name, "open"))
 }
 
-/// Writes a file under the temporary name, syncs it and renames it; [`sync_parents`] makes the name durable.
+/// Writes a file under the temporary name, syncs it and renames it. [`sync_parents`] makes the name
+/// durable.
 pub(crate) fn write_file(storage: &dyn Storage, name: &str, bytes: &[u8]) -> Result<(), Error> {
+    assert_ne!(name, TEMPORARY, "a file gets a name of its own");
     if let Some((parent, _)) = name.rsplit_once('/') {
         storage.create_dir_all(parent).map_err(Error::io(parent, "create"))?;
     }
@@ -91,7 +124,8 @@ pub(crate) fn write_file(storage: &dyn Storage, name: &str, bytes: &[u8]) -> Res
     storage.rename(TEMPORARY, name).map_err(Error::io(name, "rename"))
 }
 
-/// Always a new file: one whose sync failed before can't be trusted to keep what is written to it now.
+/// Creates a new temporary file. A file whose sync failed before can't be trusted to keep what is
+/// written to it now.
 fn create_temporary(storage: &dyn Storage) -> io::Result<Arc<dyn File>> {
     match storage.open(TEMPORARY, OpenMode::CreateNew) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -118,7 +152,7 @@ pub(crate) fn read_file(storage: &dyn Storage, name: &str) -> Result<Vec<u8>, Er
     Ok(bytes)
 }
 
-/// Opens a file that must be there.
+/// Opens a file that must exist.
 pub(crate) fn open_existing(storage: &dyn Storage, name: &str) -> Result<Arc<dyn File>, Error> {
     storage.open(name, OpenMode::Existing).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Error::corrupted(name, "missing"),
@@ -126,7 +160,7 @@ pub(crate) fn open_existing(storage: &dyn Storage, name: &str) -> Result<Arc<dyn
     })
 }
 
-/// Part of a file on disk; an end before the part's is corruption.
+/// Part of a file on disk. A file that ends before the part does is corrupted.
 pub(crate) fn read_part(storage: &dyn Storage, name: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
     let file = open_existing(storage, name)?;
     let mut bytes = vec![0; len];
@@ -150,10 +184,47 @@ pub(crate) fn walk(storage: &dyn Storage, directory: &str) -> Result<Vec<String>
     Ok(files)
 }
 
-/// The names in a directory; none if it does not exist.
+/// The names in a directory; none if the directory does not exist.
 fn list(storage: &dyn Storage, directory: &str) -> Result<Vec<String>, Error> {
     match storage.list(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         other => other.map_err(Error::io(directory, "list")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+
+    use super::*;
+
+    #[test]
+    fn an_added_file_is_readable_before_and_after_the_flush() {
+        let disk = SimStorage::new();
+        let mut store = Store::new(disk.storage());
+        store.add("tile/0/000".to_owned(), vec![1, 2, 3]);
+        assert_eq!((store.pending_bytes(), &*store.read("tile/0/000").expect("pending")), (3, &[1, 2, 3][..]));
+        assert!(disk.files().is_empty(), "nothing is written before the flush");
+        store.persist().expect("the disk works");
+        assert_eq!((store.pending_bytes(), &*store.read("tile/0/000").expect("on disk")), (0, &[1, 2, 3][..]));
+        assert_eq!(walk(&disk, "").expect("lists"), ["tile/0/000"]);
+    }
+
+    #[test]
+    fn a_temporary_file_that_a_crash_left_is_replaced() {
+        let disk = SimStorage::new();
+        let left = disk.open(TEMPORARY, OpenMode::CreateNew).expect("is new");
+        left.write_all_at(&[9; 100], 0).expect("writes");
+        write_file(&disk, "superblock", &[1]).expect("writes");
+        assert_eq!(read_file(&disk, "superblock").expect("reads"), [1]);
+    }
+
+    #[test]
+    fn a_part_beyond_the_end_is_damage() {
+        let disk = SimStorage::new();
+        write_file(&disk, "superblock", &[1, 2]).expect("writes");
+        assert_eq!(read_part(&disk, "superblock", 1, 1).expect("reads"), [2]);
+        assert!(matches!(read_part(&disk, "superblock", 1, 2), Err(Error::Corrupted { .. })));
+        assert!(matches!(read_file(&disk, "state/1"), Err(Error::Corrupted { .. })));
     }
 }

@@ -1,7 +1,14 @@
-//! Which versions stand, under which names, and where their headers are.
+//! The standing versions: their names, and where their headers are.
 //!
-//! Commits follow each other in the log except where a rollback or prune lies between them, so the standing versions are
-//! kept as runs: memory grows with admin operations, not with versions. A rollback cuts the runs above its target.
+//! Commits follow each other in the log except where a rollback or prune lies between them. So the
+//! standing versions are kept as runs, and memory grows with admin operations, not with versions. A
+//! rollback cuts the runs above its target.
+//!
+//! ```text
+//!  log       0   1   2   3   4=rollback to 1   5   6
+//!  version   0   1  (2) (3)                    2   3
+//!  runs     [0 .. 1]                          [2 .. 3]
+//! ```
 
 use coppice_types::{
     Epoch, Sequence, Stamp, Version,
@@ -9,9 +16,10 @@ use coppice_types::{
 };
 use coppice_verify::epochs::{Epochs, Pair};
 
-use crate::command::{len32, list};
+use crate::codec::{len32, list};
 
-/// Versions `first..` whose headers follow each other from `sequence` on, up to the next run or the head.
+/// The versions from `first` up to the next run or the head. Their headers follow each other from
+/// `sequence` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     first: Version,
@@ -22,13 +30,13 @@ struct Run {
 /// A logged rollback or prune.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Admin {
-    /// Its own header.
+    /// The operation's own header.
     pub(crate) sequence: Sequence,
     /// The header of its target or boundary version.
     pub(crate) target: Sequence,
 }
 
-/// Why a version cannot be read.
+/// Why a version can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
     NotYet,
@@ -56,7 +64,7 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Right after genesis.
+    /// The timeline right after genesis.
     pub(crate) fn new() -> Self {
         Self {
             head: Stamp::default(),
@@ -80,21 +88,17 @@ impl Timeline {
         &self.epochs
     }
 
-    /// How many admin operations there were.
-    pub(crate) fn admin_count(&self) -> u64 {
-        self.admins.len() as u64
+    /// The admin operations after number `number`, each with its number. Numbers count from 1.
+    pub(crate) fn admins_after(&self, number: u64) -> impl Iterator<Item = (u64, Admin)> + '_ {
+        let skipped = usize::try_from(number).unwrap_or(usize::MAX);
+        (1..).zip(self.admins.iter().copied()).skip(skipped)
     }
 
-    /// Admin operation number `number`, counted from 1.
-    pub(crate) fn admin(&self, number: u64) -> Option<Admin> {
-        let at = usize::try_from(number.checked_sub(1)?).ok()?;
-        self.admins.get(at).copied()
-    }
-
-    /// The standing version of a number; with an epoch, only if that epoch saw it (PROTOCOL 7.2).
+    /// The standing version of a number. If an epoch is given, the version must have stood in that
+    /// epoch (PROTOCOL 7.2).
     pub(crate) fn find(&self, version: Version, epoch: Option<Epoch>) -> Result<Found, Unreadable> {
         if let Some(epoch) = epoch {
-            // Of all later epochs, the next one that was kept started from the lowest version.
+            // Of all later epochs that were kept, the next one started from the lowest version.
             let later = self.epochs.pairs().iter().find(|pair| pair.epoch > epoch);
             if later.is_some_and(|pair| version > pair.base) {
                 return Err(Unreadable::RolledBack);
@@ -104,7 +108,8 @@ impl Timeline {
             }
         }
         if version > self.head.version {
-            // Without an epoch, a number that was there and is gone was rolled back; with one, it is that epoch's future.
+            // Without an epoch, a number that existed and is gone was rolled back. With an epoch,
+            // it lies in that epoch's future.
             let gone = epoch.is_none() && version <= self.highest;
             return Err(if gone { Unreadable::RolledBack } else { Unreadable::NotYet });
         }
@@ -116,15 +121,22 @@ impl Timeline {
 
     fn locate(&self, version: Version) -> Found {
         assert!(version <= self.head.version, "only standing versions are located");
-        let at = self.runs.partition_point(|run| run.first <= version);
-        let run = self.runs[at.checked_sub(1).expect("the first run starts at version 0")];
+        let run = self.run_of(version);
         let sequence = Sequence(run.sequence.0 + (version.0 - run.first.0));
         Found { sequence, stamp: Stamp { epoch: run.epoch, version } }
     }
 
+    /// The run that a standing version lies in.
+    fn run_of(&self, version: Version) -> Run {
+        let at = self.runs.partition_point(|run| run.first <= version);
+        assert!(at > 0, "the first run starts at version 0");
+        self.runs[at - 1]
+    }
+
     pub(crate) fn commit(&mut self, sequence: Sequence) {
         let version = self.head.version.next();
-        let run = self.runs.last().expect("the first run stays");
+        let run = self.run_of(self.head.version);
+        assert!(sequence > run.sequence, "a later version has a later header");
         let follows = run.epoch == self.head.epoch && run.sequence.0 + (version.0 - run.first.0) == sequence.0;
         if !follows {
             self.runs.push(Run { first: version, sequence, epoch: self.head.epoch });
@@ -133,17 +145,22 @@ impl Timeline {
         self.highest = self.highest.max(version);
     }
 
-    pub(crate) fn roll_back(&mut self, target: Version, sequence: Sequence) {
-        self.admins.push(Admin { sequence, target: self.locate(target).sequence });
+    /// Goes back to a standing version. Returns the place of its header in the log.
+    pub(crate) fn roll_back(&mut self, target: Version, sequence: Sequence) -> Sequence {
+        assert!(target >= self.boundary, "a pruned version is no target");
+        let target_sequence = self.locate(target).sequence;
+        self.admins.push(Admin { sequence, target: target_sequence });
         self.epochs.roll_back(self.head.epoch.next(), target);
         self.runs.retain(|run| run.first <= target);
         self.head = Stamp { epoch: self.head.epoch.next(), version: target };
+        target_sequence
     }
 
     pub(crate) fn prune(&mut self, before: Version, sequence: Sequence) {
         assert!(before >= self.boundary, "the boundary never falls");
         self.admins.push(Admin { sequence, target: self.locate(before).sequence });
         self.boundary = before;
+        assert!(self.boundary <= self.head.version, "the head is never pruned");
     }
 
     pub(crate) fn encode(&self, out: &mut Writer) {
@@ -188,10 +205,17 @@ impl Timeline {
         if timeline.highest < timeline.head.version {
             return Err(Error::Malformed("highest version"));
         }
-        if timeline.runs.first().is_none_or(|run| run.first != Version(0)) {
-            return Err(Error::Malformed("timeline"));
-        }
-        Ok(timeline)
+        if timeline.is_consistent() { Ok(timeline) } else { Err(Error::Malformed("timeline")) }
+    }
+
+    /// Whether runs, boundary and head fit together, as they do in everything this code writes.
+    fn is_consistent(&self) -> bool {
+        let (Some(oldest), Some(newest)) = (self.runs.first(), self.runs.last()) else { return false };
+        let ascend = |pair: &[Run]| pair[0].first < pair[1].first && pair[0].sequence < pair[1].sequence;
+        oldest.first == Version(0)
+            && self.runs.windows(2).all(ascend)
+            && newest.first <= self.head.version
+            && self.boundary <= self.head.version
     }
 }
 
@@ -210,7 +234,8 @@ mod tests {
         }
     }
 
-    /// PROTOCOL 2.4: were all pairs kept, (0,0) (1,50) (2,20), dead version (0,30) would pass.
+    /// PROTOCOL 2.4: if all pairs (0,0) (1,50) (2,20) were kept, the dead version (0,30) would
+    /// pass.
     #[test]
     fn a_dead_version_of_epoch_0_does_not_stand_after_a_deeper_rollback() {
         let (mut timeline, mut sequence) = (Timeline::new(), 1);

@@ -1,118 +1,57 @@
-//! Raft snapshots: pinned files of one flush, sent as they are and checked before anything is believed.
+//! Raft snapshots: pinned files of one flush, sent as they are, and checked by the receiver before
+//! they are believed.
 //!
-//! A snapshot is the state saved at the snapshot's position, the sealed files that it lists, the growing journal up to a length, and a
-//! superblock that names state and journal, which travels in the manifest with the state's hash: so a manifest is short however long the
-//! log is. The state comes first, and says what else there is. Sealed files never change and the journal only grows, so a pin costs
-//! no copy: it keeps one saved state from being removed. A receiver that crashed begins again where it was; the superblock is written
-//! last, so until then its directory is that of a new replica.
+//! A snapshot consists of the state saved at the snapshot's position, the sealed files that the
+//! state lists, and the growing journal up to a length. The superblock that names state and journal
+//! travels in the manifest. The state comes first, because it lists the other files.
+//!
+//! A pin costs no copy: sealed files never change, the journal only grows, and the pin keeps the
+//! saved state from being removed. A receiver that crashed continues where it was. It writes the
+//! superblock last, so until then its directory is that of a new replica.
 
 use std::{collections::HashSet, io, sync::Arc};
 
 use coppice_env::{OpenMode, Storage};
-use coppice_types::{
-    Digest,
-    codec::{self, Reader, Writer},
-};
+use coppice_types::Digest;
 use coppice_verify::hash;
 
 use crate::{
-    Error, RaftPosition, Root,
-    chunk::Sealed,
-    durable::{SUPERBLOCK, Superblock, is_ours, state_path},
-    fsck,
-    journal::{self, End, journal_path},
+    Error, Manifest, RaftPosition, Root, SnapshotFile, fsck, journal,
+    manifest::listed,
     state::State,
-    store,
+    store::{self, is_ours},
+    superblock::{SUPERBLOCK, Superblock, state_path},
 };
 
 /// Most snapshots that are pinned at once.
 pub const PINS_MAX: usize = 4;
 /// Most bytes of one read of a snapshot.
 const READ_BYTES_MAX: usize = 4 << 20;
-/// First byte of an encoded manifest.
-const MANIFEST_VERSION: u8 = 2;
-
-/// A file of a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SnapshotFile {
-    /// Name in the directory.
-    pub name: String,
-    /// Bytes of it that belong to the snapshot.
-    pub len: u64,
-    /// SHA-256 of them; for a journal, the hash chain over its records.
-    pub hash: Digest,
-}
-
-/// What a snapshot consists of: the data of a raft snapshot message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Manifest {
-    /// Names the pin at its sender.
-    pub id: u64,
-    /// The raft entry as of which it is.
-    pub position: RaftPosition,
-    /// Its files, in the order in which they are sent. A receiver knows the first one, the state, which lists the others.
-    pub files: Vec<SnapshotFile>,
-    /// The file that makes the others a replica.
-    superblock: Vec<u8>,
-}
-
-impl Manifest {
-    /// The bytes to send.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        let state = &self.files[0];
-        let mut out = Writer::new();
-        out.u8(MANIFEST_VERSION);
-        out.u64(self.id);
-        out.str16(&self.superblock);
-        out.u64(state.len);
-        out.digest(&state.hash);
-        out.into_bytes()
-    }
-
-    /// Reads what `encode` wrote.
-    ///
-    /// # Errors
-    /// If the bytes are no manifest.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
-        let mut input = Reader::new(bytes);
-        let mut decode = || -> Result<(u64, Vec<u8>, u64, Digest), codec::Error> {
-            if input.u8()? != MANIFEST_VERSION {
-                return Err(codec::Error::Malformed("version"));
-            }
-            let fields = (input.u64()?, input.str16()?.to_vec(), input.u64()?, input.digest()?);
-            input.clone().finish()?;
-            Ok(fields)
-        };
-        let damaged = |error: codec::Error| Error::corrupted("snapshot manifest", error.to_string());
-        let (id, superblock, len, hash) = decode().map_err(damaged)?;
-        let Superblock { position, saved, .. } = Superblock::from_file(&superblock)?;
-        let state = SnapshotFile { name: state_path(saved), len, hash };
-        Ok(Self { id, position, files: vec![state], superblock })
-    }
-}
-
 impl Root {
-    /// Flushes as of `position`, and keeps what is durable then readable until it is unpinned.
+    /// Flushes up to `position`, and keeps the durable state of that moment readable until it is
+    /// unpinned.
     ///
     /// # Errors
-    /// As [`Root::flush`]; and if too many are pinned.
+    /// Those of [`Root::flush`]; [`Error::Snapshot`] if too many are pinned.
     pub fn pin_snapshot(&mut self, position: RaftPosition) -> Result<Manifest, Error> {
         if self.durable.pins.len() >= PINS_MAX {
             return Err(Error::Snapshot { id: 0, what: "too many are pinned" });
         }
         self.flush_and_save(position, true)?;
         let superblock = &self.durable.superblock;
+        assert_eq!(superblock.saved, superblock.generation, "a snapshot has a saved state of its own");
         let name = state_path(superblock.saved);
         let state = self.store.read(&name)?;
         let mut files = vec![SnapshotFile { name, len: state.len() as u64, hash: hash::sha256(&state) }];
         files.extend(listed(&self.state.sealed, &superblock.journal));
         let manifest = Manifest { id: superblock.saved, position, files, superblock: superblock.file() };
-        self.durable.pins.insert(manifest.id, manifest.clone());
+        let before = self.durable.pins.insert(manifest.id, manifest.clone());
+        assert!(before.is_none(), "a pin has a name of its own");
         Ok(manifest)
     }
 
-    /// Bytes of a pinned snapshot's file from `offset` on: at most `len`, at least one except at its end.
+    /// Bytes of a pinned snapshot's file from `offset` on: at most `len`, and at least one before
+    /// the file's end.
     ///
     /// # Errors
     /// If the snapshot is not pinned, or has no such file.
@@ -125,8 +64,8 @@ impl Root {
         store::read_part(self.store.storage(), &file.name, offset, len)
     }
 
-    /// What checks a pinned snapshot, as its receiver does, beside everything else: it must stay pinned until then. It gives
-    /// `Corrupted` for damage.
+    /// A check of a pinned snapshot, the one that its receiver makes. It may run on another thread,
+    /// and the snapshot must stay pinned until it ends. It returns [`Error::Corrupted`] for damage.
     ///
     /// # Errors
     /// If the snapshot is not pinned.
@@ -136,7 +75,7 @@ impl Root {
         Ok(move || fsck::check(&storage, &superblock)?.verdict())
     }
 
-    /// The snapshot is not read any more.
+    /// Ends the pin of a snapshot.
     pub fn unpin_snapshot(&mut self, id: u64) {
         if self.durable.pins.remove(&id).is_some() {
             self.remove_saved(id);
@@ -144,25 +83,19 @@ impl Root {
     }
 }
 
-/// What there is beside the state.
-fn listed<'s>(sealed: &'s [Sealed], journal: &End) -> impl Iterator<Item = SnapshotFile> + use<'s> {
-    let sealed = sealed.iter().map(|sealed| SnapshotFile { name: sealed.name(), len: sealed.len, hash: sealed.hash });
-    let growing = SnapshotFile { name: journal_path(journal.chunk), len: journal.len, hash: journal.chain };
-    sealed.chain((journal.len > 0).then_some(growing))
-}
-
-/// Takes a snapshot into a directory that is empty, or has parts of this or another one: files that are whole are not fetched again.
+/// Receives a snapshot into a directory that is empty or has parts of a snapshot. Files that are
+/// complete already are not fetched again.
 #[derive(Debug)]
 pub struct SnapshotReceiver {
     storage: Arc<dyn Storage>,
     manifest: Manifest,
-    /// Which file comes next, and how much of it is there.
+    /// The next file of the manifest, and how many of its bytes are here.
     at: usize,
     offset: u64,
 }
 
 impl SnapshotReceiver {
-    /// Begins, or goes on.
+    /// Begins a transfer, or continues an earlier one.
     ///
     /// # Errors
     /// If the directory holds a replica, or the storage fails.
@@ -179,8 +112,8 @@ impl SnapshotReceiver {
         Ok(receiver)
     }
 
-    /// The state is whole: it says what else there is. Of that, what an earlier transfer left whole is not asked for, and what belongs to
-    /// another snapshot goes.
+    /// Reads the list of files from the state, which is complete. Files that an earlier transfer
+    /// completed are not asked for again, and files of another snapshot are removed.
     fn list_files(&mut self) -> Result<(), Error> {
         let name = self.manifest.files[0].name.clone();
         let journal = Superblock::from_file(&self.manifest.superblock)?.journal;
@@ -188,6 +121,7 @@ impl SnapshotReceiver {
         if end != journal {
             return Err(Error::corrupted(&name, "not the state of its superblock"));
         }
+        assert_eq!(self.at, 0, "the state comes first");
         self.manifest.files.truncate(1);
         self.manifest.files.extend(listed(&state.sealed, &journal));
         let names: HashSet<&str> = self.manifest.files.iter().map(|file| file.name.as_str()).collect();
@@ -212,13 +146,14 @@ impl SnapshotReceiver {
         Ok(self.len_of(&file.name)? == Some(file.len) && self.check(file).is_ok())
     }
 
-    /// The file to ask for, and from which offset on; `None` once everything is there.
+    /// The file to ask for, and the offset to start from; `None` once every file is complete.
     #[must_use]
     pub fn next(&self) -> Option<(&str, u64)> {
         self.manifest.files.get(self.at).map(|file| (file.name.as_str(), self.offset))
     }
 
-    /// Up to `len` bytes that an earlier transfer left at a place: if the sender has the same there, they may be taken.
+    /// Up to `len` bytes that an earlier transfer left at a place. They may be kept if the sender
+    /// has the same bytes there.
     ///
     /// # Errors
     /// If the storage fails.
@@ -228,11 +163,11 @@ impl SnapshotReceiver {
         if len == 0 { Ok(Vec::new()) } else { store::read_part(&*self.storage, name, offset, len) }
     }
 
-    /// Takes bytes of the file that [`SnapshotReceiver::next`] names, at its offset.
+    /// Writes bytes of the file that [`SnapshotReceiver::next`] names, at its offset.
     ///
     /// # Errors
-    /// [`Error::Snapshot`] for any other bytes; [`Error::Corrupted`] if the file is complete and not what the manifest says: it
-    /// begins again then.
+    /// [`Error::Snapshot`] if other bytes are expected. [`Error::Corrupted`] if the file is
+    /// complete and differs from the manifest; the file then begins again.
     pub fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let refuse = |what| Error::Snapshot { id: self.manifest.id, what };
         let file = self.manifest.files.get(self.at).ok_or_else(|| refuse("nothing is missing"))?.clone();
@@ -246,9 +181,10 @@ impl SnapshotReceiver {
         if end < file.len {
             return Ok(());
         }
-        // What an earlier transfer left behind the end.
+        // An earlier transfer may have left bytes behind the end.
         handle.set_len(end).map_err(Error::io(name, "cut"))?;
         handle.sync_data().map_err(Error::io(name, "sync"))?;
+        assert_eq!(end, file.len, "a file ends where the manifest says");
         self.offset = 0;
         self.check(&file)?;
         if self.at == 0 {
@@ -258,7 +194,8 @@ impl SnapshotReceiver {
         Ok(())
     }
 
-    /// Makes the directory a replica's, after a check of everything in it; then [`Root::open`] opens it.
+    /// Checks everything in the directory and turns it into a replica's, which [`Root::open`]
+    /// opens.
     ///
     /// # Errors
     /// If files are missing, or do not belong together.
@@ -296,7 +233,8 @@ impl SnapshotReceiver {
     }
 }
 
-/// The hash chain over the records of a journal file; `None` if they are not whole. Their checksums are left to `fsck`.
+/// The hash chain over the records of a journal file; `None` if a record is cut off. `fsck` checks
+/// the records' checksums.
 fn journal_chain(mut bytes: &[u8]) -> Option<Digest> {
     let mut chain = Digest::default();
     while !bytes.is_empty() {

@@ -1,4 +1,4 @@
-//! The values that the root group is told and answers with.
+//! Values in the root group's commands and answers.
 
 use coppice_types::{
     Digest, Epoch, Sequence, SessionId, ShardId, Stamp, Version,
@@ -21,18 +21,18 @@ pub struct RaftPosition {
 /// A key of the ledger after the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyTurn {
-    /// The header that changed the key: the new one signs checkpoints of more entries.
+    /// The header that changed the key. The new key signs checkpoints of larger logs.
     pub sequence: Sequence,
     /// The Ed25519 key.
     pub public_key: [u8; 32],
 }
 
-/// Names a state of one shard.
+/// The name of a state of one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardState {
-    /// Newest version that touched the shard.
+    /// The newest version that touched the shard.
     pub version: Version,
-    /// Commits to the shard's forest at it.
+    /// Commits to the shard's forest at that version.
     pub digest: Digest,
 }
 
@@ -50,13 +50,12 @@ impl ShardState {
 /// A batch of a session, as the leader commits it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionCommit {
-    /// The session.
     pub session: SessionId,
-    /// The batch's number in it, from 1.
+    /// The batch's number in the session, from 1.
     pub number: u64,
     /// Identity of the request.
     pub batch_hash: Digest,
-    /// Its place in the version's journal.
+    /// The batch's place in the version's journal.
     pub journal_index: u32,
 }
 
@@ -67,20 +66,20 @@ pub struct SessionBatch {
     pub number: u64,
     /// Identity of the request.
     pub batch_hash: Digest,
-    /// Header that committed it.
+    /// The header that committed the batch.
     pub sequence: Sequence,
-    /// Its place in that header's journal.
+    /// The batch's place in that header's journal.
     pub journal_index: u32,
-    /// The version was rolled back since; the batch is never applied again.
+    /// Whether the batch's version was rolled back. The batch is never applied again.
     pub rolled_back: bool,
 }
 
-/// A version found by number, with the state that it names.
+/// A version that was found by number, with its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionState {
-    /// Canonical bytes of its commit or genesis header.
+    /// Canonical bytes of the version's commit or genesis header.
     pub header: Vec<u8>,
-    /// That header's place in the root log.
+    /// The header's place in the root log.
     pub sequence: Sequence,
     /// The version's original name.
     pub stamp: Stamp,
@@ -98,7 +97,7 @@ pub enum Operation {
         /// The epoch that begins.
         epoch: Epoch,
     },
-    /// Forget what only older versions need.
+    /// Drop what only older versions need.
     Prune {
         /// The oldest version kept.
         before: Version,
@@ -110,22 +109,20 @@ pub enum Operation {
 pub struct AdminOperation {
     /// Counts these operations from 1.
     pub admin_sequence: u64,
-    /// Its header's place in the root log.
+    /// The place of the operation's header in the root log.
     pub sequence: Sequence,
-    /// What it does.
     pub operation: Operation,
-    /// What every shard needs to execute it, in key order.
+    /// What every shard needs to execute the operation, in key order.
     pub shards: Vec<ShardBoundary>,
 }
 
 /// One shard's part in an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardBoundary {
-    /// The shard.
     pub shard: ShardId,
-    /// Its decided state at the target or boundary version.
+    /// The shard's decided state at the target or boundary version.
     pub boundary: ShardState,
-    /// Its decided state just before the operation.
+    /// The shard's decided state just before the operation.
     pub newest: ShardState,
 }
 

@@ -1,17 +1,26 @@
-//! The order of durability: what is sent, written, synced, sent and handed out, and when.
+//! The order of durability: which step sends, writes, syncs and hands out what.
 
 use coppice_env::Workers;
-use raft::Ready;
-use raft::eraftpb::{Entry, EntryType, Message as RaftMessage, MessageType};
+use raft::{
+    Ready,
+    eraftpb::{Entry, EntryType, Message as RaftMessage, MessageType},
+};
 
-use super::{ENTRY_OVERHEAD_BYTES, Group};
-use crate::change;
-use crate::error::Result;
-use crate::log::batch::HardState;
-use crate::message::split_append;
-use crate::output::{Beside, Committed, Install, Output, Payload, ReadReady};
-use crate::snapshot::Offer;
-use crate::{Membership, Message, Position, RaftId};
+use super::{ENTRY_OVERHEAD_BYTES, Group, offer::Offer};
+use crate::{
+    Membership, Message, Position, RaftId, change,
+    error::Result,
+    log::batch::HardState,
+    message::split_append,
+    output::{Beside, Committed, Install, Output, Payload, ReadReady},
+};
+
+/// Whether an entry comes right after the one handed out before it, as far as `output` tells.
+fn follows(output: &Output, position: Position) -> bool {
+    let installed = output.install.as_ref().map(|install| install.position);
+    let before = output.committed.last().map(|committed| committed.position).or(installed);
+    before.is_none_or(|before| position.index == before.index + 1 && position.term >= before.term)
+}
 
 impl Group {
     /// Whether [`Group::advance`] has something to do.
@@ -24,23 +33,26 @@ impl Group {
     }
 
     /// Does what is due, in the order that makes it safe:
-    /// 1. a leader's messages go out at once, so that followers write while it does;
-    /// 2. snapshot, entries and hard state are written, those of several steps in one batch, and synced once;
-    /// 3. the other messages go out, which speak of what is durable now;
-    /// 4. committed entries are handed out; changes of membership are made known to raft, and synced, before.
+    /// 1. A leader's messages are sent at once, so that followers write while it does.
+    /// 2. Snapshot, entries and hard state are written, those of several steps in one batch, and
+    ///    synced once.
+    /// 3. The other messages are sent. They speak of what is durable now.
+    /// 4. Committed entries are handed out. Before that, changes of membership are made known to
+    ///    raft and synced.
     ///
-    /// To be called while [`Group::has_ready`]; one call hands out a bounded amount.
+    /// The caller repeats this while [`Group::has_ready`]. One call hands out a bounded amount.
     ///
     /// # Errors
-    /// Any error is final: the storage failed or holds damaged bytes, and this group must be dropped.
+    /// Every error is final: the storage failed or holds damaged bytes, and this group must be
+    /// dropped.
     pub fn advance(&mut self, send: &mut dyn FnMut(Message)) -> Result<Output> {
         self.advance_beside(send, Beside { workers: Workers::Inline, meanwhile: &mut |_| {}, writes: &|_| {} })
     }
 
-    /// The same, with something to do for this thread while, in step 2, a large batch is written and synced.
+    /// Like [`Group::advance`], but does other work while step 2 writes and syncs a large batch.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Group::advance`].
     pub fn advance_beside(&mut self, send: &mut dyn FnMut(Message), mut beside: Beside<'_>) -> Result<Output> {
         self.usable()?;
         let mut output = Output::default();
@@ -48,7 +60,7 @@ impl Group {
         self.failed = outcome.is_err();
         outcome?;
         self.report_discarded(&mut output);
-        output.snapshot_offer = self.offer.as_mut().and_then(Offer::news);
+        output.snapshot_offer = self.offer.as_mut().and_then(Offer::take);
         output.snapshot_wanted = self.raw.store().snapshot_wanted.take();
         Ok(output)
     }
@@ -64,7 +76,8 @@ impl Group {
             let mut number = None;
             let mut later = Vec::new();
             while handed_out < self.options.committed_bytes_max && self.raw.has_ready() {
-                // What was said about entries before a snapshot replaces them must be durable first.
+                // Messages about entries that a snapshot is about to replace need those entries to
+                // be durable first.
                 if number.is_some() && self.raw.snap().is_some() {
                     break;
                 }
@@ -79,6 +92,7 @@ impl Group {
             if self.log().needs_sync() {
                 self.raw.mut_store().log.flush(beside)?;
             }
+            assert!(!self.log().needs_sync(), "messages speak of what is durable alone");
             self.raw.on_persist_ready(number);
             if let Some(install) = output.install.as_ref().filter(|install| install.position.index > self.delivered()) {
                 let index = install.position.index;
@@ -88,12 +102,12 @@ impl Group {
         }
     }
 
-    /// Up to where raft knows that entries were handed out.
+    /// The last entry that raft knows to be handed out.
     fn delivered(&self) -> u64 {
         self.raw.raft.raft_log.applied
     }
 
-    /// Handles one `Ready` short of the fsync. Returns the bytes of the committed entries in it.
+    /// Handles one `Ready` up to the fsync. Returns the bytes of its committed entries.
     fn handle(
         &mut self,
         mut ready: Ready,
@@ -108,7 +122,7 @@ impl Group {
             output.role = Some(self.role_change());
         }
         for read in ready.take_read_states() {
-            // A message that came twice is answered twice.
+            // An answer that comes twice is handed out once.
             let id = self.read_id(&read.request_ctx);
             if let Some(id) = id {
                 self.reads.remove(&id);
@@ -137,6 +151,7 @@ impl Group {
             let state = HardState { term: raft.term, vote: raft.vote, commit: raft.commit };
             let log = &mut self.raw.mut_store().log;
             log.reset(install.position, install.membership.clone(), install.manifest.to_vec(), state)?;
+            assert_eq!(self.log().last(), install.position, "the log starts at the snapshot");
             self.membership = install.membership.clone();
             self.snapshot_requested = false;
             self.raw.mut_store().snapshot = None;
@@ -148,16 +163,20 @@ impl Group {
         if let Some(state) = hard_state {
             log.set_hard_state(state);
         }
+        assert_eq!(self.log().last().index, self.raw.raft.raft_log.last_index(), "raft and its log end alike");
         Ok(())
     }
 
-    /// Hands out committed entries. Changes of membership take effect here, and are noted in the log in the batch that
-    /// is synced before this output is seen, so that a restart finds the membership that belongs to any position.
+    /// Hands out committed entries. Changes of membership take effect here. They are written to the
+    /// log in the batch that is synced before the caller sees this output, so that a restart finds
+    /// the membership that belongs to any position.
     fn deliver(&mut self, entries: Vec<Entry>, output: &mut Output) -> Result<u64> {
         let Some(last) = entries.last().map(|entry| entry.index) else { return Ok(0) };
         let mut bytes = 0;
         for entry in entries {
             let position = Position { index: entry.index, term: entry.term };
+            assert!(follows(output, position), "entries are handed out in order and once");
+            assert!(position.index <= self.log().hard_state().commit, "only committed entries are handed out");
             bytes += (entry.data.len() + ENTRY_OVERHEAD_BYTES) as u64;
             let payload = match entry.get_entry_type() {
                 EntryType::EntryNormal if entry.data.is_empty() => Payload::Empty,
@@ -173,7 +192,8 @@ impl Group {
     }
 
     fn apply_change(&mut self, position: Position, bytes: &[u8], output: &mut Output) -> Payload {
-        // Bytes that can't be read, changes that raft refuses, and more replicas than a log can name are so on every replica: nothing changes.
+        // Unreadable bytes, changes that raft refuses, and too many replicas for a log to name are
+        // the same on every replica: all of them change nothing.
         let Ok(changes) = change::decode(bytes) else { return Payload::Empty };
         if !self.membership.has_room_for(changes.iter().map(|change| change.id())) {
             return Payload::Empty;
@@ -187,9 +207,11 @@ impl Group {
         Payload::Membership(membership)
     }
 
-    /// Raft batches entries into an append that waits, and takes one without entries for a match though it may speak of
-    /// a later index: then its index and term are not those before the first entry. Returns false if it can't be mended,
-    /// which raft takes for a lost message.
+    /// Corrects the position before an append's first entry. Returns false if that is impossible;
+    /// dropping the message is a lost message to raft.
+    ///
+    /// Raft adds entries to an append that is still waiting. Such an append may have been without
+    /// entries, and speak of a later index than the one before its new first entry.
     fn mend_append(&self, message: &mut RaftMessage) -> bool {
         let Some(first) = message.entries.first() else { return true };
         if message.get_msg_type() != MessageType::MsgAppend || first.index == message.index + 1 {

@@ -1,22 +1,29 @@
-//! What the caller asks of a group.
+//! Requests of the caller to a group.
 
 use bytes::Bytes;
-use raft::SnapshotStatus;
-use raft::eraftpb::{Entry, Message as RaftMessage, MessageType};
+use raft::{
+    SnapshotStatus,
+    eraftpb::{Entry, Message as RaftMessage, MessageType},
+};
 
 use super::{ENTRY_OVERHEAD_BYTES, EVIDENCE_BYTES_MAX, Group};
-use crate::change::{self, Change};
-use crate::error::{Error, Result};
-use crate::output::ReadId;
-use crate::{Position, RaftId};
+use crate::{
+    Position, RaftId,
+    change::{self, Change},
+    error::{Error, Result},
+    output::ReadId,
+};
 
 impl Group {
-    /// Proposes an entry. It is committed if and only if one with exactly the position returned is handed out as such;
-    /// it is lost if another term stands at that index.
+    /// Proposes an entry. It is committed if an entry with exactly the returned position is handed
+    /// out. It is lost if an entry of another term is handed out at that index.
     ///
     /// # Errors
-    /// [`Error::NotLeader`]; [`Error::Unavailable`] while the leadership is being transferred; [`Error::Exhausted`] if
-    /// too much is not committed yet; if the disk is full or the entry too large.
+    /// - [`Error::NotLeader`];
+    /// - [`Error::Unavailable`] while the leadership is being transferred;
+    /// - [`Error::Exhausted`] if too much is not committed yet;
+    /// - [`Error::TooLarge`] or [`Error::Invalid`] if the entry is too large or empty;
+    /// - [`Error::Io`] if there is no room on disk; the group goes on then if the disk is full.
     pub fn propose(&mut self, data: Bytes) -> Result<Position> {
         self.only_leader()?;
         if data.is_empty() {
@@ -34,25 +41,37 @@ impl Group {
         message.set_msg_type(MessageType::MsgPropose);
         message.from = self.options.id.0;
         message.set_entries(vec![entry].into());
-        match self.raw.raft.step(message) {
-            Ok(()) => Ok(self.end()),
+        let before = self.end();
+        let outcome = self.raw.raft.step(message);
+        self.proposed(before, outcome)
+    }
+
+    /// The position of an entry that was proposed when the log ended at `before`.
+    fn proposed(&self, before: Position, outcome: raft::Result<()>) -> Result<Position> {
+        match outcome {
+            Ok(()) => {
+                let end = self.end();
+                assert_eq!(end.index, before.index + 1, "one proposal is one entry");
+                assert_eq!(end.term, self.raw.raft.term, "a leader appends in its own term");
+                Ok(end)
+            }
             Err(raft::Error::ProposalDropped) => Err(Error::Exhausted("too many proposals are not committed yet")),
             Err(error) => Err(Error::Raft(error.to_string())),
         }
     }
 
     /// The position of the newest entry.
-    pub(super) fn end(&self) -> Position {
+    fn end(&self) -> Position {
         let log = &self.raw.raft.raft_log;
         Position { index: log.last_index(), term: log.last_term() }
     }
 
-    /// Asks how much must be applied for a read to see all that was acknowledged before now. The answer may be lost:
-    /// callers set a deadline and ask again.
+    /// Asks which entry must be applied for a read to see all that was acknowledged before now. The
+    /// answer may be lost, so callers set a deadline and ask again.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if there is no leader, or it has not committed anything in its term yet;
-    /// [`Error::Exhausted`] if too many reads wait.
+    /// [`Error::Unavailable`] if there is no leader, or if it has not committed anything in its
+    /// term yet. [`Error::Exhausted`] if too many reads wait.
     pub fn read_index(&mut self) -> Result<ReadId> {
         self.usable()?;
         let raft = &self.raw.raft;
@@ -71,6 +90,7 @@ impl Group {
         if self.reads.len() > self.options.reads_max {
             self.reads.pop_first();
         }
+        assert!(self.reads.len() <= self.options.reads_max, "the oldest reads are forgotten");
         let mut context = self.read_nonce.to_le_bytes().to_vec();
         context.extend_from_slice(&id.0.to_le_bytes());
         self.raw.read_index(context);
@@ -84,13 +104,15 @@ impl Group {
         (u64::from_le_bytes(*nonce) == self.read_nonce && self.reads.contains(&ReadId(id))).then_some(ReadId(id))
     }
 
-    /// Proposes to change who is in the group; several changes go through a joint membership that ends by itself. They
-    /// hold once [`Payload::Membership`](crate::Payload::Membership) is handed out at the position returned; [`Payload::Empty`](crate::Payload::Empty) there means that
-    /// they were refused.
+    /// Proposes to change the members of the group. Several changes go through a joint membership
+    /// that ends by itself. The changes hold once
+    /// [`Payload::Membership`](crate::Payload::Membership) is handed out at the returned position.
+    /// [`Payload::Empty`](crate::Payload::Empty) there means that they were refused.
     ///
     /// # Errors
-    /// As [`Group::propose`]; [`Error::Invalid`] if they make no sense; [`Error::Unavailable`] while another change is
-    /// not applied, or a learner to be promoted is too far behind.
+    /// Those of [`Group::propose`]. [`Error::Invalid`] if the changes make no sense.
+    /// [`Error::Unavailable`] while another change is not applied, or if a learner to be promoted
+    /// is too far behind.
     pub fn change_membership(&mut self, changes: &[Change]) -> Result<Position> {
         self.only_leader()?;
         change::check(changes, &self.membership, self.options.id)?;
@@ -106,18 +128,16 @@ impl Group {
         if changes.iter().any(|change| matches!(change, Change::Promote(id) if !caught_up(*id))) {
             return Err(Error::Unavailable("a learner is promoted once it has caught up"));
         }
+        let before = self.end();
         let outcome = self.raw.propose_conf_change(change::encode(changes), change::to_raft(changes));
-        match outcome {
-            Ok(()) => Ok(self.end()),
-            Err(raft::Error::ProposalDropped) => Err(Error::Exhausted("too many proposals are not committed yet")),
-            Err(error) => Err(Error::Raft(error.to_string())),
-        }
+        self.proposed(before, outcome)
     }
 
-    /// Hands the leadership to another voter, if it can catch up within an election timeout.
+    /// Hands the leadership to another voter, if that voter can catch up within an election
+    /// timeout.
     ///
     /// # Errors
-    /// [`Error::NotLeader`]; [`Error::Invalid`] if the other has no vote.
+    /// [`Error::NotLeader`]; [`Error::Invalid`] if `to` is this replica or has no vote.
     pub fn transfer_leader(&mut self, to: RaftId) -> Result<()> {
         self.only_leader()?;
         if !self.membership.voters.contains(&to) || to == self.options.id {
@@ -127,11 +147,12 @@ impl Group {
         Ok(())
     }
 
-    /// Stops leading at once, and has another voter campaign, whether or not it has all entries: for a leader whose links are so slow that
-    /// nobody catches up with it. Entries that are not committed may be lost, as with any change of leaders.
+    /// Stops leading at once, and has another voter campaign, whether or not it has all entries.
+    /// This helps a leader whose links are so slow that nobody catches up with it. Entries that are
+    /// not committed may be lost, as with any change of leaders.
     ///
     /// # Errors
-    /// As [`Group::transfer_leader`].
+    /// Those of [`Group::transfer_leader`].
     pub fn resign_to(&mut self, to: RaftId) -> Result<()> {
         self.only_leader()?;
         if !self.membership.voters.contains(&to) || to == self.options.id {
@@ -145,7 +166,8 @@ impl Group {
         Ok(())
     }
 
-    /// Whether this replica leaves it to the others to campaign first, because it would lead badly. It still votes.
+    /// Sets whether this replica lets the others campaign first, because it would lead badly. It
+    /// still votes.
     pub fn set_reluctant(&mut self, reluctant: bool) {
         self.reluctant = reluctant;
     }
@@ -169,12 +191,14 @@ impl Group {
         if self.is_leader() {
             let term = self.raw.raft.term;
             self.raw.raft.become_follower(term, 0);
+            assert!(!self.is_leader(), "a follower does not lead");
             self.draw_timeout();
         }
     }
 
-    /// Notes durably that this replica does not trust its state. It stops leading, does not campaign, goes on voting and
-    /// keeping its log, and asks for a snapshot until one is installed.
+    /// Records durably that this replica does not trust its own state. The replica stops leading
+    /// and does not campaign, but goes on voting and keeping its log. It asks for a snapshot until
+    /// one is installed.
     ///
     /// # Errors
     /// If the storage fails, or the evidence is too long.
@@ -189,13 +213,13 @@ impl Group {
         Ok(())
     }
 
-    /// The evidence against this replica, if it is quarantined.
+    /// The evidence against this replica; `None` if it is not quarantined.
     #[must_use]
     pub fn quarantined(&self) -> Option<&[u8]> {
         self.log().quarantine()
     }
 
-    /// Ends the quarantine, durably: a snapshot was installed.
+    /// Ends the quarantine durably, after a snapshot was installed.
     ///
     /// # Errors
     /// If the storage fails.
@@ -208,46 +232,49 @@ impl Group {
         Ok(())
     }
 
-    /// Asks the leader for a snapshot, at every tick until one is offered. Until it is installed, nothing is appended.
+    /// Asks the leader for a snapshot, at every tick until one is offered. Nothing is appended
+    /// until it is installed.
     pub fn request_snapshot(&mut self) {
         self.snapshot_requested = true;
     }
 
-    /// Says what became of a snapshot that was offered to another replica.
+    /// Reports what became of a snapshot that was offered to another replica.
     pub fn report_snapshot(&mut self, to: RaftId, ok: bool) {
         self.snapshotting.remove(&to);
         let status = if ok { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
         self.raw.report_snapshot(to.0, status);
     }
 
-    /// Says that messages to another replica were lost.
+    /// Reports that messages to another replica were lost.
     pub fn report_unreachable(&mut self, to: RaftId) {
         self.raw.report_unreachable(to.0);
     }
 
-    /// Says what the state machine has applied, durably or not.
+    /// Reports the last entry that the state machine has applied, durably or not.
     pub fn applied(&mut self, index: u64) {
         assert!(index <= self.raw.raft.raft_log.committed, "only committed entries are applied");
         self.applied = index;
     }
 
-    /// Forgets entries up to `to`, which the state machine has durably, as far as whole files can be dropped and no
-    /// snapshot that is being served needs what follows it.
+    /// Drops entries up to `to`, which the state machine must have durably. Only whole files are
+    /// dropped, and only entries that a snapshot being served covers.
     ///
     /// # Errors
     /// If the storage fails.
     pub fn compact(&mut self, to: u64) -> Result<()> {
         self.usable()?;
-        assert!(to <= self.applied, "what was not applied is needed");
+        assert!(to <= self.applied, "only applied entries are dropped");
         let store = self.raw.mut_store();
         let served = store.snapshot.as_ref().map_or(u64::MAX, |(position, ..)| position.index);
         store.log.compact(to.min(served))
     }
 
-    /// Offers a pinned snapshot of the state machine, applied up to `index`, to followers that need one.
+    /// Offers a pinned snapshot of the state machine, applied up to `index`, to followers that need
+    /// one.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is older than the log's base or newer than what is applied.
+    /// [`Error::Invalid`] if the snapshot is older than the log's base or newer than what is
+    /// applied, if its manifest is too long, or if this replica has not joined its group.
     pub fn set_snapshot(&mut self, index: u64, manifest: Bytes) -> Result<()> {
         let log = self.log();
         if index > self.applied || manifest.len() > crate::message::MANIFEST_BYTES_MAX {
@@ -264,13 +291,14 @@ impl Group {
         Ok(())
     }
 
-    /// Whether the snapshot that is offered, if there is one, is of any use to a replica: it must be a member in it.
+    /// Whether the offered snapshot, if there is one, is of use to a replica: the replica must be a
+    /// member in it.
     #[must_use]
     pub fn snapshot_covers(&self, id: RaftId) -> bool {
         self.raw.store().snapshot.as_ref().is_none_or(|(_, membership, _)| membership.contains(id))
     }
 
-    /// Stops offering the snapshot: its pin is gone.
+    /// Stops offering the snapshot, whose pin is gone.
     pub fn clear_snapshot(&mut self) {
         self.raw.mut_store().snapshot = None;
     }

@@ -1,22 +1,25 @@
-//! Messages from other replicas, and what is kept from raft.
+//! Messages from other replicas, and the checks before raft sees them.
 
 use coppice_types::ErrorKind;
 use raft::eraftpb::{Message as RaftMessage, MessageType};
 
 use super::{ENTRY_OVERHEAD_BYTES, Group};
-use crate::Message;
-use crate::error::{Error, Result};
+use crate::{
+    Message,
+    error::{Error, Result},
+};
 
-/// A term further ahead is made up: years of elections while this replica was away. Who takes it is followed by nobody once it has come to the
-/// largest number of a message.
+/// A term further ahead is made up: it would take years of elections while this replica was away. A
+/// replica that follows made-up terms up to the largest number of a message can't be followed by
+/// anyone.
 const TERMS_AHEAD_MAX: u64 = 1 << 24;
 
 impl Group {
     /// Takes a message of another replica.
     ///
     /// # Errors
-    /// If it was dropped: it can't be meant for this replica, no replica in its right mind sends it, or there is no room
-    /// on disk for its entries. The group goes on.
+    /// If the message was dropped: it is for another replica, no sound replica would send it, or
+    /// there is no room on disk for its entries. The group goes on.
     pub fn step(&mut self, message: Message) -> Result<()> {
         self.usable()?;
         self.check_message(&message)?;
@@ -30,7 +33,8 @@ impl Group {
         self.step_raft(message.raft)
     }
 
-    /// Makes room on disk for entries before raft knows of them. A full disk refuses them; any other failure is final.
+    /// Makes room on disk for entries before raft knows of them. A full disk refuses them. Any
+    /// other failure is final.
     pub(super) fn ensure_room(&mut self, bytes: usize) -> Result<()> {
         let outcome = self.raw.mut_store().log.ensure_room(bytes);
         if let Err(error) = &outcome
@@ -52,7 +56,7 @@ impl Group {
         })
     }
 
-    /// Keeps from raft what would make it panic or what it is not meant to see.
+    /// Refuses messages that would make raft panic or that raft is not meant to see.
     pub(super) fn check_message(&self, message: &Message) -> Result<()> {
         let refuse = |why| Err(Error::Refused(why));
         let raft = &self.raw.raft;
@@ -90,7 +94,7 @@ impl Group {
         }
     }
 
-    /// The replica was made without a log and has heard nothing since.
+    /// Whether the replica was created without a log and has heard nothing since.
     pub(super) fn has_never_joined(&self) -> bool {
         self.membership.is_empty() && self.raw.raft.raft_log.last_index() == 0
     }

@@ -1,17 +1,16 @@
-//! What a batch holds: the items that one fsync makes durable together.
+//! The content of a batch: the items that one fsync makes durable together.
 
 use bytes::Bytes;
 use coppice_types::codec::{Error as DecodeError, Reader, Writer};
 use raft::eraftpb::{Entry, EntryType};
 
-use crate::ids::number;
-use crate::{Membership, Position, RaftId};
+use crate::{Membership, Position, RaftId, ids::number, width::len32};
 
-/// Batch number, length of what follows, and how long the file was known to be.
+/// Batch number, length of the items, and the durable length of the file.
 pub(crate) const BATCH_HEADER_BYTES: usize = 16;
 /// Tag, kind, position and length before an entry's data.
 pub(crate) const ENTRY_HEADER_BYTES: usize = 22;
-/// Data of less is copied: a part of its own would cost more.
+/// Shorter data is copied, because a part of its own would cost more.
 const SHARED_BYTES_MIN: usize = 256;
 
 const TAG_START: u8 = 1;
@@ -33,10 +32,10 @@ pub(crate) struct HardState {
 /// One item of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Item<'a> {
-    /// First in a segment: where the log ended when it was begun.
+    /// The first item in a segment: where the log ended when the segment was begun.
     Start(Position),
     HardState(HardState),
-    /// Who is in the group from an applied entry on.
+    /// The group's members once the entry with this index is applied.
     Membership(u64, Membership),
     Entry {
         kind: EntryType,
@@ -57,8 +56,8 @@ impl HardState {
     }
 }
 
-/// The bytes of an entry that are kept and sent. What a change of membership says stands in the context; its data is
-/// only for raft's eyes when it is proposed.
+/// The bytes of an entry that are kept and sent. A change of membership is encoded in the entry's
+/// context; its data is used by raft alone, when it is proposed.
 pub(crate) fn entry_data(entry: &Entry) -> &Bytes {
     match entry.get_entry_type() {
         EntryType::EntryNormal => &entry.data,
@@ -79,7 +78,6 @@ pub(crate) fn make_entry(kind: EntryType, position: Position, data: Bytes) -> En
     entry
 }
 
-/// The byte of an entry's type.
 pub(crate) fn kind_byte(kind: EntryType) -> u8 {
     match kind {
         EntryType::EntryNormal => KIND_NORMAL,
@@ -87,7 +85,6 @@ pub(crate) fn kind_byte(kind: EntryType) -> u8 {
     }
 }
 
-/// The entry type of a byte.
 pub(crate) fn kind_of(byte: u8) -> Result<EntryType, DecodeError> {
     match byte {
         KIND_NORMAL => Ok(EntryType::EntryNormal),
@@ -96,12 +93,13 @@ pub(crate) fn kind_of(byte: u8) -> Result<EntryType, DecodeError> {
     }
 }
 
-/// The items of a batch while it is gathered. What large entries say is not copied before the batch is framed.
+/// The items of a batch while it is gathered. The data of large entries is not copied before the
+/// batch is framed.
 #[derive(Debug, Default)]
 pub(crate) struct Items {
     parts: Vec<Bytes>,
     parts_bytes: usize,
-    /// What follows on the parts.
+    /// The items after the parts.
     rest: Writer,
 }
 
@@ -141,8 +139,8 @@ fn encode_entry_header(kind: EntryType, position: Position, data_len: usize, wri
     writer.u8(TAG_ENTRY);
     writer.u8(kind_byte(kind));
     position.encode(writer);
-    writer.u32(u32::try_from(data_len).expect("entries are limited to far less"));
-    assert_eq!(writer.len() - start, ENTRY_HEADER_BYTES);
+    writer.u32(len32(data_len));
+    assert_eq!(writer.len() - start, ENTRY_HEADER_BYTES, "readers skip a header of this length");
 }
 
 impl<'a> Item<'a> {
@@ -180,5 +178,37 @@ impl<'a> Item<'a> {
             }
             _ => Err(DecodeError::Malformed("item tag")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_are_encoded_in_order_whether_they_are_copied_or_shared() {
+        let position = |index| Position { index, term: 2 };
+        let (small, large) = (Bytes::from(vec![1; 10]), Bytes::from(vec![2; SHARED_BYTES_MIN]));
+        let state = HardState { term: 2, vote: 1, commit: 3 };
+        let mut items = Items::default();
+        items.push(&Item::Start(position(4)));
+        items.push_entry(EntryType::EntryNormal, position(5), &large);
+        items.push_entry(EntryType::EntryConfChangeV2, position(6), &small);
+        items.push(&Item::HardState(state));
+        let len = items.len();
+        let bytes = items.into_parts().concat();
+        assert_eq!(bytes.len(), len);
+        let mut reader = Reader::new(&bytes);
+        let entry = |kind, index, data| Item::Entry { kind, position: position(index), data };
+        let expected = [
+            Item::Start(position(4)),
+            entry(EntryType::EntryNormal, 5, &large[..]),
+            entry(EntryType::EntryConfChangeV2, 6, &small[..]),
+            Item::HardState(state),
+        ];
+        for item in expected {
+            assert_eq!(Item::decode(&mut reader), Ok(item));
+        }
+        assert_eq!(reader.finish(), Ok(()));
     }
 }

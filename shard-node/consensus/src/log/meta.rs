@@ -1,28 +1,33 @@
-//! The file `meta`: whose log this is, what it starts after, and what must not be forgotten besides.
+//! The file `meta`: the log's owner, its base, and the other facts that must outlast segments.
 //!
-//! It is replaced as a whole (written aside, synced, renamed, directory synced), so a crash leaves the old or the new one.
+//! The file is replaced as a whole (written under another name, synced, renamed, directory synced),
+//! so a crash leaves the old or the new one.
 
 use coppice_env::{OpenMode, Storage};
-use coppice_types::codec::{Error as DecodeError, Reader, Writer};
-use coppice_types::{ClusterId, GroupId};
+use coppice_types::{
+    ClusterId, GroupId,
+    codec::{Error as DecodeError, Reader, Writer},
+};
 
-use super::batch::HardState;
-use super::block::crc32c;
-use crate::error::{Error, Result};
-use crate::ids::number;
-use crate::{Membership, Position, RaftId};
+use super::{batch::HardState, block::crc32c};
+use crate::{
+    Membership, Position, RaftId,
+    error::{Error, Result},
+    ids::number,
+};
 
 pub(crate) const META_FILE: &str = "meta";
 const META_NEW_FILE: &str = "meta.new";
 const MAGIC: &[u8; 7] = b"CPRAFT\0";
+/// The format of the log: of this file and of the segments.
 const FORMAT: u8 = 2;
-/// Of logs of which no segment has its number in each block.
-const FORMAT_PLAIN: u8 = 1;
-const UNKNOWN_FORMAT: DecodeError = DecodeError::Malformed("format");
+/// A field of the file. Blocks of segments from this number on bear their segment's number, so all
+/// of them do.
+const NUMBERED_FROM: u64 = 1;
 /// Far more than a manifest and evidence take.
 const META_BYTES_MAX: u64 = 16 << 20;
 
-/// Whose log a directory holds.
+/// The replica whose log a directory holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub cluster: ClusterId,
@@ -35,7 +40,7 @@ impl Owner {
         format!("replica {} of {} of cluster {}", self.id, self.group, self.cluster)
     }
 
-    /// What checksums start from, so that nothing in another's files is ever believed.
+    /// The value that checksums start from, so that nothing in another replica's files is believed.
     pub(crate) fn salt(&self) -> u32 {
         crc32c(0, &[&self.cluster.0, &self.group.number().to_le_bytes(), &self.id.0.to_le_bytes()])
     }
@@ -45,19 +50,17 @@ impl Owner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub owner: Owner,
-    /// The log holds entries after this position only; the state machine has the rest.
+    /// The log holds entries after this position only. The state machine has the others.
     pub base: Position,
-    /// Who was in the group at `base`.
+    /// The group's members at `base`.
     pub membership: Membership,
-    /// Raft's state when this was written; what the segments say is newer.
+    /// Raft's state when the file was written. Segments hold newer states.
     pub hard_state: HardState,
-    /// Older segments are garbage.
+    /// The first segment that counts. Older ones are garbage.
     pub first_segment: u64,
-    /// Segments from this one on have their number in each block; `u64::MAX` if this was written when none had.
-    pub numbered_from: u64,
     /// The manifest of the snapshot at `base`, if the log was reset to one.
     pub manifest: Option<Vec<u8>>,
-    /// Why this replica does not trust itself.
+    /// The evidence against this replica's state, if it does not trust it.
     pub quarantine: Option<Vec<u8>>,
 }
 
@@ -72,6 +75,26 @@ fn decode_option(reader: &mut Reader<'_>) -> std::result::Result<Option<Vec<u8>>
     Ok(if reader.flag("presence")? { Some(reader.str32()?.to_vec()) } else { None })
 }
 
+/// Reads the first segment that counts. All segments that count must bear their number.
+fn first_segment(reader: &mut Reader<'_>) -> std::result::Result<u64, DecodeError> {
+    let (first, numbered_from) = (number(reader)?, number(reader)?);
+    if first == 0 || numbered_from > first { Err(DecodeError::Malformed("first numbered segment")) } else { Ok(first) }
+}
+
+/// Why bytes are not the content of this file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unreadable {
+    /// Their format has this other number.
+    OtherFormat(u8),
+    Damaged(DecodeError),
+}
+
+impl From<DecodeError> for Unreadable {
+    fn from(error: DecodeError) -> Self {
+        Self::Damaged(error)
+    }
+}
+
 impl Meta {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
@@ -84,7 +107,7 @@ impl Meta {
         self.membership.encode(&mut writer);
         self.hard_state.encode(&mut writer);
         writer.u64(self.first_segment);
-        writer.u64(self.numbered_from);
+        writer.u64(NUMBERED_FROM);
         encode_option(&mut writer, self.manifest.as_ref());
         encode_option(&mut writer, self.quarantine.as_ref());
         let mut bytes = writer.into_bytes();
@@ -92,18 +115,19 @@ impl Meta {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, DecodeError> {
+    /// Reads what [`Meta::encode`] wrote.
+    pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Unreadable> {
         let (bytes, crc) = bytes.split_last_chunk::<4>().ok_or(DecodeError::Truncated)?;
         if crc32c(0, &[bytes]) != u32::from_le_bytes(*crc) {
-            return Err(DecodeError::Malformed("checksum"));
+            return Err(DecodeError::Malformed("checksum").into());
         }
         let mut reader = Reader::new(bytes);
         if reader.take(MAGIC.len())? != MAGIC {
-            return Err(DecodeError::Malformed("magic"));
+            return Err(DecodeError::Malformed("magic").into());
         }
         let format = reader.u8()?;
-        if format != FORMAT && format != FORMAT_PLAIN {
-            return Err(UNKNOWN_FORMAT);
+        if format != FORMAT {
+            return Err(Unreadable::OtherFormat(format));
         }
         let owner = Owner {
             cluster: ClusterId(reader.bytes16()?),
@@ -115,12 +139,14 @@ impl Meta {
             base: Position::decode(&mut reader)?,
             membership: Membership::decode(&mut reader)?,
             hard_state: HardState::decode(&mut reader)?,
-            first_segment: number(&mut reader)?,
-            numbered_from: if format == FORMAT { number(&mut reader)? } else { u64::MAX },
+            first_segment: first_segment(&mut reader)?,
             manifest: decode_option(&mut reader)?,
             quarantine: decode_option(&mut reader)?,
         };
         reader.finish()?;
+        if meta.base.index > meta.hard_state.commit {
+            return Err(DecodeError::Malformed("base").into());
+        }
         Ok(meta)
     }
 
@@ -138,14 +164,18 @@ impl Meta {
         let mut bytes = vec![0; usize::try_from(len).map_err(|_| corrupted("too long"))?];
         file.read_exact_at(&mut bytes, 0).map_err(Error::io("read its meta file"))?;
         match Self::decode(&bytes) {
-            Err(UNKNOWN_FORMAT) => Err(Error::OtherFormat),
-            meta => meta.map(Some).map_err(|_| corrupted("the checksum or a field is wrong")),
+            Ok(meta) => Ok(Some(meta)),
+            Err(Unreadable::OtherFormat(found)) => Err(Error::OtherFormat { found, known: FORMAT }),
+            Err(Unreadable::Damaged(_)) => Err(corrupted("the checksum or a field is wrong")),
         }
     }
 
-    /// Replaces the file, durably.
+    /// Replaces the file durably.
     pub(crate) fn store(&self, storage: &dyn Storage) -> Result<()> {
+        assert!(self.base.index <= self.hard_state.commit, "the base is committed");
+        assert!(self.first_segment >= NUMBERED_FROM, "every segment bears its number");
         let bytes = self.encode();
+        assert!(bytes.len() as u64 <= META_BYTES_MAX, "the next start reads what is written");
         let write = || {
             let file = storage.open(META_NEW_FILE, OpenMode::OpenOrCreate)?;
             file.set_len(0)?;

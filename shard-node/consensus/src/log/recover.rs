@@ -1,25 +1,29 @@
-//! Opening a log: which files count, what they say, and where a batch was cut off.
+//! Opening a log: which files count, what they hold, and where a batch was cut off.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use coppice_env::{OpenMode, Storage};
 use coppice_types::codec::Reader;
 
-use super::batch::{HardState, Item};
-use super::meta::{META_FILE, Meta, Owner};
-use super::segment::{FoundBatch, Place, Scan, Segment, file_id, file_name};
-use super::{Log, Sizes, Slot};
-use crate::error::{Error, Result};
-use crate::output::LogReport;
-use crate::{Membership, Position};
+use super::{
+    Log, Sizes,
+    batch::{HardState, Item},
+    meta::{META_FILE, Meta, Owner},
+    segment::{FoundBatch, Place, Scan, Segment, file_id, file_name},
+    slot::{Content, Slot},
+};
+use crate::{
+    Membership, Position,
+    error::{Error, Result},
+    output::LogReport,
+};
 
-/// What the batches read so far add up to.
+/// The state that the batches read so far lead to.
 struct Replay<'a> {
     meta: &'a Meta,
     hard_state: HardState,
     memberships: Vec<(u64, Membership)>,
-    /// The entries known, of which the first has index `known_from`.
+    /// The entries known so far. The first one has index `known_from`.
     slots: VecDeque<Slot>,
     known_from: u64,
     end: Option<Position>,
@@ -36,7 +40,7 @@ impl Replay<'_> {
             return Err(corrupted(segment, "a batch is missing"));
         }
         if self.sequence.is_none() {
-            // The first segment repeats the state, and `meta` may be newer than it.
+            // The first segment repeats the hard state, and `meta` may hold a newer one.
             self.hard_state = HardState::default();
         }
         self.sequence = Some(batch.sequence);
@@ -77,7 +81,7 @@ impl Replay<'_> {
             }
             Item::Entry { kind, position, data } => {
                 let bytes = u32::try_from(data.len()).map_err(|_| "an entry is too long")?;
-                let slot = Slot { term: position.term, kind, bytes, place: Some(place), data: None };
+                let slot = Slot { term: position.term, kind, bytes, content: Content::Stored(place) };
                 self.entry(position, slot)?;
             }
         }
@@ -85,7 +89,7 @@ impl Replay<'_> {
     }
 
     fn entry(&mut self, position: Position, slot: Slot) -> std::result::Result<(), &'static str> {
-        let end = self.end.expect("a segment begins with its start");
+        let Some(end) = self.end else { return Err("an entry before the start of the log") };
         if position.index > end.index + 1 || position.index == 0 {
             return Err("an entry is missing");
         }
@@ -106,7 +110,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Drops what the base covers and checks that nothing is missing after it.
+    /// Drops what the base covers, and checks that nothing is missing after it.
     fn finish(&mut self) -> std::result::Result<(), &'static str> {
         let base = self.meta.base;
         let end = self.end.unwrap_or(base);
@@ -116,8 +120,9 @@ impl Replay<'_> {
         if end.index > base.index && self.known_from > base.index + 1 {
             return Err("the entries after the base are missing");
         }
-        while self.known_from <= base.index && !self.slots.is_empty() {
-            let slot = self.slots.pop_front().expect("there is one");
+        while self.known_from <= base.index
+            && let Some(slot) = self.slots.pop_front()
+        {
             if self.known_from == base.index && slot.term != base.term {
                 return Err("the base has another term");
             }
@@ -136,22 +141,23 @@ impl Replay<'_> {
     }
 }
 
-/// A segment that counts, and how it ends.
+/// A segment that counts, and what it was found to hold.
 struct Found {
     segment: Segment,
     scan: Scan,
 }
 
-/// What is found in a directory. Nothing is changed by looking.
+/// What was found in a directory. Reading changes nothing.
 struct Reading<'a> {
     replay: Replay<'a>,
-    /// Oldest first, without their items.
+    /// Oldest first, without their batches.
     found: Vec<Found>,
     /// Segments older than the base, and one that was filled ahead but never begun.
     leftovers: Vec<String>,
 }
 
-/// Reads the segments that `meta` counts, in order. A batch may be cut off in the newest one that anything was written to.
+/// Reads the segments that `meta` counts, in order. Only the newest one that was written to may end
+/// in a batch that was cut off.
 fn read<'a>(storage: &dyn Storage, meta: &'a Meta) -> Result<Reading<'a>> {
     let replay = Replay {
         meta,
@@ -206,7 +212,7 @@ fn load(storage: &dyn Storage, owner: &Owner) -> Result<Option<Meta>> {
     Ok(Some(meta))
 }
 
-/// Looks at the log of a directory and changes nothing; `None` if there is none.
+/// Reads the log of a directory and changes nothing; `None` if there is none.
 pub(crate) fn inspect(storage: &dyn Storage, owner: &Owner) -> Result<Option<LogReport>> {
     let Some(meta) = load(storage, owner)? else { return Ok(None) };
     let reading = read(storage, &meta)?;
@@ -225,26 +231,21 @@ pub(crate) fn inspect(storage: &dyn Storage, owner: &Owner) -> Result<Option<Log
 impl Log {
     /// Opens the log of a directory; `None` if there is none.
     pub(crate) fn open(storage: Arc<dyn Storage>, sizes: Sizes, owner: Owner) -> Result<Option<Self>> {
-        let Some(mut meta) = load(&*storage, &owner)? else { return Ok(None) };
-        // A process that was killed may have renamed it and not synced.
+        let Some(meta) = load(&*storage, &owner)? else { return Ok(None) };
+        // A process that was killed may have renamed the file without syncing the directory.
         storage.sync_dir("").map_err(Error::io("sync its directory"))?;
         let Reading { replay, mut found, mut leftovers } = read(&*storage, &meta)?;
         let Replay { hard_state, memberships, slots, sequence, .. } = replay;
         if let Some(Found { segment, scan }) = found.last_mut() {
             segment.cut(scan)?;
             if scan.end_block == 0 {
-                // Not even its first batch is there: it was never begun.
+                // Not even its first batch is complete: the segment was never begun.
                 leftovers.push(file_name(segment.id));
                 found.pop();
             }
         }
         for name in leftovers {
             storage.remove(&name).map_err(Error::io("remove a segment"))?;
-        }
-        if meta.numbered_from == u64::MAX {
-            // Before anything is written to the next segment.
-            meta.numbered_from = found.last().map_or(meta.first_segment, |Found { segment, .. }| segment.id + 1);
-            meta.store(&*storage)?;
         }
         let mut log = Self::empty(storage, sizes, meta);
         log.hard_state = hard_state;

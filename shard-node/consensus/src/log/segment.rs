@@ -1,36 +1,43 @@
-//! One segment file: batches one after the other, and behind them zeroes, or what the file held as another segment.
+//! One segment file: batches one after the other, followed by zeroes or by what the file held as an
+//! earlier segment.
 
-use std::iter;
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 
 use bytes::Bytes;
-use coppice_env::bug::{Bug, planted};
-use coppice_env::{DirectBuffer, File, OpenMode, Storage};
+use coppice_env::{
+    DirectBuffer, File, OpenMode, Storage,
+    bug::{Bug, planted},
+};
 use coppice_types::codec::Reader;
 
-use super::batch::BATCH_HEADER_BYTES;
-use super::block::{self, BLOCK_BYTES, Block, Framer, Framing};
-use super::meta::Meta;
-use crate::error::{Error, Result};
+use super::{
+    batch::BATCH_HEADER_BYTES,
+    block::{self, BLOCK_BYTES, Block, Framer, Framing, PAYLOAD_BYTES},
+    meta::Meta,
+};
+use crate::{
+    error::{Error, Result},
+    width::{len32, to_usize},
+};
 
 const SUFFIX: &str = ".log";
-/// A batch of more than this part of what is filled at once is a large one,
+/// A batch is large if it is more than 1/LARGE_BATCH_SHARE of a filling step.
 const LARGE_BATCH_SHARE: u64 = 8;
-/// behind which so small a part is.
+/// Behind a large batch, only 1/LARGE_BATCH_FILL_SHARE of a step is filled.
 const LARGE_BATCH_FILL_SHARE: u64 = 16;
 
-/// Where an entry's item stands: the bytes of a segment's stream, from its first block on.
+/// Where an entry's item begins, in bytes of a segment's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub segment: u64,
     pub offset: u64,
 }
 
-/// A complete batch as it was found.
+/// A complete batch that was found in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FoundBatch {
     pub sequence: u64,
-    /// How long the file was known to be when it was written.
+    /// The durable length of the file when the batch was written.
     pub synced_blocks: u64,
     /// Where in the segment's stream `items` begin.
     pub offset: u64,
@@ -43,9 +50,10 @@ pub(crate) struct Scan {
     pub batches: Vec<FoundBatch>,
     /// The block after the last complete batch.
     pub end_block: u64,
-    /// The block after the last one that was written: larger if the last batch was cut off.
+    /// The block after the last written one. It is larger than `end_block` if the last batch was
+    /// cut off.
     pub written_blocks: u64,
-    /// The first block of the last complete batch, and its bytes as they stand in the file.
+    /// The first block of the last complete batch, and that batch's bytes in the file.
     last_batch: (u64, Vec<u8>),
 }
 
@@ -56,14 +64,16 @@ pub(crate) struct Segment {
     framing: Framing,
     name: String,
     file: Arc<dyn File>,
-    /// Where the next batch goes.
+    /// The block at which the next batch begins.
     pub end_block: u64,
     /// The file has space on the disk up to here.
     pub filled_blocks: u64,
-    /// Something was written up to here, in this segment or before: to write there again changes nothing but these bytes, so that the sync of
-    /// a small batch need not wait for the file system's own records.
+    /// Blocks up to here have been written, in this segment or in an earlier one. Writing them
+    /// again changes only their bytes, so the sync of a small batch need not wait for the file
+    /// system's own records.
     written_blocks: u64,
-    /// As much of the filled part is durable. Every batch says so, and a file that is shorter was cut by no power failure.
+    /// The filled part that is durable. Every batch records it, so a shorter file was not cut by a
+    /// power failure.
     synced_blocks: u64,
 }
 
@@ -79,19 +89,24 @@ pub(crate) fn file_id(name: &str) -> Option<u64> {
     (file_name(id) == name).then_some(id)
 }
 
+/// Where in a segment's stream the items of a batch begin that starts at block `first`.
+fn items_offset(first: u64) -> u64 {
+    first * PAYLOAD_BYTES as u64 + BATCH_HEADER_BYTES as u64
+}
+
 fn bytes_of(blocks: u64) -> u64 {
     blocks * BLOCK_BYTES as u64
 }
 
 impl Segment {
-    /// Opens or makes the file of a segment; nothing is read or synced.
+    /// Opens or creates the file of a segment. Nothing is read or synced.
     pub(crate) fn open(storage: &dyn Storage, meta: &Meta, id: u64, mode: OpenMode) -> Result<Self> {
         let name = file_name(id);
         let file = storage.open_direct(&name, mode).map_err(Error::io("open a segment"))?;
         let len = file.len().map_err(Error::io("measure a segment"))?;
         Ok(Self {
             id,
-            framing: Framing::new(&meta.owner, id, id >= meta.numbered_from),
+            framing: Framing::new(meta.owner.salt(), id),
             name,
             file,
             end_block: 0,
@@ -101,32 +116,23 @@ impl Segment {
         })
     }
 
-    /// Makes the file that of a new segment, durable once the directory is synced. On an error it may have either name.
+    /// Turns the file into that of a new segment, durably once the directory is synced. After an
+    /// error the file may have either name.
     pub(crate) fn reuse(&self, storage: &dyn Storage, meta: &Meta, id: u64) -> Result<Self> {
         storage.rename(&self.name, &file_name(id)).map_err(Error::io("rename a segment"))?;
         Ok(Self { written_blocks: self.written_blocks, ..Self::open(storage, meta, id, OpenMode::Existing)? })
     }
 
-    /// Whether batches may be added, and the file be that of another segment once this one is dropped.
-    pub(crate) fn is_numbered(&self) -> bool {
-        self.framing.numbered
-    }
-
-    /// Where in the stream the items of a batch begin whose first block this is.
-    fn items_offset(&self, first: u64) -> u64 {
-        first * self.framing.payload_bytes() as u64 + BATCH_HEADER_BYTES as u64
-    }
-
-    /// That something is wrong where an item begins in the stream.
+    /// The error for a damaged item that begins at `offset` in the stream.
     pub(crate) fn corrupted_at(&self, offset: u64, detail: &'static str) -> Error {
-        self.corrupted(offset / self.framing.payload_bytes() as u64, detail)
+        self.corrupted(offset / PAYLOAD_BYTES as u64, detail)
     }
 
     fn corrupted(&self, block: u64, detail: &'static str) -> Error {
         Error::Corrupted { file: self.name.clone(), block, detail }
     }
 
-    /// Makes room so that the file has `blocks` blocks.
+    /// Extends the file to `blocks` blocks.
     pub(crate) fn fill(&mut self, blocks: u64) -> Result<()> {
         if blocks > self.filled_blocks {
             self.file.allocate(bytes_of(blocks)).map_err(Error::io("fill a segment"))?;
@@ -135,8 +141,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Writes one batch, its items given in parts, behind the last and makes it durable, through a buffer of some blocks. Returns where
-    /// its items begin.
+    /// Writes one batch behind the last one and makes it durable. The items are given in parts, and
+    /// `buffer` holds the bytes of one write. Returns where the items begin in the stream.
     pub(crate) fn append(
         &mut self,
         sequence: u64,
@@ -147,14 +153,17 @@ impl Segment {
         let len: usize = items.iter().map(Bytes::len).sum();
         let mut header = Vec::with_capacity(BATCH_HEADER_BYTES);
         header.extend_from_slice(&sequence.to_le_bytes());
-        header.extend_from_slice(&u32::try_from(len).expect("a batch is smaller than 4 GiB").to_le_bytes());
+        header.extend_from_slice(&len32(len).to_le_bytes());
         let synced = u32::try_from(self.synced_blocks).expect("a segment is smaller than 2 TiB");
         header.extend_from_slice(&synced.to_le_bytes());
+        assert!(self.synced_blocks <= self.filled_blocks, "only what is there is durable");
+        assert!(self.written_blocks <= self.filled_blocks, "what was written takes space");
         let first = self.end_block;
-        let end = first + block::count(BATCH_HEADER_BYTES + len, self.framing.payload_bytes());
+        let end = first + block::count(BATCH_HEADER_BYTES + len);
         let mut written = end;
         if end > self.written_blocks {
-            // One sync for the batch and the zeroes behind it: many, for small batches to come; few behind a large one.
+            // One sync covers the batch and the zeroes behind it: many zeroes for small batches to
+            // come, few behind a large batch.
             let large = (end - first) * LARGE_BATCH_SHARE > fill_blocks;
             let step = if large { (fill_blocks / LARGE_BATCH_FILL_SHARE).max(1) } else { fill_blocks };
             written = end.next_multiple_of(step);
@@ -170,23 +179,25 @@ impl Segment {
             self.file.write_all_at(&buffer[..len], at).map_err(Error::io("write a batch"))?;
             at += len as u64;
         }
+        assert_eq!(framer.blocks(), end - first, "the whole batch was framed");
         if !planted(Bug::SkippedSync) {
             self.sync()?;
         }
+        assert!(end <= self.filled_blocks, "the batch lies in the file");
         self.end_block = end;
-        Ok(self.items_offset(first))
+        Ok(items_offset(first))
     }
 
-    /// Makes what was written durable.
+    /// Makes everything written durable.
     pub(crate) fn sync(&mut self) -> Result<()> {
         self.file.sync_data().map_err(Error::io("sync a segment"))?;
         self.synced_blocks = self.filled_blocks;
         Ok(())
     }
 
-    /// Reads `len` bytes of the stream, each block checked.
+    /// Reads `len` bytes of the stream, and checks each block.
     pub(crate) fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
-        let payload = self.framing.payload_bytes() as u64;
+        let payload = PAYLOAD_BYTES as u64;
         let first = offset / payload;
         let blocks = (offset + len as u64).div_ceil(payload) - first;
         let bytes = self.read_blocks(first, blocks)?;
@@ -198,14 +209,13 @@ impl Segment {
                 Block::Damaged => return Err(self.corrupted(number, "the checksum is wrong")),
             }
         }
-        let skip = usize::try_from(offset % payload).expect("less than a block");
-        stream.drain(..skip);
+        stream.drain(..to_usize(offset % payload));
         stream.truncate(len);
         Ok(stream)
     }
 
     fn read_blocks(&self, first: u64, blocks: u64) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; usize::try_from(bytes_of(blocks)).expect("segments fit in memory")];
+        let mut bytes = vec![0; to_usize(bytes_of(blocks))];
         let outcome = self.file.read_exact_at(&mut bytes, bytes_of(first));
         match outcome {
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
@@ -215,7 +225,8 @@ impl Segment {
         }
     }
 
-    /// Reads everything. Damage is an error; a batch that was cut off at the end is not yet.
+    /// Reads the whole file. Damage is an error; a batch that was cut off at the end is not an
+    /// error here.
     pub(crate) fn scan(&self) -> Result<Scan> {
         let len = self.file.len().map_err(Error::io("measure a segment"))?;
         let mut bytes = vec![0; usize::try_from(len).map_err(|_| self.corrupted(0, "the file is too long"))?];
@@ -241,27 +252,24 @@ impl Segment {
             scan.last_batch.0 = scan.end_block;
             scan.end_block += count;
         }
-        let [first, end] = [scan.last_batch.0, scan.end_block].map(|block| usize::try_from(bytes_of(block)));
-        scan.last_batch.1 = match (first, end) {
-            (Ok(first), Ok(end)) => bytes[first..end].to_vec(),
-            _ => return Err(self.corrupted(0, "the file is too long")),
-        };
+        let [first, end] = [scan.last_batch.0, scan.end_block].map(|block| to_usize(bytes_of(block)));
+        scan.last_batch.1 = bytes[first..end].to_vec();
         self.check_tail(&blocks, scan.end_block)?;
         Ok(scan)
     }
 
-    /// The batch that begins at a block, and its number of blocks; `None` if it isn't complete.
+    /// The batch that begins at a block, and its number of blocks; `None` if it is not complete.
     fn batch_at(&self, blocks: &[Block<'_>], first: u64) -> Result<Option<(FoundBatch, u64)>> {
-        let start = usize::try_from(first).expect("an index into a slice");
+        let start = to_usize(first);
         let Some(Block::Valid { position: 0, payload }) = blocks.get(start) else { return Ok(None) };
         let mut reader = Reader::new(payload);
         let header = (reader.u64(), reader.u32(), reader.u32());
         let (Ok(sequence), Ok(len), Ok(synced)) = header else { return Err(self.corrupted(first, "no batch header")) };
-        let stream_len = BATCH_HEADER_BYTES + usize::try_from(len).expect("32 bits fit");
-        let count = block::count(stream_len, self.framing.payload_bytes());
+        let stream_len = BATCH_HEADER_BYTES + to_usize(len.into());
+        let count = block::count(stream_len);
         let mut stream = Vec::new();
         for position in 0..count {
-            let at = start + usize::try_from(position).expect("an index into a slice");
+            let at = start + to_usize(position);
             match blocks.get(at) {
                 Some(Block::Valid { position: found, payload }) if u64::from(*found) == position => {
                     stream.extend_from_slice(payload);
@@ -271,14 +279,14 @@ impl Segment {
         }
         stream.truncate(stream_len);
         let items = stream.split_off(BATCH_HEADER_BYTES);
-        let (offset, synced_blocks) = (self.items_offset(first), u64::from(synced));
+        let (offset, synced_blocks) = (items_offset(first), u64::from(synced));
         Ok(Some((FoundBatch { sequence, synced_blocks, offset, items }, count)))
     }
 
-    /// What stands behind the last complete batch must be the rest of one batch that was cut off: a later batch would
-    /// have been written only after this one was durable.
+    /// Checks that only the rest of one batch stands behind the last complete one. A later batch
+    /// would have been written only after this one was durable.
     fn check_tail(&self, blocks: &[Block<'_>], end: u64) -> Result<()> {
-        let tail = (0..).zip(blocks).skip(usize::try_from(end).expect("an index into a slice"));
+        let tail = (0..).zip(blocks).skip(to_usize(end));
         for (number, found) in tail {
             match found {
                 Block::Valid { position, .. } if u64::from(*position) != number - end => {
@@ -290,20 +298,35 @@ impl Segment {
         Ok(())
     }
 
-    /// Overwrites what is left of a batch that was cut off, so that it can never be mistaken for a part of another.
+    /// Overwrites the rest of a batch that was cut off, so that it can't be mistaken for a part of
+    /// another.
     ///
-    /// What was found is durable when this returns. A process that was killed may have written the last batch and not
-    /// synced it; after a sync that failed, the operating system may take it for written though it isn't. So it is
-    /// written again, byte for byte.
+    /// Everything that was found is durable when this returns. A killed process may have written
+    /// the last batch without syncing it. After a failed sync, the operating system may take the
+    /// batch for written although it is not. So the batch is written again, byte for byte.
     pub(crate) fn cut(&mut self, scan: &Scan) -> Result<()> {
+        assert!(scan.end_block <= scan.written_blocks, "complete batches were written");
         self.end_block = scan.end_block;
         let (first, bytes) = &scan.last_batch;
         self.file.write_all_at(bytes, bytes_of(*first)).map_err(Error::io("write a batch again"))?;
         if scan.written_blocks > scan.end_block {
-            let torn = bytes_of(scan.written_blocks - scan.end_block);
-            let zeroes = vec![0; usize::try_from(torn).expect("segments fit in memory")];
+            let zeroes = vec![0; to_usize(bytes_of(scan.written_blocks - scan.end_block))];
             self.file.write_all_at(&zeroes, bytes_of(scan.end_block)).map_err(Error::io("cut a torn batch"))?;
         }
         self.sync()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_name_is_that_of_its_segment_alone() {
+        assert_eq!(file_name(26), "000000000000001a.log");
+        assert_eq!(file_id(&file_name(26)), Some(26));
+        for other in ["meta", "1a.log", "000000000000001A.log", "000000000000001a.log2"] {
+            assert_eq!(file_id(other), None, "{other}");
+        }
     }
 }

@@ -1,21 +1,24 @@
 //! The log against a model: random use, a crash at every I/O, every byte damaged.
 
-use std::num::NonZero;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    num::NonZero,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use coppice_env::{Fault, Operation, Rng, SimRng, SimStorage, Workers};
 use coppice_types::{ClusterId, GroupId};
+use raft::eraftpb::EntryType;
 
-use super::*;
+use super::{segment::file_name, *};
 use crate::RaftId;
 
 const SIZES: Sizes = Sizes { segment_bytes: 6 << 10, fill_bytes: 2 << 10, cache_bytes: 512, beside_bytes_min: 0 };
 
-/// Of logs whose batches are large.
+/// Sizes of logs with large batches.
 const LARGE: Sizes =
     Sizes { segment_bytes: 8 << 20, fill_bytes: 1 << 20, cache_bytes: 1 << 20, beside_bytes_min: 256 << 10 };
 
-/// Flushes with nothing else to do.
+/// Flushes without other work.
 fn flush(log: &mut Log) -> Result<()> {
     flush_beside(log, Workers::Inline, &mut |_| {})
 }
@@ -40,7 +43,7 @@ fn open(disk: &SimStorage) -> Result<Log> {
     Ok(Log::open(disk.storage(), SIZES, owner())?.expect("there is a log"))
 }
 
-/// All that a log knows.
+/// Everything that a log knows.
 #[derive(Clone, Debug, PartialEq)]
 struct View {
     base: Position,
@@ -80,7 +83,7 @@ fn entry(position: Position, rng: &mut SimRng) -> Entry {
     make_entry(kind, position, Bytes::from(data))
 }
 
-/// Entries after `after`, with terms that rise at times.
+/// Entries after `after`, with terms that rise now and then.
 fn entries(after: Position, rng: &mut SimRng) -> Vec<Entry> {
     let mut position = after;
     let mut entries = Vec::new();
@@ -91,26 +94,31 @@ fn entries(after: Position, rng: &mut SimRng) -> Vec<Entry> {
     entries
 }
 
-/// One step of use, which is durable as a whole when it returns well.
+/// One random step. It is durable as a whole when it returns without an error.
 fn step(log: &mut Log, rng: &mut SimRng) -> Result<()> {
     let hard_state = log.hard_state();
     match rng.below(100) {
         0..70 => {
             for _ in 0..=rng.below(3) {
-                // From the end, or in place of entries that aren't committed.
+                // New entries follow the last one, or replace entries that are not committed.
                 let first = hard_state.commit + rng.below(log.last().index - hard_state.commit + 1);
                 let first = if rng.chance(800) { log.last().index } else { first };
                 let term = log.term(first).expect("the log holds it");
                 let mut new = entries(Position { index: first, term: term.max(log.last().term) }, rng);
                 if log.last().index > first {
-                    // What replaces entries has a higher term.
+                    // Entries that replace others have a higher term.
                     new.iter_mut().for_each(|entry| entry.term += 1);
                 }
                 log.append(&new);
             }
             let term = hard_state.term.max(log.last().term) + rng.below(10) / 9;
             let commit = hard_state.commit + rng.below(log.last().index - hard_state.commit + 1);
-            log.set_hard_state(HardState { term, vote: rng.below(3), commit });
+            // A replica votes once in a term.
+            let vote = match rng.below(3) {
+                _ if term == hard_state.term && hard_state.vote != 0 => hard_state.vote,
+                vote => vote,
+            };
+            log.set_hard_state(HardState { term, vote, commit });
             if rng.chance(100) && commit > log.base().index {
                 log.set_membership(commit, Membership::of_voters(&[RaftId(commit), RaftId(1)]));
             }
@@ -151,7 +159,7 @@ fn random_use_survives_reopening() {
 fn a_crash_at_any_io_leaves_the_step_done_or_not_done() {
     let mut outcomes = [0, 0];
     for seed in 0..6 {
-        // What each step leads to, without a crash.
+        // The view after each step, without a crash.
         let disk = SimStorage::new();
         let mut rng = SimRng::new(seed);
         let mut log = create(&disk).expect("creates");
@@ -178,7 +186,7 @@ fn a_crash_at_any_io_leaves_the_step_done_or_not_done() {
                 );
                 assert!(found == *before || found == *after, "seed {seed}, crash {crash}, loss {loss}");
                 outcomes[usize::from(found == *before)] += 1;
-                // Life goes on, and is durable.
+                // The log goes on, durably.
                 for _ in 0..3 {
                     step(&mut log, &mut rng).expect("steps");
                 }
@@ -215,7 +223,7 @@ fn content(disk: &SimStorage, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// One batch more.
+/// Appends and flushes one batch.
 fn grow(log: &mut Log, rng: &mut SimRng) {
     try_grow(log, rng).expect("the disk works");
 }
@@ -229,7 +237,7 @@ fn try_grow(log: &mut Log, rng: &mut SimRng) -> Result<()> {
     flush(log)
 }
 
-/// A log of three segments of which none was dropped, though it begins after a later base. Files of such a log are in `testdata/v1`.
+/// A log of three segments. None was dropped, though the log begins after a later base.
 fn short_sample(disk: &SimStorage, rng: &mut SimRng) -> Log {
     let mut log = create(disk).expect("creates");
     while log.segments.len() < 3 {
@@ -239,7 +247,7 @@ fn short_sample(disk: &SimStorage, rng: &mut SimRng) -> Log {
     log
 }
 
-/// A log of a few segments, durable, of which the newest lies in the file of one that was dropped.
+/// A durable log of a few segments. The newest one lies in the file of a segment that was dropped.
 fn sample() -> (SimStorage, View) {
     let disk = SimStorage::new();
     let mut rng = SimRng::new(77);
@@ -319,7 +327,7 @@ fn files_that_were_cut_or_lost_are_corruption() {
             disk.storage().open(file, OpenMode::Existing).expect("opens").set_len(blocks * 512).expect("cuts");
             match open(&disk) {
                 Err(error) => assert_eq!(error.kind(), coppice_types::ErrorKind::Corrupted, "{error}"),
-                // The first batch of a file is all there is to know how long it was.
+                // Only the first batch of a file tells how long the file was.
                 Ok(log) => assert!(newest && view(&log).entries.len() <= before.entries.len(), "{file} at {blocks}"),
             }
         }
@@ -342,15 +350,38 @@ fn another_replicas_log_is_refused() {
 }
 
 #[test]
-fn a_log_of_a_later_format_is_refused_by_name() {
-    let (disk, _) = sample();
-    let mut bytes = content(&disk, meta::META_FILE);
+fn a_log_of_another_format_is_refused_by_name_and_stays_as_it_is() {
+    for other in [1, 3] {
+        let (disk, _) = sample();
+        let mut bytes = content(&disk, meta::META_FILE);
+        bytes.truncate(bytes.len() - 4);
+        assert_eq!(bytes[7], 2, "the format of this build");
+        bytes[7] = other;
+        bytes.extend_from_slice(&block::crc32c(0, &[&bytes]).to_le_bytes());
+        disk.open(meta::META_FILE, OpenMode::Existing).and_then(|file| file.write_all_at(&bytes, 0)).expect("room");
+        let before: Vec<_> = disk.files().iter().map(|name| content(&disk, name)).collect();
+        for error in [open(&disk).expect_err("opens"), recover::inspect(&disk, &owner()).expect_err("inspects")] {
+            assert!(matches!(error, Error::OtherFormat { found, known: 2 } if found == other), "{error}");
+            let text = format!("the raft log has format {other}, and this build reads format 2 alone");
+            assert!(error.to_string().starts_with(&text), "{error}");
+        }
+        create(&disk).expect_err("the directory holds a log");
+        let after: Vec<_> = disk.files().iter().map(|name| content(&disk, name)).collect();
+        assert!(before == after, "nothing was written");
+    }
+}
+
+#[test]
+fn a_log_with_segments_that_bear_no_number_is_refused() {
+    let meta = Meta { first_segment: 1, ..golden_meta() };
+    let mut bytes = meta.encode();
     bytes.truncate(bytes.len() - 4);
-    bytes[7] += 1;
+    let one = 1_u64.to_le_bytes();
+    let at = bytes.windows(16).rposition(|window| window == [one, one].concat()).expect("two numbers") + 8;
+    bytes[at] = 2;
     bytes.extend_from_slice(&block::crc32c(0, &[&bytes]).to_le_bytes());
-    disk.open(meta::META_FILE, OpenMode::Existing).and_then(|file| file.write_all_at(&bytes, 0)).expect("room");
-    let error = open(&disk).expect_err("is of a later one");
-    assert!(matches!(error, Error::OtherFormat), "{error}");
+    let damaged = coppice_types::codec::Error::Malformed("first numbered segment");
+    assert_eq!(Meta::decode(&bytes), Err(meta::Unreadable::Damaged(damaged)));
 }
 
 #[test]
@@ -395,7 +426,7 @@ fn a_failed_sync_is_an_error_and_opening_makes_up_for_it() {
     });
     flush(&mut log).expect_err("the disk says so");
     let before = view(&log);
-    // The disk has lost the batch for good, and reads it all the same until the power goes.
+    // The disk has lost the batch for good, but still reads it until the power fails.
     let disk = disk.process_loss();
     assert_eq!(view(&open(&disk).expect("opens")), before, "the batch is there");
     for seed in 0..20 {
@@ -403,18 +434,21 @@ fn a_failed_sync_is_an_error_and_opening_makes_up_for_it() {
     }
 }
 
-#[test]
-fn meta_file_has_a_golden_form() {
-    let meta = Meta {
+fn golden_meta() -> Meta {
+    Meta {
         owner: owner(),
         base: Position { index: 5, term: 2 },
         membership: voters(),
         hard_state: HardState { term: 3, vote: 4, commit: 5 },
         first_segment: 6,
-        numbered_from: 7,
         manifest: Some(vec![0xAA]),
         quarantine: None,
-    };
+    }
+}
+
+#[test]
+fn meta_file_has_a_golden_form() {
+    let meta = golden_meta();
     let bytes = meta.encode();
     assert_eq!(Meta::decode(&bytes), Ok(meta));
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -433,65 +467,6 @@ fn segment_file_has_a_golden_form() {
     let used = block.iter().rposition(|byte| *byte != 0).expect("something is written") + 1;
     let hex: String = block[..used].iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, include_str!("../../testdata/segment.hex").trim());
-}
-
-/// The files of `testdata/v1`, and what is in that log.
-fn first_format() -> (SimStorage, View) {
-    let disk = SimStorage::new();
-    let files: [(&str, &[u8]); 4] = [
-        (meta::META_FILE, include_bytes!("../../testdata/v1/meta")),
-        ("0000000000000001.log", include_bytes!("../../testdata/v1/0000000000000001.log")),
-        ("0000000000000002.log", include_bytes!("../../testdata/v1/0000000000000002.log")),
-        ("0000000000000003.log", include_bytes!("../../testdata/v1/0000000000000003.log")),
-    ];
-    for (name, bytes) in files {
-        let file = disk.open(name, OpenMode::CreateNew).expect("it is new");
-        file.write_all_at(bytes, 0).and_then(|()| file.sync_data()).expect("room");
-    }
-    disk.sync_dir("").expect("syncs");
-    (disk, view(&short_sample(&SimStorage::new(), &mut SimRng::new(77))))
-}
-
-#[test]
-fn a_log_of_the_first_format_is_read_and_goes_on_in_the_present_one() {
-    let (disk, before) = first_format();
-    let looked = recover::inspect(&disk, &owner()).expect("sound").expect("there is a log");
-    assert_eq!((looked.segments, looked.last, looked.torn), (3, before.entries.last().expect("some").0, false));
-    let mut log = open(&disk).expect("opens");
-    assert_eq!(view(&log), before);
-    assert_eq!(content(&disk, &file_name(3)), include_bytes!("../../testdata/v1/0000000000000003.log"));
-    let mut rng = SimRng::new(3);
-    for round in 0..60 {
-        grow(&mut log, &mut rng);
-        assert!(log.segments.iter().all(|segment| segment.is_numbered() == (segment.id > 3)), "none is of both");
-        if round == 10 {
-            log.compact(log.last().index - 6).expect("compacts");
-        }
-        assert_eq!(view(&open(&disk.power_loss(round)).expect("opens")), view(&log));
-    }
-}
-
-#[test]
-fn a_crash_while_a_log_of_the_first_format_is_taken_over_loses_nothing() {
-    let (disk, before) = first_format();
-    let untouched = disk.io_count();
-    let mut rng = SimRng::new(3);
-    let mut log = open(&disk).expect("opens");
-    grow(&mut log, &mut rng);
-    let (after, ios) = (view(&log), disk.io_count());
-    for crash in 0..ios - untouched {
-        let (disk, _) = first_format();
-        disk.crash_after(crash);
-        let mut rng = SimRng::new(3);
-        open(&disk).and_then(|mut log| try_grow(&mut log, &mut rng)).expect_err("crashes");
-        for loss in 0..4 {
-            let disk = if loss == 0 { disk.process_loss() } else { disk.power_loss(loss) };
-            let mut log = open(&disk).unwrap_or_else(|error| panic!("crash {crash}, loss {loss}: {error}"));
-            assert!([&before, &after].contains(&&view(&log)), "crash {crash}, loss {loss}");
-            grow(&mut log, &mut rng);
-            assert_eq!(view(&open(&disk.power_loss(loss)).expect("opens")), view(&log));
-        }
-    }
 }
 
 #[test]
@@ -555,7 +530,8 @@ fn what_fails_on_a_thread_is_told_here() {
     }
 }
 
-/// The log after some batches, the files that it left, and the entries for which there was time for something else.
+/// The log after some batches, its files, and the entries that were written while other work was
+/// done.
 fn written_by(workers: Workers) -> (View, Vec<Vec<u8>>, Vec<u64>) {
     let disk = SimStorage::new();
     let mut log = Log::create(disk.storage(), LARGE, owner(), Position::START, voters()).expect("creates");
@@ -573,7 +549,7 @@ fn written_by(workers: Workers) -> (View, Vec<Vec<u8>>, Vec<u64>) {
             }
         };
         let count = |done: bool| {
-            // Before and after, in turn.
+            // The calls alternate: before a write, and after it.
             assert_eq!(written.fetch_add(1, Ordering::Relaxed) % 2 == 1, done);
         };
         log.flush(&mut Beside { workers, meanwhile: &mut meanwhile, writes: &count }).expect("flushes");

@@ -73,7 +73,7 @@ fn plain() -> impl Strategy<Value = RaftMessage> {
     let needs_more = [MessageType::MsgSnapshot, MessageType::MsgReadIndex, MessageType::MsgReadIndexResp];
     let kinds = kinds.into_iter().filter(|kind| !needs_more.contains(kind)).collect::<Vec<_>>();
     (prop::sample::select(kinds), numbers, any::<bool>()).prop_map(|(kind, mut numbers, reject)| {
-        // An append with terms has an index.
+        // An append with a term has an index.
         numbers.0 += 1;
         numbers.1 += 1;
         let mut raft = RaftMessage::default();
@@ -167,7 +167,7 @@ fn random_bytes_never_panic() {
     }
 }
 
-/// A good append to be spoilt.
+/// A valid append, for tests to spoil.
 fn good() -> RaftMessage {
     let mut raft = RaftMessage::default();
     raft.set_msg_type(MessageType::MsgAppend);

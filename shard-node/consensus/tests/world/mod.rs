@@ -1,7 +1,7 @@
-//! A simulated group: replicas on simulated disks and a lossy network, one thread, one seed, with checks at every step.
+//! A simulated group: replicas on simulated disks and a lossy network, in one thread and from one
+//! seed, with checks at every step.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use coppice_consensus::{Change, Committed, Error, Group, Message, Options, Output, Payload, Position, RaftId, Role};
@@ -22,11 +22,11 @@ pub struct Node {
     pub disk: SimStorage,
     pub group: Option<Group>,
     pub machine: Machine,
-    /// What a restart finds.
+    /// The state that a restart finds.
     pub durable: Machine,
-    /// A snapshot being fetched, and the tick at which it is there.
+    /// A snapshot being fetched: its position, its number, and the tick at which it arrives.
     fetching: Option<(Position, u64, u64)>,
-    /// Snapshots fetched, by number.
+    /// Fetched snapshots, by number.
     fetched: BTreeMap<u64, Machine>,
     reads: BTreeMap<u64, u64>,
     pub restarts: u64,
@@ -40,19 +40,19 @@ pub struct World {
     clock: SimClock,
     pub network: SimNetwork,
     pub ticks: u64,
-    /// Proposals whose positions are awaited, by position.
+    /// Proposals that are not committed yet, by position.
     proposed: BTreeMap<Position, Bytes>,
     /// Every entry that some replica was handed as committed.
     pub committed: BTreeMap<u64, (u64, Bytes)>,
     pub acknowledged: BTreeMap<u64, Bytes>,
     leaders: BTreeMap<u64, RaftId>,
-    /// All snapshots ever pinned: what their pages would say.
+    /// All snapshots ever pinned, as the states that their files would hold.
     snapshots: Vec<Machine>,
     pub trace: Vec<String>,
     next: u64,
     pub reads_done: u64,
     pub snapshots_installed: u64,
-    /// Snapshots are not sent, but kept here.
+    /// If set, snapshots are kept here instead of being sent.
     pub held: Option<Vec<Message>>,
 }
 
@@ -122,7 +122,7 @@ impl World {
         self.nodes.insert(id, node);
     }
 
-    /// A replica that knows nothing, under a new id.
+    /// Adds a replica that knows nothing, under a new id.
     pub fn add_empty(&mut self, id: RaftId) {
         let disk = SimStorage::new();
         let rng = self.fork_rng();
@@ -164,7 +164,7 @@ impl World {
         self.network.set_faults(if lossy { faults } else { Faults::default() });
     }
 
-    /// The power of a node fails: what was not synced is lost, torn or kept.
+    /// Lets the power of a node fail: what was not synced is lost, torn or kept.
     pub fn crash(&mut self, id: RaftId) {
         let seed = self.rng.next_u64();
         let node = self.node(id);
@@ -202,7 +202,7 @@ impl World {
         self.note(format!("{id} restarts"));
     }
 
-    /// One tick for everybody.
+    /// Lets one tick pass on every node that is up.
     pub fn tick(&mut self) {
         self.ticks += 1;
         self.clock.advance(TICK);
@@ -214,7 +214,7 @@ impl World {
             let endpoint = self.network.endpoint(&name(id));
             while let Some((_, bytes)) = endpoint.receive() {
                 let message = Message::decode(&bytes).expect("peers send what decodes");
-                // Refused messages are lost messages.
+                // A refused message is a lost message.
                 let _ = self.group(id).step(message);
             }
             self.finish_fetch(id);
@@ -223,14 +223,15 @@ impl World {
         }
     }
 
-    /// One in quarantine leads as a last resort, until another has what it has.
+    /// Lets a quarantined leader, which leads as a last resort, hand over to a replica that has the
+    /// whole log.
     fn hand_over(&mut self, id: RaftId) {
         let status = self.group(id).status();
         if status.role == Role::Leader && status.quarantined {
             let heir =
                 status.peers.iter().find(|peer| peer.active && !peer.learner && peer.matched == status.last.index);
             if let Some(heir) = heir {
-                // Refused where another transfer is under way.
+                // Refused while another transfer is under way.
                 let _ = self.group(id).transfer_leader(heir.id);
             }
         }
@@ -378,7 +379,7 @@ impl World {
         }
     }
 
-    /// A proposal of random length at whoever thinks that it leads.
+    /// Proposes an entry of random length to a replica that may believe it leads.
     pub fn propose(&mut self, id: RaftId) -> Option<Position> {
         self.next += 1;
         let mut data = self.next.to_le_bytes().to_vec();
@@ -398,7 +399,7 @@ impl World {
         }
     }
 
-    /// The machine's state becomes durable, and the log before it is dropped.
+    /// Makes the machine's state durable, and drops the log before it.
     pub fn persist(&mut self, id: RaftId) {
         let node = self.node(id);
         let Some(group) = node.group.as_mut() else { return };
@@ -417,13 +418,14 @@ impl World {
         Some(position)
     }
 
-    /// Everybody up, everything delivered: all replicas in the group agree, and nothing acknowledged is missing.
+    /// Starts and reconnects everything. All replicas in the group must then agree, and no
+    /// acknowledged entry may be missing.
     pub fn converge(&mut self) {
         self.network.heal();
         self.set_lossy(false);
         let ids: Vec<RaftId> = self.ids().into_iter().filter(|id| !self.nodes[id].removed).collect();
         for id in &ids {
-            // A crash that was to come does not come any more.
+            // A crash that was planned is called off.
             if self.nodes[id].group.is_some() {
                 self.node(*id).disk.crash_after(u64::MAX >> 1);
             }

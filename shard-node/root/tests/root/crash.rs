@@ -5,7 +5,7 @@ use coppice_env::{Fault, Operation, Rng, SimStorage};
 use coppice_root::{Error, Root, fsck};
 use coppice_types::Reason;
 
-/// A sound disk of a model whose ledger has `headers` entries, all flushed.
+/// A sound disk and a model. The ledger has `headers` entries, all flushed.
 fn base(seed: u64, headers: u64) -> (SimStorage, Model) {
     let disk = SimStorage::new();
     let mut root = Root::open_with(disk.storage(), options()).expect("new");
@@ -18,7 +18,8 @@ fn base(seed: u64, headers: u64) -> (SimStorage, Model) {
     (disk, model)
 }
 
-/// Replays the raft log beyond what is durable, flushing every few entries, until the end or the crash.
+/// Replays the raft log beyond the durable position, and flushes every few entries, until the end
+/// or the crash.
 fn go_on(root: &mut Root, model: &Model) -> Result<(), Error> {
     let from = root.applied_index();
     for (index, bytes, outcome) in model.raft.iter().filter(|(index, ..)| *index > from) {

@@ -1,4 +1,5 @@
-//! Flipped bits, missing and swapped files: found by opening, reading or `fsck`, and never an answer.
+//! Flipped bits, missing and swapped files: opening, reading or `fsck` finds them, and no answer is
+//! wrong.
 
 use std::sync::Arc;
 
@@ -8,7 +9,8 @@ use coppice_root::{Error, Root, fsck};
 use coppice_types::{Sequence, Version};
 use coppice_verify::merkle;
 
-/// A closed directory with two sealed chunks, a growing one, and a saved state that is older than the journal's end.
+/// A closed directory with two sealed chunks, a growing one, and a saved state that is older than
+/// the journal's end.
 fn grown() -> (SimStorage, Model) {
     let disk = SimStorage::new();
     let mut root = Root::open_with(disk.storage(), options()).expect("new");
@@ -24,7 +26,8 @@ fn grown() -> (SimStorage, Model) {
     (disk, model)
 }
 
-/// Whether opening or an answer named damage. Every answer that was given is compared with the truth.
+/// Whether opening or an answer named damage. Every answer that was given is compared with the
+/// model.
 fn is_noticed(disk: &SimStorage, model: &Model) -> bool {
     let root = match Root::open_with(disk.storage(), options()) {
         Ok(root) => root,
@@ -92,7 +95,7 @@ fn every_flipped_bit_is_found_and_none_becomes_an_answer() {
     let mut tried = 0;
     for name in &names {
         let len = len(&disk, name);
-        // The first and last bytes, where lengths, tags and checksums are, and some between.
+        // The first and last bytes, where lengths, tags and checksums are, and some bytes between.
         let ends = (0..8).chain(len - 4..len);
         let offsets: Vec<u64> = ends.chain((0..12).map(|_| model.rng.below(len))).collect();
         for offset in offsets {
@@ -117,7 +120,8 @@ fn a_missing_or_cut_file_is_found() {
         let without = disk.process_loss();
         without.remove(&name).expect("the file exists");
         if name == "superblock" {
-            // That is a new directory with leftovers: membership rules keep it from voting, not this crate.
+            // This is a new directory with leftovers. Membership rules keep it from voting, not
+            // this crate.
             continue;
         }
         assert_ne!(findings(&without), [], "fsck missed that {name} is gone");
@@ -158,7 +162,7 @@ fn an_old_superblock_or_state_is_found() {
     let position = root.durable_position();
     root.pin_snapshot(position).expect("saves the state");
     drop(root);
-    // The superblock of the flush before names a saved state that is gone.
+    // The previous flush's superblock names a saved state that is gone.
     let file = disk.open("superblock", OpenMode::Existing).expect("the file exists");
     file.write_all_at(&old, 0).expect("writes");
     assert_ne!(findings(&disk), []);

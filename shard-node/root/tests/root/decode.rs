@@ -1,4 +1,5 @@
-//! Decoders on bytes that nobody wrote: no panic, no second encoding, nothing accepted that was cut or padded.
+//! Decoders on made-up bytes: no panic, no second encoding, and nothing accepted that was cut or
+//! padded.
 
 use crate::common::{Model, options};
 use coppice_env::{Rng, SimRng, SimStorage};
@@ -18,7 +19,7 @@ fn commands() -> Vec<Vec<u8>> {
     commands
 }
 
-/// Whatever decodes has these bytes as its encoding.
+/// Checks that whatever decodes encodes to the same bytes.
 fn check(bytes: &[u8]) {
     if let Ok(command) = Command::decode(bytes) {
         assert_eq!(command.encode().expect("decoded commands are within limits"), bytes);
@@ -56,7 +57,7 @@ fn mutated_commands_decode_to_themselves_or_not_at_all() {
     }
 }
 
-/// A machine that is given whatever decodes stays the machine that it was, or says why it stops.
+/// A machine that is given any decodable command stays sound, or says why it stops.
 #[test]
 fn mutated_commands_never_panic_in_apply() {
     let mut rng = SimRng::new(52);
@@ -71,7 +72,8 @@ fn mutated_commands_never_panic_in_apply() {
         let before = root.log_root();
         let size = root.log_size();
         match root.apply(index, &bytes) {
-            // Only what the header does not commit to (a clock, a name, a batch hash of a session) can be changed unnoticed.
+            // Only parts that the header does not commit to (a clock, a name, a batch hash of a
+            // session) can be changed unnoticed.
             Ok(_) if root.log_size() > size => {
                 let append = Command::decode(&bytes).expect("applied");
                 let Command::AppendHeader(_) = append else { panic!("{append:?} appended a header") };
@@ -85,7 +87,7 @@ fn mutated_commands_never_panic_in_apply() {
 
 #[test]
 fn a_count_that_lies_allocates_nothing() {
-    // version, kind, term, header of 2 bytes, then 2^32-1 changed leaves in no bytes at all
+    // Version, kind, term, a header of 2 bytes, then 2^32-1 changed leaves in no bytes at all.
     let mut bytes = vec![1, 1];
     bytes.extend([0; 8]);
     bytes.extend([2, 0, 1, 1]);

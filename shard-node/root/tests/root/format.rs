@@ -1,5 +1,6 @@
-//! The bytes on disk do not change by accident: a directory that was written by the first build of protocol version 2 opens, and is written
-//! the same today. One of protocol version 1 is refused.
+//! The bytes on disk do not change by accident. A directory that the first build of protocol
+//! version 2 wrote opens, and today's build writes the same bytes. A directory of protocol version
+//! 1 is refused.
 
 use crate::common::{Model, check::check, options};
 use coppice_env::{OpenMode, SimStorage, Storage};
@@ -20,7 +21,7 @@ const OLDER: Files = [
     ("journal/000", include_bytes!("../../testdata/protocol-1/journal/000")),
 ];
 
-/// The replica that wrote the test data.
+/// Writes the directory of the test data.
 fn write(disk: &SimStorage) -> (Root, Model) {
     let mut root = Root::open_with(disk.storage(), options()).expect("new");
     let mut model = Model::founded(1, &mut root);
@@ -85,7 +86,7 @@ fn the_directory_opens() {
     assert!(fsck::fsck(&disk.storage()).expect("runs").is_clean());
     let mut root = Root::open_with(disk.storage(), options()).expect("opens");
     check(&root, &mut model);
-    // And it goes on: to the first sealed files, whose bytes stay the same too.
+    // The ledger goes on until its first files are sealed, whose bytes must stay the same, too.
     while model.size() <= 256 {
         let command = model.any();
         model.accept(&mut root, &command);

@@ -1,4 +1,4 @@
-//! Key changes: which are taken, what of them is kept, and where.
+//! Key changes: which are accepted, which parts of them are kept, and where.
 
 use crate::common::{Model, check::check, genesis_with_key, options, signer};
 use coppice_env::SimStorage;
@@ -109,7 +109,7 @@ fn keys_survive_restart_replay_snapshot_and_rollback() {
     let (mut root, mut model) = founded(&disk);
     change(&mut root, &mut model, 1, 0, 1);
     root.flush(model.position()).expect("flushes");
-    // Enough for a saved state; and then one more change behind it, in the journal alone.
+    // Enough commands for a saved state, then one more change that only the journal holds.
     while model.size() < 300 {
         let command = Command::AppendHeader(model.commit());
         model.accept(&mut root, &command);

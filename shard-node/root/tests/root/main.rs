@@ -1,5 +1,5 @@
-//! Tests of the root group's state machine from outside. Those from seeds name the seed that fails; `COPPICE_SEEDS` (a count, or a range
-//! like `5..8`) runs others.
+//! Tests of the root group's state machine from outside. Tests with seeds name the seed that fails.
+//! `COPPICE_SEEDS` (a count, or a range like `5..8`) chooses other seeds.
 
 mod common;
 mod crash;

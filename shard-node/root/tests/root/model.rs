@@ -53,7 +53,7 @@ fn random_commands_over_several_tiles_answer_as_the_model() {
     for_each_seed("random_commands_over", 2, |seed| run(seed, 900));
 }
 
-/// PROTOCOL 2.4: were the pairs (0,0) (1,50) (2,20) all kept, dead version (0,30) would pass.
+/// PROTOCOL 2.4: if all pairs (0,0) (1,50) (2,20) were kept, the dead version (0,30) would pass.
 #[test]
 fn a_deeper_rollback_takes_the_epochs_above_it_away() {
     let mut root = Root::open_with(SimStorage::new().storage(), options()).expect("new");

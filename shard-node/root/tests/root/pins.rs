@@ -22,7 +22,7 @@ fn pin(model: &Model, id: u8, version: u64, ttl_ms: u64) -> Command {
     Command::SetPin(SetPin { pin: PinId([id; 16]), version: Version(version), ttl_ms, clock_ms })
 }
 
-/// A prune at a time.
+/// A prune whose header has this time.
 fn prune_at(model: &mut Model, before: u64, timestamp_ms: u64) -> Command {
     let append = model.prune(before);
     let mut header = Header::decode(&append.header).expect("a header");

@@ -1,4 +1,4 @@
-//! Commands with one thing wrong: each is refused by its own reason, and changes nothing.
+//! Commands with one fault each: every fault has its own reason for refusal, and changes nothing.
 
 use crate::common::{Model, WINDOW, genesis, options};
 use coppice_env::SimStorage;
@@ -17,7 +17,8 @@ fn machine() -> Root {
     Root::open_with(SimStorage::new().storage(), options()).expect("new")
 }
 
-/// A ledger of 20 versions, two sessions, one rollback (to 12, head (1, 20) again) and one prune (below 5).
+/// A ledger of 20 versions with two sessions, one rollback (to 12, then up to head (1, 20) again)
+/// and one prune (below 5).
 fn grown() -> (Root, Model) {
     let mut root = machine();
     let mut model = Model::founded(1, &mut root);
@@ -39,7 +40,8 @@ fn grown() -> (Root, Model) {
     (root, model)
 }
 
-/// A commit that touches every shard, with a batch of a session, a batch without, and a merge.
+/// A commit that touches every shard, with a batch of a session, a batch without a session, and a
+/// merge.
 fn full_commit(model: &mut Model) -> AppendHeader {
     let mut append = model.commit();
     let mut leaves = model.leaves.last().expect("founded").clone();
@@ -71,7 +73,7 @@ fn full_commit(model: &mut Model) -> AppendHeader {
 
 type Change<'a> = (&'a str, Reason, &'a dyn Fn(&mut AppendHeader));
 
-/// Tries each change on its own, then the command without change.
+/// Tries each change on its own, then the unchanged command.
 fn refuse_each(root: &mut Root, model: &mut Model, good: &AppendHeader, changes: &[Change<'_>]) {
     for (what, reason, change) in changes {
         let mut bad = good.clone();
@@ -83,14 +85,14 @@ fn refuse_each(root: &mut Root, model: &mut Model, good: &AppendHeader, changes:
     model.accept(root, &Command::AppendHeader(good.clone()));
 }
 
-/// Changes the header of a command, also to one that breaks a rule by itself.
+/// Changes the header of a command, possibly to one that breaks a rule by itself.
 fn header(append: &mut AppendHeader, change: impl FnOnce(&mut Header)) {
     let mut header = Header::decode(&append.header).expect("a header");
     change(&mut header);
     append.header = header.encode();
 }
 
-/// Replaces the journal, with the header to match.
+/// Replaces the journal, and makes the header fit.
 fn journal(append: &mut AppendHeader, change: impl FnOnce(&mut Vec<Entry>)) {
     let mut entries: Vec<_> = append.journal.iter().map(|entry| Entry::decode(entry).expect("an entry")).collect();
     change(&mut entries);
@@ -177,7 +179,7 @@ fn a_commit_with_wrong_leaves_or_journal_is_refused() {
     refuse_each(&mut root, &mut model, &good, changes);
 }
 
-/// Gives the batch of the session another name, in journal and session commit.
+/// Gives the session's batch another name, in the journal and in the session commit.
 fn rename(append: &mut AppendHeader, session: SessionId, number: u64) {
     journal(append, |entries| {
         let Entry::Batch(batch) = &mut entries[0] else { panic!("a batch") };
@@ -270,11 +272,11 @@ fn a_wrong_rollback_is_refused() {
     assert_eq!(root.view().expect("founded").head, Stamp::new(2, 14));
 }
 
-/// Everything fits but one thing that no root shows.
+/// Each command has one fault that no root in the header shows.
 #[test]
 fn what_no_root_shows_is_checked_too() {
     let (mut root, mut model) = grown();
-    // Version 12 was committed as (0, 12); its state can also be seen as (1, 12).
+    // Version 12 was committed as (0, 12). Its state can also be seen as (1, 12).
     let good = model.rollback(12);
     let mut alias = good.clone();
     header(&mut alias, |header| {
@@ -353,7 +355,7 @@ fn nothing_but_genesis_founds_a_ledger() {
     }
     let outcome = root.apply(100, &found(Some(genesis().encode())).encode().expect("encodes"));
     assert_eq!(outcome.expect("applies"), Outcome::TookOver { term: Term(1) });
-    // A second genesis is ignored: the ledger is founded once.
+    // A second genesis is ignored, because the ledger is founded once.
     let mut other = genesis();
     other.cluster = ClusterId([9; 16]);
     let outcome = root.apply(101, &found(Some(other.encode())).encode().expect("encodes"));
@@ -372,7 +374,7 @@ fn a_duplicate_of_an_accepted_append_is_refused() {
     model.accept(&mut root, &command);
     let refusal = model.refuse(&mut root, &command);
     assert_eq!(refusal.reason(), Reason::BaseMismatch);
-    // The old leader's append after a take-over is refused by its term, whatever else it says.
+    // After a take-over, the old leader's append is refused by its term, whatever it contains.
     let late = full_commit(&mut model);
     let take_over = model.take_over();
     model.accept(&mut root, &take_over);
@@ -397,12 +399,12 @@ fn what_this_code_does_not_know_stops_the_replica() {
     };
     assert_eq!(of(root.apply(index, &with(0, 2))), CommandError::UnknownVersion(2));
     assert_eq!(of(root.apply(index, &with(1, 5))), CommandError::UnknownKind(5));
-    // version, kind, term, length of the header, then its format and kind
+    // Version, kind, term, length of the header, then the header's format and kind.
     assert_eq!(of(root.apply(index, &with(12, 2))), CommandError::UnknownHeader { format: 2, kind: 1 });
     assert_eq!(of(root.apply(index, &with(13, 5))), CommandError::UnknownHeader { format: 1, kind: 5 });
     assert!(matches!(of(root.apply(index, &bytes[..bytes.len() - 1])), CommandError::Malformed(_)));
     assert!(matches!(root.apply(model.index, &bytes), Err(Error::OutOfOrder { .. })));
-    // None of these changed anything, not even the index.
+    // None of these commands changed anything, not even the applied index.
     model.accept(&mut root, &Command::AppendHeader(good));
 }
 
@@ -425,16 +427,17 @@ fn sessions_end_by_count_and_by_header_time() {
     for number in 0..SESSIONS_MAX {
         assert!(matches!(open(&mut root, number, start), Outcome::SessionOpened { highest_number: 0, .. }));
     }
-    // All are in use: the next is refused, the oldest is found again and becomes the newest.
+    // All sessions are in use. The next one is refused, and the oldest is found again and becomes
+    // the newest.
     let full = open(&mut root, SESSIONS_MAX, start + SESSION_IDLE_MS_MIN - 1);
     assert_eq!(full, Outcome::Refused(Refusal::SessionsFull(SESSIONS_MAX)));
     assert!(matches!(open(&mut root, 0, start), Outcome::SessionOpened { .. }));
-    // Later the one that was idle for longest makes room.
+    // Later, the session that was idle for longest makes room.
     assert!(matches!(open(&mut root, SESSIONS_MAX, start + SESSION_IDLE_MS_MIN), Outcome::SessionOpened { .. }));
     assert!(root.session(id(0)).is_some() && root.session(id(1)).is_none());
     assert_eq!(root.sessions().count(), SESSIONS_MAX);
     assert_eq!(root.sessions().next().map(|(id, _)| id), Some(id(SESSIONS_MAX)));
-    // A header's time ends all that were idle for too long before it.
+    // A header's time ends all sessions that were idle for too long before it.
     let mut append = model.prune(0);
     header(&mut append, |header| header.timestamp_ms = start + SESSION_IDLE_MS_MAX + 1);
     let command = Command::AppendHeader(append);

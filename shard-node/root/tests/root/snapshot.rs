@@ -1,4 +1,5 @@
-//! Snapshots: what arrives is what was sent, whatever happens to either side on the way.
+//! Snapshots: the receiver gets exactly what was pinned, whatever happens to either side on the
+//! way.
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ fn sender(seed: u64, headers: u64) -> (SimStorage, Root, Model) {
     (disk, root, model)
 }
 
-/// Fetches what is next, `len` bytes at most.
+/// Fetches the next bytes, at most `len`.
 fn fetch(root: &Root, receiver: &mut SnapshotReceiver, id: u64, len: usize) -> Result<bool, Error> {
     let Some((name, offset)) = receiver.next().map(|(name, offset)| (name.to_owned(), offset)) else {
         return Ok(false);
@@ -39,7 +40,7 @@ fn fetch_all(root: &Root, storage: Arc<dyn Storage>, manifest: &Manifest) -> Res
         match fetch(root, &mut receiver, manifest.id, 3000) {
             Ok(true) => {}
             Ok(false) => break,
-            // The part that was there before a crash had holes: the file begins again.
+            // The part that was there before the crash had holes, so the file begins again.
             Err(Error::Corrupted { .. }) if began_again < 1 => began_again += 1,
             Err(error) => return Err(error),
         }
@@ -170,7 +171,8 @@ fn a_manifest_that_mixes_snapshots_is_refused() {
     let old = root.pin_snapshot(model.position()).expect("pins");
     grow(&mut root, &mut model, 10);
     let new = root.pin_snapshot(model.position()).expect("pins");
-    // The files of one, the superblock of the other: every file has the hash that the manifest says.
+    // The files of one snapshot with the superblock of the other: every file has the hash that the
+    // manifest names.
     let mut mixed = new;
     mixed.files.clone_from(&old.files);
     let disk = SimStorage::new();
@@ -239,7 +241,7 @@ fn replicas_that_flush_at_different_times_agree() {
         check(root, &mut model);
         root.flush(model.position()).expect("flushes");
     }
-    // What is sealed is the same on all, byte for byte.
+    // Sealed files are the same on all replicas, byte for byte.
     let first = roots[0].pin_snapshot(model.position()).expect("pins");
     for root in &mut roots[1..] {
         let other = root.pin_snapshot(model.position()).expect("pins");

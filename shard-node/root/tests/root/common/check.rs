@@ -1,4 +1,4 @@
-//! Compares every answer of a machine with the model.
+//! A comparison of every answer of a machine with the model.
 
 use coppice_env::Rng;
 use coppice_root::{Error, Operation, Root, StateLeaf};
@@ -7,7 +7,6 @@ use coppice_verify::merkle;
 
 use super::{Model, WINDOW};
 
-/// Compares every answer.
 pub fn check(root: &Root, model: &mut Model) {
     check_view(root, model);
     check_versions(root, model);
@@ -51,7 +50,8 @@ fn check_versions(root: &Root, model: &Model) {
         let found = root.version(*version, Some(*epoch));
         assert!(matches!(found, Err(Error::RolledBack { .. })), "({epoch}, {version}) is dead");
     }
-    // Without an epoch, a number above head was rolled back if it ever was, and else is still to come.
+    // Without an epoch, a number above head was rolled back if it ever existed, and otherwise is
+    // still to come.
     let highest = model.decoded.iter().map(|header| header.stamp.version).max().expect("founded");
     for above in [head.version.next(), highest.next()] {
         match root.version(above, None) {

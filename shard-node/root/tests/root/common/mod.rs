@@ -1,5 +1,5 @@
-//! A coordinator for tests, which makes valid commands, and a naive model of what the machine must answer: it keeps everything, by
-//! version, in plain collections, and recomputes from them.
+//! A coordinator for tests, which makes valid commands, and a naive model of the machine's answers.
+//! The model keeps everything by version in plain collections, and recomputes answers from them.
 
 pub mod check;
 
@@ -22,7 +22,7 @@ use coppice_verify::{
     shard_map::{ShardMap, state_root},
 };
 
-/// Remembered numbers of a session: few, so that tests leave the window.
+/// Remembered numbers of a session: so few that tests leave the window.
 pub const WINDOW: u32 = 6;
 
 /// Runs a test once for each seed, and names the seed that fails.
@@ -56,14 +56,14 @@ impl Drop for Announce {
     }
 }
 
-/// What a standing version is.
+/// The name and header of a standing version.
 #[derive(Clone, Debug)]
 pub struct Standing {
     pub stamp: Stamp,
     pub sequence: u64,
 }
 
-/// What a session number became.
+/// The outcome of a session's number.
 #[derive(Clone, Debug)]
 pub struct Numbered {
     pub hash: Digest,
@@ -98,9 +98,10 @@ pub struct Model {
     pub boundary: u64,
     pub sessions: BTreeMap<SessionId, BTreeMap<u64, Numbered>>,
     pub admins: Vec<Admin>,
-    /// Pins that were set and not taken back, also those whose time is over: (version, expiry).
+    /// Pins that were set and not taken back, including those whose time is over: (version,
+    /// expiry).
     pub pins: BTreeMap<PinId, (u64, u64)>,
-    /// Every command so far, with its raft index and outcome: the raft log.
+    /// The raft log: every command so far, with its raft index and outcome.
     pub raft: Vec<(u64, Vec<u8>, Outcome)>,
 }
 
@@ -109,7 +110,7 @@ pub fn options() -> Options {
 }
 
 pub fn params() -> Params {
-    // That of the golden directory, whatever new ledgers have.
+    // The capacity of the golden directory, whatever new ledgers have.
     Params { session_window: WINDOW, capacity: 64 << 10, ..Params::default() }
 }
 
@@ -117,7 +118,7 @@ pub fn genesis() -> Header {
     founded_on([3; 32])
 }
 
-/// Genesis that names a key whose private part is known here.
+/// A genesis header with a key whose private part is known here.
 pub fn genesis_with_key() -> Header {
     founded_on(signer(0).verifier().public_key())
 }
@@ -154,7 +155,7 @@ impl Model {
         }
     }
 
-    /// A model and a machine that were founded.
+    /// Founds a ledger in a model and a machine.
     pub fn founded(seed: u64, root: &mut Root) -> Self {
         let mut model = Self::new(seed);
         let command = model.take_over();
@@ -190,7 +191,8 @@ impl Model {
         Command::OpenSession(OpenSession { session, clock_ms: self.newest().timestamp_ms })
     }
 
-    /// A pin of a few ids, on a version that can be read, for a time that ends soon: valid unless the id holds another version.
+    /// A pin with one of a few ids, on a readable version, for a time that ends soon. It is valid
+    /// unless the id holds another version.
     pub fn set_pin(&mut self) -> Command {
         let head = self.head().version.0;
         let pin = PinId([self.rng.below(4) as u8; 16]);
@@ -206,7 +208,6 @@ impl Model {
         Command::Unpin(Unpin { pin: PinId([self.rng.below(4) as u8; 16]), clock_ms: 0 })
     }
 
-    /// The living pins.
     pub fn living_pins(&self) -> Vec<Pin> {
         let now_ms = self.newest().timestamp_ms;
         let pins = self.pins.iter().filter(|(_, (_, expires_ms))| *expires_ms > now_ms);
@@ -293,7 +294,7 @@ impl Model {
         let session = open[self.rng.below(open.len() as u64) as usize];
         let known = &self.sessions[&session];
         let highest = known.keys().last().copied().unwrap_or(0);
-        // Numbers may be skipped and filled later, while they are in the window.
+        // Numbers may be skipped and used later, while they are in the window.
         let number = (highest + 1 + self.rng.below(3)).saturating_sub(self.rng.below(3)).max(1);
         let taken = known.contains_key(&number)
             || others.iter().any(|other| other.session == session && other.number == number);
@@ -319,7 +320,7 @@ impl Model {
         self.append(&header)
     }
 
-    /// A change of the key, soundly signed.
+    /// A key change with valid signatures.
     pub fn key_change(&mut self, number: u32, old: u8, new: u8) -> AppendHeader {
         let change = KeyChange::sign(number, &self.newest().cluster, &signer(old), &signer(new));
         let header = self.next_header(Body::Key(change));
@@ -333,7 +334,7 @@ impl Model {
         self.append(&header)
     }
 
-    /// Some valid command.
+    /// A random valid command.
     pub fn any(&mut self) -> Command {
         let head = self.head().version.0;
         match self.rng.below(100) {
@@ -489,7 +490,7 @@ impl Model {
         self.decoded.push(header);
     }
 
-    /// Applies to a recovered machine what raft would replay.
+    /// Applies to a recovered machine the commands that raft would replay.
     pub fn replay(&self, root: &mut Root) {
         let from = root.applied_index();
         for (index, bytes, outcome) in self.raft.iter().filter(|(index, ..)| *index > from) {
@@ -502,7 +503,7 @@ impl Model {
     }
 }
 
-/// All that shows, but the raft index.
+/// A hash of all that the machine shows, except the raft index.
 pub fn fingerprint(root: &Root) -> String {
     let sessions: Vec<_> = root.sessions().collect();
     let pins: Vec<_> = root.pins(0).collect();

@@ -1,24 +1,36 @@
-//! The durable log of one replica: entries, raft's hard state and the memberships, in segment files beside `meta`.
+//! The durable log of one replica: entries, raft's hard state and the memberships, in segment files
+//! next to the file `meta`.
+//!
+//! ```text
+//!  log, recover, compact     appending, opening, dropping
+//!    segment   slot          one file; one entry in memory
+//!    meta  block  batch      the encodings
+//! ```
 //!
 //! Invariants:
-//! - what [`Log::flush`] returned from is durable, all of it or none: one batch, one fsync;
-//! - a segment is begun only when all earlier batches are durable, so a batch may be cut off in the newest one alone;
-//! - the first batch of every segment repeats hard state and memberships, so that older segments can be dropped;
-//! - entries are readable as soon as they are appended, durable or not.
+//! - After [`Log::flush`] returned, everything appended before is durable. A flush is one batch and
+//!   one fsync, and is done as a whole or not at all.
+//! - A segment is begun only when all earlier batches are durable, so only a batch of the newest
+//!   segment can be cut off.
+//! - The first batch of every segment repeats hard state and memberships, so that older segments
+//!   can be dropped.
+//! - Entries are readable as soon as they are appended, durable or not.
 //!
-//! A crash leaves: during a flush, a batch that is complete or is cut away; while a segment is made, a file in which nothing of it is
-//! written; during `compact` and `reset`, the old or the new `meta`, and files that `meta` no longer counts, which are removed.
+//! What a crash leaves:
+//! - during a flush: a complete batch, or one that the next start cuts away;
+//! - while a segment is made: a file to which no batch of that segment was written;
+//! - during `compact` and `reset`: the old or the new `meta`, and files that `meta` does not count,
+//!   which the next start removes.
 
 pub(crate) mod batch;
 pub(crate) mod block;
+mod compact;
 pub(crate) mod meta;
 pub(crate) mod recover;
 pub(crate) mod segment;
+mod slot;
 
-use std::collections::VecDeque;
-use std::iter;
-use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::{collections::VecDeque, iter, ops::RangeInclusive, sync::Arc};
 
 use bytes::Bytes;
 use coppice_env::{
@@ -26,62 +38,56 @@ use coppice_env::{
     bug::{Bug, planted},
 };
 use coppice_types::codec::{Reader, Writer};
-use raft::eraftpb::{Entry, EntryType};
+use raft::eraftpb::Entry;
 
-use crate::error::{Error, Result};
-use crate::output::{Beside, Writing};
-use crate::{Membership, Position};
-use batch::{ENTRY_HEADER_BYTES, HardState, Item, Items, entry_data, make_entry};
-use meta::{Meta, Owner};
-use segment::{Place, Segment, file_name};
+use self::{
+    batch::{ENTRY_HEADER_BYTES, HardState, Item, Items, entry_data, make_entry},
+    meta::{Meta, Owner},
+    segment::{Place, Segment},
+    slot::{Content, Slot},
+};
+use crate::{
+    Membership, Position,
+    error::{Error, Result},
+    output::{Beside, Writing},
+    width::{len32, to_usize},
+};
 
-/// What is kept free for votes and commit indexes when data is refused for want of space.
+/// Room that is kept free for votes and commit indexes when data is refused on a full disk.
 const RESERVE_BYTES: usize = 64 << 10;
 
-/// Bytes of one write, from the first batch on that is longer than the next. Disks are as fast with it as with more, and memory that is used
-/// again costs no faults of pages.
+/// Bytes of one write, from the first batch on that is longer than `WRITE_BYTES`. Disks are no
+/// faster with more, and memory that is used again costs no page faults.
 const LARGE_WRITE_BYTES: usize = 2 << 20;
-/// Bytes of one write before.
+/// Bytes of one write until then.
 const WRITE_BYTES: usize = 512 << 10;
 
 /// Sizes of the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    /// A new segment is begun where a batch would not fit in this.
+    /// A new segment is begun where a batch would not fit in this size.
     pub segment_bytes: u64,
-    /// Segments are filled with zeroes in steps of this.
+    /// Segments are filled with zeroes in steps of this size.
     pub fill_bytes: u64,
-    /// Entries kept in memory besides those not yet durable.
+    /// Bytes of durable entries that are kept in memory.
     pub cache_bytes: usize,
-    /// A batch of fewer bytes is written at once.
+    /// A smaller batch is written on the caller's thread.
     pub beside_bytes_min: usize,
-}
-
-#[derive(Debug)]
-struct Slot {
-    term: u64,
-    kind: EntryType,
-    bytes: u32,
-    /// `None` until the entry is durable.
-    place: Option<Place>,
-    /// `None` when it was dropped from memory; never dropped before it is durable.
-    data: Option<Bytes>,
 }
 
 #[derive(Debug, Default)]
 struct Pending {
     items: Items,
-    /// (index, where its item begins in `items`).
+    /// Entries in `items`: the index, and where in `items` the entry begins.
     entries: Vec<(u64, u64)>,
-    /// Raft's state has changed.
+    /// Whether raft's state has changed.
     hard_state: bool,
-    /// Something in it must be durable before messages may speak of it.
+    /// Whether it holds anything that must be durable before messages speak of it.
     sync: bool,
-    /// Bytes that room was made for and that may not be here yet.
+    /// Bytes that room was made for. Their entries may not have been appended yet.
     reserved: usize,
 }
 
-/// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Log {
     storage: Arc<dyn Storage>,
@@ -92,43 +98,42 @@ pub(crate) struct Log {
     memberships: Vec<(u64, Membership)>,
     /// The entries after the base.
     slots: VecDeque<Slot>,
-    /// Oldest first; the last one is written.
+    /// Oldest first. The last one is written to.
     segments: VecDeque<Segment>,
     /// A filled segment that is begun when the last one is full.
     spare: Option<Segment>,
-    /// Segments that nobody needs, whose files the next ones get: to write over old blocks costs a disk less than to write new ones, and
-    /// the file system has nothing to record. No more than one of the last two compactions dropped.
+    /// Dropped segments whose files later segments reuse. Writing over old blocks costs a disk less
+    /// than writing new ones, and the file system has nothing to record. At most as many are kept
+    /// as one of the last two compactions dropped.
     dropped: Vec<Segment>,
-    /// How many such segments the last one dropped.
+    /// How many reusable segments the last compaction dropped.
     dropped_last: usize,
     sequence_next: u64,
     pending: Pending,
-    /// What goes to the disk at once.
+    /// The buffer of one write.
     buffer: DirectBuffer,
-    /// Where the log ended, and raft's state, when the last batch was written: what a new segment begins with.
+    /// Where the log ended, and raft's state, when the last batch was written. A new segment begins
+    /// with them.
     written: (Position, HardState),
     cached_bytes: usize,
-    /// Entries below have no data in memory.
+    /// Entries with a smaller index have no data in memory.
     cached_from: u64,
 }
 
-/// Where the slot of an entry is among those of a log.
+/// The place of an entry's slot in the list of slots.
 fn slot_of(base: Position, index: u64) -> usize {
-    usize::try_from(index - base.index - 1).expect("an index into the log")
+    assert!(index > base.index, "entries up to the base have no slot");
+    to_usize(index - base.index - 1)
 }
 
-/// Those of a batch's entries that were proposed, by index.
+/// The commands among a batch's entries, by index.
 fn commands(slots: &VecDeque<Slot>, base: Position, entries: &[(u64, u64)]) -> Vec<(u64, Bytes)> {
-    let command = |(index, _): &(u64, u64)| {
-        let slot = &slots[slot_of(base, *index)];
-        let data = slot.data.clone().filter(|data| slot.kind == EntryType::EntryNormal && !data.is_empty());
-        data.map(|data| (*index, data))
-    };
+    let command = |(index, _): &(u64, u64)| Some((*index, slots[slot_of(base, *index)].command()?));
     entries.iter().filter_map(command).collect()
 }
 
 impl Log {
-    /// Makes a log that starts after `base`, durably.
+    /// Creates a log that starts after `base`, durably.
     pub(crate) fn create(
         storage: Arc<dyn Storage>,
         sizes: Sizes,
@@ -140,21 +145,12 @@ impl Log {
             return Err(Error::Existence("there is a raft log in this directory already"));
         }
         let hard_state = HardState { term: base.term, vote: 0, commit: base.index };
-        let meta = Meta {
-            owner,
-            base,
-            membership,
-            hard_state,
-            first_segment: 1,
-            numbered_from: 1,
-            manifest: None,
-            quarantine: None,
-        };
+        let meta = Meta { owner, base, membership, hard_state, first_segment: 1, manifest: None, quarantine: None };
         meta.store(&*storage)?;
         Ok(Self::empty(storage, sizes, meta))
     }
 
-    /// A log without segments, as its meta file says.
+    /// A log without segments, as its meta file describes it.
     fn empty(storage: Arc<dyn Storage>, sizes: Sizes, meta: Meta) -> Self {
         Self {
             storage,
@@ -176,7 +172,7 @@ impl Log {
         }
     }
 
-    /// What the segments take on the disk.
+    /// Bytes that the segments take on the disk.
     pub(crate) fn disk_bytes(&self) -> u64 {
         let segments = self.segments.iter().chain(&self.spare).chain(&self.dropped);
         let blocks: u64 = segments.map(|segment| segment.filled_blocks).sum();
@@ -204,7 +200,7 @@ impl Log {
         self.meta.quarantine.as_deref()
     }
 
-    /// Remembers durably why this replica does not trust itself, or that it does again.
+    /// Records durably why this replica does not trust its own state; `None` if it does.
     pub(crate) fn set_quarantine(&mut self, evidence: Option<&[u8]>) -> Result<()> {
         let mut meta = self.meta.clone();
         meta.quarantine = evidence.map(<[u8]>::to_vec);
@@ -230,6 +226,7 @@ impl Log {
     pub(crate) fn membership_at(&self, index: u64) -> &Membership {
         assert!(index >= self.meta.base.index, "memberships before the base are forgotten");
         let at = self.memberships.partition_point(|(from, _)| *from <= index);
+        assert!(at > 0, "the first membership is that of the base");
         &self.memberships[at - 1].1
     }
 
@@ -238,39 +235,47 @@ impl Log {
         self.memberships.last().expect("there is one from the base on")
     }
 
-    /// Appends entries in memory, replacing those from the first one's index on.
+    /// Appends entries in memory. They replace the entries from the first one's index on.
     pub(crate) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         assert!(first.index > self.meta.base.index, "entries before the base are applied");
+        assert!(first.index > self.hard_state.commit, "committed entries are never replaced");
         assert!(first.index <= self.last().index + 1, "entries leave no gap");
         self.truncate(first.index);
         for entry in entries {
             let position = Position { index: entry.index, term: entry.term };
-            assert_eq!(position.index, self.last().index + 1);
+            assert_eq!(position.index, self.last().index + 1, "entries follow each other");
             assert!(position.term >= self.last().term, "terms never fall");
             let data = entry_data(entry).clone();
             let kind = entry.get_entry_type();
             self.pending.entries.push((position.index, self.pending.items.len() as u64));
             self.pending.items.push_entry(kind, position, &data);
-            let bytes = u32::try_from(data.len()).expect("entries are limited to far less");
             self.cached_bytes += data.len();
-            self.slots.push_back(Slot { term: position.term, kind, bytes, place: None, data: Some(data) });
+            let bytes = len32(data.len());
+            self.slots.push_back(Slot { term: position.term, kind, bytes, content: Content::Volatile(data) });
         }
         self.pending.sync = true;
     }
 
     fn truncate(&mut self, from: u64) {
-        while self.last().index >= from {
-            let slot = self.slots.pop_back().expect("an entry after the base");
-            self.cached_bytes -= slot.data.map_or(0, |data| data.len());
+        assert!(from > self.meta.base.index, "the base stays");
+        while self.last().index >= from
+            && let Some(slot) = self.slots.pop_back()
+        {
+            self.cached_bytes -= slot.cached_bytes();
         }
         self.pending.entries.retain(|(index, _)| *index < from);
         self.cached_from = self.cached_from.min(from);
     }
 
-    /// Notes raft's state. A change of the commit index alone need not be durable.
+    /// Sets raft's state. A change of the commit index alone need not be durable.
     pub(crate) fn set_hard_state(&mut self, state: HardState) {
-        assert!(state.term >= self.hard_state.term, "terms never fall");
+        let before = self.hard_state;
+        assert!(state.term >= before.term, "terms never fall");
+        assert!(state.commit >= before.commit, "the commit index never falls");
+        assert!(state.commit <= self.last().index, "only entries of the log are committed");
+        let voted = state.term == before.term && before.vote != 0;
+        assert!(!voted || state.vote == before.vote, "a replica votes once in a term");
         if planted(Bug::VoteForgotten) {
             self.hard_state = state;
             return;
@@ -280,15 +285,18 @@ impl Log {
         self.hard_state = state;
     }
 
-    /// Notes who is in the group once the entry at `index` is applied.
+    /// Sets the membership that holds once the entry at `index` is applied.
     pub(crate) fn set_membership(&mut self, index: u64, membership: Membership) {
+        assert!(index > self.meta.base.index, "the base has its membership");
+        assert!(index <= self.last().index, "a membership belongs to an entry");
         self.pending.items.push(&Item::Membership(index, membership.clone()));
         self.memberships.retain(|(from, _)| *from < index);
+        assert!(!self.memberships.is_empty(), "the membership of the base stays");
         self.memberships.push((index, membership));
         self.pending.sync = true;
     }
 
-    /// Something waits for [`Log::flush`] before it may be spoken of.
+    /// Whether anything must be flushed before messages speak of it.
     pub(crate) fn needs_sync(&self) -> bool {
         self.pending.sync
     }
@@ -301,29 +309,28 @@ impl Log {
         self.sizes.segment_bytes / block::BLOCK_BYTES as u64
     }
 
-    /// Upper bound of the blocks that a batch with `bytes` of items takes at the start of a segment.
+    /// An upper bound of the blocks that a batch with `bytes` of items takes at the start of a
+    /// segment.
     fn blocks_needed(&self, bytes: usize) -> u64 {
-        block::count(bytes + self.carry_over().len() + batch::BATCH_HEADER_BYTES, block::PAYLOAD_BYTES)
+        block::count(bytes + self.carry_over().len() + batch::BATCH_HEADER_BYTES)
     }
 
-    /// Whether `blocks` more go into the segment that is written now.
+    /// Whether `blocks` more fit into the last segment.
     fn fits(&self, blocks: u64) -> bool {
-        let fits = |last: &Segment| {
-            last.is_numbered() && last.end_block + blocks <= self.segment_blocks().max(last.filled_blocks)
-        };
+        let fits = |last: &Segment| last.end_block + blocks <= self.segment_blocks().max(last.filled_blocks);
         self.segments.back().is_some_and(fits)
     }
 
-    /// Whether the next batch begins a new segment: the written one is full, or is not filled far enough while another
-    /// has been made ready.
+    /// Whether the next batch begins a new segment: the last one is full, or a spare segment is
+    /// ready and the last one is not filled far enough.
     fn begins_segment(&self, blocks: u64) -> bool {
         let filled = |last: &Segment| last.end_block + blocks <= last.filled_blocks;
         !self.fits(blocks) || (self.spare.is_some() && !self.segments.back().is_some_and(filled))
     }
 
-    /// Makes sure that entries of `bytes` more can be written on a disk that is full from now on.
+    /// Makes sure that entries of `bytes` more can be written even if the disk is full from now on.
     ///
-    /// On an error nothing has changed but unused space, and the log stays usable.
+    /// An error leaves the log as it was, apart from unused space, and the log stays usable.
     pub(crate) fn ensure_room(&mut self, bytes: usize) -> Result<()> {
         let reserved = self.pending.reserved + bytes;
         let blocks = self.blocks_needed(reserved + RESERVE_BYTES);
@@ -333,9 +340,10 @@ impl Log {
     }
 
     fn make_room(&mut self, blocks: u64) -> Result<()> {
-        if self.fits(blocks) {
-            let step = self.fill_blocks();
-            let last = self.segments.back_mut().expect("it fits in the last one");
+        let step = self.fill_blocks();
+        if self.fits(blocks)
+            && let Some(last) = self.segments.back_mut()
+        {
             let needed = last.end_block + blocks;
             return if needed <= last.filled_blocks { Ok(()) } else { last.fill(needed.next_multiple_of(step)) };
         }
@@ -344,7 +352,7 @@ impl Log {
             None => self.make_segment()?,
         };
         let missing = spare.filled_blocks < blocks;
-        let filled = spare.fill(blocks.next_multiple_of(self.fill_blocks()));
+        let filled = spare.fill(blocks.next_multiple_of(step));
         let synced = filled.and_then(|()| if missing { spare.sync() } else { Ok(()) });
         self.spare = Some(spare);
         synced
@@ -364,7 +372,7 @@ impl Log {
         Ok(segment)
     }
 
-    /// What the first batch of a segment repeats: the state before it.
+    /// The state before a segment, which the segment's first batch repeats.
     fn carry_over(&self) -> Vec<u8> {
         let (end, hard_state) = self.written;
         let mut writer = Writer::new();
@@ -376,15 +384,16 @@ impl Log {
         writer.into_bytes()
     }
 
-    /// Makes everything that was appended and set durable, with one fsync. A large batch is written by a thread, if there is one, while
-    /// this one does something else.
+    /// Makes everything that was appended and set durable, with one fsync. If there is another
+    /// thread, it writes a large batch while this thread does other work.
     ///
-    /// After an error nobody knows what is durable, and the log must not be used again.
+    /// After an error it is unknown what is durable, and the log must not be used again.
     pub(crate) fn flush(&mut self, beside: &mut Beside<'_>) -> Result<()> {
         if std::mem::take(&mut self.pending.hard_state) {
             self.pending.items.push(&Item::HardState(self.hard_state));
         }
         if self.pending.items.len() == 0 {
+            assert!(!self.pending.sync, "what must be durable is in the batch");
             return Ok(());
         }
         let mut carried = Vec::new();
@@ -394,9 +403,12 @@ impl Log {
                 Some(spare) => spare,
                 None => self.make_segment()?,
             };
+            assert_eq!(next.id, self.segment_next(), "segments are numbered without gaps");
             self.segments.push_back(next);
         }
         let Pending { items, entries, .. } = std::mem::take(&mut self.pending);
+        let newest = entries.last().map_or(self.written.0.index, |(index, _)| *index);
+        assert_eq!(newest, self.last().index, "the batch holds every entry that is not durable");
         let fill_blocks = self.fill_blocks();
         let last = self.segments.back_mut().expect("there is one to write to");
         let carried_bytes = carried.len() as u64;
@@ -423,7 +435,7 @@ impl Log {
         self.sequence_next += 1;
         self.written = (self.last(), self.hard_state);
         for (index, offset) in entries {
-            self.slots[slot_of(self.meta.base, index)].place = Some(Place { segment, offset: start + offset });
+            self.slots[slot_of(self.meta.base, index)].set_durable(Place { segment, offset: start + offset });
         }
         self.evict();
         Ok(())
@@ -432,22 +444,21 @@ impl Log {
     /// Drops the oldest durable entries from memory until the cache is small enough.
     fn evict(&mut self) {
         while self.cached_bytes > self.sizes.cache_bytes && self.cached_from <= self.last().index {
-            let at = usize::try_from(self.cached_from - self.meta.base.index - 1).expect("an index into the log");
-            let slot = &mut self.slots[at];
-            if slot.place.is_none() {
-                return;
-            }
-            self.cached_bytes -= slot.data.take().map_or(0, |data| data.len());
+            let at = slot_of(self.meta.base, self.cached_from);
+            let Some(freed) = self.slots[at].evict() else { return };
+            self.cached_bytes -= freed;
             self.cached_from += 1;
         }
     }
 
-    /// The entries of a range that the log holds, as many as fit in `bytes_max`, but at least one.
+    /// The entries of a range that the log holds: as many as fit in `bytes_max`, and at least one.
     pub(crate) fn entries(&self, range: RangeInclusive<u64>, bytes_max: u64) -> Result<Vec<Entry>> {
+        let (first, last) = range.into_inner();
+        assert!(last <= self.last().index, "the caller knows where the log ends");
+        let slots = self.slots.range(slot_of(self.meta.base, first)..=slot_of(self.meta.base, last));
         let mut entries = Vec::new();
         let mut bytes = 0_u64;
-        for index in range {
-            let slot = self.slot(index).expect("the caller knows which entries there are");
+        for (index, slot) in (first..).zip(slots) {
             bytes += u64::from(slot.bytes) + ENTRY_HEADER_BYTES as u64;
             if bytes > bytes_max && !entries.is_empty() {
                 break;
@@ -459,13 +470,16 @@ impl Log {
 
     fn entry(&self, index: u64, slot: &Slot) -> Result<Entry> {
         let position = Position { index, term: slot.term };
-        if let Some(data) = &slot.data {
-            return Ok(make_entry(slot.kind, position, data.clone()));
-        }
-        let place = slot.place.expect("an entry is in memory until it is durable");
+        let place = match &slot.content {
+            Content::Volatile(data) | Content::Cached(data, _) => {
+                return Ok(make_entry(slot.kind, position, data.clone()));
+            }
+            Content::Stored(place) => *place,
+        };
         let at = self.segments.partition_point(|segment| segment.id < place.segment);
         let segment = &self.segments[at];
-        let len = ENTRY_HEADER_BYTES + usize::try_from(slot.bytes).expect("32 bits fit");
+        assert_eq!(segment.id, place.segment, "the segment of an entry after the base stays");
+        let len = ENTRY_HEADER_BYTES + to_usize(slot.bytes.into());
         let bytes = segment.read(place.offset, len)?;
         match Item::decode(&mut Reader::new(&bytes)) {
             Ok(Item::Entry { kind, position: found, data }) if found == position && kind == slot.kind => {
@@ -473,89 +487,6 @@ impl Log {
             }
             _ => Err(segment.corrupted_at(place.offset, "another entry stands here")),
         }
-    }
-
-    /// Forgets what stands at or before `to`, as far as whole segments can be dropped.
-    pub(crate) fn compact(&mut self, to: u64) -> Result<()> {
-        let to = to.min(self.last().index);
-        if to <= self.meta.base.index {
-            return Ok(());
-        }
-        let skip = usize::try_from(to - self.meta.base.index).expect("an index into the log");
-        let live = self.slots.iter().skip(skip).filter_map(|slot| slot.place).map(|place| place.segment).min();
-        let Some(active) = self.segments.back().map(|last| last.id) else { return Ok(()) };
-        let first_segment = live.unwrap_or(active).min(active);
-        if first_segment <= self.segments[0].id || self.slots.iter().take(skip).any(|slot| slot.place.is_none()) {
-            return Ok(());
-        }
-        let base = Position { index: to, term: self.term(to).expect("the log holds it") };
-        let membership = self.membership_at(to).clone();
-        let meta = Meta {
-            base,
-            membership: membership.clone(),
-            hard_state: self.hard_state,
-            first_segment,
-            manifest: None,
-            ..self.meta.clone()
-        };
-        meta.store(&*self.storage)?;
-        self.meta = meta;
-        for slot in self.slots.drain(..skip) {
-            self.cached_bytes -= slot.data.map_or(0, |data| data.len());
-        }
-        self.cached_from = self.cached_from.max(to + 1);
-        self.memberships.retain(|(from, _)| *from > to);
-        self.memberships.insert(0, (to, membership));
-        // One that a large batch has made larger would stay so.
-        let usual = self.segment_blocks().next_multiple_of(self.fill_blocks());
-        let mut reusable = 0;
-        while self.segments[0].id < first_segment {
-            let dropped = self.segments.pop_front().expect("the newest one stays");
-            if dropped.is_numbered() && dropped.filled_blocks <= usual {
-                self.dropped.push(dropped);
-                reusable += 1;
-            } else {
-                self.remove(&dropped)?;
-            }
-        }
-        let kept = reusable.max(std::mem::replace(&mut self.dropped_last, reusable));
-        while self.dropped.len() > kept {
-            let dropped = self.dropped.pop().expect("more than some");
-            self.remove(&dropped)?;
-        }
-        Ok(())
-    }
-
-    fn remove(&self, segment: &Segment) -> Result<()> {
-        self.storage.remove(&file_name(segment.id)).map_err(Error::io("remove a segment"))
-    }
-
-    /// Forgets all entries: the log starts after the snapshot at `base`, whose manifest is kept until the state machine
-    /// has it. Durable when this returns, with `hard_state`.
-    pub(crate) fn reset(
-        &mut self,
-        base: Position,
-        membership: Membership,
-        manifest: Vec<u8>,
-        hard_state: HardState,
-    ) -> Result<()> {
-        assert!(hard_state.commit >= base.index, "a snapshot is committed");
-        let newest = self.spare.as_ref().or(self.segments.back()).map(|segment| segment.id);
-        let meta = Meta {
-            base,
-            membership,
-            hard_state,
-            first_segment: newest.map_or(self.meta.first_segment, |id| id + 1),
-            manifest: Some(manifest),
-            ..self.meta.clone()
-        };
-        meta.store(&*self.storage)?;
-        let empty = Self::empty(Arc::clone(&self.storage), self.sizes, meta);
-        let old = std::mem::replace(self, Self { sequence_next: self.sequence_next, ..empty });
-        for segment in old.segments.iter().chain(&old.spare).chain(&old.dropped) {
-            self.remove(segment)?;
-        }
-        Ok(())
     }
 }
 

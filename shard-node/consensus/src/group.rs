@@ -1,69 +1,80 @@
 //! The group: raft, its log, and what lies between them and the caller.
 //!
-//! [`Group::advance`] is the one place where the order of durability is decided. A crash at any point leaves a log that
-//! [`Group::open`] continues from; entries that were handed out are handed out again if the state machine does not have
-//! them durably.
+//! ```text
+//!  caller --- requests, step ---> raft --- advance ---> log, messages, Output
+//!                                  ^
+//!             snapshot, offer -----+   (a leader's snapshot is kept back until its files are here)
+//! ```
+//!
+//! [`Group::advance`] is the one place that decides the order of durability. A crash at any point
+//! leaves a log that [`Group::open`] continues from. Entries that were handed out are handed out
+//! again unless the state machine has them durably.
 
 mod advance;
+mod offer;
 mod requests;
+mod snapshot;
 mod step;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use coppice_env::{Rng, Storage};
 use coppice_types::{ClusterId, GroupId};
 use raft::{ProgressState, RawNode, StateRole};
 
-use crate::change;
-use crate::error::{Error, Result};
-use crate::log::Log;
-use crate::log::batch::HardState;
-use crate::log::meta::Owner;
-use crate::logger::logger;
-use crate::output::{LogReport, Peer, ReadId, Role, RoleChange, Status};
-use crate::snapshot::Offer;
-use crate::store::Store;
-use crate::{Membership, Options, Position, RaftId};
+use self::offer::Offer;
+use crate::{
+    Membership, Options, Position, RaftId, change,
+    error::{Error, Result},
+    log::{Log, batch::HardState, meta::Owner},
+    logger::logger,
+    output::{LogReport, Peer, ReadId, Role, RoleChange, Status},
+    store::Store,
+    width::to_usize,
+};
 
-/// What evidence of a divergence may take.
+/// Longest evidence of a divergence.
 const EVIDENCE_BYTES_MAX: usize = 1 << 20;
-/// A quarantined replica that nobody has led for so many election timeouts campaigns all the same.
+/// A quarantined replica campaigns after all if it has had no leader for this many election
+/// timeouts.
 const LAST_RESORT_TIMEOUTS: usize = 10;
-/// Room for an entry's header and its share of its blocks' headers.
+/// Room for an entry's header and for its share of the headers of blocks.
 const ENTRY_OVERHEAD_BYTES: usize = 64;
 
-/// One replica of a group. See the crate's head for the rules.
+/// One replica of a group. The head of the crate states the rules.
 pub struct Group {
-    pub(crate) options: Options,
-    pub(crate) raw: RawNode<Store>,
+    options: Options,
+    raw: RawNode<Store>,
     rng: Box<dyn Rng>,
     /// The election timeout that was drawn last.
     timeout_ticks: usize,
     ticks: u64,
-    /// Distinguishes this process's reads from those of the one before.
+    /// Tells this process's reads from those of earlier ones.
     read_nonce: u64,
     read_next: u64,
-    /// Reads without an answer, of which the oldest are forgotten.
+    /// Reads without an answer. The oldest are forgotten when there are too many.
     reads: BTreeSet<ReadId>,
-    /// What the state machine has applied.
+    /// The last entry that the state machine has applied.
     applied: u64,
     membership: Membership,
-    pub(crate) offer: Option<Offer>,
-    /// Snapshots are asked for until one comes.
-    pub(crate) snapshot_requested: bool,
-    /// The term in which raft asked for one,
+    offer: Option<Offer>,
+    /// Whether the replica asks for a snapshot until one comes.
+    snapshot_requested: bool,
+    /// The term in which raft last asked for a snapshot.
     requested_in: u64,
-    /// and until which tick it waits for it.
+    /// The tick until which the replica waits for an offer of that snapshot.
     waits_until: u64,
-    /// Since which tick each replica is being sent a snapshot.
+    /// The tick since which each replica is being sent a snapshot.
     snapshotting: BTreeMap<RaftId, u64>,
-    /// It leaves it to the others to campaign first.
+    /// Whether this replica lets the others campaign first.
     reluctant: bool,
-    /// For so many ticks a quarantine has kept it from campaigning.
+    /// For how many ticks a quarantine has kept this replica from campaigning.
     held_ticks: usize,
-    /// An error after which nothing is certain.
+    /// Whether an error occurred after which nothing is certain.
     failed: bool,
 }
 
@@ -77,20 +88,21 @@ impl Group {
     /// Whether a directory holds a log.
     ///
     /// # Errors
-    /// If it can't be read.
+    /// If the directory can't be read, or its log has another format or is damaged.
     pub fn exists(storage: &dyn Storage) -> Result<bool> {
         Ok(crate::log::meta::Meta::load(storage)?.is_some())
     }
 
-    /// Checks the log of a replica that is stopped, every block of it, and changes nothing; `None` if there is none.
+    /// Checks every block of the log of a stopped replica, and changes nothing. Returns `None` if
+    /// there is no log.
     ///
     /// # Errors
-    /// If it is damaged, another's, or can't be read.
+    /// If the log is damaged or another replica's, or can't be read.
     pub fn inspect(storage: &dyn Storage, cluster: ClusterId, group: GroupId, id: RaftId) -> Result<Option<LogReport>> {
         crate::log::recover::inspect(storage, &Owner { cluster, group, id })
     }
 
-    /// Makes a replica of a group that genesis does not know yet. All initial voters are made with the same list, and
+    /// Creates a replica of a new group. All initial voters are created with the same list, and
     /// their state machines start at [`Position::START`].
     ///
     /// # Errors
@@ -104,8 +116,8 @@ impl Group {
         Self::start(log, membership, options, rng, Position::START.index)
     }
 
-    /// Makes a replica that knows nothing, under an id never used before: it waits to be added as a learner and for a
-    /// snapshot. Its state machine is empty, at position 0.
+    /// Creates a replica that knows nothing, under an id that was never used before. It waits to be
+    /// added as a learner and to be sent a snapshot. Its state machine is empty, at position 0.
     ///
     /// # Errors
     /// If the directory holds a log, or the storage fails.
@@ -115,11 +127,12 @@ impl Group {
         Self::start(log, membership, options, rng, 0)
     }
 
-    /// Continues a replica whose state machine has `applied` durably. Committed entries after it are handed out again.
+    /// Continues a replica whose state machine has durably applied `applied`. Committed entries
+    /// after it are handed out again.
     ///
     /// # Errors
-    /// [`Error::InstallPending`] if the installation of a snapshot was cut off; else if the log is missing, another's,
-    /// damaged, or does not fit `applied`.
+    /// [`Error::InstallPending`] if the installation of a snapshot was cut off. Other errors if the
+    /// log is missing, another replica's or damaged, or does not fit `applied`.
     pub fn open(storage: Arc<dyn Storage>, options: Options, rng: Box<dyn Rng>, applied: Position) -> Result<Self> {
         let log = Log::open(storage, options.sizes(), options.owner())?;
         let mut log = log.ok_or(Error::Existence("there is no raft log in this directory"))?;
@@ -140,20 +153,14 @@ impl Group {
         }
         let state = log.hard_state();
         if state.commit < applied.index {
-            // The commit index is not synced by itself, and what was applied was committed.
+            // The commit index is not synced by itself, and an applied entry was committed.
             log.set_hard_state(HardState { commit: applied.index, ..state });
         }
         let membership = log.membership_at(applied.index).clone();
         Self::start(log, membership, options, rng, applied.index)
     }
 
-    pub(super) fn start(
-        log: Log,
-        membership: Membership,
-        options: Options,
-        mut rng: Box<dyn Rng>,
-        applied: u64,
-    ) -> Result<Self> {
+    fn start(log: Log, membership: Membership, options: Options, mut rng: Box<dyn Rng>, applied: u64) -> Result<Self> {
         let snapshot_requested = log.quarantine().is_some();
         let store = Store::new(log, membership.clone());
         let raw = RawNode::new(&options.raft(applied), store, &logger());
@@ -183,30 +190,31 @@ impl Group {
         Ok(group)
     }
 
-    /// Raft draws its election timeouts from a generator that no seed reaches: replaces each new one by ours.
-    pub(super) fn draw_timeout(&mut self) {
+    /// Draws a new election timeout when raft has drawn one. Raft's generator has no seed, so its
+    /// timeout is replaced.
+    fn draw_timeout(&mut self) {
         if self.raw.raft.election_elapsed == 0 {
             let least = self.options.election_ticks;
             let spread = self.rng.below(least as u64);
             let later = if self.reluctant { 2 * least } else { 0 };
-            self.timeout_ticks = least + later + usize::try_from(spread).expect("less than the election ticks");
+            self.timeout_ticks = least + later + to_usize(spread);
             self.raw.raft.set_randomized_election_timeout(self.timeout_ticks);
         }
     }
 
-    pub(crate) fn log(&self) -> &Log {
+    fn log(&self) -> &Log {
         &self.raw.store().log
     }
 
-    pub(super) fn is_leader(&self) -> bool {
+    fn is_leader(&self) -> bool {
         self.raw.raft.state == StateRole::Leader
     }
 
-    pub(super) fn usable(&self) -> Result<()> {
+    fn usable(&self) -> Result<()> {
         if self.failed { Err(Error::Unavailable("the raft log failed before")) } else { Ok(()) }
     }
 
-    pub(super) fn only_leader(&self) -> Result<()> {
+    fn only_leader(&self) -> Result<()> {
         self.usable()?;
         if self.is_leader() {
             return Ok(());
@@ -217,16 +225,17 @@ impl Group {
     /// Lets one tick pass.
     pub fn tick(&mut self) {
         self.ticks += 1;
-        // A quarantined replica does not reach its timeout. It stays just below, where the lease of a silent leader is
-        // over, so that it can vote for others. Its log is sound, though, and where it alone has the end of it, nobody else
-        // can be elected: then it leads after all, and hands over to a replica that has caught up.
+        // A quarantined replica is held just below its timeout. There the lease of a silent leader
+        // is over, so the replica can vote for others. Its log is sound, though. If it alone has
+        // the end of the log, nobody else can be elected: then it leads after all, and hands over
+        // to a replica that has caught up.
         let held = self.quarantined().is_some()
             && !self.is_leader()
             && self.raw.raft.election_elapsed + 1 >= self.timeout_ticks;
         self.held_ticks = if held { self.held_ticks + 1 } else { 0 };
         if self.held_ticks > LAST_RESORT_TIMEOUTS * self.options.election_ticks {
             self.held_ticks = 0;
-            // One that can't be elected now tries again.
+            // If it can't be elected now, it tries again later.
             let _ = self.raw.campaign();
         } else if !held {
             self.raw.tick();
@@ -241,9 +250,12 @@ impl Group {
         self.try_install();
     }
 
-    /// Raft appends nothing while it waits for a snapshot that covers its log. A later leader may never have the end of that log, and this one may
-    /// not know that it is here, and so not commit it: each term asks anew, once the log matches that of its leader, and after a while without an
-    /// offer entries are taken again, and acknowledged, before the next question.
+    /// Asks the leader for a snapshot.
+    ///
+    /// Raft appends nothing while it waits for a snapshot that covers its log. But a later leader
+    /// may lack the end of that log, or may not know that this replica has it, and so may never
+    /// commit it. Therefore each term asks again, once the log matches its leader's. After a while
+    /// without an offer, entries are taken and acknowledged again before the next request.
     fn ask_for_snapshot(&mut self) {
         let (term, timeout) = (self.raw.raft.term, self.options.election_ticks as u64);
         let waited = self.requested_in == term && self.ticks >= self.waits_until;
@@ -253,14 +265,15 @@ impl Group {
         if waited && self.ticks < self.waits_until + timeout {
             return;
         }
-        // Refused without a leader, or while one was asked for already: then the next tick asks again.
+        // Raft refuses without a leader, or if it has asked already. The next tick asks again.
         if self.raw.request_snapshot().is_ok() {
             (self.requested_in, self.waits_until) = (term, self.ticks + 2 * timeout);
         }
     }
 
-    /// A leader sends nothing else to whom it owes a snapshot. One beyond what is committed it can't make, and if its commit needs that very
-    /// replica, it never could.
+    /// Forgets requests for snapshots of entries that are not committed yet. A leader sends nothing
+    /// else to a replica that waits for a snapshot. It can't make a snapshot of uncommitted
+    /// entries, and if committing them needs that very replica, it never could.
     fn forget_early_requests(&mut self) {
         if !self.is_leader() {
             return;
@@ -273,18 +286,19 @@ impl Group {
         }
     }
 
-    /// A leader that fell before it had applied a joint membership leaves it to the next one to end it.
-    pub(super) fn leave_joint(&mut self) {
+    /// Ends a joint membership whose leader fell before it had applied it.
+    fn leave_joint(&mut self) {
         let raft = &self.raw.raft;
         let due = self.is_leader() && self.membership.is_joint() && !raft.has_pending_conf();
         if due && raft.lead_transferee.is_none() {
-            // If it is dropped, the next tick proposes it again.
+            // If the proposal is dropped, the next tick proposes again.
             let _ = self.raw.propose_conf_change(Vec::new(), change::to_raft(&[]));
         }
     }
 
-    /// Raft sends nothing to a replica that was offered a snapshot until it hears what became of it.
-    pub(super) fn report_lost_snapshots(&mut self) {
+    /// Reports snapshot offers that were lost. Until raft gets a report, it sends nothing else to
+    /// that replica.
+    fn report_lost_snapshots(&mut self) {
         if !self.is_leader() {
             self.snapshotting.clear();
             return;
@@ -301,7 +315,7 @@ impl Group {
         }
     }
 
-    pub(super) fn role(&self) -> Role {
+    fn role(&self) -> Role {
         match self.raw.raft.state {
             StateRole::Leader => Role::Leader,
             StateRole::Follower => Role::Follower,
@@ -309,11 +323,11 @@ impl Group {
         }
     }
 
-    pub(super) fn role_change(&self) -> RoleChange {
+    fn role_change(&self) -> RoleChange {
         RoleChange { role: self.role(), leader: RaftId::of(self.raw.raft.leader_id), term: self.raw.raft.term }
     }
 
-    /// How this replica and, on a leader, the others stand.
+    /// The status of this replica and, on a leader, of the others.
     #[must_use]
     pub fn status(&self) -> Status {
         let raft = &self.raw.raft;
