@@ -8,7 +8,7 @@ use coppice_types::GroupId;
 
 use crate::{
     Error,
-    home::{self, Home, Identity},
+    replica::home::{self, Home, Identity},
 };
 
 /// What was found in one replica's directory.

@@ -8,28 +8,17 @@
 //! is answered before a majority of voters has it on disk and agrees on its outcome. An error stops or quarantines one replica; a
 //! broken invariant stops the process.
 
-pub mod agreement;
-pub mod claim;
 mod convert;
 mod error;
-pub mod formation;
 pub mod fsck;
-mod health;
-pub mod home;
 mod hosted;
 pub mod limits;
-pub mod machine;
-pub mod mailbox;
-pub mod membership;
-mod metrics;
 mod net;
-mod node;
-mod peers;
+pub mod node;
 pub mod process;
 mod refusal;
 pub mod replica;
 pub mod root;
-mod runner;
 mod service;
 pub mod shard;
 
@@ -41,5 +30,4 @@ pub use hosted::{Hosted, Replica, ordinal, raft_id};
 pub use net::{Connector, DuplexNet, Incoming, Pipe, endpoint};
 pub use node::{Handle, Node, Options, ReplicaOptions};
 pub use refusal::Refusal;
-pub use replica::{Bootstrap, Tuning};
-pub use runner::Runner;
+pub use replica::{Bootstrap, Tuning, home, runner::Runner};

@@ -18,7 +18,7 @@ use coppice_process::{
 use coppice_types::GroupId;
 use serde::{Deserialize, Serialize};
 
-use crate::{claim::Owner, formation::Formation};
+use crate::{node::claim::Owner, node::formation::Formation};
 
 /// The command line.
 pub const PROGRAM: Program = Program {

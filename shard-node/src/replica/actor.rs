@@ -1,5 +1,11 @@
 //! The steps of a replica: take what arrived, tick, let raft advance, apply, compare, answer, flush.
 
+mod apply;
+mod cold;
+mod doubt;
+mod fitness;
+mod requests;
+
 use std::{
     cell::Cell,
     collections::{BTreeSet, VecDeque},
@@ -17,22 +23,22 @@ use parking_lot::{Mutex, RwLockReadGuard, RwLockWriteGuard};
 use tokio::task::JoinHandle;
 
 use super::{
-    cold::Cold,
-    doubt::Check,
-    fitness::{self, Fitness},
     handle::{Answer, Input, Member, Shared, Status},
     start::Config,
     waiters::{Reads, Waiters},
 };
 use crate::{
-    Error,
-    agreement::{Agreements, Verdict, Voters},
-    convert,
-    home::{Home, IncomingCopy},
-    machine::{Backlog, StateMachine, catch_up, foresee},
-    metrics::group_label,
+    Error, convert,
+    node::metrics::group_label,
     refusal::Refusal,
+    replica::agreement::{Agreements, Verdict, Voters},
+    replica::home::{Home, IncomingCopy},
+    replica::machine::{Backlog, StateMachine, catch_up, foresee},
 };
+
+use cold::Cold;
+use doubt::Check;
+use fitness::Fitness;
 
 /// Ticks after which a lost ReadIndex is sent again.
 const READ_RETRY_TICKS: u32 = 4;

@@ -17,10 +17,10 @@ use tokio::sync::oneshot;
 use super::transfer::Failed;
 use crate::{
     Error,
-    machine::{Position, StateMachine},
-    mailbox::{Lane, Mailbox},
     refusal::Refusal,
-    runner::Runner,
+    replica::machine::{Position, StateMachine},
+    replica::mailbox::{Lane, Mailbox},
+    replica::runner::Runner,
 };
 
 /// How long a command's outcome is awaited.

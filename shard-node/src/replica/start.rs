@@ -16,12 +16,12 @@ use super::{
 };
 use crate::{
     Error,
-    home::{Home, Identity},
     hosted::Hosted,
     limits::{PEER_QUEUE_MAX, REQUEST_QUEUE_MAX},
-    machine::StateMachine,
-    mailbox::Mailbox,
-    runner::{self, Runner},
+    replica::home::{Home, Identity},
+    replica::machine::StateMachine,
+    replica::mailbox::Mailbox,
+    replica::runner::{self, Runner},
 };
 
 /// How soon a replica that ended because something ran out is opened again.

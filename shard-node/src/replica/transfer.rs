@@ -35,12 +35,12 @@ use super::{
 };
 use crate::{
     Error,
-    home::Home,
     limits::{HASH_BYTES, SNAPSHOT_CHUNK_BYTES, SNAPSHOT_HELD_MAX},
-    machine::{Receiver, StateMachine},
-    mailbox::{Lane, Mailbox},
-    peers,
-    runner::Runner,
+    net::peers,
+    replica::home::Home,
+    replica::machine::{Receiver, StateMachine},
+    replica::mailbox::{Lane, Mailbox},
+    replica::runner::Runner,
 };
 
 /// How long a pin is kept after its last use by someone who still wants it: the time that a receiver has to restart.

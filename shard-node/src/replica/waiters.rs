@@ -8,9 +8,9 @@ use opentelemetry::Context;
 
 use super::{handle::Answer, trace::Way};
 use crate::{
-    agreement::{Agreements, Verdict, Voters},
     limits::{PARKED_MAX, WAITERS_MAX},
     refusal::Refusal,
+    replica::agreement::{Agreements, Verdict, Voters},
 };
 
 /// A reply that waits for a majority to agree on the outcome.

@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::{
     hosted::{Hosted, Replica, ordinal},
     limits::{HASH_BYTES, STREAM_QUEUE_MAX},
-    peers::{CLUSTER, NODE},
+    net::peers::{CLUSTER, NODE},
     refusal::Refusal,
 };
 

@@ -4,7 +4,7 @@ use std::thread::{Builder, JoinHandle};
 
 use coppice_engine::{ColdStep, Engine};
 
-use crate::{Error, error, runner::Runner};
+use crate::{Error, error, replica::runner::Runner};
 
 /// Moves the segments of one engine, a part at a time, and never outlives the machine.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use coppice_engine::{PrepareId, ShardState};
 
 use super::{Body, Command, Outcome, ShardMachine, command, prepare_id};
-use crate::{Error, machine::Applied};
+use crate::{Error, replica::machine::Applied};
 
 /// What was staged, and by what.
 #[derive(Debug)]

@@ -11,13 +11,12 @@ use coppice_types::{ErrorKind, Params, Reason, ShardId};
 
 use super::{Outcome, ShardMachine, cold::ColdMover, command, writer::DiskWriter};
 use crate::{
-    Error,
-    agreement::Voters,
-    convert,
+    Error, convert,
     limits::STAGED_MAX,
-    machine::{Applied, Backlog, Check, Disk, Pinned, Receiver, StateMachine},
     refusal::Refusal,
-    runner::Runner,
+    replica::agreement::Voters,
+    replica::machine::{Applied, Backlog, Check, Disk, Pinned, Receiver, StateMachine},
+    replica::runner::Runner,
 };
 
 /// Records that one piece of background work merges: about a millisecond, for which a command may have to wait.

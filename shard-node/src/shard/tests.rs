@@ -9,8 +9,8 @@ use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp};
 
 use super::*;
 use crate::limits::STAGED_MAX;
-use crate::machine::{Backlog, Disk, Position, StateMachine, catch_up};
-use crate::runner::Runner;
+use crate::replica::machine::{Backlog, Disk, Position, StateMachine, catch_up};
+use crate::replica::runner::Runner;
 
 fn config() -> ShardConfig {
     let params = Params { capacity: 8, ..Params::default() };

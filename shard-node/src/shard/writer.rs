@@ -4,7 +4,7 @@ use std::thread::JoinHandle;
 
 use coppice_engine::{Engine, RaftPosition, Writes};
 
-use crate::{Error, machine::Disk, runner::Runner};
+use crate::{Error, replica::machine::Disk, replica::runner::Runner};
 
 /// Writes for one engine, and never outlives the machine: a directory that is opened anew has no other writer.
 ///

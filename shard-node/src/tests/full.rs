@@ -26,7 +26,7 @@ async fn prepare_until_refused(leader: &mut Leader) -> tonic::Status {
 
 /// How much a group's replica keeps back on its disk.
 fn reserve_bytes(disk: &SimStorage, group: GroupId) -> u64 {
-    let name = format!("{}/reserve", crate::home::directory(group));
+    let name = format!("{}/reserve", crate::replica::home::directory(group));
     let file = disk.storage().open(&name, coppice_env::OpenMode::Existing);
     file.map_or(0, |file| file.len().expect("a length"))
 }

@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 
 pub use coppice_consensus::Position;
 
-use crate::{Error, agreement::Voters, refusal::Refusal};
+use crate::{Error, refusal::Refusal, replica::agreement::Voters};
 
 /// Looks at every byte that counts: `Corrupted` is damage, any other error says nothing of the bytes.
 pub type Check = Box<dyn FnOnce() -> Result<(), Error> + Send>;

@@ -24,8 +24,8 @@ pub use config::{Bootstrap, Config, PROGRAM};
 
 use crate::{
     Error, Handle, Node, Options,
-    claim::Claim,
-    formation::{self, Survey},
+    node::claim::Claim,
+    node::formation::{self, Survey},
 };
 
 /// Serves until it is told to stop.

@@ -21,7 +21,7 @@ use opentelemetry::{
 
 use crate::{
     hosted::{Hosted, Replica},
-    machine::StateMachine,
+    replica::machine::StateMachine,
     replica::{Shared, Status},
     root::RootMachine,
     shard::ShardMachine,

@@ -16,7 +16,7 @@ use tonic::Status;
 use crate::{
     Error,
     hosted::{Hosted, ordinal, raft_id},
-    node::{Handle, ReplicaOptions},
+    node::{handle::Handle, options::ReplicaOptions},
     replica::Bootstrap,
 };
 
@@ -122,7 +122,7 @@ impl Handle {
 
     async fn replace(&self, group: GroupId) -> Result<u64, Error> {
         let hosted = self.hosted();
-        if hosted.replica(group).is_some() || crate::home::stored(hosted.storage.as_ref(), group)?.is_some() {
+        if hosted.replica(group).is_some() || crate::replica::home::stored(hosted.storage.as_ref(), group)?.is_some() {
             return Err(Error::ReplicaRuns(group));
         }
         let own = hosted.ordinal().ok_or_else(|| Error::Identity("this node has no ordinal".to_owned()))?;

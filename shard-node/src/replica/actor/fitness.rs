@@ -10,8 +10,8 @@ use std::{collections::BTreeSet, time::Duration};
 use coppice_consensus::{Peer, RaftId, Status};
 use coppice_env::Shortage;
 
-use super::actor::Actor;
-use crate::machine::StateMachine;
+use super::Actor;
+use crate::replica::machine::StateMachine;
 
 /// A sync that takes so long keeps a leader silent for as long as its followers wait for it.
 const SYNC_SLOW: Duration = Duration::from_millis(500);
@@ -30,7 +30,7 @@ const BETWEEN: &str = "; ";
 
 /// What a replica knows of its own fitness and that of the others.
 #[derive(Debug, Default)]
-pub(super) struct Fitness {
+pub(crate) struct Fitness {
     /// What the others are told: it is unfit.
     pub(super) told: bool,
     slow_until: Duration,

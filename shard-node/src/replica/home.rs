@@ -28,7 +28,7 @@ use coppice_types::{
 };
 use coppice_verify::hash::sha256;
 
-use crate::{Error, error::storage as failed, machine::Position};
+use crate::{Error, error::storage as failed, replica::machine::Position};
 
 /// That of ledgers of protocol version 2; 1 was that of version 1.
 const FILE_VERSION: u8 = 2;

@@ -18,7 +18,7 @@ use coppice_types::{
     codec::{Error as CodecError, Reader, Writer},
 };
 
-use crate::{Error, error::storage as failed, home};
+use crate::{Error, error::storage as failed, replica::home};
 
 /// The file's name.
 const FILE: &str = "node";

@@ -34,7 +34,7 @@ use cold::ColdMover;
 use foreseen::Foreseen;
 use writer::DiskWriter;
 
-use crate::{Error, machine::Applied, refusal::Refusal};
+use crate::{Error, refusal::Refusal, replica::machine::Applied};
 
 /// What an accepted command gives.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,12 +9,16 @@ use coppice_proto::v1::{PeerMessage, peer_message::Body};
 use coppice_types::{Digest, ErrorKind, Reason};
 use opentelemetry::Context;
 
-use super::{
-    actor::{Actor, to_report},
-    handle::{Answer, Change, Member},
-    trace::Way,
+use super::{Actor, to_report};
+use crate::{
+    Error,
+    refusal::Refusal,
+    replica::{
+        handle::{Answer, Change, Member},
+        machine::StateMachine,
+        trace::Way,
+    },
 };
-use crate::{Error, machine::StateMachine, refusal::Refusal};
 
 /// Entries that wait to be applied, beyond which no more are proposed.
 const BACKLOG_MAX: usize = 1024;

@@ -11,12 +11,12 @@
 //! closed and kept as evidence, and a snapshot is asked for until one is installed. It goes on to vote and to keep its log.
 
 mod actor;
-mod apply;
-mod cold;
-mod doubt;
-mod fitness;
+pub mod agreement;
 mod handle;
-mod requests;
+pub mod home;
+pub mod machine;
+pub mod mailbox;
+pub mod runner;
 mod start;
 mod trace;
 mod transfer;

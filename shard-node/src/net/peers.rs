@@ -18,7 +18,8 @@ use tonic::{
     metadata::{Ascii, MetadataValue},
 };
 
-use crate::{limits::OUTGOING_QUEUE_MAX, net::Connector};
+use super::connector::Connector;
+use crate::limits::OUTGOING_QUEUE_MAX;
 
 /// The metadata entry of an Exchange that names the sending node.
 pub const NODE: &str = "coppice-node";

@@ -17,7 +17,8 @@ use coppice_verify::{
 };
 
 use crate::{
-    Bootstrap, DuplexNet, Error, Node, Options, ReplicaOptions, formation::Formation, machine::StateMachine, raft_id,
+    Bootstrap, DuplexNet, Error, Node, Options, ReplicaOptions, node::formation::Formation, raft_id,
+    replica::machine::StateMachine,
 };
 
 fn record(key: &str, value: &str) -> (String, String) {
@@ -119,7 +120,8 @@ async fn scans_of_large_values_come_in_small_pages() {
 /// The bytes of the state that a node is taking in, and the name of its directory.
 fn taken_in(cluster: &Cluster, ordinal: u32) -> Option<(String, u64)> {
     use coppice_env::OpenMode;
-    let storage = cluster.disks[&ordinal].storage().subdir(&crate::home::directory(SHARD)).expect("a directory");
+    let storage =
+        cluster.disks[&ordinal].storage().subdir(&crate::replica::home::directory(SHARD)).expect("a directory");
     let states = storage.list("").ok()?.into_iter().filter(|name| name.starts_with("state-"));
     let newest = states.max()?;
     let files = storage.list(&newest).ok()?;
@@ -781,7 +783,7 @@ async fn a_node_of_another_cluster_is_not_listened_to() {
     let message = v1::PeerMessage { cluster_id: vec![8; 16].into(), ..v1::PeerMessage::default() };
     for named in [ClusterId([8; 16]), CLUSTER] {
         let mut request = tonic::Request::new(futures::stream::iter([message.clone()]));
-        crate::peers::name_caller(&mut request, "stranger", named);
+        crate::net::peers::name_caller(&mut request, "stranger", named);
         let refusal = peer.exchange(request).await.expect_err("another cluster");
         assert_eq!(status::reason(&refusal), Some(Reason::WrongCluster));
     }

@@ -8,10 +8,10 @@ use coppice_proto::v1::peer_message::Body;
 use coppice_types::ErrorKind;
 use opentelemetry::trace::TraceContextExt;
 
-use super::actor::{Actor, to_report};
+use super::{Actor, to_report};
 use crate::{
     Error,
-    machine::{Applied, Disk, StateMachine},
+    replica::machine::{Applied, Disk, StateMachine},
 };
 
 /// How soon a replica that lacks something looks whether it is there.
@@ -110,7 +110,7 @@ impl<M: StateMachine> Actor<M> {
     }
 
     /// Something ran out: versions are refused until it is there.
-    pub(super) fn note_shortage(&mut self, short_of: Shortage) {
+    pub(crate) fn note_shortage(&mut self, short_of: Shortage) {
         if self.short_of != Some(short_of) {
             tracing::error!(group = %self.config.identity.group, "{short_of}");
             self.short_of = Some(short_of);

@@ -16,8 +16,11 @@ use coppice_consensus::RaftId;
 use coppice_env::bug::{Bug, planted};
 use coppice_types::ErrorKind;
 
-use super::{actor::Actor, handle::Input};
-use crate::{Error, machine::StateMachine, mailbox::Lane};
+use super::Actor;
+use crate::{
+    Error,
+    replica::{handle::Input, machine::StateMachine, mailbox::Lane},
+};
 
 /// The least pause between two checks,
 const PAUSE_MIN: Duration = Duration::from_secs(5);
@@ -26,8 +29,8 @@ const PAUSE_SHARE: u32 = 10;
 
 /// The check of a pinned snapshot.
 #[derive(Debug)]
-pub(super) struct Check {
-    pub(super) pin: u64,
+pub(crate) struct Check {
+    pub(crate) pin: u64,
     /// Names it: no two begin at one time.
     began: Duration,
 }

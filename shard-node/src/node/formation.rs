@@ -21,10 +21,10 @@ use coppice_types::{ClusterId, Digest, GroupId};
 
 use crate::{
     Error,
-    home::{self, Home, Identity},
     hosted::{Hosted, raft_id},
-    node::{Handle, ReplicaOptions},
+    node::{handle::Handle, options::ReplicaOptions},
     replica::Bootstrap,
+    replica::home::{self, Home, Identity},
 };
 
 /// The incarnation of a group's first voters.
@@ -116,7 +116,7 @@ fn next(pledged: bool, new: bool, others: &BTreeMap<String, Seen>) -> Step {
 /// If it cannot be read, or holds a replica of another cluster or node.
 pub fn survey(
     storage: &dyn Storage,
-    owner: &crate::claim::Owner,
+    owner: &crate::node::claim::Owner,
     groups: impl IntoIterator<Item = GroupId>,
 ) -> Result<Survey, Error> {
     let mut survey = Survey::default();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::actor::Actor;
-use crate::machine::StateMachine;
+use super::Actor;
+use crate::replica::machine::StateMachine;
 
 /// Less is not worth a thread and a sync.
 const PART_BYTES_MIN: u64 = 1 << 20;
@@ -12,7 +12,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// How far the moves are.
 #[derive(Debug, Default)]
-pub(super) struct Cold {
+pub(crate) struct Cold {
     /// Bytes that may be moved now.
     credit: u64,
     /// There is something to begin or to end.
