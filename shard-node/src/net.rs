@@ -1,4 +1,5 @@
-//! Connections between nodes: opening channels, the in-process network, and queues of messages to other nodes.
+//! Connections between nodes: opening channels, the in-process network, and queues of messages to
+//! other nodes.
 
 pub mod connector;
 mod duplex;

@@ -1,7 +1,8 @@
-//! How nodes and coordinators reach each other: the [`Connector`] seam, and the in-process network behind it.
+//! The in-process network behind the [`Connector`] seam.
 //!
-//! [`DuplexNet`] joins services of one process by memory pipes: no port is opened, and every byte still goes through HTTP/2 as it
-//! would between processes. Links can be cut for tests: open pipes break and new ones are refused until the link is healed.
+//! [`DuplexNet`] joins services of one process by memory pipes. No port is opened, and every byte
+//! still goes through HTTP/2 as it would between processes. Tests can cut links: open pipes break,
+//! and new ones are refused until the link is healed.
 
 use std::{
     collections::BTreeMap,
@@ -64,7 +65,7 @@ impl DuplexNet {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Accepts connections to `name` from now on, in place of an earlier listener of that name.
+    /// Accepts connections to `name` from now on, replacing an earlier listener of that name.
     #[must_use]
     pub fn listen(&self, name: &str) -> Incoming {
         let (sender, receiver) = mpsc::channel(ACCEPT_QUEUE_MAX);
@@ -72,7 +73,7 @@ impl DuplexNet {
         Incoming { receiver }
     }
 
-    /// Connects as `from`.
+    /// A connector that connects as `from`.
     #[must_use]
     pub fn connector(&self, from: &str) -> Arc<dyn Connector> {
         Arc::new(DuplexConnector { net: self.clone(), from: from.to_owned() })
